@@ -1,0 +1,1 @@
+"""Build, lower, emulate, compare, sign, report."""

@@ -1,0 +1,31 @@
+"""``python -m ci VERB``: build, lower, emulate, compare, sign. ``qnn-ci`` has both tables."""
+
+from __future__ import annotations
+
+import sys
+
+from provisioning.__main__ import VERBS as PROVISIONING_VERBS
+from provisioning.command import Verb, run_command, write_stdout
+
+VERBS: dict[str, Verb] = {}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one verb of ``ci``; the exit codes are those of provisioning.errors.ExitCode."""
+    return _run("python -m ci", VERBS, argv)
+
+
+def main_all(argv: list[str] | None = None) -> int:
+    """``qnn-ci``: the verbs of both packages."""
+    return _run("qnn-ci", {**PROVISIONING_VERBS, **VERBS}, argv)
+
+
+def _run(program: str, verbs: dict[str, Verb], argv: list[str] | None) -> int:
+    words = sys.argv[1:] if argv is None else argv
+    code, text = run_command(program, verbs, words)
+    write_stdout(text)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""One module a verb: arguments in, outcome out."""

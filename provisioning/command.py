@@ -1,0 +1,115 @@
+"""The command line that both packages share: a table of verbs, one parser, one way to end.
+
+A verb is a module with ``add_arguments(parser)`` and ``execute(args, progress) -> Outcome``;
+it is imported only when it is called, so that a quick verb stays quick.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, cast
+
+from provisioning.errors import ExitCode, QnnCiError
+from provisioning.progress import Progress
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a verb came to: ``data`` for --json, ``text`` for a person, and the exit code."""
+
+    text: str = ""
+    data: Mapping[str, Any] = field(default_factory=dict)
+    exit_code: ExitCode = ExitCode.OK
+
+
+@dataclass(frozen=True)
+class Verb:
+    """A row of a package's table of verbs."""
+
+    module: str
+    help: str
+
+
+class VerbModule(Protocol):
+    """What a verb's module offers."""
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None: ...
+
+    def execute(self, args: argparse.Namespace, progress: Progress) -> Outcome: ...
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse, with its usage error in the tree's exit code."""
+
+    def error(self, message: str) -> Any:
+        self.print_usage(sys.stderr)
+        self.exit(ExitCode.USAGE, f"{self.prog}: {message}\n")
+
+
+def run_command(program: str, verbs: Mapping[str, Verb], argv: Sequence[str]) -> tuple[int, str]:
+    """Run ``program VERB ...`` and return the exit code and what belongs on stdout.
+
+    Every error of the tree becomes its message on stderr and its exit code.
+    """
+    words = list(argv)
+    if not words or words[0] not in verbs:
+        return _overview(program, verbs, words)
+    name = words[0]
+    module = cast(VerbModule, importlib.import_module(verbs[name].module))
+    parser = Parser(prog=f"{program} {name}", description=verbs[name].help)
+    parser.add_argument(
+        "--json", action="store_true", help="print the result as JSON, nothing else"
+    )
+    module.add_arguments(parser)
+    args = parser.parse_args(words[1:])
+    try:
+        outcome = module.execute(args, Progress.to_stderr())
+    except QnnCiError as error:
+        return _report_error(program, name, error, as_json=args.json)
+    except KeyboardInterrupt:
+        sys.stderr.write(f"{program} {name}: interrupted\n")
+        return ExitCode.INTERRUPTED, ""
+    if args.json:
+        return outcome.exit_code, json.dumps(outcome.data, indent=1) + "\n"
+    return outcome.exit_code, outcome.text
+
+
+def _report_error(program: str, name: str, error: QnnCiError, *, as_json: bool) -> tuple[int, str]:
+    sys.stderr.write(f"{program} {name}: {error}\n")
+    if not as_json:
+        return error.exit_code, ""
+    record = {
+        "error": type(error).__name__,
+        "what": error.what,
+        "why": error.why,
+        "do": error.todo,
+        "exit_code": int(error.exit_code),
+    }
+    return error.exit_code, json.dumps(record, indent=1) + "\n"
+
+
+def _overview(program: str, verbs: Mapping[str, Verb], words: list[str]) -> tuple[int, str]:
+    width = max(len(name) for name in verbs)
+    rows = "\n".join(f"  {name:<{width}}  {verb.help}" for name, verb in verbs.items())
+    text = f"usage: {program} VERB [--json] ...\n\nverbs:\n{rows}\n"
+    if words and words[0] in {"-h", "--help"}:
+        return ExitCode.OK, text
+    what = f"no verb {words[0]!r}" if words else "a verb is missing"
+    sys.stderr.write(f"{program}: {what}\n\n{text}")
+    return ExitCode.USAGE, ""
+
+
+def write_stdout(text: str) -> int:
+    """Write ``text`` to stdout. A reader that has gone away is not an error."""
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0

@@ -1,0 +1,86 @@
+"""The one error tree: what happened, why, what to do next; an exit code a kind."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """Exit codes of every command, documented in docs/exit-codes.md."""
+
+    OK = 0
+    FAILED = 1
+    USAGE = 2
+    ENVIRONMENT = 3
+    DOWNLOAD = 4
+    TOOL = 5
+    INTERRUPTED = 130
+
+
+class QnnCiError(Exception):
+    """Base of every error that a user may see.
+
+    ``what`` happened, ``why`` (may be empty) and ``todo``, the next step (may be empty).
+    """
+
+    exit_code = ExitCode.FAILED
+
+    def __init__(self, what: str, *, why: str = "", todo: str = "") -> None:
+        super().__init__(what)
+        self.what = what
+        self.why = why
+        self.todo = todo
+
+    def __str__(self) -> str:
+        parts = [self.what]
+        if self.why:
+            parts.append(f"  why: {self.why}")
+        if self.todo:
+            parts.append(f"  do:  {self.todo}")
+        return "\n".join(parts)
+
+
+class FailedError(QnnCiError):
+    """The thing under test failed."""
+
+
+class UsageError(QnnCiError):
+    """The command, a selection or a file given by the user is wrong."""
+
+    exit_code = ExitCode.USAGE
+
+
+class UnfitError(QnnCiError):
+    """The environment is not fit: a tool, a library, a version or a variable."""
+
+    exit_code = ExitCode.ENVIRONMENT
+
+
+class DownloadError(QnnCiError):
+    """Bytes could not be had."""
+
+    exit_code = ExitCode.DOWNLOAD
+
+
+class IntegrityError(QnnCiError):
+    """Bytes were had and are not the pinned ones."""
+
+    exit_code = ExitCode.DOWNLOAD
+
+
+class StoreError(QnnCiError):
+    """The store could not be read or written: full disk, permissions, lock."""
+
+    exit_code = ExitCode.DOWNLOAD
+
+
+class ManifestError(QnnCiError):
+    """A file below manifests/ does not fit its schema."""
+
+    exit_code = ExitCode.USAGE
+
+
+class ToolError(QnnCiError):
+    """A tool that we ran failed, hung or wrote nothing."""
+
+    exit_code = ExitCode.TOOL

@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from provisioning.errors import ExitCode, ToolError
+from provisioning.process import run_process
+
+
+def test_output_is_returned_logged_and_passed_on(tmp_path: Path) -> None:
+    seen: list[str] = []
+    log = tmp_path / "log"
+    ended = run_process(
+        [sys.executable, "-c", "print('a'); print('b')"], log=log, on_line=seen.append
+    )
+    assert (ended.returncode, ended.output, seen) == (0, "a\nb\n", ["a", "b"])
+    assert log.read_text() == "a\nb\n"
+
+
+def test_a_failure_names_the_program_its_exit_and_its_last_lines() -> None:
+    with pytest.raises(ToolError, match="exited with 7") as caught:
+        run_process([sys.executable, "-c", "print('broken pipe dream'); raise SystemExit(7)"])
+    assert "broken pipe dream" in caught.value.why
+    assert caught.value.exit_code is ExitCode.TOOL
+
+
+def test_a_hang_is_ended_with_its_children() -> None:
+    child = "[sys.executable, '-c', 'import time; time.sleep(60)']"
+    code = f"import subprocess, sys; subprocess.run({child})"
+    ended = run_process([sys.executable, "-c", code], timeout_s=0.5, check=False)
+    assert ended.timed_out
+    assert ended.wall_s < 30
+
+
+def test_a_signal_has_a_name() -> None:
+    ended = run_process([sys.executable, "-c", "import os; os.kill(os.getpid(), 11)"], check=False)
+    assert ended.describe() == "was ended by SIGSEGV"
+
+
+def test_a_missing_program_is_an_error_of_the_tree() -> None:
+    with pytest.raises(ToolError, match="cannot start no-such-program"):
+        run_process(["no-such-program"], todo="install it")
+
+
+def test_stdin_is_fed() -> None:
+    ended = run_process([sys.executable, "-c", "print(input()[::-1])"], input_text="abc\n")
+    assert ended.output == "cba\n"
