@@ -1,16 +1,19 @@
 """Sessions of executorch-qnn-ci: ``nox -s test_emulator``; ``nox --list`` shows them all.
 
-Each session runs a process in one of three shared environments. The models' one is large
-(torch), so that what does not need it does not wait for it.
+Each session runs a process. Two environments are shared between sessions: env_tools is small
+and env_models holds torch, so that what does not need torch does not wait for it.
 """
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import os
+import sys
 from pathlib import Path
 
 import nox
+from nox.command import CommandFailed
 
 nox.needs_version = ">=2025.10"
 nox.options.default_venv_backend = "virtualenv"
@@ -21,9 +24,7 @@ ROOT = Path(__file__).resolve().parent
 PYPROJECT = nox.project.load_toml(ROOT / "pyproject.toml")
 # PyTorch's own index has CPU builds; without it the default index serves CUDA builds of some GB.
 TORCH_INDEX = os.environ.get("QNN_CI_TORCH_INDEX", "")
-TOOLS = ROOT / ".nox" / "tools"
-MODELS = ROOT / ".nox" / "models"
-TESTS = ROOT / ".nox" / "tests"
+NEEDS_TOOLS, NEEDS_MODELS = ["env_tools"], ["env_models"]
 
 
 def install(session: nox.Session, group: str) -> None:
@@ -39,14 +40,46 @@ def install(session: nox.Session, group: str) -> None:
     stamp.write_text(key)
 
 
-@nox.session(venv_location=str(TESTS))
+def run_module(session: nox.Session, environment: str, *words: str) -> None:
+    """Run ``python -m WORDS`` with the Python of a shared environment.
+
+    nox itself ends with 1 whatever failed; the documented exit code is kept.
+    """
+    python = Path(session.env_dir).parent / environment / "bin" / "python"
+    try:
+        session.run(str(python), "-m", *words, external=True)
+    except CommandFailed as error:
+        atexit.register(end_with, error.return_code or 1)
+        raise
+
+
+def end_with(code: int) -> None:
+    """End this process at once with ``code``, over the one that nox chose."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code if 0 < code < 256 else 1)
+
+
+@nox.session(default=False)
+def env_tools(session: nox.Session) -> None:
+    """The shared environment of what needs no torch."""
+    install(session, "core")
+
+
+@nox.session(default=False)
+def env_models(session: nox.Session) -> None:
+    """The shared environment with torch and ExecuTorch."""
+    install(session, "lowering")
+
+
+@nox.session
 def tests(session: nox.Session) -> None:
     """The project's own tests."""
     install(session, "test")
     session.run("python", "-m", "pytest", *(session.posargs or ["-n2"]))
 
 
-@nox.session(venv_location=str(ROOT / ".nox" / "lint"))
+@nox.session
 def lint(session: nox.Session) -> None:
     """ruff, mypy strict and the contracts between packages."""
     install(session, "lint")
@@ -54,3 +87,15 @@ def lint(session: nox.Session) -> None:
     session.run("ruff", "check", ".")
     session.run("mypy")
     session.run("lint-imports", env={"PYTHONPATH": str(ROOT)})
+
+
+@nox.session(requires=NEEDS_TOOLS, venv_backend="none", default=False)
+def provision(session: nox.Session) -> None:
+    """Fetch, verify and publish artifacts or the artifacts of a profile."""
+    run_module(session, "env_tools", "provisioning", "fetch", *session.posargs)
+
+
+@nox.session(requires=NEEDS_MODELS, venv_backend="none", default=False)
+def bench(session: nox.Session) -> None:
+    """Measure a part beside its peer: ``nox -s bench -- provisioning``."""
+    run_module(session, "env_models", "ci", "bench", *session.posargs)

@@ -7,7 +7,9 @@ import sys
 from provisioning.__main__ import VERBS as PROVISIONING_VERBS
 from provisioning.command import Verb, run_command, write_stdout
 
-VERBS: dict[str, Verb] = {}
+VERBS: dict[str, Verb] = {
+    "bench": Verb("ci.verbs.bench", "measure one part side by side with its peer"),
+}
 
 
 def main(argv: list[str] | None = None) -> int:

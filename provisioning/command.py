@@ -95,7 +95,7 @@ def _report_error(program: str, name: str, error: QnnCiError, *, as_json: bool) 
 
 
 def _overview(program: str, verbs: Mapping[str, Verb], words: list[str]) -> tuple[int, str]:
-    width = max(len(name) for name in verbs)
+    width = max(map(len, verbs), default=0)
     rows = "\n".join(f"  {name:<{width}}  {verb.help}" for name, verb in verbs.items())
     text = f"usage: {program} VERB [--json] ...\n\nverbs:\n{rows}\n"
     if words and words[0] in {"-h", "--help"}:

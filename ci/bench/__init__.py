@@ -1,0 +1,1 @@
+"""Benchmarks: one module a part, measured in one run beside a peer; results are ratios."""

@@ -1,0 +1,40 @@
+"""``bench NAME``: run a benchmark, print its ratios, write reports/bench/NAME.json."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+from provisioning.command import Outcome
+from provisioning.errors import UsageError
+from provisioning.progress import Progress
+
+BENCHES: dict[str, str] = {}
+
+
+class BenchModule(Protocol):
+    """What a benchmark's module offers: figures for the JSON file, and their table."""
+
+    def run_bench(self, progress: Progress) -> Mapping[str, Any]: ...
+
+    def render_bench(self, figures: Mapping[str, Any]) -> str: ...
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", help="one of: " + ", ".join(BENCHES))
+    parser.add_argument("--reports", type=Path, default=Path("reports"), help="where to write")
+
+
+def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
+    if args.name not in BENCHES:
+        raise UsageError(f"no benchmark {args.name!r}", todo="one of: " + ", ".join(BENCHES))
+    module = cast("BenchModule", importlib.import_module(BENCHES[args.name]))
+    figures = module.run_bench(progress)
+    target = args.reports / "bench" / f"{args.name}.json"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+    return Outcome(module.render_bench(figures), figures)
