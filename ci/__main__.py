@@ -9,6 +9,7 @@ from provisioning.command import Verb, run_command, write_stdout
 
 VERBS: dict[str, Verb] = {
     "bench": Verb("ci.verbs.bench", "measure one part side by side with its peer"),
+    "report": Verb("ci.verbs.report", "show a report.json again, or write its other files anew"),
 }
 
 

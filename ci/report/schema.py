@@ -1,0 +1,230 @@
+"""What report.json holds: frozen values, from which docs/schemas/report.schema.json is made.
+
+A figure that is not finite or could not be had is None, null in JSON: an SQNR is null when
+the outputs are equal (``max_abs`` is 0 then) and when nothing was compared.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable
+from enum import Enum
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+SCHEMA_VERSION: Final = "1"
+ANY_MODEL = "*"
+
+Decibels = Annotated[float, Meta(description="signal to quantization noise ratio, dB")]
+Cosine = Annotated[
+    float, Meta(description="cosine similarity of the flattened outputs", ge=-1.001, le=1.001)
+]
+Difference = Annotated[float, Meta(description="largest absolute difference of an element", ge=0)]
+Seconds = Annotated[float, Meta(description="wall clock, seconds", ge=0)]
+Count = Annotated[int, Meta(ge=0)]
+Sha256 = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+
+
+class Status(str, Enum):
+    """How a case ended. ``error`` is a crash, a hang or a missing output: nothing to compare."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    UNSUPPORTED = "unsupported"
+    ERROR = "error"
+
+
+class ControlKind(str, Enum):
+    """What the gate is fed instead of the outputs, and has to reject."""
+
+    ZEROS = "zeros"
+    NOISE = "noise"
+    PERMUTED = "permuted"
+    OTHER_INPUT = "other_input"
+
+
+class Record(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A value of the report, made plain: numbers of numpy become Python's, NaN and inf None."""
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            value = getattr(self, name)
+            plain = _plain(value)
+            if plain is not value:
+                msgspec.structs.force_setattr(self, name, plain)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Enum):
+        return value
+    if isinstance(value, str):
+        return value if value.isascii() else value.encode("utf-8", "replace").decode("utf-8")
+    number = value.item() if hasattr(value, "item") else value
+    return None if isinstance(number, float) and not math.isfinite(number) else number
+
+
+class Tool(Record, frozen=True, kw_only=True):
+    """A part of the toolchain: a package, a library or a program that took part."""
+
+    name: str
+    version: str
+    sha256: Sha256 | None = None
+
+
+class Host(Record, frozen=True, kw_only=True):
+    """The machine that ran it."""
+
+    system: str
+    machine: str
+    processor: str
+    cpus: Count
+    memory_bytes: Count
+    libc: str
+    python: str
+
+
+class Threshold(Record, frozen=True, kw_only=True):
+    """What the policy asks of ``scheme``; ``model`` is "*" or the model with a rule of its own.
+
+    A limit that is None is not asked for.
+    """
+
+    scheme: str
+    model: str = ANY_MODEL
+    min_sqnr_db: Decibels | None = None
+    min_sqnr_db_quantized: Decibels | None = None
+    min_cosine: Cosine | None = None
+    min_cosine_quantized: Cosine | None = None
+    max_abs: Difference | None = None
+    full_delegation: bool = True
+    reason: str = ""
+
+
+class FallbackOp(Record, frozen=True, kw_only=True):
+    """A node left to the CPU, and why."""
+
+    op: str
+    reason: str
+
+
+class Case(Record, frozen=True, kw_only=True):
+    """One model, scheme and SoC. Figures named ``_quantized`` are against the quantized eager
+    model, the others against the float32 eager model; each is the worst over ``inputs``."""
+
+    model: str
+    scheme: str
+    soc: str
+    status: Status
+    sqnr_db: Decibels | None = None
+    sqnr_db_quantized: Decibels | None = None
+    cosine: Cosine | None = None
+    cosine_quantized: Cosine | None = None
+    max_abs: Difference | None = None
+    max_abs_quantized: Difference | None = None
+    delegated_nodes: Count | None = None
+    fallback_nodes: Count | None = None
+    partitions: Count | None = None
+    lower_s: Seconds | None = None
+    run_s: Seconds | None = None
+    pte_bytes: Count | None = None
+    cached: bool = False
+    reason: str = ""
+    fallback_ops: tuple[FallbackOp, ...] = ()
+    log_tail: str = ""
+    runner: str = ""
+    inputs: Count = 0
+
+
+class Control(Record, frozen=True, kw_only=True):
+    """One thing that the gate must reject; ``rejected`` false fails the run."""
+
+    model: str
+    scheme: str
+    kind: ControlKind
+    rejected: bool
+    sqnr_db: Decibels | None = None
+    soc: str = ""
+
+
+class Phase(Record, frozen=True, kw_only=True):
+    """A part of the run and its wall clock; phases may overlap where both cores work."""
+
+    name: str
+    seconds: Seconds
+
+
+class Summary(Record, frozen=True, kw_only=True):
+    """The counts: ``cached`` of cases lowered earlier, ``controls_passed`` of wrong outputs let
+    through (anything but 0 fails the run)."""
+
+    passed: Count
+    failed: Count
+    unsupported: Count
+    errors: Count
+    controls: Count
+    controls_passed: Count
+    cached: Count
+    wall_s: Seconds
+    phases: tuple[Phase, ...] = ()
+
+
+class Report(Record, frozen=True, kw_only=True):
+    """A run of a session. ``started`` is UTC, ISO 8601, from SOURCE_DATE_EPOCH when that is set."""
+
+    session: str
+    started: Annotated[str, Meta(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")]
+    host: Host
+    toolchain: tuple[Tool, ...]
+    thresholds: tuple[Threshold, ...]
+    cases: tuple[Case, ...]
+    controls: tuple[Control, ...]
+    summary: Summary
+    schema_version: Literal["1"] = SCHEMA_VERSION
+
+    @property
+    def ok(self) -> bool:
+        """Whether something passed, and no case and no control failed."""
+        counts = self.summary
+        return bool(counts.passed) and not (
+            counts.failed or counts.errors or counts.controls_passed
+        )
+
+    def threshold_for(self, case: Case) -> Threshold | None:
+        """The rule of the case's model, else that of its scheme."""
+        rules = {(rule.scheme, rule.model): rule for rule in self.thresholds}
+        return rules.get((case.scheme, case.model)) or rules.get((case.scheme, ANY_MODEL))
+
+
+def summarize(
+    cases: Iterable[Case], controls: Iterable[Control], wall_s: float, phases: Iterable[Phase] = ()
+) -> Summary:
+    """Count ``cases`` and ``controls``; ``wall_s`` is the whole run's wall clock in seconds."""
+    cases, controls = tuple(cases), tuple(controls)
+    statuses = Counter(case.status for case in cases)
+    return Summary(
+        passed=statuses[Status.PASSED],
+        failed=statuses[Status.FAILED],
+        unsupported=statuses[Status.UNSUPPORTED],
+        errors=statuses[Status.ERROR],
+        controls=len(controls),
+        controls_passed=sum(not control.rejected for control in controls),
+        cached=sum(case.cached for case in cases),
+        wall_s=wall_s,
+        phases=tuple(phases),
+    )
+
+
+def make_json_schema() -> dict[str, Any]:
+    """The JSON Schema (2020-12) of report.json."""
+    schema = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": f"executorch-qnn-ci report.json, version {SCHEMA_VERSION}",
+        **msgspec.json.schema(Report),
+    }
+    text = re.sub(rb"(?:\\n)+ *", b" ", msgspec.json.encode(schema))  # 3.13 dedents docstrings
+    plain: dict[str, Any] = msgspec.json.decode(text)
+    return plain

@@ -1,0 +1,134 @@
+"""The report on a terminal: one row a case, then the reasons, the controls and the counts."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from io import StringIO
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ci.report.schema import Case, Report, Status
+from ci.report.text import (
+    clean,
+    clean_log_line,
+    clean_name,
+    show_bytes,
+    show_counts,
+    show_decibels,
+    show_seconds,
+    show_share,
+)
+
+STYLES = {
+    Status.PASSED: "green",
+    Status.FAILED: "bold red",
+    Status.ERROR: "bold red",
+    Status.UNSUPPORTED: "yellow",
+}
+LOG_LINES = 12
+NAME_WIDTH = 14
+PHASES = 6
+
+
+def terminal_style() -> tuple[bool, int]:
+    """Whether stdout shows colours, and its columns: plain in CI, in a file and under NO_COLOR."""
+    asked = not any(os.environ.get(name) for name in ("CI", "NO_COLOR"))
+    colour = asked and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+    return colour, shutil.get_terminal_size((100, 24)).columns
+
+
+def render_table(report: Report, *, colour: bool, width: int) -> str:
+    """The whole report as text of ``width`` columns, ``colour`` with terminal sequences.
+
+    Every line that holds text of others starts with a mark, so that no CI runner reads it as a
+    command.
+    """
+    console = Console(
+        file=StringIO(),
+        force_terminal=colour,
+        color_system="standard" if colour else None,
+        no_color=not colour,
+        width=width,
+        highlight=False,
+        markup=False,
+        emoji=False,
+        legacy_windows=False,
+    )
+    with console.capture() as capture:
+        console.print(_cases_table(report))
+        for case in report.cases:
+            if case.reason or case.fallback_ops:
+                _print_reason(console, case)
+        _print_controls(console, report)
+        _print_summary(console, report)
+    return "".join(f"{line.rstrip()}\n" for line in capture.get().splitlines())
+
+
+def _cases_table(report: Report) -> Table:
+    table = Table(
+        box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), collapse_padding=True, show_edge=False
+    )
+    table.add_column("model", overflow="fold")
+    for name in ("scheme", "SoC", "status"):
+        table.add_column(name, no_wrap=True, max_width=NAME_WIDTH)
+    for name in ("SQNR\ndB", "delegated\nof total", "lower\ns", "run\ns", ".pte\nsize", "cached"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for case in report.cases:
+        style = STYLES[case.status]
+        table.add_row(
+            Text(clean_name(case.model)),
+            Text(clean_name(case.scheme)),
+            Text(clean_name(case.soc)),
+            Text(case.status.value, style=style),
+            show_decibels(case.sqnr_db, case.max_abs),
+            show_share(case.delegated_nodes, case.fallback_nodes),
+            show_seconds(case.lower_s),
+            show_seconds(case.run_s),
+            show_bytes(case.pte_bytes),
+            "yes" if case.cached else "",
+        )
+    return table
+
+
+def _print_marked(console: Console, line: str, style: str = "") -> None:
+    for piece in Text(clean_log_line(line), style=style).wrap(console, console.width - 4):
+        console.print(Text.assemble(("  | ", style), piece))
+
+
+def _print_reason(console: Console, case: Case) -> None:
+    title = clean_name(f"{case.model} {case.scheme} {case.soc}")
+    console.print(Text.assemble("\n", (case.status.value, STYLES[case.status]), f"  {title}"))
+    lines = clean(case.reason).splitlines()
+    lines += [f"on the CPU: {op.op}: {op.reason}" for op in case.fallback_ops]
+    if case.status in (Status.FAILED, Status.ERROR):
+        lines += clean(case.log_tail).splitlines()[-LOG_LINES:]
+    for line in lines:
+        _print_marked(console, line)
+
+
+def _print_controls(console: Console, report: Report) -> None:
+    counts = report.summary
+    text = f"{counts.controls - counts.controls_passed} of {counts.controls} rejected"
+    style = "bold red" if counts.controls_passed or not counts.controls else "green"
+    console.print(Text.assemble("\ncontrols: ", (text, style)))
+    for control in report.controls:
+        if not control.rejected:
+            name = f"{control.model} {control.scheme} {control.soc}"
+            how = f"outputs that are {control.kind.value} passed the gate"
+            figure = show_decibels(control.sqnr_db)
+            _print_marked(console, f"{name}: {how}, SQNR {figure} dB", "bold red")
+
+
+def _print_summary(console: Console, report: Report) -> None:
+    verdict = ("passed", "bold green") if report.ok else ("FAILED", "bold red")
+    seconds = f"{report.summary.wall_s:.1f} s"
+    console.print(Text.assemble(verdict, f"  {show_counts(report.summary)}; {seconds}"))
+    phases = sorted(report.summary.phases, key=lambda phase: phase.seconds, reverse=True)
+    if phases:
+        where = ", ".join(f"{clean_name(p.name)} {p.seconds:.1f}" for p in phases[:PHASES])
+        console.print(Text(f"time, s: {where}"))

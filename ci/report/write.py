@@ -1,0 +1,67 @@
+"""The report on disk: each file whole or not at all."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+
+from ci.report.schema import Report
+from provisioning.errors import UsageError
+
+
+def write_report(report: Report, directory: Path) -> None:
+    """Write report.json into ``directory``, which is made.
+
+    Raises UsageError when it cannot be written.
+    """
+    files = {"report.json": encode_report(report)}
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        for name, data in files.items():
+            _replace(directory / name, data)
+    except OSError as error:
+        raise UsageError(
+            f"cannot write the report to {directory}",
+            why=str(error),
+            todo="name a directory that can be written, with --reports",
+        ) from error
+
+
+def read_report(path: Path) -> Report:
+    """The report in the file ``path``, or in report.json of the directory ``path``.
+
+    Raises UsageError when it cannot be read or does not fit the schema.
+    """
+    file = path / "report.json" if path.is_dir() else path
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=Report)
+    except OSError as error:
+        raise UsageError(f"cannot read the report {file}", why=str(error)) from error
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise UsageError(
+            f"{file} is not a report of this version",
+            why=str(error),
+            todo="docs/schemas/report.schema.json says what it holds",
+        ) from error
+
+
+def encode_report(report: Report) -> bytes:
+    """report.json: UTF-8, one space of indent, a newline at the end, no NaN."""
+    return msgspec.json.format(msgspec.json.encode(report), indent=1) + b"\n"
+
+
+def report_data(report: Report) -> dict[str, Any]:
+    """What report.json holds, as plain dicts and lists: the Outcome.data of a verb."""
+    return cast("dict[str, Any]", msgspec.json.decode(encode_report(report)))
+
+
+def _replace(path: Path, data: bytes) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        temporary.write_bytes(data)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -1,0 +1,35 @@
+"""``report PATH``: show a report.json again, and write its other files anew."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from ci.report.schema import make_json_schema
+from ci.report.table import render_table, terminal_style
+from ci.report.write import read_report, report_data, write_report
+from provisioning.command import Outcome
+from provisioning.errors import ExitCode, UsageError
+from provisioning.progress import Progress
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("path", type=Path, nargs="?", help="a report.json or its directory")
+    parser.add_argument("--to", type=Path, help="write report.json, junit.xml and index.html here")
+    parser.add_argument("--schema", action="store_true", help="print the schema of report.json")
+
+
+def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
+    if args.schema:
+        schema = make_json_schema()
+        return Outcome(json.dumps(schema, indent=1) + "\n", schema)
+    if args.path is None:
+        raise UsageError("no report named", todo="name a report.json, or its directory")
+    report = read_report(args.path)
+    if args.to:
+        write_report(report, args.to)
+        progress.step(f"written to {args.to}")
+    colour, width = terminal_style()
+    text = render_table(report, colour=colour, width=width)
+    return Outcome(text, report_data(report), ExitCode.OK if report.ok else ExitCode.FAILED)

@@ -1,0 +1,152 @@
+"""Reports to render: an ordinary run of forty cases, a small one, and one full of hostile text."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+import pytest
+
+from ci.report.schema import (
+    Case,
+    Control,
+    ControlKind,
+    FallbackOp,
+    Host,
+    Phase,
+    Report,
+    Status,
+    Threshold,
+    Tool,
+    summarize,
+)
+
+MODELS = ("mlp", "resnet", "mobile", "deeplab", "encoder", "decoder_step", "superres", "lstm")
+SCHEMES = {"fp16": 62.0, "8a8w": 27.0, "16a8w": 41.0, "16a16w": 58.0, "16a4w": 22.0}
+LIMITS = {"fp16": 45.0, "8a8w": 20.0, "16a8w": 30.0, "16a16w": 40.0, "16a4w": 15.0}
+HOSTILE = '<script>alert("x")</script> & ]]> \x1b[31mred\x00 ##[error]boo `|` \u202egnp.exe'
+
+
+def make_case(model: str, scheme: str, index: int) -> Case:
+    ratio = SCHEMES[scheme] + 6 * math.sin(index)
+    return Case(
+        model=model,
+        scheme=scheme,
+        soc="SM8650",
+        status=Status.PASSED,
+        sqnr_db=ratio,
+        sqnr_db_quantized=ratio + 9,
+        cosine=1 - 10 ** (-ratio / 10) / 2,
+        cosine_quantized=1.0,
+        max_abs=10 ** (-ratio / 20),
+        max_abs_quantized=10 ** (-(ratio + 9) / 20),
+        delegated_nodes=12 + 7 * (index % 8),
+        fallback_nodes=0,
+        partitions=1,
+        lower_s=1.1 + 0.3 * (index % 7),
+        run_s=0.004 + 0.011 * (index % 5),
+        pte_bytes=90_000 + 41_000 * (index % 9),
+        cached=index % 3 == 0,
+        runner="executorch.runtime 1.5.1",
+        inputs=4,
+    )
+
+
+def make_report(cases: list[Case], controls: list[Control]) -> Report:
+    phases = [Phase(name="provision", seconds=2.4), Phase(name="lower", seconds=81.0)]
+    phases += [Phase(name="run", seconds=9.5), Phase(name="compare", seconds=1.2)]
+    return Report(
+        session="test_emulator",
+        started="2026-11-20T08:00:00Z",
+        host=Host(
+            system="Linux 6.1",
+            machine="x86_64",
+            processor="A processor",
+            cpus=2,
+            memory_bytes=8 << 30,
+            libc="glibc 2.36",
+            python="3.11.2",
+        ),
+        toolchain=(
+            Tool(name="onnxruntime-qnn", version="2.5.0", sha256="a1" * 32),
+            Tool(name="executorch", version="1.5.1", sha256="b2" * 32),
+            Tool(name="torch", version="2.13.0"),
+        ),
+        thresholds=tuple(
+            Threshold(scheme=scheme, min_sqnr_db=limit, min_cosine=0.99)
+            for scheme, limit in LIMITS.items()
+        ),
+        cases=tuple(cases),
+        controls=tuple(controls),
+        summary=summarize(cases, controls, 94.2, phases),
+    )
+
+
+@pytest.fixture
+def controls() -> list[Control]:
+    return [
+        Control(model="mlp", scheme="8a8w", soc="SM8650", kind=kind, rejected=True, sqnr_db=-1.0)
+        for kind in ControlKind
+    ]
+
+
+@pytest.fixture
+def report(controls: list[Control]) -> Report:
+    """Forty cases that passed, all controls rejected."""
+    pairs = [(model, scheme) for model in MODELS for scheme in SCHEMES]
+    return make_report([make_case(*pair, i) for i, pair in enumerate(pairs)], controls)
+
+
+@pytest.fixture
+def troubled(controls: list[Control]) -> Report:
+    """A case of each status, and a control that passed the gate."""
+    passed, failed, unsupported, error = (make_case(m, "8a8w", i) for i, m in enumerate(MODELS[:4]))
+    failed = msgspec.structs.replace(
+        failed,
+        status=Status.FAILED,
+        sqnr_db=3.4,
+        fallback_nodes=1,
+        reason="SQNR 3.4 dB is below 20.0 dB",
+        fallback_ops=(FallbackOp(op="aten.cdist.default", reason="no builder"),),
+    )
+    unsupported = Case(
+        model="mobile",
+        scheme="16a4w_block",
+        soc="SM8650",
+        status=Status.UNSUPPORTED,
+        reason="QNN: block quantization needs rank 4",
+    )
+    error = Case(
+        model="deeplab",
+        scheme="8a8w",
+        soc="SM8650",
+        status=Status.ERROR,
+        reason="the emulator was ended by SIGSEGV",
+        log_tail="loading\nQnnBackend: error 14001\n",
+    )
+    let_through = msgspec.structs.replace(controls[0], rejected=False, sqnr_db=0.0)
+    return make_report([passed, failed, unsupported, error], [let_through, *controls[1:]])
+
+
+@pytest.fixture
+def hostile(controls: list[Control]) -> Report:
+    """Markup, terminal sequences and runner commands in every text that others write."""
+    case = Case(
+        model=HOSTILE,
+        scheme=HOSTILE,
+        soc=HOSTILE,
+        status=Status.FAILED,
+        sqnr_db=1.0,
+        reason=f"::set-env name=PATH::/evil\n{HOSTILE}",
+        fallback_ops=(FallbackOp(op=HOSTILE, reason=HOSTILE),),
+        log_tail=f"::error::evil\n{HOSTILE}\n",
+        runner=HOSTILE,
+    )
+    control = msgspec.structs.replace(controls[0], model=HOSTILE, scheme=HOSTILE, rejected=False)
+    whole = make_report([case], [control])
+    return msgspec.structs.replace(
+        whole,
+        toolchain=(Tool(name=HOSTILE, version=HOSTILE),),
+        thresholds=(Threshold(scheme=HOSTILE, min_sqnr_db=20.0, reason=HOSTILE),),
+        host=msgspec.structs.replace(whole.host, processor=HOSTILE),
+    )
