@@ -1,0 +1,1 @@
+int needed(void) { return 41; }
