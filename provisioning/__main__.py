@@ -6,7 +6,10 @@ import sys
 
 from provisioning.command import Verb, run_command, write_stdout
 
-VERBS: dict[str, Verb] = {}
+VERBS: dict[str, Verb] = {
+    "fetch": Verb("provisioning.verbs.fetch", "put artifacts or profiles into the store"),
+    "env": Verb("provisioning.verbs.env", "the variables of a profile"),
+}
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -1,0 +1,151 @@
+"""One artifact put in place: found, verified, repaired, or fetched and published."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from provisioning.errors import IntegrityError
+from provisioning.progress import Progress
+from provisioning.sources import Job, Request, load_source
+from provisioning.store import (
+    Key,
+    Published,
+    Store,
+    explain_errors,
+    remove_tree,
+    replace_file,
+)
+from provisioning.tree import Difference, Tree, compare_tree
+
+SHOWN_DIFFERENCES = 10
+
+
+@dataclass(frozen=True)
+class Provisioned:
+    """An artifact in place. ``sha256`` is that of what it came from.
+
+    ``repaired`` lists the paths that this call restored; ``fetched`` says whether this call
+    published it.
+    """
+
+    name: str
+    version: str
+    root: Path
+    sha256: str
+    repaired: tuple[str, ...] = ()
+    fetched: bool = False
+
+
+def provision_artifact(
+    request: Request, store: Store, progress: Progress, *, verify: bool = False
+) -> Provisioned:
+    """The artifact of ``request``, fetched when it is not in the store.
+
+    With ``verify`` every byte is hashed again and what differs is restored.
+    Raises DownloadError, IntegrityError, StoreError, ToolError.
+    """
+    key = request.key()
+    published = store.find(key)
+    if published and not verify:
+        return _describe(request, published)
+    if published:
+        return verify_published(request, key, published, store, progress)
+    with store.lock(request.name, progress):
+        if published := store.find(key):
+            return _describe(request, published)
+        return _fetch(request, key, store, progress)
+
+
+def _describe(
+    request: Request, published: Published, repaired: tuple[str, ...] = (), fetched: bool = False
+) -> Provisioned:
+    release = request.release
+    source = release.sha256 or release.commit
+    return Provisioned(request.name, release.version, published.root, source, repaired, fetched)
+
+
+def _fetch(request: Request, key: Key, store: Store, progress: Progress) -> Provisioned:
+    with store.stage(key) as staged:
+        source = load_source(request.toolchain.source)
+        filled = source.fill(Job(request, staged / key.artifact, store, progress))
+        tree = Tree(
+            key.artifact,
+            key.version,
+            filled.source_sha256,
+            request.components,
+            filled.entries,
+        )
+        published = store.publish(key, staged, tree)
+    size_mib = tree.size_bytes / (1 << 20)
+    progress.step(f"{request.label}: ready, {len(tree.files)} files, {size_mib:.0f} MiB")
+    return _describe(request, published, fetched=True)
+
+
+def verify_published(
+    request: Request, key: Key, published: Published, store: Store, progress: Progress
+) -> Provisioned:
+    """Hash everything; restore what differs and say so."""
+    tree = published.read_tree()
+    if tree and not compare_tree(published.root, tree.files):
+        return _describe(request, published)
+    with store.lock(request.name, progress):
+        tree = published.read_tree()
+        if tree is None:
+            progress.step(f"{request.label}: its tree.json is damaged; fetching it again")
+            return _fetch(request, key, store, progress)
+        differences = compare_tree(published.root, tree.files)
+        if not differences:
+            return _describe(request, published)
+        report_differences(request, differences, progress)
+        with store.stage(key) as staged, explain_errors(store.home):
+            job = Job(request, staged / key.artifact, store, progress)
+            repaired = repair(job, published, tree, differences)
+    return _describe(request, published, repaired)
+
+
+def report_differences(
+    request: Request, differences: Sequence[Difference], progress: Progress
+) -> None:
+    """Name what differs, on the terminal."""
+    for difference in differences[:SHOWN_DIFFERENCES]:
+        progress.step(f"{request.label}: {difference}")
+    if (more := len(differences) - SHOWN_DIFFERENCES) > 0:
+        progress.step(f"{request.label}: and {more} more")
+
+
+def repair(
+    job: Job, published: Published, tree: Tree, differences: Sequence[Difference]
+) -> tuple[str, ...]:
+    """Restore the paths that differ, each by one rename; what is not of the artifact goes.
+
+    Call it under the artifact's lock. Raises IntegrityError when the source gives other
+    bytes than tree.json names.
+    """
+    label = job.request.label
+    entries = {entry.path: entry for entry in tree.files}
+    wanted = frozenset(item.path for item in differences) & entries.keys()
+    foreign = [item.path for item in differences if item.path not in entries]
+    if wanted:
+        load_source(job.request.toolchain.source).fill(replace(job, only=wanted))
+    if bad := compare_tree(job.root, [entries[path] for path in wanted]):
+        raise IntegrityError(
+            f"{label} cannot be repaired",
+            why=str(bad[0]),
+            todo=f"remove {published.path} and fetch it again",
+        )
+    for path in wanted:
+        replace_file(job.root / path, published.root / path)
+    for path in foreign:
+        _remove(published.root / path)
+    repaired = tuple(sorted([*wanted, *foreign]))
+    job.progress.step(f"{label}: repaired {', '.join(repaired[:SHOWN_DIFFERENCES])}")
+    return repaired
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        remove_tree(path)
+    else:
+        path.unlink(missing_ok=True)
