@@ -1,0 +1,1 @@
+"""CMake builds: targets as data (manifests/targets.toml), and one builder that runs them."""

@@ -1,0 +1,194 @@
+"""From a target to commands: placeholders filled, flags chosen; nothing runs here."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from ci.build.place import Place
+from ci.build.targets import Stage, Target, fill_placeholders
+from ci.build.toolchains import Compilers
+from ci.build.tools import Tools
+
+EPOCH = "315532800"  # 1980-01-01, the earliest that zip archives can hold too
+KEPT_VARIABLES = ("PATH", "HOME", "TMPDIR", "TERM", "USER")
+KEPT_PREFIXES = ("CCACHE_", "SCCACHE_", "QNN_CI_")
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the caller asked for besides the target."""
+
+    source: Path
+    jobs: int = 0
+    release: bool = False
+    clean: bool = False
+    extras: frozenset[str] = frozenset()
+    defines: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class StagePlan:
+    """One CMake project: where it is, where it is built, with which options and targets."""
+
+    name: str
+    source: str
+    build: Path
+    defines: tuple[str, ...]
+    targets: tuple[str, ...]
+    install: bool
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A build that could start: its stages, environment and everything that identifies it."""
+
+    target: Target
+    place: Place
+    source: Path
+    overlay: Path
+    stages: tuple[StagePlan, ...]
+    tools: Tools
+    jobs: int
+    environment: Mapping[str, str]
+    identity: Mapping[str, str]
+
+    def list_commands(self, stage: StagePlan) -> dict[str, tuple[str, ...]]:
+        """What runs for ``stage``, in order, each under its verb."""
+        cmake, build = str(self.tools.cmake.path), str(stage.build)
+        commands = {
+            "configure": (cmake, "-S", stage.source, "-B", build, "-G", "Ninja", *stage.defines),
+            "compile": (cmake, "--build", build, "-j", str(self.jobs), "--target", *stage.targets),
+        }
+        if stage.install:
+            commands["install"] = (cmake, "--install", build)
+        return commands
+
+    @property
+    def settings_digest(self) -> str:
+        """SHA-256 over all but the sources: a change means a build from nothing."""
+        rows = [
+            [[stage.name, stage.source, *stage.defines, *stage.targets] for stage in self.stages],
+            dict(self.identity),
+            msgspec.to_builtins(self.target),
+        ]
+        return hashlib.sha256(msgspec.json.encode(rows, order="sorted")).hexdigest()
+
+
+@dataclass(frozen=True)
+class Kit:
+    """What this machine builds with: programs, compilers, and values for placeholders.
+
+    A value whose name ends in _version is part of the build's identity; one whose name ends in
+    _root is a directory that the objects must not name.
+    """
+
+    tools: Tools
+    compilers: Compilers
+    values: Mapping[str, str]
+
+
+def make_plan(target: Target, request: Request, place: Place, kit: Kit) -> Plan:
+    """The commands of ``target``. Raises ManifestError for a placeholder without a value."""
+    overlay = place.tree / target.tree_name
+    known = {
+        **kit.values,
+        **kit.compilers.values,
+        "tree": str(overlay),
+        "prefix": str(place.prefix),
+        "stages": str(place.stages),
+    }
+    base = {
+        **kit.compilers.options,
+        **_base_options(target, request, place, kit.tools),
+        **_flag_options(place, known),
+    }
+    stages = tuple(
+        _plan_stage(
+            stage, {**base, **_fill_options(stage, known), **request.defines}, overlay, place
+        )
+        for stage in target.stages
+        if not stage.optional or stage.optional in request.extras
+    )
+    return Plan(
+        target,
+        place,
+        request.source,
+        overlay,
+        stages,
+        kit.tools,
+        request.jobs or os.cpu_count() or 1,
+        _make_environment(kit.tools, place),
+        _identify(kit),
+    )
+
+
+def _identify(kit: Kit) -> dict[str, str]:
+    versions = {name: text for name, text in kit.values.items() if name.endswith("_version")}
+    cmake, ninja = str(kit.tools.cmake.version), str(kit.tools.ninja.version)
+    return {**kit.compilers.identity, "cmake": cmake, "ninja": ninja, **versions}
+
+
+def _base_options(target: Target, request: Request, place: Place, tools: Tools) -> dict[str, str]:
+    options = {
+        "CMAKE_MAKE_PROGRAM": str(tools.ninja.path),
+        "CMAKE_BUILD_TYPE": "Release" if request.release else target.build_type,
+        "CMAKE_INSTALL_PREFIX": str(place.prefix),
+        "CMAKE_EXPORT_COMPILE_COMMANDS": "ON",
+        "CMAKE_COLOR_DIAGNOSTICS": "OFF",
+        "CMAKE_BUILD_RPATH_USE_ORIGIN": "ON",
+    }
+    if tools.cache:
+        options["CMAKE_C_COMPILER_LAUNCHER"] = str(tools.cache.path)
+        options["CMAKE_CXX_COMPILER_LAUNCHER"] = str(tools.cache.path)
+    return options
+
+
+def _flag_options(place: Place, known: Mapping[str, str]) -> dict[str, str]:
+    """Compiler flags that keep this machine's directories out of the objects."""
+    rows = {str(place.root): "/build"}
+    rows.update({known[name]: f"/{name}" for name in sorted(known) if name.endswith("_root")})
+    flags = " ".join(f"-ffile-prefix-map={path}={alias}" for path, alias in rows.items())
+    return {"CMAKE_C_FLAGS": flags, "CMAKE_CXX_FLAGS": flags}
+
+
+def _plan_stage(stage: Stage, options: Mapping[str, str], overlay: Path, place: Place) -> StagePlan:
+    defines = tuple(f"-D{name}={value}" for name, value in options.items())
+    source = os.path.normpath(overlay / stage.source)
+    return StagePlan(
+        stage.name, source, place.stages / stage.name, defines, stage.targets, stage.install
+    )
+
+
+def _fill_options(stage: Stage, known: Mapping[str, str]) -> dict[str, str]:
+    return {name: _spell(value, known) for name, value in stage.options.items()}
+
+
+def _spell(value: str | bool, known: Mapping[str, str]) -> str:
+    if isinstance(value, bool):
+        return "ON" if value else "OFF"
+    return fill_placeholders(value, known)
+
+
+def _make_environment(tools: Tools, place: Place) -> dict[str, str]:
+    """What the tools see: no CFLAGS, no LD_LIBRARY_PATH, nothing that is not in the digest."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if name in KEPT_VARIABLES or name.startswith(KEPT_PREFIXES)
+    }
+    parents = dict.fromkeys((str(tools.cmake.path.parent), str(tools.ninja.path.parent)))
+    return {
+        **kept,
+        "PATH": os.pathsep.join([*parents, kept.get("PATH", os.defpath)]),
+        "LC_ALL": "C.UTF-8",
+        "SOURCE_DATE_EPOCH": os.environ.get("SOURCE_DATE_EPOCH", EPOCH),
+        "NINJA_STATUS": "[%f/%t] ",
+        "CCACHE_BASEDIR": str(place.root),
+        "CCACHE_STATSLOG": str(place.root / "ccache.log"),
+    }

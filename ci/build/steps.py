@@ -1,0 +1,74 @@
+"""Run the commands of a plan: the output followed, the first error told, nothing left running."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from ci.build.output import Output, is_grouping
+from ci.build.plan import Plan, StagePlan
+from provisioning.errors import ToolError, UnfitError
+from provisioning.process import run_process
+from provisioning.progress import Progress
+
+QUERIES = ("codemodel-v2", "cache-v2", "cmakeFiles-v1", "toolchains-v1")
+
+
+def run_stage(plan: Plan, stage: StagePlan, progress: Progress) -> float:
+    """Configure, build and install one stage; returns seconds.
+
+    Raises ToolError with the first error, UnfitError when the disk is full.
+    """
+    started = time.monotonic()
+    query = stage.build / ".cmake" / "api" / "v1" / "query"
+    query.mkdir(parents=True, exist_ok=True)
+    for name in QUERIES:
+        (query / name).touch()
+    for verb, command in plan.list_commands(stage).items():
+        _run_step(plan, f"{plan.target.name}: {verb} {stage.name}", command, progress)
+    return time.monotonic() - started
+
+
+def _run_step(plan: Plan, label: str, command: Sequence[str], progress: Progress) -> None:
+    grouping = is_grouping()
+    if grouping:
+        progress.step(f"::group::{label}")
+    log = plan.place.root / "step.log"
+    with progress.bar(label, unit="") as bar:
+        output = Output(bar, progress, echo=grouping)
+        try:
+            ended = run_process(
+                command, env=plan.environment, log=log, on_line=output.read_line, check=False
+            )
+        finally:
+            _append_log(plan.place.log, command, log)
+            if grouping:
+                progress.step("::endgroup::")
+    if ended.returncode != 0:
+        raise explain_failure(label, output, ended.describe(), ended.tail, plan.place.log)
+
+
+def _append_log(whole: Path, command: Sequence[str], step: Path) -> None:
+    text = step.read_text(encoding="utf-8", errors="replace") if step.exists() else ""
+    with whole.open("a", encoding="utf-8") as stream:
+        stream.write(f"$ {' '.join(command)}\n{text}\n")
+    step.unlink(missing_ok=True)
+
+
+def explain_failure(
+    label: str, output: Output, how: str, tail: str, log: Path
+) -> ToolError | UnfitError:
+    """The error for a step that failed: the disk, or the first error that the tools printed."""
+    if output.disk_is_full:
+        return UnfitError(
+            f"{label}: the disk is full",
+            why=output.first_error,
+            todo="free space or set QNN_CI_HOME to another disk; a second run goes on from here",
+        )
+    what = output.first_error or how
+    return ToolError(
+        f"{label} failed: {what}",
+        why=output.excerpt or tail or "it printed nothing",
+        todo=f"the whole output is in {log}",
+    )

@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ci.build.inputs import digest_snapshot, take_snapshot
+from ci.build.overlay import sync_overlay
+from provisioning.errors import UnfitError
+
+
+def write(root: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    return root
+
+
+def test_a_snapshot_leaves_out_what_builds_and_version_control_leave(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        {
+            "a.c": "a",
+            "sub/b.c": "b",
+            "third-party/x/x.c": "x",
+            ".git/HEAD": "ref",
+            "out/CMakeCache.txt": "",
+            "out/a.o": "o",
+            "venv/pyvenv.cfg": "",
+            "__pycache__/m.pyc": "",
+        },
+    )
+    found = take_snapshot(tmp_path, skip=frozenset({"third-party/x"}))
+    assert list(found) == ["a.c", "sub/b.c"]
+
+
+def test_a_touch_changes_no_digest_and_an_edit_of_equal_size_does(tmp_path: Path) -> None:
+    write(tmp_path, {"a.c": "one"})
+    before = take_snapshot(tmp_path)
+    os.utime(tmp_path / "a.c", (1, 1))
+    touched = take_snapshot(tmp_path, before)
+    assert digest_snapshot(touched) == digest_snapshot(before)
+    (tmp_path / "a.c").write_text("two")
+    assert digest_snapshot(take_snapshot(tmp_path, touched)) != digest_snapshot(before)
+
+
+@pytest.mark.parametrize("change", ["mode", "name", "link"])
+def test_a_mode_a_name_and_a_link_count(tmp_path: Path, change: str) -> None:
+    write(tmp_path, {"a.c": "one"})
+    (tmp_path / "l").symlink_to("a.c")
+    before = digest_snapshot(take_snapshot(tmp_path))
+    if change == "mode":
+        (tmp_path / "a.c").chmod(0o755)
+    elif change == "name":
+        (tmp_path / "a.c").rename(tmp_path / "b.c")
+    else:
+        (tmp_path / "l").unlink()
+        (tmp_path / "l").symlink_to("b.c")
+    assert digest_snapshot(take_snapshot(tmp_path)) != before
+
+
+def test_a_missing_directory_is_an_error_of_the_tree(tmp_path: Path) -> None:
+    with pytest.raises(UnfitError, match="cannot read"):
+        take_snapshot(tmp_path / "none")
+
+
+def sync(source: Path, tmp_path: Path) -> int:
+    overlay, record = tmp_path / "overlay", tmp_path / "record.json"
+    return sync_overlay(source, overlay, take_snapshot(source), record)
+
+
+def test_an_overlay_follows_edits_deletions_and_nothing_else(tmp_path: Path) -> None:
+    source = write(tmp_path / "source", {"a.c": "a", "d/b.c": "b"})
+    assert sync(source, tmp_path) == 2
+    generated = tmp_path / "overlay" / "generated.h"
+    generated.write_text("made by a build")
+    untouched = (tmp_path / "overlay" / "a.c").stat().st_mtime_ns
+    (source / "d/b.c").unlink()
+    (source / "c.c").write_text("c")
+    assert sync(source, tmp_path) == 2
+    assert sync(source, tmp_path) == 0
+    names = sorted(path.name for path in (tmp_path / "overlay").iterdir() if path.is_file())
+    assert names == ["a.c", "c.c", "generated.h"]
+    assert (tmp_path / "overlay" / "a.c").stat().st_mtime_ns == untouched
+
+
+def test_an_overlay_never_writes_through_to_the_source(tmp_path: Path) -> None:
+    source = write(tmp_path / "source", {"a.c": "a"})
+    sync(source, tmp_path)
+    (tmp_path / "overlay" / "a.c").write_text("scribble")
+    assert (source / "a.c").read_text() == "a"
+
+
+def test_a_cut_sync_is_taken_up_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = write(tmp_path / "source", {"a.c": "old", "b.c": "old"})
+    sync(source, tmp_path)
+    write(source, {"a.c": "new", "b.c": "new"})
+    real, calls = shutil.copy, []
+
+    def fail_second(*words: Any, **more: Any) -> None:
+        calls.append(words)
+        if len(calls) == 2:
+            raise OSError(28, "No space left on device")
+        real(*words, **more)
+
+    monkeypatch.setattr("ci.build.overlay.shutil.copy", fail_second)
+    with pytest.raises(UnfitError, match="cannot write below"):
+        sync(source, tmp_path)
+    monkeypatch.undo()
+    write(source, {"a.c": "old", "b.c": "old"})
+    sync(source, tmp_path)
+    assert {(tmp_path / "overlay" / name).read_text() for name in ("a.c", "b.c")} == {"old"}
