@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from provisioning.errors import UnfitError
 from provisioning.manifest import Profile, read_profile, read_toolchain
 from provisioning.progress import Progress
-from provisioning.provision import Provisioned, provision_artifact
+from provisioning.provision import Provisioned, locate_artifact, provision_artifact
 from provisioning.sources import Options, Request
 from provisioning.store import Store
 
@@ -82,13 +83,44 @@ def provision_profile(
     return compose_environment(name, profile, artifacts)
 
 
+def locate_profile(name: str, progress: Progress) -> Environment:
+    """The environment of a profile that is in place already; nothing is fetched.
+
+    Raises UnfitError, naming all that is missing and the command that provisions it.
+    """
+    profile = read_profile(name)
+    store = Store()
+    requests = profile_requests(profile, Options(offline=True))
+    found = [locate_artifact(request, store, progress) for request in requests]
+    missing = [request for request, item in zip(requests, found, strict=True) if item is None]
+    if missing:
+        adoptions = [request.toolchain.adoption for request in missing]
+        variables = ", ".join(adoption.variable for adoption in adoptions if adoption)
+        or_adopt = f", or set {variables} to what is installed" if variables else ""
+        raise UnfitError(
+            f"profile {name} lacks {', '.join(request.label for request in missing)}",
+            why=f"not in the store {store.home}",
+            todo=f"run `nox -s provision -- {name}`{or_adopt}",
+        )
+    return compose_environment(name, profile, tuple(item for item in found if item))
+
+
 def profile_requests(profile: Profile, options: Options) -> list[Request]:
     """What a profile asks of each of its artifacts."""
     requests = []
     for wanted in profile.artifacts:
         toolchain = read_toolchain(wanted.name)
         release = toolchain.release(wanted.version)
-        requests.append(Request(toolchain, release, wanted.components, options))
+        requests.append(
+            Request(
+                toolchain,
+                release,
+                wanted.components,
+                options,
+                wanted.minimum,
+                wanted.minimum_reason,
+            )
+        )
     return requests
 
 

@@ -140,11 +140,16 @@ class Toolchain(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ProfileArtifact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An artifact that a profile needs; no components means all of it."""
+    """An artifact that a profile needs; no components means all of it.
+
+    An adopted installation older than ``minimum`` is refused for ``minimum_reason``.
+    """
 
     name: str
     version: str = ""
     components: tuple[str, ...] = ()
+    minimum: str = ""
+    minimum_reason: str = ""
 
 
 class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from provisioning.errors import IntegrityError
+from provisioning.lockfile import apply_lock
 from provisioning.progress import Progress
 from provisioning.sources import Job, Request, load_source
 from provisioning.store import (
@@ -27,7 +29,7 @@ class Provisioned:
     """An artifact in place. ``sha256`` is that of what it came from.
 
     ``repaired`` lists the paths that this call restored; ``fetched`` says whether this call
-    published it.
+    published it; ``adopted`` that it is the user's own installation, used in place.
     """
 
     name: str
@@ -36,16 +38,21 @@ class Provisioned:
     sha256: str
     repaired: tuple[str, ...] = ()
     fetched: bool = False
+    adopted: bool = False
 
 
 def provision_artifact(
     request: Request, store: Store, progress: Progress, *, verify: bool = False
 ) -> Provisioned:
-    """The artifact of ``request``, fetched when it is not in the store.
+    """The artifact of ``request``: adopted where a variable names it, else from the store,
+    fetched when it is not there.
 
     With ``verify`` every byte is hashed again and what differs is restored.
-    Raises DownloadError, IntegrityError, StoreError, ToolError.
+    Raises UnfitError, DownloadError, IntegrityError, StoreError, ToolError.
     """
+    if adopted := adopt_artifact(request, progress):
+        return adopted
+    request = with_lock(request, store)
     key = request.key()
     published = store.find(key)
     if published and not verify:
@@ -56,6 +63,38 @@ def provision_artifact(
         if published := store.find(key):
             return _describe(request, published)
         return _fetch(request, key, store, progress)
+
+
+def locate_artifact(request: Request, store: Store, progress: Progress) -> Provisioned | None:
+    """The artifact of ``request`` where it is in place already; nothing is fetched."""
+    if adopted := adopt_artifact(request, progress):
+        return adopted
+    request = with_lock(request, store)
+    published = store.find(request.key())
+    return _describe(request, published) if published else None
+
+
+def adopt_artifact(request: Request, progress: Progress) -> Provisioned | None:
+    """The user's own installation, when the variable that names one is set. Raises UnfitError."""
+    adoption = request.toolchain.adoption
+    if adoption is None or not os.environ.get(adoption.variable):
+        return None
+    from provisioning.sources.local import find_installation
+
+    found = find_installation(request, os.environ)
+    if found is None:
+        return None
+    pinned = request.release.version
+    note = "" if found.version == pinned else f" (the pin is {pinned})"
+    where = f"{found.variable}={found.root}"
+    progress.step(f"{request.name}: using {where}, version {found.version}{note}")
+    return Provisioned(request.name, found.version, found.root, "", adopted=True)
+
+
+def with_lock(request: Request, store: Store) -> Request:
+    """The request with what its lock file adds. Raises IntegrityError, ManifestError."""
+    release, lock = apply_lock(request.name, request.release, store)
+    return replace(request, release=release, lock=lock)
 
 
 def _describe(

@@ -11,13 +11,15 @@ from pathlib import Path
 from typing import Protocol, cast
 
 from provisioning.archive import Layout, Limits
-from provisioning.errors import UsageError
+from provisioning.errors import ManifestError, UsageError
+from provisioning.lockfile import Lock
 from provisioning.manifest import Release, Toolchain
 from provisioning.progress import Progress
 from provisioning.store import Key, Store
 from provisioning.tree import Entry
 
 SOURCES: dict[str, str] = {
+    "local": "provisioning.sources.local",
     "wheel": "provisioning.sources.wheel",
 }
 
@@ -33,12 +35,18 @@ class Options:
 
 @dataclass(frozen=True)
 class Request:
-    """What is wanted: a release of an artifact, and which of its components (none: all)."""
+    """What is wanted: a release of an artifact, and which of its components (none: all).
+
+    An adopted installation must be of version ``minimum`` or later.
+    """
 
     toolchain: Toolchain
     release: Release
     components: tuple[str, ...] = ()
     options: Options = field(default_factory=Options)
+    minimum: str = ""
+    minimum_reason: str = ""
+    lock: Lock | None = None
 
     @property
     def name(self) -> str:
@@ -118,5 +126,10 @@ class Source(Protocol):
 
 
 def load_source(kind: str) -> Source:
-    """The implementation of a kind of source, imported when it is needed only."""
+    """The implementation of a kind of source, imported when it is needed only.
+
+    Raises ManifestError for a kind that there is not.
+    """
+    if kind not in SOURCES:
+        raise ManifestError(f"no kind of source {kind!r}", todo="one of: " + ", ".join(SOURCES))
     return cast("Source", importlib.import_module(SOURCES[kind]).SOURCE)
