@@ -13,11 +13,20 @@ from provisioning.errors import UsageError
 
 
 def write_report(report: Report, directory: Path) -> None:
-    """Write report.json into ``directory``, which is made.
+    """Write index.html, junit.xml and report.json, in this order, into ``directory``.
 
-    Raises UsageError when it cannot be written.
+    The directory is made; a reader sees each file as it was or as it is, never a part.
+
+    Raises UsageError when one cannot be written.
     """
-    files = {"report.json": encode_report(report)}
+    from ci.report.html import render_html
+    from ci.report.junit import render_junit
+
+    files = {
+        "index.html": render_html(report).encode(),
+        "junit.xml": render_junit(report),
+        "report.json": encode_report(report),
+    }
     try:
         directory.mkdir(parents=True, exist_ok=True)
         for name, data in files.items():

@@ -1,0 +1,127 @@
+"""The report in a GitHub job: markdown for the step's summary."""
+
+from __future__ import annotations
+
+import html
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from ci.report.schema import Case, Report, Status
+from ci.report.text import (
+    clean,
+    clean_log_line,
+    show_bytes,
+    show_counts,
+    show_decibels,
+    show_seconds,
+    show_share,
+)
+from provisioning.errors import UnfitError
+
+VARIABLE = "GITHUB_STEP_SUMMARY"
+ROWS = 200
+REASON_CHARS = 2000
+LOG_LINES = 40
+# A summary over 1 MiB is dropped whole by GitHub.
+LIMIT_BYTES = 1_000_000
+MARKS = {
+    Status.PASSED: ":white_check_mark:",
+    Status.FAILED: ":x:",
+    Status.ERROR: ":boom:",
+    Status.UNSUPPORTED: ":heavy_minus_sign:",
+}
+_BROKEN = (Status.FAILED, Status.ERROR)
+# Letters, digits and spaces stay; so do _ - and the points of figures, inside a word.
+_MARKDOWN = re.compile(r"(?:(?<=[A-Za-z0-9])[_-](?=[A-Za-z0-9])|(?<=\d)\.(?=\d))|([!-/:-@\[-`{-~])")
+
+
+def append_summary(report: Report, environ: Mapping[str, str] = os.environ) -> bool:
+    """Add the report to the step's summary, where there is one; whether there was.
+
+    Raises UnfitError when it cannot be written.
+    """
+    path = environ.get(VARIABLE, "")
+    if not path:
+        return False
+    try:
+        with Path(path).open("a", encoding="utf-8") as file:
+            file.write(render_summary(report))
+    except OSError as error:
+        todo = f"unset {VARIABLE}, or let it name a file that can be written"
+        raise UnfitError(f"cannot write {path}", why=str(error), todo=todo) from error
+    return True
+
+
+def render_summary(report: Report) -> str:
+    """Markdown of at most LIMIT_BYTES: the verdict, what failed and why, then every case."""
+    verdict = "passed" if report.ok else "FAILED"
+    head = [f"## {escape_markdown(report.session)}: {verdict}", ""]
+    head += [f"{show_counts(report.summary)} in {report.summary.wall_s:.1f} s", ""]
+    parts = [*_describe_controls(report)]
+    parts += [_describe_problem(case) for case in report.cases if case.status in _BROKEN]
+    parts.append(_make_table(report.cases))
+    kept = "\n".join(head)
+    for part in parts:
+        if len((kept + part).encode()) > LIMIT_BYTES:
+            return kept + "\nThe rest is in report.json: a summary has a limit.\n"
+        kept += part
+    return kept
+
+
+def escape_markdown(text: str) -> str:
+    """One line in which nothing is markup, a link or the border of a cell."""
+    line = clean_log_line(text)
+    return _MARKDOWN.sub(lambda m: f"&#{ord(m[1])};" if m[1] else m[0], line)
+
+
+def _describe_controls(report: Report) -> list[str]:
+    counts = report.summary
+    lines = [
+        f"Controls: {counts.controls - counts.controls_passed} of {counts.controls} rejected\n\n"
+    ]
+    for control in report.controls:
+        if not control.rejected:
+            name = escape_markdown(f"{control.model} {control.scheme} {control.soc}")
+            lines.append(f"- :x: the gate let {control.kind.value} pass for {name}\n\n")
+    return lines
+
+
+def _describe_problem(case: Case) -> str:
+    name = escape_markdown(f"{case.model} {case.scheme} {case.soc}")
+    reason = escape_markdown(case.reason[:REASON_CHARS]) or "no reason was given"
+    lines = [f"**{MARKS[case.status]} {name}**: {reason}", ""]
+    lines += [
+        f"- on the CPU: {escape_markdown(op.op)}: {escape_markdown(op.reason)}"
+        for op in case.fallback_ops
+    ]
+    log = clean(case.log_tail).splitlines()[-LOG_LINES:]
+    if log:
+        lines += ["", "<details><summary>log</summary>", ""]
+        lines += ["<pre>", *(html.escape(line) for line in log), "</pre>", "", "</details>"]
+    return "\n".join([*lines, "", ""])
+
+
+def _make_table(cases: tuple[Case, ...]) -> str:
+    lines = ["| | model | scheme | SoC | SQNR dB | delegated | lower s | run s | .pte | cached |"]
+    lines.append("|---|---|---|---|--:|--:|--:|--:|--:|---|")
+    lines += [_make_row(case) for case in cases[:ROWS]]
+    more = len(cases) - ROWS
+    return "\n".join([*lines, "", f"and {more} more in report.json\n" if more > 0 else ""])
+
+
+def _make_row(case: Case) -> str:
+    cells = (
+        MARKS[case.status],
+        escape_markdown(case.model),
+        escape_markdown(case.scheme),
+        escape_markdown(case.soc),
+        show_decibels(case.sqnr_db, case.max_abs),
+        show_share(case.delegated_nodes, case.fallback_nodes),
+        show_seconds(case.lower_s),
+        show_seconds(case.run_s),
+        show_bytes(case.pte_bytes),
+        "yes" if case.cached else "",
+    )
+    return f"| {' | '.join(cells)} |"

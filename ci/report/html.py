@@ -1,0 +1,98 @@
+"""The report as one HTML file that needs nothing but itself.
+
+Jinja escapes every value, and the page's own policy lets no other script or style run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from base64 import b64encode
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from ci.report.figures import make_grids, make_phase_grid
+from ci.report.geometry import lay_out
+from ci.report.schema import Case, Control, ControlKind, Report, Status
+from ci.report.text import clean, show_bytes, show_counts, show_decibels, show_seconds, show_share
+
+TEMPLATES = Path(__file__).resolve().parent / "templates"
+BROKEN = (Status.FAILED, Status.ERROR)
+
+
+def render_html(report: Report) -> str:
+    """index.html: the verdict, what failed and why, plots, every case, toolchain and controls."""
+    style, script = (_read_asset(name) for name in ("report.css", "report.js"))
+    cases = list(enumerate(report.cases))
+    page = _environment().get_template("index.html.j2")
+    return page.render(
+        report=report,
+        counts=show_counts(report.summary),
+        cases=cases,
+        broken=[(i, case) for i, case in cases if case.status in BROKEN],
+        unsupported=[(i, case) for i, case in cases if case.status is Status.UNSUPPORTED],
+        allowed=[(i, c) for i, c in cases if c.fallback_ops and c.status is Status.PASSED],
+        passed_controls=[control for control in report.controls if not control.rejected],
+        control_rows=group_controls(report.controls),
+        kinds=list(ControlKind),
+        charts=[lay_out(grid) for grid in make_grids(report)] if cases else [],
+        phases=lay_out(make_phase_grid(report)),
+        style=Markup(style),  # noqa: S704 - a file of ours
+        script=Markup(script),  # noqa: S704 - a file of ours
+        policy=f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; "
+        "base-uri 'none'; form-action 'none'",
+    )
+
+
+def group_controls(
+    controls: tuple[Control, ...],
+) -> dict[tuple[str, str, str], dict[ControlKind, Control]]:
+    """Controls by (model, scheme, soc), then by kind."""
+    rows: dict[tuple[str, str, str], dict[ControlKind, Control]] = {}
+    for control in controls:
+        place = (control.model, control.scheme, control.soc)
+        rows.setdefault(place, {})[control.kind] = control
+    return rows
+
+
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_finalize,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(
+        {
+            "decibels": _decibels,
+            "seconds": show_seconds,
+            "bytes": show_bytes,
+            "share": lambda case: show_share(case.delegated_nodes, case.fallback_nodes),
+            "figure": _figure,
+        }
+    )
+    return environment
+
+
+def _finalize(value: Any) -> Any:
+    return clean(value) if type(value) is str else value
+
+
+def _decibels(case: Case | Control) -> str:
+    return show_decibels(case.sqnr_db, getattr(case, "max_abs", None))
+
+
+def _figure(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
+
+
+def _read_asset(name: str) -> str:
+    return (TEMPLATES / name).read_text(encoding="utf-8")
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

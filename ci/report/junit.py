@@ -1,0 +1,119 @@
+"""The report as JUnit XML, in the part of that dialect that Jenkins, GitLab and GitHub agree on.
+
+There is no standard; the elements and attributes are those of the Jenkins JUnit plug-in's
+junit-10.xsd. A case is a test case of the suite ``session``, a control one of the suite
+``session.controls``; unsupported is skipped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from xml.etree import ElementTree as ET
+
+from ci.report.schema import Case, Control, Report, Status, Tool
+from ci.report.text import clean, show_bytes, show_decibels, show_seconds, show_share
+
+TAGS = {Status.FAILED: "failure", Status.ERROR: "error", Status.UNSUPPORTED: "skipped"}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A test case. ``tag`` is failure, error, skipped, or empty when it passed."""
+
+    group: str
+    name: str
+    seconds: float
+    tag: str
+    message: str
+    output: str
+
+
+def render_junit(report: Report) -> bytes:
+    """junit.xml: UTF-8 with an XML declaration, indented."""
+    cases = [_case_entry(case) for case in report.cases]
+    controls = [_control_entry(control) for control in report.controls]
+    root = ET.Element("testsuites", name=clean(report.session))
+    _count(root, [*cases, *controls], report.summary.wall_s)
+    _add_suite(root, report, report.session, cases)
+    _add_suite(root, report, f"{report.session}.controls", controls)
+    ET.indent(root, " ")
+    return bytes(ET.tostring(root, encoding="utf-8", xml_declaration=True)) + b"\n"
+
+
+def _case_entry(case: Case) -> Entry:
+    seconds = (case.run_s or 0.0) + (0.0 if case.cached else case.lower_s or 0.0)
+    operators = [f"on the CPU: {op.op}: {op.reason}" for op in case.fallback_ops]
+    return Entry(
+        group=case.model,
+        name=f"{case.scheme} {case.soc}",
+        seconds=seconds,
+        tag=TAGS.get(case.status, ""),
+        message="\n".join([case.reason or case.status.value, *operators]),
+        output="\n".join([_describe(case), *operators, case.log_tail]).strip(),
+    )
+
+
+def _describe(case: Case) -> str:
+    parts = [
+        f"SQNR {show_decibels(case.sqnr_db, case.max_abs)} dB",
+        f"against the quantized model {show_decibels(case.sqnr_db_quantized)} dB",
+        f"delegated {show_share(case.delegated_nodes, case.fallback_nodes)}",
+        f"lowered in {show_seconds(case.lower_s)} s{' (cached)' if case.cached else ''}",
+        f"run in {show_seconds(case.run_s)} s",
+        show_bytes(case.pte_bytes),
+    ]
+    return ", ".join(parts)
+
+
+def _control_entry(control: Control) -> Entry:
+    figure = f"SQNR {show_decibels(control.sqnr_db)} dB"
+    message = f"the gate let wrong outputs pass: {control.kind.value}, {figure}"
+    return Entry(
+        group=control.model,
+        name=f"{control.scheme} {control.soc} rejects {control.kind.value}",
+        seconds=0.0,
+        tag="" if control.rejected else "failure",
+        message=message,
+        output=figure,
+    )
+
+
+def _add_suite(root: ET.Element, report: Report, name: str, entries: list[Entry]) -> None:
+    suite = ET.SubElement(root, "testsuite", name=clean(name), timestamp=report.started[:-1])
+    _count(suite, entries, sum(entry.seconds for entry in entries))
+    _add_properties(suite, report.toolchain)
+    for entry in entries:
+        _add_entry(suite, name, entry)
+
+
+def _add_properties(suite: ET.Element, toolchain: Iterable[Tool]) -> None:
+    properties = ET.SubElement(suite, "properties")
+    for tool in toolchain:
+        value = f"{tool.version} sha256:{tool.sha256}" if tool.sha256 else tool.version
+        ET.SubElement(properties, "property", name=clean(tool.name), value=clean(value))
+
+
+def _add_entry(suite: ET.Element, name: str, entry: Entry) -> None:
+    group = clean(entry.group).replace(".", "_")  # readers split a class name at its last dot
+    element = ET.SubElement(
+        suite,
+        "testcase",
+        classname=f"{name}.{group}",
+        name=clean(entry.name),
+        time=f"{entry.seconds:.3f}",
+    )
+    if entry.tag:
+        message = clean(entry.message)
+        first = message.splitlines()[0] if message else entry.tag
+        ET.SubElement(element, entry.tag, message=first, type=entry.tag).text = message
+    ET.SubElement(element, "system-out").text = clean(entry.output)
+
+
+def _count(element: ET.Element, entries: list[Entry], seconds: float) -> None:
+    tags = [entry.tag for entry in entries]
+    element.set("tests", str(len(tags)))
+    element.set("failures", str(tags.count("failure")))
+    element.set("errors", str(tags.count("error")))
+    element.set("skipped", str(tags.count("skipped")))
+    element.set("time", f"{seconds:.3f}")

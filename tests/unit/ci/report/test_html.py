@@ -1,0 +1,207 @@
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+import time
+from dataclasses import dataclass, field
+from html.parser import HTMLParser
+
+import msgspec
+import pytest
+
+from ci.report.html import TEMPLATES, render_html
+from ci.report.schema import Report, Status
+
+VOID = {"meta", "input"}
+COLOURS = ("text", "dim", "bad", "good", "warn", "link")
+
+
+@dataclass
+class Element:
+    tag: str
+    attributes: dict[str, str]
+    text: str = ""
+
+
+@dataclass
+class Page(HTMLParser):
+    """The elements of a page, in order, with the text directly in them."""
+
+    elements: list[Element] = field(default_factory=list)
+    open_elements: list[Element] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        element = Element(tag, {name: value or "" for name, value in attrs})
+        self.elements.append(element)
+        if tag not in VOID:
+            self.open_elements.append(element)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append(Element(tag, {name: value or "" for name, value in attrs}))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open_elements.pop().tag == tag, f"</{tag}> closes another element"
+
+    def handle_data(self, data: str) -> None:
+        if self.open_elements:
+            self.open_elements[-1].text += data
+
+    def find(self, tag: str, name: str = "") -> list[Element]:
+        return [
+            element
+            for element in self.elements
+            if element.tag == tag
+            and (not name or name in element.attributes.get("class", "").split())
+        ]
+
+
+def read_page(report: Report) -> Page:
+    page = Page()
+    page.feed(render_html(report))
+    page.close()
+    assert not page.open_elements
+    return page
+
+
+@pytest.mark.parametrize("name", ["report", "troubled", "hostile"])
+def test_the_page_needs_nothing_but_itself(name: str, request: pytest.FixtureRequest) -> None:
+    page = read_page(request.getfixturevalue(name))
+    ids = [element.attributes["id"] for element in page.elements if "id" in element.attributes]
+    assert len(ids) == len(set(ids))
+    for element in page.elements:
+        assert not {"src", "srcset", "style", "onclick"} & set(element.attributes)
+        if "href" in element.attributes:
+            href = element.attributes["href"]
+            assert href in {"report.json", "junit.xml"} or href[1:] in ids
+    assert not {"link", "img", "iframe", "object", "base"} & {e.tag for e in page.elements}
+    assert "@import" not in page.find("style")[0].text
+    assert "url(" not in page.find("style")[0].text
+
+
+def test_only_its_own_script_and_style_may_run(report: Report) -> None:
+    page = read_page(report)
+    (script,), (style,) = page.find("script"), page.find("style")
+    policy = next(e for e in page.find("meta") if "http-equiv" in e.attributes)
+    for element, directive in ((script, "script-src"), (style, "style-src")):
+        digest = base64.b64encode(hashlib.sha256(element.text.encode()).digest()).decode()
+        assert f"{directive} 'sha256-{digest}'" in policy.attributes["content"]
+    assert policy.attributes["content"].startswith("default-src 'none';")
+
+
+def test_hostile_text_is_shown_and_never_markup(hostile: Report) -> None:
+    page = read_page(hostile)
+    assert len(page.find("script")) == 1
+    reason = page.find("p", "reason")[1].text
+    assert '<script>alert("x")</script> & ]]> red' in reason
+    text = render_html(hostile)
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e]", text)
+
+
+def test_what_failed_comes_first_with_its_reason_and_log(troubled: Report) -> None:
+    text = render_html(troubled)
+    assert text.index("What failed, and why") < text.index("Figures")
+    page = read_page(troubled)
+    reasons = [element.text for element in page.find("p", "reason")]
+    assert reasons[0].startswith("The gate let wrong outputs pass: zeros, SQNR 0.0 dB")
+    assert reasons[1:] == ["SQNR 3.4 dB is below 20.0 dB", "the emulator was ended by SIGSEGV"]
+    assert page.find("pre")[0].text == "loading\nQnnBackend: error 14001\n"
+    assert "aten.cdist.default" in text
+    assert "QNN: block quantization needs rank 4" in text
+    assert page.find("title")[0].text.startswith("FAILED: test_emulator")
+
+
+def test_a_good_run_says_so_and_has_no_such_section(report: Report) -> None:
+    page = read_page(report)
+    assert "What failed" not in render_html(report)
+    assert page.find("span", "verdict")[0].text == "passed"
+
+
+def test_nothing_passed_is_said(report: Report) -> None:
+    case = msgspec.structs.replace(report.cases[0], status=Status.UNSUPPORTED, reason="no")
+    summary = msgspec.structs.replace(report.summary, passed=0, unsupported=1)
+    text = render_html(msgspec.structs.replace(report, cases=(case,), summary=summary))
+    assert "No case passed." in text
+
+
+def test_every_case_is_in_the_table_and_in_each_plot(report: Report) -> None:
+    page = read_page(report)
+    ids = [element.attributes.get("id", "") for element in page.find("tr")]
+    assert [i for i in ids if i.startswith("case-")] == [f"case-{n}" for n in range(40)]
+    links = [
+        e.attributes["href"]
+        for e in page.find("a")
+        if e.attributes.get("tabindex") and "href" in e.attributes
+    ]
+    assert {links.count(f"#case-{n}") for n in range(40)} == {5}
+    assert len(page.find("line", "limit")) == 40 + 1
+
+
+def test_plots_have_names_and_descriptions(report: Report) -> None:
+    page = read_page(report)
+    ids = {e.attributes["id"]: e for e in page.elements if "id" in e.attributes}
+    plots = [e for e in page.find("svg") if e.attributes.get("role") == "img"]
+    assert len(plots) == 6
+    for plot in plots:
+        title, text = plot.attributes["aria-labelledby"].split()
+        assert ids[title].tag == "title"
+        assert ids[title].text
+        assert ids[text].tag == "desc"
+        assert ids[text].text.strip()
+
+
+def test_tables_have_captions_and_scopes(report: Report) -> None:
+    page = read_page(report)
+    assert len(page.find("caption")) == len(page.find("table")) == 4
+    assert all(e.attributes.get("scope") in {"col", "row"} for e in page.find("th"))
+
+
+def test_the_toolchain_has_its_hashes(report: Report) -> None:
+    codes = [element.text for element in read_page(report).find("code")]
+    assert codes == ["a1" * 32, "b2" * 32, "-"]
+
+
+def luminance(colour: str) -> float:
+    """Relative luminance of ``#rrggbb`` as WCAG 2 defines it."""
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one: str, other: str) -> float:
+    darker, lighter = sorted((luminance(one), luminance(other)))
+    return (lighter + 0.05) / (darker + 0.05)
+
+
+@pytest.mark.parametrize("mode", ["light", "dark"])
+def test_colours_can_be_told_apart(mode: str) -> None:
+    css = (TEMPLATES / "report.css").read_text(encoding="utf-8")
+    light, dark = re.findall(r":root \{(.*?)\}", css, flags=re.DOTALL)
+    found = dict(re.findall(r"--(\w+): (#\w{6});", light if mode == "light" else dark))
+    for ground in ("page", "raised"):
+        for name in COLOURS:
+            assert contrast(found[name], found[ground]) >= 4.5, (name, ground)
+        assert contrast(found["value"], found[ground]) >= 3, ground
+
+
+def test_the_page_is_made_quickly_and_always_alike(report: Report) -> None:
+    started = time.perf_counter()
+    first = render_html(report)
+    assert time.perf_counter() - started < 3
+    assert render_html(report) == first
+    assert len(first) < 300_000
+
+
+@pytest.mark.parametrize("field_name", ["cases", "controls", "thresholds", "toolchain"])
+def test_an_empty_part_leaves_a_whole_page(report: Report, field_name: str) -> None:
+    assert read_page(msgspec.structs.replace(report, **{field_name: ()})).find("h1")
+
+
+def test_two_socs_are_two_rows(report: Report) -> None:
+    other = msgspec.structs.replace(report.cases[0], soc="SM8750")
+    page = read_page(msgspec.structs.replace(report, cases=(report.cases[0], other)))
+    labels = [element.text for element in page.find("text", "label")]
+    assert labels[:2] == ["mlp SM8650", "mlp SM8750"]
