@@ -1,0 +1,1 @@
+"""Signing of Hexagon libraries: the signer, the proof from the bytes, the record."""

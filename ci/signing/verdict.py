@@ -1,0 +1,99 @@
+"""What a verification comes to: a verdict, what is wrong, what is worth knowing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from ci.signing.certificates import Certificate
+from ci.signing.signature import Scheme
+
+NOT_JUDGED = (
+    "whether the device trusts the root certificate",
+    "whether the device accepts the signer's identities (software, hardware, OEM, model)",
+)
+
+
+class Verdict(str, Enum):
+    """What the bytes of a file prove."""
+
+    PROVEN = "proven"
+    UNRECOGNISED = "signature not recognised"
+    UNSIGNED = "unsigned"
+    INVALID = "invalid"
+
+
+@dataclass(frozen=True)
+class SignedBy:
+    """One authority's certificates and how its signature was recognised."""
+
+    authority: str
+    chain: tuple[Certificate, ...]
+    scheme: Scheme
+    signature_bytes: int
+
+
+@dataclass
+class Report:
+    """What was found in one file. ``uncovered`` are file ranges that no hash covers."""
+
+    size: int
+    errors: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    signed: bool = False
+    header_version: int = 0
+    algorithm: str = ""
+    hexagon_version: int = 0
+    hashed_segments: int = 0
+    signers: list[SignedBy] = field(default_factory=list)
+    uncovered: list[tuple[int, int]] = field(default_factory=list)
+    signature_ranges: list[tuple[int, int]] = field(default_factory=list)
+
+    @property
+    def verdict(self) -> Verdict:
+        """The verdict of everything found so far."""
+        if self.errors:
+            return Verdict.INVALID
+        if not self.signed:
+            return Verdict.UNSIGNED
+        if any(one.scheme is Scheme.UNKNOWN for one in self.signers):
+            return Verdict.UNRECOGNISED
+        return Verdict.PROVEN
+
+    def as_data(self) -> dict[str, Any]:
+        """JSON of the report; dates in ISO 8601."""
+        return {
+            "verdict": self.verdict.value,
+            "errors": self.errors,
+            "notes": self.notes,
+            "size_bytes": self.size,
+            "hexagon_version": f"V{self.hexagon_version:X}",
+            "mbn_header_version": self.header_version,
+            "hash_algorithm": self.algorithm,
+            "hashed_segments": self.hashed_segments,
+            "signers": [_signer_data(one) for one in self.signers],
+            "uncovered_ranges": self.uncovered,
+            "signature_ranges": self.signature_ranges,
+            "not_judged": list(NOT_JUDGED) if self.signed else [],
+        }
+
+
+def _signer_data(signer: SignedBy) -> dict[str, Any]:
+    return {
+        "authority": signer.authority,
+        "scheme": signer.scheme.value,
+        "signature_bytes": signer.signature_bytes,
+        "certificates": [
+            {
+                "subject": one.subject,
+                "issuer": one.issuer,
+                "not_before": one.not_before.isoformat(),
+                "not_after": one.not_after.isoformat(),
+                "key": one.key,
+                "key_bits": one.key_bits,
+                "sha256": one.fingerprint,
+            }
+            for one in signer.chain
+        ],
+    }
