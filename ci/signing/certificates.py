@@ -110,12 +110,8 @@ def _name(name: x509.Name) -> str:
     return name.rfc4514_string() or "(no name)"
 
 
-def list_chain_errors(chain: Sequence[Certificate], now: datetime) -> list[str]:
-    """What is wrong with ``chain`` at ``now``: dates, and links that do not verify.
-
-    A chain runs from the leaf upwards; several roots may stand at its end, of which the device
-    chooses one.
-    """
+def list_date_errors(chain: Sequence[Certificate], now: datetime) -> list[str]:
+    """The certificates of ``chain`` that are not valid at ``now``."""
     errors = []
     for index, one in enumerate(chain):
         if now > one.not_after:
@@ -124,9 +120,20 @@ def list_chain_errors(chain: Sequence[Certificate], now: datetime) -> list[str]:
             errors.append(
                 f"certificate {index} is not valid before {one.not_before:%Y-%m-%d}: {one.subject}"
             )
-        if not _is_linked(one, chain[index + 1 :], is_last=index + 1 == len(chain)):
-            errors.append(f"certificate {index} is signed by none after it: {one.subject}")
     return errors
+
+
+def list_link_errors(chain: Sequence[Certificate]) -> list[str]:
+    """The certificates of ``chain`` that are signed by none above them.
+
+    A chain runs from the leaf upwards; several roots may stand at its end, of which the device
+    chooses one.
+    """
+    return [
+        f"certificate {index} is signed by none after it: {one.subject}"
+        for index, one in enumerate(chain)
+        if not _is_linked(one, chain[index + 1 :], is_last=index + 1 == len(chain))
+    ]
 
 
 def list_chain_notes(chain: Sequence[Certificate]) -> list[str]:

@@ -26,7 +26,11 @@ SEGMENT_LAYOUTS = {1: struct.Struct("<8I"), 2: struct.Struct("<2I6Q")}
 
 
 class MalformedError(ValueError):
-    """Bytes that are not what their headers say; becomes a finding, never reaches a user."""
+    """Bytes that are not what their headers say; becomes a fault, never reaches a user."""
+
+
+class TruncatedError(MalformedError):
+    """The bytes end before their headers say so."""
 
 
 @dataclass(frozen=True)
@@ -116,20 +120,20 @@ def parse_image(data: memoryview) -> Image:
         raise MalformedError("not a little-endian ELF file of version 1")
     layout = HEADER_LAYOUTS[elf_class]
     if len(data) < IDENT_SIZE + layout.size:
-        raise MalformedError("truncated within the ELF header")
+        raise TruncatedError("truncated within the ELF header")
     fields = layout.unpack_from(data, IDENT_SIZE)
     _, machine, _, entry, table, sections, flags, _, entry_size, count = fields
     if entry_size != SEGMENT_LAYOUTS[elf_class].size or not count:
         raise MalformedError(f"{count} program headers of {entry_size} bytes")
     end = table + count * entry_size
     if end > len(data):
-        raise MalformedError("truncated within the program headers")
+        raise TruncatedError("truncated within the program headers")
     segments = tuple(
         _parse_segment(data, elf_class, table + index * entry_size, index) for index in range(count)
     )
     for segment in segments:
         if segment.file_size and segment.end > len(data):
-            raise MalformedError(f"truncated: {segment.describe()} ends after the file's end")
+            raise TruncatedError(f"truncated: {segment.describe()} ends after the file's end")
     return Image(data, machine, entry, flags, sections, end, segments)
 
 

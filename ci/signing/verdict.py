@@ -34,12 +34,33 @@ class SignedBy:
     signature_bytes: int
 
 
+class Kind(str, Enum):
+    """What a fault is about, the most telling first."""
+
+    TRUNCATED = "truncated"
+    DATE = "certificate dates"
+    DIFFERENT = "other than the input"
+    HASH = "hash"
+    LAYOUT = "layout"
+    HEADER = "MBN header"
+    SIGNATURE = "signature"
+    CHAIN = "certificate chain"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One thing that is wrong."""
+
+    kind: Kind
+    text: str
+
+
 @dataclass
 class Report:
     """What was found in one file. ``uncovered`` are file ranges that no hash covers."""
 
     size: int
-    errors: list[str] = field(default_factory=list)
+    faults: list[Fault] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     signed: bool = False
     header_version: int = 0
@@ -50,10 +71,19 @@ class Report:
     uncovered: list[tuple[int, int]] = field(default_factory=list)
     signature_ranges: list[tuple[int, int]] = field(default_factory=list)
 
+    def add(self, kind: Kind, *texts: str) -> None:
+        """Note faults of one kind."""
+        self.faults += [Fault(kind, text) for text in texts]
+
+    @property
+    def errors(self) -> list[str]:
+        """The faults in words."""
+        return [fault.text for fault in self.faults]
+
     @property
     def verdict(self) -> Verdict:
         """The verdict of everything found so far."""
-        if self.errors:
+        if self.faults:
             return Verdict.INVALID
         if not self.signed:
             return Verdict.UNSIGNED
@@ -65,7 +95,7 @@ class Report:
         """JSON of the report; dates in ISO 8601."""
         return {
             "verdict": self.verdict.value,
-            "errors": self.errors,
+            "errors": [{"kind": one.kind.value, "what": one.text} for one in self.faults],
             "notes": self.notes,
             "size_bytes": self.size,
             "hexagon_version": f"V{self.hexagon_version:X}",

@@ -11,12 +11,18 @@ import re
 from datetime import datetime
 from pathlib import Path
 
-from ci.signing.certificates import list_chain_errors, list_chain_notes, parse_chain, utc_now
+from ci.signing.certificates import (
+    list_chain_notes,
+    list_date_errors,
+    list_link_errors,
+    parse_chain,
+    utc_now,
+)
 from ci.signing.compare import list_differences, list_uncovered
 from ci.signing.mbn import Authority, HashSegment, parse_hash_segment
-from ci.signing.segments import Image, MalformedError, Segment, parse_image
+from ci.signing.segments import Image, MalformedError, Segment, TruncatedError, parse_image
 from ci.signing.signature import Scheme, recognise_signature
-from ci.signing.verdict import Report, SignedBy
+from ci.signing.verdict import Kind, Report, SignedBy
 from provisioning.errors import UsageError
 
 TESTSIG_NAME = re.compile(r"testsig-0x([0-9a-fA-F]{1,8})\.so")
@@ -57,10 +63,11 @@ def verify_bytes(
         image = parse_image(data)
         report.hexagon_version = image.hexagon_version
         if original is not None:
-            report.errors += list_differences(image, parse_image(original))
+            report.add(Kind.DIFFERENT, *list_differences(image, parse_image(original)))
         _judge_image(image, report, serial, now or utc_now())
     except MalformedError as error:
-        report.errors.append(str(error))
+        truncated = isinstance(error, TruncatedError)
+        report.add(Kind.TRUNCATED if truncated else Kind.LAYOUT, str(error))
     return report
 
 
@@ -74,7 +81,7 @@ def _judge_image(image: Image, report: Report, serial: int, now: datetime) -> No
     data = image.bytes_of(found[0])
     parsed = parse_hash_segment(data, found[0].physical_address)
     report.header_version = parsed.version
-    report.errors += parsed.complaints
+    report.add(Kind.HEADER, *parsed.complaints)
     _judge_layout(image, found[0], report)
     _judge_hashes(image, parsed, report, data, serial)
     _judge_signers(parsed, report, data, found[0].offset, now)
@@ -89,16 +96,19 @@ def _judge_layout(image: Image, hash_segment: Segment, report: Report) -> None:
     if not first.is_header_placeholder:
         raise MalformedError("the first program header does not stand for the headers")
     if (first.offset, first.file_size) != (0, image.headers_end):
-        report.errors.append(
+        report.add(
+            Kind.LAYOUT,
             f"the first hash covers {first.file_size} bytes at {first.offset:#x}, "
-            f"the headers have {image.headers_end} at 0x0"
+            f"the headers have {image.headers_end} at 0x0",
         )
     for other in image.segments:
         apart = other.end <= hash_segment.offset or hash_segment.end <= other.offset
         if other is not hash_segment and other.file_size and not apart:
-            report.errors.append(f"{other.describe()} overlaps the hash segment")
+            report.add(Kind.LAYOUT, f"{other.describe()} overlaps the hash segment")
         if other.is_paged:
-            report.errors.append(f"{other.describe()} is hashed by the page, which is not judged")
+            report.add(
+                Kind.LAYOUT, f"{other.describe()} is hashed by the page, which is not judged"
+            )
 
 
 def _judge_hashes(
@@ -107,8 +117,9 @@ def _judge_hashes(
     algorithm, entries = parsed.entries(data, len(image.segments))
     report.algorithm = algorithm
     if parsed.named_algorithm not in {"", algorithm}:
-        report.errors.append(
-            f"the metadata names hash algorithm {parsed.named_algorithm}, the table is {algorithm}"
+        report.add(
+            Kind.HEADER,
+            f"the metadata names hash algorithm {parsed.named_algorithm}, the table is {algorithm}",
         )
     for segment, entry in zip(image.segments, entries, strict=True):
         wanted = _own_entry(serial, len(entry)) if segment.is_hash_segment else None
@@ -118,7 +129,7 @@ def _judge_hashes(
             wanted = entry if empty else digest
             report.hashed_segments += not empty
         if entry != wanted:
-            report.errors.append(_name_mismatch(segment))
+            report.add(Kind.HASH, _name_mismatch(segment))
 
 
 def _own_entry(serial: int, size: int) -> bytes:
@@ -138,7 +149,7 @@ def _judge_signers(
     parsed: HashSegment, report: Report, data: memoryview, base: int, now: datetime
 ) -> None:
     if not parsed.authorities:
-        report.errors.append("the hash segment holds hashes but no signature")
+        report.add(Kind.SIGNATURE, "the hash segment holds hashes but no signature")
     for authority in parsed.authorities:
         span = authority.signature
         report.signature_ranges.append((base + span.start, base + span.end))
@@ -150,13 +161,15 @@ def _judge_signer(
 ) -> SignedBy:
     name, signature = authority.name, bytes(authority.signature.of(data))
     chain = parse_chain(bytes(authority.chain.of(data)))
-    report.errors += [f"{name}: {error}" for error in list_chain_errors(chain, now)]
+    report.add(Kind.DATE, *(f"{name}: {error}" for error in list_date_errors(chain, now)))
+    report.add(Kind.CHAIN, *(f"{name}: {error}" for error in list_link_errors(chain)))
     report.notes += [f"{name}: {note}" for note in list_chain_notes(chain)]
     if not any(signature):
-        report.errors.append(f"{name}: the signature is empty")
+        report.add(Kind.SIGNATURE, f"{name}: the signature is empty")
     if chain[0].key == "RSA" and not _has_length(signature, chain[0].key_bits // 8):
-        report.errors.append(
-            f"{name}: a signature of {len(signature)} bytes for a key of {chain[0].key_bits} bits"
+        report.add(
+            Kind.SIGNATURE,
+            f"{name}: a signature of {len(signature)} bytes for a key of {chain[0].key_bits} bits",
         )
     scheme = recognise_signature(chain[0], signature, bytes(parsed.signed_bytes.of(data)))
     if scheme is Scheme.UNKNOWN:

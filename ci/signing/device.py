@@ -1,0 +1,49 @@
+"""The serial number of a device, for a test signature."""
+
+from __future__ import annotations
+
+import re
+import shutil
+
+from provisioning.errors import ToolError, UnfitError, UsageError
+from provisioning.process import run_process
+
+SERIAL_FILE = "/sys/devices/soc0/serial_number"
+ADB_TIMEOUT_S = 30.0
+FROM_ADB = "adb"
+
+
+def parse_serial(text: str) -> str:
+    """``0x0badcafe`` of a hexadecimal or decimal 32-bit number. Raises UsageError.
+
+    The text itself is a secret and not in the message.
+    """
+    try:
+        number = int(text.strip(), 0)
+    except ValueError as error:
+        raise UsageError(
+            "the serial number is no number", todo="0x and up to eight hexadecimal digits"
+        ) from error
+    if not 0 < number < 1 << 32:
+        raise UsageError("the serial number is not one of 32 bits", why="the signer takes no other")
+    return f"{number:#x}"
+
+
+def read_device_serial(device: str = "") -> str:
+    """The SoC's serial number by adb, of ``device`` when several are there. Raises UnfitError."""
+    adb = shutil.which("adb")
+    if not adb:
+        raise UnfitError("adb is not on PATH", todo="install platform-tools, or give the serial")
+    command = [adb, *(["-s", device] if device else []), "shell", "cat", SERIAL_FILE]
+    try:
+        said = run_process(command, timeout_s=ADB_TIMEOUT_S).output
+    except ToolError as error:
+        raise UnfitError(
+            "the device's serial number cannot be read",
+            why=error.why,
+            todo="connect one device, or name it with --device; reading needs adb root on some",
+        ) from error
+    found = re.search(r"^\s*(\d+|0x[0-9a-fA-F]+)\s*$", said, re.MULTILINE)
+    if not found:
+        raise UnfitError(f"{SERIAL_FILE} of the device holds no number")
+    return parse_serial(found[1])

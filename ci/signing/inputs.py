@@ -1,0 +1,126 @@
+"""The checks of every input, before the first one is signed."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ci.signing.policy import SigningPolicy
+from ci.signing.segments import MalformedError, parse_image
+from ci.signing.selection import Selection, Wanted
+from ci.signing.verify import read_bytes
+from provisioning.elf import ElfError, find_qnn_version, read_elf
+from provisioning.elf_facts import EM_QDSP6
+from provisioning.errors import UnfitError
+
+SDK_VERSION = re.compile(r"^\s*version:\s*[\"']?v?(\d+(?:\.\d+)+)", re.MULTILINE)
+DIRECTORY_VERSION = re.compile(r"\d+\.\d+(?:\.\d+)*")
+
+
+@dataclass(frozen=True)
+class Input:
+    """A library that may be signed. ``qnn_version`` is "" in a library that is not QNN's."""
+
+    wanted: Wanted
+    data: memoryview
+    sha256: str
+    hexagon_version: int
+    qnn_version: str
+
+
+def read_inputs(
+    wanted: Sequence[Wanted], selection: Selection, policy: SigningPolicy, qnn_sdk: Path | None
+) -> tuple[Input, ...]:
+    """Read and check all of ``wanted``. Raises UnfitError that lists everything wrong."""
+    read = [_read_input(one) for one in wanted]
+    inputs = tuple(one for one in read if isinstance(one, Input))
+    wrong = [one for one in read if isinstance(one, str)]
+    wrong += [fault for one in inputs for fault in list_input_faults(one)]
+    wrong += _list_qnn_faults(inputs)
+    if wrong:
+        raise UnfitError(
+            "the libraries are not fit to be signed",
+            why="\n       ".join(wrong),
+            todo="take unsigned libraries of one QNN SDK and of the architecture of their place",
+        )
+    check_sdk_version(find_sdk_version(qnn_sdk, inputs), selection, policy)
+    return inputs
+
+
+def _read_input(wanted: Wanted) -> Input | str:
+    """The input, or what is wrong with it."""
+    try:
+        facts = read_elf(wanted.path)
+        data = read_bytes(wanted.path)
+        version = find_qnn_version(wanted.path) or ""
+        hexagon = parse_image(data).hexagon_version
+    except (ElfError, MalformedError) as error:
+        return f"{wanted.path}: {error}"
+    if facts.machine != EM_QDSP6:
+        return f"{wanted.path}: is of machine {facts.machine_name}, not Hexagon"
+    return Input(wanted, data, hashlib.sha256(data).hexdigest(), hexagon, version)
+
+
+def list_input_faults(one: Input) -> Iterator[str]:
+    """What is wrong with one input by itself."""
+    found = f"v{one.hexagon_version:x}"
+    if one.wanted.hexagon and found != one.wanted.hexagon:
+        yield f"{one.wanted.path}: is Hexagon {found}, its place says {one.wanted.hexagon}"
+    if parse_image(one.data).hash_segments:
+        yield f"{one.wanted.path}: is already signed"
+
+
+def _list_qnn_faults(inputs: Sequence[Input]) -> list[str]:
+    versions = sorted({one.qnn_version for one in inputs if one.qnn_version})
+    if len(versions) < 2:
+        return []
+    return [
+        f"{one.wanted.path}: is of QNN {one.qnn_version}, others are not"
+        for one in inputs
+        if one.qnn_version
+    ]
+
+
+def check_sdk_version(version: str, selection: Selection, policy: SigningPolicy) -> None:
+    """Refuse an SDK that is too old for the selection; "" is not known. Raises UnfitError."""
+    needs = []
+    if selection.lpai_arch:
+        needs.append(("LPAI libraries", policy.minimum_qnn.lpai))
+    if selection.op_package:
+        needs.append(("LPAI op packages", policy.minimum_qnn.op_package))
+    for what, minimum in needs:
+        if version and to_numbers(version) < to_numbers(minimum):
+            raise UnfitError(
+                f"QNN SDK {version} cannot be used for {what}",
+                why=f"they need QNN SDK {minimum} or later: earlier ones lack the LPAI backend "
+                "that ExecuTorch calls",
+                todo=f"provision a QNN SDK of at least {minimum} and point QNN_SDK_ROOT at it",
+            )
+
+
+def find_sdk_version(qnn_sdk: Path | None, inputs: Sequence[Input] = ()) -> str:
+    """The SDK's version: as sdk.yaml has it, as the libraries do, or as its directory is named."""
+    if qnn_sdk and (found := read_sdk_yaml(qnn_sdk)):
+        return found
+    for one in inputs:
+        if one.qnn_version:
+            return ".".join(one.qnn_version.lstrip("v").split(".")[:3])
+    named = qnn_sdk and DIRECTORY_VERSION.fullmatch(qnn_sdk.resolve().name)
+    return named[0] if named else ""
+
+
+def read_sdk_yaml(qnn_sdk: Path) -> str:
+    """The version in sdk.yaml, "" when there is none."""
+    try:
+        found = SDK_VERSION.search((qnn_sdk / "sdk.yaml").read_text(encoding="utf-8"))
+    except OSError:
+        return ""
+    return found[1] if found else ""
+
+
+def to_numbers(version: str) -> tuple[int, ...]:
+    """(2, 39) of ``2.39``, to be compared."""
+    return tuple(int(part) for part in version.split("."))

@@ -1,0 +1,41 @@
+"""What must not stand in a log: device serials and secrets."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+
+MASK = "***"
+SECRET_NAME = re.compile(
+    r"TOKEN|SECRET|PASSWORD|PASSPHRASE|PASSWD|CREDENTIAL|API_?KEY", re.IGNORECASE
+)
+TESTSIG_FILE = re.compile(r"(testsig-)0x[0-9a-f]+", re.IGNORECASE)
+PEM_KEY = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(-----END [A-Z ]*-----|\Z)", re.DOTALL)
+SHORTEST_SECRET = 4
+
+
+class Masker:
+    """Replaces secrets in text. A test signature's serial is always one, by its file name."""
+
+    def __init__(self, secrets: Iterable[str] = ()) -> None:
+        known = sorted({one for one in secrets if len(one) >= SHORTEST_SECRET}, key=len)
+        self._secrets = [re.compile(re.escape(one), re.IGNORECASE) for one in reversed(known)]
+
+    def __call__(self, text: str) -> str:
+        text = PEM_KEY.sub(MASK, TESTSIG_FILE.sub(rf"\1{MASK}", text))
+        for secret in self._secrets:
+            text = secret.sub(MASK, text)
+        return text
+
+
+def list_secrets(environment: Mapping[str, str] = os.environ, serial: str = "") -> list[str]:
+    """Values of variables whose names say secret, and ``serial`` in each way it is written."""
+    values = [value for name, value in environment.items() if SECRET_NAME.search(name)]
+    return values + (list_serial_forms(serial) if serial else [])
+
+
+def list_serial_forms(serial: str) -> list[str]:
+    """``0x0badcafe``: as given, without leading zeros, without 0x, and in decimal."""
+    number = int(serial, 16)
+    return [serial, f"{number:#x}", f"{number:x}", f"{number:#010x}", f"{number:08x}", str(number)]

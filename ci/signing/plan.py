@@ -1,0 +1,137 @@
+"""What a run will sign and with what: everything is checked here, and nothing is written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ci.signing.inputs import (
+    DIRECTORY_VERSION,
+    Input,
+    check_sdk_version,
+    find_sdk_version,
+    read_inputs,
+    to_numbers,
+)
+from ci.signing.interpreter import find_interpreter, make_interpreter
+from ci.signing.policy import SigningPolicy, read_signing_policy
+from ci.signing.publish import check_target
+from ci.signing.selection import Selection, check_selection, list_wanted
+from ci.signing.signer import Signer, parse_signer
+from provisioning.errors import UnfitError
+from provisioning.progress import Progress
+
+
+@dataclass(frozen=True)
+class Roots:
+    """Where the SDKs and the build tree are; None is not set."""
+
+    qnn_sdk: Path | None = None
+    hexagon_sdk: Path | None = None
+    hexagon_tools: Path | None = None
+    build: Path | None = None
+
+    def places(self) -> Mapping[str, Path | None]:
+        """The roots by the names that the policy uses."""
+        return {
+            "qnn_sdk": self.qnn_sdk,
+            "hexagon_tools": self.hexagon_tools,
+            "build": self.build,
+        }
+
+    def protected(self) -> Iterator[Path]:
+        """What is never written to."""
+        return (
+            root
+            for root in (self.qnn_sdk, self.hexagon_sdk, self.hexagon_tools)
+            if root is not None
+        )
+
+
+@dataclass(frozen=True)
+class Request:
+    """One run of ``sign``. ``serial`` is a device's, "" without a test signature."""
+
+    selection: Selection
+    roots: Roots
+    target: Path
+    signer_command: str = ""
+    signer_python: str = ""
+    timeout_s: float = 300.0
+    serial: str = ""
+    force: bool = False
+    require_recognised: bool = False
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run will do: everything is checked, nothing is signed."""
+
+    request: Request
+    policy: SigningPolicy
+    inputs: tuple[Input, ...]
+    notes: tuple[str, ...]
+
+
+def make_plan(request: Request) -> Plan:
+    """Check the selection, every input and the target. Raises UsageError and UnfitError."""
+    policy = read_signing_policy()
+    selection, roots = request.selection, request.roots
+    if not request.serial or selection != Selection():
+        check_selection(selection, policy)
+    check_target(request.target, force=request.force, protected=roots.protected())
+    check_sdk_version(find_sdk_version(roots.qnn_sdk), selection, policy)
+    wanted = list_wanted(selection, policy, roots.places())
+    inputs = read_inputs(wanted, selection, policy, roots.qnn_sdk)
+    notes = list_version_notes(selection.htp_arch, find_hexagon_version(roots), policy)
+    return Plan(request, policy, inputs, tuple(notes))
+
+
+def find_hexagon_version(roots: Roots) -> str:
+    """The Hexagon SDK's version, as its directory is named, "" when it is not."""
+    found = roots.hexagon_sdk and DIRECTORY_VERSION.fullmatch(roots.hexagon_sdk.resolve().name)
+    return found[0] if found else ""
+
+
+def list_version_notes(htp_arch: str, version: str, policy: SigningPolicy) -> Iterator[str]:
+    """What the versions table says of a Hexagon SDK that is older than the architecture's."""
+    for row in policy.versions:
+        if (
+            row.htp_arch == htp_arch
+            and version
+            and to_numbers(version) < to_numbers(row.hexagon_sdk)
+        ):
+            yield (
+                f"Hexagon SDK {version} is older than {row.hexagon_sdk}, with which {htp_arch} "
+                "is known to work"
+            )
+
+
+def resolve_signer(plan: Plan, progress: Progress, *, may_make: bool = True) -> Signer:
+    """The signer of the request, and a Python for the SDK's own, made when none is found.
+
+    Raises UnfitError.
+    """
+    request = plan.request
+    if request.signer_command:
+        return parse_signer(request.signer_command, request.timeout_s)
+    script = find_script(plan)
+    python = find_interpreter(plan.policy.python, request.signer_python)
+    if not python and not may_make:
+        raise UnfitError(f"no Python below {plan.policy.python.below} is found")
+    python = python or make_interpreter(plan.policy.python, progress)
+    return Signer((str(python.path), str(script)), request.timeout_s, python)
+
+
+def find_script(plan: Plan) -> Path:
+    """The SDK's elfsigner.py. Raises UnfitError."""
+    root = plan.request.roots.hexagon_sdk
+    script = root / plan.policy.signer if root else None
+    if script is None or not script.is_file():
+        raise UnfitError(
+            f"the signer {script or plan.policy.signer} is not there",
+            why="" if root else "neither --hexagon-sdk nor HEXAGON_SDK_ROOT is set",
+            todo="install the Hexagon SDK, or name another signer with --signer",
+        )
+    return script

@@ -1,0 +1,62 @@
+"""manifests/policies/signing.toml as values."""
+
+from __future__ import annotations
+
+import msgspec
+
+from provisioning.manifest import read_policy
+
+
+class Library(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A library by its place; ``hexagon`` is the version promised there, "" when none is."""
+
+    path: str
+    hexagon: str = ""
+
+
+class MinimumQnn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The first QNN SDK with which a kind of library works."""
+
+    lpai: str
+    op_package: str
+
+
+class OpPackage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Globs below an op package's directory; the first that finds something counts."""
+
+    patterns: tuple[str, ...]
+
+
+class SdkVersion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A row of the versions table."""
+
+    htp_arch: str
+    hexagon_sdk: str
+
+
+class SignerPython(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which Python the SDK's signer needs, and how one is made."""
+
+    below: str
+    make: str
+    installer: str
+
+
+class SigningPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The whole policy."""
+
+    lpai_architectures: tuple[str, ...]
+    hexagon_architectures: tuple[str, ...]
+    signer: str
+    output: str
+    minimum_qnn: MinimumQnn
+    usual: tuple[Library, ...]
+    direct: tuple[Library, ...]
+    op_package: OpPackage
+    versions: tuple[SdkVersion, ...]
+    python: SignerPython
+
+
+def read_signing_policy() -> SigningPolicy:
+    """Read the policy. Raises ManifestError."""
+    return read_policy("signing", SigningPolicy)

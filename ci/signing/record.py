@@ -1,0 +1,175 @@
+"""signing.json and the in-toto statement: what was signed, from what, by what.
+
+``check_record`` is for whoever uses signed libraries later, such as a deployment or an image:
+it refuses a library whose bytes are not the recorded ones.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ci.signing.masking import Masker
+from provisioning.errors import UsageError
+
+RECORD_NAME, STATEMENT_NAME, LOG_NAME = "signing.json", "statement.intoto.json", "signer.log"
+SCHEMA_VERSION = "1"
+# https://github.com/in-toto/attestation/blob/main/spec/v1/statement.md
+STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
+PREDICATE_TYPE = "urn:executorch-qnn-ci:skel-signing:v1"
+
+
+class Digest(msgspec.Struct, frozen=True):
+    """A file's SHA-256 and size."""
+
+    sha256: str
+    size_bytes: int
+
+
+class Program(msgspec.Struct, frozen=True):
+    """A file that the signer's command consists of."""
+
+    path: str
+    sha256: str
+
+
+class SignedLibrary(msgspec.Struct, frozen=True):
+    """One library: ``source`` is its place without a machine's paths."""
+
+    name: str
+    source: str
+    input: Digest
+    output: Digest
+    arguments: tuple[str, ...]
+    verdict: str
+    mbn_header_version: int
+    hash_algorithm: str
+    certificates: tuple[str, ...]
+
+
+class SigningRecord(msgspec.Struct, frozen=True):
+    """The content of signing.json. ``certificates`` are SHA-256 fingerprints, leaf first."""
+
+    schema_version: str
+    created: str
+    created_from: str
+    tool: str
+    signer: tuple[Program, ...]
+    python: str
+    qnn_sdk: str
+    hexagon_sdk: str
+    libraries: tuple[SignedLibrary, ...]
+
+
+@dataclass(frozen=True)
+class RecordFinding:
+    """One fault of a directory of signed libraries."""
+
+    subject: str
+    message: str
+
+    def __str__(self) -> str:
+        return self.message
+
+
+def digest_of(data: bytes | memoryview) -> Digest:
+    return Digest(hashlib.sha256(data).hexdigest(), len(data))
+
+
+def read_time(environment: Mapping[str, str]) -> tuple[str, str]:
+    """The time to record, ISO 8601 in UTC, and where it is from. Raises UsageError."""
+    given = environment.get("SOURCE_DATE_EPOCH")
+    if given is None:
+        now = datetime.now(timezone.utc).replace(microsecond=0)
+        return now.isoformat(), "clock"
+    try:
+        return datetime.fromtimestamp(int(given), timezone.utc).isoformat(), "SOURCE_DATE_EPOCH"
+    except (ValueError, OverflowError, OSError) as error:
+        raise UsageError("SOURCE_DATE_EPOCH is no number of seconds", why=str(error)) from error
+
+
+def write_record(directory: Path, record: SigningRecord) -> None:
+    """Write signing.json and the statement into ``directory``."""
+    _write_json(directory / RECORD_NAME, msgspec.to_builtins(record))
+    _write_json(directory / STATEMENT_NAME, make_statement(record))
+
+
+def _write_json(path: Path, data: Any) -> None:
+    path.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+
+
+def make_statement(record: SigningRecord) -> dict[str, Any]:
+    """The in-toto statement; its predicate is the record, so signing.json is a predicate file."""
+    return {
+        "_type": STATEMENT_TYPE,
+        "subject": [
+            {"name": one.name, "digest": {"sha256": one.output.sha256}} for one in record.libraries
+        ],
+        "predicateType": PREDICATE_TYPE,
+        "predicate": msgspec.to_builtins(record),
+    }
+
+
+def read_record(directory: Path) -> SigningRecord:
+    """Read signing.json. Raises ValueError when it is not there or not of this schema."""
+    path = directory / RECORD_NAME
+    try:
+        record = msgspec.json.decode(path.read_bytes(), type=SigningRecord)
+    except (OSError, msgspec.DecodeError) as error:
+        raise ValueError(f"{RECORD_NAME} cannot be read: {error}") from error
+    if record.schema_version != SCHEMA_VERSION:
+        raise ValueError(f"{RECORD_NAME} has schema {record.schema_version}, not {SCHEMA_VERSION}")
+    return record
+
+
+def check_record(directory: Path) -> tuple[RecordFinding, ...]:
+    """What in ``directory`` is not as its record says; empty when every byte is.
+
+    Libraries without a record, libraries that are not in it, missing ones and changed ones are
+    findings, and so is a statement that says other than the record.
+    """
+    try:
+        record = read_record(directory)
+    except ValueError as error:
+        return (RecordFinding(RECORD_NAME, str(error)),)
+    present = {Masker()(path.name): path for path in _list_libraries(directory)}
+    recorded = {one.name: one for one in record.libraries}
+    findings = [
+        RecordFinding(name, f"{name} is not in {RECORD_NAME}")
+        for name in sorted(present.keys() - recorded.keys())
+    ]
+    for name, one in recorded.items():
+        if fault := _judge_library(present.get(name), one):
+            findings.append(RecordFinding(name, f"{name} {fault}"))
+    return (*findings, *_check_statement(directory, record))
+
+
+def _list_libraries(directory: Path) -> Iterator[Path]:
+    ours = {RECORD_NAME, STATEMENT_NAME, LOG_NAME}
+    return (path for path in sorted(directory.iterdir()) if path.name not in ours)
+
+
+def _judge_library(path: Path | None, recorded: SignedLibrary) -> str:
+    if path is None or not path.is_file():
+        return "is recorded and missing"
+    if digest_of(path.read_bytes()) != recorded.output:
+        return "has other bytes than recorded"
+    return ""
+
+
+def _check_statement(directory: Path, record: SigningRecord) -> Sequence[RecordFinding]:
+    try:
+        found = json.loads((directory / STATEMENT_NAME).read_bytes())
+    except (OSError, ValueError) as error:
+        return [RecordFinding(STATEMENT_NAME, f"{STATEMENT_NAME} cannot be read: {error}")]
+    wanted = json.loads(json.dumps(make_statement(record)))
+    if found != wanted:
+        return [RecordFinding(STATEMENT_NAME, f"{STATEMENT_NAME} says other than {RECORD_NAME}")]
+    return []

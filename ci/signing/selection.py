@@ -1,0 +1,143 @@
+"""What a command line selects: libraries by their place, with nothing opened yet."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ci.signing.policy import Library, SigningPolicy
+from provisioning.errors import UnfitError, UsageError
+
+ROOT_HINTS = {
+    "qnn_sdk": "--qnn-sdk or QNN_SDK_ROOT",
+    "hexagon_tools": "--hexagon-tools or HEXAGON_TOOLS_ROOT",
+    "build": "--build-dir",
+}
+PLACE_VERSION = re.compile(r"(?:hexagon-|^)v(\d\d)$")
+NAME_VERSION = re.compile(r"HtpV(\d\d)Skel")
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The choices of one run."""
+
+    lpai_arch: str = ""
+    htp_arch: str = ""
+    direct_mode: bool = False
+    op_package: Path | None = None
+    files: tuple[Path, ...] = ()
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """One library to sign. ``label`` is its place without a machine's paths."""
+
+    path: Path
+    label: str
+    hexagon: str
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+
+def check_selection(selection: Selection, policy: SigningPolicy) -> None:
+    """Refuse what cannot be meant. Raises UsageError."""
+    one = selection
+    if not (one.lpai_arch or one.op_package or one.files):
+        raise UsageError(
+            "nothing is selected to be signed",
+            todo="give --lpai-arch v6, --op-package-dir DIR or files",
+        )
+    if one.lpai_arch and one.lpai_arch not in policy.lpai_architectures:
+        raise UsageError(
+            f"LPAI architecture {one.lpai_arch!r} is not supported",
+            why="ExecuTorch supports LPAI hardware " + ", ".join(policy.lpai_architectures),
+        )
+    if one.direct_mode and not (one.lpai_arch and one.htp_arch):
+        raise UsageError("--direct-mode needs --lpai-arch and --htp-arch")
+    if one.htp_arch and one.htp_arch not in policy.hexagon_architectures:
+        raise UsageError(
+            f"no Hexagon architecture {one.htp_arch!r}",
+            todo="one of: " + ", ".join(policy.hexagon_architectures),
+        )
+
+
+def list_wanted(
+    selection: Selection, policy: SigningPolicy, roots: Mapping[str, Path | None]
+) -> tuple[Wanted, ...]:
+    """The libraries of ``selection``, all there. Raises UnfitError that lists all that are not."""
+    rows = policy.direct if selection.direct_mode else policy.usual
+    wanted = [_place(row, selection, roots) for row in rows if selection.lpai_arch]
+    wanted += [Wanted(path, path.as_posix(), read_place(path)) for path in selection.files]
+    missing = [_describe_missing(one, roots) for one in wanted if not one.path.is_file()]
+    if selection.op_package:
+        found = list_op_package(selection.op_package, policy)
+        wanted += found
+        if not found:
+            missing.append(f"{selection.op_package} (no .so file of an op package)")
+    if missing:
+        raise UnfitError(
+            f"{len(missing)} of the libraries to sign are missing",
+            why="\n       ".join(missing),
+            todo="set the roots named above, build what is not built, or correct the selection",
+        )
+    _refuse_doubles(wanted)
+    return tuple(wanted)
+
+
+def _place(row: Library, selection: Selection, roots: Mapping[str, Path | None]) -> Wanted:
+    words = {"lpai_arch": selection.lpai_arch, "htp_arch": selection.htp_arch}
+    labels = {name: f"{{{name}}}" for name in roots}
+    places = {name: str(root) if root else f"{{{name}}}" for name, root in roots.items()}
+    return Wanted(
+        Path(row.path.format(**words, **places)),
+        row.path.format(**words, **labels),
+        row.hexagon.format(**words),
+    )
+
+
+def _describe_missing(wanted: Wanted, roots: Mapping[str, Path | None]) -> str:
+    for name, hint in ROOT_HINTS.items():
+        if f"{{{name}}}" in wanted.label and not roots.get(name):
+            return f"{wanted.label} ({hint} is not set)"
+    return str(wanted.path)
+
+
+def list_op_package(directory: Path, policy: SigningPolicy) -> list[Wanted]:
+    """The Hexagon libraries of an op package."""
+    for pattern in policy.op_package.patterns:
+        found = [path for path in sorted(directory.glob(pattern)) if path.is_file()]
+        if found:
+            return [
+                Wanted(
+                    path,
+                    f"{{op_package}}/{path.relative_to(directory).as_posix()}",
+                    read_place(path),
+                )
+                for path in found
+            ]
+    return []
+
+
+def read_place(path: Path) -> str:
+    """``v75`` of .../hexagon-v75/unsigned/... or libQnnHtpV75Skel.so, "" when it says none."""
+    for part in reversed(path.parts[:-1]):
+        if found := PLACE_VERSION.search(part):
+            return f"v{found[1]}"
+    named = NAME_VERSION.search(path.name)
+    return f"v{named[1]}" if named else ""
+
+
+def _refuse_doubles(wanted: list[Wanted]) -> None:
+    names = [one.name for one in wanted]
+    doubles = sorted({name for name in names if names.count(name) > 1})
+    if doubles:
+        places = [str(one.path) for one in wanted if one.name in doubles]
+        raise UsageError(
+            f"two libraries to sign have the same name: {', '.join(doubles)}",
+            why="; ".join(places),
+            todo="sign them into directories of their own",
+        )

@@ -1,0 +1,183 @@
+"""Sign one by one, verify from the bytes, record, publish by one rename."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ci.signing.inputs import Input, find_sdk_version
+from ci.signing.masking import Masker, list_secrets
+from ci.signing.plan import Plan, find_hexagon_version
+from ci.signing.publish import Staging, publish, stage
+from ci.signing.record import (
+    LOG_NAME,
+    SCHEMA_VERSION,
+    Program,
+    SignedLibrary,
+    SigningRecord,
+    digest_of,
+    read_time,
+    write_record,
+)
+from ci.signing.signer import Failure, Signer, SignerError, run_signer, take_output
+from ci.signing.verdict import Kind, Report, Verdict
+from ci.signing.verify import verify_bytes
+from provisioning.elf import ElfError, read_elf
+from provisioning.progress import Progress
+
+FAILURES = {
+    Kind.TRUNCATED: Failure.TRUNCATED,
+    Kind.DATE: Failure.EXPIRED,
+    Kind.DIFFERENT: Failure.ALTERED,
+    Kind.HASH: Failure.WRONG_HASH,
+}
+
+
+@dataclass(frozen=True)
+class Signed:
+    """What a run did; the keys of ``reports`` are masked names."""
+
+    record: SigningRecord
+    reports: dict[str, Report]
+
+
+@dataclass(frozen=True)
+class Job:
+    """One file to be made: from ``data``, or from nothing with ``serial`` for a test signature."""
+
+    name: str
+    label: str
+    data: bytes = b""
+    serial: str = ""
+
+
+@dataclass
+class Run:
+    """A run while it signs."""
+
+    plan: Plan
+    signer: Signer
+    staging: Staging
+    mask: Masker
+    libraries: list[SignedLibrary] = field(default_factory=list)
+    reports: dict[str, Report] = field(default_factory=dict)
+    log: list[str] = field(default_factory=list)
+
+    def make(self, job: Job) -> None:
+        """Sign one job and verify it into the staging area. Raises SignerError."""
+        area = self.staging.work / job.name
+        source, output = area / "in" / job.name, area / "out"
+        for folder in (source.parent, output):
+            folder.mkdir(parents=True)
+        if not job.serial:
+            source.write_bytes(job.data)
+        said = run_signer(
+            self.signer, self._argv(job, source, output), area, self.mask(job.name), self.mask
+        )
+        data = take_output(area, output, source, job.data, job.name).read_bytes()
+        report = self._verify(job, data)
+        self._keep(job, data)
+        self.reports[self.mask(job.name)] = report
+        self.libraries.append(self._describe(job, data, report))
+        self.log.append(f"# {self.mask(job.name)}\n{said.replace(str(area), '.')}")
+
+    def _argv(self, job: Job, source: Path, output: Path) -> list[str]:
+        if job.serial:
+            return self.signer.testsig_argv(job.serial, output)
+        return self.signer.argv(source, output)
+
+    def _verify(self, job: Job, data: bytes) -> Report:
+        original = None if job.serial else memoryview(job.data)
+        report = verify_bytes(memoryview(data), original, serial=int(job.serial or "0", 16))
+        strict = self.plan.request.require_recognised
+        require_good(report, self.mask(job.name), require_recognised=strict)
+        return report
+
+    def _keep(self, job: Job, data: bytes) -> None:
+        """The verified bytes themselves are published, not the file that the signer still owns."""
+        kept = self.staging.ready / job.name
+        kept.write_bytes(data)
+        try:
+            read_elf(kept)
+        except ElfError as error:
+            raise SignerError(Failure.INVALID, self.mask(job.name), why=str(error)) from error
+
+    def _describe(self, job: Job, data: bytes, report: Report) -> SignedLibrary:
+        words = self._argv(job, Path("IN") / job.name, Path("OUT"))[len(self.signer.words) :]
+        return SignedLibrary(
+            name=self.mask(job.name),
+            source=job.label,
+            input=digest_of(job.data),
+            output=digest_of(data),
+            arguments=tuple(self.mask(word) for word in words),
+            verdict=report.verdict.value,
+            mbn_header_version=report.header_version,
+            hash_algorithm=report.algorithm,
+            certificates=tuple(
+                one.fingerprint for signer in report.signers for one in signer.chain
+            ),
+        )
+
+
+def sign(plan: Plan, signer: Signer, progress: Progress) -> Signed:
+    """Sign, verify, record and publish. Raises SignerError and leaves the target as it was."""
+    request = plan.request
+    created = read_time(os.environ)
+    mask = Masker(list_secrets(serial=request.serial))
+    jobs = list_jobs(plan)
+    with stage(request.target) as staging:
+        run = Run(plan, signer, staging, mask)
+        for index, job in enumerate(jobs):
+            progress.step(f"signing {mask(job.name)} ({index + 1} of {len(jobs)})")
+            run.make(job)
+        (staging.ready / LOG_NAME).write_text("".join(run.log), encoding="utf-8")
+        record = make_record(run, *created)
+        write_record(staging.ready, record)
+        publish(staging)
+    return Signed(record, run.reports)
+
+
+def list_jobs(plan: Plan) -> list[Job]:
+    """The libraries in the order of the policy, then the test signature."""
+    jobs = [_library_job(one) for one in plan.inputs]
+    if serial := plan.request.serial:
+        jobs.append(Job(f"testsig-{serial}.so", "the signer's own", serial=serial))
+    return jobs
+
+
+def _library_job(one: Input) -> Job:
+    return Job(one.wanted.name, one.wanted.label, bytes(one.data))
+
+
+def require_good(report: Report, name: str, *, require_recognised: bool) -> None:
+    """Raise SignerError, by the most telling of the faults."""
+    if report.faults:
+        kinds = {fault.kind for fault in report.faults}
+        first = next((kind for kind in FAILURES if kind in kinds), None)
+        failure = FAILURES[first] if first else Failure.INVALID
+        raise SignerError(failure, name, why="; ".join(report.errors))
+    if report.verdict is Verdict.UNSIGNED:
+        raise SignerError(
+            Failure.UNCHANGED, name, why="it has no hash segment", todo="read the signer's log"
+        )
+    if report.verdict is Verdict.UNRECOGNISED and require_recognised:
+        raise SignerError(Failure.UNRECOGNISED, name, why="--require-recognised was given")
+
+
+def make_record(run: Run, created: str, created_from: str) -> SigningRecord:
+    """The record of a run that has signed everything."""
+    plan, signer = run.plan, run.signer
+    ours = ".".join(map(str, sys.version_info[:3]))
+    return SigningRecord(
+        schema_version=SCHEMA_VERSION,
+        created=created,
+        created_from=created_from,
+        tool=f"executorch-qnn-ci, Python {ours}",
+        signer=tuple(Program(path, digest) for path, digest in signer.list_programs()),
+        python=signer.python.version if signer.python else "",
+        qnn_sdk=find_sdk_version(plan.request.roots.qnn_sdk, plan.inputs),
+        hexagon_sdk=find_hexagon_version(plan.request.roots),
+        libraries=tuple(run.libraries),
+    )

@@ -1,0 +1,181 @@
+"""One run of a signer on one library, and the name of what went wrong.
+
+The SDK's elfsigner.py takes ``-i FILE -o DIRECTORY`` or ``-t SERIAL -o DIRECTORY``, asks for an
+agreement on stdin, leaves a log beside its output and has been seen to say nothing useful by its
+exit status; so what counts is the file that it wrote.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shlex
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from ci.signing.interpreter import Interpreter
+from ci.signing.masking import Masker
+from provisioning.errors import ToolError, UnfitError, UsageError
+from provisioning.process import Completed, run_process
+
+ANSWER = "y\n"
+QUESTION = re.compile(r"(\[y/n\]|[?:])\s*$", re.IGNORECASE)
+# These make the signer load another Python's modules, or write into the SDK.
+DROPPED = ("PYTHONHOME", "PYTHONPATH", "PYTHONSTARTUP", "VIRTUAL_ENV", "__PYVENV_LAUNCHER__")
+ADDED = {"PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+class Failure(str, Enum):
+    """Every way in which a signer has been seen to fail."""
+
+    EXITED = "the signer failed"
+    HUNG = "the signer did not end"
+    PROMPT = "the signer asks for something that it was not given"
+    WRONG_PYTHON = "the signer needs a Python below 3.12"
+    NO_OUTPUT = "the signer wrote nothing"
+    ELSEWHERE = "the signer wrote to another place"
+    TRUNCATED = "the signer's output is truncated"
+    UNCHANGED = "the signer's output is not signed"
+    EXPIRED = "the signer's certificate is not valid today"
+    WRONG_HASH = "the signer's output has hashes that do not match"
+    ALTERED = "the signer changed what will be loaded"
+    INVALID = "the signer's output is not consistent"
+    UNRECOGNISED = "the signature verifies by no published scheme"
+
+
+class SignerError(ToolError):
+    """A signer failed in one of the ways of ``failure``."""
+
+    def __init__(self, failure: Failure, library: str, *, why: str, todo: str = "") -> None:
+        super().__init__(f"{failure.value}: {library}", why=why, todo=todo)
+        self.failure = failure
+
+
+@dataclass(frozen=True)
+class Signer:
+    """A command; its ``words`` may hold {input} and {output}. ``timeout_s`` limits one run."""
+
+    words: tuple[str, ...]
+    timeout_s: float
+    python: Interpreter | None = None
+
+    def argv(self, source: Path, output: Path) -> list[str]:
+        """The command for one library: without places for it, -i and -o are added."""
+        places = {"{input}": str(source), "{output}": str(output)}
+        if any(place in word for word in self.words for place in places):
+            return [_fill(word, places) for word in self.words]
+        return [*self.words, "-i", str(source), "-o", str(output)]
+
+    def testsig_argv(self, serial: str, output: Path) -> list[str]:
+        """The command for a device's test signature. Raises UsageError."""
+        if any("{input}" in word for word in self.words):
+            raise UsageError(
+                "--testsig needs a signer without {input}",
+                why="a test signature is made from a serial number and not from a file",
+            )
+        return [*self.words, "-t", serial, "-o", str(output)]
+
+    def list_programs(self) -> list[tuple[str, str]]:
+        """The files that the command consists of, each with its SHA-256."""
+        paths = [
+            shutil.which(word) if index == 0 else word for index, word in enumerate(self.words)
+        ]
+        files = [Path(path) for path in paths if path and Path(path).is_file()]
+        return [(str(path), hashlib.sha256(path.read_bytes()).hexdigest()) for path in files]
+
+
+def _fill(word: str, places: Mapping[str, str]) -> str:
+    for place, value in places.items():
+        word = word.replace(place, value)
+    return word
+
+
+def parse_signer(command: str, timeout_s: float) -> Signer:
+    """The signer of ``--signer CMD``: split as a shell would, run without one.
+
+    Raises UsageError, and UnfitError when its program is not found.
+    """
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise UsageError(f"--signer {command!r} cannot be split", why=str(error)) from error
+    if not words:
+        raise UsageError("--signer is empty")
+    if not shutil.which(words[0]):
+        raise UnfitError(f"the signer {words[0]} is not found", todo="correct --signer or PATH")
+    return Signer(tuple(words), timeout_s)
+
+
+def run_signer(signer: Signer, argv: Sequence[str], scratch: Path, name: str, mask: Masker) -> str:
+    """Run ``argv`` in ``scratch`` and return its masked output. Raises SignerError."""
+    environment = {key: value for key, value in os.environ.items() if key not in DROPPED}
+    try:
+        ended = run_process(
+            argv,
+            env={**environment, **ADDED},
+            cwd=scratch,
+            timeout_s=signer.timeout_s,
+            input_text=ANSWER,
+            check=False,
+        )
+    except ToolError as error:
+        raise SignerError(Failure.EXITED, name, why=mask(f"{error.what}: {error.why}")) from error
+    if ended.returncode or ended.timed_out:
+        raise _explain_exit(ended, name, mask)
+    return mask(ended.output)
+
+
+def _explain_exit(ended: Completed, name: str, mask: Masker) -> SignerError:
+    said = mask(ended.tail).strip() or "it printed nothing"
+    last = said.splitlines()[-1]
+    if ended.timed_out and QUESTION.search(last):
+        return SignerError(
+            Failure.PROMPT,
+            name,
+            why=f"after {ended.wall_s:.0f} s it still waits at: {last}",
+            todo="configure the signer so that it needs nothing but the agreement to its terms",
+        )
+    if ended.timed_out:
+        return SignerError(
+            Failure.HUNG,
+            name,
+            why=f"it was ended after {ended.wall_s:.0f} s; it last said: {last}",
+            todo="see whether it reaches its server; --timeout sets the limit in seconds",
+        )
+    if "No module named 'imp'" in ended.output:
+        return SignerError(
+            Failure.WRONG_PYTHON, name, why=last, todo="run it in Python 3.11 or earlier"
+        )
+    return SignerError(Failure.EXITED, name, why=f"it {ended.describe()} and said:\n{said}")
+
+
+def take_output(scratch: Path, output: Path, source: Path, before: bytes, name: str) -> Path:
+    """The file that the signer wrote as ``output``/``name``. Raises SignerError.
+
+    ``source`` is the copy that it was given, ``before`` that copy's bytes.
+    """
+    written = output / name
+    if written.is_file():
+        return written
+    elsewhere = [path for path in sorted(scratch.rglob(name)) if path not in {written, source}]
+    if source.exists() and source.read_bytes() != before:
+        elsewhere.append(source)
+    if elsewhere:
+        places = ", ".join(str(path.relative_to(scratch)) for path in elsewhere)
+        raise SignerError(
+            Failure.ELSEWHERE,
+            name,
+            why=f"it was told {output.relative_to(scratch)}/ and wrote {places}",
+            todo="correct the command: {input} and {output} stand for the file and the directory",
+        )
+    others = ", ".join(sorted(path.name for path in output.rglob("*"))) or "nothing"
+    raise SignerError(
+        Failure.NO_OUTPUT,
+        name,
+        why=f"it ended with 0 and left {others} in its output directory",
+        todo="run the signer by hand on this library and read its log",
+    )

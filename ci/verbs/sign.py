@@ -1,0 +1,159 @@
+"""``sign``: sign the libraries that a device's DSP loads; nothing is published until all verify."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ci.signing.device import FROM_ADB, parse_serial, read_device_serial
+from ci.signing.masking import Masker
+from ci.signing.plan import Plan, Request, Roots, make_plan, resolve_signer
+from ci.signing.policy import read_signing_policy
+from ci.signing.record import RECORD_NAME, STATEMENT_NAME
+from ci.signing.render import render_reports
+from ci.signing.selection import Selection
+from ci.signing.sign import Signed, sign
+from provisioning.command import Outcome
+from provisioning.errors import UnfitError
+from provisioning.progress import Progress
+
+ROOT_VARIABLES = {
+    "qnn_sdk": "QNN_SDK_ROOT",
+    "hexagon_sdk": "HEXAGON_SDK_ROOT",
+    "hexagon_tools": "HEXAGON_TOOLS_ROOT",
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    what = parser.add_argument_group("what to sign")
+    what.add_argument("files", nargs="*", type=Path, metavar="FILE", help="Hexagon libraries")
+    what.add_argument("--lpai-arch", default="", metavar="vN", help="the LPAI libraries, as v6")
+    what.add_argument("--direct-mode", action="store_true", help="those of direct mode")
+    what.add_argument("--htp-arch", default="", metavar="vNN", help="for direct mode, as v81")
+    what.add_argument("--op-package-dir", type=Path, metavar="DIR", help="an op package's too")
+    what.add_argument(
+        "--testsig",
+        default="",
+        metavar="SERIAL",
+        help=f"make a device's test signature; {FROM_ADB!r} asks the device for its serial",
+    )
+    what.add_argument("--device", default="", metavar="ID", help="adb's name of the device")
+    where = parser.add_argument_group("where things are")
+    for name, variable in ROOT_VARIABLES.items():
+        flag = "--" + name.replace("_", "-")
+        where.add_argument(flag, type=Path, metavar="DIR", help=f"default: {variable}")
+    where.add_argument("--build-dir", type=Path, default=Path("build-direct"), metavar="DIR")
+    where.add_argument("--out", type=Path, metavar="DIR", help="default: signed")
+    how = parser.add_argument_group("how")
+    how.add_argument("--signer", default="", metavar="CMD", help="another signer than the SDK's")
+    how.add_argument("--signer-python", default="", metavar="PYTHON", help="a Python below 3.12")
+    how.add_argument("--timeout", type=float, default=300.0, metavar="S", help="of one library")
+    how.add_argument("--force", action="store_true", help="replace an existing --out")
+    how.add_argument("--dry-run", action="store_true", help="check everything, sign nothing")
+    how.add_argument(
+        "--require-recognised",
+        action="store_true",
+        help="fail when a signature verifies by no published scheme",
+    )
+
+
+def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
+    request = _read_request(args)
+    plan = make_plan(request)
+    for note in plan.notes:
+        progress.step(f"note: {note}")
+    if args.dry_run:
+        return _render_plan(plan, _describe_signer(plan, progress))
+    signed = sign(plan, resolve_signer(plan, progress), progress)
+    return _render_signed(signed, request.target)
+
+
+def _read_request(args: argparse.Namespace) -> Request:
+    roots = {name: _read_root(args, name) for name in ROOT_VARIABLES}
+    serial = args.testsig
+    if serial == FROM_ADB and not args.dry_run:
+        serial = read_device_serial(args.device)
+    elif serial and serial != FROM_ADB:
+        serial = parse_serial(serial)
+    return Request(
+        selection=Selection(
+            lpai_arch=args.lpai_arch,
+            htp_arch=args.htp_arch,
+            direct_mode=args.direct_mode,
+            op_package=args.op_package_dir,
+            files=tuple(args.files),
+        ),
+        roots=Roots(**roots, build=args.build_dir),
+        target=args.out or Path(read_signing_policy().output),
+        signer_command=args.signer,
+        signer_python=args.signer_python,
+        timeout_s=args.timeout,
+        serial=serial,
+        force=args.force,
+        require_recognised=args.require_recognised,
+    )
+
+
+def _read_root(args: argparse.Namespace, name: str) -> Path | None:
+    given: Path | None = getattr(args, name)
+    variable = os.environ.get(ROOT_VARIABLES[name], "")
+    return given or (Path(variable) if variable else None)
+
+
+def _describe_signer(plan: Plan, progress: Progress) -> str:
+    """The signer's command; a dry run needs none, so that it can be made where none may be."""
+    try:
+        return shlex.join(resolve_signer(plan, progress, may_make=False).words)
+    except UnfitError as error:
+        return f"none here: {error.what}"
+
+
+def _render_plan(plan: Plan, signer: str) -> Outcome:
+    rows: list[dict[str, Any]] = [
+        {
+            "name": one.wanted.name,
+            "source": one.wanted.label,
+            "sha256": one.sha256,
+            "hexagon_version": f"V{one.hexagon_version:X}",
+            "qnn_version": one.qnn_version,
+        }
+        for one in plan.inputs
+    ]
+    mask = Masker()
+    lines = [
+        f"{row['name']}: {row['hexagon_version']}, QNN {row['qnn_version'] or 'none'}, "
+        f"{row['source']}"
+        for row in rows
+    ]
+    if plan.request.serial:
+        lines.append("and a device's test signature")
+    lines += [f"signer: {mask(signer)}", f"would be written to {plan.request.target}"]
+    data = {
+        "dry_run": True,
+        "libraries": rows,
+        "testsig": bool(plan.request.serial),
+        "signer": mask(signer),
+        "out": str(plan.request.target),
+        "notes": list(plan.notes),
+    }
+    return Outcome("".join(f"{line}\n" for line in lines), data)
+
+
+def _render_signed(signed: Signed, target: Path) -> Outcome:
+    text = render_reports({Path(name): one for name, one in signed.reports.items()})
+    text += (
+        f"\n{len(signed.reports)} libraries signed and verified in {target}, "
+        f"recorded in {RECORD_NAME} and {STATEMENT_NAME}\n"
+    )
+    data = {
+        "dry_run": False,
+        "out": str(target),
+        "record": msgspec.to_builtins(signed.record),
+        "reports": {name: one.as_data() for name, one in signed.reports.items()},
+    }
+    return Outcome(text, data)

@@ -1,0 +1,84 @@
+"""``verify-signature FILE...``: prove signed Hexagon libraries from their bytes."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from ci.signing.masking import Masker
+from ci.signing.record import RECORD_NAME, check_record
+from ci.signing.render import render_reports
+from ci.signing.verdict import Report, Verdict
+from ci.signing.verify import verify_file
+from provisioning.command import Outcome
+from provisioning.errors import ExitCode, UsageError
+from provisioning.progress import Progress
+
+ACCEPTED = {"signed": {Verdict.PROVEN, Verdict.UNRECOGNISED}, "unsigned": {Verdict.UNSIGNED}}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "files", nargs="+", type=Path, metavar="FILE", help="a library, or a directory of them"
+    )
+    parser.add_argument(
+        "--input",
+        type=Path,
+        metavar="PATH",
+        help="the unsigned library, or a directory with the unsigned ones by name: "
+        "every loadable segment must have the same bytes",
+    )
+    parser.add_argument(
+        "--expect", choices=sorted(ACCEPTED), default="signed", help="default: %(default)s"
+    )
+    parser.add_argument(
+        "--require-recognised",
+        action="store_true",
+        help="fail too when the signature verifies by no published scheme",
+    )
+
+
+def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
+    accepted = ACCEPTED[args.expect]
+    if args.require_recognised:
+        accepted = accepted - {Verdict.UNRECOGNISED}
+    records = {
+        str(one): [finding.message for finding in check_record(one)]
+        for one in args.files
+        if (one / RECORD_NAME).is_file()
+    }
+    reports: dict[Path, Report] = {}
+    for path in _expand(args.files):
+        progress.step(f"verifying {Masker()(path.name)}")
+        reports[path] = verify_file(path, _original(path, args.input))
+    failed = any(one.verdict not in accepted for one in reports.values()) or any(records.values())
+    return Outcome(
+        render_reports(reports) + _render(records),
+        {
+            "expected": args.expect,
+            "files": [{"path": str(path), **one.as_data()} for path, one in reports.items()],
+            "records": records,
+        },
+        ExitCode.FAILED if failed else ExitCode.OK,
+    )
+
+
+def _expand(paths: list[Path]) -> list[Path]:
+    files = [
+        file for path in paths for file in (sorted(path.glob("*.so*")) if path.is_dir() else [path])
+    ]
+    if not files:
+        raise UsageError("there is no library to verify", todo="name files named *.so")
+    return files
+
+
+def _original(path: Path, given: Path | None) -> Path | None:
+    return given / path.name if given and given.is_dir() else given
+
+
+def _render(records: dict[str, list[str]]) -> str:
+    lines = []
+    for directory, messages in records.items():
+        lines.append(f"record of {directory}: {'does not match' if messages else 'matches'}")
+        lines += [f"  wrong: {message}" for message in messages]
+    return "".join(f"{line}\n" for line in lines)
