@@ -79,14 +79,24 @@ def tests(session: nox.Session) -> None:
     session.run("python", "-m", "pytest", *(session.posargs or ["-n2"]))
 
 
+@nox.session(default=False)
+def unit(session: nox.Session) -> None:
+    """The tests that need neither torch nor a download."""
+    install(session, "unit")
+    session.run("python", "-m", "pytest", *(session.posargs or ["-n2", "tests/unit"]))
+
+
 @nox.session
 def lint(session: nox.Session) -> None:
-    """ruff, mypy strict and the contracts between packages."""
+    """ruff, mypy strict, the contracts between packages, and the workflows."""
     install(session, "lint")
     session.run("ruff", "format", "--check", ".")
     session.run("ruff", "check", ".")
     session.run("mypy")
     session.run("lint-imports", env={"PYTHONPATH": str(ROOT)})
+    workflows = sorted(map(str, Path(".github/workflows").glob("*.yml")))
+    session.run("check-jsonschema", "--builtin-schema", "vendor.github-workflows", *workflows)
+    session.run("zizmor", "--offline", "--quiet", ".github")
 
 
 @nox.session(requires=NEEDS_TOOLS, venv_backend="none", default=False)

@@ -1,0 +1,30 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from provisioning import errors
+from provisioning.errors import ExitCode, QnnCiError
+
+PAGE = Path(__file__).parents[3] / "docs" / "exit-codes.md"
+
+
+def test_the_page_of_exit_codes_is_the_error_tree() -> None:
+    rows = re.findall(r"(?m)^\| (\d+) \| `(\w+)` \| (.*?) ?\|", PAGE.read_text(encoding="utf-8"))
+    kinds = [
+        kind
+        for kind in vars(errors).values()
+        if isinstance(kind, type) and issubclass(kind, QnnCiError) and kind is not QnnCiError
+    ]
+    assert [(int(code), name) for code, name, _ in rows] == [(c.value, c.name) for c in ExitCode]
+    for code, _, names in rows:
+        expected = {kind.__name__ for kind in kinds if kind.exit_code == int(code)}
+        assert set(re.findall(r"`(\w+)`", names)) == expected
+    assert sum(len(re.findall("`", names)) for _, _, names in rows) == 2 * len(kinds)
+
+
+def test_an_error_says_what_why_and_what_to_do() -> None:
+    assert str(errors.UnfitError("no cmake", why="not on PATH", todo="install it")) == (
+        "no cmake\n  why: not on PATH\n  do:  install it"
+    )
+    assert str(errors.UnfitError("no cmake")) == "no cmake"

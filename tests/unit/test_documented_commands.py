@@ -1,0 +1,199 @@
+"""Sessions, verbs and options that pages and messages name are there."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import importlib
+import re
+import shlex
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from markdown_it import MarkdownIt
+
+import ci.__main__
+import provisioning.__main__
+from provisioning.command import Verb
+from provisioning.process import run_process
+
+ROOT = Path(__file__).parents[2]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+SOURCES = [
+    *(path for top in ("ci", "provisioning") for path in sorted((ROOT / top).rglob("*.py"))),
+    *sorted((ROOT / ".github").rglob("*.yml")),
+    ROOT / ".ci" / "run",
+]
+PROGRAMS = {
+    "ci": ci.__main__.VERBS,
+    "provisioning": provisioning.__main__.VERBS,
+    "qnn-ci": {**ci.__main__.VERBS, **provisioning.__main__.VERBS},
+}
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command in a page, as words."""
+
+    place: str
+    words: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.place}: {' '.join(self.words)}"
+
+    @property
+    def is_nox(self) -> bool:
+        return any(Path(word).name == "nox" for word in self.words)
+
+    @property
+    def sessions(self) -> list[str]:
+        """The sessions after ``-s``; what is not in lower case is a placeholder."""
+        own = self.words[: self.words.index("--")] if "--" in self.words else self.words
+        after = list(own[own.index("-s") + 1 :]) if "-s" in own else []
+        return [word for word in after if re.fullmatch(r"[a-z][a-z_]*", word)]
+
+    @property
+    def passed_on(self) -> list[str]:
+        """What a session receives."""
+        return list(self.words[self.words.index("--") + 1 :]) if "--" in self.words else []
+
+    @property
+    def verb(self) -> tuple[str, list[str]] | None:
+        """(program, words after it) where the command runs one of ours."""
+        for i, word in enumerate(self.words):
+            program = self.words[i + 1] if word == "-m" and i + 1 < len(self.words) else word
+            if program in PROGRAMS and (word == "-m" or program == "qnn-ci"):
+                return program, list(self.words[i + 1 + (word == "-m") :])
+        return None
+
+
+def commands_of(place: str, text: str) -> list[Command]:
+    """The commands in code, a line each; pipes and lists of commands are taken apart."""
+    tokens = MarkdownIt("commonmark").enable("table").parse(text)
+    tokens += [child for token in tokens for child in token.children or []]
+    found = []
+    for token in tokens:
+        if token.type in {"fence", "code_block"}:
+            lines = token.content.replace("\\\n", " ").splitlines()
+        elif token.type == "code_inline":
+            lines = [token.content]
+        else:
+            continue
+        parts = (part for line in lines for part in re.split(r"&&|\|\||[;|>]", line))
+        found += [Command(place, words) for part in parts if (words := split_words(part))]
+    return found
+
+
+def split_words(text: str) -> tuple[str, ...]:
+    try:
+        return tuple(shlex.split(text.strip().removeprefix("$ "), comments=True))
+    except ValueError:  # a quotation that goes over several lines
+        return tuple(text.split())
+
+
+COMMANDS = [
+    command
+    for page in PAGES
+    for command in commands_of(page.relative_to(ROOT).as_posix(), page.read_text(encoding="utf-8"))
+]
+
+
+def find_mistake(program: str, words: list[str]) -> str:
+    """What is wrong with the words after a program of ours; placeholders are let be."""
+    if not words or not re.fullmatch(r"[a-z][a-z_-]*", words[0]):
+        return ""
+    verb = PROGRAMS[program].get(words[0])
+    if verb is None:
+        return f"{program} has no verb {words[0]}"
+    named = {word.partition("=")[0] for word in words[1:] if re.match(r"--[a-z]", word)}
+    unknown = named - options_of(verb)
+    return f"{program} {words[0]} has no {', '.join(sorted(unknown))}" if unknown else ""
+
+
+def options_of(verb: Verb) -> set[str]:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--json")
+    importlib.import_module(verb.module).add_arguments(parser)
+    options = set(parser._option_string_actions)
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for below in action.choices.values():
+                options |= set(below._option_string_actions)
+    return options
+
+
+def session_verbs() -> dict[str, tuple[str, str]]:
+    """The (program, verb) that a session of noxfile.py runs, of those that run one."""
+    tree = ast.parse((ROOT / "noxfile.py").read_text(encoding="utf-8"))
+    found = {}
+    for function in (node for node in tree.body if isinstance(node, ast.FunctionDef)):
+        for call in (node for node in ast.walk(function) if isinstance(node, ast.Call)):
+            words = [str(word.value) for word in call.args if isinstance(word, ast.Constant)]
+            if getattr(call.func, "id", "") == "run_module" and words[1:3]:
+                found[function.name] = (words[1], words[2])
+    return found
+
+
+@pytest.fixture(scope="module")
+def sessions() -> set[str]:
+    """The sessions that nox lists."""
+    words = [sys.executable, "-m", "nox", "--noxfile", ROOT / "noxfile.py", "--list"]
+    return set(re.findall(r"(?m)^[*-] (\S+)", run_process(words, timeout_s=60).output))
+
+
+def test_every_session_that_a_page_names_is_there(sessions: set[str]) -> None:
+    named = {(c.place, name) for c in COMMANDS if c.is_nox for name in c.sessions}
+    assert {name for _, name in named} >= {"lint", "tests"}
+    assert {pair for pair in named if pair[1] not in sessions} == set()
+
+
+def test_every_session_that_a_message_or_workflow_names_is_there(sessions: set[str]) -> None:
+    named = {
+        (path.relative_to(ROOT).as_posix(), name)
+        for path in SOURCES
+        for name in re.findall(r"nox -s ([a-z][a-z_]*)", path.read_text(encoding="utf-8"))
+    }
+    assert (".ci/run", "tests") in named
+    assert {pair for pair in named if pair[1] not in sessions} == set()
+
+
+def test_nox_is_the_one_of_the_script() -> None:
+    script = (ROOT / "nox").read_text(encoding="utf-8")
+    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    (version,) = re.findall(r"(?m)^NOX_VERSION=(\S+)$", script)
+    assert f'"nox=={version}"' in project
+
+
+@pytest.mark.parametrize("command", [c for c in COMMANDS if c.verb], ids=str)
+def test_verbs_and_their_options_are_there(command: Command) -> None:
+    assert command.verb is not None
+    assert find_mistake(*command.verb) == ""
+
+
+def test_options_passed_through_a_session_are_there() -> None:
+    verbs = session_verbs()
+    assert verbs["bench"] == ("ci", "bench")
+    for command in COMMANDS:
+        for name in command.sessions if command.is_nox else []:
+            if name in verbs:
+                program, verb = verbs[name]
+                assert find_mistake(program, [verb, *command.passed_on]) == "", str(command)
+
+
+def test_commands_are_read_from_code_only() -> None:
+    text = (
+        "Run nox -s prose. `./nox -s lint tests -- -k x` or\n\n"
+        "```sh\nA=1 ./nox -s provision -- --profile aot  # note\n"
+        "python -m ci report \\\n  --nonsense | cat\n```\n"
+    )
+    commands = commands_of("page", text)
+    assert [(c.sessions, c.passed_on) for c in commands if c.is_nox] == [
+        (["provision"], ["--profile", "aot"]),
+        (["lint", "tests"], ["-k", "x"]),
+    ]
+    (ours,) = [command.verb for command in commands if command.verb]
+    assert find_mistake(*ours) == "ci report has no --nonsense"
+    assert find_mistake("ci", ["gone"]) == "ci has no verb gone"
+    assert find_mistake("ci", ["report", "--schema"]) == ""
