@@ -106,6 +106,12 @@ def provision(session: nox.Session) -> None:
 
 
 @nox.session(requires=NEEDS_MODELS, venv_backend="none", default=False)
+def validate(session: nox.Session) -> None:
+    """Whether the environment of a profile is fit: ``nox -s validate -- emulator``."""
+    run_module(session, "env_models", "provisioning", "doctor", *session.posargs)
+
+
+@nox.session(requires=NEEDS_MODELS, venv_backend="none", default=False)
 def bench(session: nox.Session) -> None:
     """Measure a part beside its peer: ``nox -s bench -- provisioning``."""
     run_module(session, "env_models", "ci", "bench", *session.posargs)

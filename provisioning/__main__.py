@@ -9,6 +9,7 @@ from provisioning.command import Verb, run_command, write_stdout
 VERBS: dict[str, Verb] = {
     "fetch": Verb("provisioning.verbs.fetch", "put artifacts or profiles into the store"),
     "env": Verb("provisioning.verbs.env", "the variables of a profile"),
+    "doctor": Verb("provisioning.verbs.doctor", "whether an environment is fit, and every fix"),
 }
 
 

@@ -18,6 +18,7 @@ from elftools.elf import enums
 from elftools.elf.elffile import ELFFile
 
 from provisioning.elf_facts import (
+    MACHINE_NAMES,
     PF_X,
     PT_DYNAMIC,
     PT_GNU_STACK,
@@ -287,3 +288,15 @@ def _number(name: str | int) -> int:
 
 def _split(paths: str | None) -> tuple[str, ...]:
     return tuple(paths.split(":")) if paths is not None else ()
+
+
+def read_member_machine(path: Path) -> str:
+    """The machine name of the first ELF member of an archive (.a). Raises ElfError without one."""
+    with path.open("rb") as file:
+        head = file.read(MAX_NOTE_BYTES)
+    at = head.find(b"\x7fELF")
+    if at < 0 or len(head) < at + 20:
+        raise ElfError(path, Defect.NOT_ELF, "no member of the archive is ELF")
+    order: Any = "big" if head[at + 5] == 2 else "little"
+    machine = int.from_bytes(head[at + 18 : at + 20], order)
+    return MACHINE_NAMES.get(machine, f"e_machine {machine}")

@@ -122,6 +122,11 @@ class ElfFacts:
         return MACHINE_NAMES.get(self.machine, f"e_machine {self.machine}")
 
     @property
+    def hexagon_version(self) -> int:
+        """The architecture in e_flags (EF_HEXAGON_MACH): 0x75 for V75."""
+        return self.flags & 0x3FF
+
+    @property
     def stripped(self) -> bool:
         """Whether the symbol table was taken away."""
         return ".symtab" not in self.sections

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 
 from provisioning.checks.elf_policy import ElfPolicy, hexagon_policy
+from provisioning.checks.fitness import DoctorPolicy
 from provisioning.errors import UsageError
 from provisioning.manifest import read_policy
 
@@ -15,6 +16,12 @@ from provisioning.manifest import read_policy
 def read_elf_policies() -> Mapping[str, ElfPolicy]:
     """ELF policies by kind of directory: manifests/policies/elf.toml. Raises ManifestError."""
     return read_policy("elf", dict[str, ElfPolicy])
+
+
+@functools.cache
+def read_doctor_policy() -> DoctorPolicy:
+    """manifests/policies/doctor.toml. Raises ManifestError."""
+    return read_policy("doctor", DoctorPolicy)
 
 
 def elf_policy(kind: str) -> ElfPolicy:

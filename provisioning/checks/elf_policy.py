@@ -24,9 +24,10 @@ class ElfPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What files of one kind of directory must be.
 
     ``directories`` are patterns for paths below a root. ``types`` are values of e_type;
-    ``flags`` that of e_flags, None where it is free. ``glibc``, ``glibcxx`` and ``cxxabi`` are
-    the newest that the target has, ``android_api`` its API level; ``system`` the libraries it
-    brings. ``load_align`` is advised, in bytes. ``sonames`` holds known exceptions by file name.
+    ``flags`` is the Hexagon version in e_flags (0x75), None where it is free. ``glibc``,
+    ``glibcxx`` and ``cxxabi`` are the newest that the target has, ``android_api`` its API level;
+    ``system`` the libraries it brings. ``load_align`` is advised, in bytes. ``sonames`` holds
+    known exceptions by file name.
     """
 
     bits: int
@@ -134,8 +135,8 @@ def _judge_identity(facts: ElfFacts, policy: ElfPolicy) -> Iterator[Finding]:
         kind = TYPE_NAMES.get(facts.type, f"of e_type {facts.type}")
         why = "only what the loader can map may lie here: 'only ET_DYN and ET_EXEC can be loaded'"
         yield _fault("QNN213", facts, f"is {kind}", why, _REBUILD)
-    elif policy.flags is not None and facts.flags != policy.flags:
-        what = f"is for Hexagon V{facts.flags & 0xFFF:x}, its directory is for V{policy.flags:x}"
+    elif policy.flags is not None and facts.hexagon_version != policy.flags:
+        what = f"is for Hexagon V{facts.hexagon_version:x}, its directory is for V{policy.flags:x}"
         why = "the DSP refuses code for a newer Hexagon; on a device that is error 4000 or 14001"
         yield _fault("QNN214", facts, what, why, _REBUILD)
 

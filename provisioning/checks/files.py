@@ -1,0 +1,84 @@
+"""The files of a tree, each against the policy of its directory, and their needs together."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import groupby
+from operator import attrgetter
+
+from provisioning.checks.elf_policy import (
+    ElfPolicy,
+    choose_policy,
+    hexagon_policy,
+    judge,
+    judge_defect,
+)
+from provisioning.checks.finding import Finding
+from provisioning.checks.needs import judge_needs
+from provisioning.elf_facts import EM_QDSP6, ElfError
+from provisioning.facts import FileFacts
+
+HOST_KIND = "x86_64-linux-clang"
+SKEL_VERSION = re.compile(r"V([0-9a-f]{2,3})(?:Skel)?[.]so$")
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What lies around a tree: ``brings`` maps names that the machine may have to their paths,
+    ``beside`` are the names on the search path outside the tree.
+    """
+
+    brings: Mapping[str, str | None]
+    beside: Collection[str] = ()
+
+
+def judge_files(
+    files: Iterable[FileFacts], policies: Mapping[str, ElfPolicy], around: Surroundings
+) -> Iterator[Finding]:
+    """Every file of the kinds in ``policies``; directories of other kinds are left alone."""
+    for directory, group in groupby(files, key=attrgetter("directory")):
+        chosen = choose_policy(directory, policies)
+        if chosen:
+            kind, policy = chosen
+            depth = directory.count("/") + 1
+            yield from _judge_group(list(group), kind, policy, around, depth)
+
+
+def judge_staged(
+    files: Iterable[FileFacts], policies: Mapping[str, ElfPolicy], target: str
+) -> Iterator[Finding]:
+    """A directory as a device has it: libraries of kind ``target`` and of the DSP together."""
+    groups: dict[str, list[FileFacts]] = {}
+    for file in files:
+        groups.setdefault(_staged_kind(file, target), []).append(file)
+    for kind, group in sorted(groups.items()):
+        policy = policies[kind.partition("-v")[0]]
+        version = kind.partition("-v")[2]
+        policy = hexagon_policy(policy, version) if version else policy
+        yield from _judge_group(group, kind, policy, Surroundings({}), depth=0)
+
+
+def _staged_kind(file: FileFacts, target: str) -> str:
+    if file.elf is None or file.elf.machine != EM_QDSP6:
+        return target
+    return f"hexagon-v{file.elf.hexagon_version:x}"
+
+
+def _judge_group(
+    files: list[FileFacts], kind: str, policy: ElfPolicy, around: Surroundings, depth: int
+) -> Iterator[Finding]:
+    fitting, present = [], {file.name for file in files}
+    for file in files:
+        if file.elf is None:
+            if file.defect:
+                yield judge_defect(ElfError(file.path, file.defect, file.defect_why))
+            continue
+        findings = judge(file.elf, policy, depth=depth)
+        yield from findings
+        if file.elf.machine == policy.machine:
+            fitting.append(file)
+    brings = around.brings if kind == HOST_KIND else {}
+    provided = {*present, *policy.system, *around.beside}
+    yield from judge_needs(fitting, provided, brings)

@@ -1,0 +1,92 @@
+"""What a profile asks of an environment, as data: manifests/policies/doctor.toml."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+
+class ToolPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A program that must be on PATH, ``minimum`` an error below and ``advised`` a warning."""
+
+    program: str
+    minimum: str = ""
+    advised: str = ""
+    why: str = ""
+
+
+class PythonPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is asked of the interpreter that lowers.
+
+    ``torch`` and ``executorch`` are the pin; ``pairs`` other (executorch, torch) seen to work.
+    ``modules`` maps a module that is imported to the distribution that has it; ``flatc_below``
+    is the first executorch that brings its own flatc.
+    """
+
+    minimum: str
+    below: str
+    torch_minimum: str
+    torch: str
+    executorch: str
+    pairs: tuple[tuple[str, str], ...] = ()
+    modules: Mapping[str, str] = {}
+    flatc_below: str = ""
+
+
+class NdkPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The NDK pin: ``revision`` as Pkg.Revision has it, ``name`` as its archive."""
+
+    revision: str
+    name: str
+    minimum: int
+    host_tag: str
+    api_level: int
+
+
+class DevicePolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a device should have."""
+
+    api_level: int
+    free_mb: int
+
+
+class Fitness(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What one profile asks.
+
+    ``sdk`` names the artifacts that may serve as the SDK, the best first; ``libraries`` maps
+    its directories to the files that must lie there; ``skels`` says whether stubs and skels
+    are shipped from it; ``submodules`` are those of the checkout that its targets need.
+    """
+
+    machines: tuple[str, ...] = ("x86_64",)
+    glibc: str = "2.34"
+    cpu_flags: tuple[str, ...] = ()
+    memory_gb: float = 0
+    disk_gb: float = 0
+    cores: int = 1
+    sdk: tuple[str, ...] = ()
+    sdk_minimum: str = ""
+    sdk_why: str = ""
+    libraries: Mapping[str, tuple[str, ...]] = {}
+    skels: bool = False
+    headers: bool = False
+    root_on_device: bool = False
+    python: bool = False
+    ndk: bool = False
+    submodules: tuple[str, ...] = ()
+    tools: tuple[str, ...] = ()
+    roots: tuple[str, ...] = ()
+    kinds: tuple[str, ...] = ()
+
+
+class DoctorPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """All of manifests/policies/doctor.toml."""
+
+    headers: tuple[str, ...]
+    host_libraries: tuple[str, ...]
+    python: PythonPolicy
+    ndk: NdkPolicy
+    device: DevicePolicy
+    tools: Mapping[str, ToolPolicy]
+    profiles: Mapping[str, Fitness]

@@ -1,0 +1,65 @@
+"""Asks an interpreter what is installed for it. Standard library only: it is also run as a script.
+
+Reads its request, {"distributions": [...], "modules": [...]}, as JSON from the first argument
+and prints one line of JSON. Only top-level packages are located; nothing is imported.
+"""
+
+from __future__ import annotations
+
+import importlib.machinery
+import importlib.metadata
+import importlib.util
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+ADAPTOR = "PyQnnManagerAdaptor"
+
+
+def probe(distributions: list[str], modules: list[str]) -> dict[str, Any]:
+    """Facts of the running interpreter, in JSON's types."""
+    executorch = _locate("executorch")
+    return {
+        "executable": sys.executable,
+        "version": list(sys.version_info[:3]),
+        "tag": importlib.machinery.EXTENSION_SUFFIXES[0],
+        "distributions": {name: _version(name) for name in distributions},
+        "modules": {name: _locate(name) is not None for name in modules},
+        "executorch": executorch,
+        "adaptors": _adaptors(executorch),
+        "flatc": shutil.which("flatc"),
+    }
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _locate(name: str) -> str | None:
+    """The directory of a top-level package, or the file of a module."""
+    try:
+        spec = importlib.util.find_spec(name)
+    except (ImportError, ValueError):
+        return None
+    if spec is None:
+        return None
+    places = list(spec.submodule_search_locations or [])
+    return places[0] if places else spec.origin
+
+
+def _adaptors(executorch: str | None) -> list[str]:
+    if executorch is None:
+        return []
+    directory = Path(executorch) / "backends" / "qualcomm" / "python"
+    return [str(path) for path in sorted(directory.glob(ADAPTOR + ".*"))]
+
+
+if __name__ == "__main__":
+    # Beside this file lie modules whose names must not hide those that are asked for.
+    sys.path[:] = [entry for entry in sys.path if entry != str(Path(__file__).parent)]
+    sys.stdout.write(json.dumps(probe(**json.loads(sys.argv[1]))) + "\n")

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from provisioning.checks.finding import Finding, Severity
+from provisioning.doctor import Verdict, find_fitness
+from provisioning.errors import ManifestError, UnfitError, UsageError
+from provisioning.policies import read_doctor_policy
+from provisioning.verbs.doctor import compose_request, parse_roots
+from provisioning.verdict_text import MAX_LINES, render_verdict
+
+
+def make(number: int, severity: Severity = Severity.ERROR) -> Finding:
+    return Finding(
+        f"QNN{number}", "it", f"fault {number} " + "long " * 40, "here", "later", "repair", severity
+    )
+
+
+def test_a_verdict_is_fit_unless_there_is_an_error() -> None:
+    assert Verdict("p", ()).fit
+    assert Verdict("p", (make(225, Severity.WARNING),)).fit
+    assert not Verdict("p", (make(101),)).fit
+
+
+def test_strict_counts_warnings() -> None:
+    verdict = Verdict("p", (make(225, Severity.WARNING),))
+    assert verdict.data()["fit"]
+    assert not verdict.data(strict=True)["fit"]
+    assert "not fit" in render_verdict(verdict, strict=True)
+
+
+def test_the_error_to_raise_is_the_first_with_its_fix() -> None:
+    with pytest.raises(UnfitError, match="QNN101: fault 101") as caught:
+        Verdict("p", (make(100, Severity.WARNING), make(101), make(216))).require()
+    assert caught.value.todo == "repair"
+    assert "and 1 more" in caught.value.what
+
+
+def test_a_broken_environment_fits_a_screen_and_leads_with_the_first_error() -> None:
+    findings = [make(100, Severity.WARNING), *(make(number) for number in range(201, 240))]
+    lines = render_verdict(Verdict("p", tuple(findings))).splitlines()
+    assert len(lines) <= MAX_LINES
+    assert max(map(len, lines)) <= 100
+    assert lines[2] == "Fix this first:"
+    assert "QNN201" in lines[3]
+    assert "more kinds of fault" in lines[-1]
+
+
+def test_faults_of_one_kind_are_one_entry() -> None:
+    text = render_verdict(Verdict("p", (make(101), make(216), make(216), make(216))))
+    assert text.count("QNN216") == 1
+    assert "3 errors" not in text.splitlines()[0]
+    assert "4 errors" in text.splitlines()[0]
+
+
+def test_roots_are_name_and_directory() -> None:
+    assert parse_roots(["qnn-sdk=/opt/q"]) == {"qnn-sdk": Path("/opt/q")}
+    with pytest.raises(UsageError, match="is not NAME=DIR"):
+        parse_roots(["/opt/q"])
+
+
+def test_given_roots_come_before_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QNN_CI_HOME", str(tmp_path))
+    base = {"QNN_SDK_ROOT": "/from/shell", "EXECUTORCH_ROOT": "/src/executorch"}
+    request = compose_request("aot", {"qnn-sdk": Path("/given")}, base, shell=False)
+    assert request.roots == {"qnn-sdk": Path("/given"), "executorch": Path("/src/executorch")}
+    assert request.variables == base
+
+
+def test_a_profile_without_a_policy_is_an_error() -> None:
+    with pytest.raises(ManifestError, match="no policy for profile 'nonsense'"):
+        find_fitness("nonsense")
+
+
+@pytest.mark.parametrize("profile", ["emulator", "aot", "android", "linux", "direct", "lpai"])
+def test_policies_name_tools_and_kinds_that_exist(profile: str) -> None:
+    policy, fitness = read_doctor_policy(), find_fitness(profile)
+    assert set(fitness.tools) <= policy.tools.keys()
+    assert fitness.sdk
