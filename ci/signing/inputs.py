@@ -12,23 +12,30 @@ from ci.signing.policy import SigningPolicy
 from ci.signing.segments import MalformedError, parse_image
 from ci.signing.selection import Selection, Wanted
 from ci.signing.verify import read_bytes
-from provisioning.elf import ElfError, find_qnn_version, read_elf
+from provisioning.elf import ElfError, read_elf
 from provisioning.elf_facts import EM_QDSP6
 from provisioning.errors import UnfitError
+from provisioning.qnn_build import QnnBuild, find_qnn_build
 
 SDK_VERSION = re.compile(r"^\s*version:\s*[\"']?v?(\d+(?:\.\d+)+)", re.MULTILINE)
-DIRECTORY_VERSION = re.compile(r"\d+\.\d+(?:\.\d+)*")
+# As vendors name it, or as the store does: hexagon-sdk-6.4.0.2-0123456789ab.
+DIRECTORY_VERSION = re.compile(r"(?:[a-z][a-z-]*-)?(\d+\.\d+(?:\.\d+)*)(?:-[0-9a-f]+)?")
 
 
 @dataclass(frozen=True)
 class Input:
-    """A library that may be signed. ``qnn_version`` is "" in a library that is not QNN's."""
+    """A library that may be signed. ``build`` is None in a library that is not QNN's."""
 
     wanted: Wanted
     data: memoryview
     sha256: str
     hexagon_version: int
-    qnn_version: str
+    build: QnnBuild | None
+
+    @property
+    def qnn_build(self) -> str:
+        """What the library says of its QNN build, "" when nothing."""
+        return self.build.text if self.build else ""
 
 
 def read_inputs(
@@ -55,13 +62,13 @@ def _read_input(wanted: Wanted) -> Input | str:
     try:
         facts = read_elf(wanted.path)
         data = read_bytes(wanted.path)
-        version = find_qnn_version(wanted.path) or ""
+        build = find_qnn_build(wanted.path)
         hexagon = parse_image(data).hexagon_version
     except (ElfError, MalformedError) as error:
         return f"{wanted.path}: {error}"
     if facts.machine != EM_QDSP6:
         return f"{wanted.path}: is of machine {facts.machine_name}, not Hexagon"
-    return Input(wanted, data, hashlib.sha256(data).hexdigest(), hexagon, version)
+    return Input(wanted, data, hashlib.sha256(data).hexdigest(), hexagon, build)
 
 
 def list_input_faults(one: Input) -> Iterator[str]:
@@ -74,14 +81,10 @@ def list_input_faults(one: Input) -> Iterator[str]:
 
 
 def _list_qnn_faults(inputs: Sequence[Input]) -> list[str]:
-    versions = sorted({one.qnn_version for one in inputs if one.qnn_version})
-    if len(versions) < 2:
+    built = [(one, one.build) for one in inputs if one.build]
+    if all(build.agrees_with(other) for _, build in built for _, other in built):
         return []
-    return [
-        f"{one.wanted.path}: is of QNN {one.qnn_version}, others are not"
-        for one in inputs
-        if one.qnn_version
-    ]
+    return [f"{one.wanted.path}: is of QNN {build.text}, others are not" for one, build in built]
 
 
 def check_sdk_version(version: str, selection: Selection, policy: SigningPolicy) -> None:
@@ -106,10 +109,15 @@ def find_sdk_version(qnn_sdk: Path | None, inputs: Sequence[Input] = ()) -> str:
     if qnn_sdk and (found := read_sdk_yaml(qnn_sdk)):
         return found
     for one in inputs:
-        if one.qnn_version:
-            return ".".join(one.qnn_version.lstrip("v").split(".")[:3])
-    named = qnn_sdk and DIRECTORY_VERSION.fullmatch(qnn_sdk.resolve().name)
-    return named[0] if named else ""
+        if one.build and one.build.version:
+            return one.build.version
+    return read_directory_version(qnn_sdk)
+
+
+def read_directory_version(root: Path | None) -> str:
+    """The version that the directory's name says, "" when it says none."""
+    named = root and DIRECTORY_VERSION.fullmatch(root.resolve().name)
+    return named[1] if named else ""
 
 
 def read_sdk_yaml(qnn_sdk: Path) -> str:

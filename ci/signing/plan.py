@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ci.signing.inputs import (
-    DIRECTORY_VERSION,
     Input,
     check_sdk_version,
     find_sdk_version,
+    read_directory_version,
     read_inputs,
     to_numbers,
 )
@@ -90,8 +90,7 @@ def make_plan(request: Request) -> Plan:
 
 def find_hexagon_version(roots: Roots) -> str:
     """The Hexagon SDK's version, as its directory is named, "" when it is not."""
-    found = roots.hexagon_sdk and DIRECTORY_VERSION.fullmatch(roots.hexagon_sdk.resolve().name)
-    return found[0] if found else ""
+    return read_directory_version(roots.hexagon_sdk)
 
 
 def list_version_notes(htp_arch: str, version: str, policy: SigningPolicy) -> Iterator[str]:

@@ -53,6 +53,7 @@ def check_target(target: Path, *, force: bool, protected: Iterator[Path]) -> Non
 @contextmanager
 def stage(target: Path) -> Iterator[Staging]:
     """A staging area for ``target``, taken away at the end. Raises UnfitError when it is held."""
+    target = target.absolute()  # the signer runs in a directory of its own
     area = target.parent / f".{target.name}.signing"
     try:
         target.parent.mkdir(parents=True, exist_ok=True)

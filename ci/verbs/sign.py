@@ -120,13 +120,13 @@ def _render_plan(plan: Plan, signer: str) -> Outcome:
             "source": one.wanted.label,
             "sha256": one.sha256,
             "hexagon_version": f"V{one.hexagon_version:X}",
-            "qnn_version": one.qnn_version,
+            "qnn_build": one.qnn_build,
         }
         for one in plan.inputs
     ]
     mask = Masker()
     lines = [
-        f"{row['name']}: {row['hexagon_version']}, QNN {row['qnn_version'] or 'none'}, "
+        f"{row['name']}: {row['hexagon_version']}, QNN {row['qnn_build'] or 'none'}, "
         f"{row['source']}"
         for row in rows
     ]

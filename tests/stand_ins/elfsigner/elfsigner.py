@@ -2,7 +2,8 @@
 
 Takes its arguments, asks what it asks, writes what it writes: a log and a signed library in the
 directory of -o, or testsig-0xSERIAL.so. ``STAND_IN_KEYS`` is a directory with key.json and
-chain.der; ``STAND_IN_FAILS`` names how to fail; ``STAND_IN_FORMAT`` is VERSION:ALGORITHM.
+chain.der; ``STAND_IN_FAILS`` names how to fail, ``STAND_IN_FAILS_ON`` a part of the file name to
+fail on; ``STAND_IN_FORMAT`` is VERSION:ALGORITHM.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import mbn_writer
 
 FAILS = os.environ.get("STAND_IN_FAILS", "")
+ONLY_ON = os.environ.get("STAND_IN_FAILS_ON", "")
 TESTSIG_BASE = Path(__file__).resolve().parent / "testsigbase.so"
 
 
@@ -29,11 +31,15 @@ def main() -> int:
     parser.add_argument("-t", dest="serial")
     parser.add_argument("-a", dest="validate", action="store_true")
     args = parser.parse_args()
+    global FAILS  # noqa: PLW0603 - one process is one run
+    if ONLY_ON not in (args.image or args.serial):
+        FAILS = ""
     out = Path(args.out)
     out.mkdir(parents=True, exist_ok=True)
     (out / "Elfsigner_log.txt").write_text("Tool launched\n")
     print("Logging to", out / "Elfsigner_log.txt")
     ask()
+    print("Signing a file may take up to 3 minutes. Please wait patiently.")
     if FAILS == "hang":
         time.sleep(3600)
     if FAILS == "exit 1":
@@ -84,8 +90,9 @@ def write(out: Path, name: str, source: Path, serial: int) -> None:
     if FAILS == "truncated":
         signed = signed[: len(signed) // 2]
     if FAILS == "other bytes":
+        before = source.read_bytes()
         signed = mbn_writer.sign_elf(
-            source.read_bytes()[:-1] + b"!", read_key(), int(version), algorithm
+            before[:0x200] + b"!" + before[0x201:], read_key(), int(version), algorithm
         )
     if FAILS == "elsewhere":
         out = Path("output")

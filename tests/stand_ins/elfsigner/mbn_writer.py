@@ -34,6 +34,10 @@ class Key:
     def size(self) -> int:
         return (self.modulus.bit_length() + 7) // 8
 
+    def sign(self, signed: bytes, version: int) -> bytes:
+        """The signature of ``size`` bytes over header, metadata and hash table."""
+        return sign_pss(signed, self) if version in {6, 7} else sign_keyed(signed, self)
+
 
 def sign_elf(
     data: bytes,
@@ -74,7 +78,7 @@ def sign_elf(
         entries[wrong_entry] = bytes(byte ^ 0xFF for byte in entries[wrong_entry])
     table = b"".join(entry.ljust(digest_size, b"\0") for entry in entries)
     start = mbn_header(version, algorithm, address, table, key.size, len(chain)) + table
-    signature = sign_pss(start, key) if version in {6, 7} else sign_keyed(start, key)
+    signature = key.sign(start, version)
     out = bytearray(shift + max(one[1] + one[4] for one in before))
     out[: len(head)] = head
     out[place : place + size] = start + signature + chain

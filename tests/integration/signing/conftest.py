@@ -1,0 +1,139 @@
+"""The stand-in signer as a Hexagon SDK, real skels from the store, the verb as a process.
+
+The skels come by the product's own provisioning: from $QNN_CI_HOME when they are there, else
+from the package index once.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from provisioning.progress import Progress
+from provisioning.provision import provision_artifact
+from provisioning.selection import parse_selection
+from provisioning.sources import Options
+from provisioning.store import Store
+from tests.stand_ins.elfsigner.keys import write_keys
+
+ROOT = Path(__file__).parents[3]
+STAND_IN = ROOT / "tests" / "stand_ins" / "elfsigner"
+LIBRARY = ROOT / "tests" / "artifacts" / "elf" / "libhexagon.so"
+Ended = subprocess.CompletedProcess[str]
+
+
+@pytest.fixture(scope="session")
+def skels() -> dict[str, Path]:
+    """Real Hexagon skels by version: v68 to v81."""
+    (request,) = parse_selection(["qnn-runtime-aarch64:skels"], Options())
+    root = provision_artifact(request, Store(), Progress()).root
+    found = sorted(root.glob("lib/hexagon-v*/unsigned/libQnnHtpV*Skel.so"))
+    assert len(found) == 6
+    return {path.parts[-3].removeprefix("hexagon-"): path for path in found}
+
+
+@pytest.fixture(scope="session")
+def hexagon_sdk(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Hexagon SDK of which only the signer is there, with its keys."""
+    root = tmp_path_factory.mktemp("sdk") / "6.4.0.2"
+    tools = root / "tools" / "elfsigner"
+    tools.mkdir(parents=True)
+    for name in ("elfsigner.py", "mbn_writer.py"):
+        shutil.copy(STAND_IN / name, tools)
+    shutil.copy(LIBRARY, tools / "testsigbase.so")
+    write_keys(tools)
+    return root
+
+
+@dataclass(frozen=True)
+class Verb:
+    """``python -m ci`` in a directory of its own."""
+
+    directory: Path
+    environment: dict[str, str]
+
+    def start(self, *words: str | Path, **variables: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "ci", *map(str, words)],
+            cwd=self.directory,
+            env={**self.environment, **variables},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, *words: str | Path, **variables: str) -> Ended:
+        process = self.start(*words, **variables)
+        out, err = process.communicate(timeout=120)
+        return Ended(process.args, process.returncode, out, err)
+
+
+@pytest.fixture
+def verb(tmp_path: Path, hexagon_sdk: Path) -> Verb:
+    environment = {
+        **{key: value for key, value in os.environ.items() if not key.startswith("STAND_IN")},
+        "PYTHONPATH": str(ROOT),
+        "HEXAGON_SDK_ROOT": str(hexagon_sdk),
+        "STAND_IN_KEYS": str(hexagon_sdk / "tools" / "elfsigner"),
+    }
+    return Verb(tmp_path, environment)
+
+
+@pytest.fixture
+def libraries(tmp_path: Path) -> list[Path]:
+    """Two small Hexagon libraries, in the order in which they are signed."""
+    found = [tmp_path / "in" / name for name in ("libfirst.so", "libsecond.so")]
+    found[0].parent.mkdir()
+    for path in found:
+        shutil.copy(LIBRARY, path)
+    return found
+
+
+def snapshot(root: Path) -> dict[str, bytes]:
+    """Every file below ``root`` by its relative path."""
+    return {
+        path.relative_to(root).as_posix(): path.read_bytes()
+        for path in sorted(root.rglob("*"))
+        if path.is_file()
+    }
+
+
+@pytest.fixture
+def take_snapshot() -> Callable[[Path], dict[str, bytes]]:
+    return snapshot
+
+
+def make_library(path: Path, hexagon: int, build: str = "v2.49.40.260810104044") -> None:
+    """A small Hexagon library of another version and QNN build than the real one that it is."""
+    data = bytearray(LIBRARY.read_bytes())
+    data[36:40] = hexagon.to_bytes(4, "little")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(bytes(data).replace(b"v2.49.40.260810104044", build.encode().ljust(21, b"\0")))
+
+
+@pytest.fixture
+def toolchains(tmp_path: Path) -> dict[str, Path]:
+    """A QNN SDK, Hexagon tools and a build tree with what LPAI v6 and direct mode v81 need."""
+    qnn, tools, build = (tmp_path / name for name in ("qairt", "tools", "build-direct"))
+    no_build = ""
+    make_library(qnn / "lib/lpai-v6/unsigned/libQnnLpaiSkel.so", 0x79)
+    make_library(qnn / "lib/lpai-v6/unsigned/libQnnLpai.so", 0x79)
+    make_library(qnn / "lib/hexagon-v81/unsigned/libQnnSystem.so", 0x81)
+    pic = tools / "Tools/target/hexagon/lib/v81/G0/pic"
+    for name in ("libc++abi.so.1", "libc++.so.1"):
+        make_library(pic / name, 0x81, no_build)
+    qualcomm = build / "backends/qualcomm"
+    make_library(qualcomm / "qnn_executorch/direct_mode/libqnn_executorch_skel.so", 0x81, no_build)
+    make_library(qualcomm / "libqnn_executorch_backend.so", 0x81, no_build)
+    package = tmp_path / "package/libs/hexagon-v79"
+    for name in ("libQnnExampleLpaiOpPackage.so", "libLpaiOpPackageIsland.so"):
+        make_library(package / name, 0x79, no_build)
+    (qnn / "sdk.yaml").write_text("product: qairt\nversion: 2.49.40\n")
+    return {"qnn": qnn, "tools": tools, "build": build, "package": tmp_path / "package"}

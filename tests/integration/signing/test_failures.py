@@ -1,0 +1,118 @@
+"""Each way in which a signer fails is caught by its name, and the output directory is as it was."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ci.signing.signer import Failure
+
+Snapshot = Callable[[Path], dict[str, bytes]]
+FAILURES = {
+    "exit 1": Failure.EXITED,
+    "no output": Failure.NO_OUTPUT,
+    "truncated": Failure.TRUNCATED,
+    "unchanged": Failure.UNCHANGED,
+    "wrong hash": Failure.WRONG_HASH,
+    "expired": Failure.EXPIRED,
+    "hang": Failure.HUNG,
+    "prompt": Failure.PROMPT,
+    "elsewhere": Failure.ELSEWHERE,
+    "in place": Failure.ELSEWHERE,
+    "other bytes": Failure.ALTERED,
+}
+
+
+@pytest.mark.parametrize("existing", [False, True], ids=["fresh", "existing"])
+@pytest.mark.parametrize("how", FAILURES)
+def test_failure_is_named_and_leaves_no_trace(
+    verb, libraries, take_snapshot: Snapshot, tmp_path: Path, how: str, existing: bool
+) -> None:
+    out = tmp_path / "signed"
+    if existing:
+        out.mkdir()
+        (out / "libold.so").write_bytes(b"old")
+    before = take_snapshot(tmp_path)
+    ended = verb.run(
+        "sign", "--json", "--force", "--timeout", "2", "--out", out, *libraries,
+        STAND_IN_FAILS=how, STAND_IN_FAILS_ON="second",
+    )  # fmt: skip
+    assert ended.returncode == 5, ended.stderr
+    error = json.loads(ended.stdout)
+    assert error["what"] == f"{FAILURES[how].value}: libsecond.so"
+    assert error["why"]
+    assert "Traceback" not in ended.stderr
+    assert take_snapshot(tmp_path) == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == (
+        ["in", "signed"] if existing else ["in"]
+    )
+
+
+def test_signer_in_a_python_without_imp_is_named(
+    verb, libraries, take_snapshot: Snapshot, tmp_path: Path
+) -> None:
+    """The crash under Python 3.12, in whatever Python runs this test: imp is made unimportable."""
+    blocked = tmp_path / "blocked"
+    blocked.mkdir()
+    (blocked / "run.py").write_text(
+        "import runpy, sys\n"
+        "class Without:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'imp':\n"
+        "            raise ModuleNotFoundError(\"No module named 'imp'\", name='imp')\n"
+        "sys.modules.pop('imp', None)\n"
+        "sys.meta_path.insert(0, Without())\n"
+        "script = sys.argv.pop(1)\n"
+        "sys.path.insert(0, script.rpartition('/')[0])\n"
+        "runpy.run_path(script, run_name='__main__')\n"
+    )
+    script = Path(verb.environment["HEXAGON_SDK_ROOT"]) / "tools/elfsigner/elfsigner.py"
+    before = take_snapshot(tmp_path)
+    ended = verb.run(
+        "sign", "--signer", f"{sys.executable} {blocked / 'run.py'} {script}",
+        "--out", tmp_path / "signed", *libraries,
+    )  # fmt: skip
+    assert ended.returncode == 5
+    assert f"{Failure.WRONG_PYTHON.value}: libfirst.so" in ended.stderr
+    assert take_snapshot(tmp_path) == before
+
+
+def list_new_pythons() -> list[str]:
+    """Pythons without imp, where there are any."""
+    names = ("python3.12", "python3.13", "python3.14")
+    found = [path for name in names if (path := shutil.which(name))]
+    return [sys.executable] if sys.version_info >= (3, 12) else found
+
+
+def test_python_3_12_is_refused_before_anything_runs(verb, libraries, tmp_path: Path) -> None:
+    new = tmp_path / "python-new"
+    new.write_text("#!/bin/sh\necho \"ModuleNotFoundError: No module named 'imp'\" >&2\nexit 1\n")
+    new.chmod(0o755)
+    for python in [str(new), *list_new_pythons()]:
+        ended = verb.run("sign", "--signer-python", python, "--out", "signed", *libraries)
+        assert ended.returncode == 3
+        assert "is not a Python below 3.12" in ended.stderr
+        assert not (tmp_path / "signed").exists()
+
+
+def test_unrecognised_signature_fails_only_when_asked(verb, libraries, tmp_path: Path) -> None:
+    key = Path(verb.environment["STAND_IN_KEYS"]) / "valid.json"
+    keys = tmp_path / "keys"
+    keys.mkdir()
+    numbers = json.loads(key.read_text())
+    # Another exponent: the signature is no longer the leaf's.
+    (keys / "valid.json").write_text(json.dumps({**numbers, "private_exponent": 65537}))
+    shutil.copy(key.with_suffix(".der"), keys)
+    words = ("sign", "--out", "signed", *libraries)
+    strict = verb.run(*words, "--require-recognised", STAND_IN_KEYS=str(keys))
+    assert strict.returncode == 5
+    assert Failure.UNRECOGNISED.value in strict.stderr
+    assert not (tmp_path / "signed").exists()
+    assert verb.run(*words, STAND_IN_KEYS=str(keys)).returncode == 0
+    assert verb.run("verify-signature", "signed").returncode == 0
+    assert verb.run("verify-signature", "--require-recognised", "signed").returncode == 1

@@ -1,0 +1,194 @@
+"""Real skels signed by the stand-in: proven, recorded, published whole, quick enough."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from ci.signing.record import check_record
+from ci.signing.segments import parse_image
+from ci.signing.verdict import Report, Verdict
+from ci.signing.verify import verify_bytes
+from tests.stand_ins.elfsigner.keys import make_key
+from tests.stand_ins.elfsigner.mbn_writer import PLACES, Key, sign_elf
+
+FLIPS = int(os.environ.get("QNN_CI_SIGNING_FLIPS", "120"))
+KILLS = int(os.environ.get("QNN_CI_SIGNING_KILLS", "6"))
+TIMED = os.environ.get("QNN_CI_SIGNING_TIMES", "")
+
+
+def test_skels_of_every_version_are_signed_and_proven(verb, skels, tmp_path: Path) -> None:
+    folder = tmp_path / "unsigned"
+    folder.mkdir()
+    for path in skels.values():
+        shutil.copy(path, folder)
+    ended = verb.run("sign", "--json", "--out", "signed", *skels.values())
+    assert ended.returncode == 0, ended.stderr
+    data = json.loads(ended.stdout)
+    versions = [one["hexagon_version"] for one in data["reports"].values()]
+    assert versions == ["V68", "V69", "V73", "V75", "V79", "V81"]
+    assert {one["verdict"] for one in data["reports"].values()} == {"proven"}
+    assert data["record"]["qnn_sdk"] == "2.49.40"
+    verified = verb.run("verify-signature", "--input", folder, "signed")
+    assert verified.returncode == 0, verified.stdout
+    assert "matches" in verified.stdout
+    assert check_record(tmp_path / "signed") == ()
+    unsigned = verb.run("verify-signature", "--expect", "unsigned", folder)
+    assert (unsigned.returncode, unsigned.stdout.count("unsigned")) == (0, 6)
+    assert verb.run("verify-signature", folder).returncode == 1
+
+
+def test_source_date_makes_output_and_record_reproducible(
+    verb, libraries, take_snapshot, tmp_path: Path
+) -> None:
+    results = []
+    for name in ("one", "two"):
+        ended = verb.run("sign", "--out", name, *libraries, SOURCE_DATE_EPOCH="1700000000")
+        assert ended.returncode == 0, ended.stderr
+        results.append(take_snapshot(tmp_path / name))
+    assert results[0] == results[1]
+    assert b"2023-11-14T22:13:20+00:00" in results[0]["signing.json"]
+
+
+def find_spans(data: bytes, key: Key, version: int) -> dict[str, tuple[int, int]]:
+    """Where the parts of a file lie that the stand-in signed."""
+    image = parse_image(memoryview(data))
+    (segment,) = image.hash_segments
+    chain = segment.end - 0x1800
+    signature = chain - key.size
+    header = segment.offset + PLACES[version]
+    metadata = header + {6: 120, 7: 144}.get(version, 0)
+    spans = {
+        "headers": (0, image.headers_end),
+        "MBN header": (segment.offset, header),
+        "metadata": (header, metadata),
+        "hash table": (metadata, signature),
+        "signature": (signature, chain),
+        "chain": (chain, segment.end),
+        "segments": (segment.end, len(data)),
+        "anywhere": (0, len(data)),
+    }
+    return {name: span for name, span in spans.items() if span[0] < span[1]}
+
+
+def classify(report: Report, position: int) -> str:
+    if report.verdict is Verdict.PROVEN:
+        covered = not any(start <= position < end for start, end in report.uncovered)
+        return "unnoticed" if covered else "in listed padding"
+    return report.verdict.value
+
+
+def test_flipped_bytes_change_the_verdict_or_lie_in_padding(skels) -> None:
+    key = make_key()
+    rng = random.Random(20261120)
+    formats = [(version, algo) for version in (3, 5, 6, 7) for algo in ("sha256", "sha384")]
+    classes: Counter[tuple[str, str]] = Counter()
+    for index, (version, algorithm) in enumerate(formats):
+        original = skels[sorted(skels)[index % len(skels)]].read_bytes()
+        data = bytearray(sign_elf(original, key, version, algorithm))
+        spans = find_spans(data, key, version)
+        assert verify_bytes(memoryview(data), memoryview(original)).verdict is Verdict.PROVEN
+        for turn in range(index, FLIPS, len(formats)):
+            region = list(spans)[turn // len(formats) % len(spans)]
+            position, bit = rng.randrange(*spans[region]), 1 << rng.randrange(8)
+            data[position] ^= bit
+            report = verify_bytes(memoryview(data), memoryview(original))
+            classes[region, classify(report, position)] += 1
+            data[position] ^= bit
+    for (region, result), count in sorted(classes.items()):
+        print(f"{region:12} {result:26} {count}")
+    assert sum(classes.values()) == FLIPS
+    assert not [key for key in classes if key[1] == "unnoticed"]
+    # Only what a signature covers and no hash does is left to the signature.
+    left = {region for region, result in classes if result == Verdict.UNRECOGNISED.value}
+    assert left <= {"metadata", "signature", "anywhere"}
+    for region in ("headers", "MBN header", "hash table", "chain"):
+        assert classes[region, "invalid"] == sum(
+            count for (name, _), count in classes.items() if name == region
+        )
+
+
+def kill_at(verb, delay_s: float, *words: str | Path) -> None:
+    process = verb.start("sign", *words)
+    time.sleep(delay_s)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+
+
+@pytest.mark.parametrize("existing", [False, True], ids=["fresh", "existing"])
+def test_kill_leaves_all_or_nothing(verb, libraries, tmp_path: Path, existing: bool) -> None:
+    folder = tmp_path / "area"
+    folder.mkdir()
+    out = folder / "signed"
+    words = ["--force", "--out", out, *libraries]
+    started = time.monotonic()
+    assert verb.run("sign", *words).returncode == 0
+    whole_s = time.monotonic() - started
+    rng = random.Random(7 + existing)
+    results: Counter[str] = Counter()
+    for _ in range(KILLS // 2):
+        if not existing:
+            shutil.rmtree(out, ignore_errors=True)
+        kill_at(verb, rng.uniform(0, whole_s * 1.1), *words)
+        results["whole" if out.exists() else "nothing"] += 1
+        if out.exists():
+            assert check_record(out) == ()
+            assert len(list(out.glob("*.so"))) == len(libraries)
+    print(f"{sum(results.values())} kills: {dict(results)}")
+    assert not existing or results["nothing"] == 0
+    # The next run clears what the killed ones left.
+    assert verb.run("sign", *words).returncode == 0
+    assert [path.name for path in folder.iterdir()] == ["signed"]
+
+
+def best_of(count: int, work) -> float:
+    times = []
+    for _ in range(count):
+        started = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - started)
+    return min(times)
+
+
+@pytest.mark.skipif(not TIMED, reason="QNN_CI_SIGNING_TIMES is not set: needs a quiet machine")
+def test_signing_costs_the_signer_and_little_more(verb, skels, tmp_path: Path) -> None:
+    script = Path(verb.environment["HEXAGON_SDK_ROOT"]) / "tools/elfsigner/elfsigner.py"
+    environment = {**verb.environment, "PYTHONUNBUFFERED": "1"}
+    scratch = tmp_path / "alone"
+
+    def sign_alone() -> None:
+        for path in skels.values():
+            subprocess.run(
+                [sys.executable, script, "-i", path, "-o", scratch],
+                input="y\n", text=True, check=True, env=environment, capture_output=True,
+            )  # fmt: skip
+
+    def sign_whole() -> None:
+        assert verb.run("sign", "--force", "--out", "signed", *skels.values()).returncode == 0
+
+    alone_s, whole_s = best_of(3, sign_alone), best_of(3, sign_whole)
+    print(f"stand-in {alone_s:.2f} s, sign {whole_s:.2f} s: {whole_s / alone_s:.2f}")
+    assert whole_s <= 1.2 * alone_s
+
+
+@pytest.mark.skipif(not TIMED, reason="QNN_CI_SIGNING_TIMES is not set: needs a quiet machine")
+@pytest.mark.parametrize("algorithm", ["sha256", "sha384"])
+def test_verification_runs_at_the_speed_of_the_hash(skels, algorithm: str) -> None:
+    key = make_key()
+    files = [sign_elf(path.read_bytes(), key, 6, algorithm) for path in skels.values()]
+    hash_s = best_of(5, lambda: [hashlib.new(algorithm, one).digest() for one in files])
+    verify_s = best_of(5, lambda: [verify_bytes(memoryview(one)) for one in files])
+    size = sum(map(len, files)) / 1e6
+    print(f"{algorithm}: hash {size / hash_s:.0f} MB/s, verification {size / verify_s:.0f} MB/s")
+    assert verify_s <= 1.25 * hash_s

@@ -1,0 +1,306 @@
+"""The proof from the bytes: every format is accepted, every spoiled part is found and named."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import random
+import struct
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from ci.signing.segments import parse_image
+from ci.signing.signature import Scheme
+from ci.signing.verdict import Kind, Report, Verdict
+from ci.signing.verify import verify_bytes, verify_file
+from tests.stand_ins.elfsigner.keys import make_key
+from tests.stand_ins.elfsigner.mbn_writer import PLACES, Key, sign_elf
+
+VERSIONS, ALGORITHMS = (3, 5, 6, 7), ("sha256", "sha384")
+NOW = dt.datetime.now(dt.timezone.utc)
+PLACE = 0x1000  # of the hash segment in these small files
+
+
+def verify(data: bytes, original: bytes | None = None, **more: int) -> Report:
+    before = memoryview(original) if original is not None else None
+    return verify_bytes(memoryview(data), before, **more)
+
+
+def spoil(data: bytes, position: int, *values: int) -> bytes:
+    changed = bytearray(data)
+    for offset, value in enumerate(values or (data[position] ^ 1,)):
+        changed[position + offset] = value
+    return bytes(changed)
+
+
+def put_word(data: bytes, position: int, value: int) -> bytes:
+    return spoil(data, position, *struct.pack("<I", value))
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_every_format_is_proven(key: Key, library: bytes, version: int, algorithm: str) -> None:
+    report = verify(sign_elf(library, key, version, algorithm), library)
+    assert (report.verdict, report.errors, report.notes) == (Verdict.PROVEN, [], [])
+    assert (report.header_version, report.algorithm) == (version, algorithm)
+    expected = Scheme.PSS if version in {6, 7} else Scheme.PKCS1
+    assert [one.scheme for one in report.signers] == [expected]
+    # 9 program headers of the input, one of them empty, and the placeholder.
+    assert report.hashed_segments == 9
+
+
+def test_unsigned_library_is_unsigned(library: bytes) -> None:
+    assert verify(library).verdict is Verdict.UNSIGNED
+
+
+def test_report_names_chain_with_subject_dates_and_key_size(key: Key, library: bytes) -> None:
+    data = verify(sign_elf(library, key)).as_data()
+    leaf, middle, root = data["signers"][0]["certificates"]
+    assert leaf["subject"].endswith("CN=Stand-in signer")
+    assert leaf["issuer"] == middle["subject"]
+    assert root["subject"] == root["issuer"]
+    assert (leaf["key"], leaf["key_bits"]) == ("RSA", 2048)
+    assert dt.datetime.fromisoformat(leaf["not_after"]) > NOW
+    assert any("root" in one for one in data["not_judged"])
+
+
+@dataclasses.dataclass(frozen=True)
+class EcKey(Key):
+    """An EC key in the stand-in's key, for signers that use ECDSA."""
+
+    private: ec.EllipticCurvePrivateKey | None = None
+
+    @property
+    def size(self) -> int:
+        return 104
+
+    def sign(self, signed: bytes, version: int) -> bytes:
+        assert self.private
+        return self.private.sign(signed, ec.ECDSA(hashes.SHA384())).ljust(self.size, b"\0")
+
+
+def test_ecdsa_signature_is_recognised(library: bytes) -> None:
+    private = ec.generate_private_key(ec.SECP384R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "EC root")])
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(private.public_key())
+        .serial_number(1)
+        .not_valid_before(NOW - dt.timedelta(days=1))
+        .not_valid_after(NOW + dt.timedelta(days=1))
+        .sign(private, hashes.SHA384())
+    )
+    chain = certificate.public_bytes(serialization.Encoding.DER)
+    report = verify(sign_elf(library, EcKey(0, 0, chain, private=private)), library)
+    assert (report.verdict, report.signers[0].scheme) == (Verdict.PROVEN, Scheme.ECDSA)
+    assert report.signers[0].chain[0].key == "EC secp384r1"
+
+
+class DummyKey(Key):
+    """Fills the signature with ones, as open tools for unfused devices do."""
+
+    def sign(self, signed: bytes, version: int) -> bytes:
+        return b"\xff" * self.size
+
+
+def test_signature_of_no_known_scheme_is_a_verdict_of_its_own(key: Key, library: bytes) -> None:
+    dummy = DummyKey(key.modulus, key.private_exponent, key.chain)
+    report = verify(sign_elf(library, dummy))
+    assert report.verdict is Verdict.UNRECOGNISED
+    assert report.errors == []
+    assert any("no published scheme" in note for note in report.notes)
+
+
+def test_test_signature_holds_the_serial_of_its_name(key: Key, library: bytes) -> None:
+    data = sign_elf(library, key, serial=0xDEADBEEF)
+    assert verify(data, serial=0xDEADBEEF).verdict is Verdict.PROVEN
+    assert "own entry" in verify(data).errors[0]
+    assert "own entry" in verify(data, serial=0xDEADBEEE).errors[0]
+
+
+def test_serial_is_read_from_the_file_name(key: Key, library: bytes, tmp_path) -> None:
+    data = sign_elf(library, key, serial=0xDEADBEEF)
+    for name, verdict in (("testsig-0xdeadbeef.so", Verdict.PROVEN), ("a.so", Verdict.INVALID)):
+        (tmp_path / name).write_bytes(data)
+        assert verify_file(tmp_path / name).verdict is verdict
+
+
+# The whole header, metadata and hash table: no bit of them can change unseen.
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_any_flipped_bit_in_headers_and_table_is_found(
+    key: Key, library: bytes, version: int, algorithm: str
+) -> None:
+    data = sign_elf(library, key, version, algorithm)
+    headers_end = parse_image(memoryview(data)).headers_end
+    digest = 32 if algorithm == "sha256" else 48
+    table = PLACE + PLACES[version] + {6: 120, 7: 144}.get(version, 0) + 11 * digest
+    rng = random.Random(version)
+    for position in [*range(headers_end), *range(PLACE, table)]:
+        flipped = spoil(data, position, data[position] ^ (1 << rng.randrange(8)))
+        report = verify(flipped, library)
+        assert report.verdict is not Verdict.PROVEN, hex(position)
+        in_metadata = PLACE + PLACES[version] <= position < table - 11 * digest
+        if not in_metadata:
+            assert report.verdict is Verdict.INVALID, hex(position)
+
+
+def test_random_bytes_never_raise(key: Key, library: bytes) -> None:
+    data = sign_elf(library, key, 6)
+    rng = random.Random(1)
+    for _ in range(300):
+        changed = bytearray(data[: rng.randrange(len(data) + 1)])
+        for _ in range(rng.randrange(1, 30)):
+            if changed:
+                changed[rng.randrange(min(len(changed), 0x1100))] = rng.randrange(256)
+        report = verify(bytes(changed), library)
+        assert report.verdict in {Verdict.INVALID, Verdict.UNSIGNED}
+        report.as_data()
+
+
+@pytest.mark.parametrize("size", [0, 3, 51, 52, 100, 0x1000, 0x1020, 0x1800, 0x3100])
+def test_truncated_file_is_invalid(key: Key, library: bytes, size: int) -> None:
+    report = verify(sign_elf(library, key)[:size])
+    assert report.verdict is Verdict.INVALID
+    assert report.faults[0].kind in {Kind.TRUNCATED, Kind.LAYOUT}
+
+
+def test_changed_segment_differs_from_input_and_from_its_hash(key: Key, library: bytes) -> None:
+    data = sign_elf(library, key)
+    segment = parse_image(memoryview(data)).segments[4]
+    kinds = {fault.kind for fault in verify(spoil(data, segment.offset + 3), library).faults}
+    assert kinds == {Kind.HASH, Kind.DIFFERENT}
+
+
+def test_resigned_other_bytes_have_right_hashes_and_still_differ(key: Key, library: bytes) -> None:
+    other = spoil(library, parse_image(memoryview(library)).segments[2].offset)
+    assert verify(sign_elf(other, key)).verdict is Verdict.PROVEN
+    report = verify(sign_elf(other, key), library)
+    assert {fault.kind for fault in report.faults} == {Kind.DIFFERENT}
+    assert "other bytes than the input" in report.errors[0]
+
+
+@pytest.mark.parametrize(
+    ("field", "words"),
+    [(24, "e_entry"), (36, "e_flags"), (52 + 6 * 4, "other addresses or flags")],
+)
+def test_changed_header_of_resigned_library_differs(
+    key: Key, library: bytes, field: int, words: str
+) -> None:
+    other = put_word(library, field, 7)
+    assert any(words in error for error in verify(sign_elf(other, key), library).errors)
+
+
+def test_lost_segment_differs(key: Key, library: bytes) -> None:
+    other = spoil(library, 44, 8, 0)
+    assert "8 loadable segments, the input has 9" in verify(sign_elf(other, key), library).errors
+
+
+def test_wrong_hash_names_its_segment(key: Key, library: bytes) -> None:
+    errors = verify(sign_elf(library, key, wrong_entry=3)).errors
+    assert len(errors) == 1
+    assert "the hash of segment 3 (LOAD" in errors[0]
+
+
+@pytest.mark.parametrize(("position", "words"), [(4, "version"), (16, "parts"), (20, "parts")])
+def test_inconsistent_mbn_header_is_named(
+    key: Key, library: bytes, position: int, words: str
+) -> None:
+    data = put_word(sign_elf(library, key, 5), PLACE + position, 77)
+    if position == 16:
+        words = "the header says 77 bytes follow"
+    assert words in verify(data).errors[0]
+
+
+def test_expired_certificate_is_an_error(library: bytes) -> None:
+    report = verify(sign_elf(library, make_key(-1)))
+    assert [fault.kind for fault in report.faults] == [Kind.DATE]
+    assert "certificate 0 expired on" in report.errors[0]
+
+
+def test_certificate_of_the_future_is_an_error(key: Key, library: bytes) -> None:
+    early = NOW - dt.timedelta(days=1000)
+    report = verify_bytes(memoryview(sign_elf(library, key)), now=early)
+    assert len(report.errors) == 3
+    assert "is not valid before" in report.errors[0]
+
+
+def test_chain_of_other_issuers_is_an_error(key: Key, library: bytes) -> None:
+    other = make_key()
+    size = 4 + int.from_bytes(key.chain[2:4], "big")
+    mixed = dataclasses.replace(key, chain=key.chain[:size] + other.chain[size:])
+    report = verify(sign_elf(library, mixed))
+    assert [fault.kind for fault in report.faults] == [Kind.CHAIN]
+    assert "certificate 0 is signed by none after it" in report.errors[0]
+
+
+def test_chain_without_root_is_a_note(key: Key, library: bytes) -> None:
+    size = 4 + int.from_bytes(key.chain[2:4], "big")
+    report = verify(sign_elf(library, dataclasses.replace(key, chain=key.chain[:size])))
+    assert report.verdict is Verdict.PROVEN
+    assert "does not hold its root" in report.notes[0]
+
+
+def test_several_roots_may_end_a_chain(key: Key, library: bytes) -> None:
+    other = make_key()
+    sizes = [4 + int.from_bytes(other.chain[2:4], "big")]
+    sizes.append(4 + int.from_bytes(other.chain[sizes[0] + 2 : sizes[0] + 4], "big"))
+    roots = key.chain + other.chain[sum(sizes) :]
+    report = verify(sign_elf(library, dataclasses.replace(key, chain=roots)))
+    assert (report.verdict, len(report.signers[0].chain)) == (Verdict.PROVEN, 4)
+
+
+@pytest.mark.parametrize("offset", [0, 1, 2, 3, 30, 400, 1000, 2000])
+def test_any_flipped_byte_of_the_chain_is_found(key: Key, library: bytes, offset: int) -> None:
+    data = sign_elf(library, key, 3)
+    start = data.index(key.chain[:40])
+    assert verify(spoil(data, start + offset)).verdict is not Verdict.PROVEN
+
+
+def test_bytes_after_the_chain_are_found(key: Key, library: bytes) -> None:
+    data = sign_elf(library, key)
+    end = data.index(key.chain) + len(key.chain)
+    assert "bytes after its 3 certificates" in verify(spoil(data, end + 5, 0x41)).errors[0]
+
+
+def test_empty_signature_is_an_error(key: Key, library: bytes) -> None:
+    data = sign_elf(library, key)
+    start = data.index(key.chain) - key.size
+    assert "OEM: the signature is empty" in verify(spoil(data, start, *bytes(key.size))).errors
+
+
+def test_two_hash_segments_are_refused(key: Key, library: bytes) -> None:
+    data = put_word(sign_elf(library, key), 52 + 24, 0x02200000)
+    assert verify(data).errors == ["2 hash segments instead of one"]
+
+
+def test_paged_segment_is_not_judged(key: Key, library: bytes) -> None:
+    data = put_word(sign_elf(library, key), 52 + 3 * 32 + 24, 0x00100004)
+    assert any("hashed by the page" in error for error in verify(data).errors)
+
+
+def test_segment_over_the_hash_segment_is_an_error(key: Key, library: bytes) -> None:
+    data = put_word(sign_elf(library, key), 52 + 3 * 32 + 4, PLACE)
+    assert any("overlaps the hash segment" in error for error in verify(data).errors)
+
+
+def test_padding_is_listed_and_noted_when_it_is_not_zero(key: Key, library: bytes) -> None:
+    data = sign_elf(library, key)
+    report = verify(data)
+    assert report.uncovered
+    start, end = report.uncovered[0]
+    changed = verify(spoil(data, start))
+    assert end > start
+    assert changed.verdict is Verdict.PROVEN
+    assert "bytes that no hash covers" in changed.notes[0]
+
+
+def test_version_seven_names_its_algorithm(key: Key, library: bytes) -> None:
+    data = put_word(sign_elf(library, key, 7), PLACE + 40 + 16, 2)
+    assert "names hash algorithm sha256, the table is sha384" in verify(data).errors[0]
