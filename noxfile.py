@@ -115,3 +115,9 @@ def validate(session: nox.Session) -> None:
 def bench(session: nox.Session) -> None:
     """Measure a part beside its peer: ``nox -s bench -- provisioning``."""
     run_module(session, "env_models", "ci", "bench", *session.posargs)
+
+
+@nox.session(requires=NEEDS_TOOLS, venv_backend="none", default=False)
+def parity(session: nox.Session) -> None:
+    """Report where the Buck and the CMake description of an ExecuTorch tree differ."""
+    run_module(session, "env_tools", "ci", "parity", *session.posargs)

@@ -10,6 +10,7 @@ from provisioning.command import Verb, run_command, write_stdout
 VERBS: dict[str, Verb] = {
     "bench": Verb("ci.verbs.bench", "measure one part side by side with its peer"),
     "report": Verb("ci.verbs.report", "show a report.json again, or write its other files anew"),
+    "parity": Verb("ci.verbs.parity", "report where Buck and CMake describe different builds"),
     "sign": Verb("ci.verbs.sign", "sign and verify the libraries that a device's DSP loads"),
     "verify-signature": Verb(
         "ci.verbs.verify_signature", "prove a signed Hexagon library from its bytes"

@@ -105,6 +105,41 @@ def run_process(
     return ended
 
 
+def run_bytes(
+    argv: Sequence[str | os.PathLike[str]],
+    *,
+    data: bytes | None = None,
+    cwd: Path | None = None,
+    timeout_s: float | None = None,
+    todo: str = "",
+) -> bytes:
+    """Run ``argv`` to its end with ``data`` as its stdin, and return its stdout unchanged.
+
+    For programs whose answer is bytes; stderr is kept apart and becomes the reason of an error.
+    Raises ToolError when the program cannot be started, exits with anything but 0 or exceeds
+    ``timeout_s``.
+    """
+    words = tuple(os.fspath(word) for word in argv)
+    try:
+        ended = subprocess.run(
+            words, input=data, capture_output=True, cwd=cwd, timeout=timeout_s, check=False
+        )
+    except OSError as error:
+        raise ToolError(f"cannot start {words[0]}", why=str(error), todo=todo) from error
+    except subprocess.TimeoutExpired as error:
+        raise ToolError(
+            f"{Path(words[0]).name} did not end within {timeout_s:.0f} s: {' '.join(words)}",
+            todo=todo,
+        ) from error
+    if ended.returncode != 0:
+        raise ToolError(
+            f"{Path(words[0]).name} exited with {ended.returncode}: {' '.join(words)}",
+            why=ended.stderr.decode("utf-8", "replace").strip() or "it printed nothing",
+            todo=todo,
+        )
+    return ended.stdout
+
+
 def _start(
     words: tuple[str, ...],
     env: Mapping[str, str] | None,

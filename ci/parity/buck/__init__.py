@@ -1,0 +1,1 @@
+"""The Buck reader: BUCK, TARGETS and .bzl files evaluated with a real Starlark."""

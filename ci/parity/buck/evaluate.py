@@ -1,0 +1,289 @@
+"""One world of a tree evaluated with Starlark: build files in, recorded rules out.
+
+A world is one of the two builds that a file serves: ``fbcode`` or ``xplat``. Time, depth and,
+in the worker process, memory are limited, so a file that loops ends as "not evaluated".
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from importlib import resources
+from typing import Any
+
+import starlark as sl
+
+from ci.parity.buck.globs import Matched, PackageFiles
+from ci.parity.buck.loads import Loaded, resolve_load
+from ci.parity.trees import Tree
+
+WORLDS = ("fbcode", "xplat")
+FILE_LIMIT_S = 5.0
+DEPTH_LIMIT = 300
+RETRIES = 40
+RULE_CALL = re.compile(r"\b(?:native|runtime|fb_native)\.(\w+)")
+UNKNOWN_NAME = re.compile(r"Variable `(\w+)` not found")
+# Stubbed even when the tree has a file: what these record is what the author wrote.
+STUBBED = {
+    "runtime_wrapper.bzl",
+    "selects.bzl",
+    "env_interface.bzl",
+    "glob_defs.bzl",
+    "paths.bzl",
+    "build_file_migration.bzl",
+    "fbsource_utils.bzl",
+}
+
+
+LIBRARIES = (
+    sl.LibraryExtension.StructType,
+    sl.LibraryExtension.RecordType,
+    sl.LibraryExtension.EnumType,
+    sl.LibraryExtension.Map,
+    sl.LibraryExtension.Filter,
+    sl.LibraryExtension.Partial,
+    sl.LibraryExtension.Print,
+    sl.LibraryExtension.Pprint,
+    sl.LibraryExtension.Json,
+    sl.LibraryExtension.Typing,
+)
+
+
+class NotEvaluatedError(Exception):
+    """A build file or a module that Starlark could not evaluate, with the reason and its line."""
+
+    def __init__(self, path: str, reason: str, line: int = 0) -> None:
+        super().__init__(reason)
+        self.path = path
+        self.reason = reason
+        self.line = line
+
+
+@dataclass
+class Recorded:
+    """One rule call: the arguments are JSON values, select() items are marked strings."""
+
+    kind: str
+    arguments: dict[str, Any]
+
+
+@dataclass
+class Globbed:
+    """One glob() call."""
+
+    patterns: tuple[str, ...]
+    matched: Matched
+
+
+@dataclass
+class Package:
+    """What one build file of one world came to, and the files that were read for it."""
+
+    path: str
+    package: str
+    rules: list[Recorded] = field(default_factory=list)
+    globs: list[Globbed] = field(default_factory=list)
+    files: list[str] = field(default_factory=list)
+
+
+class Evaluator:
+    """Evaluates build files of one world; .bzl modules are evaluated once and kept."""
+
+    def __init__(self, tree: Tree, owned: PackageFiles, world: str, rules: set[str]) -> None:
+        self.tree = tree
+        self.owned = owned
+        self.world = world
+        self.current = Package("", "")
+        self.modules: dict[str, sl.FrozenModule] = {}
+        self.reads: dict[str, tuple[str, ...]] = {}
+        self.loading: list[str] = []
+        self.deadline = 0.0
+        self.globals = sl.Globals.extended_by(list(LIBRARIES))
+        self.dialect = sl.Dialect.extended()
+        self.dialect.enable_types = sl.DialectTypes.PARSE_ONLY
+        self.prelude_names: frozenset[str] = frozenset()
+        self.prelude = self._load_prelude(rules)
+
+    def evaluate(self, build_file: str) -> Package:
+        """Evaluate one build file. Raises NotEvaluatedError."""
+        folder = build_file.rpartition("/")[0]
+        self.current = Package(build_file, folder)
+        self.deadline = time.monotonic() + FILE_LIMIT_S
+        self.loading = []
+        try:
+            _, files = self._run(build_file, folder)
+        except RecursionError as error:
+            raise NotEvaluatedError(build_file, "loads are nested too deeply") from error
+        self.current.files = list(dict.fromkeys([build_file, *files]))
+        return self.current
+
+    def _load_prelude(self, rules: set[str]) -> sl.FrozenModule:
+        text = resources.files("ci.parity.buck").joinpath("prelude.bzl").read_text("utf-8")
+        module = sl.Module()
+        module["RULE_NAMES"] = sorted(rules | {"cxx_library", "genrule", "export_file"})
+        for name, function in self._host_functions().items():
+            module.add_callable(name, function)
+        ast = sl.parse("prelude.bzl", text, self.dialect)
+        sl.eval(module, ast, self.globals)
+        names = re.findall(r"^(?:def (\w+)|(\w+) =)", text, re.MULTILINE)
+        found = {first or second for first, second in names}
+        self.prelude_names = frozenset(name for name in found if not name.startswith("_"))
+        return module.freeze()
+
+    def _host_functions(self) -> dict[str, Callable[..., Any]]:
+        return {
+            "host_record": self._record,
+            "host_glob": self._glob,
+            "host_world": lambda: self.world,
+            "host_package": lambda: self.current.package,
+            "host_exists": self._exists,
+        }
+
+    def _record(self, kind: str, arguments: dict[str, Any]) -> None:
+        self.current.rules.append(Recorded(kind, arguments))
+
+    def _glob(self, include: list[str], exclude: list[str]) -> list[str]:
+        matched = self.owned.match(self.current.package, include, exclude)
+        self.current.globs.append(Globbed(tuple(include), matched))
+        return list(matched.files)
+
+    def _exists(self, name: str) -> bool:
+        return any(rule.arguments.get("name") == name for rule in self.current.rules)
+
+    def _run(self, path: str, folder: str) -> tuple[sl.Module, tuple[str, ...]]:
+        """Evaluate a file, adding a stub for each free name that nobody defines."""
+        text = self.tree.read(path)
+        if text is None:
+            raise NotEvaluatedError(path, "cannot be read")
+        unknown: set[str] = set()
+        rules_before = len(self.current.rules)
+        while len(unknown) < RETRIES:
+            result = self._attempt(path, folder, text, unknown)
+            if not isinstance(result, str):
+                return result
+            unknown.add(result)
+            del self.current.rules[rules_before:]
+        raise NotEvaluatedError(path, "uses too many names that nothing defines")
+
+    def _attempt(
+        self, path: str, folder: str, text: str, unknown: set[str]
+    ) -> tuple[sl.Module, tuple[str, ...]] | str:
+        """Evaluate a file, or name the first free name of it that needs a stub."""
+        try:
+            return self._run_once(path, folder, text, unknown)
+        except sl.StarlarkError as error:
+            missing = UNKNOWN_NAME.search(str(error))
+            if missing and missing.group(1) not in unknown:
+                return missing.group(1)
+            raise NotEvaluatedError(path, *explain(error, path)) from error
+
+    def _run_once(
+        self, path: str, folder: str, text: str, unknown: set[str]
+    ) -> tuple[sl.Module, tuple[str, ...]]:
+        loads = self._parse(path, text).loads()
+        taken = {name for load in loads for name in load.symbols}
+        frozen = {"@prelude": self.prelude}
+        files: list[str] = []
+        for load in loads:
+            frozen[load.module_id], read = self._load(load, path, folder, text)
+            files.extend(read)
+        if unknown:
+            frozen["@unknown"] = self._stub_module(unknown, text)
+        header = self._header(text, taken, unknown)
+        module = sl.Module()
+        sl.eval_with(
+            sl.EvalOptions(check_cancelled=self._is_late, max_callstack_size=DEPTH_LIMIT),
+            module,
+            self._parse(path, header + text),
+            self.globals,
+            sl.FileLoader(frozen.__getitem__),
+        )
+        return module, tuple(files)
+
+    def _parse(self, path: str, text: str) -> sl.AstModule:
+        return sl.parse(path, text, self.dialect)
+
+    def _header(self, text: str, taken: set[str], unknown: set[str]) -> str:
+        """One line that loads the stubs which this file needs and does not define itself."""
+        own = set(re.findall(r"^(?:def\s+)?(\w+)\s*(?:=(?!=)|\()", text, re.MULTILINE))
+        defined = {
+            name
+            for name in own
+            if re.search(rf"^(?:def\s+{name}\b|{name}\s*=)", text, re.MULTILINE)
+        }
+        words = set(re.findall(r"[A-Za-z_]\w*", text))
+        names = sorted((self.prelude_names & words) - taken - defined)
+        rows = [("@prelude", names), ("@unknown", sorted(unknown))]
+        loads = [f'load("{module}", {quoted(symbols)})' for module, symbols in rows if symbols]
+        return "; ".join(loads) + "\n"
+
+    def _is_late(self) -> bool:
+        return time.monotonic() > self.deadline
+
+    def _load(
+        self, load: sl.AstLoad, path: str, folder: str, text: str
+    ) -> tuple[sl.FrozenModule, tuple[str, ...]]:
+        found = resolve_load(load.module_id, folder, self.tree.files, self.tree.submodules)
+        # A link in the tree (shim/) may stand for a file that is not a Starlark module.
+        if found.path is None or found.path.rpartition("/")[2] in STUBBED:
+            return self._stub(found, set(load.symbols.values()), text, path), ()
+        return self._load_file(found.path, path)
+
+    def _load_file(self, target: str, path: str) -> tuple[sl.FrozenModule, tuple[str, ...]]:
+        if target in self.loading:
+            chain = " -> ".join([*self.loading[self.loading.index(target) :], target])
+            raise NotEvaluatedError(path, f"loads form a cycle: {chain}")
+        if target not in self.modules:
+            self.loading.append(target)
+            try:
+                module, files = self._run(target, target.rpartition("/")[0])
+            finally:
+                self.loading.pop()
+            self.modules[target] = module.freeze()
+            self.reads[target] = tuple(dict.fromkeys([target, *files]))
+        return self.modules[target], self.reads[target]
+
+    def _stub(self, found: Loaded, symbols: set[str], text: str, path: str) -> sl.FrozenModule:
+        name = found.module.rpartition(":")[2].rpartition("/")[2]
+        if found.own and found.path is None and name not in STUBBED and not symbols <= {"runtime"}:
+            raise NotEvaluatedError(path, f"loads {found.module}, which is not in the tree")
+        return self._stub_module(symbols, text, "[]" if found.vendored else "'{}'")
+
+    def _stub_module(self, symbols: set[str], text: str, constant: str = "'{}'") -> sl.FrozenModule:
+        """A module whose symbols record, or are what the prelude knows under that name."""
+        module = sl.Module()
+        wanted = sorted((symbols & self.prelude_names) | {"rule", "namespace"})
+        lines = ["load('@prelude', " + ", ".join(f"_{n} = '{n}'" for n in wanted) + ")"]
+        for symbol in sorted(symbols):
+            members = sorted(set(re.findall(rf"\b{symbol}\.(?!bzl\b)(\w+)", text)))
+            if symbol in self.prelude_names:
+                lines.append(f"{symbol} = _{symbol}")
+            elif members:
+                lines.append(f"{symbol} = _namespace({members!r})")
+            elif symbol.isupper():
+                lines.append(f"{symbol} = " + constant.format(symbol))
+            else:
+                lines.append(f"{symbol} = _rule('{symbol}')")
+        ast = sl.parse("stub", "\n".join(lines) + "\n", self.dialect)
+        sl.eval(module, ast, self.globals, sl.FileLoader(lambda _: self.prelude))
+        return module.freeze()
+
+
+def quoted(names: list[str]) -> str:
+    """Names as Starlark string literals."""
+    return ", ".join(f'"{name}"' for name in names)
+
+
+def explain(error: Exception, path: str) -> tuple[str, int]:
+    """The reason inside a Starlark error, and the line of ``path`` that it names last."""
+    text = str(error)
+    lines = [int(n) for n in re.findall(rf"{re.escape(path)}:(\d+)", text)]
+    for row in text.splitlines():
+        if row.startswith("error: "):
+            reason = row[len("error: ") :].strip()
+            break
+    else:
+        reason = text.strip().splitlines()[-1] if text.strip() else "failed"
+    return reason, max(lines[-1] - 1, 0) if lines else 0

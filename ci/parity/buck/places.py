@@ -1,0 +1,55 @@
+"""Where in the build files a recorded name was written.
+
+Starlark hands values to a rule without their positions, so a name is looked up as a string
+literal: first below the line of its target, then in the package, then in what it loads.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from ci.parity.facts import Place
+from ci.parity.trees import Tree
+
+LITERAL = re.compile(r'"([^"\\\n]*)"|\'([^\'\\\n]*)\'')
+
+
+class Literals:
+    """The string literals of build files, each with its lines; a file is scanned once."""
+
+    def __init__(self, tree: Tree) -> None:
+        self.tree = tree
+        self._lines: dict[str, dict[str, list[int]]] = {}
+
+    def lines_of(self, path: str) -> dict[str, list[int]]:
+        """Literal to line numbers, comments left out."""
+        if path not in self._lines:
+            self._lines[path] = scan_literals(self.tree.read(path) or "")
+        return self._lines[path]
+
+    def find(self, words: Iterable[str], files: Sequence[str], near: Place) -> Place:
+        """The first of ``words`` that is written somewhere, nearest below ``near``."""
+        ordered = sorted(files, key=lambda path: path != near.path)
+        for word in words:
+            for path in ordered:
+                lines = self.lines_of(path).get(word)
+                if lines:
+                    after = [n for n in lines if path == near.path and n >= near.line]
+                    return Place(path, after[0] if after else lines[0])
+        return near
+
+
+def scan_literals(text: str) -> dict[str, list[int]]:
+    """The string literals of a Starlark file, each with the lines it stands on."""
+    found: dict[str, list[int]] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        for match in LITERAL.finditer(line):
+            if "#" in line[: match.start()] and _is_comment(line[: match.start()]):
+                break
+            found.setdefault(match.group(1) or match.group(2) or "", []).append(number)
+    return found
+
+
+def _is_comment(before: str) -> bool:
+    return "#" in LITERAL.sub("", before)

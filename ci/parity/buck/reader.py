@@ -1,0 +1,299 @@
+"""A tree's build files as facts: both worlds evaluated, merged, and given their places."""
+
+from __future__ import annotations
+
+import json
+import posixpath
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ci.parity.buck.evaluate import (
+    RULE_CALL,
+    WORLDS,
+    Evaluator,
+    Globbed,
+    NotEvaluatedError,
+    Package,
+    Recorded,
+)
+from ci.parity.buck.globs import BUILD_NAMES, PackageFiles, compile_pattern
+from ci.parity.buck.places import Literals
+from ci.parity.facts import BuckFacts, BuckTarget, Entry, Glob, NotEvaluated, Place, Word
+from ci.parity.trees import Tree
+
+MARK = "\0select"
+SOURCE_KEYS = ("srcs", "src", "platform_srcs", "main_src", "main", "test_srcs", "resources")
+HEADER_KEYS = ("headers", "raw_headers")
+EXPORTED_KEYS = ("exported_headers", "public_headers")
+FLAG_KEYS = (
+    "defines",
+    "preprocessor_flags",
+    "exported_preprocessor_flags",
+    "propagated_pp_flags",
+    "compiler_flags",
+    "exported_compiler_flags",
+)
+
+
+def is_build_file(path: str) -> bool:
+    """Whether Buck reads this file."""
+    return path.rpartition("/")[2] in BUILD_NAMES or path.endswith(".bzl")
+
+
+def is_in_scope(path: str, scope: Sequence[str]) -> bool:
+    """Whether a path is in one of the folders of ``scope``; an empty scope is everything."""
+    return not scope or any(path == folder or path.startswith(folder + "/") for folder in scope)
+
+
+def read_buck(tree: Tree, scope: Sequence[str] = ()) -> BuckFacts:
+    """Evaluate every build file of ``tree`` below ``scope``, in both worlds."""
+    paths = sorted(path for path in tree.files if is_build_file(path))
+    tree.read_all(paths)
+    owned = PackageFiles(tree.files)
+    rules = {name for path in paths for name in RULE_CALL.findall(tree.read(path) or "")}
+    builds = [p for p in paths if not p.endswith(".bzl") and is_in_scope(p, scope)]
+    builds = [p for p in builds if not is_vendored(p, tree.submodules)]
+    merger = Merger(Literals(tree), tree)
+    for world in WORLDS:
+        evaluator = Evaluator(tree, owned, world, rules)
+        for path in builds:
+            merger.evaluate(evaluator, path)
+    return merger.facts(sorted({path.rpartition("/")[0] for path in builds}))
+
+
+def is_vendored(path: str, submodules: Sequence[str]) -> bool:
+    """Whether a path lies in a submodule."""
+    return any(path.startswith(folder + "/") for folder in submodules)
+
+
+@dataclass
+class Item:
+    """One string of an attribute, with the select() key that it stands under.
+
+    In a map ``key`` is the other half: header maps name the file second, resources first.
+    """
+
+    text: str
+    condition: str = ""
+    key: str = ""
+
+
+class Merger:
+    """Collects packages of both worlds; a target of both is one fact."""
+
+    def __init__(self, literals: Literals, tree: Tree) -> None:
+        self.literals = literals
+        self.tree = tree
+        self.targets: dict[tuple[str, str], BuckTarget] = {}
+        self.repeated: dict[tuple[str, str], BuckTarget] = {}
+        self.globs: dict[tuple[str, tuple[str, ...]], Glob] = {}
+        self.refused: dict[str, NotEvaluated] = {}
+
+    def evaluate(self, evaluator: Evaluator, path: str) -> None:
+        """Evaluate one build file and take what it says, or the reason why it says nothing."""
+        try:
+            self.add(evaluator.evaluate(path), evaluator.world)
+        except NotEvaluatedError as error:
+            self.refuse(path, error)
+
+    def add(self, package: Package, world: str) -> None:
+        """Take the rules and globs of one build file in one world."""
+        seen: set[str] = set()
+        for rule in package.rules:
+            target = self.build_target(package, rule, world)
+            key = (target.package, target.name)
+            if target.name in seen:
+                self.repeated[key] = target
+            seen.add(target.name)
+            known = self.targets.get(key)
+            self.targets[key] = merge_targets(known, target) if known else target
+        for call in package.globs:
+            self.add_glob(package, call)
+
+    def add_glob(self, package: Package, call: Globbed) -> None:
+        """Take one glob() call; the same call of another world counts once."""
+        key = (package.package, call.patterns)
+        if key in self.globs:
+            return
+        words = [*call.matched.empty, *call.patterns]
+        place = self.literals.find(words, package.files, Place(package.path))
+        self.globs[key] = Glob(
+            package.package, call.patterns, call.matched.empty, place, len(call.matched.files)
+        )
+
+    def refuse(self, path: str, error: NotEvaluatedError) -> None:
+        """Name a build file that could not be evaluated."""
+        place = Place(error.path, error.line)
+        self.refused[path] = NotEvaluated("buck", place, f"{path}: {error.reason}")
+
+    def build_target(self, package: Package, rule: Recorded, world: str) -> BuckTarget:
+        """One recorded rule as a fact."""
+        given = rule.arguments
+        name = str(given["name"])
+        near = Place(package.path, 1)
+        place = self.literals.find([name, *stems(name)], package.files, near)
+        context = Context(self.literals, package, place)
+        return BuckTarget(
+            package=package.package,
+            name=name,
+            kind=rule.kind,
+            place=place,
+            worlds=(world,),
+            srcs=context.entries(given, SOURCE_KEYS),
+            headers=context.entries(given, HEADER_KEYS),
+            exported_headers=context.entries(given, EXPORTED_KEYS),
+            deps=context.words(given, ("deps", "fbcode_deps", "xplat_deps", "actual")),
+            exported_deps=context.words(
+                given, ("exported_deps", "fbcode_exported_deps", "xplat_exported_deps")
+            ),
+            external_deps=context.words(given, ("external_deps", "exported_external_deps")),
+            defines=tuple(context.defines(given)),
+            platforms=tuple(item.text for item in walk(given.get("platforms"))),
+            visibility=tuple(item.text for item in walk(given.get("visibility"))),
+        )
+
+    def facts(self, packages: Sequence[str]) -> BuckFacts:
+        """Everything that was collected, in a stable order."""
+        return BuckFacts(
+            targets=tuple(self.targets[key] for key in sorted(self.targets)),
+            globs=tuple(self.globs[key] for key in sorted(self.globs)),
+            repeated=tuple(self.repeated[key] for key in sorted(self.repeated)),
+            packages=tuple(packages),
+            not_evaluated=tuple(self.refused[key] for key in sorted(self.refused)),
+        )
+
+
+@dataclass
+class Context:
+    """Turns attribute values of one target into facts with places."""
+
+    literals: Literals
+    package: Package
+    place: Place
+
+    def entries(self, given: dict[str, Any], keys: Sequence[str]) -> tuple[Entry, ...]:
+        """The files and labels of some attributes; a label stays a label."""
+        items = [item for key in keys for item in walk(given.get(key))]
+        return tuple(self.entry(item) for item in items if item.text)
+
+    def entry(self, item: Item) -> Entry:
+        """One file: its path from the root of the tree, and where it was written."""
+        if item.key and not self.is_there(item.text) and self.is_there(item.key):
+            item = Item(item.key, item.condition)
+        base = item.text.rpartition("/")[2]
+        words = [item.text, base, base.partition(".")[0], *self.patterns(item.text)]
+        place = self.literals.find(words, self.package.files, self.place)
+        if is_label(item.text):
+            return Entry(absolute(item.text, self.package.package), place, item.condition)
+        path = posixpath.normpath(posixpath.join(self.package.package, item.text))
+        return Entry(path, place, item.condition)
+
+    def is_there(self, text: str) -> bool:
+        """Whether a string is a label or a file of the tree."""
+        path = posixpath.normpath(posixpath.join(self.package.package, text))
+        return is_label(text) or path in self.literals.tree.files
+
+    def patterns(self, text: str) -> list[str]:
+        """The glob patterns of the package that gave ``text``."""
+        calls = [call for call in self.package.globs if text in call.matched.files]
+        tests = [(p, compile_pattern(p)) for call in calls for p in call.patterns]
+        return [pattern for pattern, test in tests if test.fullmatch(text)]
+
+    def words(self, given: dict[str, Any], keys: Sequence[str]) -> tuple[Word, ...]:
+        """Labels or names of some attributes."""
+        found = []
+        for item in (item for key in keys for item in walk(given.get(key))):
+            place = self.literals.find([item.text], self.package.files, self.place)
+            text = absolute(item.text, self.package.package) if is_label(item.text) else item.text
+            found.append(Word(text, place, item.condition))
+        return tuple(found)
+
+    def defines(self, given: dict[str, Any]) -> Iterator[Word]:
+        """What -D flags and ``defines`` define, without the -D."""
+        for key in FLAG_KEYS:
+            for item in walk(given.get(key)):
+                text = item.text.removeprefix("-D")
+                if key == "defines" or item.text.startswith("-D"):
+                    place = self.literals.find([item.text], self.package.files, self.place)
+                    yield Word(text.replace('\\"', '"'), place, item.condition)
+
+
+def walk(value: Any, condition: str = "") -> Iterator[Item]:
+    """Every string of an attribute's value: lists, header maps, select() alternatives."""
+    if isinstance(value, str):
+        if value.startswith(MARK):
+            for key, inner in json.loads(value[len(MARK) :]).items():
+                yield from walk(inner, key if not condition else f"{condition} and {key}")
+        elif value:
+            yield Item(value, condition)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from walk(inner, condition)
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            if key.startswith(MARK) or not inner:
+                yield from walk(key, condition)
+            else:
+                yield from (Item(i.text, i.condition, key) for i in walk(inner, condition))
+
+
+def is_label(text: str) -> bool:
+    """Whether a string names a target instead of a file."""
+    return text.startswith((":", "@", "$(")) or "//" in text
+
+
+def absolute(label: str, package: str) -> str:
+    """``:x`` and ``//executorch/p:x`` as ``//p:x``; outside labels stay as they are."""
+    if label.startswith(":"):
+        return f"//{package}{label}"
+    cell, slashes, rest = label.partition("//")
+    if not slashes or cell.removeprefix("@") not in {"", "fbsource", "fbcode", "root"}:
+        return label
+    for prefix in ("xplat/executorch/", "executorch/"):
+        if rest.startswith(prefix):
+            rest = rest.removeprefix(prefix)
+            break
+    else:
+        for prefix in ("xplat/executorch:", "executorch:"):
+            if rest.startswith(prefix):
+                return "//:" + rest.removeprefix(prefix)
+        if cell:
+            return label
+    if ":" not in rest:
+        rest = f"{rest}:{rest.rpartition('/')[2]}"
+    return f"//{rest}"
+
+
+def stems(name: str) -> list[str]:
+    """Shorter names under which a macro may have been given ``name``."""
+    parts = name.split("_")
+    return ["_".join(parts[:end]) for end in range(len(parts) - 1, 0, -1)]
+
+
+def merge_targets(left: BuckTarget, right: BuckTarget) -> BuckTarget:
+    """One target of two worlds: the union of what both say."""
+
+    def union(first: tuple[Any, ...], second: tuple[Any, ...]) -> tuple[Any, ...]:
+        known = {getattr(item, "path", None) or getattr(item, "text", item) for item in first}
+        extra = (
+            i for i in second if (getattr(i, "path", None) or getattr(i, "text", i)) not in known
+        )
+        return first + tuple(extra)
+
+    return BuckTarget(
+        package=left.package,
+        name=left.name,
+        kind=left.kind,
+        place=left.place,
+        worlds=union(left.worlds, right.worlds),
+        srcs=union(left.srcs, right.srcs),
+        headers=union(left.headers, right.headers),
+        exported_headers=union(left.exported_headers, right.exported_headers),
+        deps=union(left.deps, right.deps),
+        exported_deps=union(left.exported_deps, right.exported_deps),
+        external_deps=union(left.external_deps, right.external_deps),
+        defines=union(left.defines, right.defines),
+        platforms=union(left.platforms, right.platforms),
+        visibility=union(left.visibility, right.visibility),
+    )

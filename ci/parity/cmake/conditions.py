@@ -1,0 +1,234 @@
+"""if() with three answers: yes, no, and both when only a configuration could tell."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from ci.parity.cmake.values import Value, is_unknown, split_list
+
+FALSE = {"", "0", "OFF", "NO", "FALSE", "N", "IGNORE", "NOTFOUND"}
+TRUE = {"1", "ON", "YES", "TRUE", "Y"}
+UNARY = {"TARGET", "DEFINED", "EXISTS", "COMMAND", "POLICY", "TEST"}
+UNARY_FILE = {"IS_DIRECTORY", "IS_SYMLINK", "IS_ABSOLUTE", "IS_READABLE"}
+VERSION = re.compile(r"VERSION_(LESS|GREATER|EQUAL|LESS_EQUAL|GREATER_EQUAL)")
+COMPARISONS = {
+    "STREQUAL", "STRLESS", "STRGREATER", "MATCHES", "EQUAL", "LESS", "GREATER",
+    "LESS_EQUAL", "GREATER_EQUAL", "IN_LIST", "IS_NEWER_THAN", "PATH_EQUAL",
+}  # fmt: skip
+
+
+class Answer(Enum):
+    """What a condition comes to."""
+
+    YES = "yes"
+    NO = "no"
+    BOTH = "both"
+
+
+@dataclass(frozen=True)
+class Operand:
+    """One expanded argument of if(): its alternatives, and whether it was quoted."""
+
+    values: Value
+    quoted: bool
+
+    @property
+    def word(self) -> str:
+        """The keyword that this may be; empty when quoted."""
+        return "" if self.quoted or len(self.values) != 1 else self.values[0]
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What a condition may ask about."""
+
+    variable: Callable[[str], Value | None]
+    is_open: Callable[[str], bool]
+    has_target: Callable[[str], bool]
+    has_path: Callable[[str], bool]
+    has_command: Callable[[str], bool]
+
+
+def decide(operands: Sequence[Operand], scope: Scope) -> Answer:
+    """Evaluate a condition; what does not parse is BOTH."""
+    try:
+        answer, rest = _or(list(operands), scope)
+    except IndexError:
+        return Answer.BOTH
+    return Answer.BOTH if rest else answer
+
+
+def _or(tokens: list[Operand], scope: Scope) -> tuple[Answer, list[Operand]]:
+    answer, tokens = _and(tokens, scope)
+    while tokens and tokens[0].word == "OR":
+        other, tokens = _and(tokens[1:], scope)
+        answer = either(answer, other)
+    return answer, tokens
+
+
+def _and(tokens: list[Operand], scope: Scope) -> tuple[Answer, list[Operand]]:
+    answer, tokens = _not(tokens, scope)
+    while tokens and tokens[0].word == "AND":
+        other, tokens = _not(tokens[1:], scope)
+        answer = negate(either(negate(answer), negate(other)))
+    return answer, tokens
+
+
+def _not(tokens: list[Operand], scope: Scope) -> tuple[Answer, list[Operand]]:
+    if tokens[0].word == "NOT":
+        answer, rest = _not(tokens[1:], scope)
+        return negate(answer), rest
+    return _primary(tokens, scope)
+
+
+def _primary(tokens: list[Operand], scope: Scope) -> tuple[Answer, list[Operand]]:
+    head = tokens[0]
+    if head.word == "(":
+        answer, rest = _or(tokens[1:], scope)
+        return answer, rest[1:]
+    if head.word in UNARY and len(tokens) > 1 and not _is_operator(tokens[1]):
+        return _unary(head.word, tokens[1], scope), tokens[2:]
+    if head.word in UNARY_FILE and len(tokens) > 1:
+        return Answer.BOTH, tokens[2:]
+    if len(tokens) > 2 and _is_operator(tokens[1]):
+        return _compare(head, tokens[1].word, tokens[2], scope), tokens[3:]
+    return truth(head, scope), tokens[1:]
+
+
+def _is_operator(token: Operand) -> bool:
+    return token.word in COMPARISONS or bool(VERSION.fullmatch(token.word))
+
+
+def either(left: Answer, right: Answer) -> Answer:
+    """OR."""
+    if Answer.YES in (left, right):
+        return Answer.YES
+    return Answer.BOTH if Answer.BOTH in (left, right) else Answer.NO
+
+
+def negate(answer: Answer) -> Answer:
+    """NOT."""
+    return {Answer.YES: Answer.NO, Answer.NO: Answer.YES}.get(answer, Answer.BOTH)
+
+
+def truth(token: Operand, scope: Scope) -> Answer:
+    """Whether a word is true: a constant, or the value of the variable of that name."""
+    answers = {_truth_of(value, token.quoted, scope) for value in token.values}
+    return answers.pop() if len(answers) == 1 else Answer.BOTH
+
+
+def _truth_of(text: str, quoted: bool, scope: Scope) -> Answer:
+    constant = constant_truth(text)
+    if constant is not None:
+        return constant
+    if is_unknown(text) or scope.is_open(text):
+        return Answer.BOTH
+    if quoted:
+        return Answer.NO
+    values = scope.variable(text)
+    if values is None:
+        return Answer.BOTH
+    return variable_truth(values)
+
+
+def variable_truth(values: Value) -> Answer:
+    """Whether a variable's value is true: everything that is not a false constant."""
+    answers = set()
+    for value in values:
+        false = value.upper() in FALSE or value.upper().endswith("-NOTFOUND")
+        answers.add(Answer.BOTH if is_unknown(value) else Answer.NO if false else Answer.YES)
+    return answers.pop() if len(answers) == 1 else Answer.BOTH
+
+
+def constant_truth(text: str) -> Answer | None:
+    """YES or NO for one of CMake's constants or a number, else None."""
+    upper = text.upper()
+    if upper in FALSE or upper.endswith("-NOTFOUND"):
+        return Answer.NO
+    if upper in TRUE or (text.lstrip("-").isdigit() and int(text) != 0):
+        return Answer.YES
+    return None
+
+
+def _unary(word: str, token: Operand, scope: Scope) -> Answer:
+    names = token.values
+    if any(is_unknown(name) for name in names):
+        return Answer.BOTH
+    if word == "TARGET":
+        # A target that this reader has not seen may come from a package.
+        return Answer.YES if all(scope.has_target(name) for name in names) else Answer.BOTH
+    if word == "COMMAND":
+        return Answer.YES if all(scope.has_command(name) for name in names) else Answer.BOTH
+    if word == "DEFINED":
+        known = [scope.variable(name) is not None for name in names]
+        return Answer.YES if all(known) and not any(map(scope.is_open, names)) else Answer.BOTH
+    if word == "EXISTS":
+        return Answer.YES if all(scope.has_path(name) for name in names) else Answer.BOTH
+    return Answer.BOTH
+
+
+def _compare(left: Operand, operator: str, right: Operand, scope: Scope) -> Answer:
+    if operator == "IN_LIST":
+        return _in_list(left, right, scope)
+    answers = set()
+    for first in _values(left, scope):
+        for second in _values(right, scope) if operator != "MATCHES" else right.values:
+            answers.add(_compare_one(first, operator, second))
+    if _is_open(left, scope) or _is_open(right, scope):
+        return Answer.BOTH
+    return answers.pop() if len(answers) == 1 else Answer.BOTH
+
+
+def _is_open(token: Operand, scope: Scope) -> bool:
+    return any(scope.is_open(value) for value in token.values)
+
+
+def _values(token: Operand, scope: Scope) -> Value:
+    """A variable's value when the word names one, else the word."""
+    if token.quoted or len(token.values) != 1:
+        return token.values
+    return scope.variable(token.values[0]) or token.values
+
+
+def _compare_one(first: str, operator: str, second: str) -> Answer:
+    if is_unknown(first) or is_unknown(second):
+        return Answer.BOTH
+    if operator == "STREQUAL":
+        return Answer.YES if first == second else Answer.NO
+    if operator == "MATCHES":
+        try:
+            return Answer.YES if re.search(second, first) else Answer.NO
+        except re.error:
+            return Answer.BOTH
+    if operator in {"EQUAL", "LESS", "GREATER", "LESS_EQUAL", "GREATER_EQUAL"}:
+        return _compare_numbers(first, operator, second)
+    return Answer.BOTH
+
+
+def _compare_numbers(first: str, operator: str, second: str) -> Answer:
+    try:
+        left, right = int(first), int(second)
+    except ValueError:
+        return Answer.NO
+    table = {
+        "EQUAL": left == right,
+        "LESS": left < right,
+        "GREATER": left > right,
+        "LESS_EQUAL": left <= right,
+        "GREATER_EQUAL": left >= right,
+    }
+    return Answer.YES if table[operator] else Answer.NO
+
+
+def _in_list(left: Operand, right: Operand, scope: Scope) -> Answer:
+    values = scope.variable(right.word) if right.word else None
+    if values is None or any(is_unknown(value) for value in values + left.values):
+        return Answer.BOTH
+    words = _values(left, scope) + left.values
+    inside = {any(word in split_list(value) for word in words) for value in values}
+    if len(inside) > 1 or scope.is_open(right.word):
+        return Answer.BOTH
+    return Answer.YES if inside.pop() else Answer.NO

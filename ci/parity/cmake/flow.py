@@ -1,0 +1,144 @@
+"""Commands that lead elsewhere: include, add_subdirectory, return, and file lists of Buck."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+import time
+from collections.abc import Mapping
+from itertools import pairwise
+
+import starlark
+
+from ci.parity.cmake.interpreter import LIST_FILE, Call, Flow, Interpreter
+from ci.parity.cmake.values import is_unknown, unknown
+from ci.parity.cmake.variables import Handler
+
+FILE_LIST_LIMIT_S = 5.0
+FILE_LIST = re.compile(r"open\('([^']+\.bzl)'\).*join\((\w+)\)", re.DOTALL)
+
+
+def include_file(run: Interpreter, call: Call) -> None:
+    """include(): a file of the tree; CMake's own modules are passed over."""
+    words = call.words
+    if not words or is_unknown(words[0]):
+        return
+    path = run.relative(words[0])
+    if path in run.state.sources.files and path is not None:
+        run.run_file(path, call.command.line)
+    elif path is not None and words[0].endswith(".cmake") and "OPTIONAL" not in words:
+        run.refuse(call.command.line, f"includes {path}, which is not in the tree")
+
+
+def add_subdirectory(run: Interpreter, call: Call) -> None:
+    """add_subdirectory(): one of the tree; submodules are passed over."""
+    if not call.words or is_unknown(call.words[0]):
+        return
+    directory = run.relative(call.words[0])
+    # An example that adds the whole project: its targets are read once, from its own root.
+    if directory is None or directory == "":
+        return
+    if posixpath.join(directory, LIST_FILE) in run.state.sources.files:
+        run.add_directory(directory, call.command.line)
+        return
+    inside = (directory == path or directory.startswith(path + "/") for path in submodules(run))
+    if not any(inside) and not run.branch:
+        run.refuse(call.command.line, f"adds {directory}, which has no {LIST_FILE}")
+
+
+def submodules(run: Interpreter) -> tuple[str, ...]:
+    """The tree's submodules."""
+    return run.state.sources.submodules
+
+
+def guard_include(run: Interpreter, _call: Call) -> Flow | None:
+    """include_guard(): a second reading returns at once."""
+    if run.path in run.state.guarded:
+        return Flow.RETURN
+    run.state.guarded.add(run.path)
+    return None
+
+
+def return_now(_run: Interpreter, _call: Call) -> Flow:
+    """return()."""
+    return Flow.RETURN
+
+
+def break_loop(_run: Interpreter, _call: Call) -> Flow:
+    """break()."""
+    return Flow.BREAK
+
+
+def continue_loop(_run: Interpreter, _call: Call) -> Flow:
+    """continue()."""
+    return Flow.CONTINUE
+
+
+def run_program(run: Interpreter, call: Call) -> None:
+    """execute_process(): its results are unknown, except a file list printed from a .bzl."""
+    words = call.words
+    results = dict(pairwise(words))
+    text = " ".join(words)
+    for keyword in ("OUTPUT_VARIABLE", "RESULT_VARIABLE", "ERROR_VARIABLE", "RESULTS_VARIABLE"):
+        if keyword in results:
+            run.set(results[keyword], unknown(results[keyword]))
+    match = FILE_LIST.search(text)
+    if match and "OUTPUT_VARIABLE" in results:
+        path = run.relative(match.group(1))
+        files = file_list(run, path or "", match.group(2))
+        if files is not None:
+            run.set(results["OUTPUT_VARIABLE"], (";".join(files),))
+            run.set(results.get("RESULT_VARIABLE", "_"), ("0",))
+
+
+def file_list(run: Interpreter, path: str, name: str) -> list[str] | None:
+    """A list of a .bzl file that is both Starlark and Python. None when it cannot be told."""
+    known = run.state.sources.file_lists
+    if path not in known:
+        known[path] = read_file_lists(run.state.sources.tree.read(path), path)
+    lists = known[path]
+    run.state.read.add(path)
+    if isinstance(lists, str):
+        run.refuse(0, f"{path} is not evaluated: {lists}")
+        return None
+    if name not in lists:
+        run.refuse(0, f"{path} has no list {name}")
+        return None
+    return lists[name]
+
+
+def read_file_lists(text: str | None, path: str) -> Mapping[str, list[str]] | str:
+    """The top-level lists of a .bzl file, or the reason why it cannot be evaluated."""
+    if text is None:
+        return "it is not in the tree"
+    module = starlark.Module()
+    try:
+        ast = starlark.parse(path, text, starlark.Dialect.extended())
+        options = starlark.EvalOptions(check_cancelled=Deadline(FILE_LIST_LIMIT_S))
+        starlark.eval_with(options, module, ast, starlark.Globals.standard())
+    except starlark.StarlarkError as error:
+        return str(error).strip().splitlines()[0]
+    names = re.findall(r"^(\w+)\s*=", text, re.MULTILINE)
+    values = {name: module[name] for name in names}
+    return {k: [str(item) for item in v] for k, v in values.items() if isinstance(v, list)}
+
+
+class Deadline:
+    """True once a time is over; starlark asks it now and then."""
+
+    def __init__(self, limit_s: float) -> None:
+        self.end = time.monotonic() + limit_s
+
+    def __call__(self) -> bool:
+        return time.monotonic() > self.end
+
+
+FLOW_COMMANDS: dict[str, Handler] = {
+    "include": include_file,
+    "add_subdirectory": add_subdirectory,
+    "include_guard": guard_include,
+    "return": return_now,
+    "break": break_loop,
+    "continue": continue_loop,
+    "execute_process": run_program,
+}

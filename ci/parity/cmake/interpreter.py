@@ -1,0 +1,482 @@
+"""A static run of one CMakeLists.txt and all that it adds and includes.
+
+Where a condition cannot be told, every branch is taken and what they set is merged. Steps,
+depth and loops are limited; what was not evaluated is named in ``State.not_evaluated``.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import cached_property
+
+from ci.parity.cmake.blocks import Block, Node, nest_commands
+from ci.parity.cmake.conditions import Answer, Operand, Scope, decide
+from ci.parity.cmake.lexer import Argument, CMakeSyntaxError, Command, parse_commands
+from ci.parity.cmake.platforms import PLATFORM_NAMES, ROOT, root_variables
+from ci.parity.cmake.values import Value, expand, is_unknown, merge_value, split_list, unknown
+from ci.parity.facts import Configuration, NotEvaluated, Place
+from ci.parity.trees import Tree
+
+MOST_STEPS = 400_000
+MOST_DEPTH = 60
+MOST_TURNS = 2000
+# Standard modules of CMake define nothing that a comparison needs.
+LIST_FILE = "CMakeLists.txt"
+
+
+class Flow(Enum):
+    """How a sequence of commands ended."""
+
+    NORMAL = 0
+    RETURN = 1
+    BREAK = 2
+    CONTINUE = 3
+
+
+class LimitError(Exception):
+    """A run exceeded its steps or its depth."""
+
+
+class Variables:
+    """One scope; what it does not set itself is looked up in the scope around it."""
+
+    def __init__(self, parent: Variables | None = None) -> None:
+        self.parent = parent
+        self.table: dict[str, Value | None] = {}
+
+    def get(self, name: str) -> Value | None:
+        """The value, or None for a variable that is not set."""
+        scope: Variables | None = self
+        while scope is not None:
+            if name in scope.table:
+                return scope.table[name]
+            scope = scope.parent
+        return None
+
+
+@dataclass(frozen=True)
+class Item:
+    """One expanded word of a call, and the line of the argument it came from."""
+
+    text: str
+    line: int
+
+
+@dataclass(frozen=True)
+class Call:
+    """A command about to run: as written, and its words expanded and split."""
+
+    command: Command
+    items: tuple[Item, ...]
+
+    @property
+    def words(self) -> list[str]:
+        """The words alone."""
+        return [item.text for item in self.items]
+
+
+@dataclass
+class Routine:
+    """A function() or macro() of the project."""
+
+    block: Block
+    parameters: list[str]
+    path: str
+
+    @property
+    def is_macro(self) -> bool:
+        """Whether it runs in its caller's scope."""
+        return self.block.head.name == "macro"
+
+
+class Sources:
+    """The tree as list files see it; parsed files and file lists are kept for every run."""
+
+    def __init__(self, tree: Tree) -> None:
+        self.tree = tree
+        self.files = tree.files
+        self.submodules = tree.submodules
+        self.parsed: dict[str, list[Node] | CMakeSyntaxError] = {}
+        self.file_lists: dict[str, Mapping[str, list[str]] | str] = {}
+
+    @cached_property
+    def folders(self) -> Mapping[str, list[str]]:
+        """The files of each folder, sorted."""
+        found: dict[str, list[str]] = defaultdict(list)
+        for path in sorted(self.files):
+            found[path.rpartition("/")[0]].append(path)
+        return found
+
+    def nodes(self, path: str) -> list[Node] | CMakeSyntaxError:
+        """A list file's commands, or the reason why it has none."""
+        if path not in self.parsed:
+            try:
+                self.parsed[path] = nest_commands(parse_commands(self.tree.read(path) or ""))
+            except CMakeSyntaxError as error:
+                self.parsed[path] = error
+        return self.parsed[path]
+
+
+@dataclass
+class State:
+    """What a run has read and found, apart from variables."""
+
+    sources: Sources
+    configuration: Configuration
+    routines: dict[str, Routine] = field(default_factory=dict)
+    open_names: set[str] = field(default_factory=lambda: set(PLATFORM_NAMES))
+    read: set[str] = field(default_factory=set)
+    guarded: set[str] = field(default_factory=set)
+    not_evaluated: dict[tuple[str, str], NotEvaluated] = field(default_factory=dict)
+    steps: int = 0
+
+
+class Interpreter:
+    """Runs list files; commands come from the tables that it is given."""
+
+    def __init__(
+        self,
+        state: State,
+        commands: dict[str, Callable[[Interpreter, Call], Flow | None]],
+        has_target: Callable[[str], bool],
+    ) -> None:
+        self.state = state
+        self.commands = commands
+        self.has_target = has_target
+        self.scope = Variables()
+        self.path = ""
+        self.directory = ""
+        self.stack: list[str] = []
+        self.branch: tuple[int, ...] = ()
+        self._branches = 0
+
+    # Variables
+
+    def lookup(self, kind: str, name: str) -> Value:
+        """A variable for expansion: empty when not set, unknown when only Buck could tell."""
+        if kind == "ENV":
+            return unknown(f"ENV{{{name}}}")
+        if name == "CMAKE_CURRENT_LIST_DIR":
+            return (f"{ROOT}/{posixpath.dirname(self.path)}".rstrip("/"),)
+        if name == "CMAKE_CURRENT_LIST_FILE":
+            return (f"{ROOT}/{self.path}",)
+        value = self.scope.get(name)
+        if value is None and name.startswith("_") and name.endswith("__srcs"):
+            return unknown(name)
+        return value if value is not None else ("",)
+
+    def get(self, name: str) -> str:
+        """A variable's first alternative; empty when it is not set."""
+        return self.lookup("", name)[0]
+
+    def set(self, name: str, value: Value | None, *, parent: bool = False) -> None:
+        """Set or, with None, unset a variable here or in the scope of the caller."""
+        scope = self.scope.parent if parent and self.scope.parent else self.scope
+        if parent and self.branch:
+            value = merge_value(None, scope.get(name), value)
+        scope.table[name] = value
+
+    def expand(self, argument: Argument) -> Value:
+        """Every alternative of one argument, not yet split."""
+        if argument.literal:
+            return (argument.text,)
+        return expand(argument.text, self.lookup)
+
+    def items(self, arguments: Sequence[Argument]) -> tuple[Item, ...]:
+        """The words of some arguments; alternatives become words of their own."""
+        found: list[Item] = []
+        for argument in arguments:
+            values = self.expand(argument)
+            if argument.quoted:
+                found.extend(Item(value, argument.line) for value in values)
+                continue
+            seen: set[str] = set()
+            for value in values:
+                parts = [part for part in split_list(value) if part]
+                fresh = [p for p in parts if p not in seen] if len(values) > 1 else parts
+                seen.update(parts)
+                found.extend(Item(part, argument.line) for part in fresh)
+        return tuple(found)
+
+    # Reporting
+
+    def place(self, line: int) -> Place:
+        """A line of the file that is running."""
+        return Place(self.path, line)
+
+    def refuse(self, line: int, reason: str) -> None:
+        """Name something that could not be evaluated; the same thing counts once."""
+        key = (self.path, reason)
+        self.state.not_evaluated.setdefault(key, NotEvaluated("cmake", self.place(line), reason))
+
+    # Files
+
+    def run_root(self, directory: str) -> None:
+        """Run a top-level CMakeLists.txt."""
+        self.scope.table.update(root_variables(self.state.configuration, directory))
+        self.directory = directory
+        self.run_file(posixpath.join(directory, LIST_FILE), 0)
+
+    def run_file(self, path: str, line: int) -> None:
+        """Run a list file in the present scope; syntax errors and cycles are named."""
+        if path in self.stack:
+            chain = " -> ".join([*self.stack[self.stack.index(path) :], path])
+            self.refuse(line, f"list files include each other: {chain}")
+            return
+        if len(self.stack) > MOST_DEPTH:
+            raise LimitError(f"more than {MOST_DEPTH} list files inside each other")
+        nodes = self.state.sources.nodes(path)
+        self.state.read.add(path)
+        before = self.path
+        self.path = path
+        self.stack.append(path)
+        try:
+            if isinstance(nodes, CMakeSyntaxError):
+                self.refuse(nodes.line, nodes.reason)
+            else:
+                self.run(nodes)
+        finally:
+            self.stack.pop()
+            self.path = before
+
+    def add_directory(self, directory: str, line: int) -> None:
+        """Run the CMakeLists.txt of a sub-directory in a scope of its own."""
+        outer = (self.scope, self.directory)
+        self.scope = Variables(self.scope)
+        self.directory = directory
+        source = f"{ROOT}/{directory}".rstrip("/")
+        self.scope.table["CMAKE_CURRENT_SOURCE_DIR"] = (source,)
+        self.scope.table["CMAKE_CURRENT_BINARY_DIR"] = (source.replace(ROOT, "/build", 1),)
+        try:
+            self.run_file(posixpath.join(directory, LIST_FILE), line)
+        finally:
+            self.scope, self.directory = outer
+
+    # Control flow
+
+    def run(self, nodes: Sequence[Node]) -> Flow:
+        """Run commands in order until one of them leaves."""
+        for node in nodes:
+            self.state.steps += 1
+            if self.state.steps > MOST_STEPS:
+                raise LimitError(f"more than {MOST_STEPS} commands")
+            flow = self._run_block(node) if isinstance(node, Block) else self._run_command(node)
+            if flow is not Flow.NORMAL:
+                return flow
+        return Flow.NORMAL
+
+    def _run_block(self, block: Block) -> Flow:
+        name = block.head.name
+        if name == "if":
+            return self._run_if(block)
+        if name == "foreach":
+            return self._run_foreach(block)
+        if name == "while":
+            return self._run_while(block)
+        if name == "block":
+            return self.run(block.body)
+        words = [item.text for item in self.items(block.head.arguments)]
+        if words:
+            self.state.routines[words[0].lower()] = Routine(block, words[1:], self.path)
+        return Flow.NORMAL
+
+    def _run_command(self, command: Command) -> Flow:
+        call = Call(command, self.items(command.arguments))
+        if command.name in self.state.routines:
+            return self._run_routine(self.state.routines[command.name], call)
+        handler = self.commands.get(command.name)
+        return (handler(self, call) if handler else None) or Flow.NORMAL
+
+    def _run_routine(self, routine: Routine, call: Call) -> Flow:
+        if len(self.stack) > MOST_DEPTH:
+            raise LimitError(f"{call.command.name}() calls itself without end")
+        bound = bind_parameters(routine, call.words)
+        outer, path = self.scope, self.path
+        saved: dict[str, Value | None] = {}
+        if routine.is_macro:
+            saved = {name: self.scope.table.get(name) for name in bound}
+        else:
+            self.scope = Variables(self.scope)
+        self.scope.table.update(bound)
+        self.path = routine.path
+        self.stack.append(f"{call.command.name}()")
+        try:
+            flow = self.run(routine.block.body)
+        finally:
+            self.stack.pop()
+            self.scope, self.path = outer, path
+            for name, value in saved.items():
+                if value is None:
+                    self.scope.table.pop(name, None)
+                else:
+                    self.scope.table[name] = value
+        return flow if routine.is_macro else Flow.NORMAL
+
+    def _run_if(self, block: Block) -> Flow:
+        conditions = [(block.head, block.body), *block.branches]
+        taken: list[list[Node]] = []
+        for head, body in conditions:
+            answer = Answer.YES if head.name == "else" else self._decide(head)
+            if answer is Answer.NO:
+                continue
+            taken.append(body)
+            if answer is Answer.YES:
+                if len(taken) == 1:
+                    return self.run(body)
+                return self._run_branches(taken)
+        return self._run_branches([*taken, []]) if taken else Flow.NORMAL
+
+    def _run_branches(self, bodies: list[list[Node]]) -> Flow:
+        """Run every branch from the same beginning, and merge the variables they leave."""
+        before = dict(self.scope.table)
+        outer = self.branch
+        merged: dict[str, Value | None] | None = None
+        flows = set()
+        for body in bodies:
+            self._branches += 1
+            self.branch = (*outer, self._branches)
+            self.scope.table = dict(before)
+            flows.add(self.run(body))
+            after = self.scope.table
+            merged = after if merged is None else merge_tables(before, merged, after)
+        self.branch = outer
+        self.scope.table = merged if merged is not None else before
+        return flows.pop() if len(flows) == 1 else Flow.NORMAL
+
+    def _decide(self, head: Command) -> Answer:
+        operands: list[Operand] = []
+        for argument in head.arguments:
+            values = self.expand(argument)
+            parts = values if argument.quoted else tuple(p for v in values for p in split_list(v))
+            if len(values) == 1 and not argument.quoted:
+                operands.extend(Operand((part,), quoted=False) for part in parts)
+            else:
+                operands.append(Operand(parts or ("",), argument.quoted))
+        return decide(operands, self._condition_scope())
+
+    def _condition_scope(self) -> Scope:
+        return Scope(
+            variable=self.scope.get,
+            is_open=lambda name: name in self.state.open_names and self._is_open(name),
+            has_target=self.has_target,
+            has_path=lambda path: self.relative(path) in self.state.sources.files,
+            has_command=lambda name: name.lower() in self.state.routines,
+        )
+
+    def _is_open(self, name: str) -> bool:
+        """An option may be either; a platform's variable only in the configuration of all."""
+        if name in PLATFORM_NAMES:
+            return any(is_unknown(value) for value in self.scope.get(name) or ())
+        return True
+
+    def _run_foreach(self, block: Block) -> Flow:
+        names, rows = self._foreach_rows(block)
+        for turn, row in enumerate(rows):
+            if turn >= MOST_TURNS:
+                self.refuse(block.head.line, f"foreach() over more than {MOST_TURNS} items")
+                break
+            self.scope.table.update({name: (word,) for name, word in zip(names, row, strict=False)})
+            flow = self.run(block.body)
+            if flow is Flow.RETURN:
+                return flow
+            if flow is Flow.BREAK:
+                break
+        return Flow.NORMAL
+
+    def _foreach_rows(self, block: Block) -> tuple[list[str], list[tuple[str, ...]]]:
+        words = [item.text for item in self.items(block.head.arguments)]
+        name, rest = (words[0], words[1:]) if words else ("", [])
+        if rest[:1] == ["RANGE"]:
+            return [name], [(str(n),) for n in foreach_range(rest[1:])]
+        if "IN" in rest and "ZIP_LISTS" in rest:
+            at = rest.index("ZIP_LISTS")
+            lists = [self._list_of(word) for word in rest[at + 1 :]]
+            names = [name, *rest[: rest.index("IN")]]
+            if len(names) == 1:
+                names = [f"{name}_{index}" for index in range(len(lists))]
+            return names, list(zip(*lists, strict=False))
+        if rest[:1] == ["IN"]:
+            return [name], [(word,) for word in self._foreach_items(rest[1:])]
+        return [name], [(word,) for word in rest]
+
+    def _foreach_items(self, words: list[str]) -> list[str]:
+        found: list[str] = []
+        mode = ""
+        for word in words:
+            if word in {"LISTS", "ITEMS"}:
+                mode = word
+            elif mode == "LISTS":
+                found.extend(self._list_of(word))
+            else:
+                found.append(word)
+        return found
+
+    def _list_of(self, name: str) -> list[str]:
+        values = self.scope.get(name) or ()
+        return list(dict.fromkeys(part for value in values for part in split_list(value)))
+
+    def _run_while(self, block: Block) -> Flow:
+        for _ in range(MOST_TURNS):
+            if self._decide(block.head) is not Answer.YES:
+                return Flow.NORMAL
+            flow = self.run(block.body)
+            if flow is Flow.RETURN:
+                return flow
+            if flow is Flow.BREAK:
+                return Flow.NORMAL
+        self.refuse(block.head.line, f"while() with more than {MOST_TURNS} turns")
+        return Flow.NORMAL
+
+    # Paths
+
+    def absolute(self, text: str) -> str:
+        """A path from the present source directory, normalized."""
+        base = f"{ROOT}/{self.directory}"
+        return posixpath.normpath(posixpath.join(base, text))
+
+    def relative(self, text: str) -> str | None:
+        """A path from the root of the tree, or None outside of it."""
+        path = self.absolute(text)
+        if path == ROOT:
+            return ""
+        return path[len(ROOT) + 1 :] if path.startswith(ROOT + "/") else None
+
+
+def bind_parameters(routine: Routine, words: list[str]) -> dict[str, Value | None]:
+    """The variables that a call sets for a routine: its parameters and ARGV, ARGN, ARGC."""
+    bound: dict[str, Value | None] = {
+        name: (word,) for name, word in zip(routine.parameters, words, strict=False)
+    }
+    bound["ARGC"] = (str(len(words)),)
+    bound["ARGV"] = (";".join(words),)
+    bound["ARGN"] = (";".join(words[len(routine.parameters) :]),)
+    bound.update({f"ARGV{index}": (word,) for index, word in enumerate(words)})
+    return bound
+
+
+def foreach_range(words: list[str]) -> range:
+    """The numbers of foreach(x RANGE ...); empty for what is not a number."""
+    try:
+        numbers = [int(word) for word in words]
+    except ValueError:
+        return range(0)
+    start, stop = (0, numbers[0]) if len(numbers) == 1 else (numbers[0], numbers[1])
+    step = numbers[2] if len(numbers) > 2 else 1
+    return range(start, stop + 1, step or 1)
+
+
+def merge_tables(
+    before: dict[str, Value | None],
+    left: dict[str, Value | None],
+    right: dict[str, Value | None],
+) -> dict[str, Value | None]:
+    """The variables of two branches that could both be taken, as one table."""
+    merged = dict(left)
+    for name, value in right.items():
+        if left.get(name) != value or name not in left:
+            merged[name] = merge_value(before.get(name), left.get(name), value)
+    return merged

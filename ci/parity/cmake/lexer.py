@@ -1,0 +1,121 @@
+"""CMake's lexical grammar: text in, commands with their arguments and lines out.
+
+Source: the cmake-language(7) manual, sections on syntax and arguments.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+TOKEN = re.compile(
+    r"""
+    (?P<space>[ \t\r]+)
+  | (?P<newline>\n)
+  | (?P<block_comment>\#\[(?P<ceq>=*)\[.*?\](?P=ceq)\])
+  | (?P<line_comment>\#[^\n]*)
+  | (?P<bracket>\[(?P<eq>=*)\[\n?(?P<inside>.*?)\](?P=eq)\])
+  | (?P<quoted>"(?P<text>(?:[^"\\]|\\.)*)")
+  | (?P<open>\()
+  | (?P<close>\))
+  | (?P<bare>(?:[^\s()\#"\\]|\\.|(?<=[^\s(])"(?:[^"\\]|\\.)*")+)
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+NAME = re.compile(r"[A-Za-z_]\w*")
+
+
+class CMakeSyntaxError(Exception):
+    """A CMake file that does not scan or nest; ``line`` is where it was noticed."""
+
+    def __init__(self, reason: str, line: int) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.line = line
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One argument as written. A bracket argument is literal: nothing in it is expanded."""
+
+    text: str
+    line: int
+    quoted: bool = False
+    literal: bool = False
+
+
+@dataclass(frozen=True)
+class Command:
+    """One invocation; the name is in lower case. Inner parentheses are arguments of their own."""
+
+    name: str
+    arguments: tuple[Argument, ...]
+    line: int
+
+
+@dataclass(frozen=True)
+class Token:
+    """A piece of text that is neither space nor comment."""
+
+    kind: str
+    text: str
+    line: int
+
+
+def scan_tokens(text: str) -> list[Token]:
+    """Split a file. Raises CMakeSyntaxError at an unterminated string or bracket."""
+    tokens = []
+    line = 1
+    at = 0
+    while at < len(text):
+        match = TOKEN.match(text, at)
+        if match is None:
+            raise CMakeSyntaxError(f"unexpected {text[at]!r}", line)
+        kind = match.lastgroup or ""
+        kind = _kind_of(match)
+        if kind in {"bracket", "quoted", "open", "close", "bare"}:
+            body = {"bracket": match.group("inside"), "quoted": match.group("text")}
+            tokens.append(Token(kind, body.get(kind, match.group()), line))
+        line += match.group().count("\n")
+        at = match.end()
+    return tokens
+
+
+def _kind_of(match: re.Match[str]) -> str:
+    for kind in ("space", "newline", "bare", "quoted", "open", "close"):
+        if match.group(kind) is not None:
+            return kind
+    return "bracket" if match.group("bracket") is not None else "comment"
+
+
+def parse_commands(text: str) -> list[Command]:
+    """The commands of a file. Raises CMakeSyntaxError."""
+    tokens = scan_tokens(text.removeprefix("\ufeff"))
+    commands = []
+    at = 0
+    while at < len(tokens):
+        head = tokens[at]
+        if head.kind != "bare" or not NAME.fullmatch(head.text):
+            raise CMakeSyntaxError(f"expected a command, found {head.text[:40]!r}", head.line)
+        if at + 1 >= len(tokens) or tokens[at + 1].kind != "open":
+            raise CMakeSyntaxError(f"no '(' after {head.text}", head.line)
+        arguments, at = _arguments(tokens, at + 2, head)
+        commands.append(Command(head.text.lower(), tuple(arguments), head.line))
+    return commands
+
+
+def _arguments(tokens: list[Token], at: int, head: Token) -> tuple[list[Argument], int]:
+    found: list[Argument] = []
+    depth = 1
+    while at < len(tokens):
+        token = tokens[at]
+        at += 1
+        if token.kind == "close":
+            depth -= 1
+            if depth == 0:
+                return found, at
+        elif token.kind == "open":
+            depth += 1
+        quoted = token.kind in {"quoted", "bracket"}
+        found.append(Argument(token.text, token.line, quoted, token.kind == "bracket"))
+    raise CMakeSyntaxError(f"no ')' for {head.text}(", head.line)

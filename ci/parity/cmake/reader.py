@@ -1,0 +1,171 @@
+"""A tree's list files as facts: every top-level CMakeLists.txt run in a configuration."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
+
+from ci.parity.buck.places import scan_literals
+from ci.parity.cmake.flow import FLOW_COMMANDS
+from ci.parity.cmake.interpreter import LIST_FILE, Interpreter, LimitError, Sources, State
+from ci.parity.cmake.lexer import CMakeSyntaxError, parse_commands
+from ci.parity.cmake.targets import Builder, Listed, Targets, is_certain
+from ci.parity.cmake.variables import VARIABLE_COMMANDS
+from ci.parity.facts import CMakeFacts, CMakeTarget, Configuration, Entry, NotEvaluated, Place
+from ci.parity.trees import Tree
+
+
+def is_list_file(path: str) -> bool:
+    """Whether CMake reads this file."""
+    return path.endswith((".cmake", "/" + LIST_FILE)) or path == LIST_FILE
+
+
+def read_cmake(tree: Tree, configuration: Configuration) -> CMakeFacts:
+    """Run every top-level list file of ``tree`` statically."""
+    return StaticReader(tree).read(configuration)
+
+
+class StaticReader:
+    """Reads configurations of one tree; files are parsed once for all of them."""
+
+    def __init__(self, tree: Tree) -> None:
+        self.tree = tree
+        self.paths = sorted(path for path in tree.files if is_list_file(path))
+        tree.read_all(self.paths)
+        self.sources = Sources(tree)
+        self.words = ListWords(tree)
+        self.lists: list[str] = []
+
+    def read(self, configuration: Configuration) -> CMakeFacts:
+        """All targets of one configuration."""
+        if configuration is Configuration.ANY:
+            return self._facts(configuration, self._everything)
+        return self._facts(
+            configuration, [self._run(run.root, configuration) for run in self._everything]
+        )
+
+    def _run(self, root: str, configuration: Configuration) -> Run:
+        run = Run(self.sources, configuration)
+        run.execute(root)
+        return run
+
+    @cached_property
+    def _everything(self) -> list[Run]:
+        """Every branch of every platform. What no other list file adds is a top level."""
+        runs = []
+        seen: set[str] = set()
+        roots = [p for p in self.paths if posixpath.basename(p) == LIST_FILE]
+        roots = [p for p in roots if not self._is_vendored(p)]
+        for path in sorted(roots, key=lambda p: (p.count("/"), p)):
+            if path not in seen:
+                runs.append(self._run(posixpath.dirname(path), Configuration.ANY))
+                seen |= runs[-1].state.read
+        return runs
+
+    def _is_vendored(self, path: str) -> bool:
+        return any(path.startswith(folder + "/") for folder in self.tree.submodules)
+
+    def _facts(self, configuration: Configuration, runs: Sequence[Run]) -> CMakeFacts:
+        builders = [b for run in runs for b in run.targets.table.values()]
+        refused = {(n.place, n.reason): n for run in runs for n in run.refused()}
+        self.lists = sorted({p for run in runs for p in run.state.read if p.endswith(".bzl")})
+        return CMakeFacts(
+            configuration=configuration,
+            source="static",
+            targets=tuple(self._target(builder) for builder in builders),
+            repeated=tuple(b.build() for run in runs for b in run.targets.repeated),
+            mentioned=tuple(sorted({m for run in runs for m in run.targets.mentioned})),
+            not_evaluated=tuple(refused[key] for key in sorted(refused)),
+        )
+
+    def _target(self, builder: Builder) -> CMakeTarget:
+        """A target whose files carry the lines where their names are written."""
+        files = [
+            replace(listed, entry=self.words.locate(listed.entry, builder.place, self.lists))
+            for listed in certain_duplicates_last(builder.files)
+        ]
+        builder.files = files
+        return builder.build()
+
+
+class Run:
+    """One top-level list file in one configuration."""
+
+    def __init__(self, sources: Sources, configuration: Configuration) -> None:
+        self.state = State(sources, configuration)
+        self.targets = Targets()
+        self.root = ""
+
+    def execute(self, directory: str) -> None:
+        """Run it; exceeding a limit is named like everything else that was not evaluated."""
+        self.root = directory
+        commands = {**VARIABLE_COMMANDS, **FLOW_COMMANDS, **self.targets.commands()}
+        interpreter = Interpreter(self.state, commands, self.targets.has)
+        try:
+            interpreter.run_root(directory)
+        except (LimitError, RecursionError) as error:
+            place = Place(posixpath.join(directory, LIST_FILE))
+            reason = str(error) or "blocks are nested too deeply"
+            refused = NotEvaluated("cmake", place, reason)
+            self.state.not_evaluated[(place.path, reason)] = refused
+
+    def refused(self) -> list[NotEvaluated]:
+        """What was not evaluated."""
+        return list(self.state.not_evaluated.values())
+
+
+def certain_duplicates_last(files: list[Listed]) -> list[Listed]:
+    """One entry a file, and a second one only when both are surely listed together."""
+    kept: list[Listed] = []
+    by_path: dict[str, list[Listed]] = {}
+    for listed in files:
+        known = by_path.setdefault(listed.entry.path, [])
+        twice = any(is_certain(other.branch, listed.branch) for other in known)
+        if not known or (twice and len(known) == 1):
+            kept.append(listed)
+        known.append(listed)
+    return kept
+
+
+class ListWords:
+    """Where a file's name is written in the list files, comments left out."""
+
+    def __init__(self, tree: Tree) -> None:
+        self.tree = tree
+        self._words: dict[str, dict[str, list[int]]] = {}
+
+    def locate(self, entry: Entry, target: Place, lists: Sequence[str]) -> Entry:
+        """The entry with the line of its name, when the name is written in a nearby file."""
+        base = posixpath.basename(entry.path)
+        for path in dict.fromkeys([entry.place.path, target.path, *lists]):
+            lines = self._of(path).get(base)
+            if lines:
+                at_or_after = [n for n in lines if n >= entry.place.line] or lines
+                line = at_or_after[0] if path == entry.place.path else lines[0]
+                return Entry(entry.path, Place(path, line), entry.condition)
+        return entry
+
+    def _of(self, path: str) -> dict[str, list[int]]:
+        if path not in self._words:
+            self._words[path] = self._scan(path)
+        return self._words[path]
+
+    def _scan(self, path: str) -> dict[str, list[int]]:
+        found: dict[str, list[int]] = {}
+        if path.endswith(".bzl"):
+            for word, lines in scan_literals(self.tree.read(path) or "").items():
+                found.setdefault(word.rsplit("/", 1)[-1], []).extend(lines)
+            return found
+        try:
+            commands = parse_commands(self.tree.read(path) or "")
+        except CMakeSyntaxError:
+            return found
+        for command in commands:
+            for argument in command.arguments:
+                for offset, line in enumerate(argument.text.split("\n")):
+                    for word in line.split(";"):
+                        base = word.rsplit("/", 1)[-1].strip()
+                        found.setdefault(base, []).append(argument.line + offset)
+        return found

@@ -1,0 +1,232 @@
+"""Commands that make targets and give them sources, libraries and defines."""
+
+from __future__ import annotations
+
+import posixpath
+from dataclasses import dataclass, field
+
+from ci.parity.cmake.genex import resolve_genex
+from ci.parity.cmake.interpreter import Call, Interpreter, Item
+from ci.parity.cmake.platforms import BUILD, ROOT
+from ci.parity.cmake.values import is_unknown, split_list
+from ci.parity.cmake.variables import Handler
+from ci.parity.facts import CMakeTarget, Entry, Place, Word, is_header, suffix_of
+
+LIBRARY_WORDS = {
+    "STATIC", "SHARED", "MODULE", "OBJECT", "INTERFACE", "EXCLUDE_FROM_ALL", "GLOBAL",
+    "UNKNOWN", "WITH_SOABI", "NO_EXTRAS", "THIN_LTO", "OPT_SIZE", "WIN32", "MACOSX_BUNDLE",
+}  # fmt: skip
+KEYWORDS = {"PUBLIC", "PRIVATE", "INTERFACE", "BEFORE", "AFTER", "LINK_PUBLIC", "LINK_PRIVATE"}
+LINK_TYPES = {"debug", "optimized", "general"}
+# CMP0115: a name without its extension is completed in this order.
+EXTENSIONS = (".c", ".cc", ".cpp", ".cxx", ".cu", ".mm", ".m", ".S", ".h")
+
+
+@dataclass
+class Listed:
+    """One file given to a target, and the branch of unknown conditions it was given in."""
+
+    entry: Entry
+    branch: tuple[int, ...]
+
+
+@dataclass
+class Builder:
+    """A target while the list files are still running."""
+
+    name: str
+    kind: str
+    place: Place
+    directory: str
+    branch: tuple[int, ...]
+    files: list[Listed] = field(default_factory=list)
+    links: list[Word] = field(default_factory=list)
+    defines: list[Word] = field(default_factory=list)
+    complete: bool = True
+
+    def build(self) -> CMakeTarget:
+        """The target as a fact."""
+        entries = [listed.entry for listed in self.files]
+        return CMakeTarget(
+            name=self.name,
+            kind=self.kind,
+            place=self.place,
+            directory=self.directory,
+            sources=tuple(e for e in entries if not is_header(e.path)),
+            headers=tuple(e for e in entries if is_header(e.path)),
+            links=tuple(dict.fromkeys(self.links)),
+            defines=tuple(dict.fromkeys(self.defines)),
+            complete=self.complete,
+        )
+
+
+class Targets:
+    """Every target of one run; hands out the commands that fill it."""
+
+    def __init__(self) -> None:
+        self.table: dict[str, Builder] = {}
+        self.aliases: dict[str, str] = {}
+        self.repeated: list[Builder] = []
+        self.mentioned: set[str] = set()
+
+    def has(self, name: str) -> bool:
+        """Whether a target or alias exists."""
+        return name in self.table or name in self.aliases
+
+    def find(self, name: str) -> Builder | None:
+        """A target by its name or an alias."""
+        return self.table.get(self.aliases.get(name, name))
+
+    def commands(self) -> dict[str, Handler]:
+        """The table of commands."""
+        return {
+            "add_library": self.add_library,
+            "add_executable": self.add_library,
+            "pybind11_add_module": self.add_library,
+            "python_add_library": self.add_library,
+            "hip_add_library": self.add_library,
+            "cuda_add_library": self.add_library,
+            "target_sources": self.add_sources,
+            "target_link_libraries": self.add_links,
+            "target_compile_definitions": self.add_defines,
+            "target_compile_options": self.add_options,
+            "add_custom_command": self.mention,
+            "add_custom_target": self.mention,
+            "install": self.mention,
+            "set_source_files_properties": self.mention,
+        }
+
+    def add_library(self, run: Interpreter, call: Call) -> None:
+        """add_library(), add_executable() and the helpers that stand for them."""
+        words = call.words
+        if not words or is_unknown(words[0]):
+            return
+        name = words[0]
+        if "ALIAS" in words[1:2] and len(words) > 2:
+            self.aliases[name] = words[2]
+            return
+        if "IMPORTED" in words:
+            return
+        known = self.table.get(name)
+        place = run.place(call.command.line)
+        kinds = [word for word in words[1:3] if word in LIBRARY_WORDS]
+        kind = kinds[0].lower() if kinds else call.command.name
+        fresh = Builder(name, kind, place, run.directory, run.branch)
+        if known and known.place != place and is_certain(known.branch, run.branch):
+            self.repeated.append(fresh)
+        target = self.table.setdefault(name, fresh)
+        self._list(run, target, [item for item in call.items[1:] if item.text not in LIBRARY_WORDS])
+
+    def add_sources(self, run: Interpreter, call: Call) -> None:
+        """target_sources(), file sets included."""
+        target = self.find(call.words[0]) if call.words else None
+        if target is None:
+            self._refuse(run, call)
+            return
+        self._list(run, target, file_set_items(call.items[1:]))
+
+    def _list(self, run: Interpreter, target: Builder, items: list[Item]) -> None:
+        # A quoted list is one word of a call and several sources of a target.
+        for item in items:
+            for part in split_list(item.text):
+                for text in resolve_genex(part, run.state.configuration):
+                    self._list_one(run, target, text, item.line)
+
+    def _list_one(self, run: Interpreter, target: Builder, text: str, line: int) -> None:
+        if text in KEYWORDS:
+            return
+        if is_unknown(text):
+            target.complete = False
+            name = text.split("\x01")[1]
+            run.refuse(line, f"the sources of {target.name} depend on {name}")
+            return
+        if text.startswith("TARGET_OBJECTS:"):
+            target.links.append(Word(text.partition(":")[2], run.place(line)))
+            return
+        path = source_path(run, text)
+        if path is not None:
+            entry = Entry(path, run.place(line))
+            target.files.append(Listed(entry, run.branch))
+
+    def add_links(self, run: Interpreter, call: Call) -> None:
+        """target_link_libraries()."""
+        target = self.find(call.words[0]) if call.words else None
+        if target is None:
+            self._refuse(run, call)
+            return
+        for item in call.items[1:]:
+            for text in resolve_genex(item.text, run.state.configuration):
+                if text not in KEYWORDS | LINK_TYPES and not is_unknown(text):
+                    target.links.append(Word(text, run.place(item.line)))
+
+    def add_defines(self, run: Interpreter, call: Call) -> None:
+        """target_compile_definitions()."""
+        target = self.find(call.words[0]) if call.words else None
+        for item in call.items[1:] if target else ():
+            for text in resolve_genex(item.text, run.state.configuration):
+                if target and text not in KEYWORDS and not is_unknown(text):
+                    word = Word(text.removeprefix("-D"), run.place(item.line))
+                    target.defines.append(word)
+
+    def add_options(self, run: Interpreter, call: Call) -> None:
+        """target_compile_options(): only -D matters here."""
+        target = self.find(call.words[0]) if call.words else None
+        for item in call.items[1:] if target else ():
+            for text in resolve_genex(item.text, run.state.configuration):
+                if target and text.startswith("-D") and not is_unknown(text):
+                    target.defines.append(Word(text[2:], run.place(item.line)))
+
+    def mention(self, run: Interpreter, call: Call) -> None:
+        """Files that a command names without compiling them are not unlisted."""
+        for word in call.words:
+            path = run.relative(word) if suffix_of(word) and not is_unknown(word) else None
+            if path:
+                self.mentioned.add(path)
+
+    def _refuse(self, run: Interpreter, call: Call) -> None:
+        if call.words and not is_unknown(call.words[0]) and not run.branch:
+            what = f"{call.command.name}({call.words[0]}) names a target that is not here"
+            run.refuse(call.command.line, what)
+
+
+def is_certain(first: tuple[int, ...], second: tuple[int, ...]) -> bool:
+    """Whether two branches are surely both taken: one encloses the other."""
+    size = min(len(first), len(second))
+    return first[:size] == second[:size]
+
+
+def file_set_items(items: tuple[Item, ...]) -> list[Item]:
+    """The files of target_sources(), without FILE_SET, TYPE and BASE_DIRS and their words."""
+    kept = []
+    skip = False
+    mode = ""
+    for item in items:
+        if skip:
+            skip = False
+        elif item.text in {"FILE_SET", "TYPE"}:
+            skip = True
+        elif item.text in {"BASE_DIRS", "FILES"}:
+            mode = item.text
+        elif item.text in KEYWORDS:
+            mode = ""
+        elif mode != "BASE_DIRS":
+            kept.append(item)
+    return kept
+
+
+def source_path(run: Interpreter, text: str) -> str | None:
+    """The path of a source in the tree; None for generated files and those elsewhere."""
+    path = run.absolute(text)
+    while path.startswith(ROOT + ROOT + "/"):
+        # Two branches that exclude each other both put the root before a list.
+        path = path[len(ROOT) :]
+    if path.startswith(BUILD + "/") or not path.startswith(ROOT + "/"):
+        return None
+    path = path[len(ROOT) + 1 :]
+    files = run.state.sources.files
+    if path in files or posixpath.splitext(path)[1] in EXTENSIONS:
+        return path
+    for extension in EXTENSIONS:
+        if path + extension in files:
+            return path + extension
+    return path

@@ -1,0 +1,365 @@
+"""Commands that work on variables: set, list, string, file, paths, options, arguments."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Callable, Sequence
+
+from ci.parity.buck.globs import compile_pattern
+from ci.parity.cmake.interpreter import Call, Flow, Interpreter
+from ci.parity.cmake.lexer import Argument
+from ci.parity.cmake.platforms import ROOT
+from ci.parity.cmake.values import Value, is_unknown, split_list, unknown
+
+Handler = Callable[[Interpreter, Call], "Flow | None"]
+
+
+def set_variable(run: Interpreter, call: Call) -> None:
+    """set(): a cache entry does not replace a variable that is already set."""
+    words = call.words
+    if not words or words[0].startswith("ENV{"):
+        return
+    name = words[0]
+    arguments = list(call.command.arguments[1:])
+    parent = bool(words[1:]) and words[-1] == "PARENT_SCOPE"
+    if parent:
+        arguments.pop()
+    texts = [argument.text for argument in arguments]
+    if "CACHE" in texts:
+        run.state.open_names.add(name)
+        arguments = arguments[: texts.index("CACHE")]
+        if run.scope.get(name) is not None and "FORCE" not in texts:
+            return
+    if not arguments:
+        run.set(name, None if not parent and len(words) == 1 else ("",), parent=parent)
+        return
+    run.set(name, value_of(run, arguments), parent=parent)
+
+
+def value_of(run: Interpreter, arguments: Sequence[Argument]) -> Value:
+    """The value of set(): one argument keeps its alternatives, several become a list."""
+    if len(arguments) == 1:
+        return run.expand(arguments[0])
+    return (";".join(item.text for item in run.items(arguments)),)
+
+
+def unset_variable(run: Interpreter, call: Call) -> None:
+    """unset()."""
+    words = call.words
+    if words:
+        run.set(words[0], None, parent="PARENT_SCOPE" in words)
+
+
+def declare_option(run: Interpreter, call: Call) -> None:
+    """option(): either value is possible, so both branches of its if() count."""
+    words = call.words
+    if words:
+        run.state.open_names.add(words[0])
+        if run.scope.get(words[0]) is None:
+            run.set(words[0], (words[2] if len(words) > 2 else "OFF",))
+
+
+def edit_list(run: Interpreter, call: Call) -> None:
+    """list(): its sub-commands on each alternative of the list."""
+    words = call.words
+    if len(words) < 2:
+        return
+    action, name, rest = words[0], words[1], words[2:]
+    if action in {"LENGTH", "GET", "JOIN", "SUBLIST", "FIND"}:
+        _read_list(run, action, name, rest)
+        return
+    values = run.scope.get(name) or ("",)
+    edit = LIST_EDITS.get(action)
+    if edit:
+        run.set(name, tuple(dict.fromkeys(";".join(edit(split_list(v), rest)) for v in values)))
+
+
+def _read_list(run: Interpreter, action: str, name: str, rest: list[str]) -> None:
+    items = split_list((run.scope.get(name) or ("",))[0])
+    if not rest:
+        return
+    result = unknown(f"list({action})")
+    if action == "LENGTH":
+        result = (str(len(items)),)
+    elif action == "JOIN" and len(rest) > 1:
+        result = (rest[0].join(items),)
+    elif action == "GET" and len(rest) == 2 and rest[0].lstrip("-").isdigit():
+        index = int(rest[0])
+        result = (items[index],) if -len(items) <= index < len(items) else ("",)
+    elif action == "FIND" and len(rest) > 1:
+        result = (str(items.index(rest[0]) if rest[0] in items else -1),)
+    run.set(rest[-1], result)
+
+
+def _filter(items: list[str], rest: list[str]) -> list[str]:
+    if len(rest) < 3 or rest[1] != "REGEX":
+        return items
+    pattern = cmake_regex(rest[2])
+    if pattern is None:
+        return items
+    keep = rest[0] == "INCLUDE"
+    return [item for item in items if bool(pattern.search(item)) is keep]
+
+
+def _transform(items: list[str], rest: list[str]) -> list[str]:
+    action, words = rest[0] if rest else "", rest[1:]
+    if action == "PREPEND" and words:
+        return [words[0] + item for item in items]
+    if action == "APPEND" and words:
+        return [item + words[0] for item in items]
+    if action == "REPLACE" and len(words) > 1:
+        return [replace_regex(words[0], words[1], item) for item in items]
+    if action == "STRIP":
+        return [item.strip() for item in items]
+    return items
+
+
+def _insert(items: list[str], rest: list[str]) -> list[str]:
+    if not rest or not rest[0].lstrip("-").isdigit():
+        return items
+    at = int(rest[0])
+    return items[:at] + rest[1:] + items[at:]
+
+
+LIST_EDITS: dict[str, Callable[[list[str], list[str]], list[str]]] = {
+    "APPEND": lambda items, rest: items + rest,
+    "PREPEND": lambda items, rest: rest + items,
+    "REMOVE_ITEM": lambda items, rest: [item for item in items if item not in rest],
+    "REMOVE_DUPLICATES": lambda items, _: list(dict.fromkeys(items)),
+    "SORT": lambda items, _: sorted(items),
+    "REVERSE": lambda items, _: items[::-1],
+    "POP_BACK": lambda items, _: items[:-1],
+    "POP_FRONT": lambda items, _: items[1:],
+    "INSERT": _insert,
+    "FILTER": _filter,
+    "TRANSFORM": _transform,
+}
+
+
+STRING_EDITS: dict[str, Callable[[str], str]] = {
+    "TOLOWER": str.lower,
+    "TOUPPER": str.upper,
+    "STRIP": str.strip,
+}
+
+
+def edit_string(run: Interpreter, call: Call) -> None:
+    """string(): the sub-commands that build names; the others give an unknown value."""
+    arguments = [run.expand(argument) for argument in call.command.arguments]
+    words = [values[0] for values in arguments]
+    if len(words) < 2:
+        return
+    action = words[0]
+    if action in {"APPEND", "PREPEND"}:
+        old, extra = run.get(words[1]), "".join(words[2:])
+        run.set(words[1], (old + extra if action == "APPEND" else extra + old,))
+    elif action == "REPLACE" and len(words) > 4:
+        run.set(words[3], ("".join(words[4:]).replace(words[1], words[2]),))
+    elif action == "REGEX" and len(words) > 4 and words[1] == "REPLACE":
+        run.set(words[4], (replace_regex(words[2], words[3], ";".join(words[5:])),))
+    elif action == "REGEX" and len(words) > 3:
+        run.set(words[3], unknown("string(REGEX)"))
+    elif action in {"TOLOWER", "TOUPPER", "STRIP"} and len(words) > 2:
+        run.set(words[2], (STRING_EDITS[action](words[1]),))
+    elif action == "CONCAT":
+        run.set(words[1], ("".join(words[2:]),))
+    elif action == "JOIN" and len(words) > 2:
+        run.set(words[2], (words[1].join(words[3:]),))
+    elif action in {"FIND", "LENGTH", "SUBSTRING", "SHA256", "MD5", "JSON", "TIMESTAMP"}:
+        run.set(words[-1] if action != "JSON" else words[1], unknown(f"string({action})"))
+
+
+def cmake_regex(text: str) -> re.Pattern[str] | None:
+    """A CMake regular expression, or None when Python reads it differently."""
+    try:
+        return re.compile(text)
+    except re.error:
+        return None
+
+
+def replace_regex(pattern: str, replacement: str, text: str) -> str:
+    """string(REGEX REPLACE): ``\\1`` is the first group in the replacement."""
+    compiled = cmake_regex(pattern)
+    if compiled is None or is_unknown(text):
+        return text
+    try:
+        return compiled.sub(re.sub(r"\\(\d)", r"\\g<\1>", replacement), text)
+    except (re.error, IndexError):
+        return text
+
+
+def use_file(run: Interpreter, call: Call) -> None:
+    """file(): GLOB and GLOB_RECURSE over the tree, paths; reading gives an unknown value."""
+    words = call.words
+    if len(words) < 2:
+        return
+    action, name, rest = words[0], words[1], words[2:]
+    if action in {"GLOB", "GLOB_RECURSE"}:
+        run.set(name, (";".join(glob_files(run, rest, recursive=action != "GLOB")),))
+    elif action in {"READ", "STRINGS"} and rest:
+        run.set(rest[0], unknown(f"file({action})"))
+    elif action in {"REAL_PATH", "TO_CMAKE_PATH"} and rest:
+        run.set(rest[0], (run.absolute(name),))
+    elif action == "RELATIVE_PATH" and len(rest) > 1:
+        run.set(name, (posixpath.relpath(run.absolute(rest[1]), run.absolute(rest[0])),))
+
+
+def glob_files(run: Interpreter, words: list[str], *, recursive: bool) -> list[str]:
+    """The files of file(GLOB): absolute, or relative to the folder after RELATIVE."""
+    base = None
+    if words[:1] == ["RELATIVE"] and len(words) > 1:
+        base, words = run.absolute(words[1]), words[2:]
+    found: list[str] = []
+    for pattern in (w for w in words if w not in {"CONFIGURE_DEPENDS", "FOLLOW_SYMLINKS"}):
+        if pattern in {"LIST_DIRECTORIES", "true", "false"}:
+            continue
+        path = run.relative(pattern)
+        if path is None or is_unknown(pattern):
+            continue
+        found.extend(f"{ROOT}/{match}" for match in match_files(run, path, recursive=recursive))
+    return [posixpath.relpath(path, base) if base else path for path in found]
+
+
+def match_files(run: Interpreter, pattern: str, *, recursive: bool) -> list[str]:
+    """The files of the tree that a pattern from its root matches."""
+    folder, _, last = pattern.rpartition("/")
+    folders = run.state.sources.folders
+    if not recursive and "*" not in folder:
+        test = compile_pattern(last)
+        return [p for p in folders.get(folder, ()) if test.fullmatch(p.rpartition("/")[2])]
+    test = compile_pattern(f"{folder}/**/{last}".lstrip("/") if recursive else pattern)
+    start = folder.partition("*")[0].rstrip("/")
+    near = [name for name in folders if name == start or name.startswith(start + "/") or not start]
+    return [path for name in near for path in folders[name] if test.fullmatch(path)]
+
+
+def split_name(run: Interpreter, call: Call) -> None:
+    """get_filename_component()."""
+    words = call.words
+    if len(words) < 3:
+        return
+    name, mode = words[0], words[2]
+    values = run.expand(call.command.arguments[1])
+    run.set(name, tuple(dict.fromkeys(component(run, value, mode) for value in values)))
+
+
+def component(run: Interpreter, path: str, mode: str) -> str:
+    """One part of a path."""
+    base = posixpath.basename(path)
+    if mode in {"ABSOLUTE", "REALPATH"}:
+        return run.absolute(path)
+    if mode in {"PATH", "DIRECTORY"}:
+        return posixpath.dirname(path)
+    if mode == "NAME":
+        return base
+    if mode in {"NAME_WE", "NAME_WLE"}:
+        return base.split(".")[0] if mode == "NAME_WE" else posixpath.splitext(base)[0]
+    return posixpath.splitext(base)[1] if mode in {"EXT", "LAST_EXT"} else path
+
+
+def parse_arguments(run: Interpreter, call: Call) -> None:
+    """cmake_parse_arguments(prefix options one-value multi-value words...)."""
+    # The three keyword lists may be empty strings, which splitting would lose.
+    values = [run.expand(argument)[0] for argument in call.command.arguments]
+    start = 0
+    if values[:1] == ["PARSE_ARGV"]:
+        start = 2
+    if len(values) < start + 4:
+        return
+    prefix = values[start]
+    options, ones, multis = (split_list(text) for text in values[start + 1 : start + 4])
+    given = call.command.arguments[start + 4 :]
+    words = [item.text for item in run.items(given)]
+    if start:
+        words = split_list(run.get("ARGN"))
+    for name in options:
+        run.set(f"{prefix}_{name}", ("TRUE" if name in words else "FALSE",))
+    table = group_arguments(words, set(options), set(ones), set(multis))
+    for name in [*ones, *multis]:
+        run.set(f"{prefix}_{name}", (";".join(table[name]),) if name in table else None)
+    run.set(f"{prefix}_UNPARSED_ARGUMENTS", (";".join(table.get("", [])),))
+
+
+def group_arguments(
+    words: list[str], options: set[str], ones: set[str], multis: set[str]
+) -> dict[str, list[str]]:
+    """Words by the keyword before them; those before any keyword under the empty name."""
+    table: dict[str, list[str]] = {}
+    current = ""
+    for word in words:
+        if word in options:
+            current = ""
+        elif word in ones or word in multis:
+            current = word
+            table.setdefault(word, [])
+        else:
+            table.setdefault(current, []).append(word)
+            if current in ones:
+                current = ""
+    return table
+
+
+def find_something(run: Interpreter, call: Call) -> None:
+    """find_library() and its like: only a configuration could tell what they find."""
+    words = call.words
+    if words:
+        run.state.open_names.add(words[0])
+        run.set(words[0], unknown(words[0]))
+
+
+def find_package(run: Interpreter, call: Call) -> None:
+    """find_package(): whether it was found is not known."""
+    words = call.words
+    if words:
+        run.state.open_names.update({f"{words[0]}_FOUND", f"{words[0].upper()}_FOUND"})
+
+
+def query_property(run: Interpreter, call: Call) -> None:
+    """get_target_property() and its like give an unknown value."""
+    words = call.words
+    if words:
+        run.state.open_names.add(words[0])
+        run.set(words[0], unknown(words[0]))
+
+
+def compute(run: Interpreter, call: Call) -> None:
+    """math(EXPR)."""
+    words = call.words
+    if len(words) > 1:
+        run.set(words[1], unknown("math"))
+
+
+def begin_project(run: Interpreter, call: Call) -> None:
+    """project(): its directory becomes PROJECT_SOURCE_DIR."""
+    words = call.words
+    source = run.get("CMAKE_CURRENT_SOURCE_DIR")
+    run.set("PROJECT_SOURCE_DIR", (source,))
+    run.set("PROJECT_BINARY_DIR", (run.get("CMAKE_CURRENT_BINARY_DIR"),))
+    if words:
+        run.set("PROJECT_NAME", (words[0],))
+        run.set(f"{words[0]}_SOURCE_DIR", (source,))
+
+
+VARIABLE_COMMANDS: dict[str, Handler] = {
+    "set": set_variable,
+    "unset": unset_variable,
+    "option": declare_option,
+    "cmake_dependent_option": declare_option,
+    "list": edit_list,
+    "string": edit_string,
+    "file": use_file,
+    "get_filename_component": split_name,
+    "cmake_parse_arguments": parse_arguments,
+    "find_library": find_something,
+    "find_program": find_something,
+    "find_path": find_something,
+    "find_file": find_something,
+    "find_package": find_package,
+    "get_target_property": query_property,
+    "get_property": query_property,
+    "get_directory_property": query_property,
+    "get_source_file_property": query_property,
+    "math": compute,
+    "project": begin_project,
+}

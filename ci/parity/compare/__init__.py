@@ -1,0 +1,1 @@
+"""Facts and a policy in, findings out; nothing here reads or writes anything."""

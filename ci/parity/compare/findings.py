@@ -1,0 +1,67 @@
+"""What the comparison finds."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+import msgspec
+
+from ci.parity.facts import Configuration, Place
+
+
+class Kind(str, Enum):
+    """The kinds of drift, as docs/parity.md describes them."""
+
+    CMAKE_ONLY = "cmake-only-source"
+    BUCK_ONLY = "buck-only-source"
+    MISSING = "missing-file"
+    EMPTY_GLOB = "empty-glob"
+    DUPLICATE_SOURCE = "duplicate-source"
+    DUPLICATE_TARGET = "duplicate-target"
+    DEPENDENCY = "dependency"
+    DEFINE = "define"
+    VARIANT = "variant"
+    HEADER = "header"
+    UNLISTED = "unlisted-file"
+    STALE = "stale-allowance"
+
+
+class Level(str, Enum):
+    """How much a finding matters: a gate fails on errors and warnings, not on notes."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    NOTE = "note"
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One drift: the file it is about, the target of each side, and where to look."""
+
+    kind: Kind
+    path: str
+    message: str
+    level: Level = Level.ERROR
+    detail: str = ""
+    buck_target: str = ""
+    cmake_target: str = ""
+    configuration: Configuration | None = None
+    buck_place: Place | None = None
+    cmake_place: Place | None = None
+    suggestion: str = ""
+
+    @property
+    def key(self) -> tuple[str, str, str, str]:
+        """What stays the same when lines move: tells old findings from new ones."""
+        where = self.configuration.value if self.configuration else ""
+        return (self.kind.value, self.path, self.detail, where)
+
+    @property
+    def place(self) -> Place:
+        """The line where a reader should look first."""
+        return self.buck_place or self.cmake_place or Place(self.path)
+
+
+def order_findings(findings: list[Finding]) -> list[Finding]:
+    """A stable order, one finding a key."""
+    unique = {finding.key: finding for finding in reversed(findings)}
+    return sorted(unique.values(), key=lambda f: (list(Kind).index(f.kind), f.path, f.detail))

@@ -1,0 +1,184 @@
+"""Facts arranged for questions: who lists a file, on which side and in which configuration."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from ci.parity.facts import (
+    BuckTarget,
+    CMakeFacts,
+    CMakeTarget,
+    Configuration,
+    Entry,
+    TreeFacts,
+    directory_of,
+    is_source,
+)
+from ci.parity.policy import Policy, matches
+
+BUILT = (Configuration.HOST, Configuration.ANDROID)
+# Rules that name files without compiling them.
+NOT_COMPILING = (
+    "filegroup", "genrule", "export_file", "export_files", "python_", "command_alias", "sh_",
+    "buck_filegroup", "buck_genrule", "buck_sh_test", "fb_xplat_resource", "alias", "zip_file",
+)  # fmt: skip
+FORWARDING = ("filegroup", "export_file", "buck_filegroup")
+HOST_KEYS = ("linux", "x86", "macos", "windows", "host")
+ANDROID_KEYS = ("android",)
+
+
+@dataclass(frozen=True)
+class BuckUse:
+    """A file in a Buck target, in one of its configurations."""
+
+    target: BuckTarget
+    entry: Entry
+
+
+@dataclass(frozen=True)
+class CMakeUse:
+    """A file in a CMake target of one configuration."""
+
+    target: CMakeTarget
+    entry: Entry
+
+
+def is_compiling(target: BuckTarget) -> bool:
+    """Whether a rule gives its sources to a compiler."""
+    return not target.kind.startswith(NOT_COMPILING)
+
+
+def is_native(target: BuckTarget) -> bool:
+    """Whether a rule is a C or C++ library, binary, test or extension."""
+    words = ("cxx", "cpp", "apple_library", "pybind")
+    return any(word in target.kind for word in words) or (
+        is_compiling(target) and any(is_source(entry.path) for entry in target.srcs)
+    )
+
+
+class Index:
+    """Both sides of a tree by file, and the relations that follow from shared files."""
+
+    def __init__(self, facts: TreeFacts, policy: Policy) -> None:
+        self.facts = facts
+        self.policy = policy
+        self.by_label = {target.label: target for target in facts.buck.targets}
+        self.packages = frozenset(facts.buck.packages)
+        self.native_packages = {t.package for t in facts.buck.targets if is_native(t)}
+
+    @cached_property
+    def cmake(self) -> dict[Configuration, CMakeFacts]:
+        """The CMake side of each configuration."""
+        return {facts.configuration: facts for facts in self.facts.cmake}
+
+    @cached_property
+    def buck_uses(self) -> dict[str, list[BuckUse]]:
+        """Who compiles a file on the Buck side."""
+        uses: dict[str, list[BuckUse]] = defaultdict(list)
+        for target in self.facts.buck.targets:
+            if is_compiling(target):
+                for entry in self.resolved(target.srcs):
+                    uses[entry.path].append(BuckUse(target, entry))
+        return uses
+
+    @cached_property
+    def buck_mentions(self) -> set[str]:
+        """Every file that some Buck target lists, compiled or not."""
+        found = set(self.buck_uses)
+        for target in self.facts.buck.targets:
+            for entries in (target.srcs, target.headers, target.exported_headers):
+                found.update(entry.path for entry in self.resolved(entries))
+        return found
+
+    @cached_property
+    def cmake_uses(self) -> dict[Configuration, dict[str, list[CMakeUse]]]:
+        """Who compiles a file on the CMake side, by configuration."""
+        found = {}
+        for configuration, facts in self.cmake.items():
+            uses: dict[str, list[CMakeUse]] = defaultdict(list)
+            for target in facts.targets:
+                for entry in target.sources:
+                    uses[entry.path].append(CMakeUse(target, entry))
+            found[configuration] = uses
+        return found
+
+    @cached_property
+    def cmake_mentions(self) -> set[str]:
+        """Every file that CMake names in some configuration, compiled or not."""
+        found = {path for uses in self.cmake_uses.values() for path in uses}
+        for facts in self.facts.cmake:
+            found.update(facts.mentioned)
+            found.update(e.path for target in facts.targets for e in target.headers)
+        return found
+
+    def resolved(self, entries: Iterable[Entry], depth: int = 3) -> Iterator[Entry]:
+        """Entries with the files of filegroups and exported files in place of their labels."""
+        for entry in entries:
+            if not entry.path.startswith("//"):
+                yield entry
+                continue
+            target = self.by_label.get(entry.path)
+            if target is not None and target.kind in FORWARDING and depth:
+                for inner in self.resolved(target.srcs, depth - 1):
+                    yield Entry(inner.path, entry.place, entry.condition)
+
+    # Configurations of the Buck side
+
+    def configurations(self, use: BuckUse) -> tuple[Configuration, ...]:
+        """What a use is built for: its select() key, its target's name, its platforms."""
+        condition = use.entry.condition.lower()
+        if any(key in condition for key in ANDROID_KEYS):
+            return (Configuration.ANDROID,)
+        if any(key in condition for key in HOST_KEYS):
+            return (Configuration.HOST,)
+        return self.target_configurations(use.target)
+
+    def target_configurations(self, target: BuckTarget) -> tuple[Configuration, ...]:
+        """HOST or ANDROID for one of two variants, both for every other target."""
+        if matches(target.name, self.policy.android_only):
+            return (Configuration.ANDROID,)
+        if self._has_android_twin(target) or matches(target.name, self.policy.host_only):
+            return (Configuration.HOST,)
+        return BUILT
+
+    def _has_android_twin(self, target: BuckTarget) -> bool:
+        names = (p.replace("*", target.name) for p in self.policy.android_only if p[:1] == "*")
+        return any(f"//{target.package}:{name}" in self.by_label for name in names)
+
+    # Areas
+
+    def package_of(self, path: str) -> str | None:
+        """The Buck package that a file belongs to."""
+        folder = directory_of(path)
+        while folder not in self.packages:
+            if not folder:
+                return None
+            folder = directory_of(folder)
+        return folder
+
+    def is_vendored(self, path: str) -> bool:
+        """Whether a file lies in a submodule."""
+        return any(path.startswith(folder + "/") for folder in self.facts.submodules)
+
+    def exists(self, path: str) -> bool:
+        """Whether a file is in the tree."""
+        return path in self.facts.files
+
+    @cached_property
+    def shared_files(self) -> set[str]:
+        """The sources that both sides compile."""
+        everywhere = {path for uses in self.cmake_uses.values() for path in uses}
+        return {path for path in self.buck_uses if path in everywhere and is_source(path)}
+
+    @cached_property
+    def shared_folders(self) -> Counter[str]:
+        """How many sources of a folder both sides compile."""
+        return Counter(directory_of(path) for path in self.shared_files)
+
+    @cached_property
+    def incomplete_folders(self) -> set[str]:
+        """Folders of CMake targets whose sources could not all be evaluated."""
+        return {t.directory for facts in self.facts.cmake for t in facts.targets if not t.complete}

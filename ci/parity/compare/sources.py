@@ -1,0 +1,330 @@
+"""Sources: on one side only, for the wrong platform, gone from disk, twice, or on no side."""
+
+from __future__ import annotations
+
+import posixpath
+from collections import Counter
+from collections.abc import Iterator
+
+from ci.parity.compare.findings import Finding, Kind, Level
+from ci.parity.compare.index import BUILT, BuckUse, CMakeUse, Index, is_compiling, is_native
+from ci.parity.facts import (
+    BuckTarget,
+    CMakeTarget,
+    Configuration,
+    Entry,
+    directory_of,
+    is_header,
+    is_source,
+    suffix_of,
+)
+
+
+def find_source_drift(index: Index) -> Iterator[Finding]:
+    """Everything that is about a source file."""
+    yield from find_cmake_only(index)
+    yield from find_buck_only(index)
+    yield from find_variants(index)
+    yield from find_missing(index)
+    yield from find_duplicates(index)
+    yield from find_unlisted(index)
+
+
+def level_of(index: Index, path: str) -> Level:
+    """Tests are notes: CMake builds a choice of them by design."""
+    return Level.NOTE if index.policy.is_test(path) else Level.ERROR
+
+
+def is_compared(index: Index, path: str) -> bool:
+    """Whether a source is compared: in the tree itself, and not excluded by the policy."""
+    return is_source(path) and not index.is_vendored(path) and not index.policy.is_excluded(path)
+
+
+def find_cmake_only(index: Index) -> Iterator[Finding]:
+    """Sources that CMake compiles and Buck does not, where Buck has C++ at all."""
+    for configuration in BUILT:
+        uses = index.cmake_uses.get(configuration, {})
+        for path in sorted(uses):
+            if path in index.buck_mentions or not index.exists(path):
+                continue
+            if is_compared(index, path) and index.package_of(path) in index.native_packages:
+                yield _cmake_only(index, path, uses[path][0])
+
+
+def _cmake_only(index: Index, path: str, use: CMakeUse) -> Finding:
+    target = nearest_buck_target(index, path, use.target)
+    where = f" to {target.label} ({target.place})" if target else ""
+    package = index.package_of(path) or ""
+    line = f'"{posixpath.relpath(path, package or ".")}",'
+    return Finding(
+        kind=Kind.CMAKE_ONLY,
+        path=path,
+        level=level_of(index, path),
+        message=f"CMake compiles it in {use.target.name}; no Buck target lists it",
+        buck_target=target.label if target else "",
+        cmake_target=use.target.name,
+        buck_place=target.place if target else None,
+        cmake_place=use.entry.place,
+        suggestion=f"add {line}{where}",
+    )
+
+
+def find_buck_only(index: Index) -> Iterator[Finding]:
+    """Sources that Buck compiles and CMake does not in any configuration."""
+    everywhere = index.cmake_mentions
+    for path in sorted(index.buck_uses):
+        use = index.buck_uses[path][0]
+        if path in everywhere or not index.exists(path) or not is_compared(index, path):
+            continue
+        if directory_of(path) in index.incomplete_folders or not is_native(use.target):
+            continue
+        if index.policy.is_test(path) and not index.shared_folders[directory_of(path)]:
+            continue
+        yield _buck_only(index, path, use)
+
+
+def _buck_only(index: Index, path: str, use: BuckUse) -> Finding:
+    target, entry = nearest_cmake_target(index, path, use.target)
+    where = f" to {target.name} ({entry.place if entry else target.place})" if target else ""
+    return Finding(
+        kind=Kind.BUCK_ONLY,
+        path=path,
+        level=level_of(index, path),
+        message=f"Buck compiles it in {use.target.label}; no CMake target does",
+        buck_target=use.target.label,
+        cmake_target=target.name if target else "",
+        buck_place=use.entry.place,
+        cmake_place=entry.place if entry else target.place if target else None,
+        suggestion=f"add {path}{where}",
+    )
+
+
+def find_variants(index: Index) -> Iterator[Finding]:
+    """Files that a variant of Buck uses for the other platform than CMake, or leaves out."""
+    uses = {configuration: index.cmake_uses.get(configuration, {}) for configuration in BUILT}
+    for path in sorted(index.buck_uses):
+        if not is_compared(index, path) or not index.exists(path):
+            continue
+        buck = {c: u for u in index.buck_uses[path] for c in index.configurations(u)}
+        cmake = {c: uses[c][path][0] for c in BUILT if path in uses[c]}
+        if not cmake:
+            continue
+        for configuration in BUILT:
+            other = BUILT[1 - BUILT.index(configuration)]
+            if configuration in cmake and configuration not in buck and other in buck:
+                yield _left_out(index, path, cmake[configuration], buck[other], configuration)
+            elif configuration in buck and configuration not in cmake and other in cmake:
+                use = buck[configuration]
+                if len(index.configurations(use)) == 1:
+                    yield _wrong_variant(path, cmake[other], use, configuration)
+
+
+def _left_out(
+    index: Index, path: str, cmake: CMakeUse, buck: BuckUse, configuration: Configuration
+) -> Finding:
+    target = nearest_buck_target(index, path, cmake.target, configuration) or buck.target
+    return Finding(
+        kind=Kind.CMAKE_ONLY,
+        path=path,
+        message=f"CMake compiles it for {configuration.value}; Buck has it only in "
+        f"{buck.target.label}, which is for the other platform",
+        buck_target=target.label,
+        cmake_target=cmake.target.name,
+        configuration=configuration,
+        buck_place=target.place,
+        cmake_place=cmake.entry.place,
+        suggestion=f"add it to {target.label} ({target.place})",
+    )
+
+
+def _wrong_variant(
+    path: str, cmake: CMakeUse, buck: BuckUse, configuration: Configuration
+) -> Finding:
+    return Finding(
+        kind=Kind.VARIANT,
+        path=path,
+        message=f"{buck.target.label} is for {configuration.value}, CMake compiles this file "
+        f"for the other platform only",
+        buck_target=buck.target.label,
+        cmake_target=cmake.target.name,
+        configuration=configuration,
+        buck_place=buck.entry.place,
+        cmake_place=cmake.entry.place,
+        suggestion=f"use the file of the {configuration.value} variant",
+    )
+
+
+def find_missing(index: Index) -> Iterator[Finding]:
+    """Files that a target lists and that are not in the tree."""
+    for target in index.facts.buck.targets:
+        for entry in (*target.srcs, *target.headers, *target.exported_headers):
+            if _is_missing(index, entry):
+                yield Finding(
+                    kind=Kind.MISSING,
+                    path=entry.path,
+                    message=f"{target.label} lists it, and it is not in the tree",
+                    detail="buck",
+                    buck_target=target.label,
+                    buck_place=entry.place,
+                    suggestion="take it out, or correct its name",
+                )
+    for facts in index.facts.cmake:
+        for cmake_target in facts.targets:
+            for entry in (*cmake_target.sources, *cmake_target.headers):
+                if _is_missing(index, entry):
+                    yield Finding(
+                        kind=Kind.MISSING,
+                        path=entry.path,
+                        message=f"{cmake_target.name} lists it, and it is not in the tree",
+                        detail="cmake",
+                        cmake_target=cmake_target.name,
+                        cmake_place=entry.place,
+                        suggestion="take it out, or correct its name",
+                    )
+
+
+def _is_missing(index: Index, entry: Entry) -> bool:
+    path = entry.path
+    if path.startswith(("//", "@", "..", "fbsource", "/")) or "$" in path or ":" in path:
+        return False
+    if not suffix_of(path) or index.exists(path) or index.is_vendored(path):
+        return False
+    # A folder, or a file that an excluded or generated tree provides.
+    return not index.policy.is_excluded(path)
+
+
+def find_duplicates(index: Index) -> Iterator[Finding]:
+    """A source that one target lists twice."""
+    for target in index.facts.buck.targets:
+        counts = Counter((e.path, e.condition) for e in target.srcs if is_source(e.path))
+        for (path, _), count in counts.items():
+            if count > 1 and is_compiling(target) and is_compared(index, path):
+                yield Finding(
+                    kind=Kind.DUPLICATE_SOURCE,
+                    path=path,
+                    message=f"{target.label} lists it {count} times",
+                    detail=target.label,
+                    buck_target=target.label,
+                    buck_place=_last(target.srcs, path).place,
+                    suggestion="keep one of them",
+                )
+    for cmake_target in _unique_cmake_targets(index):
+        for path, count in Counter(e.path for e in cmake_target.sources).items():
+            if count > 1 and is_compared(index, path):
+                yield Finding(
+                    kind=Kind.DUPLICATE_SOURCE,
+                    path=path,
+                    message=f"{cmake_target.name} lists it {count} times",
+                    detail=cmake_target.name,
+                    cmake_target=cmake_target.name,
+                    cmake_place=_last(cmake_target.sources, path).place,
+                    suggestion="keep one of them",
+                )
+
+
+def _unique_cmake_targets(index: Index) -> Iterator[CMakeTarget]:
+    for configuration in BUILT:
+        if configuration in index.cmake:
+            yield from index.cmake[configuration].targets
+
+
+def _last(entries: tuple[Entry, ...], path: str) -> Entry:
+    return [entry for entry in entries if entry.path == path][-1]
+
+
+def find_unlisted(index: Index) -> Iterator[Finding]:
+    """Sources on no side, in a folder whose other sources are listed."""
+    listed = index.buck_mentions | index.cmake_mentions
+    folders = {directory_of(path) for path in listed if is_source(path)}
+    python = python_folders(index)
+    for path in sorted(index.facts.files - listed):
+        if index.is_vendored(path) or index.policy.is_excluded(path):
+            continue
+        if path.endswith("/__init__.py"):
+            continue
+        if is_source(path) and directory_of(path) in folders:
+            yield _unlisted(index, path, "neither Buck nor CMake lists it")
+        elif path.endswith(".py") and directory_of(path) in python:
+            yield _unlisted(index, path, "no Buck target lists it, though it lists its neighbours")
+
+
+def _unlisted(index: Index, path: str, message: str) -> Finding:
+    package = index.package_of(path)
+    target = nearest_buck_target(index, path, None)
+    line = f'"{posixpath.relpath(path, package or ".")}",'
+    return Finding(
+        kind=Kind.UNLISTED,
+        path=path,
+        level=Level.NOTE if index.policy.is_test(path) else Level.WARNING,
+        message=message,
+        buck_target=target.label if target else "",
+        buck_place=target.place if target else None,
+        suggestion=f"add {line} to {target.label} ({target.place})" if target else "list it",
+    )
+
+
+def python_folders(index: Index) -> set[str]:
+    """Folders of which Buck lists most Python files by name."""
+    listed = Counter(directory_of(p) for p in index.buck_mentions if p.endswith(".py"))
+    named = (p for p in index.facts.files if p.endswith(".py") and not p.endswith("__init__.py"))
+    there = Counter(directory_of(path) for path in named)
+    return {folder for folder, count in listed.items() if count * 2 > there[folder]}
+
+
+# Which target a missing name belongs to
+
+
+def nearest_buck_target(
+    index: Index,
+    path: str,
+    cmake: CMakeTarget | None,
+    configuration: Configuration | None = None,
+) -> BuckTarget | None:
+    """The Buck target that most likely should list ``path``.
+
+    The one that shares most sources with ``cmake``, else most files of the same folder.
+    """
+    votes: Counter[str] = Counter()
+    for entry in cmake.sources if cmake else ():
+        for use in index.buck_uses.get(entry.path, ()):
+            same = directory_of(entry.path) == directory_of(path)
+            votes[use.target.label] += 10 if same else 1
+    package = index.package_of(path)
+    for target in index.facts.buck.targets:
+        if target.package == package and (votes or suffix_fits(target, path)):
+            near = sum(directory_of(e.path) == directory_of(path) for e in target.srcs)
+            votes[target.label] += near * 2 + 1 if suffix_fits(target, path) else 0
+    fitting = [
+        (count, label)
+        for label, count in votes.items()
+        if configuration is None
+        or configuration in index.target_configurations(index.by_label[label])
+    ]
+    best = max(fitting, key=lambda row: (row[0], row[1]), default=None)
+    return index.by_label[best[1]] if best and best[0] else None
+
+
+def suffix_fits(target: BuckTarget, path: str) -> bool:
+    """Whether a rule is of the language of a file."""
+    if path.endswith(".py"):
+        return target.kind.startswith("python")
+    return is_native(target) and (is_source(path) or is_header(path))
+
+
+def nearest_cmake_target(
+    index: Index, path: str, buck: BuckTarget
+) -> tuple[CMakeTarget | None, Entry | None]:
+    """The CMake target that most likely should compile ``path``, and the entry to put it by."""
+    votes: Counter[str] = Counter()
+    found: dict[str, tuple[CMakeTarget, Entry]] = {}
+    siblings = {entry.path for entry in buck.srcs}
+    uses = index.cmake_uses.get(Configuration.ANY) or {}
+    for other, rows in uses.items():
+        same = directory_of(other) == directory_of(path)
+        if same or other in siblings:
+            for use in rows:
+                votes[use.target.name] += 2 if same else 1
+                found.setdefault(use.target.name, (use.target, use.entry))
+    if not votes:
+        return None, None
+    return found[max(votes, key=lambda name: (votes[name], name))]

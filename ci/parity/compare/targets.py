@@ -1,0 +1,61 @@
+"""Targets and globs: a name given twice, a pattern that matches nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ci.parity.compare.findings import Finding, Kind, Level
+from ci.parity.compare.index import BUILT, Index
+
+
+def find_target_drift(index: Index) -> Iterator[Finding]:
+    """Everything that is about a target or a glob."""
+    yield from find_repeated(index)
+    yield from find_empty_globs(index)
+
+
+def find_repeated(index: Index) -> Iterator[Finding]:
+    """Two targets of one name on one side."""
+    for target in index.facts.buck.repeated:
+        if not index.policy.is_excluded(target.place.path):
+            yield Finding(
+                kind=Kind.DUPLICATE_TARGET,
+                path=target.place.path,
+                message=f"{target.label} is defined twice",
+                detail=target.label,
+                buck_target=target.label,
+                buck_place=target.place,
+                suggestion="rename or remove one of them",
+            )
+    for configuration in BUILT:
+        for again in index.cmake[configuration].repeated if configuration in index.cmake else ():
+            if not index.policy.is_excluded(again.place.path):
+                yield Finding(
+                    kind=Kind.DUPLICATE_TARGET,
+                    path=again.place.path,
+                    message=f"CMake target {again.name} is defined twice",
+                    detail=again.name,
+                    cmake_target=again.name,
+                    cmake_place=again.place,
+                    suggestion="rename or remove one of them",
+                )
+
+
+def find_empty_globs(index: Index) -> Iterator[Finding]:
+    """glob() patterns that match no file: errors when the whole call comes to nothing."""
+    for call in index.facts.buck.globs:
+        for pattern in call.empty:
+            path = f"{call.package}/{pattern}".lstrip("/")
+            fixed = path.partition("*")[0]
+            inside = any(fixed.startswith(f"{m}/") for m in index.facts.submodules)
+            if inside or index.policy.is_excluded(path):
+                continue
+            yield Finding(
+                kind=Kind.EMPTY_GLOB,
+                path=path,
+                level=Level.ERROR if not call.matches else Level.WARNING,
+                message=f"glob() of //{call.package}: no file matches {pattern!r}",
+                detail=pattern,
+                buck_place=call.place,
+                suggestion="take the pattern out, or correct it",
+            )

@@ -1,0 +1,31 @@
+"""The whole comparison of a tree."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ci.parity.compare.findings import Finding, order_findings
+from ci.parity.compare.index import Index
+from ci.parity.compare.sources import find_source_drift
+from ci.parity.compare.targets import find_target_drift
+from ci.parity.facts import TreeFacts
+from ci.parity.policy import Policy
+
+
+def compare_tree(facts: TreeFacts, policy: Policy, scope: Sequence[str] = ()) -> list[Finding]:
+    """Every finding about ``facts`` below ``scope``; an empty scope is the whole tree."""
+    index = Index(facts, policy)
+    found = [*find_source_drift(index), *find_target_drift(index)]
+    return order_findings([finding for finding in found if is_about(finding, scope)])
+
+
+def is_about(finding: Finding, scope: Sequence[str]) -> bool:
+    """Whether a finding's file, or a line that it points to, is in ``scope``."""
+    places = (finding.buck_place, finding.cmake_place)
+    paths = [finding.path, *(place.path for place in places if place)]
+    return any(in_scope(path, scope) for path in paths)
+
+
+def in_scope(path: str, scope: Sequence[str]) -> bool:
+    """Whether a path is in one of the folders of ``scope``."""
+    return not scope or any(path == f or path.startswith(f.rstrip("/") + "/") for f in scope)

@@ -1,0 +1,156 @@
+"""What both build descriptions say about a tree, as frozen values without any I/O.
+
+Paths are relative to the root of the tree, with forward slashes. The readers write facts, the
+comparison reads them; they cross a process border as JSON.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+import msgspec
+
+SOURCE_SUFFIXES = frozenset({".c", ".cc", ".cpp", ".cxx", ".cu", ".mm", ".m", ".S", ".s", ".asm"})
+HEADER_SUFFIXES = frozenset({".h", ".hh", ".hpp", ".hxx", ".cuh", ".inl"})
+
+
+class Configuration(str, Enum):
+    """What a build is made for. ANY takes every branch whose condition is a platform."""
+
+    HOST = "host"
+    ANDROID = "android"
+    ANY = "any"
+
+
+class Place(msgspec.Struct, frozen=True, order=True):
+    """A line of a build file; line 0 when only the file is known."""
+
+    path: str
+    line: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}" if self.line else self.path
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """One file that a target lists: its path, where, and under which select() key."""
+
+    path: str
+    place: Place
+    condition: str = ""
+
+
+class Word(msgspec.Struct, frozen=True):
+    """One dependency or define that a target names, and where."""
+
+    text: str
+    place: Place
+    condition: str = ""
+
+
+class BuckTarget(msgspec.Struct, frozen=True):
+    """One Buck rule as its author wrote it, before any macro of Meta's is applied."""
+
+    package: str
+    name: str
+    kind: str
+    place: Place
+    worlds: tuple[str, ...] = ()
+    srcs: tuple[Entry, ...] = ()
+    headers: tuple[Entry, ...] = ()
+    exported_headers: tuple[Entry, ...] = ()
+    deps: tuple[Word, ...] = ()
+    exported_deps: tuple[Word, ...] = ()
+    external_deps: tuple[Word, ...] = ()
+    defines: tuple[Word, ...] = ()
+    platforms: tuple[str, ...] = ()
+    visibility: tuple[str, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """``//package:name``."""
+        return f"//{self.package}:{self.name}"
+
+
+class Glob(msgspec.Struct, frozen=True):
+    """One glob() call of a package: its patterns, and those that match no file."""
+
+    package: str
+    patterns: tuple[str, ...]
+    empty: tuple[str, ...]
+    place: Place
+    matches: int = 0
+
+
+class NotEvaluated(msgspec.Struct, frozen=True):
+    """Something that a reader met and could not evaluate, named instead of guessed."""
+
+    side: str
+    place: Place
+    reason: str
+
+
+class BuckFacts(msgspec.Struct, frozen=True):
+    """The Buck side of a tree."""
+
+    targets: tuple[BuckTarget, ...] = ()
+    globs: tuple[Glob, ...] = ()
+    repeated: tuple[BuckTarget, ...] = ()
+    packages: tuple[str, ...] = ()
+    not_evaluated: tuple[NotEvaluated, ...] = ()
+
+
+class CMakeTarget(msgspec.Struct, frozen=True):
+    """One library or executable of a configuration, its sources merged from all commands."""
+
+    name: str
+    kind: str
+    place: Place
+    directory: str
+    sources: tuple[Entry, ...] = ()
+    headers: tuple[Entry, ...] = ()
+    links: tuple[Word, ...] = ()
+    defines: tuple[Word, ...] = ()
+    complete: bool = True
+
+
+class CMakeFacts(msgspec.Struct, frozen=True):
+    """The CMake side of a tree in one configuration; ``source`` is "static" or "file-api"."""
+
+    configuration: Configuration
+    source: str
+    targets: tuple[CMakeTarget, ...] = ()
+    repeated: tuple[CMakeTarget, ...] = ()
+    globs: tuple[Glob, ...] = ()
+    mentioned: tuple[str, ...] = ()
+    not_evaluated: tuple[NotEvaluated, ...] = ()
+
+
+class TreeFacts(msgspec.Struct, frozen=True):
+    """Everything the comparison needs: both sides, and the files that exist."""
+
+    buck: BuckFacts
+    cmake: tuple[CMakeFacts, ...]
+    files: frozenset[str]
+    submodules: tuple[str, ...] = ()
+
+
+def suffix_of(path: str) -> str:
+    """``.cpp`` of ``a/b.cpp``; empty without a dot in the last component."""
+    name = path.rsplit("/", 1)[-1]
+    return "." + name.rsplit(".", 1)[1] if "." in name else ""
+
+
+def directory_of(path: str) -> str:
+    """The folder of a path; empty at the root."""
+    return path.rsplit("/", 1)[0] if "/" in path else ""
+
+
+def is_source(path: str) -> bool:
+    """Whether a compiler would be given this file."""
+    return suffix_of(path) in SOURCE_SUFFIXES
+
+
+def is_header(path: str) -> bool:
+    """Whether other files would include this one."""
+    return suffix_of(path) in HEADER_SUFFIXES

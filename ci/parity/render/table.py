@@ -1,0 +1,67 @@
+"""The report for a person."""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+from ci.parity.compare.findings import Finding
+from ci.parity.report import Report
+
+SHOWN_NOT_EVALUATED = 20
+
+
+def render_table(report: Report, *, notes: bool = False) -> str:
+    """Findings by kind, each with both places and what to do; then what was not evaluated."""
+    shown = report.findings if notes else report.failing
+    lines: list[str] = []
+    for kind, group in groupby(shown, key=lambda finding: finding.kind):
+        rows = list(group)
+        lines.append(f"{kind.value} ({len(rows)})")
+        for finding in rows:
+            lines.extend(_rows(finding))
+        lines.append("")
+    lines.extend(_not_evaluated(report))
+    lines.append(_summary(report, notes=notes))
+    return "\n".join(lines) + "\n"
+
+
+def _rows(finding: Finding) -> list[str]:
+    configuration = f" [{finding.configuration.value}]" if finding.configuration else ""
+    rows = [f"  {finding.path}{configuration}: {finding.message}"]
+    for side, place, target in (
+        ("buck", finding.buck_place, finding.buck_target),
+        ("cmake", finding.cmake_place, finding.cmake_target),
+    ):
+        if place:
+            rows.append(f"      {side:<6}{place}  {target}".rstrip())
+    if finding.suggestion:
+        rows.append(f"      do    {finding.suggestion}")
+    return rows
+
+
+def _not_evaluated(report: Report) -> list[str]:
+    found = report.not_evaluated
+    if not found:
+        return []
+    lines = [f"not evaluated ({len(found)})"]
+    lines.extend(f"  {row.side} {row.place}: {row.reason}" for row in found[:SHOWN_NOT_EVALUATED])
+    if len(found) > SHOWN_NOT_EVALUATED:
+        lines.append(f"  and {len(found) - SHOWN_NOT_EVALUATED} more; --json lists them all")
+    return [*lines, ""]
+
+
+def _summary(report: Report, *, notes: bool) -> str:
+    kind = "new findings" if report.base else "findings"
+    parts = [f"{len(report.failing)} {kind}"]
+    if report.base:
+        parts.append(f"{report.old} that {report.base} has too")
+    if report.notes and not notes:
+        parts.append(f"{len(report.notes)} notes about tests (--notes)")
+    if report.allowed:
+        parts.append(f"{report.allowed} allowed")
+    counts = report.counts
+    sides = (
+        f"{counts.get('buck_targets', 0)} Buck targets, {counts.get('cmake_targets', 0)} CMake "
+        f"targets ({report.cmake_source}), {counts.get('files', 0)} files"
+    )
+    return f"{', '.join(parts)}; {sides}"

@@ -1,0 +1,40 @@
+"""What one run of the comparison came to: the value that every rendering starts from."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from ci.parity.compare.findings import Finding, Level
+from ci.parity.facts import NotEvaluated
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Report:
+    """Findings of a tree, in order; ``new`` are those that count against a base revision."""
+
+    tree: str
+    scope: tuple[str, ...]
+    base: str
+    findings: tuple[Finding, ...]
+    old: int
+    allowed: int
+    not_evaluated: tuple[NotEvaluated, ...]
+    cmake_source: str
+    counts: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def failing(self) -> tuple[Finding, ...]:
+        """The findings that fail a gate: everything but notes."""
+        return tuple(finding for finding in self.findings if finding.level is not Level.NOTE)
+
+    @property
+    def notes(self) -> tuple[Finding, ...]:
+        """The findings that do not."""
+        return tuple(finding for finding in self.findings if finding.level is Level.NOTE)
+
+    def by_kind(self) -> dict[str, int]:
+        """How many findings of each kind, notes included."""
+        return dict(Counter(finding.kind.value for finding in self.findings))

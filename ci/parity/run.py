@@ -1,0 +1,101 @@
+"""One comparison from its source to its report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+
+from ci.parity.allow import Sorted, apply_allowances
+from ci.parity.compare.findings import Finding, order_findings
+from ci.parity.compare.tree import compare_tree, in_scope
+from ci.parity.facts import Configuration, NotEvaluated, TreeFacts
+from ci.parity.policy import Policy
+from ci.parity.reading import read_tree
+from ci.parity.report import Report
+from ci.parity.trees import Tree, find_git_dir, open_tree
+from provisioning.errors import UsageError
+
+POLICY_SOURCE = "manifests/policies/parity.toml"
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to compare: a source, a revision of it, folders of it, and a base revision."""
+
+    source: Path
+    revision: str | None = None
+    scope: tuple[str, ...] = ()
+    base: str | None = None
+    today: date = date.max
+
+
+def compare_source(request: Request, policy: Policy) -> Report:
+    """Read, compare and sort. Raises UsageError for a source, revision or scope that is not."""
+    tree = open_tree(request.source, request.revision)
+    check_tree(tree, request.scope)
+    facts, result = compare_one(tree, request, policy)
+    found, old = result.open, 0
+    if request.base is not None:
+        git_dir = find_git_dir(request.source)
+        if git_dir is None:
+            raise UsageError(f"{request.source} has no revisions", todo="leave --base out")
+        _, before = compare_one(open_tree(git_dir, request.base), request, policy)
+        known = {finding.key for finding in (*before.open, *before.stale)}
+        found = tuple(f for f in (*result.open, *result.stale) if f.key not in known)
+        old = len(result.open) + len(result.stale) - len(found)
+    else:
+        found = (*result.open, *result.stale)
+    return Report(
+        tree=tree.name,
+        scope=request.scope,
+        base=request.base or "",
+        findings=tuple(order_findings(list(found))),
+        old=old,
+        allowed=len(result.allowed),
+        not_evaluated=unevaluated(facts, request.scope),
+        cmake_source=facts.cmake[0].source if facts.cmake else "none",
+        counts=count_facts(facts),
+    )
+
+
+def compare_one(tree: Tree, request: Request, policy: Policy) -> tuple[TreeFacts, Sorted]:
+    """The facts of one tree and its findings, sorted by the allow-list."""
+    facts = read_tree(tree, request.scope)
+    findings: list[Finding] = compare_tree(facts, policy, request.scope)
+    whole = not request.scope
+    return facts, apply_allowances(
+        findings, policy, facts.files, request.today, whole=whole, source=POLICY_SOURCE
+    )
+
+
+def check_tree(tree: Tree, scope: Sequence[str]) -> None:
+    """Refuse a tree without build files, and a scope that is not in it. Raises UsageError."""
+    folders = {path.rpartition("/")[0] for path in tree.files}
+    for folder in scope:
+        if not any(f"{name}/".startswith(folder.rstrip("/") + "/") for name in folders):
+            raise UsageError(f"no folder {folder} in {tree.name}", todo="correct --scope")
+    names = {path.rpartition("/")[2] for path in tree.files}
+    if not names & {"BUCK", "TARGETS"}:
+        raise UsageError(f"{tree.name} has no BUCK or TARGETS file", todo="name an ExecuTorch tree")
+    if "CMakeLists.txt" not in names:
+        raise UsageError(f"{tree.name} has no CMakeLists.txt", todo="name an ExecuTorch tree")
+
+
+def unevaluated(facts: TreeFacts, scope: Sequence[str]) -> tuple[NotEvaluated, ...]:
+    """What no side could evaluate, each thing once."""
+    rows = set(facts.buck.not_evaluated)
+    rows.update(row for side in facts.cmake for row in side.not_evaluated)
+    inside = (row for row in rows if in_scope(row.place.path, scope))
+    return tuple(sorted(inside, key=lambda row: (row.side, row.place, row.reason)))
+
+
+def count_facts(facts: TreeFacts) -> dict[str, int]:
+    """How much was compared."""
+    everything = [f for f in facts.cmake if f.configuration is Configuration.ANY] or facts.cmake
+    return {
+        "buck_targets": len(facts.buck.targets),
+        "cmake_targets": sum(len(f.targets) for f in everything[:1]),
+        "files": len(facts.files),
+    }

@@ -1,0 +1,269 @@
+"""Where the files of a tree come from: a directory, or a revision of a git directory.
+
+A revision is read with ``ls-tree`` and ``cat-file --batch``: no work tree, no checkout.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Protocol
+
+from provisioning.errors import ToolError, UsageError
+from provisioning.process import run_bytes
+
+GIT_TIMEOUT_S = 120.0
+LEFT_OUT = frozenset({".git", "buck-out", "cmake-out", "node_modules", "__pycache__", ".venv"})
+SUBMODULE_MODE = "160000"
+LINK_MODE = "120000"
+
+
+class Tree(Protocol):
+    """The files of one state of a source tree."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def files(self) -> frozenset[str]: ...
+
+    @property
+    def submodules(self) -> tuple[str, ...]: ...
+
+    @property
+    def links(self) -> Mapping[str, str]: ...
+
+    def read(self, path: str) -> str | None: ...
+
+    def read_all(self, paths: Iterable[str]) -> None: ...
+
+    def digest(self, path: str) -> str: ...
+
+
+class DirectoryTree:
+    """A checkout, or any directory: what is on disk now, untracked files included."""
+
+    def __init__(self, root: Path) -> None:
+        if not root.is_dir():
+            raise UsageError(f"no directory {root}", todo="give --source a checkout")
+        self.root = root
+        self._texts: dict[str, str | None] = {}
+
+    @property
+    def name(self) -> str:
+        """How a report calls this tree."""
+        return str(self.root)
+
+    @cached_property
+    def files(self) -> frozenset[str]:
+        """Every file, except version control, build output and caches."""
+        found: list[str] = []
+        for folder, names, files in os.walk(self.root):
+            names[:] = [name for name in names if not self._is_left_out(folder, name)]
+            relative = os.path.relpath(folder, self.root).replace(os.sep, "/")
+            prefix = "" if relative == "." else relative + "/"
+            found.extend(prefix + name for name in files)
+        return frozenset(found)
+
+    @staticmethod
+    def _is_left_out(folder: str, name: str) -> bool:
+        return name in LEFT_OUT or os.path.exists(os.path.join(folder, name, "CMakeCache.txt"))  # noqa: PTH110, PTH118
+
+    @cached_property
+    def submodules(self) -> tuple[str, ...]:
+        """Paths of .gitmodules, whether they are checked out or not."""
+        return parse_submodules(self.read(".gitmodules") or "")
+
+    @cached_property
+    def links(self) -> Mapping[str, str]:
+        """Symbolic links are followed by the file system itself."""
+        return {}
+
+    def read(self, path: str) -> str | None:
+        """The text of a file, or None when there is none."""
+        if path not in self._texts:
+            try:
+                self._texts[path] = (self.root / path).read_bytes().decode("utf-8", "replace")
+            except OSError:
+                self._texts[path] = None
+        return self._texts[path]
+
+    def read_all(self, paths: Iterable[str]) -> None:
+        """Files on disk need no batch."""
+
+    def digest(self, path: str) -> str:
+        """A hash of the content; empty when there is no such file."""
+        text = self.read(path)
+        return "" if text is None else hashlib.sha256(text.encode()).hexdigest()[:20]
+
+
+class RevisionTree:
+    """A revision of a git directory, read without a work tree."""
+
+    def __init__(self, git_dir: Path, revision: str) -> None:
+        self.git_dir = git_dir
+        self.revision = revision
+        self.commit = resolve_revision(git_dir, revision)
+        self._texts: dict[str, str | None] = {}
+
+    @property
+    def name(self) -> str:
+        """How a report calls this tree."""
+        return self.commit
+
+    @cached_property
+    def _listing(self) -> dict[str, tuple[str, str]]:
+        raw = run_git(self.git_dir, "ls-tree", "-r", "-z", "--full-tree", self.commit)
+        listing = {}
+        for row in raw.decode("utf-8", "surrogateescape").split("\0"):
+            if row:
+                meta, path = row.split("\t", 1)
+                mode, _, blob = meta.split(" ")
+                listing[path] = (mode, blob)
+        return listing
+
+    @cached_property
+    def files(self) -> frozenset[str]:
+        """Every blob of the revision."""
+        return frozenset(p for p, (mode, _) in self._listing.items() if mode != SUBMODULE_MODE)
+
+    @cached_property
+    def submodules(self) -> tuple[str, ...]:
+        """Gitlinks, and what .gitmodules says."""
+        links = {p for p, (mode, _) in self._listing.items() if mode == SUBMODULE_MODE}
+        return tuple(sorted(links | set(parse_submodules(self.read(".gitmodules") or ""))))
+
+    @cached_property
+    def links(self) -> Mapping[str, str]:
+        """Symbolic links: path to what the link says."""
+        rows = [path for path, (mode, _) in self._listing.items() if mode == LINK_MODE]
+        self.read_all(rows)
+        return {path: self._texts.get(path) or "" for path in rows}
+
+    def read(self, path: str) -> str | None:
+        """The text of a file, or None when there is none."""
+        if path not in self._texts:
+            self.read_all([path])
+        return self._texts.get(path)
+
+    def read_all(self, paths: Iterable[str]) -> None:
+        """Read many files with one git process."""
+        wanted = [path for path in paths if path not in self._texts]
+        known = [path for path in wanted if path in self._listing]
+        self._texts.update(dict.fromkeys(wanted))
+        if not known:
+            return
+        asked = "".join(f"{self._listing[path][1]}\n" for path in known)
+        raw = run_git(self.git_dir, "cat-file", "--batch", data=asked.encode())
+        for path, content in zip(known, split_batch(raw), strict=True):
+            self._texts[path] = None if content is None else content.decode("utf-8", "replace")
+
+    def digest(self, path: str) -> str:
+        """The object name of the content; empty when there is no such file."""
+        return self._listing.get(path, ("", ""))[1]
+
+
+class OverlayTree:
+    """Another tree with some files replaced (text) or removed (None)."""
+
+    def __init__(self, base: Tree, changes: Mapping[str, str | None]) -> None:
+        self.base = base
+        self.changes = dict(changes)
+
+    @property
+    def name(self) -> str:
+        """How a report calls this tree."""
+        return f"{self.base.name} with {len(self.changes)} changed files"
+
+    @cached_property
+    def files(self) -> frozenset[str]:
+        """The base's files, with additions and without removals."""
+        added = {path for path, text in self.changes.items() if text is not None}
+        return (self.base.files - self.changes.keys()) | added
+
+    @property
+    def submodules(self) -> tuple[str, ...]:
+        """The base's."""
+        return self.base.submodules
+
+    @property
+    def links(self) -> Mapping[str, str]:
+        """The base's."""
+        return self.base.links
+
+    def read(self, path: str) -> str | None:
+        """The replaced text, or the base's."""
+        return self.changes[path] if path in self.changes else self.base.read(path)
+
+    def read_all(self, paths: Iterable[str]) -> None:
+        """Let the base read in bulk what is not replaced."""
+        self.base.read_all([path for path in paths if path not in self.changes])
+
+    def digest(self, path: str) -> str:
+        """A hash of the replaced text, or the base's digest."""
+        if path not in self.changes:
+            return self.base.digest(path)
+        return hashlib.sha256((self.changes[path] or "").encode()).hexdigest()[:20]
+
+
+def open_tree(source: Path, revision: str | None) -> Tree:
+    """A checkout without ``revision``; with it, or for a bare git directory, a revision.
+
+    Raises UsageError for a source that is neither.
+    """
+    git_dir = find_git_dir(source)
+    if revision is None and git_dir != source:
+        return DirectoryTree(source)
+    if git_dir is None:
+        raise UsageError(f"{source} is not a git directory", todo="leave --rev out")
+    return RevisionTree(git_dir, revision or "HEAD")
+
+
+def find_git_dir(source: Path) -> Path | None:
+    """The git directory of a checkout, ``source`` itself when it is bare, or None."""
+    if (source / "objects").is_dir() and (source / "HEAD").is_file():
+        return source
+    return source / ".git" if (source / ".git").exists() else None
+
+
+def resolve_revision(git_dir: Path, revision: str) -> str:
+    """The commit that a revision names. Raises UsageError."""
+    try:
+        raw = run_git(git_dir, "rev-parse", "--verify", "--quiet", revision + "^{commit}")
+    except ToolError as error:
+        raise UsageError(
+            f"no revision {revision!r} in {git_dir}", why=error.why, todo="fetch it, or correct it"
+        ) from error
+    return raw.decode().strip()
+
+
+def run_git(git_dir: Path, *words: str, data: bytes | None = None) -> bytes:
+    """Run git against a git directory and return its stdout. Raises ToolError."""
+    where = ["-C", str(git_dir.parent)] if git_dir.is_file() else [f"--git-dir={git_dir}"]
+    return run_bytes(["git", *where, *words], data=data, timeout_s=GIT_TIMEOUT_S)
+
+
+def split_batch(raw: bytes) -> list[bytes | None]:
+    """The contents in the answer of ``cat-file --batch``; None where an object is missing."""
+    contents: list[bytes | None] = []
+    at = 0
+    while at < len(raw):
+        end = raw.index(b"\n", at)
+        words = raw[at:end].split(b" ")
+        if words[-1] == b"missing":
+            contents.append(None)
+            at = end + 1
+            continue
+        size = int(words[2])
+        contents.append(raw[end + 1 : end + 1 + size])
+        at = end + size + 2
+    return contents
+
+
+def parse_submodules(text: str) -> tuple[str, ...]:
+    """The paths that a .gitmodules names."""
+    rows = (line.strip() for line in text.splitlines())
+    return tuple(row.split("=", 1)[1].strip() for row in rows if row.startswith("path"))

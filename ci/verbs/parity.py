@@ -1,0 +1,82 @@
+"""``parity``: report where the Buck and the CMake description of a source tree differ."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from datetime import datetime, timezone
+from importlib import metadata
+from pathlib import Path
+
+from ci.parity.policy import Policy
+from ci.parity.render.annotations import render_annotations
+from ci.parity.render.document import render_document
+from ci.parity.render.sarif import render_sarif
+from ci.parity.render.table import render_table
+from ci.parity.report import Report
+from ci.parity.run import Request, compare_source
+from provisioning.command import Outcome
+from provisioning.errors import ExitCode, UnfitError
+from provisioning.manifest import read_policy, read_toml
+from provisioning.progress import Progress
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--source", type=Path, default=Path(), help="an ExecuTorch checkout or git directory"
+    )
+    parser.add_argument("--rev", help="read this revision of it, without a work tree")
+    parser.add_argument(
+        "--scope",
+        action="append",
+        default=[],
+        metavar="FOLDER",
+        help="only this folder; repeatable",
+    )
+    parser.add_argument("--base", metavar="REV", help="only what this revision does not have")
+    parser.add_argument("--notes", action="store_true", help="show notes about tests too")
+    parser.add_argument("--sarif", type=Path, metavar="FILE", help="write SARIF 2.1.0 there")
+    parser.add_argument("--annotate", action="store_true", help="print GitHub annotations instead")
+    parser.add_argument("--policy", type=Path, metavar="FILE", help="another policy file")
+
+
+def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
+    policy = read_policy_file(args.policy)
+    request = Request(
+        source=args.source,
+        revision=args.rev,
+        scope=tuple(folder.strip("/") for folder in args.scope),
+        base=args.base,
+        today=datetime.now(timezone.utc).date(),
+    )
+    progress.step(f"comparing Buck and CMake in {args.source}")
+    report = compare_source(request, policy)
+    if args.sarif:
+        write_sarif(args.sarif, report)
+    text = render_annotations(report) if args.annotate else render_table(report, notes=args.notes)
+    code = ExitCode.FAILED if report.failing else ExitCode.OK
+    return Outcome(text, render_document(report), code)
+
+
+def read_policy_file(path: Path | None) -> Policy:
+    """The policy of manifests/, or one given by its path. Raises ManifestError."""
+    if path is None:
+        return read_policy("parity", Policy)
+    return read_toml(path.name, Policy, root=path.resolve().parent)
+
+
+def write_sarif(path: Path, report: Report) -> None:
+    """Write the SARIF log. Raises UnfitError when the file cannot be written."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(render_sarif(report, tool_version()), indent=1) + "\n", "utf-8")
+    except OSError as error:
+        raise UnfitError(f"cannot write {path}", why=str(error)) from error
+
+
+def tool_version() -> str:
+    """The version of the installed distribution; 0 in a checkout that is not installed."""
+    try:
+        return metadata.version("executorch-qnn-ci")
+    except metadata.PackageNotFoundError:
+        return "0"

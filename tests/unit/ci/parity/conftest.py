@@ -1,0 +1,68 @@
+"""Miniature trees: files in a dictionary become a directory, and its findings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import date
+from pathlib import Path
+
+import pytest
+
+from ci.parity.compare.findings import Finding
+from ci.parity.policy import Policy
+from ci.parity.report import Report
+from ci.parity.run import Request, compare_source
+
+POLICY = Policy(
+    tests=("**/test/**", "test/**"),
+    android_only=("*_android_build",),
+    ignored_defines=("NDEBUG",),
+)
+LOAD = 'load("@fbsource//xplat/executorch/build:runtime_wrapper.bzl", "runtime")\n'
+
+Files = Mapping[str, str]
+
+
+@pytest.fixture
+def plant(tmp_path: Path) -> Callable[[Files], Path]:
+    """Write files below a fresh directory."""
+
+    def write(files: Files) -> Path:
+        for name, text in files.items():
+            path = tmp_path / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        return tmp_path
+
+    return write
+
+
+@pytest.fixture
+def report(plant: Callable[[Files], Path]) -> Callable[..., Report]:
+    """Compare a miniature tree."""
+
+    def compare(files: Files, policy: Policy = POLICY, **options: object) -> Report:
+        today = date(2026, 1, 1)
+        return compare_source(Request(source=plant(files), today=today, **options), policy)  # type: ignore[arg-type]
+
+    return compare
+
+
+@pytest.fixture
+def findings(report: Callable[..., Report]) -> Callable[..., list[Finding]]:
+    """The findings of a miniature tree."""
+
+    def compare(files: Files, policy: Policy = POLICY, **options: object) -> list[Finding]:
+        return list(report(files, policy, **options).findings)
+
+    return compare
+
+
+@pytest.fixture
+def pairs(findings: Callable[..., list[Finding]]) -> Callable[..., set[tuple[str, str]]]:
+    """Kind and path of each finding of a miniature tree."""
+
+    def compare(files: Files, policy: Policy = POLICY, **options: object) -> set[tuple[str, str]]:
+        return {(f.kind.value, f.path) for f in findings(files, policy, **options)}
+
+    return compare

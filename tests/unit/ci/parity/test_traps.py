@@ -1,0 +1,349 @@
+"""Each trap in two versions: one that drifts and must be found, one that must stay silent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import pytest
+
+LOAD = 'load("@fbsource//xplat/executorch/build:runtime_wrapper.bzl", "runtime")\n'
+MACRO = 'load(":targets.bzl", "define_common_targets")\n\ndefine_common_targets()\n'
+
+
+def library(srcs: str, *, name: str = '"lib"', more: str = "") -> str:
+    """A targets.bzl with one library whose srcs are an expression."""
+    return (
+        f"{LOAD}\ndef define_common_targets():\n"
+        f"    runtime.cxx_library(name = {name}, srcs = {srcs}, {more})\n"
+    )
+
+
+@dataclass(frozen=True)
+class Trap:
+    """Files of a package ``p``; what differs in the drifted version; what must be found."""
+
+    name: str
+    clean: Mapping[str, str]
+    drifted: Mapping[str, str]
+    found: set[tuple[str, str]]
+    gone: tuple[str, ...] = field(default=())
+
+
+def package(targets: str, cmake: str, *sources: str, **more: str) -> dict[str, str]:
+    """A tree with one package."""
+    files = {"p/BUCK": MACRO, "p/targets.bzl": targets, "CMakeLists.txt": cmake}
+    files.update(dict.fromkeys((f"p/{name}" for name in sources), "int x;\n"))
+    return files | more
+
+
+BOTH = package(
+    library('["a.cpp", "b.cpp"]'), "add_library(lib p/a.cpp p/b.cpp)\n", "a.cpp", "b.cpp"
+)
+
+TRAPS = [
+    Trap(
+        "source only in CMake",
+        BOTH,
+        {"p/targets.bzl": library('["a.cpp"]')},
+        {("cmake-only-source", "p/b.cpp")},
+    ),
+    Trap(
+        "source only in Buck",
+        BOTH,
+        {"CMakeLists.txt": "add_library(lib p/a.cpp)\n"},
+        {("buck-only-source", "p/b.cpp")},
+    ),
+    Trap(
+        "name in a comment of CMake",
+        BOTH,
+        {"CMakeLists.txt": "add_library(lib p/a.cpp # p/b.cpp\n)\n#[[ p/b.cpp ]]\n"},
+        {("buck-only-source", "p/b.cpp")},
+    ),
+    Trap(
+        "name in a comment of Buck",
+        BOTH,
+        {"p/targets.bzl": library('[\n  "a.cpp",\n  # "b.cpp",\n]')},
+        {("cmake-only-source", "p/b.cpp")},
+    ),
+    Trap(
+        "same basename in two folders",
+        package(
+            library('["x/a.cpp", "y/a.cpp"]'),
+            "add_library(lib p/x/a.cpp p/y/a.cpp)\n",
+            "x/a.cpp",
+            "y/a.cpp",
+        ),
+        {"CMakeLists.txt": "add_library(lib p/x/a.cpp)\n"},
+        {("buck-only-source", "p/y/a.cpp")},
+    ),
+    Trap(
+        "glob does not enter a package below",
+        package(
+            library('glob(["**/*.cpp"])'),
+            "add_library(lib p/a.cpp)\nadd_library(sub p/sub/s.cpp)\n",
+            "a.cpp",
+            "sub/s.cpp",
+        )
+        | {"p/sub/BUCK": LOAD + 'runtime.cxx_library(name = "sub", srcs = ["s.cpp"])\n'},
+        {"p/sub/BUCK": LOAD + 'runtime.cxx_library(name = "sub", srcs = [])\n'},
+        {("cmake-only-source", "p/sub/s.cpp")},
+    ),
+    Trap(
+        "glob with an exclude",
+        package(
+            library('glob(["*.cpp"], exclude = ["c.cpp"])'),
+            "add_library(lib p/a.cpp)\nadd_library(c p/c.cpp)\n",
+            "a.cpp",
+            "c.cpp",
+        )
+        | {"p/BUCK": MACRO + LOAD + 'runtime.cxx_library(name = "c", srcs = ["c.cpp"])\n'},
+        {"p/BUCK": MACRO},
+        {("cmake-only-source", "p/c.cpp")},
+    ),
+    Trap(
+        "name from a concatenation and a loop",
+        package(
+            f"{LOAD}\nOPS = {{'add': 1, 'mul': 2}}\n\ndef define_common_targets():\n"
+            "    for op in OPS:\n"
+            '        runtime.cxx_library(name = "op_" + op, srcs = ["op_{}.cpp".format(op)])\n',
+            "foreach(op add mul)\n  add_library(op_${op} p/op_${op}.cpp)\nendforeach()\n",
+            "op_add.cpp",
+            "op_mul.cpp",
+        ),
+        {
+            "CMakeLists.txt": "foreach(op add)\n"
+            "  add_library(op_${op} p/op_${op}.cpp)\nendforeach()\n"
+        },
+        {("buck-only-source", "p/op_mul.cpp")},
+    ),
+    Trap(
+        "select keeps every alternative",
+        package(
+            library(
+                '["a.cpp"] + '
+                'select({"DEFAULT": ["d.cpp"], "ovr_config//os:android": ["e.cpp"]})'
+            ),
+            "if(ANDROID)\n  set(extra p/e.cpp)\nelse()\n  set(extra p/d.cpp)\nendif()\n"
+            "add_library(lib p/a.cpp ${extra})\n",
+            "a.cpp",
+            "d.cpp",
+            "e.cpp",
+        ),
+        {"p/targets.bzl": library('["a.cpp"] + select({"DEFAULT": ["d.cpp"]})')},
+        {("cmake-only-source", "p/e.cpp")},
+    ),
+    Trap(
+        "rename on one side",
+        BOTH,
+        {"CMakeLists.txt": "add_library(lib p/a.cpp p/c.cpp)\n", "p/c.cpp": "int c;\n"},
+        {("missing-file", "p/b.cpp"), ("cmake-only-source", "p/c.cpp")},
+        gone=("p/b.cpp",),
+    ),
+    Trap(
+        "source without its extension",
+        package(library('["a.cpp"]'), "add_library(lib p/a)\n", "a.cpp"),
+        {"CMakeLists.txt": "add_library(lib p/b)\n"},
+        {("buck-only-source", "p/a.cpp")},
+    ),
+    Trap(
+        "source twice in a Buck target",
+        BOTH,
+        {"p/targets.bzl": library('["a.cpp", "b.cpp", "a.cpp"]')},
+        {("duplicate-source", "p/a.cpp")},
+    ),
+    Trap(
+        "source twice in a CMake target",
+        BOTH,
+        {
+            "CMakeLists.txt": "add_library(lib p/a.cpp p/b.cpp)\n"
+            "target_sources(lib PRIVATE ${CMAKE_CURRENT_LIST_DIR}/p/b.cpp)\n"
+        },
+        {("duplicate-source", "p/b.cpp")},
+    ),
+    Trap(
+        "source in both branches of an if is not twice",
+        BOTH
+        | {
+            "CMakeLists.txt": "option(X \"\" ON)\nadd_library(lib p/a.cpp)\nif(X)\n"
+            "  target_sources(lib PRIVATE p/b.cpp)\nelse()\n  target_sources(lib PRIVATE p/b.cpp)\n"
+            "endif()\n"
+        },
+        {
+            "CMakeLists.txt": "option(X \"\" ON)\nadd_library(lib p/a.cpp)\nif(X)\n"
+            "  target_sources(lib PRIVATE p/b.cpp p/b.cpp)\nendif()\n"
+        },
+        {("duplicate-source", "p/b.cpp")},
+    ),
+    Trap(
+        "two Buck targets of one name",
+        BOTH,
+        {"p/BUCK": MACRO + LOAD + 'runtime.cxx_library(name = "lib", srcs = ["a.cpp"])\n'},
+        {("duplicate-target", "p/BUCK")},
+    ),
+    Trap(
+        "both worlds of one file are not two targets",
+        BOTH
+        | {
+            "p/BUCK": 'load("@fbcode_macros//build_defs:build_file_migration.bzl",'
+            ' "fbcode_target", "non_fbcode_target")\n'
+            'load(":targets.bzl", "define_common_targets")\n'
+            "non_fbcode_target(_kind = define_common_targets,)\n"
+            "fbcode_target(_kind = define_common_targets,)\n"
+        },
+        {"CMakeLists.txt": "add_library(lib p/a.cpp)\n"},
+        {("buck-only-source", "p/b.cpp")},
+    ),
+    Trap(
+        "two CMake targets of one name",
+        BOTH,
+        {
+            "CMakeLists.txt": "add_library(lib p/a.cpp)\nadd_library(lib p/b.cpp)\n",
+        },
+        {("duplicate-target", "CMakeLists.txt")},
+    ),
+    Trap(
+        "glob that matches nothing",
+        BOTH,
+        {"p/targets.bzl": library('["a.cpp", "b.cpp"] + glob(["gone/*.cpp"])')},
+        {("empty-glob", "p/gone/*.cpp")},
+    ),
+    Trap(
+        "listed file that is not there",
+        BOTH,
+        {"CMakeLists.txt": "add_library(lib p/a.cpp p/b.cpp p/z.cpp)\n"},
+        {("missing-file", "p/z.cpp")},
+    ),
+    Trap(
+        "generated sources are not missing",
+        BOTH
+        | {"CMakeLists.txt": "add_library(lib p/a.cpp p/b.cpp ${CMAKE_BINARY_DIR}/gen/g.cpp)\n"},
+        {"CMakeLists.txt": "add_library(lib p/a.cpp p/b.cpp p/g.cpp)\n"},
+        {("missing-file", "p/g.cpp")},
+    ),
+    Trap(
+        "new file that neither side lists",
+        BOTH,
+        {"p/new.cpp": "int n;\n"},
+        {("unlisted-file", "p/new.cpp")},
+    ),
+    Trap(
+        "sources added in a subdirectory to a library without sources",
+        BOTH
+        | {
+            "CMakeLists.txt": "add_library(lib)\nadd_subdirectory(p)\n",
+            "p/CMakeLists.txt": "target_sources(lib PRIVATE ${CMAKE_CURRENT_LIST_DIR}/a.cpp\n"
+            "  ${CMAKE_CURRENT_LIST_DIR}/b.cpp)\n",
+        },
+        {"p/CMakeLists.txt": "target_sources(lib PRIVATE ${CMAKE_CURRENT_LIST_DIR}/a.cpp)\n"},
+        {("buck-only-source", "p/b.cpp")},
+    ),
+    Trap(
+        "source list in an included file, filtered",
+        BOTH
+        | {
+            "CMakeLists.txt": "include(lists.cmake)\nlist(FILTER SRCS EXCLUDE REGEX \"skip\")\n"
+            "list(TRANSFORM SRCS PREPEND \"${CMAKE_CURRENT_SOURCE_DIR}/p/\")\n"
+            "add_library(lib ${SRCS})\n",
+            "lists.cmake": "set(SRCS a.cpp b.cpp skip.cpp)\n",
+        },
+        {"lists.cmake": "set(SRCS a.cpp skip.cpp)\n"},
+        {("buck-only-source", "p/b.cpp")},
+    ),
+    Trap(
+        "file(GLOB)",
+        BOTH | {"CMakeLists.txt": "file(GLOB SRCS p/*.cpp)\nadd_library(lib ${SRCS})\n"},
+        {"p/targets.bzl": library('["a.cpp"]')},
+        {("cmake-only-source", "p/b.cpp")},
+    ),
+    Trap(
+        "generator expression",
+        BOTH
+        | {
+            "CMakeLists.txt": "add_library(lib p/a.cpp $<$<PLATFORM_ID:Linux>:p/b.cpp>)\n"
+        },
+        {"p/targets.bzl": library('["a.cpp"]')},
+        {("cmake-only-source", "p/b.cpp")},
+    ),
+    Trap(
+        "filegroup of another package",
+        package(library('["a.cpp"]'), "", "a.cpp")
+        | {
+            "p/targets.bzl": library('["a.cpp", "//executorch/q:rest"]'),
+            "q/BUCK": LOAD + 'runtime.filegroup(name = "rest", srcs = ["c.cpp"])\n',
+            "q/c.cpp": "int c;\n",
+            "CMakeLists.txt": "add_library(lib p/a.cpp q/c.cpp)\n",
+        },
+        {"q/BUCK": LOAD + 'runtime.filegroup(name = "rest", srcs = [])\n'
+         + 'runtime.cxx_library(name = "other", srcs = [])\n'},
+        {("cmake-only-source", "q/c.cpp")},
+    ),
+    Trap(
+        "Python file beside listed ones",
+        BOTH
+        | {
+            "q/BUCK": LOAD + 'runtime.python_library(name = "q", srcs = ["x.py", "y.py"])\n',
+            "q/x.py": "", "q/y.py": "", "q/__init__.py": "",
+        },
+        {"q/z.py": ""},
+        {("unlisted-file", "q/z.py")},
+    ),
+]  # fmt: skip
+
+VARIANTS = (
+    f"{LOAD}\ndef define_common_targets():\n"
+    "    for host in (True, False):\n"
+    '        suffix = "" if host else "_android_build"\n'
+    "        runtime.cxx_library(\n"
+    '            name = "runtime" + suffix,\n'
+    '            srcs = ["common.cpp"] + (["host/v.cpp"] if host else ["target/v.cpp"]),\n'
+    "        )\n"
+)
+VARIANT_TREE = package(
+    VARIANTS,
+    "if(CMAKE_SYSTEM_PROCESSOR MATCHES x86_64)\n  set(v host)\nelse()\n  set(v target)\nendif()\n"
+    "add_library(lib p/common.cpp p/${v}/v.cpp)\n",
+    "common.cpp",
+    "host/v.cpp",
+    "target/v.cpp",
+)
+TRAPS += [
+    Trap(
+        "host file in the variant for Android",
+        VARIANT_TREE,
+        {"p/targets.bzl": VARIANTS.replace('if host else ["target/', 'if not host else ["target/')},
+        {("variant", "p/host/v.cpp"), ("variant", "p/target/v.cpp")}
+        | {("cmake-only-source", "p/host/v.cpp"), ("cmake-only-source", "p/target/v.cpp")},
+    ),
+    Trap(
+        "one variant forgets a common file",
+        VARIANT_TREE,
+        {
+            "p/targets.bzl": VARIANTS.replace(
+                'srcs = ["common.cpp"]', 'srcs = (["common.cpp"] if host else [])'
+            )
+        },
+        {("cmake-only-source", "p/common.cpp")},
+    ),
+]
+
+
+def as_id(trap: Trap) -> str:
+    """A trap's name as pytest shows it."""
+    return trap.name.replace(" ", "-")
+
+
+@pytest.mark.parametrize("trap", TRAPS, ids=as_id)
+def test_the_clean_version_is_silent(
+    trap: Trap, pairs: Callable[..., set[tuple[str, str]]]
+) -> None:
+    assert pairs(trap.clean) == set()
+
+
+@pytest.mark.parametrize("trap", TRAPS, ids=as_id)
+def test_the_drifted_version_is_found(
+    trap: Trap, pairs: Callable[..., set[tuple[str, str]]]
+) -> None:
+    files = {k: v for k, v in {**trap.clean, **trap.drifted}.items() if k not in trap.gone}
+
+    assert pairs(files) == trap.found
