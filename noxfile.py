@@ -72,6 +72,12 @@ def env_models(session: nox.Session) -> None:
     install(session, "lowering")
 
 
+@nox.session(requires=NEEDS_MODELS, venv_backend="none", default=False)
+def test_emulator(session: nox.Session) -> None:
+    """Lower the suite, run it on the HTP emulator, judge and report."""
+    run_module(session, "env_models", "ci", "test-emulator", *session.posargs)
+
+
 @nox.session
 def tests(session: nox.Session) -> None:
     """The project's own tests."""

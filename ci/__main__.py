@@ -8,6 +8,9 @@ from provisioning.__main__ import VERBS as PROVISIONING_VERBS
 from provisioning.command import Verb, run_command, write_stdout
 
 VERBS: dict[str, Verb] = {
+    "test-emulator": Verb(
+        "ci.verbs.test_emulator", "lower models, run them on the HTP emulator, judge, report"
+    ),
     "bench": Verb("ci.verbs.bench", "measure one part side by side with its peer"),
     "report": Verb("ci.verbs.report", "show a report.json again, or write its other files anew"),
     "parity": Verb("ci.verbs.parity", "report where Buck and CMake describe different builds"),

@@ -1,0 +1,1 @@
+"""Runs lowered programs on the HTP emulator and judges what comes out."""

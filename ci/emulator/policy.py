@@ -1,0 +1,111 @@
+"""manifests/policies/emulator.toml as values: the suite, the limits, the known refusals."""
+
+from __future__ import annotations
+
+import re
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from msgspec import Struct, field
+
+from ci.lowering.schemes import Scheme
+from ci.lowering.suite import SUITE
+from ci.report.schema import Threshold
+from provisioning.errors import ManifestError
+from provisioning.manifest import read_policy, read_toml
+
+
+class ReferencePolicy(Struct, frozen=True, forbid_unknown_fields=True):
+    """Below ``min_rms``, or with a spread below ``min_spread`` of it, a reference is refused."""
+
+    min_rms: float
+    min_spread: float
+
+
+class Limits(Struct, frozen=True, forbid_unknown_fields=True):
+    """What is asked of a scheme. ``max_fallback_nodes`` 0 asks for full delegation."""
+
+    min_sqnr_db: float
+    min_cosine: float
+    min_sqnr_db_quantized: float | None = None
+    min_cosine_quantized: float | None = None
+    max_abs: float | None = None
+    full_delegation: bool = True
+
+
+class Override(Struct, frozen=True, forbid_unknown_fields=True):
+    """Other limits for one model and scheme, and the reason."""
+
+    model: str
+    scheme: Scheme
+    limits: Limits
+    reason: str
+
+
+class Unsupported(Struct, frozen=True, forbid_unknown_fields=True):
+    """A combination that QNN is known to refuse with a reason that matches ``pattern``."""
+
+    pattern: str
+    reason: str
+    model: str = "*"
+    scheme: str = "*"
+    soc: str = "*"
+
+
+class Policy(Struct, frozen=True, forbid_unknown_fields=True):
+    """The whole file."""
+
+    reference: ReferencePolicy
+    schemes: dict[Scheme, Limits]
+    suite: dict[str, tuple[Scheme, ...]]
+    override: tuple[Override, ...] = field(default_factory=tuple)
+    unsupported: tuple[Unsupported, ...] = field(default_factory=tuple)
+
+    def limits_of(self, model: str, scheme: Scheme) -> Threshold:
+        """The limits of a case. Raises ManifestError: a case without a policy is not judged."""
+        for entry in self.override:
+            if (entry.model, entry.scheme) == (model, scheme):
+                return _threshold(scheme, entry.limits, model, entry.reason)
+        if scheme not in self.schemes:
+            raise ManifestError(
+                f"no limits for scheme {scheme.value}",
+                why="a case without a policy proves nothing",
+                todo=f"add [schemes.{scheme.value}] to the emulator policy",
+            )
+        return _threshold(scheme, self.schemes[scheme])
+
+    def expects_refusal(self, model: str, scheme: Scheme, soc: str, reason: str) -> str:
+        """The recorded explanation of a refusal that is known; empty for any other."""
+        for entry in self.unsupported:
+            fits = zip(
+                (model, scheme.value, soc), (entry.model, entry.scheme, entry.soc), strict=True
+            )
+            if all(fnmatchcase(*pair) for pair in fits) and re.search(entry.pattern, reason):
+                return entry.reason
+        return ""
+
+
+def _threshold(scheme: Scheme, limits: Limits, model: str = "*", reason: str = "") -> Threshold:
+    return Threshold(
+        scheme=scheme.value,
+        model=model,
+        min_sqnr_db=limits.min_sqnr_db,
+        min_sqnr_db_quantized=limits.min_sqnr_db_quantized,
+        min_cosine=limits.min_cosine,
+        min_cosine_quantized=limits.min_cosine_quantized,
+        max_abs=limits.max_abs,
+        full_delegation=limits.full_delegation,
+        reason=reason,
+    )
+
+
+def read_emulator_policy(path: Path | None = None) -> Policy:
+    """The policy in the repository, or in a user's file. Raises ManifestError."""
+    if path:
+        policy = read_toml(path.name, Policy, path.resolve().parent)
+    else:
+        policy = read_policy("emulator", Policy)
+    unknown = policy.suite.keys() - SUITE.keys()
+    if unknown:
+        raise ManifestError(f"the emulator policy names models that are not there: {unknown}")
+    return policy

@@ -1,0 +1,161 @@
+"""Processes that already hold torch and ExecuTorch, each job with a time limit.
+
+A fork server imports the heavy modules once, so that a worker starts in milliseconds. Lowerings
+share workers, since the first one in a process pays for much that the next finds done; a worker
+that crashes, hangs or grows is replaced. Runs get a process each.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import queue
+import signal
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from ci.emulator.child import Failure, serve
+from provisioning.process import GRACE_S, TAIL_LINES, signal_name
+
+PRELOAD = ["ci.emulator.preload"]
+MAX_WORKER_BYTES = 2 << 30
+R = TypeVar("R", bound=Struct)
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a job ended: ``failure`` is empty when ``result`` is there."""
+
+    result: Any
+    failure: str
+    log_tail: str
+    wall_s: float
+
+
+def prepare_environment(environment: Mapping[str, str], jobs: int) -> None:
+    """Make ``environment`` this process's, before the fork server starts and inherits it.
+
+    The dynamic linker reads LD_LIBRARY_PATH when a program starts, hence before Python runs.
+    """
+    threads = str(max(1, len(os.sched_getaffinity(0)) // jobs))
+    os.environ.clear()
+    os.environ.update(environment)
+    os.environ.update({"OMP_NUM_THREADS": threads, "OPENBLAS_NUM_THREADS": threads})
+
+
+class Worker:
+    """A forked process that does one job at a time."""
+
+    def __init__(self, context: Any) -> None:
+        self.connection, other = context.Pipe()
+        self.process = context.Process(target=serve, args=(other,), daemon=True)
+        self.process.start()
+        other.close()
+
+    def call(self, kind: str, job: Struct, log: Path, timeout_s: float) -> tuple[bytes, str]:
+        """The job's answer, or why there is none; then this worker is of no more use."""
+        try:
+            self.connection.send((kind, msgspec.json.encode(job), str(log)))
+            if not self.connection.poll(timeout_s):
+                return b"", f"did not end within {timeout_s:g} s"
+            return self.connection.recv_bytes(), ""
+        except (EOFError, OSError):
+            self.process.join(GRACE_S)
+            return b"", f"its process {describe_exit(self.process.exitcode)} without a result"
+
+    def size_bytes(self) -> int:
+        """Resident memory."""
+        with suppress(OSError, IndexError):
+            pages = Path(f"/proc/{self.process.pid}/statm").read_text(encoding="ascii").split()[1]
+            return int(pages) * os.sysconf("SC_PAGE_SIZE")
+        return 0
+
+    def close(self) -> None:
+        """End the process and all that it started."""
+        self.connection.close()
+        self.process.join(GRACE_S if self.process.exitcode is None else 0)
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            if self.process.exitcode is not None:
+                return
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.process.pid, number)
+            self.process.join(GRACE_S)
+
+
+def describe_exit(code: int | None) -> str:
+    """``was ended by SIGSEGV``, ``exited with 3``."""
+    if code is None:
+        return "closed its pipe"
+    return f"was ended by {signal_name(-code)}" if code < 0 else f"exited with {code}"
+
+
+class Pool:
+    """Workers for jobs; safe to use from several threads. ``close`` it when all jobs are done."""
+
+    def __init__(self) -> None:
+        self.context = multiprocessing.get_context("forkserver")
+        self.context.set_forkserver_preload(PRELOAD)
+        self.idle: queue.SimpleQueue[Worker] = queue.SimpleQueue()
+
+    def close(self) -> None:
+        """End the workers that are idle."""
+        with suppress(queue.Empty):
+            while True:
+                self.idle.get_nowait().close()
+
+    def run(
+        self,
+        kind: str,
+        job: Struct,
+        result_type: type[R],
+        log: Path,
+        timeout_s: float,
+        *,
+        fresh: bool = False,
+    ) -> Ended:
+        """Do one job, at most ``timeout_s`` seconds; ``fresh`` asks for a process of its own."""
+        worker = self._take(fresh=fresh)
+        started = time.monotonic()
+        reusable = False
+        try:
+            answer, failure = worker.call(kind, job, log, timeout_s)
+            reusable = not fresh and not failure and worker.size_bytes() < MAX_WORKER_BYTES
+        finally:
+            wall_s = time.monotonic() - started
+            if reusable:
+                self.idle.put(worker)
+            else:
+                worker.close()
+        result = None
+        if not failure:
+            result, failure = read_answer(answer, result_type)
+        return Ended(result, failure, read_tail(log), wall_s)
+
+    def _take(self, *, fresh: bool) -> Worker:
+        if not fresh:
+            with suppress(queue.Empty):
+                return self.idle.get_nowait()
+        return Worker(self.context)
+
+
+def read_answer(answer: bytes, result_type: type[R]) -> tuple[R | None, str]:
+    """The result, or the failure that the child told."""
+    ((name, value),) = msgspec.json.decode(answer).items()
+    if name == Failure.__name__:
+        return None, msgspec.convert(value, Failure).error
+    return msgspec.convert(value, result_type, strict=False), ""
+
+
+def read_tail(log: Path) -> str:
+    """The last lines of a log."""
+    with suppress(OSError):
+        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+        return "\n".join(line[:400] for line in lines[-TAIL_LINES:])
+    return ""

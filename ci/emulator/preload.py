@@ -1,0 +1,30 @@
+"""Imported once by the fork server: everything that a lowering or a run would import."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def quiet_stderr() -> Iterator[None]:
+    """Hold back what imports print, torchao's notes on CUDA libraries for one, unless they fail."""
+    kept = os.dup(2)
+    with tempfile.TemporaryFile() as held:
+        os.dup2(held.fileno(), 2)
+        try:
+            yield
+        except BaseException:
+            held.seek(0)
+            os.write(kept, held.read())
+            raise
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
+
+
+with quiet_stderr():
+    import ci.emulator.program
+    import ci.lowering.lower  # noqa: F401 - held for the forks

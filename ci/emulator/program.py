@@ -1,0 +1,65 @@
+"""Runs a .pte in this process on raw input files, with the flags of qnn_executor_runner.
+
+``--input_list_path`` has one line an execution, raw files separated by blanks; outputs are
+written as ``output_<execution>_<index>.raw`` into ``--output_folder_path``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from executorch.runtime import Runtime
+
+from ci.emulator.job import RunJob, RunResult
+from provisioning.errors import FailedError
+
+
+def run_program(job: RunJob) -> RunResult:
+    """Load the program once and execute it for every line of the input list.
+
+    Raises FailedError for an input file that is missing or of another size.
+    """
+    method: Any = Runtime.get().load_program(Path(job.model)).load_method("forward")
+    if method is None:
+        raise FailedError(f"{job.model} has no method 'forward'")
+    metas = [
+        method.metadata.input_tensor_meta(index) for index in range(method.metadata.num_inputs())
+    ]
+    lines = Path(job.input_list).read_text(encoding="utf-8").splitlines()
+    for number, line in enumerate(lines):
+        files = [Path(word) for word in line.split()]
+        if len(files) != len(metas):
+            raise FailedError(f"line {number} names {len(files)} inputs, {len(metas)} are wanted")
+        inputs = [read_input(file, meta) for file, meta in zip(files, metas, strict=True)]
+        for index, output in enumerate(method.execute(inputs)):
+            array = output.contiguous().numpy()
+            (Path(job.outputs) / f"output_{number}_{index}.raw").write_bytes(array.tobytes())
+    return RunResult(len(lines))
+
+
+# executorch.runtime gives ScalarType by its number in torch's own order.
+SCALAR_TYPES = {
+    0: torch.uint8,
+    1: torch.int8,
+    2: torch.int16,
+    3: torch.int32,
+    4: torch.int64,
+    5: torch.float16,
+    6: torch.float32,
+    7: torch.float64,
+    11: torch.bool,
+    15: torch.bfloat16,
+}
+
+
+def read_input(file: Path, meta: Any) -> torch.Tensor:
+    """A tensor of the dtype and shape that the program wants. Raises FailedError."""
+    dtype, shape = SCALAR_TYPES[int(meta.dtype())], tuple(meta.sizes())
+    wanted = int(np.prod(shape)) * dtype.itemsize
+    data = bytearray(file.read_bytes())
+    if len(data) != wanted:
+        raise FailedError(f"{file.name} has {len(data)} bytes, {wanted} are wanted")
+    return torch.frombuffer(data, dtype=dtype).reshape(shape)

@@ -1,0 +1,86 @@
+"""Who executes a program: a fork with ExecuTorch's Python runtime, or a program of its own."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from ci.emulator.job import RunJob, RunResult
+from ci.emulator.pool import Ended, Pool
+from provisioning.errors import UsageError
+from provisioning.process import run_process
+from provisioning.progress import Progress
+
+
+class Runner(Protocol):
+    """Executes one job in a process of its own, at most ``timeout_s`` seconds."""
+
+    @property
+    def name(self) -> str: ...
+
+    def execute(self, job: RunJob, log: Path, timeout_s: float) -> Ended: ...
+
+
+@dataclass(frozen=True)
+class PythonRunner:
+    """ExecuTorch's Python runtime in a fork of the pool."""
+
+    pool: Pool
+    name: str = "python"
+
+    def execute(self, job: RunJob, log: Path, timeout_s: float) -> Ended:
+        return self.pool.run("run", job, RunResult, log, timeout_s, fresh=True)
+
+
+@dataclass(frozen=True)
+class ProgramRunner:
+    """A program that takes qnn_executor_runner's flags."""
+
+    argv: Sequence[str]
+
+    @property
+    def name(self) -> str:
+        return Path(self.argv[0]).name
+
+    def execute(self, job: RunJob, log: Path, timeout_s: float) -> Ended:
+        ended = run_process(
+            [
+                *self.argv,
+                f"--model_path={job.model}",
+                f"--input_list_path={job.input_list}",
+                f"--output_folder_path={job.outputs}",
+            ],
+            cwd=Path(job.outputs),
+            timeout_s=timeout_s,
+            log=log,
+            check=False,
+        )
+        failed = ended.timed_out or ended.returncode != 0
+        failure = f"the runner {ended.describe()}" if failed else ""
+        return Ended(None, failure, ended.tail, ended.wall_s)
+
+
+def find_runner(word: str, pool: Pool, progress: Progress) -> Runner:
+    """``python``, ``cpp`` (built here against ExecuTorch's wheel), or a command of the user's.
+
+    Raises UsageError when there is no such program, and what the build of ``cpp`` raises.
+    """
+    if word == "python":
+        return PythonRunner(pool)
+    if word == "cpp":
+        from ci.build.runner import ensure_wheel_runner
+
+        return ProgramRunner([str(ensure_wheel_runner(progress))])
+    argv = shlex.split(word)
+    program = shutil.which(argv[0]) if argv else None
+    if not program:
+        raise UsageError(
+            f"no runner {word!r}",
+            why="it is not a program that can be started",
+            todo="python, cpp, or a program that takes qnn_executor_runner's flags",
+        )
+    return ProgramRunner([str(Path(program).resolve()), *argv[1:]])

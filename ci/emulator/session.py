@@ -1,0 +1,153 @@
+"""The main job: provision, check, lower the suite, run it on the HTP emulator, judge, report."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ci.emulator.case import Bench, CaseResult, CaseRun, describe_limits
+from ci.emulator.policy import Policy
+from ci.emulator.pool import Pool, prepare_environment
+from ci.emulator.runner import Runner, find_runner
+from ci.lowering.cases import CaseSpec
+from ci.report.host import read_host, started_now
+from ci.report.schema import Phase, Report, Status, Tool, summarize
+from provisioning.environment import Environment
+from provisioning.progress import Progress
+from provisioning.store import store_home
+
+SESSION = "test_emulator"
+PACKAGES = ("torch", "executorch", "torchao", "numpy")
+
+
+@dataclass(frozen=True)
+class SessionOptions:
+    """What a user may change about a run."""
+
+    jobs: int
+    timeout_s: float
+    runner: str = "python"
+    use_cache: bool = True
+    keep: Path | None = None
+
+
+@dataclass
+class Phases:
+    """Where the time goes."""
+
+    progress: Progress
+    rows: list[Phase] = field(default_factory=list)
+    started: float = field(default_factory=time.monotonic)
+
+    @contextmanager
+    def measure(self, name: str) -> Iterator[None]:
+        """Time a block, in seconds of wall clock."""
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self.rows.append(Phase(name=name, seconds=round(time.monotonic() - began, 3)))
+
+    def wall_s(self) -> float:
+        return round(time.monotonic() - self.started, 3)
+
+
+def run_session(
+    specs: Sequence[CaseSpec],
+    policy: Policy,
+    environment: Environment,
+    options: SessionOptions,
+    phases: Phases,
+) -> Report:
+    """Run every case; what one does never stops another. Raises what finding the runner raises."""
+    tools = describe_tools(environment)
+    prepare_environment(environment.apply(os.environ), options.jobs)
+    with tempfile.TemporaryDirectory(prefix="qnn-ci-") as scratch, closing(Pool()) as pool:
+        runner = find_runner(options.runner, pool, phases.progress)
+        bench = make_bench(policy, options, tools, scratch=Path(scratch), pool=pool, runner=runner)
+        with phases.measure("cases"):
+            results = run_cases(list(specs), bench, options.jobs, phases.progress)
+    cases = tuple(result.case for result in results)
+    controls = tuple(control for result in results for control in result.controls)
+    return Report(
+        session=SESSION,
+        started=started_now(),
+        host=read_host(),
+        toolchain=tools,
+        thresholds=describe_limits(policy, list(specs)),
+        cases=cases,
+        controls=controls,
+        summary=summarize(cases, controls, phases.wall_s(), phases.rows),
+    )
+
+
+def make_bench(
+    policy: Policy,
+    options: SessionOptions,
+    tools: tuple[Tool, ...],
+    *,
+    scratch: Path,
+    pool: Pool,
+    runner: Runner,
+) -> Bench:
+    """What the cases share."""
+    return Bench(
+        pool=pool,
+        runner=runner,
+        policy=policy,
+        cache=store_home() / "lowered",
+        toolchain=tuple(f"{tool.name} {tool.version} {tool.sha256 or ''}" for tool in tools),
+        work=scratch,
+        timeout_s=options.timeout_s,
+        use_cache=options.use_cache,
+        keep=options.keep,
+    )
+
+
+def run_cases(
+    specs: list[CaseSpec], bench: Bench, jobs: int, progress: Progress
+) -> list[CaseResult]:
+    """Run ``jobs`` cases at a time; results come in the order of ``specs``."""
+    results: dict[CaseSpec, CaseResult] = {}
+    with ThreadPoolExecutor(jobs) as threads, progress.bar("cases", len(specs), "") as bar:
+        futures = {threads.submit(CaseRun(spec, bench).run): spec for spec in specs}
+        try:
+            for future in as_completed(futures):
+                spec = futures[future]
+                results[spec] = future.result()
+                bar.advance(1)
+                progress.step(describe_progress(len(results), len(specs), results[spec]))
+        except BaseException:
+            for future in futures:
+                future.cancel()
+            raise
+    return [results[spec] for spec in specs]
+
+
+def describe_progress(done: int, total: int, result: CaseResult) -> str:
+    """One line: which case ended, how, and why it failed."""
+    case = result.case
+    figure = f"{case.sqnr_db:.1f} dB" if case.sqnr_db is not None else ""
+    notes = ["cached" if case.cached else "", result.remark]
+    if case.status is not Status.PASSED:
+        notes.append(case.reason.splitlines()[0] if case.reason else "")
+    tail = "  ".join(note for note in notes if note)
+    name = f"{Path(case.model).name} {case.scheme} {case.soc}"
+    return f"  [{done}/{total}] {name:<34} {case.status.value:<11} {figure:>8}  {tail}".rstrip()
+
+
+def describe_tools(environment: Environment) -> tuple[Tool, ...]:
+    """Artifacts with the digest of their source, and the packages that take part."""
+    artifacts = [
+        Tool(name=artifact.name, version=artifact.version, sha256=artifact.sha256 or None)
+        for artifact in environment.artifacts
+    ]
+    packages = [Tool(name=name, version=importlib.metadata.version(name)) for name in PACKAGES]
+    return (*artifacts, *packages)

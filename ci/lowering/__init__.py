@@ -1,0 +1,1 @@
+"""Models, schemes, lowering to QNN and the audit of what was delegated."""

@@ -1,0 +1,105 @@
+"""A lowered program with what is needed to run and judge it, as a directory in the cache.
+
+program.pte, lowered.json
+inputs/<set>_<index>.raw           row-major, in the dtype that lowered.json says
+float/<set>_<index>.raw            outputs of the float32 eager model
+quantized/<set>_<index>.raw        outputs of the quantized eager model, where there is one
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+PROGRAM, RECORD, INPUTS, FLOAT, QUANTIZED = (
+    "program.pte",
+    "lowered.json",
+    "inputs",
+    "float",
+    "quantized",
+)
+
+
+class TensorInfo(Struct, frozen=True):
+    """A tensor at the program's boundary: numpy's dtype name and shape."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+
+class Fallback(Struct, frozen=True):
+    """A node that stays on the CPU, with QNN's or the partitioner's reason."""
+
+    op: str
+    reason: str
+
+
+class Delegation(Struct, frozen=True):
+    """How much of a graph QNN takes. ``getitem`` nodes, which compute nothing, are not counted."""
+
+    delegated_nodes: int
+    fallback_nodes: int
+    partitions: int
+    fallback_ops: tuple[Fallback, ...] = ()
+
+
+class Lowered(Struct, frozen=True):
+    """lowered.json: ``files`` maps each file to its SHA-256; ``sets`` counts the inputs."""
+
+    key: str
+    model: str
+    scheme: str
+    soc: str
+    sets: int
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
+    delegation: Delegation
+    lower_s: float
+    pte_bytes: int
+    files: dict[str, str]
+
+
+def hash_file(path: Path) -> str:
+    """SHA-256 of a file, in hex."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def hash_files(directory: Path) -> dict[str, str]:
+    """SHA-256 by relative path of all files but the record."""
+    paths = sorted(path for path in directory.rglob("*") if path.is_file())
+    return {
+        str(path.relative_to(directory)): hash_file(path) for path in paths if path.name != RECORD
+    }
+
+
+def artifact_path(cache: Path, key: str) -> Path:
+    """Where the artifact of ``key`` is, or would be."""
+    return cache / key[:2] / key
+
+
+def read_artifact(directory: Path) -> Lowered | None:
+    """The record of a whole artifact; None when there is none or any byte of it differs."""
+    try:
+        lowered = msgspec.json.decode((directory / RECORD).read_bytes(), type=Lowered)
+        return lowered if hash_files(directory) == lowered.files else None
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
+def publish_artifact(staging: Path, lowered: Lowered, directory: Path) -> None:
+    """Write the record and move ``staging`` to ``directory`` by one rename."""
+    (staging / RECORD).write_bytes(msgspec.json.format(msgspec.json.encode(lowered), indent=1))
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    if directory.exists():
+        shutil.rmtree(directory, ignore_errors=True)
+    try:
+        staging.rename(directory)
+    except OSError:
+        # Another process published the same key first.
+        if read_artifact(directory) is None:
+            raise
+        shutil.rmtree(staging, ignore_errors=True)

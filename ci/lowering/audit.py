@@ -1,0 +1,96 @@
+"""What QNN takes and what stays on the CPU, with the reason of each refusal."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from executorch.backends.qualcomm.partition import qnn_partitioner
+from executorch.devtools.backend_debug import get_delegation_info
+
+from ci.lowering.artifact import Delegation, Fallback
+
+QNN_ERROR = re.compile(r"<E>\s*(.+)")
+# Lines that only point to manuals, or wrap another error.
+NOISE = re.compile(r"Please refer|QnnBackend_validateOpConfig failed|Failed to get context binary")
+MAX_REASON = 400
+COMPUTES_NOTHING = {"getitem"}
+
+
+class Refusals(logging.Handler):
+    """Reasons by node name, from the partitioner's log and QNN's own words in ``log``."""
+
+    def __init__(self, log: Path | None) -> None:
+        super().__init__()
+        self.by_node: dict[str, str] = {}
+        self.log = log
+        self.last = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.last = record.getMessage()
+
+    def size(self) -> int:
+        return self.log.stat().st_size if self.log else 0
+
+    def qnn_says(self, start: int) -> str:
+        """QNN's error lines in the log after byte ``start``."""
+        if not self.log:
+            return ""
+        with self.log.open("rb") as stream:
+            stream.seek(start)
+            return qnn_errors(stream.read().decode("utf-8", "replace"))
+
+
+def qnn_errors(text: str) -> str:
+    """The distinct error lines of QNN in a log, shortened to MAX_REASON characters."""
+    found = [match.group(1).strip() for match in QNN_ERROR.finditer(text)]
+    kept = [line for line in dict.fromkeys(found) if not NOISE.search(line)]
+    return "; ".join(kept)[:MAX_REASON]
+
+
+@contextmanager
+def record_refusals(log: Path | None) -> Iterator[Refusals]:
+    """Watch ExecuTorch's partitioner: each node it refuses gets a reason."""
+    refusals = Refusals(log)
+    support = qnn_partitioner.QnnOperatorSupport
+    original = support.is_node_supported
+
+    def watched(self: Any, submodules: Any, node: Any) -> bool:
+        start, refusals.last = refusals.size(), ""
+        supported = bool(original(self, submodules, node))
+        if not supported and node.op == "call_function":
+            said = refusals.qnn_says(start) or refusals.last.rpartition("| ")[2]
+            refusals.by_node[node.name] = said or "refused without a reason"
+        return supported
+
+    support.is_node_supported = watched
+    qnn_partitioner.logger.addHandler(refusals)
+    try:
+        yield refusals
+    finally:
+        support.is_node_supported = original
+        qnn_partitioner.logger.removeHandler(refusals)
+
+
+def audit_delegation(graph_module: Any, refusals: Refusals) -> Delegation:
+    """Count the nodes of a lowered graph, and name those left to the CPU."""
+    info = get_delegation_info(graph_module)
+    left = [
+        node
+        for node in graph_module.graph.nodes
+        if node.op == "call_function"
+        and "executorch_call_delegate" not in str(node.target)
+        and getattr(node.target, "__name__", "") not in COMPUTES_NOTHING
+    ]
+    named = tuple(
+        Fallback(
+            getattr(node.target, "__name__", str(node.target)),
+            refusals.by_node.get(node.name, "not offered to QNN"),
+        )
+        for node in left
+    )
+    return Delegation(info.num_delegated_nodes, len(left), info.num_delegated_subgraphs, named)

@@ -1,0 +1,30 @@
+"""A lowering as it is asked for and answered: what crosses to the process that has torch."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from ci.lowering.artifact import Lowered
+from ci.lowering.schemes import Scheme
+
+
+class LowerJob(Struct, frozen=True):
+    """What to lower. ``toolchain`` names every version and digest that takes part."""
+
+    model: str
+    scheme: Scheme
+    soc: str
+    cache: str
+    toolchain: tuple[str, ...]
+    log: str
+    use_cache: bool = True
+
+
+class LowerResult(Struct, frozen=True):
+    """Where the artifact is, or ``refused``: why QNN or ExecuTorch did not lower the model."""
+
+    directory: str = ""
+    lowered: Lowered | None = None
+    cached: bool = False
+    repaired: bool = False
+    refused: str = ""

@@ -1,0 +1,153 @@
+"""PyTorch module -> QNN HTP program, once for each content: what determines it is its cache key."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import logging
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from executorch.backends.qualcomm.serialization.qc_schema import QcomChipset
+from executorch.backends.qualcomm.utils.utils import (
+    generate_htp_compiler_spec,
+    generate_qnn_executorch_compiler_spec,
+    to_edge_transform_and_lower_to_qnn,
+)
+from torch import Tensor
+
+from ci.lowering.artifact import (
+    FLOAT,
+    INPUTS,
+    PROGRAM,
+    QUANTIZED,
+    Lowered,
+    TensorInfo,
+    artifact_path,
+    hash_file,
+    hash_files,
+    publish_artifact,
+    read_artifact,
+)
+from ci.lowering.audit import audit_delegation, qnn_errors, record_refusals
+from ci.lowering.job import LowerJob, LowerResult
+from ci.lowering.model import Inputs, Model, hash_model, load_model
+from ci.lowering.quantize import quantize_model
+from ci.lowering.schemes import Scheme
+
+Forward = Callable[..., Any]
+
+
+def run_lower_job(job: LowerJob) -> LowerResult:
+    """Lower, or find what was lowered before. Raises UsageError for a wrong model reference."""
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    logging.disable(logging.NOTSET)
+    model = load_model(job.model)
+    key = hash_model(model, [*job.toolchain, *code_digests(), job.scheme.value, job.soc])
+    cache = Path(job.cache)
+    directory = artifact_path(cache, key)
+    known = read_artifact(directory) if job.use_cache else None
+    if known:
+        return LowerResult(str(directory), known, cached=True)
+    damaged = job.use_cache and directory.exists()
+    cache.mkdir(parents=True, exist_ok=True)
+    staging = Path(tempfile.mkdtemp(prefix="lowering-", dir=cache))
+    try:
+        lowered = lower_model(model, job, key, staging)
+        publish_artifact(staging, lowered, directory)
+    except Exception as error:  # noqa: BLE001 - ExecuTorch raises AssertionError and many others
+        return LowerResult(refused=describe_refusal(error, Path(job.log)))
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+    return LowerResult(str(directory), lowered, repaired=damaged)
+
+
+def describe_refusal(error: Exception, log: Path) -> str:
+    """QNN's own error lines, with the exception that ExecuTorch made of them."""
+    text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
+    raised = f"{type(error).__name__}: {error}".strip().rstrip(":")
+    said = qnn_errors(text)
+    return f"{said} ({raised})" if said else raised
+
+
+def code_digests() -> list[str]:
+    """Digests of this package's own modules that shape a program, and of the packages under it."""
+    here = Path(__file__).parent
+    names = ("lower", "quantize", "schemes", "model")
+    own = [hash_file(here / f"{name}.py") for name in names]
+    return [
+        *own,
+        *(f"{name} {importlib.metadata.version(name)}" for name in ("torch", "executorch")),
+    ]
+
+
+def lower_model(model: Model, job: LowerJob, key: str, staging: Path) -> Lowered:
+    """Quantize where asked, lower, and write everything but the record into ``staging``."""
+    started = time.monotonic()
+    write_sets(staging / INPUTS, model.evaluation)
+    reference = run_eager(model.module, model.evaluation)
+    write_sets(staging / FLOAT, reference)
+    module: Any = model.module
+    if job.scheme.quantized:
+        module = quantize_model(model, job.scheme, job.soc)
+        write_sets(staging / QUANTIZED, run_eager(module, model.evaluation))
+    with record_refusals(Path(job.log)) as refusals:
+        edge = to_edge_transform_and_lower_to_qnn(
+            module, model.evaluation[0], compiler_spec(job.scheme, job.soc)
+        )
+    delegation = audit_delegation(edge.exported_program().graph_module, refusals)
+    program = edge.to_executorch()
+    (staging / PROGRAM).write_bytes(program.buffer)
+    return Lowered(
+        key=key,
+        model=job.model,
+        scheme=job.scheme.value,
+        soc=job.soc,
+        sets=len(model.evaluation),
+        inputs=describe_tensors(model.evaluation[0]),
+        outputs=describe_tensors(reference[0]),
+        delegation=delegation,
+        lower_s=round(time.monotonic() - started, 3),
+        pte_bytes=len(program.buffer),
+        files=hash_files(staging),
+    )
+
+
+def compiler_spec(scheme: Scheme, soc: str) -> list[Any]:
+    """ExecuTorch's compile specification for HTP."""
+    options = generate_htp_compiler_spec(use_fp16=not scheme.quantized)
+    spec: list[Any] = generate_qnn_executorch_compiler_spec(
+        soc_model=QcomChipset[soc], backend_options=options
+    )
+    return spec
+
+
+def run_eager(module: Forward, sets: Sequence[Inputs]) -> list[Inputs]:
+    """Outputs of each input set, always as a tuple of tensors."""
+    with torch.no_grad():
+        return [flatten_outputs(module(*inputs)) for inputs in sets]
+
+
+def flatten_outputs(made: Any) -> Inputs:
+    """The tensors of a model's output, in the order in which ExecuTorch gives them."""
+    leaves, _ = torch.utils._pytree.tree_flatten(made)
+    return tuple(leaf for leaf in leaves if isinstance(leaf, Tensor))
+
+
+def write_sets(directory: Path, sets: Sequence[Inputs]) -> None:
+    """<set>_<index>.raw for every tensor, row-major."""
+    directory.mkdir(parents=True)
+    for number, tensors in enumerate(sets):
+        for index, tensor in enumerate(tensors):
+            array = tensor.detach().contiguous().numpy()
+            (directory / f"{number}_{index}.raw").write_bytes(array.tobytes())
+
+
+def describe_tensors(tensors: Inputs) -> tuple[TensorInfo, ...]:
+    """dtype and shape of each tensor."""
+    return tuple(TensorInfo(str(tensor.numpy().dtype), tuple(tensor.shape)) for tensor in tensors)

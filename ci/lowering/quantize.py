@@ -1,0 +1,71 @@
+"""Post-training quantization for QNN HTP, with ranges that cover what was seen in calibration."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from executorch.backends.qualcomm.quantizer.quantizer import QnnQuantizer, QuantDtype
+from executorch.backends.qualcomm.serialization.qc_schema import QcomChipset
+from torch.fx import GraphModule, Node
+from torchao.quantization.pt2e import MinMaxObserver
+from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
+
+from ci.lowering.model import Model
+from ci.lowering.schemes import Scheme
+
+BLOCK = 32
+# Measured on the emulator of QNN 2.49.40: with more output channels than this, or with a kernel
+# wider than 1x1, a block-quantized layer computes something else than its eager model.
+MAX_BLOCK_OUTPUTS = 64
+
+
+def quantize_model(model: Model, scheme: Scheme, soc: str) -> GraphModule:
+    """Calibrate and convert; the result runs eagerly and lowers to QNN.
+
+    The moving average of ExecuTorch's default observer clips what few calibration sets hold;
+    minimum and maximum do not.
+    """
+    exported = torch.export.export(model.module, model.evaluation[0], strict=True).module()
+    quantizer = QnnQuantizer(soc_model=QcomChipset[soc])
+    quantizer.set_default_quant_config(
+        QuantDtype[scheme.qualcomm_name],
+        is_conv_per_channel=True,
+        is_linear_per_channel=True,
+        act_observer=MinMaxObserver,
+    )
+    if scheme is Scheme.A16W4_BLOCK:
+        quantizer.set_block_size_map(block_sizes(exported))
+    prepared = prepare_pt2e(exported, quantizer)
+    with torch.no_grad():
+        for inputs in model.calibration:
+            prepared(*inputs)
+    converted: GraphModule = convert_pt2e(prepared)
+    return converted
+
+
+def block_sizes(graph_module: GraphModule) -> dict[str, tuple[int, ...]]:
+    """Block shape (output, input, kernel...) by node, for the layers that blocks fit.
+
+    One size for all: ExecuTorch 1.5.1 keeps one configuration for every node of a model.
+    """
+    sizes = {}
+    for node in graph_module.graph.nodes:
+        shape = _weight_shape(node)
+        if shape and _takes_blocks(shape):
+            sizes[node.name] = (1, BLOCK, *(1 for _ in shape[2:]))
+    return sizes
+
+
+def _takes_blocks(shape: tuple[int, ...]) -> bool:
+    outputs, inputs, *kernel = shape
+    return not inputs % BLOCK and outputs <= MAX_BLOCK_OUTPUTS and all(k == 1 for k in kernel)
+
+
+def _weight_shape(node: Node) -> tuple[int, ...] | None:
+    targets = {torch.ops.aten.conv2d.default, torch.ops.aten.linear.default}
+    if node.op != "call_function" or node.target not in targets:
+        return None
+    weight: Any = node.args[1]
+    value = weight.meta.get("val")
+    return tuple(int(size) for size in value.shape) if value is not None else None
