@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -69,10 +70,10 @@ def make_grids(report: Report) -> list[Grid]:
 
 
 def _make_grid(report: Report, measure: Measure) -> Grid:
-    several = len({case.soc for case in report.cases}) > 1
+    rows = name_rows(report.cases)
     data: dict[tuple[str, str], Datum] = {}
     for index, case in enumerate(report.cases):
-        place = (row_of(case, several=several), clean_log_line(case.scheme))
+        place = (rows[index], clean_log_line(case.scheme))
         datum = measure.draw(case) or _absent(case)
         hint = f"{place[0]}, {place[1]}: {datum.hint}"
         data[place] = replace(datum, hint=hint, href=f"#case-{index}")
@@ -92,15 +93,24 @@ def _make_grid(report: Report, measure: Measure) -> Grid:
 def _show_limits(report: Report) -> dict[str, str]:
     rules = [rule for rule in report.thresholds if rule.model == ANY_MODEL]
     return {
-        clean_log_line(rule.scheme): f"at least {rule.min_sqnr_db:g}"
+        clean_log_line(rule.scheme): f"\N{GREATER-THAN OR EQUAL TO} {rule.min_sqnr_db:g}"
         for rule in rules
         if rule.min_sqnr_db is not None
     }
 
 
-def row_of(case: Case, *, several: bool) -> str:
-    """The row of a case: its model, and its SoC where the run has several."""
-    return clean_log_line(f"{case.model} {case.soc}" if several else case.model)
+def name_rows(cases: Sequence[Case]) -> list[str]:
+    """A row's name a case: its model, without a path where that is clear, and its SoC where the
+    run has several."""
+    several = len({case.soc for case in cases}) > 1
+    models = {case.model for case in cases}
+    short = Counter(model.rpartition("/")[2] for model in models)
+    names = []
+    for case in cases:
+        last = case.model.rpartition("/")[2]
+        name = last if short[last] == 1 else case.model
+        names.append(clean_log_line(f"{name} {case.soc}" if several else name))
+    return names
 
 
 def _in_order(names: Sequence[str]) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ TOP = 24.0
 BOTTOM = 22.0
 LABEL_MIN = 40.0
 MARK = 4.0
-GLYPH = 7.0
+GLYPH = 7.2
 PANEL_MIN, PANEL_MAX = 150.0, 470.0
 GUTTER_MIN, GUTTER_MAX = 60.0, 230.0
 
@@ -138,7 +138,7 @@ def lay_out(grid: Grid) -> Chart:
     width = (WIDTH - gutter) / max(len(grid.columns), 1)
     width = min(max(width, PANEL_MIN), PANEL_MAX)
     low, high, step = choose_scale(grid.data.values())
-    labels = max((len(datum.label) for datum in grid.data.values()), default=0)
+    labels = max((len(datum.label) for datum in grid.data.values() if datum.segments), default=0)
     room = max(labels * GLYPH, LABEL_MIN) + 5 * MARK
     panels = []
     for index, column in enumerate(grid.columns):
@@ -195,7 +195,7 @@ def choose_scale(data: Iterable[Datum]) -> tuple[float, float, float]:
     if high == low:
         high = low + 1.0
     step = nice_step((high - low) / 3)
-    return (math.floor(low / step) * step if low < 0 else 0.0), high, step
+    return low, high, step
 
 
 def nice_step(rough: float) -> float:

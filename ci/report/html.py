@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from base64 import b64encode
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ def render_html(report: Report) -> str:
         allowed=[(i, c) for i, c in cases if c.fallback_ops and c.status is Status.PASSED],
         passed_controls=[control for control in report.controls if not control.rejected],
         control_rows=group_controls(report.controls),
-        kinds=list(ControlKind),
+        kinds=[count_controls(report.controls, kind) for kind in ControlKind],
         charts=[lay_out(grid) for grid in make_grids(report)] if cases else [],
         phases=lay_out(make_phase_grid(report)),
         style=Markup(style),  # noqa: S704 - a file of ours
@@ -55,6 +56,24 @@ def group_controls(
         place = (control.model, control.scheme, control.soc)
         rows.setdefault(place, {})[control.kind] = control
     return rows
+
+
+@dataclass(frozen=True)
+class KindCount:
+    """The controls of a kind; ``closest`` is the highest SQNR among them, in dB."""
+
+    kind: ControlKind
+    total: int
+    rejected: int
+    closest: float | None
+
+
+def count_controls(controls: tuple[Control, ...], kind: ControlKind) -> KindCount:
+    """How the controls of ``kind`` fared, and how near the nearest came to passing."""
+    own = [control for control in controls if control.kind is kind]
+    ratios = [control.sqnr_db for control in own if control.sqnr_db is not None]
+    rejected = sum(control.rejected for control in own)
+    return KindCount(kind, len(own), rejected, max(ratios, default=None))
 
 
 def _environment() -> Environment:

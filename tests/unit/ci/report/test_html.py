@@ -10,8 +10,9 @@ from html.parser import HTMLParser
 import msgspec
 import pytest
 
-from ci.report.html import TEMPLATES, render_html
-from ci.report.schema import Report, Status
+from ci.report.figures import name_rows
+from ci.report.html import TEMPLATES, count_controls, render_html
+from ci.report.schema import ControlKind, Report, Status
 
 VOID = {"meta", "input"}
 COLOURS = ("text", "dim", "bad", "good", "warn", "link")
@@ -155,7 +156,7 @@ def test_plots_have_names_and_descriptions(report: Report) -> None:
 
 def test_tables_have_captions_and_scopes(report: Report) -> None:
     page = read_page(report)
-    assert len(page.find("caption")) == len(page.find("table")) == 4
+    assert len(page.find("caption")) == len(page.find("table")) == 5
     assert all(e.attributes.get("scope") in {"col", "row"} for e in page.find("th"))
 
 
@@ -205,3 +206,27 @@ def test_two_socs_are_two_rows(report: Report) -> None:
     page = read_page(msgspec.structs.replace(report, cases=(report.cases[0], other)))
     labels = [element.text for element in page.find("text", "label")]
     assert labels[:2] == ["mlp SM8650", "mlp SM8750"]
+
+
+def test_controls_are_counted_and_the_closest_is_named(troubled: Report) -> None:
+    zeros = count_controls(troubled.controls, ControlKind.ZEROS)
+    assert (zeros.total, zeros.rejected, zeros.closest) == (1, 0, 0.0)
+    noise = count_controls(troubled.controls, ControlKind.NOISE)
+    assert (noise.total, noise.rejected, noise.closest) == (1, 1, -1.0)
+    assert count_controls((), ControlKind.NOISE).closest is None
+    text = render_html(troubled)
+    assert "<details open><summary>Each case" in text
+    assert text.count("let through</span>") == 1
+
+
+def test_a_run_without_controls_says_so(report: Report) -> None:
+    assert "No control ran." in render_html(msgspec.structs.replace(report, controls=()))
+
+
+def test_rows_are_named_shortly_where_that_is_clear(report: Report) -> None:
+    def rows(*models: str) -> list[str]:
+        cases = [msgspec.structs.replace(report.cases[0], model=model) for model in models]
+        return name_rows(cases)
+
+    assert rows("a/net.py:make", "mlp") == ["net.py:make", "mlp"]
+    assert rows("a/net.py:make", "b/net.py:make") == ["a/net.py:make", "b/net.py:make"]

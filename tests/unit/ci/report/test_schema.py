@@ -30,6 +30,10 @@ def committed_schema() -> dict[str, Any]:
     return schema
 
 
+def test_the_committed_schema_is_a_schema() -> None:
+    jsonschema.Draft202012Validator.check_schema(committed_schema())
+
+
 def test_the_committed_schema_is_what_the_code_gives() -> None:
     assert committed_schema() == make_json_schema(), (
         "run: python -m ci report --schema > docs/schemas/report.schema.json"
