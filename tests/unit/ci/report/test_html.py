@@ -144,7 +144,7 @@ def test_every_case_is_in_the_table_and_in_each_plot(report: Report) -> None:
 def test_plots_have_names_and_descriptions(report: Report) -> None:
     page = read_page(report)
     ids = {e.attributes["id"]: e for e in page.elements if "id" in e.attributes}
-    plots = [e for e in page.find("svg") if e.attributes.get("role") == "img"]
+    plots = [e for e in page.find("svg") if e.attributes.get("role") == "group"]
     assert len(plots) == 6
     for plot in plots:
         title, text = plot.attributes["aria-labelledby"].split()
