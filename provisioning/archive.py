@@ -25,7 +25,11 @@ MIN_BOMB_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Member:
-    """One member of an archive, as its directory declares it. ``link`` is a link's target."""
+    """One member of an archive, as its directory declares it.
+
+    ``link`` is a link's target; a ZIP holds that of a symbolic link in the member's bytes,
+    so that it is empty here and judged when the link is made.
+    """
 
     name: str
     size: int
@@ -72,6 +76,7 @@ class Layout:
     ) -> None:
         self.rules = [(_glob(take), _fixed_part(take), put) for take, put in rules]
         self.wanted = [_glob(pattern) for pattern in components]
+        self.takes = [take for take, _ in rules]
 
     def place(self, name: str) -> str:
         """The path in the tree for a member's name; empty when it is not wanted."""
@@ -84,10 +89,17 @@ class Layout:
         """Whether a path of the tree belongs to the wanted components."""
         return not self.wanted or any(pattern.fullmatch(path) for pattern in self.wanted)
 
+    def literal_paths(self) -> set[str]:
+        """The paths of a layout that names single files only; empty for any other."""
+        if any(mark in take for take in self.takes for mark in "*?"):
+            return set()
+        return {path for take in self.takes if (path := self.place(take))}
+
     def _map(self, name: str) -> str:
         for pattern, fixed, put in self.rules:
             if pattern.fullmatch(name):
-                return put + name[len(fixed) :] if put == "" or put.endswith("/") else put
+                keeps_name = not put or put.endswith("/")
+                return put + name[len(fixed) :] if keeps_name else put
         return ""
 
 
@@ -157,10 +169,10 @@ def _check_parents(archive: str, kinds: Mapping[str, str]) -> None:
 
 
 def _check_links(archive: str, members: Sequence[Member]) -> None:
-    links = {member.name: member.link for member in members if member.kind == "symlink"}
+    links = {item.name: item.link for item in members if item.kind == "symlink" and item.link}
     names = {member.name for member in members if member.kind == "file"}
     for member in members:
-        if member.kind == "symlink" and not is_inside(member.name, links):
+        if member.kind == "symlink" and member.link and not is_inside(member.name, links):
             raise refuse(archive, f"link {member.name!r} leaves the tree: {member.link!r}")
         if member.kind == "hardlink" and member.link not in names:
             raise refuse(archive, f"hard link {member.name!r} to {member.link!r}, not a member")

@@ -17,13 +17,8 @@ from typing import Any, Protocol
 
 from provisioning.archive import (
     FileWriter,
-    Layout,
-    Limits,
     Member,
-    check_members,
-    make_links,
     make_parents,
-    place_members,
     refuse,
 )
 from provisioning.tree import Entry
@@ -208,43 +203,24 @@ def _check_extents(source: ByteSource, members: Sequence[Member], directory: int
             raise refuse(source.name, f"member {member.name!r} lies outside the file")
 
 
-def extract_zip(
-    source: ByteSource,
-    root: Path,
-    layout: Layout,
-    limits: Limits,
-    on_bytes: OnBytes = ignore_bytes,
-) -> list[Entry]:
-    """Write the wanted members below ``root`` (fresh), on all cores; their tree entries.
-
-    CRC-32 and declared sizes are checked, SHA-256 is computed as the bytes pass.
-    ``on_bytes`` is told of every count of unpacked bytes. Raises IntegrityError, OSError.
-    """
-    members = read_directory(source)
-    check_members(source.name, members, limits)
-    return extract_members(source, root, list(place_members(members, layout)), on_bytes)
-
-
 def extract_members(
     source: ByteSource,
     root: Path,
     placed: Sequence[tuple[str, Member]],
     on_bytes: OnBytes = ignore_bytes,
-) -> list[Entry]:
-    """Write these members, each at its path below ``root``. See extract_zip."""
+) -> tuple[list[Entry], dict[str, str]]:
+    """Write these regular files, each at its path below ``root`` (fresh), on all cores.
+
+    Returns their tree entries and the symbolic links (path -> target), which are not made.
+    CRC-32 and declared sizes are checked, SHA-256 is computed as the bytes pass.
+    ``on_bytes`` is told of every count of unpacked bytes. Raises IntegrityError, OSError.
+    """
     check_placed(source.name, [path for path, _ in placed])
     make_parents(root, (path for path, _ in placed))
     files = [pair for pair in placed if pair[1].kind == "file"]
     files.sort(key=lambda pair: -pair[1].compressed)
-    entries = _extract_parallel(source, root, files, on_bytes)
     links = {path: read_link(source, member) for path, member in placed if member.kind == "symlink"}
-    present = {path for path, _ in placed}
-    entries += make_links(root, links, source.name, lambda end: _is_present(end, present))
-    return entries
-
-
-def _is_present(path: str, present: set[str]) -> bool:
-    return path in present or any(other.startswith(path + "/") for other in present)
+    return _extract_parallel(source, root, files, on_bytes), links
 
 
 def check_placed(archive: str, paths: Sequence[str]) -> None:

@@ -19,6 +19,7 @@ from provisioning.store import Key, Store
 from provisioning.tree import Entry
 
 SOURCES: dict[str, str] = {
+    "archive": "provisioning.sources.archive",
     "local": "provisioning.sources.local",
     "wheel": "provisioning.sources.wheel",
 }

@@ -7,51 +7,82 @@ from pathlib import Path
 
 from provisioning.archive import (
     FileWriter,
+    Member,
     check_members,
     make_links,
     make_parents,
     place_members,
+    refuse,
 )
 from provisioning.sources import Job
 from provisioning.store import explain_errors
+from provisioning.tarballs import extract_tar, is_tarball
 from provisioning.tree import Entry
 from provisioning.zipfiles import ByteSource, FileSource, extract_members, read_directory
 
 
 def unpack_file(path: Path, job: Job) -> tuple[Entry, ...]:
-    """Extract a downloaded ZIP and complete the tree. Raises IntegrityError, StoreError."""
-    with closing(FileSource(path)) as source:
-        return unpack_zip(source, job)
+    """Extract a downloaded archive and complete the tree. Raises IntegrityError, StoreError."""
+    if is_tarball(path.name):
+        return _unpack_tar(path, job)
+    with explain_errors(job.store.home), closing(FileSource(path)) as source:
+        return unpack_members(source, select_members(source, job), job)
 
 
-def unpack_zip(source: ByteSource, job: Job) -> tuple[Entry, ...]:
-    """Extract the wanted members of a ZIP that is here or behind ranges."""
-    request, store = job.request, job.store
+def select_members(source: ByteSource, job: Job) -> list[tuple[str, Member]]:
+    """The wanted members of a ZIP with their new paths, after all of it was judged."""
     members = read_directory(source)
-    check_members(source.name, members, request.limits())
-    placed = [pair for pair in place_members(members, request.layout()) if job.wants(pair[0])]
+    check_members(source.name, members, job.request.limits())
+    placed = place_members(members, job.request.layout())
+    return [pair for pair in placed if job.wants(pair[0])]
+
+
+def unpack_members(
+    source: ByteSource, placed: list[tuple[str, Member]], job: Job
+) -> tuple[Entry, ...]:
+    """Extract these members of a ZIP and complete the tree."""
+    request = job.request
     total = sum(member.size for _, member in placed)
-    store.check_space(total, f"{request.label} unpacked")
-    with explain_errors(store.home):
+    job.store.check_space(total, f"{request.label} unpacked")
+    with explain_errors(job.store.home):
         with job.progress.bar(f"{request.label}: unpacking", total) as bar:
-            entries = extract_members(source, job.root, placed, bar.advance)
-        entries += complete_tree(job, {entry.path for entry in entries})
+            entries, links = extract_members(source, job.root, placed, bar.advance)
+        return complete_tree(job, entries, links, source.name)
+
+
+def _unpack_tar(path: Path, job: Job) -> tuple[Entry, ...]:
+    request = job.request
+    job.progress.step(f"{request.label}: unpacking {path.name}")
+    with explain_errors(job.store.home):
+        entries, links = extract_tar(path, job.root, request.layout(), request.limits(), job.only)
+        return complete_tree(job, entries, links, path.name)
+
+
+def complete_tree(
+    job: Job, entries: list[Entry], links: dict[str, str], archive: str
+) -> tuple[Entry, ...]:
+    """Add the archive's links, and the links and small files that the manifest describes.
+
+    A link goes in when its target does; a repair restores links by themselves.
+    """
+    layout, release = job.request.layout(), job.request.release
+    if not entries and not links and job.only is None:
+        raise refuse(archive, "it has nothing of what the manifest wants")
+    for path, text in release.write.items():
+        if layout.wants(path) and job.wants(path):
+            entries.append(_write_text(job.root, path, text))
+    own = {path: end for path, end in release.links.items() if layout.wants(path)}
+    wanted = {**links, **{path: end for path, end in own.items() if job.wants(path)}}
+    present = {entry.path for entry in entries} | wanted.keys()
+    folders = {parent for path in present for parent in _parents(path)}
+    entries += make_links(
+        job.root, wanted, archive, lambda end: job.only is not None or end in present | folders
+    )
     return tuple(sorted(entries, key=lambda entry: entry.path))
 
 
-def complete_tree(job: Job, present: set[str]) -> list[Entry]:
-    """Add the links and the small files that the manifest itself describes.
-
-    A link goes in when its target is ``present``; a repair restores links by themselves.
-    """
-    layout, release = job.request.layout(), job.request.release
-    texts = {path: text for path, text in release.write.items() if layout.wants(path)}
-    links = {path: end for path, end in release.links.items() if layout.wants(path)}
-    added = [_write_text(job.root, path, text) for path, text in texts.items() if job.wants(path)]
-    wanted = {path: end for path, end in links.items() if job.wants(path)}
-    return added + make_links(
-        job.root, wanted, job.request.label, lambda end: end in present or job.only is not None
-    )
+def _parents(path: str) -> list[str]:
+    return [str(parent) for parent in Path(path).parents]
 
 
 def _write_text(root: Path, path: str, text: str) -> Entry:

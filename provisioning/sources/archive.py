@@ -1,0 +1,190 @@
+"""A ZIP or tarball at a URL: downloaded whole, or by the parts that are wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from provisioning.archive import make_parents, seal_file
+from provisioning.download import Pin, check_pin, fetch_file, mirror_urls
+from provisioning.errors import DownloadError, IntegrityError
+from provisioning.manifest import Release
+from provisioning.progress import Progress
+from provisioning.ranges import NoRangesError, RemoteFile, open_remote
+from provisioning.sources import Filled, Job, Request
+from provisioning.sources.unpack import select_members, unpack_file, unpack_members
+from provisioning.store import HOME_VARIABLE, Store, explain_errors, link_or_copy
+from provisioning.tarballs import is_tarball
+from provisioning.transfer import MismatchError, PermanentError, redact_url
+from provisioning.tree import Entry, hash_file
+from provisioning.zipfiles import LOCAL_BYTES, TAIL_BYTES
+
+EXTRA_BYTES = 64  # what a local header's extra field may have more than the directory's
+
+
+class ArchiveSource:
+    """What is locked and already in another published tree is not fetched again."""
+
+    def fill(self, job: Job) -> Filled:
+        reused = reuse_published(job)
+        if reused and len(reused) == len(_locked(job)):
+            return Filled(job.request.release.sha256, tuple(reused))
+        left = _without(job, reused)
+        entries = self._fetch_parts(left) or unpack_file(
+            obtain_archive(job.request, job.store, job.progress), left
+        )
+        together = sorted([*reused, *entries], key=lambda entry: entry.path)
+        return Filled(job.request.release.sha256, tuple(together))
+
+    def _fetch_parts(self, job: Job) -> tuple[Entry, ...]:
+        """The wanted members over HTTP ranges; nothing when that cannot be done or checked."""
+        request = job.request
+        locked = request.lock is not None and request.lock.files
+        is_part = bool(request.components) or job.only is not None
+        whole = job.store.downloads / request.release.filename
+        if not (locked and is_part) or request.options.offline or whole.is_file():
+            return ()
+        for url in archive_urls(request.release):
+            if is_tarball(request.release.filename) or not url.startswith("http"):
+                continue
+            try:
+                return _unpack_remote(url, job)
+            except PermanentError as error:
+                why = f"{redact_url(url)}: {error}"
+                job.progress.step(f"{request.label}: not by parts: {why}")
+                if not isinstance(error, NoRangesError):
+                    _clear(job.root)
+        return ()
+
+
+SOURCE = ArchiveSource()
+
+
+def _locked(job: Job) -> list[Entry]:
+    """The locked entries that this job is to write."""
+    lock, layout = job.request.lock, job.request.layout()
+    files = lock.files if lock else ()
+    return [entry for entry in files if layout.wants(entry.path) and job.wants(entry.path)]
+
+
+def _without(job: Job, reused: Sequence[Entry]) -> Job:
+    if not reused:
+        return job
+    paths = {entry.path for entry in _locked(job)} - {entry.path for entry in reused}
+    return replace(job, only=frozenset(paths))
+
+
+def reuse_published(job: Job) -> list[Entry]:
+    """Give files of other published trees of this release a second name in this one.
+
+    Only what the lock names, and only after its hash was checked. A repair reuses nothing.
+    """
+    wanted = {entry.path: entry for entry in _locked(job) if not entry.link}
+    if job.only is not None or not wanted:
+        return []
+    found: list[Entry] = []
+    for published in job.store.siblings(job.request.key()):
+        for path in [path for path in wanted if (published.root / path).is_file()]:
+            entry = wanted[path]
+            source = published.root / path
+            if source.is_symlink() or hash_file(source) != entry.sha256:
+                continue
+            make_parents(job.root, [path])
+            with explain_errors(job.store.home):
+                link_or_copy(source, job.root / path)
+                seal_file(job.root / path, entry.mode)
+            found.append(wanted.pop(path))
+    return found
+
+
+def _unpack_remote(url: str, job: Job) -> tuple[Entry, ...]:
+    request = job.request
+    scratch = job.store.downloads / f".{request.release.filename}.parts"
+    with explain_errors(job.store.home), open_remote(url, scratch, job.progress) as remote:
+        remote.open(TAIL_BYTES)
+        if request.release.size_bytes not in {0, remote.size}:
+            why = f"it has {remote.size} bytes, {request.release.size_bytes} are pinned"
+            raise PermanentError(why)
+        placed = select_members(remote, job)
+        remote.fetch(member_spans(remote, [member for _, member in placed]))
+        return unpack_members(remote, placed, job)
+
+
+def member_spans(remote: RemoteFile, members: Sequence[object]) -> list[tuple[int, int]]:
+    """Where these members' headers and bytes lie. A header's length is known when it is read,
+    so that some bytes more than the directory tells of are asked for.
+    """
+    spans = []
+    for member in members:
+        offset, compressed = getattr(member, "offset", 0), getattr(member, "compressed", 0)
+        name_bytes = len(getattr(member, "name", "").encode())
+        end = offset + LOCAL_BYTES + name_bytes + compressed + EXTRA_BYTES
+        spans.append((offset, min(end, remote.size)))
+    return spans
+
+
+def _clear(root: Path) -> None:
+    for path in sorted(root.rglob("*"), reverse=True):
+        if path.is_dir() and not path.is_symlink():
+            path.rmdir()
+        else:
+            path.unlink()
+
+
+def archive_urls(release: Release) -> list[str]:
+    """Where to look for an archive, in order: the user's mirror, the vendor, its mirrors."""
+    own = [release.url] if release.url else []
+    return [*mirror_urls(release.filename), *own, *release.mirrors]
+
+
+def obtain_archive(request: Request, store: Store, progress: Progress) -> Path:
+    """The verified archive in downloads/, fetched when it is not there or not the pinned one.
+
+    Raises DownloadError, IntegrityError, StoreError.
+    """
+    release = request.release
+    pin = Pin(release.size_bytes, release.sha256)
+    target = store.downloads / release.filename
+    if target.is_file() and _is_pinned(request, target, pin, store, progress):
+        return target
+    if request.options.offline:
+        raise cannot_fetch(request, store, "it is not in downloads/, and --offline was given")
+    store.check_space(release.size_bytes, release.filename)
+    urls = archive_urls(release)
+    try:
+        with explain_errors(store.home):
+            return fetch_file(urls, target, pin, progress).path
+    except IntegrityError:
+        raise
+    except DownloadError as error:
+        raise cannot_fetch(request, store, error.why) from error
+
+
+def _is_pinned(request: Request, target: Path, pin: Pin, store: Store, progress: Progress) -> bool:
+    with explain_errors(store.home):
+        size = target.stat().st_size
+        try:
+            check_pin(size, hash_file(target) if size == pin.size_bytes else "", pin)
+            return True
+        except MismatchError as error:
+            progress.step(f"{request.label}: the kept {target.name} is not the pinned one: {error}")
+            if not request.options.offline:
+                target.unlink()
+            return False
+
+
+def cannot_fetch(request: Request, store: Store, why: str) -> DownloadError:
+    """The error for an archive that did not come, with the ways to supply it."""
+    release = request.release
+    size = f" ({release.size_bytes / (1 << 20):.0f} MiB)" if release.size_bytes else ""
+    pin = f"; its SHA-256 must be {release.sha256}" if release.sha256 else ""
+    return DownloadError(
+        f"{request.label} could not be fetched: {release.filename}{size}",
+        why=why,
+        todo=(
+            "try again (what came is kept), put that file by hand into "
+            f"{store.downloads} ({HOME_VARIABLE} moves it){pin}, or set QNN_CI_MIRROR to a "
+            "directory or URL that `fetch --to` made"
+        ),
+    )
