@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from provisioning.errors import IntegrityError
-from provisioning.tree import Entry
+from provisioning.tree import FILE_TIME_S, Entry
 
-FILE_TIME_S = 946684800  # every published file's mtime, so that a touched one shows
 MAX_LINK_HOPS = 40
 MAX_RATIO = 1100  # deflate cannot do better than 1032:1
 MIN_BOMB_BYTES = 1 << 20

@@ -57,7 +57,7 @@ def read_lock(path: Path) -> Lock | None:
     """A lock file, or None when there is none. Raises ManifestError."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=Lock)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, msgspec.DecodeError) as error:
         raise ManifestError(f"cannot read the lock {path}", why=str(error)) from error

@@ -7,7 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import msgspec
+
 from provisioning.errors import IntegrityError
+from provisioning.licence import require_acceptance
 from provisioning.lockfile import apply_lock
 from provisioning.progress import Progress
 from provisioning.sources import Job, Request, load_source
@@ -19,7 +22,7 @@ from provisioning.store import (
     remove_tree,
     replace_file,
 )
-from provisioning.tree import Difference, Tree, compare_tree
+from provisioning.tree import Difference, Entry, Tree, compare_tree
 
 SHOWN_DIFFERENCES = 10
 
@@ -62,7 +65,9 @@ def provision_artifact(
     with store.lock(request.name, progress):
         if published := store.find(key):
             return _describe(request, published)
-        return _fetch(request, key, store, progress)
+        require_acceptance(request, store, progress)
+        request = require_pinned(request, store, progress)
+        return _fetch(request, request.key(), store, progress)
 
 
 def locate_artifact(request: Request, store: Store, progress: Progress) -> Provisioned | None:
@@ -72,6 +77,16 @@ def locate_artifact(request: Request, store: Store, progress: Progress) -> Provi
     request = with_lock(request, store)
     published = store.find(request.key())
     return _describe(request, published) if published else None
+
+
+def require_pinned(request: Request, store: Store, progress: Progress) -> Request:
+    """The request with a hash to check against. Raises IntegrityError. See trust.require_pin."""
+    request = with_lock(request, store)  # another process may have trusted it meanwhile
+    if request.release.sha256 or request.release.commit:
+        return request
+    from provisioning.trust import require_pin
+
+    return require_pin(request, store, progress)
 
 
 def adopt_artifact(request: Request, progress: Progress) -> Provisioned | None:
@@ -109,6 +124,7 @@ def _fetch(request: Request, key: Key, store: Store, progress: Progress) -> Prov
     with store.stage(key) as staged:
         source = load_source(request.toolchain.source)
         filled = source.fill(Job(request, staged / key.artifact, store, progress))
+        check_lock(request, filled.entries)
         tree = Tree(
             key.artifact,
             key.version,
@@ -122,15 +138,43 @@ def _fetch(request: Request, key: Key, store: Store, progress: Progress) -> Prov
     return _describe(request, published, fetched=True)
 
 
+def locked_entries(request: Request) -> tuple[Entry, ...]:
+    """What the lock says this request's tree holds; nothing when no files are locked."""
+    layout = request.layout()
+    files = request.lock.files if request.lock else ()
+    return tuple(entry for entry in files if layout.wants(entry.path))
+
+
+def check_lock(request: Request, entries: Sequence[Entry]) -> None:
+    """Compare what was written with the lock. Raises IntegrityError, showing both."""
+    wanted = {entry.path: entry for entry in locked_entries(request)}
+    if not wanted:
+        return
+    found = {entry.path: entry for entry in entries}
+    for path in sorted(wanted.keys() | found.keys()):
+        if found.get(path) != wanted.get(path):
+            raise IntegrityError(
+                f"{request.label} is not what is locked: {path}",
+                why=f"it is {_show(found.get(path))}, the lock has {_show(wanted.get(path))}",
+                todo=f"compare with `python -m provisioning lock {request.name}`",
+            )
+
+
+def _show(entry: Entry | None) -> str:
+    if entry is None:
+        return "not there"
+    return f"SHA-256 {entry.sha256}, {entry.size} bytes, mode {entry.mode:o}{entry.link}"
+
+
 def verify_published(
     request: Request, key: Key, published: Published, store: Store, progress: Progress
 ) -> Provisioned:
     """Hash everything; restore what differs and say so."""
-    tree = published.read_tree()
+    tree = trusted_tree(request, published)
     if tree and not compare_tree(published.root, tree.files):
         return _describe(request, published)
     with store.lock(request.name, progress):
-        tree = published.read_tree()
+        tree = trusted_tree(request, published)
         if tree is None:
             progress.step(f"{request.label}: its tree.json is damaged; fetching it again")
             return _fetch(request, key, store, progress)
@@ -142,6 +186,16 @@ def verify_published(
             job = Job(request, staged / key.artifact, store, progress)
             repaired = repair(job, published, tree, differences)
     return _describe(request, published, repaired)
+
+
+def trusted_tree(request: Request, published: Published) -> Tree | None:
+    """The tree.json of a published directory, its entries from the lock where there is one.
+
+    None when tree.json is missing or damaged.
+    """
+    tree = published.read_tree()
+    locked = locked_entries(request)
+    return msgspec.structs.replace(tree, files=locked) if tree and locked else tree
 
 
 def report_differences(

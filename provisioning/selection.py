@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from provisioning.environment import profile_requests
 from provisioning.errors import UsageError
 from provisioning.manifest import list_toolchains, read_profiles, read_toolchain
+from provisioning.provision import with_lock
 from provisioning.sources import Options, Request
+from provisioning.store import Published, Store
+from provisioning.tree import Tree
 
 
 def parse_selection(words: Sequence[str], options: Options) -> list[Request]:
@@ -42,3 +45,29 @@ def _parse_word(word: str, options: Options) -> list[Request]:
 def unique_requests(requests: Iterable[Request]) -> list[Request]:
     """The same requests without those that name one directory twice."""
     return list({request.key().directory: request for request in requests}.values())
+
+
+def stored_trees(store: Store) -> Iterator[tuple[Published, Tree]]:
+    """Every published directory with a readable tree.json."""
+    for path in sorted(store.trees.iterdir()) if store.trees.is_dir() else []:
+        for child in path.iterdir() if path.is_dir() else []:
+            published = Published(path, child.name)
+            tree = published.read_tree() if child.is_dir() else None
+            if tree and tree.artifact == child.name:
+                yield published, tree
+
+
+def stored_requests(store: Store) -> list[Request]:
+    """What is published of what the manifests describe: profiles first, then single ones."""
+    candidates = all_requests(Options())
+    for name in list_toolchains():
+        toolchain = read_toolchain(name)
+        known = {tree.components for _, tree in stored_trees(store) if tree.artifact == name}
+        candidates += [
+            Request(toolchain, release, components)
+            for release in toolchain.releases
+            for components in known
+            if set(components) <= toolchain.components.keys()
+        ]
+    pinned = [with_lock(request, store) for request in unique_requests(candidates)]
+    return unique_requests(request for request in pinned if store.find(request.key()))

@@ -13,6 +13,7 @@ import msgspec
 
 SCHEMA_VERSION = 1
 READ_BYTES = 1 << 20
+FILE_TIME_S = 946684800  # every published file's mtime, so that a touched one shows
 
 
 class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -79,10 +80,11 @@ def hash_file(path: Path) -> str:
 def compare_tree(root: Path, entries: Iterable[Entry], *, quick: bool = False) -> list[Difference]:
     """Every difference between the directory ``root`` and ``entries``, sorted by path.
 
-    All files are hashed, in parallel; ``quick`` looks at size and mode only.
+    All files are hashed, in parallel; ``quick`` looks at size, mode and
+    modification time only.
     """
     wanted = {entry.path: entry for entry in entries}
-    seen = set(_walk(root))
+    seen = set(walk_tree(root))
     found = [Difference(path, "is not of the artifact") for path in seen - wanted.keys()]
     ordered = sorted(wanted.values(), key=lambda entry: -entry.size)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -90,9 +92,12 @@ def compare_tree(root: Path, entries: Iterable[Entry], *, quick: bool = False) -
     return sorted(found, key=lambda difference: difference.path)
 
 
-def _walk(root: Path) -> Iterator[str]:
+def walk_tree(root: Path) -> Iterator[str]:
+    """The files and links below ``root``, by relative path; what is git's own is left out."""
     base = os.fspath(root)
     for directory, names, files in os.walk(base):
+        names[:] = [name for name in names if name != ".git"]
+        files = [name for name in files if name != ".git"]
         links = [name for name in names if Path(directory, name).is_symlink()]
         for name in [*files, *links]:
             yield os.path.relpath(Path(directory, name), base)
@@ -106,17 +111,28 @@ def _compare(root: Path, entry: Entry, quick: bool) -> Difference | None:
             return _compare_link(path, entry, state)
         if not stat.S_ISREG(state.st_mode):
             return Difference(entry.path, "is not a regular file")
-        if state.st_size != entry.size:
-            return Difference(entry.path, "wrong size", f"{state.st_size}, not {entry.size} bytes")
-        if (mode := stat.S_IMODE(state.st_mode)) != entry.mode:
-            return Difference(entry.path, "wrong mode", f"{mode:o}, not {entry.mode:o}")
-        if not quick and (found := hash_file(path)) != entry.sha256:
-            return Difference(entry.path, "changed bytes", f"SHA-256 {found}, not {entry.sha256}")
+        return _compare_state(entry, state, quick) or _compare_bytes(path, entry, quick)
     except FileNotFoundError:
         return Difference(entry.path, "is missing")
     except OSError as error:
         return Difference(entry.path, "cannot be read", str(error))
+
+
+def _compare_state(entry: Entry, state: os.stat_result, quick: bool) -> Difference | None:
+    mode = stat.S_IMODE(state.st_mode)
+    if state.st_size != entry.size:
+        return Difference(entry.path, "wrong size", f"{state.st_size}, not {entry.size} bytes")
+    if mode != entry.mode:
+        return Difference(entry.path, "wrong mode", f"{mode:o}, not {entry.mode:o}")
+    if quick and state.st_mtime != FILE_TIME_S:
+        return Difference(entry.path, "was touched")
     return None
+
+
+def _compare_bytes(path: Path, entry: Entry, quick: bool) -> Difference | None:
+    if quick or (found := hash_file(path)) == entry.sha256:
+        return None
+    return Difference(entry.path, "changed bytes", f"SHA-256 {found}, not {entry.sha256}")
 
 
 def _compare_link(path: Path, entry: Entry, state: os.stat_result) -> Difference | None:

@@ -19,7 +19,9 @@ from provisioning.store import Key, Store
 from provisioning.tree import Entry
 
 SOURCES: dict[str, str] = {
+    "aar": "provisioning.sources.aar",
     "archive": "provisioning.sources.archive",
+    "git": "provisioning.sources.git",
     "local": "provisioning.sources.local",
     "wheel": "provisioning.sources.wheel",
 }

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from provisioning.archive import make_parents, seal_file
+from provisioning.archive import make_links, make_parents, seal_file
 from provisioning.download import Pin, check_pin, fetch_file, mirror_urls
 from provisioning.errors import DownloadError, IntegrityError
 from provisioning.manifest import Release
@@ -95,7 +95,14 @@ def reuse_published(job: Job) -> list[Entry]:
                 link_or_copy(source, job.root / path)
                 seal_file(job.root / path, entry.mode)
             found.append(wanted.pop(path))
-    return found
+    return [*found, *_link_locked(job)] if not wanted else found
+
+
+def _link_locked(job: Job) -> list[Entry]:
+    """The locked links; for when every file is there without the archive."""
+    links = {entry.path: entry.link for entry in _locked(job) if entry.link}
+    with explain_errors(job.store.home):
+        return make_links(job.root, links, job.request.label, bool)
 
 
 def _unpack_remote(url: str, job: Job) -> tuple[Entry, ...]:

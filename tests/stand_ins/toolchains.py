@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import io
+import random
+import struct
+import tarfile
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -109,4 +113,142 @@ layout = [
 ]
 links = {{ "lib/x86_64-linux-clang/libc++.so.1" = "libc++-1a.so.1.0" }}
 write = {{ "sdk.yaml" = "version: 9.9.9\\n" }}
+"""
+
+
+VERSION = "2.37.0.250724"
+SDK = {
+    "sdk.yaml": b"version: 2.37.0.250724175447\n",
+    "LICENSE.pdf": b"%PDF terms\n",
+    "include/QNN/QnnInterface.h": b"#pragma once\n" * 300,
+    "include/QNN/HTP/QnnHtpDevice.h": b"#define QNN_HTP 1\n" * 500,
+    "bin/envsetup.sh": b"#!/bin/bash\n",
+}
+LIBRARY_SIZES = {
+    "lib/x86_64-linux-clang/libQnnHtp.so": (62, 900_000),
+    "lib/x86_64-linux-clang/libQnnSystem.so": (62, 300_000),
+    "lib/aarch64-android/libQnnHtp.so": (183, 700_000),
+    "lib/hexagon-v75/unsigned/libQnnHtpV75Skel.so": (164, 500_000),
+}
+
+
+def make_library(machine: int, size: int, version: str = VERSION) -> bytes:
+    """An ELF header of a machine, a version string, and bytes that deflate by half."""
+    wide = machine != 164
+    head = b"\x7fELF" + bytes([2 if wide else 1, 1, 1]) + bytes(9)
+    if wide:
+        head += struct.pack("<HHIQQQIHHHHHH", 3, machine, 1, 0, 0, 0, 0, 64, 56, 0, 64, 0, 0)
+    else:
+        head += struct.pack("<HHIIIIIHHHHHH", 3, machine, 1, 0, 0, 0, 0x75, 52, 32, 0, 40, 0, 0)
+    text = f"v{version}175447_124859".encode() + b"\0"
+    noise = random.Random(machine * size).randbytes(size // 2)
+    return (head + text + noise + bytes(size)).ljust(size)[:size]
+
+
+def make_sdk(path: Path, version: str = VERSION, *, machine_of_first: int = 62) -> Path:
+    """A ZIP in the shape of Qualcomm's."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in sdk_files(version, machine_of_first=machine_of_first).items():
+            info = zipfile.ZipInfo(f"qairt/{VERSION}/{name}")
+            info.compress_type = zipfile.ZIP_DEFLATED
+            info.create_system = 3
+            info.external_attr = (0o100755 if name.endswith(".sh") else 0o100644) << 16
+            archive.writestr(info, data)
+        link = zipfile.ZipInfo(f"qairt/{VERSION}/lib/x86_64-linux-clang/libQnn.so")
+        link.create_system = 3
+        link.external_attr = 0o120777 << 16
+        archive.writestr(link, "libQnnHtp.so")
+    return path
+
+
+def sdk_files(version: str = VERSION, *, machine_of_first: int = 62) -> dict[str, bytes]:
+    """The files of make_sdk's archive, below its prefix."""
+    files = {name: data.replace(VERSION.encode(), version.encode()) for name, data in SDK.items()}
+    for at, (name, (machine, size)) in enumerate(LIBRARY_SIZES.items()):
+        files[name] = make_library(machine if at else machine_of_first, size, version)
+    return files
+
+
+def describe_sdk(urls: list[str], archive: Path | None = None) -> str:
+    """The manifest of make_sdk's archive; pinned when ``archive`` is given."""
+    pin = ""
+    if archive:
+        digest = hashlib.sha256(archive.read_bytes()).hexdigest()
+        pin = f'size_bytes = {archive.stat().st_size}\nsha256 = "{digest}"'
+    return f"""
+name = "qnn-sdk"
+summary = "tiny"
+source = "archive"
+default = "{VERSION}"
+[licence]
+name = "Terms"
+text = "LICENSE.pdf"
+accept = true
+[adoption]
+variable = "QNN_SDK_ROOT"
+markers = ["sdk.yaml"]
+version_file = "sdk.yaml"
+version_pattern = '''(?m)^version: ([0-9.]+)'''
+[components]
+base = ["*"]
+headers = ["include/**"]
+host = ["lib/x86_64-linux-clang/**"]
+android = ["lib/aarch64-android/**"]
+[[releases]]
+version = "{VERSION}"
+filename = "qairt-{VERSION}.zip"
+url = "{urls[0]}"
+mirrors = {urls[1:]}
+unpacked_bytes = 20000000
+layout = [{{ take = "qairt/{VERSION}/**", put = "" }}]
+{pin}
+"""
+
+
+def describe_libcxx(url: str, archive: Path) -> str:
+    """The manifest of a tarball of which two files are wanted."""
+    digest = hashlib.sha256(archive.read_bytes()).hexdigest()
+    return f"""
+name = "libcxx"
+summary = "tiny"
+source = "archive"
+default = "14.0.0"
+[licence]
+name = "free"
+text = "none"
+[[releases]]
+version = "14.0.0"
+filename = "llvm.tar.xz"
+url = "{url}"
+size_bytes = {archive.stat().st_size}
+sha256 = "{digest}"
+layout = [
+    {{ take = "llvm/lib/libc++.so.1.0", put = "lib/" }},
+    {{ take = "llvm/lib/libunwind.so.1.0", put = "lib/" }},
+]
+links = {{ "lib/libc++.so.1" = "libc++.so.1.0" }}
+"""
+
+
+def make_llvm(path: Path) -> Path:
+    """A tarball with two wanted files and much that is not."""
+    with tarfile.open(path, "w:xz") as archive:
+        for name in ("bin/clang", "lib/libc++.so.1.0", "lib/libunwind.so.1.0", "share/doc"):
+            data = make_library(62, 50_000)
+            info = tarfile.TarInfo(f"llvm/{name}")
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+    return path
+
+
+AOT = """
+[aot]
+summary = "host libraries and headers"
+artifacts = [
+    { name = "qnn-sdk", components = ["base", "headers", "host"] },
+    { name = "libcxx" },
+]
+[aot.variables]
+QNN_SDK_ROOT = "{qnn-sdk}"
+LD_LIBRARY_PATH = "{qnn-sdk}/lib/x86_64-linux-clang:{libcxx}/lib"
 """

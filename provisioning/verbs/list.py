@@ -1,0 +1,70 @@
+"""``list``: every artifact and profile, what is pinned and what is in the store."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from provisioning.command import Outcome
+from provisioning.manifest import Release, Toolchain, list_toolchains, read_profiles, read_toolchain
+from provisioning.progress import Progress
+from provisioning.provision import with_lock
+from provisioning.selection import stored_trees
+from provisioning.sources import Request
+from provisioning.store import Store
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    del parser
+
+
+def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
+    del args, progress
+    store = Store()
+    artifacts = [
+        _describe(toolchain, release, store)
+        for toolchain in map(read_toolchain, list_toolchains())
+        for release in toolchain.releases
+    ]
+    profiles = {
+        name: [wanted.name for wanted in profile.artifacts]
+        for name, profile in read_profiles().items()
+    }
+    data = {"home": str(store.home), "artifacts": artifacts, "profiles": profiles}
+    return Outcome(_render(artifacts, profiles), data)
+
+
+def _describe(toolchain: Toolchain, release: Release, store: Store) -> dict[str, Any]:
+    request = with_lock(Request(toolchain, release), store)
+    pinned = request.release.sha256 or request.release.commit
+    trees = [
+        {"path": str(published.root), "components": list(tree.components), "bytes": tree.size_bytes}
+        for published, tree in stored_trees(store)
+        if (tree.artifact, tree.version) == (toolchain.name, release.version)
+    ]
+    return {
+        "name": toolchain.name,
+        "version": release.version,
+        "default": release.version == toolchain.default,
+        "source": toolchain.source,
+        "pinned": pinned,
+        "files_locked": bool(request.lock and request.lock.files),
+        "licence": toolchain.licence.name,
+        "components": list(toolchain.components),
+        "stored": trees,
+    }
+
+
+def _render(artifacts: list[dict[str, Any]], profiles: dict[str, list[str]]) -> str:
+    lines = [f"{'artifact':<20} {'version':<16} {'source':<8} {'pinned':<13} in the store"]
+    for row in artifacts:
+        pinned = row["pinned"][:12] or "no hash"
+        sizes = [f"{tree['bytes'] / (1 << 20):.0f} MiB" for tree in row["stored"]]
+        mark = " " if row["default"] else "*"
+        lines.append(
+            f"{row['name'] + mark:<20} {row['version']:<16} {row['source']:<8} {pinned:<13} "
+            f"{', '.join(sizes) or '-'}"
+        )
+    lines.append("")
+    lines += [f"profile {name}: {', '.join(names)}" for name, names in profiles.items()]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,71 @@
+"""``lock``: what an artifact is, file by file, as a pin of the project; a diff comes first."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+
+import msgspec
+
+from provisioning.command import Outcome
+from provisioning.errors import UsageError
+from provisioning.licence import require_acceptance
+from provisioning.lockfile import Lock, encode_lock, project_lock_path, read_lock
+from provisioning.progress import Progress
+from provisioning.provision import with_lock
+from provisioning.selection import parse_selection
+from provisioning.sources import Request
+from provisioning.store import Store, explain_errors
+from provisioning.verbs.fetch import add_options, read_options
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("names", nargs="+", help="ARTIFACT[@VERSION]")
+    parser.add_argument("--write", action="store_true", help="write what the diff shows")
+    add_options(parser)
+
+
+def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
+    from provisioning.trust import HASHED_KINDS
+
+    store = Store()
+    requests = parse_selection(args.names, read_options(args))
+    for request in requests:
+        if request.toolchain.source not in HASHED_KINDS:
+            raise UsageError(
+                f"{request.name} has no lock",
+                why=f"its source is {request.toolchain.source}: a commit is its pin",
+            )
+    diffs = [_lock(request, store, progress, write=args.write) for request in requests]
+    changed = [request.label for request, diff in zip(requests, diffs, strict=True) if diff]
+    hint = "" if args.write or not changed else "nothing was written; --write does\n"
+    text = "".join(diffs) + (hint or ("" if changed else "nothing changed\n"))
+    return Outcome(text, {"changed": changed, "written": args.write, "diff": "".join(diffs)})
+
+
+def _lock(request: Request, store: Store, progress: Progress, *, write: bool) -> str:
+    """The diff against the lock file; written when asked."""
+    from provisioning.trust import make_lock, require_pin
+
+    path = project_lock_path(request.name, request.release.version)
+    old = read_lock(path)
+    with store.lock(request.name, progress):
+        require_acceptance(request, store, progress)
+        pinned = require_pin(with_lock(request, store), store, progress)
+        lock = make_lock(pinned, store, progress)
+    if old and _same(old, lock):
+        return ""
+    before = encode_lock(old).decode() if old else ""
+    after = encode_lock(lock).decode()
+    if write:
+        with explain_errors(path.parent):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(after, encoding="utf-8")
+    names = (f"a/{path.name}", f"b/{path.name}")
+    lines = difflib.unified_diff(before.splitlines(), after.splitlines(), *names, lineterm="")
+    return "\n".join(lines) + "\n"
+
+
+def _same(old: Lock, new: Lock) -> bool:
+    """Whether nothing but the date differs."""
+    return msgspec.structs.replace(old, recorded=new.recorded) == new

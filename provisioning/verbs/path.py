@@ -1,0 +1,31 @@
+"""``path``: the root of an artifact that is in place; nothing is fetched."""
+
+from __future__ import annotations
+
+import argparse
+
+from provisioning.command import Outcome
+from provisioning.errors import UnfitError
+from provisioning.progress import Progress
+from provisioning.provision import locate_artifact
+from provisioning.selection import parse_selection
+from provisioning.sources import Options
+from provisioning.store import Store
+from provisioning.verbs.fetch import describe
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", help="ARTIFACT[@VERSION][:COMPONENT,...]")
+
+
+def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
+    store = Store()
+    (request, *_) = parse_selection([args.name], Options(offline=True))
+    found = locate_artifact(request, store, progress)
+    if found is None:
+        raise UnfitError(
+            f"{request.label} is not in place",
+            why=f"it is not in the store {store.home}",
+            todo=f"run `python -m provisioning fetch {args.name}`",
+        )
+    return Outcome(f"{found.root}\n", describe(found))
