@@ -13,18 +13,20 @@ import msgspec
 from provisioning.checks.environment import judge_environment
 from provisioning.checks.finding import Finding, Severity
 from provisioning.checks.fitness import Fitness
-from provisioning.environment import Environment
+from provisioning.environment import Environment, profile_requests
 from provisioning.errors import ManifestError, UnfitError
 from provisioning.facts import EnvironmentFacts
+from provisioning.manifest import read_profile, read_toolchain
 from provisioning.policies import read_doctor_policy, read_elf_policies
 from provisioning.progress import Progress
 from provisioning.socs import find_soc
+from provisioning.sources import Options
+from provisioning.sources import Request as Wanted
 from provisioning.store import store_home
 from provisioning.survey.environment import CHECKOUT, Request, survey_environment
 
 SCHEMA_VERSION = 1
 CHECKOUT_COMMIT = "executorch-commit"
-GIT_DIGITS = 40
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,8 @@ def examine(
     request = Request(
         profile,
         roots={artifact.name: artifact.root for artifact in environment.artifacts},
-        pins=find_pins(environment),
+        pins=find_pins(profile),
+        submodules=submodules(profile),
         variables=environment.apply(os.environ),
         home=store_home(),
         python=python,
@@ -96,13 +99,36 @@ def examine(
     return examine_request(request, progress)
 
 
-def find_pins(environment: Environment) -> dict[str, str]:
-    """Versions by artifact, and the commit of the ExecuTorch checkout if it is one of them."""
-    pins = {artifact.name: artifact.version for artifact in environment.artifacts}
-    commits = {artifact.name: artifact.sha256 for artifact in environment.artifacts}
-    if len(commits.get(CHECKOUT, "")) == GIT_DIGITS:
-        pins[CHECKOUT_COMMIT] = commits[CHECKOUT]
+def wanted_requests(profile: str) -> list[Wanted]:
+    """What a profile asks of the store, and the other artifacts that may serve as its SDK."""
+    requests = profile_requests(read_profile(profile), Options(offline=True))
+    known = {request.name for request in requests}
+    for name in find_fitness(profile).sdk:
+        if name not in known:
+            toolchain = read_toolchain(name)
+            requests.append(Wanted(toolchain, toolchain.release()))
+    return requests
+
+
+def find_pins(profile: str) -> dict[str, str]:
+    """The pinned version of each artifact, and the commit of the ExecuTorch checkout."""
+    pins = {}
+    for request in wanted_requests(profile):
+        pins[request.name] = request.release.version
+        if request.name == CHECKOUT:
+            pins[CHECKOUT_COMMIT] = request.release.commit
     return pins
+
+
+def submodules(profile: str) -> tuple[str, ...]:
+    """The submodules of the checkout that the profile's targets need."""
+    found = {
+        path
+        for request in wanted_requests(profile)
+        if request.name == CHECKOUT
+        for path in request.patterns
+    }
+    return tuple(sorted(found))
 
 
 def examine_request(request: Request, progress: Progress | None = None) -> Verdict:
@@ -112,7 +138,7 @@ def examine_request(request: Request, progress: Progress | None = None) -> Verdi
     wanted = {name: kinds[name] for name in fitness.kinds}
     soc = (request.soc.upper(), find_soc(request.soc).hexagon) if request.soc else None
     facts = survey_environment(request, policy, fitness, wanted, progress)
-    findings = judge_environment(facts, policy, fitness, {**kinds, **wanted}, soc)
+    findings = judge_environment(facts, policy, fitness, kinds, soc)
     return Verdict(request.profile, tuple(findings), summarize(facts))
 
 

@@ -190,6 +190,7 @@ class EnvironmentFacts:
     host: HostFacts
     pins: Mapping[str, str] = field(default_factory=dict)
     roots: Mapping[str, str] = field(default_factory=dict)
+    submodules: tuple[str, ...] = ()
     sdk_name: str = ""
     sdk: SdkFacts | None = None
     trees: Mapping[str, TreeFacts] = field(default_factory=dict)

@@ -21,7 +21,6 @@ from provisioning.checks.variables import judge_python_path, judge_variables
 from provisioning.elf_facts import EM_X86_64, MACHINE_NAMES
 from provisioning.facts import EnvironmentFacts, FileFacts, TreeFacts
 
-ROOT_CODES = {"android-ndk": "QNN601", "executorch": "QNN701"}
 STAGING = "staging"
 
 
@@ -141,7 +140,7 @@ def _judge_rest(
     if facts.checkout:
         pin = facts.pins.get("executorch-commit")
         machine = MACHINE_NAMES[EM_X86_64] if runs_on_host else "aarch64"
-        yield from judge_checkout(facts.checkout, pin, fitness.submodules, machine)
+        yield from judge_checkout(facts.checkout, pin, facts.submodules, machine)
 
 
 def _judge_devices(

@@ -56,7 +56,7 @@ class Fitness(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     ``sdk`` names the artifacts that may serve as the SDK, the best first; ``libraries`` maps
     its directories to the files that must lie there; ``skels`` says whether stubs and skels
-    are shipped from it; ``submodules`` are those of the checkout that its targets need.
+    are shipped from it; ``roots`` are the other artifacts that must be there.
     """
 
     machines: tuple[str, ...] = ("x86_64",)
@@ -73,8 +73,6 @@ class Fitness(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     headers: bool = False
     root_on_device: bool = False
     python: bool = False
-    ndk: bool = False
-    submodules: tuple[str, ...] = ()
     tools: tuple[str, ...] = ()
     roots: tuple[str, ...] = ()
     kinds: tuple[str, ...] = ()

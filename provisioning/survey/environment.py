@@ -34,7 +34,7 @@ STAGING, NDK, CHECKOUT = "staging", "android-ndk", "executorch"
 
 @dataclass(frozen=True)
 class Request:
-    """What to examine: roots by name of artifact, their pinned versions, a job's variables.
+    """What to examine: roots by name of artifact, their pins, a job's variables.
 
     ``python`` None is the running interpreter; ``device`` asks adb for devices and the
     libraries in ``device_directory``.
@@ -45,6 +45,7 @@ class Request:
     variables: Mapping[str, str]
     home: Path
     pins: Mapping[str, str] = field(default_factory=dict)
+    submodules: tuple[str, ...] = ()
     python: Path | None = None
     soc: str | None = None
     device: bool = False
@@ -69,6 +70,7 @@ def survey_environment(
         profile=request.profile,
         host=_survey_host(request, policy, fitness, kinds, trees),
         pins=request.pins,
+        submodules=request.submodules,
         roots={name: str(root) for name, root in request.roots.items()},
         sdk_name=sdk_name,
         sdk=_survey_sdk(request, sdk_name, policy),

@@ -9,24 +9,22 @@ from dataclasses import replace
 from pathlib import Path
 
 from provisioning.command import Outcome
-from provisioning.doctor import CHECKOUT_COMMIT, examine_request, find_fitness
-from provisioning.environment import compose_environment, profile_requests
+from provisioning.doctor import (
+    examine_request,
+    find_fitness,
+    find_pins,
+    submodules,
+    wanted_requests,
+)
+from provisioning.environment import compose_environment
 from provisioning.errors import ExitCode, UsageError
-from provisioning.manifest import read_profiles
+from provisioning.manifest import read_profile
 from provisioning.progress import Progress
-from provisioning.provision import Provisioned
-from provisioning.sources import Options
+from provisioning.provision import Provisioned, with_lock
+from provisioning.sources import Request as Wanted
 from provisioning.store import Store, store_home
-from provisioning.survey.environment import CHECKOUT, STAGING, Request
+from provisioning.survey.environment import STAGING, Request
 from provisioning.verdict_text import render_verdict
-
-# Where a root is looked for that is neither given nor in the store.
-VARIABLES = {
-    "qnn-sdk": "QNN_SDK_ROOT",
-    "android-ndk": "ANDROID_NDK_ROOT",
-    "hexagon-sdk": "HEXAGON_SDK_ROOT",
-    CHECKOUT: "EXECUTORCH_ROOT",
-}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -79,36 +77,31 @@ def parse_roots(words: list[str]) -> dict[str, Path]:
 def compose_request(
     profile: str, given: Mapping[str, Path], base: Mapping[str, str], *, shell: bool
 ) -> Request:
-    """Roots: given ones, then published ones of the store, then those that variables name.
+    """Roots: those given, those that variables name, those published in the store.
 
-    Only when all come from the store are the variables those of the profile.
+    Where the profile is complete, the variables are those that it composes, as a job gets them.
     """
-    published, pins = _published(profile)
-    named = {
-        name: Path(base[variable]).absolute()
-        for name, variable in VARIABLES.items()
-        if base.get(variable)
-    }
-    roots = {**named, **{artifact.name: artifact.root for artifact in published}, **given}
+    located = [
+        Provisioned(request.name, request.release.version, root, request.release.commit)
+        for request in wanted_requests(profile)
+        if (root := _locate(request, given, base))
+    ]
+    roots = {**{artifact.name: artifact.root for artifact in located}, **given}
+    wanted = read_profile(profile)
     variables = dict(base)
-    if published and not given and not shell:
-        artifacts = tuple(published)
-        variables = compose_environment(profile, read_profiles()[profile], artifacts).apply(base)
-    return Request(profile, roots, variables, store_home(), pins)
+    if not shell and {artifact.name for artifact in wanted.artifacts} <= roots.keys():
+        variables = compose_environment(profile, wanted, tuple(located)).apply(base)
+    return Request(
+        profile, roots, variables, store_home(), find_pins(profile), submodules=submodules(profile)
+    )
 
 
-def _published(profile: str) -> tuple[list[Provisioned], dict[str, str]]:
-    """What the store has of a profile, if that is all of it, and the pins."""
-    profiles = read_profiles()
-    if profile not in profiles:
-        return [], {}
-    store, found, pins = Store(), [], {}
-    requests = profile_requests(profiles[profile], Options())
-    for request in requests:
-        pins[request.name] = request.release.version
-        if request.name == CHECKOUT and request.release.commit:
-            pins[CHECKOUT_COMMIT] = request.release.commit
-        if published := store.find(request.key()):
-            version, digest = request.release.version, request.release.sha256
-            found.append(Provisioned(request.name, version, published.root, digest))
-    return (found if len(found) == len(requests) else []), pins
+def _locate(wanted: Wanted, given: Mapping[str, Path], base: Mapping[str, str]) -> Path | None:
+    if wanted.name in given:
+        return given[wanted.name]
+    adoption = wanted.toolchain.adoption
+    if adoption and base.get(adoption.variable):
+        return Path(base[adoption.variable]).expanduser().absolute()
+    store = Store()
+    published = store.find(with_lock(wanted, store).key())
+    return published.root if published else None

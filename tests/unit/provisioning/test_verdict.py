@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -7,9 +8,17 @@ import pytest
 from provisioning.checks.finding import Finding, Severity
 from provisioning.doctor import Verdict, find_fitness
 from provisioning.errors import ManifestError, UnfitError, UsageError
+from provisioning.manifest import read_profile, read_profiles
 from provisioning.policies import read_doctor_policy
 from provisioning.verbs.doctor import compose_request, parse_roots
 from provisioning.verdict_text import MAX_LINES, render_verdict
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+PYPROJECT = Path(__file__).parents[3] / "pyproject.toml"
 
 
 def make(number: int, severity: Severity = Severity.ERROR) -> Finding:
@@ -79,3 +88,21 @@ def test_policies_name_tools_and_kinds_that_exist(profile: str) -> None:
     policy, fitness = read_doctor_policy(), find_fitness(profile)
     assert set(fitness.tools) <= policy.tools.keys()
     assert fitness.sdk
+
+
+@pytest.mark.parametrize("profile", sorted(read_doctor_policy().profiles))
+def test_what_the_doctor_asks_for_is_what_the_profile_provisions(profile: str) -> None:
+    fitness, wanted = find_fitness(profile), read_profile(profile)
+    names = {artifact.name for artifact in wanted.artifacts}
+    assert {fitness.sdk[0], *fitness.roots} <= names
+
+
+def test_every_profile_has_a_policy() -> None:
+    assert read_profiles().keys() == read_doctor_policy().profiles.keys()
+
+
+def test_the_pinned_pair_is_the_one_that_is_installed() -> None:
+    groups = tomllib.loads(PYPROJECT.read_text())["dependency-groups"]["lowering"]
+    policy = read_doctor_policy().python
+    assert f"torch=={policy.torch}" in groups
+    assert f"executorch=={policy.executorch}" in groups
