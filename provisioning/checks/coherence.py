@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from provisioning.checks.finding import Finding, Severity
 from provisioning.checks.version import is_same
@@ -69,11 +69,14 @@ def _unknown(files: Sequence[FileFacts]) -> Finding:
     )
 
 
-def judge_pairs(files: Sequence[FileFacts]) -> Iterator[Finding]:
+def judge_pairs(
+    files: Sequence[FileFacts], backends: Collection[str] = ("Htp", "Lpai")
+) -> Iterator[Finding]:
     """A stub without its skel, and a skel that is for another Hexagon than its name says."""
     sides: dict[tuple[str, str], dict[str, FileFacts]] = {}
     for file in files:
-        if found := PAIR.fullmatch(file.name):
+        found = PAIR.fullmatch(file.name)
+        if found and found["backend"] in backends:
             pair = sides.setdefault((found["backend"], found["version"] or ""), {})
             pair[found["side"]] = file
     for (backend, version), pair in sorted(sides.items()):
@@ -95,21 +98,23 @@ def _judge_names(files: Iterable[FileFacts]) -> Iterator[Finding]:
         found = SKEL.fullmatch(file.name)
         if not found or file.elf is None or file.elf.machine != EM_QDSP6:
             continue
+        # What disagrees with its directory's version is said by QNN214 already.
         directory = re.search(r"hexagon-v([0-9a-f]{2,3})", file.directory)
-        if directory and directory[1] != found["version"]:
+        flags = f"{file.elf.hexagon_version:x}"
+        if directory and directory[1] == flags != found["version"]:
             yield Finding(
                 "QNN305",
                 file.name,
-                f"{file.name} lies in {file.directory}",
+                f"{file.name} lies in {file.directory} and is for V{flags}",
                 str(file.path),
                 "scripts push the directory of the SoC's version and miss it, or push a wrong skel",
-                f"put it into hexagon-v{found['version']}",
+                f"take {file.name} from the SDK's hexagon-v{found['version']}",
             )
-        elif file.elf.hexagon_version != int(found["version"], 16):
+        elif not directory and flags != found["version"]:
             yield Finding(
                 "QNN306",
                 file.name,
-                f"{file.name} holds code for Hexagon V{file.elf.hexagon_version:x}",
+                f"{file.name} holds code for Hexagon V{flags}",
                 str(file.path),
                 "the DSP refuses it, or runs without what the name promises: error 4000",
                 "take it from the SDK again",

@@ -73,7 +73,7 @@ def judge(facts: ElfFacts, policy: ElfPolicy, *, depth: int = 1) -> list[Finding
 
     ``depth`` is how many directories up from the file's own still belong to its tree.
     """
-    identity = list(_judge_identity(facts, policy))
+    identity = judge_identity(facts, policy)
     if identity:
         return identity
     return [
@@ -116,6 +116,11 @@ def _fault(code: str, facts: ElfFacts, what: str, why: str, todo: str) -> Findin
 
 def _advice(code: str, facts: ElfFacts, what: str, why: str, todo: str) -> Finding:
     return replace(_fault(code, facts, what, why, todo), severity=Severity.WARNING)
+
+
+def judge_identity(facts: ElfFacts, policy: ElfPolicy) -> list[Finding]:
+    """Whether a file is for another target altogether."""
+    return list(_judge_identity(facts, policy))
 
 
 def _judge_identity(facts: ElfFacts, policy: ElfPolicy) -> Iterator[Finding]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 import msgspec
 
@@ -19,7 +20,7 @@ from provisioning.checks.python import judge_python
 from provisioning.checks.sdk import judge_sdk
 from provisioning.checks.variables import judge_python_path, judge_variables
 from provisioning.elf_facts import EM_X86_64, MACHINE_NAMES
-from provisioning.facts import EnvironmentFacts, FileFacts, TreeFacts
+from provisioning.facts import CheckoutFacts, EnvironmentFacts, FileFacts, TreeFacts
 
 STAGING = "staging"
 
@@ -83,7 +84,7 @@ def _judge_sdk(
         yield from judge_builds(tree.files, facts.sdk.version)
         yield from judge_system_libraries(facts.host, _system_needs(tree, kinds))
     if fitness.skels:
-        yield from judge_pairs(tree.files)
+        yield from judge_pairs(tree.files, ("Htp",))
         if soc:
             yield from judge_soc(tree.files, *soc)
 
@@ -127,7 +128,7 @@ def _judge_rest(
     facts: EnvironmentFacts, policy: DoctorPolicy, fitness: Fitness
 ) -> Iterator[Finding]:
     runs_on_host = HOST_KIND in fitness.kinds
-    checkout = facts.checkout.root if facts.checkout else None
+    checkout = _importable(facts.checkout)
     if facts.variables and facts.sdk and facts.sdk.is_directory:
         yield from judge_variables(facts.variables, facts.sdk.root, runs=runs_on_host)
     if facts.variables:
@@ -141,6 +142,13 @@ def _judge_rest(
         pin = facts.pins.get("executorch-commit")
         machine = MACHINE_NAMES[EM_X86_64] if runs_on_host else "aarch64"
         yield from judge_checkout(facts.checkout, pin, facts.submodules, machine)
+
+
+def _importable(checkout: CheckoutFacts | None) -> Path | None:
+    """The root of a checkout that Python can import from the directory above."""
+    if checkout and checkout.is_directory and checkout.root.name == "executorch":
+        return checkout.root
+    return None
 
 
 def _judge_devices(

@@ -14,6 +14,7 @@ from provisioning.checks.elf_policy import (
     hexagon_policy,
     judge,
     judge_defect,
+    judge_identity,
 )
 from provisioning.checks.finding import Finding
 from provisioning.checks.needs import judge_needs
@@ -75,9 +76,8 @@ def _judge_group(
             if file.defect:
                 yield judge_defect(ElfError(file.path, file.defect, file.defect_why))
             continue
-        findings = judge(file.elf, policy, depth=depth)
-        yield from findings
-        if file.elf.machine == policy.machine:
+        yield from judge(file.elf, policy, depth=depth)
+        if not judge_identity(file.elf, policy):
             fitting.append(file)
     brings = around.brings if kind == HOST_KIND else {}
     provided = {*present, *policy.system, *around.beside}

@@ -18,7 +18,7 @@ def judge_variables(variables: VariableFacts, sdk_root: Path, *, runs: bool) -> 
     """``runs`` is whether the profile loads QNN on the host, and so needs the search path."""
     yield from _judge_root(variables, sdk_root)
     yield from _judge_rivals(variables, sdk_root)
-    yield from _judge_device_libraries(variables)
+    yield from _judge_device_libraries(variables, sdk_root)
     if runs:
         yield from _judge_library_path(variables, sdk_root)
 
@@ -101,8 +101,10 @@ def _judge_shadows(before: list[PathEntry], wanted: Path) -> Iterator[Finding]:
             )
 
 
-def _judge_device_libraries(variables: VariableFacts) -> Iterator[Finding]:
+def _judge_device_libraries(variables: VariableFacts, sdk_root: Path) -> Iterator[Finding]:
     for entry in variables.library_path:
+        if Path(entry.directory) == sdk_root / HOST_DIRECTORY:
+            continue  # a foreign library in the SDK is told by QNN212
         names = [file.name for file in entry.libraries if _is_for_device(file.elf)]
         if names:
             yield Finding(

@@ -12,6 +12,7 @@ import stat
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 from provisioning.elf_facts import ElfError
@@ -52,7 +53,12 @@ def read_files(found: Mapping[str, tuple[Path, Identity]], memory: Memory) -> tu
         known[name] = facts
         memory.keep(path, found[name][1], facts)
     memory.save()
-    return tuple(facts for _, facts in sorted(known.items()) if facts is not None)
+    # Facts are remembered by path, and a file may lie in several trees.
+    return tuple(
+        facts if facts.relative == name else replace(facts, relative=name)
+        for name, facts in sorted(known.items())
+        if facts is not None
+    )
 
 
 def read_file(item: tuple[str, Path]) -> FileFacts:

@@ -21,3 +21,16 @@ make libandroid.so aarch64-linux-android30 android_note.S -Wl,-z,max-page-size=4
 make libandroid16k.so aarch64-linux-android30 android_note.S -Wl,-z,max-page-size=16384
 make libexecstack.so x86_64-linux-gnu -Wl,-z,execstack
 make libhexagon.so hexagon-unknown-elf -mcpu=hexagonv69
+
+# ELF32 for x86-64 (the x32 ABI), and big-endian AArch64, which this lld cannot link.
+clang --target=x86_64-linux-gnux32 -O1 -fPIC -c needed.c -o "$work/x32.o"
+ld.lld -m elf32_x86_64 -shared -s -soname libx32.so "$work/x32.o" -o libx32.so
+aarch64-linux-gnu-gcc -mbig-endian -O1 -fPIC -shared -nostdlib -Wl,-EB,-s,-soname,libbigendian.so \
+    -Wl,-z,max-page-size=4096,-z,noseparate-code needed.c -o libbigendian.so
+
+# Of these, tests make libraries of any name: the soname is patched, it is long enough.
+clang --target=aarch64-linux-android30 -O1 -fPIC -shared -nostdlib -fuse-ld=lld -Wl,--build-id=sha1 \
+    -Wl,-s -Wl,-z,max-page-size=16384 -Wl,-soname,libplaceholder_for_android.so \
+    named.c android_note.S -o libplaceholder_for_android.so
+clang --target=hexagon-unknown-elf -mcpu=hexagonv69 -O1 -fPIC -shared -nostdlib -fuse-ld=lld -Wl,-s \
+    -Wl,-soname,libplaceholder_for_hexagon.so named.c -o libplaceholder_for_hexagon.so

@@ -1,0 +1,2 @@
+__attribute__((used)) static const char build[] = "v2.49.40.260810104044";
+int answer(void) { return build[0]; }

@@ -1,0 +1,216 @@
+"""One fault in the interpreter, in a variable, in a root."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from provisioning.survey.environment import Request
+from tests.stand_ins import elf_edits as elf
+from tests.stand_ins.environments import (
+    ANDROID,
+    BUILD,
+    HOST,
+    LIBRARIES,
+    LINUX,
+    LPAI,
+    World,
+    adaptor_path,
+    install,
+)
+from tests.stand_ins.faults import Ask, Fault, check, content, nothing
+
+
+def reinstall(world: World, name: str, version: str) -> None:
+    world.remove(world.site / f"{name}-0.dist-info")
+    install(world.site, name, version)
+
+
+def variables(**changed: str | None) -> Ask:
+    """Variables set, or taken away with None; {base} and {sdk} are filled in."""
+
+    def ask(request: Request, world: World) -> Request:
+        values = dict(request.variables)
+        for name, value in changed.items():
+            if value is None:
+                values.pop(name)
+            else:
+                values[name] = value.format(base=world.base, sdk=world.sdk)
+        return replace(request, variables=values)
+
+    return ask
+
+
+def shadow(world: World) -> None:
+    world.add(world.base / "other" / "libQnnHtp.so", (LIBRARIES / "libx86.so").read_bytes())
+
+
+def other_executorch(world: World) -> None:
+    world.add(world.base / "pythonpath" / "executorch" / "README", b"")
+
+
+def age(world: World) -> None:
+    """All of an older SDK, for profile lpai."""
+    world.replace(world.android / "sdk.yaml", b"version: 2.37.0.250724\n")
+    for path in [*(world.android / ANDROID).iterdir(), *(world.android / LPAI).iterdir()]:
+        world.edit(path, elf.set_build(BUILD, "v2.37.0.250724175447"))
+
+
+def drop_v81(world: World) -> None:
+    world.remove(world.sdk / LINUX / "libQnnHtpV81Stub.so")
+    world.remove(world.sdk / "lib" / "hexagon-v81")
+
+
+def renamed(request: Request, world: World) -> Request:
+    target = world.checkout.with_name("et")
+    world.move(world.checkout, target)
+    return replace(request, roots={**request.roots, "executorch": target})
+
+
+PYTHON = [
+    Fault(
+        "no torch",
+        "emulator",
+        "QNN503",
+        lambda world: world.remove(world.site / "torch-0.dist-info"),
+    ),
+    Fault("torch 2.4", "emulator", "QNN504", lambda world: reinstall(world, "torch", "2.4.1")),
+    Fault(
+        "torch of another pair",
+        "emulator",
+        "QNN505",
+        lambda world: reinstall(world, "torch", "2.12.0"),
+    ),
+    Fault(
+        "no executorch", "emulator", "QNN506", lambda world: world.remove(world.site / "executorch")
+    ),
+    Fault("no adaptor", "emulator", "QNN507", lambda world: world.remove(adaptor_path(world))),
+    Fault(
+        "an adaptor for Python 3.9",
+        "emulator",
+        "QNN508",
+        lambda world: world.move(
+            adaptor_path(world),
+            adaptor_path(world).with_name("PyQnnManagerAdaptor.cpython-39-x86_64-linux-gnu.so"),
+        ),
+    ),
+    Fault(
+        "an adaptor of a newer system",
+        "emulator",
+        "QNN509",
+        lambda world: world.edit(adaptor_path(world), elf.set_string("GLIBC_2.9\0", "GLIBC_9.9\0")),
+    ),
+    Fault(
+        "no cpuinfo", "emulator", "QNN510", lambda world: world.remove(world.site / "cpuinfo.py")
+    ),
+    Fault(
+        "no flatc for 1.2.0",
+        "emulator",
+        "QNN511",
+        lambda world: reinstall(world, "executorch", "1.2.0"),
+    ),
+    Fault(
+        "an adaptor that is a page",
+        "emulator",
+        "QNN512",
+        lambda world: world.replace(adaptor_path(world), b"<html>"),
+    ),
+]
+
+
+ASKED = [
+    Fault(
+        "no SDK at all",
+        "linux",
+        "QNN100",
+        nothing,
+        lambda r, w: replace(r, roots={"executorch": w.checkout}),
+    ),
+    Fault(
+        "no checkout", "linux", "QNN100", nothing, lambda r, w: replace(r, roots={"qnn-sdk": w.sdk})
+    ),
+    Fault(
+        "a root that is not there",
+        "emulator",
+        "QNN101",
+        nothing,
+        lambda r, w: replace(r, roots={"qnn-runtime": w.base / "none"}),
+    ),
+    Fault(
+        "another pin",
+        "emulator",
+        "QNN104",
+        nothing,
+        lambda r, w: replace(r, pins={"qnn-runtime": "2.37.0.250724"}),
+    ),
+    Fault("an SDK too old for LPAI", "lpai", "QNN105", age, lambda r, w: replace(r, pins={})),
+    Fault(
+        "another version in sdk.yaml",
+        "emulator",
+        "QNN302",
+        content("sdk.yaml", b"version: 2.48.40\n"),
+        lambda r, w: replace(r, pins={}),
+    ),
+    Fault(
+        "no skel for the SoC", "linux", "QNN307", drop_v81, lambda r, w: replace(r, soc="SM8850")
+    ),
+    Fault("no QNN_SDK_ROOT", "emulator", "QNN401", nothing, variables(QNN_SDK_ROOT=None)),
+    Fault(
+        "QNN_SDK_ROOT to nothing",
+        "emulator",
+        "QNN402",
+        nothing,
+        variables(QNN_SDK_ROOT="{base}/none"),
+    ),
+    Fault(
+        "QNN_SDK_ROOT to another", "emulator", "QNN403", nothing, variables(QNN_SDK_ROOT="{base}")
+    ),
+    Fault("no LD_LIBRARY_PATH", "emulator", "QNN404", nothing, variables(LD_LIBRARY_PATH=None)),
+    Fault(
+        "a path without QNN", "emulator", "QNN404", nothing, variables(LD_LIBRARY_PATH="/usr/lib")
+    ),
+    Fault(
+        "another QNN first",
+        "emulator",
+        "QNN405",
+        shadow,
+        variables(LD_LIBRARY_PATH="{base}/other:{sdk}/" + HOST),
+    ),
+    Fault(
+        "device libraries",
+        "emulator",
+        "QNN406",
+        nothing,
+        variables(LD_LIBRARY_PATH="{sdk}/" + HOST + ":{sdk}/" + LINUX),
+    ),
+    Fault("an SNPE too", "emulator", "QNN407", nothing, variables(SNPE_ROOT="/opt/snpe")),
+    Fault(
+        "a checkout before the wheel",
+        "emulator",
+        "QNN408",
+        other_executorch,
+        variables(PYTHONPATH="{base}/pythonpath"),
+    ),
+    Fault("no PYTHONPATH for the checkout", "aot", "QNN409", nothing, variables(PYTHONPATH=None)),
+    Fault(
+        "no such checkout",
+        "linux",
+        "QNN701",
+        nothing,
+        lambda r, w: replace(r, roots={**r.roots, "executorch": w.base / "none"}),
+    ),
+    Fault("a checkout of another name", "linux", "QNN702", nothing, renamed),
+    Fault(
+        "no such Python",
+        "emulator",
+        "QNN501",
+        nothing,
+        lambda r, w: replace(r, python=w.base / "python"),
+    ),
+]
+
+
+@pytest.mark.parametrize("fault", [*PYTHON, *ASKED], ids=str)
+def test_one_fault_has_one_check(world: World, fault: Fault) -> None:
+    check(fault, world)

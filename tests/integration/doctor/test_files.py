@@ -1,0 +1,279 @@
+"""One fault in one file: exactly its own check reports it."""
+
+from __future__ import annotations
+
+import pytest
+
+from provisioning.doctor import examine_request
+from provisioning.elf_facts import PT_GNU_STACK
+from tests.stand_ins import elf_edits as elf
+from tests.stand_ins.environments import ANDROID, BUILD, HOST, LINUX, World
+from tests.stand_ins.faults import (
+    SIZES,
+    Fault,
+    check,
+    content,
+    cut,
+    file_edit,
+    moved,
+    removed,
+    staged,
+    taken,
+)
+
+OTHER_BUILD = "v2.48.40.260710101010"
+STUB79, SKEL79 = f"{LINUX}/libQnnHtpV79Stub.so", "lib/hexagon-v79/unsigned/libQnnHtpV79Skel.so"
+SKEL75 = "lib/hexagon-v75/unsigned/libQnnHtpV75Skel.so"
+SAVER, SYSTEM = f"{HOST}/libQnnSaver.so", f"{HOST}/libQnnSystem.so"
+RPATH = "$ORIGIN/../onnxruntime_qnn.libs"
+DT_STRTAB, DT_FLAGS_1, DT_TEXTREL = 5, 0x6FFFFFFB, 22
+
+
+def misname(world: World) -> None:
+    """Code for V75, where V75 belongs, that calls itself V79."""
+    data = bytearray((world.sdk / SKEL75).read_bytes())
+    elf.set_string("libQnnHtpV75Skel.so", "libQnnHtpV79Skel.so", everywhere=True)(data)
+    world.add(world.sdk / SKEL75.replace("V75Skel", "V79Skel"), bytes(data))
+
+
+def anonymous(world: World) -> None:
+    """Only a library that names a version and no build."""
+    for path in sorted(world.staging.iterdir()):
+        world.remove(path)
+    data = bytearray((world.sdk / LINUX / "libQnnHtpNetRunExtensions.so").read_bytes())
+    elf.set_string("AISW_VERSION", "AISW_VERSIOX")(data)
+    world.add(world.staging / "libQnnHtpNetRunExtensions.so", bytes(data))
+
+
+FILES = [
+    Fault("an empty file", "emulator", "QNN202", content(SAVER, b"")),
+    Fault(
+        "an LFS pointer",
+        "emulator",
+        "QNN203",
+        content(SAVER, b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n"),
+    ),
+    Fault("a login page", "emulator", "QNN204", content(SAVER, b"<!DOCTYPE html><title>Log in")),
+    Fault("an error in JSON", "emulator", "QNN205", content(SAVER, b'{"error": 404}')),
+    Fault("still an archive", "emulator", "QNN205", content(SAVER, b"PK\x03\x04" + bytes(99))),
+    Fault("cut in its header", "emulator", "QNN206", cut(SAVER, 40)),
+    Fault("cut in its program headers", "emulator", "QNN206", cut(SAVER, 200)),
+    Fault("cut in half", "emulator", "QNN206", cut(SAVER, 245_000)),
+    Fault("cut in its section headers", "emulator", "QNN206", cut(SAVER, -100)),
+    Fault("a cut skel", "linux", "QNN206", cut(SKEL79, 5_000_000)),
+    Fault(
+        "program headers of no size",
+        "emulator",
+        "QNN207",
+        file_edit(SAVER, elf.set_u16(elf.E_PHENTSIZE_64, 3)),
+    ),
+    Fault(
+        "no string table", "emulator", "QNN207", file_edit(SAVER, elf.set_tag(DT_STRTAB, 0x7000))
+    ),
+    Fault(
+        "an unknown class", "emulator", "QNN207", file_edit(SAVER, elf.set_byte(elf.EI_CLASS, 9))
+    ),
+    Fault("an x32 library", "emulator", "QNN210", taken(SAVER, "elf/libx32.so")),
+    Fault("a big-endian library", "linux", "QNN211", taken(STUB79, "elf/libbigendian.so")),
+    Fault("an aarch64 library", "emulator", "QNN212", taken(SAVER, f"{LINUX}/libQnnSaver.so")),
+    Fault("an x86 library", "linux", "QNN212", taken(f"{LINUX}/libQnnSaver.so", SAVER)),
+    Fault("a skel among the host's", "emulator", "QNN212", taken(SAVER, SKEL79)),
+    Fault(
+        "a Linux library for Android",
+        "android",
+        "QNN212",
+        taken(f"android/{ANDROID}/libQnnHtp.so", SAVER),
+    ),
+    Fault(
+        "code for 32-bit ARM",
+        "emulator",
+        "QNN212",
+        file_edit(SAVER, elf.set_u16(elf.E_MACHINE, 40)),
+    ),
+    Fault("a core file", "emulator", "QNN213", file_edit(SAVER, elf.set_u16(elf.E_TYPE, 4))),
+    Fault("an object file", "linux", "QNN213", file_edit(SKEL79, elf.set_u16(elf.E_TYPE, 1))),
+    Fault(
+        "a V75 skel of V79", "linux", "QNN214", file_edit(SKEL79, elf.set_u32(elf.E_FLAGS_32, 0x75))
+    ),
+    Fault(
+        "another soname",
+        "emulator",
+        "QNN215",
+        file_edit(SAVER, elf.set_string("libQnnSaver.so\0", "libQnnXaver.so\0")),
+    ),
+    Fault("another name", "emulator", "QNN215", moved(f"{HOST}/libQnnGpu.so", "libQnnGpu2.so")),
+    Fault("no libunwind", "emulator", "QNN216", removed(f"{HOST}/libunwind-*")),
+    Fault("no libc++", "emulator", "QNN216", removed(f"{HOST}/libc++-*")),
+    Fault("no libc++abi", "emulator", "QNN216", removed(f"{HOST}/libc++abi-*")),
+    Fault(
+        "a need that nobody has",
+        "linux",
+        "QNN216",
+        file_edit(STUB79, elf.set_string("libcdsprpc.so", "libcdsprpX.so")),
+    ),
+    Fault(
+        "a path out of the tree",
+        "emulator",
+        "QNN217",
+        file_edit(SAVER, elf.set_string(RPATH, "$ORIGIN/../../../../elsewhere")),
+    ),
+    Fault(
+        "a path from the working directory",
+        "emulator",
+        "QNN217",
+        file_edit(SAVER, elf.set_string(RPATH, "lib/nearby")),
+    ),
+    Fault(
+        "a path of the build machine",
+        "emulator",
+        "QNN218",
+        file_edit(SAVER, elf.set_string(RPATH, "/home/builder/out/lib")),
+    ),
+    Fault(
+        "an empty path", "emulator", "QNN218", file_edit(SAVER, elf.set_string(RPATH, "$ORIGIN:"))
+    ),
+    Fault(
+        "a newer glibc on the host",
+        "emulator",
+        "QNN219",
+        file_edit(SYSTEM, elf.set_string("GLIBC_2.34\0", "GLIBC_2.99\0")),
+    ),
+    Fault(
+        "a newer glibc on the device",
+        "linux",
+        "QNN219",
+        file_edit(STUB79, elf.set_string("GLIBC_2.34\0", "GLIBC_2.38\0")),
+    ),
+    Fault(
+        "a newer libstdc++",
+        "linux",
+        "QNN220",
+        file_edit(STUB79, elf.set_string("GLIBCXX_3.4.29\0", "GLIBCXX_3.4.31\0")),
+    ),
+    Fault(
+        "a newer C++ ABI",
+        "linux",
+        "QNN221",
+        file_edit(STUB79, elf.set_string("CXXABI_1.3.9\0", "CXXABI_1.4.9\0")),
+    ),
+    Fault(
+        "no Android note",
+        "android",
+        "QNN222",
+        file_edit(f"android/{ANDROID}/libQnnHtp.so", elf.set_string("Android\0", "Andxoid\0")),
+    ),
+    Fault(
+        "a newer API level",
+        "android",
+        "QNN223",
+        file_edit(
+            f"android/{ANDROID}/libQnnHtp.so", elf.set_string("Android\0\x1e", "Android\0\x23")
+        ),
+    ),
+    Fault(
+        "pages of 4 KiB",
+        "android",
+        "QNN225",
+        file_edit(f"android/{ANDROID}/libQnnHtp.so", elf.set_all_aligns(4096)),
+    ),
+    Fault(
+        "text relocations",
+        "emulator",
+        "QNN226",
+        file_edit(SAVER, elf.set_tag(DT_FLAGS_1, DT_TEXTREL)),
+    ),
+    Fault(
+        "an executable stack",
+        "emulator",
+        "QNN227",
+        file_edit(SAVER, elf.set_segment(PT_GNU_STACK, "flags", 7)),
+    ),
+    Fault(
+        "a symbol table",
+        "emulator",
+        "QNN228",
+        file_edit(SAVER, elf.set_string("\0.comment\0", "\0.symtab\0\0")),
+    ),
+]
+
+
+COHERENCE = [
+    Fault(
+        "a host library of another build",
+        "emulator",
+        "QNN301",
+        file_edit(SAVER, elf.set_build(BUILD, OTHER_BUILD)),
+    ),
+    Fault(
+        "a stub of another build",
+        "linux",
+        "QNN301",
+        file_edit(STUB79, elf.set_build(BUILD, OTHER_BUILD)),
+    ),
+    Fault(
+        "a skel of another build",
+        "linux",
+        "QNN301",
+        file_edit(SKEL75, elf.set_build(BUILD, OTHER_BUILD)),
+    ),
+    Fault(
+        "Prepare of another build",
+        "linux",
+        "QNN301",
+        file_edit(f"{LINUX}/libQnnHtpPrepare.so", elf.set_build(BUILD, OTHER_BUILD)),
+    ),
+    Fault(
+        "System of another build",
+        "linux",
+        "QNN301",
+        file_edit(f"{LINUX}/libQnnSystem.so", elf.set_build(BUILD[9:], OTHER_BUILD[9:])),
+    ),
+    Fault(
+        "Genie of another version",
+        "emulator",
+        "QNN301",
+        file_edit(
+            f"{HOST}/libGenie.so", elf.set_build("AISW_VERSION: 2.49.40", "AISW_VERSION: 2.48.40")
+        ),
+    ),
+    Fault("a stub without its skel", "linux", "QNN304", removed(SKEL79)),
+    Fault("a misnamed skel", "linux", "QNN305", misname),
+]
+
+
+STAGED = [
+    Fault("a skel that is missing", "staging", "QNN304", removed("staging/libQnnHtpV79Skel.so")),
+    Fault(
+        "a stub of another build",
+        "staging",
+        "QNN301",
+        file_edit("staging/libQnnHtpV79Stub.so", elf.set_build(BUILD, OTHER_BUILD)),
+    ),
+    Fault(
+        "a skel of another build",
+        "staging",
+        "QNN301",
+        file_edit("staging/libQnnHtpV79Skel.so", elf.set_build(BUILD, OTHER_BUILD)),
+    ),
+    Fault(
+        "code for V75 in a V79 skel",
+        "staging",
+        "QNN306",
+        file_edit("staging/libQnnHtpV79Skel.so", elf.set_u32(elf.E_FLAGS_32, 0x75)),
+    ),
+    Fault("a host library", "staging", "QNN212", taken("staging/libQnnSystem.so", SYSTEM)),
+    Fault("no build anywhere", "staging", "QNN303", anonymous),
+    Fault("a cut stub", "staging", "QNN206", cut("staging/libQnnHtpV79Stub.so", 9000)),
+]
+
+
+@pytest.mark.parametrize("fault", [*FILES, *COHERENCE, *STAGED], ids=str)
+def test_one_fault_has_one_check(world: World, fault: Fault) -> None:
+    check(fault, world)
+
+
+@pytest.mark.parametrize("profile", ["emulator", "aot", "linux", "android", "lpai", "staging"])
+def test_a_fit_environment_has_no_finding(world: World, profile: str) -> None:
+    request = staged(world) if profile == "staging" else world.request(profile)
+    findings = examine_request(request).findings
+    assert [str(finding) for finding in findings if finding.id not in SIZES] == []

@@ -1,0 +1,285 @@
+"""Environments that the doctor finds fit: real libraries of QNN, small ones for the rest.
+
+The x86_64 and aarch64 libraries and the Hexagon skels are those of the pinned wheels, as the
+product provisions them; headers, an NDK, a checkout with submodules, an interpreter and tools
+are made here, with what is looked at and nothing more.
+"""
+
+from __future__ import annotations
+
+import importlib.machinery
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from provisioning.manifest import read_toolchain
+from provisioning.process import run_process
+from provisioning.progress import Progress
+from provisioning.provision import provision_artifact
+from provisioning.sources import Request as Wanted
+from provisioning.store import Store
+from provisioning.survey.environment import Request
+from tests.stand_ins.elf_edits import Edit, named
+
+LIBRARIES = Path(__file__).parents[1] / "artifacts" / "elf"
+VERSION = "2.49.40"
+BUILD = "v2.49.40.260810104044"
+HOST = "lib/x86_64-linux-clang"
+LINUX = "lib/aarch64-oe-linux-gcc11.2"
+ANDROID = "lib/aarch64-android"
+LPAI = "lib/lpai-v6/unsigned"
+SUBMODULES = ("third-party/flatcc", "third-party/json")
+NESTED = "third-party/json/deep"
+TAG = importlib.machinery.EXTENSION_SUFFIXES[0]
+HEADERS = (
+    "QnnInterface.h",
+    "HTP/QnnHtpDevice.h",
+    "System/QnnSystemInterface.h",
+    "Saver/QnnSaver.h",
+    "GPU/QnnGpuBackend.h",
+    "LPAI/QnnLpaiBackend.h",
+    "IR/QnnIrCommon.h",
+)
+API = "".join(
+    f"#define QNN_API_VERSION_{part} {number}\n"
+    for part, number in (("MAJOR", 2), ("MINOR", 31), ("PATCH", 0))
+)
+
+
+@dataclass
+class World:
+    """Where everything is."""
+
+    base: Path
+    commit: str = ""
+    undo: list[Callable[[], object]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.sdk = self.base / "sdk"
+        self.android = self.base / "android-sdk"
+        self.ndk = self.base / "android-ndk"
+        self.checkout = self.base / "src" / "executorch"
+        self.python = self.base / "venv" / "bin" / "python"
+        self.tools = self.base / "tools"
+        self.staging = self.base / "staging"
+        self.home = self.base / "home"
+        self.kept = self.base / "kept"
+
+    @property
+    def site(self) -> Path:
+        """The site-packages of the interpreter."""
+        return next((self.base / "venv" / "lib").glob("python*/site-packages"))
+
+    def request(self, profile: str) -> Request:
+        """What a fit environment of ``profile`` is asked with."""
+        sdk = self.android if profile in ("android", "lpai") else self.sdk
+        name = "qnn-runtime" if profile == "emulator" else "qnn-sdk"
+        roots = {name: sdk}
+        variables = {"PATH": str(self.tools), "QNN_SDK_ROOT": str(sdk)}
+        variables["LD_LIBRARY_PATH"] = str(sdk / HOST)
+        if profile in ("linux", "android", "aot"):
+            roots["executorch"] = self.checkout
+            variables["PYTHONPATH"] = str(self.checkout.parent)
+        if profile == "android":
+            roots["android-ndk"] = self.ndk
+        if profile == "lpai":
+            roots["hexagon-sdk"] = self.ndk
+        pins = {name: VERSION, "executorch-commit": self.commit}
+        python = self.python if profile == "emulator" else None
+        return Request(
+            profile, roots, variables, self.home, pins, submodules=SUBMODULES, python=python
+        )
+
+    def replace(self, path: Path, content: bytes) -> None:
+        """Put ``content`` in the place of a file until the test ends."""
+        mode = path.stat().st_mode
+        self.remove(path)
+        path.write_bytes(content)
+        path.chmod(mode)
+
+    def edit(self, path: Path, edit: Edit) -> None:
+        """Change bytes of a file."""
+        data = bytearray(path.read_bytes())
+        edit(data)
+        self.replace(path, bytes(data))
+
+    def remove(self, path: Path) -> None:
+        """Take a file or a directory away until the test ends."""
+        self.kept.mkdir(exist_ok=True)
+        kept = self.kept / f"{len(self.undo)}"
+        path.rename(kept)
+
+        def restore() -> None:
+            _delete(path)
+            kept.rename(path)
+
+        self.undo.append(restore)
+
+    def move(self, path: Path, target: Path) -> None:
+        """Rename until the test ends."""
+        path.rename(target)
+        self.undo.append(lambda: target.rename(path))
+
+    def add(self, path: Path, content: bytes) -> None:
+        """A file that was not there."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+        self.undo.append(path.unlink)
+
+    def restore(self) -> None:
+        """Undo everything, the last first."""
+        while self.undo:
+            self.undo.pop()()
+
+
+def _delete(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def make_environments(base: Path) -> World:
+    """All of it. The wheels come from the package index, once, into the store."""
+    world = World(base)
+    _make_sdk(world)
+    _make_android_sdk(world.android)
+    _make_ndk(world.ndk)
+    _make_checkout(world)
+    _make_python(world)
+    _make_staging(world)
+    for name, says in (("cmake", "3.31.2"), ("ninja", "1.12.1"), ("g++", "13.3.0")):
+        write_program(world.tools / name, f"{name} version {says}")
+    (world.tools / "git").symlink_to(shutil.which("git") or "/usr/bin/git")
+    return world
+
+
+def _make_sdk(world: World) -> None:
+    for name in ("qnn-runtime", "qnn-runtime-aarch64"):
+        toolchain = read_toolchain(name)
+        wanted = Wanted(toolchain, toolchain.release())
+        artifact = provision_artifact(wanted, Store(), Progress())
+        shutil.copytree(
+            artifact.root,
+            world.sdk,
+            symlinks=True,
+            dirs_exist_ok=True,
+            copy_function=_link,
+        )
+    _make_headers(world.sdk)
+
+
+def _link(source: str, target: str) -> None:
+    """A hard link where the file system allows it: these files are replaced, never written."""
+    _delete(Path(target))
+    with suppress(OSError):
+        os.link(source, target, follow_symlinks=False)
+        return
+    shutil.copy2(source, target, follow_symlinks=False)
+
+
+def _make_headers(root: Path) -> None:
+    for name in HEADERS:
+        write(root / "include" / "QNN" / name, "#pragma once\n")
+    write(root / "include" / "QNN" / "QnnCommon.h", API)
+
+
+def _make_android_sdk(root: Path) -> None:
+    write(root / "sdk.yaml", f"version: {VERSION}\n")
+    _make_headers(root)
+    for part in ("Htp", "HtpPrepare", "System", "Lpai", "LpaiStub"):
+        name = f"libQnn{part}.so"
+        path = root / ANDROID / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(named(LIBRARIES / "libplaceholder_for_android.so", name))
+    skel = root / LPAI / "libQnnLpaiSkel.so"
+    skel.parent.mkdir(parents=True)
+    skel.write_bytes(named(LIBRARIES / "libplaceholder_for_hexagon.so", skel.name))
+
+
+def _make_ndk(root: Path) -> None:
+    write(root / "source.properties", "Pkg.Desc = Android NDK\nPkg.Revision = 26.2.11394342\n")
+    write(root / "build" / "cmake" / "android.toolchain.cmake", "")
+    host = root / "toolchains" / "llvm" / "prebuilt" / "linux-x86_64"
+    (host / "sysroot" / "usr" / "lib" / "aarch64-linux-android" / "30").mkdir(parents=True)
+    write_program(host / "bin" / "clang++", "Android clang version 17.0.2")
+
+
+def _make_checkout(world: World) -> None:
+    """A repository with submodules, one of them with a submodule of its own."""
+    origin = world.base / "origin"
+    deep, json, flatcc = origin / "deep", origin / "json", origin / "flatcc"
+    for repository in (deep, json, flatcc):
+        _commit(repository, "README", repository.name)
+    git(json, "submodule", "add", "-q", str(deep), "deep")
+    git(json, "commit", "-qm", "deep")
+    _commit(world.checkout, "version.txt", "1.4.1")
+    for name in ("flatcc", "json"):
+        git(world.checkout, "submodule", "add", "-q", str(origin / name), f"third-party/{name}")
+    git(world.checkout, "submodule", "update", "-q", "--init", "--recursive")
+    git(world.checkout, "commit", "-qm", "submodules")
+    world.commit = git(world.checkout, "rev-parse", "HEAD").strip()
+
+
+def _commit(repository: Path, name: str, text: str) -> None:
+    write(repository / name, text)
+    git(repository, "init", "-q", ".")
+    git(repository, "add", name)
+    git(repository, "commit", "-qm", "first")
+
+
+def git(repository: Path, *words: str) -> str:
+    """Run git as nobody in particular; submodules may come from directories."""
+    identity = ("-c", "user.name=n", "-c", "user.email=n@example.org")
+    allowed = ("-c", "protocol.file.allow=always")
+    return run_process(["git", "-C", repository, *identity, *allowed, *words]).output
+
+
+def _make_python(world: World) -> None:
+    run_process([sys.executable, "-m", "venv", "--without-pip", world.base / "venv"])
+    for name, version in (("torch", "2.13.0+cpu"), ("executorch", "1.5.1")):
+        install(world.site, name, version)
+    for name in ("cpuinfo", "flatbuffers", "numpy", "yaml"):
+        write(world.site / f"{name}.py", "")
+    write(world.site / "executorch" / "__init__.py", "")
+    adaptor = adaptor_path(world)
+    adaptor.parent.mkdir(parents=True)
+    shutil.copyfile(LIBRARIES / "libx86.so", adaptor)
+
+
+def install(site: Path, name: str, version: str) -> None:
+    """The metadata of a distribution."""
+    text = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+    write(site / f"{name}-0.dist-info" / "METADATA", text)
+
+
+def adaptor_path(world: World) -> Path:
+    """Where the adaptor lies for the interpreter that runs the tests."""
+    directory = world.site / "executorch" / "backends" / "qualcomm" / "python"
+    return directory / f"PyQnnManagerAdaptor{TAG}"
+
+
+def _make_staging(world: World) -> None:
+    """What a V79 device gets."""
+    world.staging.mkdir()
+    for name in ("Htp", "HtpPrepare", "System", "HtpV79Stub"):
+        source = world.sdk / LINUX / f"libQnn{name}.so"
+        _link(str(source), str(world.staging / source.name))
+    skel = world.sdk / "lib" / "hexagon-v79" / "unsigned" / "libQnnHtpV79Skel.so"
+    _link(str(skel), str(world.staging / skel.name))
+
+
+def write(path: Path, text: str) -> None:
+    """A text file, with its directories."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def write_program(path: Path, says: str, code: int = 0) -> None:
+    """A program that says one line and ends."""
+    write(path, f'#!/bin/sh\necho "{says}"\nexit {code}\n')
+    path.chmod(0o755)
