@@ -123,16 +123,20 @@ class CMakeFacts(msgspec.Struct, frozen=True):
     repeated: tuple[CMakeTarget, ...] = ()
     globs: tuple[Glob, ...] = ()
     mentioned: tuple[str, ...] = ()
+    aliases: dict[str, str] = {}
+    everywhere: tuple[Word, ...] = ()
     not_evaluated: tuple[NotEvaluated, ...] = ()
 
 
 class TreeFacts(msgspec.Struct, frozen=True):
-    """Everything the comparison needs: both sides, and the files that exist."""
+    """Everything the comparison needs: both sides, the files that exist, and which of them
+    mention the macros that some target defines."""
 
     buck: BuckFacts
     cmake: tuple[CMakeFacts, ...]
     files: frozenset[str]
     submodules: tuple[str, ...] = ()
+    macros: dict[str, tuple[str, ...]] = {}
 
 
 def suffix_of(path: str) -> str:

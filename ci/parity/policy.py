@@ -55,6 +55,8 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True)
     host_only: tuple[str, ...] = ()
     android_only: tuple[str, ...] = ()
     ignored_defines: tuple[str, ...] = ()
+    implied: tuple[str, ...] = ()
+    twins: tuple[str, ...] = ()
     exclude: tuple[Exclusion, ...] = ()
     library: tuple[Library, ...] = ()
     allow: tuple[Allowance, ...] = ()
@@ -66,6 +68,10 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True)
     def is_excluded(self, path: str) -> bool:
         """Whether a path is not compared."""
         return matches(path, self._excluded)
+
+    def is_twin(self, target: str) -> bool:
+        """Whether a Buck target repeats another one for a build that CMake does not have."""
+        return matches(target, self.twins)
 
     def is_test(self, path: str) -> bool:
         """Whether a file belongs to a test: findings about it are notes."""

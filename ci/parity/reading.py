@@ -1,21 +1,188 @@
-"""Both sides of a tree as facts: read side by side in worker processes, kept by content."""
+"""Both sides of a tree as facts: read side by side by two workers, and kept by content.
+
+A worker is a process with limits of time and memory, because a build file is a program that
+somebody else wrote. What it found is kept under a digest of everything that it read.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar, cast
 
-from ci.parity.buck.reader import read_buck
-from ci.parity.cmake.reader import StaticReader
-from ci.parity.facts import CMakeFacts, Configuration, TreeFacts
-from ci.parity.trees import Tree
+import msgspec
+
+from ci.parity.buck.reader import is_build_file, read_buck
+from ci.parity.cmake.reader import StaticReader, is_list_file
+from ci.parity.facts import (
+    BuckFacts,
+    CMakeFacts,
+    Configuration,
+    NotEvaluated,
+    Place,
+    TreeFacts,
+)
+from ci.parity.macros import find_macros
+from ci.parity.trees import DirectoryTree, RevisionTree, Tree
+from provisioning.errors import ToolError
+from provisioning.process import run_process
+
+WORKER_LIMIT_S = 300.0
+KEPT_FILES = 24
 
 
-def read_tree(tree: Tree, scope: Sequence[str] = ()) -> TreeFacts:
-    """Read both sides in this process."""
-    return TreeFacts(read_buck(tree, scope), read_cmake_side(tree), tree.files, tree.submodules)
+Facts = TypeVar("Facts")
 
 
-def read_cmake_side(tree: Tree) -> tuple[CMakeFacts, ...]:
+class Order(msgspec.Struct, frozen=True):
+    """What a worker is asked to read: a directory, or a commit of a git directory."""
+
+    side: str
+    source: str
+    commit: str
+    scope: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Side(Generic[Facts]):
+    """One side of the build: its name, the type of its facts, and the facts of a failed reader."""
+
+    name: str
+    kind: Any
+    refuse: Callable[[str], Facts]
+
+
+def refuse_buck(reason: str) -> BuckFacts:
+    """The Buck side when it could not be read at all."""
+    return BuckFacts(not_evaluated=(NotEvaluated("buck", Place("."), reason),))
+
+
+def refuse_cmake(reason: str) -> tuple[CMakeFacts, ...]:
+    """The CMake side when it could not be read at all."""
+    row = NotEvaluated("cmake", Place("."), reason)
+    return tuple(CMakeFacts(each, "none", not_evaluated=(row,)) for each in Configuration)
+
+
+BUCK = Side("buck", BuckFacts, refuse_buck)
+CMAKE = Side("cmake", tuple[CMakeFacts, ...], refuse_cmake)
+
+
+def read_tree_here(tree: Tree, scope: Sequence[str] = (), _cache: Path | None = None) -> TreeFacts:
+    """Read both sides in this process, without limits of memory and without the cache."""
+    return join_sides(tree, read_buck(tree, scope), read_cmake_side(tree, scope))
+
+
+def read_cmake_side(tree: Tree, scope: Sequence[str] = ()) -> tuple[CMakeFacts, ...]:
     """Every configuration of the CMake side."""
-    reader = StaticReader(tree)
+    reader = StaticReader(tree, scope)
     return tuple(reader.read(configuration) for configuration in Configuration)
+
+
+def join_sides(tree: Tree, buck: BuckFacts, sides: tuple[CMakeFacts, ...]) -> TreeFacts:
+    """Facts of both sides with what they share."""
+    macros = find_macros(tree, buck, sides)
+    return TreeFacts(buck, sides, tree.files, tree.submodules, macros)
+
+
+def read_tree(tree: Tree, scope: Sequence[str] = (), cache: Path | None = None) -> TreeFacts:
+    """Read both sides with two workers, or from ``cache`` what has not changed."""
+    order = order_for(tree, scope)
+    if order is None:
+        return read_tree_here(tree, scope)
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        buck = pool.submit(read_side, tree, BUCK, order, cache)
+        listed = pool.submit(read_side, tree, CMAKE, order, cache)
+        return join_sides(tree, buck.result(), listed.result())
+
+
+def order_for(tree: Tree, scope: Sequence[str]) -> Order | None:
+    """How a worker finds a tree again; None for a tree that exists only in this process."""
+    if isinstance(tree, RevisionTree):
+        return Order("", str(tree.git_dir.resolve()), tree.commit, tuple(scope))
+    if isinstance(tree, DirectoryTree):
+        return Order("", str(tree.root.resolve()), "", tuple(scope))
+    return None
+
+
+def read_side(tree: Tree, side: Side[Facts], order: Order, cache: Path | None) -> Facts:
+    """One side: from the cache, or by a worker."""
+    kept = cache / f"{side.name}-{digest_side(tree, side, order.scope)}.json" if cache else None
+    if kept is not None and kept.is_file():
+        try:
+            return cast("Facts", msgspec.json.decode(kept.read_bytes(), type=side.kind))
+        except (msgspec.DecodeError, OSError):
+            kept.unlink(missing_ok=True)
+    answer = run_worker(msgspec.structs.replace(order, side=side.name))
+    if isinstance(answer, str):
+        return side.refuse(answer)
+    facts = cast("Facts", msgspec.json.decode(answer, type=side.kind))
+    if kept is not None:
+        keep(kept, answer)
+    return facts
+
+
+def run_worker(order: Order) -> bytes | str:
+    """The worker's answer as JSON, or the reason why it has none."""
+    with tempfile.TemporaryDirectory(prefix="parity-") as folder:
+        request, answer = Path(folder) / "order.json", Path(folder) / "facts.json"
+        request.write_bytes(msgspec.json.encode(order))
+        words = [sys.executable, "-m", "ci.parity.worker", str(request), str(answer)]
+        try:
+            run_process(words, cwd=Path(__file__).parents[2], timeout_s=WORKER_LIMIT_S)
+            return answer.read_bytes()
+        except (ToolError, OSError) as error:
+            why = getattr(error, "why", "") or str(error)
+            return f"the reader of this side {last_line(why)}"
+
+
+def last_line(text: str) -> str:
+    """The last line of an error, which says what it was."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    return f"failed: {lines[-1].strip()}" if lines else "failed"
+
+
+def digest_side(tree: Tree, side: Side[Any], scope: Sequence[str]) -> str:
+    """A digest of all that a side is read from: file names, build files, and this reader."""
+    is_read = is_build_file if side.name == BUCK.name else is_cmake_input
+    hasher = hashlib.sha256(reader_digest().encode())
+    for part in (*scope, *tree.submodules):
+        hasher.update(f"{part}\n".encode())
+    for path in sorted(tree.files):
+        content = tree.digest(path) if is_read(path) else ""
+        hasher.update(f"{path}\0{content}\n".encode("utf-8", "surrogateescape"))
+    return hasher.hexdigest()[:32]
+
+
+def is_cmake_input(path: str) -> bool:
+    """Whether CMake's side may be read from a file: list files, and lists of .bzl files."""
+    return is_list_file(path) or path.endswith("build_variables.bzl")
+
+
+def reader_digest() -> str:
+    """A digest of the reader itself: another version does not trust what this one kept."""
+    package = Path(__file__).parent
+    hasher = hashlib.sha256()
+    for path in sorted((*package.rglob("*.py"), *package.rglob("*.bzl"))):
+        hasher.update(path.read_bytes())
+    return hasher.hexdigest()
+
+
+def keep(path: Path, answer: bytes) -> None:
+    """Write an answer whole or not at all, and remove the oldest beyond a number."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as stream:
+        stream.write(answer)
+    Path(stream.name).replace(path)
+    for old in oldest(path.parent.glob("*.json"))[:-KEPT_FILES]:
+        old.unlink(missing_ok=True)
+
+
+def oldest(paths: Iterable[Path]) -> list[Path]:
+    """Paths by age, oldest first; those that vanish meanwhile are left out."""
+    aged = [(path.stat().st_mtime, path) for path in paths if path.exists()]
+    return [path for _, path in sorted(aged)]

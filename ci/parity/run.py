@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -17,6 +17,7 @@ from ci.parity.report import Report
 from ci.parity.trees import Tree, find_git_dir, open_tree
 from provisioning.errors import UsageError
 
+Reader = Callable[[Tree, Sequence[str], "Path | None"], TreeFacts]
 POLICY_SOURCE = "manifests/policies/parity.toml"
 
 
@@ -29,19 +30,20 @@ class Request:
     scope: tuple[str, ...] = ()
     base: str | None = None
     today: date = date.max
+    cache: Path | None = None
 
 
-def compare_source(request: Request, policy: Policy) -> Report:
+def compare_source(request: Request, policy: Policy, read: Reader = read_tree) -> Report:
     """Read, compare and sort. Raises UsageError for a source, revision or scope that is not."""
     tree = open_tree(request.source, request.revision)
     check_tree(tree, request.scope)
-    facts, result = compare_one(tree, request, policy)
+    facts, result = compare_one(tree, request, policy, read)
     found, old = result.open, 0
     if request.base is not None:
         git_dir = find_git_dir(request.source)
         if git_dir is None:
             raise UsageError(f"{request.source} has no revisions", todo="leave --base out")
-        _, before = compare_one(open_tree(git_dir, request.base), request, policy)
+        _, before = compare_one(open_tree(git_dir, request.base), request, policy, read)
         known = {finding.key for finding in (*before.open, *before.stale)}
         found = tuple(f for f in (*result.open, *result.stale) if f.key not in known)
         old = len(result.open) + len(result.stale) - len(found)
@@ -60,9 +62,11 @@ def compare_source(request: Request, policy: Policy) -> Report:
     )
 
 
-def compare_one(tree: Tree, request: Request, policy: Policy) -> tuple[TreeFacts, Sorted]:
+def compare_one(
+    tree: Tree, request: Request, policy: Policy, read: Reader
+) -> tuple[TreeFacts, Sorted]:
     """The facts of one tree and its findings, sorted by the allow-list."""
-    facts = read_tree(tree, request.scope)
+    facts = read(tree, request.scope, request.cache)
     findings: list[Finding] = compare_tree(facts, policy, request.scope)
     whole = not request.scope
     return facts, apply_allowances(

@@ -19,6 +19,7 @@ from provisioning.command import Outcome
 from provisioning.errors import ExitCode, UnfitError
 from provisioning.manifest import read_policy, read_toml
 from provisioning.progress import Progress
+from provisioning.store import store_home
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,6 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--notes", action="store_true", help="show notes about tests too")
     parser.add_argument("--sarif", type=Path, metavar="FILE", help="write SARIF 2.1.0 there")
     parser.add_argument("--annotate", action="store_true", help="print GitHub annotations instead")
+    parser.add_argument("--no-cache", action="store_true", help="read everything anew")
     parser.add_argument("--policy", type=Path, metavar="FILE", help="another policy file")
 
 
@@ -48,6 +50,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         scope=tuple(folder.strip("/") for folder in args.scope),
         base=args.base,
         today=datetime.now(timezone.utc).date(),
+        cache=None if args.no_cache else store_home() / "parity",
     )
     progress.step(f"comparing Buck and CMake in {args.source}")
     report = compare_source(request, policy)

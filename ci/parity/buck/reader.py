@@ -47,18 +47,26 @@ def is_in_scope(path: str, scope: Sequence[str]) -> bool:
 
 
 def read_buck(tree: Tree, scope: Sequence[str] = ()) -> BuckFacts:
-    """Evaluate every build file of ``tree`` below ``scope``, in both worlds."""
+    """Evaluate every build file of ``tree`` below ``scope``, in both worlds.
+
+    The packages that these depend on are evaluated too, so that dependencies can be followed.
+    """
     paths = sorted(path for path in tree.files if is_build_file(path))
     tree.read_all(paths)
     owned = PackageFiles(tree.files)
     rules = {name for path in paths for name in RULE_CALL.findall(tree.read(path) or "")}
-    builds = [p for p in paths if not p.endswith(".bzl") and is_in_scope(p, scope)]
-    builds = [p for p in builds if not is_vendored(p, tree.submodules)]
+    builds = [p for p in paths if not p.endswith(".bzl") and not is_vendored(p, tree.submodules)]
     merger = Merger(Literals(tree), tree)
-    for world in WORLDS:
-        evaluator = Evaluator(tree, owned, world, rules)
-        for path in builds:
-            merger.evaluate(evaluator, path)
+    evaluators = [Evaluator(tree, owned, world, rules) for world in WORLDS]
+    wanted = [path for path in builds if is_in_scope(path, scope)]
+    done: set[str] = set()
+    while wanted:
+        for evaluator in evaluators:
+            for path in wanted:
+                merger.evaluate(evaluator, path)
+        done.update(wanted)
+        needed = merger.packages_needed()
+        wanted = [p for p in builds if p not in done and p.rpartition("/")[0] in needed]
     return merger.facts(sorted({path.rpartition("/")[0] for path in builds}))
 
 
@@ -152,6 +160,17 @@ class Merger:
             platforms=tuple(item.text for item in walk(given.get("platforms"))),
             visibility=tuple(item.text for item in walk(given.get("visibility"))),
         )
+
+    def packages_needed(self) -> set[str]:
+        """The packages of everything that a target names so far."""
+        words = (
+            word.text
+            for target in self.targets.values()
+            for word in (*target.deps, *target.exported_deps)
+        )
+        labels = (e.path for t in self.targets.values() for e in t.srcs)
+        named = (*words, *(label for label in labels if label.startswith("//")))
+        return {text[2:].partition(":")[0] for text in named if text.startswith("//")}
 
     def facts(self, packages: Sequence[str]) -> BuckFacts:
         """Everything that was collected, in a stable order."""

@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import cached_property
 
 from ci.parity.buck.places import scan_literals
+from ci.parity.buck.reader import is_in_scope
 from ci.parity.cmake.flow import FLOW_COMMANDS
 from ci.parity.cmake.interpreter import LIST_FILE, Interpreter, LimitError, Sources, State
 from ci.parity.cmake.lexer import CMakeSyntaxError, parse_commands
@@ -30,8 +31,9 @@ def read_cmake(tree: Tree, configuration: Configuration) -> CMakeFacts:
 class StaticReader:
     """Reads configurations of one tree; files are parsed once for all of them."""
 
-    def __init__(self, tree: Tree) -> None:
+    def __init__(self, tree: Tree, scope: Sequence[str] = ()) -> None:
         self.tree = tree
+        self.scope = scope
         self.paths = sorted(path for path in tree.files if is_list_file(path))
         tree.read_all(self.paths)
         self.sources = Sources(tree)
@@ -57,6 +59,7 @@ class StaticReader:
         runs = []
         seen: set[str] = set()
         roots = [p for p in self.paths if posixpath.basename(p) == LIST_FILE]
+        roots = [p for p in roots if p == LIST_FILE or is_in_scope(p, self.scope)]
         roots = [p for p in roots if not self._is_vendored(p)]
         for path in sorted(roots, key=lambda p: (p.count("/"), p)):
             if path not in seen:
@@ -77,6 +80,8 @@ class StaticReader:
             targets=tuple(self._target(builder) for builder in builders),
             repeated=tuple(b.build() for run in runs for b in run.targets.repeated),
             mentioned=tuple(sorted({m for run in runs for m in run.targets.mentioned})),
+            aliases={a: t for run in runs for a, t in run.targets.aliases.items()},
+            everywhere=tuple(dict.fromkeys(w for run in runs for w in run.targets.everywhere)),
             not_evaluated=tuple(refused[key] for key in sorted(refused)),
         )
 

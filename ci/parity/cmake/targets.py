@@ -68,6 +68,7 @@ class Targets:
         self.aliases: dict[str, str] = {}
         self.repeated: list[Builder] = []
         self.mentioned: set[str] = set()
+        self.everywhere: list[Word] = []
 
     def has(self, name: str) -> bool:
         """Whether a target or alias exists."""
@@ -90,6 +91,9 @@ class Targets:
             "target_link_libraries": self.add_links,
             "target_compile_definitions": self.add_defines,
             "target_compile_options": self.add_options,
+            "add_definitions": self.define_everywhere,
+            "add_compile_definitions": self.define_everywhere,
+            "add_compile_options": self.define_everywhere,
             "add_custom_command": self.mention,
             "add_custom_target": self.mention,
             "install": self.mention,
@@ -157,7 +161,7 @@ class Targets:
         for item in call.items[1:]:
             for text in resolve_genex(item.text, run.state.configuration):
                 if text not in KEYWORDS | LINK_TYPES and not is_unknown(text):
-                    target.links.append(Word(text, run.place(item.line)))
+                    target.links.append(Word(text, run.place(item.line), option_of(run)))
 
     def add_defines(self, run: Interpreter, call: Call) -> None:
         """target_compile_definitions()."""
@@ -165,8 +169,8 @@ class Targets:
         for item in call.items[1:] if target else ():
             for text in resolve_genex(item.text, run.state.configuration):
                 if target and text not in KEYWORDS and not is_unknown(text):
-                    word = Word(text.removeprefix("-D"), run.place(item.line))
-                    target.defines.append(word)
+                    place = run.place(item.line)
+                    target.defines.append(Word(text.removeprefix("-D"), place, option_of(run)))
 
     def add_options(self, run: Interpreter, call: Call) -> None:
         """target_compile_options(): only -D matters here."""
@@ -174,7 +178,14 @@ class Targets:
         for item in call.items[1:] if target else ():
             for text in resolve_genex(item.text, run.state.configuration):
                 if target and text.startswith("-D") and not is_unknown(text):
-                    target.defines.append(Word(text[2:], run.place(item.line)))
+                    target.defines.append(Word(text[2:], run.place(item.line), option_of(run)))
+
+    def define_everywhere(self, run: Interpreter, call: Call) -> None:
+        """add_definitions() and its like: for every target of the directory, so for all here."""
+        flagged = call.command.name != "add_compile_definitions"
+        for item in call.items:
+            if not is_unknown(item.text) and (item.text.startswith("-D") or not flagged):
+                self.everywhere.append(Word(item.text.removeprefix("-D"), run.place(item.line)))
 
     def mention(self, run: Interpreter, call: Call) -> None:
         """Files that a command names without compiling them are not unlisted."""
@@ -187,6 +198,11 @@ class Targets:
         if call.words and not is_unknown(call.words[0]) and not run.branch:
             what = f"{call.command.name}({call.words[0]}) names a target that is not here"
             run.refuse(call.command.line, what)
+
+
+def option_of(run: Interpreter) -> str:
+    """``option`` below a condition that only a configuration could tell, else empty."""
+    return "option" if run.branch else ""
 
 
 def is_certain(first: tuple[int, ...], second: tuple[int, ...]) -> bool:

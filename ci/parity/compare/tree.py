@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ci.parity.compare.defines import find_define_drift
+from ci.parity.compare.dependencies import find_dependency_drift
 from ci.parity.compare.findings import Finding, order_findings
+from ci.parity.compare.groups import Groups
+from ci.parity.compare.headers import find_header_drift
 from ci.parity.compare.index import Index
 from ci.parity.compare.sources import find_source_drift
 from ci.parity.compare.targets import find_target_drift
@@ -15,7 +19,14 @@ from ci.parity.policy import Policy
 def compare_tree(facts: TreeFacts, policy: Policy, scope: Sequence[str] = ()) -> list[Finding]:
     """Every finding about ``facts`` below ``scope``; an empty scope is the whole tree."""
     index = Index(facts, policy)
-    found = [*find_source_drift(index), *find_target_drift(index)]
+    groups = Groups(index)
+    found = [
+        *find_source_drift(index),
+        *find_target_drift(index),
+        *find_header_drift(index),
+        *find_dependency_drift(index, groups),
+        *find_define_drift(index, groups),
+    ]
     return order_findings([finding for finding in found if is_about(finding, scope)])
 
 

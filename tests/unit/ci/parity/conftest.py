@@ -10,6 +10,7 @@ import pytest
 
 from ci.parity.compare.findings import Finding
 from ci.parity.policy import Policy
+from ci.parity.reading import read_tree_here
 from ci.parity.report import Report
 from ci.parity.run import Request, compare_source
 
@@ -43,7 +44,8 @@ def report(plant: Callable[[Files], Path]) -> Callable[..., Report]:
 
     def compare(files: Files, policy: Policy = POLICY, **options: object) -> Report:
         today = date(2026, 1, 1)
-        return compare_source(Request(source=plant(files), today=today, **options), policy)  # type: ignore[arg-type]
+        request = Request(source=plant(files), today=today, **options)  # type: ignore[arg-type]
+        return compare_source(request, policy, read_tree_here)
 
     return compare
 

@@ -1,0 +1,127 @@
+"""Targets of the two sides that stand for each other, because they own the same files."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from functools import cached_property
+
+from ci.parity.compare.index import Index, is_compiling
+from ci.parity.facts import BuckTarget, CMakeTarget, Configuration, is_source
+
+FINAL_KINDS = {"shared", "module", "add_executable", "pybind11_add_module"}
+
+
+class Groups:
+    """The mapping between targets, and what each side reaches through its dependencies.
+
+    The configuration of every branch is used, so that a library of one platform is known.
+    """
+
+    def __init__(self, index: Index) -> None:
+        self.index = index
+        facts = index.cmake.get(Configuration.ANY)
+        self.cmake: dict[str, list[CMakeTarget]] = defaultdict(list)
+        for target in facts.targets if facts else ():
+            self.cmake[target.name].append(target)
+        self.aliases = facts.aliases if facts else {}
+
+    def is_mapped(self, target: CMakeTarget) -> bool:
+        """Whether Buck owns most of a CMake target's sources, so that the two can be compared."""
+        paths = {entry.path for entry in target.sources if is_source(entry.path)}
+        return len(paths & self.index.shared_files) * 2 > len(paths)
+
+    @cached_property
+    def buck_of(self) -> dict[str, set[str]]:
+        """Labels of the Buck targets that own a CMake target's files, by its name."""
+        found: dict[str, set[str]] = defaultdict(set)
+        for path in self.index.shared_files:
+            uses = [use.target for use in self.index.buck_uses[path]]
+            own = [target for target in uses if not self.index.policy.is_twin(target.name)]
+            labels = {target.label for target in own or uses}
+            for use in self.index.cmake_uses[Configuration.ANY].get(path, ()):
+                if self.is_mapped(use.target):
+                    found[use.target.name] |= labels
+        return found
+
+    @cached_property
+    def cmake_of(self) -> dict[str, set[str]]:
+        """Names of the CMake targets that own a Buck target's files, by its label."""
+        found: dict[str, set[str]] = defaultdict(set)
+        for name, labels in self.buck_of.items():
+            for label in labels:
+                found[label].add(name)
+        return found
+
+    def cmake_name(self, text: str) -> str:
+        """A linked name as the target that it stands for."""
+        name = self.aliases.get(text, text)
+        return name if name in self.cmake else name.rpartition("::")[2]
+
+    def cmake_edges(self, name: str) -> Iterable[str]:
+        """What a CMake target links."""
+        for target in self.cmake.get(name, ()):
+            for word in target.links:
+                yield self.cmake_name(word.text)
+
+    def buck_edges(self, label: str) -> Iterable[str]:
+        """What a Buck target depends on, outside names included."""
+        target = self.index.by_label.get(label)
+        if target is not None:
+            words = (*target.deps, *target.exported_deps, *target.external_deps)
+            yield from (word.text for word in words)
+            if not is_compiling(target):
+                yield from (entry.path for entry in target.srcs)
+
+    def buck_reach(self, labels: Iterable[str]) -> set[str]:
+        """Everything that some Buck targets depend on, themselves included."""
+        return closure(labels, self.buck_edges)
+
+    @cached_property
+    def _cmake_reach(self) -> dict[str, set[str]]:
+        return {name: closure([name], self.cmake_edges) for name in self.cmake}
+
+    def cmake_reach(self, name: str) -> set[str]:
+        """Everything that a CMake target links, itself included."""
+        return self._cmake_reach.get(name, {name})
+
+    @cached_property
+    def consumers(self) -> dict[str, set[str]]:
+        """The executables and shared libraries that link a CMake target in the end."""
+        found: dict[str, set[str]] = defaultdict(set)
+        for name, targets in self.cmake.items():
+            if any(target.kind in FINAL_KINDS for target in targets):
+                for linked in self.cmake_reach(name):
+                    found[linked].add(name)
+        return found
+
+    def links_in_the_end(self, names: Iterable[str], wanted: set[str]) -> bool:
+        """Whether what is built of some CMake targets also links one of ``wanted``.
+
+        A static library need not name what it uses as long as every executable or shared
+        library that links it does.
+        """
+        for name in names:
+            if self.cmake_reach(name) & wanted:
+                return True
+            finals = self.consumers.get(name, set()) - {name}
+            if finals and all(self.cmake_reach(final) & wanted for final in finals):
+                return True
+        return False
+
+    def is_test(self, target: BuckTarget | CMakeTarget) -> bool:
+        """Whether every source of a target belongs to tests."""
+        entries = target.srcs if isinstance(target, BuckTarget) else target.sources
+        return bool(entries) and all(self.index.policy.is_test(entry.path) for entry in entries)
+
+
+def closure(start: Iterable[str], edges: Callable[[str], Iterable[str]]) -> set[str]:
+    """Everything that is reachable from ``start``."""
+    seen = set(start)
+    pending = list(seen)
+    while pending:
+        for following in edges(pending.pop()):
+            if following not in seen:
+                seen.add(following)
+                pending.append(following)
+    return seen

@@ -1,0 +1,74 @@
+"""The allow-list: an entry hides what it names, and is a finding when it has no effect."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import date
+
+import msgspec
+import pytest
+
+from ci.parity.policy import Allowance, Policy
+from provisioning.manifest import read_policy
+
+LOAD = 'load("@fbsource//xplat/executorch/build:runtime_wrapper.bzl", "runtime")\n'
+DRIFTED = {
+    "p/BUCK": LOAD + 'runtime.cxx_library(name = "lib", srcs = ["a.cpp"])\n',
+    "p/a.cpp": "int a;\n",
+    "p/b.cpp": "int b;\n",
+    "CMakeLists.txt": "add_library(lib p/a.cpp p/b.cpp)\n",
+}
+FOUND = {("cmake-only-source", "p/b.cpp")}
+STALE = ("stale-allowance", "manifests/policies/parity.toml")
+Pairs = Callable[..., set[tuple[str, str]]]
+
+
+def allow(**more: object) -> Policy:
+    """A policy with one entry for the drift of the miniature tree."""
+    values = {"kinds": ("cmake-only-source",), "files": ("p/**",), "reason": "it is right", **more}
+    return Policy(allow=(Allowance(**values),))  # type: ignore[arg-type]
+
+
+def test_an_entry_hides_what_it_names(pairs: Pairs) -> None:
+    assert pairs(DRIFTED) == FOUND
+    assert pairs(DRIFTED, allow(exists="p/b.cpp")) == set()
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{"until": date(2026, 1, 1)}, {"exists": "p/gone.cpp"}, {"absent": "p/b.cpp"}],
+    ids=["expired", "condition over", "what must be absent is there"],
+)
+def test_an_entry_without_effect_is_a_finding(more: dict[str, object], pairs: Pairs) -> None:
+    assert pairs(DRIFTED, allow(**more)) == FOUND | {STALE}
+
+
+def test_an_entry_that_matches_nothing_is_a_finding(pairs: Pairs) -> None:
+    assert pairs(DRIFTED, allow(until=date(2027, 1, 1), files=("q/**",))) == FOUND | {STALE}
+
+
+def test_a_part_of_the_tree_does_not_judge_the_others_entries(pairs: Pairs) -> None:
+    policy = allow(until=date(2027, 1, 1), files=("q/**",))
+
+    assert pairs(DRIFTED, policy, scope=("p",)) == FOUND
+
+
+def test_an_entry_names_the_kind(pairs: Pairs) -> None:
+    policy = allow(until=date(2027, 1, 1), kinds=("header",))
+
+    assert pairs(DRIFTED, policy) == FOUND | {STALE}
+
+
+@pytest.mark.parametrize("bad", [{"reason": " "}, {}], ids=["no reason", "no end"])
+def test_an_entry_needs_a_reason_and_an_end(bad: dict[str, str]) -> None:
+    raw = {"kinds": ["header"], "files": ["p/**"], "reason": "because", **bad}
+
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.convert(raw, Allowance)
+
+
+def test_the_policy_of_the_project_is_valid() -> None:
+    policy = read_policy("parity", Policy)
+
+    assert policy.android_only
+    assert all(entry.reason for entry in policy.exclude)

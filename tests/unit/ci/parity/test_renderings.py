@@ -1,0 +1,106 @@
+"""The same report as a table, JSON, SARIF and annotations."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from ci.parity.render.annotations import render_annotations
+from ci.parity.render.document import render_document
+from ci.parity.render.sarif import render_sarif
+from ci.parity.render.table import render_table
+from ci.parity.report import Report
+
+LOAD = 'load("@fbsource//xplat/executorch/build:runtime_wrapper.bzl", "runtime")\n'
+DRIFTED = {
+    "p/BUCK": LOAD + 'runtime.cxx_library(\n    name = "lib",\n    srcs = ["a.cpp"],\n)\n',
+    "p/a.cpp": "int a;\n",
+    "p/b.cpp": "int b;\n",
+    "CMakeLists.txt": "add_library(lib\n  p/a.cpp\n  p/b.cpp\n)\n",
+}
+
+
+@pytest.fixture
+def drifted(report: Callable[[Mapping[str, str]], Report]) -> Report:
+    """A report with one finding."""
+    return report(DRIFTED)
+
+
+def test_a_finding_names_both_places_and_what_to_do(drifted: Report) -> None:
+    (finding,) = drifted.findings
+
+    assert str(finding.cmake_place) == "CMakeLists.txt:3"
+    assert str(finding.buck_place) == "p/BUCK:3"
+    assert finding.suggestion == 'add "b.cpp", to //p:lib (p/BUCK:3)'
+
+
+def test_the_table_shows_all_of_it(drifted: Report) -> None:
+    text = render_table(drifted)
+
+    assert "cmake-only-source (1)" in text
+    assert "p/b.cpp: CMake compiles it in lib; no Buck target lists it" in text
+    assert "1 findings; 1 Buck targets, 1 CMake targets (static), 4 files" in text
+
+
+def test_the_document_is_json_with_a_schema_version(drifted: Report) -> None:
+    document = json.loads(json.dumps(render_document(drifted)))
+
+    assert document["schema"] == 1
+    assert document["counts"]["by_kind"] == {"cmake-only-source": 1}
+    (finding,) = document["findings"]
+    assert finding["kind"] == "cmake-only-source"
+    assert finding["cmake_place"] == {"path": "CMakeLists.txt", "line": 3}
+    assert set(finding) == {
+        "kind", "level", "path", "detail", "message", "buck_target", "cmake_target",
+        "configuration", "buck_place", "cmake_place", "suggestion",
+    }  # fmt: skip
+
+
+def test_sarif_has_what_the_standard_requires(drifted: Report) -> None:
+    """SARIF 2.1.0: 3.13.2, 3.13.4, 3.14.6, 3.18.1, 3.19.2, 3.27.10, 3.28, 3.11.8."""
+    log = json.loads(json.dumps(render_sarif(drifted, "1.0")))
+
+    assert log["version"] == "2.1.0"
+    (run,) = log["runs"]
+    rules = run["tool"]["driver"]["rules"]
+    assert run["tool"]["driver"]["name"]
+    (result,) = run["results"]
+    assert rules[result["ruleIndex"]]["id"] == result["ruleId"] == "cmake-only-source"
+    assert result["level"] in {"none", "note", "warning", "error"}
+    assert result["message"]["text"]
+    region = result["locations"][0]["physicalLocation"]
+    assert region["artifactLocation"]["uri"] == "p/BUCK"
+    assert region["region"]["startLine"] >= 1
+    assert len(result["relatedLocations"]) == 1
+
+
+def test_a_fingerprint_survives_moved_lines(
+    drifted: Report, report: Callable[[Mapping[str, str]], Report]
+) -> None:
+    moved = report(DRIFTED | {"CMakeLists.txt": "# one\n# two\n" + DRIFTED["CMakeLists.txt"]})
+
+    def prints(one: Report) -> list[object]:
+        return [r["partialFingerprints"] for r in render_sarif(one, "1")["runs"][0]["results"]]
+
+    assert prints(moved) == prints(drifted)
+    assert moved.findings != drifted.findings
+
+
+def test_annotations_point_into_the_change(drifted: Report) -> None:
+    first = render_annotations(drifted)
+    second = render_annotations(drifted, changed={"CMakeLists.txt"})
+
+    assert first.startswith("::error file=p/BUCK,line=3,title=parity%3A cmake-only-source::p/b.cpp")
+    assert second.startswith("::error file=CMakeLists.txt,line=3,")
+
+
+def test_what_was_not_evaluated_is_shown(
+    report: Callable[[Mapping[str, str]], Report], tmp_path: Path
+) -> None:
+    text = render_table(report(DRIFTED | {"x/BUCK": 'fail("why")\n'}))
+
+    assert "not evaluated (1)" in text
+    assert "buck x/BUCK:1: x/BUCK: fail: why" in text
