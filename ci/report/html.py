@@ -88,6 +88,7 @@ def _environment() -> Environment:
     environment.filters.update(
         {
             "decibels": _decibels,
+            "ratio": show_decibels,
             "seconds": show_seconds,
             "bytes": show_bytes,
             "share": lambda case: show_share(case.delegated_nodes, case.fallback_nodes),

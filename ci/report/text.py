@@ -35,7 +35,7 @@ def show_decibels(value: float | None, max_abs: float | None = None) -> str:
     """``41.2``; ``exact`` when there was no difference at all; ``-`` when nothing was compared."""
     if value is None:
         return "exact" if max_abs == 0 else "-"
-    return f"{value:.1f}"
+    return f"{round(value, 1) + 0.0:.1f}"
 
 
 def show_seconds(value: float | None) -> str:

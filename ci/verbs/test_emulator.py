@@ -11,6 +11,7 @@ from ci.emulator.policy import Policy, read_emulator_policy
 from ci.lowering.cases import CaseSpec, select_cases
 from ci.lowering.schemes import Scheme
 from ci.lowering.suite import SUITE
+from ci.report.github import append_summary
 from ci.report.schema import Report
 from ci.report.table import render_table, terminal_style
 from ci.report.write import report_data, write_report
@@ -51,6 +52,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     report = run(specs, policy, args, progress)
     directory = args.reports / "test_emulator"
     write_report(report, directory)
+    append_summary(report)
     progress.step(f"report: {directory / 'index.html'}")
     colour, width = terminal_style()
     text = render_table(report, colour=colour, width=width)

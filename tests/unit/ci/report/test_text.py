@@ -31,7 +31,7 @@ def test_a_log_line_is_one_line_and_no_command() -> None:
 
 
 def test_figures() -> None:
-    assert [show_decibels(v) for v in (41.234, -0.04, None)] == ["41.2", "-0.0", "-"]
+    assert [show_decibels(v) for v in (41.234, -0.04, None)] == ["41.2", "0.0", "-"]
     assert show_decibels(None, max_abs=0.0) == "exact"
     assert show_decibels(None, max_abs=0.1) == "-"
     assert [show_seconds(v) for v in (None, 0.0049, 1.844, 12.34, 340.4)] == [
