@@ -11,6 +11,7 @@ VERBS: dict[str, Verb] = {
     "test-emulator": Verb(
         "ci.verbs.test_emulator", "lower models, run them on the HTP emulator, judge, report"
     ),
+    "build": Verb("ci.verbs.build", "build adaptors and runners with CMake"),
     "bench": Verb("ci.verbs.bench", "measure one part side by side with its peer"),
     "report": Verb("ci.verbs.report", "show a report.json again, or write its other files anew"),
     "parity": Verb("ci.verbs.parity", "report where Buck and CMake describe different builds"),

@@ -1,37 +1,52 @@
-"""What a build leaves: found, checked, and published in one step or not at all."""
+"""What a build leaves: found, judged, and published in one step or not at all."""
 
 from __future__ import annotations
 
-import os
 import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ci.build.inputs import hash_file
 from ci.build.overlay import explain_full_disk
 from ci.build.plan import Plan
-from ci.build.targets import Artifact
-from provisioning.elf import read_elf
+from ci.build.targets import Artifact, fill_placeholders
+from provisioning.checks.elf_policy import ElfPolicy, judge, judge_defect
+from provisioning.checks.finding import Finding, Severity
+from provisioning.elf import ElfError, read_elf
 from provisioning.elf_facts import ElfFacts
 from provisioning.errors import FailedError
+from provisioning.policies import elf_policy
 
-ELF_MAGIC = b"\x7fELF"
+UNEXPECTED_NEED, OVER_BUDGET = "BUILD101", "BUILD102"
 
 
 @dataclass(frozen=True)
-class Found:
-    """A file that a build left, and the row of the target that asked for it."""
+class Judged:
+    """A file that a build left: its row in the target, its facts and its faults.
+
+    ``findings`` are those that the row does not accept; ``facts`` None when it cannot be read.
+    """
 
     row: Artifact
     path: Path
+    sha256: str
+    size_bytes: int
+    facts: ElfFacts | None
+    findings: tuple[Finding, ...]
+    accepted: tuple[Finding, ...] = ()
+
+    @property
+    def errors(self) -> tuple[Finding, ...]:
+        """The findings that keep it from being published."""
+        return tuple(one for one in self.findings if one.severity is Severity.ERROR)
 
 
-def find_artifacts(plan: Plan, extras: frozenset[str]) -> tuple[Found, ...]:
-    """Every file that the target promises. Raises FailedError that names what is not there."""
-    found: list[Found] = []
+def collect_artifacts(plan: Plan, extras: frozenset[str]) -> tuple[Judged, ...]:
+    """Every file that the target promises, judged. Raises FailedError for one that is missing."""
+    judged: list[Judged] = []
     for row in plan.target.artifacts:
-        if row.optional and row.optional not in extras:
+        if row.extra and row.extra not in extras:
             continue
         paths = sorted(path for path in plan.place.root.glob(row.path) if path.is_file())
         if not paths:
@@ -39,17 +54,58 @@ def find_artifacts(plan: Plan, extras: frozenset[str]) -> tuple[Found, ...]:
                 f"{plan.target.name}: the build ended well and left no {row.path}",
                 todo=f"look at {plan.place.log}, or correct the target in manifests/targets.toml",
             )
-        found += [Found(row, path) for path in paths]
-    return tuple(found)
+        kind = fill_placeholders(row.policy, plan.values)
+        judged += [judge_artifact(row, path, elf_policy(kind)) for path in paths]
+    return tuple(judged)
 
 
-def stage_artifacts(plan: Plan, found: tuple[Found, ...]) -> Path:
+def judge_artifact(row: Artifact, path: Path, policy: ElfPolicy) -> Judged:
+    """One file against its policy, its list of needed libraries and its size budget."""
+    digest, size = hash_file(path), path.stat().st_size
+    try:
+        facts = read_elf(path)
+    except ElfError as error:
+        return Judged(row, path, digest, size, None, (judge_defect(error),))
+    found = [*judge(facts, policy), *_judge_needs(facts, policy, row), *_judge_size(facts, row)]
+    faults = tuple(one for one in found if one.id not in row.accept)
+    accepted = tuple(one for one in found if one.id in row.accept)
+    return Judged(row, path, digest, size, facts, faults, accepted)
+
+
+def _judge_needs(facts: ElfFacts, policy: ElfPolicy, row: Artifact) -> Iterator[Finding]:
+    name = facts.path.name
+    for library in facts.needed:
+        if library not in (*policy.system, *row.needed):
+            yield Finding(
+                UNEXPECTED_NEED,
+                name,
+                f"{name} needs {library}",
+                str(facts.path),
+                "neither the target's system nor this build brings it",
+                "link it statically, or name it in the artifact's row of manifests/targets.toml",
+            )
+
+
+def _judge_size(facts: ElfFacts, row: Artifact) -> Iterator[Finding]:
+    name = facts.path.name
+    if row.size_budget and facts.size_bytes > row.size_budget:
+        yield Finding(
+            OVER_BUDGET,
+            name,
+            f"{name} has {facts.size_bytes} bytes, its budget is {row.size_budget}",
+            str(facts.path),
+            "the memory of the DSP is small; upstream keeps the same budget",
+            "build with --release, or find what was linked in with `nm --size-sort`",
+        )
+
+
+def stage_artifacts(plan: Plan, judged: tuple[Judged, ...]) -> Path:
     """Copy the files into a new directory beside the published one."""
     fresh = plan.place.root / "artifacts.new"
     shutil.rmtree(fresh, ignore_errors=True)
     with explain_full_disk(fresh):
         fresh.mkdir()
-        for one in found:
+        for one in judged:
             shutil.copy2(one.path, fresh / one.path.name)
     return fresh
 
@@ -62,33 +118,3 @@ def publish_artifacts(plan: Plan, fresh: Path) -> None:
         plan.place.artifacts.rename(old)
     fresh.rename(plan.place.artifacts)
     shutil.rmtree(old, ignore_errors=True)
-
-
-def describe_artifact(path: Path) -> dict[str, Any]:
-    """A row of artifacts.json: name, size in bytes, SHA-256 and what the ELF file says."""
-    with path.open("rb") as stream:
-        is_elf = stream.read(len(ELF_MAGIC)) == ELF_MAGIC
-    return {
-        "name": path.name,
-        "path": os.fspath(path),
-        "size_bytes": path.stat().st_size,
-        "sha256": hash_file(path),
-        "elf": describe_elf(read_elf(path)) if is_elf else None,
-    }
-
-
-def describe_elf(facts: ElfFacts) -> dict[str, Any]:
-    """The facts of an ELF file that say where it can run."""
-    android = facts.android
-    floor = facts.highest_need("GLIBC")
-    return {
-        "machine": facts.machine_name,
-        "soname": facts.soname,
-        "needed": list(facts.needed),
-        "runpath": list(facts.runpath),
-        "rpath": list(facts.rpath),
-        "build_id": facts.build_id,
-        "glibc_floor": ".".join(map(str, floor)) if floor else None,
-        "android": android._asdict() if android else None,
-        "load_align": facts.load_align,
-    }

@@ -1,4 +1,4 @@
-"""The one builder: a plan becomes artifacts, or is found to be up to date."""
+"""The one builder: a job becomes artifacts, or is found to be up to date."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ import hashlib
 import shutil
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field
 
-from ci.build.artifacts import find_artifacts, publish_artifacts, stage_artifacts
-from ci.build.inputs import Snapshot, digest_snapshot, hash_file, take_snapshot
+from ci.build.artifacts import Judged, collect_artifacts, publish_artifacts, stage_artifacts
+from ci.build.cache import CacheCounts, count_cache
+from ci.build.inputs import Snapshot, digest_snapshot, take_snapshot
+from ci.build.job import Job
 from ci.build.overlay import explain_full_disk, sync_overlay
-from ci.build.plan import Plan, Request
+from ci.build.place import Place
+from ci.build.plan import Plan
 from ci.build.state import Built, State, has_artifacts, read_state, write_state
 from ci.build.steps import run_stage
 from provisioning.progress import Progress
@@ -22,56 +24,53 @@ SOURCE = "source"
 
 @dataclass(frozen=True)
 class Result:
-    """A finished build: its artifacts and what was done for them. Times in seconds."""
+    """A finished build and what was done for it; times in seconds.
+
+    ``published`` is false when an artifact broke its policy: then what was there before stays.
+    """
 
     plan: Plan
     inputs_sha256: str
+    artifacts: tuple[Judged, ...]
+    published: bool
     up_to_date: bool
-    changed_files: int
-    stage_s: Mapping[str, float]
-    wall_s: float
+    changed_files: int = 0
+    stage_s: Mapping[str, float] = field(default_factory=dict)
+    wall_s: float = 0
+    cache: CacheCounts | None = None
 
     @property
-    def artifacts(self) -> tuple[Path, ...]:
-        """The published files, sorted."""
-        return tuple(sorted(self.plan.place.artifacts.iterdir()))
+    def place(self) -> Place:
+        """Where it is."""
+        return self.plan.place
 
 
-def run_build(
-    plan: Plan,
-    request: Request,
-    inputs: Mapping[str, Path],
-    skip: frozenset[str],
-    progress: Progress,
-) -> Result:
-    """Build what ``plan`` says unless nothing has changed since it was last built.
+def run_build(job: Job, progress: Progress) -> Result:
+    """Build what the job says unless nothing has changed since it was last built.
 
-    ``inputs`` are the directories besides the source that count, ``skip`` the parts of the
-    source that do not. Raises UnfitError, ToolError or FailedError; then what was published
-    before stays as it was.
+    Raises UnfitError, ToolError or FailedError; what was published before stays as it was.
     """
     started = time.monotonic()
-    place = plan.place
+    place = job.plan.place
     with explain_full_disk(place.root), place.locked():
-        before = State() if request.clean else read_state(place.state)
-        snapshots = _take_snapshots(plan.source, inputs, skip, before)
+        before = State() if job.request.clean else read_state(place.state)
+        snapshots = _take_snapshots(job, before)
         digest = _digest_all(snapshots)
-        now = State(plan.settings_digest, snapshots, digest, before.artifacts)
-        if (before.settings, before.digest) == (now.settings, now.digest) and has_artifacts(
-            place.artifacts, before
-        ):
+        now = State(job.plan.settings_digest, snapshots, digest, before.artifacts)
+        if _is_current(before, now) and has_artifacts(place.artifacts, before):
             write_state(place.state, now)
-            return Result(plan, digest, True, 0, {}, time.monotonic() - started)
-        changed, times = _build(plan, before, now, progress)
-        _publish(plan, request, now)
-    return Result(plan, digest, False, changed, times, time.monotonic() - started)
+            found = collect_artifacts(job.plan, job.request.extras)
+            return Result(job.plan, digest, found, True, True, wall_s=time.monotonic() - started)
+        return _build(job, before, now, progress, started)
 
 
-def _take_snapshots(
-    source: Path, inputs: Mapping[str, Path], skip: frozenset[str], before: State
-) -> dict[str, Snapshot]:
-    snapshots = {SOURCE: take_snapshot(source, before.inputs.get(SOURCE), skip)}
-    for name, directory in inputs.items():
+def _is_current(before: State, now: State) -> bool:
+    return (before.settings, before.digest) == (now.settings, now.digest)
+
+
+def _take_snapshots(job: Job, before: State) -> dict[str, Snapshot]:
+    snapshots = {SOURCE: take_snapshot(job.plan.source, before.inputs.get(SOURCE), job.skip)}
+    for name, directory in job.inputs.items():
         snapshots[name] = take_snapshot(directory, before.inputs.get(name))
     return snapshots
 
@@ -81,23 +80,27 @@ def _digest_all(snapshots: Mapping[str, Snapshot]) -> str:
     return hashlib.sha256("\n".join(rows).encode()).hexdigest()
 
 
-def _build(
-    plan: Plan, before: State, now: State, progress: Progress
-) -> tuple[int, dict[str, float]]:
-    place = plan.place
+def _build(job: Job, before: State, now: State, progress: Progress, started: float) -> Result:
+    plan, place = job.plan, job.plan.place
     if before.settings != now.settings:
         shutil.rmtree(place.stages, ignore_errors=True)
         shutil.rmtree(place.prefix, ignore_errors=True)
-    write_state(place.state, State("", now.inputs, "", before.artifacts))
+    write_state(place.state, State(now.settings, now.inputs, "", before.artifacts))
     place.log.unlink(missing_ok=True)
+    place.cache_log.unlink(missing_ok=True)
     progress.step(f"building {plan.target.name} in {place.root}")
     changed = sync_overlay(plan.source, plan.overlay, now.inputs[SOURCE], place.tree_record)
     times = {stage.name: run_stage(plan, stage, progress) for stage in plan.stages}
-    return changed, times
+    judged = collect_artifacts(plan, job.request.extras)
+    good = not any(one.errors for one in judged)
+    if good:
+        _publish(plan, judged, now)
+    cache = count_cache(plan.tools.cache, place.cache_log)
+    wall_s = time.monotonic() - started
+    return Result(plan, now.digest, judged, good, False, changed, times, wall_s, cache)
 
 
-def _publish(plan: Plan, request: Request, now: State) -> None:
-    fresh = stage_artifacts(plan, find_artifacts(plan, request.extras))
-    built = tuple(Built(path.name, hash_file(path)) for path in sorted(fresh.iterdir()))
-    publish_artifacts(plan, fresh)
+def _publish(plan: Plan, judged: tuple[Judged, ...], now: State) -> None:
+    publish_artifacts(plan, stage_artifacts(plan, judged))
+    built = tuple(Built(one.path.name, one.sha256) for one in judged)
     write_state(plan.place.state, State(now.settings, now.inputs, now.digest, built))

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import platformdirs
 from filelock import FileLock, Timeout
 
 from provisioning.errors import UnfitError
+from provisioning.store import store_home
 
 LOCK_S = 1.0
 
@@ -52,6 +51,10 @@ class Place:
     def log(self) -> Path:
         return self.root / "build.log"
 
+    @property
+    def cache_log(self) -> Path:
+        return self.root / "ccache.log"
+
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Hold this build alone. Raises UnfitError when another process holds it."""
@@ -66,13 +69,7 @@ class Place:
             ) from error
 
 
-def builds_home() -> Path:
-    """``$QNN_CI_HOME/builds``, or builds/ in the user's cache directory."""
-    home = os.environ.get("QNN_CI_HOME")
-    return (Path(home) if home else platformdirs.user_cache_path("executorch-qnn-ci")) / "builds"
-
-
 def find_place(target: str, source: Path, variant: str) -> Place:
     """The place of ``target`` built from ``source``; ``variant`` tells apart what may coexist."""
     key = hashlib.sha256(f"{source.resolve()}\0{variant}".encode()).hexdigest()[:10]
-    return Place(builds_home().absolute() / f"{target}-{key}")
+    return Place(store_home() / "builds" / f"{target}-{key}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,20 +17,24 @@ from ci.build.toolchains import Compilers
 from ci.build.tools import Tools
 
 EPOCH = "315532800"  # 1980-01-01, the earliest that zip archives can hold too
+STAND_INS = Path(__file__).resolve().parent / "cmake"
 KEPT_VARIABLES = ("PATH", "HOME", "TMPDIR", "TERM", "USER")
 KEPT_PREFIXES = ("CCACHE_", "SCCACHE_", "QNN_CI_")
 
 
 @dataclass(frozen=True)
 class Request:
-    """What the caller asked for besides the target."""
+    """What the caller asked for besides the target. ``python`` is what the build runs."""
 
-    source: Path
+    source: Path | None = None
+    python: Path = Path(sys.executable)
     jobs: int = 0
     release: bool = False
     clean: bool = False
     extras: frozenset[str] = frozenset()
     defines: Mapping[str, str] = field(default_factory=dict)
+    soc: str = ""
+    dsp_type: int = 3
 
 
 @dataclass(frozen=True)
@@ -41,6 +46,7 @@ class StagePlan:
     build: Path
     defines: tuple[str, ...]
     targets: tuple[str, ...]
+    if_present: tuple[str, ...]
     install: bool
 
 
@@ -57,23 +63,39 @@ class Plan:
     jobs: int
     environment: Mapping[str, str]
     identity: Mapping[str, str]
+    values: Mapping[str, str]
 
-    def list_commands(self, stage: StagePlan) -> dict[str, tuple[str, ...]]:
-        """What runs for ``stage``, in order, each under its verb."""
-        cmake, build = str(self.tools.cmake.path), str(stage.build)
-        commands = {
-            "configure": (cmake, "-S", stage.source, "-B", build, "-G", "Ninja", *stage.defines),
-            "compile": (cmake, "--build", build, "-j", str(self.jobs), "--target", *stage.targets),
-        }
-        if stage.install:
-            commands["install"] = (cmake, "--install", build)
+    def configure_command(self, stage: StagePlan) -> tuple[str, ...]:
+        """cmake's first run."""
+        places = ("-S", stage.source, "-B", str(stage.build), "-G", "Ninja")
+        return (str(self.tools.cmake.path), *places, *stage.defines)
+
+    def compile_command(self, stage: StagePlan, more: tuple[str, ...] = ()) -> tuple[str, ...]:
+        """cmake's second run: the targets of the stage, and ``more``."""
+        words = ("--build", str(stage.build), "-j", str(self.jobs))
+        return (str(self.tools.cmake.path), *words, "--target", *stage.targets, *more)
+
+    def install_command(self, stage: StagePlan) -> tuple[str, ...]:
+        """cmake's third run, where the stage is installed."""
+        return (str(self.tools.cmake.path), "--install", str(stage.build))
+
+    def list_commands(self) -> list[tuple[str, ...]]:
+        """Everything that runs, in order."""
+        commands: list[tuple[str, ...]] = []
+        for stage in self.stages:
+            commands += [self.configure_command(stage), self.compile_command(stage)]
+            if stage.install:
+                commands.append(self.install_command(stage))
         return commands
 
     @property
     def settings_digest(self) -> str:
         """SHA-256 over all but the sources: a change means a build from nothing."""
         rows = [
-            [[stage.name, stage.source, *stage.defines, *stage.targets] for stage in self.stages],
+            [
+                [stage.name, stage.source, *stage.defines, *stage.targets, *stage.if_present]
+                for stage in self.stages
+            ],
             dict(self.identity),
             msgspec.to_builtins(self.target),
         ]
@@ -84,8 +106,8 @@ class Plan:
 class Kit:
     """What this machine builds with: programs, compilers, and values for placeholders.
 
-    A value whose name ends in _version is part of the build's identity; one whose name ends in
-    _root is a directory that the objects must not name.
+    A value whose name ends in _version or _arch is part of the build's identity; one whose name
+    ends in _root is a directory that the objects must not name.
     """
 
     tools: Tools
@@ -93,43 +115,50 @@ class Kit:
     values: Mapping[str, str]
 
 
-def make_plan(target: Target, request: Request, place: Place, kit: Kit) -> Plan:
+def make_plan(target: Target, request: Request, source: Path, place: Place, kit: Kit) -> Plan:
     """The commands of ``target``. Raises ManifestError for a placeholder without a value."""
-    overlay = place.tree / target.tree_name
-    known = {
-        **kit.values,
-        **kit.compilers.values,
-        "tree": str(overlay),
-        "prefix": str(place.prefix),
-        "stages": str(place.stages),
-    }
+    known = fill_values(target, place, kit)
     base = {
         **kit.compilers.options,
         **_base_options(target, request, place, kit.tools),
         **_flag_options(place, known),
     }
     stages = tuple(
-        _plan_stage(
-            stage, {**base, **_fill_options(stage, known), **request.defines}, overlay, place
-        )
+        _plan_stage(stage, base, request, known)
         for stage in target.stages
-        if not stage.optional or stage.optional in request.extras
+        if not stage.extra or stage.extra in request.extras
     )
     return Plan(
         target,
         place,
-        request.source,
-        overlay,
+        source,
+        place.tree / target.tree_name,
         stages,
         kit.tools,
         request.jobs or os.cpu_count() or 1,
         _make_environment(kit.tools, place),
         _identify(kit),
+        known,
     )
 
 
+def fill_values(target: Target, place: Place, kit: Kit) -> dict[str, str]:
+    """What stands for each placeholder."""
+    values = {**kit.values, **kit.compilers.values}
+    return {
+        **values,
+        "policy": fill_placeholders(target.policy, values),
+        "tree": str(place.tree / target.tree_name),
+        "prefix": str(place.prefix),
+        "stages": str(place.stages),
+        "stand_ins": str(STAND_INS),
+    }
+
+
 def _identify(kit: Kit) -> dict[str, str]:
-    versions = {name: text for name, text in kit.values.items() if name.endswith("_version")}
+    versions = {
+        name: text for name, text in kit.values.items() if name.endswith(("_version", "_arch"))
+    }
     cmake, ninja = str(kit.tools.cmake.version), str(kit.tools.ninja.version)
     return {**kit.compilers.identity, "cmake": cmake, "ninja": ninja, **versions}
 
@@ -157,16 +186,23 @@ def _flag_options(place: Place, known: Mapping[str, str]) -> dict[str, str]:
     return {"CMAKE_C_FLAGS": flags, "CMAKE_CXX_FLAGS": flags}
 
 
-def _plan_stage(stage: Stage, options: Mapping[str, str], overlay: Path, place: Place) -> StagePlan:
-    defines = tuple(f"-D{name}={value}" for name, value in options.items())
-    source = os.path.normpath(overlay / stage.source)
+def _plan_stage(
+    stage: Stage, base: Mapping[str, str], request: Request, known: Mapping[str, str]
+) -> StagePlan:
+    wanted = dict(stage.options)
+    for extra in sorted(request.extras):
+        wanted.update(stage.extra_options.get(extra, {}))
+    filled = {name: _spell(value, known) for name, value in wanted.items()}
+    options = {**base, **filled, **request.defines}
     return StagePlan(
-        stage.name, source, place.stages / stage.name, defines, stage.targets, stage.install
+        stage.name,
+        os.path.normpath(Path(known["tree"]) / stage.source),
+        Path(known["stages"]) / stage.name,
+        tuple(f"-D{name}={value}" for name, value in options.items()),
+        stage.targets,
+        stage.if_present,
+        stage.install,
     )
-
-
-def _fill_options(stage: Stage, known: Mapping[str, str]) -> dict[str, str]:
-    return {name: _spell(value, known) for name, value in stage.options.items()}
 
 
 def _spell(value: str | bool, known: Mapping[str, str]) -> str:
@@ -190,5 +226,5 @@ def _make_environment(tools: Tools, place: Place) -> dict[str, str]:
         "SOURCE_DATE_EPOCH": os.environ.get("SOURCE_DATE_EPOCH", EPOCH),
         "NINJA_STATUS": "[%f/%t] ",
         "CCACHE_BASEDIR": str(place.root),
-        "CCACHE_STATSLOG": str(place.root / "ccache.log"),
+        "CCACHE_STATSLOG": str(place.cache_log),
     }

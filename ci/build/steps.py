@@ -6,13 +6,12 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from ci.build.file_api import ask_file_api, read_cmake_targets
 from ci.build.output import Output, is_grouping
 from ci.build.plan import Plan, StagePlan
 from provisioning.errors import ToolError, UnfitError
 from provisioning.process import run_process
 from provisioning.progress import Progress
-
-QUERIES = ("codemodel-v2", "cache-v2", "cmakeFiles-v1", "toolchains-v1")
 
 
 def run_stage(plan: Plan, stage: StagePlan, progress: Progress) -> float:
@@ -21,12 +20,14 @@ def run_stage(plan: Plan, stage: StagePlan, progress: Progress) -> float:
     Raises ToolError with the first error, UnfitError when the disk is full.
     """
     started = time.monotonic()
-    query = stage.build / ".cmake" / "api" / "v1" / "query"
-    query.mkdir(parents=True, exist_ok=True)
-    for name in QUERIES:
-        (query / name).touch()
-    for verb, command in plan.list_commands(stage).items():
-        _run_step(plan, f"{plan.target.name}: {verb} {stage.name}", command, progress)
+    ask_file_api(stage.build)
+    name = plan.target.name
+    _run_step(plan, f"{name}: configure {stage.name}", plan.configure_command(stage), progress)
+    present = read_cmake_targets(stage.build) if stage.if_present else frozenset()
+    more = tuple(target for target in stage.if_present if target in present)
+    _run_step(plan, f"{name}: compile {stage.name}", plan.compile_command(stage, more), progress)
+    if stage.install:
+        _run_step(plan, f"{name}: install {stage.name}", plan.install_command(stage), progress)
     return time.monotonic() - started
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from enum import Enum
+from typing import Any
 
 import msgspec
 
 from provisioning.errors import ManifestError, UsageError
 from provisioning.manifest import read_toml
 
+FILE = "targets.toml"
 PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
 
 
@@ -33,72 +35,122 @@ class Origin(str, Enum):
 class Stage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One CMake project: configured, built and, with ``install``, installed into {prefix}.
 
-    ``source`` is relative to the tree. Values of ``options`` may hold {placeholders}.
-    ``optional`` names the stage for ``--with``; empty means always.
+    ``source`` is relative to the tree. Values of ``options`` may hold {placeholders}; those of
+    ``extra_options`` come on top when ``--with`` names their key. ``if_present`` are CMake
+    targets that older or newer trees lack. ``extra`` makes the stage one for ``--with`` only.
     """
 
     name: str
     source: str = "."
-    options: dict[str, str | bool] = msgspec.field(default_factory=dict)
+    options: dict[str, str | bool] = {}
+    extra_options: dict[str, dict[str, str | bool]] = {}
     targets: tuple[str, ...] = ("all",)
+    if_present: tuple[str, ...] = ()
     install: bool = False
-    optional: str = ""
+    extra: str = ""
 
 
 class Artifact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A file that a build must leave: a pattern below the build's directory, and what it must be.
 
-    ``policy`` is a row of manifests/policies/build.toml. ``to`` are the places below a
-    checkout, or an overlay of one, that want a copy.
+    ``policy`` is a kind of manifests/policies/elf.toml, or a placeholder for one. ``needed`` are
+    the libraries that it may need besides those of the policy's system. ``size_budget`` is in
+    bytes, 0 for none. ``accept`` maps ids of findings to the reason why they are right here.
     """
 
     path: str
     policy: str = ""
+    needed: tuple[str, ...] = ()
     size_budget: int = 0
-    to: tuple[str, ...] = ()
-    optional: str = ""
+    accept: dict[str, str] = {}
+    extra: str = ""
+
+
+class Install(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Files to put into a checkout or an overlay: a pattern below the build's directory, and
+    the directory below ExecuTorch's root that wants them. ``stale`` are patterns of what is
+    removed there, once the new file is in place."""
+
+    path: str
+    to: str
+    stale: tuple[str, ...] = ()
 
 
 class Needs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is checked before a compiler starts."""
+    """What is checked before a compiler starts.
 
-    submodules: tuple[str, ...] = ()
+    ``components`` are sets of submodules of manifests/toolchains/executorch.toml, those of
+    ``extras`` are wanted by ``--with``; ``headers`` are below the QNN SDK; ``modules`` are
+    imported by the Python that the build runs; ``programs`` are on PATH.
+    """
+
+    components: tuple[str, ...] = ()
+    extras: dict[str, tuple[str, ...]] = {}
     headers: tuple[str, ...] = ()
     modules: tuple[str, ...] = ()
+    programs: tuple[str, ...] = ()
 
 
 class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One row: a name, a toolchain, sources, stages and artifacts.
+    """One row with its recipe: a name, a toolchain, sources, stages and artifacts.
 
-    ``inputs`` are directories besides the sources that the build reads, with {placeholders}.
-    ``with_source`` names the target that stands in when a checkout is given.
+    ``policy`` is what {policy} of an artifact stands for, and may be a placeholder itself.
+    ``profile`` is the set of artifacts that must be in place; ``tree_name`` the name that the
+    sources' directory must have; ``with_source`` the target that stands in when a checkout is
+    given; ``per_python`` says that each Python has a build of its own; ``soc`` that a SoC has.
     """
 
     name: str
     help: str
+    session: str
     platform: str
     toolchain: Toolchain
     origin: Origin
     stages: tuple[Stage, ...]
     artifacts: tuple[Artifact, ...]
-    session: str = ""
+    installs: tuple[Install, ...] = ()
+    policy: str = ""
     build_type: str = "Release"
     profile: str = ""
     tree_name: str = "source"
-    inputs: tuple[str, ...] = ()
     needs: Needs = Needs()
     with_source: str = ""
+    per_python: bool = False
+    per_soc: bool = False
+
+    @property
+    def extras(self) -> tuple[str, ...]:
+        """What ``--with`` may name."""
+        rows = [stage.extra for stage in self.stages] + [row.extra for row in self.artifacts]
+        options = [name for stage in self.stages for name in stage.extra_options]
+        return tuple(sorted({name for name in [*rows, *options] if name}))
 
 
-class Targets(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """manifests/targets.toml."""
+class TargetsFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """manifests/targets.toml: a target is a row on top of the recipe that it names."""
 
-    target: tuple[Target, ...]
+    recipe: dict[str, dict[str, Any]]
+    target: tuple[dict[str, Any], ...]
 
 
 def read_targets() -> dict[str, Target]:
     """Every target by its name. Raises ManifestError."""
-    return {target.name: target for target in read_toml("targets.toml", Targets).target}
+    found = read_toml(FILE, TargetsFile)
+    targets = [_merge(dict(row), found.recipe) for row in found.target]
+    return {target.name: target for target in targets}
+
+
+def _merge(row: dict[str, Any], recipes: Mapping[str, dict[str, Any]]) -> Target:
+    recipe = row.pop("recipe", "")
+    try:
+        return msgspec.convert({**recipes[recipe], **row}, Target, strict=True)
+    except KeyError as error:
+        raise ManifestError(
+            f"{FILE}: no recipe {recipe!r}", todo="name one that is there"
+        ) from error
+    except msgspec.ValidationError as error:
+        name = row.get("name", "a target without a name")
+        raise ManifestError(f"{FILE}: {name} does not fit its schema", why=str(error)) from error
 
 
 def find_target(name: str) -> Target:

@@ -31,7 +31,7 @@ class Program:
 
 @dataclass(frozen=True)
 class Tools:
-    """What a build runs besides its compiler; ``cache`` is ccache, sccache or None."""
+    """What a build runs besides its compiler; ``cache`` is ccache or None."""
 
     cmake: Program
     ninja: Program
@@ -74,15 +74,11 @@ def choose_program(name: str, floor: Version) -> Program:
 
 
 def find_cache() -> Program | None:
-    """ccache or sccache when one works and QNN_CI_NO_CCACHE is not set."""
+    """ccache when it works and QNN_CI_NO_CCACHE is not set."""
     if os.environ.get("QNN_CI_NO_CCACHE"):
         return None
-    for name in ("ccache", "sccache"):
-        found = shutil.which(name)
-        program = probe_program(Path(found)) if found else None
-        if program:
-            return program
-    return None
+    found = shutil.which("ccache")
+    return probe_program(Path(found)) if found else None
 
 
 def find_tools() -> Tools:

@@ -6,16 +6,17 @@ import importlib.util
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from ci.build.builder import Result, run_build
+from ci.build.builder import run_build
+from ci.build.job import Job
 from ci.build.place import find_place
-from ci.build.plan import Kit, Plan, Request, make_plan
-from ci.build.targets import find_target
+from ci.build.plan import Kit, Request, make_plan
+from ci.build.targets import Target, find_target
 from ci.build.toolchains import resolve_compilers
 from ci.build.tools import find_tools
 from provisioning.errors import UnfitError
 from provisioning.progress import Progress
 
-TARGET = "runner"
+TARGET, PROGRAM = "runner", "qnn_wheel_runner"
 SOURCES = Path(__file__).resolve().parent
 SDK_PARTS = ("include", "lib", "share/cmake")
 NOT_SOURCES = frozenset({"__init__.py"})
@@ -33,23 +34,17 @@ def find_wheel_sdk() -> Path:
     raise UnfitError("the installed executorch has no C++ SDK", why="no include/ in it", todo=todo)
 
 
-def plan_wheel_runner(request: Request) -> tuple[Plan, dict[str, Path]]:
-    """The plan of the runner, and the directories of the wheel that it reads.
+def prepare_runner(target: Target, request: Request, _: Progress) -> Job:
+    """The build of the runner against the installed wheel.
 
     Raises UnfitError when the wheel, cmake, ninja or a compiler is missing.
     """
-    target = find_target(TARGET)
     sdk = find_wheel_sdk()
-    place = find_place(TARGET, SOURCES, str(sdk))
+    place = find_place(target.name, SOURCES, str(sdk))
     values = {"wheel_root": str(sdk), "executorch_version": _read_version()}
     kit = Kit(find_tools(), resolve_compilers(target.toolchain), values)
-    return make_plan(target, request, place, kit), {part: sdk / part for part in SDK_PARTS}
-
-
-def build_wheel_runner(request: Request, progress: Progress) -> Result:
-    """Build the runner unless it is up to date. Raises UnfitError, ToolError or FailedError."""
-    plan, inputs = plan_wheel_runner(request)
-    return run_build(plan, request, inputs, NOT_SOURCES, progress)
+    plan = make_plan(target, request, SOURCES, place, kit)
+    return Job(plan, request, {part: sdk / part for part in SDK_PARTS}, NOT_SOURCES)
 
 
 def ensure_wheel_runner(progress: Progress) -> Path:
@@ -58,7 +53,8 @@ def ensure_wheel_runner(progress: Progress) -> Path:
     Run it as ``RUNNER --model_path M.pte --input_list_path L.txt --output_folder_path DIR``;
     it leaves DIR/output_EXECUTION_INDEX.raw. Raises UnfitError, ToolError or FailedError.
     """
-    return build_wheel_runner(Request(SOURCES), progress).plan.place.artifacts / "qnn_wheel_runner"
+    job = prepare_runner(find_target(TARGET), Request(), progress)
+    return run_build(job, progress).place.artifacts / PROGRAM
 
 
 def _read_version() -> str:

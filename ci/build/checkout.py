@@ -1,0 +1,180 @@
+"""A build from an ExecuTorch checkout: what it needs is in place, or the reason is told."""
+
+from __future__ import annotations
+
+import configparser
+import os
+import shutil
+import sys
+from pathlib import Path
+
+from ci.build.job import Job
+from ci.build.place import find_place
+from ci.build.plan import Kit, Request, make_plan
+from ci.build.targets import Needs, Target
+from ci.build.toolchains import resolve_compilers
+from ci.build.tools import PROBE_S, find_tools
+from provisioning.environment import Environment, locate_profile
+from provisioning.errors import UnfitError, UsageError
+from provisioning.manifest import read_toolchain
+from provisioning.process import run_process
+from provisioning.progress import Progress
+from provisioning.socs import find_soc
+
+SOURCE, QNN_SDK = "executorch", "qnn-sdk"
+PROBE_MODULES = (
+    "import importlib.util as u, sys; "
+    "print(sys.implementation.cache_tag, sys.version.split()[0]); "
+    "print(*[name for name in sys.argv[1:] if u.find_spec(name) is None])"
+)
+
+
+def prepare_checkout(target: Target, request: Request, progress: Progress) -> Job:
+    """Check everything that ``target`` needs, then plan it.
+
+    Raises UnfitError, naming what is missing and what to do, before any compiler starts.
+    """
+    if request.source:
+        os.environ["EXECUTORCH_ROOT"] = str(request.source)
+    environment = locate_profile(target.profile, progress)
+    source = environment.root(SOURCE)
+    components = wanted_components(target.needs, request)
+    check_submodules(source, components)
+    check_headers(environment.root(QNN_SDK), target.needs.headers)
+    check_programs(target.needs.programs)
+    tag, version = probe_python(request.python, target.needs.modules)
+    roots = {item.name: item.root for item in environment.artifacts}
+    compilers = resolve_compilers(target.toolchain, roots, environment.variables)
+    kit = Kit(
+        find_tools(), compilers, _fill_values(target, request, environment, f"{tag} {version}")
+    )
+    variant = "\0".join(
+        [tag if target.per_python else "", kit.values.get("dsp_arch", "") if target.per_soc else ""]
+    )
+    plan = make_plan(target, request, source, find_place(target.name, source, variant), kit)
+    inputs = {QNN_SDK: environment.root(QNN_SDK) / "include"}
+    skip = unneeded_submodules(source, components)
+    return Job(plan, request, inputs, skip, environment.variables)
+
+
+def _fill_values(
+    target: Target, request: Request, environment: Environment, python: str
+) -> dict[str, str]:
+    values = {
+        f"{item.name.replace('-', '_')}_root": str(item.root) for item in environment.artifacts
+    }
+    values |= {
+        f"{item.name.replace('-', '_')}_version": item.version for item in environment.artifacts
+    }
+    values |= {"python": str(request.python), "python_version": python}
+    if target.per_soc:
+        values |= describe_soc(request)
+    return values
+
+
+def describe_soc(request: Request) -> dict[str, str]:
+    """Placeholders for a DSP build. Raises UsageError without a known SoC or DSP."""
+    if not request.soc:
+        raise UsageError("a direct mode build is for one SoC", todo="add --soc, such as SM8750")
+    if request.dsp_type not in {0, 3}:
+        raise UsageError(f"no DSP type {request.dsp_type}", todo="0 is LPAI (aDSP), 3 HTP (cDSP)")
+    soc = find_soc(request.soc)
+    if request.dsp_type == 0 and soc.lpai is None:
+        raise UsageError(f"{request.soc} has no LPAI block", todo="use --dsp-type 3")
+    arch = f"v{soc.hexagon}"
+    return {
+        "dsp_arch": arch,
+        "dsp_type": str(request.dsp_type),
+        "hexagon_policy": f"hexagon-{arch}",
+    }
+
+
+def wanted_components(needs: Needs, request: Request) -> tuple[str, ...]:
+    """The sets of submodules that a request wants."""
+    more = [name for extra in sorted(request.extras) for name in needs.extras.get(extra, ())]
+    return (*needs.components, *more)
+
+
+def list_submodules(components: tuple[str, ...]) -> tuple[str, ...]:
+    """The paths of every submodule of ``components``, from executorch.toml."""
+    known = read_toolchain(SOURCE).components
+    return tuple(dict.fromkeys(path for name in components for path in known[name]))
+
+
+def check_submodules(source: Path, components: tuple[str, ...]) -> None:
+    """Raises UnfitError that names every submodule that is not there, not the first only."""
+    wanted = list_submodules(components)
+    missing = [path for path in wanted if not _has_files(source / path)]
+    if missing:
+        raise UnfitError(
+            f"{source} lacks {len(missing)} of {len(wanted)} submodules: {', '.join(missing)}",
+            why="their directories are empty; CMake would say so late, and one at a time",
+            todo=f"git -C {source} submodule update --init --recursive {' '.join(missing)}",
+        )
+
+
+def _has_files(directory: Path) -> bool:
+    return directory.is_dir() and any(entry.name != ".git" for entry in directory.iterdir())
+
+
+def unneeded_submodules(source: Path, components: tuple[str, ...]) -> frozenset[str]:
+    """Submodules of the checkout that no component names: they are neither read nor copied."""
+    parser = configparser.ConfigParser(strict=False)
+    parser.read(source / ".gitmodules", encoding="utf-8")
+    paths = {parser[section].get("path", "").strip() for section in parser.sections()}
+    wanted = list_submodules(components)
+    return frozenset(path for path in paths if path and path not in wanted)
+
+
+def check_headers(sdk: Path, headers: tuple[str, ...]) -> None:
+    """Raises UnfitError when the QNN SDK lacks a header; CMake would configure without it."""
+    missing = [header for header in headers if not (sdk / header).is_file()]
+    if missing:
+        raise UnfitError(
+            f"the QNN SDK in {sdk} lacks {', '.join(missing)}",
+            why="without headers CMake configures well and the compiler fails",
+            todo="provision qnn-sdk with its headers, or set QNN_SDK_ROOT to a whole SDK",
+        )
+
+
+def check_programs(programs: tuple[str, ...]) -> None:
+    """Raises UnfitError when a program of the host build is not on PATH."""
+    missing = [name for name in programs if not shutil.which(name)]
+    if missing:
+        raise UnfitError(
+            f"not on PATH: {', '.join(missing)}",
+            why="ExecuTorch builds flatc and flatcc for this machine with them",
+            todo="Debian, Ubuntu: apt-get install make g++",
+        )
+
+
+def probe_python(python: Path, modules: tuple[str, ...]) -> tuple[str, str]:
+    """The tag (``cpython-311``) and version of the Python that the build runs.
+
+    Raises UnfitError when it does not run or lacks one of ``modules``.
+    """
+    ended = run_process([python, "-c", PROBE_MODULES, *modules], timeout_s=PROBE_S, check=False)
+    if ended.returncode != 0:
+        raise UnfitError(f"{python} {ended.describe()}", why=ended.tail, todo="correct --python")
+    first, _, rest = ended.output.partition("\n")
+    if missing := rest.split():
+        raise UnfitError(
+            f"{python} has no module {', '.join(missing)}",
+            why="ExecuTorch's build runs it to generate code",
+            todo=f"{python} -m pip install {' '.join(missing).replace('yaml', 'pyyaml')}",
+        )
+    tag, version = first.split()
+    return tag, version
+
+
+def find_python(word: str) -> Path:
+    """The interpreter that ``--python`` names: a path, a command, or a version such as 3.12.
+
+    Raises UnfitError when there is none.
+    """
+    if not word:
+        return Path(sys.executable)
+    for name in (word, f"python{word}"):
+        if found := shutil.which(name):
+            return Path(found).absolute()
+    raise UnfitError(f"no Python {word!r} on PATH", todo="give a path, or install that version")

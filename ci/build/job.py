@@ -1,0 +1,21 @@
+"""A build that is ready to start: its plan and everything that it reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ci.build.plan import Plan, Request
+
+
+@dataclass(frozen=True)
+class Job:
+    """``inputs`` are directories besides the plan's source; ``skip`` the parts of the source
+    that do not count; ``variables`` what a program needs that uses the artifacts."""
+
+    plan: Plan
+    request: Request
+    inputs: Mapping[str, Path]
+    skip: frozenset[str]
+    variables: Mapping[str, str] = field(default_factory=dict)

@@ -1,0 +1,31 @@
+"""The two places that sources come from, behind one call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ci.build.checkout import prepare_checkout
+from ci.build.job import Job
+from ci.build.plan import Request
+from ci.build.runner import prepare_runner
+from ci.build.targets import Origin, Target
+from provisioning.errors import UsageError
+from provisioning.progress import Progress
+
+PREPARERS: dict[Origin, Callable[[Target, Request, Progress], Job]] = {
+    Origin.CHECKOUT: prepare_checkout,
+    Origin.RUNNER: prepare_runner,
+}
+
+
+def prepare_job(target: Target, request: Request, progress: Progress) -> Job:
+    """A build that is ready to start.
+
+    Raises UsageError for an extra that the target does not have, UnfitError for what is missing.
+    """
+    if unknown := request.extras - set(target.extras):
+        raise UsageError(
+            f"{target.name} has no extra {', '.join(sorted(unknown))}",
+            todo="it has: " + (", ".join(target.extras) or "none"),
+        )
+    return PREPARERS[target.origin](target, request, progress)

@@ -1,0 +1,127 @@
+"""``build TARGET``: check what is needed, build, judge every artifact, write artifacts.json."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from ci.build.builder import Result, run_build
+from ci.build.checkout import find_python
+from ci.build.install import find_package, install_files, make_overlay
+from ci.build.job import Job
+from ci.build.origins import prepare_job
+from ci.build.plan import Request
+from ci.build.proof import run_proof
+from ci.build.record import describe_result, write_record
+from ci.build.targets import Target, find_target, read_targets
+from ci.build.text import render_commands, render_result
+from provisioning.command import Outcome
+from provisioning.errors import ExitCode, UsageError
+from provisioning.progress import Progress
+
+INSTALLS = ("overlay", "checkout", "none")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("target", help="one of: " + ", ".join(read_targets()))
+    parser.add_argument(
+        "--source", type=Path, help="ExecuTorch checkout (default: EXECUTORCH_ROOT)"
+    )
+    parser.add_argument("--jobs", type=int, default=0, help="compilers at a time (default: cores)")
+    parser.add_argument("--clean", action="store_true", help="forget what was built before")
+    parser.add_argument("--release", action="store_true", help="CMAKE_BUILD_TYPE Release")
+    parser.add_argument("--dry-run", action="store_true", help="check, print the commands, stop")
+    parser.add_argument("--python", action="append", default=[], help="for it (aot: repeat)")
+    parser.add_argument("--install", choices=INSTALLS, help="where aot's adaptor goes (overlay)")
+    parser.add_argument("--no-proof", action="store_true", help="aot: lower no model with it")
+    parser.add_argument("--with", dest="extras", action="append", default=[], help="llama")
+    parser.add_argument("-D", dest="defines", action="append", default=[], help="NAME=VALUE")
+    parser.add_argument("--soc", default="", help="direct: the SoC, such as SM8750")
+    parser.add_argument("--dsp-type", type=int, default=3, help="direct: 0 LPAI (aDSP), 3 HTP")
+    parser.add_argument("--reports", type=Path, default=Path("reports"), help="where to write")
+
+
+def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
+    target = choose_target(args)
+    requests = [make_request(args, word) for word in args.python or [""]]
+    jobs = [prepare_job(target, request, progress) for request in requests]
+    if args.dry_run:
+        return describe_plans(jobs)
+    path = args.reports.absolute() / target.session / "artifacts.json"
+    rows: list[dict[str, Any]] = []
+    texts: list[str] = []
+    good = True
+    for job in jobs:
+        result = run_build(job, progress)
+        row = describe_result(result)
+        if result.published:
+            row |= finish(args, target, job, result, progress)
+        rows.append(row)
+        texts.append(render_result(result, row))
+        good = good and result.published
+        write_record(rows, path)
+    text = "".join(texts) + f"{path}\n"
+    code = ExitCode.OK if good else ExitCode.FAILED
+    return Outcome(text, {"builds": rows, "report": str(path)}, code)
+
+
+def choose_target(args: argparse.Namespace) -> Target:
+    """The target of the command line; a checkout given chooses the one for checkouts."""
+    target = find_target(args.target)
+    if args.source and target.with_source:
+        return find_target(target.with_source)
+    if len(args.python) > 1 and not target.per_python:
+        raise UsageError(f"{target.name} takes one --python")
+    return target
+
+
+def make_request(args: argparse.Namespace, python: str) -> Request:
+    """What the command line asks of one build. Raises UsageError, UnfitError."""
+    if args.jobs < 0:
+        raise UsageError(f"--jobs {args.jobs} is no number of compilers")
+    return Request(
+        source=args.source.absolute() if args.source else None,
+        python=find_python(python),
+        jobs=args.jobs,
+        release=args.release,
+        clean=args.clean,
+        extras=frozenset(args.extras),
+        defines=dict(split_define(word) for word in args.defines),
+        soc=args.soc,
+        dsp_type=args.dsp_type,
+    )
+
+
+def split_define(word: str) -> tuple[str, str]:
+    """``NAME=VALUE`` in two. Raises UsageError."""
+    name, equals, value = word.partition("=")
+    if not equals or not name:
+        raise UsageError(f"-D {word} is not NAME=VALUE")
+    return name, value
+
+
+def describe_plans(jobs: list[Job]) -> Outcome:
+    """What would run, in order."""
+    commands = [command for job in jobs for command in job.plan.list_commands()]
+    return Outcome(render_commands(commands), {"commands": [shlex.join(one) for one in commands]})
+
+
+def finish(
+    args: argparse.Namespace, target: Target, job: Job, result: Result, progress: Progress
+) -> Mapping[str, Any]:
+    """Install what has a place in ExecuTorch's Python, and prove that it works there."""
+    if not target.installs or args.install == "none":
+        return {}
+    if args.install == "checkout":
+        written = install_files(target, result.place, job.plan.source)
+        return {"installed": [str(path) for path in written]}
+    overlay = make_overlay(target, result.place, find_package(), result.place.root / "overlay")
+    done: dict[str, Any] = {"overlay": str(overlay)}
+    if not args.no_proof:
+        progress.step(f"lowering a model with the adaptor in {overlay}")
+        done["proof"] = asdict(run_proof(overlay, job.request.python, job.variables))
+    return done
