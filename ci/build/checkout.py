@@ -34,6 +34,7 @@ def prepare_checkout(target: Target, request: Request, progress: Progress) -> Jo
 
     Raises UnfitError, naming what is missing and what to do, before any compiler starts.
     """
+    soc = describe_soc(request) if target.per_soc else {}
     if request.source:
         os.environ["EXECUTORCH_ROOT"] = str(request.source)
     environment = locate_profile(target.profile, progress)
@@ -45,31 +46,21 @@ def prepare_checkout(target: Target, request: Request, progress: Progress) -> Jo
     tag, version = probe_python(request.python, target.needs.modules)
     roots = {item.name: item.root for item in environment.artifacts}
     compilers = resolve_compilers(target.toolchain, roots, environment.variables)
-    kit = Kit(
-        find_tools(), compilers, _fill_values(target, request, environment, f"{tag} {version}")
-    )
-    variant = "\0".join(
-        [tag if target.per_python else "", kit.values.get("dsp_arch", "") if target.per_soc else ""]
-    )
+    values = {**_fill_values(environment), **soc}
+    values |= {"python": str(request.python), "python_version": f"{tag} {version}"}
+    kit = Kit(find_tools(), compilers, values)
+    variant = "\0".join([tag if target.per_python else "", *soc.values()])
     plan = make_plan(target, request, source, find_place(target.name, source, variant), kit)
     inputs = {QNN_SDK: environment.root(QNN_SDK) / "include"}
     skip = unneeded_submodules(source, components)
     return Job(plan, request, inputs, skip, environment.variables)
 
 
-def _fill_values(
-    target: Target, request: Request, environment: Environment, python: str
-) -> dict[str, str]:
-    values = {
-        f"{item.name.replace('-', '_')}_root": str(item.root) for item in environment.artifacts
-    }
-    values |= {
-        f"{item.name.replace('-', '_')}_version": item.version for item in environment.artifacts
-    }
-    values |= {"python": str(request.python), "python_version": python}
-    if target.per_soc:
-        values |= describe_soc(request)
-    return values
+def _fill_values(environment: Environment) -> dict[str, str]:
+    """{qnn_sdk_root}, {qnn_sdk_version} and the like, two for each artifact of the profile."""
+    names = {item.name.replace("-", "_"): item for item in environment.artifacts}
+    roots = {f"{name}_root": str(item.root) for name, item in names.items()}
+    return {**roots, **{f"{name}_version": item.version for name, item in names.items()}}
 
 
 def describe_soc(request: Request) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -97,6 +98,7 @@ class Plan:
                 for stage in self.stages
             ],
             dict(self.identity),
+            self.environment["CXXFLAGS"],
             msgspec.to_builtins(self.target),
         ]
         return hashlib.sha256(msgspec.json.encode(rows, order="sorted")).hexdigest()
@@ -121,7 +123,6 @@ def make_plan(target: Target, request: Request, source: Path, place: Place, kit:
     base = {
         **kit.compilers.options,
         **_base_options(target, request, place, kit.tools),
-        **_flag_options(place, known),
     }
     stages = tuple(
         _plan_stage(stage, base, request, known)
@@ -136,7 +137,7 @@ def make_plan(target: Target, request: Request, source: Path, place: Place, kit:
         stages,
         kit.tools,
         request.jobs or os.cpu_count() or 1,
-        _make_environment(kit.tools, place),
+        _make_environment(kit.tools, place, known),
         _identify(kit),
         known,
     )
@@ -178,12 +179,11 @@ def _base_options(target: Target, request: Request, place: Place, tools: Tools) 
     return options
 
 
-def _flag_options(place: Place, known: Mapping[str, str]) -> dict[str, str]:
+def _map_prefixes(place: Place, known: Mapping[str, str]) -> str:
     """Compiler flags that keep this machine's directories out of the objects."""
     rows = {str(place.root): "/build"}
     rows.update({known[name]: f"/{name}" for name in sorted(known) if name.endswith("_root")})
-    flags = " ".join(f"-ffile-prefix-map={path}={alias}" for path, alias in rows.items())
-    return {"CMAKE_C_FLAGS": flags, "CMAKE_CXX_FLAGS": flags}
+    return shlex.join(f"-ffile-prefix-map={path}={alias}" for path, alias in rows.items())
 
 
 def _plan_stage(
@@ -211,8 +211,12 @@ def _spell(value: str | bool, known: Mapping[str, str]) -> str:
     return fill_placeholders(value, known)
 
 
-def _make_environment(tools: Tools, place: Place) -> dict[str, str]:
-    """What the tools see: no CFLAGS, no LD_LIBRARY_PATH, nothing that is not in the digest."""
+def _make_environment(tools: Tools, place: Place, known: Mapping[str, str]) -> dict[str, str]:
+    """What the tools see: none of the caller's CFLAGS or LD_LIBRARY_PATH.
+
+    The flags come this way since CMAKE_CXX_FLAGS would take the place of a toolchain file's own.
+    """
+    flags = _map_prefixes(place, known)
     kept = {
         name: value
         for name, value in os.environ.items()
@@ -223,6 +227,8 @@ def _make_environment(tools: Tools, place: Place) -> dict[str, str]:
         **kept,
         "PATH": os.pathsep.join([*parents, kept.get("PATH", os.defpath)]),
         "LC_ALL": "C.UTF-8",
+        "CFLAGS": flags,
+        "CXXFLAGS": flags,
         "SOURCE_DATE_EPOCH": os.environ.get("SOURCE_DATE_EPOCH", EPOCH),
         "NINJA_STATUS": "[%f/%t] ",
         "CCACHE_BASEDIR": str(place.root),

@@ -44,7 +44,7 @@ def run_proof(overlay: Path, python: Path, variables: Mapping[str, str]) -> Proo
     if ended.returncode != 0 or not last.startswith("proved "):
         raise FailedError(
             f"no model could be lowered with the adaptor in {overlay}: it {ended.describe()}",
-            why=ended.tail,
+            why=last or "it printed nothing",
             todo="the executorch of this Python must be of the checkout's version",
         )
     _, size, adaptor = last.split(" ", 2)
@@ -82,5 +82,15 @@ def lower_model() -> bytes:
     return bytes(lowered.to_executorch().buffer)
 
 
+def main() -> int:
+    """Print the proof, or in one line what lowering raised."""
+    try:
+        text, code = prove(Path(sys.argv[1])), 0
+    except Exception as error:  # noqa: BLE001 - torch and ExecuTorch raise what they like
+        text, code = f"{type(error).__name__}: {error}", 1
+    sys.stdout.write(text + "\n")
+    return code
+
+
 if __name__ == "__main__":
-    sys.stdout.write(prove(Path(sys.argv[1])) + "\n")
+    sys.exit(main())

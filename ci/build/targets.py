@@ -127,7 +127,10 @@ class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TargetsFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """manifests/targets.toml: a target is a row on top of the recipe that it names."""
+    """manifests/targets.toml: a target is a row on top of the recipe that it names.
+
+    A table of the row, such as needs, goes on top of the recipe's table of that name.
+    """
 
     recipe: dict[str, dict[str, Any]]
     target: tuple[dict[str, Any], ...]
@@ -143,7 +146,11 @@ def read_targets() -> dict[str, Target]:
 def _merge(row: dict[str, Any], recipes: Mapping[str, dict[str, Any]]) -> Target:
     recipe = row.pop("recipe", "")
     try:
-        return msgspec.convert({**recipes[recipe], **row}, Target, strict=True)
+        whole = {**recipes[recipe], **row}
+        for name, value in row.items():
+            if isinstance(value, dict):
+                whole[name] = {**recipes[recipe].get(name, {}), **value}
+        return msgspec.convert(whole, Target, strict=True)
     except KeyError as error:
         raise ManifestError(
             f"{FILE}: no recipe {recipe!r}", todo="name one that is there"

@@ -1,3 +1,9 @@
-# Stands in for Abseil where only qnn_executor_runner is built: ExecuTorch's examples/qualcomm asks
-# for it on behalf of its other runners. A target that links with absl:: fails at once.
+# Stands in for Abseil and the tokenizers where only qnn_executor_runner is built: ExecuTorch's
+# examples/qualcomm asks for them on behalf of its other runners. Linking one of those fails.
 set(absl_FOUND TRUE)
+foreach(name tokenizers::tokenizers re2::re2)
+  if(NOT TARGET ${name})
+    add_library(${name} INTERFACE IMPORTED)
+    set_target_properties(${name} PROPERTIES INTERFACE_LINK_LIBRARIES build_it_with_llama)
+  endif()
+endforeach()

@@ -1,0 +1,3 @@
+#include <executorch/backends/qualcomm/runtime/Backend.h>
+
+extern "C" int qnn_graph_nodes() { return 40; }
