@@ -127,3 +127,33 @@ def bench(session: nox.Session) -> None:
 def parity(session: nox.Session) -> None:
     """Report where the Buck and the CMake description of an ExecuTorch tree differ."""
     run_module(session, "env_tools", "ci", "parity", *session.posargs)
+
+
+@nox.session(requires=NEEDS_MODELS, venv_backend="none", default=False)
+def build_runner(session: nox.Session) -> None:
+    """The x86-64 runner: against the installed wheel, or with ``--source`` from a checkout."""
+    run_module(session, "env_models", "ci", "build", "runner", *session.posargs)
+
+
+@nox.session(requires=NEEDS_MODELS, venv_backend="none", default=False)
+def build_aot(session: nox.Session) -> None:
+    """PyQnnManagerAdaptor from an ExecuTorch checkout, proven by lowering a model with it."""
+    run_module(session, "env_models", "ci", "build", "aot", *session.posargs)
+
+
+@nox.session(requires=NEEDS_MODELS, venv_backend="none", default=False)
+def build_android(session: nox.Session) -> None:
+    """Runtime and runner for Android arm64-v8a."""
+    run_module(session, "env_models", "ci", "build", "android", *session.posargs)
+
+
+@nox.session(requires=NEEDS_MODELS, venv_backend="none", default=False)
+def build_linux(session: nox.Session) -> None:
+    """Runtime and runner for aarch64 embedded Linux."""
+    run_module(session, "env_models", "ci", "build", "linux", *session.posargs)
+
+
+@nox.session(requires=NEEDS_MODELS, venv_backend="none", default=False)
+def build_direct(session: nox.Session) -> None:
+    """The QNN backend for Hexagon itself, for one ``--soc``."""
+    run_module(session, "env_models", "ci", "build", "direct", *session.posargs)
