@@ -6,6 +6,7 @@ import hashlib
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from ci.signing.policy import SigningPolicy
@@ -27,10 +28,14 @@ class Input:
     """A library that may be signed. ``build`` is None in a library that is not QNN's."""
 
     wanted: Wanted
-    data: memoryview
-    sha256: str
+    data: bytes
     hexagon_version: int
     build: QnnBuild | None
+
+    @cached_property
+    def sha256(self) -> str:
+        """Of the bytes that were checked and are signed."""
+        return hashlib.sha256(self.data).hexdigest()
 
     @property
     def qnn_build(self) -> str:
@@ -63,12 +68,12 @@ def _read_input(wanted: Wanted) -> Input | str:
         facts = read_elf(wanted.path)
         data = read_bytes(wanted.path)
         build = find_qnn_build(wanted.path)
-        hexagon = parse_image(data).hexagon_version
+        hexagon = parse_image(memoryview(data)).hexagon_version
     except (ElfError, MalformedError) as error:
         return f"{wanted.path}: {error}"
     if facts.machine != EM_QDSP6:
         return f"{wanted.path}: is of machine {facts.machine_name}, not Hexagon"
-    return Input(wanted, data, hashlib.sha256(data).hexdigest(), hexagon, build)
+    return Input(wanted, data, hexagon, build)
 
 
 def list_input_faults(one: Input) -> Iterator[str]:
@@ -76,7 +81,7 @@ def list_input_faults(one: Input) -> Iterator[str]:
     found = f"v{one.hexagon_version:x}"
     if one.wanted.hexagon and found != one.wanted.hexagon:
         yield f"{one.wanted.path}: is Hexagon {found}, its place says {one.wanted.hexagon}"
-    if parse_image(one.data).hash_segments:
+    if parse_image(memoryview(one.data)).hash_segments:
         yield f"{one.wanted.path}: is already signed"
 
 

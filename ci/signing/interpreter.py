@@ -15,7 +15,6 @@ from ci.signing.policy import SignerPython
 from provisioning.errors import ToolError, UnfitError
 from provisioning.process import run_process
 from provisioning.progress import Progress
-from provisioning.store import store_home
 
 VARIABLE = "QNN_CI_SIGNER_PYTHON"
 PROBE = "import imp, sys; print('probed', '.'.join(map(str, sys.version_info[:3])))"
@@ -55,6 +54,8 @@ def find_interpreter(
     named = given or environment.get(VARIABLE, "")
     if named:
         return _require(named, policy)
+    if sys.version_info[:2] < to_numbers(policy.below):
+        return Interpreter(Path(sys.executable), ".".join(map(str, sys.version_info[:3])))
     for path in list_candidates(policy, environment):
         found = probe_interpreter(path)
         if found and is_fit(found, policy):
@@ -87,8 +88,6 @@ def list_candidates(policy: SignerPython, environment: Mapping[str, str]) -> Ite
 
 
 def _list_places(policy: SignerPython, environment: Mapping[str, str]) -> Iterator[Path]:
-    if sys.version_info[:2] < to_numbers(policy.below):
-        yield Path(sys.executable)
     minors = range(to_numbers(policy.below)[1] - 1, OLDEST_MINOR - 1, -1)
     search = environment.get("PATH", os.defpath)
     folders = [Path(folder) for folder in search.split(os.pathsep) if folder]
@@ -112,6 +111,8 @@ def _list_pyenv(pyenv: Path, minors: range) -> Iterator[Path]:
 
 def made_interpreter(policy: SignerPython) -> Path:
     """Where a made Python is kept, whether there is one or not."""
+    from provisioning.store import store_home  # 10 ms that most runs do not need
+
     return store_home() / "tools" / f"python-{policy.make}" / "bin" / "python3"
 
 

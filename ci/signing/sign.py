@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ci.signing.inputs import Input, find_sdk_version
+from ci.signing.inputs import find_sdk_version
 from ci.signing.masking import Masker, list_secrets
 from ci.signing.plan import Plan, find_hexagon_version
 from ci.signing.publish import Staging, publish, stage
@@ -21,7 +23,7 @@ from ci.signing.record import (
     read_time,
     write_record,
 )
-from ci.signing.signer import Failure, Signer, SignerError, run_signer, take_output
+from ci.signing.signer import Failure, Signer, SignerError, find_output, run_signer
 from ci.signing.verdict import Kind, Report, Verdict
 from ci.signing.verify import verify_bytes
 from provisioning.elf import ElfError, read_elf
@@ -53,6 +55,14 @@ class Job:
     serial: str = ""
 
 
+@dataclass(frozen=True)
+class Made:
+    """One file that was signed and verified."""
+
+    library: SignedLibrary
+    report: Report
+
+
 @dataclass
 class Run:
     """A run while it signs."""
@@ -61,48 +71,54 @@ class Run:
     signer: Signer
     staging: Staging
     mask: Masker
-    libraries: list[SignedLibrary] = field(default_factory=list)
-    reports: dict[str, Report] = field(default_factory=dict)
     log: list[str] = field(default_factory=list)
 
-    def make(self, job: Job) -> None:
-        """Sign one job and verify it into the staging area. Raises SignerError."""
-        area = self.staging.work / job.name
+    def make_all(self, jobs: Sequence[Job], progress: Progress) -> list[Made]:
+        """Sign in order; each is verified while the signer is at the next one.
+
+        Raises SignerError.
+        """
+        pending: list[Future[Made]] = []
+        with ThreadPoolExecutor(1) as verifier:
+            for index, job in enumerate(jobs):
+                progress.step(f"signing {self.mask(job.name)} ({index + 1} of {len(jobs)})")
+                self._sign(job)
+                pending.append(verifier.submit(self._prove, job))
+                if index:
+                    pending[index - 1].result()
+            return [one.result() for one in pending]
+
+    def _sign(self, job: Job) -> None:
+        """Run the signer in an area of its own and move its output to the staging area."""
+        area, name = self.staging.work / job.name, self.mask(job.name)
         source, output = area / "in" / job.name, area / "out"
         for folder in (source.parent, output):
             folder.mkdir(parents=True)
         if not job.serial:
             source.write_bytes(job.data)
-        said = run_signer(
-            self.signer, self._argv(job, source, output), area, self.mask(job.name), self.mask
-        )
-        data = take_output(area, output, source, job.data, job.name).read_bytes()
-        report = self._verify(job, data)
-        self._keep(job, data)
-        self.reports[self.mask(job.name)] = report
-        self.libraries.append(self._describe(job, data, report))
-        self.log.append(f"# {self.mask(job.name)}\n{said.replace(str(area), '.')}")
+        said = run_signer(self.signer, self._argv(job, source, output), area, name, self.mask)
+        self.log.append(f"# {name}\n{said.replace(str(area), '.')}")
+        written = find_output(area, output, source, job.data, job.name)
+        written.rename(self.staging.ready / job.name)
 
     def _argv(self, job: Job, source: Path, output: Path) -> list[str]:
         if job.serial:
             return self.signer.testsig_argv(job.serial, output)
         return self.signer.argv(source, output)
 
-    def _verify(self, job: Job, data: bytes) -> Report:
+    def _prove(self, job: Job) -> Made:
+        path, name = self.staging.ready / job.name, self.mask(job.name)
+        data = path.read_bytes()
         original = None if job.serial else memoryview(job.data)
         report = verify_bytes(memoryview(data), original, serial=int(job.serial or "0", 16))
         strict = self.plan.request.require_recognised
-        require_good(report, self.mask(job.name), require_recognised=strict)
-        return report
-
-    def _keep(self, job: Job, data: bytes) -> None:
-        """The verified bytes themselves are published, not the file that the signer still owns."""
-        kept = self.staging.ready / job.name
-        kept.write_bytes(data)
+        require_good(report, name, require_recognised=strict)
         try:
-            read_elf(kept)
+            read_elf(path)
         except ElfError as error:
-            raise SignerError(Failure.INVALID, self.mask(job.name), why=str(error)) from error
+            raise SignerError(Failure.INVALID, name, why=str(error)) from error
+        path.chmod(0o644)
+        return Made(self._describe(job, data, report), report)
 
     def _describe(self, job: Job, data: bytes, report: Report) -> SignedLibrary:
         words = self._argv(job, Path("IN") / job.name, Path("OUT"))[len(self.signer.words) :]
@@ -126,29 +142,22 @@ def sign(plan: Plan, signer: Signer, progress: Progress) -> Signed:
     request = plan.request
     created = read_time(os.environ)
     mask = Masker(list_secrets(serial=request.serial))
-    jobs = list_jobs(plan)
     with stage(request.target) as staging:
         run = Run(plan, signer, staging, mask)
-        for index, job in enumerate(jobs):
-            progress.step(f"signing {mask(job.name)} ({index + 1} of {len(jobs)})")
-            run.make(job)
+        made = run.make_all(list_jobs(plan), progress)
         (staging.ready / LOG_NAME).write_text("".join(run.log), encoding="utf-8")
-        record = make_record(run, *created)
+        record = make_record(run, made, *created)
         write_record(staging.ready, record)
         publish(staging)
-    return Signed(record, run.reports)
+    return Signed(record, {one.library.name: one.report for one in made})
 
 
 def list_jobs(plan: Plan) -> list[Job]:
     """The libraries in the order of the policy, then the test signature."""
-    jobs = [_library_job(one) for one in plan.inputs]
+    jobs = [Job(one.wanted.name, one.wanted.label, one.data) for one in plan.inputs]
     if serial := plan.request.serial:
         jobs.append(Job(f"testsig-{serial}.so", "the signer's own", serial=serial))
     return jobs
-
-
-def _library_job(one: Input) -> Job:
-    return Job(one.wanted.name, one.wanted.label, bytes(one.data))
 
 
 def require_good(report: Report, name: str, *, require_recognised: bool) -> None:
@@ -166,7 +175,7 @@ def require_good(report: Report, name: str, *, require_recognised: bool) -> None
         raise SignerError(Failure.UNRECOGNISED, name, why="--require-recognised was given")
 
 
-def make_record(run: Run, created: str, created_from: str) -> SigningRecord:
+def make_record(run: Run, made: Sequence[Made], created: str, created_from: str) -> SigningRecord:
     """The record of a run that has signed everything."""
     plan, signer = run.plan, run.signer
     ours = ".".join(map(str, sys.version_info[:3]))
@@ -179,5 +188,5 @@ def make_record(run: Run, created: str, created_from: str) -> SigningRecord:
         python=signer.python.version if signer.python else "",
         qnn_sdk=find_sdk_version(plan.request.roots.qnn_sdk, plan.inputs),
         hexagon_sdk=find_hexagon_version(plan.request.roots),
-        libraries=tuple(run.libraries),
+        libraries=tuple(one.library for one in made),
     )

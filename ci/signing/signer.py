@@ -153,13 +153,13 @@ def _explain_exit(ended: Completed, name: str, mask: Masker) -> SignerError:
     return SignerError(Failure.EXITED, name, why=f"it {ended.describe()} and said:\n{said}")
 
 
-def take_output(scratch: Path, output: Path, source: Path, before: bytes, name: str) -> Path:
+def find_output(scratch: Path, output: Path, source: Path, before: bytes, name: str) -> Path:
     """The file that the signer wrote as ``output``/``name``. Raises SignerError.
 
     ``source`` is the copy that it was given, ``before`` that copy's bytes.
     """
     written = output / name
-    if written.is_file():
+    if written.is_file() and not written.is_symlink():
         return written
     elsewhere = [path for path in sorted(scratch.rglob(name)) if path not in {written, source}]
     if source.exists() and source.read_bytes() != before:

@@ -28,13 +28,13 @@ from provisioning.errors import UsageError
 TESTSIG_NAME = re.compile(r"testsig-0x([0-9a-fA-F]{1,8})\.so")
 
 
-def read_bytes(path: Path) -> memoryview:
+def read_bytes(path: Path) -> bytes:
     """The bytes of ``path``, read once so that all is judged from the same ones.
 
     Raises UsageError when it cannot be read.
     """
     try:
-        return memoryview(path.read_bytes())
+        return path.read_bytes()
     except OSError as error:
         raise UsageError(f"cannot read {path}", why=str(error)) from error
 
@@ -43,8 +43,8 @@ def verify_file(path: Path, original: Path | None = None, *, now: datetime | Non
     """Verify ``path``, beside ``original`` when that is given. Raises UsageError."""
     found = TESTSIG_NAME.fullmatch(path.name)
     serial = int(found[1], 16) if found else 0
-    before = read_bytes(original) if original else None
-    return verify_bytes(read_bytes(path), before, serial=serial, now=now)
+    before = memoryview(read_bytes(original)) if original else None
+    return verify_bytes(memoryview(read_bytes(path)), before, serial=serial, now=now)
 
 
 def verify_bytes(

@@ -45,7 +45,7 @@ def hexagon_sdk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("sdk") / "6.4.0.2"
     tools = root / "tools" / "elfsigner"
     tools.mkdir(parents=True)
-    for name in ("elfsigner.py", "mbn_writer.py"):
+    for name in ("elfsigner.py", "mbn_writer.py", "certify.py"):
         shutil.copy(STAND_IN / name, tools)
     shutil.copy(LIBRARY, tools / "testsigbase.so")
     write_keys(tools)

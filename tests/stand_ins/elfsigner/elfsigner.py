@@ -3,7 +3,7 @@
 Takes its arguments, asks what it asks, writes what it writes: a log and a signed library in the
 directory of -o, or testsig-0xSERIAL.so. ``STAND_IN_KEYS`` is a directory with key.json and
 chain.der; ``STAND_IN_FAILS`` names how to fail, ``STAND_IN_FAILS_ON`` a part of the file name to
-fail on; ``STAND_IN_FORMAT`` is VERSION:ALGORITHM.
+fail on; ``STAND_IN_FORMAT`` is VERSION:ALGORITHM, ``STAND_IN_LEAF`` new for a new leaf certificate.
 """
 
 from __future__ import annotations
@@ -104,7 +104,13 @@ def write(out: Path, name: str, source: Path, serial: int) -> None:
 
 
 def read_key() -> mbn_writer.Key:
+    """The kept leaf, or a new one as the vendor's tool makes for every file that it signs."""
     keys = Path(os.environ["STAND_IN_KEYS"])
+    if os.environ.get("STAND_IN_LEAF") == "new":
+        import certify
+
+        identity = (certify.SOFTWARE_ID, certify.HARDWARE_ID)
+        return mbn_writer.Key(*certify.make_leaf(keys), *identity)
     stem = "expired" if FAILS == "expired" else "valid"
     numbers = json.loads((keys / f"{stem}.json").read_text())
     return mbn_writer.Key(chain=(keys / f"{stem}.der").read_bytes(), **numbers)
