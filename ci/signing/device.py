@@ -19,7 +19,7 @@ def parse_serial(text: str) -> str:
     The text itself is a secret and not in the message.
     """
     try:
-        number = int(text.strip(), 0)
+        number = int(text, 16 if text.strip().lower().startswith("0x") else 10)
     except ValueError as error:
         raise UsageError(
             "the serial number is no number", todo="0x and up to eight hexadecimal digits"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 MASK = "***"
 SECRET_NAME = re.compile(
-    r"TOKEN|SECRET|PASSWORD|PASSPHRASE|PASSWD|CREDENTIAL|API_?KEY", re.IGNORECASE
+    r"TOKEN|SECRET|PASSWORD|PASSPHRASE|PASSWD|CREDENTIAL|API[_-]?KEY", re.IGNORECASE
 )
 TESTSIG_FILE = re.compile(r"(testsig-)0x[0-9a-f]+", re.IGNORECASE)
 PEM_KEY = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(-----END [A-Z ]*-----|\Z)", re.DOTALL)
@@ -27,6 +27,19 @@ class Masker:
         for secret in self._secrets:
             text = secret.sub(MASK, text)
         return text
+
+
+def mask_arguments(words: Iterable[str]) -> Iterator[str]:
+    """Words of a command line, without the values of options whose names say secret."""
+    after_secret = False
+    for word in words:
+        option, equals, _ = word.partition("=")
+        named = word.startswith("-") and bool(SECRET_NAME.search(option))
+        if after_secret:
+            yield MASK
+        else:
+            yield f"{option}={MASK}" if named and equals else word
+        after_secret = named and not equals
 
 
 def list_secrets(environment: Mapping[str, str] = os.environ, serial: str = "") -> list[str]:

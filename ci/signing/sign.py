@@ -90,7 +90,7 @@ class Run:
 
     def _sign(self, job: Job) -> None:
         """Run the signer in an area of its own and move its output to the staging area."""
-        area, name = self.staging.work / job.name, self.mask(job.name)
+        area, name = self.staging.work / str(len(self.log)), self.mask(job.name)
         source, output = area / "in" / job.name, area / "out"
         for folder in (source.parent, output):
             folder.mkdir(parents=True)
@@ -98,7 +98,7 @@ class Run:
             source.write_bytes(job.data)
         said = run_signer(self.signer, self._argv(job, source, output), area, name, self.mask)
         self.log.append(f"# {name}\n{said.replace(str(area), '.')}")
-        written = find_output(area, output, source, job.data, job.name)
+        written = find_output(area, output, source, job.data, self.mask)
         written.rename(self.staging.ready / job.name)
 
     def _argv(self, job: Job, source: Path, output: Path) -> list[str]:
@@ -121,13 +121,13 @@ class Run:
         return Made(self._describe(job, data, report), report)
 
     def _describe(self, job: Job, data: bytes, report: Report) -> SignedLibrary:
-        words = self._argv(job, Path("IN") / job.name, Path("OUT"))[len(self.signer.words) :]
+        argv = self._argv(job, Path("IN") / job.name, Path("OUT"))
         return SignedLibrary(
             name=self.mask(job.name),
             source=job.label,
             input=digest_of(job.data),
             output=digest_of(data),
-            arguments=tuple(self.mask(word) for word in words),
+            arguments=tuple(map(self.mask, self.signer.list_arguments(argv))),
             verdict=report.verdict.value,
             mbn_header_version=report.header_version,
             hash_algorithm=report.algorithm,

@@ -18,7 +18,7 @@ from enum import Enum
 from pathlib import Path
 
 from ci.signing.interpreter import Interpreter
-from ci.signing.masking import Masker
+from ci.signing.masking import Masker, mask_arguments
 from provisioning.errors import ToolError, UnfitError, UsageError
 from provisioning.process import Completed, run_process
 
@@ -78,6 +78,11 @@ class Signer:
                 why="a test signature is made from a serial number and not from a file",
             )
         return [*self.words, "-t", serial, "-o", str(output)]
+
+    def list_arguments(self, argv: Sequence[str]) -> tuple[str, ...]:
+        """The words of ``argv`` that are no program file, secrets masked."""
+        programs = {self.words[0], *(word for word in self.words if Path(word).is_file())}
+        return tuple(mask_arguments([word for word in argv if word not in programs]))
 
     def list_programs(self) -> list[tuple[str, str]]:
         """The files that the command consists of, each with its SHA-256."""
@@ -153,15 +158,17 @@ def _explain_exit(ended: Completed, name: str, mask: Masker) -> SignerError:
     return SignerError(Failure.EXITED, name, why=f"it {ended.describe()} and said:\n{said}")
 
 
-def find_output(scratch: Path, output: Path, source: Path, before: bytes, name: str) -> Path:
-    """The file that the signer wrote as ``output``/``name``. Raises SignerError.
+def find_output(scratch: Path, output: Path, source: Path, before: bytes, mask: Masker) -> Path:
+    """The file in ``output`` that the signer wrote, named as ``source``. Raises SignerError.
 
     ``source`` is the copy that it was given, ``before`` that copy's bytes.
     """
-    written = output / name
+    written, name = output / source.name, mask(source.name)
     if written.is_file() and not written.is_symlink():
         return written
-    elsewhere = [path for path in sorted(scratch.rglob(name)) if path not in {written, source}]
+    elsewhere = [
+        path for path in sorted(scratch.rglob(source.name)) if path not in {written, source}
+    ]
     if source.exists() and source.read_bytes() != before:
         elsewhere.append(source)
     if elsewhere:
@@ -169,13 +176,13 @@ def find_output(scratch: Path, output: Path, source: Path, before: bytes, name: 
         raise SignerError(
             Failure.ELSEWHERE,
             name,
-            why=f"it was told {output.relative_to(scratch)}/ and wrote {places}",
+            why=mask(f"it was told {output.relative_to(scratch)}/ and wrote {places}"),
             todo="correct the command: {input} and {output} stand for the file and the directory",
         )
     others = ", ".join(sorted(path.name for path in output.rglob("*"))) or "nothing"
     raise SignerError(
         Failure.NO_OUTPUT,
         name,
-        why=f"it ended with 0 and left {others} in its output directory",
+        why=mask(f"it ended with 0 and left {others} in its output directory"),
         todo="run the signer by hand on this library and read its log",
     )

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from ci.signing.device import FROM_ADB, parse_serial, read_device_serial
-from ci.signing.masking import Masker
+from ci.signing.masking import Masker, mask_arguments
 from ci.signing.plan import Plan, Request, Roots, make_plan, resolve_signer
 from ci.signing.policy import read_signing_policy
 from ci.signing.record import RECORD_NAME, STATEMENT_NAME
@@ -108,7 +108,7 @@ def _read_root(args: argparse.Namespace, name: str) -> Path | None:
 def _describe_signer(plan: Plan, progress: Progress) -> str:
     """The signer's command; a dry run needs none, so that it can be made where none may be."""
     try:
-        return shlex.join(resolve_signer(plan, progress, may_make=False).words)
+        return shlex.join(mask_arguments(resolve_signer(plan, progress, may_make=False).words))
     except UnfitError as error:
         return f"none here: {error.what}"
 

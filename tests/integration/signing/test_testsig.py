@@ -1,0 +1,129 @@
+"""A device's test signature, other signers, dry runs; and that nothing secret is shown."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from ci.signing.record import check_record
+
+ADB = Path(__file__).parents[2] / "stand_ins" / "elfsigner"
+FORMS = ("deadbeef", "3735928559")
+
+
+def with_adb(verb, tmp_path: Path) -> str:
+    """A PATH on which adb is the stand-in."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    shutil.copy(ADB / "adb", folder)
+    return f"{folder}:{os.environ['PATH']}"
+
+
+def assert_nothing_shown(text: str) -> None:
+    assert not [form for form in (*FORMS, "s3cr3t-value") if form in text.lower()]
+
+
+@pytest.mark.parametrize("serial", ["0xdeadbeef", "0xDEADBEEF", "3735928559", "adb"])
+def test_test_signature_is_made_and_its_serial_not_shown(verb, tmp_path: Path, serial: str) -> None:
+    words = ["sign", "--json", "--testsig", serial, "--out", "signed"]
+    path = with_adb(verb, tmp_path)
+    ended = verb.run(*words, PATH=path, SIGN_TOKEN="s3cr3t-value")
+    assert ended.returncode == 0, ended.stderr
+    out = tmp_path / "signed"
+    assert (out / "testsig-0xdeadbeef.so").is_file()
+    for shown in (ended.stdout, ended.stderr, *(path.read_text() for path in out.glob("s*"))):
+        assert_nothing_shown(shown)
+    # The stand-in prints both, so there was something to mask.
+    assert "Signing for device *** with token ***" in (out / "signer.log").read_text()
+    assert check_record(out) == ()
+    verified = verb.run("verify-signature", "signed")
+    assert verified.returncode == 0
+    assert_nothing_shown(verified.stdout + verified.stderr)
+
+
+def test_failure_does_not_show_the_serial_either(verb, tmp_path: Path) -> None:
+    for how in ("exit 1", "no output", "elsewhere", "wrong hash", "truncated"):
+        ended = verb.run("sign", "--json", "--testsig", "0xdeadbeef", STAND_IN_FAILS=how)
+        assert ended.returncode == 5
+        assert_nothing_shown(ended.stdout + ended.stderr)
+
+
+def test_library_and_test_signature_together(verb, libraries, tmp_path: Path) -> None:
+    ended = verb.run("sign", "--testsig", "0xdeadbeef", "--out", "signed", *libraries)
+    assert ended.returncode == 0, ended.stderr
+    assert len(list((tmp_path / "signed").glob("*.so"))) == 3
+
+
+def test_device_is_named_to_adb(verb, tmp_path: Path) -> None:
+    path = with_adb(verb, tmp_path)
+    wants = "-s my-device shell cat /sys/devices/soc0/serial_number"
+    words = ["sign", "--testsig", "adb", "--device", "my-device", "--out", "signed"]
+    assert verb.run(*words, PATH=path, ADB_WANTS=wants).returncode == 0
+
+
+def test_adb_that_fails_or_is_not_there(verb, tmp_path: Path) -> None:
+    path = with_adb(verb, tmp_path)
+    failed = verb.run("sign", "--testsig", "adb", PATH=path, ADB_FAILS="1")
+    assert failed.returncode == 3
+    assert "no devices/emulators found" in failed.stderr
+    missing = verb.run("sign", "--testsig", "adb", PATH=str(tmp_path))
+    assert missing.returncode == 3
+    assert "adb is not on PATH" in missing.stderr
+
+
+def test_other_signer_with_places_for_its_files(verb, libraries, tmp_path: Path) -> None:
+    script = Path(verb.environment["HEXAGON_SDK_ROOT"]) / "tools/elfsigner/elfsigner.py"
+    command = f"{sys.executable} {script} -o {{output}} -i {{input}}"
+    verb.environment.pop("HEXAGON_SDK_ROOT")
+    ended = verb.run("sign", "--json", "--signer", command, "--out", "signed", *libraries)
+    assert ended.returncode == 0, ended.stderr
+    record = json.loads(ended.stdout)["record"]
+    assert [Path(one["path"]).name for one in record["signer"]][1] == "elfsigner.py"
+    assert record["libraries"][0]["arguments"] == ["-o", "OUT", "-i", "IN/libfirst.so"]
+    refused = verb.run("sign", "--signer", command, "--testsig", "0x1", "--out", "other")
+    assert refused.returncode == 2
+    assert "needs a signer without {input}" in refused.stderr
+
+
+def test_signer_that_is_not_there(verb, libraries, tmp_path: Path) -> None:
+    ended = verb.run("sign", "--signer", "no-such-signer", *libraries)
+    assert ended.returncode == 3
+    assert "the signer no-such-signer is not found" in ended.stderr
+    verb.environment.pop("HEXAGON_SDK_ROOT")
+    ended = verb.run("sign", *libraries)
+    assert ended.returncode == 3
+    assert "HEXAGON_SDK_ROOT is set" in ended.stderr
+
+
+def test_dry_run_checks_all_signs_nothing_and_needs_no_signer(
+    verb, libraries, take_snapshot, tmp_path: Path
+) -> None:
+    before = take_snapshot(tmp_path)
+    verb.environment.pop("HEXAGON_SDK_ROOT")
+    ended = verb.run("sign", "--json", "--dry-run", "--testsig", "adb", *libraries)
+    assert ended.returncode == 0, ended.stderr
+    data = json.loads(ended.stdout)
+    assert [one["name"] for one in data["libraries"]] == ["libfirst.so", "libsecond.so"]
+    assert data["signer"].startswith("none here")
+    assert data["testsig"] is True
+    assert take_snapshot(tmp_path) == before
+    libraries[1].write_bytes(b"\x7fELF")
+    assert verb.run("sign", "--dry-run", *libraries).returncode == 3
+
+
+def test_interrupt_ends_the_signer_and_publishes_nothing(verb, libraries, tmp_path: Path) -> None:
+    process = verb.start("sign", "--out", "area/signed", *libraries, STAND_IN_FAILS="hang")
+    assert process.stderr
+    assert "signing libfirst.so" in process.stderr.readline()
+    area = tmp_path / "area" / ".signed.signing"
+    while not list(area.glob("*/work/0/out/Elfsigner_log.txt")):
+        assert process.poll() is None
+    process.send_signal(2)
+    process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert list((tmp_path / "area").iterdir()) == []

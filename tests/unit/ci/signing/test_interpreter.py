@@ -1,0 +1,142 @@
+"""A Python below 3.12 is found on PATH, by pyenv or where it was made; otherwise it is said."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from ci.signing import interpreter as subject
+from ci.signing.interpreter import (
+    VARIABLE,
+    find_interpreter,
+    list_candidates,
+    made_interpreter,
+    make_interpreter,
+    probe_interpreter,
+)
+from ci.signing.policy import SignerPython, read_signing_policy
+from provisioning.errors import UnfitError
+from provisioning.progress import Progress
+
+SCRIPT = '#!/bin/sh\ncase "$*" in *"import imp"*) {body} ;; esac\n'
+
+
+@pytest.fixture
+def policy() -> SignerPython:
+    return read_signing_policy().python
+
+
+@pytest.fixture(autouse=True)
+def this_python_is_too_new(monkeypatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(subject.sys, "version_info", (3, 13, 0))
+    monkeypatch.setenv("QNN_CI_HOME", str(tmp_path / "home"))
+
+
+def put_python(path: Path, version: str = "") -> Path:
+    """A program that answers the probe as a Python of ``version`` does, or has no imp."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(SCRIPT.format(body=f"echo probed {version}" if version else "exit 1"))
+    path.chmod(0o755)
+    return path
+
+
+def test_the_fit_one_on_path_is_found(tmp_path: Path, policy: SignerPython) -> None:
+    put_python(tmp_path / "a" / "python3")
+    put_python(tmp_path / "a" / "python3.11")  # a shim that leads nowhere
+    wanted = put_python(tmp_path / "b" / "python3.10", "3.10.13")
+    found = find_interpreter(policy, "", {"PATH": f"{tmp_path / 'a'}:{tmp_path / 'b'}"})
+    assert found is not None
+    assert (found.path, found.version) == (wanted, "3.10.13")
+
+
+def test_pyenv_is_asked(tmp_path: Path, policy: SignerPython) -> None:
+    root = tmp_path / "pyenv"
+    wanted = put_python(root / "versions" / "3.9.18" / "bin" / "python", "3.9.18")
+    pyenv = tmp_path / "bin" / "pyenv"
+    pyenv.parent.mkdir()
+    pyenv.write_text(
+        f'#!/bin/sh\nif [ "$1" = root ]; then echo {root}; else printf "3.9.18\\n3.12.1\\n"; fi\n'
+    )
+    pyenv.chmod(0o755)
+    found = find_interpreter(policy, "", {"PATH": str(pyenv.parent)})
+    assert found is not None
+    assert found.path == wanted
+
+
+def test_one_that_was_made_is_found(tmp_path: Path, policy: SignerPython) -> None:
+    put_python(made_interpreter(policy), policy.make)
+    found = find_interpreter(policy, "", {"PATH": str(tmp_path)})
+    assert found is not None
+    assert found.path == made_interpreter(policy)
+
+
+def test_the_variable_counts_before_path(tmp_path: Path, policy: SignerPython) -> None:
+    wanted = put_python(tmp_path / "mine" / "py", "3.8.1")
+    put_python(tmp_path / "a" / "python3.11", "3.11.1")
+    found = find_interpreter(policy, "", {VARIABLE: str(wanted), "PATH": str(tmp_path / "a")})
+    assert found is not None
+    assert found.version == "3.8.1"
+
+
+@pytest.mark.parametrize("version", ["", "3.12.1", "3.13.0"])
+def test_given_one_that_is_not_fit_is_an_error(
+    tmp_path: Path, policy: SignerPython, version: str
+) -> None:
+    given = put_python(tmp_path / "python", version)
+    with pytest.raises(UnfitError, match="is not a Python below"):
+        find_interpreter(policy, str(given), {})
+
+
+def test_none_is_none(tmp_path: Path, policy: SignerPython) -> None:
+    put_python(tmp_path / "python3", "3.12.7")
+    assert find_interpreter(policy, "", {"PATH": str(tmp_path)}) is None
+
+
+def test_this_python_is_taken_when_it_is_fit(monkeypatch, policy: SignerPython) -> None:
+    monkeypatch.setattr(subject.sys, "version_info", (3, 10, 2))
+    found = find_interpreter(policy, "", {})
+    assert found is not None
+    assert (str(found.path), found.version) == (sys.executable, "3.10.2")
+
+
+def test_no_candidate_twice(tmp_path: Path, policy: SignerPython) -> None:
+    put_python(tmp_path / "python3", "3.11.1")
+    path = {"PATH": f"{tmp_path}:{tmp_path}"}
+    assert len(list(list_candidates(policy, path))) == 1
+
+
+def test_probe_of_what_is_no_program(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("hello")
+    assert probe_interpreter(tmp_path / "text") is None
+    assert probe_interpreter(tmp_path / "none") is None
+
+
+def test_failed_making_says_what_to_do_and_leaves_nothing(
+    tmp_path: Path, policy: SignerPython, monkeypatch
+) -> None:
+    monkeypatch.setattr(subject.sys, "executable", str(put_python(tmp_path / "broken")))
+    with pytest.raises(UnfitError, match="none could be made") as caught:
+        make_interpreter(policy, Progress())
+    assert VARIABLE in str(caught.value)
+    assert list(made_interpreter(policy).parents[2].iterdir()) == []
+
+
+def test_made_python_is_published_whole(tmp_path: Path, policy: SignerPython, monkeypatch) -> None:
+    """The three commands are a stand-in's: a venv, its pip, and the installer."""
+    maker = tmp_path / "python"
+    answer = SCRIPT.format(body=f"echo probed {policy.make}").replace("$", "\\$")
+    maker.write_text(
+        "#!/bin/sh\n"
+        'case "$2" in\n'
+        'venv) mkdir -p "$3/bin"; cp "$0" "$3/bin/python" ;;\n'
+        'pbs_installer) mkdir -p "$4/bin"\n'
+        f'cat > "$4/bin/python3" <<END\n{answer}END\n'
+        'chmod 755 "$4/bin/python3" ;;\n'
+        "esac\n"
+    )
+    maker.chmod(0o755)
+    monkeypatch.setattr(subject.sys, "executable", str(maker))
+    found = make_interpreter(policy, Progress())
+    assert (found.path, found.version) == (made_interpreter(policy), policy.make)

@@ -1,0 +1,142 @@
+"""The record refuses whatever is not as it was signed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from ci.signing.record import (
+    PREDICATE_TYPE,
+    RECORD_NAME,
+    SCHEMA_VERSION,
+    STATEMENT_NAME,
+    Digest,
+    Program,
+    SignedLibrary,
+    SigningRecord,
+    check_record,
+    digest_of,
+    read_time,
+    write_record,
+)
+from provisioning.errors import UsageError
+
+FILES = {"libone.so": b"one", "libc++.so.1": b"two", "testsig-0xdeadbeef.so": b"three"}
+
+
+def make_library(name: str, data: bytes) -> SignedLibrary:
+    return SignedLibrary(
+        name=name,
+        source=f"{{qnn_sdk}}/{name}",
+        input=Digest("0" * 64, 3),
+        output=digest_of(data),
+        arguments=("-i", name),
+        verdict="proven",
+        mbn_header_version=6,
+        hash_algorithm="sha384",
+        certificates=("ab" * 32,),
+    )
+
+
+@pytest.fixture
+def signed(tmp_path: Path) -> Path:
+    for name, data in FILES.items():
+        (tmp_path / name).write_bytes(data)
+    names = [*list(FILES)[:2], "testsig-***.so"]
+    record = SigningRecord(
+        schema_version=SCHEMA_VERSION,
+        created="2026-11-20T00:00:00+00:00",
+        created_from="clock",
+        tool="executorch-qnn-ci, Python 3.11.7",
+        signer=(Program("/sdk/elfsigner.py", "cd" * 32),),
+        python="3.11.7",
+        qnn_sdk="2.49.40",
+        hexagon_sdk="6.4.0",
+        libraries=tuple(
+            make_library(name, data) for name, data in zip(names, FILES.values(), strict=True)
+        ),
+    )
+    write_record(tmp_path, record)
+    return tmp_path
+
+
+def messages(directory: Path) -> list[str]:
+    return [str(finding) for finding in check_record(directory)]
+
+
+def test_untouched_directory_has_no_findings(signed: Path) -> None:
+    assert messages(signed) == []
+
+
+def edit_json(path: Path, change: Callable[[dict], None]) -> None:
+    data = json.loads(path.read_text())
+    change(data)
+    path.write_text(json.dumps(data))
+
+
+def change_byte(path: Path) -> None:
+    path.write_bytes(b"0" + path.read_bytes()[1:])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda d: change_byte(d / "libone.so"), "libone.so has other bytes than recorded"),
+        (
+            lambda d: change_byte(d / "testsig-0xdeadbeef.so"),
+            "testsig-***.so has other bytes than recorded",
+        ),
+        (lambda d: (d / "libone.so").unlink(), "libone.so is recorded and missing"),
+        (lambda d: (d / "libnew.so").touch(), "libnew.so is not in signing.json"),
+        (lambda d: (d / RECORD_NAME).unlink(), "signing.json cannot be read"),
+        (lambda d: (d / RECORD_NAME).write_text("{"), "signing.json cannot be read"),
+        (lambda d: (d / STATEMENT_NAME).unlink(), "statement.intoto.json cannot be read"),
+        (
+            lambda d: edit_json(d / STATEMENT_NAME, lambda s: s["subject"].pop()),
+            "statement.intoto.json says other than signing.json",
+        ),
+        (
+            lambda d: edit_json(d / RECORD_NAME, lambda r: r.update(schema_version="9")),
+            "signing.json has schema 9",
+        ),
+    ],
+)
+def test_each_change_is_a_finding(signed: Path, change, message: str) -> None:
+    change(signed)
+    found = messages(signed)
+    assert len(found) == 1
+    assert found[0].startswith(message)
+
+
+def test_rewritten_record_still_disagrees_with_the_statement(signed: Path) -> None:
+    change_byte(signed / "libone.so")
+    digest = digest_of((signed / "libone.so").read_bytes())
+    edit_json(
+        signed / RECORD_NAME,
+        lambda r: r["libraries"][0].update(output=msgspec.to_builtins(digest)),
+    )
+    assert messages(signed) == ["statement.intoto.json says other than signing.json"]
+
+
+def test_statement_is_an_in_toto_statement_with_the_record_as_predicate(signed: Path) -> None:
+    statement = json.loads((signed / STATEMENT_NAME).read_text())
+    assert statement["_type"] == "https://in-toto.io/Statement/v1"
+    assert statement["predicateType"] == PREDICATE_TYPE
+    assert statement["predicate"] == json.loads((signed / RECORD_NAME).read_text())
+    assert [one["digest"] for one in statement["subject"]] == [
+        {"sha256": digest_of(data).sha256} for data in FILES.values()
+    ]
+
+
+def test_time_is_that_of_source_date_epoch() -> None:
+    assert read_time({"SOURCE_DATE_EPOCH": "0"}) == (
+        "1970-01-01T00:00:00+00:00",
+        "SOURCE_DATE_EPOCH",
+    )
+    assert read_time({})[1] == "clock"
+    with pytest.raises(UsageError):
+        read_time({"SOURCE_DATE_EPOCH": "yesterday"})

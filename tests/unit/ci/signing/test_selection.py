@@ -1,0 +1,94 @@
+"""Places, the policy's data, and versions that they say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ci.signing.inputs import read_directory_version, read_sdk_yaml, to_numbers
+from ci.signing.plan import list_version_notes
+from ci.signing.policy import read_signing_policy
+from ci.signing.selection import list_op_package, read_place
+from provisioning.manifest import read_profiles
+
+
+@pytest.mark.parametrize(
+    ("path", "version"),
+    [
+        ("qairt/lib/hexagon-v75/unsigned/libQnnSystem.so", "v75"),
+        ("tools/Tools/target/hexagon/lib/v81/G0/pic/libc++.so.1", "v81"),
+        ("somewhere/libQnnHtpV79Skel.so", "v79"),
+        ("qairt/lib/lpai-v6/unsigned/libQnnLpai.so", ""),
+        ("v2/build/libmine.so", ""),
+    ],
+)
+def test_version_that_a_place_says(path: str, version: str) -> None:
+    assert read_place(Path(path)) == version
+
+
+def test_policy_lists_what_is_signed() -> None:
+    policy = read_signing_policy()
+    assert [Path(one.path).name for one in policy.usual] == ["libQnnLpaiSkel.so"]
+    assert {Path(one.path).name for one in policy.direct} == {
+        "libQnnLpai.so",
+        "libQnnSystem.so",
+        "libc++abi.so.1",
+        "libc++.so.1",
+        "libqnn_executorch_skel.so",
+        "libqnn_executorch_backend.so",
+    }
+    assert {row.htp_arch: row.hexagon_sdk for row in policy.versions} == {
+        "v79": "6.0.0",
+        "v81": "6.4.0",
+    }
+
+
+def test_policy_and_profile_ask_for_the_same_sdk() -> None:
+    (qnn,) = [one for one in read_profiles()["lpai"].artifacts if one.name == "qnn-sdk"]
+    assert qnn.minimum == read_signing_policy().minimum_qnn.lpai
+
+
+def test_op_package_takes_hexagon_libraries_only(tmp_path: Path) -> None:
+    for name in ("libs/hexagon-v79/liba.so", "libs/x86_64-linux-clang/liba.so", "libb.so"):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    policy = read_signing_policy()
+    found = list_op_package(tmp_path, policy)
+    assert [(one.label, one.hexagon) for one in found] == [
+        ("{op_package}/libs/hexagon-v79/liba.so", "v79")
+    ]
+    plain = list_op_package(tmp_path / "libs" / "x86_64-linux-clang", policy)
+    assert [one.name for one in plain] == ["liba.so"]
+
+
+@pytest.mark.parametrize(
+    ("name", "version"),
+    [
+        ("2.37.0.250724", "2.37.0.250724"),
+        ("hexagon-sdk-6.5.0.0-0123456789ab", "6.5.0.0"),
+        ("qnn-sdk-2.39.0.250926-deadbeef", "2.39.0.250926"),
+        ("qairt", ""),
+    ],
+)
+def test_version_of_a_directory(tmp_path: Path, name: str, version: str) -> None:
+    assert read_directory_version(tmp_path / name) == version
+
+
+@pytest.mark.parametrize("text", ["version: 2.39.0", "a: 1\n version: 'v2.39.0'\n"])
+def test_version_of_sdk_yaml(tmp_path: Path, text: str) -> None:
+    (tmp_path / "sdk.yaml").write_text(text)
+    assert read_sdk_yaml(tmp_path) == "2.39.0"
+
+
+def test_versions_are_compared_as_numbers() -> None:
+    assert to_numbers("2.9") < to_numbers("2.39") < to_numbers("2.39.1")
+
+
+@pytest.mark.parametrize(
+    ("arch", "version", "count"),
+    [("v81", "6.0.0.2", 1), ("v81", "6.4.0.2", 0), ("v79", "6.0.0", 0), ("v75", "1.0", 0)],
+)
+def test_versions_table_notes_an_older_hexagon_sdk(arch: str, version: str, count: int) -> None:
+    assert len(list(list_version_notes(arch, version, read_signing_policy()))) == count
