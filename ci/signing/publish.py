@@ -24,10 +24,10 @@ AT_FDCWD, RENAME_EXCHANGE = -100, 2
 
 @dataclass(frozen=True)
 class Staging:
-    """``work`` is scratch, ``ready`` becomes the target."""
+    """``scratch`` is for work, ``ready`` becomes the target."""
 
     target: Path
-    work: Path
+    scratch: Path
     ready: Path
 
 
@@ -63,8 +63,8 @@ def stage(target: Path) -> Iterator[Staging]:
     try:
         _clear(area, target)
         run = Path(tempfile.mkdtemp(dir=area))
-        staging = Staging(target, run / "work", run / "ready")
-        staging.work.mkdir()
+        staging = Staging(target, run / "scratch", run / "ready")
+        staging.scratch.mkdir()
         staging.ready.mkdir()
         yield staging
     finally:

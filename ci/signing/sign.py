@@ -90,7 +90,7 @@ class Run:
 
     def _sign(self, job: Job) -> None:
         """Run the signer in an area of its own and move its output to the staging area."""
-        area, name = self.staging.work / str(len(self.log)), self.mask(job.name)
+        area, name = self.staging.scratch / str(len(self.log)), self.mask(job.name)
         source, output = area / "in" / job.name, area / "out"
         for folder in (source.parent, output):
             folder.mkdir(parents=True)

@@ -121,7 +121,7 @@ def test_interrupt_ends_the_signer_and_publishes_nothing(verb, libraries, tmp_pa
     assert process.stderr
     assert "signing libfirst.so" in process.stderr.readline()
     area = tmp_path / "area" / ".signed.signing"
-    while not list(area.glob("*/work/0/out/Elfsigner_log.txt")):
+    while not list(area.glob("*/scratch/0/out/Elfsigner_log.txt")):
         assert process.poll() is None
     process.send_signal(2)
     process.communicate(timeout=20)
