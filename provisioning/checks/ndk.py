@@ -44,8 +44,8 @@ def _judge_revision(ndk: NdkFacts, revision: str, policy: NdkPolicy) -> Iterator
             "Android NDK",
             f"NDK {revision} is older than r{policy.minimum}",
             where,
-            "'undefined symbol: __isPlatformVersionAtLeast' or an unknown __builtin_available,"
-            " and a libc++ without headers that QnnBackendUnifiedRegistry.h includes",
+            "its clang and libc++ refuse the sources: __builtin_available, '[[]] attributes are a"
+            " C23 extension' (executorch#4230), a header that QnnBackendUnifiedRegistry.h includes",
             f"use NDK {policy.name} ({policy.revision})",
         )
     elif revision != policy.revision:
