@@ -18,20 +18,19 @@ from elftools.elf import enums
 from elftools.elf.elffile import ELFFile
 
 from provisioning.elf_facts import (
-    MACHINE_NAMES,
     PF_X,
     PT_DYNAMIC,
     PT_GNU_STACK,
     PT_INTERP,
     PT_LOAD,
     PT_NOTE,
-    AndroidNote,
     Defect,
     ElfError,
     ElfFacts,
     ProgramHeader,
     VersionNeed,
 )
+from provisioning.elf_notes import Note, find_android, find_build_id, parse_notes
 from provisioning.qnn_build import find_qnn_build
 
 __all__ = ["Defect", "ElfError", "ElfFacts", "find_qnn_version", "read_elf"]
@@ -41,7 +40,6 @@ MAX_STRING = 4096
 MAX_ENTRIES = 16384
 MAX_NOTE_BYTES = 1 << 16
 DF_TEXTREL = 4
-NT_GNU_BUILD_ID, NT_ANDROID_IDENT = 3, 1
 SHT_NOBITS = "SHT_NOBITS"
 
 _NUMBERS: dict[str, int] = {
@@ -133,8 +131,8 @@ class _Elf:
             rpath=_split(self._first_string(tags, "DT_RPATH")),
             runpath=_split(self._first_string(tags, "DT_RUNPATH")),
             version_needs=tuple(self._version_needs(tags)),
-            android=next((_android(desc) for name, _, desc in notes if name == b"Android"), None),
-            build_id=next((desc.hex() for name, kind, desc in notes if (name, kind) == _ID), None),
+            android=find_android(notes),
+            build_id=find_build_id(notes),
             interpreter=self._interpreter(),
             program_headers=self.heads,
             sections=tuple(self._section_names()),
@@ -244,14 +242,12 @@ class _Elf:
                 return
             position += entry[link]
 
-    def _notes(self) -> Iterator[tuple[bytes, int, bytes]]:
-        """(name, type, description) of each note; a note that overruns its segment ends it."""
+    def _notes(self) -> Iterator[Note]:
+        order: Any = "little" if self.elf.little_endian else "big"
         for head in self.heads:
-            if head.type != PT_NOTE:
-                continue
-            order = "little" if self.elf.little_endian else "big"
-            blob = self.map[head.offset : head.offset + min(head.filesz, MAX_NOTE_BYTES)]
-            yield from _parse_notes(blob, order, 8 if head.align == 8 else 4)
+            if head.type == PT_NOTE:
+                end = head.offset + min(head.filesz, MAX_NOTE_BYTES)
+                yield from parse_notes(self.map[head.offset : end], order, head.align)
 
     def _interpreter(self) -> str | None:
         for head in self.heads:
@@ -260,43 +256,9 @@ class _Elf:
         return None
 
 
-_ID = (b"GNU", NT_GNU_BUILD_ID)
-
-
-def _parse_notes(blob: bytes, order: Any, align: int) -> Iterator[tuple[bytes, int, bytes]]:
-    at = 0
-    while at + 12 <= len(blob):
-        name_size, desc_size, kind = (
-            int.from_bytes(blob[at + part : at + part + 4], order) for part in (0, 4, 8)
-        )
-        name_end = at + 12 + name_size
-        start = -(-name_end // align) * align
-        if start + desc_size > len(blob):
-            return
-        yield blob[at + 12 : name_end].rstrip(b"\0"), kind, blob[start : start + desc_size]
-        at = -(-(start + desc_size) // align) * align
-
-
-def _android(desc: bytes) -> AndroidNote:
-    words = [desc[at : at + 64].split(b"\0")[0].decode("ascii", "replace") for at in (4, 68)]
-    return AndroidNote(int.from_bytes(desc[:4], "little"), words[0], words[1])
-
-
 def _number(name: str | int) -> int:
     return name if isinstance(name, int) else _NUMBERS[name]
 
 
 def _split(paths: str | None) -> tuple[str, ...]:
     return tuple(paths.split(":")) if paths is not None else ()
-
-
-def read_member_machine(path: Path) -> str:
-    """The machine name of the first ELF member of an archive (.a). Raises ElfError without one."""
-    with path.open("rb") as file:
-        head = file.read(MAX_NOTE_BYTES)
-    at = head.find(b"\x7fELF")
-    if at < 0 or len(head) < at + 20:
-        raise ElfError(path, Defect.NOT_ELF, "no member of the archive is ELF")
-    order: Any = "big" if head[at + 5] == 2 else "little"
-    machine = int.from_bytes(head[at + 18 : at + 20], order)
-    return MACHINE_NAMES.get(machine, f"e_machine {machine}")

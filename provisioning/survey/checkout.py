@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from provisioning.elf_facts import ElfError
+from provisioning.elf_facts import MACHINE_NAMES, ElfError
 from provisioning.errors import ToolError
 from provisioning.facts import CheckoutFacts, SubmoduleFacts
 from provisioning.process import run_process
@@ -14,6 +14,7 @@ TIMEOUT_S = 60.0
 STATES = {"-": "missing", "+": "moved", "U": "moved", " ": "ok"}
 FLATCC_OUTPUTS = ("bin/flatcc", "bin/flatcc_d", "lib/libflatccrt.a", "lib/libflatccrt_d.a")
 ARCHIVE = b"!<arch>\n"
+HEAD_BYTES = 1 << 16
 
 
 def survey_checkout(root: Path) -> CheckoutFacts:
@@ -59,11 +60,16 @@ def _leftovers(flatcc: Path) -> Iterator[tuple[str, str]]:
 
 
 def _machine_of(path: Path) -> str:
-    from provisioning.elf import read_elf, read_member_machine
+    """The machine of an ELF file, or of the first ELF member of an archive (.a)."""
+    from provisioning.elf import read_elf
 
     try:
         with path.open("rb") as file:
-            is_archive = file.read(len(ARCHIVE)) == ARCHIVE
-        return read_member_machine(path) if is_archive else read_elf(path).machine_name
+            head = file.read(HEAD_BYTES)
+        at = head.find(b"\x7fELF") if head.startswith(ARCHIVE) else -1
+        if at < 0:
+            return read_elf(path).machine_name
     except (ElfError, OSError):
         return "unknown"
+    machine = int.from_bytes(head[at + 18 : at + 20], "big" if head[at + 5] == 2 else "little")
+    return MACHINE_NAMES.get(machine, "unknown")
