@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from ci.report.geometry import Datum, Grid
 from ci.report.schema import ANY_MODEL, Case, Report, Status, Threshold
-from ci.report.text import clean_log_line, show_decibels, show_seconds, show_share
+from ci.report.text import clean_log_line, show_decibels, show_seconds, show_share, show_work
 
 
 @dataclass(frozen=True)
@@ -194,7 +194,7 @@ def make_phase_grid(report: Report) -> Grid:
         name="phases",
         title="Where the time went",
         unit="s",
-        note=f"Wall clock of the whole run: {show_seconds(wall)} s. Phases may overlap.",
+        note=f"Wall clock of the whole run: {show_seconds(wall)} s; {show_work(report)}.",
         rows=_in_order([row for row, _ in data]),
         columns=("",) if data else (),
         data=data,

@@ -194,6 +194,16 @@ class Report(Record, frozen=True, kw_only=True):
             counts.failed or counts.errors or counts.controls_passed
         )
 
+    @property
+    def lowering_s(self) -> float:
+        """Seconds of lowering in this run, summed over its workers."""
+        return sum(case.lower_s or 0.0 for case in self.cases if not case.cached)
+
+    @property
+    def running_s(self) -> float:
+        """Seconds of running programs, summed over the workers."""
+        return sum(case.run_s or 0.0 for case in self.cases)
+
     def threshold_for(self, case: Case) -> Threshold | None:
         """The rule of the case's model, else that of its scheme."""
         rules = {(rule.scheme, rule.model): rule for rule in self.thresholds}

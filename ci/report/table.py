@@ -22,6 +22,7 @@ from ci.report.text import (
     show_decibels,
     show_seconds,
     show_share,
+    show_work,
 )
 
 STYLES = {
@@ -131,4 +132,4 @@ def _print_summary(console: Console, report: Report) -> None:
     phases = sorted(report.summary.phases, key=lambda phase: phase.seconds, reverse=True)
     if phases:
         where = ", ".join(f"{clean_name(p.name)} {p.seconds:.1f}" for p in phases[:PHASES])
-        console.print(Text(f"time, s: {where}"))
+        console.print(Text(f"time, s: {where}\nof it, s: {show_work(report)}"))

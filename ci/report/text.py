@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from ci.report.schema import Summary
+from ci.report.schema import Report, Summary
 
 # Control characters (tab and newline are handled by the callers), the bidirectional overrides
 # that reorder what a reader sees, and what XML 1.0 cannot hold.
@@ -71,3 +71,8 @@ def show_counts(summary: Summary) -> str:
         f"{summary.passed} passed, {summary.failed} failed, {summary.errors} {errors}, "
         f"{summary.unsupported} unsupported, {summary.cached} cached"
     )
+
+
+def show_work(report: Report) -> str:
+    """``lowering 81.0, running 9.5 summed over workers``, in seconds."""
+    return f"lowering {report.lowering_s:.1f}, running {report.running_s:.1f} summed over workers"

@@ -22,7 +22,8 @@ def test_a_run_fits_a_hundred_columns_and_shows_every_case(report: Report) -> No
     ]
     assert "4 of 4 rejected" in text
     assert "passed  40 passed, 0 failed, 0 errors, 0 unsupported, 14 cached; 94.2 s" in text
-    assert "time, s: lower 81.0, run 9.5, provision 2.4, compare 1.2" in text
+    assert "time, s: lower 81.0, run 9.5, provision 2.4, compare 1.2\n" in text
+    assert text.endswith("of it, s: lowering 50.5, running 1.0 summed over workers\n")
 
 
 def test_reasons_logs_and_controls_follow(troubled: Report) -> None:
