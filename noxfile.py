@@ -157,3 +157,9 @@ def build_linux(session: nox.Session) -> None:
 def build_direct(session: nox.Session) -> None:
     """The QNN backend for Hexagon itself, for one ``--soc``."""
     run_module(session, "env_models", "ci", "build", "direct", *session.posargs)
+
+
+@nox.session(requires=NEEDS_TOOLS, venv_backend="none", default=False)
+def sign_skel(session: nox.Session) -> None:
+    """Sign what a device's DSP loads: ``nox -s sign_skel -- --lpai-arch v6``."""
+    run_module(session, "env_tools", "ci", "sign", *session.posargs)

@@ -19,8 +19,9 @@ from provisioning.errors import UnfitError
 from provisioning.qnn_build import QnnBuild, find_qnn_build
 
 SDK_VERSION = re.compile(r"^\s*version:\s*[\"']?v?(\d+(?:\.\d+)+)", re.MULTILINE)
-# As vendors name it, or as the store does: hexagon-sdk-6.4.0.2-0123456789ab.
-DIRECTORY_VERSION = re.compile(r"(?:[a-z][a-z-]*-)?(\d+\.\d+(?:\.\d+)*)(?:-[0-9a-f]+)?")
+DIRECTORY_VERSION = re.compile(r"(\d+\.\d+(?:\.\d+)*)")
+# Our store keeps an artifact in hexagon-sdk-6.5.0.0-0123456789ab/hexagon-sdk.
+STORE_VERSION = re.compile(r"[a-z][a-z0-9-]*-(\d+\.\d+(?:\.\d+)*)-[0-9a-f]{12}")
 
 
 @dataclass(frozen=True)
@@ -121,7 +122,10 @@ def find_sdk_version(qnn_sdk: Path | None, inputs: Sequence[Input] = ()) -> str:
 
 def read_directory_version(root: Path | None) -> str:
     """The version that the directory's name says, "" when it says none."""
-    named = root and DIRECTORY_VERSION.fullmatch(root.resolve().name)
+    if root is None:
+        return ""
+    place = root.resolve()
+    named = DIRECTORY_VERSION.fullmatch(place.name) or STORE_VERSION.fullmatch(place.parent.name)
     return named[1] if named else ""
 
 

@@ -67,8 +67,8 @@ def test_op_package_takes_hexagon_libraries_only(tmp_path: Path) -> None:
     ("name", "version"),
     [
         ("2.37.0.250724", "2.37.0.250724"),
-        ("hexagon-sdk-6.5.0.0-0123456789ab", "6.5.0.0"),
-        ("qnn-sdk-2.39.0.250926-deadbeef", "2.39.0.250926"),
+        ("hexagon-sdk-6.5.0.0-0123456789ab/hexagon-sdk", "6.5.0.0"),
+        ("qnn-sdk-2.39.0.250926-deadbeef0123/qnn-sdk", "2.39.0.250926"),
         ("qairt", ""),
     ],
 )
