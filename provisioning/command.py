@@ -10,8 +10,11 @@ import argparse
 import importlib
 import json
 import os
+import signal
 import sys
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
 
@@ -69,7 +72,8 @@ def run_command(program: str, verbs: Mapping[str, Verb], argv: Sequence[str]) ->
     module.add_arguments(parser)
     args = parser.parse_args(words[1:])
     try:
-        outcome = module.execute(args, Progress.to_stderr())
+        with sigterm_as_interrupt():
+            outcome = module.execute(args, Progress.to_stderr())
     except QnnCiError as error:
         return _report_error(program, name, error, as_json=args.json)
     except KeyboardInterrupt:
@@ -78,6 +82,19 @@ def run_command(program: str, verbs: Mapping[str, Verb], argv: Sequence[str]) ->
     if args.json:
         return outcome.exit_code, json.dumps(outcome.data, indent=1) + "\n"
     return outcome.exit_code, outcome.text
+
+
+@contextmanager
+def sigterm_as_interrupt() -> Iterator[None]:
+    """Make SIGTERM what Ctrl-C is: a CI that cancels a job sends it, and children must not stay."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _report_error(program: str, name: str, error: QnnCiError, *, as_json: bool) -> tuple[int, str]:

@@ -366,8 +366,9 @@ def test_a_full_disk_is_called_so(world: World, limit: int) -> None:
     world.build("runner_checkout")
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_ends_with_130_leaves_nothing_running_and_the_next_build_is_whole(
-    world: World,
+    world: World, number: signal.Signals
 ) -> None:
     marker = world.folder / "compiling"
     compiler = world.folder / "slow-c++"
@@ -387,7 +388,7 @@ def test_an_interrupt_ends_with_130_leaves_nothing_running_and_the_next_build_is
     deadline = time.monotonic() + 60
     while not marker.exists() and time.monotonic() < deadline:
         time.sleep(0.02)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     _, text = process.communicate(timeout=30)
     assert process.returncode == 130
     assert "interrupted" in text

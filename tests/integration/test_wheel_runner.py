@@ -14,6 +14,7 @@ import pytest
 pytest.importorskip("executorch", reason="the executorch wheel is not installed here")
 
 from ci.build.runner import ensure_wheel_runner
+from provisioning.environment import provision_profile
 from provisioning.progress import Progress
 
 # A program of two inputs and two outputs on the CPU, made in a process of its own: torch warns
@@ -34,6 +35,25 @@ if shapes:
 program = to_edge(torch.export.export(Pair(), pair, dynamic_shapes=shapes)).to_executorch()
 open(sys.argv[1], "wb").write(program.buffer)
 """
+
+LOWER = """
+import sys, numpy, torch
+from executorch.backends.qualcomm.serialization.qc_schema import QcomChipset
+from executorch.backends.qualcomm.utils import utils
+
+class Square(torch.nn.Module):
+    def forward(self, x):
+        return torch.relu(x * x + x)
+
+x = torch.from_numpy(numpy.fromfile(sys.argv[2], numpy.float32)).reshape(2, 3)
+options = utils.generate_qnn_executorch_compiler_spec(
+    soc_model=QcomChipset.SM8650, backend_options=utils.generate_htp_compiler_spec(use_fp16=True)
+)
+lowered = utils.to_edge_transform_and_lower_to_qnn(Square(), (x,), options)
+open(sys.argv[1], "wb").write(lowered.to_executorch().buffer)
+Square()(x).numpy().tofile(sys.argv[3])
+"""
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -76,6 +96,7 @@ class Case:
 
     def __init__(self, runner: Path, model: Path, folder: Path) -> None:
         self.runner, self.folder = runner, folder
+        self.env = dict(os.environ)
         self.out = folder / "out"
         self.out.mkdir()
         x = write_floats(folder / "x.raw", 1, 2, 3, 4, 5, 6)
@@ -94,7 +115,13 @@ class Case:
     def run(self, *words: str, **changes: str) -> tuple[int, str]:
         flags = [f"--{name}={value}" for name, value in {**self.flags, **changes}.items()]
         ended = subprocess.run(
-            [self.runner, *flags, *words], capture_output=True, text=True, timeout=60, check=False
+            [self.runner, *flags, *words],
+            env=self.env,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=60,
+            check=False,
         )
         return ended.returncode, ended.stderr
 
@@ -206,3 +233,25 @@ def test_the_runner_finds_the_wheel_without_a_library_path(runner: Path) -> None
         [runner, "--help"], env=env, capture_output=True, text=True, timeout=60, check=True
     )
     assert "--input_list_path" in ended.stdout
+
+
+@pytest.mark.emulator
+def test_a_qnn_program_runs_on_the_emulator_and_not_without_its_libraries(
+    case: Case, tmp_path: Path
+) -> None:
+    variables = provision_profile("emulator", Progress()).variables
+    model, reference = tmp_path / "qnn.pte", tmp_path / "reference.raw"
+    env = {**os.environ, **variables}
+    words = [sys.executable, "-c", LOWER, str(model), str(case.folder / "x.raw"), str(reference)]
+    subprocess.run(words, env=env, cwd=ROOT, capture_output=True, timeout=300, check=True)
+    case.write_list(f"{case.folder / 'x.raw'}\n")
+    case.env = env
+    code, text = case.run("--log_level=1", "--htp_performance_mode=2", model_path=str(model))
+    assert code == 0, text
+    outputs = read_floats(case.out / "output_0_0.raw")
+    wanted = read_floats(reference)
+    assert max(abs(a - b) for a, b in zip(outputs, wanted, strict=True)) < 0.02 * max(wanted)
+    assert max(wanted) > 1
+    case.env = {name: value for name, value in env.items() if name != "LD_LIBRARY_PATH"}
+    code, text = case.run(model_path=str(model))
+    assert (code, "a QNN library cannot be loaded: libQnnSystem.so" in text) == (3, True), text

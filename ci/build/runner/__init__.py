@@ -13,7 +13,7 @@ from ci.build.plan import Kit, Request, make_plan
 from ci.build.targets import Target, find_target
 from ci.build.toolchains import resolve_compilers
 from ci.build.tools import find_tools
-from provisioning.errors import UnfitError
+from provisioning.errors import FailedError, UnfitError
 from provisioning.progress import Progress
 
 TARGET, PROGRAM = "runner", "qnn_wheel_runner"
@@ -53,8 +53,11 @@ def ensure_wheel_runner(progress: Progress) -> Path:
     Run it as ``RUNNER --model_path M.pte --input_list_path L.txt --output_folder_path DIR``;
     it leaves DIR/output_EXECUTION_INDEX.raw. Raises UnfitError, ToolError or FailedError.
     """
-    job = prepare_runner(find_target(TARGET), Request(), progress)
-    return run_build(job, progress).place.artifacts / PROGRAM
+    result = run_build(prepare_runner(find_target(TARGET), Request(), progress), progress)
+    if not result.published:
+        faults = [str(fault) for one in result.artifacts for fault in one.errors]
+        raise FailedError("the C++ runner was built and breaks its policy", why="\n".join(faults))
+    return result.place.artifacts / PROGRAM
 
 
 def _read_version() -> str:
