@@ -7,7 +7,7 @@ import glob
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,6 +43,13 @@ class Pin:
     sha256: str = ""
 
 
+Watch = Callable[[Path, int], None]
+
+
+def ignore_growth(path: Path, size: int) -> None:
+    """The ``watch`` of those who wait for the whole file."""
+
+
 @dataclass(frozen=True)
 class Downloaded:
     """A file that came, where from, and what it is."""
@@ -56,7 +63,8 @@ class Downloaded:
 class PartFile:
     """The bytes that came from one URL so far, with their running hash and their validator."""
 
-    def __init__(self, target: Path, url: str) -> None:
+    def __init__(self, target: Path, url: str, watch: Watch = ignore_growth) -> None:
+        self.watch = watch
         suffix = hashlib.sha256(url.encode()).hexdigest()[:8]
         self.path = target.with_name(f".{target.name}.{suffix}.part")
         self.record = self.path.with_suffix(".json")
@@ -77,6 +85,7 @@ class PartFile:
         while count := os.preadv(self.fd, [buffer], self.size):
             self.digest.update(view[:count])
             self.size += count
+        self.watch(self.path, self.size)
 
     def restart(self, validator: str = "") -> None:
         """Throw away what is there; what comes next has this validator."""
@@ -85,6 +94,7 @@ class PartFile:
         self.size = 0
         self.validator = validator
         self.record.write_text(json.dumps({"validator": validator}))
+        self.watch(self.path, 0)
 
     def append(self, data: bytes) -> None:
         """Write and hash the next bytes. Raises OSError."""
@@ -95,6 +105,7 @@ class PartFile:
             view, at = view[count:], at + count
         self.digest.update(data)
         self.size = at
+        self.watch(self.path, at)
 
     def start_of(self) -> str:
         """The first characters, for a message that shows what was served."""
@@ -112,22 +123,29 @@ class PartFile:
 
 
 def fetch_file(
-    urls: Sequence[str], target: Path, pin: Pin, progress: Progress, policy: Policy | None = None
+    urls: Sequence[str],
+    target: Path,
+    pin: Pin,
+    progress: Progress,
+    *,
+    policy: Policy | None = None,
+    watch: Watch = ignore_growth,
 ) -> Downloaded:
     """Bring ``target`` from the first of ``urls`` that gives the pinned bytes.
 
     ``target`` appears by one rename, complete and checked. What came before a failure is
-    kept and resumed by the next call. ``file://`` URLs are read from disk.
+    kept and resumed by the next call. ``file://`` URLs are read from disk. ``watch`` is told
+    of the part file and how many bytes it has; 0 when it begins anew.
 
     Raises IntegrityError when bytes came that are not the pinned ones and no other URL had
     them, DownloadError when none came, OSError when the disk refuses.
     """
-    chosen = policy or Policy.from_environment()
+    talk = _Talk(progress, policy or Policy.from_environment(), target.name, watch)
     target.parent.mkdir(parents=True, exist_ok=True)
     failures: list[tuple[str, PermanentError]] = []
     for url in urls:
         try:
-            return _fetch_from(url, target, pin, progress, chosen)
+            return _fetch_from(url, target, pin, talk)
         except PermanentError as error:  # noqa: PERF203 - each URL may fail
             failures.append((redact_url(url), error))
             progress.step(f"{target.name}: {redact_url(url)}: {error}")
@@ -145,15 +163,15 @@ def _summarise(target: Path, failures: Sequence[tuple[str, PermanentError]]) -> 
     return DownloadError(f"{target.name} could not be fetched", why=reasons)
 
 
-def _fetch_from(url: str, target: Path, pin: Pin, progress: Progress, policy: Policy) -> Downloaded:
-    part = PartFile(target, url)
-    with closing(part), progress.bar(f"{target.name}:", pin.size_bytes) as bar:
+def _fetch_from(url: str, target: Path, pin: Pin, talk: _Talk) -> Downloaded:
+    part = PartFile(target, url, talk.watch)
+    with closing(part), talk.progress.bar(f"{target.name}:", pin.size_bytes) as bar:
         bar.done = part.size
         try:
             if urlsplit(url).scheme in {"file", ""}:
                 _read_local(url, part, bar)
             else:
-                _fetch_http(url, part, pin, bar, _Talk(progress, policy, target.name))
+                _fetch_http(url, part, pin, bar, talk)
             sha256 = check_pin(part.size, part.digest.hexdigest(), pin)
         except PermanentError as error:
             if not part.size or isinstance(error, MismatchError):
@@ -184,6 +202,7 @@ class _Talk:
     progress: Progress
     policy: Policy
     label: str
+    watch: Watch
 
 
 def _read_local(url: str, part: PartFile, bar: Bar) -> None:

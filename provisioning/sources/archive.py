@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 from provisioning.archive import make_links, make_parents, seal_file
-from provisioning.download import Pin, check_pin, fetch_file, mirror_urls
+from provisioning.download import (
+    Pin,
+    Watch,
+    check_pin,
+    fetch_file,
+    ignore_growth,
+    mirror_urls,
+)
 from provisioning.errors import DownloadError, IntegrityError
 from provisioning.manifest import Release
 from provisioning.progress import Progress
 from provisioning.ranges import NoRangesError, RemoteFile, open_remote
 from provisioning.sources import Filled, Job, Request
+from provisioning.sources.pipeline import Pipeline, read_ahead
 from provisioning.sources.unpack import select_members, unpack_file, unpack_members
 from provisioning.store import HOME_VARIABLE, Store, explain_errors, link_or_copy
 from provisioning.tarballs import is_tarball
@@ -31,9 +40,7 @@ class ArchiveSource:
         if reused and len(reused) == len(_locked(job)):
             return Filled(job.request.release.sha256, tuple(reused))
         left = _without(job, reused)
-        entries = self._fetch_parts(left) or unpack_file(
-            obtain_archive(job.request, job.store, job.progress), left
-        )
+        entries = self._fetch_parts(left) or fetch_whole(left)
         together = sorted([*reused, *entries], key=lambda entry: entry.path)
         return Filled(job.request.release.sha256, tuple(together))
 
@@ -59,6 +66,27 @@ class ArchiveSource:
 
 
 SOURCE = ArchiveSource()
+
+
+def fetch_whole(job: Job) -> tuple[Entry, ...]:
+    """Unpack the whole archive, while it comes where that can be done."""
+    request, store = job.request, job.store
+    urls = archive_urls(request.release)
+    kept = (store.downloads / request.release.filename).is_file()
+    is_remote = bool(urls) and urls[0].startswith("http") and not request.options.offline
+    members = None
+    if is_remote and not kept and not is_tarball(request.release.filename):
+        members = read_ahead(urls[0], job)
+    if members is None:
+        return unpack_file(obtain_archive(request, store, job.progress), job)
+    with explain_errors(store.home), closing(Pipeline(job, members)) as pipeline:
+        pipeline.prepare()
+        archive = obtain_archive(request, store, job.progress, pipeline.watch)
+        entries = pipeline.finish(archive)
+    if entries is None:
+        _clear(job.root)
+        return unpack_file(archive, job)
+    return entries
 
 
 def _locked(job: Job) -> list[Entry]:
@@ -145,7 +173,9 @@ def archive_urls(release: Release) -> list[str]:
     return [*mirror_urls(release.filename), *own, *release.mirrors]
 
 
-def obtain_archive(request: Request, store: Store, progress: Progress) -> Path:
+def obtain_archive(
+    request: Request, store: Store, progress: Progress, watch: Watch = ignore_growth
+) -> Path:
     """The verified archive in downloads/, fetched when it is not there or not the pinned one.
 
     Raises DownloadError, IntegrityError, StoreError.
@@ -161,7 +191,7 @@ def obtain_archive(request: Request, store: Store, progress: Progress) -> Path:
     urls = archive_urls(release)
     try:
         with explain_errors(store.home):
-            return fetch_file(urls, target, pin, progress).path
+            return fetch_file(urls, target, pin, progress, watch=watch).path
     except IntegrityError:
         raise
     except DownloadError as error:

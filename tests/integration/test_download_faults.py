@@ -39,7 +39,7 @@ def fetch(url: str | list[str], directory: Path, pin: Pin = PIN) -> tuple[str, s
     urls = [url] if isinstance(url, str) else url
     target = directory / "a.zip"
     try:
-        found = fetch_file(urls, target, pin, Progress(said), QUICK)
+        found = fetch_file(urls, target, pin, Progress(said), policy=QUICK)
     except QnnCiError as error:
         assert not target.exists()
         return type(error).__name__, f"{said.getvalue()}{error}"
@@ -331,12 +331,12 @@ def test_an_interrupt_keeps_what_came(server: BadServer, tmp_path: Path) -> None
             yield Bar()
 
     with pytest.raises(KeyboardInterrupt):
-        fetch_file([server.url("a.zip")], tmp_path / "a.zip", PIN, Tired(), QUICK)
+        fetch_file([server.url("a.zip")], tmp_path / "a.zip", PIN, Tired(), policy=QUICK)
     assert fetch(server.url("a.zip"), tmp_path)[0] == "ok"
     assert int(server.requests[-1].range[6:-1]) > HALF
 
 
 def test_there_must_be_a_url(tmp_path: Path) -> None:
     with pytest.raises(DownloadError, match="could not be fetched"):
-        fetch_file([], tmp_path / "a.zip", PIN, Progress(), QUICK)
+        fetch_file([], tmp_path / "a.zip", PIN, Progress(), policy=QUICK)
     assert issubclass(IntegrityError, QnnCiError)
