@@ -159,13 +159,6 @@ def test_every_session_that_a_message_or_workflow_names_is_there(sessions: set[s
     assert {pair for pair in named if pair[1] not in sessions} == set()
 
 
-def test_nox_is_the_one_of_the_script() -> None:
-    script = (ROOT / "nox").read_text(encoding="utf-8")
-    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    (version,) = re.findall(r"(?m)^NOX_VERSION=(\S+)$", script)
-    assert f'"nox=={version}"' in project
-
-
 @pytest.mark.parametrize("command", [c for c in COMMANDS if c.verb], ids=str)
 def test_verbs_and_their_options_are_there(command: Command) -> None:
     assert command.verb is not None

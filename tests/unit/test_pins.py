@@ -1,0 +1,59 @@
+"""The pins of pyproject.toml install on every Python that the project names."""
+
+from __future__ import annotations
+
+import re
+from importlib import metadata
+from pathlib import Path
+
+import nox.project
+import pytest
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+
+ROOT = Path(__file__).parents[2]
+PROJECT = nox.project.load_toml(ROOT / "pyproject.toml")
+PYTHONS = ("3.10", "3.11", "3.12", "3.13")
+PINS = {
+    requirement.name: requirement
+    for group in PROJECT["dependency-groups"]
+    for requirement in map(Requirement, nox.project.dependency_groups(PROJECT, group))
+}
+
+
+def refused_pythons(pin: Requirement, needed: str) -> list[str]:
+    """The Pythons for which ``pin`` holds and that its own Requires-Python leaves out."""
+    environments = [
+        python
+        for python in PYTHONS
+        if not pin.marker
+        or pin.marker.evaluate({"python_version": python, "python_full_version": f"{python}.0"})
+    ]
+    return [python for python in environments if not SpecifierSet(needed).contains(f"{python}.99")]
+
+
+@pytest.mark.parametrize("name", sorted(PINS))
+def test_a_pin_installs_on_every_python(name: str) -> None:
+    try:
+        installed = metadata.metadata(name)
+    except metadata.PackageNotFoundError:
+        pytest.skip("another session installs it")
+    if not PINS[name].specifier.contains(installed["Version"]):
+        pytest.skip(f"{installed['Version']} is installed here")
+    assert refused_pythons(PINS[name], installed["Requires-Python"] or "") == []
+
+
+def test_a_pin_that_leaves_a_python_out_is_found() -> None:
+    assert refused_pythons(Requirement("filelock==4.2.11"), ">=3.11") == ["3.10"]
+    assert refused_pythons(Requirement("a==1; python_version < '3.11'"), "<3.12") == []
+
+
+def test_pythons_are_those_of_the_project() -> None:
+    wanted = SpecifierSet(PROJECT["project"]["requires-python"])
+    assert [f"3.{minor}" for minor in range(30) if wanted.contains(f"3.{minor}.1")] == [*PYTHONS]
+
+
+def test_nox_is_the_one_of_the_script() -> None:
+    script = (ROOT / "nox").read_text(encoding="utf-8")
+    (version,) = re.findall(r"(?m)^NOX_VERSION=(\S+)$", script)
+    assert str(PINS["nox"].specifier) == f"=={version}"
