@@ -116,6 +116,7 @@ class _Elf:
     def facts(self) -> ElfFacts:
         tags = self._tags()
         notes = list(self._notes())
+        sections = list(self._sections())
         names = [self._dynamic_string(tags, value) for value in tags.get("DT_NEEDED", [])]
         flags = tags.get("DT_FLAGS", [0])[0]
         return ElfFacts(
@@ -135,7 +136,8 @@ class _Elf:
             build_id=find_build_id(notes),
             interpreter=self._interpreter(),
             program_headers=self.heads,
-            sections=tuple(self._section_names()),
+            sections=tuple(name for name, _ in sections),
+            rodata=next((place for name, place in sections if name == ".rodata"), None),
             textrel="DT_TEXTREL" in tags or bool(flags & DF_TEXTREL),
             execstack=any(head.type == PT_GNU_STACK and head.flags & PF_X for head in self.heads),
         )
@@ -175,7 +177,8 @@ class _Elf:
             self._require(head.offset, head.filesz, "a segment")
             yield head
 
-    def _section_names(self) -> Iterator[str]:
+    def _sections(self) -> Iterator[tuple[str, tuple[int, int]]]:
+        """Names, offsets and sizes."""
         entries = list(self._entries("Elf_Shdr", "sh"))
         if not 0 < self.head["e_shstrndx"] < len(entries):
             return
@@ -183,7 +186,8 @@ class _Elf:
         for entry in entries:
             if entry["sh_type"] not in ("SHT_NOBITS", "SHT_NULL"):
                 self._require(entry["sh_offset"], entry["sh_size"], "a section")
-            yield self._string_at(table + entry["sh_name"])
+            name = self._string_at(table + entry["sh_name"])
+            yield name, (entry["sh_offset"], entry["sh_size"])
 
     def _tags(self) -> dict[str, list[int]]:
         """The dynamic section: values by tag, in order."""

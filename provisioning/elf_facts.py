@@ -93,7 +93,7 @@ class ElfFacts:
     """The facts of one ELF file; ``machine``, ``type``, ``flags``: e_machine, e_type, e_flags.
 
     ``rpath`` and ``runpath`` are split at colons. ``execstack`` is true when PT_GNU_STACK asks
-    for it; ``stripped`` when there is no .symtab.
+    for it; ``stripped`` when there is no .symtab. ``rodata`` is the offset and size of .rodata.
     """
 
     path: Path
@@ -113,6 +113,7 @@ class ElfFacts:
     interpreter: str | None = None
     program_headers: tuple[ProgramHeader, ...] = field(default=(), repr=False)
     sections: tuple[str, ...] = field(default=(), repr=False)
+    rodata: tuple[int, int] | None = None
     textrel: bool = False
     execstack: bool = False
 

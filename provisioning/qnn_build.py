@@ -37,10 +37,16 @@ class QnnBuild(NamedTuple):
         )
 
 
-def find_qnn_build(path: Path) -> QnnBuild | None:
-    """The build that ``path`` names, None where it names none. Raises ElfError if unreadable."""
+def find_qnn_build(path: Path, likely: tuple[int, int] | None = None) -> QnnBuild | None:
+    """The build that ``path`` names, None where it names none. Raises ElfError if unreadable.
+
+    ``likely`` is the (offset, size) of .rodata, where the whole version stands in most: there it
+    is looked for first, which spares the reading of all the code.
+    """
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            if likely and (found := search_whole(data, likely[0], sum(likely))):
+                return found
             return search_build(data, partial=bool(PARTIAL_NAMES.match(path.name)))
     except ValueError:  # an empty file cannot be mapped
         return None
@@ -50,12 +56,20 @@ def find_qnn_build(path: Path) -> QnnBuild | None:
 
 def search_build(data: bytes | mmap.mmap, *, partial: bool = True) -> QnnBuild | None:
     """The first whole version in ``data``; with ``partial`` else a product version or a stamp."""
-    if found := WHOLE.search(data):
-        version, stamp = (part.decode() for part in found.groups())
-        return QnnBuild(version, stamp, found.group().decode())
+    if whole := search_whole(data, 0, len(data)):
+        return whole
     if partial and (found := PRODUCT.search(data)):
         return QnnBuild(found[1].decode(), None, found.group().decode())
     return _only_stamp(data) if partial else None
+
+
+def search_whole(data: bytes | mmap.mmap, start: int, end: int) -> QnnBuild | None:
+    """The first whole version in a part of ``data``."""
+    found = WHOLE.search(data, min(start, len(data)), min(end, len(data)))
+    if found is None:
+        return None
+    version, stamp = (part.decode() for part in found.groups())
+    return QnnBuild(version, stamp, found.group().decode())
 
 
 def _only_stamp(data: bytes | mmap.mmap) -> QnnBuild | None:

@@ -13,7 +13,9 @@ from provisioning.command import Outcome
 from provisioning.errors import UsageError
 from provisioning.progress import Progress
 
-BENCHES: dict[str, str] = {}
+BENCHES: dict[str, str] = {
+    "doctor": "ci.bench.doctor",
+}
 
 
 class BenchModule(Protocol):

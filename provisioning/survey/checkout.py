@@ -71,5 +71,7 @@ def _machine_of(path: Path) -> str:
             return read_elf(path).machine_name
     except (ElfError, OSError):
         return "unknown"
-    machine = int.from_bytes(head[at + 18 : at + 20], "big" if head[at + 5] == 2 else "little")
+    machine = int.from_bytes(
+        head[at + 18 : at + 20], "big" if head[at + 5 : at + 6] == b"\2" else "little"
+    )
     return MACHINE_NAMES.get(machine, "unknown")

@@ -69,7 +69,7 @@ def read_file(item: tuple[str, Path]) -> FileFacts:
     relative, path = item
     try:
         elf = read_elf(path)
-        return FileFacts(relative, path, elf.size_bytes, elf, find_qnn_build(path))
+        return FileFacts(relative, path, elf.size_bytes, elf, find_qnn_build(path, elf.rodata))
     except ElfError as error:
         size_bytes = path.lstat().st_size if os.path.lexists(path) else 0
         return FileFacts(relative, path, size_bytes, defect=error.defect, defect_why=error.why)
