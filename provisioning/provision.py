@@ -222,7 +222,8 @@ def repair(
     foreign = [item.path for item in differences if item.path not in entries]
     if wanted:
         load_source(job.request.toolchain.source).fill(replace(job, only=wanted))
-    if bad := compare_tree(job.root, [entries[path] for path in wanted]):
+    bad = [item for item in compare_tree(job.root, tree.files) if item.path in wanted]
+    if bad:
         raise IntegrityError(
             f"{label} cannot be repaired",
             why=str(bad[0]),

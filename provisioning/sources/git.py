@@ -117,13 +117,20 @@ class _Checkout:
         )
 
     def copy_sibling(self) -> bool:
-        """Begin with a copy of the same commit with other submodules, when there is one."""
-        for published in self.job.store.siblings(self.job.request.key()):
+        """Begin with a copy of the same commit, when one is published; git restores its files.
+
+        For a repair that is the damaged tree itself, whose objects are used again.
+        """
+        store, key = self.job.store, self.job.request.key()
+        own = store.find(key) if self.job.only is not None else None
+        for published in [*([own] if own else []), *store.siblings(key)]:
             tree = published.read_tree()
             if tree and tree.source_sha256 == self.release.commit:
                 shutil.rmtree(self.root)
                 shutil.copytree(published.root, self.root, symlinks=True)
                 head = self.git("rev-parse", "HEAD").output.strip()
+                self.git("reset", "--quiet", "--hard", self.release.commit)
+                self.git("clean", "--quiet", "-ffdx")
                 return head == self.release.commit
         return False
 
@@ -163,7 +170,7 @@ class _Checkout:
         for path, wanted in zip(plain, self.wanted, strict=True):
             self.job.progress.step(f"{self.job.request.label}: submodule {path}")
             nested = ("--recursive",) if wanted.endswith("/**") else ()
-            words = ("submodule", "--quiet", "update", "--init", "--depth=1", *nested)
+            words = ("submodule", "--quiet", "update", "--init", "--force", "--depth=1", *nested)
             self.git(*words, "--", path, network=not (self.root / path / ".git").exists())
 
     def _known_submodules(self) -> list[str]:
