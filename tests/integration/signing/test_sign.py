@@ -77,6 +77,7 @@ def find_spans(data: bytes, key: Key, version: int) -> dict[str, tuple[int, int]
         "signature": (signature, chain),
         "chain": (chain, segment.end),
         "segments": (segment.end, len(data)),
+        "padding": (image.headers_end, segment.offset),
         "anywhere": (0, len(data)),
     }
     return {name: span for name, span in spans.items() if span[0] < span[1]}
@@ -113,6 +114,11 @@ def test_flipped_bytes_change_the_verdict_or_lie_in_padding(skels) -> None:
     # Only what a signature covers and no hash does is left to the signature.
     left = {region for region, result in classes if result == Verdict.UNRECOGNISED.value}
     assert left <= {"metadata", "signature", "anywhere"}
+    assert {region for region, result in classes if result == "in listed padding"} <= {
+        "padding",
+        "segments",
+        "anywhere",
+    }
     for region in ("headers", "MBN header", "hash table", "chain"):
         assert classes[region, "invalid"] == sum(
             count for (name, _), count in classes.items() if name == region
