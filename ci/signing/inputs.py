@@ -5,19 +5,20 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 from ci.signing.policy import SigningPolicy
-from ci.signing.segments import MalformedError, parse_image
+from ci.signing.segments import MalformedError, parse_image, read_bytes
 from ci.signing.selection import Selection, Wanted
-from ci.signing.verify import read_bytes
 from provisioning.elf import ElfError, read_elf
 from provisioning.elf_facts import EM_QDSP6
 from provisioning.errors import UnfitError
 from provisioning.qnn_build import QnnBuild, find_qnn_build
 
+READERS = 2
 SDK_VERSION = re.compile(r"^\s*version:\s*[\"']?v?(\d+(?:\.\d+)+)", re.MULTILINE)
 DIRECTORY_VERSION = re.compile(r"(\d+\.\d+(?:\.\d+)*)")
 # Our store keeps an artifact in hexagon-sdk-6.5.0.0-0123456789ab/hexagon-sdk.
@@ -48,7 +49,8 @@ def read_inputs(
     wanted: Sequence[Wanted], selection: Selection, policy: SigningPolicy, qnn_sdk: Path | None
 ) -> tuple[Input, ...]:
     """Read and check all of ``wanted``. Raises UnfitError that lists everything wrong."""
-    read = [_read_input(one) for one in wanted]
+    with ThreadPoolExecutor(READERS) as readers:
+        read = list(readers.map(_read_input, wanted))
     inputs = tuple(one for one in read if isinstance(one, Input))
     wrong = [one for one in read if isinstance(one, str)]
     wrong += [fault for one in inputs for fault in list_input_faults(one)]

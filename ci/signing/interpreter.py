@@ -133,7 +133,8 @@ def make_interpreter(policy: SignerPython, progress: Progress) -> Interpreter:
             for command in commands:
                 run_process(command, timeout_s=MAKE_TIMEOUT_S)
         except ToolError as error:
-            raise _cannot_make(policy, error.what) from error
+            last = error.why.splitlines()[-1] if error.why else ""
+            raise _cannot_make(policy, f"{policy.make} could not be fetched: {last}") from error
         if not target.exists():
             made.rename(target)
     found = probe_interpreter(made_interpreter(policy))

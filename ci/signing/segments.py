@@ -12,6 +12,9 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
+
+from provisioning.errors import UsageError
 
 PT_NULL, PT_LOAD = 0, 1
 EM_QDSP6 = 164
@@ -109,6 +112,17 @@ class Image:
     def hexagon_version(self) -> int:
         """The number that e_flags holds: 0x75 for V75."""
         return self.flags & 0xFF
+
+
+def read_bytes(path: Path) -> bytes:
+    """The bytes of ``path``, read once so that all is judged from the same ones.
+
+    Raises UsageError when it cannot be read.
+    """
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"cannot read {path}", why=str(error)) from error
 
 
 def parse_image(data: memoryview) -> Image:

@@ -25,7 +25,6 @@ from ci.signing.record import (
 )
 from ci.signing.signer import Failure, Signer, SignerError, find_output, run_signer
 from ci.signing.verdict import Kind, Report, Verdict
-from ci.signing.verify import verify_bytes
 from provisioning.elf import ElfError, read_elf
 from provisioning.progress import Progress
 
@@ -107,6 +106,8 @@ class Run:
         return self.signer.argv(source, output)
 
     def _prove(self, job: Job) -> Made:
+        from ci.signing.verify import verify_bytes  # its 50 ms overlap with the signer
+
         path, name = self.staging.ready / job.name, self.mask(job.name)
         data = path.read_bytes()
         original = None if job.serial else memoryview(job.data)

@@ -12,25 +12,16 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterator
-from enum import Enum
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa, utils
 
 from ci.signing.certificates import Certificate
+from ci.signing.verdict import Scheme
 
 INNER_PAD, OUTER_PAD = 0x3636363636363636, 0x5C5C5C5C5C5C5C5C
 HASHES: dict[str, hashes.HashAlgorithm] = {"sha256": hashes.SHA256(), "sha384": hashes.SHA384()}
-
-
-class Scheme(str, Enum):
-    """How a signature was recognised as the leaf's."""
-
-    PKCS1 = "RSA PKCS #1 v1.5"
-    PSS = "RSA-PSS"
-    ECDSA = "ECDSA"
-    UNKNOWN = "not recognised"
 
 
 def recognise_signature(leaf: Certificate, signature: bytes, signed: bytes) -> Scheme:

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ci.signing.certificates import Certificate
-from ci.signing.signature import Scheme
+if TYPE_CHECKING:
+    from ci.signing.certificates import Certificate
 
 NOT_JUDGED = (
     "whether the device trusts the root certificate",
     "whether the device accepts the signer's identities (software, hardware, OEM, model)",
 )
+
+
+class Scheme(str, Enum):
+    """How a signature was recognised as the leaf's."""
+
+    PKCS1 = "RSA PKCS #1 v1.5"
+    PSS = "RSA-PSS"
+    ECDSA = "ECDSA"
+    UNKNOWN = "not recognised"
 
 
 class Verdict(str, Enum):

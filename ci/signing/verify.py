@@ -20,23 +20,18 @@ from ci.signing.certificates import (
 )
 from ci.signing.compare import list_differences, list_uncovered
 from ci.signing.mbn import Authority, HashSegment, parse_hash_segment
-from ci.signing.segments import Image, MalformedError, Segment, TruncatedError, parse_image
-from ci.signing.signature import Scheme, recognise_signature
-from ci.signing.verdict import Kind, Report, SignedBy
-from provisioning.errors import UsageError
+from ci.signing.segments import (
+    Image,
+    MalformedError,
+    Segment,
+    TruncatedError,
+    parse_image,
+    read_bytes,
+)
+from ci.signing.signature import recognise_signature
+from ci.signing.verdict import Kind, Report, Scheme, SignedBy
 
 TESTSIG_NAME = re.compile(r"testsig-0x([0-9a-fA-F]{1,8})\.so")
-
-
-def read_bytes(path: Path) -> bytes:
-    """The bytes of ``path``, read once so that all is judged from the same ones.
-
-    Raises UsageError when it cannot be read.
-    """
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise UsageError(f"cannot read {path}", why=str(error)) from error
 
 
 def verify_file(path: Path, original: Path | None = None, *, now: datetime | None = None) -> Report:

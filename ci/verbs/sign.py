@@ -147,7 +147,7 @@ def _render_plan(plan: Plan, signer: str) -> Outcome:
 def _render_signed(signed: Signed, target: Path) -> Outcome:
     text = render_reports({Path(name): one for name, one in signed.reports.items()})
     text += (
-        f"\n{len(signed.reports)} libraries signed and verified in {target}, "
+        f"\nsigned and verified in {target}: {len(signed.reports)}; "
         f"recorded in {RECORD_NAME} and {STATEMENT_NAME}\n"
     )
     data = {

@@ -14,8 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from ci.signing.segments import parse_image
-from ci.signing.signature import Scheme
-from ci.signing.verdict import Kind, Report, Verdict
+from ci.signing.verdict import Kind, Report, Scheme, Verdict
 from ci.signing.verify import verify_bytes, verify_file
 from tests.stand_ins.elfsigner.keys import make_key
 from tests.stand_ins.elfsigner.mbn_writer import PLACES, Key, sign_elf
