@@ -14,6 +14,8 @@ from ci.parity.trees import Tree
 
 LITERAL = re.compile(r'"([^"\\\n]*)"|\'([^\'\\\n]*)\'')
 
+BLOCK = re.compile(r'"""(?:[^"\\]|\\.|"(?!""))*"""', re.DOTALL)
+
 
 class Literals:
     """The string literals of build files, each with its lines; a file is scanned once."""
@@ -41,8 +43,9 @@ class Literals:
 
 
 def scan_literals(text: str) -> dict[str, list[int]]:
-    """The string literals of a Starlark file, each with the lines it stands on."""
+    """The string literals of a Starlark file, each with its lines; docstrings are left out."""
     found: dict[str, list[int]] = {}
+    text = BLOCK.sub(lambda block: "\n" * block.group().count("\n"), text)
     for number, line in enumerate(text.splitlines(), 1):
         for match in LITERAL.finditer(line):
             if "#" in line[: match.start()] and _is_comment(line[: match.start()]):

@@ -131,6 +131,7 @@ class State:
     open_names: set[str] = field(default_factory=lambda: set(PLATFORM_NAMES))
     read: set[str] = field(default_factory=set)
     guarded: set[str] = field(default_factory=set)
+    globbed: dict[str, Place] = field(default_factory=dict)
     not_evaluated: dict[tuple[str, str], NotEvaluated] = field(default_factory=dict)
     steps: int = 0
 

@@ -39,6 +39,7 @@ class StaticReader:
         self.sources = Sources(tree)
         self.words = ListWords(tree)
         self.lists: list[str] = []
+        self.globbed: dict[str, Place] = {}
 
     def read(self, configuration: Configuration) -> CMakeFacts:
         """All targets of one configuration."""
@@ -73,6 +74,8 @@ class StaticReader:
     def _facts(self, configuration: Configuration, runs: Sequence[Run]) -> CMakeFacts:
         builders = [b for run in runs for b in run.targets.table.values()]
         refused = {(n.place, n.reason): n for run in runs for n in run.refused()}
+        for run in runs:
+            self.globbed.update(run.state.globbed)
         self.lists = sorted({p for run in runs for p in run.state.read if p.endswith(".bzl")})
         return CMakeFacts(
             configuration=configuration,
@@ -85,10 +88,19 @@ class StaticReader:
             not_evaluated=tuple(refused[key] for key in sorted(refused)),
         )
 
+    def _locate(self, entry: Entry, target: Place) -> Entry:
+        """The entry with the line of its name, or of the file(GLOB) that found it."""
+        near = self.words.locate(entry, [entry.place.path, target.path])
+        if near is not None:
+            return near
+        if entry.path in self.globbed:
+            return Entry(entry.path, self.globbed[entry.path], entry.condition)
+        return self.words.locate(entry, self.lists) or entry
+
     def _target(self, builder: Builder) -> CMakeTarget:
         """A target whose files carry the lines where their names are written."""
         files = [
-            replace(listed, entry=self.words.locate(listed.entry, builder.place, self.lists))
+            replace(listed, entry=self._locate(listed.entry, builder.place))
             for listed in certain_duplicates_last(builder.files)
         ]
         builder.files = files
@@ -141,16 +153,16 @@ class ListWords:
         self.tree = tree
         self._words: dict[str, dict[str, list[int]]] = {}
 
-    def locate(self, entry: Entry, target: Place, lists: Sequence[str]) -> Entry:
-        """The entry with the line of its name, when the name is written in a nearby file."""
+    def locate(self, entry: Entry, paths: Sequence[str]) -> Entry | None:
+        """The entry with the line of its name, when one of some files has the name."""
         base = posixpath.basename(entry.path)
-        for path in dict.fromkeys([entry.place.path, target.path, *lists]):
+        for path in dict.fromkeys(paths):
             lines = self._of(path).get(base)
             if lines:
                 at_or_after = [n for n in lines if n >= entry.place.line] or lines
                 line = at_or_after[0] if path == entry.place.path else lines[0]
                 return Entry(entry.path, Place(path, line), entry.condition)
-        return entry
+        return None
 
     def _of(self, path: str) -> dict[str, list[int]]:
         if path not in self._words:

@@ -196,7 +196,10 @@ def use_file(run: Interpreter, call: Call) -> None:
         return
     action, name, rest = words[0], words[1], words[2:]
     if action in {"GLOB", "GLOB_RECURSE"}:
-        run.set(name, (";".join(glob_files(run, rest, recursive=action != "GLOB")),))
+        found = glob_files(run, rest, recursive=action != "GLOB")
+        for path in filter(None, map(run.relative, found)):
+            run.state.globbed.setdefault(path, run.place(call.command.line))
+        run.set(name, (";".join(found),))
     elif action in {"READ", "STRINGS"} and rest:
         run.set(rest[0], unknown(f"file({action})"))
     elif action in {"REAL_PATH", "TO_CMAKE_PATH"} and rest:

@@ -27,9 +27,15 @@ class Groups:
         self.aliases = facts.aliases if facts else {}
 
     def is_mapped(self, target: CMakeTarget) -> bool:
-        """Whether Buck owns most of a CMake target's sources, so that the two can be compared."""
+        """Whether Buck owns most of a CMake target's sources, and some of its own folder.
+
+        An example's main that takes in a file of a library does not stand for that library.
+        """
         paths = {entry.path for entry in target.sources if is_source(entry.path)}
-        return len(paths & self.index.shared_files) * 2 > len(paths)
+        shared = paths & self.index.shared_files
+        folder = f"{target.directory}/".lstrip("/")
+        at_home = any(path.startswith(folder) for path in shared)
+        return at_home and len(shared) * 2 > len(paths)
 
     @cached_property
     def buck_of(self) -> dict[str, set[str]]:

@@ -45,7 +45,7 @@ def find_cmake_only(index: Index) -> Iterator[Finding]:
     for configuration in BUILT:
         uses = index.cmake_uses.get(configuration, {})
         for path in sorted(uses):
-            if path in index.buck_mentions or not index.exists(path):
+            if path in index.buck_uses or not index.exists(path):
                 continue
             if is_compared(index, path) and index.package_of(path) in index.native_packages:
                 yield _cmake_only(index, path, uses[path][0])

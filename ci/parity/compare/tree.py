@@ -10,6 +10,7 @@ from ci.parity.compare.findings import Finding, order_findings
 from ci.parity.compare.groups import Groups
 from ci.parity.compare.headers import find_header_drift
 from ci.parity.compare.index import Index
+from ci.parity.compare.partial import find_partial_drift
 from ci.parity.compare.sources import find_source_drift
 from ci.parity.compare.targets import find_target_drift
 from ci.parity.facts import TreeFacts
@@ -24,6 +25,7 @@ def compare_tree(facts: TreeFacts, policy: Policy, scope: Sequence[str] = ()) ->
         *find_source_drift(index),
         *find_target_drift(index),
         *find_header_drift(index),
+        *find_partial_drift(index, groups),
         *find_dependency_drift(index, groups),
         *find_define_drift(index, groups),
     ]

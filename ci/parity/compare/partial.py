@@ -1,0 +1,57 @@
+"""One source of a library that a CMake target compiles piece by piece, and forgets.
+
+A target that lists another library's sources by hand drifts even when some other target still
+compiles the forgotten file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ci.parity.compare.findings import Finding, Kind, Level
+from ci.parity.compare.groups import Groups
+from ci.parity.compare.index import Index, is_compiling
+from ci.parity.facts import CMakeTarget, is_source
+
+FEWEST_TAKEN = 5
+
+
+def find_partial_drift(index: Index, groups: Groups) -> Iterator[Finding]:
+    """Sources that are the only ones of a Buck library which a CMake target does not compile."""
+    libraries = {
+        target.label: {
+            entry.path
+            for entry in index.resolved(target.srcs)
+            if is_source(entry.path) and index.exists(entry.path)
+        }
+        for target in index.facts.buck.targets
+        if is_compiling(target) and not index.policy.is_twin(target.name)
+    }
+    compiled = {
+        name: {entry.path for target in targets for entry in target.sources}
+        for name, targets in groups.cmake.items()
+    }
+    for name in sorted(groups.cmake):
+        reach = set[str]().union(*(compiled.get(n, set()) for n in groups.cmake_reach(name)))
+        for label, sources in libraries.items():
+            missing = sources - reach
+            taken = sources & compiled[name]
+            if len(missing) == 1 and len(taken) >= FEWEST_TAKEN and missing <= index.shared_files:
+                yield _partial(index, groups.cmake[name][0], label, missing.pop(), taken)
+
+
+def _partial(index: Index, target: CMakeTarget, label: str, path: str, taken: set[str]) -> Finding:
+    entry = next(entry for entry in target.sources if entry.path in taken)
+    use = index.buck_uses[path][0]
+    return Finding(
+        kind=Kind.BUCK_ONLY,
+        path=path,
+        level=Level.NOTE if index.policy.is_test(path) else Level.WARNING,
+        message=f"{target.name} compiles the {len(taken)} other sources of {label} and not this",
+        detail=target.name,
+        buck_target=label,
+        cmake_target=target.name,
+        buck_place=use.entry.place,
+        cmake_place=entry.place,
+        suggestion=f"add {path} to {target.name} ({entry.place})",
+    )
