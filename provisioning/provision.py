@@ -58,6 +58,8 @@ def provision_artifact(
     request = with_lock(request, store)
     key = request.key()
     published = store.find(key)
+    if published:
+        store.sweep(request.name)
     if published and not verify:
         return _describe(request, published)
     if published:

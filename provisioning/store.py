@@ -15,7 +15,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -105,7 +105,7 @@ class Store:
 
         with explain_errors(self.home):
             self.locks.mkdir(parents=True, exist_ok=True)
-            guard = FileLock(self.locks / f"{artifact}.lock")
+            guard = FileLock(self._lock_path(artifact))
             try:
                 guard.acquire(timeout=0)
             except Timeout:
@@ -133,11 +133,26 @@ class Store:
                 if path.exists():
                     remove_tree(path)
 
+    def sweep(self, artifact: str) -> None:
+        """Remove what a killed process left of an artifact, unless one is at work on it now."""
+        if not self._stale(artifact):
+            return
+        from filelock import FileLock, Timeout
+
+        with suppress(OSError, Timeout), FileLock(self._lock_path(artifact), timeout=0):
+            self._remove_stale(artifact)
+
+    def _lock_path(self, artifact: str) -> Path:
+        return self.locks / f"{artifact}.lock"
+
+    def _stale(self, artifact: str) -> list[Path]:
+        prefix = f"{STAGING_PREFIX}{artifact}-"
+        found = self.trees.glob(f"{prefix}*")
+        return [path for path in found if "-" not in path.name[len(prefix) :]]
+
     def _remove_stale(self, artifact: str) -> None:
-        for path in self.trees.glob(f"{STAGING_PREFIX}{artifact}-*"):
-            remainder = path.name[len(STAGING_PREFIX) + len(artifact) + 1 :]
-            if "-" not in remainder:
-                remove_tree(path)
+        for path in self._stale(artifact):
+            remove_tree(path)
 
     def publish(self, key: Key, staged: Path, tree: Tree) -> Published:
         """Make ``staged`` visible under the key's name, by one rename."""

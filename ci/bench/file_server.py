@@ -4,8 +4,17 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from queue import Queue
+
+from provisioning.process import run_process
+
+START_S = 30
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -18,8 +27,10 @@ class Handler(BaseHTTPRequestHandler):
         """Say nothing."""
 
     def do_GET(self) -> None:
-        if self.path == "/sent":
+        if self.path in {"/sent", "/stop"}:
             self._send_text(str(Handler.sent_bytes))
+            if self.path == "/stop":
+                threading.Thread(target=self.server.shutdown).start()
             return
         with Path(self.path.lstrip("/")).open("rb") as file:
             size = os.fstat(file.fileno()).st_size
@@ -58,6 +69,30 @@ def serve() -> None:
     sys.stdout.write(f"{server.server_address[1]}\n")
     sys.stdout.flush()
     server.serve_forever()
+
+
+@contextmanager
+def serving(directory: Path) -> Iterator[str]:
+    """The base URL of a server of ``directory``, running in a process of its own."""
+    lines: Queue[str] = Queue()
+    argv = [sys.executable, "-m", "ci.bench.file_server"]
+    root = Path(__file__).resolve().parents[2]
+    env = {**os.environ, "PYTHONPATH": str(root)}
+    options = {"cwd": directory, "env": env, "on_line": lines.put, "check": False}
+    thread = threading.Thread(target=run_process, args=(argv,), kwargs=options)
+    thread.start()
+    base = f"http://127.0.0.1:{lines.get(timeout=START_S)}"
+    try:
+        yield base
+    finally:
+        ask_server(base, "stop")
+        thread.join()
+
+
+def ask_server(base: str, word: str) -> int:
+    """The server's count of body bytes; ``stop`` ends it as well."""
+    with urllib.request.urlopen(f"{base}/{word}", timeout=START_S) as answer:  # noqa: S310
+        return int(answer.read())
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from provisioning.progress import Progress
 
 BENCHES: dict[str, str] = {
     "doctor": "ci.bench.doctor",
+    "provisioning": "ci.bench.provisioning",
 }
 
 
