@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import attrgetter
+from posixpath import normpath
 
 from provisioning.checks.elf_policy import (
     ElfPolicy,
@@ -39,12 +40,26 @@ def judge_files(
     files: Iterable[FileFacts], policies: Mapping[str, ElfPolicy], around: Surroundings
 ) -> Iterator[Finding]:
     """Every file of the kinds in ``policies``; directories of other kinds are left alone."""
-    for directory, group in groupby(files, key=attrgetter("directory")):
+    groups = {
+        directory: list(group) for directory, group in groupby(files, key=attrgetter("directory"))
+    }
+    for directory, group in groups.items():
         chosen = choose_policy(directory, policies)
         if chosen:
             kind, policy = chosen
-            depth = directory.count("/") + 1
-            yield from _judge_group(list(group), kind, policy, around, depth)
+            beside = {*around.beside, *_searched(group, groups)}
+            near = replace(around, beside=beside)
+            yield from _judge_group(group, kind, policy, near, directory.count("/") + 1)
+
+
+def _searched(
+    group: Iterable[FileFacts], groups: Mapping[str, Iterable[FileFacts]]
+) -> Iterator[str]:
+    """The names in the directories of the tree that a group's RPATH and RUNPATH lead to."""
+    for file in group:
+        for entry in (*file.elf.rpath, *file.elf.runpath) if file.elf else ():
+            below = entry.replace("${ORIGIN}", "$ORIGIN").replace("$ORIGIN", file.directory, 1)
+            yield from (found.name for found in groups.get(normpath(below), ()))
 
 
 def judge_staged(

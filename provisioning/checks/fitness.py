@@ -8,12 +8,16 @@ import msgspec
 
 
 class ToolPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A program that must be on PATH, ``minimum`` an error below and ``advised`` a warning."""
+    """A program of the PATH, ``minimum`` an error below and ``advised`` a warning.
+
+    One that is ``optional`` may be missing.
+    """
 
     program: str
     minimum: str = ""
     advised: str = ""
     why: str = ""
+    optional: bool = False
 
 
 class PythonPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

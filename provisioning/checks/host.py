@@ -117,6 +117,8 @@ def judge_tools(host: HostFacts, policies: Mapping[str, ToolPolicy]) -> Iterator
     for tool in host.tools:
         policy = policies[tool.name]
         program = policy.program
+        if tool.path is None and policy.optional:
+            continue
         if tool.path is None:
             yield Finding(
                 "QNN010",

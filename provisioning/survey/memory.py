@@ -14,6 +14,7 @@ from provisioning.facts import FileFacts
 
 # Part of the file's name: a change of FileFacts, ElfFacts or of a reader needs a new one.
 FORMAT = 2
+MAX_ROWS = 5000
 
 
 class Identity(NamedTuple):
@@ -59,6 +60,8 @@ class Memory:
         if not (self.file and self.changed):
             return
         self.changed = False
+        if len(self.rows) > MAX_ROWS:
+            self.rows = {path: row for path, row in self.rows.items() if Path(path).exists()}
         with suppress(OSError):
             self.file.parent.mkdir(parents=True, exist_ok=True)
             handle, name = tempfile.mkstemp(dir=self.file.parent, prefix=".elf-facts-")

@@ -10,6 +10,7 @@ import pytest
 
 from provisioning.checks.device import judge_device
 from provisioning.checks.elf_policy import judge_defect
+from provisioning.checks.files import Surroundings, judge_files
 from provisioning.checks.finding import Finding, Severity
 from provisioning.checks.fitness import DevicePolicy
 from provisioning.checks.host import judge_host, judge_system_libraries
@@ -19,7 +20,7 @@ from provisioning.checks.version import is_older, is_same, parse_version
 from provisioning.doctor import find_fitness
 from provisioning.elf_facts import EM_X86_64, Defect, ElfError, ElfFacts
 from provisioning.facts import DeviceFacts, FileFacts, HostFacts, PythonFacts
-from provisioning.policies import read_doctor_policy
+from provisioning.policies import read_doctor_policy, read_elf_policies
 
 FITNESS = find_fitness("emulator")
 HOST = HostFacts(
@@ -104,6 +105,19 @@ def test_a_missing_library_is_told_once_with_who_needs_it() -> None:
 def test_needs_in_a_circle_end() -> None:
     files = [library("libA.so", "libB.so", "libX.so"), library("libB.so", "libA.so")]
     assert ids(judge_needs(files, {"libA.so", "libB.so"}, {})) == ["QNN216"]
+
+
+def test_a_runpath_of_the_tree_is_followed() -> None:
+    file = library("libA.so", "libB.so")
+    assert file.elf is not None
+    elf = replace(file.elf, runpath=("${ORIGIN}/../x86_64-linux-clang",))
+    tool = replace(file, relative="bin/x86_64-linux-clang/libA.so", elf=elf)
+    beside = replace(library("libB.so"), relative="lib/x86_64-linux-clang/libB.so")
+    kinds = read_elf_policies()
+    assert ids(judge_files([tool, beside], kinds, Surroundings({}))) == ["QNN216"]
+    elf = replace(elf, runpath=("$ORIGIN/../../lib/x86_64-linux-clang",))
+    tool = replace(tool, elf=elf)
+    assert ids(judge_files([tool, beside], kinds, Surroundings({}))) == []
 
 
 def test_libcxx_may_come_from_the_machine() -> None:
