@@ -28,7 +28,7 @@ FILES = int(os.environ.get("QNN_CI_FUZZ_FILES", "200"))
 LIBRARIES = Path(__file__).parents[1] / "artifacts" / "elf"
 BASES = [path.read_bytes() for path in sorted(LIBRARIES.glob("*.so"))]
 POLICIES = [elf_policy(kind) for kind in ("x86_64-linux-clang", "aarch64-android", "hexagon-v69")]
-MAX_SECONDS = 5.0
+MAX_SECONDS = 3.0  # of the processor
 MAX_GROWTH_KIB = 64 << 10
 
 EXTREMES = st.sampled_from(
@@ -81,7 +81,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 )
 def test_a_mutated_file_gives_facts_or_an_error_of_the_tree(path: Path, data: bytes) -> None:
     path.write_bytes(data)
-    started, before = time.monotonic(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    started, before = time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     said = read(path)
     if isinstance(said, ElfFacts):
         use(said, path)
@@ -89,7 +89,7 @@ def test_a_mutated_file_gives_facts_or_an_error_of_the_tree(path: Path, data: by
         assert judge_defect(said).id.startswith("QNN20")
         assert "\n" not in str(said.what)
     find_qnn_build(path)
-    assert time.monotonic() - started < MAX_SECONDS
+    assert time.process_time() - started < MAX_SECONDS
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < MAX_GROWTH_KIB
 
 
@@ -131,9 +131,9 @@ def test_a_header_of_ones(path: Path, base: int) -> None:
         data = bytearray(BASES[base])
         data[start : start + 8] = b"\xff" * 8
         path.write_bytes(data)
-        started = time.monotonic()
+        started = time.process_time()
         read(path)
-        assert time.monotonic() - started < MAX_SECONDS
+        assert time.process_time() - started < MAX_SECONDS
 
 
 def test_a_rodata_outside_the_file_is_searched_for_nothing(path: Path) -> None:
