@@ -165,7 +165,7 @@ def _identify(kit: Kit) -> dict[str, str]:
 
 
 def _base_options(target: Target, request: Request, place: Place, tools: Tools) -> dict[str, str]:
-    options = {
+    return {
         "CMAKE_MAKE_PROGRAM": str(tools.ninja.path),
         "CMAKE_BUILD_TYPE": "Release" if request.release else target.build_type,
         "CMAKE_INSTALL_PREFIX": str(place.prefix),
@@ -173,10 +173,6 @@ def _base_options(target: Target, request: Request, place: Place, tools: Tools) 
         "CMAKE_COLOR_DIAGNOSTICS": "OFF",
         "CMAKE_BUILD_RPATH_USE_ORIGIN": "ON",
     }
-    if tools.cache:
-        options["CMAKE_C_COMPILER_LAUNCHER"] = str(tools.cache.path)
-        options["CMAKE_CXX_COMPILER_LAUNCHER"] = str(tools.cache.path)
-    return options
 
 
 def _map_prefixes(place: Place, known: Mapping[str, str]) -> str:
@@ -214,9 +210,12 @@ def _spell(value: str | bool, known: Mapping[str, str]) -> str:
 def _make_environment(tools: Tools, place: Place, known: Mapping[str, str]) -> dict[str, str]:
     """What the tools see: none of the caller's CFLAGS or LD_LIBRARY_PATH.
 
-    The flags come this way since CMAKE_CXX_FLAGS would take the place of a toolchain file's own.
+    The flags come this way since CMAKE_CXX_FLAGS would take the place of a toolchain file's own;
+    the launcher since it then reaches the projects too that a project builds for this machine.
     """
     flags = _map_prefixes(place, known)
+    languages = ("C", "CXX") if tools.cache else ()
+    launcher = str(tools.cache.path) if tools.cache else ""
     kept = {
         name: value
         for name, value in os.environ.items()
@@ -227,6 +226,7 @@ def _make_environment(tools: Tools, place: Place, known: Mapping[str, str]) -> d
         **kept,
         "PATH": os.pathsep.join([*parents, kept.get("PATH", os.defpath)]),
         "LC_ALL": "C.UTF-8",
+        **{f"CMAKE_{language}_COMPILER_LAUNCHER": launcher for language in languages},
         "CFLAGS": flags,
         "CXXFLAGS": flags,
         "SOURCE_DATE_EPOCH": os.environ.get("SOURCE_DATE_EPOCH", EPOCH),

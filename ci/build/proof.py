@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from provisioning.errors import FailedError
 from provisioning.process import run_process
 
@@ -30,6 +32,29 @@ class Proof:
     adaptor: str
     program_bytes: int
     wall_s: float
+
+
+class Record(msgspec.Struct, frozen=True):
+    """A proof that was made, and the digest of everything that it was made with."""
+
+    key: str
+    proof: Proof
+
+
+def recall_proof(record: Path, key: str) -> Proof | None:
+    """The proof in ``record`` when it was made with the same things."""
+    try:
+        found = msgspec.json.decode(record.read_bytes(), type=Record)
+    except (OSError, msgspec.DecodeError):
+        return None
+    return found.proof if found.key == key else None
+
+
+def remember_proof(record: Path, key: str, proof: Proof) -> None:
+    """Replace ``record`` in one step."""
+    fresh = record.with_suffix(".new")
+    fresh.write_bytes(msgspec.json.encode(Record(key, proof)))
+    fresh.replace(record)
 
 
 def run_proof(overlay: Path, python: Path, variables: Mapping[str, str]) -> Proof:

@@ -22,7 +22,8 @@ def render_result(result: Result, row: Mapping[str, Any]) -> str:
     if overlay := row.get("overlay"):
         lines.append(f"  overlay   {overlay} (for PYTHONPATH)")
     if proof := row.get("proof"):
-        lines.append(f"  proof     a model lowered with it in {proof['wall_s']:.1f} s")
+        when = ", earlier" if proof["cached"] else ""
+        lines.append(f"  proof     a model lowered with it in {proof['wall_s']:.1f} s{when}")
     where = result.place.artifacts if result.published else "not published"
     return "\n".join([_render_head(result), *lines, f"  in        {where}"]) + "\n"
 

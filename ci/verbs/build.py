@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ci.build.builder import Result, run_build
+from ci.build.builder import run_build
 from ci.build.checkout import find_python
-from ci.build.install import find_package, install_files, make_overlay
+from ci.build.deliver import deliver
 from ci.build.job import Job
 from ci.build.origins import prepare_job
 from ci.build.plan import Request
-from ci.build.proof import run_proof
 from ci.build.record import describe_result, write_record
 from ci.build.targets import Target, find_target, read_targets
 from ci.build.text import render_commands, render_result
@@ -38,7 +35,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--python", action="append", default=[], help="for it (aot: repeat)")
     parser.add_argument("--install", choices=INSTALLS, help="where aot's adaptor goes (overlay)")
     parser.add_argument("--no-proof", action="store_true", help="aot: lower no model with it")
-    parser.add_argument("--with", dest="extras", action="append", default=[], help="llama")
+    parser.add_argument(
+        "--with", dest="extras", action="append", default=[], help="an extra: llama"
+    )
     parser.add_argument("-D", dest="defines", action="append", default=[], help="NAME=VALUE")
     parser.add_argument("--soc", default="", help="direct: the SoC, such as SM8750")
     parser.add_argument("--dsp-type", type=int, default=3, help="direct: 0 LPAI (aDSP), 3 HTP")
@@ -58,8 +57,9 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     for job in jobs:
         result = run_build(job, progress)
         row = describe_result(result)
-        if result.published:
-            row |= finish(args, target, job, result, progress)
+        if result.published and args.install != "none":
+            place = "checkout" if args.install == "checkout" else "overlay"
+            row |= deliver(job, result, place, progress, with_proof=not args.no_proof)
         rows.append(row)
         texts.append(render_result(result, row))
         good = good and result.published
@@ -108,20 +108,3 @@ def describe_plans(jobs: list[Job]) -> Outcome:
     """What would run, in order."""
     commands = [command for job in jobs for command in job.plan.list_commands()]
     return Outcome(render_commands(commands), {"commands": [shlex.join(one) for one in commands]})
-
-
-def finish(
-    args: argparse.Namespace, target: Target, job: Job, result: Result, progress: Progress
-) -> Mapping[str, Any]:
-    """Install what has a place in ExecuTorch's Python, and prove that it works there."""
-    if not target.installs or args.install == "none":
-        return {}
-    if args.install == "checkout":
-        written = install_files(target, result.place, job.plan.source)
-        return {"installed": [str(path) for path in written]}
-    overlay = make_overlay(target, result.place, find_package(), result.place.root / "overlay")
-    done: dict[str, Any] = {"overlay": str(overlay)}
-    if not args.no_proof:
-        progress.step(f"lowering a model with the adaptor in {overlay}")
-        done["proof"] = asdict(run_proof(overlay, job.request.python, job.variables))
-    return done

@@ -12,7 +12,7 @@ pytest.importorskip("executorch", reason="the executorch wheel is not installed 
 
 from ci.build.install import find_package, make_overlay
 from ci.build.place import Place
-from ci.build.proof import run_proof
+from ci.build.proof import recall_proof, remember_proof, run_proof
 from ci.build.targets import find_target
 from provisioning.environment import provision_profile
 from provisioning.errors import FailedError
@@ -50,6 +50,11 @@ def test_a_model_is_lowered_with_the_adaptor_of_the_overlay(
     proof = run_proof(overlay, Path(sys.executable), variables)
     assert proof.adaptor.startswith(str(overlay))
     assert proof.program_bytes > 10_000
+    record = place.root / "proof.json"
+    assert recall_proof(record, "key") is None
+    remember_proof(record, "key", proof)
+    assert recall_proof(record, "key") == proof
+    assert recall_proof(record, "another") is None
     assert sorted((package / "backends/qualcomm/python").iterdir()) == before
 
 

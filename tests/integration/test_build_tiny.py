@@ -531,8 +531,10 @@ def test_ccache_is_used_and_counted(world: World) -> None:
     world.variables |= {"QNN_CI_NO_CCACHE": "", "CCACHE_DIR": str(world.folder / "ccache")}
     first = world.build("runner_checkout")["ccache"]
     second = world.build("runner_checkout", "--clean")["ccache"]
-    assert (first["hits"], first["misses"]) == (0, 3)
-    assert (second["hits"], second["misses"]) == (3, 0)
+    # cmake's own probes of the compilers go through it too
+    assert first["misses"] >= 3
+    assert second["hits"] >= 3
+    assert second["misses"] == 0
 
 
 SESSION_TARGETS = {

@@ -1,0 +1,56 @@
+"""Put a published adaptor where it is used, and prove there that it works."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from ci.build.builder import Result
+from ci.build.install import find_package, install_files, make_overlay
+from ci.build.job import Job
+from ci.build.proof import recall_proof, remember_proof, run_proof
+from provisioning.progress import Progress
+
+CHECKOUT = "checkout"
+
+
+def deliver(
+    job: Job, result: Result, where: str, progress: Progress, *, with_proof: bool
+) -> dict[str, Any]:
+    """Install what has a place in ExecuTorch's Python: in the checkout, or in an overlay of the
+    installed wheel, where one model is lowered with it unless that was done before.
+
+    Returns what artifacts.json says of it. Raises UnfitError, FailedError.
+    """
+    target, place = job.plan.target, result.place
+    if not target.installs:
+        return {}
+    if where == CHECKOUT:
+        written = install_files(target, place, job.plan.source)
+        return {"installed": [str(path) for path in written]}
+    package, overlay, record = find_package(), place.root / "overlay", place.root / "proof.json"
+    key = _digest("\0".join(_list_ingredients(job, result, package)))
+    known = recall_proof(record, key)
+    if known and overlay.is_dir():
+        return {"overlay": str(overlay), "proof": {**asdict(known), "cached": True}}
+    make_overlay(target, place, package, overlay)
+    if not with_proof:
+        return {"overlay": str(overlay)}
+    progress.step(f"lowering a model with the adaptor in {overlay}")
+    proof = run_proof(overlay, job.request.python, job.variables)
+    remember_proof(record, key, proof)
+    return {"overlay": str(overlay), "proof": {**asdict(proof), "cached": False}}
+
+
+def _list_ingredients(job: Job, result: Result, package: Path) -> Iterator[str]:
+    """Everything that a proof depends on: the files, the wheel, the QNN libraries."""
+    yield from (one.sha256 for one in result.artifacts)
+    yield f"{package} {package.stat().st_mtime_ns}"
+    yield from (f"{name}={value}" for name, value in sorted(job.variables.items()))
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
