@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
+import msgspec
+
 from ci.parity.allow import Sorted, apply_allowances
+from ci.parity.cmake.fileapi import read_file_api
 from ci.parity.compare.findings import Finding, order_findings
 from ci.parity.compare.tree import compare_tree, in_scope
 from ci.parity.facts import Configuration, NotEvaluated, TreeFacts
@@ -31,10 +34,16 @@ class Request:
     base: str | None = None
     today: date = date.max
     cache: Path | None = None
+    builds: tuple[tuple[Configuration, Path], ...] = ()
 
 
 def compare_source(request: Request, policy: Policy, read: Reader = read_tree) -> Report:
     """Read, compare and sort. Raises UsageError for a source, revision or scope that is not."""
+    if request.builds and (request.base or request.revision):
+        raise UsageError(
+            "a configured build describes the work tree, not a revision",
+            todo="leave --build or the revision out",
+        )
     tree = open_tree(request.source, request.revision)
     check_tree(tree, request.scope)
     facts, result = compare_one(tree, request, policy, read)
@@ -57,7 +66,7 @@ def compare_source(request: Request, policy: Policy, read: Reader = read_tree) -
         old=old,
         allowed=len(result.allowed),
         not_evaluated=unevaluated(facts, request.scope),
-        cmake_source=facts.cmake[0].source if facts.cmake else "none",
+        cmake_source=describe_source(facts),
         counts=count_facts(facts),
     )
 
@@ -66,12 +75,27 @@ def compare_one(
     tree: Tree, request: Request, policy: Policy, read: Reader
 ) -> tuple[TreeFacts, Sorted]:
     """The facts of one tree and its findings, sorted by the allow-list."""
-    facts = read(tree, request.scope, request.cache)
+    facts = with_builds(read(tree, request.scope, request.cache), request)
     findings: list[Finding] = compare_tree(facts, policy, request.scope)
     whole = not request.scope
     return facts, apply_allowances(
         findings, policy, facts.files, request.today, whole=whole, source=POLICY_SOURCE
     )
+
+
+def with_builds(facts: TreeFacts, request: Request) -> TreeFacts:
+    """The facts with configured builds in place of the static reading of their configuration.
+
+    The reading of every branch stays static: a build has taken one.
+    """
+    exact = {
+        configuration: read_file_api(build, request.source, configuration)
+        for configuration, build in request.builds
+    }
+    if not exact:
+        return facts
+    sides = tuple(exact.get(side.configuration, side) for side in facts.cmake)
+    return msgspec.structs.replace(facts, cmake=sides)
 
 
 def check_tree(tree: Tree, scope: Sequence[str]) -> None:
@@ -93,6 +117,14 @@ def unevaluated(facts: TreeFacts, scope: Sequence[str]) -> tuple[NotEvaluated, .
     rows.update(row for side in facts.cmake for row in side.not_evaluated)
     inside = (row for row in rows if in_scope(row.place.path, scope))
     return tuple(sorted(inside, key=lambda row: (row.side, row.place, row.reason)))
+
+
+def describe_source(facts: TreeFacts) -> str:
+    """Where the CMake side comes from: one word, or each configuration's."""
+    rows = {side.configuration.value: side.source for side in facts.cmake}
+    if len(set(rows.values())) == 1:
+        return next(iter(rows.values()))
+    return ", ".join(f"{name} {source}" for name, source in rows.items()) or "none"
 
 
 def count_facts(facts: TreeFacts) -> dict[str, int]:

@@ -14,6 +14,7 @@ from provisioning.errors import UsageError
 from provisioning.progress import Progress
 
 BENCHES: dict[str, str] = {
+    "parity": "ci.bench.parity",
     "doctor": "ci.bench.doctor",
     "provisioning": "ci.bench.provisioning",
 }

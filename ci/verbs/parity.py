@@ -8,6 +8,7 @@ from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
 
+from ci.parity.facts import Configuration
 from ci.parity.policy import Policy
 from ci.parity.render.annotations import render_annotations
 from ci.parity.render.document import render_document
@@ -38,18 +39,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--notes", action="store_true", help="show notes about tests too")
     parser.add_argument("--sarif", type=Path, metavar="FILE", help="write SARIF 2.1.0 there")
     parser.add_argument("--annotate", action="store_true", help="print GitHub annotations instead")
+    parser.add_argument(
+        "--build", type=Path, metavar="DIR", help="a configured host build with a file API reply"
+    )
+    parser.add_argument(
+        "--build-android", type=Path, metavar="DIR", help="the same, configured for Android"
+    )
     parser.add_argument("--no-cache", action="store_true", help="read everything anew")
     parser.add_argument("--policy", type=Path, metavar="FILE", help="another policy file")
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     policy = read_policy_file(args.policy)
+    builds = ((Configuration.HOST, args.build), (Configuration.ANDROID, args.build_android))
     request = Request(
         source=args.source,
         revision=args.rev,
         scope=tuple(folder.strip("/") for folder in args.scope),
         base=args.base,
         today=datetime.now(timezone.utc).date(),
+        builds=tuple((where, path) for where, path in builds if path),
         cache=None if args.no_cache else store_home() / "parity",
     )
     progress.step(f"comparing Buck and CMake in {args.source}")
