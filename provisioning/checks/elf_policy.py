@@ -147,8 +147,10 @@ def _judge_identity(facts: ElfFacts, policy: ElfPolicy) -> Iterator[Finding]:
 
 
 def _judge_soname(facts: ElfFacts, policy: ElfPolicy) -> Iterator[Finding]:
-    wanted = policy.sonames.get(facts.path.name, facts.path.name)
-    if facts.soname is None or facts.soname == wanted:
+    name = facts.path.name
+    wanted = policy.sonames.get(name, name)
+    # libc++.so.1.0 is libc++.so.1, of which there is a link.
+    if facts.soname in (None, wanted) or name.startswith(f"{facts.soname}."):
         return
     why = f"what is linked with it asks for {facts.soname} at run time and does not find it"
     todo = f"rename it to {facts.soname}, or take a fresh copy"

@@ -11,7 +11,7 @@ from provisioning.checks.checkout import judge_checkout
 from provisioning.checks.coherence import judge_builds, judge_pairs, judge_soc, usual_build
 from provisioning.checks.device import judge_device
 from provisioning.checks.elf_policy import ElfPolicy
-from provisioning.checks.files import HOST_KIND, Surroundings, judge_files, judge_staged
+from provisioning.checks.files import HOST_KIND, Surroundings, judge_files, judge_flat, judge_staged
 from provisioning.checks.finding import Finding
 from provisioning.checks.fitness import DoctorPolicy, Fitness
 from provisioning.checks.host import judge_host, judge_system_libraries, judge_tools
@@ -22,7 +22,7 @@ from provisioning.checks.variables import judge_python_path, judge_variables
 from provisioning.elf_facts import EM_X86_64, MACHINE_NAMES
 from provisioning.facts import CheckoutFacts, EnvironmentFacts, FileFacts, TreeFacts
 
-STAGING = "staging"
+STAGING, LIBCXX = "staging", "libcxx"
 
 
 def judge_environment(
@@ -39,6 +39,7 @@ def judge_environment(
         *judge_tools(facts.host, policy.tools),
         *_judge_roots(facts, fitness),
         *_judge_sdk(facts, policy, fitness, kinds, soc),
+        *_judge_libcxx(facts, kinds),
         *_judge_staging(facts, fitness, kinds),
         *_judge_rest(facts, policy, fitness),
         *_judge_devices(facts, policy, soc, needs_root=fitness.root_on_device),
@@ -110,6 +111,13 @@ def _system_needs(tree: TreeFacts, kinds: Mapping[str, ElfPolicy]) -> dict[str, 
         for name in file.elf.needed
         if name in system
     }
+
+
+def _judge_libcxx(facts: EnvironmentFacts, kinds: Mapping[str, ElfPolicy]) -> Iterator[Finding]:
+    """The libc++ that is provisioned for SDKs that ship none."""
+    if tree := facts.trees.get(LIBCXX):
+        around = Surroundings({}, tree.link_names)
+        yield from judge_flat(tree.files, HOST_KIND, kinds[HOST_KIND], around)
 
 
 def _judge_staging(

@@ -62,6 +62,13 @@ def _searched(
             yield from (found.name for found in groups.get(normpath(below), ()))
 
 
+def judge_flat(
+    files: Iterable[FileFacts], kind: str, policy: ElfPolicy, around: Surroundings
+) -> Iterator[Finding]:
+    """All files below a root as one directory of ``kind``, whatever the root calls it."""
+    yield from _judge_group(list(files), kind, policy, around, depth=1)
+
+
 def judge_staged(
     files: Iterable[FileFacts], policies: Mapping[str, ElfPolicy], target: str
 ) -> Iterator[Finding]:

@@ -29,7 +29,7 @@ from provisioning.survey.tree import survey_tree
 from provisioning.survey.variables import survey_variables
 
 DISTRIBUTIONS = ("torch", "executorch", "torchao")
-STAGING, NDK, CHECKOUT = "staging", "android-ndk", "executorch"
+STAGING, NDK, CHECKOUT, LIBCXX = "staging", "android-ndk", "executorch", "libcxx"
 
 
 @dataclass(frozen=True)
@@ -92,8 +92,9 @@ def _survey_trees(
     if sdk_name:
         root = request.roots[sdk_name]
         trees[sdk_name] = survey_tree(root, lambda path: bool(choose_policy(path, kinds)), memory)
-    if STAGING in request.roots:
-        trees[STAGING] = survey_tree(request.roots[STAGING], memory=memory)
+    for name in (STAGING, LIBCXX):
+        if name in request.roots:
+            trees[name] = survey_tree(request.roots[name], memory=memory)
     return trees
 
 

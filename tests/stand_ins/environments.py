@@ -23,7 +23,7 @@ from provisioning.provision import provision_artifact
 from provisioning.sources import Request as Wanted
 from provisioning.store import Store
 from provisioning.survey.environment import Request
-from tests.stand_ins.elf_edits import Edit, named
+from tests.stand_ins.elf_edits import Edit, named, set_string
 
 LIBRARIES = Path(__file__).parents[1] / "artifacts" / "elf"
 VERSION = "2.49.40"
@@ -66,6 +66,7 @@ class World:
         self.python = self.base / "venv" / "bin" / "python"
         self.tools = self.base / "tools"
         self.staging = self.base / "staging"
+        self.libcxx = self.base / "libcxx"
         self.home = self.base / "home"
         self.kept = self.base / "kept"
 
@@ -84,6 +85,8 @@ class World:
         if profile in ("linux", "android", "aot"):
             roots["executorch"] = self.checkout
             variables["PYTHONPATH"] = str(self.checkout.parent)
+        if profile == "aot":
+            roots["libcxx"] = self.libcxx
         if profile == "android":
             roots["android-ndk"] = self.ndk
         if profile == "lpai":
@@ -152,6 +155,7 @@ def make_environments(base: Path) -> World:
     _make_checkout(world)
     _make_python(world)
     _make_staging(world)
+    _make_libcxx(world)
     for name, says in (("cmake", "3.31.2"), ("ninja", "1.12.1"), ("g++", "13.3.0")):
         write_program(world.tools / name, f"{name} version {says}")
     (world.tools / "git").symlink_to(shutil.which("git") or "/usr/bin/git")
@@ -271,6 +275,21 @@ def _make_staging(world: World) -> None:
         _link(str(source), str(world.staging / source.name))
     skel = world.sdk / "lib" / "hexagon-v79" / "unsigned" / "libQnnHtpV79Skel.so"
     _link(str(skel), str(world.staging / skel.name))
+
+
+def _make_libcxx(world: World) -> None:
+    """The three libraries of the wheel, under the names that LLVM gives them."""
+    names = {"libunwind": "libunwind.so.1.0", "libc++abi": "libc++abi.so.1.0"}
+    (world.libcxx / "lib").mkdir(parents=True)
+    for stem, name in {**names, "libc++": "libc++.so.1.0"}.items():
+        source = next((world.sdk / HOST).glob(f"{stem}-*"))
+        data = bytearray(source.read_bytes())
+        for kept in (*names, "libc++"):
+            hashed = next((world.sdk / HOST).glob(f"{kept}-*")).name
+            if hashed.encode() in data:
+                set_string(hashed, f"{kept}.so.1", everywhere=True)(data)
+        (world.libcxx / "lib" / name).write_bytes(data)
+        (world.libcxx / "lib" / f"{stem}.so.1").symlink_to(name)
 
 
 def write(path: Path, text: str) -> None:

@@ -96,6 +96,7 @@ def find(world: World, name: str) -> Path:
         "checkout": world.checkout,
         "site": world.site,
         "staging": world.staging,
+        "libcxx": world.libcxx,
         "tools": world.tools,
         "elf": LIBRARIES,
     }

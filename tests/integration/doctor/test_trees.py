@@ -43,6 +43,10 @@ def tool(world: World, name: str, says: str, code: int = 0) -> None:
 
 
 TREES = [
+    Fault("a libc++ without its libunwind", "aot", "QNN216", removed("libcxx/lib/libunwind.so.1")),
+    Fault(
+        "a libc++ that is a page", "aot", "QNN204", content("libcxx/lib/libc++.so.1.0", b"<html>")
+    ),
     Fault("no sdk.yaml", "emulator", "QNN102", removed("sdk.yaml")),
     Fault("no version in sdk.yaml", "emulator", "QNN103", content("sdk.yaml", b"product: QNN\n")),
     Fault("no directory of the profile", "linux", "QNN106", removed(LINUX)),
