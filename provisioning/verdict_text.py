@@ -46,7 +46,7 @@ def _whole(finding: Finding, width: int) -> Iterator[str]:
         ("do", finding.todo),
     )
     for label, text in rows:
-        wrapped = textwrap.wrap(text, width - 10, break_long_words=True, max_lines=3) or [""]
+        wrapped = _wrap(text, width - 10)
         for index, line in enumerate(wrapped):
             yield f"  {label if index == 0 else '':<7} {line}"
 
@@ -71,8 +71,17 @@ def _short(group: list[Finding], width: int) -> Iterator[str]:
     first = group[0]
     more = f" (and {len(group) - 1} more)" if len(group) > 1 else ""
     mark = " warning:" if first.severity is Severity.WARNING else ""
-    yield "  " + textwrap.shorten(f"{first.id}{mark} {first.what}{more}", width - 2)
-    yield " " * 9 + textwrap.shorten(f"do: {first.todo}", width - 9)
+    yield "  " + _shorten(f"{first.id}{mark} {first.what}{more}", width - 2)
+    yield " " * 9 + _shorten(f"do: {first.todo}", width - 9)
+
+
+def _wrap(text: str, width: int) -> list[str]:
+    """Lines that break between words only where they can, so that paths can be copied."""
+    return textwrap.wrap(text, width, break_on_hyphens=False, max_lines=3) or [""]
+
+
+def _shorten(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: width - 4] + " ..."
 
 
 def _facts(verdict: Verdict) -> Iterator[str]:

@@ -86,7 +86,7 @@ def _judge_sdk(
         yield from judge_system_libraries(facts.host, _system_needs(tree, kinds))
     if fitness.skels:
         yield from judge_pairs(tree.files, ("Htp",))
-        if soc:
+        if soc and facts.sdk.markers:
             yield from judge_soc(tree.files, *soc)
 
 

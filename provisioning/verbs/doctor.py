@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +25,7 @@ from provisioning.provision import Provisioned, with_lock
 from provisioning.sources import Request as Wanted
 from provisioning.store import Store, store_home
 from provisioning.survey.environment import STAGING, Request
-from provisioning.verdict_text import render_verdict
+from provisioning.verdict_text import WIDTH, render_verdict
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -55,10 +56,15 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     verdict = examine_request(request, progress)
     fit = verdict.fit and not (args.strict and verdict.findings)
     return Outcome(
-        render_verdict(verdict, strict=args.strict),
+        render_verdict(verdict, strict=args.strict, width=_width()),
         verdict.data(strict=args.strict),
         ExitCode.OK if fit else ExitCode.ENVIRONMENT,
     )
+
+
+def _width() -> int:
+    """Columns of the terminal, and no more than are easy to read."""
+    return min(WIDTH, shutil.get_terminal_size((WIDTH, 24)).columns)
 
 
 def parse_roots(words: list[str]) -> dict[str, Path]:
