@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -36,8 +37,11 @@ from provisioning.qnn_build import find_qnn_build
 __all__ = ["Defect", "ElfError", "ElfFacts", "find_qnn_version", "read_elf"]
 
 HEAD_BYTES = 512
-MAX_STRING = 4096
-MAX_ENTRIES = 16384
+MAX_STRING, MAX_SECTION_NAME = 4096, 1024
+# Strings are located by a search through the segments: the product of the two is bounded.
+MAX_SEGMENTS = 256
+MAX_ENTRIES = 4096
+MAX_SECTIONS = 16384
 MAX_NOTE_BYTES = 1 << 16
 DF_TEXTREL = 4
 SHT_NOBITS = "SHT_NOBITS"
@@ -115,7 +119,7 @@ class _Elf:
 
     def facts(self) -> ElfFacts:
         tags = self._tags()
-        notes = list(self._notes())
+        notes = list(islice(self._notes(), MAX_ENTRIES))
         sections = list(self._sections())
         names = [self._dynamic_string(tags, value) for value in tags.get("DT_NEEDED", [])]
         flags = tags.get("DT_FLAGS", [0])[0]
@@ -151,27 +155,27 @@ class _Elf:
         self._require(position, structure.sizeof(), kind)
         return struct_parse(structure, self.map, position)
 
-    def _entries(self, kind: str, table: str) -> Iterator[Any]:
+    def _entries(self, kind: str, table: str, limit: int) -> Iterator[Any]:
         """The entries of the program (ph) or section (sh) header table."""
         start, step, count = (self.head[f"e_{table}{part}"] for part in ("off", "entsize", "num"))
         size = getattr(self.elf.structs, kind).sizeof()
         if not start or not count:
             return
-        if step != size or count > MAX_ENTRIES:
+        if step != size or count > limit:
             raise ValueError(f"e_{table}entsize is {step}, e_{table}num {count}")
         self._require(start, step * count, f"the {table} header table")
         for index in range(count):
             yield struct_parse(getattr(self.elf.structs, kind), self.map, start + index * step)
 
-    def _string_at(self, position: int) -> str:
+    def _string_at(self, position: int, limit: int = MAX_STRING) -> str:
         self._require(position, 1, "a string")
-        end = self.map.find(b"\0", position, position + MAX_STRING)
+        end = self.map.find(b"\0", position, position + limit)
         if end < 0:
             raise ValueError(f"the string at byte {position} has no end")
         return self.map[position:end].decode("utf-8", "backslashreplace")
 
     def _program_headers(self) -> Iterator[ProgramHeader]:
-        for entry in self._entries("Elf_Phdr", "ph"):
+        for entry in self._entries("Elf_Phdr", "ph", MAX_SEGMENTS):
             values = [entry[f"p_{name}"] for name in ProgramHeader._fields[1:]]
             head = ProgramHeader(_number(entry["p_type"]), *values)
             self._require(head.offset, head.filesz, "a segment")
@@ -179,14 +183,14 @@ class _Elf:
 
     def _sections(self) -> Iterator[tuple[str, tuple[int, int]]]:
         """Names, offsets and sizes."""
-        entries = list(self._entries("Elf_Shdr", "sh"))
+        entries = list(self._entries("Elf_Shdr", "sh", MAX_SECTIONS))
         if not 0 < self.head["e_shstrndx"] < len(entries):
             return
         table = entries[self.head["e_shstrndx"]]["sh_offset"]
         for entry in entries:
             if entry["sh_type"] not in ("SHT_NOBITS", "SHT_NULL"):
                 self._require(entry["sh_offset"], entry["sh_size"], "a section")
-            name = self._string_at(table + entry["sh_name"])
+            name = self._string_at(table + entry["sh_name"], MAX_SECTION_NAME)
             yield name, (entry["sh_offset"], entry["sh_size"])
 
     def _tags(self) -> dict[str, list[int]]:

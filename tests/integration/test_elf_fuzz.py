@@ -139,3 +139,43 @@ def test_a_header_of_ones(path: Path, base: int) -> None:
 def test_a_rodata_outside_the_file_is_searched_for_nothing(path: Path) -> None:
     path.write_bytes(BASES[0])
     assert find_qnn_build(path, (1 << 64, 1 << 64)) == find_qnn_build(path)
+
+
+def hostile(loads: int, entries: int) -> bytes:
+    """A file of many segments, each string of whose many version needs is in the last one."""
+    header, start = 64, 64 + 56 * (loads + 1)
+    dynamic = start
+    verneed = dynamic + 16 * 5
+    strings = verneed + 16 + 16 * entries
+    end = strings + 8
+    out = bytearray(end)
+    out[:6] = b"\x7fELF\x02\x01"
+    struct.pack_into(
+        "<HHIQQQIHHHHHH", out, 16, 3, 62, 1, 0, header, 0, 0, 64, 56, loads + 1, 64, 0, 0
+    )
+    row = struct.Struct("<IIQQQQQQ")
+    for index in range(loads - 1):
+        row.pack_into(out, header + 56 * index, 1, 4, 0, 1 << 40, 0, 1, 1, 4096)
+    row.pack_into(out, header + 56 * (loads - 1), 1, 4, 0, 0, 0, end, end, 4096)
+    row.pack_into(out, header + 56 * loads, 2, 4, dynamic, dynamic, 0, 80, 80, 8)
+    tags = [(5, strings), (0x6FFFFFFE, verneed), (0x6FFFFFFF, 1), (10, 8), (0, 0)]
+    for index, tag in enumerate(tags):
+        struct.pack_into("<qQ", out, dynamic + 16 * index, *tag)
+    struct.pack_into("<HHIII", out, verneed, 1, min(entries, 65535), 0, 16, 0)
+    for index in range(entries):
+        struct.pack_into("<IHHII", out, verneed + 16 + 16 * index, 0, 0, 0, 0, 16)
+    return bytes(out)
+
+
+@pytest.mark.parametrize(("loads", "entries"), [(255, 65000), (60000, 60000), (16000, 100)])
+def test_many_segments_times_many_needs_end_soon(path: Path, loads: int, entries: int) -> None:
+    path.write_bytes(hostile(loads, entries))
+    started = time.process_time()
+    with pytest.raises(ElfError):
+        read_elf(path)
+    assert time.process_time() - started < MAX_SECONDS
+
+
+def test_the_hostile_file_is_sound_in_small(path: Path) -> None:
+    path.write_bytes(hostile(3, 4))
+    assert len(read_elf(path).version_needs[0].versions) == 4
