@@ -61,6 +61,7 @@ def run_build(job: Job, progress: Progress) -> Result:
             write_state(place.state, now)
             found = collect_artifacts(job.plan, job.request.extras)
             return Result(job.plan, digest, found, True, True, wall_s=time.monotonic() - started)
+        job.check()
         return _build(job, before, now, progress, started)
 
 

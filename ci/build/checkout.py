@@ -6,6 +6,7 @@ import configparser
 import os
 import shutil
 import sys
+from functools import partial
 from pathlib import Path
 
 from ci.build.job import Job
@@ -22,6 +23,7 @@ from provisioning.progress import Progress
 from provisioning.socs import find_soc
 
 SOURCE, QNN_SDK = "executorch", "qnn-sdk"
+EXPORTED = frozenset({"QNN_SDK_ROOT", "ANDROID_NDK_ROOT", "HEXAGON_SDK_ROOT", "HEXAGON_TOOLS_ROOT"})
 PROBE_MODULES = (
     "import importlib.util as u, sys; "
     "print(sys.implementation.cache_tag, sys.version.split()[0]); "
@@ -48,12 +50,26 @@ def prepare_checkout(target: Target, request: Request, progress: Progress) -> Jo
     compilers = resolve_compilers(target.toolchain, roots, environment.variables)
     values = {**_fill_values(environment), **soc}
     values |= {"python": str(request.python), "python_version": f"{tag} {version}"}
-    kit = Kit(find_tools(), compilers, values)
+    exported = {
+        name: environment.variables[name] for name in EXPORTED & environment.variables.keys()
+    }
+    kit = Kit(find_tools(), compilers, values, exported)
     variant = "\0".join([tag if target.per_python else "", *soc.values()])
     plan = make_plan(target, request, source, find_place(target.name, source, variant), kit)
     inputs = {QNN_SDK: environment.root(QNN_SDK) / "include"}
     skip = unneeded_submodules(source, components)
-    return Job(plan, request, inputs, skip, environment.variables)
+    check = partial(check_fitness, environment, request, progress)
+    return Job(plan, request, inputs, skip, environment.variables, check)
+
+
+def check_fitness(environment: Environment, request: Request, progress: Progress) -> None:
+    """Ask the doctor, unless the caller forbids it. Raises UnfitError with its first error."""
+    if request.doctor:
+        from provisioning.doctor import examine
+
+        examine(
+            environment.profile, environment, python=request.python, progress=progress
+        ).require()
 
 
 def _fill_values(environment: Environment) -> dict[str, str]:

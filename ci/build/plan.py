@@ -19,6 +19,7 @@ from ci.build.tools import Tools
 
 EPOCH = "315532800"  # 1980-01-01, the earliest that zip archives can hold too
 STAND_INS = Path(__file__).resolve().parent / "cmake"
+DIGESTED_VARIABLES = ("CFLAGS", "CXXFLAGS", "SOURCE_DATE_EPOCH")
 KEPT_VARIABLES = ("PATH", "HOME", "TMPDIR", "TERM", "USER")
 KEPT_PREFIXES = ("CCACHE_", "SCCACHE_", "QNN_CI_")
 
@@ -36,6 +37,7 @@ class Request:
     defines: Mapping[str, str] = field(default_factory=dict)
     soc: str = ""
     dsp_type: int = 3
+    doctor: bool = True
 
 
 @dataclass(frozen=True)
@@ -98,7 +100,7 @@ class Plan:
                 for stage in self.stages
             ],
             dict(self.identity),
-            self.environment["CXXFLAGS"],
+            [self.environment[name] for name in DIGESTED_VARIABLES],
             msgspec.to_builtins(self.target),
         ]
         return hashlib.sha256(msgspec.json.encode(rows, order="sorted")).hexdigest()
@@ -109,12 +111,14 @@ class Kit:
     """What this machine builds with: programs, compilers, and values for placeholders.
 
     A value whose name ends in _version or _arch is part of the build's identity; one whose name
-    ends in _root is a directory that the objects must not name.
+    ends in _root is a directory that the objects must not name. ``exported`` are variables that
+    a project's CMake files read, such as HEXAGON_SDK_ROOT.
     """
 
     tools: Tools
     compilers: Compilers
     values: Mapping[str, str]
+    exported: Mapping[str, str] = field(default_factory=dict)
 
 
 def make_plan(target: Target, request: Request, source: Path, place: Place, kit: Kit) -> Plan:
@@ -137,7 +141,7 @@ def make_plan(target: Target, request: Request, source: Path, place: Place, kit:
         stages,
         kit.tools,
         request.jobs or os.cpu_count() or 1,
-        _make_environment(kit.tools, place, known),
+        _make_environment(kit, place, known),
         _identify(kit),
         known,
     )
@@ -207,13 +211,13 @@ def _spell(value: str | bool, known: Mapping[str, str]) -> str:
     return fill_placeholders(value, known)
 
 
-def _make_environment(tools: Tools, place: Place, known: Mapping[str, str]) -> dict[str, str]:
+def _make_environment(kit: Kit, place: Place, known: Mapping[str, str]) -> dict[str, str]:
     """What the tools see: none of the caller's CFLAGS or LD_LIBRARY_PATH.
 
     The flags come this way since CMAKE_CXX_FLAGS would take the place of a toolchain file's own;
     the launcher since it then reaches the projects too that a project builds for this machine.
     """
-    flags = _map_prefixes(place, known)
+    tools, flags = kit.tools, _map_prefixes(place, known)
     languages = ("C", "CXX") if tools.cache else ()
     launcher = str(tools.cache.path) if tools.cache else ""
     kept = {
@@ -224,6 +228,7 @@ def _make_environment(tools: Tools, place: Place, known: Mapping[str, str]) -> d
     parents = dict.fromkeys((str(tools.cmake.path.parent), str(tools.ninja.path.parent)))
     return {
         **kept,
+        **kit.exported,
         "PATH": os.pathsep.join([*parents, kept.get("PATH", os.defpath)]),
         "LC_ALL": "C.UTF-8",
         **{f"CMAKE_{language}_COMPILER_LAUNCHER": launcher for language in languages},

@@ -24,24 +24,22 @@ INSTALLS = ("overlay", "checkout", "none")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("target", help="one of: " + ", ".join(read_targets()))
-    parser.add_argument(
-        "--source", type=Path, help="ExecuTorch checkout (default: EXECUTORCH_ROOT)"
-    )
-    parser.add_argument("--jobs", type=int, default=0, help="compilers at a time (default: cores)")
-    parser.add_argument("--clean", action="store_true", help="forget what was built before")
-    parser.add_argument("--release", action="store_true", help="CMAKE_BUILD_TYPE Release")
-    parser.add_argument("--dry-run", action="store_true", help="check, print the commands, stop")
-    parser.add_argument("--python", action="append", default=[], help="for it (aot: repeat)")
-    parser.add_argument("--install", choices=INSTALLS, help="where aot's adaptor goes (overlay)")
-    parser.add_argument("--no-proof", action="store_true", help="aot: lower no model with it")
-    parser.add_argument(
-        "--with", dest="extras", action="append", default=[], help="an extra: llama"
-    )
-    parser.add_argument("-D", dest="defines", action="append", default=[], help="NAME=VALUE")
-    parser.add_argument("--soc", default="", help="direct: the SoC, such as SM8750")
-    parser.add_argument("--dsp-type", type=int, default=3, help="direct: 0 LPAI (aDSP), 3 HTP")
-    parser.add_argument("--reports", type=Path, default=Path("reports"), help="where to write")
+    add = parser.add_argument
+    add("target", help="one of: " + ", ".join(read_targets()))
+    add("--source", type=Path, help="ExecuTorch checkout (default: EXECUTORCH_ROOT)")
+    add("--jobs", type=int, default=0, help="compilers at a time (default: one a core)")
+    add("--clean", action="store_true", help="forget what was built before")
+    add("--release", action="store_true", help="CMAKE_BUILD_TYPE Release")
+    add("--dry-run", action="store_true", help="check, print the commands, stop")
+    add("--python", action="append", default=[], help="path, command or version (aot: repeat)")
+    add("--install", choices=INSTALLS, default=INSTALLS[0], help="where aot's adaptor goes")
+    add("--no-proof", action="store_true", help="aot: lower no model with the adaptor")
+    add("--no-doctor", action="store_true", help="build where the doctor objects")
+    add("--with", dest="extras", action="append", default=[], help="an extra: llama")
+    add("-D", dest="defines", action="append", default=[], help="one more CMake option, NAME=VALUE")
+    add("--soc", default="", help="direct: the SoC, such as SM8750")
+    add("--dsp-type", type=int, default=3, help="direct: 0 LPAI (aDSP), 3 HTP (cDSP)")
+    add("--reports", type=Path, default=Path("reports"), help="where to write")
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
@@ -58,8 +56,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         result = run_build(job, progress)
         row = describe_result(result)
         if result.published and args.install != "none":
-            place = "checkout" if args.install == "checkout" else "overlay"
-            row |= deliver(job, result, place, progress, with_proof=not args.no_proof)
+            row |= deliver(job, result, args.install, progress, with_proof=not args.no_proof)
         rows.append(row)
         texts.append(render_result(result, row))
         good = good and result.published
@@ -93,6 +90,7 @@ def make_request(args: argparse.Namespace, python: str) -> Request:
         defines=dict(split_define(word) for word in args.defines),
         soc=args.soc,
         dsp_type=args.dsp_type,
+        doctor=not args.no_doctor,
     )
 
 

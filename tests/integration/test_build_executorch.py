@@ -112,7 +112,7 @@ def find_executorch(folder: Path) -> list[str]:
 
 def build(environment: Mapping[str, str], tmp_path: Path, *words: str) -> dict[str, Any]:
     ended = subprocess.run(
-        [sys.executable, "-m", "ci", "build", *words, "--json"],
+        [sys.executable, "-m", "ci", "build", *words, "--no-doctor", "--json"],
         env=dict(environment),
         cwd=tmp_path,
         capture_output=True,
