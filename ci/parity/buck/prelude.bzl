@@ -35,6 +35,7 @@ _KEPT = [
     "main",
     "test_srcs",
     "resources",
+    "autoglob_mode",
 ]
 
 _MARK = "\0select"

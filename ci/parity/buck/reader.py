@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import posixpath
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,17 @@ from ci.parity.buck.evaluate import (
 )
 from ci.parity.buck.globs import BUILD_NAMES, PackageFiles, compile_pattern
 from ci.parity.buck.places import Literals
-from ci.parity.facts import BuckFacts, BuckTarget, Entry, Glob, NotEvaluated, Place, Word
+from ci.parity.facts import (
+    BuckFacts,
+    BuckTarget,
+    Entry,
+    Glob,
+    NotEvaluated,
+    Place,
+    Word,
+    is_header,
+    is_source,
+)
 from ci.parity.trees import Tree
 
 MARK = "\0select"
@@ -56,7 +66,7 @@ def read_buck(tree: Tree, scope: Sequence[str] = ()) -> BuckFacts:
     owned = PackageFiles(tree.files)
     rules = {name for path in paths for name in RULE_CALL.findall(tree.read(path) or "")}
     builds = [p for p in paths if not p.endswith(".bzl") and not is_vendored(p, tree.submodules)]
-    merger = Merger(Literals(tree), tree)
+    merger = Merger(Literals(tree), owned)
     evaluators = [Evaluator(tree, owned, world, rules) for world in WORLDS]
     wanted = [path for path in builds if is_in_scope(path, scope)]
     done: set[str] = set()
@@ -90,9 +100,9 @@ class Item:
 class Merger:
     """Collects packages of both worlds; a target of both is one fact."""
 
-    def __init__(self, literals: Literals, tree: Tree) -> None:
+    def __init__(self, literals: Literals, owned: PackageFiles) -> None:
         self.literals = literals
-        self.tree = tree
+        self.owned = owned
         self.targets: dict[tuple[str, str], BuckTarget] = {}
         self.repeated: dict[tuple[str, str], BuckTarget] = {}
         self.globs: dict[tuple[str, tuple[str, ...]], Glob] = {}
@@ -141,15 +151,15 @@ class Merger:
         name = str(given["name"])
         near = Place(package.path, 1)
         place = self.literals.find([name, *stems(name)], package.files, near)
-        context = Context(self.literals, package, place)
+        context = Context(self.literals, self.owned, package, place)
         return BuckTarget(
             package=package.package,
             name=name,
             kind=rule.kind,
             place=place,
             worlds=(world,),
-            srcs=context.entries(given, SOURCE_KEYS),
-            headers=context.entries(given, HEADER_KEYS),
+            srcs=context.entries(given, SOURCE_KEYS) + context.found(given, is_source),
+            headers=context.entries(given, HEADER_KEYS) + context.found(given, is_header),
             exported_headers=context.entries(given, EXPORTED_KEYS),
             deps=context.words(given, ("deps", "fbcode_deps", "xplat_deps", "actual")),
             exported_deps=context.words(
@@ -188,6 +198,7 @@ class Context:
     """Turns attribute values of one target into facts with places."""
 
     literals: Literals
+    owned: PackageFiles
     package: Package
     place: Place
 
@@ -195,6 +206,14 @@ class Context:
         """The files and labels of some attributes; a label stays a label."""
         items = [item for key in keys for item in walk(given.get(key))]
         return tuple(self.entry(item) for item in items if item.text)
+
+    def found(self, given: dict[str, Any], is_wanted: Callable[[str], bool]) -> tuple[Entry, ...]:
+        """The files that a rule with ``autoglob_mode`` finds by itself: all of its package."""
+        if "autoglob_mode" not in given:
+            return ()
+        names = self.owned.files_of(self.package.package)
+        paths = (f"{self.package.package}/{name}".lstrip("/") for name in names)
+        return tuple(Entry(path, self.place) for path in paths if is_wanted(path))
 
     def entry(self, item: Item) -> Entry:
         """One file: its path from the root of the tree, and where it was written."""

@@ -343,10 +343,24 @@ class Interpreter:
             self.scope.table = dict(before)
             flows.add(self.run(body))
             after = self.scope.table
-            merged = after if merged is None else merge_tables(before, merged, after)
+            if merged is not None:
+                merged = merge_tables(self._inherited(before), merged, after)
+            else:
+                merged = after
         self.branch = outer
         self.scope.table = merged if merged is not None else before
         return flows.pop() if len(flows) == 1 else Flow.NORMAL
+
+    def _inherited(self, table: dict[str, Value | None]) -> Callable[[str], Value | None]:
+        """What a variable is before any branch sets it: in this scope, or in those around it."""
+        parent = self.scope.parent
+
+        def look_up(name: str) -> Value | None:
+            if name in table:
+                return table[name]
+            return parent.get(name) if parent else None
+
+        return look_up
 
     def _decide(self, head: Command) -> Answer:
         operands: list[Operand] = []
@@ -471,13 +485,18 @@ def foreach_range(words: list[str]) -> range:
 
 
 def merge_tables(
-    before: dict[str, Value | None],
+    before: Callable[[str], Value | None],
     left: dict[str, Value | None],
     right: dict[str, Value | None],
 ) -> dict[str, Value | None]:
-    """The variables of two branches that could both be taken, as one table."""
+    """The variables of two branches that could both be taken, as one table.
+
+    What only one branch sets keeps, in the other, the value from before.
+    """
     merged = dict(left)
-    for name, value in right.items():
-        if left.get(name) != value or name not in left:
-            merged[name] = merge_value(before.get(name), left.get(name), value)
+    for name in left.keys() | right.keys():
+        first = left[name] if name in left else before(name)
+        second = right[name] if name in right else before(name)
+        if first != second or name not in left:
+            merged[name] = merge_value(before(name), first, second)
     return merged

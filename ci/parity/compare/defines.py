@@ -17,13 +17,11 @@ def find_define_drift(index: Index, groups: Groups) -> Iterator[Finding]:
     everywhere = {name_of(word) for word in facts.everywhere} if facts else set()
     for name in sorted(groups.buck_of):
         for target in groups.cmake.get(name, ()):
-            if not groups.is_test(target) and not index.policy.is_excluded(target.place.path):
+            if not groups.is_left_out(target):
                 yield from _cmake_only(index, groups, target)
     for label in sorted(groups.cmake_of):
         buck = index.by_label[label]
-        if index.policy.is_twin(buck.name):
-            continue
-        if not groups.is_test(buck) and not index.policy.is_excluded(buck.place.path):
+        if not index.policy.is_twin(buck.name) and not groups.is_left_out(buck):
             yield from _buck_only(index, groups, buck, everywhere)
 
 

@@ -15,13 +15,11 @@ def find_dependency_drift(index: Index, groups: Groups) -> Iterator[Finding]:
     """Dependencies of targets whose sources both sides compile; tests are left out."""
     for name in sorted(groups.buck_of):
         for target in groups.cmake.get(name, ()):
-            if not groups.is_test(target) and not index.policy.is_excluded(target.place.path):
+            if not groups.is_left_out(target):
                 yield from _cmake_only(index, groups, target)
     for label in sorted(groups.cmake_of):
         buck = index.by_label[label]
-        if index.policy.is_twin(buck.name):
-            continue
-        if not groups.is_test(buck) and not index.policy.is_excluded(buck.place.path):
+        if not index.policy.is_twin(buck.name) and not groups.is_left_out(buck):
             yield from _buck_only(index, groups, buck)
 
 

@@ -115,6 +115,19 @@ class Groups:
                 return True
         return False
 
+    @staticmethod
+    def is_python(target: BuckTarget | CMakeTarget) -> bool:
+        """Whether a target is a Python extension module: what these link differs by design."""
+        return "python" in target.kind or target.kind in {"module", "pybind11_add_module"}
+
+    def is_left_out(self, target: BuckTarget | CMakeTarget) -> bool:
+        """Whether a target's dependencies and defines are not compared."""
+        return (
+            self.is_test(target)
+            or self.is_python(target)
+            or self.index.policy.is_excluded(target.place.path)
+        )
+
     def is_test(self, target: BuckTarget | CMakeTarget) -> bool:
         """Whether every source of a target belongs to tests."""
         entries = target.srcs if isinstance(target, BuckTarget) else target.sources

@@ -59,6 +59,14 @@ def is_native(target: BuckTarget) -> bool:
     )
 
 
+def forwarded(target: BuckTarget) -> tuple[Entry, ...]:
+    """The files that a rule passes on; export_file() without a source is named after it."""
+    if target.srcs or not target.kind.startswith("export_file"):
+        return target.srcs
+    path = f"{target.package}/{target.name}".lstrip("/")
+    return (Entry(path, target.place),)
+
+
 class Index:
     """Both sides of a tree by file, and the relations that follow from shared files."""
 
@@ -122,7 +130,7 @@ class Index:
                 continue
             target = self.by_label.get(entry.path)
             if target is not None and target.kind in FORWARDING and depth:
-                for inner in self.resolved(target.srcs, depth - 1):
+                for inner in self.resolved(forwarded(target), depth - 1):
                     yield Entry(inner.path, entry.place, entry.condition)
 
     # Configurations of the Buck side

@@ -42,7 +42,10 @@ def find_repeated(index: Index) -> Iterator[Finding]:
 
 
 def find_empty_globs(index: Index) -> Iterator[Finding]:
-    """glob() patterns that match no file: errors when the whole call comes to nothing."""
+    """glob() patterns that match no file: errors when the whole call comes to nothing.
+
+    A pattern beside others that do match is a note: some are kept for files to come.
+    """
     for call in index.facts.buck.globs:
         for pattern in call.empty:
             path = f"{call.package}/{pattern}".lstrip("/")
@@ -53,7 +56,7 @@ def find_empty_globs(index: Index) -> Iterator[Finding]:
             yield Finding(
                 kind=Kind.EMPTY_GLOB,
                 path=path,
-                level=Level.ERROR if not call.matches else Level.WARNING,
+                level=Level.ERROR if not call.matches else Level.NOTE,
                 message=f"glob() of //{call.package}: no file matches {pattern!r}",
                 detail=pattern,
                 buck_place=call.place,

@@ -257,6 +257,41 @@ TRAPS = [
         {("cmake-only-source", "p/b.cpp")},
     ),
     Trap(
+        "list of an outer directory, changed below an unknown condition",
+        BOTH
+        | {
+            "CMakeLists.txt": "set(SRCS p/a.cpp p/b.cpp)\nadd_subdirectory(p)\n",
+            "p/CMakeLists.txt": "if(NOT HAVE_SOMETHING)\n  list(REMOVE_ITEM SRCS p/b.cpp)\n"
+            'endif()\nlist(TRANSFORM SRCS PREPEND "${CMAKE_SOURCE_DIR}/")\n'
+            "add_library(lib ${SRCS})\n",
+        },
+        {"CMakeLists.txt": "set(SRCS p/a.cpp)\nadd_subdirectory(p)\n"},
+        {("buck-only-source", "p/b.cpp")},
+    ),
+    Trap(
+        "exported file of another package",
+        BOTH
+        | {
+            "p/targets.bzl": library('["a.cpp", "b.cpp", "//executorch/q:c.cpp"]'),
+            "q/BUCK": LOAD + 'runtime.export_file(name = "c.cpp")\n'
+            'runtime.cxx_library(name = "other", srcs = [])\n',
+            "q/c.cpp": "int c;\n",
+            "CMakeLists.txt": "add_library(lib p/a.cpp p/b.cpp q/c.cpp)\n",
+        },
+        {"p/targets.bzl": library('["a.cpp", "b.cpp"]')},
+        {("cmake-only-source", "q/c.cpp")},
+    ),
+    Trap(
+        "rule that finds its sources by itself",
+        BOTH
+        | {
+            "p/BUCK": 'load("@fbsource//tools:apple.bzl", "fb_apple_library")\n'
+            'fb_apple_library(name = "lib", autoglob_mode = "ALL")\n'
+        },
+        {"CMakeLists.txt": "add_library(lib p/a.cpp)\n"},
+        {("buck-only-source", "p/b.cpp")},
+    ),
+    Trap(
         "generator expression",
         BOTH
         | {
