@@ -154,9 +154,8 @@ def test_removed_names_are_found_and_nothing_else() -> None:
         removed += len(chosen)
         missed += [(seed, name) for key, name in expected.items() if key not in found]
         extra += [(seed, f) for f in fresh if (f.kind, f.path) not in expected]
-        print(
-            f"seed {seed} {folder}: {len(chosen)} of {len(names)} {side} names, {len(missed)} missed, {len(extra)} more"
-        )
+        what = f"{len(chosen)} of {len(names)} {side} names"
+        print(f"seed {seed} {folder}: {what}, {len(missed)} missed, {len(extra)} more", flush=True)
     print(f"{removed} removed, {len(missed)} missed: {missed}\n{len(extra)} more: {extra}")
     assert removed
     assert len(missed) <= removed / 100
