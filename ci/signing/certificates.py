@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from ci.signing.segments import MalformedError
 
 PADDING = {0x00, 0xFF}
+UNREADABLE = (ValueError, TypeError, UnsupportedAlgorithm, x509.InvalidVersion)
 WEAK_RSA_BITS = 2048
 
 
@@ -86,8 +87,11 @@ def _parse_certificate(der: bytes, index: int) -> Certificate:
             parsed = x509.load_der_x509_certificate(der)
             key = parsed.public_key()
             subject, issuer = _name(parsed.subject), _name(parsed.issuer)
-    except (ValueError, UnsupportedAlgorithm) as error:
+    except UNREADABLE as error:
         raise MalformedError(f"certificate {index} does not parse: {error}") from error
+    # The last element is the signature: a bit string, of which no bit may be unused.
+    if der[-len(parsed.signature) - 1]:
+        raise MalformedError(f"the signature of certificate {index} is not of whole bytes")
     if isinstance(key, rsa.RSAPublicKey):
         kind, bits = "RSA", key.key_size
     elif isinstance(key, ec.EllipticCurvePublicKey):
@@ -126,38 +130,35 @@ def list_date_errors(chain: Sequence[Certificate], now: datetime) -> list[str]:
 def list_link_errors(chain: Sequence[Certificate]) -> list[str]:
     """The certificates of ``chain`` that are signed by none above them.
 
-    A chain runs from the leaf upwards; several roots may stand at its end, of which the device
-    chooses one.
+    A chain runs from the leaf to its root, which the device compares with its fuses; several
+    roots may stand at its end, of which the device chooses one.
     """
     return [
         f"certificate {index} is signed by none after it: {one.subject}"
         for index, one in enumerate(chain)
-        if not _is_linked(one, chain[index + 1 :], is_last=index + 1 == len(chain))
+        if not _is_linked(one, chain[index + 1 :])
     ]
 
 
 def list_chain_notes(chain: Sequence[Certificate]) -> list[str]:
     """What a reader should know of ``chain`` that is no error."""
-    notes = [
+    return [
         f"certificate {index} has an RSA key of only {one.key_bits} bits"
         for index, one in enumerate(chain)
         if one.key == "RSA" and one.key_bits < WEAK_RSA_BITS
     ]
-    if not chain[-1].is_root:
-        notes.append("the chain does not hold its root")
-    return notes
 
 
-def _is_linked(one: Certificate, above: Sequence[Certificate], *, is_last: bool) -> bool:
+def _is_linked(one: Certificate, above: Sequence[Certificate]) -> bool:
     if one.is_root:
         return _is_issued_by(one, one)
-    return is_last or any(_is_issued_by(one, issuer) for issuer in above)
+    return any(_is_issued_by(one, issuer) for issuer in above)
 
 
 def _is_issued_by(one: Certificate, issuer: Certificate) -> bool:
     try:
         one.parsed.verify_directly_issued_by(issuer.parsed)
-    except (InvalidSignature, ValueError, TypeError, UnsupportedAlgorithm):
+    except (InvalidSignature, *UNREADABLE):
         return False
     return True
 

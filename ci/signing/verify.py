@@ -21,6 +21,7 @@ from ci.signing.certificates import (
 from ci.signing.compare import list_differences, list_uncovered
 from ci.signing.mbn import Authority, HashSegment, parse_hash_segment
 from ci.signing.segments import (
+    PT_NULL,
     Image,
     MalformedError,
     Segment,
@@ -70,6 +71,8 @@ def _judge_image(image: Image, report: Report, serial: int, now: datetime) -> No
     found = image.hash_segments
     report.signed = bool(found)
     if not found:
+        left = [one for one in image.segments if one.type == PT_NULL and one.vendor_type]
+        report.add(Kind.LAYOUT, *(f"{one.describe()} is left of a signature" for one in left))
         return
     if len(found) > 1:
         raise MalformedError(f"{len(found)} hash segments instead of one")

@@ -158,14 +158,14 @@ def test_kill_leaves_all_or_nothing(verb, libraries, tmp_path: Path, existing: b
     assert [path.name for path in folder.iterdir()] == ["signed"]
 
 
-def best_of(count: int, *works) -> list[float]:
+def best_of(count: int, *works, clock=time.perf_counter) -> list[float]:
     """The shortest of ``count`` times of each, taken in turns so that all see the same machine."""
     times: list[list[float]] = [[] for _ in works]
     for _ in range(count):
         for taken, work in zip(times, works, strict=True):
-            started = time.perf_counter()
+            started = clock()
             work()
-            taken.append(time.perf_counter() - started)
+            taken.append(clock() - started)
     return [min(taken) for taken in times]
 
 
@@ -201,6 +201,7 @@ def test_verification_runs_at_the_speed_of_the_hash(skels, algorithm: str) -> No
         10,
         lambda: [hashlib.new(algorithm, one).digest() for one in files],
         lambda: [verify_bytes(memoryview(one)) for one in files],
+        clock=time.process_time,
     )
     size = sum(map(len, files)) / 1e6
     print(f"{algorithm}: hash {size / hash_s:.0f} MB/s, verification {size / verify_s:.0f} MB/s")
