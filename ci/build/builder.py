@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ci.build.artifacts import Judged, collect_artifacts, publish_artifacts, stage_artifacts
-from ci.build.cache import CacheCounts, count_cache
+from ci.build.cache import CacheCounts, start_meter
 from ci.build.inputs import Snapshot, digest_snapshot, take_snapshot
 from ci.build.job import Job
 from ci.build.overlay import explain_full_disk, sync_overlay
@@ -88,15 +88,15 @@ def _build(job: Job, before: State, now: State, progress: Progress, started: flo
         shutil.rmtree(place.prefix, ignore_errors=True)
     write_state(place.state, State(now.settings, now.inputs, "", before.artifacts))
     place.log.unlink(missing_ok=True)
-    place.cache_log.unlink(missing_ok=True)
     progress.step(f"building {plan.target.name} in {place.root}")
     changed = sync_overlay(plan.source, plan.overlay, now.inputs[SOURCE], place.tree_record)
+    meter = start_meter(plan)
     times = {stage.name: run_stage(plan, stage, progress) for stage in plan.stages}
     judged = collect_artifacts(plan, job.request.extras)
     good = not any(one.errors for one in judged)
     if good:
         _publish(plan, judged, now)
-    cache = count_cache(plan.tools.cache, place.cache_log)
+    cache = meter.read() if meter else None
     wall_s = time.monotonic() - started
     return Result(plan, now.digest, judged, good, False, changed, times, wall_s, cache)
 

@@ -12,13 +12,14 @@ from pathlib import Path
 
 from packaging.version import Version
 
-from provisioning.errors import ToolError, UnfitError
+from provisioning.errors import ToolError, UnfitError, UsageError
 from provisioning.process import run_process
 
 CMAKE_FLOOR = Version("3.28")  # below, the wheel's config offers no imported targets
 NINJA_FLOOR = Version("1.10")
 VERSION = re.compile(r"\d+(?:\.\d+)+")
 PROBE_S = 20.0
+CACHES = ("ccache", "sccache")
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Program:
 
 @dataclass(frozen=True)
 class Tools:
-    """What a build runs besides its compiler; ``cache`` is ccache or None."""
+    """What a build runs besides its compiler; ``cache`` is ccache, sccache or None."""
 
     cmake: Program
     ninja: Program
@@ -74,11 +75,22 @@ def choose_program(name: str, floor: Version) -> Program:
 
 
 def find_cache() -> Program | None:
-    """ccache when it works and QNN_CI_NO_CCACHE is not set."""
-    if os.environ.get("QNN_CI_NO_CCACHE"):
-        return None
-    found = shutil.which("ccache")
-    return probe_program(Path(found)) if found else None
+    """The compiler cache that QNN_CI_CACHE names, else ccache or sccache, whichever works first.
+
+    ``none`` is no cache. Raises UsageError for another name, UnfitError when a named one is not
+    there.
+    """
+    wanted = os.environ.get("QNN_CI_CACHE", "")
+    if wanted not in {"", "none", *CACHES}:
+        raise UsageError(f"QNN_CI_CACHE={wanted} is no cache", todo="ccache, sccache or none")
+    for name in CACHES if not wanted else [name for name in CACHES if name == wanted]:
+        found = shutil.which(name)
+        program = probe_program(Path(found)) if found else None
+        if program:
+            return program
+    if wanted in CACHES:
+        raise UnfitError(f"QNN_CI_CACHE={wanted} is not on PATH", todo="install it, or unset it")
+    return None
 
 
 def find_tools() -> Tools:

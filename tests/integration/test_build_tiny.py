@@ -62,7 +62,7 @@ class World:
     @property
     def environment(self) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if name not in VENDOR_VARIABLES}
-        home = {"QNN_CI_HOME": str(self.home), "QNN_CI_NO_CCACHE": "1", "PYTHONPATH": str(ROOT)}
+        home = {"QNN_CI_HOME": str(self.home), "QNN_CI_CACHE": "none", "PYTHONPATH": str(ROOT)}
         return {**kept, **home, **self.variables}
 
     def command(self, *words: str) -> list[str]:
@@ -539,7 +539,7 @@ def test_one_checkout_builds_for_two_machines_side_by_side(world: World) -> None
 
 @pytest.mark.skipif(bool(missing_programs("ccache")), reason=missing_programs("ccache"))
 def test_ccache_is_used_and_counted(world: World) -> None:
-    world.variables |= {"QNN_CI_NO_CCACHE": "", "CCACHE_DIR": str(world.folder / "ccache")}
+    world.variables |= {"QNN_CI_CACHE": "ccache", "CCACHE_DIR": str(world.folder / "ccache")}
     first = world.build("runner_checkout")["ccache"]
     second = world.build("runner_checkout", "--clean")["ccache"]
     # cmake's own probes of the compilers go through it too

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ci.build.cache import CacheCounts, count_cache
+from ci.build.cache import CacheCounts, Meter
 from ci.build.checkout import list_submodules, unneeded_submodules
 from ci.build.output import Output, is_grouping
 from ci.build.place import Place
@@ -14,7 +14,7 @@ from ci.build.plan import Kit, Request, make_plan
 from ci.build.steps import explain_failure
 from ci.build.targets import fill_placeholders, find_target, read_targets
 from ci.build.toolchains import Compilers, find_compiler
-from ci.build.tools import Program, Tools, Version, choose_program
+from ci.build.tools import Program, Tools, Version, choose_program, find_cache
 from provisioning.errors import ManifestError, ToolError, UnfitError, UsageError
 from provisioning.manifest import read_profile, read_toolchain
 from provisioning.policies import elf_policy
@@ -191,9 +191,44 @@ def test_ccache_is_counted_from_its_log(tmp_path: Path) -> None:
         "# a.cpp\ncache_miss\n# b.cpp\ndirect_cache_hit\n# c.cpp\npreprocessed_cache_hit\n"
     )
     program = Program(Path("/usr/bin/ccache"), Version("4.7"))
-    assert count_cache(program, log) == CacheCounts("ccache", "4.7", 2, 1)
-    assert count_cache(program, tmp_path / "none") == CacheCounts("ccache", "4.7", 0, 0)
-    assert count_cache(None, log) is None
+    assert Meter(program, log, {}).read() == CacheCounts("ccache", "4.7", 2, 1)
+    assert Meter(program, tmp_path / "none", {}).read() == CacheCounts("ccache", "4.7", 0, 0)
+
+
+SCCACHE = (
+    '{"stats": {"cache_hits": {"counts": {"C": 5, "C++": 4}}, "cache_misses": {"counts": {}}}}'
+)
+
+
+@pytest.mark.parametrize(("answer", "counts"), [(SCCACHE, (6, 0)), ("no server", (0, 0))])
+def test_sccache_is_counted_from_what_it_says(
+    tmp_path: Path, answer: str, counts: tuple[int, int]
+) -> None:
+    tool = tmp_path / "sccache"
+    tool.write_text(f"#!/bin/sh\ncat <<'END'\n{answer}\nEND\n")
+    tool.chmod(0o755)
+    meter = Meter(Program(tool, Version("0.4")), tmp_path / "log", {}, (3, 1))
+    assert (meter.read().hits, meter.read().misses) == counts
+
+
+def test_the_cache_is_chosen_by_a_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for name in ("ccache", "sccache"):
+        (tmp_path / name).write_text(f"#!/bin/sh\necho {name} 1.0\n")
+        (tmp_path / name).chmod(0o755)
+    found = {}
+    for word in ("", "ccache", "sccache", "none"):
+        monkeypatch.setenv("QNN_CI_CACHE", word)
+        program = find_cache()
+        found[word] = program.path.name if program else None
+    assert found == {"": "ccache", "ccache": "ccache", "sccache": "sccache", "none": None}
+    monkeypatch.setenv("QNN_CI_CACHE", "attic")
+    with pytest.raises(UsageError, match="attic is no cache"):
+        find_cache()
+    (tmp_path / "sccache").unlink()
+    monkeypatch.setenv("QNN_CI_CACHE", "sccache")
+    with pytest.raises(UnfitError, match="not on PATH"):
+        find_cache()
 
 
 def test_a_program_that_is_too_old_is_named(
