@@ -71,7 +71,7 @@ def _read_ccache_log(log: Path) -> tuple[int, int]:
 
 def _ask_sccache(program: Path, environment: Mapping[str, str]) -> tuple[int, int]:
     """Hits and misses of sccache's server, over all languages; (0, 0) when it does not say."""
-    words = [program, "--show-stats", "--stats-format", "json"]
+    words = [str(program), "--show-stats", "--stats-format", "json"]
     ended = run_process(words, env=environment, timeout_s=PROBE_S, check=False)
     try:
         stats = json.loads(ended.output)["stats"]
