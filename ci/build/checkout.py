@@ -47,7 +47,9 @@ def prepare_checkout(target: Target, request: Request, progress: Progress) -> Jo
     check_programs(target.needs.programs)
     tag, version = probe_python(request.python, target.needs.modules)
     roots = {item.name: item.root for item in environment.artifacts}
-    compilers = resolve_compilers(target.toolchain, roots, environment.variables)
+    compilers = {
+        kind: resolve_compilers(kind, roots, environment.variables) for kind in target.toolchains
+    }
     values = {**_fill_values(environment), **soc}
     values |= {"python": str(request.python), "python_version": f"{tag} {version}"}
     exported = {

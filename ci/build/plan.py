@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from ci.build.place import Place
-from ci.build.targets import Stage, Target, fill_placeholders
+from ci.build.targets import Stage, Target, Toolchain, fill_placeholders
 from ci.build.toolchains import Compilers
 from ci.build.tools import Tools
 
@@ -108,7 +108,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Kit:
-    """What this machine builds with: programs, compilers, and values for placeholders.
+    """What this machine builds with: programs, compilers by toolchain, values for placeholders.
 
     A value whose name ends in _version or _arch is part of the build's identity; one whose name
     ends in _root is a directory that the objects must not name. ``exported`` are variables that
@@ -116,7 +116,7 @@ class Kit:
     """
 
     tools: Tools
-    compilers: Compilers
+    compilers: Mapping[Toolchain, Compilers]
     values: Mapping[str, str]
     exported: Mapping[str, str] = field(default_factory=dict)
 
@@ -124,12 +124,14 @@ class Kit:
 def make_plan(target: Target, request: Request, source: Path, place: Place, kit: Kit) -> Plan:
     """The commands of ``target``. Raises ManifestError for a placeholder without a value."""
     known = fill_values(target, place, kit)
-    base = {
-        **kit.compilers.options,
-        **_base_options(target, request, place, kit.tools),
-    }
+    base = _base_options(target, request, place, kit.tools)
     stages = tuple(
-        _plan_stage(stage, base, request, known)
+        _plan_stage(
+            stage,
+            {**kit.compilers[stage.toolchain or target.toolchain].options, **base},
+            request,
+            known,
+        )
         for stage in target.stages
         if not stage.extra or stage.extra in request.extras
     )
@@ -149,7 +151,9 @@ def make_plan(target: Target, request: Request, source: Path, place: Place, kit:
 
 def fill_values(target: Target, place: Place, kit: Kit) -> dict[str, str]:
     """What stands for each placeholder."""
-    values = {**kit.values, **kit.compilers.values}
+    values = dict(kit.values)
+    for compilers in kit.compilers.values():
+        values.update(compilers.values)
     return {
         **values,
         "policy": fill_placeholders(target.policy, values),
@@ -165,7 +169,12 @@ def _identify(kit: Kit) -> dict[str, str]:
         name: text for name, text in kit.values.items() if name.endswith(("_version", "_arch"))
     }
     cmake, ninja = str(kit.tools.cmake.version), str(kit.tools.ninja.version)
-    return {**kit.compilers.identity, "cmake": cmake, "ninja": ninja, **versions}
+    compilers = {
+        f"{kind.value} {name}": text
+        for kind, found in kit.compilers.items()
+        for name, text in found.identity.items()
+    }
+    return {**compilers, "cmake": cmake, "ninja": ninja, **versions}
 
 
 def _base_options(target: Target, request: Request, place: Place, tools: Tools) -> dict[str, str]:

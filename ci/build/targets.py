@@ -37,7 +37,8 @@ class Stage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     ``source`` is relative to the tree. Values of ``options`` may hold {placeholders}; those of
     ``extra_options`` come on top when ``--with`` names their key. ``if_present`` are CMake
-    targets that older or newer trees lack. ``extra`` makes the stage one for ``--with`` only.
+    targets that older or newer trees lack. ``extra`` makes the stage one for ``--with`` only;
+    ``toolchain`` is for one that another compiler builds than the target's.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Stage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     if_present: tuple[str, ...] = ()
     install: bool = False
     extra: str = ""
+    toolchain: Toolchain | None = None
 
 
 class Artifact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -117,6 +119,12 @@ class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     with_source: str = ""
     per_python: bool = False
     per_soc: bool = False
+
+    @property
+    def toolchains(self) -> tuple[Toolchain, ...]:
+        """The target's own first, then those of stages."""
+        others = [stage.toolchain for stage in self.stages if stage.toolchain]
+        return tuple(dict.fromkeys([self.toolchain, *others]))
 
     @property
     def extras(self) -> tuple[str, ...]:

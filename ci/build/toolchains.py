@@ -138,7 +138,7 @@ def resolve_ndk(given: Given) -> Compilers:
         "ANDROID_PLATFORM": "android-30",
     }
     clang = root / NDK_BIN / "clang++"
-    return Compilers(options, {"ndk": found, "cxx": identify_compiler(clang)})
+    return Compilers(options, {"release": found, "cxx": identify_compiler(clang)})
 
 
 def resolve_hexagon(given: Given) -> Compilers:

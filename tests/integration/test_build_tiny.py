@@ -186,7 +186,7 @@ def test_android_objects_name_their_level_and_ndk(world: World) -> None:
         assert row["elf"]["build_id"]
         # 4096 is what NDK r26 aligns to: a warning, and published all the same.
         assert [(one["id"], one["severity"]) for one in row["findings"]] == [("QNN225", "warning")]
-    assert build["identity"]["ndk"] == "26.2.11394342"
+    assert build["identity"]["ndk release"] == "26.2.11394342"
 
 
 @needs_clang
@@ -207,9 +207,12 @@ def test_direct_mode_is_for_one_hexagon_and_within_its_budget(world: World) -> N
     world.variables["HEXAGON_SDK_ROOT"] = str(make_hexagon_sdk(world.folder / "hexagon"))
     build = world.build("direct", "--soc", "SM8450")
     rows = by_name(build)
-    assert set(rows) == {BACKEND, "libqnn_executorch_skel.so"}
-    assert {(row["elf"]["machine"], row["elf"]["flags"]) for row in rows.values()} == {
-        ("hexagon", 0x69)
+    machines = {name: (row["elf"]["machine"], row["elf"]["flags"]) for name, row in rows.items()}
+    assert machines == {
+        BACKEND: ("hexagon", 0x69),
+        "libqnn_executorch_skel.so": ("hexagon", 0x69),
+        "libqnn_executorch_stub.so": ("aarch64", 0),
+        "qnn_executor_direct_runner": ("aarch64", 0),
     }
     assert rows[BACKEND]["size_budget"] == 200 * 1024
     code, data, _ = world.call("direct", "--soc", "SM8450", "-D", "TINY_BALLAST=300000")
@@ -509,7 +512,7 @@ def test_artifacts_json_is_right_about_every_file(world: World) -> None:
         assert row["elf"]["build_id"] in notes.stdout
         for library in row["elf"]["needed"]:
             assert f"Shared library: [{library}]" in notes.stdout
-    assert {"cmake", "ninja", "cc", "cxx", "python_version", "qnn_sdk_version"} <= set(
+    assert {"cmake", "ninja", "host cc", "host cxx", "python_version", "qnn_sdk_version"} <= set(
         build["identity"]
     )
     for stage in build["parity"]:

@@ -42,7 +42,7 @@ def prepare_runner(target: Target, request: Request, _: Progress) -> Job:
     sdk = find_wheel_sdk()
     place = find_place(target.name, SOURCES, str(sdk))
     values = {"wheel_root": str(sdk), "executorch_version": _read_version()}
-    kit = Kit(find_tools(), resolve_compilers(target.toolchain), values)
+    kit = Kit(find_tools(), {target.toolchain: resolve_compilers(target.toolchain)}, values)
     plan = make_plan(target, request, SOURCES, place, kit)
     return Job(plan, request, {part: sdk / part for part in SDK_PARTS}, NOT_SOURCES)
 

@@ -12,7 +12,7 @@ from ci.build.output import Output, is_grouping
 from ci.build.place import Place
 from ci.build.plan import Kit, Request, make_plan
 from ci.build.steps import explain_failure
-from ci.build.targets import fill_placeholders, find_target, read_targets
+from ci.build.targets import Toolchain, fill_placeholders, find_target, read_targets
 from ci.build.toolchains import Compilers, find_compiler
 from ci.build.tools import Program, Tools, Version, choose_program, find_cache
 from provisioning.errors import ManifestError, ToolError, UnfitError, UsageError
@@ -139,7 +139,9 @@ def make_kit(**values: str) -> Kit:
     tools = Tools(
         Program(Path("/t/cmake"), Version("3.30")), Program(Path("/t/ninja"), Version("1.12")), None
     )
-    return Kit(tools, Compilers({"CMAKE_C_COMPILER": "cc"}, {"cc": "one"}), values)
+    return Kit(
+        tools, {Toolchain.HOST: Compilers({"CMAKE_C_COMPILER": "cc"}, {"cc": "one"})}, values
+    )
 
 
 def test_a_plan_depends_on_all_that_changes_bytes_and_not_on_jobs() -> None:

@@ -1,0 +1,3 @@
+extern "C" int qnn_executorch_stub_invoke();
+
+int main() { return qnn_executorch_stub_invoke(); }
