@@ -20,7 +20,8 @@ PT_NULL, PT_LOAD = 0, 1
 EM_QDSP6 = 164
 IDENT_SIZE = 16
 PAGE_MODE_BIT = 1 << 20
-ACCESS_NOT_USED, ACCESS_SHARED = 3, 4
+# As the vendor's tool limits it; each segment is hashed, whatever it overlaps.
+MAX_SEGMENTS = 100
 TYPE_HASH, TYPE_HEADERS = 2, 7
 
 # e_type to e_phnum
@@ -72,12 +73,6 @@ class Segment:
     def is_paged(self) -> bool:
         """Hashed by the page of 4 KiB, which no DSP library is."""
         return bool(self.flags & PAGE_MODE_BIT) and self.type != PT_NULL
-
-    @property
-    def may_have_no_hash(self) -> bool:
-        """Empty, or of an access type for which signers write zeros."""
-        access = (self.flags >> 21) & 7
-        return not self.file_size or access in {ACCESS_NOT_USED, ACCESS_SHARED}
 
     def describe(self) -> str:
         kind = {PT_NULL: "NULL", PT_LOAD: "LOAD"}.get(self.type, f"type {self.type:#x}")
@@ -137,7 +132,7 @@ def parse_image(data: memoryview) -> Image:
         raise TruncatedError("truncated within the ELF header")
     fields = layout.unpack_from(data, IDENT_SIZE)
     _, machine, _, entry, table, sections, flags, _, entry_size, count = fields
-    if entry_size != SEGMENT_LAYOUTS[elf_class].size or not count:
+    if entry_size != SEGMENT_LAYOUTS[elf_class].size or not 0 < count <= MAX_SEGMENTS:
         raise MalformedError(f"{count} program headers of {entry_size} bytes")
     end = table + count * entry_size
     if end > len(data):

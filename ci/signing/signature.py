@@ -21,6 +21,11 @@ from ci.signing.certificates import Certificate
 from ci.signing.verdict import Scheme
 
 INNER_PAD, OUTER_PAD = 0x3636363636363636, 0x5C5C5C5C5C5C5C5C
+# DER of DigestInfo up to the digest, https://www.rfc-editor.org/rfc/rfc8017#section-9.2
+DIGEST_INFO = {
+    "sha256": bytes.fromhex("3031300d060960864801650304020105000420"),
+    "sha384": bytes.fromhex("3041300d060960864801650304020205000430"),
+}
 HASHES: dict[str, hashes.HashAlgorithm] = {"sha256": hashes.SHA256(), "sha384": hashes.SHA384()}
 
 
@@ -61,8 +66,8 @@ def _recognise_rsa(
         payload = key.recover_data_from_signature(value, padding.PKCS1v15(), None)
     except (InvalidSignature, ValueError):
         payload = b""
-    # With DigestInfo the digest stands at the end, without it it is the whole.
-    if any(payload.endswith(digest) for _, digest in digests):
+    # The whole payload counts: with exponent 3 anything before a digest could be forged.
+    if any(payload in {digest, DIGEST_INFO[name] + digest} for name, digest in digests):
         return Scheme.PKCS1
     for name, digest in digests:
         algorithm = HASHES[name]

@@ -123,7 +123,7 @@ def _judge_hashes(
         wanted = _own_entry(serial, len(entry)) if segment.is_hash_segment else None
         if wanted is None:
             digest = hashlib.new(algorithm, image.bytes_of(segment)).digest()
-            empty = segment.may_have_no_hash and not any(entry)
+            empty = not segment.file_size and not any(entry)
             wanted = entry if empty else digest
             report.hashed_segments += not empty
         if entry != wanted:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
+import hashlib
 import random
 import struct
 
@@ -100,6 +101,34 @@ def test_ecdsa_signature_is_recognised(library: bytes) -> None:
     report = verify(sign_elf(library, EcKey(0, 0, chain, private=private)), library)
     assert (report.verdict, report.signers[0].scheme) == (Verdict.PROVEN, Scheme.ECDSA)
     assert report.signers[0].chain[0].key == "EC secp384r1"
+
+
+class PrefixedKey(Key):
+    """Signs with PKCS #1 v1.5 and ``prefix`` before the plain digest."""
+
+    prefix = b""
+
+    def sign(self, signed: bytes, version: int) -> bytes:
+        payload = self.prefix + hashlib.sha256(signed).digest()
+        block = b"\0\1" + b"\xff" * (self.size - 3 - len(payload)) + b"\0" + payload
+        value = pow(int.from_bytes(block, "big"), self.private_exponent, self.modulus)
+        return value.to_bytes(self.size, "big")
+
+
+@pytest.mark.parametrize(
+    ("prefix", "scheme"),
+    [
+        (b"", Scheme.PKCS1),
+        (bytes.fromhex("3031300d060960864801650304020105000420"), Scheme.PKCS1),
+        (b"anything before it, which exponent 3 lets one forge", Scheme.UNKNOWN),
+    ],
+)
+def test_whole_payload_of_pkcs1_counts(
+    key: Key, library: bytes, prefix: bytes, scheme: Scheme
+) -> None:
+    signer = PrefixedKey(key.modulus, key.private_exponent, key.chain)
+    signer.__class__.prefix = prefix
+    assert [one.scheme for one in verify(sign_elf(library, signer)).signers] == [scheme]
 
 
 class DummyKey(Key):
@@ -200,6 +229,21 @@ def test_changed_header_of_resigned_library_differs(
 def test_lost_segment_differs(key: Key, library: bytes) -> None:
     other = spoil(library, 44, 8, 0)
     assert "8 loadable segments, the input has 9" in verify(sign_elf(other, key), library).errors
+
+
+def test_segment_without_a_hash_is_an_error(key: Key, library: bytes) -> None:
+    """A zero entry is for empty segments only, whatever the flags say of a segment's use."""
+    unused = put_word(library, 52 + 2 * 32 + 24, 0x00600005)
+    data = sign_elf(unused, key)
+    table = PLACE + PLACES[6] + 120
+    changed = spoil(data, table + 4 * 48, *bytes(48))
+    assert verify(data).verdict is Verdict.PROVEN
+    assert any("the hash of segment 4" in error for error in verify(changed).errors)
+
+
+def test_too_many_segments_are_refused(key: Key, library: bytes) -> None:
+    data = spoil(sign_elf(library, key), 44, 101, 0)
+    assert "101 program headers" in verify(data).errors[0]
 
 
 def test_wrong_hash_names_its_segment(key: Key, library: bytes) -> None:
