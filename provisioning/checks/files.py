@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import groupby
-from operator import attrgetter
 from posixpath import normpath
 
 from provisioning.checks.elf_policy import (
@@ -40,9 +38,9 @@ def judge_files(
     files: Iterable[FileFacts], policies: Mapping[str, ElfPolicy], around: Surroundings
 ) -> Iterator[Finding]:
     """Every file of the kinds in ``policies``; directories of other kinds are left alone."""
-    groups = {
-        directory: list(group) for directory, group in groupby(files, key=attrgetter("directory"))
-    }
+    groups: dict[str, list[FileFacts]] = {}
+    for file in files:
+        groups.setdefault(file.directory, []).append(file)
     for directory, group in groups.items():
         chosen = choose_policy(directory, policies)
         if chosen:

@@ -120,6 +120,16 @@ def test_a_runpath_of_the_tree_is_followed() -> None:
     assert ids(judge_files([tool, beside], kinds, Surroundings({}))) == []
 
 
+def test_files_around_a_subdirectory_are_all_judged() -> None:
+    place = "lib/x86_64-linux-clang"
+    files = [
+        replace(library(name, "libX.so"), relative=f"{place}/{relative}")
+        for name, relative in (("a.so", "a.so"), ("m.so", "sub/m.so"), ("z.so", "z.so"))
+    ]
+    (finding,) = judge_files(files, read_elf_policies(), Surroundings({}))
+    assert finding.what == "libX.so is nowhere; a.so needs it and 1 more"
+
+
 def test_libcxx_may_come_from_the_machine() -> None:
     files = [library("libQnnHtp.so", "libc++.so.1")]
     assert ids(judge_needs(files, set(), {"libc++.so.1": "/usr/lib/libc++.so.1"})) == []
