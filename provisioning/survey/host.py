@@ -37,7 +37,7 @@ def survey_host(
         system=platform.system(),
         machine=platform.machine(),
         glibc=_glibc(),
-        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1,
+        cores=usable_cores(),
         memory_gb=round(_memory_bytes() / 1e9, 1),
         disk_free_gb=round(shutil.disk_usage(there).free / 1e9, 1),
         disk_path=str(disk),
@@ -45,6 +45,13 @@ def survey_host(
         tools=survey_tools(programs, variables) if programs else (),
         libraries=find_libraries(libraries),
     )
+
+
+def usable_cores() -> int:
+    """Cores that this process may use; all there are where the system does not tell."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def find_libraries(names: Iterable[str]) -> dict[str, str | None]:

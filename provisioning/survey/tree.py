@@ -17,6 +17,7 @@ from pathlib import Path
 
 from provisioning.elf_facts import ElfError
 from provisioning.facts import FileFacts, TreeFacts
+from provisioning.survey.host import usable_cores
 from provisioning.survey.memory import Identity, Memory
 
 POOL_BYTES = 512 << 20
@@ -76,7 +77,7 @@ def read_file(item: tuple[str, Path]) -> FileFacts:
 
 
 def _read_all(items: Sequence[tuple[str, Path]], size_bytes: int) -> Iterable[FileFacts]:
-    workers = len(os.sched_getaffinity(0))
+    workers = usable_cores()
     # A fork copies other threads' locks, so a process that has threads reads alone.
     if size_bytes < POOL_BYTES or workers < 2 or threading.active_count() > 1:
         return map(read_file, items)
