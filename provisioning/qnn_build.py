@@ -1,7 +1,7 @@
 """Which build of QNN a library is from, found in its bytes without decoding the file.
 
-Seen in QNN 2.47 to 2.51: most libraries hold ``v2.49.40.260810104044`` whole, libGenie and
-NetRunExtensions only ``AISW_VERSION: 2.49.40``, libQnnSystem only the stamp ``260810104044``.
+Seen in QNN 2.20, 2.37 and 2.47 to 2.51: most libraries hold ``v2.49.40.260810104044`` whole,
+libGenie and NetRunExtensions only ``AISW_VERSION: 2.49.40``, libQnnSystem only the stamp.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from provisioning.elf_facts import Defect, ElfError
 # The last part is the number of the vendor's CI job: v2.37.0.250724175447_124859.
 WHOLE = re.compile(rb"v(\d{1,3}(?:\.\d{1,4}){2})\.(\d{12})(?!\d)(?:_\d{1,8})?")
 PRODUCT = re.compile(rb"AISW_VERSION: (\d{1,3}(?:\.\d{1,4}){2})(?![\d.])")
-STAMP = re.compile(rb"2[2-9](?:0[1-9]|1[0-2])[0-3]\d[0-2]\d[0-5]\d[0-5]\d\0")
+STAMP = re.compile(rb"(2[2-9](?:0[1-9]|1[0-2])[0-3]\d[0-2]\d[0-5]\d[0-5]\d)(?:_\d{1,8})?\0")
 PARTIAL_NAMES = re.compile(r"lib(Qnn|Genie|Htp|Snpe|SNPE)")
 
 
@@ -75,6 +75,5 @@ def search_whole(data: bytes | mmap.mmap, start: int, end: int) -> QnnBuild | No
 def _only_stamp(data: bytes | mmap.mmap) -> QnnBuild | None:
     for found in STAMP.finditer(data):
         if found.start() and data[found.start() - 1] == 0:
-            stamp = found.group()[:-1].decode()
-            return QnnBuild(None, stamp, stamp)
+            return QnnBuild(None, found[1].decode(), found.group()[:-1].decode())
     return None

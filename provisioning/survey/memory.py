@@ -13,7 +13,7 @@ import msgspec
 from provisioning.facts import FileFacts
 
 # Part of the file's name: a change of FileFacts, ElfFacts or of a reader needs a new one.
-FORMAT = 2
+FORMAT = 3
 MAX_ROWS = 5000
 
 
