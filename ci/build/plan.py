@@ -15,7 +15,7 @@ import msgspec
 from ci.build.place import Place
 from ci.build.targets import Stage, Target, Toolchain, fill_placeholders
 from ci.build.toolchains import Compilers
-from ci.build.tools import Tools
+from ci.build.tools import Program, Tools
 
 EPOCH = "315532800"  # 1980-01-01, the earliest that zip archives can hold too
 STAND_INS = Path(__file__).resolve().parent / "cmake"
@@ -227,8 +227,6 @@ def _make_environment(kit: Kit, place: Place, known: Mapping[str, str]) -> dict[
     the launcher since it then reaches the projects too that a project builds for this machine.
     """
     tools, flags = kit.tools, _map_prefixes(place, known)
-    languages = ("C", "CXX") if tools.cache else ()
-    launcher = str(tools.cache.path) if tools.cache else ""
     kept = {
         name: value
         for name, value in os.environ.items()
@@ -240,7 +238,7 @@ def _make_environment(kit: Kit, place: Place, known: Mapping[str, str]) -> dict[
         **kit.exported,
         "PATH": os.pathsep.join([*parents, kept.get("PATH", os.defpath)]),
         "LC_ALL": "C.UTF-8",
-        **{f"CMAKE_{language}_COMPILER_LAUNCHER": launcher for language in languages},
+        **_choose_launcher(tools.cache),
         "CFLAGS": flags,
         "CXXFLAGS": flags,
         "SOURCE_DATE_EPOCH": os.environ.get("SOURCE_DATE_EPOCH", EPOCH),
@@ -248,3 +246,11 @@ def _make_environment(kit: Kit, place: Place, known: Mapping[str, str]) -> dict[
         "CCACHE_BASEDIR": str(place.root),
         "CCACHE_STATSLOG": str(place.cache_log),
     }
+
+
+def _choose_launcher(cache: Program | None) -> dict[str, str]:
+    """Without a cache ccache is switched off too: ExecuTorch's CMake finds it by itself."""
+    if cache is None:
+        return {"CCACHE_DISABLE": "1"}
+    names = ("CMAKE_C_COMPILER_LAUNCHER", "CMAKE_CXX_COMPILER_LAUNCHER")
+    return dict.fromkeys(names, str(cache.path))

@@ -174,6 +174,7 @@ def test_the_environment_of_a_build_holds_no_flags_of_the_caller(
         find_target("runner"), Request(), Path("/s"), Place(Path("/b c")), make_kit(wheel_root="/w")
     )
     assert "LD_LIBRARY_PATH" not in plan.environment
+    assert plan.environment["CCACHE_DISABLE"] == "1"
     assert plan.environment["CXXFLAGS"].startswith("'-ffile-prefix-map=/b c=/build'")
     assert plan.environment["PATH"].startswith("/t:")
 
