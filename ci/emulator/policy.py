@@ -43,13 +43,21 @@ class Override(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Unsupported(Struct, frozen=True, forbid_unknown_fields=True):
-    """A combination that QNN is known to refuse with a reason that matches ``pattern``."""
+    """Combinations that QNN is known to refuse, with a reason that ``pattern`` finds.
+
+    ``models``, ``schemes`` and ``socs`` are globs; a combination has to fit one of each.
+    """
 
     pattern: str
     reason: str
-    model: str = "*"
-    scheme: str = "*"
-    soc: str = "*"
+    models: tuple[str, ...] = ("*",)
+    schemes: tuple[str, ...] = ("*",)
+    socs: tuple[str, ...] = ("*",)
+
+    def covers(self, model: str, scheme: str, soc: str) -> bool:
+        """Whether the combination is one of these."""
+        pairs = ((model, self.models), (scheme, self.schemes), (soc, self.socs))
+        return all(any(fnmatchcase(name, glob) for glob in globs) for name, globs in pairs)
 
 
 class Policy(Struct, frozen=True, forbid_unknown_fields=True):
@@ -77,10 +85,7 @@ class Policy(Struct, frozen=True, forbid_unknown_fields=True):
     def expects_refusal(self, model: str, scheme: Scheme, soc: str, reason: str) -> str:
         """The recorded explanation of a refusal that is known; empty for any other."""
         for entry in self.unsupported:
-            fits = zip(
-                (model, scheme.value, soc), (entry.model, entry.scheme, entry.soc), strict=True
-            )
-            if all(fnmatchcase(*pair) for pair in fits) and re.search(entry.pattern, reason):
+            if entry.covers(model, scheme.value, soc) and re.search(entry.pattern, reason):
                 return entry.reason
         return ""
 

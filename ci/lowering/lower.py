@@ -98,7 +98,12 @@ def lower_model(model: Model, job: LowerJob, key: str, staging: Path) -> Lowered
         write_sets(staging / QUANTIZED, run_eager(module, model.evaluation))
     with record_refusals(Path(job.log)) as refusals:
         edge = to_edge_transform_and_lower_to_qnn(
-            module, model.evaluation[0], compiler_spec(job.scheme, job.soc)
+            module,
+            model.evaluation[0],
+            compiler_spec(job.scheme, job.soc),
+            # Measured with QNN 2.49.40: a block-quantized linear layer of more than 64 outputs
+            # computes something else (SQNR 3 dB), the same layer as a convolution does not.
+            convert_linear_to_conv2d=job.scheme is Scheme.A16W4_BLOCK,
         )
     delegation = audit_delegation(edge.exported_program().graph_module, refusals)
     program = edge.to_executorch()

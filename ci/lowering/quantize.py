@@ -15,9 +15,6 @@ from ci.lowering.model import Model
 from ci.lowering.schemes import Scheme
 
 BLOCK = 32
-# Measured on the emulator of QNN 2.49.40: with more output channels than this, or with a kernel
-# wider than 1x1, a block-quantized layer computes something else than its eager model.
-MAX_BLOCK_OUTPUTS = 64
 
 
 def quantize_model(model: Model, scheme: Scheme, soc: str) -> GraphModule:
@@ -58,8 +55,10 @@ def block_sizes(graph_module: GraphModule) -> dict[str, tuple[int, ...]]:
 
 
 def _takes_blocks(shape: tuple[int, ...]) -> bool:
-    outputs, inputs, *kernel = shape
-    return not inputs % BLOCK and outputs <= MAX_BLOCK_OUTPUTS and all(k == 1 for k in kernel)
+    # Measured with QNN 2.49.40: with a wider kernel the emulator computes something else than
+    # the quantized eager model (SQNR near 0 dB, another result each time).
+    _, inputs, *kernel = shape
+    return not inputs % BLOCK and all(size == 1 for size in kernel)
 
 
 def _weight_shape(node: Node) -> tuple[int, ...] | None:

@@ -1,0 +1,107 @@
+"""Selection of cases, and the policy that judges them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ci.emulator.policy import read_emulator_policy
+from ci.lowering.cases import CaseSpec, select_cases
+from ci.lowering.schemes import Scheme
+from ci.lowering.suite import SUITE
+from provisioning.errors import ManifestError, UsageError
+
+SOCS = ["SM8550", "SM8650", "SM8750"]
+SUITE_SCHEMES = {"mlp": (Scheme.FP16, Scheme.A8W8), "resnet": (Scheme.FP16,)}
+
+
+def test_the_default_is_the_suite_on_sm8650() -> None:
+    cases = select_cases(SUITE_SCHEMES, SOCS)
+    assert [(case.model, case.scheme.value, case.soc) for case in cases] == [
+        ("mlp", "fp16", "SM8650"),
+        ("mlp", "8a8w", "SM8650"),
+        ("resnet", "fp16", "SM8650"),
+    ]
+
+
+def test_globs_and_repeats_select_each_case_once() -> None:
+    cases = select_cases(
+        SUITE_SCHEMES, SOCS, models=["mlp", "ml*"], schemes=["16a4w*"], soc_names=["sm8[57]50"]
+    )
+    assert cases == [
+        CaseSpec("mlp", scheme, soc)
+        for scheme in (Scheme.A16W4, Scheme.A16W4_BLOCK)
+        for soc in ("SM8550", "SM8750")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("selection", "words"),
+    [
+        ({"soc_names": ["SM8655"]}, "the nearest is SM8650"),
+        ({"schemes": ["8w8a"]}, "no scheme '8w8a'"),
+        ({"models": ["resnett"]}, "the nearest is resnet"),
+        ({"models": ["missing.py:make"]}, "is not a file"),
+        ({"models": ["net.py"]}, "names no function"),
+    ],
+)
+def test_a_wrong_name_gives_the_nearest_and_the_list(
+    selection: dict[str, list[str]], words: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        select_cases(SUITE_SCHEMES, SOCS, **selection)  # type: ignore[arg-type]
+    assert words in str(caught.value)
+
+
+def test_a_users_model_is_taken_by_its_path(tmp_path: Path) -> None:
+    file = tmp_path / "net.py"
+    file.write_text("")
+    (case,) = select_cases(SUITE_SCHEMES, SOCS, models=[f"{file}:make"], schemes=["8a8w"])
+    assert case.model == f"{file}:make"
+    assert "/" not in case.slug
+
+
+def test_the_default_suite_is_large_enough() -> None:
+    policy = read_emulator_policy()
+    cases = select_cases(policy.suite, SOCS)
+    assert len(cases) >= 20
+    assert set(policy.suite) == set(SUITE)
+    assert len({case.scheme for case in cases}) >= 5
+
+
+def test_a_scheme_without_limits_is_an_error(tmp_path: Path) -> None:
+    text = (
+        "[reference]\nmin_rms = 0.1\nmin_spread = 0.1\n"
+        '[schemes.fp16]\nmin_sqnr_db = 40\nmin_cosine = 0.9\n[suite]\nmlp = ["fp16"]\n'
+    )
+    file = tmp_path / "mine.toml"
+    file.write_text(text)
+    policy = read_emulator_policy(file)
+    assert policy.limits_of("mlp", Scheme.FP16).min_sqnr_db == 40
+    with pytest.raises(ManifestError, match="no limits for scheme 8a8w"):
+        policy.limits_of("mlp", Scheme.A8W8)
+
+
+def test_an_override_needs_a_reason_and_wins(tmp_path: Path) -> None:
+    text = (
+        "[reference]\nmin_rms = 0.1\nmin_spread = 0.1\n"
+        '[schemes.fp16]\nmin_sqnr_db = 40\nmin_cosine = 0.9\n[suite]\nmlp = ["fp16"]\n'
+        '[[override]]\nmodel = "mlp"\nscheme = "fp16"\n{}'
+        "[override.limits]\nmin_sqnr_db = 30\nmin_cosine = 0.9\n"
+    )
+    file = tmp_path / "mine.toml"
+    file.write_text(text.format('reason = "a short accumulator"\n'))
+    assert read_emulator_policy(file).limits_of("mlp", Scheme.FP16).min_sqnr_db == 30
+    file.write_text(text.format(""))
+    with pytest.raises(ManifestError, match="reason"):
+        read_emulator_policy(file)
+
+
+def test_only_a_known_refusal_with_its_reason_is_expected() -> None:
+    policy = read_emulator_policy()
+    said = "The SocModel doesn't support FP16; Failed to validate op"
+    assert policy.expects_refusal("mlp", Scheme.FP16, "QCM6490", said)
+    assert not policy.expects_refusal("mlp", Scheme.FP16, "QCM6490", "out of memory")
+    assert not policy.expects_refusal("mlp", Scheme.FP16, "SM8650", said)
+    assert not policy.expects_refusal("mlp", Scheme.A8W8, "QCM6490", said)
