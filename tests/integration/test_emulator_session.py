@@ -6,44 +6,100 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from ci.emulator.case import Bench, CaseResult, CaseRun
+from ci.emulator.policy import Policy, read_emulator_policy
+from ci.emulator.pool import Pool, prepare_environment
+from ci.emulator.runner import ProgramRunner, PythonRunner
+from ci.lowering.cases import CaseSpec
+from ci.lowering.schemes import Scheme
+from ci.report.schema import Status
+from provisioning.environment import provision_profile
+from provisioning.progress import Progress
 
 ROOT = Path(__file__).resolve().parents[2]
 STAND_IN = ROOT / "tests" / "stand_ins" / "executor_runner.py"
 pytestmark = pytest.mark.emulator
 pytest.importorskip("executorch", reason="ExecuTorch is not installed in this environment")
 
+RunCase = Callable[..., CaseResult]
 
-def run_emulator(reports: Path, *words: str) -> tuple[subprocess.CompletedProcess[str], Any]:
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Pool, Path]]:
+    """A pool whose imports all tests share, and a cache of lowered programs."""
+    before = dict(os.environ)
+    environment = provision_profile("emulator", Progress())
+    prepare_environment(environment.apply(os.environ), jobs=2)
+    with closing(Pool()) as pool:
+        yield pool, tmp_path_factory.mktemp("lowered")
+    os.environ.clear()
+    os.environ.update(before)
+
+
+@pytest.fixture
+def run_case(shared: tuple[Pool, Path], tmp_path: Path) -> RunCase:
+    pool, cache = shared
+
+    def run(
+        model: str,
+        scheme: Scheme,
+        soc: str = "SM8650",
+        *,
+        fault: str = "",
+        policy: Policy | None = None,
+        timeout_s: float = 200.0,
+    ) -> CaseResult:
+        stand_in = ProgramRunner([sys.executable, str(STAND_IN), fault])
+        bench = Bench(
+            pool=pool,
+            runner=stand_in if fault else PythonRunner(pool),
+            policy=policy or read_emulator_policy(),
+            cache=cache,
+            toolchain=("test",),
+            work=tmp_path / "work",
+            timeout_s=timeout_s,
+            keep=tmp_path / "kept",
+        )
+        return CaseRun(CaseSpec(model, scheme, soc), bench).run()
+
+    return run
+
+
+def run_emulator(
+    reports: Path, *words: str, home: Path | None = None
+) -> tuple[subprocess.CompletedProcess[str], Any]:
+    """The command as a user runs it, and its report."""
     argv = [sys.executable, "-m", "ci", "test-emulator", "--reports", str(reports), *words]
+    environment = {**os.environ, **({"QNN_CI_HOME": str(home)} if home else {})}
     ended = subprocess.run(
-        argv, cwd=ROOT, capture_output=True, text=True, timeout=500, check=False
+        argv, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=500, check=False
     )
     file = reports / "test_emulator" / "report.json"
     return ended, json.loads(file.read_text()) if file.is_file() else None
 
 
-def test_two_models_pass_and_a_second_run_lowers_nothing(tmp_path: Path) -> None:
-    words = ("--model", "mlp", "--model", "superres", "--scheme", "8a8w", "--scheme", "fp16")
+def test_models_pass_a_second_run_lowers_nothing_and_damage_is_noticed(tmp_path: Path) -> None:
+    words = ("--model", "mlp", "--model", "superres", "--scheme", "8a8w", "--no-cache")
     first, report = run_emulator(tmp_path, *words)
     assert first.returncode == 0, first.stderr
-    assert report["summary"]["passed"] == 4
-    assert {control["kind"] for control in report["controls"]} == {
-        "zeros",
-        "noise",
-        "permuted",
-        "other_input",
-    }
-    assert len(report["controls"]) == 16
+    assert report["summary"]["passed"] == 2
+    kinds = {control["kind"] for control in report["controls"]}
+    assert kinds == {"zeros", "noise", "permuted", "other_input"}
+    assert len(report["controls"]) == 8
     assert all(control["rejected"] for control in report["controls"])
     for case in report["cases"]:
         assert case["fallback_nodes"] == 0
         assert case["delegated_nodes"] >= case["partitions"] == 1
         assert case["inputs"] >= 4
-    second, report = run_emulator(tmp_path, *words, "--json")
+        assert not case["cached"]
+    second, report = run_emulator(tmp_path, *words[:-1], "--json")
     assert second.returncode == 0
     assert json.loads(second.stdout) == report
     assert all(case["cached"] for case in report["cases"])
@@ -61,21 +117,22 @@ def test_two_models_pass_and_a_second_run_lowers_nothing(tmp_path: Path) -> None
     ],
 )
 def test_a_runner_that_goes_wrong_fails_its_case_with_the_reason(
-    tmp_path: Path, fault: str, words: str
+    run_case: RunCase, fault: str, words: str
 ) -> None:
-    runner = f"{sys.executable} {STAND_IN} {fault}"
-    limit = ("--timeout-s", "4") if fault == "hang" else ()
-    warm, _ = run_emulator(tmp_path, "--model", "mlp", "--scheme", "fp16")
-    assert warm.returncode == 0, warm.stderr
-    ended, report = run_emulator(
-        tmp_path, "--model", "mlp", "--scheme", "fp16", "--runner", runner, *limit
-    )
+    assert run_case("mlp", Scheme.FP16).case.status is Status.PASSED
+    timeout_s = 4.0 if fault == "hang" else 200.0
+    case = run_case("mlp", Scheme.FP16, fault=fault, timeout_s=timeout_s).case
+    assert case.status is Status.FAILED
+    assert words in case.reason
+    assert f"stand-in runner: {fault}" in case.log_tail
+
+
+def test_zeros_from_the_runner_fail_the_whole_session(tmp_path: Path) -> None:
+    runner = f"{sys.executable} {STAND_IN} zeros"
+    ended, report = run_emulator(tmp_path, "--model", "mlp", "--scheme", "fp16", "--runner", runner)
     assert ended.returncode == 1
-    (case,) = report["cases"]
-    assert case["status"] == "failed"
-    assert words in case["reason"]
-    assert f"stand-in runner: {fault}" in case["log_tail"]
-    assert "Traceback" not in ended.stderr
+    assert report["summary"] | {"passed": 0, "failed": 1} == report["summary"]
+    assert "SQNR 0.0 dB" in ended.stdout + ended.stderr
 
 
 MODEL = """
@@ -97,19 +154,23 @@ def users_model(tmp_path: Path) -> Path:
     folder.mkdir()
     (folder / "weights.py").write_text("scale = 3.0\n")
     (folder / "my.py").write_text(MODEL.format(body="torch.relu(x * scale) + x"))
-    return folder
+    return folder / "my.py"
 
 
-def test_a_users_model_and_what_makes_it_lowered_again(tmp_path: Path, users_model: Path) -> None:
-    words = ("--model", f"{users_model / 'my.py'}:factory", "--soc", "SM8750", "--scheme", "8a8w")
-    first, report = run_emulator(tmp_path, *words)
-    assert first.returncode == 0, first.stderr
-    assert [case["cached"] for case in report["cases"]] == [False]
-    _, report = run_emulator(tmp_path, *words)
-    assert [case["cached"] for case in report["cases"]] == [True]
-    (users_model / "weights.py").write_text("scale = 2.5\n")
-    _, report = run_emulator(tmp_path, *words)
-    assert [case["cached"] for case in report["cases"]] == [False]
+def test_a_users_model_outside_the_repository(tmp_path: Path, users_model: Path) -> None:
+    words = ("--model", f"{users_model}:factory", "--soc", "SM8750", "--scheme", "8a8w")
+    ended, report = run_emulator(tmp_path, *words)
+    assert ended.returncode == 0, ended.stderr
+    assert report["summary"]["passed"] == 1
+
+
+def test_a_change_beside_a_users_model_lowers_it_again(
+    run_case: RunCase, users_model: Path
+) -> None:
+    model = f"{users_model}:factory"
+    assert [run_case(model, Scheme.FP16).case.cached for _ in range(2)] == [False, True]
+    (users_model.parent / "weights.py").write_text("scale = 2.5\n")
+    assert not run_case(model, Scheme.FP16).case.cached
 
 
 @pytest.mark.parametrize(
@@ -118,87 +179,88 @@ def test_a_users_model_and_what_makes_it_lowered_again(tmp_path: Path, users_mod
         ("x * 0.0001", "near zero"),
         ("torch.ones_like(x) + 0 * x", "constant"),
         ("undefined_name(x)", "NameError"),
-        ("torch.linalg.pinv(x @ x.T + 9 * torch.eye(2)) + 1", "fall back"),
+        ("torch.special.bessel_j0(x) + x * scale", "bessel"),
+        ("torch.sum(x, 1, keepdim=True) * 0 + torch.arange(1.0, 17.0)", "other_input"),
     ],
 )
-def test_a_model_that_proves_nothing_or_cannot_be_lowered_fails(
-    tmp_path: Path, users_model: Path, body: str, words: str
+def test_a_model_that_proves_nothing_or_stays_on_the_cpu_fails(
+    run_case: RunCase, users_model: Path, body: str, words: str
 ) -> None:
-    (users_model / "my.py").write_text(MODEL.format(body=body))
-    ended, report = run_emulator(
-        tmp_path, "--model", f"{users_model / 'my.py'}:factory", "--scheme", "fp16"
-    )
-    assert ended.returncode == 1
-    (case,) = report["cases"]
-    assert case["status"] == "failed"
-    assert words in case["reason"] or words == "fall back"
-    assert case["reason"]
-    assert "Traceback" not in ended.stderr
-
-
-def test_a_known_refusal_is_unsupported_with_qnns_own_reason(tmp_path: Path) -> None:
-    words = ("--model", "mlp", "--scheme", "fp16", "--scheme", "8a8w", "--soc", "SW6100")
-    ended, report = run_emulator(tmp_path, *words)
-    assert ended.returncode == 0, ended.stderr
-    by_scheme = {case["scheme"]: case for case in report["cases"]}
-    assert by_scheme["fp16"]["status"] == "unsupported"
-    assert "doesn't support FP16" in by_scheme["fp16"]["reason"]
-    assert by_scheme["8a8w"]["status"] == "passed"
-
-
-def test_a_refusal_that_no_policy_knows_fails(tmp_path: Path) -> None:
-    policy = (ROOT / "manifests" / "policies" / "emulator.toml").read_text()
-    mine = tmp_path / "mine.toml"
-    mine.write_text(policy.replace('"SW6100", ', ""))
-    words = ("--model", "mlp", "--scheme", "fp16", "--soc", "SW6100", "--policy", str(mine))
-    ended, report = run_emulator(tmp_path, *words)
-    assert ended.returncode == 1
-    assert report["cases"][0]["status"] == "failed"
-
-
-def test_kept_artifacts_are_whole(tmp_path: Path) -> None:
-    keep = tmp_path / "kept"
-    words = ("--model", "mlp", "--scheme", "8a8w", "--keep-artifacts", str(keep))
-    assert run_emulator(tmp_path, *words)[0].returncode == 0
-    folder = keep / "mlp-8a8w-SM8650"
-    wanted = {"artifact/program.pte", "artifact/quantized/3_0.raw", "outputs/output_3_0.raw"}
-    found = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
-    assert wanted <= found
+    users_model.write_text(MODEL.format(body=body))
+    case = run_case(f"{users_model}:factory", Scheme.FP16).case
+    assert case.status is Status.FAILED
+    assert words in case.reason
 
 
 @pytest.mark.parametrize(
-    ("words", "code"),
+    ("text", "words"),
     [
-        (("--soc", "SM865O"), 2),
-        (("--jobs", "0"), 2),
-        (("--timeout-s", "-1"), 2),
-        (("--runner", "no-such-program"), 2),
-        (("--model", "nowhere.py:make"), 2),
+        ("def factory(): return 3\n", "did not return what is wanted"),
+        ("def other(): ...\n", "has no function 'factory'"),
+        ("import no_such_module\n", "No module named 'no_such_module'"),
+        ("def factory(:\n", "SyntaxError"),
+        ("import os\ndef factory(): os._exit(3)\n", "exited with 3"),
+        ("import os\ndef factory(): os.abort()\n", "SIGABRT"),
     ],
 )
-def test_wrong_arguments_are_usage_errors(
-    tmp_path: Path, words: tuple[str, ...], code: int
+def test_a_wrong_factory_fails_its_case_and_no_other(
+    run_case: RunCase, users_model: Path, text: str, words: str
 ) -> None:
+    users_model.write_text(text)
+    case = run_case(f"{users_model}:factory", Scheme.FP16).case
+    assert case.status is Status.FAILED
+    assert words in case.reason
+    assert run_case("mlp", Scheme.FP16).case.status is Status.PASSED
+
+
+def test_a_refusal_is_unsupported_only_where_the_policy_knows_it(
+    run_case: RunCase, tmp_path: Path
+) -> None:
+    case = run_case("mlp", Scheme.FP16, "SW6100").case
+    assert case.status is Status.UNSUPPORTED
+    assert "doesn't support FP16" in case.reason
+    assert run_case("mlp", Scheme.A8W8, "SW6100").case.status is Status.PASSED
+    policy = (ROOT / "manifests" / "policies" / "emulator.toml").read_text()
+    (tmp_path / "mine.toml").write_text(policy.replace('"SW6100", ', ""))
+    mine = read_emulator_policy(tmp_path / "mine.toml")
+    case = run_case("mlp", Scheme.FP16, "SW6100", policy=mine).case
+    assert case.status is Status.FAILED
+    assert "doesn't support FP16" in case.reason
+
+
+def test_kept_artifacts_are_whole_and_damage_in_the_cache_is_noticed(
+    run_case: RunCase, shared: tuple[Pool, Path], tmp_path: Path
+) -> None:
+    assert run_case("superres", Scheme.A8W8).case.status is Status.PASSED
+    folder = tmp_path / "kept" / "superres-8a8w-SM8650"
+    wanted = {"artifact/program.pte", "artifact/quantized/3_0.raw", "outputs/output_3_0.raw"}
+    found = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    assert wanted <= found
+    kept = (folder / "artifact" / "program.pte").read_bytes()
+    (program,) = [path for path in shared[1].rglob("program.pte") if path.read_bytes() == kept]
+    program.write_bytes(kept[:-1] + bytes([kept[-1] ^ 1]))
+    again = run_case("superres", Scheme.A8W8)
+    assert again.case.status is Status.PASSED
+    assert not again.case.cached
+    assert again.remark == "a damaged cache entry was lowered again"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--soc", "SM865O"),
+        ("--jobs", "0"),
+        ("--timeout-s", "-1"),
+        ("--model", "nowhere.py:make"),
+    ],
+)
+def test_wrong_arguments_are_usage_errors(tmp_path: Path, words: tuple[str, ...]) -> None:
     ended, report = run_emulator(tmp_path, *words)
-    assert (ended.returncode, report) == (code, None)
+    assert (ended.returncode, report) == (2, None)
     assert "Traceback" not in ended.stderr
 
 
-def test_a_damaged_cache_entry_is_lowered_again(tmp_path: Path) -> None:
-    home = tmp_path / "home"
-    environment = {**os.environ, "QNN_CI_HOME": str(home)}
-    store = Path(os.environ.get("QNN_CI_HOME", "")) if os.environ.get("QNN_CI_HOME") else None
-    del store
-    argv = [sys.executable, "-m", "ci", "test-emulator", "--reports", str(tmp_path)]
-    argv += ["--model", "mlp", "--scheme", "fp16"]
-    first = subprocess.run(
-        argv, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=500, check=False
-    )
-    assert first.returncode == 0, first.stderr
-    (program,) = (home / "lowered").rglob("program.pte")
-    program.write_bytes(program.read_bytes()[:-1] + b"?")
-    again = subprocess.run(
-        argv, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=500, check=False
-    )
-    assert again.returncode == 0, again.stderr
-    assert "a damaged cache entry was lowered again" in again.stderr
+def test_an_empty_store_and_no_index_end_with_4(tmp_path: Path) -> None:
+    ended, report = run_emulator(tmp_path, "--offline", home=tmp_path / "empty")
+    assert (ended.returncode, report) == (4, None)
+    assert "onnxruntime_qnn-2.5.0" in ended.stderr
