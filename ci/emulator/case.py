@@ -86,8 +86,8 @@ class CaseRun:
         run = self.execute(artifact, result.lowered)
         self.figures["run_s"] = round(run.wall_s, 3)
         if run.failure:
-            reasons = [f"run: {run.failure}", *self.delegation_faults(result.lowered)]
-            return self.end(Status.FAILED, "; ".join(reasons), run.log_tail)
+            faults = [f"run: {run.failure}", *self.delegation_faults(result.lowered)]
+            return self.end(Status.FAILED, "; ".join(faults), run.log_tail)
         return self.judge_outputs(artifact, result.lowered, run, remark)
 
     def lower(self) -> Ended:

@@ -39,6 +39,7 @@ from ci.lowering.job import LowerJob, LowerResult
 from ci.lowering.model import Inputs, Model, hash_model, load_model
 from ci.lowering.quantize import quantize_model
 from ci.lowering.schemes import Scheme
+from ci.lowering.signature import sign_by_content
 
 Forward = Callable[..., Any]
 
@@ -78,7 +79,7 @@ def describe_refusal(error: Exception, log: Path) -> str:
 def code_digests() -> list[str]:
     """Digests of this package's own modules that shape a program, and of the packages under it."""
     here = Path(__file__).parent
-    names = ("lower", "quantize", "schemes", "model")
+    names = ("lower", "quantize", "schemes", "model", "signature")
     own = [hash_file(here / f"{name}.py") for name in names]
     return [
         *own,
@@ -106,8 +107,8 @@ def lower_model(model: Model, job: LowerJob, key: str, staging: Path) -> Lowered
             convert_linear_to_conv2d=job.scheme is Scheme.A16W4_BLOCK,
         )
     delegation = audit_delegation(edge.exported_program().graph_module, refusals)
-    program = edge.to_executorch()
-    (staging / PROGRAM).write_bytes(program.buffer)
+    program = sign_by_content(edge.to_executorch().buffer)
+    (staging / PROGRAM).write_bytes(program)
     return Lowered(
         key=key,
         model=job.model,
@@ -118,7 +119,7 @@ def lower_model(model: Model, job: LowerJob, key: str, staging: Path) -> Lowered
         outputs=describe_tensors(reference[0]),
         delegation=delegation,
         lower_s=round(time.monotonic() - started, 3),
-        pte_bytes=len(program.buffer),
+        pte_bytes=len(program),
         files=hash_files(staging),
     )
 

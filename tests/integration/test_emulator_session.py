@@ -55,6 +55,7 @@ def run_case(shared: tuple[Pool, Path], tmp_path: Path) -> RunCase:
         fault: str = "",
         policy: Policy | None = None,
         timeout_s: float = 200.0,
+        use_cache: bool = True,
     ) -> CaseResult:
         stand_in = ProgramRunner([sys.executable, str(STAND_IN), fault])
         bench = Bench(
@@ -65,6 +66,7 @@ def run_case(shared: tuple[Pool, Path], tmp_path: Path) -> RunCase:
             toolchain=("test",),
             work=tmp_path / "work",
             timeout_s=timeout_s,
+            use_cache=use_cache,
             keep=tmp_path / "kept",
         )
         return CaseRun(CaseSpec(model, scheme, soc), bench).run()
@@ -243,6 +245,15 @@ def test_kept_artifacts_are_whole_and_damage_in_the_cache_is_noticed(
     assert again.case.status is Status.PASSED
     assert not again.case.cached
     assert again.remark == "a damaged cache entry was lowered again"
+
+
+def test_two_lowerings_give_the_same_bytes(run_case: RunCase, tmp_path: Path) -> None:
+    program = tmp_path / "kept" / "mlp-8a8w-SM8650" / "artifact" / "program.pte"
+    made = []
+    for _ in range(2):
+        assert run_case("mlp", Scheme.A8W8, use_cache=False).case.status is Status.PASSED
+        made.append(program.read_bytes())
+    assert made[0] == made[1]
 
 
 @pytest.mark.parametrize(
