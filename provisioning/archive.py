@@ -20,6 +20,7 @@ from provisioning.tree import FILE_TIME_S, Entry
 MAX_LINK_HOPS = 40
 MAX_RATIO = 1100  # deflate cannot do better than 1032:1
 MIN_BOMB_BYTES = 1 << 20
+RESERVED_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -219,6 +220,12 @@ class FileWriter:
         self.digest = hashlib.sha256()
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         self.fd = os.open(self.target, flags, 0o600)
+        if size > RESERVED_BYTES:  # a full disk shows now, and the blocks come in one piece
+            try:
+                os.posix_fallocate(self.fd, 0, size)
+            except OSError:
+                os.close(self.fd)
+                raise
 
     def write(self, data: bytes) -> None:
         """Append ``data``. Raises IntegrityError on more bytes than declared, OSError."""

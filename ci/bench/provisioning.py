@@ -10,6 +10,7 @@ import hashlib
 import importlib.util
 import json
 import os
+import re
 import shutil
 import statistics
 import sys
@@ -37,15 +38,18 @@ from provisioning.zipfiles import FileSource, inflate_member, read_directory
 
 ROUNDS = 3
 WARM_ROUNDS = 10
-VERSION = "2.37.0.250724"
+VERSION = "2.49.40.260810"
 PREFIX = f"qairt/{VERSION}"
 HOST = f"{PREFIX}/lib/x86_64-linux-clang"
 DEVICES = (
     "aarch64-android",
     "aarch64-oe-linux-gcc11.2",
     "aarch64-oe-linux-gcc9.3",
+    "aarch64-oe-linux-gcc8.2",
     "aarch64-ubuntu-gcc9.4",
+    "aarch64-ubuntu-gcc7.5",
 )
+SKEL = re.compile(r"libQnnHtpV(\d+)Skel\.so")
 SPACE_BYTES = 5 << 30
 UPSTREAM = Path("backends/qualcomm/scripts/download_qnn_sdk.py")
 RUN_UPSTREAM = """
@@ -168,10 +172,17 @@ def lay_course(progress: Progress) -> Iterator[Course]:
 
 
 def make_archive(target: Path, host: Path, device: Path) -> int:
-    """At least 400 MB: the host's libraries once, the device's in four places, as in an SDK."""
-    parts = [(host, "onnxruntime_qnn", HOST)]
-    parts += [(device, "onnxruntime_qnn/", f"{PREFIX}/lib/{name}") for name in DEVICES]
-    parts.append((device, "onnxruntime_qnn/libQnnHtpV", f"{PREFIX}/lib/hexagon/unsigned"))
+    """At least 400 MB: the host's libraries once, the device's once a toolchain, as in an SDK."""
+
+    def place_skel(name: str) -> str:
+        found = SKEL.fullmatch(name)
+        return f"{PREFIX}/lib/hexagon-v{found[1]}/unsigned" if found else ""
+
+    def place_library(folder: str) -> Callable[[str], str]:
+        return lambda name: "" if SKEL.fullmatch(name) else f"{PREFIX}/lib/{folder}"
+
+    parts = [(host, lambda name: HOST), (device, place_skel)]  # noqa: ARG005
+    parts += [(device, place_library(folder)) for folder in DEVICES]
     return write_archive(target, parts, {f"{PREFIX}/sdk.yaml": f"version: {VERSION}\n".encode()})
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from pathlib import Path
 from typing import BinaryIO
@@ -26,21 +26,21 @@ def copy_member(source: FileSource, member: Member) -> bytes:
 
 
 def write_archive(
-    target: Path, parts: Iterable[tuple[Path, str, str]], texts: dict[str, bytes]
+    target: Path, parts: Iterable[tuple[Path, Callable[[str], str]]], texts: dict[str, bytes]
 ) -> int:
     """Write a ZIP of members of other ZIPs, and of stored texts; returns its size.
 
-    ``parts`` are a ZIP, the beginning of the names to take, and the directory to put them in.
+    ``parts`` are a ZIP and, for a library's file name, the directory to put it in (or none).
     """
     central: list[bytes] = []
     with target.open("wb") as out:
-        for path, prefix, directory in parts:
+        for path, place in parts:
             with closing(FileSource(path)) as source:
                 for member in read_directory(source):
-                    if member.name.startswith(prefix) and ".so" in member.name:
-                        name = f"{directory}/{member.name.rpartition('/')[2]}"
+                    base = member.name.rpartition("/")[2]
+                    if ".so" in base and (directory := place(base)):
                         data = copy_member(source, member)
-                        central.append(_add(out, name, data, member))
+                        central.append(_add(out, f"{directory}/{base}", data, member))
         for name, data in texts.items():
             central.append(_add(out, name, data, _stored(name, data)))
         start = out.tell()
