@@ -55,12 +55,16 @@ class TreeFacts:
 
 @dataclass(frozen=True)
 class SdkFacts:
-    """A QNN SDK, or a tree of its shape. ``version`` is what sdk.yaml says."""
+    """A QNN SDK, or a tree of its shape.
+
+    ``version`` and ``stamp`` (12 digits, of build_id) are what sdk.yaml says.
+    """
 
     root: Path
     is_directory: bool
     markers: tuple[str, ...] = ()
     version: str | None = None
+    stamp: str | None = None
     directories: tuple[str, ...] = ()
     headers: tuple[str, ...] = ()
     api_version: str | None = None

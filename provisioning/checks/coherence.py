@@ -22,18 +22,24 @@ SKEL = re.compile(r"libQnnHtpV(?P<version>[0-9a-f]{2,3})(?:Skel)?[.]so")
 WHY = "the device ends with 'Stub lib id mismatch' (error 1008), the host with error 14001"
 
 
-def judge_builds(files: Sequence[FileFacts], version: str | None) -> Iterator[Finding]:
-    """Every library of another build than the most of them, and than sdk.yaml's ``version``."""
+def judge_builds(
+    files: Sequence[FileFacts], version: str | None, stamp: str | None = None
+) -> Iterator[Finding]:
+    """Every library of another build than the most of them; the most of them against what
+    sdk.yaml says, ``version`` and ``stamp``.
+    """
     usual = usual_build(files)
     if usual is None:
         if any(file.name.startswith("libQnn") for file in files):
             yield _unknown(files)
         return
-    if version and usual.version and not is_same(usual.version, version):
+    same_version = not (version and usual.version) or is_same(usual.version, version)
+    if not same_version or (stamp or usual.stamp) != usual.stamp:
+        says = " build ".join(filter(None, (version, stamp)))
         yield Finding(
             "QNN302",
             "QNN libraries",
-            f"sdk.yaml says {version}, the libraries are of {usual.text}",
+            f"sdk.yaml says {says}, the libraries are of {usual.text}",
             str(files[0].path.parent),
             "ExecuTorch takes what it compiles for from one and what it runs from the other",
             "provision it again; do not copy libraries from one SDK into another",

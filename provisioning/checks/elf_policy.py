@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 
 import msgspec
@@ -27,7 +28,7 @@ class ElfPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``flags`` is the Hexagon version in e_flags (0x75), None where it is free. ``glibc``,
     ``glibcxx`` and ``cxxabi`` are the newest that the target has, ``android_api`` its API level;
     ``system`` the libraries it brings. ``load_align`` is advised, in bytes. ``sonames`` holds
-    known exceptions by file name.
+    known exceptions by file name. Of files that match ``unused`` only the target is judged.
     """
 
     bits: int
@@ -45,6 +46,11 @@ class ElfPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     load_align: int = 0
     system: tuple[str, ...] = ()
     sonames: Mapping[str, str] = {}
+    unused: tuple[str, ...] = ()
+
+    def is_unused(self, name: str) -> bool:
+        """Whether nothing here loads a file of this name."""
+        return any(fnmatchcase(name, pattern) for pattern in self.unused)
 
 
 def choose_policy(
@@ -74,7 +80,7 @@ def judge(facts: ElfFacts, policy: ElfPolicy, *, depth: int = 1) -> list[Finding
     ``depth`` is how many directories up from the file's own still belong to its tree.
     """
     identity = judge_identity(facts, policy)
-    if identity:
+    if identity or policy.is_unused(facts.path.name):
         return identity
     return [
         *_judge_soname(facts, policy),

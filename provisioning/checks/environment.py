@@ -82,7 +82,7 @@ def _judge_sdk(
     yield from judge_sdk(facts.sdk, tree, fitness, pin, policy.headers)
     if facts.sdk.is_directory:
         yield from judge_files(tree.files, kinds, _surroundings(facts, policy))
-        yield from judge_builds(tree.files, facts.sdk.version)
+        yield from judge_builds(tree.files, facts.sdk.version, facts.sdk.stamp)
         yield from judge_system_libraries(facts.host, _system_needs(tree, kinds))
     if fitness.skels:
         yield from judge_pairs(tree.files, ("Htp",))

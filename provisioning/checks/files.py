@@ -97,7 +97,7 @@ def _judge_group(
                 yield judge_defect(ElfError(file.path, file.defect, file.defect_why))
             continue
         yield from judge(file.elf, policy, depth=depth)
-        if not judge_identity(file.elf, policy):
+        if not judge_identity(file.elf, policy) and not policy.is_unused(file.name):
             fitting.append(file)
     brings = around.brings if kind == HOST_KIND else {}
     provided = {*present, *policy.system, *around.beside}

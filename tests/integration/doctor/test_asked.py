@@ -153,6 +153,12 @@ ASKED = [
         lambda r, w: replace(r, pins={}),
     ),
     Fault(
+        "another build in sdk.yaml",
+        "emulator",
+        "QNN302",
+        content("sdk.yaml", b"version: 2.49.40\nbuild_id: 260810999999_1\n"),
+    ),
+    Fault(
         "no skel for the SoC", "linux", "QNN307", drop_v81, lambda r, w: replace(r, soc="SM8850")
     ),
     Fault("no QNN_SDK_ROOT", "emulator", "QNN401", nothing, variables(QNN_SDK_ROOT=None)),

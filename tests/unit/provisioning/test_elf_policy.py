@@ -123,6 +123,15 @@ def test_every_defect_has_an_id_of_its_own() -> None:
     assert len(found) == len(Defect)
 
 
+def test_what_nothing_loads_is_judged_by_its_target_only() -> None:
+    name = "libSnpeHtpV75CalculatorStub.so"
+    facts = replace(OE, path=Path(name), soname="libQnn.so", rpath=("/prj/build",), textrel=True)
+    assert ids(judge(facts, elf_policy("aarch64-oe-linux"))) == []
+    assert ids(judge(facts, elf_policy("x86_64-linux-clang"))) == ["QNN212"]
+    other = replace(facts, path=Path("libQnnHtp.so"))
+    assert ids(judge(other, elf_policy("aarch64-oe-linux"))) == ["QNN215", "QNN218", "QNN226"]
+
+
 def test_an_unknown_kind_is_a_usage_error() -> None:
     with pytest.raises(UsageError, match="no ELF policy 'mips'"):
         elf_policy("mips")
