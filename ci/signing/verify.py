@@ -84,7 +84,7 @@ def _judge_image(image: Image, report: Report, serial: int, now: datetime) -> No
     _judge_hashes(image, parsed, report, data, serial)
     _judge_signers(parsed, report, data, found[0].offset, now)
     report.uncovered = list_uncovered(image)
-    if any(any(image.data[start:end]) for start, end in report.uncovered):
+    if any(bytes(image.data[start:end]).strip(b"\0") for start, end in report.uncovered):
         report.notes.append("bytes that no hash covers are not all zero; a loader skips them")
 
 

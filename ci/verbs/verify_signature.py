@@ -48,15 +48,16 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         if (one / RECORD_NAME).is_file()
     }
     reports: dict[Path, Report] = {}
+    mask = Masker()
     for path in _expand(args.files):
-        progress.step(f"verifying {Masker()(path.name)}")
+        progress.step(f"verifying {mask(path.name)}")
         reports[path] = verify_file(path, _original(path, args.input))
     failed = any(one.verdict not in accepted for one in reports.values()) or any(records.values())
     return Outcome(
         render_reports(reports) + _render(records),
         {
             "expected": args.expect,
-            "files": [{"path": str(path), **one.as_data()} for path, one in reports.items()],
+            "files": [{"path": mask(str(path)), **one.as_data()} for path, one in reports.items()],
             "records": records,
         },
         ExitCode.FAILED if failed else ExitCode.OK,
