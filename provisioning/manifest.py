@@ -50,7 +50,7 @@ def read_toml(relative: str, kind: type[T], root: Path | None = None) -> T:
         raise ManifestError(
             f"manifest {relative} does not fit its schema",
             why=str(error),
-            todo=f"correct {path}; docs/manifests.md describes every key",
+            todo=f"correct {path}; docs/provisioning.md describes every key",
         ) from error
 
 

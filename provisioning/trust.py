@@ -66,13 +66,15 @@ def _refuse_unless_trusted(request: Request) -> None:
         why = "no hash of it is published, so that its first use is a matter of trust"
     else:
         return
+    adoption = request.toolchain.adoption
+    installed = f"; or set {adoption.variable} to one that is installed" if adoption else ""
     raise IntegrityError(
         f"{request.label} has no SHA-256 to be checked against",
         why=why,
         todo=(
-            f"on a machine that you trust run `python -m provisioning fetch {request.name} "
-            f"--trust-first-use`, then `python -m provisioning lock {request.name} --write` and "
-            "commit manifests/locks/; or name an installation in a variable"
+            f"add --trust-first-use on a machine that you trust; for others and for CI, then run "
+            f"`python -m provisioning lock {request.name}` with --write and commit "
+            f"manifests/locks/{installed}"
         ),
     )
 
