@@ -28,7 +28,7 @@ from provisioning.survey.memory import Memory
 from provisioning.survey.tree import survey_tree
 
 ARTIFACTS = ("qnn-runtime", "qnn-runtime-aarch64")
-COPIES = 10
+COPIES = 11
 SHELL_LOOP = r"""
 find "$1" -type f -name '*.so*' | while read -r file; do
     readelf -h -d -l -n -V "$file"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 
 from provisioning.checks.finding import Finding, Severity
+from provisioning.elf_facts import EM_X86_64, MACHINE_NAMES
 from provisioning.facts import CheckoutFacts, SubmoduleFacts
 
 UPDATE = "git submodule update --init --recursive"
@@ -13,7 +14,9 @@ UPDATE = "git submodule update --init --recursive"
 def judge_checkout(
     checkout: CheckoutFacts, pin: str | None, needed: Collection[str], machine: str
 ) -> Iterator[Finding]:
-    """``needed`` are the submodules of the targets, ``machine`` the name of the target's."""
+    """``needed`` are the submodules of the targets, ``machine`` the name of the target's, such as
+    aarch64.
+    """
     where = str(checkout.root)
     if not checkout.is_directory:
         yield Finding(
@@ -95,15 +98,15 @@ def _is_within(path: str, owner: str) -> bool:
 
 
 def _judge_leftovers(checkout: CheckoutFacts, machine: str) -> Iterator[Finding]:
-    foreign = [(path, has) for path, has in checkout.leftovers if has not in (machine, "unknown")]
-    # The compiler runs on the host, so only the runtime library must be the target's.
-    for path, has in foreign:
-        if path.endswith(".a"):
+    """flatcc's compiler runs on the host, its runtime library is linked into the target."""
+    for path, has in checkout.leftovers:
+        wanted = machine if path.endswith(".a") else MACHINE_NAMES[EM_X86_64]
+        if has not in (wanted, "unknown"):
             yield Finding(
                 "QNN708",
                 "flatcc",
-                f"flatcc's source tree holds a library of an earlier build for {has}",
+                f"flatcc's source tree holds outputs of an earlier build for {has}",
                 path,
-                f"the linker takes it: 'is incompatible with' a target that is {machine}",
+                f"the build takes it: 'is incompatible with' {wanted}, or 'Exec format error'",
                 "make -C third-party/flatcc clean, or use one work tree a target",
             )

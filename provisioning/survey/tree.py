@@ -6,6 +6,7 @@ stat a file. Large trees are read by several processes.
 
 from __future__ import annotations
 
+import importlib
 import multiprocessing
 import os
 import stat
@@ -81,9 +82,7 @@ def _read_all(items: Sequence[tuple[str, Path]], size_bytes: int) -> Iterable[Fi
     # A fork copies other threads' locks, so a process that has threads reads alone.
     if size_bytes < POOL_BYTES or workers < 2 or threading.active_count() > 1:
         return map(read_file, items)
-    import provisioning.elf  # before the fork: the workers need not import it again
-
-    del provisioning.elf
+    importlib.import_module("provisioning.elf")  # once, not in every worker
     with ProcessPoolExecutor(workers, multiprocessing.get_context("fork")) as pool:
         return list(pool.map(read_file, items, chunksize=CHUNK))
 

@@ -37,6 +37,11 @@ def leave_flatcc(world: World) -> None:
     world.add(world.checkout / "third-party" / "flatcc" / "lib" / "libflatccrt.a", member)
 
 
+def leave_foreign_flatcc(world: World) -> None:
+    compiler = (LIBRARIES / "libaarch64.so").read_bytes()
+    world.add(world.checkout / "third-party" / "flatcc" / "bin" / "flatcc", compiler)
+
+
 def tool(world: World, name: str, says: str, code: int = 0) -> None:
     world.remove(world.tools / name)
     write_program(world.tools / name, says, code)
@@ -108,6 +113,7 @@ TREES = [
         lambda world: commit(world, "third-party/flatcc"),
     ),
     Fault("flatcc built for the host", "linux", "QNN708", leave_flatcc),
+    Fault("a flatcc that cannot run here", "linux", "QNN708", leave_foreign_flatcc),
     Fault("no cmake", "linux", "QNN010", removed("tools/cmake")),
     Fault("a broken ninja", "linux", "QNN011", lambda world: tool(world, "ninja", "cannot run", 1)),
     Fault(
