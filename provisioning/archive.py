@@ -217,6 +217,7 @@ class FileWriter:
         self.target = root / path
         self.path, self.archive, self.size = path, archive, size
         self.count = 0
+        self.start = b""
         self.digest = hashlib.sha256()
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         self.fd = os.open(self.target, flags, 0o600)
@@ -229,6 +230,8 @@ class FileWriter:
 
     def write(self, data: bytes) -> None:
         """Append ``data``. Raises IntegrityError on more bytes than declared, OSError."""
+        if not self.count:
+            self.start = data[:4]
         self.count += len(data)
         if self.count > self.size:
             raise refuse(self.archive, f"{self.path!r} is longer than its declared {self.size}")

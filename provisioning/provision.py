@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from provisioning.errors import IntegrityError
+from provisioning.errors import IntegrityError, UnfitError
 from provisioning.licence import require_acceptance
 from provisioning.lockfile import apply_lock
 from provisioning.progress import Progress
@@ -54,6 +54,8 @@ def provision_artifact(
     Raises UnfitError, DownloadError, IntegrityError, StoreError, ToolError.
     """
     if adopted := adopt_artifact(request, progress):
+        if verify:
+            check_adopted(with_lock(request, store), adopted)
         return adopted
     request = with_lock(request, store)
     key = request.key()
@@ -106,6 +108,25 @@ def adopt_artifact(request: Request, progress: Progress) -> Provisioned | None:
     where = f"{found.variable}={found.root}"
     progress.step(f"{request.name}: using {where}, version {found.version}{note}")
     return Provisioned(request.name, found.version, found.root, "", adopted=True)
+
+
+def check_adopted(request: Request, adopted: Provisioned) -> None:
+    """Hash an installation against the lock of its version, where there is one.
+
+    Modes may differ and more files may be there. Raises UnfitError, naming what differs.
+    """
+    if not adopted.version.startswith(request.release.version):
+        return
+    wanted = [msgspec.structs.replace(entry, mode=-1) for entry in locked_entries(request)]
+    paths = {entry.path for entry in wanted}
+    found = [item for item in compare_tree(adopted.root, wanted) if item.path in paths]
+    if found:
+        more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+        raise UnfitError(
+            f"{adopted.root} is not {request.label} as it is locked",
+            why=f"{found[0]}{more}",
+            todo="install it anew, or unset the variable that names it and fetch it",
+        )
 
 
 def with_lock(request: Request, store: Store) -> Request:

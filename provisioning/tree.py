@@ -17,7 +17,10 @@ FILE_TIME_S = 946684800  # every published file's mtime, so that a touched one s
 
 
 class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A file (size, mode, SHA-256) or a symbolic link (``link`` is its target)."""
+    """A file (size, mode, SHA-256) or a symbolic link (``link`` is its target).
+
+    A negative mode is one that does not matter.
+    """
 
     path: str
     size: int = 0
@@ -122,7 +125,7 @@ def _compare_state(entry: Entry, state: os.stat_result, quick: bool) -> Differen
     mode = stat.S_IMODE(state.st_mode)
     if state.st_size != entry.size:
         return Difference(entry.path, "wrong size", f"{state.st_size}, not {entry.size} bytes")
-    if mode != entry.mode:
+    if mode != entry.mode >= 0:
         return Difference(entry.path, "wrong mode", f"{mode:o}, not {entry.mode:o}")
     if quick and state.st_mtime != FILE_TIME_S:
         return Difference(entry.path, "was touched")

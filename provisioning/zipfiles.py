@@ -154,7 +154,7 @@ def _parse_entry(archive: str, raw: bytes, at: int) -> tuple[Member, int]:
     kind = _kind(name, mode)
     if kind == "file" and method not in {STORED, DEFLATED}:
         raise refuse(archive, f"member {name!r} has compression method {method}")
-    member = Member(name, size, stat.S_IMODE(mode) or 0o644, kind, "", offset, packed, crc, method)
+    member = Member(name, size, stat.S_IMODE(mode), kind, "", offset, packed, crc, method)
     return member, end
 
 
@@ -279,7 +279,10 @@ def extract_member(
     member: Member,
     on_bytes: OnBytes = ignore_bytes,
 ) -> Entry:
-    """Write one regular file. Raises IntegrityError, OSError."""
+    """Write one regular file. Raises IntegrityError, OSError.
+
+    A ZIP made elsewhere than on Unix has no modes: ELF files and scripts can be run then.
+    """
     writer = FileWriter(root, path, source.name, member.size)
 
     def take(data: bytes) -> None:
@@ -288,7 +291,8 @@ def extract_member(
 
     try:
         inflate_member(source, member, take)
-        return writer.finish(member.stored_mode)
+        is_program = member.mode == 0 and writer.start.startswith((b"\x7fELF", b"#!"))
+        return writer.finish(0o555 if is_program else member.stored_mode)
     finally:
         writer.close()
 

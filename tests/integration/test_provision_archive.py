@@ -534,3 +534,113 @@ def test_gc_keeps_what_a_process_uses(world: World) -> None:
         sleeper.wait()
     run("gc")
     assert not android.exists()
+
+
+def test_an_adopted_installation_is_hashed_against_the_lock(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock_all(world)
+    sdk = tmp_path / "installed"
+    for name, data in made.sdk_files().items():
+        (sdk / name).parent.mkdir(parents=True, exist_ok=True)
+        (sdk / name).write_bytes(data)
+    (sdk / "lib/x86_64-linux-clang/libQnn.so").symlink_to("libQnnHtp.so")
+    (sdk / "mine.txt").touch()
+    monkeypatch.setenv("QNN_SDK_ROOT", str(sdk))
+    found, said = fetch("host", verify=True)
+    assert (found.adopted, found.root) == (True, sdk)
+    assert "using QNN_SDK_ROOT" in said
+    (sdk / "lib/x86_64-linux-clang/libQnnSystem.so").write_bytes(b"other")
+    with pytest.raises(UnfitError, match="as it is locked") as caught:
+        fetch("host", verify=True)
+    assert "libQnnSystem.so: wrong size" in caught.value.why
+    assert fetch("headers", verify=True)[0].adopted
+
+
+AAR = """
+name = "qnn-android"
+summary = "tiny"
+source = "aar"
+default = "2.37.1"
+[licence]
+name = "free"
+text = "none"
+[[releases]]
+version = "2.37.1"
+package = "com.qualcomm.qti:qnn-runtime"
+package_version = "2.37.1"
+filename = "qnn-runtime-2.37.1.aar"
+layout = [{ take = "jni/arm64-v8a/*.so", put = "lib/aarch64-android/" }]
+"""
+AAR_PATH = "com/qualcomm/qti/qnn-runtime/2.37.1/qnn-runtime-2.37.1.aar"
+
+
+@pytest.fixture
+def repository(world: World, server: BadServer, monkeypatch: pytest.MonkeyPatch) -> bytes:
+    import hashlib
+    import zipfile
+
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("AndroidManifest.xml", "<manifest/>")
+        archive.writestr("jni/arm64-v8a/libQnnHtp.so", made.make_library(183, 9000, "2.37.1"))
+        archive.writestr("jni/x86/libQnnHtp.so", b"no")
+    data = out.getvalue()
+    server.files[AAR_PATH] = data
+    server.files[f"{AAR_PATH}.sha1"] = (
+        hashlib.sha1(data, usedforsecurity=False).hexdigest().encode()
+    )
+    write(world, "qnn-android", AAR)
+    monkeypatch.setenv("QNN_CI_MAVEN", server.url("").rstrip("/"))
+    return data
+
+
+def fetch_aar() -> tuple[Provisioned, str]:
+    toolchain = read_toolchain("qnn-android")
+    said = io.StringIO()
+    options = Options(trust_first_use=True)
+    request = Request(toolchain, toolchain.release(), (), options)
+    return provision_artifact(request, Store(), Progress(said)), said.getvalue()
+
+
+def test_an_aar_comes_from_a_maven_repository_and_its_sha1_is_checked(
+    world: World, repository: bytes
+) -> None:
+    found, said = fetch_aar()
+    assert paths(found.root) == {"lib/aarch64-android/libQnnHtp.so"}
+    assert "as published" in said
+    assert found.sha256
+
+
+def test_an_aar_that_is_not_what_its_repository_publishes_is_refused(
+    world: World, server: BadServer, repository: bytes
+) -> None:
+    server.files[f"{AAR_PATH}.sha1"] = b"0" * 40
+    with pytest.raises(IntegrityError, match="is not what its repository publishes"):
+        fetch_aar()
+    assert not (world.home / "downloads" / "qnn-runtime-2.37.1.aar").exists()
+    assert not (world.home / "pins").exists()
+
+
+def test_a_local_source_copies_an_installation(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from provisioning.sources import Job, load_source
+
+    sdk = tmp_path / "installed"
+    for name, data in made.sdk_files().items():
+        (sdk / name).parent.mkdir(parents=True, exist_ok=True)
+        (sdk / name).write_bytes(data)
+    (sdk / "lib/x86_64-linux-clang/libQnn.so").symlink_to("libQnnHtp.so")
+    monkeypatch.setenv("QNN_SDK_ROOT", str(sdk))
+    text = made.describe_sdk(["x"]).replace(f"qairt/{VERSION}/**", "**")
+    write(world, "qnn-sdk", text.replace('"archive"', '"local"'))
+    toolchain = read_toolchain("qnn-sdk")
+    (tmp_path / "copy").mkdir()
+    request = Request(toolchain, toolchain.release(), ("host",))
+    filled = load_source("local").fill(Job(request, tmp_path / "copy", Store(), Progress()))
+    assert [entry.path for entry in filled.entries] == [
+        "lib/x86_64-linux-clang/libQnn.so",
+        "lib/x86_64-linux-clang/libQnnHtp.so",
+        "lib/x86_64-linux-clang/libQnnSystem.so",
+    ]

@@ -272,6 +272,20 @@ def test_executable_bits_are_kept_and_nothing_can_be_written(tmp_path: Path) -> 
     assert stat.S_IMODE((tmp_path / "z/pkg/a.so").stat().st_mode) == 0o444
 
 
+def test_programs_of_an_archive_without_modes_can_be_run(tmp_path: Path) -> None:
+    members = []
+    for name, data in (("pkg/tool", b"#!/bin/sh\n"), ("pkg/lib.so", b"\x7fELF"), ("pkg/x", b"x")):
+        made = zipfile.ZipInfo(name)
+        made.create_system = 0
+        members.append((made, data))
+    (tmp_path / "a.zip").write_bytes(zipped(*members))
+    unpack(tmp_path / "a.zip", tmp_path / "z")
+    modes = {
+        name: (tmp_path / "z/pkg" / name).stat().st_mode & 0o777 for name in ("tool", "lib.so", "x")
+    }
+    assert modes == {"tool": 0o555, "lib.so": 0o555, "x": 0o444}
+
+
 def test_names_that_differ_in_case_are_taken_where_the_manifest_says_so(tmp_path: Path) -> None:
     (tmp_path / "a.zip").write_bytes(zipped(("pkg/A.so", b"x")))
     allowed = Limits(case_collisions=True)
