@@ -17,6 +17,7 @@ from typing import IO
 from provisioning.errors import ToolError
 
 GRACE_S = 2.0
+GROUP_POLL_S = 0.02
 TAIL_LINES = 40
 
 
@@ -208,11 +209,19 @@ def _drain(
 
 
 def end_group(process: subprocess.Popen[str]) -> None:
-    """Ask the process's group to end, then end it for good after a grace period."""
+    """Ask the process's group to end, then end it for good after a grace period.
+
+    The grace is for the whole group: ninja keeps its compilers in groups of their own, and ends
+    them itself when it is asked to.
+    """
+    deadline = time.monotonic() + GRACE_S
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGTERM)
     with suppress(subprocess.TimeoutExpired):
         process.wait(GRACE_S)
     with suppress(ProcessLookupError, PermissionError):
+        while time.monotonic() < deadline:
+            os.killpg(process.pid, 0)
+            time.sleep(GROUP_POLL_S)
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

@@ -60,14 +60,10 @@ ROOT = Path(__file__).resolve().parents[2]
 def runner(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("QNN_CI_HOME", str(tmp_path_factory.mktemp("home")))
-        started = time.monotonic()
         first = ensure_wheel_runner(Progress())
-        built_s = time.monotonic() - started
-        stamp = first.stat().st_mtime_ns
-        again = time.monotonic()
+        stamp, started = first.stat().st_mtime_ns, time.monotonic()
         assert ensure_wheel_runner(Progress()).stat().st_mtime_ns == stamp
-        assert time.monotonic() - again < 2
-        assert built_s < 30
+        assert time.monotonic() - started < 2
         return first
 
 

@@ -47,3 +47,12 @@ def test_a_missing_program_is_an_error_of_the_tree() -> None:
 def test_stdin_is_fed() -> None:
     ended = run_process([sys.executable, "-c", "print(input()[::-1])"], input_text="abc\n")
     assert ended.output == "cba\n"
+
+
+def test_a_child_gets_its_grace_when_its_parent_is_gone_at_once(tmp_path: Path) -> None:
+    said = tmp_path / "said"
+    child = f"trap 'sleep 0.3; echo end >{said}; exit' TERM; while :; do sleep 0.05; done"
+    code = f"import subprocess, time; subprocess.Popen(['sh', '-c', {child!r}]); time.sleep(60)"
+    ended = run_process([sys.executable, "-c", code], timeout_s=1.5, check=False)
+    assert ended.timed_out
+    assert said.read_text() == "end\n"
