@@ -101,6 +101,7 @@ class CaseRun:
             toolchain=self.bench.toolchain,
             log=str(log),
             use_cache=self.bench.use_cache,
+            warm=self.spec.model in SUITE,
         )
         # A user's model brings modules of its own into the process: no other job gets that one.
         return self.bench.pool.run(
@@ -109,7 +110,7 @@ class CaseRun:
             LowerResult,
             log,
             self.bench.timeout_s,
-            fresh=self.spec.model not in SUITE,
+            fresh=not job.warm,
         )
 
     def execute(self, artifact: Path, lowered: Lowered) -> Ended:

@@ -1,8 +1,8 @@
 """Processes that already hold torch and ExecuTorch, each job with a time limit.
 
 A fork server imports the heavy modules once, so that a worker starts in milliseconds. Lowerings
-share workers, since the first one in a process pays for much that the next finds done; a worker
-that crashes, hangs or grows is replaced. Runs get a process each.
+share workers, which fork once more for each (see ci.lowering.forked); a worker that crashes,
+hangs or grows is replaced. Runs get a process each.
 """
 
 from __future__ import annotations

@@ -9,7 +9,10 @@ from ci.lowering.schemes import Scheme
 
 
 class LowerJob(Struct, frozen=True):
-    """What to lower. ``toolchain`` names every version and digest that takes part."""
+    """What to lower. ``toolchain`` names every version and digest that takes part.
+
+    ``warm`` says that more lowerings may follow in the same process.
+    """
 
     model: str
     scheme: Scheme
@@ -18,6 +21,7 @@ class LowerJob(Struct, frozen=True):
     toolchain: tuple[str, ...]
     log: str
     use_cache: bool = True
+    warm: bool = True
 
 
 class LowerResult(Struct, frozen=True):

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 from executorch.backends.qualcomm.serialization.qc_schema import QcomChipset
 from executorch.backends.qualcomm.utils.utils import (
@@ -35,6 +36,7 @@ from ci.lowering.artifact import (
     read_artifact,
 )
 from ci.lowering.audit import audit_delegation, qnn_errors, record_refusals
+from ci.lowering.forked import run_forked, warm_up
 from ci.lowering.job import LowerJob, LowerResult
 from ci.lowering.model import Inputs, Model, hash_model, load_model
 from ci.lowering.quantize import quantize_model
@@ -50,12 +52,20 @@ def run_lower_job(job: LowerJob) -> LowerResult:
     logging.disable(logging.NOTSET)
     model = load_model(job.model)
     key = hash_model(model, [*job.toolchain, *code_digests(), job.scheme.value, job.soc])
-    cache = Path(job.cache)
-    directory = artifact_path(cache, key)
+    directory = artifact_path(Path(job.cache), key)
     known = read_artifact(directory) if job.use_cache else None
     if known:
         return LowerResult(str(directory), known, cached=True)
     damaged = job.use_cache and directory.exists()
+    if job.warm:
+        warm_up(job.soc)
+    answer = run_forked(lambda: msgspec.json.encode(lower_and_publish(model, job, key, directory)))
+    return msgspec.structs.replace(msgspec.json.decode(answer, type=LowerResult), repaired=damaged)
+
+
+def lower_and_publish(model: Model, job: LowerJob, key: str, directory: Path) -> LowerResult:
+    """Lower into a staging directory beside the cache's entries, then publish it."""
+    cache = Path(job.cache)
     cache.mkdir(parents=True, exist_ok=True)
     staging = Path(tempfile.mkdtemp(prefix="lowering-", dir=cache))
     try:
@@ -65,7 +75,7 @@ def run_lower_job(job: LowerJob) -> LowerResult:
         return LowerResult(refused=describe_refusal(error, Path(job.log)))
     finally:
         shutil.rmtree(staging, ignore_errors=True)
-    return LowerResult(str(directory), lowered, repaired=damaged)
+    return LowerResult(str(directory), lowered)
 
 
 def describe_refusal(error: Exception, log: Path) -> str:
