@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,36 +17,11 @@ from ci.signing.inputs import (
 from ci.signing.interpreter import find_interpreter, make_interpreter
 from ci.signing.policy import SigningPolicy, read_signing_policy
 from ci.signing.publish import check_target
+from ci.signing.roots import Roots
 from ci.signing.selection import Selection, check_selection, list_wanted
 from ci.signing.signer import Signer, parse_signer
 from provisioning.errors import UnfitError
 from provisioning.progress import Progress
-
-
-@dataclass(frozen=True)
-class Roots:
-    """Where the SDKs and the build tree are; None is not set."""
-
-    qnn_sdk: Path | None = None
-    hexagon_sdk: Path | None = None
-    hexagon_tools: Path | None = None
-    build: Path | None = None
-
-    def places(self) -> Mapping[str, Path | None]:
-        """The roots by the names that the policy uses."""
-        return {
-            "qnn_sdk": self.qnn_sdk,
-            "hexagon_tools": self.hexagon_tools,
-            "build": self.build,
-        }
-
-    def protected(self) -> Iterator[Path]:
-        """What is never written to."""
-        return (
-            root
-            for root in (self.qnn_sdk, self.hexagon_sdk, self.hexagon_tools)
-            if root is not None
-        )
 
 
 @dataclass(frozen=True)
@@ -131,6 +106,6 @@ def find_script(plan: Plan) -> Path:
         raise UnfitError(
             f"the signer {script or plan.policy.signer} is not there",
             why="" if root else "neither --hexagon-sdk nor HEXAGON_SDK_ROOT is set",
-            todo="install the Hexagon SDK, or name another signer with --signer",
+            todo="run `nox -s provision -- lpai`, or name another signer with --signer",
         )
     return script

@@ -13,7 +13,6 @@ from provisioning.errors import UnfitError, UsageError
 ROOT_HINTS = {
     "qnn_sdk": "--qnn-sdk or QNN_SDK_ROOT",
     "hexagon_tools": "--hexagon-tools or HEXAGON_TOOLS_ROOT",
-    "build": "--build-dir",
 }
 PLACE_VERSION = re.compile(r"(?:hexagon-|^)v(\d\d)$")
 NAME_VERSION = re.compile(r"HtpV(\d\d)Skel")
@@ -82,7 +81,8 @@ def list_wanted(
         raise UnfitError(
             f"{len(missing)} of the libraries to sign are missing",
             why="\n       ".join(missing),
-            todo="set the roots named above, build what is not built, or correct the selection",
+            todo="provision them (`nox -s provision -- lpai`) or set the roots named above; build "
+            "what is not built (`nox -s build_direct`) and name it with --build-dir",
         )
     _refuse_doubles(wanted)
     return tuple(wanted)
@@ -92,11 +92,14 @@ def _place(row: Library, selection: Selection, roots: Mapping[str, Path | None])
     words = {"lpai_arch": selection.lpai_arch, "htp_arch": selection.htp_arch}
     labels = {name: f"{{{name}}}" for name in roots}
     places = {name: str(root) if root else f"{{{name}}}" for name, root in roots.items()}
-    return Wanted(
-        Path(row.path.format(**words, **places)),
-        row.path.format(**words, **labels),
-        row.hexagon.format(**words),
-    )
+    path = Path(row.path.format(**words, **places))
+    label = row.path.format(**words, **labels)
+    build = roots.get("build")
+    if build and label.startswith("{build}/") and not path.is_file():
+        found = list(build.rglob(path.name))
+        if len(found) == 1:
+            path, label = found[0], f"{{build}}/{found[0].relative_to(build).as_posix()}"
+    return Wanted(path, label, row.hexagon.format(**words))
 
 
 def _describe_missing(wanted: Wanted, roots: Mapping[str, Path | None]) -> str:

@@ -12,21 +12,16 @@ import msgspec
 
 from ci.signing.device import FROM_ADB, parse_serial, read_device_serial
 from ci.signing.masking import Masker, mask_arguments
-from ci.signing.plan import Plan, Request, Roots, make_plan, resolve_signer
+from ci.signing.plan import Plan, Request, make_plan, resolve_signer
 from ci.signing.policy import read_signing_policy
 from ci.signing.record import RECORD_NAME, STATEMENT_NAME
 from ci.signing.render import render_reports
+from ci.signing.roots import VARIABLES, find_roots
 from ci.signing.selection import Selection
 from ci.signing.sign import Signed, sign
 from provisioning.command import Outcome
 from provisioning.errors import UnfitError
 from provisioning.progress import Progress
-
-ROOT_VARIABLES = {
-    "qnn_sdk": "QNN_SDK_ROOT",
-    "hexagon_sdk": "HEXAGON_SDK_ROOT",
-    "hexagon_tools": "HEXAGON_TOOLS_ROOT",
-}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,9 +39,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     what.add_argument("--device", default="", metavar="ID", help="adb's name of the device")
     where = parser.add_argument_group("where things are")
-    for name, variable in ROOT_VARIABLES.items():
+    for name, variable in VARIABLES.items():
         flag = "--" + name.replace("_", "-")
-        where.add_argument(flag, type=Path, metavar="DIR", help=f"default: {variable}")
+        default = f"default: {variable}, else that of profile lpai"
+        where.add_argument(flag, type=Path, metavar="DIR", help=default)
     where.add_argument("--build-dir", type=Path, default=Path("build-direct"), metavar="DIR")
     where.add_argument("--out", type=Path, metavar="DIR", help="default: signed")
     how = parser.add_argument_group("how")
@@ -63,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
-    request = _read_request(args)
+    request = _read_request(args, progress)
     plan = make_plan(request)
     for note in plan.notes:
         progress.step(f"note: {note}")
@@ -73,8 +69,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     return _render_signed(signed, request.target)
 
 
-def _read_request(args: argparse.Namespace) -> Request:
-    roots = {name: _read_root(args, name) for name in ROOT_VARIABLES}
+def _read_request(args: argparse.Namespace, progress: Progress) -> Request:
+    given = {name: getattr(args, name) for name in VARIABLES}
     serial = args.testsig
     if serial == FROM_ADB and not args.dry_run:
         serial = read_device_serial(args.device)
@@ -88,7 +84,7 @@ def _read_request(args: argparse.Namespace) -> Request:
             op_package=args.op_package_dir,
             files=tuple(args.files),
         ),
-        roots=Roots(**roots, build=args.build_dir),
+        roots=find_roots(given, args.build_dir, os.environ, _needed_roots(args), progress),
         target=args.out or Path(read_signing_policy().output),
         signer_command=args.signer,
         signer_python=args.signer_python,
@@ -99,10 +95,9 @@ def _read_request(args: argparse.Namespace) -> Request:
     )
 
 
-def _read_root(args: argparse.Namespace, name: str) -> Path | None:
-    given: Path | None = getattr(args, name)
-    variable = os.environ.get(ROOT_VARIABLES[name], "")
-    return given or (Path(variable) if variable else None)
+def _needed_roots(args: argparse.Namespace) -> set[str]:
+    libraries = {"qnn_sdk", "hexagon_tools"} if args.lpai_arch else set()
+    return libraries | (set() if args.signer else {"hexagon_sdk"})
 
 
 def _describe_signer(plan: Plan, progress: Progress) -> str:

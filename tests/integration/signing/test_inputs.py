@@ -60,8 +60,10 @@ def test_direct_mode_signs_six_libraries_and_the_op_package(
 
 
 def test_all_missing_libraries_are_listed(verb, tmp_path: Path) -> None:
-    verb.environment.pop("HEXAGON_TOOLS_ROOT", None)
-    ended = verb.run("sign", *DIRECT, "--qnn-sdk", tmp_path / "none", "--out", "signed")
+    for variable in ("HEXAGON_SDK_ROOT", "HEXAGON_TOOLS_ROOT"):
+        verb.environment.pop(variable, None)
+    words = (*DIRECT, "--qnn-sdk", tmp_path / "none", "--out", "signed")
+    ended = verb.run("sign", *words, QNN_CI_HOME=str(tmp_path / "home"))
     assert ended.returncode == 3
     for part in (
         "6 of the libraries to sign are missing",
