@@ -29,7 +29,8 @@ class Output:
         """Take one line of cmake or ninja."""
         count = NINJA_COUNT.match(line)
         if count:
-            self._count(int(count[1]), int(count[2]), line[count.end() :])
+            words = line[count.end() :].split()
+            self._count(int(count[1]), int(count[2]), words[-1].rpartition("/")[2] if words else "")
         if self.echo:
             self.progress.step(line)
         self.disk_is_full = self.disk_is_full or bool(FULL_DISK.search(line))

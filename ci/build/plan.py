@@ -71,7 +71,7 @@ class Plan:
     def configure_command(self, stage: StagePlan) -> tuple[str, ...]:
         """cmake's first run."""
         places = ("-S", stage.source, "-B", str(stage.build), "-G", "Ninja")
-        return (str(self.tools.cmake.path), *places, *stage.defines)
+        return (str(self.tools.cmake.path), *places, "--no-warn-unused-cli", *stage.defines)
 
     def compile_command(self, stage: StagePlan, more: tuple[str, ...] = ()) -> tuple[str, ...]:
         """cmake's second run: the targets of the stage, and ``more``."""

@@ -4,7 +4,9 @@
 #include <executorch/runtime/backend/interface.h>
 #include <executorch/runtime/backend/options.h>
 
+#include <array>
 #include <cstdio>
+#include <optional>
 #include <string>
 #include <vector>
 

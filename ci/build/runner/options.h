@@ -1,6 +1,8 @@
 // Runtime options of the QNN backend.
 #pragma once
 
+#include <string>
+
 #include "flags.h"
 
 namespace qnn_ci {
