@@ -64,7 +64,7 @@ def _judge_roots(facts: EnvironmentFacts, fitness: Fitness) -> Iterator[Finding]
                 f"profile {facts.profile} needs {name}, and there is none",
                 f"profile {facts.profile}",
                 "what the profile builds or runs takes its files from it",
-                f"python -m provisioning fetch {facts.profile}, or --root {name}=DIR",
+                f"nox -s provision -- {facts.profile}, or --root {name}=DIR",
             )
 
 

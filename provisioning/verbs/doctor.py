@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     find_fitness(args.profile)
     given = parse_roots(args.root)
-    request = compose_request(args.profile, given, os.environ, shell=args.shell)
+    request = compose_request(args.profile, given, os.environ, keep_variables=args.shell)
     request = replace(request, python=args.python, soc=args.soc, device=args.device)
     verdict = examine_request(request, progress)
     fit = verdict.fit and not (args.strict and verdict.findings)
@@ -81,7 +81,7 @@ def parse_roots(words: list[str]) -> dict[str, Path]:
 
 
 def compose_request(
-    profile: str, given: Mapping[str, Path], base: Mapping[str, str], *, shell: bool
+    profile: str, given: Mapping[str, Path], base: Mapping[str, str], *, keep_variables: bool
 ) -> Request:
     """Roots: those given, those that variables name, those published in the store.
 
@@ -92,10 +92,13 @@ def compose_request(
         for request in wanted_requests(profile)
         if (root := _locate(request, given, base))
     ]
-    roots = {**{artifact.name: artifact.root for artifact in located}, **given}
+    # Of artifacts that may serve as the SDK, the one that was given is meant.
+    rivals = set(find_fitness(profile).sdk) if given.keys() & find_fitness(profile).sdk else set()
+    found = {artifact.name: artifact.root for artifact in located if artifact.name not in rivals}
+    roots = {**found, **given}
     wanted = read_profile(profile)
     variables = dict(base)
-    if not shell and {artifact.name for artifact in wanted.artifacts} <= roots.keys():
+    if not keep_variables and {artifact.name for artifact in wanted.artifacts} <= roots.keys():
         variables = compose_environment(profile, wanted, tuple(located)).apply(base)
     return Request(
         profile, roots, variables, store_home(), find_pins(profile), submodules=submodules(profile)

@@ -10,6 +10,7 @@ from provisioning.doctor import Verdict, find_fitness
 from provisioning.errors import ManifestError, UnfitError, UsageError
 from provisioning.manifest import read_profile, read_profiles
 from provisioning.policies import read_doctor_policy
+from provisioning.store import Published, Store
 from provisioning.verbs.doctor import compose_request, parse_roots
 from provisioning.verdict_text import MAX_LINES, render_verdict
 
@@ -73,9 +74,23 @@ def test_roots_are_name_and_directory() -> None:
 def test_given_roots_come_before_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QNN_CI_HOME", str(tmp_path))
     base = {"QNN_SDK_ROOT": "/from/shell", "EXECUTORCH_ROOT": "/src/executorch"}
-    request = compose_request("aot", {"qnn-sdk": Path("/given")}, base, shell=False)
+    request = compose_request("aot", {"qnn-sdk": Path("/given")}, base, keep_variables=False)
     assert request.roots == {"qnn-sdk": Path("/given"), "executorch": Path("/src/executorch")}
     assert request.variables == base
+
+
+def test_a_given_sdk_is_meant_although_the_store_has_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Store, "find", lambda store, key: Published(tmp_path, key.artifact))
+    base = {"PATH": "/bin", "LD_LIBRARY_PATH": "/mine"}
+    stored = compose_request("emulator", {}, base, keep_variables=False)
+    assert stored.roots["qnn-runtime"] == tmp_path / "qnn-runtime"
+    assert stored.variables["QNN_SDK_ROOT"] == str(tmp_path / "qnn-runtime")
+    assert compose_request("emulator", {}, base, keep_variables=True).variables == base
+    given = compose_request("emulator", {"qnn-sdk": Path("/opt/q")}, base, keep_variables=False)
+    assert given.roots == {"qnn-sdk": Path("/opt/q")}
+    assert given.variables == base
 
 
 def test_a_profile_without_a_policy_is_an_error() -> None:
