@@ -13,8 +13,7 @@ from typing import NamedTuple
 from provisioning.errors import UnfitError
 
 EM_X86_64, EM_QDSP6, EM_AARCH64 = 62, 164, 183
-ET_EXEC, ET_DYN = 2, 3
-PT_NULL, PT_LOAD, PT_DYNAMIC, PT_INTERP, PT_NOTE = 0, 1, 2, 3, 4
+PT_LOAD, PT_DYNAMIC, PT_INTERP, PT_NOTE = 1, 2, 3, 4
 PT_GNU_STACK = 0x6474E551
 PF_X = 1
 

@@ -135,7 +135,6 @@ class PathEntry:
     """One entry of LD_LIBRARY_PATH and the libraries in it that concern QNN."""
 
     directory: str
-    exists: bool
     libraries: tuple[FileFacts, ...] = ()
 
 

@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from provisioning.checks.finding import Finding, Severity
 from provisioning.checks.fitness import DevicePolicy
 from provisioning.facts import DeviceFacts
+
+
+class DeviceLibraries(NamedTuple):
+    """The libraries of an SDK for a device: their build of QNN (v2.49.40.26...) and the smallest
+    alignment of their segments in bytes, 0 without any.
+    """
+
+    build: str | None = None
+    load_align: int = 0
 
 
 def judge_device(
@@ -14,11 +24,11 @@ def judge_device(
     policy: DevicePolicy,
     *,
     soc: str | None,
-    build: str | None,
+    libraries: DeviceLibraries,
     needs_root: bool,
 ) -> Iterator[Finding]:
-    """``soc`` is the one asked for, ``build`` the QNN version of the SDK (v2.49.40.26...)."""
-    for code, subject, what, why, todo in _faults(device, policy, soc, build, needs_root):
+    """``soc`` is the one asked for, ``libraries`` are what would be pushed."""
+    for code, subject, what, why, todo in _faults(device, policy, soc, libraries, needs_root):
         yield Finding(
             code,
             f"device {device.serial}",
@@ -31,7 +41,11 @@ def judge_device(
 
 
 def _faults(
-    device: DeviceFacts, policy: DevicePolicy, soc: str | None, build: str | None, needs_root: bool
+    device: DeviceFacts,
+    policy: DevicePolicy,
+    soc: str | None,
+    libraries: DeviceLibraries,
+    needs_root: bool,
 ) -> Iterator[tuple[str, str, str, str, str]]:
     if device.state != "device":
         why = "nothing can be pushed to it"
@@ -58,7 +72,14 @@ def _faults(
     if needs_root and not device.is_root:
         why = "the LPAI skel is loaded from a place that only root can write"
         yield "QNN805", "id", "gives no root", why, "use a device with a userdebug build: adb root"
-    yield from _stale(device, build)
+    yield from _stale(device, libraries.build)
+    if device.page_bytes and 0 < libraries.load_align < device.page_bytes:
+        what = f"has pages of {device.page_bytes} bytes, libraries are aligned to less"
+        why = f"the loader refuses segments aligned to {libraries.load_align} bytes"
+        todo = (
+            "use libraries linked with -Wl,-z,max-page-size=16384 (QNN225 names those that are not)"
+        )
+        yield "QNN807", "getconf PAGE_SIZE", what, why, todo
 
 
 def _stale(device: DeviceFacts, build: str | None) -> Iterator[tuple[str, str, str, str, str]]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
 from provisioning.checks.checkout import judge_checkout
 from provisioning.checks.coherence import judge_builds, judge_pairs, judge_soc, usual_build
-from provisioning.checks.device import judge_device
+from provisioning.checks.device import DeviceLibraries, judge_device
 from provisioning.checks.elf_policy import ElfPolicy
 from provisioning.checks.files import HOST_KIND, Surroundings, judge_files, judge_flat, judge_staged
 from provisioning.checks.finding import Finding
@@ -19,7 +19,7 @@ from provisioning.checks.ndk import judge_ndk
 from provisioning.checks.python import judge_python
 from provisioning.checks.sdk import judge_sdk
 from provisioning.checks.variables import judge_python_path, judge_variables
-from provisioning.elf_facts import EM_X86_64, MACHINE_NAMES
+from provisioning.elf_facts import EM_AARCH64, EM_X86_64, MACHINE_NAMES
 from provisioning.facts import CheckoutFacts, EnvironmentFacts, FileFacts, TreeFacts
 
 STAGING, LIBCXX = "staging", "libcxx"
@@ -152,6 +152,12 @@ def _judge_rest(
         yield from judge_checkout(facts.checkout, pin, facts.submodules, machine)
 
 
+def _device_libraries(files: Sequence[FileFacts]) -> DeviceLibraries:
+    build = usual_build(files)
+    aligns = [file.elf.load_align for file in files if file.elf and file.elf.machine == EM_AARCH64]
+    return DeviceLibraries(build.text if build else None, min(aligns, default=0))
+
+
 def _importable(checkout: CheckoutFacts | None) -> Path | None:
     """The root of a checkout that Python can import from the directory above."""
     if checkout and checkout.is_directory and checkout.root.name == "executorch":
@@ -167,12 +173,12 @@ def _judge_devices(
     needs_root: bool,
 ) -> Iterator[Finding]:
     tree = facts.trees.get(facts.sdk_name)
-    build = usual_build(tree.files) if tree else None
+    libraries = _device_libraries(tree.files if tree else ())
     for device in facts.devices or ():
         yield from judge_device(
             device,
             policy.device,
             soc=soc[0] if soc else None,
-            build=build.text if build else None,
+            libraries=libraries,
             needs_root=needs_root,
         )

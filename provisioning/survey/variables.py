@@ -50,5 +50,5 @@ def _survey_entry(directory: str, memory: Memory) -> PathEntry:
             if CONCERNED.match(entry.name) and entry.is_file():
                 found[entry.name] = (Path(entry.path), Identity.of(entry.stat()))
     except OSError:
-        return PathEntry(directory, exists=False)
-    return PathEntry(directory, exists=True, libraries=read_files(found, memory))
+        return PathEntry(directory)
+    return PathEntry(directory, read_files(found, memory))

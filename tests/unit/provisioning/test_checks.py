@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from provisioning.checks.device import judge_device
+from provisioning.checks.device import DeviceLibraries, judge_device
 from provisioning.checks.elf_policy import judge_defect
 from provisioning.checks.files import Surroundings, judge_files
 from provisioning.checks.finding import Finding, Severity
@@ -40,6 +40,7 @@ DEVICE = DeviceFacts(
     soc="SM8750",
     android="15",
     api_level=35,
+    page_bytes=4096,
     free_mb=9000,
     is_root=True,
     directory="/data/local/tmp",
@@ -147,8 +148,8 @@ def test_a_python_without_wheels(version: tuple[int, ...]) -> None:
 
 
 def judge(device: DeviceFacts, soc: str | None = "SM8750") -> list[Finding]:
-    build = "v2.49.40.260810104044"
-    return list(judge_device(device, POLICY, soc=soc, build=build, needs_root=True))
+    pushed = DeviceLibraries("v2.49.40.260810104044", load_align=4096)
+    return list(judge_device(device, POLICY, soc=soc, libraries=pushed, needs_root=True))
 
 
 def test_a_fit_device_has_no_finding() -> None:
@@ -166,6 +167,7 @@ def test_a_fit_device_has_no_finding() -> None:
         (replace(DEVICE, free_mb=100), "QNN804"),
         (replace(DEVICE, is_root=False), "QNN805"),
         (replace(DEVICE, libraries={"libQnnHtp.so": "v2.37.0.250724175447"}), "QNN806"),
+        (replace(DEVICE, page_bytes=16384), "QNN807"),
     ],
 )
 def test_a_device_never_makes_an_environment_unfit(device: DeviceFacts, wanted: str) -> None:
