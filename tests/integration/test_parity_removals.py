@@ -21,7 +21,7 @@ from ci.parity.buck.reader import read_buck
 from ci.parity.compare.findings import Finding, Kind
 from ci.parity.compare.index import BUILT, Index
 from ci.parity.compare.tree import compare_tree
-from ci.parity.facts import Place, TreeFacts
+from ci.parity.facts import BuckFacts, Place, TreeFacts
 from ci.parity.policy import Policy
 from ci.parity.reading import read_cmake_side, read_tree_here
 from ci.parity.trees import OverlayTree, RevisionTree, Tree, find_git_dir
@@ -116,11 +116,22 @@ def remove(tree: Tree, chosen: list[Name]) -> OverlayTree:
     return OverlayTree(tree, changes)
 
 
-def read_again(tree: Tree, facts: TreeFacts, side: str, folder: str) -> TreeFacts:
+def read_again(tree: OverlayTree, facts: TreeFacts, side: str, folder: str) -> TreeFacts:
     """The facts with the changed side read anew."""
     if side == "buck":
-        return msgspec.structs.replace(facts, buck=read_buck(tree, (folder,)))
+        return msgspec.structs.replace(facts, buck=read_packages(tree, facts.buck, folder))
     return msgspec.structs.replace(facts, cmake=read_cmake_side(tree, (folder,)))
+
+
+def read_packages(tree: OverlayTree, buck: BuckFacts, folder: str) -> BuckFacts:
+    """The Buck side with the packages of changed files read anew; all of it for a shared file."""
+    folders = {path.rpartition("/")[0] for path in tree.changes}
+    if not folders <= set(buck.packages) or any(name.startswith("shim") for name in folders):
+        return read_buck(tree, (folder,))
+    fresh = read_buck(tree, tuple(folders))
+    kept = [target for target in buck.targets if target.package not in folders]
+    kept += [target for target in fresh.targets if target.package in folders]
+    return msgspec.structs.replace(buck, targets=tuple(kept))
 
 
 def compare(facts: TreeFacts, policy: Policy, folder: str) -> dict[tuple[str, ...], Finding]:

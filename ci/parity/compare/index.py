@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -57,6 +57,11 @@ def is_native(target: BuckTarget) -> bool:
     return any(word in target.kind for word in words) or (
         is_compiling(target) and any(is_source(entry.path) for entry in target.srcs)
     )
+
+
+def area_of(path: str) -> str:
+    """The first two folders of a path: ``backends/qualcomm``."""
+    return "/".join(path.split("/")[:2])
 
 
 def forwarded(target: BuckTarget) -> tuple[Entry, ...]:
@@ -122,6 +127,27 @@ class Index:
             found.update(e.path for target in facts.targets for e in target.headers)
         return found
 
+    @cached_property
+    def only_in_tests(self) -> set[str]:
+        """Files of the product that CMake compiles into test programs and into nothing else."""
+        found: set[str] = set()
+        product: set[str] = set()
+        for facts in self.facts.cmake:
+            for target in facts.targets:
+                paths = {entry.path for entry in target.sources}
+                tests = {path for path in paths if self.policy.is_test(path)}
+                is_test = "test" in target.name.lower() and bool(tests)
+                (found if is_test else product).update(paths - tests)
+        return found - product
+
+    @cached_property
+    def tested_areas(self) -> set[str]:
+        """The first two folders of every place where CMake builds tests at all."""
+        targets = (target for facts in self.facts.cmake for target in facts.targets)
+        places = [f"{t.directory}/x" for t in targets if "test" in t.name.lower()]
+        everywhere = {path for uses in self.cmake_uses.values() for path in uses}
+        return {area_of(path) for path in (*places, *everywhere) if self.policy.is_test(path)}
+
     def resolved(self, entries: Iterable[Entry], depth: int = 3) -> Iterator[Entry]:
         """Entries with the files of filegroups and exported files in place of their labels."""
         for entry in entries:
@@ -180,11 +206,6 @@ class Index:
         """The sources that both sides compile."""
         everywhere = {path for uses in self.cmake_uses.values() for path in uses}
         return {path for path in self.buck_uses if path in everywhere and is_source(path)}
-
-    @cached_property
-    def shared_folders(self) -> Counter[str]:
-        """How many sources of a folder both sides compile."""
-        return Counter(directory_of(path) for path in self.shared_files)
 
     @cached_property
     def incomplete_folders(self) -> set[str]:

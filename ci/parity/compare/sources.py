@@ -7,7 +7,15 @@ from collections import Counter
 from collections.abc import Iterator
 
 from ci.parity.compare.findings import Finding, Kind, Level
-from ci.parity.compare.index import BUILT, BuckUse, CMakeUse, Index, is_compiling, is_native
+from ci.parity.compare.index import (
+    BUILT,
+    BuckUse,
+    CMakeUse,
+    Index,
+    area_of,
+    is_compiling,
+    is_native,
+)
 from ci.parity.facts import (
     BuckTarget,
     CMakeTarget,
@@ -71,14 +79,14 @@ def _cmake_only(index: Index, path: str, use: CMakeUse) -> Finding:
 
 def find_buck_only(index: Index) -> Iterator[Finding]:
     """Sources that Buck compiles and CMake does not in any configuration."""
-    everywhere = index.cmake_mentions
+    everywhere = index.cmake_mentions - index.only_in_tests
     for path in sorted(index.buck_uses):
         use = index.buck_uses[path][0]
         if path in everywhere or not index.exists(path) or not is_compared(index, path):
             continue
         if directory_of(path) in index.incomplete_folders or not is_native(use.target):
             continue
-        if index.policy.is_test(path) and not index.shared_folders[directory_of(path)]:
+        if index.policy.is_test(path) and area_of(path) not in index.tested_areas:
             continue
         yield _buck_only(index, path, use)
 

@@ -292,6 +292,21 @@ TRAPS = [
         {("buck-only-source", "p/b.cpp")},
     ),
     Trap(
+        "source that only a test of CMake compiles",
+        BOTH
+        | {
+            "CMakeLists.txt": "add_library(lib p/a.cpp p/b.cpp)\n"
+            "add_executable(t test/t.cpp p/b.cpp)\n",
+            "test/t.cpp": "int t;\n",
+            "test/BUCK": LOAD + 'runtime.cxx_test(name = "t", srcs = ["t.cpp"])\n',
+        },
+        {
+            "CMakeLists.txt": "add_library(lib p/a.cpp)\n"
+            "add_executable(t test/t.cpp p/b.cpp)\n",
+        },
+        {("buck-only-source", "p/b.cpp")},
+    ),
+    Trap(
         "generator expression",
         BOTH
         | {
