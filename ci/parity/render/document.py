@@ -1,4 +1,4 @@
-"""The report as a JSON document; docs/schemas/parity-1.json describes it."""
+"""The report as a JSON document; docs/schemas/parity.schema.json describes it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ci.parity.report import SCHEMA, Report
 def render_document(report: Report) -> dict[str, Any]:
     """The whole report as JSON values."""
     return {
-        "schema": SCHEMA,
+        "schema_version": SCHEMA,
         "tree": report.tree,
         "scope": list(report.scope),
         "base": report.base or None,

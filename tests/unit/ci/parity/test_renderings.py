@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from ci.parity.compare.findings import Kind
 from ci.parity.render.annotations import render_annotations
 from ci.parity.render.document import render_document
 from ci.parity.render.sarif import render_sarif
@@ -48,7 +49,7 @@ def test_the_table_shows_all_of_it(drifted: Report) -> None:
 def test_the_document_is_json_with_a_schema_version(drifted: Report) -> None:
     document = json.loads(json.dumps(render_document(drifted)))
 
-    assert document["schema"] == 1
+    assert document["schema_version"] == 1
     assert document["counts"]["by_kind"] == {"cmake-only-source": 1}
     (finding,) = document["findings"]
     assert finding["kind"] == "cmake-only-source"
@@ -104,3 +105,16 @@ def test_what_was_not_evaluated_is_shown(
 
     assert "not evaluated (1)" in text
     assert "buck x/BUCK:1: x/BUCK: fail: why" in text
+
+
+def test_the_document_fits_its_schema(drifted: Report) -> None:
+    """By hand, for the keys: every key is described and every required one is there."""
+    path = Path(__file__).parents[4] / "docs" / "schemas" / "parity.schema.json"
+    schema = json.loads(path.read_text(encoding="utf-8"))
+    document = render_document(drifted)
+
+    assert set(document) == set(schema["required"]) == set(schema["properties"])
+    described = schema["$defs"]["finding"]
+    assert set(document["findings"][0]) == set(described["required"])
+    assert set(described["properties"]["kind"]["enum"]) == {kind.value for kind in Kind}
+    assert set(schema["properties"]["counts"]["required"]) <= set(document["counts"])

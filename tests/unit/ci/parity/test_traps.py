@@ -296,13 +296,13 @@ TRAPS = [
         BOTH
         | {
             "CMakeLists.txt": "add_library(lib p/a.cpp p/b.cpp)\n"
-            "add_executable(t test/t.cpp p/b.cpp)\n",
+            "add_executable(a_test test/t.cpp p/b.cpp)\n",
             "test/t.cpp": "int t;\n",
             "test/BUCK": LOAD + 'runtime.cxx_test(name = "t", srcs = ["t.cpp"])\n',
         },
         {
             "CMakeLists.txt": "add_library(lib p/a.cpp)\n"
-            "add_executable(t test/t.cpp p/b.cpp)\n",
+            "add_executable(a_test test/t.cpp p/b.cpp)\n",
         },
         {("buck-only-source", "p/b.cpp")},
     ),
