@@ -14,7 +14,7 @@ from ci.build.job import Job
 from ci.build.proof import recall_proof, remember_proof, run_proof
 from provisioning.progress import Progress
 
-CHECKOUT = "checkout"
+OVERLAY, CHECKOUT, NOWHERE = PLACES = ("overlay", "checkout", "none")
 
 
 def deliver(
@@ -26,12 +26,13 @@ def deliver(
     Returns what artifacts.json says of it. Raises UnfitError, FailedError.
     """
     target, place = job.plan.target, result.place
-    if not target.installs:
+    if not target.installs or where == NOWHERE:
         return {}
     if where == CHECKOUT:
         written = install_files(target, place, job.plan.source)
         return {"installed": [str(path) for path in written]}
-    package, overlay, record = find_package(), place.root / "overlay", place.root / "proof.json"
+    package = find_package(job.request.python)
+    overlay, record = place.root / "overlay", place.root / "proof.json"
     key = _digest("\0".join(_list_ingredients(job, result, package)))
     known = recall_proof(record, key)
     if known and overlay.is_dir():
@@ -43,6 +44,12 @@ def deliver(
     proof = run_proof(overlay, job.request.python, job.variables)
     remember_proof(record, key, proof)
     return {"overlay": str(overlay), "proof": {**asdict(proof), "cached": False}}
+
+
+def check_delivery(job: Job, where: str) -> None:
+    """Raises UnfitError, before anything is built, when there is no wheel to lay the files over."""
+    if job.plan.target.installs and where == OVERLAY:
+        find_package(job.request.python)
 
 
 def _list_ingredients(job: Job, result: Result, package: Path) -> Iterator[str]:

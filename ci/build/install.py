@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-import importlib.util
 import shutil
 from pathlib import Path
 
 from ci.build.overlay import explain_full_disk
 from ci.build.place import Place
 from ci.build.targets import Target
+from ci.build.tools import PROBE_S
 from provisioning.errors import UnfitError
+from provisioning.process import run_process
+
+LOCATE = """
+import importlib.util
+spec = importlib.util.find_spec("executorch")
+print(*(list(spec.submodule_search_locations or [])[:1] if spec else []))
+"""
 
 
 def install_files(target: Target, place: Place, root: Path) -> tuple[Path, ...]:
@@ -65,13 +72,14 @@ def _link_tree(package: Path, target: Path, below: Path, opened: set[Path]) -> N
         (target / one).mkdir(parents=True, exist_ok=True)
 
 
-def find_package() -> Path:
-    """The executorch that this Python imports. Raises UnfitError when there is none."""
-    spec = importlib.util.find_spec("executorch")
-    for location in (spec.submodule_search_locations or ()) if spec else ():
-        return Path(location)
+def find_package(python: Path) -> Path:
+    """The executorch that ``python`` imports. Raises UnfitError when there is none."""
+    ended = run_process([python, "-c", LOCATE], timeout_s=PROBE_S, check=False)
+    found = ended.output.strip()
+    if ended.returncode == 0 and found:
+        return Path(found)
     raise UnfitError(
-        "executorch is not installed in this Python",
-        why="an overlay is the installed wheel with another adaptor",
-        todo="pip install the executorch of the checkout's version, or --install checkout",
+        f"executorch is not installed in {python}",
+        why="an overlay is the installed wheel with another adaptor, and a model is lowered in it",
+        todo="pip install the executorch of the checkout's version, or add --install none",
     )

@@ -9,7 +9,7 @@ from typing import Any
 
 from ci.build.builder import run_build
 from ci.build.checkout import find_python
-from ci.build.deliver import deliver
+from ci.build.deliver import PLACES, check_delivery, deliver
 from ci.build.job import Job
 from ci.build.origins import prepare_job
 from ci.build.plan import Request
@@ -19,8 +19,6 @@ from ci.build.text import render_commands, render_result
 from provisioning.command import Outcome
 from provisioning.errors import ExitCode, UsageError
 from provisioning.progress import Progress
-
-INSTALLS = ("overlay", "checkout", "none")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--release", action="store_true", help="CMAKE_BUILD_TYPE Release")
     add("--dry-run", action="store_true", help="check, print the commands, stop")
     add("--python", action="append", default=[], help="path, command or version (aot: repeat)")
-    add("--install", choices=INSTALLS, default=INSTALLS[0], help="where aot's adaptor goes")
+    add("--install", choices=PLACES, default=PLACES[0], help="where aot's adaptor goes")
     add("--no-proof", action="store_true", help="aot: lower no model with the adaptor")
     add("--no-doctor", action="store_true", help="build where the doctor objects")
     add("--with", dest="extras", action="append", default=[], help="an extra: llama")
@@ -46,6 +44,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     target = choose_target(args)
     requests = [make_request(args, word) for word in args.python or [""]]
     jobs = [prepare_job(target, request, progress) for request in requests]
+    for job in jobs:
+        check_delivery(job, args.install)
     if args.dry_run:
         return describe_plans(jobs)
     path = args.reports.absolute() / target.session / "artifacts.json"
@@ -55,7 +55,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     for job in jobs:
         result = run_build(job, progress)
         row = describe_result(result)
-        if result.published and args.install != "none":
+        if result.published:
             row |= deliver(job, result, args.install, progress, with_proof=not args.no_proof)
         rows.append(row)
         texts.append(render_result(result, row))

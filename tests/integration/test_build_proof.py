@@ -33,7 +33,7 @@ def place(tmp_path: Path) -> Place:
     made.artifacts.mkdir(parents=True)
     schema = made.tree / "executorch/schema"
     schema.mkdir(parents=True)
-    package = find_package()
+    package = find_package(Path(sys.executable))
     for adaptor in (package / "backends/qualcomm/python").glob("PyQnnManagerAdaptor*.so"):
         (made.artifacts / adaptor.name).write_bytes(adaptor.read_bytes())
     for name in ("program.fbs", "scalar_type.fbs"):
@@ -44,7 +44,7 @@ def place(tmp_path: Path) -> Place:
 def test_a_model_is_lowered_with_the_adaptor_of_the_overlay(
     place: Place, variables: Mapping[str, str]
 ) -> None:
-    package = find_package()
+    package = find_package(Path(sys.executable))
     before = sorted((package / "backends/qualcomm/python").iterdir())
     overlay = make_overlay(find_target("aot"), place, package, place.root / "overlay")
     proof = run_proof(overlay, Path(sys.executable), variables)
@@ -63,7 +63,9 @@ def test_an_adaptor_that_does_not_load_fails_the_proof(
 ) -> None:
     for adaptor in place.artifacts.iterdir():
         adaptor.write_bytes(b"not an ELF file")
-    overlay = make_overlay(find_target("aot"), place, find_package(), place.root / "overlay")
+    overlay = make_overlay(
+        find_target("aot"), place, find_package(Path(sys.executable)), place.root / "overlay"
+    )
     with pytest.raises(FailedError, match="no model could be lowered") as caught:
         run_proof(overlay, Path(sys.executable), variables)
     assert "ImportError" in caught.value.why
@@ -75,6 +77,8 @@ def test_an_overlay_without_an_adaptor_does_not_prove_the_wheel_s(
 ) -> None:
     for adaptor in place.artifacts.iterdir():
         adaptor.unlink()
-    overlay = make_overlay(find_target("aot"), place, find_package(), place.root / "overlay")
+    overlay = make_overlay(
+        find_target("aot"), place, find_package(Path(sys.executable)), place.root / "overlay"
+    )
     with pytest.raises(FailedError, match="no model could be lowered"):
         run_proof(overlay, Path(sys.executable), variables)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.machinery
+import importlib.util
 import json
 import os
 import shutil
@@ -40,7 +41,11 @@ needs_cross = pytest.mark.skipif(
     bool(missing_programs("aarch64-linux-gnu-g++")),
     reason=missing_programs("aarch64-linux-gnu-g++"),
 )
-pytestmark = needs_host
+needs_models = pytest.mark.skipif(
+    any(importlib.util.find_spec(name) is None for name in ("torchgen", "yaml", "executorch")),
+    reason="torch and executorch are not installed here; the builds run Python code of theirs",
+)
+pytestmark = [needs_host, needs_models]
 
 
 @dataclass
@@ -308,6 +313,19 @@ def test_a_python_without_the_modules_is_refused(world: World) -> None:
     assert (code, "has no module yaml" in data["what"]) == (3, True)
     code, data, _ = world.call("aot", "--python", "9.99")
     assert (code, "no Python '9.99'" in data["what"]) == (3, True)
+
+
+def test_a_python_without_executorch_has_no_overlay(world: World) -> None:
+    bare = world.folder / "bare"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(bare)], check=True)
+    (site,) = bare.glob("lib/python*/site-packages")
+    (site / "yaml.py").touch()
+    world.variables["PYTHONPATH"] = str(ROOT)
+    code, data, _ = world.call("aot", "--python", str(bare / "bin/python"))
+    assert (code, "executorch is not installed in" in data["what"]) == (3, True), data
+    assert not (world.home / "builds").exists()
+    build = world.build("aot", "--python", str(bare / "bin/python"), "--install", "none")
+    assert build["published"]
 
 
 def test_wrong_words_end_with_2(world: World) -> None:
