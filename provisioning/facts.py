@@ -140,12 +140,21 @@ class PathEntry:
 
 @dataclass(frozen=True)
 class VariableFacts:
-    """The variables that concern QNN; ``executorch_on_path`` are PYTHONPATH entries with one."""
+    """The variables that concern QNN; ``executorch_on_path`` are PYTHONPATH entries with one.
+
+    ``real`` maps each path in them, and the SDK's root, to what it is without symbolic links.
+    """
 
     values: Mapping[str, str]
     library_path: tuple[PathEntry, ...] = ()
     executorch_on_path: tuple[str, ...] = ()
     roots_that_exist: frozenset[str] = frozenset()
+    real: Mapping[str, str] = field(default_factory=dict)
+
+    def is_same(self, left: str | Path, right: str | Path) -> bool:
+        """Whether two paths are one place."""
+        names = [str(Path(path)) for path in (left, right)]
+        return self.real.get(names[0], names[0]) == self.real.get(names[1], names[1])
 
 
 @dataclass(frozen=True)

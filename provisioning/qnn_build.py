@@ -17,6 +17,8 @@ from provisioning.elf_facts import Defect, ElfError
 WHOLE = re.compile(rb"v(\d{1,3}(?:\.\d{1,4}){2})\.(\d{12})(?!\d)(?:_\d{1,8})?")
 PRODUCT = re.compile(rb"AISW_VERSION: (\d{1,3}(?:\.\d{1,4}){2})(?![\d.])")
 STAMP = re.compile(rb"(2[2-9](?:0[1-9]|1[0-2])[0-3]\d[0-2]\d[0-5]\d[0-5]\d)(?:_\d{1,8})?\0")
+# The largest library seen has 98 MB; a sparse file may claim any size.
+MAX_SEARCH_BYTES = 1 << 28
 PARTIAL_NAMES = re.compile(r"lib(Qnn|Genie|Htp|Snpe|SNPE)")
 
 
@@ -58,14 +60,15 @@ def search_build(data: bytes | mmap.mmap, *, partial: bool = True) -> QnnBuild |
     """The first whole version in ``data``; with ``partial`` else a product version or a stamp."""
     if whole := search_whole(data, 0, len(data)):
         return whole
-    if partial and (found := PRODUCT.search(data)):
+    if partial and (found := PRODUCT.search(data, 0, min(len(data), MAX_SEARCH_BYTES))):
         return QnnBuild(found[1].decode(), None, found.group().decode())
     return _only_stamp(data) if partial else None
 
 
 def search_whole(data: bytes | mmap.mmap, start: int, end: int) -> QnnBuild | None:
     """The first whole version in a part of ``data``."""
-    found = WHOLE.search(data, min(start, len(data)), min(end, len(data)))
+    limit = min(len(data), MAX_SEARCH_BYTES)
+    found = WHOLE.search(data, min(start, limit), min(end, limit))
     if found is None:
         return None
     version, stamp = (part.decode() for part in found.groups())
@@ -73,7 +76,7 @@ def search_whole(data: bytes | mmap.mmap, start: int, end: int) -> QnnBuild | No
 
 
 def _only_stamp(data: bytes | mmap.mmap) -> QnnBuild | None:
-    for found in STAMP.finditer(data):
+    for found in STAMP.finditer(data, 0, min(len(data), MAX_SEARCH_BYTES)):
         if found.start() and data[found.start() - 1] == 0:
             return QnnBuild(None, found[1].decode(), found.group()[:-1].decode())
     return None

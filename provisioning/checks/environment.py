@@ -44,7 +44,7 @@ def judge_environment(
         *_judge_rest(facts, policy, fitness),
         *_judge_devices(facts, policy, soc, needs_root=fitness.root_on_device),
     ]
-    return sorted(set(findings))
+    return sorted({finding.printable() for finding in findings})
 
 
 def _with_host_glibc(kinds: Mapping[str, ElfPolicy], glibc: str | None) -> dict[str, ElfPolicy]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 
@@ -28,6 +28,13 @@ class Finding:
     why: str
     todo: str
     severity: Severity = Severity.ERROR
+
+    def printable(self) -> Finding:
+        """The same without lone surrogates, which names of files that are not UTF-8 hold."""
+        names = ("subject", "what", "where", "why", "todo")
+        texts = {name: getattr(self, name) for name in names}
+        clean = {name: text.encode("utf-8", "backslashreplace") for name, text in texts.items()}
+        return replace(self, **{name: text.decode() for name, text in clean.items()})
 
     def __str__(self) -> str:
         return f"{self.id} {self.severity.value}: {self.what}"

@@ -43,7 +43,7 @@ def _judge_root(variables: VariableFacts, sdk_root: Path) -> Iterator[Finding]:
             "a missing SDK configures with success and fails when it compiles",
             f"set it to {sdk_root}",
         )
-    elif Path(root) != sdk_root:
+    elif not variables.is_same(root, sdk_root):
         yield Finding(
             "QNN403",
             "QNN_SDK_ROOT",
@@ -57,7 +57,7 @@ def _judge_root(variables: VariableFacts, sdk_root: Path) -> Iterator[Finding]:
 def _judge_rivals(variables: VariableFacts, sdk_root: Path) -> Iterator[Finding]:
     for name in RIVALS:
         value = variables.values.get(name)
-        if value and Path(value) != sdk_root:
+        if value and not variables.is_same(value, sdk_root):
             yield Finding(
                 "QNN407",
                 name,
@@ -73,7 +73,7 @@ def _judge_library_path(variables: VariableFacts, sdk_root: Path) -> Iterator[Fi
     wanted = sdk_root / HOST_DIRECTORY
     before: list[PathEntry] = []
     for entry in variables.library_path:
-        if entry.directory and Path(entry.directory) == wanted:
+        if entry.directory and variables.is_same(entry.directory, wanted):
             yield from _judge_shadows(before, wanted)
             return
         before.append(entry)
@@ -103,7 +103,7 @@ def _judge_shadows(before: list[PathEntry], wanted: Path) -> Iterator[Finding]:
 
 def _judge_device_libraries(variables: VariableFacts, sdk_root: Path) -> Iterator[Finding]:
     for entry in variables.library_path:
-        if Path(entry.directory) == sdk_root / HOST_DIRECTORY:
+        if variables.is_same(entry.directory, sdk_root / HOST_DIRECTORY):
             continue  # a foreign library in the SDK is told by QNN212
         names = [file.name for file in entry.libraries if _is_for_device(file.elf)]
         if names:

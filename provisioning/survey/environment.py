@@ -77,7 +77,7 @@ def survey_environment(
         trees=trees,
         ndk=survey_ndk(request.roots[NDK], policy.ndk.host_tag) if NDK in request.roots else None,
         python=_survey_python(request, policy) if fitness.python else None,
-        variables=survey_variables(request.variables, memory),
+        variables=survey_variables(request.variables, memory, request.roots.get(sdk_name)),
         checkout=survey_checkout(request.roots[CHECKOUT]) if CHECKOUT in request.roots else None,
         devices=survey_devices(request.variables, request.device_directory)
         if request.device

@@ -62,7 +62,7 @@ class Memory:
         self.changed = False
         if len(self.rows) > MAX_ROWS:
             self.rows = {path: row for path, row in self.rows.items() if Path(path).exists()}
-        with suppress(OSError):
+        with suppress(OSError, UnicodeEncodeError):
             self.file.parent.mkdir(parents=True, exist_ok=True)
             handle, name = tempfile.mkstemp(dir=self.file.parent, prefix=".elf-facts-")
             with os.fdopen(handle, "wb") as file:

@@ -13,6 +13,7 @@ import stat
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -39,7 +40,8 @@ def survey_tree(
     for path, status in _walk(root, "", wanted):
         relative = path.relative_to(root).as_posix()
         if stat.S_ISLNK(status.st_mode):
-            links[relative] = str(path.readlink())
+            with suppress(OSError):
+                links[relative] = str(path.readlink())
         elif _is_candidate(path, status):
             found[relative] = (path, Identity.of(status))
     facts = read_files(found, memory or Memory(None))
@@ -96,7 +98,8 @@ def _walk(root: Path, relative: str, wanted: Wanted) -> Iterator[tuple[Path, os.
         if entry.is_dir(follow_symlinks=False):
             yield from _walk(root, f"{relative}/{entry.name}".lstrip("/"), wanted)
         elif wanted(relative):
-            yield Path(entry.path), entry.stat(follow_symlinks=False)
+            with suppress(OSError):  # it may go away while we look
+                yield Path(entry.path), entry.stat(follow_symlinks=False)
 
 
 def _is_candidate(path: Path, status: os.stat_result) -> bool:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from provisioning.checks.variables import HOST_DIRECTORY
 from provisioning.facts import PathEntry, VariableFacts
 from provisioning.survey.memory import Identity, Memory
 from provisioning.survey.tree import read_files
@@ -26,7 +27,9 @@ NAMES = (
 CONCERNED = re.compile(r"lib(Qnn|Htp|Genie|c\+\+|unwind)[^/]*\.so[.0-9]*$")
 
 
-def survey_variables(variables: Mapping[str, str], memory: Memory) -> VariableFacts:
+def survey_variables(
+    variables: Mapping[str, str], memory: Memory, sdk_root: Path | None = None
+) -> VariableFacts:
     """Facts of the variables a job would get."""
     values = {name: variables[name] for name in NAMES if name in variables}
     entries = values["LD_LIBRARY_PATH"].split(":") if values.get("LD_LIBRARY_PATH") else []
@@ -39,7 +42,15 @@ def survey_variables(variables: Mapping[str, str], memory: Memory) -> VariableFa
             part for part in python_path if (Path(part) / "executorch").is_dir()
         ),
         roots_that_exist=frozenset(root for root in roots if Path(root).is_dir()),
+        real=_real_paths([*roots, *filter(None, entries)], sdk_root),
     )
+
+
+def _real_paths(paths: Iterable[str], sdk_root: Path | None) -> dict[str, str]:
+    places = [Path(path) for path in paths]
+    if sdk_root:
+        places += [sdk_root, sdk_root / HOST_DIRECTORY]
+    return {str(place): os.path.realpath(place) for place in places}
 
 
 def _survey_entry(directory: str, memory: Memory) -> PathEntry:

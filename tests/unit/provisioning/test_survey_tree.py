@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sys
@@ -7,11 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from provisioning.checks.variables import judge_variables
+from provisioning.doctor import examine_request
 from provisioning.elf_facts import Defect
 from provisioning.process import run_process
 from provisioning.survey import tree as tree_module
+from provisioning.survey.environment import Request
 from provisioning.survey.memory import Memory
 from provisioning.survey.tree import survey_tree
+from provisioning.survey.variables import survey_variables
+from provisioning.verdict_text import render_verdict
 
 LIBRARIES = Path(__file__).parents[2] / "artifacts" / "elf"
 ROOT = Path(__file__).parents[3]
@@ -121,3 +127,34 @@ def test_several_processes_give_what_one_gives(root: Path) -> None:
     lines = ended.output.splitlines()
     assert lines[-1] == "True 21"
     assert ("pool" in lines) == (len(os.sched_getaffinity(0)) > 1)
+
+
+def test_a_name_that_is_not_utf8_is_no_error(root: Path, tmp_path: Path) -> None:
+    path = root / "lib" / "x86_64-linux-clang" / os.fsdecode(b"lib\xff.so")
+    path.write_bytes(b"")
+    found = survey_tree(root, memory=Memory(tmp_path))
+    assert len(found.files) == 2
+    request = Request("emulator", {"qnn-runtime": root}, {}, tmp_path, python=tmp_path / "none")
+    verdict = examine_request(request)
+    assert "lib\\udcff.so is empty" in [finding.what for finding in verdict.findings]
+    json.dumps(verdict.data(), ensure_ascii=False).encode()
+    render_verdict(verdict).encode()
+
+
+def test_a_link_to_the_sdk_is_the_sdk(root: Path, tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(root)
+    variables = {"QNN_SDK_ROOT": f"{link}/", "LD_LIBRARY_PATH": f"{link}/lib/x86_64-linux-clang"}
+    facts = survey_variables(variables, Memory(None), root)
+    assert list(judge_variables(facts, root, runs=True)) == []
+
+
+def test_a_sparse_file_of_any_size_ends(root: Path) -> None:
+    path = root / "lib" / "x86_64-linux-clang" / "libx86.so"
+    data = path.read_bytes().replace(b"v2.49.40", b"x2.49.40")
+    with path.open("wb") as file:
+        file.write(data)
+        file.truncate(1 << 40)
+    (file_facts,) = survey_tree(root).files
+    assert file_facts.size_bytes == 1 << 40
+    assert file_facts.build is None
