@@ -13,7 +13,10 @@ SCHEMA = 1
 
 @dataclass(frozen=True)
 class Report:
-    """Findings of a tree, in order; ``new`` are those that count against a base revision."""
+    """Findings of a tree, in order; with a base only the new ones, and how many are old.
+
+    ``changed`` are the files that findings point to and that differ from the base.
+    """
 
     tree: str
     scope: tuple[str, ...]
@@ -24,6 +27,7 @@ class Report:
     not_evaluated: tuple[NotEvaluated, ...]
     cmake_source: str
     counts: dict[str, int] = field(default_factory=dict)
+    changed: frozenset[str] | None = None
 
     @property
     def failing(self) -> tuple[Finding, ...]:

@@ -47,15 +47,17 @@ def compare_source(request: Request, policy: Policy, read: Reader = read_tree) -
     tree = open_tree(request.source, request.revision)
     check_tree(tree, request.scope)
     facts, result = compare_one(tree, request, policy, read)
-    found, old = result.open, 0
+    found, old, changed = result.open, 0, None
     if request.base is not None:
         git_dir = find_git_dir(request.source)
         if git_dir is None:
             raise UsageError(f"{request.source} has no revisions", todo="leave --base out")
-        _, before = compare_one(open_tree(git_dir, request.base), request, policy, read)
+        base = open_tree(git_dir, request.base)
+        _, before = compare_one(base, request, policy, read)
         known = {finding.key for finding in (*before.open, *before.stale)}
         found = tuple(f for f in (*result.open, *result.stale) if f.key not in known)
         old = len(result.open) + len(result.stale) - len(found)
+        changed = changed_files(found, tree, base)
     else:
         found = (*result.open, *result.stale)
     return Report(
@@ -68,7 +70,15 @@ def compare_source(request: Request, policy: Policy, read: Reader = read_tree) -
         not_evaluated=unevaluated(facts, request.scope),
         cmake_source=describe_source(facts),
         counts=count_facts(facts),
+        changed=changed,
     )
+
+
+def changed_files(findings: Sequence[Finding], tree: Tree, base: Tree) -> frozenset[str]:
+    """The files that findings point to and that are not the same in the base."""
+    places = (place for f in findings for place in (f.buck_place, f.cmake_place) if place)
+    paths = {place.path for place in places}
+    return frozenset(path for path in paths if tree.read(path) != base.read(path))
 
 
 def compare_one(

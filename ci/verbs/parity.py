@@ -65,7 +65,10 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     report = compare_source(request, policy)
     if args.sarif:
         write_sarif(args.sarif, report)
-    text = render_annotations(report) if args.annotate else render_table(report, notes=args.notes)
+    if args.annotate:
+        text = render_annotations(report, report.changed)
+    else:
+        text = render_table(report, notes=args.notes)
     code = ExitCode.FAILED if report.failing else ExitCode.OK
     return Outcome(text, render_document(report), code)
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import jsonschema
 import pytest
 
 from ci.parity.compare.findings import Kind
@@ -108,13 +109,9 @@ def test_what_was_not_evaluated_is_shown(
 
 
 def test_the_document_fits_its_schema(drifted: Report) -> None:
-    """By hand, for the keys: every key is described and every required one is there."""
     path = Path(__file__).parents[4] / "docs" / "schemas" / "parity.schema.json"
     schema = json.loads(path.read_text(encoding="utf-8"))
-    document = render_document(drifted)
 
-    assert set(document) == set(schema["required"]) == set(schema["properties"])
-    described = schema["$defs"]["finding"]
-    assert set(document["findings"][0]) == set(described["required"])
-    assert set(described["properties"]["kind"]["enum"]) == {kind.value for kind in Kind}
-    assert set(schema["properties"]["counts"]["required"]) <= set(document["counts"])
+    jsonschema.validate(render_document(drifted), schema)
+    kinds = schema["$defs"]["finding"]["properties"]["kind"]["enum"]
+    assert set(kinds) == {kind.value for kind in Kind}
