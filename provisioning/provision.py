@@ -53,7 +53,7 @@ def provision_artifact(
     With ``verify`` every byte is hashed again and what differs is restored.
     Raises UnfitError, DownloadError, IntegrityError, StoreError, ToolError.
     """
-    if adopted := adopt_artifact(request, progress):
+    if adopted := adopt_artifact(request, store, progress):
         if verify:
             check_adopted(with_lock(request, store), adopted)
         return adopted
@@ -76,7 +76,7 @@ def provision_artifact(
 
 def locate_artifact(request: Request, store: Store, progress: Progress) -> Provisioned | None:
     """The artifact of ``request`` where it is in place already; nothing is fetched."""
-    if adopted := adopt_artifact(request, progress):
+    if adopted := adopt_artifact(request, store, progress):
         return adopted
     request = with_lock(request, store)
     published = store.find(request.key())
@@ -93,10 +93,15 @@ def require_pinned(request: Request, store: Store, progress: Progress) -> Reques
     return require_pin(request, store, progress)
 
 
-def adopt_artifact(request: Request, progress: Progress) -> Provisioned | None:
-    """The user's own installation, when the variable that names one is set. Raises UnfitError."""
+def adopt_artifact(request: Request, store: Store, progress: Progress) -> Provisioned | None:
+    """The user's own installation, when the variable that names one is set.
+
+    One that points into the store is what `env` gave for some profile, not an installation.
+    Raises UnfitError.
+    """
     adoption = request.toolchain.adoption
-    if adoption is None or not os.environ.get(adoption.variable):
+    named = os.environ.get(adoption.variable) if adoption else None
+    if not named or Path(named).resolve().is_relative_to(store.trees.resolve()):
         return None
     from provisioning.sources.local import find_installation
 

@@ -37,7 +37,7 @@ def store_home() -> Path:
     if named := os.environ.get(HOME_VARIABLE):
         return Path(named).expanduser().absolute()
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(cache) / APPLICATION
+    return Path(cache).absolute() / APPLICATION
 
 
 @dataclass(frozen=True)

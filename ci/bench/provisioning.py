@@ -10,47 +10,28 @@ import hashlib
 import importlib.util
 import json
 import os
-import re
 import shutil
 import statistics
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from ci.bench.file_server import ask_server, serving
-from ci.bench.sdk_archive import write_archive
+from ci.bench.file_server import ask_server
+from ci.bench.sdk_course import HOST, VERSION, Course, lay_course
 from provisioning.errors import UnfitError
-from provisioning.manifest import read_toolchain
 from provisioning.process import run_process
 from provisioning.progress import Progress
-from provisioning.sources import Request
-from provisioning.sources.wheel import obtain_wheel
-from provisioning.store import Store
 from provisioning.transfer import Client, Policy
 from provisioning.tree import hash_file
-from provisioning.zipfiles import FileSource, inflate_member, read_directory
+from provisioning.zip_directory import FileSource, read_directory
+from provisioning.zipfiles import inflate_member
 
 ROUNDS = 3
 WARM_ROUNDS = 10
-VERSION = "2.49.40.260810"
-PREFIX = f"qairt/{VERSION}"
-HOST = f"{PREFIX}/lib/x86_64-linux-clang"
-DEVICES = (
-    "aarch64-android",
-    "aarch64-oe-linux-gcc11.2",
-    "aarch64-oe-linux-gcc9.3",
-    "aarch64-oe-linux-gcc8.2",
-    "aarch64-ubuntu-gcc9.4",
-    "aarch64-ubuntu-gcc7.5",
-)
-SKEL = re.compile(r"libQnnHtpV(\d+)Skel\.so")
-SPACE_BYTES = 5 << 30
 UPSTREAM = Path("backends/qualcomm/scripts/download_qnn_sdk.py")
 RUN_UPSTREAM = """
 import importlib.util, pathlib, sys
@@ -61,43 +42,6 @@ module.QNN_VERSION, module.QNN_ZIP_URL = sys.argv[3], sys.argv[2]
 sys.exit(module._download_qnn_sdk(pathlib.Path(sys.argv[4])) is None)
 """
 RUN_SHELL = 'curl -sS -o sdk.zip "$1" && unzip -tq sdk.zip && unzip -q sdk.zip'
-MANIFEST = """
-name = "qnn-sdk"
-summary = "benchmark"
-source = "archive"
-default = "{version}"
-[licence]
-name = "Qualcomm"
-text = "LICENSE.pdf"
-[components]
-host = ["lib/x86_64-linux-clang/**"]
-[[releases]]
-version = "{version}"
-filename = "sdk.zip"
-url = "{url}"
-size_bytes = {size}
-sha256 = "{sha256}"
-unpacked_bytes = 4000000000
-layout = [{{ take = "{prefix}/**", put = "" }}]
-"""
-
-
-@dataclass(frozen=True)
-class Course:
-    """What a benchmark runs on: directories, the archive and its server."""
-
-    work: Path
-    archive: Path
-    base: str
-    variables: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def url(self) -> str:
-        return f"{self.base}/{self.archive.name}"
-
-    @property
-    def home(self) -> Path:
-        return Path(self.variables["QNN_CI_HOME"])
 
 
 def run_bench(progress: Progress) -> Mapping[str, Any]:
@@ -142,63 +86,6 @@ def find_upstream() -> Path:
         why="its downloader is what this benchmark is measured against",
         todo="run `nox -s bench -- provisioning`, whose environment has it",
     )
-
-
-@contextmanager
-def lay_course(progress: Progress) -> Iterator[Course]:
-    """The archive made and served, with manifests that pin it. All of it is removed after."""
-    store = Store()
-    store.check_space(SPACE_BYTES, "the benchmark")
-    wheels = {}
-    for name in ("qnn-runtime", "qnn-runtime-aarch64"):
-        toolchain = read_toolchain(name)
-        wheels[name] = obtain_wheel(Request(toolchain, toolchain.release()), store, progress)
-    with tempfile.TemporaryDirectory(prefix="bench-", dir=store.home) as directory:
-        work = Path(directory)
-        (work / "served").mkdir()
-        archive = work / "served" / "sdk.zip"
-        progress.step("making an archive of real QNN libraries")
-        make_archive(archive, wheels["qnn-runtime"], wheels["qnn-runtime-aarch64"])
-        with serving(archive.parent) as base:
-            variables = {
-                **os.environ,
-                "QNN_CI_HOME": str(work / "home"),
-                "QNN_CI_MANIFESTS": str(work / "manifests"),
-                "PYTHONPATH": str(Path(__file__).resolve().parents[2]),
-            }
-            course = Course(work, archive, base, variables)
-            write_manifests(course)
-            yield course
-
-
-def make_archive(target: Path, host: Path, device: Path) -> int:
-    """At least 400 MB: the host's libraries once, the device's once a toolchain, as in an SDK."""
-
-    def place_skel(name: str) -> str:
-        found = SKEL.fullmatch(name)
-        return f"{PREFIX}/lib/hexagon-v{found[1]}/unsigned" if found else ""
-
-    def place_library(folder: str) -> Callable[[str], str]:
-        return lambda name: "" if SKEL.fullmatch(name) else f"{PREFIX}/lib/{folder}"
-
-    parts = [(host, lambda name: HOST), (device, place_skel)]  # noqa: ARG005
-    parts += [(device, place_library(folder)) for folder in DEVICES]
-    return write_archive(target, parts, {f"{PREFIX}/sdk.yaml": f"version: {VERSION}\n".encode()})
-
-
-def write_manifests(course: Course) -> None:
-    """A manifest that pins the archive, and no profiles."""
-    folder = course.work / "manifests" / "toolchains"
-    folder.mkdir(parents=True)
-    text = MANIFEST.format(
-        version=VERSION,
-        prefix=PREFIX,
-        url=course.url,
-        size=course.archive.stat().st_size,
-        sha256=hash_file(course.archive),
-    )
-    (folder / "qnn-sdk.toml").write_text(text, encoding="utf-8")
-    (folder.parent / "profiles.toml").write_text("", encoding="utf-8")
 
 
 def time_process(argv: Sequence[str], course: Course, cwd: Path | None = None) -> float:

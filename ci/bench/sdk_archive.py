@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from provisioning.archive import Member
-from provisioning.zipfiles import LOCAL_BYTES, FileSource, read_directory
+from provisioning.zip_directory import LOCAL_BYTES, FileSource, read_directory
 
 LOCAL = struct.Struct("<4sHHHHHIIIHH")
 CENTRAL = struct.Struct("<4sHHHHHHIIIHHHHHII")

@@ -10,14 +10,13 @@ from pathlib import Path
 from provisioning.archive import make_links, make_parents, seal_file
 from provisioning.download import (
     Pin,
-    Watch,
     check_pin,
     fetch_file,
-    ignore_growth,
     mirror_urls,
 )
 from provisioning.errors import DownloadError, IntegrityError
 from provisioning.manifest import Release
+from provisioning.part_file import Watch, ignore_growth
 from provisioning.progress import Progress
 from provisioning.ranges import NoRangesError, RemoteFile, open_remote
 from provisioning.sources import Filled, Job, Request
@@ -27,7 +26,7 @@ from provisioning.store import HOME_VARIABLE, Store, explain_errors, link_or_cop
 from provisioning.tarballs import is_tarball
 from provisioning.transfer import MismatchError, PermanentError, redact_url
 from provisioning.tree import Entry, hash_file
-from provisioning.zipfiles import LOCAL_BYTES, TAIL_BYTES
+from provisioning.zip_directory import LOCAL_BYTES, TAIL_BYTES
 
 EXTRA_BYTES = 64  # what a local header's extra field may have more than the directory's
 

@@ -20,14 +20,8 @@ from provisioning.sources.unpack import complete_tree
 from provisioning.store import explain_errors
 from provisioning.transfer import PermanentError
 from provisioning.tree import Entry
-from provisioning.zipfiles import (
-    TAIL_BYTES,
-    FileSource,
-    check_placed,
-    extract_member,
-    read_directory,
-    read_link,
-)
+from provisioning.zip_directory import TAIL_BYTES, FileSource, read_directory
+from provisioning.zipfiles import check_placed, extract_member, read_link
 
 
 def read_ahead(url: str, job: Job) -> list[Member] | None:

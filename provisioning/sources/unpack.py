@@ -18,7 +18,8 @@ from provisioning.sources import Job
 from provisioning.store import explain_errors
 from provisioning.tarballs import extract_tar, is_tarball
 from provisioning.tree import Entry
-from provisioning.zipfiles import ByteSource, FileSource, extract_members, read_directory
+from provisioning.zip_directory import ByteSource, FileSource, read_directory
+from provisioning.zipfiles import extract_members
 
 
 def unpack_file(path: Path, job: Job) -> tuple[Entry, ...]:

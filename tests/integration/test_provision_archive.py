@@ -557,6 +557,16 @@ def test_an_adopted_installation_is_hashed_against_the_lock(
     assert fetch("headers", verify=True)[0].adopted
 
 
+def test_a_variable_that_points_into_the_store_is_not_an_installation(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = fetch("host")[0]
+    monkeypatch.setenv("QNN_SDK_ROOT", str(host.root))
+    android = fetch("android")[0]
+    assert (android.adopted, android.fetched) == (False, True)
+    assert fetch("host")[0] == Provisioned(host.name, host.version, host.root, host.sha256)
+
+
 AAR = """
 name = "qnn-android"
 summary = "tiny"

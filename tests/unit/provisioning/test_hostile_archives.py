@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 from provisioning.archive import Layout, Limits, check_members, is_inside, make_links, place_members
 from provisioning.errors import IntegrityError
 from provisioning.tarballs import extract_tar
-from provisioning.zipfiles import FileSource, extract_members, read_directory
+from provisioning.zip_directory import FileSource, read_directory
+from provisioning.zipfiles import extract_members
 
 LIMITS = Limits(unpacked_bytes=20_000_000)
 GOOD = {"pkg/a.so": b"abc" * 1000, "pkg/sub/b.txt": b"hello"}
