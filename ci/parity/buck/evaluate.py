@@ -1,7 +1,7 @@
 """One world of a tree evaluated with Starlark: build files in, recorded rules out.
 
-A world is one of the two builds that a file serves: ``fbcode`` or ``xplat``. Time, depth and,
-in the worker process, memory are limited, so a file that loops ends as "not evaluated".
+A world is one of the builds that a file serves: Meta's ``fbcode``, Meta's ``xplat``, or ``oss``.
+Time, depth and, in the worker process, memory are limited: a file that loops is not evaluated.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ci.parity.buck.globs import Matched, PackageFiles
 from ci.parity.buck.loads import Loaded, resolve_load
 from ci.parity.trees import Tree
 
-WORLDS = ("fbcode", "xplat")
+WORLDS = ("fbcode", "xplat", "oss")
 FILE_LIMIT_S = 5.0
 DEPTH_LIMIT = 300
 RETRIES = 40

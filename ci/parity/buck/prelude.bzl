@@ -92,18 +92,18 @@ def apply_select(obj, function):
 selects = struct(apply = apply_select)
 
 def fbcode_target(_kind, *args, **kwargs):
-    if host_world() == "fbcode":
+    if host_world() != "xplat":
         _kind(*args, **kwargs)
 
 def non_fbcode_target(_kind, *args, **kwargs):
-    if host_world() != "fbcode":
+    if host_world() == "xplat":
         _kind(*args, **kwargs)
 
 def is_fbcode():
     return host_world() == "fbcode"
 
 def is_xplat():
-    return host_world() != "fbcode"
+    return host_world() == "xplat"
 
 def is_arvr_mode():
     return False
@@ -219,7 +219,7 @@ _functions = {
 native = struct(**({name: rule(name) for name in RULE_NAMES if name not in _functions} | _functions))
 
 runtime = struct(**({name: rule(name) for name in RULE_NAMES if name not in ("is_oss",)} | {
-    "is_oss": True,
+    "is_oss": host_world() == "oss",
     "external_dep_location": _external_dep_location,
     "glob": glob,
 }))

@@ -1,4 +1,4 @@
-"""A tree's build files as facts: both worlds evaluated, merged, and given their places."""
+"""A tree's build files as facts: every world evaluated, merged, and given their places."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import posixpath
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from msgspec.structs import replace
 
 from ci.parity.buck.evaluate import (
     RULE_CALL,
@@ -32,6 +34,7 @@ from ci.parity.facts import (
 )
 from ci.parity.trees import Tree
 
+INTERNAL = "inside Meta"
 MARK = "\0select"
 SOURCE_KEYS = ("srcs", "src", "platform_srcs", "main_src", "main", "test_srcs", "resources")
 HEADER_KEYS = ("headers", "raw_headers")
@@ -57,7 +60,7 @@ def is_in_scope(path: str, scope: Sequence[str]) -> bool:
 
 
 def read_buck(tree: Tree, scope: Sequence[str] = ()) -> BuckFacts:
-    """Evaluate every build file of ``tree`` below ``scope``, in both worlds.
+    """Evaluate every build file of ``tree`` below ``scope``, in every world.
 
     The packages that these depend on are evaluated too, so that dependencies can be followed.
     """
@@ -98,7 +101,7 @@ class Item:
 
 
 class Merger:
-    """Collects packages of both worlds; a target of both is one fact."""
+    """Collects packages of both worlds; a target of several is one fact."""
 
     def __init__(self, literals: Literals, owned: PackageFiles) -> None:
         self.literals = literals
@@ -107,6 +110,7 @@ class Merger:
         self.repeated: dict[tuple[str, str], BuckTarget] = {}
         self.globs: dict[tuple[str, tuple[str, ...]], Glob] = {}
         self.refused: dict[str, NotEvaluated] = {}
+        self.open_words: dict[tuple[str, str], set[str]] = {}
 
     def evaluate(self, evaluator: Evaluator, path: str) -> None:
         """Evaluate one build file and take what it says, or the reason why it says nothing."""
@@ -124,6 +128,8 @@ class Merger:
             if target.name in seen:
                 self.repeated[key] = target
             seen.add(target.name)
+            if world == "oss":
+                self.open_words[key] = {word.text for word in words_of(target)}
             known = self.targets.get(key)
             self.targets[key] = merge_targets(known, target) if known else target
         for call in package.globs:
@@ -171,6 +177,28 @@ class Merger:
             visibility=tuple(item.text for item in walk(given.get("visibility"))),
         )
 
+    def marked(self, key: tuple[str, str]) -> BuckTarget:
+        """A target whose words that only Meta's builds have stand under that condition.
+
+        CMake is the open source build, so dependencies and defines are compared with that one.
+        """
+        known = self.open_words.get(key, set())
+        target = self.targets[key]
+
+        def mark(words: tuple[Word, ...]) -> tuple[Word, ...]:
+            return tuple(
+                word if word.text in known else replace(word, condition=word.condition or INTERNAL)
+                for word in words
+            )
+
+        return replace(
+            target,
+            deps=mark(target.deps),
+            exported_deps=mark(target.exported_deps),
+            external_deps=mark(target.external_deps),
+            defines=mark(target.defines),
+        )
+
     def packages_needed(self) -> set[str]:
         """The packages of everything that a target names so far."""
         words = (
@@ -185,7 +213,7 @@ class Merger:
     def facts(self, packages: Sequence[str]) -> BuckFacts:
         """Everything that was collected, in a stable order."""
         return BuckFacts(
-            targets=tuple(self.targets[key] for key in sorted(self.targets)),
+            targets=tuple(self.marked(key) for key in sorted(self.targets)),
             globs=tuple(self.globs[key] for key in sorted(self.globs)),
             repeated=tuple(self.repeated[key] for key in sorted(self.repeated)),
             packages=tuple(packages),
@@ -307,6 +335,11 @@ def stems(name: str) -> list[str]:
     """Shorter names under which a macro may have been given ``name``."""
     parts = name.split("_")
     return ["_".join(parts[:end]) for end in range(len(parts) - 1, 0, -1)]
+
+
+def words_of(target: BuckTarget) -> tuple[Word, ...]:
+    """The dependencies and defines of a target."""
+    return (*target.deps, *target.exported_deps, *target.external_deps, *target.defines)
 
 
 def merge_targets(left: BuckTarget, right: BuckTarget) -> BuckTarget:

@@ -307,6 +307,17 @@ TRAPS = [
         {("buck-only-source", "p/b.cpp")},
     ),
     Trap(
+        "target of one build only",
+        BOTH
+        | {
+            "p/targets.bzl": library('["a.cpp"]')
+            + '    if not runtime.is_oss:\n'
+            '        runtime.cxx_library(name = "inner", srcs = ["b.cpp"])\n'
+        },
+        {"CMakeLists.txt": "add_library(lib p/a.cpp)\n"},
+        {("buck-only-source", "p/b.cpp")},
+    ),
+    Trap(
         "generator expression",
         BOTH
         | {
