@@ -243,7 +243,7 @@ def _make_environment(kit: Kit, place: Place, known: Mapping[str, str]) -> dict[
         "CXXFLAGS": flags,
         "SOURCE_DATE_EPOCH": os.environ.get("SOURCE_DATE_EPOCH", EPOCH),
         "NINJA_STATUS": "[%f/%t] ",
-        "CCACHE_BASEDIR": str(place.root),
+        "CCACHE_BASEDIR": "",  # it would write relative paths into objects that have none without
         "CCACHE_STATSLOG": str(place.cache_log),
     }
 

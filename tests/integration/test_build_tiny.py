@@ -558,14 +558,20 @@ def test_one_checkout_builds_for_two_machines_side_by_side(world: World) -> None
 
 
 @pytest.mark.skipif(bool(missing_programs("ccache")), reason=missing_programs("ccache"))
-def test_ccache_is_used_and_counted(world: World) -> None:
+def test_ccache_is_used_and_counted_and_changes_no_byte(world: World) -> None:
     world.variables |= {"QNN_CI_CACHE": "ccache", "CCACHE_DIR": str(world.folder / "ccache")}
-    first = world.build("runner_checkout")["ccache"]
-    second = world.build("runner_checkout", "--clean")["ccache"]
+    first = world.build("runner_checkout")
+    second = world.build("runner_checkout", "--clean")
     # cmake's own probes of the compilers go through it too
-    assert first["misses"] >= 3
-    assert second["hits"] >= 3
-    assert second["misses"] == 0
+    assert first["ccache"]["misses"] >= 3
+    assert second["ccache"]["hits"] >= 3
+    assert second["ccache"]["misses"] == 0
+    world.variables["QNN_CI_CACHE"] = "none"
+    third = world.build("runner_checkout", "--clean")
+    assert third["ccache"] is None
+    digests = [{name: row["sha256"] for name, row in by_name(build).items()}
+               for build in (first, second, third)]  # fmt: skip
+    assert digests[0] == digests[1] == digests[2]
 
 
 SESSION_TARGETS = {
