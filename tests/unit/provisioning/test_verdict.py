@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import argparse
 import sys
 from pathlib import Path
 
@@ -7,10 +8,12 @@ import pytest
 
 from provisioning.checks.finding import Finding, Severity
 from provisioning.doctor import Verdict, find_fitness
-from provisioning.errors import ManifestError, UnfitError, UsageError
+from provisioning.errors import ExitCode, ManifestError, UnfitError, UsageError
 from provisioning.manifest import read_profile, read_profiles
 from provisioning.policies import read_doctor_policy
+from provisioning.progress import Progress
 from provisioning.store import Published, Store
+from provisioning.verbs import doctor
 from provisioning.verbs.doctor import compose_request, parse_roots
 from provisioning.verdict_text import MAX_LINES, render_verdict
 
@@ -121,3 +124,28 @@ def test_the_pinned_pair_is_the_one_that_is_installed() -> None:
     policy = read_doctor_policy().python
     assert f"torch=={policy.torch}" in groups
     assert f"executorch=={policy.executorch}" in groups
+
+
+@pytest.mark.parametrize(
+    ("words", "severity", "code"),
+    [
+        ([], Severity.WARNING, ExitCode.OK),
+        (["--strict"], Severity.WARNING, ExitCode.ENVIRONMENT),
+        ([], Severity.ERROR, ExitCode.ENVIRONMENT),
+    ],
+)
+def test_the_exit_code_of_a_verdict(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    words: list[str],
+    severity: Severity,
+    code: ExitCode,
+) -> None:
+    monkeypatch.setenv("QNN_CI_HOME", str(tmp_path))
+    found = Verdict("emulator", (make(225, severity),))
+    monkeypatch.setattr(doctor, "examine_request", lambda request, progress: found)
+    parser = argparse.ArgumentParser()
+    doctor.add_arguments(parser)
+    outcome = doctor.execute(parser.parse_args(words), Progress())
+    assert outcome.exit_code is code
+    assert outcome.data["fit"] is (code is ExitCode.OK)
