@@ -13,8 +13,7 @@ from pathlib import Path
 from ci.signing.policy import SigningPolicy
 from ci.signing.segments import MalformedError, parse_image, read_bytes
 from ci.signing.selection import Selection, Wanted
-from provisioning.elf import ElfError, read_elf
-from provisioning.elf_facts import EM_QDSP6
+from provisioning.elf_facts import EM_QDSP6, MACHINE_NAMES
 from provisioning.errors import UnfitError
 from provisioning.qnn_build import QnnBuild, find_qnn_build
 
@@ -67,16 +66,26 @@ def read_inputs(
 
 def _read_input(wanted: Wanted) -> Input | str:
     """The input, or what is wrong with it."""
+    data = read_bytes(wanted.path)
     try:
-        facts = read_elf(wanted.path)
-        data = read_bytes(wanted.path)
-        build = find_qnn_build(wanted.path)
-        hexagon = parse_image(memoryview(data)).hexagon_version
-    except (ElfError, MalformedError) as error:
-        return f"{wanted.path}: {error}"
-    if facts.machine != EM_QDSP6:
-        return f"{wanted.path}: is of machine {facts.machine_name}, not Hexagon"
-    return Input(wanted, data, hexagon, build)
+        image = parse_image(memoryview(data))
+    except MalformedError as error:
+        return f"{wanted.path}: {explain_file(wanted.path) or error}"
+    if image.machine != EM_QDSP6:
+        name = MACHINE_NAMES.get(image.machine, f"e_machine {image.machine}")
+        return f"{wanted.path}: is of machine {name}, not Hexagon"
+    return Input(wanted, data, image.hexagon_version, find_qnn_build(wanted.path))
+
+
+def explain_file(path: Path) -> str:
+    """What a file is that does not parse, such as an error page of a server; "" when unknown."""
+    from provisioning.elf import ElfError, read_elf  # 50 ms that good files do not need
+
+    try:
+        read_elf(path)
+    except ElfError as error:
+        return error.what
+    return ""
 
 
 def list_input_faults(one: Input) -> Iterator[str]:

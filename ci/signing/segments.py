@@ -17,7 +17,6 @@ from pathlib import Path
 from provisioning.errors import UsageError
 
 PT_NULL, PT_LOAD = 0, 1
-EM_QDSP6 = 164
 IDENT_SIZE = 16
 PAGE_MODE_BIT = 1 << 20
 # As the vendor's tool limits it; each segment is hashed, whatever it overlaps.

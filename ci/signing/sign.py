@@ -25,7 +25,6 @@ from ci.signing.record import (
 )
 from ci.signing.signer import Failure, Signer, SignerError, find_output, run_signer
 from ci.signing.verdict import Kind, Report, Verdict
-from provisioning.elf import ElfError, read_elf
 from provisioning.progress import Progress
 
 FAILURES = {
@@ -114,10 +113,6 @@ class Run:
         report = verify_bytes(memoryview(data), original, serial=int(job.serial or "0", 16))
         strict = self.plan.request.require_recognised
         require_good(report, name, require_recognised=strict)
-        try:
-            read_elf(path)
-        except ElfError as error:
-            raise SignerError(Failure.INVALID, name, why=str(error)) from error
         path.chmod(0o644)
         return Made(self._describe(job, data, report), report)
 

@@ -85,12 +85,20 @@ class Signer:
         return tuple(mask_arguments([word for word in argv if word not in programs]))
 
     def list_programs(self) -> list[tuple[str, str]]:
-        """The files that the command consists of, each with its SHA-256."""
+        """The files that the command consists of, each with its SHA-256.
+
+        The Python that runs the SDK's signer is known by its version.
+        """
         paths = [
             shutil.which(word) if index == 0 else word for index, word in enumerate(self.words)
         ]
+        ours = self.python.path if self.python else None
         files = [Path(path) for path in paths if path and Path(path).is_file()]
-        return [(str(path), hashlib.sha256(path.read_bytes()).hexdigest()) for path in files]
+        return [
+            (str(path), hashlib.sha256(path.read_bytes()).hexdigest())
+            for path in files
+            if path != ours
+        ]
 
 
 def _fill(word: str, places: Mapping[str, str]) -> str:
