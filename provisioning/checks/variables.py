@@ -10,6 +10,7 @@ from provisioning.elf_facts import EM_AARCH64, EM_QDSP6
 from provisioning.facts import PathEntry, VariableFacts
 
 HOST_DIRECTORY = "lib/x86_64-linux-clang"
+LIBCXX = ("libc++", "libunwind")
 RIVALS = ("QAIRT_SDK_ROOT", "QAIRT_ROOT", "SNPE_ROOT", "AISW_SDK_ROOT")
 COMPOSE = 'eval "$(python -m provisioning env PROFILE)" sets them all'
 
@@ -74,7 +75,7 @@ def _judge_library_path(variables: VariableFacts, sdk_root: Path) -> Iterator[Fi
     before: list[PathEntry] = []
     for entry in variables.library_path:
         if entry.directory and variables.is_same(entry.directory, wanted):
-            yield from _judge_shadows(before, wanted)
+            yield from _judge_shadows(before, entry)
             return
         before.append(entry)
     yield Finding(
@@ -87,9 +88,12 @@ def _judge_library_path(variables: VariableFacts, sdk_root: Path) -> Iterator[Fi
     )
 
 
-def _judge_shadows(before: list[PathEntry], wanted: Path) -> Iterator[Finding]:
+def _judge_shadows(before: list[PathEntry], wanted: PathEntry) -> Iterator[Finding]:
+    """Libraries of QNN, or of the same name, that the loader finds before those of the SDK."""
+    own = {file.name for file in wanted.libraries}
     for entry in before:
-        names = [file.name for file in entry.libraries if not _is_for_device(file.elf)]
+        host = [file.name for file in entry.libraries if not _is_for_device(file.elf)]
+        names = [name for name in host if name in own or not name.startswith(LIBCXX)]
         if names:
             yield Finding(
                 "QNN405",
@@ -97,7 +101,7 @@ def _judge_shadows(before: list[PathEntry], wanted: Path) -> Iterator[Finding]:
                 f"{', '.join(names[:3])} of another place come first",
                 entry.directory or "(an empty entry: the current directory)",
                 "two builds of QNN mix in one process: error 14001 or a crash",
-                f"take it out, or put {wanted} before it",
+                f"take it out, or put {wanted.directory} before it",
             )
 
 

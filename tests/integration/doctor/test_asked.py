@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from provisioning.doctor import examine_request
 from provisioning.survey.environment import Request
 from tests.stand_ins import elf_edits as elf
 from tests.stand_ins.environments import (
@@ -19,7 +20,7 @@ from tests.stand_ins.environments import (
     adaptor_path,
     install,
 )
-from tests.stand_ins.faults import Ask, Fault, check, content, nothing
+from tests.stand_ins.faults import SIZES, Ask, Fault, check, content, nothing
 
 
 def reinstall(world: World, name: str, version: str) -> None:
@@ -215,6 +216,15 @@ ASKED = [
         lambda r, w: replace(r, python=w.base / "python"),
     ),
 ]
+
+
+def test_a_libcxx_before_an_sdk_without_one_is_no_fault(world: World) -> None:
+    request = world.request("aot")
+    path = f"{world.libcxx}/lib:{request.variables['LD_LIBRARY_PATH']}"
+    for name in ("libc++.so.1", "libc++abi.so.1", "libunwind.so.1"):
+        world.remove(world.sdk / HOST / name)
+    asked = replace(request, variables={**request.variables, "LD_LIBRARY_PATH": path})
+    assert [one.id for one in examine_request(asked).findings if one.id not in SIZES] == []
 
 
 @pytest.mark.parametrize("fault", [*PYTHON, *ASKED], ids=str)
