@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -123,6 +124,7 @@ def test_interrupt_ends_the_signer_and_publishes_nothing(verb, libraries, tmp_pa
     area = tmp_path / "area" / ".signed.signing"
     while not list(area.glob("*/scratch/0/out/Elfsigner_log.txt")):
         assert process.poll() is None
+        time.sleep(0.02)
     process.send_signal(2)
     process.communicate(timeout=20)
     assert process.returncode == 130
