@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 import hashlib
 import io
+import ipaddress
 import random
 import socket
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
 
 from provisioning.download import Pin, fetch_file
 from provisioning.errors import DownloadError, IntegrityError, QnnCiError
@@ -246,11 +252,28 @@ def test_a_dead_proxy_is_said(
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A key and certificate for 127.0.0.1 that nobody trusts; the certificate alone in .crt."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
+    now = dt.datetime.now(dt.timezone.utc)
+    address = x509.IPAddress(ipaddress.IPv4Address("127.0.0.1"))
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - dt.timedelta(days=1))
+        .not_valid_after(now + dt.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([address]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
     path = tmp_path_factory.mktemp("tls") / "server.pem"
-    words = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
-    words += ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
-    subprocess.run([*words, "-keyout", str(path), "-out", f"{path}.crt"], check=True, stderr=-3)
-    path.write_bytes(path.read_bytes() + Path(f"{path}.crt").read_bytes())
+    public = made.public_bytes(Encoding.PEM)
+    private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    path.write_bytes(private + public)
+    Path(f"{path}.crt").write_bytes(public)
     return path
 
 
