@@ -12,13 +12,15 @@ import json
 import os
 import signal
 import sys
+import tempfile
 import threading
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
 
-from provisioning.errors import ExitCode, QnnCiError
+from provisioning.errors import ExitCode, FailedError, QnnCiError, UnfitError
 from provisioning.progress import Progress
 
 
@@ -64,7 +66,10 @@ def run_command(program: str, verbs: Mapping[str, Verb], argv: Sequence[str]) ->
     if not words or words[0] not in verbs:
         return _overview(program, verbs, words)
     name = words[0]
-    module = cast(VerbModule, importlib.import_module(verbs[name].module))
+    try:
+        module = cast(VerbModule, importlib.import_module(verbs[name].module))
+    except ModuleNotFoundError as error:
+        return _report_error(program, name, explain_missing(error), as_json="--json" in words)
     parser = Parser(prog=f"{program} {name}", description=verbs[name].help)
     parser.add_argument(
         "--json", action="store_true", help="print the result as JSON, nothing else"
@@ -79,6 +84,8 @@ def run_command(program: str, verbs: Mapping[str, Verb], argv: Sequence[str]) ->
     except KeyboardInterrupt:
         sys.stderr.write(f"{program} {name}: interrupted\n")
         return ExitCode.INTERRUPTED, ""
+    except Exception as error:  # noqa: BLE001 - the last line of defence: never a traceback
+        return _report_error(program, name, explain_defect(error), as_json=args.json)
     if args.json:
         return outcome.exit_code, json.dumps(outcome.data, indent=1) + "\n"
     return outcome.exit_code, outcome.text
@@ -95,6 +102,28 @@ def sigterm_as_interrupt() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def explain_missing(error: ModuleNotFoundError) -> UnfitError:
+    """A package that a verb needs is not installed in this Python."""
+    return UnfitError(
+        f"this Python has no package {error.name!r}",
+        why=f"{sys.executable} was not set up for this",
+        todo="run the nox session, which installs what it needs, or pip install this project",
+    )
+
+
+def explain_defect(error: Exception) -> FailedError:
+    """An error that nobody foresaw is a defect of ours; its traceback goes to a file."""
+    with tempfile.NamedTemporaryFile(
+        "w", prefix="qnn-ci-error-", suffix=".txt", delete=False, encoding="utf-8"
+    ) as file:
+        traceback.print_exception(error, file=file)
+    return FailedError(
+        f"unexpected {type(error).__name__}: {error}",
+        why="this is a defect of executorch-qnn-ci",
+        todo=f"report it with {file.name}",
+    )
 
 
 def _report_error(program: str, name: str, error: QnnCiError, *, as_json: bool) -> tuple[int, str]:

@@ -20,6 +20,8 @@ GRACE_S = 2.0
 GROUP_POLL_S = 0.02
 TAIL_LINES = 40
 
+_running: set[subprocess.Popen[str]] = set()
+
 
 @dataclass(frozen=True)
 class Completed:
@@ -78,6 +80,7 @@ def run_process(
     words = tuple(os.fspath(word) for word in argv)
     started = time.monotonic()
     process = _start(words, env, cwd, input_text is not None, todo)
+    _running.add(process)
     lines: deque[str] = deque(maxlen=keep_lines)
     timed_out = threading.Event()
     timer = _arm(process, timeout_s, timed_out)
@@ -90,6 +93,7 @@ def run_process(
         end_group(process)
         raise
     finally:
+        _running.discard(process)
         if timer:
             timer.cancel()
         if process.stdout:
@@ -206,6 +210,12 @@ def _drain(
     finally:
         if sink:
             sink.close()
+
+
+def end_running() -> None:
+    """End what other threads are running: an interrupt reaches the main thread only."""
+    for process in list(_running):
+        end_group(process)
 
 
 def end_group(process: subprocess.Popen[str]) -> None:

@@ -78,9 +78,13 @@ class Worker:
         return 0
 
     def close(self) -> None:
-        """End the process and all that it started."""
+        """Let the process end, or end it."""
         self.connection.close()
-        self.process.join(GRACE_S if self.process.exitcode is None else 0)
+        self.process.join(GRACE_S)
+        self.end()
+
+    def end(self) -> None:
+        """End the process and its group at once, whatever it is doing."""
         for number in (signal.SIGTERM, signal.SIGKILL):
             if self.process.exitcode is not None:
                 return
@@ -103,12 +107,18 @@ class Pool:
         self.context = multiprocessing.get_context("forkserver")
         self.context.set_forkserver_preload(PRELOAD)
         self.idle: queue.SimpleQueue[Worker] = queue.SimpleQueue()
+        self.busy: set[Worker] = set()
 
     def close(self) -> None:
         """End the workers that are idle."""
         with suppress(queue.Empty):
             while True:
                 self.idle.get_nowait().close()
+
+    def abort(self) -> None:
+        """End the workers that are busy; their jobs end with a failure."""
+        for worker in list(self.busy):
+            worker.end()
 
     def run(
         self,
@@ -122,6 +132,7 @@ class Pool:
     ) -> Ended:
         """Do one job, at most ``timeout_s`` seconds; ``fresh`` asks for a process of its own."""
         worker = self._take(fresh=fresh)
+        self.busy.add(worker)
         started = time.monotonic()
         reusable = False
         try:
@@ -129,6 +140,7 @@ class Pool:
             reusable = not fresh and not failure and worker.size_bytes() < MAX_WORKER_BYTES
         finally:
             wall_s = time.monotonic() - started
+            self.busy.discard(worker)
             if reusable:
                 self.idle.put(worker)
             else:

@@ -20,6 +20,7 @@ from ci.lowering.cases import CaseSpec
 from ci.report.host import read_host, started_now
 from ci.report.schema import Phase, Report, Status, Tool, summarize
 from provisioning.environment import Environment
+from provisioning.process import end_running
 from provisioning.progress import Progress
 from provisioning.store import store_home
 
@@ -125,8 +126,9 @@ def run_cases(
                 bar.advance(1)
                 progress.step(describe_progress(len(results), len(specs), results[spec]))
         except BaseException:
-            for future in futures:
-                future.cancel()
+            threads.shutdown(wait=False, cancel_futures=True)
+            bench.pool.abort()
+            end_running()
             raise
     return [results[spec] for spec in specs]
 

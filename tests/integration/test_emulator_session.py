@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +25,7 @@ from ci.lowering.schemes import Scheme
 from ci.report.schema import Status
 from provisioning.environment import provision_profile
 from provisioning.progress import Progress
+from provisioning.store import store_home
 
 ROOT = Path(__file__).resolve().parents[2]
 STAND_IN = ROOT / "tests" / "stand_ins" / "executor_runner.py"
@@ -275,3 +279,55 @@ def test_an_empty_store_and_no_index_end_with_4(tmp_path: Path) -> None:
     ended, report = run_emulator(tmp_path, "--offline", home=tmp_path / "empty")
     assert (ended.returncode, report) == (4, None)
     assert "onnxruntime_qnn-2.5.0" in ended.stderr
+
+
+def find_processes(home: Path) -> list[str]:
+    """Command lines of processes that were started with QNN_CI_HOME set to ``home``."""
+    marker = f"QNN_CI_HOME={home}\0".encode()
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if marker in (entry / "environ").read_bytes():
+                found.append((entry / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+    return found
+
+
+def is_lowering(home: Path) -> bool:
+    return (home / "lowered").exists()
+
+
+def is_running(home: Path) -> bool:
+    return sum("executor_runner.py hang" in words for words in find_processes(home)) > 1
+
+
+@pytest.mark.parametrize(
+    ("runner", "is_busy"),
+    [("python", is_lowering), (f"{sys.executable} {STAND_IN} hang", is_running)],
+)
+def test_an_interrupt_ends_with_130_and_leaves_no_process(
+    tmp_path: Path, runner: str, is_busy: Callable[[Path], bool]
+) -> None:
+    home = tmp_path / "home"
+    (home / "downloads").mkdir(parents=True)
+    for file in (store_home() / "downloads").glob("onnxruntime_qnn-*.whl"):
+        shutil.copy(file, home / "downloads")
+    argv = [sys.executable, "-m", "ci", "test-emulator", "--reports", str(tmp_path)]
+    argv += ["--model", "mlp", "--scheme", "fp16", "--runner", runner]
+    environment = {**os.environ, "QNN_CI_HOME": str(home)}
+    log = tmp_path / "log"
+    with (
+        log.open("w") as sink,
+        subprocess.Popen(argv, cwd=ROOT, env=environment, stdout=sink, stderr=sink) as process,
+    ):
+        wait_until(lambda: is_busy(home) or process.poll() is not None)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130, log.read_text()
+    assert "Traceback" not in log.read_text()
+    wait_until(lambda: not find_processes(home))
+
+
+def wait_until(holds: Callable[[], bool], limit_s: float = 120.0) -> None:
+    deadline = time.monotonic() + limit_s
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)

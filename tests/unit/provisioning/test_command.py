@@ -4,6 +4,7 @@ import argparse
 import json
 import sys
 import types
+from pathlib import Path
 
 import pytest
 
@@ -17,11 +18,17 @@ def verbs(monkeypatch: pytest.MonkeyPatch) -> dict[str, Verb]:
     module = types.ModuleType("a_verb")
 
     def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
+        if args.defect:
+            raise ZeroDivisionError("nobody thought of that")
         if args.fail:
             raise UnfitError("no libc++", why="it is not there", todo="provision it")
         return Outcome("a table\n", {"rows": 1})
 
-    module.add_arguments = lambda parser: parser.add_argument("--fail", action="store_true")  # type: ignore[attr-defined]
+    def add_arguments(parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("--fail", action="store_true")
+        parser.add_argument("--defect", action="store_true")
+
+    module.add_arguments = add_arguments  # type: ignore[attr-defined]
     module.execute = execute  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "a_verb", module)
     return {"show": Verb("a_verb", "shows")}
@@ -54,3 +61,20 @@ def test_a_wrong_argument_is_a_usage_error(verbs: dict[str, Verb]) -> None:
     with pytest.raises(SystemExit) as caught:
         run_command("p", verbs, ["show", "--nonsense"])
     assert caught.value.code == ExitCode.USAGE
+
+
+def test_a_defect_of_ours_shows_no_traceback_and_keeps_it_in_a_file(
+    verbs: dict[str, Verb], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_command("p", verbs, ["show", "--defect"])[0] == ExitCode.FAILED
+    shown = capsys.readouterr().err
+    assert "Traceback" not in shown
+    file = Path(shown.rpartition("report it with ")[2].strip())
+    assert "nobody thought of that" in file.read_text()
+    file.unlink()
+
+
+def test_a_missing_package_is_an_unfit_environment(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _ = run_command("p", {"show": Verb("no_such_package.verb", "shows")}, ["show"])
+    assert code == ExitCode.ENVIRONMENT
+    assert "no_such_package" in capsys.readouterr().err
