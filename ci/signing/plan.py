@@ -20,7 +20,7 @@ from ci.signing.publish import check_target
 from ci.signing.roots import Roots
 from ci.signing.selection import Selection, check_selection, list_wanted
 from ci.signing.signer import Signer, parse_signer
-from provisioning.errors import UnfitError
+from provisioning.errors import UnfitError, UsageError
 from provisioning.progress import Progress
 
 
@@ -53,6 +53,8 @@ def make_plan(request: Request) -> Plan:
     """Check the selection, every input and the target. Raises UsageError and UnfitError."""
     policy = read_signing_policy()
     selection, roots = request.selection, request.roots
+    if request.timeout_s <= 0:
+        raise UsageError("--timeout is not more than 0 seconds")
     if not request.serial or selection != Selection():
         check_selection(selection, policy)
     check_target(request.target, force=request.force, protected=roots.protected())
