@@ -36,7 +36,9 @@ def survey_python(
         )
         return _describe(json.loads(ended.output.splitlines()[-1]))
     except ToolError as error:
-        return PythonFacts(str(python), error=f"{error.what}: {error.why}")
+        return PythonFacts(
+            str(python), error=error.why.splitlines()[-1] if error.why else error.what
+        )
     except (ValueError, IndexError, KeyError, TypeError) as error:
         return PythonFacts(str(python), error=f"its answer is not understood: {error}")
 
