@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import sys
 import tempfile
 from pathlib import Path
@@ -116,9 +117,13 @@ def pip_command(release: Release, directory: Path, wanted: Path) -> list[str]:
 
 
 def _last_words(output: str) -> str:
-    errors = [line for line in output.splitlines() if line.startswith("ERROR:")]
-    lines = errors or output.splitlines()[-1:]
-    return "; ".join(line.removeprefix("ERROR:").strip() for line in lines)
+    """What pip came to: a broken connection first, since its last line hides that."""
+    lines = output.splitlines()
+    said = [line for line in lines if line.startswith("ERROR:")] or lines[-1:]
+    words = [line.removeprefix("ERROR:").strip() for line in said]
+    if broken := re.search(r"connection broken by '(\w+)", output):
+        words.insert(0, f"the package index cannot be reached ({broken[1]})")
+    return "; ".join(words)
 
 
 def _cannot_fetch(request: Request, store: Store, why: str) -> DownloadError:
@@ -128,6 +133,7 @@ def _cannot_fetch(request: Request, store: Store, why: str) -> DownloadError:
         why=why,
         todo=(
             "check pip's index and proxy (pip config list), or put that file by hand into "
-            f"{store.downloads} ({HOME_VARIABLE} moves it); its SHA-256 must be {release.sha256}"
+            f"{store.downloads} ({HOME_VARIABLE} moves it); its SHA-256 must be {release.sha256}; "
+            "or set QNN_CI_MIRROR to a directory or URL that `fetch --to` made"
         ),
     )

@@ -109,6 +109,18 @@ def test_an_empty_store_and_no_index_say_what_is_missing_and_how_to_supply_it(
     assert not list((world.home / "store").iterdir())
 
 
+def test_an_index_that_cannot_be_reached_is_named_as_the_cause(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PIP_NO_INDEX")
+    monkeypatch.setenv("PIP_FIND_LINKS", "")
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
+    monkeypatch.setenv("PIP_RETRIES", "1")
+    with pytest.raises(DownloadError) as caught:
+        provision()
+    assert "the package index cannot be reached (NewConnectionError" in caught.value.why
+
+
 def test_a_wheel_put_there_by_hand_is_used(world: World) -> None:
     downloads = world.home / "downloads"
     downloads.mkdir(parents=True)
