@@ -32,7 +32,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     broken = any(row["differences"] and not row["repaired"] for row in rows)
     missing = bool(args.names) and any(not row["published"] for row in rows)
     code = ExitCode.DOWNLOAD if broken or missing else ExitCode.OK
-    return Outcome("".join(map(_render, rows)), {"artifacts": rows}, code)
+    text = "".join(map(_render, rows)) or f"nothing is published in {store.home}\n"
+    return Outcome(text, {"artifacts": rows}, code)
 
 
 def _verify(
