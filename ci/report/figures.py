@@ -118,12 +118,12 @@ def _in_order(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def _absent(case: Case) -> Datum:
-    word = {Status.UNSUPPORTED: "unsupported", Status.ERROR: "error"}.get(case.status, "none")
-    return Datum((), word, word, tone="bad" if case.status is Status.ERROR else "muted")
+    word = {Status.UNSUPPORTED: "unsupported", Status.FAILED: "failed"}.get(case.status, "none")
+    return Datum((), word, word, tone="bad" if case.status is Status.FAILED else "muted")
 
 
 def _tone(case: Case) -> str:
-    return "bad" if case.status in (Status.FAILED, Status.ERROR) else "value"
+    return "bad" if case.status is Status.FAILED else "value"
 
 
 def _draw_sqnr(case: Case, rule: Threshold | None) -> Datum | None:

@@ -29,10 +29,8 @@ LIMIT_BYTES = 1_000_000
 MARKS = {
     Status.PASSED: ":white_check_mark:",
     Status.FAILED: ":x:",
-    Status.ERROR: ":boom:",
     Status.UNSUPPORTED: ":heavy_minus_sign:",
 }
-_BROKEN = (Status.FAILED, Status.ERROR)
 # Letters, digits and spaces stay; so do _ - and the points of figures, inside a word.
 _MARKDOWN = re.compile(r"(?:(?<=[A-Za-z0-9])[_-](?=[A-Za-z0-9])|(?<=\d)\.(?=\d))|([!-/:-@\[-`{-~])")
 
@@ -60,7 +58,7 @@ def render_summary(report: Report) -> str:
     head = [f"## {escape_markdown(report.session)}: {verdict}", ""]
     head += [f"{show_counts(report.summary)} in {report.summary.wall_s:.1f} s", ""]
     parts = [*_describe_controls(report)]
-    parts += [_describe_problem(case) for case in report.cases if case.status in _BROKEN]
+    parts += [_describe_problem(case) for case in report.cases if case.status is Status.FAILED]
     parts.append(_make_table(report.cases))
     kept = "\n".join(head)
     for part in parts:

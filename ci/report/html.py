@@ -20,7 +20,6 @@ from ci.report.schema import Case, Control, ControlKind, Report, Status
 from ci.report.text import clean, show_bytes, show_counts, show_decibels, show_seconds, show_share
 
 TEMPLATES = Path(__file__).resolve().parent / "templates"
-BROKEN = (Status.FAILED, Status.ERROR)
 
 
 def render_html(report: Report) -> str:
@@ -32,7 +31,7 @@ def render_html(report: Report) -> str:
         report=report,
         counts=show_counts(report.summary),
         cases=cases,
-        broken=[(i, case) for i, case in cases if case.status in BROKEN],
+        broken=[(i, case) for i, case in cases if case.status is Status.FAILED],
         unsupported=[(i, case) for i, case in cases if case.status is Status.UNSUPPORTED],
         allowed=[(i, c) for i, c in cases if c.fallback_ops and c.status is Status.PASSED],
         passed_controls=[control for control in report.controls if not control.rejected],

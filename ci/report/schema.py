@@ -30,12 +30,11 @@ Sha256 = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 
 
 class Status(str, Enum):
-    """How a case ended. ``error`` is a crash, a hang or a missing output: nothing to compare."""
+    """How a case ended; a crash, a hang or a missing output is a failure too."""
 
     PASSED = "passed"
     FAILED = "failed"
     UNSUPPORTED = "unsupported"
-    ERROR = "error"
 
 
 class ControlKind(str, Enum):
@@ -165,7 +164,6 @@ class Summary(Record, frozen=True, kw_only=True):
     passed: Count
     failed: Count
     unsupported: Count
-    errors: Count
     controls: Count
     controls_passed: Count
     cached: Count
@@ -190,9 +188,7 @@ class Report(Record, frozen=True, kw_only=True):
     def ok(self) -> bool:
         """Whether something passed, and no case and no control failed."""
         counts = self.summary
-        return bool(counts.passed) and not (
-            counts.failed or counts.errors or counts.controls_passed
-        )
+        return bool(counts.passed) and not (counts.failed or counts.controls_passed)
 
     @property
     def lowering_s(self) -> float:
@@ -220,7 +216,6 @@ def summarize(
         passed=statuses[Status.PASSED],
         failed=statuses[Status.FAILED],
         unsupported=statuses[Status.UNSUPPORTED],
-        errors=statuses[Status.ERROR],
         controls=len(controls),
         controls_passed=sum(not control.rejected for control in controls),
         cached=sum(case.cached for case in cases),

@@ -28,7 +28,6 @@ from ci.report.text import (
 STYLES = {
     Status.PASSED: "green",
     Status.FAILED: "bold red",
-    Status.ERROR: "bold red",
     Status.UNSUPPORTED: "yellow",
 }
 LOG_LINES = 12
@@ -106,7 +105,7 @@ def _print_reason(console: Console, case: Case) -> None:
     console.print(Text.assemble("\n", (case.status.value, STYLES[case.status]), f"  {title}"))
     lines = clean(case.reason).splitlines()
     lines += [f"on the CPU: {op.op}: {op.reason}" for op in case.fallback_ops]
-    if case.status in (Status.FAILED, Status.ERROR):
+    if case.status is Status.FAILED:
         lines += clean(case.log_tail).splitlines()[-LOG_LINES:]
     for line in lines:
         _print_marked(console, line)

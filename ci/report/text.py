@@ -65,10 +65,9 @@ def show_share(delegated: int | None, fallback: int | None) -> str:
 
 
 def show_counts(summary: Summary) -> str:
-    """``38 passed, 1 failed, 0 errors, 1 unsupported, 12 cached``."""
-    errors = "error" if summary.errors == 1 else "errors"
+    """``38 passed, 1 failed, 1 unsupported, 12 cached``."""
     return (
-        f"{summary.passed} passed, {summary.failed} failed, {summary.errors} {errors}, "
+        f"{summary.passed} passed, {summary.failed} failed, "
         f"{summary.unsupported} unsupported, {summary.cached} cached"
     )
 

@@ -120,7 +120,7 @@ def troubled(controls: list[Control]) -> Report:
         model="deeplab",
         scheme="8a8w",
         soc="SM8650",
-        status=Status.ERROR,
+        status=Status.FAILED,
         reason="the emulator was ended by SIGSEGV",
         log_tail="loading\nQnnBackend: error 14001\n",
     )
