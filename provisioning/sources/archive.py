@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
-from provisioning.archive import make_links, make_parents, seal_file
+from provisioning.archive import Member, make_links, make_parents, seal_file
 from provisioning.download import (
     Pin,
     check_pin,
@@ -18,7 +18,7 @@ from provisioning.errors import DownloadError, IntegrityError
 from provisioning.manifest import Release
 from provisioning.part_file import Watch, ignore_growth
 from provisioning.progress import Progress
-from provisioning.ranges import NoRangesError, RemoteFile, open_remote
+from provisioning.ranges import NoRangesError, Span, open_remote
 from provisioning.sources import Filled, Job, Request
 from provisioning.sources.pipeline import Pipeline, read_ahead
 from provisioning.sources.unpack import select_members, unpack_file, unpack_members
@@ -141,20 +141,21 @@ def _unpack_remote(url: str, job: Job) -> tuple[Entry, ...]:
             why = f"it has {remote.size} bytes, {request.release.size_bytes} are pinned"
             raise PermanentError(why)
         placed = select_members(remote, job)
-        remote.fetch(member_spans(remote, [member for _, member in placed]))
+        remote.fetch(member_spans((member for _, member in placed), remote.size))
         return unpack_members(remote, placed, job)
 
 
-def member_spans(remote: RemoteFile, members: Sequence[object]) -> list[tuple[int, int]]:
-    """Where these members' headers and bytes lie. A header's length is known when it is read,
-    so that some bytes more than the directory tells of are asked for.
+def member_spans(members: Iterable[Member], size_bytes: int) -> list[Span]:
+    """Where these members' headers and bytes lie in an archive of ``size_bytes``.
+
+    A header's length is known only when it is read, so that some bytes more than the
+    directory tells of are asked for.
     """
     spans = []
     for member in members:
-        offset, compressed = getattr(member, "offset", 0), getattr(member, "compressed", 0)
-        name_bytes = len(getattr(member, "name", "").encode())
-        end = offset + LOCAL_BYTES + name_bytes + compressed + EXTRA_BYTES
-        spans.append((offset, min(end, remote.size)))
+        header_bytes = LOCAL_BYTES + len(member.name.encode()) + EXTRA_BYTES
+        end = member.offset + header_bytes + member.compressed
+        spans.append((member.offset, min(end, size_bytes)))
     return spans
 
 
