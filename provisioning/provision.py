@@ -97,9 +97,9 @@ def adopt_artifact(request: Request, store: Store, progress: Progress) -> Provis
     """The user's own installation, when the variable that names one is set.
 
     One that points into the store is what `env` gave for some profile, not an installation.
-    Raises UnfitError.
+    An artifact whose source is ``local`` is copied instead. Raises UnfitError.
     """
-    adoption = request.toolchain.adoption
+    adoption = request.toolchain.adoption if request.toolchain.source != "local" else None
     named = os.environ.get(adoption.variable) if adoption else None
     if not named or Path(named).resolve().is_relative_to(store.trees.resolve()):
         return None

@@ -6,6 +6,7 @@ A source fills a fresh directory and says what it wrote. It never publishes: the
 from __future__ import annotations
 
 import importlib
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, cast
@@ -61,6 +62,12 @@ class Request:
         return f"{self.name} {self.release.version}"
 
     @property
+    def installation(self) -> str:
+        """The directory that an artifact of source ``local`` is copied from; else empty."""
+        adoption = self.toolchain.adoption if self.toolchain.source == "local" else None
+        return os.environ.get(adoption.variable, "") if adoption else ""
+
+    @property
     def patterns(self) -> tuple[str, ...]:
         """The globs of the wanted components. Raises UsageError for an unknown component."""
         known = self.toolchain.components
@@ -76,7 +83,7 @@ class Request:
         """The identity of the published directory: pins, layout and components."""
         release = self.release
         recipe = {
-            "source": release.sha256 or release.commit or release.url,
+            "source": release.sha256 or release.commit or self.installation or release.url,
             "layout": [[rule.take, rule.put] for rule in release.layout],
             "links": release.links,
             "write": release.write,

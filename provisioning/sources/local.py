@@ -92,7 +92,10 @@ class LocalSource:
         if found is None:
             adoption = request.toolchain.adoption
             name = adoption.variable if adoption else "no variable"
-            raise UnfitError(f"{request.label} is taken from {name}, which is not set")
+            raise UnfitError(
+                f"{request.label} is taken from {name}, which is not set",
+                todo=f"set {name} to an installation",
+            )
         layout, entries, links = request.layout(), [], {}
         with explain_errors(job.store.home):
             for path in sorted(_walk_files(found.root)):

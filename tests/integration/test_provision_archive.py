@@ -635,8 +635,6 @@ def test_an_aar_that_is_not_what_its_repository_publishes_is_refused(
 def test_a_local_source_copies_an_installation(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from provisioning.sources import Job, load_source
-
     sdk = tmp_path / "installed"
     for name, data in made.sdk_files().items():
         (sdk / name).parent.mkdir(parents=True, exist_ok=True)
@@ -645,12 +643,16 @@ def test_a_local_source_copies_an_installation(
     monkeypatch.setenv("QNN_SDK_ROOT", str(sdk))
     text = made.describe_sdk(["x"]).replace(f"qairt/{VERSION}/**", "**")
     write(world, "qnn-sdk", text.replace('"archive"', '"local"'))
-    toolchain = read_toolchain("qnn-sdk")
-    (tmp_path / "copy").mkdir()
-    request = Request(toolchain, toolchain.release(), ("host",))
-    filled = load_source("local").fill(Job(request, tmp_path / "copy", Store(), Progress()))
-    assert [entry.path for entry in filled.entries] == [
+    found, _ = fetch("host")
+    assert (found.adopted, found.fetched) == (False, True)
+    assert found.root.is_relative_to(world.home)
+    assert paths(found.root) == {
         "lib/x86_64-linux-clang/libQnn.so",
         "lib/x86_64-linux-clang/libQnnHtp.so",
         "lib/x86_64-linux-clang/libQnnSystem.so",
-    ]
+    }
+    (found.root / "lib/x86_64-linux-clang/libQnnHtp.so").unlink()
+    assert len(fetch("host", verify=True)[0].repaired) == 1
+    monkeypatch.delenv("QNN_SDK_ROOT")
+    with pytest.raises(UnfitError, match="is taken from QNN_SDK_ROOT, which is not set"):
+        fetch("host")
