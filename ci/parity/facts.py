@@ -7,6 +7,7 @@ comparison reads them; they cross a process border as JSON.
 from __future__ import annotations
 
 from enum import Enum
+from functools import lru_cache
 
 import msgspec
 
@@ -139,12 +140,14 @@ class TreeFacts(msgspec.Struct, frozen=True):
     macros: dict[str, tuple[str, ...]] = {}
 
 
+@lru_cache(maxsize=65536)
 def suffix_of(path: str) -> str:
     """``.cpp`` of ``a/b.cpp``; empty without a dot in the last component."""
     name = path.rsplit("/", 1)[-1]
     return "." + name.rsplit(".", 1)[1] if "." in name else ""
 
 
+@lru_cache(maxsize=65536)
 def directory_of(path: str) -> str:
     """The folder of a path; empty at the root."""
     return path.rsplit("/", 1)[0] if "/" in path else ""

@@ -6,6 +6,7 @@ Time, depth and, in the worker process, memory are limited: a file that loops is
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections.abc import Callable
@@ -88,11 +89,27 @@ class Package:
     files: list[str] = field(default_factory=list)
 
 
+@dataclass(frozen=True)
+class Parsed:
+    """A file ready to run: what it loads, and its syntax tree with the stubs that it needs."""
+
+    loads: tuple[sl.AstLoad, ...]
+    ast: sl.AstModule
+
+
 class Evaluator:
     """Evaluates build files of one world; .bzl modules are evaluated once and kept."""
 
-    def __init__(self, tree: Tree, owned: PackageFiles, world: str, rules: set[str]) -> None:
+    def __init__(
+        self,
+        tree: Tree,
+        owned: PackageFiles,
+        world: str,
+        rules: set[str],
+        parsed: dict[tuple[str, frozenset[str]], Parsed] | None = None,
+    ) -> None:
         self.tree = tree
+        self.parsed = {} if parsed is None else parsed
         self.owned = owned
         self.world = world
         self.current = Package("", "")
@@ -141,8 +158,8 @@ class Evaluator:
             "host_exists": self._exists,
         }
 
-    def _record(self, kind: str, arguments: dict[str, Any]) -> None:
-        self.current.rules.append(Recorded(kind, arguments))
+    def _record(self, kind: str, arguments: str) -> None:
+        self.current.rules.append(Recorded(kind, json.loads(arguments)))
 
     def _glob(self, include: list[str], exclude: list[str]) -> list[str]:
         matched = self.owned.match(self.current.package, include, exclude)
@@ -182,25 +199,31 @@ class Evaluator:
     def _run_once(
         self, path: str, folder: str, text: str, unknown: set[str]
     ) -> tuple[sl.Module, tuple[str, ...]]:
-        loads = self._parse(path, text).loads()
-        taken = {name for load in loads for name in load.symbols}
+        key = (path, frozenset(unknown))
+        if key not in self.parsed:
+            self.parsed[key] = self._prepare(path, text, unknown)
+        parsed = self.parsed[key]
         frozen = {"@prelude": self.prelude}
         files: list[str] = []
-        for load in loads:
+        for load in parsed.loads:
             frozen[load.module_id], read = self._load(load, path, folder, text)
             files.extend(read)
         if unknown:
             frozen["@unknown"] = self._stub_module(unknown, text)
-        header = self._header(text, taken, unknown)
         module = sl.Module()
         sl.eval_with(
             sl.EvalOptions(check_cancelled=self._is_late, max_callstack_size=DEPTH_LIMIT),
             module,
-            self._parse(path, header + text),
+            parsed.ast,
             self.globals,
             sl.FileLoader(frozen.__getitem__),
         )
         return module, tuple(files)
+
+    def _prepare(self, path: str, text: str, unknown: set[str]) -> Parsed:
+        loads = tuple(self._parse(path, text).loads())
+        taken = {name for load in loads for name in load.symbols}
+        return Parsed(loads, self._parse(path, self._header(text, taken, unknown) + text))
 
     def _parse(self, path: str, text: str) -> sl.AstModule:
         return sl.parse(path, text, self.dialect)

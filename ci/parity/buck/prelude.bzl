@@ -54,7 +54,7 @@ def rule(kind):
     def record(*args, **kwargs):
         kept = {key: _plain(kwargs[key]) for key in _KEPT if key in kwargs}
         if type(kept.get("name")) == "string":
-            host_record(kind, kept)
+            host_record(kind, json.encode(kept))
         return []
 
     return record

@@ -17,6 +17,7 @@ from ci.parity.buck.evaluate import (
     Globbed,
     NotEvaluatedError,
     Package,
+    Parsed,
     Recorded,
 )
 from ci.parity.buck.globs import BUILD_NAMES, PackageFiles, compile_pattern
@@ -70,7 +71,8 @@ def read_buck(tree: Tree, scope: Sequence[str] = ()) -> BuckFacts:
     rules = {name for path in paths for name in RULE_CALL.findall(tree.read(path) or "")}
     builds = [p for p in paths if not p.endswith(".bzl") and not is_vendored(p, tree.submodules)]
     merger = Merger(Literals(tree), owned)
-    evaluators = [Evaluator(tree, owned, world, rules) for world in WORLDS]
+    parsed: dict[tuple[str, frozenset[str]], Parsed] = {}
+    evaluators = [Evaluator(tree, owned, world, rules, parsed) for world in WORLDS]
     wanted = [path for path in builds if is_in_scope(path, scope)]
     done: set[str] = set()
     while wanted:
@@ -110,6 +112,7 @@ class Merger:
         self.repeated: dict[tuple[str, str], BuckTarget] = {}
         self.globs: dict[tuple[str, tuple[str, ...]], Glob] = {}
         self.refused: dict[str, NotEvaluated] = {}
+        self.recorded: dict[tuple[str, str], Recorded] = {}
         self.open_words: dict[tuple[str, str], set[str]] = {}
 
     def evaluate(self, evaluator: Evaluator, path: str) -> None:
@@ -123,14 +126,18 @@ class Merger:
         """Take the rules and globs of one build file in one world."""
         seen: set[str] = set()
         for rule in package.rules:
-            target = self.build_target(package, rule, world)
-            key = (target.package, target.name)
+            key = (package.package, str(rule.arguments["name"]))
+            known = self.targets.get(key)
+            if known and key[1] not in seen and self.recorded[key] == rule:
+                target = replace(known, worlds=(*known.worlds, world))
+            else:
+                target = self.build_target(package, rule, world)
             if target.name in seen:
                 self.repeated[key] = target
             seen.add(target.name)
+            self.recorded[key] = rule
             if world == "oss":
                 self.open_words[key] = {word.text for word in words_of(target)}
-            known = self.targets.get(key)
             self.targets[key] = merge_targets(known, target) if known else target
         for call in package.globs:
             self.add_glob(package, call)

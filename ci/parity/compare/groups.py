@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from functools import cached_property
 
 from ci.parity.compare.index import Index, is_compiling
-from ci.parity.facts import BuckTarget, CMakeTarget, Configuration, is_source
+from ci.parity.facts import BuckTarget, CMakeTarget, Configuration, Place, is_source
 
 FINAL_KINDS = {"shared", "module", "add_executable", "pybind11_add_module"}
 
@@ -41,12 +41,16 @@ class Groups:
     def buck_of(self) -> dict[str, set[str]]:
         """Labels of the Buck targets that own a CMake target's files, by its name."""
         found: dict[str, set[str]] = defaultdict(set)
+        mapped: dict[tuple[str, Place], bool] = {}
         for path in self.index.shared_files:
             uses = [use.target for use in self.index.buck_uses[path]]
             own = [target for target in uses if not self.index.policy.is_twin(target.name)]
             labels = {target.label for target in own or uses}
             for use in self.index.cmake_uses[Configuration.ANY].get(path, ()):
-                if self.is_mapped(use.target):
+                key = (use.target.name, use.target.place)
+                if key not in mapped:
+                    mapped[key] = self.is_mapped(use.target)
+                if mapped[key]:
                     found[use.target.name] |= labels
         return found
 

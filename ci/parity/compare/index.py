@@ -80,6 +80,9 @@ class Index:
         self.policy = policy
         self.by_label = {target.label: target for target in facts.buck.targets}
         self.packages = frozenset(facts.buck.packages)
+        self.by_package: dict[str, list[BuckTarget]] = defaultdict(list)
+        for target in facts.buck.targets:
+            self.by_package[target.package].append(target)
         self.native_packages = {t.package for t in facts.buck.targets if is_native(t)}
 
     @cached_property

@@ -33,10 +33,11 @@ def find_partial_drift(index: Index, groups: Groups) -> Iterator[Finding]:
     }
     for name in sorted(groups.cmake):
         reach = set[str]().union(*(compiled.get(n, set()) for n in groups.cmake_reach(name)))
-        for label, sources in libraries.items():
-            missing = sources - reach
-            taken = sources & compiled[name]
-            if len(missing) == 1 and len(taken) >= FEWEST_TAKEN and missing <= index.shared_files:
+        own = compiled[name]
+        for label, sources in libraries.items() if len(own) >= FEWEST_TAKEN else ():
+            taken = sources & own
+            missing = sources - reach if len(taken) >= FEWEST_TAKEN else set()
+            if len(missing) == 1 and missing <= index.shared_files:
                 yield _partial(index, groups.cmake[name][0], label, missing.pop(), taken)
 
 

@@ -297,11 +297,10 @@ def nearest_buck_target(
         for use in index.buck_uses.get(entry.path, ()):
             same = directory_of(entry.path) == directory_of(path)
             votes[use.target.label] += 10 if same else 1
-    package = index.package_of(path)
-    for target in index.facts.buck.targets:
-        if target.package == package and (votes or suffix_fits(target, path)):
+    for target in index.by_package.get(index.package_of(path) or "", ()):
+        if suffix_fits(target, path):
             near = sum(directory_of(e.path) == directory_of(path) for e in target.srcs)
-            votes[target.label] += near * 2 + 1 if suffix_fits(target, path) else 0
+            votes[target.label] += near * 2 + 1
     fitting = [
         (count, label)
         for label, count in votes.items()
