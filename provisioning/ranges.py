@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from threading import Lock
 
@@ -19,6 +20,7 @@ from provisioning.transfer import (
 
 Span = tuple[int, int]  # first byte, one past the last
 MERGE_GAP_BYTES = 4096
+OPEN_ATTEMPTS = 2
 
 
 class NoRangesError(PermanentError):
@@ -62,11 +64,11 @@ class RemoteFile:
     def open(self, tail_bytes: int) -> None:
         """Learn the file's size, and bring its last ``tail_bytes``.
 
+        It gives up after few tries: the whole file is asked for then, with all patience.
         Raises NoRangesError when the server does not answer ranges, PermanentError.
         """
-        try_again(
-            lambda: self._open(tail_bytes), self._count, self.policy, self.progress, self.name
-        )
+        brief = replace(self.policy, attempts=min(self.policy.attempts, OPEN_ATTEMPTS))
+        try_again(lambda: self._open(tail_bytes), self._count, brief, self.progress, self.name)
 
     def _open(self, tail_bytes: int) -> None:
         with self.client.get(self.url, {"Range": f"bytes=-{tail_bytes}"}) as (head, body):

@@ -289,7 +289,8 @@ def try_again(
             failures = 1 if count() - before >= PROGRESS_BYTES else failures + 1
             before = count()
             if failures >= policy.attempts:
-                raise PermanentError(f"{error} ({failures} tries)") from error
+                tries = "1 try" if failures == 1 else f"{failures} tries"
+                raise PermanentError(f"{error} ({tries})") from error
             wait_s = policy.wait_s(failures, error.wait_s)
             progress.step(f"{label}: {error}; trying again in {wait_s:.1f} s")
             time.sleep(wait_s)
