@@ -76,3 +76,12 @@ def test_qualcomm_at_main_has_what_was_judged() -> None:
     assert {f.path for f in found.values() if f.kind is Kind.UNLISTED} == {
         "backends/qualcomm/tests/conftest.py",
     }
+
+
+@needs_clone
+@pytest.mark.slow
+def test_a_scope_finds_nothing_that_the_whole_tree_does_not() -> None:
+    whole = findings_at(MAIN, ())
+
+    for scope in ("backends/qualcomm", "examples/qualcomm", "extension", "runtime"):
+        assert findings_at(MAIN, (scope,)).keys() <= whole.keys(), scope

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ci.parity.compare.defines import find_define_drift
 from ci.parity.compare.dependencies import find_dependency_drift
-from ci.parity.compare.findings import Finding, order_findings
+from ci.parity.compare.findings import Finding, Kind, order_findings
 from ci.parity.compare.groups import Groups
 from ci.parity.compare.headers import find_header_drift
 from ci.parity.compare.index import Index
@@ -33,7 +33,13 @@ def compare_tree(facts: TreeFacts, policy: Policy, scope: Sequence[str] = ()) ->
 
 
 def is_about(finding: Finding, scope: Sequence[str]) -> bool:
-    """Whether a finding's file, or a line that it points to, is in ``scope``."""
+    """Whether a finding's file, or a line that it points to, is in ``scope``.
+
+    Relations of targets are judged from where they are written: what lies outside of the scope
+    is not all read.
+    """
+    if finding.kind in {Kind.DEPENDENCY, Kind.DEFINE}:
+        return in_scope(finding.path, scope)
     places = (finding.buck_place, finding.cmake_place)
     paths = [finding.path, *(place.path for place in places if place)]
     return any(in_scope(path, scope) for path in paths)

@@ -56,7 +56,7 @@ def _summary(report: Report, *, notes: bool) -> str:
     if report.base:
         parts.append(f"{report.old} that {report.base} has too")
     if report.notes and not notes:
-        parts.append(f"{len(report.notes)} notes about tests (--notes)")
+        parts.append(f"{len(report.notes)} notes (--notes)")
     if report.allowed:
         parts.append(f"{report.allowed} allowed")
     counts = report.counts
