@@ -10,7 +10,8 @@ from itertools import pairwise
 
 import starlark
 
-from ci.parity.cmake.interpreter import LIST_FILE, Call, Flow, Interpreter
+from ci.parity.cmake.interpreter import LIST_FILE, Interpreter
+from ci.parity.cmake.state import Call, Flow
 from ci.parity.cmake.values import is_unknown, unknown
 from ci.parity.cmake.variables import Handler
 

@@ -7,133 +7,20 @@ depth and loops are limited; what was not evaluated is named in ``State.not_eval
 from __future__ import annotations
 
 import posixpath
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from enum import Enum
-from functools import cached_property
+from collections.abc import Callable, Sequence
 
-from ci.parity.cmake.blocks import Block, Node, nest_commands
+from ci.parity.cmake.blocks import Block, Node
 from ci.parity.cmake.conditions import Answer, Operand, Scope, decide
-from ci.parity.cmake.lexer import Argument, CMakeSyntaxError, Command, parse_commands
+from ci.parity.cmake.lexer import Argument, CMakeSyntaxError, Command
 from ci.parity.cmake.platforms import PLATFORM_NAMES, ROOT, root_variables
+from ci.parity.cmake.state import Call, Flow, Item, LimitError, Routine, State, Variables
 from ci.parity.cmake.values import Value, expand, is_unknown, merge_value, split_list, unknown
-from ci.parity.facts import Configuration, NotEvaluated, Place
-from ci.parity.trees import Tree
+from ci.parity.facts import NotEvaluated, Place
 
 MOST_STEPS = 400_000
 MOST_DEPTH = 60
 MOST_TURNS = 2000
-# Standard modules of CMake define nothing that a comparison needs.
 LIST_FILE = "CMakeLists.txt"
-
-
-class Flow(Enum):
-    """How a sequence of commands ended."""
-
-    NORMAL = 0
-    RETURN = 1
-    BREAK = 2
-    CONTINUE = 3
-
-
-class LimitError(Exception):
-    """A run exceeded its steps or its depth."""
-
-
-class Variables:
-    """One scope; what it does not set itself is looked up in the scope around it."""
-
-    def __init__(self, parent: Variables | None = None) -> None:
-        self.parent = parent
-        self.table: dict[str, Value | None] = {}
-
-    def get(self, name: str) -> Value | None:
-        """The value, or None for a variable that is not set."""
-        scope: Variables | None = self
-        while scope is not None:
-            if name in scope.table:
-                return scope.table[name]
-            scope = scope.parent
-        return None
-
-
-@dataclass(frozen=True)
-class Item:
-    """One expanded word of a call, and the line of the argument it came from."""
-
-    text: str
-    line: int
-
-
-@dataclass(frozen=True)
-class Call:
-    """A command about to run: as written, and its words expanded and split."""
-
-    command: Command
-    items: tuple[Item, ...]
-
-    @property
-    def words(self) -> list[str]:
-        """The words alone."""
-        return [item.text for item in self.items]
-
-
-@dataclass
-class Routine:
-    """A function() or macro() of the project."""
-
-    block: Block
-    parameters: list[str]
-    path: str
-
-    @property
-    def is_macro(self) -> bool:
-        """Whether it runs in its caller's scope."""
-        return self.block.head.name == "macro"
-
-
-class Sources:
-    """The tree as list files see it; parsed files and file lists are kept for every run."""
-
-    def __init__(self, tree: Tree) -> None:
-        self.tree = tree
-        self.files = tree.files
-        self.submodules = tree.submodules
-        self.parsed: dict[str, list[Node] | CMakeSyntaxError] = {}
-        self.file_lists: dict[str, Mapping[str, list[str]] | str] = {}
-
-    @cached_property
-    def folders(self) -> Mapping[str, list[str]]:
-        """The files of each folder, sorted."""
-        found: dict[str, list[str]] = defaultdict(list)
-        for path in sorted(self.files):
-            found[path.rpartition("/")[0]].append(path)
-        return found
-
-    def nodes(self, path: str) -> list[Node] | CMakeSyntaxError:
-        """A list file's commands, or the reason why it has none."""
-        if path not in self.parsed:
-            try:
-                self.parsed[path] = nest_commands(parse_commands(self.tree.read(path) or ""))
-            except CMakeSyntaxError as error:
-                self.parsed[path] = error
-        return self.parsed[path]
-
-
-@dataclass
-class State:
-    """What a run has read and found, apart from variables."""
-
-    sources: Sources
-    configuration: Configuration
-    routines: dict[str, Routine] = field(default_factory=dict)
-    open_names: set[str] = field(default_factory=lambda: set(PLATFORM_NAMES))
-    read: set[str] = field(default_factory=set)
-    guarded: set[str] = field(default_factory=set)
-    globbed: dict[str, Place] = field(default_factory=dict)
-    not_evaluated: dict[tuple[str, str], NotEvaluated] = field(default_factory=dict)
-    steps: int = 0
 
 
 class Interpreter:

@@ -10,8 +10,9 @@ from functools import cached_property
 from ci.parity.buck.places import scan_literals
 from ci.parity.buck.reader import is_in_scope
 from ci.parity.cmake.flow import FLOW_COMMANDS
-from ci.parity.cmake.interpreter import LIST_FILE, Interpreter, LimitError, Sources, State
+from ci.parity.cmake.interpreter import LIST_FILE, Interpreter
 from ci.parity.cmake.lexer import CMakeSyntaxError, parse_commands
+from ci.parity.cmake.state import LimitError, Sources, State
 from ci.parity.cmake.targets import Builder, Listed, Targets, is_certain
 from ci.parity.cmake.variables import VARIABLE_COMMANDS
 from ci.parity.facts import CMakeFacts, CMakeTarget, Configuration, Entry, NotEvaluated, Place

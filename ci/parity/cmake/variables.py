@@ -7,9 +7,10 @@ import re
 from collections.abc import Callable, Sequence
 
 from ci.parity.buck.globs import compile_pattern
-from ci.parity.cmake.interpreter import Call, Flow, Interpreter
+from ci.parity.cmake.interpreter import Interpreter
 from ci.parity.cmake.lexer import Argument
 from ci.parity.cmake.platforms import ROOT
+from ci.parity.cmake.state import Call, Flow
 from ci.parity.cmake.values import Value, is_unknown, split_list, unknown
 
 Handler = Callable[[Interpreter, Call], "Flow | None"]
