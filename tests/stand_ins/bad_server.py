@@ -68,9 +68,9 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
 
     def body(self, data: bytes) -> None:
-        """Send body bytes, counted."""
-        self.wfile.write(data)
+        """Send body bytes; counted first, since the client may be done before we are."""
         self.asked.sent += len(data)
+        self.wfile.write(data)
 
     def span(self, data: bytes) -> tuple[int, int] | None:
         """The range that was asked for, when If-Range allows it."""
