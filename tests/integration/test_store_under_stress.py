@@ -164,6 +164,11 @@ def drop_one(home: Path, dice: random.Random) -> None:
 
 @pytest.mark.timeout(300)
 def test_eight_processes_make_one_download(world: World, server: BadServer) -> None:
+    def late(handler: bad.Handler, data: bytes) -> None:
+        time.sleep(2.0)  # so that the others come while the first one is at work
+        bad.serve(handler, data)
+
+    server.faults["sdk.zip"] = [late]
     processes = [start(world, "fetch", "--json", "qnn-sdk") for _ in range(8)]
     outputs = [process.communicate(timeout=120)[0] for process in processes]
     assert [process.returncode for process in processes] == [0] * 8, outputs
