@@ -1,0 +1,60 @@
+"""Lower one model with the adaptor below a directory: ``python proof_program.py DIRECTORY``.
+
+It runs in whatever Python the adaptor is for, and so imports nothing of this project. The last
+line is ``proved BYTES ADAPTOR``, or what lowering raised.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+
+ADAPTOR = "executorch.backends.qualcomm.python.PyQnnManagerAdaptor"
+DELEGATE = b"QnnBackend"
+SOC = "SM8650"
+
+
+def prove(overlay: Path) -> str:
+    """The last line of a good proof. Raises ValueError when it proves nothing."""
+    adaptor = Path(str(importlib.import_module(ADAPTOR).__file__)).resolve()
+    if overlay.resolve() not in adaptor.parents:
+        raise ValueError(f"the adaptor is {adaptor}, which is not below {overlay}")
+    program = lower_model()
+    if DELEGATE not in program:
+        raise ValueError("the lowered program holds no QNN delegate")
+    return f"proved {len(program)} {adaptor}"
+
+
+def lower_model() -> bytes:
+    """A convolution with a linear layer, in float16 for the HTP: the program's bytes."""
+    import torch
+    from executorch.backends.qualcomm.serialization.qc_schema import QcomChipset
+    from executorch.backends.qualcomm.utils import utils
+
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(288, 4)
+    )
+    options = utils.generate_qnn_executorch_compiler_spec(
+        soc_model=getattr(QcomChipset, SOC),
+        backend_options=utils.generate_htp_compiler_spec(use_fp16=True),
+    )
+    lowered = utils.to_edge_transform_and_lower_to_qnn(
+        model.eval(), (torch.randn(1, 3, 8, 8),), options
+    )
+    return bytes(lowered.to_executorch().buffer)
+
+
+def main() -> int:
+    """Print the proof, or in one line what lowering raised."""
+    try:
+        text, code = prove(Path(sys.argv[1])), 0
+    except Exception as error:  # noqa: BLE001 - torch and ExecuTorch raise what they like
+        text, code = f"{type(error).__name__}: {error}", 1
+    sys.stdout.write(text + "\n")
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())
