@@ -8,6 +8,7 @@ fork of a process that has exported once, and has never loaded QNN, is both quic
 from __future__ import annotations
 
 import functools
+import gc
 import os
 import sys
 import traceback
@@ -37,6 +38,9 @@ def warm_up(soc: str) -> None:
 
 def run_forked(function: Callable[[], bytes]) -> bytes:
     """What ``function`` returns, computed in a fork. Raises FailedError when the fork dies."""
+    # Collections would touch, and so copy, every object that the fork shares.
+    gc.collect()
+    gc.freeze()
     reading, writing = os.pipe()
     sys.stdout.flush()
     sys.stderr.flush()

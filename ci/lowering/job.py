@@ -11,7 +11,8 @@ from ci.lowering.schemes import Scheme
 class LowerJob(Struct, frozen=True):
     """What to lower. ``toolchain`` names every version and digest that takes part.
 
-    ``warm`` says that more lowerings may follow in the same process.
+    ``warm`` says that the process serves more lowerings, each in a fork of its own; without it
+    the process is the job's alone.
     """
 
     model: str

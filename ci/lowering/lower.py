@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import logging
 import os
 import shutil
 import tempfile
@@ -48,8 +47,8 @@ Forward = Callable[..., Any]
 
 def run_lower_job(job: LowerJob) -> LowerResult:
     """Lower, or find what was lowered before. Raises UsageError for a wrong model reference."""
-    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-    logging.disable(logging.NOTSET)
+    # OpenMP's threads do not live on in a fork, which then waits for them for ever.
+    torch.set_num_threads(1)
     model = load_model(job.model)
     key = hash_model(model, [*job.toolchain, *code_digests(), job.scheme.value, job.soc])
     directory = artifact_path(Path(job.cache), key)
@@ -59,12 +58,18 @@ def run_lower_job(job: LowerJob) -> LowerResult:
     damaged = job.use_cache and directory.exists()
     if job.warm:
         warm_up(job.soc)
-    answer = run_forked(lambda: msgspec.json.encode(lower_and_publish(model, job, key, directory)))
-    return msgspec.structs.replace(msgspec.json.decode(answer, type=LowerResult), repaired=damaged)
+        made = run_forked(
+            lambda: msgspec.json.encode(lower_and_publish(model, job, key, directory))
+        )
+        result = msgspec.json.decode(made, type=LowerResult)
+    else:
+        result = lower_and_publish(model, job, key, directory)
+    return msgspec.structs.replace(result, repaired=damaged)
 
 
 def lower_and_publish(model: Model, job: LowerJob, key: str, directory: Path) -> LowerResult:
     """Lower into a staging directory beside the cache's entries, then publish it."""
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     cache = Path(job.cache)
     cache.mkdir(parents=True, exist_ok=True)
     staging = Path(tempfile.mkdtemp(prefix="lowering-", dir=cache))
