@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ci.lowering.suite import SUITE
+from ci.lowering.suite import SUITE, seeding
 from provisioning.errors import UsageError
 
 MIN_SETS = 4
@@ -47,22 +47,29 @@ class Model:
 
 def load_model(reference: str) -> Model:
     """Build a model. Raises UsageError when the reference or what it returns is not of the form."""
-    before = set(sys.modules)
-    module_file, made = _call_factory(reference)
+    in_suite = reference in SUITE
+    written, made = _call_suite(reference) if in_suite else _call_factory(reference)
     module, example, calibration = _unpack(reference, made)
     module.eval()
     sets = (example, *calibration) if calibration else derive_inputs(example)
     if len(sets) < MIN_SETS:
         sets = (*sets, *derive_inputs(example)[1:])
-    loaded = [sys.modules[name] for name in sys.modules.keys() - before]
-    sources = {module_file, *_own_files(loaded), *_own_files(_defining_modules(module))}
+    sources = {*written, *_own_files(_defining_modules(module))}
     return Model(reference, module, sets[:MIN_SETS], sets, tuple(sorted(sources)))
 
 
-def _call_factory(reference: str) -> tuple[Path, object]:
-    if reference in SUITE:
-        found = importlib.import_module(f"ci.lowering.suite.{reference}")
-        return Path(str(found.__file__)), found.make_case()
+def _call_suite(name: str) -> tuple[set[Path], object]:
+    """The files of a model of the suite, whatever was imported before, and what it makes."""
+    found = importlib.import_module(f"ci.lowering.suite.{name}")
+    return set(_own_files([found, seeding])), found.make_case()
+
+
+def _call_factory(reference: str) -> tuple[set[Path], object]:
+    """The files that a user's factory brought into this process, and what it made.
+
+    Right only where no other user's model was loaded in the process.
+    """
+    before = set(sys.modules)
     file, separator, attribute = reference.rpartition(":")
     path = Path(file).resolve()
     if not separator or not path.is_file():
@@ -78,7 +85,9 @@ def _call_factory(reference: str) -> tuple[Path, object]:
     factory = getattr(loaded, attribute, None)
     if not callable(factory):
         raise UsageError(f"{path} has no function {attribute!r}", todo=CONTRACT)
-    return path, factory()
+    made = factory()
+    brought = [sys.modules[name] for name in sys.modules.keys() - before]
+    return {path, *_own_files(brought)}, made
 
 
 def _unpack(reference: str, made: Any) -> tuple[nn.Module, Inputs, tuple[Inputs, ...]]:
