@@ -18,6 +18,7 @@ import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol, cast
 
 from provisioning.errors import ExitCode, FailedError, QnnCiError, UnfitError
@@ -149,6 +150,11 @@ def _overview(program: str, verbs: Mapping[str, Verb], words: list[str]) -> tupl
     what = f"no verb {words[0]!r}" if words else "a verb is missing"
     sys.stderr.write(f"{program}: {what}\n\n{text}")
     return ExitCode.USAGE, ""
+
+
+def given_path(text: str) -> Path:
+    """A path that the user gave, relative to where ./nox was called (QNN_CI_CALLER_DIR)."""
+    return Path(os.environ.get("QNN_CI_CALLER_DIR", ""), text).expanduser()
 
 
 def write_stdout(text: str) -> int:

@@ -6,10 +6,10 @@ import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from pathlib import Path
 
 from ci.lowering.schemes import Scheme
 from ci.lowering.suite import SUITE
+from provisioning.command import given_path
 from provisioning.errors import UsageError
 
 DEFAULT_SOC = "SM8650"
@@ -63,7 +63,7 @@ def select_cases(
 def match_model(word: str) -> list[str]:
     """Models of the suite that a name or glob means, or a user's ``file.py:factory`` as it is."""
     if ":" in word:
-        file = Path(word.rpartition(":")[0])
+        file = given_path(word.rpartition(":")[0])
         if not file.is_file():
             raise UsageError(f"no model {word!r}", why=f"{file} is not a file")
         return [f"{file.resolve()}:{word.rpartition(':')[2]}"]

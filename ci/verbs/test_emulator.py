@@ -15,7 +15,7 @@ from ci.report.github import append_summary
 from ci.report.schema import Report
 from ci.report.table import render_table, terminal_style
 from ci.report.write import report_data, write_report
-from provisioning.command import Outcome
+from provisioning.command import Outcome, given_path
 from provisioning.environment import Environment, provision_profile
 from provisioning.errors import ExitCode, UnfitError, UsageError
 from provisioning.progress import Progress
@@ -33,11 +33,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="cases at a time")
     add("--timeout-s", type=float, default=300.0, help="limit of each lowering and of each run")
     add("--runner", default="python", help="python, cpp, or a program like qnn_executor_runner")
-    add("--keep-artifacts", type=Path, metavar="DIR", help="keep programs, outputs and logs")
+    add("--keep-artifacts", type=given_path, metavar="DIR", help="keep programs, outputs and logs")
     add("--no-cache", action="store_true", help="lower again what was lowered before")
-    add("--policy", type=Path, metavar="FILE", help="limits of your own, like the emulator policy")
+    add(
+        "--policy",
+        type=given_path,
+        metavar="FILE",
+        help="limits of your own, like the emulator policy",
+    )
     add("--offline", action="store_true", help="use only what is provisioned already")
-    add("--reports", type=Path, default=Path("reports"), help="where to write test_emulator/")
+    add("--reports", type=given_path, default=Path("reports"), help="where to write test_emulator/")
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:

@@ -62,6 +62,15 @@ def test_a_users_model_is_taken_by_its_path(tmp_path: Path) -> None:
     assert "/" not in case.slug
 
 
+def test_a_users_model_may_be_relative_to_where_nox_was_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "net.py").write_text("")
+    monkeypatch.setenv("QNN_CI_CALLER_DIR", str(tmp_path))
+    (case,) = select_cases(SUITE_SCHEMES, SOCS, models=["net.py:make"], schemes=["8a8w"])
+    assert case.model == f"{tmp_path / 'net.py'}:make"
+
+
 def test_the_default_suite_is_large_enough() -> None:
     policy = read_emulator_policy()
     cases = select_cases(policy.suite, SOCS)
