@@ -51,8 +51,9 @@ def _not_evaluated(report: Report) -> list[str]:
 
 
 def _summary(report: Report, *, notes: bool) -> str:
-    kind = "new findings" if report.base else "findings"
-    parts = [f"{len(report.failing)} {kind}"]
+    found = len(report.failing)
+    kind = "finding" if found == 1 else "findings"
+    parts = [f"{found} {'new ' if report.base else ''}{kind}"]
     if report.base:
         parts.append(f"{report.old} that {report.base} has too")
     if report.notes and not notes:

@@ -44,7 +44,7 @@ def test_the_table_shows_all_of_it(drifted: Report) -> None:
 
     assert "cmake-only-source (1)" in text
     assert "p/b.cpp: CMake compiles it in lib; no Buck target lists it" in text
-    assert "1 findings; 1 Buck targets, 1 CMake targets (static), 4 files" in text
+    assert "1 finding; 1 Buck targets, 1 CMake targets (static), 4 files" in text
 
 
 def test_the_document_is_json_with_a_schema_version(drifted: Report) -> None:
