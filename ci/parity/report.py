@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ci.parity.compare.findings import Finding, Level
@@ -15,7 +16,8 @@ SCHEMA = 1
 class Report:
     """Findings of a tree, in order; with a base only the new ones, and how many are old.
 
-    ``changed`` are the files that findings point to and that differ from the base.
+    ``changed`` has the changed lines of the files that findings point to and that differ from
+    the base.
     """
 
     tree: str
@@ -27,7 +29,7 @@ class Report:
     not_evaluated: tuple[NotEvaluated, ...]
     cmake_source: str
     counts: dict[str, int] = field(default_factory=dict)
-    changed: frozenset[str] | None = None
+    changed: Mapping[str, frozenset[int]] | None = None
 
     @property
     def failing(self) -> tuple[Finding, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import date
@@ -57,7 +58,7 @@ def compare_source(request: Request, policy: Policy, read: Reader = read_tree) -
         known = {finding.key for finding in (*before.open, *before.stale)}
         found = tuple(f for f in (*result.open, *result.stale) if f.key not in known)
         old = len(result.open) + len(result.stale) - len(found)
-        changed = changed_files(found, tree, base)
+        changed = find_changes(found, tree, base)
     else:
         found = (*result.open, *result.stale)
     return Report(
@@ -74,11 +75,24 @@ def compare_source(request: Request, policy: Policy, read: Reader = read_tree) -
     )
 
 
-def changed_files(findings: Sequence[Finding], tree: Tree, base: Tree) -> frozenset[str]:
-    """The files that findings point to and that are not the same in the base."""
+def find_changes(findings: Sequence[Finding], tree: Tree, base: Tree) -> dict[str, frozenset[int]]:
+    """Changed lines of the files that findings point to and that are not the same in the base."""
     places = (place for f in findings for place in (f.buck_place, f.cmake_place) if place)
     paths = {place.path for place in places}
-    return frozenset(path for path in paths if tree.read(path) != base.read(path))
+    lines = {path: changed_lines(base.read(path) or "", tree.read(path) or "") for path in paths}
+    return {path: numbers for path, numbers in lines.items() if numbers}
+
+
+def changed_lines(before: str, after: str) -> frozenset[int]:
+    """Numbers of the lines of ``after``, from 1, that are new or stand where some went away."""
+    if before == after:
+        return frozenset()
+    old, new = before.splitlines(), after.splitlines()
+    matcher = difflib.SequenceMatcher(None, old, new, autojunk=False)
+    blocks = [code for code in matcher.get_opcodes() if code[0] != "equal"]
+    return frozenset(
+        number + 1 for _, _, _, start, end in blocks for number in range(start, max(end, start + 1))
+    )
 
 
 def compare_one(

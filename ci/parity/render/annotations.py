@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Collection, Iterable, Mapping
 
 from ci.parity.compare.findings import Finding, Level
 from ci.parity.facts import Place
@@ -11,12 +11,15 @@ from ci.parity.report import Report
 COMMANDS = {Level.ERROR: "error", Level.WARNING: "warning", Level.NOTE: "notice"}
 
 
-def render_annotations(report: Report, changed: Container[str] | None = None) -> str:
-    """One workflow command a finding, on the side whose file the change touched."""
+Changes = Mapping[str, Collection[int]]
+
+
+def render_annotations(report: Report, changed: Changes | None = None) -> str:
+    """One workflow command a finding, on a line that the change touched where there is one."""
     return "".join(f"{annotate(finding, changed)}\n" for finding in report.failing)
 
 
-def annotate(finding: Finding, changed: Container[str] | None) -> str:
+def annotate(finding: Finding, changed: Changes | None) -> str:
     """The workflow command of one finding."""
     place = choose_place(finding, changed)
     title = escape_property(f"parity: {finding.kind.value}")
@@ -25,11 +28,25 @@ def annotate(finding: Finding, changed: Container[str] | None) -> str:
     return f"::{COMMANDS[finding.level]} {where}::{escape_data(message)}"
 
 
-def choose_place(finding: Finding, changed: Container[str] | None) -> Place:
-    """The place that a reviewer sees in the change, else the one to look at first."""
+def choose_place(finding: Finding, changed: Changes | None) -> Place:
+    """The place that a reviewer sees in the change, else the one to look at first.
+
+    A changed line comes before a changed file, in which the nearest changed line is taken.
+    """
     places = [place for place in (finding.buck_place, finding.cmake_place) if place]
-    seen = [place for place in places if changed is not None and place.path in changed]
-    return (seen or places or [finding.place])[0]
+    moved = [
+        (abs(nearest - place.line), Place(place.path, nearest))
+        for place in places
+        if (nearest := nearest_line((changed or {}).get(place.path, ()), place.line))
+    ]
+    if moved:
+        return min(moved, key=lambda pair: pair[0])[1]
+    return (places or [finding.place])[0]
+
+
+def nearest_line(lines: Iterable[int], line: int) -> int:
+    """The line of ``lines`` that is nearest to ``line``; 0 when there is none."""
+    return min(lines, key=lambda number: (abs(number - line), number), default=0)
 
 
 def escape_data(text: str) -> str:

@@ -15,6 +15,7 @@ from ci.parity.render.document import render_document
 from ci.parity.render.sarif import render_sarif
 from ci.parity.render.table import render_table
 from ci.parity.report import Report
+from ci.parity.run import changed_lines
 
 LOAD = 'load("@fbsource//xplat/executorch/build:runtime_wrapper.bzl", "runtime")\n'
 DRIFTED = {
@@ -93,10 +94,20 @@ def test_a_fingerprint_survives_moved_lines(
 
 def test_annotations_point_into_the_change(drifted: Report) -> None:
     first = render_annotations(drifted)
-    second = render_annotations(drifted, changed={"CMakeLists.txt"})
+    second = render_annotations(drifted, changed={"CMakeLists.txt": {3, 9}})
+    moved = render_annotations(drifted, changed={"CMakeLists.txt": {5}})
+    nearer = render_annotations(drifted, changed={"CMakeLists.txt": {9}, "p/BUCK": {3}})
 
     assert first.startswith("::error file=p/BUCK,line=3,title=parity%3A cmake-only-source::p/b.cpp")
     assert second.startswith("::error file=CMakeLists.txt,line=3,")
+    assert moved.startswith("::error file=CMakeLists.txt,line=5,")
+    assert nearer.startswith("::error file=p/BUCK,line=3,")
+
+
+def test_changed_lines_are_those_that_are_new_or_where_some_went_away() -> None:
+    assert changed_lines("a\nb\nc\n", "a\nb\nc\n") == frozenset()
+    assert changed_lines("a\nb\nc\n", "a\nx\nb\ny\n") == {2, 4}
+    assert changed_lines("a\nb\nc\n", "a\nc\n") == {2}
 
 
 def test_what_was_not_evaluated_is_shown(
