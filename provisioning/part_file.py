@@ -47,7 +47,8 @@ class PartFile:
 
     def restart(self, validator: str = "") -> None:
         """Throw away what is there; what comes next has this validator."""
-        os.ftruncate(self.fd, 0)
+        if os.fstat(self.fd).st_size:  # ext4 flushes on close what was ever truncated
+            os.ftruncate(self.fd, 0)
         self.digest = hashlib.sha256()
         self.size = 0
         self.validator = validator

@@ -24,7 +24,7 @@ from provisioning.progress import Progress
 T = TypeVar("T")
 RETRIED_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
 MAX_REDIRECTS = 10
-READ_BYTES = 128 << 10  # more would be mapped and unmapped for every piece
+READ_BYTES = 512 << 10
 PROGRESS_BYTES = 64 << 10
 USER_AGENT = "executorch-qnn-ci"
 

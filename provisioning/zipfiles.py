@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import struct
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from pathlib import Path
 from threading import Event
@@ -15,8 +15,8 @@ from provisioning.archive import FileWriter, Member, make_parents, refuse
 from provisioning.tree import Entry
 from provisioning.zip_directory import LOCAL, LOCAL_BYTES, STORED, ByteSource
 
-CHUNK_BYTES = 64 << 10
-OUT_BYTES = 1 << 20
+CHUNK_BYTES = 256 << 10
+OUT_BYTES = 512 << 10  # whole pages, so that each write fills what it touches
 OnBytes = Callable[[int], None]
 
 
@@ -123,8 +123,8 @@ def inflate_member(source: ByteSource, member: Member, take: Callable[[bytes], N
     start = _data_offset(source, member)
     engine = load_engine()
     crc, total = 0, 0
-    pieces = _stored if member.method == STORED else _inflate
-    for data in pieces(source, member, start, engine):
+    pieces = _chunks if member.method == STORED else _inflate
+    for data in pieces(source, member, start):
         crc = engine.crc32(data, crc)
         total += len(data)
         if total > member.size:
@@ -140,7 +140,7 @@ def inflate_member(source: ByteSource, member: Member, take: Callable[[bytes], N
 
 
 def load_engine() -> Any:
-    """ISA-L's zlib where there is a build of it, else the interpreter's own."""
+    """ISA-L's zlib where there is a build of it, else the interpreter's own; for CRC-32."""
     try:
         from isal import isal_zlib
     except ImportError:
@@ -159,7 +159,7 @@ def _data_offset(source: ByteSource, member: Member) -> int:
     return int(member.offset + LOCAL_BYTES + name_n + extra_n)
 
 
-def _chunks(source: ByteSource, member: Member, start: int) -> Any:
+def _chunks(source: ByteSource, member: Member, start: int) -> Iterator[bytes]:
     end = start + member.compressed
     while start < end:
         data = source.read_at(start, min(CHUNK_BYTES, end - start))
@@ -169,28 +169,41 @@ def _chunks(source: ByteSource, member: Member, start: int) -> Any:
         yield data
 
 
-def _stored(source: ByteSource, member: Member, start: int, engine: Any) -> Any:
-    del engine
-    yield from _chunks(source, member, start)
-
-
-def _inflate(source: ByteSource, member: Member, start: int, engine: Any) -> Any:
-    inflater = engine.decompressobj(-15)
+def _inflate(source: ByteSource, member: Member, start: int) -> Iterator[bytes]:
+    inflater, errors = open_inflater()
+    chunks = _chunks(source, member, start)
     try:
-        for data in _chunks(source, member, start):
-            out = inflater.decompress(data, OUT_BYTES)
-            while out:
+        while not inflater.eof:
+            data = next(chunks, None) if inflater.needs_input else b""
+            if data is None:
+                raise refuse(source.name, f"member {member.name!r} is cut short")
+            if out := inflater.decompress(data, OUT_BYTES):
                 yield out
-                out = (
-                    inflater.decompress(inflater.unconsumed_tail, OUT_BYTES)
-                    if inflater.unconsumed_tail
-                    else b""
-                )
-            if inflater.eof:
-                return
-        while out := inflater.decompress(b"", OUT_BYTES):
-            yield out
-    except (engine.error, zlib.error) as error:
+    except errors as error:
         raise refuse(source.name, f"member {member.name!r} does not inflate: {error}") from error
-    if not inflater.eof:
-        raise refuse(source.name, f"member {member.name!r} is cut short")
+
+
+def open_inflater() -> tuple[Any, Any]:
+    """A decompressor of raw DEFLATE, as bz2 and lzma have them, and what it raises."""
+    try:
+        from isal import igzip_lib
+    except ImportError:
+        return _Inflater(), zlib.error
+    return igzip_lib.IgzipDecompressor(igzip_lib.DECOMP_DEFLATE), igzip_lib.error
+
+
+class _Inflater:
+    """The interpreter's zlib with the interface of ISA-L's IgzipDecompressor."""
+
+    def __init__(self) -> None:
+        self.inner = zlib.decompressobj(-15)
+        self.needs_input = True
+
+    @property
+    def eof(self) -> bool:
+        return self.inner.eof
+
+    def decompress(self, data: bytes, max_length: int) -> bytes:
+        out = self.inner.decompress(self.inner.unconsumed_tail + data, max_length)
+        self.needs_input = not self.inner.unconsumed_tail and len(out) < max_length
+        return out

@@ -10,6 +10,7 @@ import os
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
+from heapq import heappop, heappush
 from pathlib import Path
 
 from provisioning.archive import Member, check_members, make_parents, place_members
@@ -49,6 +50,7 @@ class Pipeline:
         check_placed(job.request.release.filename, [path for path, _ in self.placed])
         files = [pair for pair in self.placed if pair[1].kind == "file"]
         self.waiting = sorted(files, key=lambda pair: -pair[1].offset)
+        self.landed: list[tuple[int, str, Member]] = []
         self.ends = _member_ends(self.members)
         self.pool = ThreadPoolExecutor(max(2, os.cpu_count() or 1))
         self.futures: list[Future[Entry]] = []
@@ -75,15 +77,19 @@ class Pipeline:
             self.spoilt = True
         self.size = size
         while not self.spoilt and self.waiting and self._is_here(self.waiting[-1][1]):
-            self.futures.append(self.pool.submit(self._extract, *self.waiting.pop()))
+            place, member = self.waiting.pop()
+            heappush(self.landed, (-member.size, place, member))
+            self.futures.append(self.pool.submit(self._extract_largest))
 
     def _is_here(self, member: Member) -> bool:
         return self.ends[member.offset] <= self.size
 
-    def _extract(self, path: str, member: Member) -> Entry:
+    def _extract_largest(self) -> Entry:
+        """Unpack the largest member that has landed: what is left for the end is small."""
         if self.spoilt or self.source is None:
             raise InterruptedError
-        return extract_member(self.source, self.job.root, path, member)
+        _, place, member = heappop(self.landed)
+        return extract_member(self.source, self.job.root, place, member)
 
     def finish(self, archive: Path) -> tuple[Entry, ...] | None:
         """The tree's entries, or None when what was unpacked does not belong to ``archive``."""

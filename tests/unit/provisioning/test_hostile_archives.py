@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import io
 import lzma
+import random
 import stat
 import struct
+import sys
 import tarfile
 import zipfile
 from collections.abc import Callable
@@ -20,7 +22,7 @@ from provisioning.archive import Layout, Limits, check_members, is_inside, make_
 from provisioning.errors import IntegrityError
 from provisioning.tarballs import extract_tar
 from provisioning.zip_directory import FileSource, read_directory
-from provisioning.zipfiles import extract_members
+from provisioning.zipfiles import OUT_BYTES, extract_members
 
 LIMITS = Limits(unpacked_bytes=20_000_000)
 GOOD = {"pkg/a.so": b"abc" * 1000, "pkg/sub/b.txt": b"hello"}
@@ -216,10 +218,21 @@ TARS: dict[str, tuple[Callable[[], bytes], str]] = {
 }
 
 
+@pytest.fixture(params=["ISA-L", "zlib"])
+def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What inflates: ISA-L, or the interpreter's zlib on a machine without a build of it."""
+    if request.param == "zlib":
+        monkeypatch.setitem(sys.modules, "isal", None)
+    else:
+        pytest.importorskip("isal")
+    return str(request.param)
+
+
 def outside(tmp_path: Path) -> set[str]:
     return {path.name for path in tmp_path.iterdir()}
 
 
+@pytest.mark.usefixtures("engine")
 @pytest.mark.parametrize("name", ZIPS)
 def test_a_hostile_zip_is_refused(tmp_path: Path, name: str) -> None:
     make, words = ZIPS[name]
@@ -251,6 +264,23 @@ def test_good_archives_are_taken(tmp_path: Path) -> None:
     assert sorted(unpack(tmp_path / "good.zip", tmp_path / "z")) == sorted(GOOD)
     assert sorted(unpack(tmp_path / "good.tar.xz", tmp_path / "t")) == sorted(GOOD)
     assert (tmp_path / "t/pkg/a.so").read_bytes() == GOOD["pkg/a.so"]
+
+
+def test_members_of_every_size_come_out_as_they_went_in(tmp_path: Path, engine: str) -> None:
+    sizes = [0, 1, OUT_BYTES - 1, OUT_BYTES, OUT_BYTES + 1, 2 * OUT_BYTES, 5 * OUT_BYTES + 7]
+    contents = {
+        f"{name}{size}": data[:size]
+        for size in sizes
+        for name, data in {
+            "noise": random.Random(size).randbytes(size),
+            "words": b"0123456789abcdef" * (size // 16 + 1),
+            "zeros": bytes(size),
+        }.items()
+    }
+    (tmp_path / "sizes.zip").write_bytes(zipped(*contents.items()))
+    unpack(tmp_path / "sizes.zip", tmp_path / "root")
+    for name, data in contents.items():
+        assert (tmp_path / "root" / name).read_bytes() == data, f"{name} by {engine}"
 
 
 def test_links_that_stay_inside_are_kept(tmp_path: Path) -> None:
