@@ -121,11 +121,11 @@ def extract_member(
 def inflate_member(source: ByteSource, member: Member, take: Callable[[bytes], None]) -> None:
     """Give ``take`` the member's bytes piece by piece; check its size and CRC-32."""
     start = _data_offset(source, member)
-    engine = load_engine()
+    crc32 = load_crc32()
     crc, total = 0, 0
     pieces = _chunks if member.method == STORED else _inflate
     for data in pieces(source, member, start):
-        crc = engine.crc32(data, crc)
+        crc = crc32(data, crc)
         total += len(data)
         if total > member.size:
             raise refuse(source.name, f"member {member.name!r} is longer than declared")
@@ -139,13 +139,13 @@ def inflate_member(source: ByteSource, member: Member, take: Callable[[bytes], N
         )
 
 
-def load_engine() -> Any:
-    """ISA-L's zlib where there is a build of it, else the interpreter's own; for CRC-32."""
+def load_crc32() -> Callable[[bytes, int], int]:
+    """ISA-L's CRC-32 where there is a build of it, else the interpreter's own."""
     try:
-        from isal import isal_zlib
+        from isal.isal_zlib import crc32
     except ImportError:
-        return zlib
-    return isal_zlib
+        return zlib.crc32
+    return crc32
 
 
 def _data_offset(source: ByteSource, member: Member) -> int:
