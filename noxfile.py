@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import hashlib
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -43,11 +44,14 @@ def install(session: nox.Session, group: str) -> None:
 def run_module(session: nox.Session, environment: str, *words: str) -> None:
     """Run ``python -m WORDS`` with the Python of a shared environment.
 
-    nox itself ends with 1 whatever failed; the documented exit code is kept.
+    nox itself ends with 1 whatever failed; the documented exit code is kept, and stderr stays
+    apart from what --json prints. An interrupted verb gets the time to end what it runs.
     """
     python = Path(session.env_dir).parent / environment / "bin" / "python"
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    command = (str(python), "-m", *words)
     try:
-        session.run(str(python), "-m", *words, external=True)
+        session.run(*command, external=True, stderr=None, interrupt_timeout=3, terminate_timeout=10)
     except CommandFailed as error:
         atexit.register(end_with, error.return_code or 1)
         raise

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from provisioning.__main__ import VERBS as PROVISIONING_VERBS
-from provisioning.command import Verb, run_command, write_stdout
+from provisioning.command import Verb, run_program
 
 VERBS: dict[str, Verb] = {
     "test-emulator": Verb(
@@ -34,9 +34,7 @@ def main_all(argv: list[str] | None = None) -> int:
 
 def _run(program: str, verbs: dict[str, Verb], argv: list[str] | None) -> int:
     words = sys.argv[1:] if argv is None else argv
-    code, text = run_command(program, verbs, words)
-    write_stdout(text)
-    return code
+    return run_program(program, verbs, words)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from provisioning.command import Verb, run_command, write_stdout
+from provisioning.command import Verb, run_program
 
 VERBS: dict[str, Verb] = {
     "fetch": Verb("provisioning.verbs.fetch", "put artifacts or profiles into the store"),
@@ -21,9 +21,7 @@ VERBS: dict[str, Verb] = {
 def main(argv: list[str] | None = None) -> int:
     """Run one verb; the exit codes are those of provisioning.errors.ExitCode."""
     words = sys.argv[1:] if argv is None else argv
-    code, text = run_command("python -m provisioning", VERBS, words)
-    write_stdout(text)
-    return code
+    return run_program("python -m provisioning", VERBS, words)
 
 
 if __name__ == "__main__":

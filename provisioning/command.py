@@ -7,22 +7,42 @@ it is imported only when it is called, so that a quick verb stays quick.
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib
 import json
 import os
-import signal
 import sys
 import tempfile
-import threading
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, cast
 
-from provisioning.errors import ExitCode, FailedError, QnnCiError, UnfitError
+from provisioning.errors import (
+    ExitCode,
+    FailedError,
+    InterruptedRunError,
+    QnnCiError,
+    UnfitError,
+    UsageError,
+)
+from provisioning.interrupts import signals_as_interrupt
 from provisioning.progress import Progress
+from provisioning.terminal import open_missing_streams, write_message, write_output
+
+# What the system may refuse anywhere, and what helps.
+REFUSALS = {
+    errno.EACCES: "run it as a user who may, or name another place",
+    errno.EDQUOT: "free some of the quota",
+    errno.EFBIG: "raise `ulimit -f`",
+    errno.EMFILE: "raise `ulimit -n`",
+    errno.ENFILE: "close other programs",
+    errno.ENOMEM: "give it more memory, or run fewer jobs at a time",
+    errno.ENOSPC: "free some room on that disk, or name another place",
+    errno.EPERM: "run it as a user who may, or name another place",
+    errno.EROFS: "name a place that can be written",
+}
 
 
 @dataclass(frozen=True)
@@ -51,84 +71,120 @@ class VerbModule(Protocol):
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse, with its usage error in the tree's exit code."""
+    """argparse, with its usage error in the tree."""
 
     def error(self, message: str) -> Any:
-        self.print_usage(sys.stderr)
-        self.exit(ExitCode.USAGE, f"{self.prog}: {message}\n")
+        write_message(self.format_usage())
+        raise UsageError(message, todo=f"`{self.prog} --help` tells what it takes")
+
+    def print_help(self, file: Any = None) -> None:
+        """argparse's, through a pipe that nobody reads too."""
+        if file is None:
+            write_output(self.format_help())
+        else:
+            super().print_help(file)
+
+
+def run_program(program: str, verbs: Mapping[str, Verb], argv: Sequence[str]) -> int:
+    """Run ``program VERB ...``, write what belongs on stdout, and return the exit code."""
+    open_missing_streams()
+    code, text = run_command(program, verbs, argv)
+    try:
+        write_output(text)
+    except UnfitError as error:
+        write_message(f"{program}: {error}\n")
+        return error.exit_code
+    except KeyboardInterrupt:
+        return ExitCode.INTERRUPTED
+    return code
 
 
 def run_command(program: str, verbs: Mapping[str, Verb], argv: Sequence[str]) -> tuple[int, str]:
     """Run ``program VERB ...`` and return the exit code and what belongs on stdout.
 
-    Every error of the tree becomes its message on stderr and its exit code.
+    Every error of the tree becomes its message on stderr and its exit code, and with ``--json``
+    a record on stdout.
     """
     words = list(argv)
-    if not words or words[0] not in verbs:
-        return _overview(program, verbs, words)
-    name = words[0]
+    as_json = "--json" in words
+    if words and words[0] in {"-h", "--help"}:
+        return ExitCode.OK, describe_verbs(program, verbs)
+    name = words[0] if words and words[0] in verbs else ""
     try:
-        module = cast(VerbModule, importlib.import_module(verbs[name].module))
-    except ModuleNotFoundError as error:
-        return _report_error(program, name, explain_missing(error), as_json="--json" in words)
-    parser = Parser(prog=f"{program} {name}", description=verbs[name].help)
+        with signals_as_interrupt():
+            outcome = _run_verb(program, verbs, name, words)
+    except QnnCiError as error:
+        return _report_error(f"{program} {name}", error, as_json=as_json)
+    except KeyboardInterrupt:
+        return _report_error(
+            f"{program} {name}", InterruptedRunError("interrupted"), as_json=as_json
+        )
+    except Exception as error:  # noqa: BLE001 - the last line of defence: never a traceback
+        return _report_error(f"{program} {name}", explain_exception(error), as_json=as_json)
+    return outcome.exit_code, json.dumps(outcome.data, indent=1) + "\n" if as_json else outcome.text
+
+
+def _run_verb(program: str, verbs: Mapping[str, Verb], name: str, words: list[str]) -> Outcome:
+    if not name:
+        write_message(describe_verbs(program, verbs))
+        raise UsageError(f"no verb {words[0]!r}" if words else "a verb is missing")
+    module = cast(VerbModule, importlib.import_module(verbs[name].module))
+    parser = Parser(prog=f"{program} {name}", description=verbs[name].help, allow_abbrev=False)
     parser.add_argument(
         "--json", action="store_true", help="print the result as JSON, nothing else"
     )
     module.add_arguments(parser)
-    args = parser.parse_args(words[1:])
-    try:
-        with sigterm_as_interrupt():
-            outcome = module.execute(args, Progress.to_stderr())
-    except QnnCiError as error:
-        return _report_error(program, name, error, as_json=args.json)
-    except KeyboardInterrupt:
-        sys.stderr.write(f"{program} {name}: interrupted\n")
-        return ExitCode.INTERRUPTED, ""
-    except Exception as error:  # noqa: BLE001 - the last line of defence: never a traceback
-        return _report_error(program, name, explain_defect(error), as_json=args.json)
-    if args.json:
-        return outcome.exit_code, json.dumps(outcome.data, indent=1) + "\n"
-    return outcome.exit_code, outcome.text
+    return module.execute(parser.parse_args(words[1:]), Progress.to_stderr())
 
 
-@contextmanager
-def sigterm_as_interrupt() -> Iterator[None]:
-    """Make SIGTERM what Ctrl-C is: a CI that cancels a job sends it, and children must not stay."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+def explain_exception(error: Exception) -> QnnCiError:
+    """The error of the tree for one that is not of it."""
+    if isinstance(error, ImportError):
+        return explain_missing(error)
+    if isinstance(error, MemoryError):
+        return UnfitError(
+            "out of memory",
+            why="this process was refused more (see `ulimit -v` and the container's limit)",
+            todo="give it more, or run fewer jobs at a time",
+        )
+    if isinstance(error, OSError) and error.errno in REFUSALS:
+        where = f"{error.filename}: " if error.filename else ""
+        return UnfitError(
+            f"{where}{error.strerror}",
+            why="the machine refused something that is needed",
+            todo=f"{REFUSALS[error.errno]}; or report it with {keep_traceback(error)}",
+        )
+    return FailedError(
+        f"unexpected {type(error).__name__}: {error}",
+        why="this is a defect of executorch-qnn-ci",
+        todo=f"report it with {keep_traceback(error)}",
+    )
 
 
-def explain_missing(error: ModuleNotFoundError) -> UnfitError:
-    """A package that a verb needs is not installed in this Python."""
+def explain_missing(error: ImportError) -> UnfitError:
+    """A package that a verb needs is not installed in this Python, or does not load."""
+    missing = isinstance(error, ModuleNotFoundError)
     return UnfitError(
-        f"this Python has no package {error.name!r}",
+        f"this Python has no package {error.name!r}" if missing else f"import failed: {error}",
         why=f"{sys.executable} was not set up for this",
         todo="run the nox session, which installs what it needs, or pip install this project",
     )
 
 
-def explain_defect(error: Exception) -> FailedError:
-    """An error that nobody foresaw is a defect of ours; its traceback goes to a file."""
-    with tempfile.NamedTemporaryFile(
-        "w", prefix="qnn-ci-error-", suffix=".txt", delete=False, encoding="utf-8"
-    ) as file:
-        traceback.print_exception(error, file=file)
-    return FailedError(
-        f"unexpected {type(error).__name__}: {error}",
-        why="this is a defect of executorch-qnn-ci",
-        todo=f"report it with {file.name}",
-    )
+def keep_traceback(error: Exception) -> str:
+    """The name of a file with the traceback, for a report."""
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", prefix="qnn-ci-error-", suffix=".txt", delete=False, encoding="utf-8"
+        ) as file:
+            traceback.print_exception(error, file=file)
+    except OSError:
+        return "the file that is written when TMPDIR names a directory that can be written"
+    return file.name
 
 
-def _report_error(program: str, name: str, error: QnnCiError, *, as_json: bool) -> tuple[int, str]:
-    sys.stderr.write(f"{program} {name}: {error}\n")
+def _report_error(program: str, error: QnnCiError, *, as_json: bool) -> tuple[int, str]:
+    write_message(f"{program.strip()}: {error}\n")
     if not as_json:
         return error.exit_code, ""
     record = {
@@ -141,27 +197,27 @@ def _report_error(program: str, name: str, error: QnnCiError, *, as_json: bool) 
     return error.exit_code, json.dumps(record, indent=1) + "\n"
 
 
-def _overview(program: str, verbs: Mapping[str, Verb], words: list[str]) -> tuple[int, str]:
+def describe_verbs(program: str, verbs: Mapping[str, Verb]) -> str:
+    """The usage of a program: its verbs, one a line."""
     width = max(map(len, verbs), default=0)
     rows = "\n".join(f"  {name:<{width}}  {verb.help}" for name, verb in verbs.items())
-    text = f"usage: {program} VERB [--json] ...\n\nverbs:\n{rows}\n"
-    if words and words[0] in {"-h", "--help"}:
-        return ExitCode.OK, text
-    what = f"no verb {words[0]!r}" if words else "a verb is missing"
-    sys.stderr.write(f"{program}: {what}\n\n{text}")
-    return ExitCode.USAGE, ""
+    return f"usage: {program} VERB [--json] ...\n\nverbs:\n{rows}\n"
 
 
 def given_path(text: str) -> Path:
-    """A path that the user gave, relative to where ./nox was called (QNN_CI_CALLER_DIR)."""
-    return Path(os.environ.get("QNN_CI_CALLER_DIR", ""), text).expanduser()
+    """A path that the user gave, relative to where ./nox was called (QNN_CI_CALLER_DIR).
 
-
-def write_stdout(text: str) -> int:
-    """Write ``text`` to stdout. A reader that has gone away is not an error."""
+    An empty one, as of a variable that is not set, is refused: it would be the directory itself.
+    """
+    if not text:
+        raise UsageError("an empty path was given", todo="see whether a variable in it is set")
+    path = Path(os.environ.get("QNN_CI_CALLER_DIR", ""), text)
     try:
-        sys.stdout.write(text)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 0
+        return path.expanduser()
+    except RuntimeError as error:  # no home directory
+        raise UsageError(f"{text} names no path", why=str(error)) from error
+
+
+def given_program(text: str) -> str:
+    """A program that the user gave: a path as given_path has it, or a name to look for on PATH."""
+    return str(given_path(text)) if "/" in text or not text else text

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from enum import IntEnum
+
+_CREDENTIALS = re.compile(r"(\b[A-Za-z][A-Za-z0-9+.-]*://)[^/\s@'\"]+@")
 
 
 class ExitCode(IntEnum):
@@ -17,19 +20,23 @@ class ExitCode(IntEnum):
     INTERRUPTED = 130
 
 
+def mask_credentials(text: str) -> str:
+    """``https://user:password@host`` as ``https://***@host``."""
+    return _CREDENTIALS.sub(r"\1***@", text)
+
+
 class QnnCiError(Exception):
     """Base of every error that a user may see.
 
-    ``what`` happened, ``why`` (may be empty) and ``todo``, the next step (may be empty).
+    ``what`` happened, ``why`` (may be empty) and ``todo``, the next step (may be empty), none of
+    them with the user and password of a URL.
     """
 
     exit_code = ExitCode.FAILED
 
     def __init__(self, what: str, *, why: str = "", todo: str = "") -> None:
         super().__init__(what)
-        self.what = what
-        self.why = why
-        self.todo = todo
+        self.what, self.why, self.todo = map(mask_credentials, (what, why, todo))
 
     def __str__(self) -> str:
         parts = [self.what]
@@ -84,3 +91,9 @@ class ToolError(QnnCiError):
     """A tool that we ran failed, hung or wrote nothing."""
 
     exit_code = ExitCode.TOOL
+
+
+class InterruptedRunError(QnnCiError):
+    """Somebody ended it: Ctrl-C, SIGTERM, or a terminal that was closed."""
+
+    exit_code = ExitCode.INTERRUPTED

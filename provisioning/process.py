@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO
 
 from provisioning.errors import ToolError
+from provisioning.interrupts import interrupts_held
 
 GRACE_S = 2.0
 GROUP_POLL_S = 0.02
@@ -79,25 +80,30 @@ def run_process(
     """
     words = tuple(os.fspath(word) for word in argv)
     started = time.monotonic()
-    process = _start(words, env, cwd, input_text is not None, todo)
-    _running.add(process)
     lines: deque[str] = deque(maxlen=keep_lines)
     timed_out = threading.Event()
-    timer = _arm(process, timeout_s, timed_out)
+    process: subprocess.Popen[str] | None = None
+    timer: threading.Timer | None = None
     try:
+        with interrupts_held():
+            process = _start(words, env, cwd, input_text is not None, todo)
+            _running.add(process)
+        timer = _arm(process, timeout_s, timed_out)
         if input_text is not None and process.stdin:
             _feed(process.stdin, input_text)
         _drain(process, lines, log, on_line)
         process.wait()
     except BaseException:
-        end_group(process)
+        if process is not None:
+            end_group(process)
         raise
     finally:
-        _running.discard(process)
         if timer:
             timer.cancel()
-        if process.stdout:
-            process.stdout.close()
+        if process is not None:
+            _running.discard(process)
+            if process.stdout:
+                process.stdout.close()
     ended = Completed(
         words, process.returncode, "".join(lines), time.monotonic() - started, timed_out.is_set()
     )

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TextIO
 
+from provisioning.terminal import clean_message, write_through
+
 BAR_WIDTH = 24
 TERMINAL_INTERVAL_S = 0.1
 PLAIN_INTERVAL_S = 10.0
@@ -49,16 +51,14 @@ class Bar:
         return f"  {self.label} {amount}{speed}{'  ' + note if note else ''}"
 
     def _write(self, line: str) -> None:
-        if not self.stream:
-            return
-        self.stream.write(f"\r\x1b[2K{line}" if self.live else f"{line}\n")
-        self.stream.flush()
+        if self.stream:
+            text = clean_message(line)
+            write_through(self.stream, f"\r\x1b[2K{text}" if self.live else f"{text}\n")
 
     def close(self) -> None:
         """Take the live line away."""
         if self.stream and self.live:
-            self.stream.write("\r\x1b[2K")
-            self.stream.flush()
+            write_through(self.stream, "\r\x1b[2K")
 
 
 def _amount(value: float, unit: str) -> str:
@@ -86,8 +86,8 @@ class Progress:
     def step(self, message: str) -> None:
         """Say one thing, on a line of its own."""
         if self.stream:
-            self.stream.write(f"{chr(13)}\x1b[2K{message}\n" if self.live else f"{message}\n")
-            self.stream.flush()
+            text = clean_message(message)
+            write_through(self.stream, f"\r\x1b[2K{text}\n" if self.live else f"{text}\n")
 
     @contextmanager
     def bar(self, label: str, total: float = 0, unit: str = "B") -> Iterator[Bar]:

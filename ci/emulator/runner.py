@@ -11,6 +11,7 @@ from typing import Protocol
 
 from ci.emulator.job import RunJob, RunResult
 from ci.emulator.pool import Ended, Pool
+from provisioning.command import given_program
 from provisioning.errors import UsageError
 from provisioning.process import run_process
 from provisioning.progress import Progress
@@ -75,12 +76,15 @@ def find_runner(word: str, pool: Pool, progress: Progress) -> Runner:
         from ci.build.runner import ensure_wheel_runner
 
         return ProgramRunner([str(ensure_wheel_runner(progress))])
-    argv = shlex.split(word)
-    program = shutil.which(argv[0]) if argv else None
+    try:
+        argv, why = shlex.split(word), "it is not a program that can be started"
+    except ValueError as error:
+        argv, why = [], str(error)
+    program = shutil.which(given_program(argv[0])) if argv and argv[0] else None
     if not program:
         raise UsageError(
             f"no runner {word!r}",
-            why="it is not a program that can be started",
+            why=why,
             todo="python, cpp, or a program that takes qnn_executor_runner's flags",
         )
     return ProgramRunner([str(Path(program).resolve()), *argv[1:]])

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from ci.report.schema import Case, Report, Status
 from ci.report.text import (
-    clean,
     clean_log_line,
     show_bytes,
     show_counts,
@@ -19,6 +18,7 @@ from ci.report.text import (
     show_share,
 )
 from provisioning.errors import UnfitError
+from provisioning.terminal import clean
 
 VARIABLE = "GITHUB_STEP_SUMMARY"
 ROWS = 200

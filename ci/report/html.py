@@ -17,7 +17,8 @@ from markupsafe import Markup
 from ci.report.figures import make_grids, make_phase_grid
 from ci.report.geometry import lay_out
 from ci.report.schema import Case, Control, ControlKind, Report, Status
-from ci.report.text import clean, show_bytes, show_counts, show_decibels, show_seconds, show_share
+from ci.report.text import show_bytes, show_counts, show_decibels, show_seconds, show_share
+from provisioning.terminal import clean
 
 TEMPLATES = Path(__file__).resolve().parent / "templates"
 

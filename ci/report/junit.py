@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from xml.etree import ElementTree as ET
 
 from ci.report.schema import Case, Control, Report, Status, Tool
-from ci.report.text import clean, show_bytes, show_decibels, show_seconds, show_share
+from ci.report.text import show_bytes, show_decibels, show_seconds, show_share
+from provisioning.terminal import clean
 
 TAGS = {Status.FAILED: "failure", Status.UNSUPPORTED: "skipped"}
 

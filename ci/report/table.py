@@ -14,7 +14,6 @@ from rich.text import Text
 
 from ci.report.schema import Case, Report, Status
 from ci.report.text import (
-    clean,
     clean_log_line,
     clean_name,
     show_bytes,
@@ -24,6 +23,7 @@ from ci.report.text import (
     show_share,
     show_work,
 )
+from provisioning.terminal import clean
 
 STYLES = {
     Status.PASSED: "green",

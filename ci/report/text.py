@@ -2,28 +2,13 @@
 
 from __future__ import annotations
 
-import re
-
 from ci.report.schema import Report, Summary
-
-# Control characters (tab and newline are handled by the callers), the bidirectional overrides
-# that reorder what a reader sees, and what XML 1.0 cannot hold.
-_UNSAFE = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
-)
-_ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-_])")
-# GitHub and Azure runners obey these wherever they stand in a line of a log.
-_RUNNER_COMMAND = re.compile(r"##(?=\[|vso\[)")
-
-
-def clean(text: str) -> str:
-    """``text`` without terminal sequences and unsafe characters; lines and tabs stay."""
-    return _UNSAFE.sub("", _ANSI.sub("", text.replace("\r\n", "\n").replace("\r", "\n")))
+from provisioning.terminal import clean, defuse_commands
 
 
 def clean_log_line(text: str) -> str:
     """One line that no CI runner takes for a command; it still must not start the output line."""
-    return _RUNNER_COMMAND.sub("# #", " ".join(clean(text).split()))
+    return defuse_commands(" ".join(clean(text).split()))
 
 
 def clean_name(text: str) -> str:

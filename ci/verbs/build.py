@@ -16,7 +16,7 @@ from ci.build.plan import Request
 from ci.build.record import describe_result, write_record
 from ci.build.targets import Target, find_target, read_targets
 from ci.build.text import render_commands, render_result
-from provisioning.command import Outcome
+from provisioning.command import Outcome, given_path, given_program
 from provisioning.errors import ExitCode, UsageError
 from provisioning.progress import Progress
 
@@ -24,12 +24,18 @@ from provisioning.progress import Progress
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("target", help="one of: " + ", ".join(read_targets()))
-    add("--source", type=Path, help="ExecuTorch checkout (default: EXECUTORCH_ROOT)")
+    add("--source", type=given_path, help="ExecuTorch checkout (default: EXECUTORCH_ROOT)")
     add("--jobs", type=int, default=0, help="compilers at a time (default: one a core)")
     add("--clean", action="store_true", help="forget what was built before")
     add("--release", action="store_true", help="CMAKE_BUILD_TYPE Release")
     add("--dry-run", action="store_true", help="check, print the commands, stop")
-    add("--python", action="append", default=[], help="path, command or version (aot: repeat)")
+    add(
+        "--python",
+        action="append",
+        type=given_program,
+        default=[],
+        help="path, command or version (aot: repeat)",
+    )
     add("--install", choices=PLACES, default=PLACES[0], help="where aot's adaptor goes")
     add("--no-proof", action="store_true", help="aot: lower no model with the adaptor")
     add("--no-doctor", action="store_true", help="build where the doctor objects")
@@ -37,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("-D", dest="defines", action="append", default=[], help="one more CMake option, NAME=VALUE")
     add("--soc", default="", help="direct: the SoC, such as SM8750")
     add("--dsp-type", type=int, default=3, help="direct: 0 LPAI (aDSP), 3 HTP (cDSP)")
-    add("--reports", type=Path, default=Path("reports"), help="where to write")
+    add("--reports", type=given_path, default=Path("reports"), help="where to write")
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:

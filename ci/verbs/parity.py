@@ -16,7 +16,7 @@ from ci.parity.render.sarif import render_sarif
 from ci.parity.render.table import render_table
 from ci.parity.report import Report
 from ci.parity.run import Request, compare_source
-from provisioning.command import Outcome
+from provisioning.command import Outcome, given_path
 from provisioning.errors import ExitCode, UnfitError
 from provisioning.manifest import read_policy, read_toml
 from provisioning.progress import Progress
@@ -25,7 +25,7 @@ from provisioning.store import store_home
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--source", type=Path, default=Path(), help="an ExecuTorch checkout or git directory"
+        "--source", type=given_path, default=".", help="an ExecuTorch checkout or git directory"
     )
     parser.add_argument("--rev", help="read this revision of it, without a work tree")
     parser.add_argument(
@@ -37,16 +37,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--base", metavar="REV", help="only what this revision does not have")
     parser.add_argument("--notes", action="store_true", help="show notes about tests too")
-    parser.add_argument("--sarif", type=Path, metavar="FILE", help="write SARIF 2.1.0 there")
+    parser.add_argument("--sarif", type=given_path, metavar="FILE", help="write SARIF 2.1.0 there")
     parser.add_argument("--annotate", action="store_true", help="print GitHub annotations instead")
     parser.add_argument(
-        "--build", type=Path, metavar="DIR", help="a configured host build with a file API reply"
+        "--build",
+        type=given_path,
+        metavar="DIR",
+        help="a configured host build with a file API reply",
     )
     parser.add_argument(
-        "--build-android", type=Path, metavar="DIR", help="the same, configured for Android"
+        "--build-android", type=given_path, metavar="DIR", help="the same, configured for Android"
     )
     parser.add_argument("--no-cache", action="store_true", help="read everything anew")
-    parser.add_argument("--policy", type=Path, metavar="FILE", help="another policy file")
+    parser.add_argument("--policy", type=given_path, metavar="FILE", help="another policy file")
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:

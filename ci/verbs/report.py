@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import argparse
 import json
-from pathlib import Path
 
 from ci.report.schema import make_json_schema
 from ci.report.table import render_table, terminal_style
 from ci.report.write import read_report, report_data, write_report
-from provisioning.command import Outcome
+from provisioning.command import Outcome, given_path
 from provisioning.errors import ExitCode, UsageError
 from provisioning.progress import Progress
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("path", type=Path, nargs="?", help="a report.json or its directory")
-    parser.add_argument("--to", type=Path, help="write report.json, junit.xml and index.html here")
+    parser.add_argument("path", type=given_path, nargs="?", help="a report.json or its directory")
+    parser.add_argument(
+        "--to", type=given_path, help="write report.json, junit.xml and index.html here"
+    )
     parser.add_argument("--schema", action="store_true", help="print the schema of report.json")
 
 

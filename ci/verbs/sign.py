@@ -19,18 +19,20 @@ from ci.signing.render import render_reports
 from ci.signing.roots import VARIABLES, find_roots
 from ci.signing.selection import Selection
 from ci.signing.sign import Signed, sign
-from provisioning.command import Outcome
+from provisioning.command import Outcome, given_path
 from provisioning.errors import UnfitError
 from provisioning.progress import Progress
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     what = parser.add_argument_group("what to sign")
-    what.add_argument("files", nargs="*", type=Path, metavar="FILE", help="Hexagon libraries")
+    what.add_argument("files", nargs="*", type=given_path, metavar="FILE", help="Hexagon libraries")
     what.add_argument("--lpai-arch", default="", metavar="vN", help="the LPAI libraries, as v6")
     what.add_argument("--direct-mode", action="store_true", help="those of direct mode")
     what.add_argument("--htp-arch", default="", metavar="vNN", help="for direct mode, as v81")
-    what.add_argument("--op-package-dir", type=Path, metavar="DIR", help="an op package's too")
+    what.add_argument(
+        "--op-package-dir", type=given_path, metavar="DIR", help="an op package's too"
+    )
     what.add_argument(
         "--testsig",
         default="",
@@ -42,9 +44,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for name, variable in VARIABLES.items():
         flag = "--" + name.replace("_", "-")
         default = f"default: {variable}, else that of profile lpai"
-        where.add_argument(flag, type=Path, metavar="DIR", help=default)
-    where.add_argument("--build-dir", type=Path, default=Path("build-direct"), metavar="DIR")
-    where.add_argument("--out", type=Path, metavar="DIR", help="default: signed")
+        where.add_argument(flag, type=given_path, metavar="DIR", help=default)
+    where.add_argument("--build-dir", type=given_path, default=Path("build-direct"), metavar="DIR")
+    where.add_argument("--out", type=given_path, metavar="DIR", help="default: signed")
     how = parser.add_argument_group("how")
     how.add_argument("--signer", default="", metavar="CMD", help="another signer than the SDK's")
     how.add_argument("--signer-python", default="", metavar="PYTHON", help="a Python below 3.12")

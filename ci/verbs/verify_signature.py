@@ -10,7 +10,7 @@ from ci.signing.record import RECORD_NAME, check_record
 from ci.signing.render import render_reports
 from ci.signing.verdict import Report, Verdict
 from ci.signing.verify import verify_file
-from provisioning.command import Outcome
+from provisioning.command import Outcome, given_path
 from provisioning.errors import ExitCode, UsageError
 from provisioning.progress import Progress
 
@@ -19,11 +19,15 @@ ACCEPTED = {"signed": {Verdict.PROVEN, Verdict.UNRECOGNISED}, "unsigned": {Verdi
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "files", nargs="+", type=Path, metavar="FILE", help="a library, or a directory of them"
+        "files",
+        nargs="+",
+        type=given_path,
+        metavar="FILE",
+        help="a library, or a directory of them",
     )
     parser.add_argument(
         "--input",
-        type=Path,
+        type=given_path,
         metavar="PATH",
         help="the unsigned library, or a directory with the unsigned ones by name: "
         "every loadable segment must have the same bytes",

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from provisioning.command import Outcome
+from provisioning.command import Outcome, given_path, given_program
 from provisioning.doctor import (
     examine_request,
     find_fitness,
@@ -38,7 +38,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"examine DIR as artifact NAME; '{STAGING}' is a directory as a device has it",
     )
     parser.add_argument("--strict", action="store_true", help="a warning makes it unfit too")
-    parser.add_argument("--python", type=Path, help="the interpreter to examine (default: this)")
+    parser.add_argument(
+        "--python", type=given_program, help="the interpreter to examine (default: this)"
+    )
     parser.add_argument("--soc", help="the SoC that will run it, such as SM8650")
     parser.add_argument("--device", action="store_true", help="look at devices that adb lists")
     parser.add_argument(
@@ -52,7 +54,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     find_fitness(args.profile)
     given = parse_roots(args.root)
     request = compose_request(args.profile, given, os.environ, keep_variables=args.shell)
-    request = replace(request, python=args.python, soc=args.soc, device=args.device)
+    python = Path(args.python) if args.python else None
+    request = replace(request, python=python, soc=args.soc, device=args.device)
     verdict = examine_request(request, progress)
     fit = verdict.fit and not (args.strict and verdict.findings)
     return Outcome(
@@ -76,7 +79,7 @@ def parse_roots(words: list[str]) -> dict[str, Path]:
             raise UsageError(
                 f"--root {word} is not NAME=DIR", todo="such as qnn-sdk=/opt/qairt/2.37"
             )
-        roots[name] = Path(directory).expanduser().absolute()
+        roots[name] = given_path(directory).absolute()
     return roots
 
 

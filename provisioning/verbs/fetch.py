@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from provisioning.command import Outcome
+from provisioning.command import Outcome, given_path
 from provisioning.progress import Progress
 from provisioning.provision import Provisioned, provision_artifact
 from provisioning.selection import parse_selection
@@ -18,7 +18,7 @@ from provisioning.store import Store
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("names", nargs="*", help="profiles, or ARTIFACT[@VERSION][:COMPONENT,...]")
     parser.add_argument("--verify", action="store_true", help="hash what is there, repair it")
-    parser.add_argument("--to", type=Path, help="fill a mirror directory instead")
+    parser.add_argument("--to", type=given_path, help="fill a mirror directory instead")
     add_options(parser)
 
 

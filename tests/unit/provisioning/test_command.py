@@ -1,15 +1,20 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import json
+import os
+import signal
 import sys
+import tempfile
+import time
 import types
 from pathlib import Path
 
 import pytest
 
-from provisioning.command import Outcome, Verb, run_command
-from provisioning.errors import ExitCode, UnfitError
+from provisioning.command import Outcome, Verb, given_path, given_program, run_command
+from provisioning.errors import ExitCode, UnfitError, UsageError
 from provisioning.progress import Progress
 
 
@@ -20,6 +25,11 @@ def verbs(monkeypatch: pytest.MonkeyPatch) -> dict[str, Verb]:
     def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         if args.defect:
             raise ZeroDivisionError("nobody thought of that")
+        if args.refuse:
+            raise OSError(errno.EMFILE, "Too many open files", "x.so")
+        if args.end:
+            os.kill(os.getpid(), getattr(signal, args.end))
+            time.sleep(10)
         if args.fail:
             raise UnfitError("no libc++", why="it is not there", todo="provision it")
         return Outcome("a table\n", {"rows": 1})
@@ -27,6 +37,8 @@ def verbs(monkeypatch: pytest.MonkeyPatch) -> dict[str, Verb]:
     def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser.add_argument("--fail", action="store_true")
         parser.add_argument("--defect", action="store_true")
+        parser.add_argument("--refuse", action="store_true")
+        parser.add_argument("--end", default="")
 
     module.add_arguments = add_arguments  # type: ignore[attr-defined]
     module.execute = execute  # type: ignore[attr-defined]
@@ -57,10 +69,13 @@ def test_a_missing_or_unknown_verb_is_a_usage_error(
     assert "show" in capsys.readouterr().err
 
 
-def test_a_wrong_argument_is_a_usage_error(verbs: dict[str, Verb]) -> None:
-    with pytest.raises(SystemExit) as caught:
-        run_command("p", verbs, ["show", "--nonsense"])
-    assert caught.value.code == ExitCode.USAGE
+@pytest.mark.parametrize("words", [["show", "--nonsense"], ["nonsense"], []])
+def test_a_wrong_command_is_a_usage_error_for_a_machine_too(
+    verbs: dict[str, Verb], words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, text = run_command("p", verbs, [*words, "--json"])
+    assert (code, json.loads(text)["exit_code"]) == (ExitCode.USAGE, ExitCode.USAGE)
+    assert "usage: p" in capsys.readouterr().err
 
 
 def test_a_defect_of_ours_shows_no_traceback_and_keeps_it_in_a_file(
@@ -78,3 +93,44 @@ def test_a_missing_package_is_an_unfit_environment(capsys: pytest.CaptureFixture
     code, _ = run_command("p", {"show": Verb("no_such_package.verb", "shows")}, ["show"])
     assert code == ExitCode.ENVIRONMENT
     assert "no_such_package" in capsys.readouterr().err
+
+
+def test_a_defect_is_told_where_no_file_can_be_written(
+    verbs: dict[str, Verb], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", "/no/such/directory")
+    assert run_command("p", verbs, ["show", "--defect"])[0] == ExitCode.FAILED
+    assert "TMPDIR" in capsys.readouterr().err
+
+
+def test_what_the_system_refuses_is_no_defect(
+    verbs: dict[str, Verb], capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, text = run_command("p", verbs, ["show", "--refuse", "--json"])
+    assert code == ExitCode.ENVIRONMENT
+    assert json.loads(text)["what"] == "x.so: Too many open files"
+    assert "ulimit -n" in json.loads(text)["do"]
+    assert "defect" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+def test_an_interrupt_has_its_exit_code_and_its_record(
+    verbs: dict[str, Verb], name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = signal.getsignal(getattr(signal, name))
+    code, text = run_command("p", verbs, ["show", "--end", name, "--json"])
+    assert (code, json.loads(text)["what"]) == (ExitCode.INTERRUPTED, "interrupted")
+    assert capsys.readouterr().err == "p show: interrupted\n"
+    assert signal.getsignal(getattr(signal, name)) is before
+
+
+def test_a_path_is_relative_to_where_nox_was_called(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("QNN_CI_CALLER_DIR", str(tmp_path))
+    assert given_path("a/b") == tmp_path / "a/b"
+    assert given_path("/a") == Path("/a")
+    assert given_program("./python") == str(tmp_path / "python")
+    assert given_program("python3") == "python3"
+    with pytest.raises(UsageError, match="empty path"):
+        given_path("")

@@ -3,13 +3,13 @@ from __future__ import annotations
 import pytest
 
 from ci.report.text import (
-    clean,
     clean_log_line,
     show_bytes,
     show_decibels,
     show_seconds,
     show_share,
 )
+from provisioning.terminal import clean
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,80 @@
+"""SIGTERM and SIGHUP as Ctrl-C, and one interrupt for several signals that come at once.
+
+A CI that cancels a job sends SIGTERM, a terminal that closes SIGHUP; what runs below us is in
+process groups of its own, so that nobody but us ends it.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+CLEANUP_S = 8.0
+ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Interrupt:
+    """The handler: the first signal interrupts, those that follow within CLEANUP_S do not.
+
+    An impatient second Ctrl-C would else end the work of ending the processes below us.
+    """
+
+    def __init__(self) -> None:
+        self.last = -CLEANUP_S
+        self.held = False
+        self.pending = False
+
+    def __call__(self, *_: object) -> None:
+        if self.held:
+            self.pending = True
+        elif time.monotonic() - self.last >= CLEANUP_S:
+            self.last = time.monotonic()
+            raise KeyboardInterrupt
+
+    def release(self) -> None:
+        """Let interrupts through again, beginning with one that came meanwhile."""
+        self.held = False
+        if self.pending:
+            self.pending = False
+            self()
+
+
+@contextmanager
+def signals_as_interrupt() -> Iterator[None]:
+    """Make each of ENDING_SIGNALS a KeyboardInterrupt, unless it is ignored, as nohup does."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    interrupt = Interrupt()
+    before = {number: signal.getsignal(number) for number in ENDING_SIGNALS}
+    for number, handler in before.items():
+        if handler is not signal.SIG_IGN:
+            signal.signal(number, interrupt)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def interrupts_held() -> Iterator[None]:
+    """Let an interrupt wait for the end of the block, where signals_as_interrupt handles it.
+
+    Between the start of a process and the note that it runs, nobody could end it.
+    """
+    interrupt = signal.getsignal(signal.SIGTERM)
+    if (
+        not isinstance(interrupt, Interrupt)
+        or threading.current_thread() is not threading.main_thread()
+    ):
+        yield
+        return
+    interrupt.held = True
+    try:
+        yield
+    finally:
+        interrupt.release()

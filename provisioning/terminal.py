@@ -1,0 +1,123 @@
+"""Text that others chose, made safe to show, and standard streams that may be gone or full.
+
+Names of files, branches, models and manifest entries, and what tools print, reach terminals and
+the logs of CI servers; neither a terminal nor a runner may take them for commands.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from contextlib import suppress
+from typing import TextIO
+
+from provisioning.errors import UnfitError, mask_credentials
+
+# Control characters (tab and newline are handled by the callers) and the bidirectional overrides
+# that reorder what a reader sees.
+_CONTROLS = "\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069"
+# The same, and what XML 1.0 cannot hold.
+_UNSAFE = re.compile(f"[{_CONTROLS}\ud800-\udfff\ufffe\uffff]")
+_ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-_])")
+# Of all sequences, those that choose a colour do no harm.
+_NO_COLOUR = re.compile(rf"(?!\x1b\[[0-9;]*m)(?:{_ANSI.pattern}|(?!\x1b\[[0-9;]*m)[{_CONTROLS}])")
+# GitHub and Azure runners obey these wherever they stand in a line of a log.
+_RUNNER_COMMAND = re.compile(r"##(?=\[|vso\[)")
+_RUNNER_LINE = re.compile(r"(?m)^([^\S\n]*):(?=:)")
+
+
+def clean(text: str) -> str:
+    """``text`` without terminal sequences and unsafe characters; lines and tabs stay."""
+    return _UNSAFE.sub("", _ANSI.sub("", _whole_lines(text)))
+
+
+def clean_output(text: str) -> str:
+    """``text`` as a verb prints it: colours stay, no other terminal sequence does."""
+    return _NO_COLOUR.sub("", _whole_lines(text))
+
+
+def clean_message(text: str) -> str:
+    """Lines in which no terminal and no CI runner finds a command, and nobody a password.
+
+    Bytes that are no UTF-8 are shown as ``\\udcff``.
+    """
+    shown = mask_credentials(text.encode("utf-8", "backslashreplace").decode("utf-8"))
+    return defuse_commands(_RUNNER_LINE.sub(r"\1: ", clean(shown)))
+
+
+def defuse_commands(text: str) -> str:
+    """``text`` without what runners obey in the middle of a line."""
+    return _RUNNER_COMMAND.sub("# #", text)
+
+
+def _whole_lines(text: str) -> str:
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def open_missing_streams() -> None:
+    """Open the null device as every standard stream that the caller closed.
+
+    Else the first file or pipe that is opened takes its number, and output goes into that.
+    """
+    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest free number, hence this one
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115, PTH123
+
+
+def write_message(text: str) -> None:
+    """Write ``text`` to stderr, as clean_message makes it."""
+    write_through(sys.stderr, clean_message(text))
+
+
+def write_through(stream: TextIO, text: str) -> None:
+    """Write ``text`` as it is, at once. That nobody can read it is not an error."""
+    try:
+        stream.write(text)
+        stream.flush()
+    except (OSError, ValueError):
+        silence(stream)
+
+
+def write_output(text: str) -> None:
+    """Write ``text`` to stdout. A reader that has gone away is not an error.
+
+    A path that is no UTF-8 is written as the bytes that it is. Raises UnfitError when stdout
+    cannot take it, such as a file on a full disk.
+    """
+    try:
+        sys.stdout.write(_encodable(clean_output(text), sys.stdout))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        silence(sys.stdout)
+    except OSError as error:
+        silence(sys.stdout)
+        raise UnfitError(
+            "the result cannot be written to stdout",
+            why=str(error),
+            todo="look at what stdout was redirected to",
+        ) from error
+
+
+def _encodable(text: str, stream: TextIO) -> str:
+    """``text`` with what the stream's encoding lacks as backslash sequences."""
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    try:
+        text.encode(encoding, "surrogateescape")
+    except UnicodeEncodeError:
+        return text.encode(encoding, "backslashreplace").decode(encoding)
+    with suppress(AttributeError):
+        stream.reconfigure(errors="surrogateescape")  # type: ignore[attr-defined]
+    return text
+
+
+def silence(stream: TextIO) -> None:
+    """Send what is left in ``stream`` nowhere, so that the interpreter's own flush succeeds."""
+    with suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
