@@ -13,21 +13,27 @@ import starlark
 from ci.parity.cmake.interpreter import LIST_FILE, Interpreter
 from ci.parity.cmake.state import Call, Flow
 from ci.parity.cmake.values import is_unknown, unknown
-from ci.parity.cmake.variables import Handler
+from ci.parity.cmake.variables import Handler, declare
 
 FILE_LIST_LIMIT_S = 5.0
+MODULE_OPTIONS = {"CTest": "BUILD_TESTING"}
 FILE_LIST = re.compile(r"open\('([^']+\.bzl)'\).*join\((\w+)\)", re.DOTALL)
 
 
 def include_file(run: Interpreter, call: Call) -> None:
-    """include(): a file of the tree; CMake's own modules are passed over."""
+    """include(): a file of the tree; CMake's own modules and submodules' are passed over."""
     words = call.words
     if not words or is_unknown(words[0]):
         return
+    if words[0] in MODULE_OPTIONS:
+        declare(run, MODULE_OPTIONS[words[0]], "ON")
+        return
     path = run.relative(words[0])
-    if path in run.state.sources.files and path is not None:
+    if path is None or is_vendored(run, path):
+        return
+    if path in run.state.sources.files:
         run.run_file(path, call.command.line)
-    elif path is not None and words[0].endswith(".cmake") and "OPTIONAL" not in words:
+    elif words[0].endswith(".cmake") and "OPTIONAL" not in words:
         run.refuse(call.command.line, f"includes {path}, which is not in the tree")
 
 
@@ -39,17 +45,17 @@ def add_subdirectory(run: Interpreter, call: Call) -> None:
     # An example that adds the whole project: its targets are read once, from its own root.
     if directory is None or directory == "":
         return
+    if is_vendored(run, directory):
+        return
     if posixpath.join(directory, LIST_FILE) in run.state.sources.files:
         run.add_directory(directory, call.command.line)
-        return
-    inside = (directory == path or directory.startswith(path + "/") for path in submodules(run))
-    if not any(inside) and not run.branch:
+    elif not run.branch:
         run.refuse(call.command.line, f"adds {directory}, which has no {LIST_FILE}")
 
 
-def submodules(run: Interpreter) -> tuple[str, ...]:
-    """The tree's submodules."""
-    return run.state.sources.submodules
+def is_vendored(run: Interpreter, path: str) -> bool:
+    """Whether a path is a submodule or in one: what is read is the same, checked out or not."""
+    return any(f"{path}/".startswith(f"{name}/") for name in run.state.sources.submodules)
 
 
 def guard_include(run: Interpreter, _call: Call) -> Flow | None:

@@ -56,9 +56,14 @@ def declare_option(run: Interpreter, call: Call) -> None:
     """option(): either value is possible, so both branches of its if() count."""
     words = call.words
     if words:
-        run.state.open_names.add(words[0])
-        if run.scope.get(words[0]) is None:
-            run.set(words[0], (words[2] if len(words) > 2 else "OFF",))
+        declare(run, words[0], words[2] if len(words) > 2 else "OFF")
+
+
+def declare(run: Interpreter, name: str, default: str) -> None:
+    """Make an option, with its default where nothing has set it before."""
+    run.state.open_names.add(name)
+    if run.scope.get(name) is None:
+        run.set(name, (default,))
 
 
 def edit_list(run: Interpreter, call: Call) -> None:

@@ -1,0 +1,64 @@
+"""What the static reading of CMake takes from a tree, where a real configuration corrected it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from ci.parity.cmake.reader import read_cmake
+from ci.parity.facts import CMakeFacts, Configuration
+from ci.parity.trees import DirectoryTree
+
+Files = Mapping[str, str]
+
+
+@pytest.fixture
+def read(plant: Callable[[Files], Path]) -> Callable[[Files], CMakeFacts]:
+    """The host configuration of a miniature tree."""
+    return lambda files: read_cmake(DirectoryTree(plant(files)), Configuration.HOST)
+
+
+def sources(facts: CMakeFacts) -> dict[tuple[str, str], set[str]]:
+    """The sources of each target, by its directory and name."""
+    return {
+        (target.directory, target.name): {entry.path for entry in target.sources}
+        for target in facts.targets
+    }
+
+
+def test_a_submodule_is_read_alike_whether_it_is_checked_out_or_not(
+    read: Callable[[Files], CMakeFacts],
+) -> None:
+    files = {
+        ".gitmodules": '[submodule "big"]\n\tpath = third-party/big\n',
+        "CMakeLists.txt": "add_subdirectory(third-party/big)\ninclude(third-party/big/set.cmake)\n"
+        "add_library(lib a.cpp)\n",
+        "a.cpp": "",
+    }
+    absent = read(files)
+    present = read(
+        files
+        | {
+            "third-party/big/CMakeLists.txt": "add_library(vendored v.cpp)\n",
+            "third-party/big/set.cmake": "add_library(included v.cpp)\n",
+        }
+    )
+
+    assert sources(absent) == sources(present) == {("", "lib"): {"a.cpp"}}
+    assert absent.not_evaluated == present.not_evaluated == ()
+
+
+def test_ctest_makes_an_option_of_its_own(read: Callable[[Files], CMakeFacts]) -> None:
+    facts = read(
+        {
+            "CMakeLists.txt": "option(TESTS '' OFF)\nif(TESTS)\n  include(CTest)\nelse()\n"
+            "  set(BUILD_TESTING OFF)\nendif()\nset(from_root inner/b.cpp)\n"
+            "if(BUILD_TESTING)\n  add_subdirectory(inner)\nendif()\n",
+            "inner/CMakeLists.txt": "add_library(lib ${CMAKE_SOURCE_DIR}/${from_root})\n",
+            "inner/b.cpp": "",
+        }
+    )
+
+    assert sources(facts) == {("inner", "lib"): {"inner/b.cpp"}}
