@@ -50,7 +50,7 @@ def run_job(kind: str, job: bytes, log: str) -> bytes:
         made = getattr(module, function)(msgspec.json.decode(job, type=job_type))
     except QnnCiError as error:
         made = Failure(str(error))
-    except Exception as error:  # noqa: BLE001 - the parent reports it as the case's failure
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - the parent reports it as the case's failure
         traceback.print_exc()
         made = Failure(f"{type(error).__name__}: {error}")
     return msgspec.json.encode({type(made).__name__: made})

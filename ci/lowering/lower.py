@@ -7,7 +7,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,6 @@ from executorch.backends.qualcomm.utils.utils import (
     generate_qnn_executorch_compiler_spec,
     to_edge_transform_and_lower_to_qnn,
 )
-from torch import Tensor
 
 from ci.lowering.artifact import (
     FLOAT,
@@ -35,14 +34,14 @@ from ci.lowering.artifact import (
     read_artifact,
 )
 from ci.lowering.audit import audit_delegation, qnn_errors, record_refusals
+from ci.lowering.eager import keep_state, run_eager
+from ci.lowering.factory import Inputs
 from ci.lowering.forked import run_forked, warm_up
 from ci.lowering.job import LowerJob, LowerResult
-from ci.lowering.model import Inputs, Model, hash_model, load_model
+from ci.lowering.model import Model, hash_model, load_model
 from ci.lowering.quantize import quantize_model
 from ci.lowering.schemes import Scheme
 from ci.lowering.signature import sign_by_content
-
-Forward = Callable[..., Any]
 
 
 def run_lower_job(job: LowerJob) -> LowerResult:
@@ -94,7 +93,7 @@ def describe_refusal(error: Exception, log: Path) -> str:
 def code_digests() -> list[str]:
     """Digests of this package's own modules that shape a program, and of the packages under it."""
     here = Path(__file__).parent
-    names = ("lower", "quantize", "schemes", "model", "signature")
+    names = ("lower", "quantize", "schemes", "model", "factory", "eager", "signature")
     own = [hash_file(here / f"{name}.py") for name in names]
     return [
         *own,
@@ -106,12 +105,12 @@ def lower_model(model: Model, job: LowerJob, key: str, staging: Path) -> Lowered
     """Quantize where asked, lower, and write everything but the record into ``staging``."""
     started = time.monotonic()
     write_sets(staging / INPUTS, model.evaluation)
-    reference = run_eager(model.module, model.evaluation)
-    write_sets(staging / FLOAT, reference)
+    write_sets(staging / FLOAT, model.reference)
     module: Any = model.module
     if job.scheme.quantized:
         module = quantize_model(model, job.scheme, job.soc)
-        write_sets(staging / QUANTIZED, run_eager(module, model.evaluation))
+        with keep_state(module):
+            write_sets(staging / QUANTIZED, run_eager(module, model.evaluation))
     with record_refusals(Path(job.log)) as refusals:
         edge = to_edge_transform_and_lower_to_qnn(
             module,
@@ -131,7 +130,7 @@ def lower_model(model: Model, job: LowerJob, key: str, staging: Path) -> Lowered
         soc=job.soc,
         sets=len(model.evaluation),
         inputs=describe_tensors(model.evaluation[0]),
-        outputs=describe_tensors(reference[0]),
+        outputs=describe_tensors(model.reference[0]),
         delegation=delegation,
         lower_s=round(time.monotonic() - started, 3),
         pte_bytes=len(program),
@@ -146,18 +145,6 @@ def compiler_spec(scheme: Scheme, soc: str) -> list[Any]:
         soc_model=QcomChipset[soc], backend_options=options
     )
     return spec
-
-
-def run_eager(module: Forward, sets: Sequence[Inputs]) -> list[Inputs]:
-    """Outputs of each input set, always as a tuple of tensors."""
-    with torch.no_grad():
-        return [flatten_outputs(module(*inputs)) for inputs in sets]
-
-
-def flatten_outputs(made: Any) -> Inputs:
-    """The tensors of a model's output, in the order in which ExecuTorch gives them."""
-    leaves, _ = torch.utils._pytree.tree_flatten(made)
-    return tuple(leaf for leaf in leaves if isinstance(leaf, Tensor))
 
 
 def write_sets(directory: Path, sets: Sequence[Inputs]) -> None:

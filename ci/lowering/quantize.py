@@ -11,6 +11,7 @@ from torch.fx import GraphModule, Node
 from torchao.quantization.pt2e import MinMaxObserver
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 
+from ci.lowering.eager import copy_inputs, keep_state
 from ci.lowering.model import Model
 from ci.lowering.schemes import Scheme
 
@@ -34,9 +35,10 @@ def quantize_model(model: Model, scheme: Scheme, soc: str) -> GraphModule:
     if scheme is Scheme.A16W4_BLOCK:
         quantizer.set_block_size_map(block_sizes(exported))
     prepared = prepare_pt2e(exported, quantizer)
-    with torch.no_grad():
+    own = [name for name, _ in model.module.named_buffers()]
+    with torch.no_grad(), keep_state(prepared, own):
         for inputs in model.calibration:
-            prepared(*inputs)
+            prepared(*copy_inputs(inputs))
     converted: GraphModule = convert_pt2e(prepared)
     return converted
 
