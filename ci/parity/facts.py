@@ -102,7 +102,12 @@ class BuckFacts(msgspec.Struct, frozen=True):
 
 
 class CMakeTarget(msgspec.Struct, frozen=True):
-    """One library or executable of a configuration, its sources merged from all commands."""
+    """One library or executable of a configuration, its sources merged from all commands.
+
+    ``directory_defines`` are those of add_definitions() and its like; only the static reading
+    tells them from the target's own. ``left_out`` are sources that the list files name for it and
+    that a configured build, which chose other options, compiles nowhere.
+    """
 
     name: str
     kind: str
@@ -112,7 +117,9 @@ class CMakeTarget(msgspec.Struct, frozen=True):
     headers: tuple[Entry, ...] = ()
     links: tuple[Word, ...] = ()
     defines: tuple[Word, ...] = ()
+    directory_defines: tuple[Word, ...] = ()
     complete: bool = True
+    left_out: tuple[Entry, ...] = ()
 
 
 class CMakeFacts(msgspec.Struct, frozen=True):
@@ -125,7 +132,6 @@ class CMakeFacts(msgspec.Struct, frozen=True):
     globs: tuple[Glob, ...] = ()
     mentioned: tuple[str, ...] = ()
     aliases: dict[str, str] = {}
-    everywhere: tuple[Word, ...] = ()
     not_evaluated: tuple[NotEvaluated, ...] = ()
 
 

@@ -14,7 +14,7 @@ from ci.parity.allow import Sorted, apply_allowances
 from ci.parity.cmake.fileapi import read_file_api
 from ci.parity.compare.findings import Finding, order_findings
 from ci.parity.compare.tree import compare_tree, in_scope
-from ci.parity.facts import Configuration, NotEvaluated, TreeFacts
+from ci.parity.facts import CMakeFacts, Configuration, NotEvaluated, TreeFacts
 from ci.parity.policy import Policy
 from ci.parity.reading import read_tree
 from ci.parity.report import Report
@@ -112,14 +112,30 @@ def with_builds(facts: TreeFacts, request: Request) -> TreeFacts:
 
     The reading of every branch stays static: a build has taken one.
     """
-    exact = {
-        configuration: read_file_api(build, request.source, configuration)
-        for configuration, build in request.builds
-    }
-    if not exact:
-        return facts
-    sides = tuple(exact.get(side.configuration, side) for side in facts.cmake)
+    builds = dict(request.builds)
+    sides = tuple(
+        with_build(side, read_file_api(build, request.source, side.configuration))
+        if (build := builds.get(side.configuration))
+        else side
+        for side in facts.cmake
+    )
     return msgspec.structs.replace(facts, cmake=sides)
+
+
+def with_build(static: CMakeFacts, exact: CMakeFacts) -> CMakeFacts:
+    """A configuration as CMake resolved it; a target that it does not have stays as it was read.
+
+    A build without some backend says nothing about that backend.
+    """
+    read = {(target.directory, target.name): target for target in static.targets}
+    compiled = {entry.path for target in exact.targets for entry in target.sources}
+    configured = []
+    for target in exact.targets:
+        named = read.pop((target.directory, target.name), target).sources
+        left_out = tuple(entry for entry in named if entry.path not in compiled)
+        configured.append(msgspec.structs.replace(target, left_out=left_out))
+    targets = (*configured, *read.values())
+    return msgspec.structs.replace(static, source=exact.source, targets=targets)
 
 
 def check_tree(tree: Tree, scope: Sequence[str]) -> None:

@@ -55,11 +55,15 @@ def source(tmp_path: Path) -> Path:
 @pytest.fixture
 def build(source: Path, tmp_path: Path) -> Path:
     """Its configured build directory."""
-    folder = tmp_path / "build"
+    return configure(source, tmp_path / "build")
+
+
+def configure(source: Path, folder: Path, *options: str) -> Path:
+    """Configure a project with the query in place."""
     query = folder / QUERY
     query.parent.mkdir(parents=True)
     query.touch()
-    run_process(["cmake", "-S", source, "-B", folder], timeout_s=120)
+    run_process(["cmake", "-S", source, "-B", folder, *options], timeout_s=120)
     return folder
 
 
@@ -113,6 +117,63 @@ def test_a_comparison_uses_the_build_and_says_so(source: Path, build: Path) -> N
     }
     with pytest.raises(UsageError, match="describes the work tree"):
         compare_source(replace(request, revision="HEAD"), Policy(), read_tree_here)
+
+
+CHOICE = """cmake_minimum_required(VERSION 3.20)
+project(choice CXX)
+option(FULL "" ON)
+option(BACKEND "" ON)
+if(FULL)
+  add_library(lib a.cpp b.cpp)
+else()
+  add_library(lib a.cpp)
+endif()
+if(BACKEND)
+  add_library(backend backend.cpp)
+endif()
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "found"),
+    [
+        (("-DFULL=ON", "-DBACKEND=ON"), set()),
+        (("-DFULL=OFF", "-DBACKEND=ON"), {("buck-only-source", "b.cpp", "host")}),
+        (("-DFULL=ON", "-DBACKEND=OFF"), set()),
+    ],
+    ids=["as read", "a branch that forgets a file", "a backend that is not built"],
+)
+@needs_cmake
+def test_a_build_tells_what_its_options_forget(
+    options: tuple[str, ...], found: set[tuple[str, str, str]], tmp_path: Path
+) -> None:
+    names = ("a.cpp", "b.cpp", "backend.cpp")
+    (tmp_path / "CMakeLists.txt").write_text(CHOICE)
+    (tmp_path / "BUCK").write_text(
+        'cxx_library(name = "lib", srcs = ["a.cpp", "b.cpp"])\n'
+        'cxx_library(name = "backend", srcs = ["backend.cpp"])\n'
+        'cxx_library(name = "backend_android_build", srcs = ["backend.cpp"])\n'
+    )
+    for name in names:
+        (tmp_path / name).write_text("int x;\n")
+    folder = configure(tmp_path, tmp_path / "build", *options)
+    request = Request(source=tmp_path, builds=((Configuration.HOST, folder),))
+
+    report = compare_source(request, Policy(android_only=("*_android_build",)), read_tree_here)
+
+    assert {
+        (f.kind.value, f.path, f.configuration.value if f.configuration else "")
+        for f in report.findings
+    } == found
+
+
+def test_a_configuration_that_failed_is_told_apart(tmp_path: Path) -> None:
+    (tmp_path / QUERY).parent.mkdir(parents=True)
+    (tmp_path / QUERY).touch()
+
+    with pytest.raises(UsageError) as caught:
+        read_file_api(tmp_path, tmp_path, Configuration.HOST)
+    assert "to the end" in str(caught.value)
 
 
 def test_a_directory_without_a_reply_is_refused(tmp_path: Path) -> None:

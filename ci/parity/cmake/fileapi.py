@@ -68,6 +68,12 @@ def is_inside(path: Path, folder: Path) -> bool:
 def read_index(build: Path) -> Mapping[str, Any]:
     """The newest index file of the reply. Raises UsageError."""
     found = sorted((build / REPLY).glob("index-*.json"))
+    if not found and (build / QUERY).exists():
+        raise UsageError(
+            f"no file API reply in {build}",
+            why="it was asked for, and CMake has not configured this directory to the end since",
+            todo="run cmake on it again, and mend what it says",
+        )
     if not found:
         raise UsageError(
             f"no file API reply in {build}",

@@ -73,7 +73,7 @@ class StaticReader:
         return any(path.startswith(folder + "/") for folder in self.tree.submodules)
 
     def _facts(self, configuration: Configuration, runs: Sequence[Run]) -> CMakeFacts:
-        builders = [b for run in runs for b in run.targets.table.values()]
+        builders = [builder for run in runs for builder in run.targets.finished()]
         refused = {(n.place, n.reason): n for run in runs for n in run.refused()}
         for run in runs:
             self.globbed.update(run.state.globbed)
@@ -85,7 +85,6 @@ class StaticReader:
             repeated=tuple(b.build() for run in runs for b in run.targets.repeated),
             mentioned=tuple(sorted({m for run in runs for m in run.targets.mentioned})),
             aliases={a: t for run in runs for a, t in run.targets.aliases.items()},
-            everywhere=tuple(dict.fromkeys(w for run in runs for w in run.targets.everywhere)),
             not_evaluated=tuple(refused[key] for key in sorted(refused)),
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import posixpath
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from ci.parity.cmake.genex import resolve_genex
@@ -43,6 +44,7 @@ class Builder:
     files: list[Listed] = field(default_factory=list)
     links: list[Word] = field(default_factory=list)
     defines: list[Word] = field(default_factory=list)
+    directory_defines: tuple[Word, ...] = ()
     complete: bool = True
 
     def build(self) -> CMakeTarget:
@@ -57,27 +59,41 @@ class Builder:
             headers=tuple(e for e in entries if is_header(e.path)),
             links=tuple(dict.fromkeys(self.links)),
             defines=tuple(dict.fromkeys(self.defines)),
+            directory_defines=self.directory_defines,
             complete=self.complete,
         )
 
 
 class Targets:
-    """Every target of one run; hands out the commands that fill it."""
+    """Every target of one run; hands out the commands that fill it.
+
+    Directories that exclude each other may each have a target of the same name.
+    """
 
     def __init__(self) -> None:
-        self.table: dict[str, Builder] = {}
+        self.table: dict[str, list[Builder]] = {}
         self.aliases: dict[str, str] = {}
         self.repeated: list[Builder] = []
         self.mentioned: set[str] = set()
-        self.everywhere: list[Word] = []
+        self.directory_defines: list[tuple[str, Word]] = []
 
     def has(self, name: str) -> bool:
         """Whether a target or alias exists."""
         return name in self.table or name in self.aliases
 
-    def find(self, name: str) -> Builder | None:
-        """A target by its name or an alias."""
-        return self.table.get(self.aliases.get(name, name))
+    def find(self, name: str, directory: str) -> Builder | None:
+        """A target by its name or an alias: that of ``directory``, else the last one made."""
+        known = self.table.get(self.aliases.get(name, name), [])
+        own = [target for target in known if target.directory == directory]
+        fitting = own or known
+        return fitting[-1] if fitting else None
+
+    def finished(self) -> Iterator[Builder]:
+        """Every target, with the defines of its directory and of those around it."""
+        for target in (target for known in self.table.values() for target in known):
+            words = (w for d, w in self.directory_defines if is_below(target.directory, d))
+            target.directory_defines = tuple(dict.fromkeys(words))
+            yield target
 
     def commands(self) -> dict[str, Handler]:
         """The table of commands."""
@@ -92,9 +108,9 @@ class Targets:
             "target_link_libraries": self.add_links,
             "target_compile_definitions": self.add_defines,
             "target_compile_options": self.add_options,
-            "add_definitions": self.define_everywhere,
-            "add_compile_definitions": self.define_everywhere,
-            "add_compile_options": self.define_everywhere,
+            "add_definitions": self.define_in_directory,
+            "add_compile_definitions": self.define_in_directory,
+            "add_compile_options": self.define_in_directory,
             "add_custom_command": self.mention,
             "add_custom_target": self.mention,
             "install": self.mention,
@@ -112,19 +128,22 @@ class Targets:
             return
         if "IMPORTED" in words:
             return
-        known = self.table.get(name)
+        known = self.table.setdefault(name, [])
         place = run.place(call.command.line)
         kinds = [word for word in words[1:3] if word in LIBRARY_WORDS]
         kind = kinds[0].lower() if kinds else call.command.name
         fresh = Builder(name, kind, place, run.directory, run.branch)
-        if known and known.place != place and is_certain(known.branch, run.branch):
+        if any(o.place != place and is_certain(o.branch, run.branch) for o in known):
             self.repeated.append(fresh)
-        target = self.table.setdefault(name, fresh)
+        here = [other for other in known if other.directory == run.directory]
+        target = (here or [fresh])[0]
+        if not here:
+            known.append(fresh)
         self._list(run, target, [item for item in call.items[1:] if item.text not in LIBRARY_WORDS])
 
     def add_sources(self, run: Interpreter, call: Call) -> None:
         """target_sources(), file sets included."""
-        target = self.find(call.words[0]) if call.words else None
+        target = self.find(call.words[0], run.directory) if call.words else None
         if target is None:
             self._refuse(run, call)
             return
@@ -155,7 +174,7 @@ class Targets:
 
     def add_links(self, run: Interpreter, call: Call) -> None:
         """target_link_libraries()."""
-        target = self.find(call.words[0]) if call.words else None
+        target = self.find(call.words[0], run.directory) if call.words else None
         if target is None:
             self._refuse(run, call)
             return
@@ -166,7 +185,7 @@ class Targets:
 
     def add_defines(self, run: Interpreter, call: Call) -> None:
         """target_compile_definitions()."""
-        target = self.find(call.words[0]) if call.words else None
+        target = self.find(call.words[0], run.directory) if call.words else None
         for item in call.items[1:] if target else ():
             for text in resolve_genex(item.text, run.state.configuration):
                 if target and text not in KEYWORDS and not is_unknown(text):
@@ -175,18 +194,20 @@ class Targets:
 
     def add_options(self, run: Interpreter, call: Call) -> None:
         """target_compile_options(): only -D matters here."""
-        target = self.find(call.words[0]) if call.words else None
+        target = self.find(call.words[0], run.directory) if call.words else None
         for item in call.items[1:] if target else ():
             for text in resolve_genex(item.text, run.state.configuration):
                 if target and text.startswith("-D") and not is_unknown(text):
                     target.defines.append(Word(text[2:], run.place(item.line), option_of(run)))
 
-    def define_everywhere(self, run: Interpreter, call: Call) -> None:
-        """add_definitions() and its like: for every target of the directory, so for all here."""
+    def define_in_directory(self, run: Interpreter, call: Call) -> None:
+        """add_definitions() and its like: for every target of the directory and of those below."""
         flagged = call.command.name != "add_compile_definitions"
         for item in call.items:
             if not is_unknown(item.text) and (item.text.startswith("-D") or not flagged):
-                self.everywhere.append(Word(item.text.removeprefix("-D"), run.place(item.line)))
+                place = run.place(item.line)
+                word = Word(item.text.removeprefix("-D"), place, option_of(run))
+                self.directory_defines.append((run.directory, word))
 
     def mention(self, run: Interpreter, call: Call) -> None:
         """Files that a command names without compiling them are not unlisted."""
@@ -204,6 +225,11 @@ class Targets:
 def option_of(run: Interpreter) -> str:
     """``option`` below a condition that only a configuration could tell, else empty."""
     return "option" if run.branch else ""
+
+
+def is_below(directory: str, above: str) -> bool:
+    """Whether a directory is another one or in it."""
+    return not above or f"{directory}/".startswith(f"{above}/")
 
 
 def is_certain(first: tuple[int, ...], second: tuple[int, ...]) -> bool:

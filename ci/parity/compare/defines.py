@@ -7,14 +7,12 @@ from collections.abc import Iterator
 from ci.parity.compare.findings import Finding, Kind, Level
 from ci.parity.compare.groups import Groups
 from ci.parity.compare.index import Index
-from ci.parity.facts import BuckTarget, CMakeTarget, Configuration, Word
+from ci.parity.facts import BuckTarget, CMakeTarget, Word
 from ci.parity.policy import matches
 
 
 def find_define_drift(index: Index, groups: Groups) -> Iterator[Finding]:
     """Defines by name: the two sides give values in too many ways to compare them."""
-    facts = index.cmake.get(Configuration.ANY)
-    everywhere = {name_of(word) for word in facts.everywhere} if facts else set()
     for name in sorted(groups.buck_of):
         for target in groups.cmake.get(name, ()):
             if not groups.is_left_out(target):
@@ -22,7 +20,7 @@ def find_define_drift(index: Index, groups: Groups) -> Iterator[Finding]:
     for label in sorted(groups.cmake_of):
         buck = index.by_label[label]
         if not index.policy.is_twin(buck.name) and not groups.is_left_out(buck):
-            yield from _buck_only(index, groups, buck, everywhere)
+            yield from _buck_only(index, groups, buck)
 
 
 def name_of(word: Word) -> str:
@@ -62,13 +60,11 @@ def _cmake_only(index: Index, groups: Groups, target: CMakeTarget) -> Iterator[F
         )
 
 
-def _buck_only(
-    index: Index, groups: Groups, target: BuckTarget, everywhere: set[str]
-) -> Iterator[Finding]:
+def _buck_only(index: Index, groups: Groups, target: BuckTarget) -> Iterator[Finding]:
     names = groups.cmake_of[target.label]
     reach = {linked for name in names for linked in groups.cmake_reach(name)}
     owners = [owner for linked in reach for owner in groups.cmake.get(linked, ())]
-    known = everywhere | {name_of(word) for owner in owners for word in owner.defines}
+    known = {name_of(w) for owner in owners for w in (*owner.defines, *owner.directory_defines)}
     entries = (*target.srcs, *target.headers, *target.exported_headers)
     paths = {entry.path for entry in index.resolved(entries)}
     for word in target.defines:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ci.parity.compare.configured import find_configured_drift
 from ci.parity.compare.defines import find_define_drift
 from ci.parity.compare.dependencies import find_dependency_drift
 from ci.parity.compare.findings import Finding, Kind, order_findings
@@ -23,6 +24,7 @@ def compare_tree(facts: TreeFacts, policy: Policy, scope: Sequence[str] = ()) ->
     groups = Groups(index)
     found = [
         *find_source_drift(index),
+        *find_configured_drift(index),
         *find_target_drift(index),
         *find_header_drift(index),
         *find_partial_drift(index, groups),

@@ -62,3 +62,43 @@ def test_ctest_makes_an_option_of_its_own(read: Callable[[Files], CMakeFacts]) -
     )
 
     assert sources(facts) == {("inner", "lib"): {"inner/b.cpp"}}
+
+
+def test_directories_that_exclude_each_other_may_use_one_name(
+    read: Callable[[Files], CMakeFacts],
+) -> None:
+    inner = "add_library(ops o.cpp)\ntarget_sources(ops PRIVATE more.cpp)\n"
+    facts = read(
+        {
+            "CMakeLists.txt": "option(FAST '' ON)\nif(FAST)\n  add_subdirectory(fast)\nelse()\n"
+            "  add_subdirectory(slow)\nendif()\n",
+            "fast/CMakeLists.txt": inner,
+            "slow/CMakeLists.txt": inner,
+        }
+    )
+
+    assert sources(facts) == {
+        ("fast", "ops"): {"fast/o.cpp", "fast/more.cpp"},
+        ("slow", "ops"): {"slow/o.cpp", "slow/more.cpp"},
+    }
+    assert facts.repeated == ()
+
+
+def test_a_define_of_a_directory_is_for_it_and_those_below(
+    read: Callable[[Files], CMakeFacts],
+) -> None:
+    facts = read(
+        {
+            "CMakeLists.txt": "add_subdirectory(one)\nadd_subdirectory(other)\n",
+            "one/CMakeLists.txt": "add_definitions(-DONE)\nadd_library(one o.cpp)\n"
+            "add_subdirectory(below)\n",
+            "one/below/CMakeLists.txt": "add_library(below b.cpp)\n",
+            "other/CMakeLists.txt": "add_library(other o.cpp)\n",
+        }
+    )
+
+    assert {t.name: [w.text for w in t.directory_defines] for t in facts.targets} == {
+        "one": ["ONE"],
+        "below": ["ONE"],
+        "other": [],
+    }
