@@ -231,7 +231,9 @@ class Interpreter:
             flows.add(self.run(body))
             after = self.scope.table
             if merged is not None:
-                merged = merge_tables(self._inherited(before), merged, after)
+                look_up = self._inherited(before)
+                self.state.open_names |= half_set(look_up, merged, after)
+                merged = merge_tables(look_up, merged, after)
             else:
                 merged = after
         self.branch = outer
@@ -369,6 +371,20 @@ def foreach_range(words: list[str]) -> range:
     start, stop = (0, numbers[0]) if len(numbers) == 1 else (numbers[0], numbers[1])
     step = numbers[2] if len(numbers) > 2 else 1
     return range(start, stop + 1, step or 1)
+
+
+def half_set(
+    before: Callable[[str], Value | None],
+    left: dict[str, Value | None],
+    right: dict[str, Value | None],
+) -> set[str]:
+    """The variables that have a value after one of two branches only: an if() can go either way."""
+    names = {name for name in left.keys() | right.keys() if left.get(name) != right.get(name)}
+
+    def is_set(table: dict[str, Value | None], name: str) -> bool:
+        return (table[name] if name in table else before(name)) not in (None, ("",))
+
+    return {name for name in names if is_set(left, name) != is_set(right, name)}
 
 
 def merge_tables(

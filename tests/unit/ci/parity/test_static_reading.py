@@ -102,3 +102,14 @@ def test_a_define_of_a_directory_is_for_it_and_those_below(
         "below": ["ONE"],
         "other": [],
     }
+
+
+def test_a_variable_that_an_option_sets_may_be_unset(read: Callable[[Files], CMakeFacts]) -> None:
+    facts = read(
+        {
+            "CMakeLists.txt": "option(FAST '' ON)\nif(FAST)\n  set(name fast)\nendif()\n"
+            "if(name)\n  add_library(${name} a.cpp)\nelse()\n  add_library(slow b.cpp)\nendif()\n"
+        }
+    )
+
+    assert sources(facts) == {("", "fast"): {"a.cpp"}, ("", "slow"): {"b.cpp"}}
