@@ -7,6 +7,7 @@ it is imported only when it is called, so that a quick verb stays quick.
 from __future__ import annotations
 
 import argparse
+import difflib
 import errno
 import importlib
 import json
@@ -27,10 +28,12 @@ from provisioning.errors import (
     UnfitError,
     UsageError,
 )
-from provisioning.interrupts import signals_as_interrupt
+from provisioning.interrupts import catch_signals, signals_as_interrupt
 from provisioning.progress import Progress
-from provisioning.terminal import open_missing_streams, write_message, write_output
+from provisioning.terminal import clean_output, open_missing_streams, write_message, write_output
 
+# What the system says of a name that is none.
+NAMES = frozenset({errno.ELOOP, errno.EINVAL, errno.EISDIR, errno.ENAMETOOLONG, errno.ENOTDIR})
 # What the system may refuse anywhere, and what helps.
 REFUSALS = {
     errno.EACCES: "run it as a user who may, or name another place",
@@ -47,11 +50,21 @@ REFUSALS = {
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a verb came to: ``data`` for --json, ``text`` for a person, and the exit code."""
+    """What a verb came to: ``data`` for --json, ``text`` for a person, and the exit code.
+
+    Terminal sequences in ``text`` are shown only when it is ``styled``.
+    """
 
     text: str = ""
     data: Mapping[str, Any] = field(default_factory=dict)
     exit_code: ExitCode = ExitCode.OK
+    styled: bool = False
+
+    def render(self, *, as_json: bool) -> str:
+        """What belongs on stdout."""
+        if as_json:
+            return json.dumps(self.data, indent=1) + "\n"
+        return self.text if self.styled else clean_output(self.text)
 
 
 @dataclass(frozen=True)
@@ -88,6 +101,7 @@ class Parser(argparse.ArgumentParser):
 def run_program(program: str, verbs: Mapping[str, Verb], argv: Sequence[str]) -> int:
     """Run ``program VERB ...``, write what belongs on stdout, and return the exit code."""
     open_missing_streams()
+    catch_signals()  # for good: what ends us while Python shuts down is still the same interrupt
     code, text = run_command(program, verbs, argv)
     try:
         write_output(text)
@@ -121,13 +135,17 @@ def run_command(program: str, verbs: Mapping[str, Verb], argv: Sequence[str]) ->
         )
     except Exception as error:  # noqa: BLE001 - the last line of defence: never a traceback
         return _report_error(f"{program} {name}", explain_exception(error), as_json=as_json)
-    return outcome.exit_code, json.dumps(outcome.data, indent=1) + "\n" if as_json else outcome.text
+    return outcome.exit_code, outcome.render(as_json=as_json)
 
 
 def _run_verb(program: str, verbs: Mapping[str, Verb], name: str, words: list[str]) -> Outcome:
     if not name:
         write_message(describe_verbs(program, verbs))
-        raise UsageError(f"no verb {words[0]!r}" if words else "a verb is missing")
+        near = difflib.get_close_matches(words[0], verbs, n=1) if words else []
+        raise UsageError(
+            f"no verb {words[0]!r}" if words else "a verb is missing",
+            todo=f"did you mean {near[0]}?" if near else "name one of the verbs above",
+        )
     module = cast(VerbModule, importlib.import_module(verbs[name].module))
     parser = Parser(prog=f"{program} {name}", description=verbs[name].help, allow_abbrev=False)
     parser.add_argument(
@@ -147,6 +165,10 @@ def explain_exception(error: Exception) -> QnnCiError:
             why="this process was refused more (see `ulimit -v` and the container's limit)",
             todo="give it more, or run fewer jobs at a time",
         )
+    if isinstance(error, OSError) and error.filename and error.errno in NAMES:
+        return UsageError(f"{error.filename}: {error.strerror}", todo="name another path")
+    if isinstance(error, RuntimeError) and str(error).startswith("Symlink loop"):
+        return UsageError(str(error), todo="name another path")  # Path.resolve before Python 3.13
     if isinstance(error, OSError) and error.errno in REFUSALS:
         where = f"{error.filename}: " if error.filename else ""
         return UnfitError(
@@ -204,14 +226,19 @@ def describe_verbs(program: str, verbs: Mapping[str, Verb]) -> str:
     return f"usage: {program} VERB [--json] ...\n\nverbs:\n{rows}\n"
 
 
+def given_word(text: str) -> str:
+    """What the user gave, unless it is empty, as of a variable that is not set."""
+    if not text:
+        raise UsageError("an option's value is empty", todo="see whether a variable in it is set")
+    return text
+
+
 def given_path(text: str) -> Path:
     """A path that the user gave, relative to where ./nox was called (QNN_CI_CALLER_DIR).
 
-    An empty one, as of a variable that is not set, is refused: it would be the directory itself.
+    An empty one is refused: it would be the directory itself.
     """
-    if not text:
-        raise UsageError("an empty path was given", todo="see whether a variable in it is set")
-    path = Path(os.environ.get("QNN_CI_CALLER_DIR", ""), text)
+    path = Path(os.environ.get("QNN_CI_CALLER_DIR", ""), given_word(text))
     try:
         return path.expanduser()
     except RuntimeError as error:  # no home directory

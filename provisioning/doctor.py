@@ -149,7 +149,7 @@ def find_fitness(profile: str) -> Fitness:
         raise ManifestError(
             f"the doctor has no policy for profile {profile!r}",
             why="manifests/policies/doctor.toml has: " + ", ".join(profiles),
-            todo=f"add [profiles.{profile}] to it",
+            todo="name one of these; a profile of your own needs a [profiles.NAME] there",
         )
     return profiles[profile]
 

@@ -42,17 +42,29 @@ class Interrupt:
             self()
 
 
-@contextmanager
-def signals_as_interrupt() -> Iterator[None]:
-    """Make each of ENDING_SIGNALS a KeyboardInterrupt, unless it is ignored, as nohup does."""
+def catch_signals() -> None:
+    """Install one Interrupt for ENDING_SIGNALS, but for those that are ignored, as nohup does.
+
+    Only the main thread can; in another one, nothing happens.
+    """
     if threading.current_thread() is not threading.main_thread():
-        yield
         return
-    interrupt = Interrupt()
     before = {number: signal.getsignal(number) for number in ENDING_SIGNALS}
+    installed = [each for each in before.values() if isinstance(each, Interrupt)]
+    interrupt = installed[0] if installed else Interrupt()
     for number, handler in before.items():
         if handler is not signal.SIG_IGN:
             signal.signal(number, interrupt)
+
+
+@contextmanager
+def signals_as_interrupt() -> Iterator[None]:
+    """Make each of ENDING_SIGNALS a KeyboardInterrupt for a while."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in ENDING_SIGNALS}
+    catch_signals()
     try:
         yield
     finally:

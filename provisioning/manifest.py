@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from provisioning.errors import ManifestError, UsageError
+from provisioning.given import read_given
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -24,6 +25,7 @@ T = TypeVar("T")
 
 
 MANIFESTS_VARIABLE = "QNN_CI_MANIFESTS"
+LIMIT_BYTES = 16 << 20
 
 
 def manifests_root() -> Path:
@@ -42,11 +44,17 @@ def read_toml(relative: str, kind: type[T], root: Path | None = None) -> T:
     """
     path = (root or manifests_root()) / relative
     try:
-        raw: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+        text = read_given(path, "the manifest", LIMIT_BYTES).decode("utf-8")
+        raw: dict[str, Any] = tomllib.loads(text)
         return msgspec.convert(raw, kind, strict=True)
-    except OSError as error:
-        raise ManifestError(f"cannot read manifest {relative}", why=str(error)) from error
-    except (tomllib.TOMLDecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
+    except UsageError as error:
+        raise ManifestError(error.what, why=error.why, todo=error.todo) from error
+    except (
+        tomllib.TOMLDecodeError,
+        msgspec.ValidationError,
+        UnicodeDecodeError,
+        RecursionError,
+    ) as error:
         raise ManifestError(
             f"manifest {relative} does not fit its schema",
             why=str(error),

@@ -20,8 +20,7 @@ _CONTROLS = "\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069"
 # The same, and what XML 1.0 cannot hold.
 _UNSAFE = re.compile(f"[{_CONTROLS}\ud800-\udfff\ufffe\uffff]")
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-_])")
-# Of all sequences, those that choose a colour do no harm.
-_NO_COLOUR = re.compile(rf"(?!\x1b\[[0-9;]*m)(?:{_ANSI.pattern}|(?!\x1b\[[0-9;]*m)[{_CONTROLS}])")
+_CONTROL = re.compile(f"[{_CONTROLS}]")
 # GitHub and Azure runners obey these wherever they stand in a line of a log.
 _RUNNER_COMMAND = re.compile(r"##(?=\[|vso\[)")
 _RUNNER_LINE = re.compile(r"(?m)^([^\S\n]*):(?=:)")
@@ -33,8 +32,8 @@ def clean(text: str) -> str:
 
 
 def clean_output(text: str) -> str:
-    """``text`` as a verb prints it: colours stay, no other terminal sequence does."""
-    return _NO_COLOUR.sub("", _whole_lines(text))
+    """``text`` without terminal sequences; bytes that are no UTF-8 stay, unlike in ``clean``."""
+    return _CONTROL.sub("", _ANSI.sub("", _whole_lines(text)))
 
 
 def clean_message(text: str) -> str:
@@ -90,7 +89,7 @@ def write_output(text: str) -> None:
     cannot take it, such as a file on a full disk.
     """
     try:
-        sys.stdout.write(_encodable(clean_output(text), sys.stdout))
+        sys.stdout.write(_encodable(text, sys.stdout))
         sys.stdout.flush()
     except BrokenPipeError:
         silence(sys.stdout)

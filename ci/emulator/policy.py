@@ -106,10 +106,7 @@ def _threshold(scheme: Scheme, limits: Limits, model: str = "*", reason: str = "
 
 def read_emulator_policy(path: Path | None = None) -> Policy:
     """The policy in the repository, or in a user's file. Raises ManifestError."""
-    if path:
-        policy = read_toml(path.name, Policy, path.resolve().parent)
-    else:
-        policy = read_policy("emulator", Policy)
+    policy = read_toml(path.name, Policy, path.parent) if path else read_policy("emulator", Policy)
     unknown = policy.suite.keys() - SUITE.keys()
     if unknown:
         raise ManifestError(f"the emulator policy names models that are not there: {unknown}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,6 +26,8 @@ def quiet_stderr() -> Iterator[None]:
             os.close(kept)
 
 
+# Ctrl-C reaches this process too; it ends when the one that started it does.
+signal.signal(signal.SIGINT, signal.SIG_IGN)
 with quiet_stderr():
     import ci.emulator.program
     import ci.lowering.lower  # noqa: F401 - held for the forks

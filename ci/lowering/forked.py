@@ -11,6 +11,7 @@ import functools
 import gc
 import os
 import sys
+import threading
 import traceback
 from collections.abc import Callable
 
@@ -30,6 +31,8 @@ def warm_up(soc: str) -> None:
     # Its thread would be lost in a fork, and Python warns of that.
     if "tqdm" in sys.modules:
         sys.modules["tqdm"].tqdm.monitor_interval = 0
+        # Its own lock is a semaphore of the system, which a worker that is ended leaves behind.
+        sys.modules["tqdm"].tqdm.set_lock(threading.RLock())
     inputs = tuple((torch.ones(1, 4) * number,) for number in range(2))
     model = Model("warm-up", torch.nn.Linear(4, 4).eval(), inputs[:1], inputs, ())
     converted = quantize_model(model, Scheme.A8W8, soc)

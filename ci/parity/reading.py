@@ -7,10 +7,12 @@ somebody else wrote. What it found is kept under a digest of everything that it 
 from __future__ import annotations
 
 import hashlib
+import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
@@ -30,7 +32,7 @@ from ci.parity.facts import (
 from ci.parity.macros import find_macros
 from ci.parity.trees import DirectoryTree, RevisionTree, Tree
 from provisioning.errors import ToolError
-from provisioning.process import run_process
+from provisioning.process import end_running, run_process
 
 WORKER_LIMIT_S = 300.0
 KEPT_FILES = 24
@@ -97,7 +99,11 @@ def read_tree(tree: Tree, scope: Sequence[str] = (), cache: Path | None = None) 
     with ThreadPoolExecutor(max_workers=2) as pool:
         buck = pool.submit(read_side, tree, BUCK, order, cache)
         listed = pool.submit(read_side, tree, CMAKE, order, cache)
-        return join_sides(tree, buck.result(), listed.result())
+        try:
+            return join_sides(tree, buck.result(), listed.result())
+        except KeyboardInterrupt:
+            end_running()
+            raise
 
 
 def order_for(tree: Tree, scope: Sequence[str]) -> Order | None:
@@ -173,11 +179,16 @@ def reader_digest() -> str:
 
 
 def keep(path: Path, answer: bytes) -> None:
-    """Write an answer whole or not at all, and remove the oldest beyond a number."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as stream:
-        stream.write(answer)
-    Path(stream.name).replace(path)
+    """Write an answer whole or not at all, where it can be written; remove the oldest."""
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fresh.write_bytes(answer)
+        fresh.replace(path)
+    except OSError:  # a cache that cannot be written costs time, not the answer
+        with suppress(OSError):
+            fresh.unlink(missing_ok=True)
+        return
     for old in oldest(path.parent.glob("*.json"))[:-KEPT_FILES]:
         old.unlink(missing_ok=True)
 

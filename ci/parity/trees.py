@@ -86,7 +86,10 @@ class DirectoryTree:
         """The text of a file, or None when there is none."""
         if path not in self._texts:
             try:
-                self._texts[path] = (self.root / path).read_bytes().decode("utf-8", "replace")
+                file = self.root / path
+                # A pipe or a device of that name would be read for ever.
+                text = file.read_bytes().decode("utf-8", "replace") if file.is_file() else None
+                self._texts[path] = text
             except OSError:
                 self._texts[path] = None
         return self._texts[path]
@@ -231,6 +234,8 @@ def find_git_dir(source: Path) -> Path | None:
 
 def resolve_revision(git_dir: Path, revision: str) -> str:
     """The commit that a revision names. Raises UsageError."""
+    if not revision or revision.startswith("-"):
+        raise UsageError(f"{revision!r} is no revision", todo="see whether a variable in it is set")
     try:
         raw = run_git(git_dir, "rev-parse", "--verify", "--quiet", revision + "^{commit}")
     except ToolError as error:

@@ -10,6 +10,9 @@ import msgspec
 
 from ci.report.schema import Report
 from provisioning.errors import UsageError
+from provisioning.given import read_given
+
+LIMIT_BYTES = 256 << 20
 
 
 def write_report(report: Report, directory: Path) -> None:
@@ -45,11 +48,10 @@ def read_report(path: Path) -> Report:
     Raises UsageError when it cannot be read or does not fit the schema.
     """
     file = path / "report.json" if path.is_dir() else path
+    data = read_given(file, "the report", LIMIT_BYTES)
     try:
-        return msgspec.json.decode(file.read_bytes(), type=Report)
-    except OSError as error:
-        raise UsageError(f"cannot read the report {file}", why=str(error)) from error
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        return msgspec.json.decode(data, type=Report)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise UsageError(
             f"{file} is not a report of this version",
             why=str(error),

@@ -167,7 +167,7 @@ def _judge_library(path: Path | None, recorded: SignedLibrary) -> str:
 def _check_statement(directory: Path, record: SigningRecord) -> Sequence[RecordFinding]:
     try:
         found = json.loads((directory / STATEMENT_NAME).read_bytes())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         return [RecordFinding(STATEMENT_NAME, f"{STATEMENT_NAME} cannot be read: {error}")]
     wanted = json.loads(json.dumps(make_statement(record)))
     if found != wanted:

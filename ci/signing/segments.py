@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from provisioning.errors import UsageError
+from provisioning.given import read_given
 
 PT_NULL, PT_LOAD = 0, 1
 IDENT_SIZE = 16
@@ -109,14 +109,8 @@ class Image:
 
 
 def read_bytes(path: Path) -> bytes:
-    """The bytes of ``path``, read once so that all is judged from the same ones.
-
-    Raises UsageError when it cannot be read.
-    """
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise UsageError(f"cannot read {path}", why=str(error)) from error
+    """The bytes of a library. Raises UsageError when it cannot be read."""
+    return read_given(path, "the library")
 
 
 def parse_image(data: memoryview) -> Image:

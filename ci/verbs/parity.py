@@ -80,7 +80,7 @@ def read_policy_file(path: Path | None) -> Policy:
     """The policy of manifests/, or one given by its path. Raises ManifestError."""
     if path is None:
         return read_policy("parity", Policy)
-    return read_toml(path.name, Policy, root=path.resolve().parent)
+    return read_toml(path.name, Policy, root=path.parent)
 
 
 def write_sarif(path: Path, report: Report) -> None:

@@ -19,7 +19,7 @@ from ci.signing.render import render_reports
 from ci.signing.roots import VARIABLES, find_roots
 from ci.signing.selection import Selection
 from ci.signing.sign import Signed, sign
-from provisioning.command import Outcome, given_path
+from provisioning.command import Outcome, given_path, given_word
 from provisioning.errors import UnfitError
 from provisioning.progress import Progress
 
@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     what.add_argument(
         "--testsig",
-        default="",
+        type=given_word,
         metavar="SERIAL",
         help=f"make a device's test signature; {FROM_ADB!r} asks the device for its serial",
     )
@@ -48,7 +48,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     where.add_argument("--build-dir", type=given_path, default=Path("build-direct"), metavar="DIR")
     where.add_argument("--out", type=given_path, metavar="DIR", help="default: signed")
     how = parser.add_argument_group("how")
-    how.add_argument("--signer", default="", metavar="CMD", help="another signer than the SDK's")
+    how.add_argument(
+        "--signer", type=given_word, metavar="CMD", help="another signer than the SDK's"
+    )
     how.add_argument("--signer-python", default="", metavar="PYTHON", help="a Python below 3.12")
     how.add_argument("--timeout", type=float, default=300.0, metavar="S", help="of one library")
     how.add_argument("--force", action="store_true", help="replace an existing --out")
@@ -73,7 +75,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 
 def _read_request(args: argparse.Namespace, progress: Progress) -> Request:
     given = {name: getattr(args, name) for name in VARIABLES}
-    serial = args.testsig
+    serial = args.testsig or ""
     if serial == FROM_ADB and not args.dry_run:
         serial = read_device_serial(args.device)
     elif serial and serial != FROM_ADB:
@@ -88,7 +90,7 @@ def _read_request(args: argparse.Namespace, progress: Progress) -> Request:
         ),
         roots=find_roots(given, args.build_dir, os.environ, _needed_roots(args), progress),
         target=args.out or Path(read_signing_policy().output),
-        signer_command=args.signer,
+        signer_command=args.signer or "",
         signer_python=args.signer_python,
         timeout_s=args.timeout,
         serial=serial,

@@ -61,7 +61,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     progress.step(f"report: {directory / 'index.html'}")
     colour, width = terminal_style()
     text = render_table(report, colour=colour, width=width)
-    return Outcome(text, report_data(report), ExitCode.OK if report.ok else ExitCode.FAILED)
+    code = ExitCode.OK if report.ok else ExitCode.FAILED
+    return Outcome(text, report_data(report), code, styled=colour)
 
 
 def run(

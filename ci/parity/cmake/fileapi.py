@@ -98,7 +98,7 @@ def read_reply(build: Path, name: str) -> Mapping[str, Any]:
     try:
         value: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         return value
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UsageError(
             f"cannot read {path}", why=str(error), todo="configure the build again"
         ) from error

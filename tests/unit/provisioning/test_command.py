@@ -132,5 +132,5 @@ def test_a_path_is_relative_to_where_nox_was_called(
     assert given_path("/a") == Path("/a")
     assert given_program("./python") == str(tmp_path / "python")
     assert given_program("python3") == "python3"
-    with pytest.raises(UsageError, match="empty path"):
+    with pytest.raises(UsageError, match="empty"):
         given_path("")

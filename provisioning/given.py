@@ -1,0 +1,37 @@
+"""Files that a user names: read whole, and never one that has no end."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+from provisioning.errors import UsageError
+
+LIMIT_BYTES = 2 << 30
+KINDS = {
+    stat.S_IFDIR: "a directory",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
+
+def read_given(path: Path, what: str, limit_bytes: int = LIMIT_BYTES) -> bytes:
+    """The bytes of a file, read once so that all is judged from the same ones.
+
+    Raises UsageError, which calls it ``what``, for a file that cannot be read, is none, or has
+    more than ``limit_bytes``.
+    """
+    try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            kind = KINDS.get(stat.S_IFMT(status.st_mode), "no file")
+            raise UsageError(f"cannot read {what} {path}", why=f"it is {kind}", todo="name a file")
+        if status.st_size > limit_bytes:
+            why = f"it has {status.st_size} bytes, at most {limit_bytes} are read"
+            raise UsageError(f"{what} {path} is too large", why=why)
+        return path.read_bytes()
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise UsageError(f"cannot read {what} {path}", why=why) from error

@@ -1,0 +1,189 @@
+"""Whatever is given to a verb: an exit code of the page, a message, one JSON document."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import cycle
+from pathlib import Path
+
+import pytest
+
+import ci.__main__
+import provisioning.__main__
+from provisioning.command import run_command
+from provisioning.errors import ExitCode
+
+HERE = Path(__file__).parents[2]
+VERBS = {"ci": ci.__main__.VERBS, "provisioning": provisioning.__main__.VERBS}
+PLACES = (
+    "empty",
+    "junk",
+    "folder",
+    "a b'q\"\n::error::x.json",
+    "\x1b[31mred\x1b]0;title\x07",
+    "cut.json",
+    "deep.json",
+    "deep.toml",
+    "wrong.toml",
+    "latin.toml",
+    "elf",
+    "pipe",
+    "loop",
+    "huge",
+    "junk/below",
+    "missing",
+    "\udcff\udcfe",
+    "x" * 300,
+    "x/" * 3000,
+    "/dev/zero",
+    "/proc/self/mem",
+)
+# {} is the hostile place, @ this checkout, which holds no ExecuTorch.
+WITH_PLACES = (
+    "ci report {}",
+    "ci report @/nowhere.json --to {}",
+    "ci parity --source {}/none",
+    "ci parity --source @ --policy {}",
+    "ci parity --source @ --sarif {}",
+    "ci parity --source @ --build {}",
+    "ci verify-signature {}",
+    "ci verify-signature @/README.md --input {}",
+    "ci sign {} --signer true",
+    "ci sign @/README.md --signer true --out {}",
+    "ci sign --lpai-arch v6 --qnn-sdk {} --dry-run",
+    "ci sign --op-package-dir {} --signer true --dry-run",
+    "ci build aot --source {} --dry-run --no-doctor",
+    "ci build runner --python {} --dry-run",
+    "ci test-emulator --policy {} --list",
+    "ci test-emulator --model {}:make",
+    "provisioning doctor --root qnn-sdk={}",
+    "provisioning doctor --root staging={}",
+    "provisioning doctor linux --root executorch={}",
+    "provisioning fetch libcxx --offline --to {}",
+)
+WORDS = (
+    "",
+    " ",
+    "-",
+    "--",
+    "\x1b[31mx",
+    "a\n::error::b",
+    "x" * 100_000,
+    "*",
+    "@",
+    ":",
+    "=",
+    "\udcff",
+)
+NUMBERS = ("-1", "nan", "1e999", "9" * 20)
+WITH_WORDS = (
+    "provisioning fetch {} --offline",
+    "provisioning path {}",
+    "provisioning verify {}",
+    "provisioning lock {} --offline",
+    "provisioning env {} --offline",
+    "provisioning doctor {}",
+    "provisioning doctor --root {}",
+    "provisioning {}",
+    "ci {}",
+    "ci build {}",
+    "ci build runner -D {} --dry-run",
+    "ci build runner --jobs {} --dry-run",
+    "ci build direct --soc {} --dry-run",
+    "ci bench {}",
+    "ci parity --source @ --rev {}",
+    "ci parity --source @ --scope {}",
+    "ci sign --lpai-arch {} --dry-run",
+    "ci sign --testsig {} --signer true --dry-run",
+    "ci sign @/README.md --signer {} --dry-run",
+    "ci sign @/README.md --signer true --timeout {} --dry-run",
+    "ci test-emulator --model {}",
+    "ci test-emulator --scheme {}",
+    "ci test-emulator --soc {}",
+    "ci test-emulator --jobs {} --model none",
+    "ci test-emulator --timeout-s {} --model none",
+)
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("hostile")
+    (root / "empty").touch()
+    (root / "junk").write_bytes(bytes(range(256)) * 99)
+    (root / "folder").mkdir()
+    for name in PLACES[3:5]:
+        (root / name).write_text("{}")
+    (root / "cut.json").write_text('{"schema_version": 1, "cases": [')
+    (root / "deep.json").write_text("[" * 99_999)
+    (root / "deep.toml").write_text("a = " + "[" * 99_999)
+    (root / "wrong.toml").write_text("schemes = 3\n")
+    (root / "latin.toml").write_bytes(b"a = '\xe9\xff'\n")
+    (root / "elf").write_bytes(b"\x7fELF" + bytes(range(256)) * 16)
+    os.mkfifo(root / "pipe")
+    (root / "loop").symlink_to("loop")
+    (root / "huge").touch()
+    os.truncate(root / "huge", 40 << 30)
+    (root / "\udcff\udcfe").write_text("{}")
+    return root
+
+
+@contextmanager
+def tree_kept(root: Path) -> Iterator[None]:
+    """Nothing is made, changed or removed below ``root``."""
+
+    def describe() -> list[tuple[str, int, int]]:
+        paths = sorted(root.iterdir())
+        return [(str(p), p.lstat().st_size, p.lstat().st_mtime_ns) for p in paths]
+
+    before = describe()
+    yield
+    assert describe() == before
+
+
+def check(line: str, word: str, flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Run ``line`` with ``word`` in it."""
+    program, *words = [part.replace("@", str(HERE)) for part in line.split()]
+    argv = [part.replace("{}", word) for part in words]
+    flags = [flag] if flag else []
+    code, text = run_command(program, VERBS[program], [*argv[:1], *flags, *argv[1:]])
+    said = capsys.readouterr().err
+    assert code in set(ExitCode), argv
+    assert "this is a defect" not in said
+    assert "\x1b" not in text + said
+    assert "\n::" not in said
+    assert code == ExitCode.OK or said or text
+    if flag:
+        json.loads(text)
+
+
+@pytest.mark.parametrize("line", WITH_PLACES)
+def test_a_hostile_place(
+    line: str,
+    places: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("QNN_CI_HOME", str(tmp_path))
+    monkeypatch.delenv("QNN_CI_CALLER_DIR", raising=False)
+    with tree_kept(places):
+        for name, flag in zip(PLACES, cycle(["", "--json"]), strict=False):
+            word = name if name.startswith("/") else f"{places}/{name}"
+            if not ("--to" in line and name in {"folder", "missing"}):
+                check(line, word, flag, capsys)
+
+
+@pytest.mark.parametrize("line", WITH_WORDS)
+def test_a_hostile_word(
+    line: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("QNN_CI_HOME", str(tmp_path))
+    monkeypatch.delenv("QNN_CI_CALLER_DIR", raising=False)
+    for word, flag in zip((*WORDS, *NUMBERS), cycle(["--json", ""]), strict=False):
+        check(line, word, flag, capsys)
