@@ -1,18 +1,21 @@
 """The report as SARIF 2.1.0, for code scanning.
 
-Source: OASIS SARIF 2.1.0, sections 3.13 (log), 3.14 (run), 3.27 (result), 3.49 (rule).
+Source: OASIS SARIF 2.1.0, sections 3.4 (artifact locations), 3.11 (messages), 3.13 (log), 3.14
+(run), 3.27 (result), 3.49 (rule).
 """
 
 from __future__ import annotations
 
 import hashlib
 from typing import Any
+from urllib.parse import quote
 
 from ci.parity.compare.findings import Finding, Kind
 from ci.parity.facts import Place
 from ci.parity.report import Report
 
 SCHEMA_URI = "https://json.schemastore.org/sarif-2.1.0.json"
+TREE = "%SRCROOT%"
 RULES: dict[Kind, str] = {
     Kind.CMAKE_ONLY: "A source that CMake compiles and Buck does not list.",
     Kind.BUCK_ONLY: "A source that Buck compiles and CMake does not list.",
@@ -47,6 +50,9 @@ def render_sarif(report: Report, version: str) -> dict[str, Any]:
                         ],
                     }
                 },
+                "originalUriBaseIds": {
+                    TREE: {"description": {"text": "The root of the tree that was compared."}}
+                },
                 "columnKind": "utf16CodeUnits",
                 "results": [render_result(f, kinds.index(f.kind)) for f in report.findings],
             }
@@ -65,18 +71,33 @@ def render_result(finding: Finding, rule_index: int) -> dict[str, Any]:
         "ruleId": finding.kind.value,
         "ruleIndex": rule_index,
         "level": finding.level.value,
-        "message": {"text": text},
+        "message": render_message(text),
         "locations": [render_location(places[0])],
-        "relatedLocations": [render_location(place) for place in places[1:]],
+        "relatedLocations": [
+            {**render_location(place), "message": {"text": "the CMake side"}}
+            for place in places[1:]
+        ],
         "partialFingerprints": {"parity/v1": digest},
     }
 
 
+def render_message(text: str) -> dict[str, str]:
+    """A plain text; a brace would begin a placeholder, so it stands twice."""
+    return {"text": text.replace("{", "{{").replace("}", "}}")}
+
+
 def render_location(place: Place) -> dict[str, Any]:
-    """A line of a file of the tree."""
+    """A line of a file of the tree, or of CMake's own modules outside of it."""
     return {
         "physicalLocation": {
-            "artifactLocation": {"uri": place.path, "uriBaseId": "%SRCROOT%"},
+            "artifactLocation": render_artifact(place.path),
             "region": {"startLine": max(place.line, 1)},
         }
     }
+
+
+def render_artifact(path: str) -> dict[str, str]:
+    """A path as a URI: relative to the tree, absolute outside of it."""
+    if path.startswith("/"):
+        return {"uri": "file://" + quote(path)}
+    return {"uri": quote(path), "uriBaseId": TREE}

@@ -1,0 +1,106 @@
+"""SARIF as the standard wants it, and documents that it does not want.
+
+tests/artifacts/parity/sarif.schema.json has what concerns our documents. With SARIF_SCHEMA, the
+path of OASIS's sarif-schema-2.1.0.json, they are judged by the whole of it too.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from ci.parity.facts import Place
+from ci.parity.render.sarif import render_artifact, render_location, render_sarif
+from ci.parity.report import Report
+
+OURS = Path(__file__).resolve().parents[3] / "artifacts/parity/sarif.schema.json"
+WHOLE = os.environ.get("SARIF_SCHEMA", "")
+LOAD = 'load("@fbsource//xplat/executorch/build:runtime_wrapper.bzl", "runtime")\n'
+# A note without a second place, an error with two, and names that a URI and a message must quote.
+FILES = {
+    "p/BUCK": LOAD + 'runtime.cxx_library(name = "lib", srcs = ["a.cpp"] + glob(["{x}*.cpp"]))\n',
+    "p/a.cpp": "int a;\n",
+    "p/b c#ü%20.cpp": "int b;\n",
+    "CMakeLists.txt": 'add_library(lib p/a.cpp "p/b c#ü%20.cpp" p/gone.cpp)\n',
+}
+
+
+@pytest.fixture
+def log(report: Callable[[Mapping[str, str]], Report]) -> dict[str, Any]:
+    """The document of a miniature tree."""
+    document: dict[str, Any] = json.loads(json.dumps(render_sarif(report(FILES), "1.0")))
+    return document
+
+
+def judge(document: object, schema: Path = OURS) -> list[str]:
+    """What a schema says of a document."""
+    rules = json.loads(schema.read_text(encoding="utf-8"))
+    validator = jsonschema.validators.validator_for(rules)(rules)
+    return [error.message for error in validator.iter_errors(document)]
+
+
+def test_our_documents_are_what_the_standard_wants(log: dict[str, Any]) -> None:
+    assert judge(log) == []
+    (run,) = log["runs"]
+    rules = [rule["id"] for rule in run["tool"]["driver"]["rules"]]
+    assert {r["ruleId"] for r in run["results"]} == {
+        "cmake-only-source", "missing-file", "empty-glob",
+    }  # fmt: skip
+    assert all(rules[result["ruleIndex"]] == result["ruleId"] for result in run["results"])
+
+
+@pytest.mark.skipif(not WHOLE, reason="SARIF_SCHEMA does not name sarif-schema-2.1.0.json")
+def test_our_documents_pass_the_whole_schema(log: dict[str, Any]) -> None:
+    assert judge(log, Path(WHOLE)) == []
+
+
+Edit = Callable[[dict[str, Any]], object]
+FAULTS: dict[str, Edit] = {
+    "no message": lambda log: result_of(log).pop("message"),
+    "an open brace": lambda log: result_of(log)["message"].update(text="matches {x}"),
+    "a level of our own": lambda log: result_of(log).update(level="fatal"),
+    "line 0": lambda log: place_of(log)["region"].update(startLine=0),
+    "a blank in a URI": lambda log: place_of(log)["artifactLocation"].update(uri="a b.cpp"),
+    "an absolute URI with a base": lambda log: place_of(log)["artifactLocation"].update(uri="/a"),
+    "a relative URI without": lambda log: place_of(log)["artifactLocation"].pop("uriBaseId"),
+    "a property of our own": lambda log: result_of(log).update(kindOfDrift="source"),
+    "no base": lambda log: log["runs"][0].pop("originalUriBaseIds"),
+    "another version": lambda log: log.update(version="2.2"),
+}
+
+
+def result_of(log: dict[str, Any]) -> dict[str, Any]:
+    """The first result."""
+    result: dict[str, Any] = log["runs"][0]["results"][0]
+    return result
+
+
+def place_of(log: dict[str, Any]) -> dict[str, Any]:
+    """Where the first result is."""
+    place: dict[str, Any] = result_of(log)["locations"][0]["physicalLocation"]
+    return place
+
+
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
+def test_a_document_that_is_wrong_is_refused(fault: Edit, log: dict[str, Any]) -> None:
+    wrong = copy.deepcopy(log)
+    fault(wrong)
+
+    assert judge(wrong)
+
+
+def test_a_file_outside_of_the_tree_has_a_whole_uri() -> None:
+    assert render_artifact("/usr/share/cmake/My Module.cmake") == {
+        "uri": "file:///usr/share/cmake/My%20Module.cmake"
+    }
+    assert render_location(Place("p/b c.cpp"))["physicalLocation"]["artifactLocation"] == {
+        "uri": "p/b%20c.cpp",
+        "uriBaseId": "%SRCROOT%",
+    }
