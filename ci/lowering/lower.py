@@ -19,6 +19,8 @@ from executorch.backends.qualcomm.utils.utils import (
     generate_qnn_executorch_compiler_spec,
     to_edge_transform_and_lower_to_qnn,
 )
+from executorch.exir import ExecutorchBackendConfig
+from executorch.exir.passes.init_mutable_pass import InitializedMutableBufferPass
 
 from ci.lowering.artifact import (
     FLOAT,
@@ -119,9 +121,12 @@ def lower_model(model: Model, job: LowerJob, key: str, staging: Path) -> Lowered
             # Measured with QNN 2.49.40: a block-quantized linear layer of more than 64 outputs
             # computes something else (SQNR 3 dB), the same layer as a convolution does not.
             convert_linear_to_conv2d=job.scheme is Scheme.A16W4_BLOCK,
+            # Seen with ExecuTorch 1.5.1: a mutable buffer that is delegated holds what the
+            # memory held before (SQNR -90 dB).
+            skip_mutable_buffer=True,
         )
     delegation = audit_delegation(edge.exported_program().graph_module, refusals)
-    program = sign_by_content(edge.to_executorch().buffer)
+    program = sign_by_content(edge.to_executorch(keep_initial_state(edge)).buffer)
     (staging / PROGRAM).write_bytes(program)
     return Lowered(
         key=key,
@@ -136,6 +141,14 @@ def lower_model(model: Model, job: LowerJob, key: str, staging: Path) -> Lowered
         pte_bytes=len(program),
         files=hash_files(staging),
     )
+
+
+def keep_initial_state(edge: Any) -> ExecutorchBackendConfig:
+    """Let mutable buffers start with their values; ExecuTorch alone lets them start at zero."""
+    signature = edge.exported_program().graph_signature
+    mutated = set(signature.buffers_to_mutate.values())
+    names = [name for name, buffer in signature.inputs_to_buffers.items() if buffer in mutated]
+    return ExecutorchBackendConfig(passes=[InitializedMutableBufferPass(names)] if names else [])
 
 
 def compiler_spec(scheme: Scheme, soc: str) -> list[Any]:
