@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ci.emulator.advice import advise_on_figures
 from ci.emulator.compare import (
     Array,
     Judgement,
@@ -149,9 +150,11 @@ class CaseRun:
         passing = [control.kind.value for control in controls if not control.rejected]
         if passing:
             reasons.append(f"the gate accepts {', '.join(passing)}: this case proves nothing")
-        status = Status.FAILED if reasons else Status.PASSED
-        tail = run.log_tail if reasons else ""
-        return self.end(status, "; ".join(reasons), tail, controls, remark)
+        if not reasons:
+            return self.end(Status.PASSED, controls=controls, remark=remark)
+        advice = advise_on_figures(judgement, self.limits, lowered)
+        told = "\n".join(["; ".join(reasons), *advice])
+        return self.end(Status.FAILED, told, run.log_tail, controls, remark)
 
     def feed_controls(
         self, reference: list[list[Array]], quantized: list[list[Array]] | None
@@ -179,7 +182,8 @@ class CaseRun:
         if not self.limits.full_delegation or not left:
             return []
         named = "; ".join(dict.fromkeys(f"{one.op}: {one.reason}" for one in left))
-        return [f"{len(left)} nodes fall back to the CPU ({named})"]
+        many = "1 node falls" if len(left) == 1 else f"{len(left)} nodes fall"
+        return [f"{many} back to the CPU ({named})"]
 
     def note_lowered(self, lowered: Lowered, *, cached: bool) -> None:
         delegation = lowered.delegation
@@ -222,12 +226,13 @@ class CaseRun:
         controls: tuple[Control, ...] = (),
         remark: str = "",
     ) -> CaseResult:
+        advice = self.bench.policy.advise(reason) if status is Status.FAILED else ""
         case = Case(
             model=self.spec.model,
             scheme=self.spec.scheme.value,
             soc=self.spec.soc,
             status=status,
-            reason=reason,
+            reason=f"{reason}\n  do:  {advice}" if advice else reason,
             log_tail=log_tail,
             runner=self.bench.runner.name,
             **self.figures,  # type: ignore[arg-type]

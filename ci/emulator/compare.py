@@ -115,7 +115,10 @@ def _too_far(
 
 
 def find_degenerate(reference: Outputs, policy: ReferencePolicy) -> str:
-    """Why a reference proves nothing: near zero, or constant. Empty when it is good."""
+    """Why a reference proves nothing: near zero, constant, or the same for every input set.
+
+    Empty when it is good.
+    """
     for index in range(len(reference[0])):
         values = np.concatenate([outputs[index].reshape(-1) for outputs in reference])
         rms = float(np.sqrt(np.mean(values**2))) if values.size else 0.0
@@ -125,7 +128,13 @@ def find_degenerate(reference: Outputs, policy: ReferencePolicy) -> str:
             return f"output {index} is near zero (RMS {rms:.2g} < {policy.min_rms:g})"
         if float(values.std()) < policy.min_spread * rms:
             return f"output {index} is constant (spread {values.std() / rms:.2g} of its RMS)"
+        if _is_repeated([outputs[index] for outputs in reference]):
+            return f"output {index} is the same for every input: vary the inputs, or leave it out"
     return ""
+
+
+def _is_repeated(arrays: Sequence[Array]) -> bool:
+    return len(arrays) > 1 and all(np.array_equal(arrays[0], array) for array in arrays[1:])
 
 
 def make_controls(outputs: Outputs) -> dict[ControlKind, list[list[Array]]]:

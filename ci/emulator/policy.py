@@ -60,6 +60,13 @@ class Unsupported(Struct, frozen=True, forbid_unknown_fields=True):
         return all(any(fnmatchcase(name, glob) for glob in globs) for name, globs in pairs)
 
 
+class Advice(Struct, frozen=True, forbid_unknown_fields=True):
+    """What to do about a failure whose reason ``pattern`` finds."""
+
+    pattern: str
+    do: str
+
+
 class Policy(Struct, frozen=True, forbid_unknown_fields=True):
     """The whole file."""
 
@@ -68,6 +75,7 @@ class Policy(Struct, frozen=True, forbid_unknown_fields=True):
     suite: dict[str, tuple[Scheme, ...]]
     override: tuple[Override, ...] = field(default_factory=tuple)
     unsupported: tuple[Unsupported, ...] = field(default_factory=tuple)
+    advice: tuple[Advice, ...] = field(default_factory=tuple)
 
     def limits_of(self, model: str, scheme: Scheme) -> Threshold:
         """The limits of a case. Raises ManifestError: a case without a policy is not judged."""
@@ -88,6 +96,11 @@ class Policy(Struct, frozen=True, forbid_unknown_fields=True):
             if entry.covers(model, scheme.value, soc) and re.search(entry.pattern, reason):
                 return entry.reason
         return ""
+
+    def advise(self, reason: str) -> str:
+        """The first advice that fits; empty for a failure that is not known."""
+        fitting = (entry.do for entry in self.advice if re.search(entry.pattern, reason))
+        return next(fitting, "")
 
 
 def _threshold(scheme: Scheme, limits: Limits, model: str = "*", reason: str = "") -> Threshold:

@@ -14,9 +14,13 @@ from executorch.devtools.backend_debug import get_delegation_info
 
 from ci.lowering.artifact import Delegation, Fallback
 
-QNN_ERROR = re.compile(r"<E>\s*(.+)")
+# The router's lines, and those that name the place in QNN's graph preparation.
+QNN_ERROR = re.compile(r"(?:<E>\s*|\.cc:\d+::ERROR:\s*)(.+)")
 # Lines that only point to manuals, or wrap another error.
-NOISE = re.compile(r"Please refer|QnnBackend_validateOpConfig failed|Failed to get context binary")
+NOISE = re.compile(
+    r"Please refer|QnnBackend_validateOpConfig failed|Failed to get context binary"
+    r"|(Requested|Supported) I/O datatype set"
+)
 MAX_REASON = 400
 COMPUTES_NOTHING = {"getitem"}
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from pathlib import Path
 
 from ci.lowering.schemes import Scheme
 from ci.lowering.suite import SUITE
@@ -28,8 +30,11 @@ class CaseSpec:
     @property
     def slug(self) -> str:
         """A file name of its own for the case."""
-        name = self.model if self.model in SUITE else self.model.replace("/", "_")
-        return f"{name}-{self.scheme.value}-{self.soc}".replace(":", "-")
+        name = self.model
+        if name not in SUITE:
+            digest = hashlib.sha256(name.encode()).hexdigest()[:8]
+            name = f"{Path(name).name.replace('.py:', '-')}-{digest}"
+        return f"{name}-{self.scheme.value}-{self.soc}"
 
 
 def select_cases(

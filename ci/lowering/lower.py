@@ -7,6 +7,7 @@ import os
 import shutil
 import tempfile
 import time
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,8 @@ from ci.lowering.model import Model, hash_model, load_model
 from ci.lowering.quantize import quantize_model
 from ci.lowering.schemes import Scheme
 from ci.lowering.signature import sign_by_content
+
+MAX_RAISED = 600
 
 
 def run_lower_job(job: LowerJob) -> LowerResult:
@@ -85,9 +88,11 @@ def lower_and_publish(model: Model, job: LowerJob, key: str, directory: Path) ->
 
 
 def describe_refusal(error: Exception, log: Path) -> str:
-    """QNN's own error lines, with the exception that ExecuTorch made of them."""
+    """QNN's own error lines, with the exception that ExecuTorch made of them, and where."""
     text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
-    raised = f"{type(error).__name__}: {error}".strip().rstrip(":")
+    raised = " ".join(f"{type(error).__name__}: {error}".split()).rstrip(":")[:MAX_RAISED]
+    file = traceback.extract_tb(error.__traceback__)[-1].filename
+    raised += f" [{file.rpartition('site-packages/')[2]}]"
     said = qnn_errors(text)
     return f"{said} ({raised})" if said else raised
 

@@ -86,6 +86,7 @@ one_calibration = lambda: (*plain(), 3)
 double = lambda: (Net(lambda self, x: self.linear(x)).double(), (X[0].double(),))
 brain = lambda: (Net(lambda self, x: self.linear(x).bfloat16()), X)
 random = lambda: (Net(lambda self, x: x + torch.rand(16)), X)
+selects = lambda: (Net(lambda self, x: x[x > 0]), X, [draw(4, 16, seed=s) for s in range(4)])
 no_output = lambda: (Net(lambda self, x: 3), X)
 no_file = lambda: (Net(None), torch.load("nowhere.pt"))
 asks = lambda size: None
@@ -107,6 +108,7 @@ WRONG = {
     "brain": ("UsageError", "output 0 is bfloat16"),
     "no_output": ("UsageError", "gives no tensor"),
     "random": ("FailedError", "gives other outputs for the same inputs"),
+    "selects": ("FailedError", "shape depends on the data"),
     "at_line": ("FailedError", "in fails"),
     "leaves": ("FailedError", "raised SystemExit: no GPU here"),
     "no_file": ("FailedError", "Path(__file__).parent is the folder of the model"),
