@@ -27,6 +27,8 @@ from ci.lowering.job import LowerJob, LowerResult
 from ci.lowering.suite import SUITE
 from ci.report.schema import Case, Control, FallbackOp, Status, Threshold
 
+SHOWN_OPS = 4
+
 
 @dataclass(frozen=True)
 class Bench:
@@ -181,7 +183,9 @@ class CaseRun:
         left = lowered.delegation.fallback_ops
         if not self.limits.full_delegation or not left:
             return []
-        named = "; ".join(dict.fromkeys(f"{one.op}: {one.reason}" for one in left))
+        every = [*dict.fromkeys(f"{one.op}: {one.reason}" for one in left)]
+        more = [f"and {len(every) - SHOWN_OPS} more"] if len(every) > SHOWN_OPS else []
+        named = "; ".join([*every[:SHOWN_OPS], *more])
         many = "1 node falls" if len(left) == 1 else f"{len(left)} nodes fall"
         return [f"{many} back to the CPU ({named})"]
 

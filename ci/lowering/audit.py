@@ -13,6 +13,7 @@ from executorch.backends.qualcomm.partition import qnn_partitioner
 from executorch.devtools.backend_debug import get_delegation_info
 
 from ci.lowering.artifact import Delegation, Fallback
+from ci.lowering.factory import is_installed
 
 # The router's lines, and those that name the place in QNN's graph preparation.
 QNN_ERROR = re.compile(r"(?:<E>\s*|\.cc:\d+::ERROR:\s*)(.+)")
@@ -21,6 +22,7 @@ NOISE = re.compile(
     r"Please refer|QnnBackend_validateOpConfig failed|Failed to get context binary"
     r"|(Requested|Supported) I/O datatype set"
 )
+STACK_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 MAX_REASON = 400
 COMPUTES_NOTHING = {"getitem"}
 
@@ -65,7 +67,11 @@ def record_refusals(log: Path | None) -> Iterator[Refusals]:
 
     def watched(self: Any, submodules: Any, node: Any) -> bool:
         start, refusals.last = refusals.size(), ""
-        supported = bool(original(self, submodules, node))
+        try:
+            supported = bool(original(self, submodules, node))
+        except Exception as error:
+            where = f"{name_operator(node)}{find_line(node)}"
+            raise RuntimeError(f"ExecuTorch fails at {where}: {error!r}") from error
         if not supported and node.op == "call_function":
             said = refusals.qnn_says(start) or refusals.last.rpartition("| ")[2]
             refusals.by_node[node.name] = said or "refused without a reason"
@@ -80,6 +86,17 @@ def record_refusals(log: Path | None) -> Iterator[Refusals]:
         qnn_partitioner.logger.removeHandler(refusals)
 
 
+def name_operator(node: Any) -> str:
+    return getattr(node.target, "__name__", str(node.target))
+
+
+def find_line(node: Any) -> str:
+    """`` [net.py:12]``: the line of the model that a node is from; empty where it is not known."""
+    frames = STACK_FRAME.findall(node.meta.get("stack_trace") or "")
+    own = [(file, line) for file, line in frames if not is_installed(file)] or frames
+    return f" [{Path(own[-1][0]).name}:{own[-1][1]}]" if own else ""
+
+
 def audit_delegation(graph_module: Any, refusals: Refusals) -> Delegation:
     """Count the nodes of a lowered graph, and name those left to the CPU."""
     info = get_delegation_info(graph_module)
@@ -92,8 +109,8 @@ def audit_delegation(graph_module: Any, refusals: Refusals) -> Delegation:
     ]
     named = tuple(
         Fallback(
-            getattr(node.target, "__name__", str(node.target)),
-            refusals.by_node.get(node.name, "not offered to QNN"),
+            name_operator(node),
+            refusals.by_node.get(node.name, "not offered to QNN") + find_line(node),
         )
         for node in left
     )

@@ -91,7 +91,7 @@ def describe_refusal(error: Exception, log: Path) -> str:
     """QNN's own error lines, with the exception that ExecuTorch made of them, and where."""
     text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
     raised = " ".join(f"{type(error).__name__}: {error}".split()).rstrip(":")[:MAX_RAISED]
-    file = traceback.extract_tb(error.__traceback__)[-1].filename
+    file = traceback.extract_tb((error.__cause__ or error).__traceback__)[-1].filename
     raised += f" [{file.rpartition('site-packages/')[2]}]"
     said = qnn_errors(text)
     return f"{said} ({raised})" if said else raised

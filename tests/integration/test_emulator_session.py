@@ -186,7 +186,9 @@ def test_a_change_beside_a_users_model_lowers_it_again(
         ("x * 0.0001", "near zero"),
         ("torch.ones_like(x) + 0 * x", "constant"),
         ("undefined_name(x)", "NameError"),
-        ("torch.special.bessel_j0(x) + x * scale", "bessel"),
+        ("torch.special.bessel_j0(x) + x * scale", "special_bessel_j0.default: No node visitor"),
+        ("torch.special.bessel_j0(x) + x + scale", "unsupported [my.py:7]"),
+        ("torch.nn.functional.max_pool2d(x.view(1, 2, 4, 4), 2)", "F.max_pool2d(x, 2, 2)"),
         ("torch.sum(x, 1, keepdim=True) * 0 + torch.arange(1.0, 17.0)", "same for every input"),
     ],
 )
@@ -197,6 +199,35 @@ def test_a_model_that_proves_nothing_or_stays_on_the_cpu_fails(
     case = run_case(f"{users_model}:factory", Scheme.FP16).case
     assert case.status is Status.FAILED
     assert words in case.reason
+
+
+STATEFUL = """
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.conv = torch.nn.Conv2d(4, 8, 1)
+        self.register_buffer("total", torch.full((1, 8, 1, 1), 3.0))
+
+    def forward(self, x):
+        y = self.conv(x)
+        self.total.add_(y.mean((2, 3), keepdim=True))
+        return y + self.total, None, 7, y.argmax(1)
+
+def factory():
+    x = torch.randn(1, 4, 8, 8, generator=torch.Generator().manual_seed(3))
+    return Net().to(memory_format=torch.channels_last), (x,)
+"""
+
+
+def test_a_model_with_state_and_channels_last_weights_and_outputs_of_all_kinds(
+    run_case: RunCase, users_model: Path
+) -> None:
+    users_model.write_text(STATEFUL)
+    case = run_case(f"{users_model}:factory", Scheme.FP16).case
+    assert case.status is Status.PASSED, case.reason
 
 
 @pytest.mark.parametrize(
