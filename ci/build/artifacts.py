@@ -18,7 +18,7 @@ from provisioning.elf_facts import ElfFacts
 from provisioning.errors import FailedError
 from provisioning.policies import elf_policy
 
-UNEXPECTED_NEED, OVER_BUDGET = "BUILD101", "BUILD102"
+UNEXPECTED_NEED, OVER_BUDGET, OTHER_PYTHON = "BUILD101", "BUILD102", "BUILD103"
 
 
 @dataclass(frozen=True)
@@ -55,18 +55,28 @@ def collect_artifacts(plan: Plan, extras: frozenset[str]) -> tuple[Judged, ...]:
                 todo=f"look at {plan.place.log}, or correct the target in manifests/targets.toml",
             )
         kind = fill_placeholders(row.policy, plan.values)
-        judged += [judge_artifact(row, path, elf_policy(kind)) for path in paths]
+        judged += [judge_artifact(row, path, elf_policy(kind), python_tag(plan)) for path in paths]
     return tuple(judged)
 
 
-def judge_artifact(row: Artifact, path: Path, policy: ElfPolicy) -> Judged:
-    """One file against its policy, its list of needed libraries and its size budget."""
+def python_tag(plan: Plan) -> str:
+    """``cpython-312`` where a target is built for one Python; else empty."""
+    return plan.values["python_version"].split()[0] if plan.target.per_python else ""
+
+
+def judge_artifact(row: Artifact, path: Path, policy: ElfPolicy, tag: str = "") -> Judged:
+    """One file against its policy, its needed libraries, its size budget and its Python's tag."""
     digest, size = hash_file(path), path.stat().st_size
     try:
         facts = read_elf(path)
     except ElfError as error:
         return Judged(row, path, digest, size, None, (judge_defect(error),))
-    found = [*judge(facts, policy), *_judge_needs(facts, policy, row), *_judge_size(facts, row)]
+    found = [
+        *judge(facts, policy),
+        *_judge_needs(facts, policy, row),
+        *_judge_size(facts, row),
+        *_judge_tag(facts, tag),
+    ]
     faults = tuple(one for one in found if one.id not in row.accept)
     accepted = tuple(one for one in found if one.id in row.accept)
     return Judged(row, path, digest, size, facts, faults, accepted)
@@ -96,6 +106,19 @@ def _judge_size(facts: ElfFacts, row: Artifact) -> Iterator[Finding]:
             str(facts.path),
             "the memory of the DSP is small; upstream keeps the same budget",
             "build with --release, or find what was linked in with `nm --size-sort`",
+        )
+
+
+def _judge_tag(facts: ElfFacts, tag: str) -> Iterator[Finding]:
+    name = facts.path.name
+    if tag and f".{tag}-" not in name:
+        yield Finding(
+            OTHER_PYTHON,
+            name,
+            f"{name} is not for {tag}",
+            str(facts.path),
+            "CMake found another Python than the one that the build was asked for",
+            "take Python's options out of -D, and build with --clean",
         )
 
 

@@ -11,10 +11,16 @@ from typing import Any
 from ci.build.builder import Result
 from ci.build.install import find_package, install_files, make_overlay
 from ci.build.job import Job
-from ci.build.proof import recall_proof, remember_proof, run_proof
+from ci.build.proof import (
+    check_provable,
+    recall_proof,
+    remember_proof,
+    run_import,
+    run_proof,
+)
 from provisioning.progress import Progress
 
-OVERLAY, CHECKOUT, NOWHERE = PLACES = ("overlay", "checkout", "none")
+OVERLAY, CHECKOUT, _ = PLACES = ("overlay", "checkout", "none")
 
 
 def deliver(
@@ -23,14 +29,28 @@ def deliver(
     """Install what has a place in ExecuTorch's Python: in the checkout, or in an overlay of the
     installed wheel, where one model is lowered with it unless that was done before.
 
-    Returns what artifacts.json says of it. Raises UnfitError, FailedError.
+    It is imported in any case. Returns what artifacts.json says of it. Raises UnfitError,
+    FailedError.
     """
     target, place = job.plan.target, result.place
-    if not target.installs or where == NOWHERE:
+    if not target.installs:
         return {}
+    python = job.request.python
+    for one in result.artifacts:
+        run_import(place.artifacts / one.path.name, python, job.variables)
+    told: dict[str, Any] = {"imported_by": str(python)}
     if where == CHECKOUT:
         written = install_files(target, place, job.plan.source)
-        return {"installed": [str(path) for path in written]}
+        told["installed"] = [str(path) for path in written]
+    if where == OVERLAY:
+        told |= _deliver_overlay(job, result, progress, with_proof=with_proof)
+    return told
+
+
+def _deliver_overlay(
+    job: Job, result: Result, progress: Progress, *, with_proof: bool
+) -> dict[str, Any]:
+    target, place = job.plan.target, result.place
     package = find_package(job.request.python)
     overlay, record = place.root / "overlay", place.root / "proof.json"
     key = _digest("\0".join(_list_ingredients(job, result, package)))
@@ -46,10 +66,13 @@ def deliver(
     return {"overlay": str(overlay), "proof": {**asdict(proof), "cached": False}}
 
 
-def check_delivery(job: Job, where: str) -> None:
-    """Raises UnfitError, before anything is built, when there is no wheel to lay the files over."""
+def check_delivery(job: Job, where: str, *, with_proof: bool) -> None:
+    """Raises UnfitError, before anything is built, when there is no wheel to lay the files over,
+    or no torch to lower a model with."""
     if job.plan.target.installs and where == OVERLAY:
         find_package(job.request.python)
+        if with_proof:
+            check_provable(job.request.python)
 
 
 def _list_ingredients(job: Job, result: Result, package: Path) -> Iterator[str]:

@@ -1,7 +1,7 @@
-"""Lower one model with the adaptor that was just built, in a process of its own.
+"""What the adaptor that was just built can do: be imported, and lower one model.
 
-The adaptor must come from the overlay and the program must hold a QNN delegate. An import
-proves nothing: the adaptor needs neither torch nor QNN for it.
+Each in a process of its own. Lowering is the proof: the adaptor must come from the overlay and
+the program must hold a QNN delegate. An import needs neither torch nor QNN and so says less.
 """
 
 from __future__ import annotations
@@ -13,11 +13,20 @@ from pathlib import Path
 
 import msgspec
 
-from provisioning.errors import FailedError
+from ci.build.tools import PROBE_S
+from provisioning.errors import FailedError, UnfitError
 from provisioning.process import run_process
 
 PROGRAM = Path(__file__).resolve().with_name("proof_program.py")
 LIMIT_S = 300.0
+IMPORT = """
+import importlib.util, pathlib, sys
+name = pathlib.Path(sys.argv[1]).name.partition(".")[0]
+spec = importlib.util.spec_from_file_location(name, sys.argv[1])
+spec.loader.exec_module(importlib.util.module_from_spec(spec))
+"""
+MISSING = "install what is missing into this Python, or add --no-proof"
+OTHER_VERSION = "the executorch of this Python must be of the checkout's version"
 
 
 @dataclass(frozen=True)
@@ -52,6 +61,34 @@ def remember_proof(record: Path, key: str, proof: Proof) -> None:
     fresh.replace(record)
 
 
+def check_provable(python: Path) -> None:
+    """Raises UnfitError when ``python`` has no torch to lower a model with."""
+    probe = "import importlib.util as u; print(u.find_spec('torch') is not None)"
+    ended = run_process([python, "-c", probe], timeout_s=PROBE_S, check=False)
+    if ended.output.strip() != "True":
+        raise UnfitError(
+            f"torch is not installed in {python}",
+            why="the adaptor is proven by lowering a model with it",
+            todo="install it there, or add --no-proof: then the adaptor is only imported",
+        )
+
+
+def run_import(adaptor: Path, python: Path, variables: Mapping[str, str]) -> None:
+    """Load ``adaptor`` into ``python``. Raises FailedError with what that said.
+
+    The module needs neither torch nor QNN to be imported: this tells that it is for this Python
+    and that nothing it links is missing, and no more.
+    """
+    env = {**os.environ, **variables}
+    ended = run_process([python, "-c", IMPORT, adaptor], env=env, timeout_s=PROBE_S, check=False)
+    if ended.returncode != 0:
+        raise FailedError(
+            f"{python} cannot import {adaptor.name}",
+            why=ended.output.splitlines()[-1] if ended.output else ended.describe(),
+            todo="build it for this Python with --python, and with --clean",
+        )
+
+
 def run_proof(overlay: Path, python: Path, variables: Mapping[str, str]) -> Proof:
     """Lower a model with the adaptor in ``overlay``. Raises FailedError with the last lines."""
     paths = [str(overlay), *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -62,7 +99,7 @@ def run_proof(overlay: Path, python: Path, variables: Mapping[str, str]) -> Proo
         raise FailedError(
             f"no model could be lowered with the adaptor in {overlay}: it {ended.describe()}",
             why=last or "it printed nothing",
-            todo="the executorch of this Python must be of the checkout's version",
+            todo=MISSING if last.startswith("ModuleNotFoundError") else OTHER_VERSION,
         )
     _, size, adaptor = last.split(" ", 2)
     return Proof(adaptor, int(size), ended.wall_s)

@@ -51,7 +51,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     requests = [make_request(args, word) for word in args.python or [""]]
     jobs = [prepare_job(target, request, progress) for request in requests]
     for job in jobs:
-        check_delivery(job, args.install)
+        check_delivery(job, args.install, with_proof=not args.no_proof)
     if args.dry_run:
         return describe_plans(jobs)
     path = args.reports.absolute() / target.session / "artifacts.json"

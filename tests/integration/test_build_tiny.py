@@ -327,6 +327,39 @@ def test_a_python_without_executorch_has_no_overlay(world: World) -> None:
     assert not (world.home / "builds").exists()
     build = world.build("aot", "--python", str(bare / "bin/python"), "--install", "none")
     assert build["published"]
+    assert build["imported_by"] == str(bare / "bin/python")
+
+
+def test_a_python_without_torch_proves_nothing_and_says_so_before_it_builds(world: World) -> None:
+    bare = world.folder / "bare"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(bare)], check=True)
+    (site,) = bare.glob("lib/python*/site-packages")
+    (site / "yaml.py").touch()
+    (site / "executorch").mkdir()
+    (site / "executorch/__init__.py").touch()
+    code, data, _ = world.call("aot", "--python", str(bare / "bin/python"))
+    assert (code, "torch is not installed in" in data["what"]) == (3, True), data
+    assert "--no-proof" in data["do"]
+    assert not (world.home / "builds").exists()
+    build = world.build("aot", "--python", str(bare / "bin/python"), "--no-proof")
+    assert "proof" not in build
+    assert Path(build["overlay"], "executorch/backends/qualcomm/python").is_dir()
+
+
+def test_an_adaptor_for_another_python_is_not_published(world: World) -> None:
+    suffix = ".cpython-39-x86_64-linux-gnu.so"
+    words = ("aot", "--install", "none", "-D", f"TINY_SUFFIX={suffix}")
+    code, data, _ = world.call(*words)
+    (row,) = data["builds"][0]["artifacts"]
+    assert (code, row["name"]) == (1, f"PyQnnManagerAdaptor{suffix}")
+    assert [finding["id"] for finding in row["findings"]] == ["BUILD103"]
+    assert world.published() == []
+
+
+def test_an_adaptor_that_python_cannot_import_fails_the_build(world: World) -> None:
+    code, data, _ = world.call("aot", "--install", "none", "-D", "TINY_NO_MODULE=ON")
+    assert (code, "cannot import PyQnnManagerAdaptor" in data["what"]) == (1, True), data
+    assert "SystemError" in data["why"]
 
 
 def test_wrong_words_end_with_2(world: World) -> None:
