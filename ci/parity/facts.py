@@ -50,7 +50,11 @@ class Word(msgspec.Struct, frozen=True):
 
 
 class BuckTarget(msgspec.Struct, frozen=True):
-    """One Buck rule as its author wrote it, before any macro of Meta's is applied."""
+    """One Buck rule as its author wrote it, before any macro of Meta's is applied.
+
+    ``include_names`` are what its header maps and a namespace of its own call its headers,
+    ``include_directories`` the folders of the tree that it lets a compiler search.
+    """
 
     package: str
     name: str
@@ -64,6 +68,8 @@ class BuckTarget(msgspec.Struct, frozen=True):
     exported_deps: tuple[Word, ...] = ()
     external_deps: tuple[Word, ...] = ()
     defines: tuple[Word, ...] = ()
+    include_names: tuple[str, ...] = ()
+    include_directories: tuple[str, ...] = ()
     platforms: tuple[str, ...] = ()
     visibility: tuple[str, ...] = ()
 
@@ -131,8 +137,17 @@ class CMakeFacts(msgspec.Struct, frozen=True):
     repeated: tuple[CMakeTarget, ...] = ()
     globs: tuple[Glob, ...] = ()
     mentioned: tuple[str, ...] = ()
+    include_directories: tuple[str, ...] = ()
     aliases: dict[str, str] = {}
     not_evaluated: tuple[NotEvaluated, ...] = ()
+
+
+class Include(msgspec.Struct, frozen=True):
+    """An #include that CMake's ``directory`` of the tree resolves, in a file that Buck lists."""
+
+    text: str
+    place: Place
+    directory: str
 
 
 class TreeFacts(msgspec.Struct, frozen=True):
@@ -144,6 +159,7 @@ class TreeFacts(msgspec.Struct, frozen=True):
     files: frozenset[str]
     submodules: tuple[str, ...] = ()
     macros: dict[str, tuple[str, ...]] = {}
+    includes: tuple[Include, ...] = ()
 
 
 @lru_cache(maxsize=65536)

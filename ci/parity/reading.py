@@ -29,6 +29,7 @@ from ci.parity.facts import (
     Place,
     TreeFacts,
 )
+from ci.parity.includes import find_includes
 from ci.parity.macros import find_macros
 from ci.parity.trees import DirectoryTree, RevisionTree, Tree
 from provisioning.errors import ToolError
@@ -88,7 +89,8 @@ def read_cmake_side(tree: Tree, scope: Sequence[str] = ()) -> tuple[CMakeFacts, 
 def join_sides(tree: Tree, buck: BuckFacts, sides: tuple[CMakeFacts, ...]) -> TreeFacts:
     """Facts of both sides with what they share."""
     macros = find_macros(tree, buck, sides)
-    return TreeFacts(buck, sides, tree.files, tree.submodules, macros)
+    includes = find_includes(tree, buck, sides)
+    return TreeFacts(buck, sides, tree.files, tree.submodules, macros, includes)
 
 
 def read_tree(tree: Tree, scope: Sequence[str] = (), cache: Path | None = None) -> TreeFacts:

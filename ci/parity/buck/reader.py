@@ -40,6 +40,9 @@ MARK = "\0select"
 SOURCE_KEYS = ("srcs", "src", "platform_srcs", "main_src", "main", "test_srcs", "resources")
 HEADER_KEYS = ("headers", "raw_headers")
 EXPORTED_KEYS = ("exported_headers", "public_headers")
+NAMED_KEYS = ("headers", *EXPORTED_KEYS)
+DIRECTORY_KEYS = ("include_directories", "public_include_directories")
+META_ROOTS = ("executorch/", "xplat/executorch/")
 FLAG_KEYS = (
     "defines",
     "preprocessor_flags",
@@ -180,6 +183,8 @@ class Merger:
             ),
             external_deps=context.words(given, ("external_deps", "exported_external_deps")),
             defines=tuple(context.defines(given)),
+            include_names=tuple(context.include_names(given)),
+            include_directories=tuple(context.include_directories(given)),
             platforms=tuple(item.text for item in walk(given.get("platforms"))),
             visibility=tuple(item.text for item in walk(given.get("visibility"))),
         )
@@ -282,6 +287,31 @@ class Context:
             found.append(Word(text, place, item.condition))
         return tuple(found)
 
+    def include_names(self, given: dict[str, Any]) -> Iterator[str]:
+        """What other files include headers as, where that is not their path in the tree.
+
+        A rule that finds its files by itself is one of Apple's, which go by the file's name.
+        """
+        yield from (e.path.rpartition("/")[2] for e in self.found(given, is_header))
+        namespace = given.get("header_namespace")
+        if not isinstance(namespace, str) or namespace.startswith(MARK):
+            return
+        for item in (item for key in NAMED_KEYS for item in walk(given.get(key))):
+            if item.key or not is_label(item.text):
+                yield posixpath.normpath(posixpath.join(namespace, item.key or item.text))
+
+    def include_directories(self, given: dict[str, Any]) -> Iterator[str]:
+        """Folders of the tree: those of a package, and flags from one of Meta's roots.
+
+        A flag from the tree's own root holds in no build of Meta's.
+        """
+        for item in (item for key in DIRECTORY_KEYS for item in walk(given.get(key))):
+            yield posixpath.normpath(posixpath.join(self.package.package, item.text.lstrip("/")))
+        for item in (item for key in FLAG_KEYS for item in walk(given.get(key))):
+            for root in META_ROOTS:
+                if item.text.startswith(f"-I{root}"):
+                    yield posixpath.normpath(item.text.removeprefix(f"-I{root}"))
+
     def defines(self, given: dict[str, Any]) -> Iterator[Word]:
         """What -D flags and ``defines`` define, without the -D."""
         for key in FLAG_KEYS:
@@ -372,6 +402,8 @@ def merge_targets(left: BuckTarget, right: BuckTarget) -> BuckTarget:
         exported_deps=union(left.exported_deps, right.exported_deps),
         external_deps=union(left.external_deps, right.external_deps),
         defines=union(left.defines, right.defines),
+        include_names=union(left.include_names, right.include_names),
+        include_directories=union(left.include_directories, right.include_directories),
         platforms=union(left.platforms, right.platforms),
         visibility=union(left.visibility, right.visibility),
     )

@@ -84,6 +84,9 @@ class StaticReader:
             targets=tuple(self._target(builder) for builder in builders),
             repeated=tuple(b.build() for run in runs for b in run.targets.repeated),
             mentioned=tuple(sorted({m for run in runs for m in run.targets.mentioned})),
+            include_directories=tuple(
+                sorted({d for run in runs for d in run.targets.include_directories})
+            ),
             aliases={a: t for run in runs for a, t in run.targets.aliases.items()},
             not_evaluated=tuple(refused[key] for key in sorted(refused)),
         )

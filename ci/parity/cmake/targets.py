@@ -19,6 +19,7 @@ LIBRARY_WORDS = {
     "UNKNOWN", "WITH_SOABI", "NO_EXTRAS", "THIN_LTO", "OPT_SIZE", "WIN32", "MACOSX_BUNDLE",
 }  # fmt: skip
 KEYWORDS = {"PUBLIC", "PRIVATE", "INTERFACE", "BEFORE", "AFTER", "LINK_PUBLIC", "LINK_PRIVATE"}
+SEARCH_WORDS = KEYWORDS | {"SYSTEM"}
 LINK_TYPES = {"debug", "optimized", "general"}
 # CMP0115: a name without its extension is completed in this order.
 EXTENSIONS = (".c", ".cc", ".cpp", ".cxx", ".cu", ".mm", ".m", ".S", ".h")
@@ -75,6 +76,7 @@ class Targets:
         self.aliases: dict[str, str] = {}
         self.repeated: list[Builder] = []
         self.mentioned: set[str] = set()
+        self.include_directories: set[str] = set()
         self.directory_defines: list[tuple[str, Word]] = []
 
     def has(self, name: str) -> bool:
@@ -111,6 +113,8 @@ class Targets:
             "add_definitions": self.define_in_directory,
             "add_compile_definitions": self.define_in_directory,
             "add_compile_options": self.define_in_directory,
+            "include_directories": self.search,
+            "target_include_directories": self.search,
             "add_custom_command": self.mention,
             "add_custom_target": self.mention,
             "install": self.mention,
@@ -208,6 +212,14 @@ class Targets:
                 place = run.place(item.line)
                 word = Word(item.text.removeprefix("-D"), place, option_of(run))
                 self.directory_defines.append((run.directory, word))
+
+    def search(self, run: Interpreter, call: Call) -> None:
+        """include_directories() and its like: folders of the tree, whosever they are."""
+        for item in call.items[1 if call.command.name.startswith("target") else 0 :]:
+            for text in resolve_genex(item.text, run.state.configuration):
+                path = None if is_unknown(text) or text in SEARCH_WORDS else run.relative(text)
+                if path is not None:
+                    self.include_directories.add(path)
 
     def mention(self, run: Interpreter, call: Call) -> None:
         """Files that a command names without compiling them are not unlisted."""

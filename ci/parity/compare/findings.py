@@ -22,6 +22,7 @@ class Kind(str, Enum):
     DEFINE = "define"
     VARIANT = "variant"
     HEADER = "header"
+    INCLUDE = "include"
     UNLISTED = "unlisted-file"
     STALE = "stale-allowance"
 

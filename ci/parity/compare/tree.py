@@ -10,6 +10,7 @@ from ci.parity.compare.dependencies import find_dependency_drift
 from ci.parity.compare.findings import Finding, Kind, order_findings
 from ci.parity.compare.groups import Groups
 from ci.parity.compare.headers import find_header_drift
+from ci.parity.compare.includes import find_include_drift
 from ci.parity.compare.index import Index
 from ci.parity.compare.partial import find_partial_drift
 from ci.parity.compare.sources import find_source_drift
@@ -27,6 +28,7 @@ def compare_tree(facts: TreeFacts, policy: Policy, scope: Sequence[str] = ()) ->
         *find_configured_drift(index),
         *find_target_drift(index),
         *find_header_drift(index),
+        *find_include_drift(index),
         *find_partial_drift(index, groups),
         *find_dependency_drift(index, groups),
         *find_define_drift(index, groups),

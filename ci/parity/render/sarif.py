@@ -27,6 +27,7 @@ RULES: dict[Kind, str] = {
     Kind.DEFINE: "A define that only one side sets.",
     Kind.VARIANT: "A variant for one platform that uses the other platform's file.",
     Kind.HEADER: "A public header that no Buck target exports.",
+    Kind.INCLUDE: "An include that only a directory of CMake's resolves.",
     Kind.UNLISTED: "A source that neither side lists, beside sources that are listed.",
     Kind.STALE: "An entry of the allow-list that has no effect.",
 }

@@ -111,3 +111,62 @@ def test_headers_of_a_map_and_a_glob_are_exported(pairs: Pairs) -> None:
     )
 
     assert pairs(files | {"p/inner/long.h": "", "q/b.h": ""}) == set()
+
+
+def include_tree(rule: str, include: str = "<pal/Path.h>") -> dict[str, str]:
+    """A library whose source includes a header that CMake finds in q/include."""
+    return {
+        "p/BUCK": LOAD
+        + 'runtime.cxx_library(name = "p", srcs = ["a.cpp"], deps = ["//executorch/q:q"])\n',
+        "p/a.cpp": f"// one\n#include {include}\n",
+        "q/BUCK": LOAD + f'runtime.cxx_library(name = "q", {rule})\n',
+        "q/include/pal/Path.h": "",
+        "CMakeLists.txt": "add_library(p p/a.cpp)\n"
+        "target_include_directories(p PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/q/include)\n",
+    }
+
+
+LISTED = 'exported_headers = ["include/pal/Path.h"]'
+
+
+def test_an_include_that_buck_offers_under_no_name_is_found(
+    findings: Callable[..., list[Finding]],
+) -> None:
+    flag = 'exported_preprocessor_flags = ["-Iq/include"]'
+    for rule in (LISTED, f"{LISTED}, {flag}"):
+        (found,) = findings(include_tree(rule))
+
+        assert (found.kind.value, found.path, found.detail) == ("include", "p/a.cpp", "pal/Path.h")
+        assert str(found.cmake_place) == "p/a.cpp:2"
+        assert '{"pal/Path.h": "include/pal/Path.h"}' in found.suggestion
+
+
+@pytest.mark.parametrize(
+    ("rule", "include"),
+    [
+        (
+            'exported_headers = {"pal/Path.h": "include/pal/Path.h"}, header_namespace = ""',
+            "<pal/Path.h>",
+        ),
+        (
+            'exported_headers = {"Path.h": "include/pal/Path.h"}, header_namespace = "pal"',
+            "<pal/Path.h>",
+        ),
+        (f'{LISTED}, public_include_directories = ["include"]', "<pal/Path.h>"),
+        (f'{LISTED}, preprocessor_flags = ["-Iexecutorch/q/include"]', "<pal/Path.h>"),
+        (LISTED, "<executorch/q/include/pal/Path.h>"),
+        (LISTED, '"../q/include/pal/Path.h"'),
+        (LISTED, "<vector>"),
+    ],
+    ids=["map", "namespace", "directory", "flag from a root", "whole path", "beside", "outside"],
+)
+def test_an_include_that_buck_resolves_is_silent(rule: str, include: str, pairs: Pairs) -> None:
+    assert pairs(include_tree(rule, include)) == set()
+
+
+def test_an_include_of_a_rule_that_finds_its_headers_goes_by_the_file_name(pairs: Pairs) -> None:
+    files = include_tree('autoglob_mode = "EXPORT_ALL"', "<Path.h>") | {
+        "CMakeLists.txt": "include_directories(q/include/pal)\nadd_library(p p/a.cpp)\n"
+    }
+
+    assert pairs(files) == set()
