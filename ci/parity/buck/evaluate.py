@@ -1,6 +1,7 @@
 """One world of a tree evaluated with Starlark: build files in, recorded rules out.
 
-A world is one of the builds that a file serves: Meta's ``fbcode``, Meta's ``xplat``, or ``oss``.
+A world is one of the builds that a file serves: Meta's ``fbcode``, Meta's ``xplat``, ``oss``, or
+``switched``, the open source build in which every read_config() switch is the other way.
 Time, depth and, in the worker process, memory are limited: a file that loops is not evaluated.
 """
 
@@ -20,7 +21,7 @@ from ci.parity.buck.globs import Matched, PackageFiles
 from ci.parity.buck.loads import Loaded, resolve_load
 from ci.parity.trees import Tree
 
-WORLDS = ("fbcode", "xplat", "oss")
+WORLDS = ("fbcode", "xplat", "oss", "switched")
 FILE_LIMIT_S = 5.0
 DEPTH_LIMIT = 300
 RETRIES = 40

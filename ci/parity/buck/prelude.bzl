@@ -111,7 +111,12 @@ def is_xplat():
 def is_arvr_mode():
     return False
 
+# What a switch is when somebody sets it.
+_SWITCHED = {"0": "1", "1": "0", "false": "true", "true": "false"}
+
 def read_config(section, key, default = None):
+    if host_world() == "switched" and type(default) == "string":
+        return _SWITCHED.get(default, default)
     return default
 
 def read_root_config(section, key, default = None):

@@ -55,6 +55,20 @@ TRAPS = [
         {("buck-only-source", "p/b.cpp")},
     ),
     Trap(
+        "a source behind a switch of .buckconfig",
+        package(
+            library(
+                '["a.cpp"]'
+                ' + (["b.cpp"] if native.read_config("et", "b", "false") == "true" else [])'
+                ' + (["c.cpp"] if native.read_config("et", "c", "1") == "1" else ["d.cpp"])'
+            ),
+            "add_library(lib p/a.cpp p/b.cpp p/c.cpp p/d.cpp)\n",
+            "a.cpp", "b.cpp", "c.cpp", "d.cpp",
+        ),
+        {"CMakeLists.txt": "add_library(lib p/a.cpp p/c.cpp p/d.cpp)\n"},
+        {("buck-only-source", "p/b.cpp")},
+    ),
+    Trap(
         "name in a comment of CMake",
         BOTH,
         {"CMakeLists.txt": "add_library(lib p/a.cpp # p/b.cpp\n)\n#[[ p/b.cpp ]]\n"},
