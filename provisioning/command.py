@@ -52,19 +52,20 @@ REFUSALS = {
 class Outcome:
     """What a verb came to: ``data`` for --json, ``text`` for a person, and the exit code.
 
-    Terminal sequences in ``text`` are shown only when it is ``styled``.
+    ``text`` is shown without terminal sequences and CI runners' commands, unless it is ``exact``:
+    made for a program, or clean already.
     """
 
     text: str = ""
     data: Mapping[str, Any] = field(default_factory=dict)
     exit_code: ExitCode = ExitCode.OK
-    styled: bool = False
+    exact: bool = False
 
     def render(self, *, as_json: bool) -> str:
         """What belongs on stdout."""
         if as_json:
             return json.dumps(self.data, indent=1) + "\n"
-        return self.text if self.styled else clean_output(self.text)
+        return self.text if self.exact else clean_output(self.text)
 
 
 @dataclass(frozen=True)
@@ -169,6 +170,9 @@ def explain_exception(error: Exception) -> QnnCiError:
         return UsageError(f"{error.filename}: {error.strerror}", todo="name another path")
     if isinstance(error, RuntimeError) and str(error).startswith("Symlink loop"):
         return UsageError(str(error), todo="name another path")  # Path.resolve before Python 3.13
+    if isinstance(error, OSError) and error.errno == errno.ENOENT and not error.filename:
+        todo = "set TMPDIR to a directory that can be written"
+        return UnfitError(error.strerror or str(error), todo=todo)  # by tempfile
     if isinstance(error, OSError) and error.errno in REFUSALS:
         where = f"{error.filename}: " if error.filename else ""
         return UnfitError(

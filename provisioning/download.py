@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from provisioning.errors import DownloadError, IntegrityError
+from provisioning.errors import DownloadError, IntegrityError, UnfitError
 from provisioning.part_file import PartFile, Watch, ignore_growth
 from provisioning.progress import Bar, Progress
 from provisioning.transfer import (
@@ -248,10 +248,20 @@ def looks_like_page(part: PartFile, head: Head) -> bool:
 
 
 def mirror_urls(filename: str, variables: Mapping[str, str] = os.environ) -> list[str]:
-    """Where QNN_CI_MIRROR (a directory or a URL) would have a file; empty when not set."""
+    """Where QNN_CI_MIRROR (a directory or a URL) would have a file; empty when not set.
+
+    Raises UnfitError for one that is neither.
+    """
     base = variables.get("QNN_CI_MIRROR", "")
     if not base:
         return []
-    if "://" not in base:
-        base = Path(base).expanduser().absolute().as_uri()
+    try:
+        if "://" not in base:
+            base = Path(base).expanduser().absolute().as_uri()
+        urlsplit(base)
+    except (RuntimeError, ValueError) as error:
+        todo = "set it to a directory or a URL that `fetch --to` made, or unset it"
+        raise UnfitError(
+            "QNN_CI_MIRROR names no directory and no URL", why=str(error), todo=todo
+        ) from error
     return [f"{base.rstrip('/')}/{filename}"]

@@ -93,6 +93,12 @@ class ToolError(QnnCiError):
     exit_code = ExitCode.TOOL
 
 
+class MissingToolError(ToolError):
+    """A tool that is needed is not there, or cannot be started."""
+
+    exit_code = ExitCode.ENVIRONMENT
+
+
 class InterruptedRunError(QnnCiError):
     """Somebody ended it: Ctrl-C, SIGTERM, or a terminal that was closed."""
 

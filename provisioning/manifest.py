@@ -48,7 +48,8 @@ def read_toml(relative: str, kind: type[T], root: Path | None = None) -> T:
         raw: dict[str, Any] = tomllib.loads(text)
         return msgspec.convert(raw, kind, strict=True)
     except UsageError as error:
-        raise ManifestError(error.what, why=error.why, todo=error.todo) from error
+        todo = f"correct {MANIFESTS_VARIABLE}" if os.environ.get(MANIFESTS_VARIABLE) else error.todo
+        raise ManifestError(error.what, why=error.why, todo=todo) from error
     except (
         tomllib.TOMLDecodeError,
         msgspec.ValidationError,

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from provisioning.errors import ToolError
+from provisioning.errors import MissingToolError, ToolError
 from provisioning.interrupts import interrupts_held
 
 GRACE_S = 2.0
@@ -136,7 +136,7 @@ def run_bytes(
             words, input=data, capture_output=True, cwd=cwd, timeout=timeout_s, check=False
         )
     except OSError as error:
-        raise ToolError(f"cannot start {words[0]}", why=str(error), todo=todo) from error
+        raise explain_start(words[0], cwd, error, todo) from error
     except subprocess.TimeoutExpired as error:
         raise ToolError(
             f"{Path(words[0]).name} did not end within {timeout_s:.0f} s: {' '.join(words)}",
@@ -173,7 +173,15 @@ def _start(
             start_new_session=True,
         )
     except OSError as error:
-        raise ToolError(f"cannot start {words[0]}", why=str(error), todo=todo) from error
+        raise explain_start(words[0], cwd, error, todo) from error
+
+
+def explain_start(program: str, cwd: Path | None, error: OSError, todo: str) -> MissingToolError:
+    """The error for a program that the system does not start."""
+    advice = todo or f"install {Path(program).name}, or put it on PATH"
+    if cwd and not cwd.is_dir():
+        advice = f"see why {cwd} is no directory"
+    return MissingToolError(f"cannot start {program}", why=error.strerror or "", todo=advice)
 
 
 def _arm(

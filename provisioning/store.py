@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from provisioning.errors import StoreError
+from provisioning.errors import StoreError, UnfitError
 from provisioning.progress import Progress
 from provisioning.tree import Tree, encode_tree, parse_tree
 
@@ -33,11 +33,23 @@ SPARE_BYTES = 64 << 20
 
 
 def store_home() -> Path:
-    """``$QNN_CI_HOME``, or executorch-qnn-ci in the user's cache directory."""
-    if named := os.environ.get(HOME_VARIABLE):
-        return Path(named).expanduser().absolute()
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(cache).absolute() / APPLICATION
+    """``$QNN_CI_HOME``, or executorch-qnn-ci in the user's cache directory.
+
+    A relative one is relative to where ./nox was called. Raises UnfitError when there is no home,
+    or something else of that name.
+    """
+    named = os.environ.get(HOME_VARIABLE)
+    try:
+        cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        home = Path(named).expanduser() if named else Path(cache) / APPLICATION
+    except RuntimeError as error:
+        todo = f"set {HOME_VARIABLE} or HOME to a directory that can be written"
+        raise UnfitError("there is no home directory", why=str(error), todo=todo) from error
+    home = Path(os.environ.get("QNN_CI_CALLER_DIR", ""), home).absolute()
+    if home.exists() and not home.is_dir():
+        todo = f"set {HOME_VARIABLE} to a directory that can be written"
+        raise UnfitError(f"the store's directory {home} is no directory", todo=todo)
+    return home
 
 
 @dataclass(frozen=True)
@@ -216,7 +228,11 @@ def explain_error(home: Path, error: OSError) -> StoreError:
             why=f"{where}: {error.strerror}",
             todo=f"make it writable, or set {HOME_VARIABLE} to a directory that is",
         )
-    return StoreError(f"the store {home} failed", why=f"{where}: {error.strerror or error}")
+    return StoreError(
+        f"the store {home} failed",
+        why=f"{where}: {error.strerror or error}",
+        todo=f"set {HOME_VARIABLE} to a directory that can be written",
+    )
 
 
 def _mib(size_bytes: int) -> str:

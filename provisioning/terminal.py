@@ -32,8 +32,8 @@ def clean(text: str) -> str:
 
 
 def clean_output(text: str) -> str:
-    """``text`` without terminal sequences; bytes that are no UTF-8 stay, unlike in ``clean``."""
-    return _CONTROL.sub("", _ANSI.sub("", _whole_lines(text)))
+    """Lines in which no terminal and no CI runner finds a command; bytes stay what they are."""
+    return _defuse(_CONTROL.sub("", _ANSI.sub("", _whole_lines(text))))
 
 
 def clean_message(text: str) -> str:
@@ -42,12 +42,16 @@ def clean_message(text: str) -> str:
     Bytes that are no UTF-8 are shown as ``\\udcff``.
     """
     shown = mask_credentials(text.encode("utf-8", "backslashreplace").decode("utf-8"))
-    return defuse_commands(_RUNNER_LINE.sub(r"\1: ", clean(shown)))
+    return _defuse(clean(shown))
 
 
 def defuse_commands(text: str) -> str:
     """``text`` without what runners obey in the middle of a line."""
     return _RUNNER_COMMAND.sub("# #", text)
+
+
+def _defuse(text: str) -> str:
+    return defuse_commands(_RUNNER_LINE.sub(r"\1: ", text))
 
 
 def _whole_lines(text: str) -> str:

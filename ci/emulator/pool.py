@@ -11,6 +11,7 @@ import multiprocessing
 import os
 import queue
 import signal
+import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -22,6 +23,7 @@ import msgspec
 from msgspec import Struct
 
 from ci.emulator.child import Failure, serve
+from provisioning.errors import UnfitError
 from provisioning.process import GRACE_S, TAIL_LINES, signal_name
 
 PRELOAD = ["ci.emulator.preload"]
@@ -48,6 +50,7 @@ def prepare_environment(environment: Mapping[str, str], jobs: int) -> None:
     os.environ.clear()
     os.environ.update(environment)
     os.environ.update({"OMP_NUM_THREADS": threads, "OPENBLAS_NUM_THREADS": threads})
+    os.environ["PYTHONUTF8"] = "1"  # ExecuTorch reads files of its own in the locale's encoding
 
 
 class Worker:
@@ -154,7 +157,15 @@ class Pool:
         if not fresh:
             with suppress(queue.Empty):
                 return self.idle.get_nowait()
-        return Worker(self.context)
+        try:
+            return Worker(self.context)
+        except (EOFError, ConnectionError) as error:
+            raise UnfitError(
+                "the process that holds torch and ExecuTorch cannot be started",
+                why="it ended while it imported them; what it said stands above",
+                todo="see whether memory, CPU time or files are limited (ulimit -a), and whether "
+                f"`{sys.executable} -c 'import torch, executorch'` works",
+            ) from error
 
 
 def read_answer(answer: bytes, result_type: type[R]) -> tuple[R | None, str]:

@@ -96,6 +96,14 @@ class NotEvaluated(msgspec.Struct, frozen=True):
     place: Place
     reason: str
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is the whole side."""
+        return self.place == WHOLE
+
+
+WHOLE = Place(".")
+
 
 class BuckFacts(msgspec.Struct, frozen=True):
     """The Buck side of a tree."""

@@ -22,11 +22,11 @@ import msgspec
 from ci.parity.buck.reader import is_build_file, read_buck
 from ci.parity.cmake.reader import StaticReader, is_list_file
 from ci.parity.facts import (
+    WHOLE,
     BuckFacts,
     CMakeFacts,
     Configuration,
     NotEvaluated,
-    Place,
     TreeFacts,
 )
 from ci.parity.includes import find_includes
@@ -62,12 +62,12 @@ class Side(Generic[Facts]):
 
 def refuse_buck(reason: str) -> BuckFacts:
     """The Buck side when it could not be read at all."""
-    return BuckFacts(not_evaluated=(NotEvaluated("buck", Place("."), reason),))
+    return BuckFacts(not_evaluated=(NotEvaluated("buck", WHOLE, reason),))
 
 
 def refuse_cmake(reason: str) -> tuple[CMakeFacts, ...]:
     """The CMake side when it could not be read at all."""
-    row = NotEvaluated("cmake", Place("."), reason)
+    row = NotEvaluated("cmake", WHOLE, reason)
     return tuple(CMakeFacts(each, "none", not_evaluated=(row,)) for each in Configuration)
 
 

@@ -37,6 +37,11 @@ class Report:
         return tuple(finding for finding in self.findings if finding.level is not Level.NOTE)
 
     @property
+    def unread(self) -> tuple[NotEvaluated, ...]:
+        """Sides that could not be read at all: then nothing was compared, and a gate fails."""
+        return tuple(row for row in self.not_evaluated if row.is_whole)
+
+    @property
     def notes(self) -> tuple[Finding, ...]:
         """The findings that do not."""
         return tuple(finding for finding in self.findings if finding.level is Level.NOTE)

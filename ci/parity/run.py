@@ -155,7 +155,7 @@ def unevaluated(facts: TreeFacts, scope: Sequence[str]) -> tuple[NotEvaluated, .
     """What no side could evaluate, each thing once."""
     rows = set(facts.buck.not_evaluated)
     rows.update(row for side in facts.cmake for row in side.not_evaluated)
-    inside = (row for row in rows if in_scope(row.place.path, scope))
+    inside = (row for row in rows if row.is_whole or in_scope(row.place.path, scope))
     return tuple(sorted(inside, key=lambda row: (row.side, row.place, row.reason)))
 
 

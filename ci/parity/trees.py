@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
-from provisioning.errors import ToolError, UsageError
+from provisioning.errors import MissingToolError, ToolError, UsageError
 from provisioning.process import run_bytes
 
 GIT_TIMEOUT_S = 120.0
@@ -238,9 +238,13 @@ def resolve_revision(git_dir: Path, revision: str) -> str:
         raise UsageError(f"{revision!r} is no revision", todo="see whether a variable in it is set")
     try:
         raw = run_git(git_dir, "rev-parse", "--verify", "--quiet", revision + "^{commit}")
+    except MissingToolError:
+        raise
     except ToolError as error:
+        if error.why.startswith("fatal:"):  # an unknown revision says nothing
+            raise UsageError(f"git cannot read {git_dir}", why=error.why) from error
         raise UsageError(
-            f"no revision {revision!r} in {git_dir}", why=error.why, todo="fetch it, or correct it"
+            f"no revision {revision!r} in {git_dir}", todo="fetch it, or correct it"
         ) from error
     return raw.decode().strip()
 

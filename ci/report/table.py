@@ -33,13 +33,14 @@ STYLES = {
 LOG_LINES = 12
 NAME_WIDTH = 14
 PHASES = 6
+LEAST_WIDTH = 72  # columns that the figures need; a narrower terminal wraps them
 
 
 def terminal_style() -> tuple[bool, int]:
     """Whether stdout shows colours, and its columns: plain in CI, in a file and under NO_COLOR."""
     asked = not any(os.environ.get(name) for name in ("CI", "NO_COLOR"))
     colour = asked and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
-    return colour, shutil.get_terminal_size((100, 24)).columns
+    return colour, max(LEAST_WIDTH, shutil.get_terminal_size((100, 24)).columns)
 
 
 def render_table(report: Report, *, colour: bool, width: int) -> str:

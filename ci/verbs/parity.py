@@ -72,8 +72,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         text = render_annotations(report, report.changed)
     else:
         text = render_table(report, notes=args.notes)
-    code = ExitCode.FAILED if report.failing else ExitCode.OK
-    return Outcome(text, render_document(report), code)
+    code = ExitCode.FAILED if report.failing or report.unread else ExitCode.OK
+    return Outcome(text, render_document(report), code, exact=args.annotate)
 
 
 def read_policy_file(path: Path | None) -> Policy:

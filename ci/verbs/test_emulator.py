@@ -62,7 +62,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     colour, width = terminal_style()
     text = render_table(report, colour=colour, width=width)
     code = ExitCode.OK if report.ok else ExitCode.FAILED
-    return Outcome(text, report_data(report), code, styled=colour)
+    return Outcome(text, report_data(report), code, exact=True)
 
 
 def run(

@@ -27,6 +27,8 @@ from provisioning.store import Store, store_home
 from provisioning.survey.environment import STAGING, Request
 from provisioning.verdict_text import WIDTH, render_verdict
 
+LEAST = 40  # columns, below which every word is broken
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("profile", nargs="?", default="emulator", help="default: emulator")
@@ -67,7 +69,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 
 def _width() -> int:
     """Columns of the terminal, and no more than are easy to read."""
-    return min(WIDTH, shutil.get_terminal_size((WIDTH, 24)).columns)
+    return max(LEAST, min(WIDTH, shutil.get_terminal_size((WIDTH, 24)).columns))
 
 
 def parse_roots(words: list[str]) -> dict[str, Path]:

@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     environment = provision_profile(args.profile, progress, options=read_options(args))
     render = render_github if args.github else render_shell
-    return Outcome(render(environment), _as_data(environment))
+    return Outcome(render(environment), _as_data(environment), exact=True)
 
 
 def _as_data(environment: Environment) -> dict[str, object]:

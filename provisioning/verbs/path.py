@@ -28,4 +28,4 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
             why=f"it is not in the store {store.home}",
             todo=f"run `python -m provisioning fetch {args.name}`",
         )
-    return Outcome(f"{found.root}\n", describe(found))
+    return Outcome(f"{found.root}\n", describe(found), exact=True)

@@ -11,6 +11,10 @@ from typing import Any
 
 import pytest
 
+from ci.__main__ import VERBS
+from ci.parity import reading
+from provisioning.command import run_command
+from provisioning.errors import ExitCode
 from provisioning.process import Completed, run_process
 
 LOAD = 'load("@fbsource//xplat/executorch/build:runtime_wrapper.bzl", "runtime")\n'
@@ -124,9 +128,21 @@ def test_a_build_file_that_eats_memory_ends_alone(source: Path, parity: Parity) 
 
     ended = parity("--source", source, "--json")
 
-    assert ended.returncode in {0, 1}
     reasons = " ".join(row["reason"] for row in document(ended)["not_evaluated"])
     assert "q/BUCK" in reasons or "the reader of this side" in reasons
+
+
+@pytest.mark.parametrize("scope", [[], ["--scope", "p"]], ids=["whole", "scope"])
+def test_a_side_that_could_not_be_read_fails(
+    source: Path, scope: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "WORKER_LIMIT_S", 0.01)
+    words = ["parity", "--source", str(source), "--no-cache", *scope]
+
+    code, text = run_command("ci", VERBS, words)
+    assert (code, "the buck side was NOT READ" in text) == (ExitCode.FAILED, True)
+    code, text = run_command("ci", VERBS, [*words, "--annotate"])
+    assert (code, "::error title=parity::the buck side" in text) == (ExitCode.FAILED, True)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import cycle
@@ -153,7 +154,7 @@ def check(line: str, word: str, flag: str, capsys: pytest.CaptureFixture[str]) -
     assert code in set(ExitCode), argv
     assert "this is a defect" not in said
     assert "\x1b" not in text + said
-    assert "\n::" not in said
+    assert not re.search(r"(?m)^\s*::", text + said)
     assert code == ExitCode.OK or said or text
     if flag:
         json.loads(text)

@@ -16,7 +16,11 @@ Changes = Mapping[str, Collection[int]]
 
 def render_annotations(report: Report, changed: Changes | None = None) -> str:
     """One workflow command a finding, on a line that the change touched where there is one."""
-    return "".join(f"{annotate(finding, changed)}\n" for finding in report.failing)
+    unread = [
+        f"::error title=parity::{escape_data(f'the {row.side} side was not read: {row.reason}')}\n"
+        for row in report.unread
+    ]
+    return "".join([*unread, *(f"{annotate(finding, changed)}\n" for finding in report.failing)])
 
 
 def annotate(finding: Finding, changed: Changes | None) -> str:

@@ -53,7 +53,8 @@ def _not_evaluated(report: Report) -> list[str]:
 def _summary(report: Report, *, notes: bool) -> str:
     found = len(report.failing)
     kind = "finding" if found == 1 else "findings"
-    parts = [f"{found} {'new ' if report.base else ''}{kind}"]
+    parts = [f"the {row.side} side was NOT READ" for row in report.unread]
+    parts.append(f"{found} {'new ' if report.base else ''}{kind}")
     if report.base:
         parts.append(f"{report.old} that {report.base} has too")
     if report.notes and not notes:

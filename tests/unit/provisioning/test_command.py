@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from provisioning.__main__ import VERBS as PROVISIONING
 from provisioning.command import Outcome, Verb, given_path, given_program, run_command
 from provisioning.errors import ExitCode, UnfitError, UsageError
 from provisioning.progress import Progress
@@ -134,3 +135,43 @@ def test_a_path_is_relative_to_where_nox_was_called(
     assert given_program("python3") == "python3"
     with pytest.raises(UsageError, match="empty"):
         given_path("")
+
+
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        ({"QNN_CI_HOME": "/dev/null"}, "/dev/null is no directory"),
+        ({"QNN_CI_HOME": "~nobody-of-that-name/x"}, "no home directory"),
+        ({"QNN_CI_MIRROR": "http://["}, "QNN_CI_MIRROR names no directory and no URL"),
+        ({"QNN_CI_MIRROR": "~nobody-of-that-name"}, "QNN_CI_MIRROR names no directory and no URL"),
+        ({"QNN_CI_MANIFESTS": "/nowhere"}, "cannot read the manifest /nowhere"),
+    ],
+)
+def test_a_variable_that_names_nothing(
+    variables: dict[str, str],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("QNN_CI_HOME", str(tmp_path))
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    code, _ = run_command("p", PROVISIONING, ["fetch", "libcxx", "--offline"])
+    assert code in {ExitCode.ENVIRONMENT, ExitCode.USAGE}
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("columns", ["1", "20", "-5", "x"])
+def test_a_narrow_terminal(
+    columns: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("QNN_CI_HOME", str(tmp_path))
+    monkeypatch.setenv("COLUMNS", columns)
+    code, text = run_command("p", PROVISIONING, ["doctor", "emulator"])
+    assert code == ExitCode.ENVIRONMENT
+    assert "Fix this first" in text
+    assert "defect" not in capsys.readouterr().err

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from provisioning.errors import ExitCode, ToolError
+from provisioning.errors import ExitCode, MissingToolError, ToolError
 from provisioning.process import run_process
 
 
@@ -40,7 +40,7 @@ def test_a_signal_has_a_name() -> None:
 
 
 def test_a_missing_program_is_an_error_of_the_tree() -> None:
-    with pytest.raises(ToolError, match="cannot start no-such-program"):
+    with pytest.raises(MissingToolError, match="cannot start no-such-program"):
         run_process(["no-such-program"], todo="install it")
 
 
