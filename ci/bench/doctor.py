@@ -38,6 +38,7 @@ done > "$2" 2>&1
 
 
 def run_bench(progress: Progress) -> Mapping[str, Any]:
+    store_home().mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=store_home(), prefix=".bench-") as name:
         base = Path(name)
         progress.step("bench doctor: assembling a tree of real libraries")
