@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         flag = "--" + name.replace("_", "-")
         default = f"default: {variable}, else that of profile lpai"
         where.add_argument(flag, type=given_path, metavar="DIR", help=default)
-    where.add_argument("--build-dir", type=given_path, default=Path("build-direct"), metavar="DIR")
+    where.add_argument("--build-dir", type=given_path, default="build-direct", metavar="DIR")
     where.add_argument("--out", type=given_path, metavar="DIR", help="default: signed")
     how = parser.add_argument_group("how")
     how.add_argument(
@@ -89,7 +89,7 @@ def _read_request(args: argparse.Namespace, progress: Progress) -> Request:
             files=tuple(args.files),
         ),
         roots=find_roots(given, args.build_dir, os.environ, _needed_roots(args), progress),
-        target=args.out or Path(read_signing_policy().output),
+        target=args.out or given_path(read_signing_policy().output),
         signer_command=args.signer or "",
         signer_python=args.signer_python,
         timeout_s=args.timeout,
