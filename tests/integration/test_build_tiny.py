@@ -607,31 +607,3 @@ def test_ccache_is_used_and_counted_and_changes_no_byte(world: World) -> None:
     digests = [{name: row["sha256"] for name, row in by_name(build).items()}
                for build in (first, second, third)]  # fmt: skip
     assert digests[0] == digests[1] == digests[2]
-
-
-SESSION_TARGETS = {
-    "build_runner": "runner",
-    "build_aot": "aot",
-    "build_android": "android",
-    "build_linux": "linux",
-    "build_direct": "direct",
-}
-
-
-def documented_commands() -> list[str]:
-    text = (ROOT / "docs/builds.md").read_text(encoding="utf-8")
-    blocks = text.split("```sh\n")[1:]
-    return [line for block in blocks for line in block.split("```")[0].splitlines() if line]
-
-
-@needs_clang
-@needs_cross
-@pytest.mark.parametrize("line", documented_commands())
-def test_a_documented_command_does_what_the_page_says(world: World, line: str) -> None:
-    world.variables["ANDROID_NDK_ROOT"] = str(make_ndk(world.folder / "ndk"))
-    world.variables["HEXAGON_SDK_ROOT"] = str(make_hexagon_sdk(world.folder / "hexagon"))
-    head, _, rest = line.removeprefix("./nox -s ").partition(" -- ")
-    words = rest.replace("$EXECUTORCH_ROOT", str(world.checkout).replace(" ", "\0")).split()
-    code, data, text = world.call(SESSION_TARGETS[head], *(w.replace("\0", " ") for w in words))
-    assert code == 0, text
-    assert data["commands"] if "--dry-run" in words else data["builds"][0]["published"]

@@ -9,6 +9,7 @@ import random
 import struct
 import tarfile
 import zipfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -65,11 +66,13 @@ LD_LIBRARY_PATH = "{qnn-runtime}/lib/x86_64-linux-clang"
 """
 
 
-def make_wheel(path: Path) -> Path:
+def make_wheel(
+    path: Path, package: str = "tiny-qnn", content: Mapping[str, bytes] = LIBRARIES
+) -> Path:
     """A wheel that pip takes."""
-    files = dict(LIBRARIES)
-    info = "tiny_qnn-1.0.dist-info"
-    files[f"{info}/METADATA"] = b"Metadata-Version: 2.1\nName: tiny-qnn\nVersion: 1.0\n"
+    files = dict(content)
+    info = f"{package.replace('-', '_')}-1.0.dist-info"
+    files[f"{info}/METADATA"] = f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n".encode()
     files[f"{info}/WHEEL"] = (
         b"Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: false\n"
         b"Tag: cp311-cp311-manylinux_2_35_x86_64\n"

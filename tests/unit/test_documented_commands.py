@@ -6,105 +6,27 @@ import argparse
 import ast
 import importlib
 import re
-import shlex
 import sys
-from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
-from markdown_it import MarkdownIt
 
-import ci.__main__
-import provisioning.__main__
 from provisioning.command import Verb
 from provisioning.process import run_process
+from tests.documented.pages import ROOT, VERBS, Command, commands_of, read_commands
 
-ROOT = Path(__file__).parents[2]
-PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 SOURCES = [
     *(path for top in ("ci", "provisioning") for path in sorted((ROOT / top).rglob("*.py"))),
     *sorted((ROOT / ".github").rglob("*.yml")),
     ROOT / ".ci" / "run",
 ]
-PROGRAMS = {
-    "ci": ci.__main__.VERBS,
-    "provisioning": provisioning.__main__.VERBS,
-    "qnn-ci": {**ci.__main__.VERBS, **provisioning.__main__.VERBS},
-}
-
-
-@dataclass(frozen=True)
-class Command:
-    """A command in a page, as words."""
-
-    place: str
-    words: tuple[str, ...]
-
-    def __str__(self) -> str:
-        return f"{self.place}: {' '.join(self.words)}"
-
-    @property
-    def is_nox(self) -> bool:
-        return any(Path(word).name == "nox" for word in self.words)
-
-    @property
-    def sessions(self) -> list[str]:
-        """The sessions after ``-s``; what is not in lower case is a placeholder."""
-        own = self.words[: self.words.index("--")] if "--" in self.words else self.words
-        after = list(own[own.index("-s") + 1 :]) if "-s" in own else []
-        return [word for word in after if re.fullmatch(r"[a-z][a-z_]*", word)]
-
-    @property
-    def passed_on(self) -> list[str]:
-        """What a session receives."""
-        return list(self.words[self.words.index("--") + 1 :]) if "--" in self.words else []
-
-    @property
-    def verb(self) -> tuple[str, list[str]] | None:
-        """(program, words after it) where the command runs one of ours."""
-        for i, word in enumerate(self.words):
-            program = self.words[i + 1] if word == "-m" and i + 1 < len(self.words) else word
-            if program in PROGRAMS and (word == "-m" or program == "qnn-ci"):
-                return program, list(self.words[i + 1 + (word == "-m") :])
-        return None
-
-
-def commands_of(place: str, text: str) -> list[Command]:
-    """The commands in code, a line each; pipes and lists of commands are taken apart."""
-    tokens = MarkdownIt("commonmark").enable("table").parse(text)
-    tokens += [child for token in tokens for child in token.children or []]
-    found = []
-    for token in tokens:
-        if token.type in {"fence", "code_block"}:
-            lines = token.content.replace("\\\n", " ").splitlines()
-        elif token.type == "code_inline":
-            lines = [token.content]
-        else:
-            continue
-        parts = (part for line in lines for part in re.split(r"&&|\|\||[;|>]", line))
-        found += [Command(place, words) for part in parts if (words := split_words(part))]
-    return found
-
-
-def split_words(text: str) -> tuple[str, ...]:
-    try:
-        return tuple(shlex.split(text.strip().removeprefix("$ "), comments=True))
-    except ValueError:  # a quotation that goes over several lines
-        return tuple(text.split())
-
-
-COMMANDS = [
-    command
-    for page in PAGES
-    for command in commands_of(page.relative_to(ROOT).as_posix(), page.read_text(encoding="utf-8"))
-]
+COMMANDS = read_commands()
 
 
 def find_mistake(program: str, words: list[str]) -> str:
     """What is wrong with the words after a program of ours; placeholders are let be."""
     if not words or not re.fullmatch(r"[a-z][a-z_-]*", words[0]):
         return ""
-    verb = PROGRAMS[program].get(words[0])
+    verb = VERBS[program].get(words[0])
     if verb is None:
         return f"{program} has no verb {words[0]}"
     named = {word.partition("=")[0] for word in words[1:] if re.match(r"--[a-z]", word)}
@@ -159,6 +81,26 @@ def test_every_session_that_a_message_or_workflow_names_is_there(sessions: set[s
     assert {pair for pair in named if pair[1] not in sessions} == set()
 
 
+def test_every_verb_that_a_message_names_is_there() -> None:
+    named = {
+        (path.relative_to(ROOT).as_posix(), *found)
+        for path in SOURCES
+        for found in re.findall(
+            r"`python -m (ci|provisioning) ([a-z][a-z-]*)", path.read_text(encoding="utf-8")
+        )
+    }
+    assert ("provisioning/verbs/path.py", "provisioning", "fetch") in named
+    assert {one for one in named if one[2] not in VERBS[one[1]]} == set()
+
+
+@pytest.mark.parametrize("command", [c for c in COMMANDS if c.note and c.verb], ids=str)
+def test_options_in_the_comment_on_a_command_are_there(command: Command) -> None:
+    assert command.verb is not None
+    program, words = command.verb
+    named = re.findall(r"--[a-z][a-z-]*", command.note)
+    assert find_mistake(program, [words[0], *named]) == ""
+
+
 @pytest.mark.parametrize("command", [c for c in COMMANDS if c.verb], ids=str)
 def test_verbs_and_their_options_are_there(command: Command) -> None:
     assert command.verb is not None
@@ -183,8 +125,8 @@ def test_commands_are_read_from_code_only() -> None:
     )
     commands = commands_of("page", text)
     assert [(c.sessions, c.passed_on) for c in commands if c.is_nox] == [
-        (["provision"], ["--profile", "aot"]),
         (["lint", "tests"], ["-k", "x"]),
+        (["provision"], ["--profile", "aot"]),
     ]
     (ours,) = [command.verb for command in commands if command.verb]
     assert find_mistake(*ours) == "ci report has no --nonsense"

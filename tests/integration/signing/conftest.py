@@ -21,11 +21,9 @@ from provisioning.provision import provision_artifact
 from provisioning.selection import parse_selection
 from provisioning.sources import Options
 from provisioning.store import Store
-from tests.stand_ins.elfsigner.keys import write_keys
+from tests.stand_ins.dsp_toolchains import LIBRARY, make_inputs, make_signer_sdk
 
 ROOT = Path(__file__).parents[3]
-STAND_IN = ROOT / "tests" / "stand_ins" / "elfsigner"
-LIBRARY = ROOT / "tests" / "artifacts" / "elf" / "libhexagon.so"
 Ended = subprocess.CompletedProcess[str]
 
 
@@ -42,14 +40,7 @@ def skels() -> dict[str, Path]:
 @pytest.fixture(scope="session")
 def hexagon_sdk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A Hexagon SDK of which only the signer is there, with its keys."""
-    root = tmp_path_factory.mktemp("sdk") / "6.4.0.2"
-    tools = root / "tools" / "elfsigner"
-    tools.mkdir(parents=True)
-    for name in ("elfsigner.py", "mbn_writer.py", "certify.py"):
-        shutil.copy(STAND_IN / name, tools)
-    shutil.copy(LIBRARY, tools / "testsigbase.so")
-    write_keys(tools)
-    return root
+    return make_signer_sdk(tmp_path_factory.mktemp("sdk") / "6.4.0.2")
 
 
 @dataclass(frozen=True)
@@ -110,30 +101,7 @@ def take_snapshot() -> Callable[[Path], dict[str, bytes]]:
     return snapshot
 
 
-def make_library(path: Path, hexagon: int, build: str = "v2.49.40.260810104044") -> None:
-    """A small Hexagon library of another version and QNN build than the real one that it is."""
-    data = bytearray(LIBRARY.read_bytes())
-    data[36:40] = hexagon.to_bytes(4, "little")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(bytes(data).replace(b"v2.49.40.260810104044", build.encode().ljust(21, b"\0")))
-
-
 @pytest.fixture
 def toolchains(tmp_path: Path) -> dict[str, Path]:
     """A QNN SDK, Hexagon tools and a build tree with what LPAI v6 and direct mode v81 need."""
-    qnn, tools, build = (tmp_path / name for name in ("qairt", "tools", "build-direct"))
-    no_build = ""
-    make_library(qnn / "lib/lpai-v6/unsigned/libQnnLpaiSkel.so", 0x79)
-    make_library(qnn / "lib/lpai-v6/unsigned/libQnnLpai.so", 0x79)
-    make_library(qnn / "lib/hexagon-v81/unsigned/libQnnSystem.so", 0x81)
-    pic = tools / "Tools/target/hexagon/lib/v81/G0/pic"
-    for name in ("libc++abi.so.1", "libc++.so.1"):
-        make_library(pic / name, 0x81, no_build)
-    qualcomm = build / "backends/qualcomm"
-    make_library(qualcomm / "qnn_executorch/direct_mode/libqnn_executorch_skel.so", 0x81, no_build)
-    make_library(qualcomm / "libqnn_executorch_backend.so", 0x81, no_build)
-    package = tmp_path / "package/libs/hexagon-v79"
-    for name in ("libQnnExampleLpaiOpPackage.so", "libLpaiOpPackageIsland.so"):
-        make_library(package / name, 0x79, no_build)
-    (qnn / "sdk.yaml").write_text("product: qairt\nversion: 2.49.40\n")
-    return {"qnn": qnn, "tools": tools, "build": build, "package": tmp_path / "package"}
+    return make_inputs(tmp_path)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.signing.conftest import make_library
+from tests.stand_ins.dsp_toolchains import make_library
 from tests.stand_ins.elfsigner.keys import make_key
 from tests.stand_ins.elfsigner.mbn_writer import sign_elf
 

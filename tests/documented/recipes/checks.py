@@ -1,0 +1,82 @@
+"""docs/checks.md: the doctor on what it finds fit and on what it does not."""
+
+from __future__ import annotations
+
+import json
+
+import jsonschema
+
+from provisioning.manifest import read_profiles
+from tests.documented.pages import ROOT
+from tests.documented.recipe import Recipe
+from tests.documented.setups import (
+    LIBRARIES,
+    attach_phone,
+    clone_executorch,
+    forget_submodules,
+    plant_toolchains,
+    shrink_doctor_bench,
+    stage_device,
+    use_our_store,
+)
+from tests.documented.stage import Ended, Stage
+
+FIT = {"setup": (use_our_store,), "with_models": True}
+
+
+def fits_schema(stage: Stage, ended: Ended) -> None:
+    schema = json.loads((ROOT / "docs/schemas/doctor.schema.json").read_text("utf-8"))
+    verdict = json.loads(ended.stdout)
+    jsonschema.validate(verdict, schema)
+    assert verdict["fit"]
+
+
+def has_no_symbols(stage: Stage, ended: Ended) -> None:
+    assert ".symtab" not in stage.run("readelf -S libwhole.so").stdout
+
+
+def compile_library(stage: Stage) -> None:
+    """libwhole.so, not stripped."""
+    (stage.project / "whole.cpp").write_text("int whole() { return 1; }\n")
+    stage.run("g++ -shared -fPIC -o libwhole.so whole.cpp")
+    assert ".symtab" in stage.run("readelf -S libwhole.so").stdout
+
+
+def has_submodule(stage: Stage, ended: Ended) -> None:
+    assert (stage.directory / "third-party/json/README").read_text() == "json"
+
+
+RECIPES = {
+    "python -m provisioning doctor emulator": Recipe(says=("emulator: fit",), **FIT),
+    "python -m provisioning doctor emulator --json": Recipe(then=fits_schema, **FIT),
+    "nox -s validate -- PROFILE": Recipe(
+        fill={"PROFILE": "emulator"}, says=("emulator: fit",), **FIT
+    ),
+    "python -m provisioning doctor PROFILE": Recipe(
+        fill={"PROFILE": sorted(read_profiles())}, code=3, says=("not fit", "QNN100")
+    ),
+    "python -m provisioning doctor aot --root qnn-sdk=/opt/qairt/2.37.0.250724 "
+    "--root executorch=$HOME/executorch": Recipe(
+        setup=(plant_toolchains, clone_executorch),
+        fill={"/opt/qairt/2.37.0.250724": "$QNN_SDK_ROOT"},
+        code=3,
+        says=("aot: not fit", "QNN107"),
+        needs=("clang", "ld.lld"),
+    ),
+    "python -m provisioning doctor linux --root staging=out/device --soc SM8750 --device": Recipe(
+        setup=(stage_device, attach_phone), code=3, says=("QNN100", "QNN212", "QNN802")
+    ),
+    "nox -s bench -- doctor": Recipe(
+        setup=(shrink_doctor_bench,),
+        says=("ratio to the shell loop",),
+        leaves=("reports/bench/doctor.json",),
+        with_models=True,
+    ),
+    "readelf -h -d -l -n -V": Recipe(adds=str(LIBRARIES / "libx86.so"), says=("NEEDED",)),
+    "strip --strip-unneeded": Recipe(
+        setup=(compile_library,), adds="libwhole.so", then=has_no_symbols, needs=("g++",)
+    ),
+    "git submodule update --init --recursive": Recipe(
+        setup=(forget_submodules,), then=has_submodule
+    ),
+}

@@ -1,0 +1,77 @@
+"""docs/parity.md: a clone whose last commit adds a file to CMake alone."""
+
+from __future__ import annotations
+
+import json
+
+from tests.documented.recipe import Recipe
+from tests.documented.setups import (
+    NEW_FILE,
+    clone_beside,
+    clone_executorch,
+    enter_executorch,
+    shrink_parity_bench,
+)
+from tests.documented.stage import Ended, Stage
+
+DRIFT = f"cmake-only-source.*{NEW_FILE}"
+CLONE = {"setup": (clone_executorch,), "code": 1}
+HERE = {"setup": (enter_executorch,), "code": 1}
+
+
+def shows_only_the_new(stage: Stage, ended: Ended) -> None:
+    assert NEW_FILE in ended.stdout
+    assert "old.cpp" not in ended.stdout
+
+
+def has_sarif(stage: Stage, ended: Ended) -> None:
+    shows_only_the_new(stage, ended)
+    results = json.loads((stage.project / "parity.sarif").read_text("utf-8"))["runs"][0]["results"]
+    assert len(results) == 1
+
+
+def configures(stage: Stage, ended: Ended) -> None:
+    """The reply is there, and --build takes it."""
+    assert list(stage.project.glob("BUILD/.cmake/api/v1/reply/codemodel-v2-*.json"))
+    line = "python -m ci parity --source ~/executorch --build BUILD"
+    compared = stage.run(line)
+    assert compared.returncode == 1
+    assert NEW_FILE in compared.stdout
+
+
+def ask_for_reply(stage: Stage) -> None:
+    """What the page does before."""
+    query = stage.project / "BUILD/.cmake/api/v1/query"
+    query.mkdir(parents=True)
+    (query / "codemodel-v2").touch()
+
+
+RECIPES = {
+    "nox -s parity -- --source ~/executorch": Recipe(says=(NEW_FILE, "old.cpp"), **CLONE),
+    "nox -s parity -- --source ~/executorch --rev main": Recipe(says=(NEW_FILE,), **CLONE),
+    "nox -s parity -- --source ~/executorch --scope backends/qualcomm": Recipe(
+        says=(NEW_FILE,), **CLONE
+    ),
+    "nox -s parity -- --source ~/executorch --base origin/main": Recipe(
+        then=shows_only_the_new, **CLONE
+    ),
+    "nox -s parity -- --source executorch --base origin/main --annotate --sarif parity.sarif": (
+        Recipe(setup=(clone_beside,), code=1, says=("::error file=",), then=has_sarif)
+    ),
+    "python -m ci parity": Recipe(says=(NEW_FILE,), **HERE),
+    "nox -s parity": Recipe(fill={"nox": "../../project/nox"}, says=(NEW_FILE,), **HERE),
+    "mkdir -p BUILD/.cmake/api/v1/query && touch BUILD/.cmake/api/v1/query/codemodel-v2": Recipe(
+        leaves=("BUILD/.cmake/api/v1/query/codemodel-v2",)
+    ),
+    "cmake -S ~/executorch -B BUILD": Recipe(
+        setup=(clone_executorch, ask_for_reply),
+        then=configures,
+        needs=("cmake", "g++", "make"),
+    ),
+    "nox -s bench -- parity": Recipe(
+        setup=(shrink_parity_bench,),
+        says=("whole tree, nothing kept",),
+        leaves=("reports/bench/parity.json",),
+        with_models=True,
+    ),
+}

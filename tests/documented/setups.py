@@ -1,0 +1,323 @@
+"""What a stage is set up with before a documented command: toolchains, checkouts, reports."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+from filelock import FileLock
+from markdown_it import MarkdownIt
+
+from ci.report.schema import Case, Host, Report, Status, summarize
+from ci.report.write import write_report
+from provisioning.store import store_home
+from tests.documented.pages import ROOT
+from tests.documented.stage import Stage
+from tests.stand_ins import bad_server, dsp_toolchains, tiny_toolchains, toolchains
+
+STAND_INS = ROOT / "tests" / "stand_ins"
+LIBRARIES = ROOT / "tests" / "artifacts" / "elf"
+LOAD = 'load("@fbsource//xplat/executorch/build:runtime_wrapper.bzl", "runtime")\n'
+QUALCOMM = "backends/qualcomm"
+FIRST = {
+    f"{QUALCOMM}/BUCK": LOAD + 'runtime.cxx_library(name = "lib", srcs = ["a.cpp", "old.cpp"])\n',
+    f"{QUALCOMM}/a.cpp": "int a;\n",
+    f"{QUALCOMM}/old.cpp": "int o;\n",
+    "CMakeLists.txt": "cmake_minimum_required(VERSION 3.20)\nproject(tiny CXX)\n"
+    f"add_library(lib {QUALCOMM}/a.cpp)\n",
+}
+NEW_FILE = f"{QUALCOMM}/b.cpp"
+SUITE = '[suite]\nmlp = ["fp16"]\n'
+
+
+# -- models -------------------------------------------------------------------------------------
+
+
+def use_our_store(stage: Stage) -> None:
+    """What these tests have fetched already, and lowered: real wheels."""
+    stage.variables["QNN_CI_HOME"] = str(store_home())
+
+
+def build_alone(stage: Stage) -> None:
+    """No other test's command builds the runner in the same store meanwhile."""
+    environments = (stage.project / ".nox").resolve()
+    stage.cleanup.enter_context(FileLock(environments / "runner.lock"))
+
+
+def shrink_suite(stage: Stage) -> None:
+    """A suite of one model in one scheme, in place of the project's."""
+    path = stage.project / "manifests/policies/emulator.toml"
+    head, _, rest = path.read_text("utf-8").partition("[suite]\n")
+    path.write_text(head + SUITE + "\n" + rest.partition("\n\n")[2], "utf-8")
+
+
+def write_net(stage: Stage) -> None:
+    """net.py, as docs/emulator.md has it."""
+    tokens = MarkdownIt("commonmark").parse((ROOT / "docs/emulator.md").read_text("utf-8"))
+    (block,) = [token.content for token in tokens if token.info == "python"]
+    (stage.project / "net.py").write_text(block)
+
+
+def keep_artifacts(stage: Stage) -> None:
+    """A program, its inputs and a list of them, from a run on the emulator."""
+    ended = stage.run(
+        "python -m ci test-emulator --model mlp --scheme fp16 --runner cpp --keep-artifacts kept"
+    )
+    assert ended.returncode == 0, ended.said
+
+
+def take_program(stage: Stage) -> None:
+    """M.pte and L.txt of that run, an empty DIR, and the runner on PATH."""
+    (program,) = (stage.project / "kept").rglob("*.pte")
+    (rows,) = (stage.project / "kept").rglob("input_list.txt")
+    shutil.copy(program, stage.project / "M.pte")
+    shutil.copy(rows, stage.project / "L.txt")
+    (stage.project / "DIR").mkdir()
+    built = json.loads(stage.run("python -m ci build runner --json").stdout)
+    (runner,) = [Path(row["path"]) for row in built["builds"][0]["artifacts"]]
+    (stage.programs / "qnn_wheel_runner").symlink_to(runner)
+    composed = json.loads(stage.run("python -m provisioning env emulator --json").stdout)
+    stage.variables["LD_LIBRARY_PATH"] = composed["variables"]["LD_LIBRARY_PATH"]
+
+
+# -- builds -------------------------------------------------------------------------------------
+
+
+def plant_toolchains(stage: Stage) -> None:
+    """ExecuTorch in miniature, and directories shaped as the vendors' SDKs."""
+    checkout = stage.folder / "src" / "executorch"
+    shutil.copytree(STAND_INS / "tiny_executorch", checkout)
+    stage.variables |= {
+        "EXECUTORCH_ROOT": str(checkout),
+        "QNN_SDK_ROOT": str(tiny_toolchains.make_qnn_sdk(stage.folder / "qnn")),
+        "QNN_CI_LIBCXX_ROOT": str(tiny_toolchains.make_libcxx(stage.folder / "libcxx")),
+        "ANDROID_NDK_ROOT": str(tiny_toolchains.make_ndk(stage.folder / "ndk")),
+        "HEXAGON_SDK_ROOT": str(tiny_toolchains.make_hexagon_sdk(stage.folder / "hexagon")),
+    }
+
+
+def leave_doctor_out(stage: Stage) -> None:
+    """Builds as with --no-doctor, where a command has no place for that option."""
+    stage.edit("ci/verbs/build.py", "doctor=not args.no_doctor", "doctor=False")
+
+
+# -- provisioning -------------------------------------------------------------------------------
+
+
+def serve_artifacts(stage: Stage) -> None:
+    """Manifests of small artifacts, a package index and a server of them; no licence accepted."""
+    world = toolchains.make_world(stage.folder / "world")
+    server = stage.cleanup.enter_context(bad_server.running())
+    sdk = toolchains.make_sdk(stage.folder / "sdk.zip")
+    llvm = toolchains.make_llvm(stage.folder / "llvm.tar.xz")
+    server.files = {"sdk.zip": sdk.read_bytes(), "llvm.tar.xz": llvm.read_bytes()}
+    for name, text in (
+        ("qnn-sdk", toolchains.describe_sdk([server.url("sdk.zip")], sdk)),
+        ("libcxx", toolchains.describe_libcxx(server.url("llvm.tar.xz"), llvm)),
+    ):
+        (world.manifests / "toolchains" / f"{name}.toml").write_text(text)
+    (world.manifests / "profiles.toml").write_text(toolchains.PROFILES + toolchains.AOT)
+    stage.variables |= {**world.variables, "QNN_CI_BACKOFF_S": "0.01"}
+
+
+def accept_licences(stage: Stage) -> None:
+    stage.variables["QNN_CI_ACCEPT_LICENCE"] = "all"
+
+
+def fetch_all(stage: Stage) -> None:
+    """Everything that serve_artifacts serves, in the store."""
+    ended = stage.run("python -m provisioning fetch emulator aot --accept-licence")
+    assert ended.returncode == 0, ended.said
+
+
+def damage_store(stage: Stage) -> None:
+    """One library of the store with another byte."""
+    home = Path(stage.variables["QNN_CI_HOME"])
+    (library,) = home.glob("store/*/qnn-runtime/lib/*/libQnnHtp.so")
+    library.chmod(0o644)
+    library.write_bytes(b"damaged")
+
+
+def name_github_files(stage: Stage) -> None:
+    stage.variables["GITHUB_ENV"] = str(stage.project / "github.env")
+
+
+# -- benchmarks, with little to measure ---------------------------------------------------------
+
+
+def shrink_parity_bench(stage: Stage) -> None:
+    stage.edit("ci/bench/parity.py", "PACKAGES = 370", "PACKAGES = 3")
+
+
+def shrink_doctor_bench(stage: Stage) -> None:
+    """One version, of which the index has a small wheel, and few files."""
+    stage.edit("ci/bench/doctor.py", "FILES = 350", "FILES = 3")
+    every = '("2.3.0", "2.4.0", "2.5.0", "2.6.0", "2.7.0")'
+    stage.edit("ci/bench/wheels.py", every, '("1.0",)')
+    index = stage.folder / "index"
+    index.mkdir()
+    name = toolchains.WHEEL.replace("tiny_qnn", "onnxruntime_qnn")
+    files = {"onnxruntime_qnn/libQnnHtp.so": (LIBRARIES / "libx86.so").read_bytes()}
+    toolchains.make_wheel(index / name, "onnxruntime-qnn", files)
+    stage.variables |= {
+        "PIP_NO_INDEX": "1",
+        "PIP_FIND_LINKS": str(index),
+        "PIP_CONFIG_FILE": "/dev/null",
+    }
+
+
+def shrink_provisioning_bench(stage: Stage) -> None:
+    """Small wheels in place of QNN's, one round."""
+    stage.edit("ci/bench/provisioning.py", "\nROUNDS = 3", "\nROUNDS = 1")
+    stage.edit("ci/bench/provisioning.py", "WARM_ROUNDS = 10", "WARM_ROUNDS = 1")
+    serve_artifacts(stage)
+    folder = stage.folder / "world"
+    for name, library in (("", "libx86.so"), ("-aarch64", "libplaceholder_for_android.so")):
+        package = f"tiny-qnn{name}"
+        files = {"tiny_qnn/libQnnHtp.so": (LIBRARIES / library).read_bytes()}
+        wheel = folder / "index" / toolchains.WHEEL.replace("tiny_qnn", package.replace("-", "_"))
+        text = toolchains.describe_wheel(toolchains.make_wheel(wheel, package, files))
+        text = text.replace('"qnn-runtime"', f'"qnn-runtime{name}"')
+        text = text.replace('"tiny-qnn"', f'"{package}"')
+        (folder / f"manifests/toolchains/qnn-runtime{name}.toml").write_text(text)
+
+
+# -- parity -------------------------------------------------------------------------------------
+
+
+def clone_executorch(stage: Stage) -> None:
+    """~/executorch: a clone whose own commit adds a file to CMake alone."""
+    origin = stage.folder / "origin"
+    plant(origin, FIRST)
+    git(origin, "init", "-q", "-b", "main")
+    commit(origin, "first")
+    clone = stage.home / "executorch"
+    git(stage.home, "clone", "-q", str(origin), str(clone))
+    files = {NEW_FILE: "int b;\n"}
+    files["CMakeLists.txt"] = FIRST["CMakeLists.txt"].replace("a.cpp", f"a.cpp\n  {NEW_FILE}")
+    plant(clone, files)
+    commit(clone, "second")
+
+
+def clone_beside(stage: Stage) -> None:
+    """The same, as ``executorch`` in the working directory."""
+    clone_executorch(stage)
+    (stage.home / "executorch").rename(stage.project / "executorch")
+
+
+def enter_executorch(stage: Stage) -> None:
+    """The working directory is a checkout of ExecuTorch, and the project elsewhere."""
+    clone_executorch(stage)
+    stage.variables["PYTHONPATH"] = str(stage.project)
+    stage.directory = stage.home / "executorch"
+
+
+def plant(folder: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+
+def git(folder: Path, *words: str) -> None:
+    """Run git as nobody in particular."""
+    who = ["-c", "user.name=t", "-c", "user.email=t@example.invalid", "-c", "commit.gpgsign=false"]
+    subprocess.run(["git", "-C", str(folder), *who, *words], check=True, capture_output=True)
+
+
+def commit(folder: Path, message: str) -> None:
+    git(folder, "add", "-A")
+    git(folder, "commit", "-qm", message)
+
+
+def forget_submodules(stage: Stage) -> None:
+    """The working directory is a clone whose submodule was not fetched."""
+    parts = (stage.folder / "json", stage.folder / "origin")
+    for folder in parts:
+        plant(folder, {"README": folder.name})
+        git(folder, "init", "-q", "-b", "main")
+        commit(folder, "first")
+    allow = ("-c", "protocol.file.allow=always")
+    git(parts[1], *allow, "submodule", "add", "-q", str(parts[0]), "third-party/json")
+    commit(parts[1], "submodule")
+    git(stage.home, "clone", "-q", str(parts[1]), "executorch")
+    stage.directory = stage.home / "executorch"
+    stage.variables |= {
+        "GIT_CONFIG_COUNT": "1",
+        "GIT_CONFIG_KEY_0": "protocol.file.allow",
+        "GIT_CONFIG_VALUE_0": "always",
+    }
+
+
+# -- signing ------------------------------------------------------------------------------------
+
+
+def give_signer(stage: Stage) -> None:
+    """SDKs with what is signed, the stand-in signer, and a direct mode build."""
+    inputs = dsp_toolchains.make_inputs(stage.folder / "signing")
+    sdk = dsp_toolchains.make_signer_sdk(stage.folder / "6.4.0.2")
+    shutil.copytree(inputs["build"], stage.project / "build-direct")
+    stage.variables |= {
+        "QNN_SDK_ROOT": str(inputs["qnn"]),
+        "HEXAGON_TOOLS_ROOT": str(inputs["tools"]),
+        "HEXAGON_SDK_ROOT": str(sdk),
+        "STAND_IN_KEYS": str(sdk / "tools" / "elfsigner"),
+    }
+
+
+def sign(stage: Stage) -> None:
+    """``signed/``, as the signing page leaves it."""
+    ended = stage.run("python -m ci sign --lpai-arch v6")
+    assert ended.returncode == 0, ended.said
+
+
+# -- devices and reports ------------------------------------------------------------------------
+
+
+def attach_phone(stage: Stage) -> None:
+    """A phone behind adb: a directory."""
+    phone = stage.folder / "phone"
+    (phone / "data/local/tmp/model").mkdir(parents=True)
+    (phone / "properties").write_text("ro.soc.model=SM8650\nro.build.version.sdk=35\n")
+    shutil.copy(STAND_INS / "adb", stage.programs / "adb")
+    stage.variables["ADB_DEVICE"] = str(phone)
+
+
+def give_runner(stage: Stage) -> None:
+    """A runner on the phone that says what it was started with."""
+    runner = stage.folder / "phone/data/local/tmp/model/qnn_executor_runner"
+    runner.write_text('#!/bin/sh\necho "searched $LD_LIBRARY_PATH and $ADSP_LIBRARY_PATH for $*"\n')
+    runner.chmod(0o755)
+
+
+def stage_device(stage: Stage) -> None:
+    """A directory as it is pushed to a device, of one library."""
+    (stage.project / "out/device").mkdir(parents=True)
+    shutil.copy(LIBRARIES / "libx86.so", stage.project / "out/device/libQnnHtp.so")
+
+
+def record_report(stage: Stage) -> None:
+    """A report with one case that passed."""
+    case = Case(model="mlp", scheme="fp16", soc="SM8650", status=Status.PASSED, sqnr_db=61.2)
+    host = Host(
+        system="Linux",
+        machine="x86_64",
+        processor="a processor",
+        cpus=2,
+        memory_bytes=8 << 30,
+        libc="glibc 2.36",
+        python="3.11.2",
+    )
+    report = Report(
+        session="test_emulator",
+        started="2026-11-20T08:00:00Z",
+        host=host,
+        toolchain=(),
+        thresholds=(),
+        cases=(case,),
+        controls=(),
+        summary=summarize([case], [], 1.0, []),
+    )
+    write_report(report, stage.project / "reports/test_emulator")

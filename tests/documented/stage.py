@@ -1,0 +1,166 @@
+"""Where a documented command runs: a checkout of this project, a home, and a shell.
+
+The checkout is a copy whose tests are one file, so that ``./nox -s tests`` ends. Its nox
+environments are shared by all stages: nox itself and env_tools are made by ``./nox`` for real,
+the large ones stand on the packages of the Python that runs the tests.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import venv
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import nox.project
+
+from tests.documented.pages import ROOT
+
+COPIED = ("ci", "docs", "manifests", "provisioning", "nox", "noxfile.py", "pyproject.toml")
+REAL = ("bootstrap", "env_tools")
+BORROWED = {"env_models": "lowering", "tests": "test", "unit": "unit"}
+KEPT_VARIABLES = (
+    "PIP_",
+    "SSL_",
+    "REQUESTS_",
+    "CURL_",
+    "LANG",
+    "TMPDIR",
+    "http",
+    "HTTP",
+    "NO_PROXY",
+)
+TEST = "def test_that_the_session_runs_tests():\n    assert 1 + 1 == 2\n"
+LIMIT_S = 300
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended, and all that it printed."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+    @property
+    def said(self) -> str:
+        return self.stdout + self.stderr
+
+
+@dataclass
+class Stage:
+    """A place for one command, which runs in ``directory``: the checkout, unless a set-up moves it.
+
+    ``cleanup`` ends what a set-up started, such as a server.
+    """
+
+    folder: Path
+    variables: dict[str, str]
+    directory: Path
+    cleanup: ExitStack = field(default_factory=ExitStack)
+
+    @property
+    def project(self) -> Path:
+        return self.folder / "project"
+
+    @property
+    def home(self) -> Path:
+        return self.folder / "home"
+
+    @property
+    def programs(self) -> Path:
+        """Programs that stand in for others, first on PATH."""
+        return self.folder / "bin"
+
+    def run(self, line: str) -> Ended:
+        """Run a line as a user does: in a shell, in ``directory``."""
+        ended = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", line],
+            cwd=self.directory,
+            env=self.variables,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            check=False,
+        )
+        return Ended(ended.returncode, ended.stdout, ended.stderr)
+
+    def edit(self, name: str, old: str, new: str) -> None:
+        """Change a file of the checkout."""
+        path = self.project / name
+        text = path.read_text("utf-8")
+        assert text.count(old) == 1, f"{name} has not one {old!r}"
+        path.write_text(text.replace(old, new), "utf-8")
+
+
+def make_stage(folder: Path, environments: Path) -> Stage:
+    """A fresh checkout and an empty home."""
+    variables = {
+        name: value for name, value in os.environ.items() if name.startswith(KEPT_VARIABLES)
+    }
+    stage = Stage(folder, variables, folder / "project")
+    for path in (stage.home, stage.programs):
+        path.mkdir()
+    copy_project(stage.project)
+    (stage.project / ".nox").symlink_to(environments)
+    here = Path(sys.executable).parent
+    # pip's own configuration is the user's: a package index may be named there.
+    configuration = os.environ.get("XDG_CONFIG_HOME", str(Path.home() / ".config"))
+    variables |= {
+        "PATH": f"{stage.programs}:{here}:{os.environ['PATH']}",
+        "HOME": str(stage.home),
+        "XDG_CONFIG_HOME": configuration,
+        "QNN_CI_HOME": str(folder / "store"),
+        "QNN_CI_CACHE": "none",
+        "QNN_CI_TORCH_INDEX": os.environ.get("QNN_CI_TORCH_INDEX", ""),
+        "COLUMNS": "200",
+    }
+    return stage
+
+
+def copy_project(target: Path) -> None:
+    """What a clone holds, with one test in place of all."""
+    target.mkdir()
+    leave = shutil.ignore_patterns("__pycache__")
+    for name in COPIED:
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, target / name, ignore=leave)
+        else:
+            shutil.copy2(ROOT / name, target)
+    test = target / "tests" / "unit" / "test_miniature.py"
+    test.parent.mkdir(parents=True)
+    test.write_text(TEST)
+
+
+def make_environments(folder: Path) -> Path:
+    """The .nox of all stages, below ``folder``: what is not lent is made by ``./nox``."""
+    project = folder / "project"
+    copy_project(project)
+    environments = project / ".nox"
+    environments.mkdir()
+    for name in REAL:
+        if (ROOT / ".nox" / name / "bin" / "python").exists():
+            (environments / name).symlink_to(ROOT / ".nox" / name)
+    for name, group in BORROWED.items():
+        borrow(environments / name, group)
+    subprocess.run(["./nox", "-s", "env_tools"], cwd=project, check=True, timeout=LIMIT_S)
+    return environments
+
+
+def borrow(environment: Path, group: str) -> None:
+    """An environment that imports what this Python does, marked as noxfile.py marks its own."""
+    venv.create(environment, symlinks=True)
+    (site,) = environment.glob("lib/python*/site-packages")
+    paths = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
+    lines = [f"import site; site.addsitedir({path!r})\n" for path in sorted(paths)]
+    (site / "borrowed.pth").write_text("".join(lines))
+    wanted = nox.project.dependency_groups(nox.project.load_toml(ROOT / "pyproject.toml"), group)
+    index = os.environ.get("QNN_CI_TORCH_INDEX", "")
+    key = hashlib.sha256("\n".join([*wanted, index]).encode()).hexdigest()
+    (environment / "installed.sha256").write_text(key)

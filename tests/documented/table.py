@@ -1,0 +1,34 @@
+"""Every documented command's recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tests.documented.recipe import Recipe
+from tests.documented.recipes import (
+    builds,
+    checks,
+    emulator,
+    main,
+    parity,
+    provisioning,
+    reports,
+    signing,
+)
+
+PAGES = (main, builds, checks, emulator, parity, provisioning, reports, signing)
+
+# What can be run nowhere here, and why.
+NOT_RUN = {
+    "gh attestation verify": "it asks GitHub for an attestation that only a signing job makes",
+    "git lfs pull": "it needs a Git LFS server",
+}
+
+
+def read_recipes() -> Mapping[str, Recipe]:
+    """By the command's text. Raises AssertionError for a command with two recipes."""
+    recipes: dict[str, Recipe] = {}
+    for page in PAGES:
+        assert not recipes.keys() & page.RECIPES.keys()
+        recipes |= page.RECIPES
+    return recipes
