@@ -29,16 +29,16 @@ def deliver(
     """Install what has a place in ExecuTorch's Python: in the checkout, or in an overlay of the
     installed wheel, where one model is lowered with it unless that was done before.
 
-    It is imported in any case. Returns what artifacts.json says of it. Raises UnfitError,
-    FailedError.
+    It is imported in any case, as far as this Python has what that needs. Returns what
+    artifacts.json says of it. Raises UnfitError, FailedError.
     """
     target, place = job.plan.target, result.place
     if not target.installs:
         return {}
     python = job.request.python
-    for one in result.artifacts:
-        run_import(place.artifacts / one.path.name, python, job.variables)
-    told: dict[str, Any] = {"imported_by": str(python)}
+    paths = [place.artifacts / one.path.name for one in result.artifacts]
+    lacks = {name for path in paths if (name := run_import(path, python, job.variables))}
+    told: dict[str, Any] = {"python": str(python), "import_lacks": sorted(lacks)}
     if where == CHECKOUT:
         written = install_files(target, place, job.plan.source)
         told["installed"] = [str(path) for path in written]

@@ -23,8 +23,17 @@ IMPORT = """
 import importlib.util, pathlib, sys
 name = pathlib.Path(sys.argv[1]).name.partition(".")[0]
 spec = importlib.util.spec_from_file_location(name, sys.argv[1])
-spec.loader.exec_module(importlib.util.module_from_spec(spec))
+try:
+    spec.loader.exec_module(importlib.util.module_from_spec(spec))
+except Exception as error:
+    cause = error.__cause__ or error
+    if isinstance(cause, ModuleNotFoundError):
+        print(cause.name)
+        sys.exit(LACKS)
+    print(f"{type(cause).__name__}: {cause}")
+    sys.exit(1)
 """
+LACKS = 3
 MISSING = "install what is missing into this Python, or add --no-proof"
 OTHER_VERSION = "the executorch of this Python must be of the checkout's version"
 
@@ -73,20 +82,25 @@ def check_provable(python: Path) -> None:
         )
 
 
-def run_import(adaptor: Path, python: Path, variables: Mapping[str, str]) -> None:
-    """Load ``adaptor`` into ``python``. Raises FailedError with what that said.
+def run_import(adaptor: Path, python: Path, variables: Mapping[str, str]) -> str:
+    """Load ``adaptor`` into ``python``: empty, or the module of Python that it lacks for that.
 
-    The module needs neither torch nor QNN to be imported: this tells that it is for this Python
-    and that nothing it links is missing, and no more.
+    The adaptor needs neither torch nor QNN to be imported, but numpy: this tells that it is for
+    this Python and that nothing it links is missing, and no more. Raises FailedError.
     """
     env = {**os.environ, **variables}
-    ended = run_process([python, "-c", IMPORT, adaptor], env=env, timeout_s=PROBE_S, check=False)
+    program = IMPORT.replace("LACKS", str(LACKS))
+    ended = run_process([python, "-c", program, adaptor], env=env, timeout_s=PROBE_S, check=False)
+    last = ended.output.splitlines()[-1] if ended.output else ended.describe()
+    if ended.returncode == LACKS:
+        return last
     if ended.returncode != 0:
         raise FailedError(
             f"{python} cannot import {adaptor.name}",
-            why=ended.output.splitlines()[-1] if ended.output else ended.describe(),
+            why=last,
             todo="build it for this Python with --python, and with --clean",
         )
+    return ""
 
 
 def run_proof(overlay: Path, python: Path, variables: Mapping[str, str]) -> Proof:

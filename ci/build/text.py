@@ -18,8 +18,9 @@ def render_commands(commands: Iterable[Sequence[str]]) -> str:
 def render_result(result: Result, row: Mapping[str, Any]) -> str:
     """The artifacts with their sizes and faults, then one line of what was done."""
     lines = [line for one in result.artifacts for line in _render_artifact(one)]
-    if python := row.get("imported_by"):
-        lines.append(f"  imported  by {python}")
+    if python := row.get("python"):
+        lacks = ", ".join(row["import_lacks"])
+        lines.append(f"  imported  {f'not: no {lacks} in' if lacks else 'by'} {python}")
     lines += [f"  installed {path}" for path in row.get("installed", ())]
     if overlay := row.get("overlay"):
         lines.append(f"  overlay   {overlay} (for PYTHONPATH)")

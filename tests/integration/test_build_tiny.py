@@ -327,7 +327,7 @@ def test_a_python_without_executorch_has_no_overlay(world: World) -> None:
     assert not (world.home / "builds").exists()
     build = world.build("aot", "--python", str(bare / "bin/python"), "--install", "none")
     assert build["published"]
-    assert build["imported_by"] == str(bare / "bin/python")
+    assert (build["python"], build["import_lacks"]) == (str(bare / "bin/python"), [])
 
 
 def test_a_python_without_torch_proves_nothing_and_says_so_before_it_builds(world: World) -> None:
@@ -360,6 +360,12 @@ def test_an_adaptor_that_python_cannot_import_fails_the_build(world: World) -> N
     code, data, _ = world.call("aot", "--install", "none", "-D", "TINY_NO_MODULE=ON")
     assert (code, "cannot import PyQnnManagerAdaptor" in data["what"]) == (1, True), data
     assert "SystemError" in data["why"]
+
+
+def test_an_import_that_needs_a_module_of_python_s_is_told_and_no_fault(world: World) -> None:
+    build = world.build("aot", "--install", "none", "-D", "TINY_LACKS=ON")
+    assert build["published"]
+    assert build["import_lacks"] == ["tiny_lacks"]
 
 
 def test_wrong_words_end_with_2(world: World) -> None:

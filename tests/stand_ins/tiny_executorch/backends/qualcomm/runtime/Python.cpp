@@ -14,6 +14,9 @@ struct Definition {
 
 #ifdef TINY_NO_MODULE // one that Python cannot import
 extern "C" void* PyInit_PyQnnManagerAdaptor() { return nullptr; }
+#elif defined(TINY_LACKS) // one that needs a module of Python's
+extern "C" void* PyImport_ImportModule(const char*);
+extern "C" void* PyInit_PyQnnManagerAdaptor() { return PyImport_ImportModule("tiny_lacks"); }
 #else
 extern "C" void* PyModule_Create2(Definition*, int);
 static Definition definition;
