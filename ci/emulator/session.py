@@ -68,6 +68,7 @@ def run_session(
     phases: Phases,
 ) -> Report:
     """Run every case; what one does never stops another. Raises what finding the runner raises."""
+    started = started_now()
     tools = describe_tools(environment)
     prepare_environment(environment.apply(os.environ), options.jobs)
     with tempfile.TemporaryDirectory(prefix="qnn-ci-") as scratch, closing(Pool()) as pool:
@@ -79,7 +80,7 @@ def run_session(
     controls = tuple(control for result in results for control in result.controls)
     return Report(
         session=SESSION,
-        started=started_now(),
+        started=started,
         host=read_host(),
         toolchain=tools,
         thresholds=describe_limits(policy, list(specs)),

@@ -6,6 +6,7 @@ import os
 import platform
 import time
 from collections.abc import Mapping
+from datetime import datetime, timezone
 from pathlib import Path
 
 from ci.report.schema import Host
@@ -41,8 +42,8 @@ def started_now(environ: Mapping[str, str] = os.environ) -> str:
     """
     text = environ.get("SOURCE_DATE_EPOCH", "")
     try:
-        moment = time.gmtime(int(text) if text else time.time())
-        return time.strftime("%Y-%m-%dT%H:%M:%SZ", moment)
+        moment = datetime.fromtimestamp(int(text) if text else int(time.time()), timezone.utc)
+        return f"{moment:%Y-%m-%dT%H:%M:%S}Z".zfill(20)
     except (ValueError, OverflowError, OSError) as error:
         raise UsageError(
             f"SOURCE_DATE_EPOCH is {text!r}",

@@ -33,7 +33,7 @@ STYLES = {
 LOG_LINES = 12
 NAME_WIDTH = 14
 PHASES = 6
-LEAST_WIDTH = 72  # columns that the figures need; a narrower terminal wraps them
+LEAST_WIDTH = 96  # columns that the widest row needs; a narrower terminal wraps lines
 
 
 def terminal_style() -> tuple[bool, int]:

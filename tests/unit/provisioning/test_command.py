@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from provisioning import interrupts
 from provisioning.__main__ import VERBS as PROVISIONING
 from provisioning.command import Outcome, Verb, given_path, given_program, run_command
 from provisioning.errors import ExitCode, UnfitError, UsageError
@@ -116,8 +117,12 @@ def test_what_the_system_refuses_is_no_defect(
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
 def test_an_interrupt_has_its_exit_code_and_its_record(
-    verbs: dict[str, Verb], name: str, capsys: pytest.CaptureFixture[str]
+    verbs: dict[str, Verb],
+    name: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    monkeypatch.setattr(interrupts, "CLEANUP_S", 0.0)  # another test's signal may be recent
     before = signal.getsignal(getattr(signal, name))
     code, text = run_command("p", verbs, ["show", "--end", name, "--json"])
     assert (code, json.loads(text)["what"]) == (ExitCode.INTERRUPTED, "interrupted")

@@ -74,8 +74,17 @@ def test_colour_only_on_a_terminal_that_wants_it(
     monkeypatch.delenv("CI", raising=False)
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("COLUMNS", "77")
+    monkeypatch.setenv("COLUMNS", "107")
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    assert terminal_style() == (True, 77)
+    assert terminal_style() == (True, 107)
     monkeypatch.setenv(variable, "1")
-    assert terminal_style() == (False, 77)
+    assert terminal_style() == (False, 107)
+
+
+def test_a_narrow_terminal_still_shows_every_model(
+    report: Report, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "20")
+    colour, width = terminal_style()
+    text = render_table(report, colour=colour, width=width)
+    assert all(case.model in text for case in report.cases)
