@@ -46,7 +46,7 @@ from ci.lowering.quantize import quantize_model
 from ci.lowering.schemes import Scheme
 from ci.lowering.signature import sign_by_content
 
-MAX_RAISED = 600
+MAX_RAISED = 300
 
 
 def run_lower_job(job: LowerJob) -> LowerResult:
@@ -88,13 +88,22 @@ def lower_and_publish(model: Model, job: LowerJob, key: str, directory: Path) ->
 
 
 def describe_refusal(error: Exception, log: Path) -> str:
-    """QNN's own error lines, with the exception that ExecuTorch made of them, and where."""
+    """QNN's own error lines, the exception that ExecuTorch made of them, its cause, and where."""
     text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
-    raised = " ".join(f"{type(error).__name__}: {error}".split()).rstrip(":")[:MAX_RAISED]
-    file = traceback.extract_tb((error.__cause__ or error).__traceback__)[-1].filename
+    root: BaseException = error
+    while root.__cause__:
+        root = root.__cause__
+    raised = " <- ".join(dict.fromkeys([describe_error(error), describe_error(root)]))
+    file = traceback.extract_tb(root.__traceback__)[-1].filename
     raised += f" [{file.rpartition('site-packages/')[2]}]"
     said = qnn_errors(text)
     return f"{said} ({raised})" if said else raised
+
+
+def describe_error(error: BaseException) -> str:
+    """An exception on one line, at most MAX_RAISED characters."""
+    text = " ".join(f"{type(error).__name__}: {error}".split()).rstrip(":")
+    return text if len(text) <= MAX_RAISED else f"{text[:MAX_RAISED]}..."
 
 
 def code_digests() -> list[str]:
@@ -118,7 +127,9 @@ def lower_model(model: Model, job: LowerJob, key: str, staging: Path) -> Lowered
         module = quantize_model(model, job.scheme, job.soc)
         with keep_state(module):
             write_sets(staging / QUANTIZED, run_eager(module, model.evaluation))
-    with record_refusals(Path(job.log)) as refusals:
+    # Without gradients, or a model that switches them off itself, as Hugging Face's Llama does,
+    # is exported with a node that ExecuTorch's passes do not know.
+    with torch.no_grad(), record_refusals(Path(job.log)) as refusals:
         edge = to_edge_transform_and_lower_to_qnn(
             module,
             model.evaluation[0],

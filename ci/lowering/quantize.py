@@ -24,7 +24,8 @@ def quantize_model(model: Model, scheme: Scheme, soc: str) -> GraphModule:
     The moving average of ExecuTorch's default observer clips what few calibration sets hold;
     minimum and maximum do not.
     """
-    exported = torch.export.export(model.module, model.evaluation[0], strict=True).module()
+    with torch.no_grad():
+        exported = torch.export.export(model.module, model.evaluation[0], strict=True).module()
     quantizer = QnnQuantizer(soc_model=QcomChipset[soc])
     quantizer.set_default_quant_config(
         QuantDtype[scheme.qualcomm_name],
