@@ -7,11 +7,13 @@ and env_models holds torch, so that what does not need torch does not wait for i
 from __future__ import annotations
 
 import atexit
+import fcntl
 import hashlib
 import os
 import signal
 import sys
 from pathlib import Path
+from typing import IO
 
 import nox
 from nox.command import CommandFailed
@@ -25,7 +27,32 @@ ROOT = Path(__file__).resolve().parent
 PYPROJECT = nox.project.load_toml(ROOT / "pyproject.toml")
 # PyTorch's own index has CPU builds; without it the default index serves CUDA builds of some GB.
 TORCH_INDEX = os.environ.get("QNN_CI_TORCH_INDEX", "")
+SETUP_LOCK = ROOT / ".nox" / "setup.lock"
 NEEDS_TOOLS, NEEDS_MODELS = ["env_tools"], ["env_models"]
+
+
+def lock_setup() -> list[IO[str]]:
+    """Hold the environments of this checkout while they are made; say so when that has to wait."""
+    try:
+        SETUP_LOCK.parent.mkdir(exist_ok=True)
+        lock = SETUP_LOCK.open("w")
+    except OSError:  # a checkout that cannot be written: nothing is made
+        return []
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        sys.stderr.write("nox > another nox makes the environments here; waiting\n")
+        fcntl.flock(lock, fcntl.LOCK_EX)
+    return [lock]
+
+
+setup_locks = lock_setup()
+
+
+def unlock_setup() -> None:
+    """Let others go on: from here on, this run only uses its environments."""
+    while setup_locks:
+        setup_locks.pop().close()
 
 
 def install(session: nox.Session, group: str) -> None:
@@ -48,6 +75,7 @@ def run_module(session: nox.Session, environment: str, *words: str) -> None:
     apart from what --json prints. An interrupted verb gets the time to end what it runs.
     """
     python = Path(session.env_dir).parent / environment / "bin" / "python"
+    unlock_setup()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     command = (str(python), "-m", *words)
     try:
@@ -86,6 +114,7 @@ def test_emulator(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """The project's own tests."""
     install(session, "test")
+    unlock_setup()
     session.run("python", "-m", "pytest", *(session.posargs or ["-n2"]))
 
 
@@ -93,6 +122,7 @@ def tests(session: nox.Session) -> None:
 def unit(session: nox.Session) -> None:
     """The tests that need neither torch nor a download."""
     install(session, "unit")
+    unlock_setup()
     session.run("python", "-m", "pytest", *(session.posargs or ["-n2", "tests/unit"]))
 
 
@@ -100,6 +130,7 @@ def unit(session: nox.Session) -> None:
 def lint(session: nox.Session) -> None:
     """ruff, mypy strict, the contracts between packages, and the workflows."""
     install(session, "lint")
+    unlock_setup()
     session.run("ruff", "format", "--check", ".")
     session.run("ruff", "check", ".")
     session.run("mypy")

@@ -1,0 +1,46 @@
+"""``./nox`` before there is a nox: what it says when it cannot make its environment."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from provisioning.process import Completed, run_process
+
+SCRIPT = Path(__file__).parents[2] / "nox"
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    shutil.copy(SCRIPT, tmp_path / "nox")
+    return tmp_path
+
+
+def run_script(checkout: Path, **variables: str) -> Completed:
+    env = {**os.environ, "QNN_CI_PYTHON": sys.executable, **variables}
+    return run_process([checkout / "nox", "--list"], env=env, timeout_s=120, check=False)
+
+
+def test_a_place_that_cannot_be_written(checkout: Path) -> None:
+    (checkout / ".nox").write_text("in the way")
+    ended = run_script(checkout)
+    assert (ended.returncode, "no environment could be made" in ended.output) == (3, True)
+    assert "Traceback" not in ended.output
+
+
+def test_no_fit_python(checkout: Path) -> None:
+    ended = run_script(checkout, QNN_CI_PYTHON="no-such-python")
+    assert (ended.returncode, "QNN_CI_PYTHON" in ended.output) == (3, True)
+
+
+def test_an_index_that_cannot_be_reached(checkout: Path) -> None:
+    away = {"PIP_INDEX_URL": "http://127.0.0.1:1/simple", "PIP_RETRIES": "0"}
+    ended = run_script(
+        checkout, PIP_CONFIG_FILE=os.devnull, PIP_FIND_LINKS="", PIP_NO_INDEX="0", **away
+    )
+    assert (ended.returncode, "check pip's index" in ended.output) == (4, True)
+    assert [path.name for path in (checkout / ".nox").iterdir()] == ["bootstrap.lock"]
