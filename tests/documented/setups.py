@@ -29,7 +29,6 @@ FIRST = {
     f"add_library(lib {QUALCOMM}/a.cpp)\n",
 }
 NEW_FILE = f"{QUALCOMM}/b.cpp"
-SUITE = '[suite]\nmlp = ["fp16"]\n'
 
 
 # -- models -------------------------------------------------------------------------------------
@@ -48,9 +47,18 @@ def build_alone(stage: Stage) -> None:
 
 def shrink_suite(stage: Stage) -> None:
     """A suite of one model in one scheme, in place of the project's."""
+    write_suite(stage, 'mlp = ["fp16"]')
+
+
+def shrink_suite_to_resnet(stage: Stage) -> None:
+    """The same with another model."""
+    write_suite(stage, 'resnet = ["fp16"]')
+
+
+def write_suite(stage: Stage, row: str) -> None:
     path = stage.project / "manifests/policies/emulator.toml"
-    head, _, rest = path.read_text("utf-8").partition("[suite]\n")
-    path.write_text(head + SUITE + "\n" + rest.partition("\n\n")[2], "utf-8")
+    head, mark, rest = path.read_text("utf-8").partition("[suite]\n")
+    path.write_text(f"{head}{mark}{row}\n\n" + rest.partition("\n\n")[2], "utf-8")
 
 
 def write_net(stage: Stage) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.documented.recipe import Recipe
-from tests.documented.setups import shrink_suite, use_our_store, write_net
+from tests.documented.setups import shrink_suite, shrink_suite_to_resnet, use_our_store, write_net
 
 MODELS = {"setup": (use_our_store, shrink_suite), "with_models": True}
 
@@ -13,7 +13,9 @@ RECIPES = {
         says=("2 passed", "mlp +8a8w", "mobilenet +8a8w"), **MODELS
     ),
     "nox -s test_emulator -- --model resnet --soc SM8750 --soc SM8550": Recipe(
-        says=("2 passed", "resnet +fp16 +SM8750", "resnet +fp16 +SM8550"), **MODELS
+        says=("2 passed", "resnet +fp16 +SM8750", "resnet +fp16 +SM8550"),
+        setup=(use_our_store, shrink_suite_to_resnet),
+        with_models=True,
     ),
     "nox -s test_emulator -- --model net.py:factory --soc SM8750 --scheme 8a8w": Recipe(
         setup=(use_our_store, write_net),
