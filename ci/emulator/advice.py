@@ -8,6 +8,11 @@ from ci.emulator.compare import Judgement
 from ci.lowering.artifact import Lowered
 from ci.report.schema import Threshold
 
+CALIBRATE = "calibrate with real inputs, or take a scheme of more bits"
+BIAS = (
+    "take 16a8w: a bias of 16a16w is an int32 in steps of activation times weight, and saturates"
+    " where a layer's inputs are small"
+)
 UINT8 = "this QNN takes each uint8 of an input for 0 or 1: give int32 or float32"
 
 
@@ -24,7 +29,7 @@ def advise_on_figures(judgement: Judgement, limits: Threshold, lowered: Lowered)
     figure = f"SQNR {quantized.sqnr_db:.1f} dB against the quantized eager model"
     if quantized.sqnr_db >= wanted:
         yield f"  why: quantization costs this, for QNN computes what was asked ({figure})"
-        yield "  do:  calibrate with real inputs, or take a scheme of more bits"
+        yield f"  do:  {BIAS if limits.scheme == '16a16w' else CALIBRATE}"
     else:
         yield f"  why: QNN does not compute what was asked ({figure})"
         yield "  do:  other inputs will not help; another scheme or form of the model may"

@@ -71,7 +71,7 @@ def record_refusals(log: Path | None) -> Iterator[Refusals]:
             supported = bool(original(self, submodules, node))
         except Exception as error:
             where = f"{name_operator(node)}{find_line(node)}"
-            raise RuntimeError(f"ExecuTorch fails at {where}: {error!r}") from error
+            raise RuntimeError(f"ExecuTorch fails at {where}") from error
         if not supported and node.op == "call_function":
             said = refusals.qnn_says(start) or refusals.last.rpartition("| ")[2]
             refusals.by_node[node.name] = said or "refused without a reason"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ci.emulator.advice import UINT8, advise_on_figures
+from ci.emulator.advice import BIAS, UINT8, advise_on_figures
 from ci.emulator.compare import Figures, Judgement
 from ci.emulator.policy import read_emulator_policy
 from ci.lowering.artifact import Delegation, Lowered, TensorInfo
@@ -20,11 +20,16 @@ def lower(dtype: str) -> Lowered:
     return Lowered("", "m", "8a8w", "S", 4, boundary, boundary, Delegation(1, 0, 1), 1.0, 1, {})
 
 
-def advise(float_db: float, quantized_db: float | None, dtype: str = "float32") -> str:
+def advise(
+    float_db: float,
+    quantized_db: float | None,
+    dtype: str = "float32",
+    limits: Threshold = LIMITS,
+) -> str:
     quantized = None if quantized_db is None else Figures(quantized_db, 0.9, 1.0)
     reasons = ("too far",) if float_db < 20 else ()
     judgement = Judgement(Figures(float_db, 0.9, 1.0), quantized, reasons)
-    return "\n".join(advise_on_figures(judgement, LIMITS, lower(dtype)))
+    return "\n".join(advise_on_figures(judgement, limits, lower(dtype)))
 
 
 def test_the_figures_tell_quantization_from_qnn() -> None:
@@ -32,6 +37,8 @@ def test_the_figures_tell_quantization_from_qnn() -> None:
     assert "38.0 dB" in advise(18.4, 38.0)
     assert advise(3.0, 2.0).startswith("  why: QNN does not compute what was asked")
     assert advise(3.0, None) == ""
+    many_bits = Threshold(scheme="16a16w", min_sqnr_db=40.0, min_sqnr_db_quantized=40.0)
+    assert BIAS in advise(0.0, 68.0, limits=many_bits)
     assert advise(30.0, 38.0, "uint8") == ""
     assert advise(3.0, None, "uint8") == f"  do:  {UINT8}"
 
@@ -42,6 +49,8 @@ def test_the_figures_tell_quantization_from_qnn() -> None:
         ("lowering: did not end within 300 s", "--timeout-s"),
         ("refused: Unsupported: Data-dependent branching", "torch.where"),
         ("run: RuntimeError: Failed to load method forward, error: 0x:14", "no kernel"),
+        ("the reference proves nothing: output 0 is near zero (RMS 0 < 0.001)", "trained weights"),
+        ("the gate accepts other_input: this case proves nothing", "hardly depend"),
         ("refused: something new", ""),
         ("SQNR 3.0 dB against the float32 eager model, 40 dB wanted", ""),
     ],
