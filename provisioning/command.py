@@ -28,7 +28,7 @@ from provisioning.errors import (
     UnfitError,
     UsageError,
 )
-from provisioning.interrupts import catch_signals, signals_as_interrupt
+from provisioning.interrupts import catch_signals, ignore_signals, signals_as_interrupt
 from provisioning.progress import Progress
 from provisioning.terminal import clean_output, open_missing_streams, write_message, write_output
 
@@ -102,8 +102,10 @@ class Parser(argparse.ArgumentParser):
 def run_program(program: str, verbs: Mapping[str, Verb], argv: Sequence[str]) -> int:
     """Run ``program VERB ...``, write what belongs on stdout, and return the exit code."""
     open_missing_streams()
-    catch_signals()  # for good: what ends us while Python shuts down is still the same interrupt
+    catch_signals()
     code, text = run_command(program, verbs, argv)
+    if code == ExitCode.INTERRUPTED:
+        ignore_signals()
     try:
         write_output(text)
     except UnfitError as error:
@@ -178,7 +180,7 @@ def explain_exception(error: Exception) -> QnnCiError:
         return UnfitError(
             f"{where}{error.strerror}",
             why="the machine refused something that is needed",
-            todo=f"{REFUSALS[error.errno]}; or report it with {keep_traceback(error)}",
+            todo=REFUSALS[error.errno],
         )
     return FailedError(
         f"unexpected {type(error).__name__}: {error}",

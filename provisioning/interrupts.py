@@ -57,6 +57,13 @@ def catch_signals() -> None:
             signal.signal(number, interrupt)
 
 
+def ignore_signals() -> None:
+    """Let nothing change how an interrupted process ends, not even while Python shuts down."""
+    if threading.current_thread() is threading.main_thread():
+        for number in ENDING_SIGNALS:
+            signal.signal(number, signal.SIG_IGN)
+
+
 @contextmanager
 def signals_as_interrupt() -> Iterator[None]:
     """Make each of ENDING_SIGNALS a KeyboardInterrupt for a while."""

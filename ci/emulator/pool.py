@@ -12,6 +12,7 @@ import os
 import queue
 import signal
 import sys
+import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -27,6 +28,7 @@ from provisioning.errors import UnfitError
 from provisioning.process import GRACE_S, TAIL_LINES, signal_name
 
 PRELOAD = ["ci.emulator.preload"]
+ABORTED = "the run was ended"
 MAX_WORKER_BYTES = 2 << 30
 R = TypeVar("R", bound=Struct)
 
@@ -111,6 +113,7 @@ class Pool:
         self.context.set_forkserver_preload(PRELOAD)
         self.idle: queue.SimpleQueue[Worker] = queue.SimpleQueue()
         self.busy: set[Worker] = set()
+        self.aborted = threading.Event()
 
     def close(self) -> None:
         """End the workers that are idle."""
@@ -119,7 +122,8 @@ class Pool:
                 self.idle.get_nowait().close()
 
     def abort(self) -> None:
-        """End the workers that are busy; their jobs end with a failure."""
+        """End the workers that are busy; their jobs end with a failure, and so do later ones."""
+        self.aborted.set()
         for worker in list(self.busy):
             worker.end()
 
@@ -134,8 +138,14 @@ class Pool:
         fresh: bool = False,
     ) -> Ended:
         """Do one job, at most ``timeout_s`` seconds; ``fresh`` asks for a process of its own."""
+        if self.aborted.is_set():
+            return Ended(None, ABORTED, "", 0.0)
         worker = self._take(fresh=fresh)
         self.busy.add(worker)
+        if (
+            self.aborted.is_set()
+        ):  # while the worker was started, which takes seconds the first time
+            worker.end()
         started = time.monotonic()
         reusable = False
         try:

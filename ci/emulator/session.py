@@ -127,6 +127,7 @@ def run_cases(
                 bar.advance(1)
                 progress.step(describe_progress(len(results), len(specs), results[spec]))
         except BaseException:
+            progress.step("ending what runs")
             threads.shutdown(wait=False, cancel_futures=True)
             bench.pool.abort()
             end_running()

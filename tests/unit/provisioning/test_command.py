@@ -123,11 +123,14 @@ def test_an_interrupt_has_its_exit_code_and_its_record(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(interrupts, "CLEANUP_S", 0.0)  # another test's signal may be recent
+    # A shell starts what runs in the background with SIGINT ignored.
+    old = signal.signal(getattr(signal, name), signal.default_int_handler)
     before = signal.getsignal(getattr(signal, name))
     code, text = run_command("p", verbs, ["show", "--end", name, "--json"])
     assert (code, json.loads(text)["what"]) == (ExitCode.INTERRUPTED, "interrupted")
     assert capsys.readouterr().err == "p show: interrupted\n"
     assert signal.getsignal(getattr(signal, name)) is before
+    signal.signal(getattr(signal, name), old)
 
 
 def test_a_path_is_relative_to_where_nox_was_called(
