@@ -46,7 +46,13 @@ def lock_setup() -> list[IO[str]]:
     return [lock]
 
 
-setup_locks = lock_setup()
+def is_listing(argv: list[str]) -> bool:
+    """Whether nox is only asked what there is; words after ``--`` are a session's."""
+    own = argv[: argv.index("--")] if "--" in argv else argv
+    return not {"-l", "--list", "--list-sessions", "-h", "--help"}.isdisjoint(own)
+
+
+setup_locks = [] if is_listing(sys.argv) else lock_setup()
 
 
 def unlock_setup() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 from collections.abc import Iterator
@@ -48,6 +49,20 @@ def test_a_documented_command_does_what_the_page_says(command: Command, stage: S
     if recipe.lacks:
         pytest.skip(recipe.lacks)
     prove(command, recipe, stage)
+
+
+def test_sessions_are_listed_while_environments_are_made(stage: Stage) -> None:
+    own = stage.folder / "environments"
+    own.mkdir()
+    (own / "bootstrap").symlink_to((stage.project / ".nox" / "bootstrap").resolve())
+    (stage.project / ".nox").unlink()
+    (stage.project / ".nox").symlink_to(own)
+    with (own / "setup.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        ended = stage.run("timeout 60 ./nox --list")
+        waiting = stage.run("timeout 3 ./nox -s parity -- --list")
+    assert (ended.returncode, "- parity -> " in ended.stdout) == (0, True), ended.said
+    assert (waiting.returncode, "waiting" in waiting.stderr) == (124, True), waiting.said
 
 
 def test_every_documented_command_has_a_recipe() -> None:

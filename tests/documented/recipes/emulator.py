@@ -8,6 +8,7 @@ from tests.documented.setups import shrink_suite, shrink_suite_to_resnet, use_ou
 MODELS = {"setup": (use_our_store, shrink_suite), "with_models": True}
 
 RECIPES = {
+    "python net.py": Recipe(setup=(write_net,), with_models=True),
     "nox -s test_emulator -- --list": Recipe(says=("mlp ", "16a4w_block", "SM8650")),
     "nox -s test_emulator -- --model 'm*' --scheme 8a8w": Recipe(
         says=("2 passed", "mlp +8a8w", "mobilenet +8a8w"), **MODELS
