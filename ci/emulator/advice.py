@@ -13,7 +13,7 @@ BIAS = (
     "take 16a8w: a bias of 16a16w is an int32 in steps of activation times weight, and saturates"
     " where a layer's inputs are small"
 )
-UINT8 = "this QNN takes each uint8 of an input for 0 or 1: give int32 or float32"
+UINT8 = "each uint8 of an input counts as 0 or 1 there: give int32 or float32"
 
 
 def advise_on_figures(judgement: Judgement, limits: Threshold, lowered: Lowered) -> Iterator[str]:

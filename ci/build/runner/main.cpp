@@ -44,7 +44,7 @@ void run(const Flags& flags) {
   }
   model.write_traces(flags);
   const double average_ms = total_ms / static_cast<double>(executions.size()) / flags.iteration;
-  std::fprintf(stderr, "%zu executions of %d, %.3f ms on average\n", executions.size(),
+  std::fprintf(stderr, "%zu input sets, each run %d times: %.3f ms a run on average\n", executions.size(),
                flags.iteration, average_ms);
   if (!flags.performance_output_path.empty()) {
     const std::string text = std::to_string(average_ms);
