@@ -17,6 +17,7 @@ from provisioning.sources.archive import obtain_archive
 from provisioning.sources.git import mirror_repositories
 from provisioning.sources.wheel import obtain_wheel
 from provisioning.store import Store, link_or_copy
+from provisioning.whole_file import write_whole
 
 SUMS_FILE = "SHA256SUMS"
 
@@ -64,7 +65,7 @@ def _copy_file(request: Request, directory: Path, store: Store, progress: Progre
     sums = directory / SUMS_FILE
     old = sums.read_text(encoding="utf-8") if sums.is_file() else ""
     kept = "".join(row + "\n" for row in old.splitlines() if not row.endswith(f"  {target.name}"))
-    sums.write_text(kept + line, encoding="utf-8")
+    write_whole(sums, kept + line)
     lock = store.home / "pins" / f"{request.name}-{request.release.version}.json"
     if lock.is_file():
         shutil.copyfile(lock, directory / lock.name)
@@ -75,4 +76,4 @@ def _write_sums(directory: Path) -> None:
     sums = directory / SUMS_FILE
     if sums.is_file():
         rows = sorted(sums.read_text(encoding="utf-8").splitlines(), key=lambda row: row[66:])
-        sums.write_text("".join(row + "\n" for row in rows), encoding="utf-8")
+        write_whole(sums, "".join(row + "\n" for row in rows))

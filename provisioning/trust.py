@@ -19,6 +19,7 @@ from provisioning.qnn_build import find_qnn_build
 from provisioning.sources import Filled, Job, Request, load_source
 from provisioning.store import Key, Store, explain_errors
 from provisioning.tree import hash_file
+from provisioning.whole_file import write_whole
 
 MACHINES = (
     (re.compile(r"(^|/)(lib|bin)/x86_64-linux"), EM_X86_64),
@@ -41,10 +42,7 @@ def require_pin(request: Request, store: Store, progress: Progress) -> Request:
     lock = make_lock(request, store, progress)
     path = machine_lock_path(store, request.name, request.release.version)
     with explain_errors(store.home):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = path.with_name(f".{path.name}")
-        fresh.write_bytes(encode_lock(lock))
-        fresh.replace(path)
+        write_whole(path, encode_lock(lock))
     for line in lock.evidence:
         progress.step(f"  {line}")
     progress.step(f"{request.label}: trusted as SHA-256 {lock.sha256}, recorded in {path}")

@@ -16,6 +16,7 @@ import msgspec
 from ci.build.tools import PROBE_S
 from provisioning.errors import FailedError, UnfitError
 from provisioning.process import run_process
+from provisioning.whole_file import write_whole
 
 PROGRAM = Path(__file__).resolve().with_name("proof_program.py")
 LIMIT_S = 300.0
@@ -65,9 +66,7 @@ def recall_proof(record: Path, key: str) -> Proof | None:
 
 def remember_proof(record: Path, key: str, proof: Proof) -> None:
     """Replace ``record`` in one step."""
-    fresh = record.with_suffix(".new")
-    fresh.write_bytes(msgspec.json.encode(Record(key, proof)))
-    fresh.replace(record)
+    write_whole(record, msgspec.json.encode(Record(key, proof)))
 
 
 def check_provable(python: Path) -> None:

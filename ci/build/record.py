@@ -13,17 +13,15 @@ from ci.build.builder import Result
 from ci.build.file_api import API
 from provisioning.checks.finding import Finding
 from provisioning.elf_facts import ElfFacts
+from provisioning.whole_file import write_whole
 
 SCHEMA_VERSION = "1"
 
 
 def write_record(results: list[dict[str, Any]], path: Path) -> None:
     """Replace ``path`` by a record of ``results``, in one step."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_suffix(".new")
     record = {"schema_version": SCHEMA_VERSION, "builds": results}
-    fresh.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-    fresh.replace(path)
+    write_whole(path, json.dumps(record, indent=1) + "\n")
 
 
 def describe_result(result: Result) -> dict[str, Any]:

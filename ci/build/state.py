@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 
 from ci.build.inputs import Snapshot, hash_file
+from provisioning.whole_file import write_whole
 
 
 class Built(msgspec.Struct, frozen=True):
@@ -35,9 +36,7 @@ def read_state(path: Path) -> State:
 
 def write_state(path: Path, state: State) -> None:
     """Replace the state in one step."""
-    fresh = path.with_suffix(".new")
-    fresh.write_bytes(msgspec.json.encode(state))
-    fresh.replace(path)
+    write_whole(path, msgspec.json.encode(state))
 
 
 def has_artifacts(directory: Path, state: State) -> bool:

@@ -7,12 +7,10 @@ somebody else wrote. What it found is kept under a digest of everything that it 
 from __future__ import annotations
 
 import hashlib
-import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
@@ -34,6 +32,7 @@ from ci.parity.macros import find_macros
 from ci.parity.trees import DirectoryTree, RevisionTree, Tree
 from provisioning.errors import ToolError
 from provisioning.process import end_running, run_process
+from provisioning.whole_file import write_whole
 
 WORKER_LIMIT_S = 300.0
 KEPT_FILES = 24
@@ -182,14 +181,9 @@ def reader_digest() -> str:
 
 def keep(path: Path, answer: bytes) -> None:
     """Write an answer whole or not at all, where it can be written; remove the oldest."""
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        fresh.write_bytes(answer)
-        fresh.replace(path)
+        write_whole(path, answer)
     except OSError:  # a cache that cannot be written costs time, not the answer
-        with suppress(OSError):
-            fresh.unlink(missing_ok=True)
         return
     for old in oldest(path.parent.glob("*.json"))[:-KEPT_FILES]:
         old.unlink(missing_ok=True)

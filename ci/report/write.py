@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,6 +10,7 @@ import msgspec
 from ci.report.schema import Report
 from provisioning.errors import UsageError
 from provisioning.given import read_given
+from provisioning.whole_file import write_whole
 
 LIMIT_BYTES = 256 << 20
 
@@ -31,9 +31,8 @@ def write_report(report: Report, directory: Path) -> None:
         "report.json": encode_report(report),
     }
     try:
-        directory.mkdir(parents=True, exist_ok=True)
         for name, data in files.items():
-            _replace(directory / name, data)
+            write_whole(directory / name, data)
     except OSError as error:
         raise UsageError(
             f"cannot write the report to {directory}",
@@ -67,12 +66,3 @@ def encode_report(report: Report) -> bytes:
 def report_data(report: Report) -> dict[str, Any]:
     """What report.json holds, as plain dicts and lists: the Outcome.data of a verb."""
     return cast("dict[str, Any]", msgspec.json.decode(encode_report(report)))
-
-
-def _replace(path: Path, data: bytes) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        temporary.write_bytes(data)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)

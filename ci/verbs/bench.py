@@ -12,6 +12,7 @@ from typing import Any, Protocol, cast
 from provisioning.command import Outcome, given_path
 from provisioning.errors import UsageError
 from provisioning.progress import Progress
+from provisioning.whole_file import write_whole
 
 BENCHES: dict[str, str] = {
     "parity": "ci.bench.parity",
@@ -41,6 +42,5 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     module = cast("BenchModule", importlib.import_module(BENCHES[args.name]))
     figures = module.run_bench(progress)
     target = args.reports / "bench" / f"{args.name}.json"
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+    write_whole(target, json.dumps(figures, indent=1) + "\n")
     return Outcome(module.render_bench(figures), figures)

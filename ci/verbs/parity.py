@@ -21,6 +21,7 @@ from provisioning.errors import ExitCode, UnfitError
 from provisioning.manifest import read_policy, read_toml
 from provisioning.progress import Progress
 from provisioning.store import store_home
+from provisioning.whole_file import write_whole
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -86,8 +87,7 @@ def read_policy_file(path: Path | None) -> Policy:
 def write_sarif(path: Path, report: Report) -> None:
     """Write the SARIF log. Raises UnfitError when the file cannot be written."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(render_sarif(report, tool_version()), indent=1) + "\n", "utf-8")
+        write_whole(path, json.dumps(render_sarif(report, tool_version()), indent=1) + "\n")
     except OSError as error:
         raise UnfitError(f"cannot write {path}", why=str(error)) from error
 

@@ -17,6 +17,7 @@ from provisioning.selection import parse_selection
 from provisioning.sources import Request
 from provisioning.store import Store, explain_errors
 from provisioning.verbs.fetch import add_options, read_options
+from provisioning.whole_file import write_whole
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -59,8 +60,7 @@ def _lock(request: Request, store: Store, progress: Progress, *, write: bool) ->
     after = encode_lock(lock).decode()
     if write:
         with explain_errors(path.parent):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(after, encoding="utf-8")
+            write_whole(path, after)
     names = (f"a/{path.name}", f"b/{path.name}")
     lines = difflib.unified_diff(before.splitlines(), after.splitlines(), *names, lineterm="")
     return "\n".join(lines) + "\n"
