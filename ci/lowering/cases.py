@@ -71,7 +71,14 @@ def match_model(word: str) -> list[str]:
         file = given_path(word.rpartition(":")[0])
         if not file.is_file():
             raise UsageError(f"no model {word!r}", why=f"{file} is not a file")
-        return [f"{file.resolve()}:{word.rpartition(':')[2]}"]
+        reference = f"{file.resolve()}:{word.rpartition(':')[2]}"
+        if not reference.isprintable():  # it stands in reports, which are UTF-8 text
+            raise UsageError(
+                f"no model {word!r}",
+                why="its path has bytes that are no UTF-8, or control characters",
+                todo="rename or copy it",
+            )
+        return [reference]
     if word.endswith(".py"):
         raise UsageError(f"{word!r} names no function", todo=f"write {word}:factory")
     return match_names("model", word, SUITE)

@@ -71,6 +71,18 @@ def test_a_users_model_may_be_relative_to_where_nox_was_called(
     assert case.model == f"{tmp_path / 'net.py'}:make"
 
 
+@pytest.mark.parametrize("folder", ["\udcff", "a\nb"])
+def test_a_users_model_whose_path_no_report_can_hold_is_refused(
+    tmp_path: Path, folder: str
+) -> None:
+    (tmp_path / folder).mkdir()
+    file = tmp_path / folder / "net.py"
+    file.write_text("")
+    with pytest.raises(UsageError, match="no model") as caught:
+        select_cases(SUITE_SCHEMES, SOCS, models=[f"{file}:make"])
+    assert "no UTF-8" in caught.value.why
+
+
 def test_the_default_suite_is_large_enough() -> None:
     policy = read_emulator_policy()
     cases = select_cases(policy.suite, SOCS)
