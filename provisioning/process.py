@@ -8,11 +8,12 @@ import subprocess
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from provisioning.errors import MissingToolError, ToolError
 from provisioning.interrupts import interrupts_held
@@ -226,10 +227,18 @@ def _drain(
             sink.close()
 
 
-def end_running() -> None:
-    """End what other threads are running: an interrupt reaches the main thread only."""
-    for process in list(_running):
-        end_group(process)
+def end_running(futures: Iterable[Future[Any]]) -> None:
+    """End what other threads run for ``futures``, and what they yet start, until all are done.
+
+    An interrupt reaches the main thread only.
+    """
+    waited = list(futures)
+    while True:
+        for process in list(_running):
+            end_group(process)
+        if all(future.done() for future in waited):
+            return
+        time.sleep(GROUP_POLL_S)
 
 
 def end_group(process: subprocess.Popen[str]) -> None:

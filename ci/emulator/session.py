@@ -130,7 +130,7 @@ def run_cases(
             progress.step("ending what runs")
             threads.shutdown(wait=False, cancel_futures=True)
             bench.pool.abort()
-            end_running()
+            end_running(futures)
             raise
     return [results[spec] for spec in specs]
 

@@ -103,7 +103,7 @@ def read_tree(tree: Tree, scope: Sequence[str] = (), cache: Path | None = None) 
         try:
             return join_sides(tree, buck.result(), listed.result())
         except KeyboardInterrupt:
-            end_running()
+            end_running((buck, listed))
             raise
 
 

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from provisioning.errors import ExitCode, MissingToolError, ToolError
-from provisioning.process import run_process
+from provisioning.process import Completed, end_running, run_process
 
 
 def test_output_is_returned_logged_and_passed_on(tmp_path: Path) -> None:
@@ -56,3 +58,24 @@ def test_a_child_gets_its_grace_when_its_parent_is_gone_at_once(tmp_path: Path) 
     ended = run_process([sys.executable, "-c", code], timeout_s=1.5, check=False)
     assert ended.timed_out
     assert said.read_text() == "end\n"
+
+
+def test_what_threads_run_and_what_they_yet_start_is_ended() -> None:
+    def start(after_s: float) -> Completed:
+        time.sleep(after_s)
+        return run_process([sys.executable, "-c", "import time; time.sleep(60)"], check=False)
+
+    with ThreadPoolExecutor(2) as pool:
+        futures = [pool.submit(start, after_s) for after_s in (0.0, 0.4)]
+        end_running(futures)
+        assert all(future.done() for future in futures)
+    assert [future.result().returncode for future in futures] == [-15, -15]
+
+
+def test_there_is_nothing_to_end_once_all_was_cancelled() -> None:
+    with ThreadPoolExecutor(1) as pool:
+        busy = pool.submit(time.sleep, 0.2)
+        waiting = pool.submit(time.sleep, 60)
+        pool.shutdown(wait=False, cancel_futures=True)
+        end_running([busy, waiting])
+    assert waiting.cancelled()
