@@ -125,6 +125,21 @@ def test_what_was_unpacked_of_another_file_does_not_count(world: World, server: 
         assert (found.root / name).read_bytes() == data
 
 
+def test_a_mirror_with_a_wrong_byte_does_not_spoil_the_next_one(
+    world: World, server: BadServer, tmp_path: Path
+) -> None:
+    good = server.files["sdk.zip"]
+    wrong = bytearray(good)
+    wrong[100] ^= 1  # in the first member, which is unpacked long before the hash is known
+    server.files["wrong.zip"] = bytes(wrong)
+    urls = [server.url("wrong.zip"), server.url("sdk.zip")]
+    write(world, "qnn-sdk", made.describe_sdk(urls, tmp_path / "sdk.zip"))
+    found, said = fetch()
+    assert "the pin is" in said
+    for name, data in made.sdk_files().items():
+        assert (found.root / name).read_bytes() == data
+
+
 def test_a_wrong_byte_after_all_was_unpacked_publishes_nothing(
     world: World, server: BadServer
 ) -> None:
