@@ -134,15 +134,19 @@ def test_a_build_file_that_eats_memory_ends_alone(source: Path, parity: Parity) 
 
 @pytest.mark.parametrize("scope", [[], ["--scope", "p"]], ids=["whole", "scope"])
 def test_a_side_that_could_not_be_read_fails(
-    source: Path, scope: list[str], monkeypatch: pytest.MonkeyPatch
+    source: Path, scope: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reading, "WORKER_LIMIT_S", 0.01)
+    (tmp_path / "own.toml").write_text(POLICY)  # nothing allowed, hence nothing that is stale
     words = ["parity", "--source", str(source), "--no-cache", *scope]
+    words += ["--policy", str(tmp_path / "own.toml")]
 
     code, text = run_command("ci", VERBS, words)
     assert (code, "the buck side was NOT READ" in text) == (ExitCode.FAILED, True)
     code, text = run_command("ci", VERBS, [*words, "--annotate"])
     assert (code, "::error title=parity::the buck side" in text) == (ExitCode.FAILED, True)
+    code, text = run_command("ci", VERBS, [*words, "--json"])
+    assert (code, [row["path"] for row in json.loads(text)["findings"]]) == (ExitCode.FAILED, [])
 
 
 @pytest.mark.parametrize(
