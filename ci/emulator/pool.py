@@ -142,9 +142,7 @@ class Pool:
             return Ended(None, ABORTED, "", 0.0)
         worker = self._take(fresh=fresh)
         self.busy.add(worker)
-        if (
-            self.aborted.is_set()
-        ):  # while the worker was started, which takes seconds the first time
+        if self.aborted.is_set():  # meanwhile: the first start of a worker takes seconds
             worker.end()
         started = time.monotonic()
         reusable = False
