@@ -161,7 +161,7 @@ def validate(session: nox.Session) -> None:
 @nox.session(requires=NEEDS_MODELS, venv_backend="none", default=False)
 def bench(session: nox.Session) -> None:
     """Measure a part beside its peer: ``nox -s bench -- provisioning``."""
-    run_module(session, "env_models", "ci", "bench", *session.posargs)
+    run_module(session, "env_models", "tests.bench", *session.posargs)
 
 
 @nox.session(requires=NEEDS_TOOLS, venv_backend="none", default=False)

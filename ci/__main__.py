@@ -5,14 +5,13 @@ from __future__ import annotations
 import sys
 
 from provisioning.__main__ import VERBS as PROVISIONING_VERBS
-from provisioning.command import Verb, run_program
+from provisioning.console.command import Verb, run_program
 
 VERBS: dict[str, Verb] = {
     "test-emulator": Verb(
-        "ci.verbs.test_emulator", "lower models, run them on the HTP emulator, judge, report"
+        "ci.verbs.emulate", "lower models, run them on the HTP emulator, judge, report"
     ),
     "build": Verb("ci.verbs.build", "build adaptors and runners with CMake"),
-    "bench": Verb("ci.verbs.bench", "measure one part side by side with its peer"),
     "report": Verb("ci.verbs.report", "show a report.json again, or write its other files anew"),
     "parity": Verb("ci.verbs.parity", "report where Buck and CMake describe different builds"),
     "sign": Verb("ci.verbs.sign", "sign and verify the libraries that a device's DSP loads"),

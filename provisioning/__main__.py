@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from provisioning.command import Verb, run_program
+from provisioning.console.command import Verb, run_program
 
 VERBS: dict[str, Verb] = {
     "fetch": Verb("provisioning.verbs.fetch", "put artifacts or profiles into the store"),

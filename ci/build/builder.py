@@ -8,16 +8,21 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ci.build.artifacts import Judged, collect_artifacts, publish_artifacts, stage_artifacts
 from ci.build.cache import CacheCounts, start_meter
+from ci.build.delivery.artifacts import (
+    Judged,
+    collect_artifacts,
+    publish_artifacts,
+    stage_artifacts,
+)
 from ci.build.inputs import Snapshot, digest_snapshot, take_snapshot
-from ci.build.job import Job
 from ci.build.overlay import explain_full_disk, sync_overlay
-from ci.build.place import Place
-from ci.build.plan import Plan
+from ci.build.plan.job import Job
+from ci.build.plan.place import Place
+from ci.build.plan.plan import Plan
 from ci.build.state import Built, State, has_artifacts, read_state, write_state
 from ci.build.steps import run_stage
-from provisioning.progress import Progress
+from provisioning.console.progress import Progress
 
 SOURCE = "source"
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ci.build.plan import Plan
-from ci.build.tools import PROBE_S, Program
-from provisioning.process import run_process
+from ci.build.plan.plan import Plan
+from ci.build.plan.tools import PROBE_S, Program
+from provisioning.console.process import run_process
 
 HITS = frozenset({"direct_cache_hit", "preprocessed_cache_hit"})
 MISS = "cache_miss"

@@ -9,18 +9,18 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from ci.build.job import Job
-from ci.build.place import find_place
-from ci.build.plan import Kit, Request, make_plan
-from ci.build.targets import Needs, Target
-from ci.build.toolchains import resolve_compilers
-from ci.build.tools import PROBE_S, find_tools
-from provisioning.environment import Environment, locate_profile
+from ci.build.plan.job import Job
+from ci.build.plan.place import find_place
+from ci.build.plan.plan import Kit, Request, make_plan
+from ci.build.plan.targets import Needs, Target
+from ci.build.plan.toolchains import resolve_compilers
+from ci.build.plan.tools import PROBE_S, find_tools
+from provisioning.artifacts.environment import Environment, locate_profile
+from provisioning.console.process import run_process
+from provisioning.console.progress import Progress
 from provisioning.errors import UnfitError, UsageError
-from provisioning.manifest import read_toolchain
-from provisioning.process import run_process
-from provisioning.progress import Progress
-from provisioning.socs import find_soc
+from provisioning.manifest.reader import read_toolchain
+from provisioning.manifest.socs import find_soc
 
 SOURCE, QNN_SDK = "executorch", "qnn-sdk"
 EXPORTED = frozenset({"QNN_SDK_ROOT", "ANDROID_NDK_ROOT", "HEXAGON_SDK_ROOT", "HEXAGON_TOOLS_ROOT"})
@@ -67,7 +67,7 @@ def prepare_checkout(target: Target, request: Request, progress: Progress) -> Jo
 def check_fitness(environment: Environment, request: Request, progress: Progress) -> None:
     """Ask the doctor, unless the caller forbids it. Raises UnfitError with its first error."""
     if request.doctor:
-        from provisioning.doctor import examine
+        from provisioning.doctor.examine import examine
 
         examine(
             environment.profile, environment, python=request.python, progress=progress

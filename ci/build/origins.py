@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ci.build.checkout import prepare_checkout
-from ci.build.job import Job
-from ci.build.plan import Request
+from ci.build.plan.job import Job
+from ci.build.plan.plan import Request
+from ci.build.plan.targets import Origin, Target
 from ci.build.runner import prepare_runner
-from ci.build.targets import Origin, Target
+from provisioning.console.progress import Progress
 from provisioning.errors import UsageError
-from provisioning.progress import Progress
 
 PREPARERS: dict[Origin, Callable[[Target, Request, Progress], Job]] = {
     Origin.CHECKOUT: prepare_checkout,

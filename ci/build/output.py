@@ -6,7 +6,7 @@ import os
 import re
 from dataclasses import dataclass, field
 
-from provisioning.progress import Bar, Progress
+from provisioning.console.progress import Bar, Progress
 
 NINJA_COUNT = re.compile(r"^\[(\d+)/(\d+)\] ")
 ERROR = re.compile(r"(?:\b(?:fatal )?error:|CMake Error|undefined reference|^FAILED: )")

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from ci.build.inputs import Snapshot, hash_file
-from provisioning.whole_file import write_whole
+from provisioning.files import write_whole
 
 
 class Built(msgspec.Struct, frozen=True):

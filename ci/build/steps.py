@@ -8,10 +8,10 @@ from pathlib import Path
 
 from ci.build.file_api import ask_file_api, read_cmake_targets
 from ci.build.output import Output, is_grouping
-from ci.build.plan import Plan, StagePlan
+from ci.build.plan.plan import Plan, StagePlan
+from provisioning.console.process import run_process
+from provisioning.console.progress import Progress
 from provisioning.errors import ToolError, UnfitError
-from provisioning.process import run_process
-from provisioning.progress import Progress
 
 
 def run_stage(plan: Plan, stage: StagePlan, progress: Progress) -> float:

@@ -12,7 +12,7 @@ from ci.lowering.schemes import Scheme
 from ci.lowering.suite import SUITE
 from ci.report.schema import Threshold
 from provisioning.errors import ManifestError
-from provisioning.manifest import read_policy, read_toml
+from provisioning.manifest.reader import read_policy, read_toml
 
 
 class ReferencePolicy(Struct, frozen=True, forbid_unknown_fields=True):

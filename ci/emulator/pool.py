@@ -24,8 +24,8 @@ import msgspec
 from msgspec import Struct
 
 from ci.emulator.child import Failure, serve
+from provisioning.console.process import GRACE_S, TAIL_LINES, signal_name
 from provisioning.errors import UnfitError
-from provisioning.process import GRACE_S, TAIL_LINES, signal_name
 
 PRELOAD = ["ci.emulator.preload"]
 ABORTED = "the run was ended"

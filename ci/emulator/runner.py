@@ -11,10 +11,10 @@ from typing import Protocol
 
 from ci.emulator.job import RunJob, RunResult
 from ci.emulator.pool import Ended, Pool
-from provisioning.command import given_program
+from provisioning.console.command import given_program
+from provisioning.console.process import run_process
+from provisioning.console.progress import Progress
 from provisioning.errors import UsageError
-from provisioning.process import run_process
-from provisioning.progress import Progress
 
 
 class Runner(Protocol):

@@ -19,10 +19,10 @@ from ci.emulator.runner import Runner, find_runner
 from ci.lowering.cases import CaseSpec
 from ci.report.host import read_host, started_now
 from ci.report.schema import Phase, Report, Status, Tool, summarize
-from provisioning.environment import Environment
-from provisioning.process import end_running
-from provisioning.progress import Progress
-from provisioning.store import store_home
+from provisioning.artifacts.environment import Environment
+from provisioning.console.process import end_running
+from provisioning.console.progress import Progress
+from provisioning.store.store import store_home
 
 SESSION = "test_emulator"
 PACKAGES = ("torch", "executorch", "torchao", "numpy")

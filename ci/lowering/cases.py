@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ci.lowering.schemes import Scheme
 from ci.lowering.suite import SUITE
-from provisioning.command import given_path
+from provisioning.console.command import given_path
 from provisioning.errors import UsageError
 
 DEFAULT_SOC = "SM8650"

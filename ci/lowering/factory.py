@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from provisioning.command import given_path
+from provisioning.console.command import given_path
 from provisioning.errors import FailedError, QnnCiError, UsageError
 
 CONTRACT = "a factory returns (module, example_inputs) or (module, example_inputs, calibration)"

@@ -21,8 +21,8 @@ from executorch.exir import to_edge_transform_and_lower
 from ci.lowering.model import Model
 from ci.lowering.quantize import quantize_model
 from ci.lowering.schemes import Scheme
+from provisioning.console.process import signal_name
 from provisioning.errors import FailedError
-from provisioning.process import signal_name
 
 
 @functools.cache

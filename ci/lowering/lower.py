@@ -37,6 +37,7 @@ from ci.lowering.artifact import (
     read_artifact,
 )
 from ci.lowering.audit import audit_delegation, qnn_errors, record_refusals
+from ci.lowering.context_digest import sign_by_content
 from ci.lowering.eager import keep_state, run_eager
 from ci.lowering.factory import Inputs
 from ci.lowering.forked import run_forked, warm_up
@@ -44,7 +45,6 @@ from ci.lowering.job import LowerJob, LowerResult
 from ci.lowering.model import Model, hash_model, load_model
 from ci.lowering.quantize import quantize_model
 from ci.lowering.schemes import Scheme
-from ci.lowering.signature import sign_by_content
 
 MAX_RAISED = 300
 
@@ -109,7 +109,7 @@ def describe_error(error: BaseException) -> str:
 def code_digests() -> list[str]:
     """Digests of this package's own modules that shape a program, and of the packages under it."""
     here = Path(__file__).parent
-    names = ("lower", "quantize", "schemes", "model", "factory", "eager", "signature")
+    names = ("lower", "quantize", "schemes", "model", "factory", "eager", "context_digest")
     own = [hash_file(here / f"{name}.py") for name in names]
     return [
         *own,

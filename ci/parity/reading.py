@@ -30,9 +30,9 @@ from ci.parity.facts import (
 from ci.parity.includes import find_includes
 from ci.parity.macros import find_macros
 from ci.parity.trees import DirectoryTree, RevisionTree, Tree
+from provisioning.console.process import end_running, run_process
 from provisioning.errors import ToolError
-from provisioning.process import end_running, run_process
-from provisioning.whole_file import write_whole
+from provisioning.files import write_whole
 
 WORKER_LIMIT_S = 300.0
 KEPT_FILES = 24

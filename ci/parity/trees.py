@@ -12,8 +12,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
+from provisioning.console.process import run_bytes
 from provisioning.errors import MissingToolError, ToolError, UsageError
-from provisioning.process import run_bytes
 
 GIT_TIMEOUT_S = 120.0
 LEFT_OUT = frozenset({".git", "buck-out", "cmake-out", "node_modules", "__pycache__", ".venv"})

@@ -17,8 +17,8 @@ from ci.report.text import (
     show_seconds,
     show_share,
 )
+from provisioning.console.terminal import clean
 from provisioning.errors import UnfitError
-from provisioning.terminal import clean
 
 VARIABLE = "GITHUB_STEP_SUMMARY"
 ROWS = 200

@@ -18,7 +18,7 @@ from ci.report.figures import make_grids, make_phase_grid
 from ci.report.geometry import lay_out
 from ci.report.schema import Case, Control, ControlKind, Report, Status
 from ci.report.text import show_bytes, show_counts, show_decibels, show_seconds, show_share
-from provisioning.terminal import clean
+from provisioning.console.terminal import clean
 
 TEMPLATES = Path(__file__).resolve().parent / "templates"
 

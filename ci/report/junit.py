@@ -13,7 +13,7 @@ from xml.etree import ElementTree as ET
 
 from ci.report.schema import Case, Control, Report, Status, Tool
 from ci.report.text import show_bytes, show_decibels, show_seconds, show_share
-from provisioning.terminal import clean
+from provisioning.console.terminal import clean
 
 TAGS = {Status.FAILED: "failure", Status.UNSUPPORTED: "skipped"}
 

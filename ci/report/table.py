@@ -23,7 +23,7 @@ from ci.report.text import (
     show_share,
     show_work,
 )
-from provisioning.terminal import clean
+from provisioning.console.terminal import clean
 
 STYLES = {
     Status.PASSED: "green",

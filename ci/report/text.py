@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ci.report.schema import Report, Summary
-from provisioning.terminal import clean, defuse_commands
+from provisioning.console.terminal import clean, defuse_commands
 
 
 def clean_log_line(text: str) -> str:

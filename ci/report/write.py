@@ -8,9 +8,9 @@ from typing import Any, cast
 import msgspec
 
 from ci.report.schema import Report
+from provisioning.console.given import read_given
 from provisioning.errors import UsageError
-from provisioning.given import read_given
-from provisioning.whole_file import write_whole
+from provisioning.files import write_whole
 
 LIMIT_BYTES = 256 << 20
 

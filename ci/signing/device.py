@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 import shutil
 
+from provisioning.console.process import run_process
 from provisioning.errors import ToolError, UnfitError, UsageError
-from provisioning.process import run_process
 
 SERIAL_FILE = "/sys/devices/soc0/serial_number"
 ADB_TIMEOUT_S = 30.0

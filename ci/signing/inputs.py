@@ -11,11 +11,11 @@ from functools import cached_property
 from pathlib import Path
 
 from ci.signing.policy import SigningPolicy
-from ci.signing.segments import MalformedError, parse_image, read_bytes
+from ci.signing.proof.segments import MalformedError, parse_image, read_bytes
 from ci.signing.selection import Selection, Wanted
-from provisioning.elf_facts import EM_QDSP6, MACHINE_NAMES
+from provisioning.elf.facts import EM_QDSP6, MACHINE_NAMES
+from provisioning.elf.qnn_build import QnnBuild, find_qnn_build
 from provisioning.errors import UnfitError
-from provisioning.qnn_build import QnnBuild, find_qnn_build
 
 READERS = 2
 SDK_VERSION = re.compile(r"^\s*version:\s*[\"']?v?(\d+(?:\.\d+)+)", re.MULTILINE)
@@ -79,7 +79,7 @@ def _read_input(wanted: Wanted) -> Input | str:
 
 def explain_file(path: Path) -> str:
     """What a file is that does not parse, such as an error page of a server; "" when unknown."""
-    from provisioning.elf import ElfError, read_elf  # 50 ms that good files do not need
+    from provisioning.elf.reader import ElfError, read_elf  # 50 ms that good files do not need
 
     try:
         read_elf(path)

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from ci.signing.inputs import to_numbers
 from ci.signing.policy import SignerPython
+from provisioning.console.process import run_process
+from provisioning.console.progress import Progress
 from provisioning.errors import ToolError, UnfitError
-from provisioning.process import run_process
-from provisioning.progress import Progress
 
 VARIABLE = "QNN_CI_SIGNER_PYTHON"
 PROBE = "import imp, sys; print('probed', '.'.join(map(str, sys.version_info[:3])))"
@@ -111,7 +111,7 @@ def _list_pyenv(pyenv: Path, minors: range) -> Iterator[Path]:
 
 def made_interpreter(policy: SignerPython) -> Path:
     """Where a made Python is kept, whether there is one or not."""
-    from provisioning.store import store_home  # 10 ms that most runs do not need
+    from provisioning.store.store import store_home  # 10 ms that most runs do not need
 
     return store_home() / "tools" / f"python-{policy.make}" / "bin" / "python3"
 

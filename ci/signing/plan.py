@@ -20,8 +20,8 @@ from ci.signing.publish import check_target
 from ci.signing.roots import Roots
 from ci.signing.selection import Selection, check_selection, list_wanted
 from ci.signing.signer import Signer, parse_signer
+from provisioning.console.progress import Progress
 from provisioning.errors import UnfitError, UsageError
-from provisioning.progress import Progress
 
 
 @dataclass(frozen=True)

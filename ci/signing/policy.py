@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from provisioning.manifest import read_policy
+from provisioning.manifest.reader import read_policy
 
 
 class Library(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

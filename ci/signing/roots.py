@@ -7,7 +7,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
 
-from provisioning.progress import Progress
+from provisioning.console.progress import Progress
 
 PROFILE = "lpai"
 VARIABLES = {
@@ -75,11 +75,11 @@ def locate_roots(
     missing: AbstractSet[str], hexagon_sdk: Path | None, progress: Progress
 ) -> dict[str, Path | None]:
     """Those of ``missing`` that profile lpai has in the store."""
-    from provisioning.environment import profile_requests
-    from provisioning.manifest import read_profile
-    from provisioning.provision import locate_artifact
-    from provisioning.sources import Options
-    from provisioning.store import Store
+    from provisioning.artifacts.environment import profile_requests
+    from provisioning.artifacts.provision import locate_artifact
+    from provisioning.artifacts.sources import Options
+    from provisioning.manifest.reader import read_profile
+    from provisioning.store.store import Store
 
     found: dict[str, Path | None] = {"hexagon_sdk": hexagon_sdk}
     for request in profile_requests(read_profile(PROFILE), Options(offline=True)):

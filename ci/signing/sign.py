@@ -12,6 +12,7 @@ from pathlib import Path
 from ci.signing.inputs import find_sdk_version
 from ci.signing.masking import Masker, list_secrets
 from ci.signing.plan import Plan, find_hexagon_version
+from ci.signing.proof.verdict import Kind, Report, Verdict
 from ci.signing.publish import Staging, publish, stage
 from ci.signing.record import (
     LOG_NAME,
@@ -24,8 +25,7 @@ from ci.signing.record import (
     write_record,
 )
 from ci.signing.signer import Failure, Signer, SignerError, find_output, run_signer
-from ci.signing.verdict import Kind, Report, Verdict
-from provisioning.progress import Progress
+from provisioning.console.progress import Progress
 
 FAILURES = {
     Kind.TRUNCATED: Failure.TRUNCATED,
@@ -105,7 +105,7 @@ class Run:
         return self.signer.argv(source, output)
 
     def _prove(self, job: Job) -> Made:
-        from ci.signing.verify import verify_bytes  # its 50 ms overlap with the signer
+        from ci.signing.proof.verify import verify_bytes  # its 50 ms overlap with the signer
 
         path, name = self.staging.ready / job.name, self.mask(job.name)
         data = path.read_bytes()

@@ -19,8 +19,8 @@ from pathlib import Path
 
 from ci.signing.interpreter import Interpreter
 from ci.signing.masking import Masker, mask_arguments
+from provisioning.console.process import Completed, run_process
 from provisioning.errors import ToolError, UnfitError, UsageError
-from provisioning.process import Completed, run_process
 
 ANSWER = "y\n"
 QUESTION = re.compile(r"(\[y/n\]|[?:])\s*$", re.IGNORECASE)

@@ -9,16 +9,16 @@ from typing import Any
 
 from ci.build.builder import run_build
 from ci.build.checkout import find_python
-from ci.build.deliver import PLACES, check_delivery, deliver
-from ci.build.job import Job
+from ci.build.delivery.deliver import PLACES, check_delivery, deliver
+from ci.build.delivery.record import describe_result, write_record
+from ci.build.delivery.text import render_commands, render_result
 from ci.build.origins import prepare_job
-from ci.build.plan import Request
-from ci.build.record import describe_result, write_record
-from ci.build.targets import Target, find_target, read_targets
-from ci.build.text import render_commands, render_result
-from provisioning.command import Outcome, given_path, given_program
+from ci.build.plan.job import Job
+from ci.build.plan.plan import Request
+from ci.build.plan.targets import Target, find_target, read_targets
+from provisioning.console.command import Outcome, given_path, given_program
+from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode, UsageError
-from provisioning.progress import Progress
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -16,12 +16,12 @@ from ci.parity.render.sarif import render_sarif
 from ci.parity.render.table import render_table
 from ci.parity.report import Report
 from ci.parity.run import Request, compare_source
-from provisioning.command import Outcome, given_path
+from provisioning.console.command import Outcome, given_path
+from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode, UnfitError
-from provisioning.manifest import read_policy, read_toml
-from provisioning.progress import Progress
-from provisioning.store import store_home
-from provisioning.whole_file import write_whole
+from provisioning.files import write_whole
+from provisioning.manifest.reader import read_policy, read_toml
+from provisioning.store.store import store_home
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -8,9 +8,9 @@ import json
 from ci.report.schema import make_json_schema
 from ci.report.table import render_table, terminal_style
 from ci.report.write import read_report, report_data, write_report
-from provisioning.command import Outcome, given_path
+from provisioning.console.command import Outcome, given_path
+from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode, UsageError
-from provisioning.progress import Progress
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -19,9 +19,9 @@ from ci.signing.render import render_reports
 from ci.signing.roots import VARIABLES, find_roots
 from ci.signing.selection import Selection
 from ci.signing.sign import Signed, sign
-from provisioning.command import Outcome, given_path, given_word
+from provisioning.console.command import Outcome, given_path, given_word
+from provisioning.console.progress import Progress
 from provisioning.errors import UnfitError
-from provisioning.progress import Progress
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

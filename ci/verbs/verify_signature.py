@@ -6,13 +6,13 @@ import argparse
 from pathlib import Path
 
 from ci.signing.masking import Masker
+from ci.signing.proof.verdict import Report, Verdict
+from ci.signing.proof.verify import verify_file
 from ci.signing.record import RECORD_NAME, check_record
 from ci.signing.render import render_reports
-from ci.signing.verdict import Report, Verdict
-from ci.signing.verify import verify_file
-from provisioning.command import Outcome, given_path
+from provisioning.console.command import Outcome, given_path
+from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode, UsageError
-from provisioning.progress import Progress
 
 ACCEPTED = {"signed": {Verdict.PROVEN, Verdict.UNRECOGNISED}, "unsigned": {Verdict.UNSIGNED}}
 

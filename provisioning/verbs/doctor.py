@@ -9,23 +9,23 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from provisioning.command import Outcome, given_path, given_program
-from provisioning.doctor import (
+from provisioning.artifacts.environment import compose_environment
+from provisioning.artifacts.provision import Provisioned, with_lock
+from provisioning.artifacts.sources import Request as Wanted
+from provisioning.console.command import Outcome, given_path, given_program
+from provisioning.console.progress import Progress
+from provisioning.doctor.examine import (
     examine_request,
     find_fitness,
     find_pins,
     submodules,
     wanted_requests,
 )
-from provisioning.environment import compose_environment
+from provisioning.doctor.survey.environment import STAGING, Request
+from provisioning.doctor.verdict_text import WIDTH, render_verdict
 from provisioning.errors import ExitCode, UsageError
-from provisioning.manifest import read_profile
-from provisioning.progress import Progress
-from provisioning.provision import Provisioned, with_lock
-from provisioning.sources import Request as Wanted
-from provisioning.store import Store, store_home
-from provisioning.survey.environment import STAGING, Request
-from provisioning.verdict_text import WIDTH, render_verdict
+from provisioning.manifest.reader import read_profile
+from provisioning.store.store import Store, store_home
 
 LEAST = 40  # columns, below which every word is broken
 

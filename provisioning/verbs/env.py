@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import argparse
 
-from provisioning.command import Outcome
-from provisioning.environment import (
+from provisioning.artifacts.environment import (
     DROPPED_VARIABLES,
     Environment,
     provision_profile,
     render_github,
     render_shell,
 )
-from provisioning.progress import Progress
+from provisioning.console.command import Outcome
+from provisioning.console.progress import Progress
 from provisioning.verbs.fetch import add_options, describe, read_options
 
 

@@ -7,12 +7,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from provisioning.command import Outcome, given_path
-from provisioning.progress import Progress
-from provisioning.provision import Provisioned, provision_artifact
-from provisioning.selection import parse_selection
-from provisioning.sources import Options, Request
-from provisioning.store import Store
+from provisioning.artifacts.provision import Provisioned, provision_artifact
+from provisioning.artifacts.selection import parse_selection
+from provisioning.artifacts.sources import Options, Request
+from provisioning.console.command import Outcome, given_path
+from provisioning.console.progress import Progress
+from provisioning.store.store import Store
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,7 +51,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 
 
 def _fill(requests: list[Request], directory: Path, store: Store, progress: Progress) -> Outcome:
-    from provisioning.mirror import fill_mirror
+    from provisioning.artifacts.mirror import fill_mirror
 
     written = [str(path) for path in fill_mirror(requests, directory, store, progress)]
     hint = f"on the other machine: QNN_CI_MIRROR={directory.absolute()}\n"

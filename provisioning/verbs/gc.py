@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 from contextlib import ExitStack
 
-from provisioning.collect import Garbage, find_garbage, remove_garbage
-from provisioning.command import Outcome
-from provisioning.manifest import list_toolchains, read_toolchain
-from provisioning.progress import Progress
-from provisioning.provision import with_lock
-from provisioning.selection import all_requests
-from provisioning.sources import Options
-from provisioning.store import Store, explain_errors
+from provisioning.artifacts.provision import with_lock
+from provisioning.artifacts.selection import all_requests
+from provisioning.artifacts.sources import Options
+from provisioning.console.command import Outcome
+from provisioning.console.progress import Progress
+from provisioning.manifest.reader import list_toolchains, read_toolchain
+from provisioning.store.collect import Garbage, find_garbage, remove_garbage
+from provisioning.store.store import Store, explain_errors
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -5,13 +5,19 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from provisioning.command import Outcome
-from provisioning.manifest import Release, Toolchain, list_toolchains, read_profiles, read_toolchain
-from provisioning.progress import Progress
-from provisioning.provision import with_lock
-from provisioning.selection import stored_trees
-from provisioning.sources import Request
-from provisioning.store import Store
+from provisioning.artifacts.provision import with_lock
+from provisioning.artifacts.selection import stored_trees
+from provisioning.artifacts.sources import Request
+from provisioning.console.command import Outcome
+from provisioning.console.progress import Progress
+from provisioning.manifest.reader import (
+    Release,
+    Toolchain,
+    list_toolchains,
+    read_profiles,
+    read_toolchain,
+)
+from provisioning.store.store import Store
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

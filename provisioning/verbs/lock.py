@@ -7,17 +7,17 @@ import difflib
 
 import msgspec
 
-from provisioning.command import Outcome
+from provisioning.artifacts.licence import require_acceptance
+from provisioning.artifacts.lockfile import Lock, encode_lock, project_lock_path, read_lock
+from provisioning.artifacts.provision import with_lock
+from provisioning.artifacts.selection import parse_selection
+from provisioning.artifacts.sources import Request
+from provisioning.console.command import Outcome
+from provisioning.console.progress import Progress
 from provisioning.errors import UsageError
-from provisioning.licence import require_acceptance
-from provisioning.lockfile import Lock, encode_lock, project_lock_path, read_lock
-from provisioning.progress import Progress
-from provisioning.provision import with_lock
-from provisioning.selection import parse_selection
-from provisioning.sources import Request
-from provisioning.store import Store, explain_errors
+from provisioning.files import write_whole
+from provisioning.store.store import Store, explain_errors
 from provisioning.verbs.fetch import add_options, read_options
-from provisioning.whole_file import write_whole
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
-    from provisioning.trust import HASHED_KINDS
+    from provisioning.artifacts.trust import HASHED_KINDS
 
     store = Store()
     requests = parse_selection(args.names, read_options(args))
@@ -46,7 +46,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 
 def _lock(request: Request, store: Store, progress: Progress, *, write: bool) -> str:
     """The diff against the lock file; written when asked."""
-    from provisioning.trust import make_lock, require_pin
+    from provisioning.artifacts.trust import make_lock, require_pin
 
     path = project_lock_path(request.name, request.release.version)
     old = read_lock(path)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 
-from provisioning.command import Outcome
+from provisioning.artifacts.provision import locate_artifact
+from provisioning.artifacts.selection import parse_selection
+from provisioning.artifacts.sources import Options
+from provisioning.console.command import Outcome
+from provisioning.console.progress import Progress
 from provisioning.errors import UnfitError
-from provisioning.progress import Progress
-from provisioning.provision import locate_artifact
-from provisioning.selection import parse_selection
-from provisioning.sources import Options
-from provisioning.store import Store
+from provisioning.store.store import Store
 from provisioning.verbs.fetch import describe
 
 

@@ -7,14 +7,14 @@ from typing import Any
 
 import msgspec
 
-from provisioning.command import Outcome
+from provisioning.artifacts.provision import trusted_tree, verify_published, with_lock
+from provisioning.artifacts.selection import parse_selection, stored_requests
+from provisioning.artifacts.sources import Request
+from provisioning.console.command import Outcome
+from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode
-from provisioning.progress import Progress
-from provisioning.provision import trusted_tree, verify_published, with_lock
-from provisioning.selection import parse_selection, stored_requests
-from provisioning.sources import Request
-from provisioning.store import Store
-from provisioning.tree import Difference, compare_tree
+from provisioning.store.store import Store
+from provisioning.store.tree import Difference, compare_tree
 from provisioning.verbs.fetch import add_options, read_options
 
 

@@ -12,7 +12,7 @@ from markdown_it import MarkdownIt
 
 from ci.report.schema import Case, Host, Report, Status, summarize
 from ci.report.write import write_report
-from provisioning.store import store_home
+from provisioning.store.store import store_home
 from tests.documented.pages import ROOT
 from tests.documented.stage import Stage
 from tests.stand_ins import bad_server, dsp_toolchains, tiny_toolchains, toolchains
@@ -156,14 +156,14 @@ def name_github_files(stage: Stage) -> None:
 
 
 def shrink_parity_bench(stage: Stage) -> None:
-    stage.edit("ci/bench/parity.py", "PACKAGES = 370", "PACKAGES = 3")
+    stage.edit("tests/bench/parity.py", "PACKAGES = 370", "PACKAGES = 3")
 
 
 def shrink_doctor_bench(stage: Stage) -> None:
     """One version, of which the index has a small wheel, and few files."""
-    stage.edit("ci/bench/doctor.py", "FILES = 350", "FILES = 3")
+    stage.edit("tests/bench/doctor.py", "FILES = 350", "FILES = 3")
     every = '("2.3.0", "2.4.0", "2.5.0", "2.6.0", "2.7.0")'
-    stage.edit("ci/bench/wheels.py", every, '("1.0",)')
+    stage.edit("tests/bench/wheels.py", every, '("1.0",)')
     index = stage.folder / "index"
     index.mkdir()
     name = toolchains.WHEEL.replace("tiny_qnn", "onnxruntime_qnn")
@@ -178,8 +178,8 @@ def shrink_doctor_bench(stage: Stage) -> None:
 
 def shrink_provisioning_bench(stage: Stage) -> None:
     """Small wheels in place of QNN's, one round."""
-    stage.edit("ci/bench/provisioning.py", "\nROUNDS = 3", "\nROUNDS = 1")
-    stage.edit("ci/bench/provisioning.py", "WARM_ROUNDS = 10", "WARM_ROUNDS = 1")
+    stage.edit("tests/bench/provisioning.py", "\nROUNDS = 3", "\nROUNDS = 1")
+    stage.edit("tests/bench/provisioning.py", "WARM_ROUNDS = 10", "WARM_ROUNDS = 1")
     serve_artifacts(stage)
     folder = stage.folder / "world"
     for name, library in (("", "libx86.so"), ("-aarch64", "libplaceholder_for_android.so")):

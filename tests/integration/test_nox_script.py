@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from provisioning.process import Completed, run_process
+from provisioning.console.process import Completed, run_process
 
 SCRIPT = Path(__file__).parents[2] / "nox"
 

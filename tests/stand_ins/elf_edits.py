@@ -6,8 +6,8 @@ import struct
 from collections.abc import Callable
 from pathlib import Path
 
-from provisioning.elf import read_elf
-from provisioning.elf_facts import PT_DYNAMIC, ProgramHeader
+from provisioning.elf.facts import PT_DYNAMIC, ProgramHeader
+from provisioning.elf.reader import read_elf
 
 Edit = Callable[[bytearray], None]
 

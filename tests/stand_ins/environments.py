@@ -16,13 +16,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from provisioning.manifest import read_toolchain
-from provisioning.process import run_process
-from provisioning.progress import Progress
-from provisioning.provision import provision_artifact
-from provisioning.sources import Request as Wanted
-from provisioning.store import Store
-from provisioning.survey.environment import Request
+from provisioning.artifacts.provision import provision_artifact
+from provisioning.artifacts.sources import Request as Wanted
+from provisioning.console.process import run_process
+from provisioning.console.progress import Progress
+from provisioning.doctor.survey.environment import Request
+from provisioning.manifest.reader import read_toolchain
+from provisioning.store.store import Store
 from tests.stand_ins.elf_edits import Edit, named, set_string
 
 LIBRARIES = Path(__file__).parents[1] / "artifacts" / "elf"

@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from provisioning.doctor import examine_request
-from provisioning.survey.environment import Request
+from provisioning.doctor.examine import examine_request
+from provisioning.doctor.survey.environment import Request
 from tests.stand_ins import elf_edits as elf
 from tests.stand_ins.environments import LIBRARIES, World
 

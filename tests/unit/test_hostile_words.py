@@ -14,7 +14,7 @@ import pytest
 
 import ci.__main__
 import provisioning.__main__
-from provisioning.command import run_command
+from provisioning.console.command import run_command
 from provisioning.errors import ExitCode
 
 HERE = Path(__file__).parents[2]
@@ -94,7 +94,6 @@ WITH_WORDS = (
     "ci build runner -D {} --dry-run",
     "ci build runner --jobs {} --dry-run",
     "ci build direct --soc {} --dry-run",
-    "ci bench {}",
     "ci parity --source @ --rev {}",
     "ci parity --source @ --scope {}",
     "ci sign --lpai-arch {} --dry-run",

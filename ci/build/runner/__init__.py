@@ -7,14 +7,14 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from ci.build.builder import run_build
-from ci.build.job import Job
-from ci.build.place import find_place
-from ci.build.plan import Kit, Request, make_plan
-from ci.build.targets import Target, find_target
-from ci.build.toolchains import resolve_compilers
-from ci.build.tools import find_tools
+from ci.build.plan.job import Job
+from ci.build.plan.place import find_place
+from ci.build.plan.plan import Kit, Request, make_plan
+from ci.build.plan.targets import Target, find_target
+from ci.build.plan.toolchains import resolve_compilers
+from ci.build.plan.tools import find_tools
+from provisioning.console.progress import Progress
 from provisioning.errors import FailedError, UnfitError
-from provisioning.progress import Progress
 
 TARGET, PROGRAM = "runner", "qnn_wheel_runner"
 SOURCES = Path(__file__).resolve().parent

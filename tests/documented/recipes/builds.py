@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from ci.build.targets import read_targets
+from ci.build.plan.targets import read_targets
 from tests.documented.recipe import Recipe
 from tests.documented.setups import (
     build_alone,

@@ -6,7 +6,7 @@ import json
 
 import jsonschema
 
-from provisioning.manifest import read_profiles
+from provisioning.manifest.reader import read_profiles
 from tests.documented.pages import ROOT
 from tests.documented.recipe import Recipe
 from tests.documented.setups import (

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from ci.bench import doctor as bench
-from provisioning.doctor import examine
-from provisioning.environment import provision_profile
+from provisioning.artifacts.environment import provision_profile
+from provisioning.console.progress import Progress
+from provisioning.doctor.examine import examine
 from provisioning.errors import ExitCode, UnfitError
-from provisioning.progress import Progress
+from tests.bench import doctor as bench
 from tests.stand_ins import elf_edits as elf
 from tests.stand_ins.environments import HOST, World, adaptor_path
 from tests.stand_ins.faults import SIZES

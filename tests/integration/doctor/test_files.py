@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from provisioning.doctor import examine_request
-from provisioning.elf_facts import PT_GNU_STACK
+from provisioning.doctor.examine import examine_request
+from provisioning.elf.facts import PT_GNU_STACK
 from tests.stand_ins import elf_edits as elf
 from tests.stand_ins.environments import ANDROID, BUILD, HOST, LINUX, World
 from tests.stand_ins.faults import (

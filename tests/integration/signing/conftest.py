@@ -16,11 +16,11 @@ from pathlib import Path
 
 import pytest
 
-from provisioning.progress import Progress
-from provisioning.provision import provision_artifact
-from provisioning.selection import parse_selection
-from provisioning.sources import Options
-from provisioning.store import Store
+from provisioning.artifacts.provision import provision_artifact
+from provisioning.artifacts.selection import parse_selection
+from provisioning.artifacts.sources import Options
+from provisioning.console.progress import Progress
+from provisioning.store.store import Store
 from tests.stand_ins.dsp_toolchains import LIBRARY, make_inputs, make_signer_sdk
 
 ROOT = Path(__file__).parents[3]

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from ci.parity.policy import Allowance, Policy
-from provisioning.manifest import read_policy
+from provisioning.manifest.reader import read_policy
 
 LOAD = 'load("@fbsource//xplat/executorch/build:runtime_wrapper.bzl", "runtime")\n'
 DRIFTED = {

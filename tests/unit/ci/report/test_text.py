@@ -9,7 +9,7 @@ from ci.report.text import (
     show_seconds,
     show_share,
 )
-from provisioning.terminal import clean
+from provisioning.console.terminal import clean
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,8 @@ from ci.signing.interpreter import (
     probe_interpreter,
 )
 from ci.signing.policy import SignerPython, read_signing_policy
+from provisioning.console.progress import Progress
 from provisioning.errors import UnfitError
-from provisioning.progress import Progress
 
 SCRIPT = '#!/bin/sh\ncase "$*" in *"import imp"*) {body} ;; esac\n'
 

@@ -9,13 +9,13 @@ import pytest
 from ci.signing.policy import read_signing_policy
 from ci.signing.roots import VARIABLES, find_roots
 from ci.signing.selection import Selection, list_wanted
-from provisioning.environment import profile_requests
+from provisioning.artifacts.environment import profile_requests
+from provisioning.artifacts.sources import Options
+from provisioning.console.progress import Progress
 from provisioning.errors import UnfitError
-from provisioning.manifest import read_profile
-from provisioning.progress import Progress
-from provisioning.sources import Options
-from provisioning.store import Store
-from provisioning.tree import Tree
+from provisioning.manifest.reader import read_profile
+from provisioning.store.store import Store
+from provisioning.store.tree import Tree
 
 ALL = set(VARIABLES)
 

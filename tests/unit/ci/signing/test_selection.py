@@ -10,7 +10,7 @@ from ci.signing.inputs import read_directory_version, read_sdk_yaml, to_numbers
 from ci.signing.plan import list_version_notes
 from ci.signing.policy import read_signing_policy
 from ci.signing.selection import list_op_package, read_place
-from provisioning.manifest import read_profiles
+from provisioning.manifest.reader import read_profiles
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,10 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from ci.signing.certificates import list_date_errors, list_link_errors, parse_chain
-from ci.signing.segments import MalformedError, parse_image
-from ci.signing.verdict import Kind, Report, Scheme, Verdict
-from ci.signing.verify import verify_bytes, verify_file
+from ci.signing.proof.certificates import list_date_errors, list_link_errors, parse_chain
+from ci.signing.proof.segments import MalformedError, parse_image
+from ci.signing.proof.verdict import Kind, Report, Scheme, Verdict
+from ci.signing.proof.verify import verify_bytes, verify_file
 from tests.stand_ins.elfsigner.keys import make_key
 from tests.stand_ins.elfsigner.mbn_writer import PLACES, Key, sign_elf
 

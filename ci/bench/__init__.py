@@ -1,1 +1,0 @@
-"""Benchmarks: one module a part, measured in one run beside a peer; results are ratios."""

@@ -1,0 +1,143 @@
+"""What a build leaves: found, judged, and published in one step or not at all."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ci.build.inputs import hash_file
+from ci.build.overlay import explain_full_disk
+from ci.build.plan.plan import Plan
+from ci.build.plan.targets import Artifact, fill_placeholders
+from provisioning.doctor.checks.elf_policy import ElfPolicy, judge, judge_defect
+from provisioning.doctor.checks.finding import Finding, Severity
+from provisioning.doctor.policies import elf_policy
+from provisioning.elf.facts import ElfFacts
+from provisioning.elf.reader import ElfError, read_elf
+from provisioning.errors import FailedError
+
+UNEXPECTED_NEED, OVER_BUDGET, OTHER_PYTHON = "BUILD101", "BUILD102", "BUILD103"
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A file that a build left: its row in the target, its facts and its faults.
+
+    ``findings`` are those that the row does not accept; ``facts`` None when it cannot be read.
+    """
+
+    row: Artifact
+    path: Path
+    sha256: str
+    size_bytes: int
+    facts: ElfFacts | None
+    findings: tuple[Finding, ...]
+    accepted: tuple[Finding, ...] = ()
+
+    @property
+    def errors(self) -> tuple[Finding, ...]:
+        """The findings that keep it from being published."""
+        return tuple(one for one in self.findings if one.severity is Severity.ERROR)
+
+
+def collect_artifacts(plan: Plan, extras: frozenset[str]) -> tuple[Judged, ...]:
+    """Every file that the target promises, judged. Raises FailedError for one that is missing."""
+    judged: list[Judged] = []
+    for row in plan.target.artifacts:
+        if row.extra and row.extra not in extras:
+            continue
+        paths = sorted(path for path in plan.place.root.glob(row.path) if path.is_file())
+        if not paths:
+            raise FailedError(
+                f"{plan.target.name}: the build ended well and left no {row.path}",
+                todo=f"look at {plan.place.log}, or correct the target in manifests/targets.toml",
+            )
+        kind = fill_placeholders(row.policy, plan.values)
+        judged += [judge_artifact(row, path, elf_policy(kind), python_tag(plan)) for path in paths]
+    return tuple(judged)
+
+
+def python_tag(plan: Plan) -> str:
+    """``cpython-312`` where a target is built for one Python; else empty."""
+    return plan.values["python_version"].split()[0] if plan.target.per_python else ""
+
+
+def judge_artifact(row: Artifact, path: Path, policy: ElfPolicy, tag: str = "") -> Judged:
+    """One file against its policy, its needed libraries, its size budget and its Python's tag."""
+    digest, size = hash_file(path), path.stat().st_size
+    try:
+        facts = read_elf(path)
+    except ElfError as error:
+        return Judged(row, path, digest, size, None, (judge_defect(error),))
+    found = [
+        *judge(facts, policy),
+        *_judge_needs(facts, policy, row),
+        *_judge_size(facts, row),
+        *_judge_tag(facts, tag),
+    ]
+    faults = tuple(one for one in found if one.id not in row.accept)
+    accepted = tuple(one for one in found if one.id in row.accept)
+    return Judged(row, path, digest, size, facts, faults, accepted)
+
+
+def _judge_needs(facts: ElfFacts, policy: ElfPolicy, row: Artifact) -> Iterator[Finding]:
+    name = facts.path.name
+    for library in facts.needed:
+        if library not in (*policy.system, *row.needed):
+            yield Finding(
+                UNEXPECTED_NEED,
+                name,
+                f"{name} needs {library}",
+                str(facts.path),
+                "neither the target's system nor this build brings it",
+                "link it statically, or name it in the artifact's row of manifests/targets.toml",
+            )
+
+
+def _judge_size(facts: ElfFacts, row: Artifact) -> Iterator[Finding]:
+    name = facts.path.name
+    if row.size_budget and facts.size_bytes > row.size_budget:
+        yield Finding(
+            OVER_BUDGET,
+            name,
+            f"{name} has {facts.size_bytes} bytes, its budget is {row.size_budget}",
+            str(facts.path),
+            "the memory of the DSP is small; upstream keeps the same budget",
+            "build with --release, or find what was linked in with `nm --size-sort`",
+        )
+
+
+def _judge_tag(facts: ElfFacts, tag: str) -> Iterator[Finding]:
+    name = facts.path.name
+    if tag and f".{tag}-" not in name:
+        yield Finding(
+            OTHER_PYTHON,
+            name,
+            f"{name} is not for {tag}",
+            str(facts.path),
+            "CMake found another Python than the one that the build was asked for",
+            "take Python's options out of -D, and build with --clean",
+        )
+
+
+def stage_artifacts(plan: Plan, judged: tuple[Judged, ...]) -> Path:
+    """Copy the files into a new directory beside the published one."""
+    fresh = plan.place.root / "artifacts.new"
+    shutil.rmtree(fresh, ignore_errors=True)
+    with explain_full_disk(fresh):
+        fresh.mkdir()
+        for one in judged:
+            shutil.copy2(one.path, fresh / one.path.name)
+    return fresh
+
+
+def publish_artifacts(plan: Plan, fresh: Path) -> None:
+    """Put the new directory in the place of the old one."""
+    old = plan.place.root / "artifacts.old"
+    shutil.rmtree(old, ignore_errors=True)
+    if plan.place.artifacts.exists():
+        plan.place.artifacts.rename(old)
+    fresh.rename(plan.place.artifacts)
+    shutil.rmtree(old, ignore_errors=True)

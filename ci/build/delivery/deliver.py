@@ -1,0 +1,86 @@
+"""Put a published adaptor where it is used, and prove there that it works."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from ci.build.builder import Result
+from ci.build.delivery.install import find_package, install_files, make_overlay
+from ci.build.delivery.proof import (
+    check_provable,
+    recall_proof,
+    remember_proof,
+    run_import,
+    run_proof,
+)
+from ci.build.plan.job import Job
+from provisioning.console.progress import Progress
+
+OVERLAY, CHECKOUT, _ = PLACES = ("overlay", "checkout", "none")
+
+
+def deliver(
+    job: Job, result: Result, where: str, progress: Progress, *, with_proof: bool
+) -> dict[str, Any]:
+    """Install what has a place in ExecuTorch's Python: in the checkout, or in an overlay of the
+    installed wheel, where one model is lowered with it unless that was done before.
+
+    It is imported in any case, as far as this Python has what that needs. Returns what
+    artifacts.json says of it. Raises UnfitError, FailedError.
+    """
+    target, place = job.plan.target, result.place
+    if not target.installs:
+        return {}
+    python = job.request.python
+    paths = [place.artifacts / one.path.name for one in result.artifacts]
+    lacks = {name for path in paths if (name := run_import(path, python, job.variables))}
+    told: dict[str, Any] = {"python": str(python), "import_lacks": sorted(lacks)}
+    if where == CHECKOUT:
+        written = install_files(target, place, job.plan.source)
+        told["installed"] = [str(path) for path in written]
+    if where == OVERLAY:
+        told |= _deliver_overlay(job, result, progress, with_proof=with_proof)
+    return told
+
+
+def _deliver_overlay(
+    job: Job, result: Result, progress: Progress, *, with_proof: bool
+) -> dict[str, Any]:
+    target, place = job.plan.target, result.place
+    package = find_package(job.request.python)
+    overlay, record = place.root / "overlay", place.root / "proof.json"
+    key = _digest("\0".join(_list_ingredients(job, result, package)))
+    known = recall_proof(record, key)
+    if known and overlay.is_dir():
+        return {"overlay": str(overlay), "proof": {**asdict(known), "cached": True}}
+    make_overlay(target, place, package, overlay)
+    if not with_proof:
+        return {"overlay": str(overlay)}
+    progress.step(f"lowering a model with the adaptor in {overlay}")
+    proof = run_proof(overlay, job.request.python, job.variables)
+    remember_proof(record, key, proof)
+    return {"overlay": str(overlay), "proof": {**asdict(proof), "cached": False}}
+
+
+def check_delivery(job: Job, where: str, *, with_proof: bool) -> None:
+    """Raises UnfitError, before anything is built, when there is no wheel to lay the files over,
+    or no torch to lower a model with."""
+    if job.plan.target.installs and where == OVERLAY:
+        find_package(job.request.python)
+        if with_proof:
+            check_provable(job.request.python)
+
+
+def _list_ingredients(job: Job, result: Result, package: Path) -> Iterator[str]:
+    """Everything that a proof depends on: the files, the wheel, the QNN libraries."""
+    yield from (one.sha256 for one in result.artifacts)
+    yield f"{package} {package.stat().st_mtime_ns}"
+    yield from (f"{name}={value}" for name, value in sorted(job.variables.items()))
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

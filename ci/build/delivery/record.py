@@ -1,0 +1,101 @@
+"""artifacts.json: every file that a build left, and everything that went into it."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from ci.build.builder import Result
+from ci.build.delivery.artifacts import Judged
+from ci.build.file_api import API
+from provisioning.doctor.checks.finding import Finding
+from provisioning.elf.facts import ElfFacts
+from provisioning.files import write_whole
+
+SCHEMA_VERSION = "1"
+
+
+def write_record(results: list[dict[str, Any]], path: Path) -> None:
+    """Replace ``path`` by a record of ``results``, in one step."""
+    record = {"schema_version": SCHEMA_VERSION, "builds": results}
+    write_whole(path, json.dumps(record, indent=1) + "\n")
+
+
+def describe_result(result: Result) -> dict[str, Any]:
+    """One build as data: sizes in bytes, times in seconds, paths absolute."""
+    plan = result.plan
+    target = plan.target
+    return {
+        "target": target.name,
+        "platform": target.platform,
+        "up_to_date": result.up_to_date,
+        "published": result.published,
+        "wall_s": round(result.wall_s, 3),
+        "stage_s": {name: round(seconds, 3) for name, seconds in result.stage_s.items()},
+        "changed_files": result.changed_files,
+        "inputs_sha256": result.inputs_sha256,
+        "settings_sha256": plan.settings_digest,
+        "source": os.fspath(plan.source),
+        "identity": dict(plan.identity),
+        "ccache": asdict(result.cache) if result.cache else None,
+        "log": os.fspath(plan.place.log),
+        "artifacts": [_describe_artifact(one, result) for one in result.artifacts],
+        "parity": [_describe_stage(stage.build) for stage in plan.stages],
+    }
+
+
+def _describe_stage(build: Path) -> dict[str, str]:
+    """Where parity finds what CMake says of a stage."""
+    return {
+        "build": os.fspath(build),
+        "compile_commands": os.fspath(build / "compile_commands.json"),
+        "file_api_reply": os.fspath(build / API / "reply"),
+    }
+
+
+def _describe_artifact(one: Judged, result: Result) -> dict[str, Any]:
+    published = result.place.artifacts / one.path.name
+    return {
+        "name": one.path.name,
+        "path": os.fspath(published if result.published else one.path),
+        "size_bytes": one.size_bytes,
+        "size_budget": one.row.size_budget or None,
+        "sha256": one.sha256,
+        "elf": describe_elf(one.facts) if one.facts else None,
+        "findings": [_describe_finding(finding) for finding in one.findings],
+        "accepted": [
+            {**_describe_finding(finding), "reason": one.row.accept[finding.id]}
+            for finding in one.accepted
+        ],
+    }
+
+
+def _describe_finding(finding: Finding) -> dict[str, str]:
+    return {
+        "id": finding.id,
+        "severity": finding.severity.value,
+        "what": finding.what,
+        "why": finding.why,
+        "do": finding.todo,
+    }
+
+
+def describe_elf(facts: ElfFacts) -> dict[str, Any]:
+    """The facts of an ELF file that say where it can run."""
+    floors = {name.lower(): facts.highest_need(name) for name in ("GLIBC", "GLIBCXX", "CXXABI")}
+    return {
+        "machine": facts.machine_name,
+        "flags": facts.flags,
+        "soname": facts.soname,
+        "needed": list(facts.needed),
+        "runpath": list(facts.runpath),
+        "rpath": list(facts.rpath),
+        "build_id": facts.build_id,
+        "floors": {name: ".".join(map(str, need)) for name, need in floors.items() if need},
+        "android": facts.android._asdict() if facts.android else None,
+        "load_align": facts.load_align,
+        "stripped": facts.stripped,
+    }

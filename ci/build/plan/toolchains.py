@@ -1,0 +1,175 @@
+"""Whose compiler builds: the host's, an NDK's, a cross compiler's, Hexagon's.
+
+Each resolver returns CMake options and an identity; a toolchain that is missing or of another
+version is an UnfitError before any compiler starts.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from packaging.version import InvalidVersion, Version
+
+from ci.build.plan.targets import Toolchain
+from ci.build.plan.tools import PROBE_S
+from provisioning.artifacts.sources.local import read_version
+from provisioning.console.process import run_process
+from provisioning.errors import UnfitError
+from provisioning.manifest.reader import read_toolchain
+
+NDK, HEXAGON_SDK = "android-ndk", "hexagon-sdk"
+NDK_BIN = "toolchains/llvm/prebuilt/linux-x86_64/bin"
+CROSS_PREFIX = "aarch64-linux-gnu-"
+VENDOR_PREFIX = "usr/bin/aarch64-oe-linux/aarch64-oe-linux-"
+
+
+@dataclass(frozen=True)
+class Compilers:
+    """CMake options that choose compilers, and what makes these compilers these: the identity.
+
+    ``values`` are placeholders that the target may use.
+    """
+
+    options: Mapping[str, str]
+    identity: Mapping[str, str]
+    values: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Given:
+    """What the profile put in place: roots by artifact, and the profile's variables."""
+
+    roots: Mapping[str, Path]
+    variables: Mapping[str, str]
+
+
+def resolve_compilers(
+    kind: Toolchain,
+    roots: Mapping[str, Path] | None = None,
+    variables: Mapping[str, str] | None = None,
+) -> Compilers:
+    """The compilers of ``kind``; ``roots`` are the profile's artifacts. Raises UnfitError."""
+    return RESOLVERS[kind](Given(roots or {}, variables or {}))
+
+
+def identify_compiler(path: Path) -> str:
+    """The first line of ``--version``, with the size and time of the program itself.
+
+    Raises UnfitError when it does not run.
+    """
+    if not path.is_file():
+        raise UnfitError(f"there is no compiler {path}", todo="provision the toolchain again")
+    ended = run_process([path, "--version"], timeout_s=PROBE_S, check=False)
+    if ended.returncode != 0:
+        raise UnfitError(f"the compiler {path} {ended.describe()}", why=ended.tail)
+    status = path.resolve().stat()
+    first = ended.output.splitlines()[0] if ended.output else ""
+    return f"{first} [{status.st_size} bytes, {status.st_mtime_ns}]"
+
+
+def find_compiler(variable: str, names: tuple[str, ...], todo: str) -> Path:
+    """The program that ``variable`` of the environment names, else the first of ``names``.
+
+    Raises UnfitError.
+    """
+    wanted = os.environ.get(variable) if variable else None
+    for name in (wanted,) if wanted else names:
+        found = shutil.which(name)
+        if found:
+            return Path(found)
+    what = f"{variable}={wanted} is no program" if wanted else f"no {' or '.join(names)} on PATH"
+    raise UnfitError(f"no compiler: {what}", todo=todo)
+
+
+def resolve_host(_: Given) -> Compilers:
+    """CC and CXX, else the C and C++ compilers of the distribution."""
+    todo = "install one (Debian, Ubuntu: apt-get install g++) or set CC and CXX"
+    c = find_compiler("CC", ("cc", "gcc", "clang"), todo)
+    cxx = find_compiler("CXX", ("c++", "g++", "clang++"), todo)
+    return _describe_pair(c, cxx, {}, {})
+
+
+def resolve_linux_cross(_: Given) -> Compilers:
+    """A vendor's sysroots where TOOLCHAIN_ROOT_HOST and _TARGET name them, else the
+    distribution's aarch64 cross compiler."""
+    host, target = (os.environ.get(f"TOOLCHAIN_ROOT_{side}") for side in ("HOST", "TARGET"))
+    options = {
+        "CMAKE_SYSTEM_NAME": "Linux",
+        "CMAKE_SYSTEM_PROCESSOR": "aarch64",
+        "CMAKE_FIND_ROOT_PATH_MODE_PROGRAM": "NEVER",
+    }
+    if not host and not target:
+        todo = "Debian, Ubuntu: apt-get install g++-aarch64-linux-gnu, or set TOOLCHAIN_ROOT_HOST"
+        c = find_compiler("", (CROSS_PREFIX + "gcc",), todo)
+        cxx = find_compiler("", (CROSS_PREFIX + "g++",), todo)
+        return _describe_pair(c, cxx, options, {"linux_policy": "aarch64-linux"})
+    if not host or not target or not Path(target).is_dir():
+        raise UnfitError(
+            f"TOOLCHAIN_ROOT_HOST={host or ''} and TOOLCHAIN_ROOT_TARGET={target or ''} do not fit",
+            why="both must be set, to the two sysroots of one vendor SDK",
+            todo="set both, or neither for the distribution's cross compiler",
+        )
+    options["CMAKE_SYSROOT"] = target
+    c, cxx = (Path(host) / (VENDOR_PREFIX + name) for name in ("gcc", "g++"))
+    return _describe_pair(c, cxx, options, {"linux_policy": "aarch64-oe-linux"})
+
+
+def resolve_ndk(given: Given) -> Compilers:
+    """The NDK of the profile, at the pinned release or a later one.
+
+    An older one's libc++ lacks what ExecuTorch's QNN backend includes.
+    """
+    root = given.roots[NDK]
+    toolchain = read_toolchain(NDK)
+    found = read_version(root, toolchain.adoption) if toolchain.adoption else toolchain.default
+    if not _is_at_least(found, toolchain.default):
+        raise UnfitError(
+            f"the NDK in {root} is {found}, {toolchain.default} or later is needed",
+            why="the libc++ of an older NDK fails to compile ExecuTorch's QNN backend",
+            todo=f"unset ANDROID_NDK_ROOT and run `python -m provisioning fetch {NDK}`",
+        )
+    options = {
+        "CMAKE_TOOLCHAIN_FILE": str(root / "build/cmake/android.toolchain.cmake"),
+        "ANDROID_ABI": "arm64-v8a",
+        "ANDROID_PLATFORM": "android-30",
+    }
+    clang = root / NDK_BIN / "clang++"
+    return Compilers(options, {"release": found, "cxx": identify_compiler(clang)})
+
+
+def resolve_hexagon(given: Given) -> Compilers:
+    """The compiler of the Hexagon SDK of the profile."""
+    sdk = given.roots[HEXAGON_SDK]
+    tools = Path(given.variables.get("HEXAGON_TOOLS_ROOT", ""))
+    toolchain = sdk / "build/cmake/hexagon_toolchain.cmake"
+    if not toolchain.is_file():
+        raise UnfitError(f"the Hexagon SDK in {sdk} has no {toolchain.relative_to(sdk)}")
+    identity = {"cxx": identify_compiler(tools / "Tools/bin/hexagon-clang++")}
+    values = {"hexagon_tools_root": str(tools)}
+    return Compilers({"CMAKE_TOOLCHAIN_FILE": str(toolchain)}, identity, values)
+
+
+def _describe_pair(
+    c: Path, cxx: Path, more: Mapping[str, str], values: Mapping[str, str]
+) -> Compilers:
+    options = {"CMAKE_C_COMPILER": str(c), "CMAKE_CXX_COMPILER": str(cxx), **more}
+    return Compilers(options, {"cc": identify_compiler(c), "cxx": identify_compiler(cxx)}, values)
+
+
+def _is_at_least(found: str, floor: str) -> bool:
+    try:
+        return Version(found) >= Version(floor)
+    except InvalidVersion:
+        return False
+
+
+RESOLVERS: dict[Toolchain, Callable[[Given], Compilers]] = {
+    Toolchain.HOST: resolve_host,
+    Toolchain.LINUX_CROSS: resolve_linux_cross,
+    Toolchain.NDK: resolve_ndk,
+    Toolchain.HEXAGON: resolve_hexagon,
+}

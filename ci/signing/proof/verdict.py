@@ -1,0 +1,138 @@
+"""What a verification comes to: a verdict, what is wrong, what is worth knowing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ci.signing.proof.certificates import Certificate
+
+NOT_JUDGED = (
+    "whether the device trusts the root certificate",
+    "whether the device accepts the signer's identities (software, hardware, OEM, model)",
+)
+
+
+class Scheme(str, Enum):
+    """How a signature was recognised as the leaf's."""
+
+    PKCS1 = "RSA PKCS #1 v1.5"
+    PSS = "RSA-PSS"
+    ECDSA = "ECDSA"
+    UNKNOWN = "not recognised"
+
+
+class Verdict(str, Enum):
+    """What the bytes of a file prove."""
+
+    PROVEN = "proven"
+    UNRECOGNISED = "signature not recognised"
+    UNSIGNED = "unsigned"
+    INVALID = "invalid"
+
+
+@dataclass(frozen=True)
+class SignedBy:
+    """One authority's certificates and how its signature was recognised."""
+
+    authority: str
+    chain: tuple[Certificate, ...]
+    scheme: Scheme
+    signature_bytes: int
+
+
+class Kind(str, Enum):
+    """What a fault is about, the most telling first."""
+
+    TRUNCATED = "truncated"
+    DATE = "certificate dates"
+    DIFFERENT = "other than the input"
+    HASH = "hash"
+    LAYOUT = "layout"
+    HEADER = "MBN header"
+    SIGNATURE = "signature"
+    CHAIN = "certificate chain"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One thing that is wrong."""
+
+    kind: Kind
+    text: str
+
+
+@dataclass
+class Report:
+    """What was found in one file. ``uncovered`` are file ranges that no hash covers."""
+
+    size: int
+    faults: list[Fault] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    signed: bool = False
+    header_version: int = 0
+    algorithm: str = ""
+    hexagon_version: int = 0
+    hashed_segments: int = 0
+    signers: list[SignedBy] = field(default_factory=list)
+    uncovered: list[tuple[int, int]] = field(default_factory=list)
+    signature_ranges: list[tuple[int, int]] = field(default_factory=list)
+
+    def add(self, kind: Kind, *texts: str) -> None:
+        """Note faults of one kind."""
+        self.faults += [Fault(kind, text) for text in texts]
+
+    @property
+    def errors(self) -> list[str]:
+        """The faults in words."""
+        return [fault.text for fault in self.faults]
+
+    @property
+    def verdict(self) -> Verdict:
+        """The verdict of everything found so far."""
+        if self.faults:
+            return Verdict.INVALID
+        if not self.signed:
+            return Verdict.UNSIGNED
+        if any(one.scheme is Scheme.UNKNOWN for one in self.signers):
+            return Verdict.UNRECOGNISED
+        return Verdict.PROVEN
+
+    def as_data(self) -> dict[str, Any]:
+        """JSON of the report; dates in ISO 8601."""
+        return {
+            "verdict": self.verdict.value,
+            "errors": [{"kind": one.kind.value, "what": one.text} for one in self.faults],
+            "notes": self.notes,
+            "size_bytes": self.size,
+            "hexagon_version": f"V{self.hexagon_version:X}",
+            "mbn_header_version": self.header_version,
+            "hash_algorithm": self.algorithm,
+            "hashed_segments": self.hashed_segments,
+            "signers": [_signer_data(one) for one in self.signers],
+            "uncovered_ranges": self.uncovered,
+            "signature_ranges": self.signature_ranges,
+            "not_judged": list(NOT_JUDGED) if self.signed else [],
+        }
+
+
+def _signer_data(signer: SignedBy) -> dict[str, Any]:
+    return {
+        "authority": signer.authority,
+        "scheme": signer.scheme.value,
+        "signature_bytes": signer.signature_bytes,
+        "certificates": [
+            {
+                "subject": one.subject,
+                "issuer": one.issuer,
+                "not_before": one.not_before.isoformat(),
+                "not_after": one.not_after.isoformat(),
+                "key": one.key,
+                "key_bits": one.key_bits,
+                "sha256": one.fingerprint,
+            }
+            for one in signer.chain
+        ],
+    }

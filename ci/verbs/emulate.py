@@ -1,0 +1,150 @@
+"""``test-emulator``: the main job, from pinned wheel to judged outputs."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+from pathlib import Path
+
+from ci.emulator.policy import Policy, read_emulator_policy
+from ci.lowering.cases import CaseSpec, select_cases
+from ci.lowering.schemes import Scheme
+from ci.lowering.suite import SUITE
+from ci.report.github import append_summary
+from ci.report.schema import Report
+from ci.report.table import render_table, terminal_style
+from ci.report.write import report_data, write_report
+from provisioning.artifacts.environment import Environment, provision_profile
+from provisioning.console.command import Outcome, given_path
+from provisioning.console.progress import Progress
+from provisioning.errors import ExitCode, UnfitError, UsageError
+from provisioning.manifest.socs import read_socs
+
+PROFILE = "emulator"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--model", action="append", default=[], help="name or glob, or file.py:factory")
+    add("--scheme", action="append", default=[], help="name or glob of a quantization scheme")
+    add("--soc", action="append", default=[], help="name or glob of a SoC; default SM8650")
+    add("--list", action="store_true", help="list models, schemes and SoCs, run nothing")
+    add("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="cases at a time")
+    add("--timeout-s", type=float, default=300.0, help="limit of each lowering and of each run")
+    add("--runner", default="python", help="python, cpp, or a program like qnn_executor_runner")
+    add("--keep-artifacts", type=given_path, metavar="DIR", help="keep programs, outputs and logs")
+    add("--no-cache", action="store_true", help="lower again what was lowered before")
+    add(
+        "--policy",
+        type=given_path,
+        metavar="FILE",
+        help="limits of your own, like the emulator policy",
+    )
+    add("--offline", action="store_true", help="use only what is provisioned already")
+    add("--reports", type=given_path, default=Path("reports"), help="where to write test_emulator/")
+
+
+def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
+    check_numbers(args)
+    policy = read_emulator_policy(args.policy)
+    socs = sorted(read_socs())
+    if args.list:
+        return list_choices(policy, socs)
+    specs = select_cases(
+        policy.suite, socs, models=args.model, schemes=args.scheme, soc_names=args.soc
+    )
+    report = run(specs, policy, args, progress)
+    directory = args.reports / "test_emulator"
+    write_report(report, directory)
+    progress.step(f"report: {directory / 'index.html'}")
+    try:
+        append_summary(report)
+    except UnfitError as error:  # the report is there: what it says counts
+        progress.step(f"note: {error}")
+    colour, width = terminal_style()
+    text = render_table(report, colour=colour, width=width)
+    code = ExitCode.OK if report.ok else ExitCode.FAILED
+    return Outcome(text, report_data(report), code, exact=True)
+
+
+def run(
+    specs: list[CaseSpec], policy: Policy, args: argparse.Namespace, progress: Progress
+) -> Report:
+    """Provision, check, then run the cases, each step said and timed."""
+    require_packages()
+    from ci.emulator.session import Phases, SessionOptions, run_session
+
+    phases = Phases(progress)
+    progress.step(f"1/4 provision profile {PROFILE}")
+    with phases.measure("provision"):
+        environment = provision_profile(PROFILE, progress, verify=True, offline=args.offline)
+    progress.step("2/4 check the environment")
+    with phases.measure("check"):
+        check_environment(environment)
+    progress.step(f"3/4 lower, run and judge {len(specs)} cases, {args.jobs} at a time")
+    options = SessionOptions(
+        jobs=args.jobs,
+        timeout_s=args.timeout_s,
+        runner=args.runner,
+        use_cache=not args.no_cache,
+        keep=args.keep_artifacts,
+    )
+    report = run_session(specs, policy, environment, options, phases)
+    progress.step("4/4 report")
+    return report
+
+
+def check_numbers(args: argparse.Namespace) -> None:
+    """Raises UsageError for a number that makes no sense."""
+    if args.jobs < 1:
+        raise UsageError(f"--jobs {args.jobs}", todo="1 or more")
+    if not args.timeout_s > 0:
+        raise UsageError(f"--timeout-s {args.timeout_s}", todo="a number of seconds above 0")
+
+
+def require_packages() -> None:
+    """Raises UnfitError where torch or executorch is not installed."""
+    missing = [name for name in ("torch", "executorch") if not importlib.util.find_spec(name)]
+    if missing:
+        raise UnfitError(
+            f"this Python has no {' and no '.join(missing)}",
+            why="models are lowered with them",
+            todo="run ./nox -s test_emulator, which installs them in an environment of its own",
+        )
+
+
+def check_environment(environment: Environment) -> None:
+    """Raises UnfitError when the doctor finds an error."""
+    from provisioning.doctor.examine import examine
+
+    verdict = examine(PROFILE, environment)
+    if verdict.fit:
+        return
+    errors = [finding for finding in verdict.findings if finding.severity == "error"]
+    first = errors[0]
+    raise UnfitError(
+        f"{first.id} {first.what}",
+        why=first.why,
+        todo=f"{first.todo}\n  all of it: nox -s validate -- {PROFILE}",
+    )
+
+
+def list_choices(policy: Policy, socs: list[str]) -> Outcome:
+    """Models with what they are and their default schemes, schemes, SoCs."""
+    models = {
+        name: {"about": about, "schemes": [scheme.value for scheme in policy.suite.get(name, ())]}
+        for name, about in SUITE.items()
+    }
+    schemes = [scheme.value for scheme in Scheme]
+    width = max(map(len, models))
+    rows = [
+        f"  {name:<{width}}  {model['about']} ({', '.join(model['schemes'])})"
+        for name, model in models.items()
+    ]
+    text = "\n".join(
+        ["models (default schemes)", *rows, "", "schemes", "  " + " ".join(schemes), "", "SoCs"]
+    )
+    lines = [" ".join(socs[start : start + 10]) for start in range(0, len(socs), 10)]
+    text += "".join(f"\n  {line}" for line in lines) + "\n"
+    return Outcome(text, {"models": models, "schemes": schemes, "socs": socs})

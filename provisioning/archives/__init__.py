@@ -1,0 +1,1 @@
+"""Archive -> tree, with every path checked."""

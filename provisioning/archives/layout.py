@@ -1,0 +1,293 @@
+"""Archive -> tree: what is taken where, what is refused, and the bytes checked as they pass.
+
+Members are judged before a byte is written, and are written into a fresh directory only:
+regular files with O_EXCL and without following links, symbolic links after all files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import posixpath
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from provisioning.errors import IntegrityError
+from provisioning.store.tree import FILE_TIME_S, Entry
+
+MAX_LINK_HOPS = 40
+MAX_RATIO = 1100  # deflate cannot do better than 1032:1
+MIN_BOMB_BYTES = 1 << 20
+RESERVED_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Member:
+    """One member of an archive, as its directory declares it.
+
+    ``link`` is a link's target; a ZIP holds that of a symbolic link in the member's bytes,
+    so that it is empty here and judged when the link is made.
+    """
+
+    name: str
+    size: int
+    mode: int = 0o644
+    kind: str = "file"  # file, dir, symlink, hardlink
+    link: str = ""
+    offset: int = 0
+    compressed: int = 0
+    crc: int = 0
+    method: int = 0
+
+    @property
+    def stored_mode(self) -> int:
+        """The mode of the published file: readable by all, writable by nobody."""
+        return (self.mode & 0o555) | 0o444
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What an archive may hold. ``unpacked_bytes`` 0 means MAX_RATIO is the only limit."""
+
+    unpacked_bytes: int = 0
+    case_collisions: bool = False
+
+
+def refuse(archive: str, why: str) -> IntegrityError:
+    """The error for a hostile or broken archive."""
+    return IntegrityError(
+        f"{archive} is refused",
+        why=why,
+        todo="nothing of it was published; get the archive from its vendor again",
+    )
+
+
+class Layout:
+    """Which member goes where, from pairs of ``take`` and ``put`` (see manifest.Rule).
+
+    Without rules everything is taken as it is. ``components`` are globs over the new paths
+    of what is wanted; none means all.
+    """
+
+    def __init__(
+        self, rules: Sequence[tuple[str, str]] = (), components: Sequence[str] = ()
+    ) -> None:
+        self.rules = [(_glob(take), _fixed_part(take), put) for take, put in rules]
+        self.wanted = [_glob(pattern) for pattern in components]
+        self.takes = [take for take, _ in rules]
+
+    def place(self, name: str) -> str:
+        """The path in the tree for a member's name; empty when it is not wanted."""
+        path = self._map(name) if self.rules else name
+        if path and self.wanted and not any(pattern.fullmatch(path) for pattern in self.wanted):
+            return ""
+        return path
+
+    def wants(self, path: str) -> bool:
+        """Whether a path of the tree belongs to the wanted components."""
+        return not self.wanted or any(pattern.fullmatch(path) for pattern in self.wanted)
+
+    def literal_paths(self) -> set[str]:
+        """The paths of a layout that names single files only; empty for any other."""
+        if any(mark in take for take in self.takes for mark in "*?"):
+            return set()
+        return {path for take in self.takes if (path := self.place(take))}
+
+    def _map(self, name: str) -> str:
+        for pattern, fixed, put in self.rules:
+            if pattern.fullmatch(name):
+                keeps_name = not put or put.endswith("/")
+                return put + name[len(fixed) :] if keeps_name else put
+        return ""
+
+
+def _fixed_part(take: str) -> str:
+    head = re.split(r"[*?\[]", take, maxsplit=1)[0]
+    return head[: head.rfind("/") + 1]
+
+
+def _glob(pattern: str) -> re.Pattern[str]:
+    """A glob as a regular expression: ``*`` stays in a directory, ``**`` does not."""
+    words = {"**": ".*", "*": "[^/]*", "?": "[^/]"}
+    parts = re.split(r"(\*\*|\*|\?)", pattern)
+    return re.compile("".join(words.get(part, re.escape(part)) for part in parts), re.DOTALL)
+
+
+def check_members(archive: str, members: Sequence[Member], limits: Limits) -> None:
+    """Refuse an archive whose members could write elsewhere, clash, or fill the disk.
+
+    Raises IntegrityError, naming the member.
+    """
+    seen: dict[str, str] = {}
+    folded: dict[str, str] = {}
+    for member in members:
+        _check_name(archive, member)
+        path = member.name.rstrip("/")
+        if path in seen and not (member.kind == "dir" and seen[path] == "dir"):
+            raise refuse(archive, f"two members are named {path!r}")
+        seen[path] = member.kind
+        clash = folded.setdefault(path.casefold(), path)
+        if clash != path and not limits.case_collisions:
+            raise refuse(archive, f"{clash!r} and {path!r} differ only in case")
+    _check_parents(archive, seen)
+    _check_links(archive, members)
+    _check_sizes(archive, members, limits)
+
+
+def _check_name(archive: str, member: Member) -> None:
+    name = member.name
+    problem = ""
+    if not name.strip("/"):
+        problem = "has no name"
+    elif name.startswith("/") or re.match(r"[A-Za-z]:", name):
+        problem = "is an absolute path"
+    elif ".." in name.split("/"):
+        problem = "leaves the tree"
+    elif "\\" in name or any(ord(letter) < 32 or ord(letter) == 127 for letter in name):
+        problem = "has a control character or a backslash in its name"
+    elif any(part in {"", "."} for part in name.rstrip("/").split("/")):
+        problem = "has an empty or '.' part in its path"
+    elif any(0xD800 <= ord(letter) <= 0xDFFF for letter in name + member.link):
+        problem = "has a name that is not UTF-8"
+    elif any(len(part.encode()) > 255 for part in name.split("/")) or len(name.encode()) > 4000:
+        problem = "has a name that is too long"
+    elif member.kind not in {"file", "dir", "symlink", "hardlink"}:
+        problem = f"is a {member.kind}"
+    if problem:
+        raise refuse(archive, f"member {name[:200]!r} {problem}")
+
+
+def _check_parents(archive: str, kinds: Mapping[str, str]) -> None:
+    for path in kinds:
+        parent = posixpath.dirname(path)
+        while parent:
+            if kinds.get(parent, "dir") != "dir":
+                raise refuse(archive, f"{parent!r} is a {kinds[parent]} and holds {path!r}")
+            parent = posixpath.dirname(parent)
+
+
+def _check_links(archive: str, members: Sequence[Member]) -> None:
+    links = {item.name: item.link for item in members if item.kind == "symlink" and item.link}
+    names = {member.name for member in members if member.kind == "file"}
+    for member in members:
+        if member.kind == "symlink" and member.link and not is_inside(member.name, links):
+            raise refuse(archive, f"link {member.name!r} leaves the tree: {member.link!r}")
+        if member.kind == "hardlink" and member.link not in names:
+            raise refuse(archive, f"hard link {member.name!r} to {member.link!r}, not a member")
+
+
+def is_inside(name: str, links: Mapping[str, str]) -> bool:
+    """Whether a link, followed through the other links of its tree, stays below the root."""
+    hops = 0
+    at: list[str] = []
+    todo = name.split("/")[::-1]
+    while todo:
+        part = todo.pop()
+        if part == "..":
+            if not at:
+                return False
+            at.pop()
+        elif part not in {"", "."}:
+            at.append(part)
+            if (target := links.get("/".join(at))) is not None:
+                hops += 1
+                if hops > MAX_LINK_HOPS or target.startswith("/") or not target:
+                    return False
+                at.pop()
+                todo.extend(target.split("/")[::-1])
+    return True
+
+
+def _check_sizes(archive: str, members: Iterable[Member], limits: Limits) -> None:
+    total = 0
+    for member in members:
+        total += member.size
+        if limits.unpacked_bytes and total > limits.unpacked_bytes:
+            raise refuse(archive, f"it unpacks to more than {limits.unpacked_bytes} bytes")
+        if member.compressed and member.size > MAX_RATIO * member.compressed + MIN_BOMB_BYTES:
+            raise refuse(archive, f"member {member.name!r} claims a ratio over {MAX_RATIO}:1")
+
+
+class FileWriter:
+    """Writes one regular file, hashing as bytes pass; refuses more than it was told to expect."""
+
+    def __init__(self, root: Path, path: str, archive: str, size: int) -> None:
+        self.target = root / path
+        self.path, self.archive, self.size = path, archive, size
+        self.count = 0
+        self.start = b""
+        self.digest = hashlib.sha256()
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        self.fd = os.open(self.target, flags, 0o600)
+        if size > RESERVED_BYTES:  # a full disk shows now, and the blocks come in one piece
+            try:
+                os.posix_fallocate(self.fd, 0, size)
+            except OSError:
+                os.close(self.fd)
+                raise
+
+    def write(self, data: bytes) -> None:
+        """Append ``data``. Raises IntegrityError on more bytes than declared, OSError."""
+        if not self.count:
+            self.start = data[:4]
+        self.count += len(data)
+        if self.count > self.size:
+            raise refuse(self.archive, f"{self.path!r} is longer than its declared {self.size}")
+        self.digest.update(data)
+        view = memoryview(data)
+        while view:
+            view = view[os.write(self.fd, view) :]
+
+    def finish(self, mode: int) -> Entry:
+        """Close the file with its mode and time, and describe it."""
+        if self.count != self.size:
+            raise refuse(
+                self.archive, f"{self.path!r} has {self.count} bytes, not its declared {self.size}"
+            )
+        seal_file(self.fd, mode)
+        return Entry(self.path, self.size, mode, self.digest.hexdigest())
+
+    def close(self) -> None:
+        """Close the descriptor, whatever happened."""
+        os.close(self.fd)
+
+
+def seal_file(target: int | Path, mode: int) -> None:
+    """Give a file its published mode and time. ``target`` is a path or a descriptor."""
+    os.utime(target, (FILE_TIME_S, FILE_TIME_S))
+    os.chmod(target, mode)  # noqa: PTH101 - a descriptor is as good as a path here
+
+
+def make_parents(root: Path, paths: Iterable[str]) -> None:
+    """Create the directories that ``paths`` (relative to ``root``) need."""
+    for parent in sorted({posixpath.dirname(path) for path in paths}):
+        (root / parent).mkdir(parents=True, exist_ok=True)
+
+
+def place_members(members: Iterable[Member], layout: Layout) -> Iterator[tuple[str, Member]]:
+    """Pairs of new path and member for everything wanted but directories."""
+    for member in members:
+        if member.kind != "dir" and (path := layout.place(member.name)):
+            yield path, member
+
+
+def make_links(
+    root: Path, links: Mapping[str, str], archive: str, known: Callable[[str], bool]
+) -> list[Entry]:
+    """Create symbolic links (path -> target) whose targets stay inside; after all files.
+
+    A link whose target was not taken (``known`` says no) is left out.
+    """
+    entries = []
+    make_parents(root, links)
+    for path, target in sorted(links.items()):
+        if not is_inside(path, links):
+            raise refuse(archive, f"link {path!r} leaves the tree: {target!r}")
+        end = posixpath.normpath(posixpath.join(posixpath.dirname(path), target))
+        if not known(end):
+            continue
+        (root / path).symlink_to(target)
+        entries.append(Entry(path, link=target))
+    return entries

@@ -1,0 +1,1 @@
+"""Pin -> verified directory -> environment."""

@@ -1,0 +1,161 @@
+"""Profile -> published artifacts -> the variables that a process needs."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from provisioning.artifacts.provision import Provisioned, locate_artifact, provision_artifact
+from provisioning.artifacts.sources import Options, Request
+from provisioning.console.progress import Progress
+from provisioning.errors import UnfitError
+from provisioning.manifest.reader import Profile, read_profile, read_toolchain
+from provisioning.store.store import Store
+
+# Roots and search paths that Qualcomm's own envsetup scripts leave in a shell.
+ROOT_VARIABLES = (
+    "QNN_SDK_ROOT",
+    "QAIRT_SDK_ROOT",
+    "QAIRT_ROOT",
+    "SNPE_ROOT",
+    "AISW_SDK_ROOT",
+    "QNN_SRC_DIR",
+)
+DROPPED_VARIABLES = (*ROOT_VARIABLES, "LD_LIBRARY_PATH", "ADSP_LIBRARY_PATH", "SNPE_TARGET_ARCH")
+
+
+@dataclass(frozen=True)
+class Environment:
+    """A profile's artifacts in place, and the variables that point at them."""
+
+    profile: str
+    artifacts: tuple[Provisioned, ...]
+    variables: Mapping[str, str]
+
+    def root(self, name: str) -> Path:
+        """The root of an artifact of this profile. Raises KeyError."""
+        return {artifact.name: artifact.root for artifact in self.artifacts}[name]
+
+    def apply(self, base: Mapping[str, str]) -> dict[str, str]:
+        """The whole environment of a process: ``base`` without any other QNN, plus ours.
+
+        LD_LIBRARY_PATH is ours only and PYTHONPATH is left alone.
+        """
+        stale = [root.rstrip("/") for name in ROOT_VARIABLES if (root := base.get(name))]
+        kept = {name: value for name, value in base.items() if name not in DROPPED_VARIABLES}
+        if "PATH" in kept:
+            kept["PATH"] = os.pathsep.join(
+                part for part in kept["PATH"].split(os.pathsep) if not _is_below(part, stale)
+            )
+        return {**kept, **self.variables}
+
+
+def _is_below(path: str, roots: list[str]) -> bool:
+    return any(path == root or path.startswith(root + "/") for root in roots)
+
+
+def provision_profile(
+    name: str,
+    progress: Progress,
+    *,
+    verify: bool = False,
+    offline: bool = False,
+    options: Options | None = None,
+) -> Environment:
+    """Put every artifact of a profile in place and give its environment.
+
+    What is there is used; ``verify`` hashes all of it again and repairs what differs.
+    ``offline`` uses nothing but the store and its downloads.
+
+    Raises UsageError, ManifestError, UnfitError, DownloadError, IntegrityError, StoreError.
+    """
+    profile = read_profile(name)
+    chosen = options or Options(offline=offline)
+    store = Store()
+    artifacts = tuple(
+        provision_artifact(request, store, progress, verify=verify)
+        for request in profile_requests(profile, chosen)
+    )
+    return compose_environment(name, profile, artifacts)
+
+
+def locate_profile(name: str, progress: Progress) -> Environment:
+    """The environment of a profile that is in place already; nothing is fetched.
+
+    Raises UnfitError, naming all that is missing and the command that provisions it.
+    """
+    profile = read_profile(name)
+    store = Store()
+    requests = profile_requests(profile, Options(offline=True))
+    found = [locate_artifact(request, store, progress) for request in requests]
+    missing = [request for request, item in zip(requests, found, strict=True) if item is None]
+    if missing:
+        adoptions = [request.toolchain.adoption for request in missing]
+        variables = ", ".join(adoption.variable for adoption in adoptions if adoption)
+        or_adopt = f", or set {variables} to what is installed" if variables else ""
+        raise UnfitError(
+            f"profile {name} lacks {', '.join(request.label for request in missing)}",
+            why=f"not in the store {store.home}",
+            todo=f"run `nox -s provision -- {name}`{or_adopt}",
+        )
+    return compose_environment(name, profile, tuple(item for item in found if item))
+
+
+def profile_requests(profile: Profile, options: Options) -> list[Request]:
+    """What a profile asks of each of its artifacts."""
+    requests = []
+    for wanted in profile.artifacts:
+        toolchain = read_toolchain(wanted.name)
+        release = toolchain.release(wanted.version)
+        requests.append(
+            Request(
+                toolchain,
+                release,
+                wanted.components,
+                options,
+                wanted.minimum,
+                wanted.minimum_reason,
+            )
+        )
+    return requests
+
+
+def compose_environment(
+    name: str, profile: Profile, artifacts: tuple[Provisioned, ...]
+) -> Environment:
+    """Fill the roots into the profile's variables."""
+    roots = {artifact.name: str(artifact.root) for artifact in artifacts}
+    variables = {key: value.format_map(roots) for key, value in profile.variables.items()}
+    return Environment(name, artifacts, variables)
+
+
+def render_shell(environment: Environment) -> str:
+    """Lines that a POSIX shell evaluates; variables of another QNN are unset."""
+    stale = sorted(set(DROPPED_VARIABLES) - environment.variables.keys())
+    lines = [f"unset {name}" for name in stale]
+    lines += [
+        f"export {name}={shlex.quote(value)}" for name, value in environment.variables.items()
+    ]
+    return "".join(line + "\n" for line in lines)
+
+
+def render_github(environment: Environment) -> str:
+    """Lines for the file that GITHUB_ENV names; a value of several lines gets a delimiter.
+
+    The format is that of GitHub's workflow commands. What is unset cannot be said in it:
+    such a variable is made empty.
+    """
+    stale = sorted(set(DROPPED_VARIABLES) - environment.variables.keys())
+    values = {**dict.fromkeys(stale, ""), **environment.variables}
+    return "".join(_github_line(name, value) for name, value in values.items())
+
+
+def _github_line(name: str, value: str) -> str:
+    if "\n" not in value and "\r" not in value:
+        return f"{name}={value}\n"
+    delimiter = f"end_{hashlib.sha256(value.encode()).hexdigest()}"
+    return f"{name}<<{delimiter}\n{value}\n{delimiter}\n"

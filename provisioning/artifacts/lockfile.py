@@ -1,0 +1,89 @@
+"""What was learnt of an artifact at its first use: hash, size, every file, the evidence.
+
+manifests/locks/ holds what the project pins; ``pins/`` of the store holds what this machine
+trusted. Both are one JSON file an artifact and version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from provisioning.errors import IntegrityError, ManifestError
+from provisioning.manifest.reader import Release, manifests_root
+from provisioning.store.store import Store
+from provisioning.store.tree import Entry
+
+SCHEMA_VERSION = 1
+
+
+class Lock(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A locked artifact. ``files`` is its whole tree after layout, when that is known."""
+
+    artifact: str
+    version: str
+    url: str
+    size_bytes: int
+    sha256: str
+    recorded: str
+    evidence: tuple[str, ...] = ()
+    files: tuple[Entry, ...] = ()
+    schema_version: int = SCHEMA_VERSION
+
+
+def lock_name(artifact: str, version: str) -> str:
+    """The name of a lock file."""
+    return f"{artifact}-{version}.json"
+
+
+def project_lock_path(artifact: str, version: str) -> Path:
+    """Where the project's lock of an artifact is, or would be."""
+    return manifests_root() / "locks" / lock_name(artifact, version)
+
+
+def machine_lock_path(store: Store, artifact: str, version: str) -> Path:
+    """Where this machine's lock of an artifact is, or would be."""
+    return store.home / "pins" / lock_name(artifact, version)
+
+
+def encode_lock(lock: Lock) -> bytes:
+    """The bytes of a lock file; the same lock gives the same bytes."""
+    return msgspec.json.format(msgspec.json.encode(lock), indent=1) + b"\n"
+
+
+def read_lock(path: Path) -> Lock | None:
+    """A lock file, or None when there is none. Raises ManifestError."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Lock)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, msgspec.DecodeError) as error:
+        raise ManifestError(f"cannot read the lock {path}", why=str(error)) from error
+
+
+def apply_lock(name: str, release: Release, store: Store) -> tuple[Release, Lock | None]:
+    """The release with what its lock adds to it: hash and size.
+
+    The project's lock goes before this machine's. Raises IntegrityError when a lock names
+    another hash than the manifest, showing both.
+    """
+    for lock in _locks(name, release, store):
+        if release.sha256 and lock.sha256 != release.sha256:
+            raise IntegrityError(
+                f"{name} {release.version} is locked to another archive than its manifest pins",
+                why=f"the lock has SHA-256 {lock.sha256}, the manifest {release.sha256}",
+                todo="find out which one the vendor serves, and correct the other",
+            )
+        pinned = msgspec.structs.replace(release, sha256=lock.sha256, size_bytes=lock.size_bytes)
+        return pinned, lock
+    return release, None
+
+
+def _locks(name: str, release: Release, store: Store) -> Iterator[Lock]:
+    paths = (
+        project_lock_path(name, release.version),
+        machine_lock_path(store, name, release.version),
+    )
+    yield from filter(None, map(read_lock, paths))

@@ -1,0 +1,273 @@
+"""One artifact put in place: found, verified, repaired, or fetched and published."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+
+from provisioning.artifacts.licence import require_acceptance
+from provisioning.artifacts.lockfile import apply_lock
+from provisioning.artifacts.sources import Job, Request, load_source
+from provisioning.console.progress import Progress
+from provisioning.errors import IntegrityError, UnfitError
+from provisioning.store.store import (
+    Key,
+    Published,
+    Store,
+    explain_errors,
+    remove_tree,
+    replace_file,
+)
+from provisioning.store.tree import Difference, Entry, Tree, compare_tree
+
+SHOWN_DIFFERENCES = 10
+
+
+@dataclass(frozen=True)
+class Provisioned:
+    """An artifact in place. ``sha256`` is that of what it came from.
+
+    ``repaired`` lists the paths that this call restored; ``fetched`` says whether this call
+    published it; ``adopted`` that it is the user's own installation, used in place.
+    """
+
+    name: str
+    version: str
+    root: Path
+    sha256: str
+    repaired: tuple[str, ...] = ()
+    fetched: bool = False
+    adopted: bool = False
+
+
+def provision_artifact(
+    request: Request, store: Store, progress: Progress, *, verify: bool = False
+) -> Provisioned:
+    """The artifact of ``request``: adopted where a variable names it, else from the store,
+    fetched when it is not there.
+
+    With ``verify`` every byte is hashed again and what differs is restored.
+    Raises UnfitError, DownloadError, IntegrityError, StoreError, ToolError.
+    """
+    if adopted := adopt_artifact(request, store, progress):
+        if verify:
+            check_adopted(with_lock(request, store), adopted)
+        return adopted
+    request = with_lock(request, store)
+    key = request.key()
+    published = store.find(key)
+    if published:
+        store.sweep(request.name)
+    if published and not verify:
+        return _describe(request, published)
+    if published:
+        return verify_published(request, key, published, store, progress)
+    with store.lock(request.name, progress):
+        if published := store.find(key):
+            return _describe(request, published)
+        require_acceptance(request, store, progress)
+        request = require_pinned(request, store, progress)
+        return _fetch(request, request.key(), store, progress)
+
+
+def locate_artifact(request: Request, store: Store, progress: Progress) -> Provisioned | None:
+    """The artifact of ``request`` where it is in place already; nothing is fetched."""
+    if adopted := adopt_artifact(request, store, progress):
+        return adopted
+    request = with_lock(request, store)
+    published = store.find(request.key())
+    return _describe(request, published) if published else None
+
+
+def require_pinned(request: Request, store: Store, progress: Progress) -> Request:
+    """The request with a hash to check against. Raises IntegrityError. See trust.require_pin."""
+    request = with_lock(request, store)  # another process may have trusted it meanwhile
+    if request.release.sha256 or request.release.commit:
+        return request
+    from provisioning.artifacts.trust import require_pin
+
+    return require_pin(request, store, progress)
+
+
+def adopt_artifact(request: Request, store: Store, progress: Progress) -> Provisioned | None:
+    """The user's own installation, when the variable that names one is set.
+
+    One that points into the store is what `env` gave for some profile, not an installation.
+    An artifact whose source is ``local`` is copied instead. Raises UnfitError.
+    """
+    adoption = request.toolchain.adoption if request.toolchain.source != "local" else None
+    named = os.environ.get(adoption.variable) if adoption else None
+    if not named or Path(named).resolve().is_relative_to(store.trees.resolve()):
+        return None
+    from provisioning.artifacts.sources.local import find_installation
+
+    found = find_installation(request, os.environ)
+    if found is None:
+        return None
+    pinned = request.release.version
+    note = "" if found.version == pinned else f" (the pin is {pinned})"
+    where = f"{found.variable}={found.root}"
+    progress.step(f"{request.name}: using {where}, version {found.version}{note}")
+    return Provisioned(request.name, found.version, found.root, "", adopted=True)
+
+
+def check_adopted(request: Request, adopted: Provisioned) -> None:
+    """Hash an installation against the lock of its version, where there is one.
+
+    Modes may differ and more files may be there. Raises UnfitError, naming what differs.
+    """
+    if not adopted.version.startswith(request.release.version):
+        return
+    wanted = [msgspec.structs.replace(entry, mode=-1) for entry in locked_entries(request)]
+    paths = {entry.path for entry in wanted}
+    found = [item for item in compare_tree(adopted.root, wanted) if item.path in paths]
+    if found:
+        more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+        raise UnfitError(
+            f"{adopted.root} is not {request.label} as it is locked",
+            why=f"{found[0]}{more}",
+            todo="install it anew, or unset the variable that names it and fetch it",
+        )
+
+
+def with_lock(request: Request, store: Store) -> Request:
+    """The request with what its lock file adds. Raises IntegrityError, ManifestError."""
+    release, lock = apply_lock(request.name, request.release, store)
+    return replace(request, release=release, lock=lock)
+
+
+def _describe(
+    request: Request, published: Published, repaired: tuple[str, ...] = (), fetched: bool = False
+) -> Provisioned:
+    release = request.release
+    source = release.sha256 or release.commit
+    return Provisioned(request.name, release.version, published.root, source, repaired, fetched)
+
+
+def _fetch(request: Request, key: Key, store: Store, progress: Progress) -> Provisioned:
+    with store.stage(key) as staged:
+        source = load_source(request.toolchain.source)
+        filled = source.fill(Job(request, staged / key.artifact, store, progress))
+        check_lock(request, filled.entries)
+        tree = Tree(
+            key.artifact,
+            key.version,
+            filled.source_sha256,
+            request.components,
+            filled.entries,
+        )
+        published = store.publish(key, staged, tree)
+    size_mib = tree.size_bytes / (1 << 20)
+    progress.step(f"{request.label}: ready, {len(tree.files)} files, {size_mib:.0f} MiB")
+    return _describe(request, published, fetched=True)
+
+
+def locked_entries(request: Request) -> tuple[Entry, ...]:
+    """What the lock says this request's tree holds; nothing when no files are locked."""
+    layout = request.layout()
+    files = request.lock.files if request.lock else ()
+    return tuple(entry for entry in files if layout.wants(entry.path))
+
+
+def check_lock(request: Request, entries: Sequence[Entry]) -> None:
+    """Compare what was written with the lock. Raises IntegrityError, showing both."""
+    wanted = {entry.path: entry for entry in locked_entries(request)}
+    if not wanted:
+        return
+    found = {entry.path: entry for entry in entries}
+    for path in sorted(wanted.keys() | found.keys()):
+        if found.get(path) != wanted.get(path):
+            raise IntegrityError(
+                f"{request.label} is not what is locked: {path}",
+                why=f"it is {_show(found.get(path))}, the lock has {_show(wanted.get(path))}",
+                todo=f"compare with `python -m provisioning lock {request.name}`",
+            )
+
+
+def _show(entry: Entry | None) -> str:
+    if entry is None:
+        return "not there"
+    return f"SHA-256 {entry.sha256}, {entry.size} bytes, mode {entry.mode:o}{entry.link}"
+
+
+def verify_published(
+    request: Request, key: Key, published: Published, store: Store, progress: Progress
+) -> Provisioned:
+    """Hash everything; restore what differs and say so."""
+    tree = trusted_tree(request, published)
+    if tree and not compare_tree(published.root, tree.files):
+        return _describe(request, published)
+    with store.lock(request.name, progress):
+        tree = trusted_tree(request, published)
+        if tree is None:
+            progress.step(f"{request.label}: its tree.json is damaged; fetching it again")
+            return _fetch(request, key, store, progress)
+        differences = compare_tree(published.root, tree.files)
+        if not differences:
+            return _describe(request, published)
+        report_differences(request, differences, progress)
+        with store.stage(key) as staged, explain_errors(store.home):
+            job = Job(request, staged / key.artifact, store, progress)
+            repaired = repair(job, published, tree, differences)
+    return _describe(request, published, repaired)
+
+
+def trusted_tree(request: Request, published: Published) -> Tree | None:
+    """The tree.json of a published directory, its entries from the lock where there is one.
+
+    None when tree.json is missing or damaged.
+    """
+    tree = published.read_tree()
+    locked = locked_entries(request)
+    return msgspec.structs.replace(tree, files=locked) if tree and locked else tree
+
+
+def report_differences(
+    request: Request, differences: Sequence[Difference], progress: Progress
+) -> None:
+    """Name what differs, on the terminal."""
+    for difference in differences[:SHOWN_DIFFERENCES]:
+        progress.step(f"{request.label}: {difference}")
+    if (more := len(differences) - SHOWN_DIFFERENCES) > 0:
+        progress.step(f"{request.label}: and {more} more")
+
+
+def repair(
+    job: Job, published: Published, tree: Tree, differences: Sequence[Difference]
+) -> tuple[str, ...]:
+    """Restore the paths that differ, each by one rename; what is not of the artifact goes.
+
+    Call it under the artifact's lock. Raises IntegrityError when the source gives other
+    bytes than tree.json names.
+    """
+    label = job.request.label
+    entries = {entry.path: entry for entry in tree.files}
+    wanted = frozenset(item.path for item in differences) & entries.keys()
+    foreign = [item.path for item in differences if item.path not in entries]
+    if wanted:
+        load_source(job.request.toolchain.source).fill(replace(job, only=wanted))
+    bad = [item for item in compare_tree(job.root, tree.files) if item.path in wanted]
+    if bad:
+        raise IntegrityError(
+            f"{label} cannot be repaired",
+            why=str(bad[0]),
+            todo=f"remove {published.path} and fetch it again",
+        )
+    for path in wanted:
+        replace_file(job.root / path, published.root / path)
+    for path in foreign:
+        _remove(published.root / path)
+    repaired = tuple(sorted([*wanted, *foreign]))
+    job.progress.step(f"{label}: repaired {', '.join(repaired[:SHOWN_DIFFERENCES])}")
+    return repaired
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        remove_tree(path)
+    else:
+        path.unlink(missing_ok=True)

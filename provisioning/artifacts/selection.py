@@ -1,0 +1,73 @@
+"""Words of a command line -> requests: a profile, or ARTIFACT[@VERSION][:COMPONENT,...]."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from provisioning.artifacts.environment import profile_requests
+from provisioning.artifacts.provision import with_lock
+from provisioning.artifacts.sources import Options, Request
+from provisioning.errors import UsageError
+from provisioning.manifest.reader import list_toolchains, read_profiles, read_toolchain
+from provisioning.store.store import Published, Store
+from provisioning.store.tree import Tree
+
+
+def parse_selection(words: Sequence[str], options: Options) -> list[Request]:
+    """The requests that ``words`` name, each once. Raises UsageError for an unknown word."""
+    return unique_requests(
+        request for word in words or ["emulator"] for request in _parse_word(word, options)
+    )
+
+
+def all_requests(options: Options) -> list[Request]:
+    """What all profiles together ask for."""
+    profiles = read_profiles().values()
+    return unique_requests(r for profile in profiles for r in profile_requests(profile, options))
+
+
+def _parse_word(word: str, options: Options) -> list[Request]:
+    profiles = read_profiles()
+    if word in profiles:
+        return profile_requests(profiles[word], options)
+    head, _, components = word.partition(":")
+    name, _, version = head.partition("@")
+    if name not in (known := list_toolchains()):
+        raise UsageError(
+            f"no profile or artifact {name!r}",
+            todo=f"profiles: {', '.join(profiles)}; artifacts: {', '.join(known)}",
+        )
+    toolchain = read_toolchain(name)
+    wanted = tuple(filter(None, components.split(",")))
+    return [Request(toolchain, toolchain.release(version), wanted, options)]
+
+
+def unique_requests(requests: Iterable[Request]) -> list[Request]:
+    """The same requests without those that name one directory twice."""
+    return list({request.key().directory: request for request in requests}.values())
+
+
+def stored_trees(store: Store) -> Iterator[tuple[Published, Tree]]:
+    """Every published directory with a readable tree.json."""
+    for path in sorted(store.trees.iterdir()) if store.trees.is_dir() else []:
+        for child in path.iterdir() if path.is_dir() else []:
+            published = Published(path, child.name)
+            tree = published.read_tree() if child.is_dir() else None
+            if tree and tree.artifact == child.name:
+                yield published, tree
+
+
+def stored_requests(store: Store) -> list[Request]:
+    """What is published of what the manifests describe: profiles first, then single ones."""
+    candidates = all_requests(Options())
+    for name in list_toolchains():
+        toolchain = read_toolchain(name)
+        known = {tree.components for _, tree in stored_trees(store) if tree.artifact == name}
+        candidates += [
+            Request(toolchain, release, components)
+            for release in toolchain.releases
+            for components in known
+            if set(components) <= toolchain.components.keys()
+        ]
+    pinned = [with_lock(request, store) for request in unique_requests(candidates)]
+    return unique_requests(request for request in pinned if store.find(request.key()))

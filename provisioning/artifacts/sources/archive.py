@@ -1,0 +1,227 @@
+"""A ZIP or tarball at a URL: downloaded whole, or by the parts that are wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+from provisioning.archives.layout import Member, make_links, make_parents, seal_file
+from provisioning.archives.tarballs import is_tarball
+from provisioning.archives.zip_directory import LOCAL_BYTES, TAIL_BYTES
+from provisioning.artifacts.sources import Filled, Job, Request
+from provisioning.artifacts.sources.pipeline import Pipeline, read_ahead
+from provisioning.artifacts.sources.unpack import select_members, unpack_file, unpack_members
+from provisioning.console.progress import Progress
+from provisioning.errors import DownloadError, IntegrityError
+from provisioning.fetch.download import (
+    Pin,
+    check_pin,
+    fetch_file,
+    mirror_urls,
+)
+from provisioning.fetch.part_file import Watch, ignore_growth
+from provisioning.fetch.ranges import NoRangesError, Span, open_remote
+from provisioning.fetch.transfer import MismatchError, PermanentError, redact_url
+from provisioning.manifest.reader import Release
+from provisioning.store.store import HOME_VARIABLE, Store, explain_errors, link_or_copy
+from provisioning.store.tree import Entry, hash_file
+
+EXTRA_BYTES = 64  # what a local header's extra field may have more than the directory's
+
+
+class ArchiveSource:
+    """What is locked and already in another published tree is not fetched again."""
+
+    def fill(self, job: Job) -> Filled:
+        reused = reuse_published(job)
+        if reused and len(reused) == len(_locked(job)):
+            return Filled(job.request.release.sha256, tuple(reused))
+        left = _without(job, reused)
+        entries = self._fetch_parts(left) or fetch_whole(left)
+        together = sorted([*reused, *entries], key=lambda entry: entry.path)
+        return Filled(job.request.release.sha256, tuple(together))
+
+    def _fetch_parts(self, job: Job) -> tuple[Entry, ...]:
+        """The wanted members over HTTP ranges; nothing when that cannot be done or checked."""
+        request = job.request
+        locked = request.lock is not None and request.lock.files
+        is_part = bool(request.components) or job.only is not None
+        whole = job.store.downloads / request.release.filename
+        if not (locked and is_part) or request.options.offline or whole.is_file():
+            return ()
+        for url in archive_urls(request.release):
+            if is_tarball(request.release.filename) or not url.startswith("http"):
+                continue
+            try:
+                return _unpack_remote(url, job)
+            except PermanentError as error:
+                why = f"{redact_url(url)}: {error}"
+                job.progress.step(f"{request.label}: not by parts: {why}")
+                if not isinstance(error, NoRangesError):
+                    _clear(job.root)
+        return ()
+
+
+SOURCE = ArchiveSource()
+
+
+def fetch_whole(job: Job) -> tuple[Entry, ...]:
+    """Unpack the whole archive, while it comes where that can be done."""
+    request, store = job.request, job.store
+    urls = archive_urls(request.release)
+    kept = (store.downloads / request.release.filename).is_file()
+    is_remote = bool(urls) and urls[0].startswith("http") and not request.options.offline
+    members = None
+    if is_remote and not kept and not is_tarball(request.release.filename):
+        members = read_ahead(urls[0], job)
+    if members is None:
+        return unpack_file(obtain_archive(request, store, job.progress), job)
+    with explain_errors(store.home), closing(Pipeline(job, members)) as pipeline:
+        pipeline.prepare()
+        archive = obtain_archive(request, store, job.progress, pipeline.watch)
+        entries = pipeline.finish(archive)
+    if entries is None:
+        _clear(job.root)
+        return unpack_file(archive, job)
+    return entries
+
+
+def _locked(job: Job) -> list[Entry]:
+    """The locked entries that this job is to write."""
+    lock, layout = job.request.lock, job.request.layout()
+    files = lock.files if lock else ()
+    return [entry for entry in files if layout.wants(entry.path) and job.wants(entry.path)]
+
+
+def _without(job: Job, reused: Sequence[Entry]) -> Job:
+    if not reused:
+        return job
+    paths = {entry.path for entry in _locked(job)} - {entry.path for entry in reused}
+    return replace(job, only=frozenset(paths))
+
+
+def reuse_published(job: Job) -> list[Entry]:
+    """Give files of other published trees of this release a second name in this one.
+
+    Only what the lock names, and only after its hash was checked. A repair reuses nothing.
+    """
+    wanted = {entry.path: entry for entry in _locked(job) if not entry.link}
+    if job.only is not None or not wanted:
+        return []
+    found: list[Entry] = []
+    for published in job.store.siblings(job.request.key()):
+        for path in [path for path in wanted if (published.root / path).is_file()]:
+            entry = wanted[path]
+            source = published.root / path
+            if source.is_symlink() or hash_file(source) != entry.sha256:
+                continue
+            make_parents(job.root, [path])
+            with explain_errors(job.store.home):
+                link_or_copy(source, job.root / path)
+                seal_file(job.root / path, entry.mode)
+            found.append(wanted.pop(path))
+    return [*found, *_link_locked(job)] if not wanted else found
+
+
+def _link_locked(job: Job) -> list[Entry]:
+    """The locked links; for when every file is there without the archive."""
+    links = {entry.path: entry.link for entry in _locked(job) if entry.link}
+    with explain_errors(job.store.home):
+        return make_links(job.root, links, job.request.label, bool)
+
+
+def _unpack_remote(url: str, job: Job) -> tuple[Entry, ...]:
+    request = job.request
+    scratch = job.store.downloads / f".{request.release.filename}.parts"
+    with explain_errors(job.store.home), open_remote(url, scratch, job.progress) as remote:
+        remote.open(TAIL_BYTES)
+        if request.release.size_bytes not in {0, remote.size}:
+            why = f"it has {remote.size} bytes, {request.release.size_bytes} are pinned"
+            raise PermanentError(why)
+        placed = select_members(remote, job)
+        remote.fetch(member_spans((member for _, member in placed), remote.size))
+        return unpack_members(remote, placed, job)
+
+
+def member_spans(members: Iterable[Member], size_bytes: int) -> list[Span]:
+    """Where these members' headers and bytes lie in an archive of ``size_bytes``.
+
+    A header's length is known only when it is read, so that some bytes more than the
+    directory tells of are asked for.
+    """
+    spans = []
+    for member in members:
+        header_bytes = LOCAL_BYTES + len(member.name.encode()) + EXTRA_BYTES
+        end = member.offset + header_bytes + member.compressed
+        spans.append((member.offset, min(end, size_bytes)))
+    return spans
+
+
+def _clear(root: Path) -> None:
+    for path in sorted(root.rglob("*"), reverse=True):
+        if path.is_dir() and not path.is_symlink():
+            path.rmdir()
+        else:
+            path.unlink()
+
+
+def archive_urls(release: Release) -> list[str]:
+    """Where to look for an archive, in order: the user's mirror, the vendor, its mirrors."""
+    own = [release.url] if release.url else []
+    return [*mirror_urls(release.filename), *own, *release.mirrors]
+
+
+def obtain_archive(
+    request: Request, store: Store, progress: Progress, watch: Watch = ignore_growth
+) -> Path:
+    """The verified archive in downloads/, fetched when it is not there or not the pinned one.
+
+    Raises DownloadError, IntegrityError, StoreError.
+    """
+    release = request.release
+    pin = Pin(release.size_bytes, release.sha256)
+    target = store.downloads / release.filename
+    if target.is_file() and _is_pinned(request, target, pin, store, progress):
+        return target
+    if request.options.offline:
+        raise cannot_fetch(request, store, "it is not in downloads/, and --offline was given")
+    store.check_space(release.size_bytes, release.filename)
+    urls = archive_urls(release)
+    try:
+        with explain_errors(store.home):
+            return fetch_file(urls, target, pin, progress, watch=watch).path
+    except IntegrityError:
+        raise
+    except DownloadError as error:
+        raise cannot_fetch(request, store, error.why) from error
+
+
+def _is_pinned(request: Request, target: Path, pin: Pin, store: Store, progress: Progress) -> bool:
+    with explain_errors(store.home):
+        size = target.stat().st_size
+        try:
+            check_pin(size, hash_file(target) if size == pin.size_bytes else "", pin)
+            return True
+        except MismatchError as error:
+            progress.step(f"{request.label}: the kept {target.name} is not the pinned one: {error}")
+            if not request.options.offline:
+                target.unlink()
+            return False
+
+
+def cannot_fetch(request: Request, store: Store, why: str) -> DownloadError:
+    """The error for an archive that did not come, with the ways to supply it."""
+    release = request.release
+    size = f" ({release.size_bytes / (1 << 20):.0f} MiB)" if release.size_bytes else ""
+    pin = f"; its SHA-256 must be {release.sha256}" if release.sha256 else ""
+    return DownloadError(
+        f"{request.label} could not be fetched: {release.filename}{size}",
+        why=why,
+        todo=(
+            "try again (what came is kept), put that file by hand into "
+            f"{store.downloads} ({HOME_VARIABLE} moves it){pin}, or set QNN_CI_MIRROR to a "
+            "directory or URL that `fetch --to` made"
+        ),
+    )

@@ -1,0 +1,134 @@
+"""An installation that is already there: recognised and used in place, or copied."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from packaging.version import InvalidVersion, Version
+
+from provisioning.archives.layout import FileWriter, make_links, make_parents
+from provisioning.artifacts.sources import Filled, Job, Request
+from provisioning.errors import UnfitError
+from provisioning.manifest.reader import Adoption
+from provisioning.store.store import explain_errors
+from provisioning.store.tree import READ_BYTES, Entry
+
+
+@dataclass(frozen=True)
+class Adopted:
+    """An installation that serves: its root and the version that it says it is."""
+
+    root: Path
+    version: str
+    variable: str
+
+
+def find_installation(request: Request, variables: Mapping[str, str]) -> Adopted | None:
+    """The installation that a variable names, checked; None when the variable is not set.
+
+    Raises UnfitError when a marker or a component is missing, or it is too old.
+    """
+    adoption = request.toolchain.adoption
+    if adoption is None or not (named := variables.get(adoption.variable)):
+        return None
+    root = Path(named).expanduser()
+    missing = [path for path in expected_paths(request, adoption) if not (root / path).exists()]
+    if missing:
+        raise UnfitError(
+            f"{adoption.variable}={named} is not a fit {request.name}",
+            why=f"it has no {', '.join(missing)}",
+            todo=f"correct {adoption.variable}, or unset it and run "
+            f"`python -m provisioning fetch {request.name}`",
+        )
+    version = read_version(root, adoption)
+    _check_minimum(request, adoption, version)
+    return Adopted(root.resolve(), version, adoption.variable)
+
+
+def expected_paths(request: Request, adoption: Adoption) -> list[str]:
+    """The markers, and the directories that the wanted components live in."""
+    fixed = [re.split(r"[*?]", pattern, maxsplit=1) for pattern in request.patterns]
+    heads = [parts[0] for parts in fixed if len(parts) == 1 or parts[0].endswith("/")]
+    return list(dict.fromkeys([*adoption.markers, *(head.rstrip("/") for head in heads)]))
+
+
+def read_version(root: Path, adoption: Adoption) -> str:
+    """The version that an installation states, or ``unknown``."""
+    if not adoption.version_file:
+        return "unknown"
+    try:
+        text = (root / adoption.version_file).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return "unknown"
+    found = re.search(adoption.version_pattern, text)
+    return found.group(1) if found else "unknown"
+
+
+def _check_minimum(request: Request, adoption: Adoption, version: str) -> None:
+    if not request.minimum or version == "unknown":
+        return
+    try:
+        too_old = Version(version) < Version(request.minimum)
+    except InvalidVersion:
+        return
+    if too_old:
+        raise UnfitError(
+            f"{request.name} {version} of {adoption.variable} is too old",
+            why=request.minimum_reason or f"{request.minimum} or later is needed",
+            todo=f"set {adoption.variable} to {request.minimum} or later, or unset it",
+        )
+
+
+class LocalSource:
+    """Copies the wanted files of an installation, for those who want it in the store."""
+
+    def fill(self, job: Job) -> Filled:
+        request = job.request
+        found = find_installation(request, os.environ)
+        if found is None:
+            adoption = request.toolchain.adoption
+            name = adoption.variable if adoption else "no variable"
+            raise UnfitError(
+                f"{request.label} is taken from {name}, which is not set",
+                todo=f"set {name} to an installation",
+            )
+        layout, entries, links = request.layout(), [], {}
+        with explain_errors(job.store.home):
+            for path in sorted(_walk_files(found.root)):
+                if not (target := layout.place(path)) or not job.wants(target):
+                    continue
+                if (found.root / path).is_symlink():
+                    links[target] = str((found.root / path).readlink())
+                else:
+                    entries.append(_copy(found.root / path, job.root, target))
+            known = {entry.path for entry in entries}
+            entries += make_links(job.root, links, request.label, known.__contains__)
+        return Filled("", tuple(sorted(entries, key=lambda entry: entry.path)))
+
+
+SOURCE = LocalSource()
+
+
+def _walk_files(root: Path) -> list[str]:
+    return [
+        os.path.relpath(Path(directory, name), root)
+        for directory, _, names in os.walk(root)
+        for name in names
+    ]
+
+
+def _copy(source: Path, root: Path, target: str) -> Entry:
+    make_parents(root, [target])
+    state = source.stat()
+    writer = FileWriter(root, target, str(source), state.st_size)
+    try:
+        with source.open("rb", buffering=0) as file:
+            while data := file.read(READ_BYTES):
+                writer.write(data)
+        return writer.finish((state.st_mode & 0o555) | 0o444)
+    finally:
+        writer.close()

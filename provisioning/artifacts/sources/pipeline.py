@@ -1,0 +1,123 @@
+"""A ZIP unpacked while it is still coming: its directory first, then each member as it lands.
+
+What was unpacked counts only after the whole file has the pinned hash and its directory is
+the one that was read ahead; anything else, and it is done again from the finished file.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
+from heapq import heappop, heappush
+from pathlib import Path
+
+from provisioning.archives.layout import Member, check_members, make_parents, place_members
+from provisioning.archives.zip_directory import TAIL_BYTES, FileSource, read_directory
+from provisioning.archives.zipfiles import check_placed, extract_member, read_link
+from provisioning.artifacts.sources import Job
+from provisioning.artifacts.sources.unpack import complete_tree
+from provisioning.errors import QnnCiError
+from provisioning.fetch.ranges import open_remote
+from provisioning.fetch.transfer import PermanentError
+from provisioning.store.store import explain_errors
+from provisioning.store.tree import Entry
+
+
+def read_ahead(url: str, job: Job) -> list[Member] | None:
+    """The directory of a remote ZIP, or None when it cannot be had before the file."""
+    scratch = job.store.downloads / f".{job.request.release.filename}.parts"
+    try:
+        with explain_errors(job.store.home), open_remote(url, scratch, job.progress) as remote:
+            remote.open(TAIL_BYTES)
+            if job.request.release.size_bytes not in {0, remote.size}:
+                return None
+            members = read_directory(remote)
+            check_members(remote.name, members, job.request.limits())
+            return members
+    except (PermanentError, QnnCiError):
+        return None  # the finished file will tell what is wrong, if anything is
+
+
+class Pipeline:
+    """Unpacks members of a growing file on all cores."""
+
+    def __init__(self, job: Job, members: Sequence[Member]) -> None:
+        self.job, self.members = job, list(members)
+        placed = place_members(members, job.request.layout())
+        self.placed = [pair for pair in placed if job.wants(pair[0])]
+        check_placed(job.request.release.filename, [path for path, _ in self.placed])
+        files = [pair for pair in self.placed if pair[1].kind == "file"]
+        self.waiting = sorted(files, key=lambda pair: -pair[1].offset)
+        self.landed: list[tuple[int, str, Member]] = []
+        self.ends = _member_ends(self.members)
+        self.pool = ThreadPoolExecutor(max(2, os.cpu_count() or 1))
+        self.futures: list[Future[Entry]] = []
+        self.source: FileSource | None = None
+        self.path: Path | None = None
+        self.size = 0
+        self.spoilt = False
+
+    @property
+    def total_bytes(self) -> int:
+        """What the wanted files have together."""
+        return sum(member.size for _, member in self.placed)
+
+    def prepare(self) -> None:
+        """Make the directories. Raises OSError, StoreError when there is no room."""
+        self.job.store.check_space(self.total_bytes, f"{self.job.request.label} unpacked")
+        make_parents(self.job.root, (path for path, _ in self.placed))
+
+    def watch(self, path: Path, size: int) -> None:
+        """Learn that the part file ``path`` has ``size`` good bytes; fewer means it began anew."""
+        if self.path is None:
+            self.path, self.source = path, FileSource(path)
+        if path != self.path or size < self.size:
+            self.spoilt = True
+        self.size = size
+        while not self.spoilt and self.waiting and self._is_here(self.waiting[-1][1]):
+            place, member = self.waiting.pop()
+            heappush(self.landed, (-member.size, place, member))
+            self.futures.append(self.pool.submit(self._extract_largest))
+
+    def _is_here(self, member: Member) -> bool:
+        return self.ends[member.offset] <= self.size
+
+    def _extract_largest(self) -> Entry:
+        """Unpack the largest member that has landed: what is left for the end is small."""
+        if self.spoilt or self.source is None:
+            raise InterruptedError
+        _, place, member = heappop(self.landed)
+        return extract_member(self.source, self.job.root, place, member)
+
+    def finish(self, archive: Path) -> tuple[Entry, ...] | None:
+        """The tree's entries, or None when what was unpacked does not belong to ``archive``."""
+        if self.path is not None and not self.spoilt:
+            self.watch(self.path, 1 << 62)
+        with closing(FileSource(archive)) as source:
+            if self.spoilt or self.waiting or read_directory(source) != self.members:
+                return None
+            entries = [future.result() for future in self.futures]
+            links = {
+                path: read_link(source, member)
+                for path, member in self.placed
+                if member.kind == "symlink"
+            }
+        return complete_tree(self.job, entries, links, archive.name)
+
+    def close(self) -> None:
+        """Wait for the threads; nothing is written afterwards."""
+        self.spoilt = True
+        self.pool.shutdown(wait=True, cancel_futures=True)
+        if self.source:
+            self.source.close()
+
+
+def _member_ends(members: Sequence[Member]) -> dict[int, int]:
+    """Where each member's bytes surely end: where the next one begins.
+
+    The last one is followed by the directory, so that it waits for the whole file.
+    """
+    offsets = sorted(member.offset for member in members)
+    return dict(zip(offsets, [*offsets[1:], 1 << 62], strict=True))

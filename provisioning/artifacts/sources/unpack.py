@@ -1,0 +1,97 @@
+"""An archive file -> the tree that the manifest describes: layout, links, written files."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+from provisioning.archives.layout import (
+    FileWriter,
+    Member,
+    check_members,
+    make_links,
+    make_parents,
+    place_members,
+    refuse,
+)
+from provisioning.archives.tarballs import extract_tar, is_tarball
+from provisioning.archives.zip_directory import ByteSource, FileSource, read_directory
+from provisioning.archives.zipfiles import extract_members
+from provisioning.artifacts.sources import Job
+from provisioning.store.store import explain_errors
+from provisioning.store.tree import Entry
+
+
+def unpack_file(path: Path, job: Job) -> tuple[Entry, ...]:
+    """Extract a downloaded archive and complete the tree. Raises IntegrityError, StoreError."""
+    if is_tarball(path.name):
+        return _unpack_tar(path, job)
+    with explain_errors(job.store.home), closing(FileSource(path)) as source:
+        return unpack_members(source, select_members(source, job), job)
+
+
+def select_members(source: ByteSource, job: Job) -> list[tuple[str, Member]]:
+    """The wanted members of a ZIP with their new paths, after all of it was judged."""
+    members = read_directory(source)
+    check_members(source.name, members, job.request.limits())
+    placed = place_members(members, job.request.layout())
+    return [pair for pair in placed if job.wants(pair[0])]
+
+
+def unpack_members(
+    source: ByteSource, placed: list[tuple[str, Member]], job: Job
+) -> tuple[Entry, ...]:
+    """Extract these members of a ZIP and complete the tree."""
+    request = job.request
+    total = sum(member.size for _, member in placed)
+    job.store.check_space(total, f"{request.label} unpacked")
+    with explain_errors(job.store.home):
+        with job.progress.bar(f"{request.label}: unpacking", total) as bar:
+            entries, links = extract_members(source, job.root, placed, bar.advance)
+        return complete_tree(job, entries, links, source.name)
+
+
+def _unpack_tar(path: Path, job: Job) -> tuple[Entry, ...]:
+    request = job.request
+    job.progress.step(f"{request.label}: unpacking {path.name}")
+    with explain_errors(job.store.home):
+        entries, links = extract_tar(path, job.root, request.layout(), request.limits(), job.only)
+        return complete_tree(job, entries, links, path.name)
+
+
+def complete_tree(
+    job: Job, entries: list[Entry], links: dict[str, str], archive: str
+) -> tuple[Entry, ...]:
+    """Add the archive's links, and the links and small files that the manifest describes.
+
+    A link goes in when its target does; a repair restores links by themselves.
+    """
+    layout, release = job.request.layout(), job.request.release
+    if not entries and not links and job.only is None:
+        raise refuse(archive, "it has nothing of what the manifest wants")
+    for path, text in release.write.items():
+        if layout.wants(path) and job.wants(path):
+            entries.append(_write_text(job.root, path, text))
+    own = {path: end for path, end in release.links.items() if layout.wants(path)}
+    wanted = {**links, **{path: end for path, end in own.items() if job.wants(path)}}
+    present = {entry.path for entry in entries} | wanted.keys()
+    folders = {parent for path in present for parent in _parents(path)}
+    entries += make_links(
+        job.root, wanted, archive, lambda end: job.only is not None or end in present | folders
+    )
+    return tuple(sorted(entries, key=lambda entry: entry.path))
+
+
+def _parents(path: str) -> list[str]:
+    return [str(parent) for parent in Path(path).parents]
+
+
+def _write_text(root: Path, path: str, text: str) -> Entry:
+    data = text.lstrip("\n").encode()
+    make_parents(root, [path])
+    writer = FileWriter(root, path, path, len(data))
+    try:
+        writer.write(data)
+        return writer.finish(0o444)
+    finally:
+        writer.close()

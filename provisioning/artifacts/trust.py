@@ -1,0 +1,172 @@
+"""The first use of an archive whose vendor publishes no hash: what speaks for it, recorded."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+
+from provisioning.artifacts.lockfile import Lock, encode_lock, machine_lock_path
+from provisioning.artifacts.sources import Filled, Job, Request, load_source
+from provisioning.console.progress import Progress
+from provisioning.elf.facts import EM_AARCH64, EM_QDSP6, EM_X86_64, MACHINE_NAMES, ElfError
+from provisioning.elf.qnn_build import find_qnn_build
+from provisioning.elf.reader import read_elf
+from provisioning.errors import IntegrityError
+from provisioning.files import write_whole
+from provisioning.store.store import Key, Store, explain_errors
+from provisioning.store.tree import hash_file
+
+MACHINES = (
+    (re.compile(r"(^|/)(lib|bin)/x86_64-linux"), EM_X86_64),
+    (re.compile(r"(^|/)(lib|bin)/aarch64-"), EM_AARCH64),
+    (re.compile(r"(^|/)lib/(hexagon|lpai)-v"), EM_QDSP6),
+)
+HASHED_KINDS = frozenset({"archive", "aar", "wheel"})
+
+
+def require_pin(request: Request, store: Store, progress: Progress) -> Request:
+    """The request with a hash to be checked against: pinned, locked, or trusted now.
+
+    Call it under the artifact's lock. Raises IntegrityError when there is no hash and this
+    is no place to trust a first use, or when what came contradicts itself.
+    """
+    if request.release.sha256 or request.toolchain.source not in HASHED_KINDS:
+        return request
+    _refuse_unless_trusted(request)
+    progress.step(f"{request.label}: no hash is pinned; trusting this first use")
+    lock = make_lock(request, store, progress)
+    path = machine_lock_path(store, request.name, request.release.version)
+    with explain_errors(store.home):
+        write_whole(path, encode_lock(lock))
+    for line in lock.evidence:
+        progress.step(f"  {line}")
+    progress.step(f"{request.label}: trusted as SHA-256 {lock.sha256}, recorded in {path}")
+    return lock_request(request, lock)
+
+
+def lock_request(request: Request, lock: Lock) -> Request:
+    """The request, pinned to what ``lock`` says."""
+    release = msgspec.structs.replace(
+        request.release, sha256=lock.sha256, size_bytes=lock.size_bytes
+    )
+    return replace(request, release=release, lock=lock)
+
+
+def _refuse_unless_trusted(request: Request) -> None:
+    if os.environ.get("CI", "").lower() not in {"", "0", "false"}:
+        why = "no hash of it is published, and in CI (CI is set) a first use is never trusted"
+    elif not request.options.trust_first_use:
+        why = "no hash of it is published, so that its first use is a matter of trust"
+    else:
+        return
+    adoption = request.toolchain.adoption
+    installed = f"; or set {adoption.variable} to one that is installed" if adoption else ""
+    raise IntegrityError(
+        f"{request.label} has no SHA-256 to be checked against",
+        why=why,
+        todo=(
+            f"add --trust-first-use on a machine that you trust; for others and for CI, then run "
+            f"`python -m provisioning lock {request.name}` with --write and commit "
+            f"manifests/locks/{installed}"
+        ),
+    )
+
+
+def make_lock(request: Request, store: Store, progress: Progress) -> Lock:
+    """Fetch the whole artifact, unpack all of it, and write down what it is.
+
+    Raises IntegrityError when a CRC, the version or an ELF machine contradicts the manifest.
+    """
+    whole = replace(request, components=(), lock=None)
+    release = request.release
+    key = Key(request.name, release.version, {"lock": release.filename})
+    with store.stage(key) as staged:
+        root = staged / key.artifact
+        filled = load_source(request.toolchain.source).fill(Job(whole, root, store, progress))
+        evidence = [*_count_files(filled), *check_version(request, root), *check_machines(root)]
+    kept = store.downloads / release.filename
+    with explain_errors(store.home):
+        size_bytes = kept.stat().st_size
+        sha256 = release.sha256 or hash_file(kept)
+    return Lock(
+        request.name,
+        release.version,
+        release.url or release.package,
+        size_bytes,
+        sha256,
+        dt.datetime.now(dt.timezone.utc).date().isoformat(),
+        tuple(evidence),
+        filled.entries,
+    )
+
+
+def _count_files(filled: Filled) -> list[str]:
+    files = [entry for entry in filled.entries if not entry.link]
+    return [f"{len(files)} files unpacked, the archive's checksum of every one fits"]
+
+
+def check_version(request: Request, root: Path) -> list[str]:
+    """What the version file and the libraries' version strings say, against the manifest.
+
+    Raises IntegrityError when one of them names another version.
+    """
+    from provisioning.artifacts.sources.local import read_version
+
+    version, found = request.release.version, []
+    adoption = request.toolchain.adoption
+    if adoption and (stated := read_version(root, adoption)) != "unknown":
+        if not stated.startswith(version):
+            raise contradiction(request, f"{adoption.version_file} says {stated}, not {version}")
+        found.append(f"{adoption.version_file} says {stated}")
+    builds: dict[str, int] = {}
+    for path in sorted(root.rglob("lib*.so")):
+        build = None if path.is_symlink() else find_qnn_build(path)
+        if build and build.version and build.stamp:
+            builds[f"{build.version}.{build.stamp}"] = (
+                builds.get(f"{build.version}.{build.stamp}", 0) + 1
+            )
+    for build_text, count in builds.items():
+        if not build_text.startswith(version):
+            raise contradiction(request, f"{count} libraries say {build_text}, not {version}")
+        found.append(f"{count} libraries say {build_text}")
+    return found
+
+
+def check_machines(root: Path) -> list[str]:
+    """The ELF machine of every library below a directory that names one.
+
+    Raises IntegrityError for a library of another machine, or that is no ELF file.
+    """
+    counts: dict[int, int] = {}
+    for path in sorted(root.rglob("*.so")):
+        relative = path.relative_to(root).as_posix()
+        wanted = next((machine for where, machine in MACHINES if where.search(relative)), None)
+        if wanted is None or path.is_symlink():
+            continue
+        try:
+            machine = read_elf(path).machine
+        except ElfError as error:
+            raise IntegrityError(f"{relative} is no library", why=str(error)) from error
+        if machine != wanted:
+            names = [MACHINE_NAMES.get(number, str(number)) for number in (machine, wanted)]
+            raise IntegrityError(
+                f"{relative} is for another machine than its directory says",
+                why=f"it is {names[0]}, the directory says {names[1]}",
+                todo="do not use this archive",
+            )
+        counts[wanted] = counts.get(wanted, 0) + 1
+    return [f"{count} libraries are {MACHINE_NAMES[machine]}" for machine, count in counts.items()]
+
+
+def contradiction(request: Request, why: str) -> IntegrityError:
+    """The error for an archive that is not what its manifest says."""
+    return IntegrityError(
+        f"{request.label} contradicts itself, so that it cannot be trusted",
+        why=why,
+        todo="get the archive from its vendor again, or correct the manifest",
+    )

@@ -1,0 +1,261 @@
+"""The command line that both packages share: a table of verbs, one parser, one way to end.
+
+A verb is a module with ``add_arguments(parser)`` and ``execute(args, progress) -> Outcome``;
+it is imported only when it is called, so that a quick verb stays quick.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import errno
+import importlib
+import json
+import os
+import sys
+import tempfile
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+from provisioning.console.interrupts import catch_signals, ignore_signals, signals_as_interrupt
+from provisioning.console.progress import Progress
+from provisioning.console.terminal import (
+    clean_output,
+    open_missing_streams,
+    write_message,
+    write_output,
+)
+from provisioning.errors import (
+    ExitCode,
+    FailedError,
+    InterruptedRunError,
+    QnnCiError,
+    UnfitError,
+    UsageError,
+)
+
+# What the system says of a name that is none.
+NAMES = frozenset({errno.ELOOP, errno.EINVAL, errno.EISDIR, errno.ENAMETOOLONG, errno.ENOTDIR})
+# What the system may refuse anywhere, and what helps.
+REFUSALS = {
+    errno.EACCES: "run it as a user who may, or name another place",
+    errno.EDQUOT: "free some of the quota",
+    errno.EFBIG: "raise `ulimit -f`",
+    errno.EMFILE: "raise `ulimit -n`",
+    errno.ENFILE: "close other programs",
+    errno.ENOMEM: "give it more memory, or run fewer jobs at a time",
+    errno.ENOSPC: "free some room on that disk, or name another place",
+    errno.EPERM: "run it as a user who may, or name another place",
+    errno.EROFS: "name a place that can be written",
+}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a verb came to: ``data`` for --json, ``text`` for a person, and the exit code.
+
+    ``text`` is shown without terminal sequences and CI runners' commands, unless it is ``exact``:
+    made for a program, or clean already.
+    """
+
+    text: str = ""
+    data: Mapping[str, Any] = field(default_factory=dict)
+    exit_code: ExitCode = ExitCode.OK
+    exact: bool = False
+
+    def render(self, *, as_json: bool) -> str:
+        """What belongs on stdout."""
+        if as_json:
+            return json.dumps(self.data, indent=1) + "\n"
+        return self.text if self.exact else clean_output(self.text)
+
+
+@dataclass(frozen=True)
+class Verb:
+    """A row of a package's table of verbs."""
+
+    module: str
+    help: str
+
+
+class VerbModule(Protocol):
+    """What a verb's module offers."""
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None: ...
+
+    def execute(self, args: argparse.Namespace, progress: Progress) -> Outcome: ...
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse, with its usage error in the tree."""
+
+    def error(self, message: str) -> Any:
+        write_message(self.format_usage())
+        raise UsageError(message, todo=f"`{self.prog} --help` tells what it takes")
+
+    def print_help(self, file: Any = None) -> None:
+        """argparse's, through a pipe that nobody reads too."""
+        if file is None:
+            write_output(self.format_help())
+        else:
+            super().print_help(file)
+
+
+def run_program(program: str, verbs: Mapping[str, Verb], argv: Sequence[str]) -> int:
+    """Run ``program VERB ...``, write what belongs on stdout, and return the exit code."""
+    open_missing_streams()
+    catch_signals()
+    code, text = run_command(program, verbs, argv)
+    if code == ExitCode.INTERRUPTED:
+        ignore_signals()
+    try:
+        write_output(text)
+    except UnfitError as error:
+        write_message(f"{program}: {error}\n")
+        return error.exit_code
+    except KeyboardInterrupt:
+        return ExitCode.INTERRUPTED
+    return code
+
+
+def run_command(program: str, verbs: Mapping[str, Verb], argv: Sequence[str]) -> tuple[int, str]:
+    """Run ``program VERB ...`` and return the exit code and what belongs on stdout.
+
+    Every error of the tree becomes its message on stderr and its exit code, and with ``--json``
+    a record on stdout.
+    """
+    words = list(argv)
+    as_json = "--json" in words
+    if words and words[0] in {"-h", "--help"}:
+        return ExitCode.OK, describe_verbs(program, verbs)
+    name = words[0] if words and words[0] in verbs else ""
+    try:
+        with signals_as_interrupt():
+            outcome = _run_verb(program, verbs, name, words)
+    except QnnCiError as error:
+        return _report_error(f"{program} {name}", error, as_json=as_json)
+    except KeyboardInterrupt:
+        return _report_error(
+            f"{program} {name}", InterruptedRunError("interrupted"), as_json=as_json
+        )
+    except Exception as error:  # noqa: BLE001 - the last line of defence: never a traceback
+        return _report_error(f"{program} {name}", explain_exception(error), as_json=as_json)
+    return outcome.exit_code, outcome.render(as_json=as_json)
+
+
+def _run_verb(program: str, verbs: Mapping[str, Verb], name: str, words: list[str]) -> Outcome:
+    if not name:
+        write_message(describe_verbs(program, verbs))
+        near = difflib.get_close_matches(words[0], verbs, n=1) if words else []
+        raise UsageError(
+            f"no verb {words[0]!r}" if words else "a verb is missing",
+            todo=f"did you mean {near[0]}?" if near else "name one of the verbs above",
+        )
+    module = cast(VerbModule, importlib.import_module(verbs[name].module))
+    parser = Parser(prog=f"{program} {name}", description=verbs[name].help, allow_abbrev=False)
+    parser.add_argument(
+        "--json", action="store_true", help="print the result as JSON, nothing else"
+    )
+    module.add_arguments(parser)
+    return module.execute(parser.parse_args(words[1:]), Progress.to_stderr())
+
+
+def explain_exception(error: Exception) -> QnnCiError:
+    """The error of the tree for one that is not of it."""
+    if isinstance(error, ImportError):
+        return explain_missing(error)
+    if isinstance(error, MemoryError):
+        return UnfitError(
+            "out of memory",
+            why="this process was refused more (see `ulimit -v` and the container's limit)",
+            todo="give it more, or run fewer jobs at a time",
+        )
+    if isinstance(error, OSError) and error.filename and error.errno in NAMES:
+        return UsageError(f"{error.filename}: {error.strerror}", todo="name another path")
+    if isinstance(error, RuntimeError) and str(error).startswith("Symlink loop"):
+        return UsageError(str(error), todo="name another path")  # Path.resolve before Python 3.13
+    if isinstance(error, OSError) and error.errno == errno.ENOENT and not error.filename:
+        todo = "set TMPDIR to a directory that can be written"
+        return UnfitError(error.strerror or str(error), todo=todo)  # by tempfile
+    if isinstance(error, OSError) and error.errno in REFUSALS:
+        where = f"{error.filename}: " if error.filename else ""
+        return UnfitError(
+            f"{where}{error.strerror}",
+            why="the machine refused something that is needed",
+            todo=REFUSALS[error.errno],
+        )
+    return FailedError(
+        f"unexpected {type(error).__name__}: {error}",
+        why="this is a defect of executorch-qnn-ci",
+        todo=f"report it with {keep_traceback(error)}",
+    )
+
+
+def explain_missing(error: ImportError) -> UnfitError:
+    """A package that a verb needs is not installed in this Python, or does not load."""
+    missing = isinstance(error, ModuleNotFoundError)
+    return UnfitError(
+        f"this Python has no package {error.name!r}" if missing else f"import failed: {error}",
+        why=f"{sys.executable} was not set up for this",
+        todo="run the nox session, which installs what it needs, or pip install this project",
+    )
+
+
+def keep_traceback(error: Exception) -> str:
+    """The name of a file with the traceback, for a report."""
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", prefix="qnn-ci-error-", suffix=".txt", delete=False, encoding="utf-8"
+        ) as file:
+            traceback.print_exception(error, file=file)
+    except OSError:
+        return "the file that is written when TMPDIR names a directory that can be written"
+    return file.name
+
+
+def _report_error(program: str, error: QnnCiError, *, as_json: bool) -> tuple[int, str]:
+    write_message(f"{program.strip()}: {error}\n")
+    if not as_json:
+        return error.exit_code, ""
+    record = {
+        "error": type(error).__name__,
+        "what": error.what,
+        "why": error.why,
+        "do": error.todo,
+        "exit_code": int(error.exit_code),
+    }
+    return error.exit_code, json.dumps(record, indent=1) + "\n"
+
+
+def describe_verbs(program: str, verbs: Mapping[str, Verb]) -> str:
+    """The usage of a program: its verbs, one a line."""
+    width = max(map(len, verbs), default=0)
+    rows = "\n".join(f"  {name:<{width}}  {verb.help}" for name, verb in verbs.items())
+    return f"usage: {program} VERB [--json] ...\n\nverbs:\n{rows}\n"
+
+
+def given_word(text: str) -> str:
+    """What the user gave, unless it is empty, as of a variable that is not set."""
+    if not text:
+        raise UsageError("an option's value is empty", todo="see whether a variable in it is set")
+    return text
+
+
+def given_path(text: str) -> Path:
+    """A path that the user gave, relative to where ./nox was called (QNN_CI_CALLER_DIR).
+
+    An empty one is refused: it would be the directory itself.
+    """
+    path = Path(os.environ.get("QNN_CI_CALLER_DIR", ""), given_word(text))
+    try:
+        return path.expanduser()
+    except RuntimeError as error:  # no home directory
+        raise UsageError(f"{text} names no path", why=str(error)) from error
+
+
+def given_program(text: str) -> str:
+    """A program that the user gave: a path as given_path has it, or a name to look for on PATH."""
+    return str(given_path(text)) if "/" in text or not text else text

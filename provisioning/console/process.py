@@ -1,0 +1,260 @@
+"""The only door to subprocess: no shell, own process groups, time limits, the last lines kept."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from provisioning.console.interrupts import interrupts_held
+from provisioning.errors import MissingToolError, ToolError
+
+GRACE_S = 2.0
+GROUP_POLL_S = 0.02
+TAIL_LINES = 40
+
+_running: set[subprocess.Popen[str]] = set()
+
+
+@dataclass(frozen=True)
+class Completed:
+    """A process that has ended. ``returncode`` is -N when signal N ended it."""
+
+    argv: tuple[str, ...]
+    returncode: int
+    output: str
+    wall_s: float
+    timed_out: bool = False
+
+    @property
+    def tail(self) -> str:
+        """The last lines of what it printed."""
+        return "\n".join(self.output.splitlines()[-TAIL_LINES:])
+
+    def describe(self) -> str:
+        """How it ended, in words."""
+        if self.timed_out:
+            return f"did not end within {self.wall_s:.0f} s"
+        if self.returncode < 0:
+            return f"was ended by {signal_name(-self.returncode)}"
+        return f"exited with {self.returncode}"
+
+
+def signal_name(number: int) -> str:
+    """``SIGSEGV`` for 11, ``signal 99`` for a number without a name."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def run_process(
+    argv: Sequence[str | os.PathLike[str]],
+    *,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    timeout_s: float | None = None,
+    input_text: str | None = None,
+    log: Path | None = None,
+    on_line: Callable[[str], None] | None = None,
+    check: bool = True,
+    keep_lines: int | None = None,
+    todo: str = "",
+) -> Completed:
+    """Run ``argv`` to its end; stdout and stderr are one stream, given to ``on_line`` by the line.
+
+    ``env`` replaces the whole environment. On a time-out, an interrupt or an exception in
+    ``on_line`` the whole process group is ended. ``log`` receives all output; ``keep_lines``
+    limits what is held in memory.
+
+    Raises ToolError when the program cannot be started, and, with ``check``, when it exits
+    with anything but 0 or exceeds ``timeout_s``.
+    """
+    words = tuple(os.fspath(word) for word in argv)
+    started = time.monotonic()
+    lines: deque[str] = deque(maxlen=keep_lines)
+    timed_out = threading.Event()
+    process: subprocess.Popen[str] | None = None
+    timer: threading.Timer | None = None
+    try:
+        with interrupts_held():
+            process = _start(words, env, cwd, input_text is not None, todo)
+            _running.add(process)
+        timer = _arm(process, timeout_s, timed_out)
+        if input_text is not None and process.stdin:
+            _feed(process.stdin, input_text)
+        _drain(process, lines, log, on_line)
+        process.wait()
+    except BaseException:
+        if process is not None:
+            end_group(process)
+        raise
+    finally:
+        if timer:
+            timer.cancel()
+        if process is not None:
+            _running.discard(process)
+            if process.stdout:
+                process.stdout.close()
+    ended = Completed(
+        words, process.returncode, "".join(lines), time.monotonic() - started, timed_out.is_set()
+    )
+    if check and (ended.returncode != 0 or ended.timed_out):
+        raise ToolError(
+            f"{Path(words[0]).name} {ended.describe()}: {' '.join(words)}",
+            why=ended.tail.strip() or "it printed nothing",
+            todo=todo,
+        )
+    return ended
+
+
+def run_bytes(
+    argv: Sequence[str | os.PathLike[str]],
+    *,
+    data: bytes | None = None,
+    cwd: Path | None = None,
+    timeout_s: float | None = None,
+    todo: str = "",
+) -> bytes:
+    """Run ``argv`` to its end with ``data`` as its stdin, and return its stdout unchanged.
+
+    For programs whose answer is bytes; stderr is kept apart and becomes the reason of an error.
+    Raises ToolError when the program cannot be started, exits with anything but 0 or exceeds
+    ``timeout_s``.
+    """
+    words = tuple(os.fspath(word) for word in argv)
+    try:
+        ended = subprocess.run(
+            words, input=data, capture_output=True, cwd=cwd, timeout=timeout_s, check=False
+        )
+    except OSError as error:
+        raise explain_start(words[0], cwd, error, todo) from error
+    except subprocess.TimeoutExpired as error:
+        raise ToolError(
+            f"{Path(words[0]).name} did not end within {timeout_s:.0f} s: {' '.join(words)}",
+            todo=todo,
+        ) from error
+    if ended.returncode != 0:
+        raise ToolError(
+            f"{Path(words[0]).name} exited with {ended.returncode}: {' '.join(words)}",
+            why=ended.stderr.decode("utf-8", "replace").strip() or "it printed nothing",
+            todo=todo,
+        )
+    return ended.stdout
+
+
+def _start(
+    words: tuple[str, ...],
+    env: Mapping[str, str] | None,
+    cwd: Path | None,
+    wants_input: bool,
+    todo: str,
+) -> subprocess.Popen[str]:
+    try:
+        return subprocess.Popen(
+            words,
+            env=None if env is None else dict(env),
+            cwd=cwd,
+            stdin=subprocess.PIPE if wants_input else subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            encoding="utf-8",
+            errors="replace",
+            bufsize=1,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise explain_start(words[0], cwd, error, todo) from error
+
+
+def explain_start(program: str, cwd: Path | None, error: OSError, todo: str) -> MissingToolError:
+    """The error for a program that the system does not start."""
+    advice = todo or f"install {Path(program).name}, or put it on PATH"
+    if cwd and not cwd.is_dir():
+        advice = f"see why {cwd} is no directory"
+    return MissingToolError(f"cannot start {program}", why=error.strerror or "", todo=advice)
+
+
+def _arm(
+    process: subprocess.Popen[str], timeout_s: float | None, timed_out: threading.Event
+) -> threading.Timer | None:
+    if timeout_s is None:
+        return None
+
+    def expire() -> None:
+        timed_out.set()
+        end_group(process)
+
+    timer = threading.Timer(timeout_s, expire)
+    timer.daemon = True
+    timer.start()
+    return timer
+
+
+def _feed(stdin: IO[str], text: str) -> None:
+    with suppress(BrokenPipeError), stdin:
+        stdin.write(text)
+
+
+def _drain(
+    process: subprocess.Popen[str],
+    lines: deque[str],
+    log: Path | None,
+    on_line: Callable[[str], None] | None,
+) -> None:
+    if process.stdout is None:
+        return
+    sink = log.open("w", encoding="utf-8") if log else None
+    try:
+        for line in process.stdout:
+            lines.append(line)
+            if sink:
+                sink.write(line)
+            if on_line:
+                on_line(line.rstrip("\n"))
+    finally:
+        if sink:
+            sink.close()
+
+
+def end_running(futures: Iterable[Future[Any]]) -> None:
+    """End what other threads run for ``futures``, and what they yet start, until all are done.
+
+    An interrupt reaches the main thread only.
+    """
+    waited = list(futures)
+    while True:
+        for process in list(_running):
+            end_group(process)
+        if all(future.done() for future in waited):
+            return
+        time.sleep(GROUP_POLL_S)
+
+
+def end_group(process: subprocess.Popen[str]) -> None:
+    """Ask the process's group to end, then end it for good after a grace period.
+
+    The grace is for the whole group: ninja keeps its compilers in groups of their own, and ends
+    them itself when it is asked to.
+    """
+    deadline = time.monotonic() + GRACE_S
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGTERM)
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(GRACE_S)
+    with suppress(ProcessLookupError, PermissionError):
+        while time.monotonic() < deadline:
+            os.killpg(process.pid, 0)
+            time.sleep(GROUP_POLL_S)
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()

@@ -1,0 +1,1 @@
+"""Is an environment fit? Facts, checks, verdict."""

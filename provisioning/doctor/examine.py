@@ -1,0 +1,180 @@
+"""Is an environment fit? Facts are gathered, pure checks judge them, a verdict comes out."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from provisioning.artifacts.environment import Environment, profile_requests
+from provisioning.artifacts.sources import Options
+from provisioning.artifacts.sources import Request as Wanted
+from provisioning.console.progress import Progress
+from provisioning.doctor.checks.environment import judge_environment
+from provisioning.doctor.checks.finding import Finding, Severity
+from provisioning.doctor.checks.fitness import Fitness
+from provisioning.doctor.facts import EnvironmentFacts
+from provisioning.doctor.policies import read_doctor_policy, read_elf_policies
+from provisioning.doctor.survey.environment import CHECKOUT, Request, survey_environment
+from provisioning.errors import ManifestError, UnfitError
+from provisioning.manifest.reader import read_profile, read_toolchain
+from provisioning.manifest.socs import find_soc
+from provisioning.store.store import store_home
+
+SCHEMA_VERSION = 1
+CHECKOUT_COMMIT = "executorch-commit"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What was found of one profile; ``facts`` is what --json prints of the environment."""
+
+    profile: str
+    findings: tuple[Finding, ...]
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def errors(self) -> tuple[Finding, ...]:
+        """The findings that make an environment unfit."""
+        return tuple(one for one in self.findings if one.severity is Severity.ERROR)
+
+    @property
+    def fit(self) -> bool:
+        """Whether there is no error; warnings do not count."""
+        return not self.errors
+
+    def require(self) -> None:
+        """Raise UnfitError with the first error, its reason and what to do."""
+        if not self.errors:
+            return
+        first, more = self.errors[0], len(self.errors) - 1
+        others = f" (and {more} more: python -m provisioning doctor {self.profile})" if more else ""
+        raise UnfitError(
+            f"{first.id}: {first.what}{others}",
+            why=f"{first.why} (seen: {first.where})",
+            todo=first.todo,
+        )
+
+    def data(self, *, strict: bool = False) -> dict[str, Any]:
+        """The JSON form, described by docs/schemas/doctor.schema.json."""
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "profile": self.profile,
+            "fit": self.fit and not (strict and self.findings),
+            "strict": strict,
+            "errors": len(self.errors),
+            "warnings": len(self.findings) - len(self.errors),
+            "findings": msgspec.to_builtins(self.findings),
+            "facts": dict(self.facts),
+        }
+
+
+def examine(
+    profile: str,
+    environment: Environment,
+    *,
+    python: Path | None = None,
+    soc: str | None = None,
+    progress: Progress | None = None,
+) -> Verdict:
+    """Examine a composed environment, as the process of a job would have it.
+
+    ``python`` None is the running interpreter. Raises UsageError for an unknown SoC and
+    ManifestError for a profile without a policy; every fault is a finding.
+    """
+    request = Request(
+        profile,
+        roots={artifact.name: artifact.root for artifact in environment.artifacts},
+        pins=find_pins(profile),
+        submodules=submodules(profile),
+        variables=environment.apply(os.environ),
+        home=store_home(),
+        python=python,
+        soc=soc,
+    )
+    return examine_request(request, progress)
+
+
+def wanted_requests(profile: str) -> list[Wanted]:
+    """What a profile asks of the store, and the other artifacts that may serve as its SDK."""
+    requests = profile_requests(read_profile(profile), Options(offline=True))
+    known = {request.name for request in requests}
+    for name in find_fitness(profile).sdk:
+        if name not in known:
+            toolchain = read_toolchain(name)
+            requests.append(Wanted(toolchain, toolchain.release()))
+    return requests
+
+
+def find_pins(profile: str) -> dict[str, str]:
+    """The pinned version of each artifact, and the commit of the ExecuTorch checkout."""
+    pins = {}
+    for request in wanted_requests(profile):
+        pins[request.name] = request.release.version
+        if request.name == CHECKOUT:
+            pins[CHECKOUT_COMMIT] = request.release.commit
+    return pins
+
+
+def submodules(profile: str) -> tuple[str, ...]:
+    """The submodules of the checkout that the profile's targets need."""
+    found = {
+        path
+        for request in wanted_requests(profile)
+        if request.name == CHECKOUT
+        for path in request.patterns
+    }
+    return tuple(sorted(found))
+
+
+def examine_request(request: Request, progress: Progress | None = None) -> Verdict:
+    """Examine what ``request`` names."""
+    policy, kinds = read_doctor_policy(), read_elf_policies()
+    fitness = find_fitness(request.profile)
+    wanted = {name: kinds[name] for name in fitness.kinds}
+    soc = (request.soc.upper(), find_soc(request.soc).hexagon) if request.soc else None
+    facts = survey_environment(request, policy, fitness, wanted, progress)
+    findings = judge_environment(facts, policy, fitness, kinds, soc)
+    return Verdict(request.profile, tuple(findings), summarize(facts))
+
+
+def find_fitness(profile: str) -> Fitness:
+    """What a profile asks. Raises ManifestError where no policy says so."""
+    profiles = read_doctor_policy().profiles
+    if profile not in profiles:
+        raise ManifestError(
+            f"the doctor has no policy for profile {profile!r}",
+            why="manifests/policies/doctor.toml has: " + ", ".join(profiles),
+            todo="name one of these; a profile of your own needs a [profiles.NAME] there",
+        )
+    return profiles[profile]
+
+
+def summarize(facts: EnvironmentFacts) -> dict[str, Any]:
+    """Facts in JSON's types; of trees only what a reader of a report wants."""
+    host = msgspec.to_builtins(facts.host, enc_hook=str)
+    host["cpu_flags"] = len(facts.host.cpu_flags)
+    return {
+        "host": host,
+        "roots": dict(facts.roots),
+        "pins": dict(facts.pins),
+        "sdk": msgspec.to_builtins(facts.sdk, enc_hook=str),
+        "trees": {
+            name: {
+                "root": str(tree.root),
+                "files": len(tree.files),
+                "bytes": tree.size_bytes,
+                "builds": sorted({file.build.text for file in tree.files if file.build}),
+            }
+            for name, tree in facts.trees.items()
+        },
+        "python": msgspec.to_builtins(facts.python, enc_hook=str),
+        "variables": dict(facts.variables.values) if facts.variables else {},
+        "ndk": msgspec.to_builtins(facts.ndk, enc_hook=str),
+        "checkout": msgspec.to_builtins(facts.checkout, enc_hook=str),
+        "devices": msgspec.to_builtins(facts.devices or (), enc_hook=str),
+    }

@@ -1,0 +1,213 @@
+"""What was seen of an environment, as values; the survey fills them, checks judge them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+
+from provisioning.elf.facts import Defect, ElfFacts
+from provisioning.elf.qnn_build import QnnBuild
+
+
+@dataclass(frozen=True)
+class FileFacts:
+    """One library or program of a tree: its ELF facts, or why it has none."""
+
+    relative: str
+    path: Path
+    size_bytes: int
+    elf: ElfFacts | None = None
+    build: QnnBuild | None = None
+    defect: Defect | None = None
+    defect_why: str = ""
+
+    @property
+    def name(self) -> str:
+        """The file's name without its directory."""
+        return self.path.name
+
+    @property
+    def directory(self) -> str:
+        """The directory below the root, '' for the root itself."""
+        parent = str(PurePosixPath(self.relative).parent)
+        return "" if parent == "." else parent
+
+
+@dataclass(frozen=True)
+class TreeFacts:
+    """The libraries and programs below ``root``; ``links`` maps symbolic links to their targets."""
+
+    root: Path
+    files: tuple[FileFacts, ...]
+    links: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def link_names(self) -> frozenset[str]:
+        """The names of the symbolic links, without their directories."""
+        return frozenset(PurePosixPath(link).name for link in self.links)
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes of all of them."""
+        return sum(file.size_bytes for file in self.files)
+
+
+@dataclass(frozen=True)
+class SdkFacts:
+    """A QNN SDK, or a tree of its shape.
+
+    ``version`` and ``stamp`` (12 digits, of build_id) are what sdk.yaml says.
+    """
+
+    root: Path
+    is_directory: bool
+    markers: tuple[str, ...] = ()
+    version: str | None = None
+    stamp: str | None = None
+    directories: tuple[str, ...] = ()
+    headers: tuple[str, ...] = ()
+    api_version: str | None = None
+
+
+@dataclass(frozen=True)
+class ToolFacts:
+    """A program. ``path`` is None when it is not on PATH, ``version`` when it did not tell."""
+
+    name: str
+    path: str | None
+    version: str | None = None
+    said: str = ""
+
+
+@dataclass(frozen=True)
+class NdkFacts:
+    """An Android NDK."""
+
+    root: Path
+    is_directory: bool
+    revision: str | None = None
+    has_toolchain_file: bool = False
+    host_tags: tuple[str, ...] = ()
+    clang: ToolFacts | None = None
+    api_levels: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class HostFacts:
+    """The machine. Sizes in GB (10**9 bytes); ``libraries`` maps a wanted name to its path."""
+
+    system: str
+    machine: str
+    glibc: str | None
+    cores: int
+    memory_gb: float
+    disk_free_gb: float
+    disk_path: str
+    cpu_flags: frozenset[str] = frozenset()
+    tools: tuple[ToolFacts, ...] = ()
+    libraries: Mapping[str, str | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class PythonFacts:
+    """One interpreter and what is installed for it; nothing of it was imported.
+
+    ``tag`` is what follows the module's name in an extension's file name, such as
+    ``.cpython-311-x86_64-linux-gnu.so``. ``adaptors`` are the files of PyQnnManagerAdaptor.
+    ``error`` is set when the interpreter could not be asked.
+    """
+
+    executable: str
+    version: tuple[int, ...] = ()
+    tag: str = ""
+    distributions: Mapping[str, str | None] = field(default_factory=dict)
+    modules: Mapping[str, bool] = field(default_factory=dict)
+    executorch: str | None = None
+    adaptors: tuple[str, ...] = ()
+    adaptor: FileFacts | None = None
+    flatc: str | None = None
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class PathEntry:
+    """One entry of LD_LIBRARY_PATH and the libraries in it that concern QNN."""
+
+    directory: str
+    libraries: tuple[FileFacts, ...] = ()
+
+
+@dataclass(frozen=True)
+class VariableFacts:
+    """The variables that concern QNN; ``executorch_on_path`` are PYTHONPATH entries with one.
+
+    ``real`` maps each path in them, and the SDK's root, to what it is without symbolic links.
+    """
+
+    values: Mapping[str, str]
+    library_path: tuple[PathEntry, ...] = ()
+    executorch_on_path: tuple[str, ...] = ()
+    roots_that_exist: frozenset[str] = frozenset()
+    real: Mapping[str, str] = field(default_factory=dict)
+
+    def is_same(self, left: str | Path, right: str | Path) -> bool:
+        """Whether two paths are one place."""
+        names = [str(Path(path)) for path in (left, right)]
+        return self.real.get(names[0], names[0]) == self.real.get(names[1], names[1])
+
+
+@dataclass(frozen=True)
+class SubmoduleFacts:
+    """A submodule: ``state`` is ok, missing or moved (another commit than recorded)."""
+
+    path: str
+    state: str
+    commit: str = ""
+
+
+@dataclass(frozen=True)
+class CheckoutFacts:
+    """A source tree of ExecuTorch. ``leftovers`` are (path, machine name) of flatcc's outputs."""
+
+    root: Path
+    is_directory: bool
+    is_git: bool = False
+    commit: str | None = None
+    submodules: tuple[SubmoduleFacts, ...] = ()
+    leftovers: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class DeviceFacts:
+    """A device that adb lists. ``state`` is adb's word; sizes in MB (10**6 bytes)."""
+
+    serial: str
+    state: str
+    soc: str = ""
+    android: str = ""
+    api_level: int | None = None
+    page_bytes: int | None = None
+    free_mb: int | None = None
+    is_root: bool = False
+    directory: str = ""
+    libraries: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class EnvironmentFacts:
+    """Everything seen of one environment; None is what was not looked at."""
+
+    profile: str
+    host: HostFacts
+    pins: Mapping[str, str] = field(default_factory=dict)
+    roots: Mapping[str, str] = field(default_factory=dict)
+    submodules: tuple[str, ...] = ()
+    sdk_name: str = ""
+    sdk: SdkFacts | None = None
+    trees: Mapping[str, TreeFacts] = field(default_factory=dict)
+    ndk: NdkFacts | None = None
+    python: PythonFacts | None = None
+    variables: VariableFacts | None = None
+    checkout: CheckoutFacts | None = None
+    devices: tuple[DeviceFacts, ...] | None = None

@@ -1,0 +1,37 @@
+"""The policies that checks take, out of manifests/policies/."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Mapping
+
+from provisioning.doctor.checks.elf_policy import ElfPolicy, hexagon_policy
+from provisioning.doctor.checks.fitness import DoctorPolicy
+from provisioning.errors import UsageError
+from provisioning.manifest.reader import read_policy
+
+
+@functools.cache
+def read_elf_policies() -> Mapping[str, ElfPolicy]:
+    """ELF policies by kind of directory: manifests/policies/elf.toml. Raises ManifestError."""
+    return read_policy("elf", dict[str, ElfPolicy])
+
+
+@functools.cache
+def read_doctor_policy() -> DoctorPolicy:
+    """manifests/policies/doctor.toml. Raises ManifestError."""
+    return read_policy("doctor", DoctorPolicy)
+
+
+def elf_policy(kind: str) -> ElfPolicy:
+    """One policy: x86_64-linux-clang, aarch64-android, aarch64-oe-linux, lpai or hexagon-v75.
+
+    Raises UsageError for another kind.
+    """
+    policies = read_elf_policies()
+    if found := re.fullmatch(r"hexagon-v([0-9a-f]{2,3})", kind):
+        return hexagon_policy(policies["hexagon"], found[1])
+    if kind not in policies:
+        raise UsageError(f"no ELF policy {kind!r}", todo="one of: " + ", ".join(policies))
+    return policies[kind]

@@ -1,0 +1,77 @@
+"""A source tree of ExecuTorch: commit, submodules (nested ones too), leftovers of flatcc."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from provisioning.console.process import run_process
+from provisioning.doctor.facts import CheckoutFacts, SubmoduleFacts
+from provisioning.elf.facts import MACHINE_NAMES, ElfError
+from provisioning.errors import ToolError
+
+TIMEOUT_S = 60.0
+STATES = {"-": "missing", "+": "moved", "U": "moved", " ": "ok"}
+FLATCC_OUTPUTS = ("bin/flatcc", "bin/flatcc_d", "lib/libflatccrt.a", "lib/libflatccrt_d.a")
+ARCHIVE = b"!<arch>\n"
+HEAD_BYTES = 1 << 16
+
+
+def survey_checkout(root: Path) -> CheckoutFacts:
+    """What is there of a checkout; git is asked twice, nothing is written."""
+    if not root.is_dir():
+        return CheckoutFacts(root, is_directory=False)
+    commit = _git(root, "rev-parse", "HEAD")
+    status = _git(root, "submodule", "status", "--recursive") if commit else None
+    return CheckoutFacts(
+        root,
+        is_directory=True,
+        is_git=commit is not None,
+        commit=commit.strip() if commit else None,
+        submodules=tuple(_parse_status(status or "")),
+        leftovers=tuple(_leftovers(root / "third-party" / "flatcc")),
+    )
+
+
+def _git(root: Path, *words: str) -> str | None:
+    try:
+        ended = run_process(["git", "-C", root, *words], timeout_s=TIMEOUT_S, check=False)
+    except ToolError:
+        return None
+    return ended.output if ended.returncode == 0 else None
+
+
+def _parse_status(output: str) -> Iterator[SubmoduleFacts]:
+    """Lines such as ``-896db5... third-party/flatcc`` or `` 896db5... path (v0.6)``."""
+    for line in output.splitlines():
+        state = STATES.get(line[:1])
+        commit, _, rest = line[1:].partition(" ")
+        if state and len(commit) in (40, 64):
+            path = rest.rsplit(" (", 1)[0] if rest.endswith(")") else rest
+            yield SubmoduleFacts(path, state, commit)
+
+
+def _leftovers(flatcc: Path) -> Iterator[tuple[str, str]]:
+    """What flatcc's build left in its source tree, and for which machine."""
+    for relative in FLATCC_OUTPUTS:
+        path = flatcc / relative
+        if path.is_file():
+            yield str(path), _machine_of(path)
+
+
+def _machine_of(path: Path) -> str:
+    """The machine of an ELF file, or of the first ELF member of an archive (.a)."""
+    from provisioning.elf.reader import read_elf
+
+    try:
+        with path.open("rb") as file:
+            head = file.read(HEAD_BYTES)
+        at = head.find(b"\x7fELF") if head.startswith(ARCHIVE) else -1
+        if at < 0:
+            return read_elf(path).machine_name
+    except (ElfError, OSError):
+        return "unknown"
+    machine = int.from_bytes(
+        head[at + 18 : at + 20], "big" if head[at + 5 : at + 6] == b"\2" else "little"
+    )
+    return MACHINE_NAMES.get(machine, "unknown")

@@ -1,0 +1,126 @@
+"""All facts of one environment, gathered in the order in which one needs another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from provisioning.console.progress import Progress
+from provisioning.doctor.checks.elf_policy import ElfPolicy, choose_policy
+from provisioning.doctor.checks.fitness import DoctorPolicy, Fitness
+from provisioning.doctor.facts import (
+    EnvironmentFacts,
+    FileFacts,
+    HostFacts,
+    PythonFacts,
+    SdkFacts,
+    TreeFacts,
+)
+from provisioning.doctor.survey.checkout import survey_checkout
+from provisioning.doctor.survey.device import survey_devices
+from provisioning.doctor.survey.host import survey_host
+from provisioning.doctor.survey.memory import Memory
+from provisioning.doctor.survey.ndk import survey_ndk
+from provisioning.doctor.survey.python import survey_python
+from provisioning.doctor.survey.sdk import survey_sdk
+from provisioning.doctor.survey.tree import survey_tree
+from provisioning.doctor.survey.variables import survey_variables
+from provisioning.elf.facts import EM_X86_64
+
+DISTRIBUTIONS = ("torch", "executorch", "torchao")
+STAGING, NDK, CHECKOUT, LIBCXX = "staging", "android-ndk", "executorch", "libcxx"
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to examine: roots by name of artifact, their pins, a job's variables.
+
+    ``python`` None is the running interpreter; ``device`` asks adb for devices and the
+    libraries in ``device_directory``.
+    """
+
+    profile: str
+    roots: Mapping[str, Path]
+    variables: Mapping[str, str]
+    home: Path
+    pins: Mapping[str, str] = field(default_factory=dict)
+    submodules: tuple[str, ...] = ()
+    python: Path | None = None
+    soc: str | None = None
+    device: bool = False
+    device_directory: str = "/data/local/tmp"
+
+
+def survey_environment(
+    request: Request,
+    policy: DoctorPolicy,
+    fitness: Fitness,
+    kinds: Mapping[str, ElfPolicy],
+    progress: Progress | None = None,
+) -> EnvironmentFacts:
+    """Look at everything that the profile asks about; nothing is changed."""
+    memory = Memory(request.home / "doctor")
+    progress = progress or Progress()
+    sdk_name = next((name for name in fitness.sdk if name in request.roots), "")
+    progress.step("doctor: libraries")
+    trees = _survey_trees(request, sdk_name, kinds, memory)
+    progress.step("doctor: variables, machine, Python")
+    return EnvironmentFacts(
+        profile=request.profile,
+        host=_survey_host(request, policy, fitness, kinds, trees),
+        pins=request.pins,
+        submodules=request.submodules,
+        roots={name: str(root) for name, root in request.roots.items()},
+        sdk_name=sdk_name,
+        sdk=_survey_sdk(request, sdk_name, policy),
+        trees=trees,
+        ndk=survey_ndk(request.roots[NDK], policy.ndk.host_tag) if NDK in request.roots else None,
+        python=_survey_python(request, policy) if fitness.python else None,
+        variables=survey_variables(request.variables, memory, request.roots.get(sdk_name)),
+        checkout=survey_checkout(request.roots[CHECKOUT]) if CHECKOUT in request.roots else None,
+        devices=survey_devices(request.variables, request.device_directory)
+        if request.device
+        else None,
+    )
+
+
+def _survey_trees(
+    request: Request, sdk_name: str, kinds: Mapping[str, ElfPolicy], memory: Memory
+) -> dict[str, TreeFacts]:
+    trees = {}
+    if sdk_name:
+        root = request.roots[sdk_name]
+        trees[sdk_name] = survey_tree(root, lambda path: bool(choose_policy(path, kinds)), memory)
+    for name in (STAGING, LIBCXX):
+        if name in request.roots:
+            trees[name] = survey_tree(request.roots[name], memory=memory)
+    return trees
+
+
+def _survey_sdk(request: Request, name: str, policy: DoctorPolicy) -> SdkFacts | None:
+    return survey_sdk(request.roots[name], policy.headers) if name else None
+
+
+def _survey_host(
+    request: Request,
+    policy: DoctorPolicy,
+    fitness: Fitness,
+    kinds: Mapping[str, ElfPolicy],
+    trees: Mapping[str, TreeFacts],
+) -> HostFacts:
+    files = [file for tree in trees.values() for file in tree.files]
+    system = {name for kind in kinds.values() for name in kind.system}
+    wanted = (_needed_on_host(files) & system) | set(policy.host_libraries)
+    programs = {name: policy.tools[name].program for name in fitness.tools}
+    return survey_host(request.home, programs, wanted, request.variables)
+
+
+def _needed_on_host(files: Iterable[FileFacts]) -> set[str]:
+    elves = [file.elf for file in files if file.elf and file.elf.machine == EM_X86_64]
+    return {name for elf in elves for name in elf.needed}
+
+
+def _survey_python(request: Request, policy: DoctorPolicy) -> PythonFacts:
+    modules = list(policy.python.modules)
+    return survey_python(request.python, DISTRIBUTIONS, modules, request.variables)

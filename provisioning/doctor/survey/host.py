@@ -1,0 +1,108 @@
+"""The machine: system, glibc, cores, memory, disk, CPU flags, tools, libraries of the system."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shutil
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from provisioning.doctor.facts import HostFacts
+from provisioning.doctor.survey.tools import survey_tools
+
+LOADER_CACHE = Path("/etc/ld.so.cache")
+DEFAULT_DIRECTORIES = (
+    "/lib/{machine}-linux-gnu",
+    "/usr/lib/{machine}-linux-gnu",
+    "/lib64",
+    "/usr/lib64",
+    "/lib",
+    "/usr/lib",
+)
+MEMORY_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+
+
+def survey_host(
+    disk: Path,
+    programs: Mapping[str, str],
+    libraries: Iterable[str],
+    variables: Mapping[str, str],
+) -> HostFacts:
+    """What the machine is. ``disk`` is a path whose file system's free space matters."""
+    there = next(path for path in (disk, *disk.parents) if path.exists())
+    return HostFacts(
+        system=platform.system(),
+        machine=platform.machine(),
+        glibc=_glibc(),
+        cores=usable_cores(),
+        memory_gb=round(_memory_bytes() / 1e9, 1),
+        disk_free_gb=round(shutil.disk_usage(there).free / 1e9, 1),
+        disk_path=str(disk),
+        cpu_flags=frozenset(_cpu_flags()),
+        tools=survey_tools(programs, variables) if programs else (),
+        libraries=find_libraries(libraries),
+    )
+
+
+def usable_cores() -> int:
+    """Cores that this process may use; all there are where the system does not tell."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def find_libraries(names: Iterable[str]) -> dict[str, str | None]:
+    """Where the loader would find each name without LD_LIBRARY_PATH, None where nowhere.
+
+    Looks in the loader's cache (its strings are names and paths) and in its default directories.
+    """
+    wanted = sorted(set(names))
+    if not wanted:
+        return {}
+    cached: dict[str, str] = {}
+    with suppress(OSError):
+        for text in re.findall(rb"/[\x21-\x7e]+", LOADER_CACHE.read_bytes()):
+            path = text.decode()
+            cached.setdefault(path.rpartition("/")[2], path)
+    return {name: _existing(cached.get(name)) or _default(name) for name in wanted}
+
+
+def _existing(path: str | None) -> str | None:
+    return path if path and Path(path).exists() else None
+
+
+def _default(name: str) -> str | None:
+    machine = platform.machine()
+    tried = (f"{part.format(machine=machine)}/{name}" for part in DEFAULT_DIRECTORIES)
+    return next((path for path in tried if Path(path).exists()), None)
+
+
+def _glibc() -> str | None:
+    """2.36; None on another C library."""
+    with suppress(ValueError, OSError, AttributeError):
+        name, _, version = (os.confstr("CS_GNU_LIBC_VERSION") or "").partition(" ")
+        return version if name == "glibc" else None
+    return None
+
+
+def _memory_bytes() -> int:
+    """The machine's memory, or the limit of our control group where that is less."""
+    total = re.search(r"^MemTotal:\s+(\d+) kB", _virtual("/proc/meminfo"), re.MULTILINE)
+    limits = [text.strip() for path in MEMORY_LIMITS if (text := _virtual(path))]
+    known = [int(total[1]) * 1024] if total else []
+    return min([*known, *(int(text) for text in limits if text.isdecimal())], default=0)
+
+
+def _cpu_flags() -> list[str]:
+    line = re.search(r"^flags\s*:(.*)$", _virtual("/proc/cpuinfo"), re.MULTILINE)
+    return line[1].split() if line else []
+
+
+def _virtual(path: str) -> str:
+    """The text of a file of the kernel, whose size is not known before it is read."""
+    with suppress(OSError):
+        return Path(path).read_text(encoding="ascii", errors="replace")
+    return ""

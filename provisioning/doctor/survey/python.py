@@ -1,0 +1,66 @@
+"""An interpreter's installed packages and its QNN adaptor, without importing any of them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from provisioning.console.process import run_process
+from provisioning.doctor.facts import FileFacts, PythonFacts
+from provisioning.doctor.survey import python_probe
+from provisioning.doctor.survey.tree import read_file
+from provisioning.elf.facts import Defect
+from provisioning.errors import ToolError
+
+TIMEOUT_S = 60.0
+
+
+def survey_python(
+    python: Path | None,
+    distributions: Sequence[str],
+    modules: Sequence[str],
+    variables: Mapping[str, str],
+) -> PythonFacts:
+    """Facts of ``python``, or of the running interpreter when it is None."""
+    request = {"distributions": list(distributions), "modules": list(modules)}
+    if python is None:
+        return _describe(python_probe.probe(**request))
+    try:
+        ended = run_process(
+            [python, python_probe.__file__, json.dumps(request)],
+            env=variables,
+            timeout_s=TIMEOUT_S,
+        )
+        return _describe(json.loads(ended.output.splitlines()[-1]))
+    except ToolError as error:
+        return PythonFacts(
+            str(python), error=error.why.splitlines()[-1] if error.why else error.what
+        )
+    except (ValueError, IndexError, KeyError, TypeError) as error:
+        return PythonFacts(str(python), error=f"its answer is not understood: {error}")
+
+
+def _describe(said: Mapping[str, Any]) -> PythonFacts:
+    adaptors = tuple(said["adaptors"])
+    fitting = [path for path in adaptors if path.endswith(said["tag"])]
+    return PythonFacts(
+        executable=said["executable"] or sys.executable,
+        version=tuple(said["version"]),
+        tag=said["tag"],
+        distributions=said["distributions"],
+        modules=said["modules"],
+        executorch=said["executorch"],
+        adaptors=adaptors,
+        adaptor=_read(Path(fitting[0])) if fitting else None,
+        flatc=said["flatc"],
+    )
+
+
+def _read(path: Path) -> FileFacts:
+    try:
+        return read_file((path.name, path))
+    except OSError as error:
+        return FileFacts(path.name, path, 0, defect=Defect.UNREADABLE, defect_why=str(error))

@@ -1,0 +1,55 @@
+"""A QNN SDK on disk: markers, version, directories, headers and their API version."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from provisioning.doctor.facts import SdkFacts
+
+MARKERS = ("sdk.yaml", "QNN_README.txt")
+VERSION = re.compile(r"^version:\s*[\"']?v?(\d+(?:\.\d+)+)", re.MULTILINE)
+BUILD_ID = re.compile(r"^build_id:\s*[\"']?(\d{12})(?!\d)", re.MULTILINE)
+API_PART = re.compile(r"^\s*#\s*define\s+QNN_API_VERSION_(MAJOR|MINOR|PATCH)\s+(\d+)", re.MULTILINE)
+API_HEADER = "include/QNN/QnnCommon.h"
+MAX_TEXT_BYTES = 1 << 20
+
+
+def survey_sdk(root: Path, headers: Iterable[str]) -> SdkFacts:
+    """What is there of an SDK. ``headers`` are the paths below include/QNN to look for."""
+    if not root.is_dir():
+        return SdkFacts(root, is_directory=False)
+    text = read_text(root / "sdk.yaml")
+    version, build_id = VERSION.search(text), BUILD_ID.search(text)
+    return SdkFacts(
+        root,
+        is_directory=True,
+        markers=tuple(name for name in MARKERS if (root / name).is_file()),
+        version=version[1] if version else None,
+        stamp=build_id[1] if build_id else None,
+        directories=tuple(_directories(root)),
+        headers=tuple(name for name in headers if (root / "include" / "QNN" / name).is_file()),
+        api_version=_api_version(read_text(root / API_HEADER)),
+    )
+
+
+def read_text(path: Path) -> str:
+    """The text of a small file, '' when it is missing, large or unreadable."""
+    with suppress(OSError):
+        if path.stat().st_size <= MAX_TEXT_BYTES:
+            return path.read_text(encoding="utf-8", errors="replace")
+    return ""
+
+
+def _directories(root: Path) -> list[str]:
+    """lib/x86_64-linux-clang, lib/hexagon-v75/unsigned and their like."""
+    found = [*root.glob("lib/*"), *root.glob("lib/*/*signed"), *root.glob("bin/*")]
+    return sorted(path.relative_to(root).as_posix() for path in found if path.is_dir())
+
+
+def _api_version(text: str) -> str | None:
+    parts = dict(API_PART.findall(text))
+    names = ("MAJOR", "MINOR", "PATCH")
+    return ".".join(parts[name] for name in names) if set(names) <= parts.keys() else None

@@ -1,0 +1,119 @@
+"""Every library and program below a root, with its ELF facts and its build of QNN.
+
+Facts are remembered by inode, size and times of the file, so that an unchanged tree costs one
+stat a file. Large trees are read by several processes.
+"""
+
+from __future__ import annotations
+
+import importlib
+import multiprocessing
+import os
+import stat
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from provisioning.doctor.facts import FileFacts, TreeFacts
+from provisioning.doctor.survey.host import usable_cores
+from provisioning.doctor.survey.memory import Identity, Memory
+from provisioning.elf.facts import ElfError
+
+POOL_BYTES = 512 << 20
+CHUNK = 4
+MAGIC = b"\x7fELF"
+Wanted = Callable[[str], bool]
+
+
+def survey_tree(
+    root: Path, wanted: Wanted = lambda _: True, memory: Memory | None = None
+) -> TreeFacts:
+    """Facts of all files below ``root`` whose directory (relative) is ``wanted``.
+
+    Symbolic links are not followed but listed. A missing root is an empty tree.
+    """
+    links: dict[str, str] = {}
+    found: dict[str, tuple[Path, Identity]] = {}
+    for path, status in _walk(root, "", wanted):
+        relative = path.relative_to(root).as_posix()
+        if stat.S_ISLNK(status.st_mode):
+            with suppress(OSError):
+                links[relative] = str(path.readlink())
+        elif _is_candidate(path, status):
+            found[relative] = (path, Identity.of(status))
+    facts = read_files(found, memory or Memory(None))
+    return TreeFacts(root, facts, links)
+
+
+def read_files(found: Mapping[str, tuple[Path, Identity]], memory: Memory) -> tuple[FileFacts, ...]:
+    """Facts of each file, out of ``memory`` where it has not changed, in the order of paths."""
+    known = {name: memory.recall(path, identity) for name, (path, identity) in found.items()}
+    fresh = [(name, found[name][0]) for name, facts in known.items() if facts is None]
+    size_bytes = sum(found[name][1].size_bytes for name, _ in fresh)
+    for (name, path), facts in zip(fresh, _read_all(fresh, size_bytes), strict=True):
+        known[name] = facts
+        memory.keep(path, found[name][1], facts)
+    memory.save()
+    # Facts are remembered by path, and a file may lie in several trees.
+    return tuple(
+        facts if facts.relative == name else replace(facts, relative=name)
+        for name, facts in sorted(known.items())
+        if facts is not None
+    )
+
+
+def read_file(item: tuple[str, Path]) -> FileFacts:
+    """Facts of one file; a defect is a fact too."""
+    from provisioning.elf.qnn_build import find_qnn_build
+    from provisioning.elf.reader import read_elf
+
+    relative, path = item
+    try:
+        elf = read_elf(path)
+        return FileFacts(relative, path, elf.size_bytes, elf, find_qnn_build(path, elf.rodata))
+    except ElfError as error:
+        size_bytes = path.lstat().st_size if os.path.lexists(path) else 0
+        return FileFacts(relative, path, size_bytes, defect=error.defect, defect_why=error.why)
+
+
+def _read_all(items: Sequence[tuple[str, Path]], size_bytes: int) -> Iterable[FileFacts]:
+    workers = usable_cores()
+    # A fork copies other threads' locks, so a process that has threads reads alone.
+    if size_bytes < POOL_BYTES or workers < 2 or threading.active_count() > 1:
+        return map(read_file, items)
+    importlib.import_module("provisioning.elf.reader")  # once, not in every worker
+    with ProcessPoolExecutor(workers, multiprocessing.get_context("fork")) as pool:
+        return list(pool.map(read_file, items, chunksize=CHUNK))
+
+
+def _walk(root: Path, relative: str, wanted: Wanted) -> Iterator[tuple[Path, os.stat_result]]:
+    try:
+        entries = sorted(os.scandir(root / relative), key=lambda entry: entry.name)
+    except OSError:
+        return
+    for entry in entries:
+        if entry.is_dir(follow_symlinks=False):
+            yield from _walk(root, f"{relative}/{entry.name}".lstrip("/"), wanted)
+        elif wanted(relative):
+            with suppress(OSError):  # it may go away while we look
+                yield Path(entry.path), entry.stat(follow_symlinks=False)
+
+
+def _is_candidate(path: Path, status: os.stat_result) -> bool:
+    """A library by its name, or an executable file that begins as ELF does."""
+    if not stat.S_ISREG(status.st_mode):
+        return False
+    if path.name.endswith(".so") or ".so." in path.name:
+        return True
+    return bool(status.st_mode & 0o111) and _begins_as_elf(path)
+
+
+def _begins_as_elf(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return file.read(4) == MAGIC
+    except OSError:
+        return False

@@ -1,0 +1,65 @@
+"""The variables that concern QNN, and what the library search path holds of it."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from provisioning.doctor.checks.variables import HOST_DIRECTORY
+from provisioning.doctor.facts import PathEntry, VariableFacts
+from provisioning.doctor.survey.memory import Identity, Memory
+from provisioning.doctor.survey.tree import read_files
+
+NAMES = (
+    "QNN_SDK_ROOT",
+    "QAIRT_SDK_ROOT",
+    "QAIRT_ROOT",
+    "SNPE_ROOT",
+    "AISW_SDK_ROOT",
+    "LD_LIBRARY_PATH",
+    "PYTHONPATH",
+    "ANDROID_NDK_ROOT",
+    "HEXAGON_SDK_ROOT",
+    "EXECUTORCH_ROOT",
+)
+CONCERNED = re.compile(r"lib(Qnn|Htp|Genie|c\+\+|unwind)[^/]*\.so[.0-9]*$")
+
+
+def survey_variables(
+    variables: Mapping[str, str], memory: Memory, sdk_root: Path | None = None
+) -> VariableFacts:
+    """Facts of the variables a job would get."""
+    values = {name: variables[name] for name in NAMES if name in variables}
+    entries = values["LD_LIBRARY_PATH"].split(":") if values.get("LD_LIBRARY_PATH") else []
+    python_path = [part for part in values.get("PYTHONPATH", "").split(":") if part]
+    roots = [value for name, value in values.items() if name.endswith("_ROOT") and value]
+    return VariableFacts(
+        values,
+        library_path=tuple(_survey_entry(entry, memory) for entry in entries),
+        executorch_on_path=tuple(
+            part for part in python_path if (Path(part) / "executorch").is_dir()
+        ),
+        roots_that_exist=frozenset(root for root in roots if Path(root).is_dir()),
+        real=_real_paths([*roots, *filter(None, entries)], sdk_root),
+    )
+
+
+def _real_paths(paths: Iterable[str], sdk_root: Path | None) -> dict[str, str]:
+    places = [Path(path) for path in paths]
+    if sdk_root:
+        places += [sdk_root, sdk_root / HOST_DIRECTORY]
+    return {str(place): os.path.realpath(place) for place in places}
+
+
+def _survey_entry(directory: str, memory: Memory) -> PathEntry:
+    place = Path(directory or ".")
+    found = {}
+    try:
+        for entry in os.scandir(place):
+            if CONCERNED.match(entry.name) and entry.is_file():
+                found[entry.name] = (Path(entry.path), Identity.of(entry.stat()))
+    except OSError:
+        return PathEntry(directory)
+    return PathEntry(directory, read_files(found, memory))

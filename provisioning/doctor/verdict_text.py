@@ -1,0 +1,100 @@
+"""A verdict on a screen: the first thing to fix, then the rest in short."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from operator import attrgetter
+
+from provisioning.doctor.checks.finding import Finding, Severity
+from provisioning.doctor.examine import Verdict
+
+MAX_LINES = 24
+WIDTH = 100
+
+
+def render_verdict(verdict: Verdict, *, strict: bool = False, width: int = WIDTH) -> str:
+    """At most MAX_LINES lines of at most ``width`` columns."""
+    errors = [one for one in verdict.findings if one.severity is Severity.ERROR]
+    warnings = [one for one in verdict.findings if one.severity is Severity.WARNING]
+    unfit = bool(errors) or (strict and bool(warnings))
+    lines = [_headline(verdict.profile, len(errors), len(warnings), unfit=unfit)]
+    ordered = errors + warnings
+    if ordered:
+        lines += ["", "Fix this first:", *_whole(ordered[0], width)]
+        lines += _rest(ordered[1:], MAX_LINES - len(lines), width)
+    else:
+        lines += [f"  {line}" for line in _facts(verdict)]
+    return "\n".join(lines[:MAX_LINES]) + "\n"
+
+
+def _headline(profile: str, errors: int, warnings: int, *, unfit: bool) -> str:
+    counts = [
+        f"{count} {word}{'s' if count > 1 else ''}"
+        for count, word in ((errors, "error"), (warnings, "warning"))
+        if count
+    ]
+    return f"{profile}: {'not fit' if unfit else 'fit'}" + (f", {', '.join(counts)}" * bool(counts))
+
+
+def _whole(finding: Finding, width: int) -> Iterator[str]:
+    rows = (
+        (finding.id, finding.what),
+        ("seen", finding.where),
+        ("why", finding.why),
+        ("do", finding.todo),
+    )
+    for label, text in rows:
+        wrapped = _wrap(text, width - 10)
+        for index, line in enumerate(wrapped):
+            yield f"  {label if index == 0 else '':<7} {line}"
+
+
+def _rest(findings: Sequence[Finding], room: int, width: int) -> list[str]:
+    """Two lines an id, and how many are left out."""
+    if not findings:
+        return []
+    blocks = [list(_short(list(group), width)) for _, group in groupby(findings, attrgetter("id"))]
+    lines, shown = ["", "Then:"], 0
+    for block in blocks:
+        if len(lines) + len(block) > room - 1:
+            break
+        lines += block
+        shown += 1
+    if shown < len(blocks):
+        lines.append(f"  and {len(blocks) - shown} more kinds of fault; --json lists everything")
+    return lines
+
+
+def _short(group: list[Finding], width: int) -> Iterator[str]:
+    first = group[0]
+    more = f" (and {len(group) - 1} more)" if len(group) > 1 else ""
+    mark = " warning:" if first.severity is Severity.WARNING else ""
+    yield "  " + _shorten(f"{first.id}{mark} {first.what}{more}", width - 2)
+    yield " " * 9 + _shorten(f"do: {first.todo}", width - 9)
+
+
+def _wrap(text: str, width: int) -> list[str]:
+    """Lines that break between words only where they can, so that paths can be copied."""
+    return textwrap.wrap(text, width, break_on_hyphens=False, max_lines=3) or [""]
+
+
+def _shorten(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: width - 4] + " ..."
+
+
+def _facts(verdict: Verdict) -> Iterator[str]:
+    facts = verdict.facts
+    if sdk := facts.get("sdk"):
+        yield f"QNN {sdk['version']} in {sdk['root']}"
+    for tree in facts.get("trees", {}).values():
+        yield f"{tree['files']} libraries and programs, {tree['bytes'] / 1e6:.0f} MB, one build"
+    if host := facts.get("host"):
+        yield f"{host['system']} {host['machine']}, glibc {host['glibc']}, {host['cores']} cores"
+    if python := facts.get("python"):
+        version = ".".join(map(str, python["version"]))
+        packages = [f"{name} {text}" for name, text in python["distributions"].items() if text]
+        yield f"Python {version}, {', '.join(packages)}"
+    for device in facts.get("devices", ()):
+        yield f"device {device['serial']}: {device['soc']}, Android {device['android']}"

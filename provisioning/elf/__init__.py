@@ -1,0 +1,1 @@
+"""The only reader of ELF files: a file becomes frozen facts."""

@@ -1,0 +1,150 @@
+"""What an ELF file says about itself, as values: no reading here, see provisioning.elf.reader.
+
+Numbers are those of the ELF specification, so that a policy can hold them as data.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import NamedTuple
+
+from provisioning.errors import UnfitError
+
+EM_X86_64, EM_QDSP6, EM_AARCH64 = 62, 164, 183
+PT_LOAD, PT_DYNAMIC, PT_INTERP, PT_NOTE = 1, 2, 3, 4
+PT_GNU_STACK = 0x6474E551
+PF_X = 1
+
+MACHINE_NAMES = {
+    3: "x86",
+    40: "arm",
+    EM_X86_64: "x86-64",
+    EM_QDSP6: "hexagon",
+    EM_AARCH64: "aarch64",
+    243: "riscv",
+}
+
+
+class Defect(str, Enum):
+    """Why a file cannot be read as ELF."""
+
+    UNREADABLE = "unreadable"
+    EMPTY = "empty"
+    LFS_POINTER = "an LFS pointer"
+    HTML = "an HTML page"
+    NOT_ELF = "not ELF"
+    TRUNCATED = "truncated"
+    CORRUPT = "corrupt"
+
+
+class ElfError(UnfitError):
+    """A file that should be ELF and cannot be read as such; ``defect`` says why."""
+
+    def __init__(self, path: Path, defect: Defect, why: str = "") -> None:
+        super().__init__(f"{path} is {defect.value}", why=why, todo=_TODO[defect])
+        self.path = path
+        self.defect = defect
+
+
+_FETCH_AGAIN = "fetch the artifact again; a verified download cannot contain such a file"
+_TODO = {
+    Defect.UNREADABLE: "correct the permissions of the file",
+    Defect.EMPTY: _FETCH_AGAIN,
+    Defect.LFS_POINTER: "run 'git lfs pull' in the checkout that the file came from",
+    Defect.HTML: "a server answered with a page instead of the file; " + _FETCH_AGAIN,
+    Defect.NOT_ELF: _FETCH_AGAIN,
+    Defect.TRUNCATED: _FETCH_AGAIN,
+    Defect.CORRUPT: _FETCH_AGAIN,
+}
+
+
+class ProgramHeader(NamedTuple):
+    """One entry of the program header table, in the units of the file (bytes)."""
+
+    type: int
+    flags: int
+    offset: int
+    vaddr: int
+    filesz: int
+    memsz: int
+    align: int
+
+
+class VersionNeed(NamedTuple):
+    """Symbol versions needed from one library: ``("libc.so.6", ("GLIBC_2.17", ...))``."""
+
+    library: str
+    versions: tuple[str, ...]
+
+
+class AndroidNote(NamedTuple):
+    """.note.android.ident: API level, NDK release (``r26c``) and build (``11394342``)."""
+
+    api_level: int
+    ndk: str
+    build: str
+
+
+@dataclass(frozen=True)
+class ElfFacts:
+    """The facts of one ELF file; ``machine``, ``type``, ``flags``: e_machine, e_type, e_flags.
+
+    ``rpath`` and ``runpath`` are split at colons. ``execstack`` is true when PT_GNU_STACK asks
+    for it; ``stripped`` when there is no .symtab. ``rodata`` is the offset and size of .rodata.
+    """
+
+    path: Path
+    size_bytes: int
+    bits: int
+    little_endian: bool
+    machine: int
+    type: int
+    flags: int
+    soname: str | None = None
+    needed: tuple[str, ...] = ()
+    rpath: tuple[str, ...] = ()
+    runpath: tuple[str, ...] = ()
+    version_needs: tuple[VersionNeed, ...] = ()
+    android: AndroidNote | None = None
+    build_id: str | None = None
+    interpreter: str | None = None
+    program_headers: tuple[ProgramHeader, ...] = field(default=(), repr=False)
+    sections: tuple[str, ...] = field(default=(), repr=False)
+    rodata: tuple[int, int] | None = None
+    textrel: bool = False
+    execstack: bool = False
+
+    @property
+    def machine_name(self) -> str:
+        """``x86-64``, ``aarch64``, ``hexagon``, or ``e_machine 8``."""
+        return MACHINE_NAMES.get(self.machine, f"e_machine {self.machine}")
+
+    @property
+    def hexagon_version(self) -> int:
+        """The architecture in e_flags (EF_HEXAGON_MACH): 0x75 for V75."""
+        return self.flags & 0x3FF
+
+    @property
+    def stripped(self) -> bool:
+        """Whether the symbol table was taken away."""
+        return ".symtab" not in self.sections
+
+    @property
+    def load_align(self) -> int:
+        """The smallest alignment of a LOAD segment in bytes, 0 without one."""
+        return min((head.align for head in self.program_headers if head.type == PT_LOAD), default=0)
+
+    def highest_need(self, prefix: str) -> tuple[int, ...] | None:
+        """The highest numbered version needed of a family: (2, 34) for ``GLIBC``."""
+        versions = (version for need in self.version_needs for version in need.versions)
+        return max(filter(None, (_numbers(version, prefix) for version in versions)), default=None)
+
+
+def _numbers(version: str, prefix: str) -> tuple[int, ...]:
+    """(2, 17) of ``GLIBC_2.17``; empty for another family and for ``GLIBC_PRIVATE``."""
+    family, _, rest = version.rpartition("_")
+    parts = rest.split(".")
+    fits = family == prefix and all(part.isdecimal() for part in parts)
+    return tuple(map(int, parts)) if fits else ()

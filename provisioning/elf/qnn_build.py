@@ -1,0 +1,82 @@
+"""Which build of QNN a library is from, found in its bytes without decoding the file.
+
+Seen in QNN 2.20, 2.37 and 2.47 to 2.51: most libraries hold ``v2.49.40.260810104044`` whole,
+libGenie and NetRunExtensions only ``AISW_VERSION: 2.49.40``, libQnnSystem only the stamp.
+"""
+
+from __future__ import annotations
+
+import mmap
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+from provisioning.elf.facts import Defect, ElfError
+
+# The last part is the number of the vendor's CI job: v2.37.0.250724175447_124859.
+WHOLE = re.compile(rb"v(\d{1,3}(?:\.\d{1,4}){2})\.(\d{12})(?!\d)(?:_\d{1,8})?")
+PRODUCT = re.compile(rb"AISW_VERSION: (\d{1,3}(?:\.\d{1,4}){2})(?![\d.])")
+STAMP = re.compile(rb"(2[2-9](?:0[1-9]|1[0-2])[0-3]\d[0-2]\d[0-5]\d[0-5]\d)(?:_\d{1,8})?\0")
+# The largest library seen has 98 MB; a sparse file may claim any size.
+MAX_SEARCH_BYTES = 1 << 28
+PARTIAL_NAMES = re.compile(r"lib(Qnn|Genie|Htp|Snpe|SNPE)")
+
+
+class QnnBuild(NamedTuple):
+    """``version`` such as 2.49.40, ``stamp`` such as 260810104044 (UTC, yymmddHHMMSS).
+
+    Either is None where the library does not tell; ``text`` is what stands in the file.
+    """
+
+    version: str | None
+    stamp: str | None
+    text: str
+
+    def agrees_with(self, other: QnnBuild) -> bool:
+        """Whether nothing that both tell differs."""
+        return all(
+            a is None or b is None or a == b for a, b in zip(self[:2], other[:2], strict=True)
+        )
+
+
+def find_qnn_build(path: Path, likely: tuple[int, int] | None = None) -> QnnBuild | None:
+    """The build that ``path`` names, None where it names none. Raises ElfError if unreadable.
+
+    ``likely`` is the (offset, size) of .rodata, where the whole version stands in most: there it
+    is looked for first, which spares the reading of all the code.
+    """
+    try:
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            if likely and (found := search_whole(data, likely[0], sum(likely))):
+                return found
+            return search_build(data, partial=bool(PARTIAL_NAMES.match(path.name)))
+    except ValueError:  # an empty file cannot be mapped
+        return None
+    except OSError as error:
+        raise ElfError(path, Defect.UNREADABLE, error.strerror or str(error)) from error
+
+
+def search_build(data: bytes | mmap.mmap, *, partial: bool = True) -> QnnBuild | None:
+    """The first whole version in ``data``; with ``partial`` else a product version or a stamp."""
+    if whole := search_whole(data, 0, len(data)):
+        return whole
+    if partial and (found := PRODUCT.search(data, 0, min(len(data), MAX_SEARCH_BYTES))):
+        return QnnBuild(found[1].decode(), None, found.group().decode())
+    return _only_stamp(data) if partial else None
+
+
+def search_whole(data: bytes | mmap.mmap, start: int, end: int) -> QnnBuild | None:
+    """The first whole version in a part of ``data``."""
+    limit = min(len(data), MAX_SEARCH_BYTES)
+    found = WHOLE.search(data, min(start, limit), min(end, limit))
+    if found is None:
+        return None
+    version, stamp = (part.decode() for part in found.groups())
+    return QnnBuild(version, stamp, found.group().decode())
+
+
+def _only_stamp(data: bytes | mmap.mmap) -> QnnBuild | None:
+    for found in STAMP.finditer(data, 0, min(len(data), MAX_SEARCH_BYTES)):
+        if found.start() and data[found.start() - 1] == 0:
+            return QnnBuild(None, found[1].decode(), found.group()[:-1].decode())
+    return None

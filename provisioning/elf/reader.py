@@ -1,0 +1,272 @@
+"""The only reader of ELF files: one file becomes frozen facts, with bounded time and memory.
+
+What the loader uses is read by way of the program headers, so that a file without section
+headers gives the same facts. Names and layouts: the gABI and glibc's elf.h; the Android note:
+ndk/sources/crt/crtbrand.S of the platform.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from elftools.common.exceptions import ELFError
+from elftools.common.utils import struct_parse
+from elftools.elf import enums
+from elftools.elf.elffile import ELFFile
+
+from provisioning.elf.facts import (
+    PF_X,
+    PT_DYNAMIC,
+    PT_GNU_STACK,
+    PT_INTERP,
+    PT_LOAD,
+    PT_NOTE,
+    Defect,
+    ElfError,
+    ElfFacts,
+    ProgramHeader,
+    VersionNeed,
+)
+from provisioning.elf.notes import Note, find_android, find_build_id, parse_notes
+from provisioning.elf.qnn_build import find_qnn_build
+
+__all__ = ["Defect", "ElfError", "ElfFacts", "find_qnn_version", "read_elf"]
+
+HEAD_BYTES = 512
+MAX_STRING, MAX_SECTION_NAME = 4096, 1024
+# Strings are located by a search through the segments: the product of the two is bounded.
+MAX_SEGMENTS = 256
+MAX_ENTRIES = 4096
+MAX_SECTIONS = 16384
+MAX_NOTE_BYTES = 1 << 16
+DF_TEXTREL = 4
+SHT_NOBITS = "SHT_NOBITS"
+
+_NUMBERS: dict[str, int] = {
+    **enums.ENUM_E_TYPE,
+    **enums.ENUM_E_MACHINE,
+    **enums.ENUM_P_TYPE_AARCH64,
+    **enums.ENUM_P_TYPE_ARM,
+    **enums.ENUM_P_TYPE_MIPS,
+    **enums.ENUM_P_TYPE_RISCV,
+    **enums.ENUM_P_TYPE_BASE,
+}
+
+
+class TruncatedError(ValueError):
+    """A structure lies outside the file."""
+
+
+def read_elf(path: Path) -> ElfFacts:
+    """Read the facts of ``path``. Raises ElfError, and nothing else, for a file that is not fit."""
+    try:
+        with path.open("rb") as file:
+            _refuse_other_formats(path, file.read(HEAD_BYTES))
+            with _map(file) as mapped:
+                return _Elf(path, mapped).facts()
+    except OSError as error:
+        raise ElfError(path, Defect.UNREADABLE, error.strerror or str(error)) from error
+    except TruncatedError as error:
+        raise ElfError(path, Defect.TRUNCATED, f"{error}, the file ends before it") from error
+    except (ELFError, ValueError, TypeError, KeyError, OverflowError) as error:
+        raise ElfError(path, Defect.CORRUPT, str(error)) from error
+
+
+def find_qnn_version(path: Path) -> str | None:
+    """The whole version that ``path`` names, ``v2.49.40.260810104044``; None where it names none.
+
+    provisioning.elf.qnn_build.find_qnn_build tells of partial ones too. Raises ElfError.
+    """
+    build = find_qnn_build(path)
+    return build.text if build and build.version and build.stamp else None
+
+
+def _map(file: BinaryIO) -> mmap.mmap:
+    return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+
+def _refuse_other_formats(path: Path, head: bytes) -> None:
+    text = head.lstrip().lower()
+    if not head:
+        raise ElfError(path, Defect.EMPTY)
+    if head.startswith(b"version https://git-lfs"):
+        raise ElfError(path, Defect.LFS_POINTER)
+    if text.startswith((b"<!doctype html", b"<html")):
+        raise ElfError(path, Defect.HTML)
+    if not head.startswith(b"\x7fELF"):
+        start = head[:16].decode("ascii", "backslashreplace")
+        raise ElfError(path, Defect.NOT_ELF, f"it begins with {start!r}")
+
+
+class _Elf:
+    """One file while it is being read. Every count that comes from the file is bounded."""
+
+    def __init__(self, path: Path, mapped: mmap.mmap) -> None:
+        self.path = path
+        self.map = mapped
+        self.size_bytes = len(mapped)
+        self.links = 0
+        if self.size_bytes < 64:
+            raise TruncatedError("a header has 52 or 64 bytes")
+        self.elf = ELFFile(mapped)
+        self.head = self.elf.header
+        self.heads = tuple(self._program_headers())
+        self.loads = [head for head in self.heads if head.type == PT_LOAD]
+
+    def facts(self) -> ElfFacts:
+        tags = self._tags()
+        notes = list(islice(self._notes(), MAX_ENTRIES))
+        sections = list(self._sections())
+        names = [self._dynamic_string(tags, value) for value in tags.get("DT_NEEDED", [])]
+        flags = tags.get("DT_FLAGS", [0])[0]
+        return ElfFacts(
+            path=self.path,
+            size_bytes=self.size_bytes,
+            bits=self.elf.elfclass,
+            little_endian=self.elf.little_endian,
+            machine=_number(self.head["e_machine"]),
+            type=_number(self.head["e_type"]),
+            flags=self.head["e_flags"],
+            soname=self._first_string(tags, "DT_SONAME"),
+            needed=tuple(names),
+            rpath=_split(self._first_string(tags, "DT_RPATH")),
+            runpath=_split(self._first_string(tags, "DT_RUNPATH")),
+            version_needs=tuple(self._version_needs(tags)),
+            android=find_android(notes),
+            build_id=find_build_id(notes),
+            interpreter=self._interpreter(),
+            program_headers=self.heads,
+            sections=tuple(name for name, _ in sections),
+            rodata=next((place for name, place in sections if name == ".rodata"), None),
+            textrel="DT_TEXTREL" in tags or bool(flags & DF_TEXTREL),
+            execstack=any(head.type == PT_GNU_STACK and head.flags & PF_X for head in self.heads),
+        )
+
+    def _require(self, position: int, size: int, what: str) -> None:
+        if position + size > self.size_bytes:
+            raise TruncatedError(f"{what} is at bytes {position} to {position + size}")
+
+    def _parse(self, kind: str, position: int) -> Any:
+        structure = getattr(self.elf.structs, kind)
+        self._require(position, structure.sizeof(), kind)
+        return struct_parse(structure, self.map, position)
+
+    def _entries(self, kind: str, table: str, limit: int) -> Iterator[Any]:
+        """The entries of the program (ph) or section (sh) header table."""
+        start, step, count = (self.head[f"e_{table}{part}"] for part in ("off", "entsize", "num"))
+        size = getattr(self.elf.structs, kind).sizeof()
+        if not start or not count:
+            return
+        if step != size or count > limit:
+            raise ValueError(f"e_{table}entsize is {step}, e_{table}num {count}")
+        self._require(start, step * count, f"the {table} header table")
+        for index in range(count):
+            yield struct_parse(getattr(self.elf.structs, kind), self.map, start + index * step)
+
+    def _string_at(self, position: int, limit: int = MAX_STRING) -> str:
+        self._require(position, 1, "a string")
+        end = self.map.find(b"\0", position, position + limit)
+        if end < 0:
+            raise ValueError(f"the string at byte {position} has no end")
+        return self.map[position:end].decode("utf-8", "backslashreplace")
+
+    def _program_headers(self) -> Iterator[ProgramHeader]:
+        for entry in self._entries("Elf_Phdr", "ph", MAX_SEGMENTS):
+            values = [entry[f"p_{name}"] for name in ProgramHeader._fields[1:]]
+            head = ProgramHeader(_number(entry["p_type"]), *values)
+            self._require(head.offset, head.filesz, "a segment")
+            yield head
+
+    def _sections(self) -> Iterator[tuple[str, tuple[int, int]]]:
+        """Names, offsets and sizes."""
+        entries = list(self._entries("Elf_Shdr", "sh", MAX_SECTIONS))
+        if not 0 < self.head["e_shstrndx"] < len(entries):
+            return
+        table = entries[self.head["e_shstrndx"]]["sh_offset"]
+        for entry in entries:
+            if entry["sh_type"] not in ("SHT_NOBITS", "SHT_NULL"):
+                self._require(entry["sh_offset"], entry["sh_size"], "a section")
+            name = self._string_at(table + entry["sh_name"], MAX_SECTION_NAME)
+            yield name, (entry["sh_offset"], entry["sh_size"])
+
+    def _tags(self) -> dict[str, list[int]]:
+        """The dynamic section: values by tag, in order."""
+        tags: dict[str, list[int]] = {}
+        step = self.elf.structs.Elf_Dyn.sizeof()
+        dynamic = next((head for head in self.heads if head.type == PT_DYNAMIC), None)
+        if dynamic is None or not dynamic.filesz:
+            return tags
+        for index in range(min(dynamic.filesz // step, MAX_ENTRIES)):
+            entry = self._parse("Elf_Dyn", dynamic.offset + index * step)
+            if entry["d_tag"] == "DT_NULL":
+                return tags
+            tags.setdefault(entry["d_tag"], []).append(entry["d_val"])
+        raise ValueError("its dynamic section has no end")
+
+    def _offset_of(self, address: int) -> int:
+        """Where the byte that will be at ``address`` lies in the file."""
+        for head in self.loads:
+            if head.vaddr <= address < head.vaddr + head.filesz:
+                return address - head.vaddr + head.offset
+        raise ValueError(f"no segment holds address {address:#x}")
+
+    def _dynamic_string(self, tags: dict[str, list[int]], value: int) -> str:
+        if "DT_STRTAB" not in tags:
+            raise ValueError("its dynamic section has no string table")
+        return self._string_at(self._offset_of(tags["DT_STRTAB"][0] + value))
+
+    def _first_string(self, tags: dict[str, list[int]], tag: str) -> str | None:
+        values = tags.get(tag)
+        return self._dynamic_string(tags, values[0]) if values else None
+
+    def _version_needs(self, tags: dict[str, list[int]]) -> Iterator[VersionNeed]:
+        if "DT_VERNEED" not in tags:
+            return
+        for entry in self._chain(
+            "Elf_Verneed", "vn_next", self._offset_of(tags["DT_VERNEED"][0]), MAX_ENTRIES
+        ):
+            versions = tuple(
+                self._dynamic_string(tags, aux["vna_name"])
+                for aux in self._chain(
+                    "Elf_Vernaux", "vna_next", entry["at"] + entry["vn_aux"], entry["vn_cnt"]
+                )
+            )
+            yield VersionNeed(self._dynamic_string(tags, entry["vn_file"]), versions)
+
+    def _chain(self, kind: str, link: str, position: int, count: int) -> Iterator[Any]:
+        """Entries linked by their distance in bytes, ``at`` holding the position of each."""
+        for _ in range(count):
+            self.links += 1
+            if self.links > MAX_ENTRIES:
+                raise ValueError("its version needs have no end")
+            entry = self._parse(kind, position)
+            entry["at"] = position
+            yield entry
+            if not entry[link]:
+                return
+            position += entry[link]
+
+    def _notes(self) -> Iterator[Note]:
+        order: Any = "little" if self.elf.little_endian else "big"
+        for head in self.heads:
+            if head.type == PT_NOTE:
+                end = head.offset + min(head.filesz, MAX_NOTE_BYTES)
+                yield from parse_notes(self.map[head.offset : end], order, head.align)
+
+    def _interpreter(self) -> str | None:
+        for head in self.heads:
+            if head.type == PT_INTERP:
+                return self._string_at(head.offset)
+        return None
+
+
+def _number(name: str | int) -> int:
+    return name if isinstance(name, int) else _NUMBERS[name]
+
+
+def _split(paths: str | None) -> tuple[str, ...]:
+    return tuple(paths.split(":")) if paths is not None else ()

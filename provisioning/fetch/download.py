@@ -1,0 +1,267 @@
+"""URL -> verified file: resumed, from the first mirror that has it, hashed as it comes."""
+
+from __future__ import annotations
+
+import errno
+import glob
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from provisioning.console.progress import Bar, Progress
+from provisioning.errors import DownloadError, IntegrityError, UnfitError
+from provisioning.fetch.part_file import PartFile, Watch, ignore_growth
+from provisioning.fetch.transfer import (
+    READ_BYTES,
+    Client,
+    Head,
+    MismatchError,
+    PermanentError,
+    Policy,
+    TransientError,
+    redact_url,
+    try_again,
+)
+
+PAGE_BYTES = 64 << 10
+
+
+class MixedError(TransientError):
+    """What comes belongs to another file than what is there."""
+
+
+@dataclass(frozen=True)
+class Pin:
+    """What the file must be; 0 and empty mean that it is not known yet."""
+
+    size_bytes: int = 0
+    sha256: str = ""
+
+
+@dataclass(frozen=True)
+class Downloaded:
+    """A file that came, where from, and what it is."""
+
+    path: Path
+    url: str
+    size_bytes: int
+    sha256: str
+
+
+def fetch_file(
+    urls: Sequence[str],
+    target: Path,
+    pin: Pin,
+    progress: Progress,
+    *,
+    policy: Policy | None = None,
+    watch: Watch = ignore_growth,
+) -> Downloaded:
+    """Bring ``target`` from the first of ``urls`` that gives the pinned bytes.
+
+    ``target`` appears by one rename, complete and checked. What came before a failure is
+    kept and resumed by the next call. ``file://`` URLs are read from disk. ``watch`` is told
+    of the part file and how many bytes it has; 0 when it begins anew.
+
+    Raises IntegrityError when bytes came that are not the pinned ones and no other URL had
+    them, DownloadError when none came, OSError when the disk refuses.
+    """
+    talk = _Talk(progress, policy or Policy.from_environment(), target.name, watch)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    failures: list[tuple[str, PermanentError]] = []
+    for url in urls:
+        try:
+            return _fetch_from(url, target, pin, talk)
+        except PermanentError as error:  # noqa: PERF203 - each URL may fail
+            failures.append((redact_url(url), error))
+            progress.step(f"{target.name}: {redact_url(url)}: {error}")
+    raise _summarise(target, failures)
+
+
+def _summarise(target: Path, failures: Sequence[tuple[str, PermanentError]]) -> Exception:
+    reasons = "; ".join(f"{url}: {error}" for url, error in failures) or "there is no URL for it"
+    if any(isinstance(error, MismatchError) for _, error in failures):
+        return IntegrityError(
+            f"{target.name} is not what is pinned",
+            why=reasons,
+            todo="do not use it; compare with what its vendor publishes, then correct the pin",
+        )
+    return DownloadError(f"{target.name} could not be fetched", why=reasons)
+
+
+def _fetch_from(url: str, target: Path, pin: Pin, talk: _Talk) -> Downloaded:
+    part = PartFile(target, url, talk.watch)
+    with closing(part), talk.progress.bar(f"{target.name}:", pin.size_bytes) as bar:
+        bar.done = part.size
+        try:
+            if urlsplit(url).scheme in {"file", ""}:
+                _read_local(url, part, bar)
+            else:
+                _fetch_http(url, part, pin, bar, talk)
+            sha256 = check_pin(part.size, part.digest.hexdigest(), pin)
+        except PermanentError as error:
+            if not part.size or isinstance(error, MismatchError):
+                part.discard()
+            raise
+        except OSError as error:
+            if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+                part.discard()
+            raise
+    part.path.replace(target)
+    for other in target.parent.glob(f".{glob.escape(target.name)}.*.*"):
+        if other.suffix in {".part", ".json"}:
+            other.unlink(missing_ok=True)
+    return Downloaded(target, url, part.size, sha256)
+
+
+def check_pin(size_bytes: int, sha256: str, pin: Pin) -> str:
+    """The hash, when it and the size are the pinned ones. Raises MismatchError."""
+    if pin.size_bytes and size_bytes != pin.size_bytes:
+        raise MismatchError(f"{size_bytes} bytes came, {pin.size_bytes} are pinned")
+    if pin.sha256 and sha256 != pin.sha256:
+        raise MismatchError(f"its SHA-256 is {sha256}, the pin is {pin.sha256}")
+    return sha256
+
+
+@dataclass(frozen=True)
+class _Talk:
+    progress: Progress
+    policy: Policy
+    label: str
+    watch: Watch
+
+
+def _read_local(url: str, part: PartFile, bar: Bar) -> None:
+    parts = urlsplit(url)
+    path = Path(unquote(parts.path) if parts.scheme else url)
+    part.restart()
+    try:
+        with path.open("rb", buffering=0) as file:
+            while data := file.read(READ_BYTES):
+                part.append(data)
+                bar.advance(len(data))
+    except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
+        part.discard()
+        raise PermanentError(str(error.strerror)) from error
+
+
+def _fetch_http(url: str, part: PartFile, pin: Pin, bar: Bar, talk: _Talk) -> None:
+    with closing(Client(talk.policy)) as client:
+        try_again(
+            lambda: _attempt(client, url, part, pin, bar),
+            lambda: part.size,
+            talk.policy,
+            talk.progress,
+            talk.label,
+        )
+
+
+def _attempt(client: Client, url: str, part: PartFile, pin: Pin, bar: Bar) -> None:
+    """One request; returns when the file is whole. Raises TransientError, PermanentError."""
+    if pin.size_bytes and part.size == pin.size_bytes:
+        return
+    if part.size > pin.size_bytes > 0:
+        part.restart()
+    with client.get(url, range_headers(part.size, part.validator)) as (head, body):
+        if head.status == 416:
+            _judge_416(head, part)
+            return
+        try:
+            position = place_body(head, part.size, part.validator, pin)
+        except MixedError:
+            part.restart()
+            raise
+        if position == 0:
+            part.restart(head.validator)
+            bar.done = 0
+        for data in body:
+            part.append(data)
+            bar.advance(len(data))
+            if part.size > pin.size_bytes > 0:
+                part.restart()
+                raise MismatchError(f"more than the pinned {pin.size_bytes} bytes came")
+    check_whole(head, position, part, pin)
+
+
+def range_headers(have: int, validator: str) -> dict[str, str]:
+    """The headers that ask for the rest of a file. Without a validator there is no resuming."""
+    if not have or not validator:
+        return {}
+    return {"Range": f"bytes={have}-", "If-Range": validator}
+
+
+def _judge_416(head: Head, part: PartFile) -> None:
+    if head.total == part.size > 0:
+        return
+    part.restart()
+    raise TransientError("HTTP 416: the server has fewer bytes than came before; starting anew")
+
+
+def place_body(head: Head, have: int, validator: str, pin: Pin) -> int:
+    """At which offset the body of a response begins: 0, or ``have`` to go on.
+
+    Raises TransientError when it is a part that does not fit what is there.
+    """
+    if head.status == 200 or not have:
+        if head.status == 206 and head.range_start > 0:
+            raise PermanentError("the server sends a part where all was asked for")
+        if pin.size_bytes and PAGE_BYTES < head.length != pin.size_bytes:
+            raise MismatchError(f"the server has {head.length} bytes, {pin.size_bytes} are pinned")
+        return 0
+    if head.range_start != have:
+        raise TransientError(f"the server resumed at byte {head.range_start}, not at {have}")
+    if head.validator and head.validator != validator:
+        raise MixedError("the file changed in mid-way (another ETag or date); starting anew")
+    if pin.size_bytes and head.total not in {-1, pin.size_bytes}:
+        raise MixedError(f"the file changed in mid-way (now {head.total} bytes); starting anew")
+    return have
+
+
+def check_whole(head: Head, position: int, part: PartFile, pin: Pin) -> None:
+    """After a body has ended: is the file whole? Raises TransientError, MismatchError."""
+    expected = position + head.length if head.length >= 0 else -1
+    if 0 <= expected != part.size:
+        raise TransientError(f"the body ended after {part.size} of {expected} bytes")
+    if not pin.size_bytes or part.size == pin.size_bytes:
+        return
+    if looks_like_page(part, head):
+        shown = part.start_of()
+        part.restart()
+        raise TransientError(f"an error page came with status {head.status}: {shown!r}")
+    if expected >= 0:
+        size = part.size
+        part.restart()
+        raise MismatchError(f"the server has {size} bytes, {pin.size_bytes} are pinned")
+    raise TransientError(f"the body ended after {part.size} of {pin.size_bytes} bytes")
+
+
+def looks_like_page(part: PartFile, head: Head) -> bool:
+    """Whether a body of the wrong size is a page or a message rather than the file."""
+    start = part.start_of().lower()
+    texty = head.content_type.startswith(("text/", "application/json", "application/xml"))
+    return (
+        part.size <= PAGE_BYTES or texty or start.startswith(("<!doctype", "<html", "<?xml", "{"))
+    )
+
+
+def mirror_urls(filename: str, variables: Mapping[str, str] = os.environ) -> list[str]:
+    """Where QNN_CI_MIRROR (a directory or a URL) would have a file; empty when not set.
+
+    Raises UnfitError for one that is neither.
+    """
+    base = variables.get("QNN_CI_MIRROR", "")
+    if not base:
+        return []
+    try:
+        if "://" not in base:
+            base = Path(base).expanduser().absolute().as_uri()
+        urlsplit(base)
+    except (RuntimeError, ValueError) as error:
+        todo = "set it to a directory or a URL that `fetch --to` made, or unset it"
+        raise UnfitError(
+            "QNN_CI_MIRROR names no directory and no URL", why=str(error), todo=todo
+        ) from error
+    return [f"{base.rstrip('/')}/{filename}"]

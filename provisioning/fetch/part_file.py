@@ -1,0 +1,81 @@
+"""The file that grows while a download goes on: its bytes, running hash and validator."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from provisioning.fetch.transfer import READ_BYTES
+
+PAGE_SHOWN = 160
+Watch = Callable[[Path, int], None]
+
+
+def ignore_growth(path: Path, size: int) -> None:
+    """The ``watch`` of those who wait for the whole file."""
+
+
+class PartFile:
+    """The bytes that came from one URL so far, with their running hash and their validator."""
+
+    def __init__(self, target: Path, url: str, watch: Watch = ignore_growth) -> None:
+        self.watch = watch
+        suffix = hashlib.sha256(url.encode()).hexdigest()[:8]
+        self.path = target.with_name(f".{target.name}.{suffix}.part")
+        self.record = self.path.with_suffix(".json")
+        self.digest = hashlib.sha256()
+        self.size = 0
+        self.validator = ""
+        self.fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._read_back()
+
+    def _read_back(self) -> None:
+        try:
+            self.validator = str(json.loads(self.record.read_text())["validator"])
+        except (OSError, ValueError, KeyError, TypeError):
+            self.restart()
+            return
+        buffer = bytearray(READ_BYTES)
+        view = memoryview(buffer)
+        while count := os.preadv(self.fd, [buffer], self.size):
+            self.digest.update(view[:count])
+            self.size += count
+        self.watch(self.path, self.size)
+
+    def restart(self, validator: str = "") -> None:
+        """Throw away what is there; what comes next has this validator."""
+        if os.fstat(self.fd).st_size:  # ext4 flushes on close what was ever truncated
+            os.ftruncate(self.fd, 0)
+        self.digest = hashlib.sha256()
+        self.size = 0
+        self.validator = validator
+        self.record.write_text(json.dumps({"validator": validator}))
+        self.watch(self.path, 0)
+
+    def append(self, data: bytes) -> None:
+        """Write and hash the next bytes. Raises OSError."""
+        view = memoryview(data)
+        at = self.size
+        while view:
+            count = os.pwrite(self.fd, view, at)
+            view, at = view[count:], at + count
+        self.digest.update(data)
+        self.size = at
+        self.watch(self.path, at)
+
+    def start_of(self) -> str:
+        """The first characters, for a message that shows what was served."""
+        text = os.pread(self.fd, PAGE_SHOWN, 0).decode("utf-8", "replace")
+        return " ".join("".join(c if c.isprintable() else " " for c in text).split())
+
+    def discard(self) -> None:
+        """Remove it and its record."""
+        self.path.unlink(missing_ok=True)
+        self.record.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Close the descriptor."""
+        os.close(self.fd)

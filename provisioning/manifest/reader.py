@@ -1,0 +1,194 @@
+"""The only reader of manifests/: TOML decoded strictly into frozen values.
+
+An unknown key, a missing key or a value of another type is a ManifestError that names the
+file and the place in it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from provisioning.console.given import read_given
+from provisioning.errors import ManifestError, UsageError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+T = TypeVar("T")
+
+
+MANIFESTS_VARIABLE = "QNN_CI_MANIFESTS"
+LIMIT_BYTES = 16 << 20
+
+
+def manifests_root() -> Path:
+    """``$QNN_CI_MANIFESTS``, the checkout's manifests/, or the installed package's copy."""
+    if named := os.environ.get(MANIFESTS_VARIABLE):
+        return Path(named)
+    package = Path(__file__).resolve().parents[1]
+    packaged = package / "manifests"
+    return packaged if packaged.is_dir() else package.parent / "manifests"
+
+
+def read_toml(relative: str, kind: type[T], root: Path | None = None) -> T:
+    """Decode manifests/``relative`` into ``kind``, a msgspec.Struct.
+
+    Raises ManifestError.
+    """
+    path = (root or manifests_root()) / relative
+    try:
+        text = read_given(path, "the manifest", LIMIT_BYTES).decode("utf-8")
+        raw: dict[str, Any] = tomllib.loads(text)
+        return msgspec.convert(raw, kind, strict=True)
+    except UsageError as error:
+        todo = f"correct {MANIFESTS_VARIABLE}" if os.environ.get(MANIFESTS_VARIABLE) else error.todo
+        raise ManifestError(error.what, why=error.why, todo=todo) from error
+    except (
+        tomllib.TOMLDecodeError,
+        msgspec.ValidationError,
+        UnicodeDecodeError,
+        RecursionError,
+    ) as error:
+        raise ManifestError(
+            f"manifest {relative} does not fit its schema",
+            why=str(error),
+            todo=f"correct {path}; docs/provisioning.md describes every key",
+        ) from error
+
+
+def read_policy(name: str, kind: type[T], root: Path | None = None) -> T:
+    """Decode manifests/policies/``name``.toml into ``kind``. Raises ManifestError."""
+    return read_toml(f"policies/{name}.toml", kind, root)
+
+
+class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One rule of an archive's layout: members that match ``take`` go to ``put``.
+
+    ``take`` is a glob, ``**`` crosses directories. A ``put`` that is empty or ends in ``/``
+    keeps the path below the fixed part of ``take``; any other ``put`` is the whole new path.
+    """
+
+    take: str
+    put: str = ""
+
+
+class Licence(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Under what terms an artifact comes. ``text`` is a URL or a path inside the artifact."""
+
+    name: str
+    text: str
+    accept: bool = False
+
+
+class Adoption(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How an installation that is already there is recognised.
+
+    ``variable`` names its root; every path in ``markers`` must exist below it;
+    ``version_pattern``, a regular expression with one group, finds the version in
+    ``version_file``.
+    """
+
+    variable: str
+    markers: tuple[str, ...]
+    version_file: str = ""
+    version_pattern: str = ""
+
+
+class Release(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One pinned version of an artifact. Which fields matter depends on the kind of source."""
+
+    version: str
+    filename: str = ""
+    url: str = ""
+    mirrors: tuple[str, ...] = ()
+    size_bytes: int = 0
+    sha256: str = ""
+    sha1: str = ""
+    unpacked_bytes: int = 0
+    case_collisions: bool = False
+    layout: tuple[Rule, ...] = ()
+    links: dict[str, str] = {}
+    write: dict[str, str] = {}
+    package: str = ""
+    package_version: str = ""
+    platform: str = ""
+    python: str = ""
+    tag: str = ""
+    commit: str = ""
+
+
+class Toolchain(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An artifact: where it comes from, its versions, its components (globs over its tree)."""
+
+    name: str
+    summary: str
+    source: str
+    default: str
+    licence: Licence
+    releases: tuple[Release, ...]
+    components: dict[str, tuple[str, ...]] = {}
+    adoption: Adoption | None = None
+
+    def release(self, version: str = "") -> Release:
+        """The release of ``version``, or the default one. Raises UsageError."""
+        wanted = version or self.default
+        for release in self.releases:
+            if release.version == wanted:
+                return release
+        raise UsageError(
+            f"{self.name} has no version {wanted}",
+            todo="one of: " + ", ".join(release.version for release in self.releases),
+        )
+
+
+class ProfileArtifact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An artifact that a profile needs; no components means all of it.
+
+    An adopted installation older than ``minimum`` is refused for ``minimum_reason``.
+    """
+
+    name: str
+    version: str = ""
+    components: tuple[str, ...] = ()
+    minimum: str = ""
+    minimum_reason: str = ""
+
+
+class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A named set of artifacts and the variables that point at them (``{name}`` is a root)."""
+
+    summary: str
+    artifacts: tuple[ProfileArtifact, ...]
+    variables: dict[str, str] = {}
+
+
+def read_toolchain(name: str, root: Path | None = None) -> Toolchain:
+    """Decode manifests/toolchains/``name``.toml. Raises UsageError and ManifestError."""
+    if name not in (known := list_toolchains(root)):
+        raise UsageError(f"no artifact {name!r}", todo="one of: " + ", ".join(known))
+    return read_toml(f"toolchains/{name}.toml", Toolchain, root)
+
+
+def list_toolchains(root: Path | None = None) -> list[str]:
+    """The names of all artifacts, sorted."""
+    return sorted(path.stem for path in ((root or manifests_root()) / "toolchains").glob("*.toml"))
+
+
+def read_profiles(root: Path | None = None) -> dict[str, Profile]:
+    """All profiles by name. Raises ManifestError."""
+    return read_toml("profiles.toml", dict[str, Profile], root)
+
+
+def read_profile(name: str, root: Path | None = None) -> Profile:
+    """One profile. Raises UsageError, naming the profiles there are."""
+    profiles = read_profiles(root)
+    if name not in profiles:
+        raise UsageError(f"no profile {name!r}", todo="one of: " + ", ".join(profiles))
+    return profiles[name]

@@ -1,0 +1,1 @@
+"""The content-addressed store: published directories, locks and what differs from them."""

@@ -1,0 +1,145 @@
+"""What the store may let go: published trees that nobody names or uses, and leftovers."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from provisioning.store.store import STAGING_PREFIX, Published, Store, remove_tree
+
+PART_NAME = re.compile(r"\..+\.([0-9a-f]{8}\.(part|json)|parts)")
+LEFTOVER_AGE_S = 24 * 3600
+PROC = Path("/proc")
+
+
+@dataclass(frozen=True)
+class Garbage:
+    """Something that may go, and how many bytes that frees."""
+
+    path: Path
+    size_bytes: int
+    why: str
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Something that stays, and why."""
+
+    path: Path
+    why: str
+
+
+def find_garbage(
+    store: Store, named: set[str], filenames: set[str], *, downloads: bool
+) -> tuple[list[Garbage], list[Kept]]:
+    """What may go and what stays. ``named`` are directories that profiles name.
+
+    Of ``downloads/`` leftovers of a day go, and with ``downloads`` the files that manifests
+    name (``filenames``). What we did not make is never named as garbage.
+    """
+    garbage: list[Garbage] = []
+    kept: list[Kept] = []
+    for path in sorted(store.trees.iterdir()) if store.trees.is_dir() else []:
+        verdict = _judge_tree(path, named)
+        if isinstance(verdict, Garbage) and (user := find_user(path)):
+            verdict = Kept(path, f"process {user} uses it")
+        (garbage if isinstance(verdict, Garbage) else kept).append(verdict)  # type: ignore[arg-type]
+    if store.downloads.is_dir():
+        garbage += _judge_downloads(store.downloads, filenames if downloads else set())
+    return garbage, kept
+
+
+def _judge_tree(path: Path, named: set[str]) -> Garbage | Kept:
+    if path.is_symlink() or not path.is_dir():
+        return Kept(path, "it is not ours")
+    if path.name.startswith(STAGING_PREFIX):
+        old = time.time() - path.stat().st_mtime > LEFTOVER_AGE_S
+        if old:
+            return Garbage(path, _size(path), "left by a process that was ended")
+        return Kept(path, "it may be in the making")
+    if path.name in named:
+        return Kept(path, "a profile names it")
+    artifact = made_by_us(path)
+    if artifact is None:
+        return Kept(path, "it is not ours")
+    return Garbage(path, _size(path), "no profile names it")
+
+
+def made_by_us(path: Path) -> str | None:
+    """The artifact of a published directory; None for any other directory."""
+    for name in (child.name for child in path.iterdir() if child.is_dir()):
+        tree = Published(path, name).read_tree()
+        if tree and tree.artifact == name:
+            prefix = f"{tree.artifact}-{tree.version}-"
+            if re.fullmatch(re.escape(prefix) + "[0-9a-f]{12}", path.name):
+                return name
+    return None
+
+
+def _judge_downloads(directory: Path, filenames: set[str]) -> Iterator[Garbage]:
+    for path in sorted(directory.iterdir()):
+        state = path.lstat()
+        old = time.time() - state.st_mtime > LEFTOVER_AGE_S
+        if path.is_dir():
+            if path.name.startswith(".pip-") and old:
+                yield Garbage(path, _size(path), "left by a process that was ended")
+        elif path.name in filenames:
+            yield Garbage(path, state.st_size, "a kept download")
+        elif PART_NAME.fullmatch(path.name) and old:
+            yield Garbage(path, state.st_size, "a download that nobody went on with")
+
+
+def remove_garbage(store: Store, items: Iterable[Garbage]) -> int:
+    """Remove it; a published tree goes out of sight by one rename first. Returns bytes freed."""
+    freed = 0
+    for item in items:
+        if item.path.is_dir() and not item.path.is_symlink():
+            artifact = made_by_us(item.path)
+            gone = item.path
+            if artifact:
+                gone = store.trees / f"{STAGING_PREFIX}{artifact}-gone{os.getpid()}"
+                item.path.rename(gone)
+            remove_tree(gone)
+        else:
+            item.path.unlink(missing_ok=True)
+        freed += item.size_bytes
+    return freed
+
+
+def find_user(directory: Path) -> int | None:
+    """A process of this machine that has a file of ``directory`` mapped or open, works in it,
+    or was started with it in its environment. Processes of others cannot be looked into.
+    """
+    needle = os.fsencode(str(directory.resolve()))
+    for entry in PROC.iterdir() if PROC.is_dir() else []:
+        if entry.name.isdigit() and int(entry.name) != os.getpid() and _uses(entry, needle):
+            return int(entry.name)
+    return None
+
+
+def _uses(process: Path, needle: bytes) -> bool:
+    for name in ("maps", "environ"):
+        with suppress(OSError):
+            if needle in (process / name).read_bytes():
+                return True
+    links = [process / "cwd", process / "exe"]
+    with suppress(OSError):
+        links += list((process / "fd").iterdir())
+    for link in links:
+        with suppress(OSError):
+            if os.fsencode(str(link.readlink())).startswith(needle):
+                return True
+    return False
+
+
+def _size(path: Path) -> int:
+    return sum(
+        Path(directory, name).lstat().st_size
+        for directory, _, names in os.walk(path)
+        for name in names
+    )

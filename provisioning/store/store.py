@@ -1,0 +1,255 @@
+"""The content-addressed store: lock, publish by one rename, verify, repair, collect.
+
+``store/<artifact>-<version>-<digest>/`` holds ``tree.json`` and, beside it, the tree in a
+directory named after the artifact. What has no tree.json under its final name does not
+exist for readers. Nothing in a published directory is ever written again, except that a
+repair replaces whole files.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from provisioning.console.progress import Progress
+from provisioning.errors import StoreError, UnfitError
+from provisioning.store.tree import Tree, encode_tree, parse_tree
+
+HOME_VARIABLE = "QNN_CI_HOME"
+APPLICATION = "executorch-qnn-ci"
+TREE_FILE = "tree.json"
+STAGING_PREFIX = ".staging-"
+LOCK_POLL_S = 0.05
+SPARE_BYTES = 64 << 20
+
+
+def store_home() -> Path:
+    """``$QNN_CI_HOME``, or executorch-qnn-ci in the user's cache directory.
+
+    A relative one is relative to where ./nox was called. Raises UnfitError when there is no home,
+    or something else of that name.
+    """
+    named = os.environ.get(HOME_VARIABLE)
+    try:
+        cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        home = Path(named).expanduser() if named else Path(cache) / APPLICATION
+    except RuntimeError as error:
+        todo = f"set {HOME_VARIABLE} or HOME to a directory that can be written"
+        raise UnfitError("there is no home directory", why=str(error), todo=todo) from error
+    home = Path(os.environ.get("QNN_CI_CALLER_DIR", ""), home).absolute()
+    if home.exists() and not home.is_dir():
+        todo = f"set {HOME_VARIABLE} to a directory that can be written"
+        raise UnfitError(f"the store's directory {home} is no directory", todo=todo)
+    return home
+
+
+@dataclass(frozen=True)
+class Key:
+    """The identity of a published directory; ``recipe`` is everything that determines it."""
+
+    artifact: str
+    version: str
+    recipe: Any
+
+    @property
+    def directory(self) -> str:
+        """``<artifact>-<version>-<short digest>``."""
+        canonical = json.dumps(self.recipe, sort_keys=True, separators=(",", ":"))
+        digest = hashlib.sha256(canonical.encode()).hexdigest()[:12]
+        return f"{self.artifact}-{self.version}-{digest}"
+
+
+@dataclass(frozen=True)
+class Published:
+    """A directory that readers may use. ``tree`` is None when its tree.json is damaged."""
+
+    path: Path
+    artifact: str
+
+    @property
+    def root(self) -> Path:
+        """The artifact's own tree."""
+        return self.path / self.artifact
+
+    def read_tree(self) -> Tree | None:
+        """Its tree.json, or None when that is missing or damaged."""
+        try:
+            return parse_tree((self.path / TREE_FILE).read_bytes())
+        except (OSError, ValueError):
+            return None
+
+
+class Store:
+    """The directories below ``home``."""
+
+    def __init__(self, home: Path | None = None) -> None:
+        self.home = home or store_home()
+        self.trees = self.home / "store"
+        self.downloads = self.home / "downloads"
+        self.locks = self.home / "locks"
+
+    def find(self, key: Key) -> Published | None:
+        """The published directory of ``key``, if there is one. Reads two inodes."""
+        path = self.trees / key.directory
+        if (path / TREE_FILE).is_file() and (path / key.artifact).is_dir():
+            return Published(path, key.artifact)
+        return None
+
+    def siblings(self, key: Key) -> Iterator[Published]:
+        """Other published directories of the same artifact and version."""
+        for path in sorted(self.trees.glob(f"{key.artifact}-{key.version}-*")):
+            if path.name != key.directory and (path / TREE_FILE).is_file():
+                yield Published(path, key.artifact)
+
+    @contextmanager
+    def lock(self, artifact: str, progress: Progress) -> Iterator[None]:
+        """Hold the artifact's lock; says so when it has to wait. Raises StoreError."""
+        from filelock import FileLock, Timeout
+
+        with explain_errors(self.home):
+            self.locks.mkdir(parents=True, exist_ok=True)
+            guard = FileLock(self._lock_path(artifact))
+            try:
+                guard.acquire(timeout=0)
+            except Timeout:
+                progress.step(f"{artifact}: another process is fetching it; waiting")
+                guard.acquire(poll_interval=LOCK_POLL_S)
+        try:
+            yield
+        finally:
+            guard.release()
+
+    @contextmanager
+    def stage(self, key: Key) -> Iterator[Path]:
+        """A fresh directory to build ``key`` in, gone afterwards unless published.
+
+        Call it under the artifact's lock: what a killed process left is removed first.
+        """
+        with explain_errors(self.home):
+            self.trees.mkdir(parents=True, exist_ok=True)
+            self._remove_stale(key.artifact)
+            path = Path(tempfile.mkdtemp(prefix=f"{STAGING_PREFIX}{key.artifact}-", dir=self.trees))
+            (path / key.artifact).mkdir()
+            try:
+                yield path
+            finally:
+                if path.exists():
+                    remove_tree(path)
+
+    def sweep(self, artifact: str) -> None:
+        """Remove what a killed process left of an artifact, unless one is at work on it now."""
+        if not self._stale(artifact):
+            return
+        from filelock import FileLock, Timeout
+
+        with suppress(OSError, Timeout), FileLock(self._lock_path(artifact), timeout=0):
+            self._remove_stale(artifact)
+
+    def _lock_path(self, artifact: str) -> Path:
+        return self.locks / f"{artifact}.lock"
+
+    def _stale(self, artifact: str) -> list[Path]:
+        prefix = f"{STAGING_PREFIX}{artifact}-"
+        found = self.trees.glob(f"{prefix}*")
+        return [path for path in found if "-" not in path.name[len(prefix) :]]
+
+    def _remove_stale(self, artifact: str) -> None:
+        for path in self._stale(artifact):
+            remove_tree(path)
+
+    def publish(self, key: Key, staged: Path, tree: Tree) -> Published:
+        """Make ``staged`` visible under the key's name, by one rename."""
+        with explain_errors(self.home):
+            (staged / TREE_FILE).write_bytes(encode_tree(tree))
+            staged.chmod(0o755)
+            target = self.trees / key.directory
+            if target.exists():  # damaged beyond reading: it goes in one rename, too
+                staged_away = staged.with_name(staged.name + ".old")
+                target.rename(staged_away)
+                staged.rename(target)
+                remove_tree(staged_away)
+            else:
+                staged.rename(target)
+        return Published(target, key.artifact)
+
+    def check_space(self, needed_bytes: int, what: str) -> None:
+        """Raises StoreError unless ``needed_bytes`` and a reserve are free below home."""
+        self.home.mkdir(parents=True, exist_ok=True)
+        free = shutil.disk_usage(self.home).free
+        if free < needed_bytes + SPARE_BYTES:
+            raise StoreError(
+                f"not enough room for {what} in {self.home}",
+                why=f"it needs {_mib(needed_bytes + SPARE_BYTES)}, {_mib(free)} are free",
+                todo=f"free some, run `python -m provisioning gc`, or set {HOME_VARIABLE}",
+            )
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a directory of ours, read-only ones inside included."""
+    for directory, names, _ in os.walk(path):
+        for name in names:
+            inner = Path(directory, name)
+            if not inner.is_symlink():
+                inner.chmod(0o755)
+    shutil.rmtree(path)
+
+
+@contextmanager
+def explain_errors(home: Path) -> Iterator[None]:
+    """Turn what the file system refuses into a StoreError with figures."""
+    try:
+        yield
+    except OSError as error:
+        raise explain_error(home, error) from error
+
+
+def explain_error(home: Path, error: OSError) -> StoreError:
+    """The StoreError for what the file system refused."""
+    where = error.filename or home
+    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+        free = shutil.disk_usage(home).free if home.exists() else 0
+        return StoreError(
+            f"the disk of {home} is full",
+            why=f"{_mib(free)} are free; writing {where} failed: {error.strerror}",
+            todo=f"free some, run `python -m provisioning gc`, or set {HOME_VARIABLE}",
+        )
+    if error.errno in {errno.EROFS, errno.EACCES, errno.EPERM}:
+        return StoreError(
+            f"the store {home} cannot be written",
+            why=f"{where}: {error.strerror}",
+            todo=f"make it writable, or set {HOME_VARIABLE} to a directory that is",
+        )
+    return StoreError(
+        f"the store {home} failed",
+        why=f"{where}: {error.strerror or error}",
+        todo=f"set {HOME_VARIABLE} to a directory that can be written",
+    )
+
+
+def _mib(size_bytes: int) -> str:
+    return f"{size_bytes / (1 << 20):.0f} MiB"
+
+
+def replace_file(source: Path, target: Path) -> None:
+    """Put ``source`` in ``target``'s place in one step, whatever is there now."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if target.is_dir() and not target.is_symlink():
+        remove_tree(target)
+    source.replace(target)
+
+
+def link_or_copy(source: Path, target: Path) -> None:
+    """A second name for a published file, or a copy where the file system has no links."""
+    try:
+        os.link(source, target, follow_symlinks=False)
+    except OSError:
+        shutil.copy2(source, target, follow_symlinks=False)

@@ -1,0 +1,1 @@
+"""Measurements, each beside a peer: ``nox -s bench -- provisioning``."""

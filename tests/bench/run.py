@@ -1,0 +1,46 @@
+"""``bench NAME``: run a benchmark, print its ratios, write reports/bench/NAME.json."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+from provisioning.console.command import Outcome, given_path
+from provisioning.console.progress import Progress
+from provisioning.errors import UsageError
+from provisioning.files import write_whole
+
+BENCHES: dict[str, str] = {
+    "parity": "tests.bench.parity",
+    "doctor": "tests.bench.doctor",
+    "provisioning": "tests.bench.provisioning",
+}
+
+
+class BenchModule(Protocol):
+    """What a benchmark's module offers: figures for the JSON file, and their table."""
+
+    def run_bench(self, progress: Progress) -> Mapping[str, Any]: ...
+
+    def render_bench(self, figures: Mapping[str, Any]) -> str: ...
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", help="one of: " + ", ".join(BENCHES))
+    parser.add_argument(
+        "--reports", type=given_path, default=Path("reports"), help="where to write"
+    )
+
+
+def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
+    if args.name not in BENCHES:
+        raise UsageError(f"no benchmark {args.name!r}", todo="one of: " + ", ".join(BENCHES))
+    module = cast("BenchModule", importlib.import_module(BENCHES[args.name]))
+    figures = module.run_bench(progress)
+    target = args.reports / "bench" / f"{args.name}.json"
+    write_whole(target, json.dumps(figures, indent=1) + "\n")
+    return Outcome(module.render_bench(figures), figures)

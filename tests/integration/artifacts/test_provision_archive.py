@@ -1,0 +1,673 @@
+"""Archives over HTTP into the store: pins, trust, licences, components, repair, mirrors."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from provisioning.artifacts.environment import Environment, provision_profile
+from provisioning.artifacts.provision import Provisioned, provision_artifact
+from provisioning.artifacts.sources import Options, Request
+from provisioning.console.progress import Progress
+from provisioning.errors import DownloadError, IntegrityError, StoreError, UnfitError
+from provisioning.manifest.reader import read_toolchain
+from provisioning.store.store import Store
+from tests.stand_ins import bad_server as bad
+from tests.stand_ins import toolchains as made
+from tests.stand_ins.bad_server import BadServer
+from tests.stand_ins.toolchains import VERSION, World
+
+YES = Options(accept_licence=True)
+ZIP = f"qairt-{VERSION}.zip"
+
+
+@pytest.fixture
+def server() -> Iterator[BadServer]:
+    with bad.running() as server:
+        yield server
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: BadServer) -> World:
+    world = made.make_world(tmp_path)
+    sdk = made.make_sdk(tmp_path / "sdk.zip")
+    llvm = made.make_llvm(tmp_path / "llvm.tar.xz")
+    server.files = {"sdk.zip": sdk.read_bytes(), "llvm.tar.xz": llvm.read_bytes()}
+    write(world, "qnn-sdk", made.describe_sdk([server.url("sdk.zip")], sdk))
+    write(world, "libcxx", made.describe_libcxx(server.url("llvm.tar.xz"), llvm))
+    (world.manifests / "profiles.toml").write_text(made.PROFILES + made.AOT)
+    for name, value in world.variables.items():
+        monkeypatch.setenv(name, value)
+    for name in ("CI", "QNN_SDK_ROOT", "QNN_CI_MIRROR", "QNN_CI_ACCEPT_LICENCE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("QNN_CI_BACKOFF_S", "0.01")
+    return world
+
+
+def write(world: World, name: str, text: str) -> None:
+    (world.manifests / "toolchains" / f"{name}.toml").write_text(text)
+
+
+def fetch(
+    *components: str, options: Options = YES, verify: bool = False
+) -> tuple[Provisioned, str]:
+    toolchain = read_toolchain("qnn-sdk")
+    request = Request(toolchain, toolchain.release(), components, options)
+    said = io.StringIO()
+    return provision_artifact(request, Store(), Progress(said), verify=verify), said.getvalue()
+
+
+def unpinned(world: World, server: BadServer) -> None:
+    write(world, "qnn-sdk", made.describe_sdk([server.url("sdk.zip")]))
+
+
+def lock_all(world: World) -> None:
+    """Lock every file of the SDK in the project's manifests, as `lock --write` does."""
+    ended = run("lock", "qnn-sdk", "--write", "--accept-licence")
+    assert ended.returncode == 0, ended.stderr
+    shutil.rmtree(world.home)
+
+
+def run(*words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "provisioning", *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def paths(root: Path) -> set[str]:
+    return {path.relative_to(root).as_posix() for path in root.rglob("*") if not path.is_dir()}
+
+
+def test_a_pinned_archive_becomes_a_tree(world: World) -> None:
+    found, said = fetch()
+    assert found.fetched
+    assert paths(found.root) == {*made.sdk_files(), "lib/x86_64-linux-clang/libQnn.so"}
+    for name, data in made.sdk_files().items():
+        assert (found.root / name).read_bytes() == data
+    assert os.access(found.root / "bin/envsetup.sh", os.X_OK)
+    assert (found.root / "lib/x86_64-linux-clang/libQnn.so").is_symlink()
+    assert "9 files" in said.replace("10 files", "9 files")
+    assert not fetch()[0].fetched
+
+
+def test_an_archive_is_unpacked_while_it_comes(
+    world: World, server: BadServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import provisioning.artifacts.sources.archive as source
+
+    monkeypatch.setattr(source, "unpack_file", None)
+    server.faults["sdk.zip"] = [bad.serve, bad.cut(0.6)]
+    found, said = fetch()
+    assert found.fetched
+    assert "trying again" in said
+    assert fetch(verify=True)[0].repaired == ()
+
+
+def test_what_was_unpacked_of_another_file_does_not_count(world: World, server: BadServer) -> None:
+    good = server.files["sdk.zip"]
+    half = len(good) // 2
+
+    def other(handler: bad.Handler, data: bytes) -> None:
+        handler.head(200, len(data), ETag='"other"')
+        handler.body(data[:100] + bytes([data[100] ^ 1]) + data[101:half])
+        handler.hang_up()
+
+    server.faults["sdk.zip"] = [bad.serve, other]
+    found, _ = fetch()
+    for name, data in made.sdk_files().items():
+        assert (found.root / name).read_bytes() == data
+
+
+def test_a_mirror_with_a_wrong_byte_does_not_spoil_the_next_one(
+    world: World, server: BadServer, tmp_path: Path
+) -> None:
+    good = server.files["sdk.zip"]
+    wrong = bytearray(good)
+    wrong[100] ^= 1  # in the first member, which is unpacked long before the hash is known
+    server.files["wrong.zip"] = bytes(wrong)
+    urls = [server.url("wrong.zip"), server.url("sdk.zip")]
+    write(world, "qnn-sdk", made.describe_sdk(urls, tmp_path / "sdk.zip"))
+    found, said = fetch()
+    assert "the pin is" in said
+    for name, data in made.sdk_files().items():
+        assert (found.root / name).read_bytes() == data
+
+
+def test_a_wrong_byte_after_all_was_unpacked_publishes_nothing(
+    world: World, server: BadServer
+) -> None:
+    data = server.files["sdk.zip"]
+    at = data.index(b"PK\1\2") + 12  # a time stamp: no checksum of the archive covers it
+    server.files["sdk.zip"] = data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+    with pytest.raises(IntegrityError, match="is not what is pinned"):
+        fetch()
+    assert not list((world.home / "store").iterdir())
+    assert not list((world.home / "downloads").iterdir())
+
+
+def test_components_are_taken_alone(world: World) -> None:
+    found, _ = fetch("headers", "host")
+    assert {path.split("/")[0] for path in paths(found.root)} == {"include", "lib"}
+    assert not (found.root / "lib/aarch64-android").exists()
+
+
+def test_a_profile_gives_variables_that_a_shell_and_github_take(
+    world: World, tmp_path: Path
+) -> None:
+    assert run("fetch", "aot", "--accept-licence").returncode == 0
+    shell = run("env", "aot", "--shell").stdout
+    words = ["sh", "-c", f'{shell}printf "%s" "$LD_LIBRARY_PATH"']
+    shown = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    host, libcxx = (Path(part) for part in shown.split(":"))
+    assert (host / "libQnnHtp.so").is_file()
+    assert (libcxx / "libc++.so.1").resolve().is_file()
+    github = run("env", "aot", "--github").stdout
+    values = dict(line.split("=", 1) for line in github.splitlines())
+    assert values["LD_LIBRARY_PATH"] == shown
+    assert values["QNN_SDK_ROOT"] == str(host.parent.parent)
+    data = json.loads(run("env", "aot", "--json").stdout)
+    assert data["variables"]["LD_LIBRARY_PATH"] == shown
+
+
+def test_values_that_need_quoting_are_quoted() -> None:
+    from provisioning.artifacts.environment import render_github, render_shell
+
+    odd = "/a b/$HOME/'q'\"\nsecond line=`id`"
+    environment = Environment("x", (), {"ROOT": odd})
+    words = ["sh", "-c", f'{render_shell(environment)}printf "%s" "$ROOT"']
+    assert subprocess.run(words, capture_output=True, text=True, check=True).stdout == odd
+    lines = render_github(environment).splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith("ROOT<<"))
+    end = lines.index(lines[start].removeprefix("ROOT<<"), start + 1)
+    assert "\n".join(lines[start + 1 : end]) == odd
+
+
+def test_without_a_hash_a_first_use_must_be_trusted(world: World, server: BadServer) -> None:
+    unpinned(world, server)
+    with pytest.raises(IntegrityError, match="has no SHA-256 to be checked against") as caught:
+        fetch()
+    assert "--trust-first-use" in caught.value.todo
+    assert server.requests == []
+
+
+def test_in_ci_a_first_use_is_never_trusted(
+    world: World, server: BadServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unpinned(world, server)
+    monkeypatch.setenv("CI", "true")
+    with pytest.raises(IntegrityError) as caught:
+        fetch(options=Options(accept_licence=True, trust_first_use=True))
+    assert "in CI" in caught.value.why
+    assert server.requests == []
+
+
+def test_a_trusted_first_use_is_recorded_with_its_evidence(world: World, server: BadServer) -> None:
+    unpinned(world, server)
+    found, said = fetch("host", options=Options(accept_licence=True, trust_first_use=True))
+    assert found.fetched
+    lock = json.loads((world.home / "pins" / f"qnn-sdk-{VERSION}.json").read_text())
+    assert lock["sha256"] == found.sha256
+    assert lock["size_bytes"] == len(server.files["sdk.zip"])
+    assert lock["url"] == server.url("sdk.zip")
+    assert lock["evidence"] == [
+        "9 files unpacked, the archive's checksum of every one fits",
+        "sdk.yaml says 2.37.0.250724175447",
+        "4 libraries say 2.37.0.250724175447",
+        "1 libraries are aarch64",
+        "1 libraries are hexagon",
+        "2 libraries are x86-64",
+    ]
+    assert all(line in said for line in lock["evidence"])
+    assert len(lock["files"]) == 10
+    # From now on nothing needs to be trusted, also in another process and for other parts.
+    assert fetch("android")[0].fetched
+
+
+def test_after_a_first_use_another_byte_is_an_error_with_both_hashes(
+    world: World, server: BadServer
+) -> None:
+    unpinned(world, server)
+    first = fetch("host", options=Options(accept_licence=True, trust_first_use=True))[0]
+    other = made.make_sdk(world.home.parent / "other.zip").read_bytes()
+    server.files["sdk.zip"] = other[:-1] + b"\1"
+    shutil.rmtree(world.home / "store")
+    shutil.rmtree(world.home / "downloads")
+    with pytest.raises(IntegrityError, match="is not what is pinned") as caught:
+        fetch()
+    assert first.sha256 in caught.value.why
+    assert "its SHA-256 is" in caught.value.why
+
+
+@pytest.mark.parametrize(
+    ("version", "machine", "words"),
+    [("2.38.0.250901", 62, "says 2.38.0.250901175447"), (VERSION, 183, "it is aarch64")],
+)
+def test_an_archive_that_contradicts_itself_is_not_trusted(
+    world: World, server: BadServer, version: str, machine: int, words: str
+) -> None:
+    unpinned(world, server)
+    path = made.make_sdk(world.home.parent / "b.zip", version, machine_of_first=machine)
+    server.files["sdk.zip"] = path.read_bytes()
+    with pytest.raises(IntegrityError) as caught:
+        fetch(options=Options(accept_licence=True, trust_first_use=True))
+    assert words in caught.value.why
+    assert not (world.home / "pins").exists()
+
+
+def test_a_lock_and_a_manifest_that_disagree_show_both(world: World) -> None:
+    lock_all(world)
+    path = world.manifests / "locks" / f"qnn-sdk-{VERSION}.json"
+    data = json.loads(path.read_text())
+    data["sha256"] = "0" * 64
+    path.write_text(json.dumps(data))
+    with pytest.raises(IntegrityError, match="locked to another archive") as caught:
+        fetch()
+    assert "0" * 64 in caught.value.why
+
+
+def test_a_licence_is_asked_for_once_and_recorded(world: World, server: BadServer) -> None:
+    with pytest.raises(UnfitError, match="licence that has not been accepted") as caught:
+        fetch(options=Options())
+    assert "Terms: LICENSE.pdf" in caught.value.why
+    assert server.requests == []
+    fetch("host", options=YES)
+    fetch("android", options=Options())
+    record = json.loads((world.home / "licences.json").read_text())
+    assert record[f"qnn-sdk {VERSION}: Terms"]["how"] == "--accept-licence"
+
+
+def test_a_licence_is_accepted_by_a_variable(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QNN_CI_ACCEPT_LICENCE", "android-ndk,qnn-sdk")
+    assert fetch(options=Options())[0].fetched
+
+
+def test_three_files_come_out_of_a_tarball(world: World) -> None:
+    environment = provision_profile("aot", Progress(), options=YES)
+    root = environment.root("libcxx")
+    assert paths(root) == {"lib/libc++.so.1.0", "lib/libc++.so.1", "lib/libunwind.so.1.0"}
+
+
+def test_locked_components_come_over_ranges_and_cost_little_more(
+    world: World, server: BadServer
+) -> None:
+    lock_all(world)
+    server.requests.clear()
+    found, _ = fetch("host")
+    wanted = ["lib/x86_64-linux-clang/libQnnHtp.so", "lib/x86_64-linux-clang/libQnnSystem.so"]
+    assert paths(found.root) == {*wanted, "lib/x86_64-linux-clang/libQnn.so"}
+    directory, *parts = server.requests
+    assert directory.range.startswith("bytes=-")
+    compressed = compressed_bytes(world.home.parent / "sdk.zip", wanted)
+    assert compressed < sum(asked.sent for asked in parts) <= 1.02 * compressed
+    assert not list((world.home / "downloads").iterdir())
+
+
+def compressed_bytes(path: Path, names: list[str]) -> int:
+    import zipfile
+
+    with zipfile.ZipFile(path) as archive:
+        return sum(archive.getinfo(f"qairt/{VERSION}/{name}").compress_size for name in names)
+
+
+def test_adding_a_component_later_fetches_the_difference(world: World, server: BadServer) -> None:
+    lock_all(world)
+    host = fetch("host")[0]
+    server.requests.clear()
+    both = fetch("host", "android")[0]
+    asked = [item for item in server.requests if item.range[:7] != "bytes=-"]
+    names = ["lib/aarch64-android/libQnnHtp.so"]
+    assert sum(item.sent for item in asked) <= 1.02 * compressed_bytes(
+        world.home.parent / "sdk.zip", names
+    )
+    library = "lib/x86_64-linux-clang/libQnnHtp.so"
+    assert (both.root / library).samefile(host.root / library)
+    assert fetch("host", "android", verify=True)[0].repaired == ()
+
+
+def test_a_component_of_components_needs_no_network(world: World, server: BadServer) -> None:
+    lock_all(world)
+    fetch("host", "android")
+    server.requests.clear()
+    assert fetch("host")[0].fetched
+    assert server.requests == []
+
+
+def test_without_ranges_the_whole_archive_comes(world: World, server: BadServer) -> None:
+    lock_all(world)
+    server.faults["sdk.zip"] = [bad.whole()]
+    found, said = fetch("host")
+    assert found.fetched
+    assert "not by parts" in said
+    assert (world.home / "downloads" / ZIP).is_file()
+
+
+def test_a_broken_range_is_resumed_and_a_wrong_one_is_found(
+    world: World, server: BadServer
+) -> None:
+    lock_all(world)
+    size = len(server.files["sdk.zip"])
+
+    def cut(handler: bad.Handler, data: bytes) -> None:
+        start, end = handler.span(data) or (0, 0)
+        where = f"bytes {start}-{end - 1}/{size}"
+        handler.head(206, end - start, ETag=bad.etag(data), Content_Range=where)
+        handler.body(data[start : start + (end - start) // 2])
+        handler.hang_up()
+
+    server.faults["sdk.zip"] = [bad.serve, cut]
+    found, said = fetch("host")
+    assert found.fetched
+    assert "trying again" in said
+
+
+def test_repair_of_a_part_comes_over_ranges(world: World, server: BadServer) -> None:
+    lock_all(world)
+    found, _ = fetch("host")
+    library = found.root / "lib/x86_64-linux-clang/libQnnSystem.so"
+    library.unlink()
+    server.requests.clear()
+    repaired = fetch("host", verify=True)[0].repaired
+    assert repaired == ("lib/x86_64-linux-clang/libQnnSystem.so",)
+    assert server.sent_bytes < len(server.files["sdk.zip"]) * 0.6
+
+
+def test_repair_uses_the_kept_archive(world: World, server: BadServer) -> None:
+    found, _ = fetch()
+    (found.root / "sdk.yaml").unlink()
+    (found.root / "lib/x86_64-linux-clang/libQnn.so").unlink()
+    server.requests.clear()
+    assert len(fetch(verify=True)[0].repaired) == 2
+    assert server.requests == []
+
+
+def test_a_tree_that_was_forged_with_its_tree_json_is_found_by_the_lock(world: World) -> None:
+    lock_all(world)
+    found, _ = fetch("host")
+    tree = found.root.parent / "tree.json"
+    library = found.root / "lib/x86_64-linux-clang/libQnnSystem.so"
+    library.chmod(0o644)
+    library.write_bytes(b"forged")
+    library.chmod(0o444)
+    data = json.loads(tree.read_text())
+    for row in data["files"]:
+        if row["path"].endswith("libQnnSystem.so"):
+            row.update(
+                size=6, sha256="8d3b0ff3cdf3a9ef9a6d3cf2ac5c3e8b2c1a9b1c3f1f4a7c9e5a1c7d4b2e6f0a"
+            )
+    tree.write_text(json.dumps(data))
+    assert fetch("host", verify=True)[0].repaired == ("lib/x86_64-linux-clang/libQnnSystem.so",)
+
+
+def test_offline_uses_downloads_only(world: World, server: BadServer) -> None:
+    offline = Options(offline=True, accept_licence=True)
+    with pytest.raises(DownloadError, match="could not be fetched") as caught:
+        fetch(options=offline)
+    assert "--offline" in caught.value.why
+    (world.home / "downloads").mkdir(parents=True, exist_ok=True)
+    (world.home / "downloads" / ZIP).write_bytes(server.files["sdk.zip"])
+    assert fetch(options=offline)[0].fetched
+    assert server.requests == []
+
+
+def test_a_mirror_serves_a_machine_without_a_network(
+    world: World, server: BadServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = run("fetch", "aot", "emulator", "--accept-licence", "--to", str(tmp_path / "mirror"))
+    assert ended.returncode == 0, ended.stderr
+    check = ["sha256sum", "--check", "--quiet", "SHA256SUMS"]
+    subprocess.run(check, cwd=tmp_path / "mirror", check=True)
+    shutil.rmtree(world.home)
+    shutil.rmtree(world.index)
+    server.files.clear()
+    server.requests.clear()
+    monkeypatch.setenv("QNN_CI_MIRROR", str(tmp_path / "mirror"))
+    assert provision_profile("aot", Progress(), options=YES).artifacts[0].fetched
+    assert provision_profile("emulator", Progress()).artifacts[0].fetched
+    assert server.requests == []
+
+
+def test_a_full_disk_leaves_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    import provisioning.store.store
+
+    usage = shutil.disk_usage("/")
+    tiny = usage._replace(free=1 << 20)
+    monkeypatch.setattr(provisioning.store.store.shutil, "disk_usage", lambda path: tiny)
+    with pytest.raises(StoreError, match="not enough room") as caught:
+        fetch()
+    assert "1 MiB are free" in caught.value.why
+    assert not list((world.home / "store").glob("*"))
+
+
+def test_a_disk_that_fills_up_leaves_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    import errno
+
+    from provisioning.archives.layout import FileWriter
+
+    def full(self: FileWriter, data: bytes) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(self.target))
+
+    monkeypatch.setattr(FileWriter, "write", full)
+    with pytest.raises(StoreError, match="is full") as caught:
+        fetch()
+    assert "MiB are free" in caught.value.why
+    assert not list((world.home / "store").glob(".*"))
+    assert not list((world.home / "store").glob("*"))
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_read_only_store_is_said(world: World) -> None:
+    world.home.mkdir()
+    world.home.chmod(0o555)
+    with pytest.raises(StoreError, match="cannot be written"):
+        fetch()
+
+
+def test_a_store_below_a_file_is_said(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    (world.home.parent / "file").touch()
+    monkeypatch.setenv("QNN_CI_HOME", str(world.home.parent / "file" / "home"))
+    with pytest.raises(StoreError):
+        fetch()
+
+
+def test_verify_names_every_difference_and_repairs(world: World) -> None:
+    root = fetch()[0].root
+    (root / "sdk.yaml").unlink()
+    (root / "added").write_text("x")
+    header = root / "include/QNN/QnnInterface.h"
+    header.chmod(0o755)
+    os.utime(root / "LICENSE.pdf")
+    full, quick = run("verify", "--json"), run("verify", "--quick", "qnn-sdk")
+    assert (full.returncode, quick.returncode) == (4, 4)
+    (row,) = json.loads(full.stdout)["artifacts"]
+    assert {(item["path"], item["kind"]) for item in row["differences"]} == {
+        ("added", "is not of the artifact"),
+        ("include/QNN/QnnInterface.h", "wrong mode"),
+        ("sdk.yaml", "is missing"),
+    }
+    assert "LICENSE.pdf: was touched" in quick.stdout
+    assert run("verify", "--repair").returncode == 0
+    assert run("verify").returncode == 0
+
+
+def test_path_and_list(world: World) -> None:
+    missing = run("path", "qnn-sdk:host")
+    assert missing.returncode == 3
+    assert "python -m provisioning fetch qnn-sdk:host" in missing.stderr
+    root = fetch("host")[0].root
+    assert run("path", "qnn-sdk:host").stdout.strip() == str(root)
+    data = json.loads(run("list", "--json").stdout)
+    (row,) = [row for row in data["artifacts"] if row["name"] == "qnn-sdk"]
+    assert row["stored"][0]["path"] == str(root)
+    assert "profile aot: qnn-sdk, libcxx" in run("list").stdout
+    assert run("fetch", "qnn-sdk:nonsense").returncode == 2
+
+
+def test_lock_shows_a_diff_and_writes_when_told(world: World) -> None:
+    shown = run("lock", "qnn-sdk", "--accept-licence")
+    assert "nothing was written" in shown.stdout
+    assert '+ "artifact": "qnn-sdk"' in shown.stdout
+    assert not (world.manifests / "locks").exists()
+    run("lock", "qnn-sdk", "--write")
+    again = run("lock", "qnn-sdk", "--write")
+    assert "nothing changed" in again.stdout
+    lock = json.loads((world.manifests / "locks" / f"qnn-sdk-{VERSION}.json").read_text())
+    assert {row["path"] for row in lock["files"]} >= made.sdk_files().keys()
+
+
+def test_gc_keeps_what_profiles_name_and_frees_the_rest(world: World) -> None:
+    provision_profile("aot", Progress(), options=YES)
+    android = fetch("android")[0].root.parent
+    foreign = world.home / "store" / "mine"
+    foreign.mkdir()
+    dry = json.loads(run("gc", "--dry-run", "--json").stdout)
+    assert [row["path"] for row in dry["garbage"]] == [str(android)]
+    assert android.is_dir()
+    ended = run("gc", "--downloads")
+    assert "freed" in ended.stdout
+    assert not android.exists()
+    assert foreign.is_dir()
+    assert not list((world.home / "downloads").glob("*.zip"))
+    assert provision_profile("aot", Progress(), offline=True).artifacts[0].fetched is False
+
+
+def test_gc_keeps_what_a_process_uses(world: World) -> None:
+    android = fetch("android")[0].root
+    sleeper = subprocess.Popen(["sleep", "60"], cwd=android)
+    try:
+        kept = run("gc").stdout
+        assert f"process {sleeper.pid} uses it" in kept
+        assert android.is_dir()
+    finally:
+        sleeper.kill()
+        sleeper.wait()
+    run("gc")
+    assert not android.exists()
+
+
+def test_an_adopted_installation_is_hashed_against_the_lock(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock_all(world)
+    sdk = tmp_path / "installed"
+    for name, data in made.sdk_files().items():
+        (sdk / name).parent.mkdir(parents=True, exist_ok=True)
+        (sdk / name).write_bytes(data)
+    (sdk / "lib/x86_64-linux-clang/libQnn.so").symlink_to("libQnnHtp.so")
+    (sdk / "mine.txt").touch()
+    monkeypatch.setenv("QNN_SDK_ROOT", str(sdk))
+    found, said = fetch("host", verify=True)
+    assert (found.adopted, found.root) == (True, sdk)
+    assert "using QNN_SDK_ROOT" in said
+    (sdk / "lib/x86_64-linux-clang/libQnnSystem.so").write_bytes(b"other")
+    with pytest.raises(UnfitError, match="as it is locked") as caught:
+        fetch("host", verify=True)
+    assert "libQnnSystem.so: wrong size" in caught.value.why
+    assert fetch("headers", verify=True)[0].adopted
+
+
+def test_a_variable_that_points_into_the_store_is_not_an_installation(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = fetch("host")[0]
+    monkeypatch.setenv("QNN_SDK_ROOT", str(host.root))
+    android = fetch("android")[0]
+    assert (android.adopted, android.fetched) == (False, True)
+    assert fetch("host")[0] == Provisioned(host.name, host.version, host.root, host.sha256)
+
+
+AAR = """
+name = "qnn-android"
+summary = "tiny"
+source = "aar"
+default = "2.37.1"
+[licence]
+name = "free"
+text = "none"
+[[releases]]
+version = "2.37.1"
+package = "com.qualcomm.qti:qnn-runtime"
+package_version = "2.37.1"
+filename = "qnn-runtime-2.37.1.aar"
+layout = [{ take = "jni/arm64-v8a/*.so", put = "lib/aarch64-android/" }]
+"""
+AAR_PATH = "com/qualcomm/qti/qnn-runtime/2.37.1/qnn-runtime-2.37.1.aar"
+
+
+@pytest.fixture
+def repository(world: World, server: BadServer, monkeypatch: pytest.MonkeyPatch) -> bytes:
+    import hashlib
+    import zipfile
+
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("AndroidManifest.xml", "<manifest/>")
+        archive.writestr("jni/arm64-v8a/libQnnHtp.so", made.make_library(183, 9000, "2.37.1"))
+        archive.writestr("jni/x86/libQnnHtp.so", b"no")
+    data = out.getvalue()
+    server.files[AAR_PATH] = data
+    server.files[f"{AAR_PATH}.sha1"] = (
+        hashlib.sha1(data, usedforsecurity=False).hexdigest().encode()
+    )
+    write(world, "qnn-android", AAR)
+    monkeypatch.setenv("QNN_CI_MAVEN", server.url("").rstrip("/"))
+    return data
+
+
+def fetch_aar() -> tuple[Provisioned, str]:
+    toolchain = read_toolchain("qnn-android")
+    said = io.StringIO()
+    options = Options(trust_first_use=True)
+    request = Request(toolchain, toolchain.release(), (), options)
+    return provision_artifact(request, Store(), Progress(said)), said.getvalue()
+
+
+def test_an_aar_comes_from_a_maven_repository_and_its_sha1_is_checked(
+    world: World, repository: bytes
+) -> None:
+    found, said = fetch_aar()
+    assert paths(found.root) == {"lib/aarch64-android/libQnnHtp.so"}
+    assert "as published" in said
+    assert found.sha256
+
+
+def test_an_aar_that_is_not_what_its_repository_publishes_is_refused(
+    world: World, server: BadServer, repository: bytes
+) -> None:
+    server.files[f"{AAR_PATH}.sha1"] = b"0" * 40
+    with pytest.raises(IntegrityError, match="is not what its repository publishes"):
+        fetch_aar()
+    assert not (world.home / "downloads" / "qnn-runtime-2.37.1.aar").exists()
+    assert not (world.home / "pins").exists()
+
+
+def test_a_local_source_copies_an_installation(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sdk = tmp_path / "installed"
+    for name, data in made.sdk_files().items():
+        (sdk / name).parent.mkdir(parents=True, exist_ok=True)
+        (sdk / name).write_bytes(data)
+    (sdk / "lib/x86_64-linux-clang/libQnn.so").symlink_to("libQnnHtp.so")
+    monkeypatch.setenv("QNN_SDK_ROOT", str(sdk))
+    text = made.describe_sdk(["x"]).replace(f"qairt/{VERSION}/**", "**")
+    write(world, "qnn-sdk", text.replace('"archive"', '"local"'))
+    found, _ = fetch("host")
+    assert (found.adopted, found.fetched) == (False, True)
+    assert found.root.is_relative_to(world.home)
+    assert paths(found.root) == {
+        "lib/x86_64-linux-clang/libQnn.so",
+        "lib/x86_64-linux-clang/libQnnHtp.so",
+        "lib/x86_64-linux-clang/libQnnSystem.so",
+    }
+    (found.root / "lib/x86_64-linux-clang/libQnnHtp.so").unlink()
+    assert len(fetch("host", verify=True)[0].repaired) == 1
+    monkeypatch.delenv("QNN_SDK_ROOT")
+    with pytest.raises(UnfitError, match="is taken from QNN_SDK_ROOT, which is not set"):
+        fetch("host")

@@ -1,0 +1,197 @@
+"""A source tree at a pinned commit with the wanted submodules, from a local git server."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from provisioning.artifacts.provision import Provisioned, provision_artifact
+from provisioning.artifacts.sources import Options, Request
+from provisioning.console.progress import Progress
+from provisioning.errors import DownloadError, IntegrityError
+from provisioning.manifest.reader import read_toolchain
+from provisioning.store.store import Store
+from tests.stand_ins.toolchains import World, make_world
+
+IDENTITY = {
+    "GIT_AUTHOR_NAME": "a",
+    "GIT_AUTHOR_EMAIL": "a@b.c",
+    "GIT_COMMITTER_NAME": "a",
+    "GIT_COMMITTER_EMAIL": "a@b.c",
+    "GIT_CONFIG_GLOBAL": "/dev/null",
+    "GIT_CONFIG_SYSTEM": "/dev/null",
+}
+
+
+def git(where: Path, *words: str) -> str:
+    argv = ["git", "-c", "protocol.file.allow=always", "-C", str(where), *words]
+    ended = subprocess.run(
+        argv, env={**os.environ, **IDENTITY}, capture_output=True, text=True, check=True
+    )
+    return ended.stdout.strip()
+
+
+def make_repository(path: Path, files: dict[str, str], modules: dict[str, Path]) -> Path:
+    path.mkdir(parents=True)
+    git(path, "init", "--quiet", "--initial-branch=main")
+    git(path, "config", "uploadpack.allowAnySHA1InWant", "true")
+    for name, text in files.items():
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
+        (path / name).write_text(text)
+    (path / "link").symlink_to(next(iter(files)))
+    for name, source in modules.items():
+        git(path, "submodule", "--quiet", "add", f"file://{source}", name)
+    git(path, "add", "-A")
+    git(path, "commit", "--quiet", "-m", "one")
+    return path
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    world = make_world(tmp_path)
+    servers = tmp_path / "servers"
+    nested = make_repository(servers / "nested", {"n.h": "n"}, {})
+    json = make_repository(servers / "json", {"json.hpp": "j"}, {})
+    flatcc = make_repository(servers / "flatcc", {"flatcc.c": "f"}, {"deep": nested})
+    other = make_repository(servers / "other", {"o.c": "o"}, {})
+    modules = {"third-party/json": json, "third-party/flatcc": flatcc, "third-party/other": other}
+    files = {"CMakeLists.txt": "project(x)", "version.txt": "1.0\n"}
+    main = make_repository(servers / "main", files, modules)
+    git(main, "tag", "v1.0")
+    commit = git(main, "rev-parse", "HEAD")
+    (main / "later").touch()
+    git(main, "add", "-A")
+    git(main, "commit", "--quiet", "-m", "two")
+    write(world, f"file://{main}", commit)
+    for name, value in {**world.variables, **IDENTITY}.items():
+        monkeypatch.setenv(name, value)
+    return world
+
+
+def write(world: World, url: str, commit: str) -> None:
+    (world.manifests / "toolchains" / "executorch.toml").write_text(f"""
+name = "executorch"
+summary = "tiny"
+source = "git"
+default = "1.0"
+[licence]
+name = "BSD"
+text = "LICENSE"
+[components]
+adaptor = ["third-party/json"]
+runner = ["third-party/json", "third-party/flatcc"]
+llama = ["third-party/flatcc/**"]
+wrong = ["third-party/none"]
+[[releases]]
+version = "1.0"
+url = "{url}"
+tag = "v1.0"
+commit = "{commit}"
+""")
+
+
+def fetch(*components: str, offline: bool = False, verify: bool = False) -> tuple[Provisioned, str]:
+    toolchain = read_toolchain("executorch")
+    request = Request(toolchain, toolchain.release(), components, Options(offline=offline))
+    said = io.StringIO()
+    return provision_artifact(request, Store(), Progress(said), verify=verify), said.getvalue()
+
+
+def is_filled(root: Path, module: str) -> bool:
+    return any((root / module).iterdir()) if (root / module).is_dir() else False
+
+
+def test_only_the_wanted_submodules_come(world: World) -> None:
+    root = fetch("adaptor")[0].root
+    assert root.name == "executorch"
+    assert not (root / "later").exists()
+    assert (root / "third-party/json/json.hpp").read_text() == "j"
+    assert not is_filled(root, "third-party/flatcc")
+    assert not is_filled(root, "third-party/other")
+    assert git(root, "rev-list", "--count", "HEAD") == "1"
+    status = git(root, "submodule", "status")
+    assert [line[:1] for line in status.splitlines()].count("-") == 2
+    assert git(root, "status", "--porcelain") == ""
+
+
+def test_nested_submodules_come_where_they_are_asked_for(world: World) -> None:
+    assert not is_filled(fetch("runner")[0].root, "third-party/flatcc/deep")
+    assert (fetch("llama")[0].root / "third-party/flatcc/deep/n.h").is_file()
+
+
+def test_adding_a_component_fetches_the_difference(world: World, tmp_path: Path) -> None:
+    fetch("adaptor")
+    shutil.rmtree(tmp_path / "servers" / "main")
+    shutil.rmtree(tmp_path / "servers" / "json")
+    root = fetch("runner")[0].root
+    assert is_filled(root, "third-party/json")
+    assert is_filled(root, "third-party/flatcc")
+    assert not is_filled(fetch(offline=True)[0].root, "third-party/json")
+
+
+def test_it_is_verified_and_repaired_without_a_network(world: World, tmp_path: Path) -> None:
+    root = fetch("adaptor")[0].root
+    assert fetch("adaptor", verify=True)[0].repaired == ()
+    git(root, "status")
+    shutil.rmtree(tmp_path / "servers")
+    (root / "third-party/json/json.hpp").write_text("x")
+    (root / "bin").mkdir()
+    (root / "bin" / "flatcc").touch()
+    found, said = fetch("adaptor", verify=True)
+    assert found.repaired == ("bin/flatcc", "third-party/json/json.hpp")
+    assert "bin/flatcc: is not of the artifact" in said
+    assert fetch("adaptor", verify=True)[0].repaired == ()
+
+
+def test_a_moved_tag_is_an_error_with_both_commits(world: World, tmp_path: Path) -> None:
+    main = tmp_path / "servers" / "main"
+    git(main, "tag", "--force", "v1.0", "HEAD")
+    with pytest.raises(IntegrityError, match="is not the pinned commit") as caught:
+        fetch()
+    assert git(main, "rev-parse", "HEAD") in caught.value.why
+    assert git(main, "rev-parse", "HEAD~1") in caught.value.why
+    assert not list((world.home / "store").iterdir())
+
+
+def test_an_unreachable_server_is_said(world: World, tmp_path: Path) -> None:
+    shutil.rmtree(tmp_path / "servers")
+    with pytest.raises(DownloadError, match=r"executorch 1\.0 could not be fetched") as caught:
+        fetch("adaptor")
+    assert "insteadOf" in caught.value.todo
+    with pytest.raises(DownloadError) as caught:
+        fetch("adaptor", offline=True)
+    assert "--offline was given" in caught.value.why
+
+
+def test_a_component_that_is_no_submodule_is_a_mistake_of_the_manifest(world: World) -> None:
+    with pytest.raises(IntegrityError, match="has no submodule third-party/none") as caught:
+        fetch("wrong")
+    assert "third-party/json" in caught.value.why
+
+
+def test_a_mirror_serves_git_without_a_network(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from provisioning.artifacts.mirror import fill_mirror
+
+    toolchain = read_toolchain("executorch")
+    request = Request(toolchain, toolchain.release(), ("llama",))
+    fill_mirror([request], tmp_path / "mirror", Store(), Progress())
+    shutil.rmtree(tmp_path / "servers")
+    shutil.rmtree(world.home)
+    monkeypatch.setenv("QNN_CI_MIRROR", str(tmp_path / "mirror"))
+    root = fetch("llama")[0].root
+    assert (root / "third-party/flatcc/deep/n.h").is_file()
+
+
+def test_the_callers_git_variables_do_not_lead_it_astray(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / "elsewhere"))
+    monkeypatch.setenv("GIT_WORK_TREE", str(tmp_path))
+    assert (fetch()[0].root / "CMakeLists.txt").is_file()

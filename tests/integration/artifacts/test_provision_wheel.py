@@ -1,0 +1,174 @@
+"""Profile ``emulator`` out of a wheel, through the real pip, in a store of its own."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from provisioning.artifacts.environment import Environment, provision_profile
+from provisioning.console.progress import Progress
+from provisioning.errors import DownloadError, ExitCode
+from tests.stand_ins.toolchains import LIBRARIES, WHEEL, World, make_world
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    world = make_world(tmp_path)
+    for name, value in world.variables.items():
+        monkeypatch.setenv(name, value)
+    return world
+
+
+def provision(**options: bool) -> tuple[Environment, str]:
+    said = io.StringIO()
+    return provision_profile("emulator", Progress(said), **options), said.getvalue()
+
+
+def test_the_tree_has_the_shape_of_an_sdk(world: World) -> None:
+    environment, said = provision()
+    (artifact,) = environment.artifacts
+    libraries = artifact.root / "lib" / "x86_64-linux-clang"
+    assert artifact.fetched
+    assert "ready, 6 files" in said
+    assert (libraries / "libQnnHtp.so").read_bytes() == LIBRARIES["tiny_qnn/libQnnHtp.so"]
+    assert (libraries / "libc++.so.1").resolve() == libraries / "libc++-1a.so.1.0"
+    assert (artifact.root / "sdk.yaml").read_text() == "version: 9.9.9\n"
+    assert (artifact.root / "LICENSES" / "LICENSE").is_file()
+    assert not list(artifact.root.rglob("*.py"))
+    assert environment.variables["QNN_SDK_ROOT"] == str(artifact.root)
+    tree = json.loads((artifact.root.parent / "tree.json").read_text())
+    assert [row["path"] for row in tree["files"]] == sorted(row["path"] for row in tree["files"])
+
+
+def test_a_second_call_finds_it_without_pip(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    provision()
+    (world.index / WHEEL).unlink()
+    (world.home / "downloads" / WHEEL).unlink()
+    environment, said = provision(verify=True)
+    assert (environment.artifacts[0].fetched, said) == (False, "")
+
+
+def test_one_changed_byte_is_noticed_repaired_from_the_wheel_and_said(world: World) -> None:
+    library = provision()[0].root("qnn-runtime") / "lib/x86_64-linux-clang/libQnnHtp.so"
+    (world.index / WHEEL).unlink()
+    data = bytearray(library.read_bytes())
+    data[1000] ^= 1
+    library.chmod(0o644)
+    library.write_bytes(data)
+    library.chmod(0o444)
+    environment, said = provision(verify=True)
+    assert environment.artifacts[0].repaired == ("lib/x86_64-linux-clang/libQnnHtp.so",)
+    assert "libQnnHtp.so: changed bytes" in said
+    assert "repaired lib/x86_64-linux-clang/libQnnHtp.so" in said
+    assert library.read_bytes() == LIBRARIES["tiny_qnn/libQnnHtp.so"]
+    assert provision(verify=True)[0].artifacts[0].repaired == ()
+
+
+def test_missing_and_foreign_files_and_broken_links_are_repaired(world: World) -> None:
+    root = provision()[0].root("qnn-runtime")
+    (root / "sdk.yaml").unlink()
+    (root / "lib/x86_64-linux-clang/libc++.so.1").unlink()
+    (root / "lib/x86_64-linux-clang/libQnnSystem.so").unlink()
+    (root / "added").write_text("x")
+    repaired = provision(verify=True)[0].artifacts[0].repaired
+    assert repaired == (
+        "added",
+        "lib/x86_64-linux-clang/libQnnSystem.so",
+        "lib/x86_64-linux-clang/libc++.so.1",
+        "sdk.yaml",
+    )
+    assert provision(verify=True)[0].artifacts[0].repaired == ()
+
+
+def test_a_damaged_tree_json_means_fetching_again(world: World) -> None:
+    root = provision()[0].root("qnn-runtime")
+    (root.parent / "tree.json").write_text("{")
+    environment, said = provision(verify=True)
+    assert environment.artifacts[0].fetched
+    assert "tree.json is damaged" in said
+    assert provision(verify=True)[1] == ""
+
+
+def test_an_empty_store_and_no_index_say_what_is_missing_and_how_to_supply_it(
+    world: World,
+) -> None:
+    (world.index / WHEEL).unlink()
+    with pytest.raises(DownloadError) as caught:
+        provision()
+    message = str(caught.value)
+    assert caught.value.exit_code is ExitCode.DOWNLOAD
+    assert WHEEL in message
+    assert str(world.home / "downloads") in message
+    assert "No matching distribution" in message
+    assert not list((world.home / "store").iterdir())
+
+
+def test_an_index_that_cannot_be_reached_is_named_as_the_cause(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PIP_NO_INDEX")
+    monkeypatch.setenv("PIP_FIND_LINKS", "")
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
+    monkeypatch.setenv("PIP_RETRIES", "1")
+    with pytest.raises(DownloadError) as caught:
+        provision()
+    assert "the package index cannot be reached (NewConnectionError" in caught.value.why
+
+
+def test_a_wheel_put_there_by_hand_is_used(world: World) -> None:
+    downloads = world.home / "downloads"
+    downloads.mkdir(parents=True)
+    (world.index / WHEEL).rename(downloads / WHEEL)
+    assert provision(offline=True)[0].artifacts[0].fetched
+
+
+def test_a_damaged_kept_wheel_is_fetched_again(world: World) -> None:
+    downloads = world.home / "downloads"
+    downloads.mkdir(parents=True)
+    data = bytearray((world.index / WHEEL).read_bytes())
+    data[500] ^= 255
+    (downloads / WHEEL).write_bytes(data)
+    environment, said = provision()
+    assert environment.artifacts[0].fetched
+    assert "is not the pinned one: its SHA-256 is" in said
+
+
+def test_the_environment_holds_no_other_qnn(world: World) -> None:
+    environment = provision()[0]
+    base = {
+        "QNN_SDK_ROOT": "/opt/old",
+        "QAIRT_SDK_ROOT": "/opt/old",
+        "LD_LIBRARY_PATH": "/opt/old/lib",
+        "PATH": "/opt/old/bin:/usr/bin",
+        "PYTHONPATH": "/opt/old/lib/python",
+        "HOME": "/root",
+    }
+    applied = environment.apply(base)
+    assert applied == {
+        "HOME": "/root",
+        "PATH": "/usr/bin",
+        "PYTHONPATH": "/opt/old/lib/python",
+        **environment.variables,
+    }
+
+
+def test_the_command_line_fetches_and_gives_variables(world: World) -> None:
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "provisioning", *words]
+        return subprocess.run(  # noqa: PLW1510
+            command, env={**os.environ, **world.variables}, capture_output=True, text=True
+        )
+
+    assert json.loads(run("fetch", "--json").stdout)["artifacts"][0]["fetched"]
+    lines = run("env", "emulator", "--shell").stdout
+    shown = subprocess.run(  # noqa: PLW1510
+        ["sh", "-c", f'{lines}echo "$QNN_SDK_ROOT"'], capture_output=True, text=True
+    )
+    assert (Path(shown.stdout.strip()) / "sdk.yaml").is_file()
+    assert run("fetch", "nonsense").returncode == ExitCode.USAGE

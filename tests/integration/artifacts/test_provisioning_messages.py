@@ -1,0 +1,154 @@
+"""Every error message that docs/provisioning.md shows is one that the program says."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import provisioning.store.store
+from provisioning.artifacts.environment import locate_profile, provision_profile
+from provisioning.artifacts.provision import provision_artifact
+from provisioning.artifacts.sources import Options, Request
+from provisioning.console.progress import Progress
+from provisioning.errors import QnnCiError
+from provisioning.manifest.reader import read_toolchain
+from provisioning.store.store import Store, explain_errors
+from tests.stand_ins import bad_server as bad
+from tests.stand_ins import toolchains as made
+from tests.stand_ins.bad_server import BadServer
+from tests.stand_ins.toolchains import World
+
+PAGE = Path(__file__).parents[3] / "docs" / "provisioning.md"
+YES = Options(accept_licence=True)
+
+
+@pytest.fixture
+def server() -> Iterator[BadServer]:
+    with bad.running() as server:
+        yield server
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: BadServer) -> World:
+    world = made.make_world(tmp_path)
+    sdk = made.make_sdk(tmp_path / "sdk.zip")
+    server.files = {"sdk.zip": sdk.read_bytes()}
+    path = world.manifests / "toolchains" / "qnn-sdk.toml"
+    path.write_text(made.describe_sdk([server.url("sdk.zip")], sdk))
+    for name, value in {**world.variables, "QNN_CI_BACKOFF_S": "0", "QNN_CI_ATTEMPTS": "2"}.items():
+        monkeypatch.setenv(name, value)
+    for name in ("CI", "QNN_SDK_ROOT", "QNN_CI_MIRROR", "QNN_CI_ACCEPT_LICENCE"):
+        monkeypatch.delenv(name, raising=False)
+    return world
+
+
+def fetch(options: Options = YES) -> None:
+    toolchain = read_toolchain("qnn-sdk")
+    request = Request(toolchain, toolchain.release(), (), options)
+    provision_artifact(request, Store(), Progress())
+
+
+def message_of(work: Callable[[], object]) -> str:
+    with pytest.raises(QnnCiError) as caught:
+        work()
+    return str(caught.value)
+
+
+def general(text: str, world: World, server: BadServer) -> str:
+    """A message without what belongs to one machine or one run."""
+    text = text.replace(str(world.home), "~/.cache/executorch-qnn-ci")
+    text = text.replace(str(world.home.parent), "/home/me")
+    text = text.replace(server.url(""), "https://vendor.example/")
+    text = re.sub(r"\b[0-9a-f]{64}\b", "<64 digits>", text)
+    return re.sub(r"'[^']*libQnnHtp.so'", "'libQnnHtp.so'", text)
+
+
+def say_unreachable_index(world: World, server: BadServer) -> str:
+    (world.index / made.WHEEL).unlink()
+    return message_of(lambda: provision_profile("emulator", Progress()))
+
+
+def say_no_hash(world: World, server: BadServer) -> str:
+    path = world.manifests / "toolchains" / "qnn-sdk.toml"
+    path.write_text(made.describe_sdk([server.url("sdk.zip")]))
+    return message_of(fetch)
+
+
+def say_licence(world: World, server: BadServer) -> str:
+    return message_of(lambda: fetch(Options()))
+
+
+def say_other_bytes(world: World, server: BadServer) -> str:
+    server.files["sdk.zip"] = server.files["sdk.zip"][:-1] + b"\1"
+    return message_of(fetch)
+
+
+def say_server_down(world: World, server: BadServer) -> str:
+    server.faults["sdk.zip"] = [bad.status(503)] * 9
+    return message_of(fetch)
+
+
+def say_offline(world: World, server: BadServer) -> str:
+    return message_of(lambda: fetch(Options(offline=True, accept_licence=True)))
+
+
+def say_hostile(world: World, server: BadServer) -> str:
+    data = server.files["sdk.zip"].replace(b"lib/aarch64-android", b"../../../../../home")
+    (world.home.parent / "sdk.zip").write_bytes(data)
+    path = world.manifests / "toolchains" / "qnn-sdk.toml"
+    server.files["sdk.zip"] = data
+    url = server.url("sdk.zip")
+    path.write_text(made.describe_sdk([url], world.home.parent / "sdk.zip"))
+    return message_of(fetch)
+
+
+def say_no_room(world: World, server: BadServer) -> str:
+    usage = shutil.disk_usage("/")._replace(free=20 << 20)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(provisioning.store.store.shutil, "disk_usage", lambda path: usage)
+        return message_of(fetch)
+
+
+def say_read_only(world: World, server: BadServer) -> str:
+    def refuse() -> None:
+        with explain_errors(world.home):
+            raise PermissionError(13, "Permission denied", str(world.home / "downloads"))
+
+    return message_of(refuse)
+
+
+def say_missing_profile(world: World, server: BadServer) -> str:
+    profiles = world.manifests / "profiles.toml"
+    profiles.write_text('[aot]\nsummary = "x"\nartifacts = [{ name = "qnn-sdk" }]\n')
+    return message_of(lambda: locate_profile("aot", Progress()))
+
+
+def say_unfit_installation(world: World, server: BadServer) -> str:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("QNN_SDK_ROOT", str(world.home.parent / "qnn"))
+        return message_of(fetch)
+
+
+SCENARIOS = [value for name, value in list(globals().items()) if name.startswith("say_")]
+
+
+def blocks() -> list[str]:
+    found = re.findall(r"^```error\n(.*?)\n```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    assert len(found) == PAGE.read_text().count("```error")
+    return found
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
+def test_the_page_shows_what_the_program_says(
+    world: World, server: BadServer, scenario: Callable[[World, BadServer], str]
+) -> None:
+    said = general(scenario(world, server), world, server)
+    assert said in blocks(), said
+
+
+def test_the_page_shows_no_other_message() -> None:
+    assert len(blocks()) == len(SCENARIOS)

@@ -1,0 +1,84 @@
+"""An overlay of the installed wheel lowers a model, and a broken one is told from a good one."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("executorch", reason="the executorch wheel is not installed here")
+
+from ci.build.delivery.install import find_package, make_overlay
+from ci.build.delivery.proof import recall_proof, remember_proof, run_proof
+from ci.build.plan.place import Place
+from ci.build.plan.targets import find_target
+from provisioning.artifacts.environment import provision_profile
+from provisioning.console.progress import Progress
+from provisioning.errors import FailedError
+
+pytestmark = pytest.mark.emulator
+
+
+@pytest.fixture(scope="module")
+def variables() -> Mapping[str, str]:
+    return provision_profile("emulator", Progress()).variables
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    """What a build of aot leaves, with the wheel's own adaptor for the one that was built."""
+    made = Place(tmp_path / "build")
+    made.artifacts.mkdir(parents=True)
+    schema = made.tree / "executorch/schema"
+    schema.mkdir(parents=True)
+    package = find_package(Path(sys.executable))
+    for adaptor in (package / "backends/qualcomm/python").glob("PyQnnManagerAdaptor*.so"):
+        (made.artifacts / adaptor.name).write_bytes(adaptor.read_bytes())
+    for name in ("program.fbs", "scalar_type.fbs"):
+        (schema / name).write_bytes((package / "exir/_serialize" / name).read_bytes())
+    return made
+
+
+def test_a_model_is_lowered_with_the_adaptor_of_the_overlay(
+    place: Place, variables: Mapping[str, str]
+) -> None:
+    package = find_package(Path(sys.executable))
+    before = sorted((package / "backends/qualcomm/python").iterdir())
+    overlay = make_overlay(find_target("aot"), place, package, place.root / "overlay")
+    proof = run_proof(overlay, Path(sys.executable), variables)
+    assert proof.adaptor.startswith(str(overlay))
+    assert proof.program_bytes > 10_000
+    record = place.root / "proof.json"
+    assert recall_proof(record, "key") is None
+    remember_proof(record, "key", proof)
+    assert recall_proof(record, "key") == proof
+    assert recall_proof(record, "another") is None
+    assert sorted((package / "backends/qualcomm/python").iterdir()) == before
+
+
+def test_an_adaptor_that_does_not_load_fails_the_proof(
+    place: Place, variables: Mapping[str, str]
+) -> None:
+    for adaptor in place.artifacts.iterdir():
+        adaptor.write_bytes(b"not an ELF file")
+    overlay = make_overlay(
+        find_target("aot"), place, find_package(Path(sys.executable)), place.root / "overlay"
+    )
+    with pytest.raises(FailedError, match="no model could be lowered") as caught:
+        run_proof(overlay, Path(sys.executable), variables)
+    assert "ImportError" in caught.value.why
+    assert "Traceback" not in caught.value.why
+
+
+def test_an_overlay_without_an_adaptor_does_not_prove_the_wheel_s(
+    place: Place, variables: Mapping[str, str]
+) -> None:
+    for adaptor in place.artifacts.iterdir():
+        adaptor.unlink()
+    overlay = make_overlay(
+        find_target("aot"), place, find_package(Path(sys.executable)), place.root / "overlay"
+    )
+    with pytest.raises(FailedError, match="no model could be lowered"):
+        run_proof(overlay, Path(sys.executable), variables)

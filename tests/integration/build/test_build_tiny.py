@@ -1,0 +1,615 @@
+"""ExecuTorch in miniature is built for real: x86-64, aarch64 Linux, Android and Hexagon."""
+
+from __future__ import annotations
+
+import importlib.machinery
+import importlib.util
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.stand_ins.tiny_toolchains import (
+    make_hexagon_sdk,
+    make_libcxx,
+    make_ndk,
+    make_qnn_sdk,
+    missing_programs,
+)
+
+ROOT = Path(__file__).resolve().parents[3]
+TINY = ROOT / "tests/stand_ins/tiny_executorch"
+VENDOR_VARIABLES = ("QNN_SDK_ROOT", "ANDROID_NDK_ROOT", "HEXAGON_SDK_ROOT", "EXECUTORCH_ROOT")
+SUFFIX = importlib.machinery.EXTENSION_SUFFIXES[0]
+BACKEND = "libqnn_executorch_backend.so"
+
+needs_host = pytest.mark.skipif(
+    bool(missing_programs("g++", "make")), reason=missing_programs("g++", "make")
+)
+needs_clang = pytest.mark.skipif(
+    bool(missing_programs("clang", "ld.lld")), reason=missing_programs("clang", "ld.lld")
+)
+needs_cross = pytest.mark.skipif(
+    bool(missing_programs("aarch64-linux-gnu-g++")),
+    reason=missing_programs("aarch64-linux-gnu-g++"),
+)
+needs_models = pytest.mark.skipif(
+    any(importlib.util.find_spec(name) is None for name in ("torchgen", "yaml", "executorch")),
+    reason="torch and executorch are not installed here; the builds run Python code of theirs",
+)
+pytestmark = [needs_host, needs_models]
+
+
+@dataclass
+class World:
+    """A checkout, toolchains and a home of their own, and the way to call the builder in them."""
+
+    folder: Path
+    variables: dict[str, str] = field(default_factory=dict)
+    with_doctor: bool = False
+
+    @property
+    def checkout(self) -> Path:
+        return self.folder / "checkout of mine"
+
+    @property
+    def home(self) -> Path:
+        return self.folder / "home"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        kept = {name: value for name, value in os.environ.items() if name not in VENDOR_VARIABLES}
+        home = {"QNN_CI_HOME": str(self.home), "QNN_CI_CACHE": "none", "PYTHONPATH": str(ROOT)}
+        return {**kept, **home, **self.variables}
+
+    def command(self, *words: str) -> list[str]:
+        # The stand-ins for SDKs hold no libraries, to which the doctor objects with reason.
+        doctor = [] if self.with_doctor else ["--no-doctor"]
+        return [sys.executable, "-m", "ci", "build", "--json", "--jobs", "2", *doctor, *words]
+
+    def call(self, *words: str) -> tuple[int, dict[str, Any], str]:
+        ended = subprocess.run(
+            self.command(*words),
+            cwd=self.folder,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        assert "Traceback" not in ended.stderr
+        return ended.returncode, json.loads(ended.stdout or "{}"), ended.stderr
+
+    def build(self, *words: str) -> dict[str, Any]:
+        code, data, text = self.call(*words)
+        assert code == 0, text + json.dumps(data)
+        return data["builds"][0]
+
+    def published(self) -> list[Path]:
+        return sorted(self.home.glob("builds/*/artifacts/*"))
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    # A copy whose directory has another name: the builder's own tree is called executorch.
+    made = World(tmp_path)
+    shutil.copytree(TINY, made.checkout)
+    made.variables = {
+        "EXECUTORCH_ROOT": str(made.checkout),
+        "QNN_SDK_ROOT": str(make_qnn_sdk(tmp_path / "qnn")),
+        "QNN_CI_LIBCXX_ROOT": str(make_libcxx(tmp_path / "libcxx")),
+    }
+    return made
+
+
+def by_name(build: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {row["name"]: row for row in build["artifacts"]}
+
+
+def test_the_adaptor_takes_the_suffix_of_its_python_and_leaves_the_checkout_clean(
+    world: World,
+) -> None:
+    before = sorted(world.checkout.rglob("*"))
+    build = world.build("aot", "--install", "none")
+    (row,) = build["artifacts"]
+    assert row["name"] == f"PyQnnManagerAdaptor{SUFFIX}"
+    assert row["elf"]["machine"] == "x86-64"
+    assert row["findings"] == []
+    assert sorted(world.checkout.rglob("*")) == before
+
+
+def test_an_older_tree_has_a_second_adaptor(world: World) -> None:
+    build = world.build("aot", "--install", "none", "-D", "TINY_SECOND_ADAPTOR=PyQnnWrapperAdaptor")
+    assert list(by_name(build)) == [f"{name}{SUFFIX}" for name in
+                                    ("PyQnnManagerAdaptor", "PyQnnWrapperAdaptor")]  # fmt: skip
+
+
+def test_install_into_the_checkout_puts_the_schemas_where_upstream_wants_them(world: World) -> None:
+    world.build("aot", "--install", "checkout")
+    found = {path.relative_to(world.checkout).as_posix() for path in world.checkout.rglob("*")}
+    assert f"backends/qualcomm/python/PyQnnManagerAdaptor{SUFFIX}" in found
+    assert {"exir/_serialize/program.fbs", "exir/_serialize/scalar_type.fbs"} <= found
+    assert not [path for path in found if path.endswith(".new")]
+
+
+def test_the_runner_of_a_checkout_runs_where_it_lies(world: World) -> None:
+    build = world.build("runner", "--source", str(world.checkout))
+    assert build["target"] == "runner_checkout"
+    rows = by_name(build)
+    assert set(rows) == {"qnn_executor_runner", BACKEND}
+    assert rows["qnn_executor_runner"]["elf"]["runpath"] == ["$ORIGIN"]
+    # 42 is what the backend computes from the SDK's header: the right library was loaded.
+    assert subprocess.run([rows["qnn_executor_runner"]["path"]], check=False).returncode == 42
+
+
+@needs_cross
+def test_aarch64_linux_is_built_by_the_distribution_and_runs_under_qemu(world: World) -> None:
+    build = world.build("linux")
+    rows = by_name(build)
+    assert {row["elf"]["machine"] for row in rows.values()} == {"aarch64"}
+    assert all(row["findings"] == [] for row in rows.values())
+    if missing := missing_programs("qemu-aarch64"):
+        pytest.skip(f"built and judged; not run: {missing}")
+    runner = ["qemu-aarch64", "-L", "/usr/aarch64-linux-gnu", rows["qnn_executor_runner"]["path"]]
+    assert subprocess.run(runner, check=False).returncode == 42
+
+
+@needs_cross
+def test_a_vendor_sysroot_is_taken_whole_or_not_at_all(world: World) -> None:
+    world.variables["TOOLCHAIN_ROOT_HOST"] = str(world.folder)
+    code, data, _ = world.call("linux")
+    assert (code, "do not fit" in data["what"]) == (3, True)
+    compilers = world.folder / "host/usr/bin/aarch64-oe-linux"
+    compilers.mkdir(parents=True)
+    for name in ("gcc", "g++"):
+        (compilers / f"aarch64-oe-linux-{name}").symlink_to(f"/usr/bin/aarch64-linux-gnu-{name}")
+    world.variables["TOOLCHAIN_ROOT_HOST"] = str(world.folder / "host")
+    world.variables["TOOLCHAIN_ROOT_TARGET"] = "/"
+    code, data, text = world.call("linux", "--dry-run")
+    assert code == 0, text
+    assert "-DCMAKE_SYSROOT=/" in data["commands"][0]
+    assert "aarch64-oe-linux-g++" in data["commands"][0]
+
+
+@needs_clang
+def test_android_objects_name_their_level_and_ndk(world: World) -> None:
+    world.variables["ANDROID_NDK_ROOT"] = str(make_ndk(world.folder / "ndk"))
+    build = world.build("android")
+    rows = by_name(build)
+    assert set(rows) == {"qnn_executor_runner", BACKEND}
+    for row in rows.values():
+        assert row["elf"]["machine"] == "aarch64"
+        assert row["elf"]["android"] == {"api_level": 30, "ndk": "r26c", "build": "11394342"}
+        assert row["elf"]["build_id"]
+        # 4096 is what NDK r26 aligns to: a warning, and published all the same.
+        assert [(one["id"], one["severity"]) for one in row["findings"]] == [("QNN225", "warning")]
+    assert build["identity"]["ndk release"] == "26.2.11394342"
+
+
+@needs_clang
+def test_the_llama_runner_is_an_extra_that_needs_its_submodules(world: World) -> None:
+    world.variables["ANDROID_NDK_ROOT"] = str(make_ndk(world.folder / "ndk"))
+    code, data, _ = world.call("android", "--with", "llama")
+    assert code == 3
+    assert "kernels/optimized/third-party/eigen, third-party/pocketfft" in data["what"]
+    for path in ("kernels/optimized/third-party/eigen", "third-party/pocketfft"):
+        (world.checkout / path).mkdir(parents=True)
+        (world.checkout / path / "README").write_text("stands in")
+    assert "llama_main" in by_name(world.build("android", "--with", "llama"))
+
+
+@needs_clang
+def test_direct_mode_is_for_one_hexagon_and_within_its_budget(world: World) -> None:
+    world.variables["ANDROID_NDK_ROOT"] = str(make_ndk(world.folder / "ndk"))
+    world.variables["HEXAGON_SDK_ROOT"] = str(make_hexagon_sdk(world.folder / "hexagon"))
+    build = world.build("direct", "--soc", "SM8450")
+    rows = by_name(build)
+    machines = {name: (row["elf"]["machine"], row["elf"]["flags"]) for name, row in rows.items()}
+    assert machines == {
+        BACKEND: ("hexagon", 0x69),
+        "libqnn_executorch_skel.so": ("hexagon", 0x69),
+        "libqnn_executorch_stub.so": ("aarch64", 0),
+        "qnn_executor_direct_runner": ("aarch64", 0),
+    }
+    assert rows[BACKEND]["size_budget"] == 200 * 1024
+    code, data, _ = world.call("direct", "--soc", "SM8450", "-D", "TINY_BALLAST=300000")
+    findings = by_name(data["builds"][0])[BACKEND]["findings"]
+    assert (code, [one["id"] for one in findings]) == (1, ["BUILD102"])
+    assert not data["builds"][0]["published"]
+    assert all(path.stat().st_size < 200 * 1024 for path in world.published())
+
+
+def test_direct_mode_needs_a_soc_that_has_what_is_asked_for(world: World) -> None:
+    world.variables["ANDROID_NDK_ROOT"] = str(world.folder)
+    for words, message in (
+        ((), "a direct mode build is for one SoC"),
+        (("--soc", "SM9999"), "no SoC"),
+        (("--soc", "SM8750", "--dsp-type", "0"), "has no LPAI block"),
+        (("--soc", "SM8750", "--dsp-type", "2"), "no DSP type"),
+    ):
+        code, data, _ = world.call("direct", *words)
+        assert (code, message in data["what"]) == (2, True), data
+
+
+def test_an_artifact_that_needs_what_nobody_brings_is_not_published(world: World) -> None:
+    code, data, _ = world.call("aot", "-D", "TINY_LOST_LIBRARY=ON")
+    assert code == 1
+    (row,) = data["builds"][0]["artifacts"]
+    found = [(one["id"], one["what"]) for one in row["findings"]]
+    assert ("BUILD101", f"PyQnnManagerAdaptor{SUFFIX} needs liblost.so") in found
+    assert world.published() == []
+
+
+# -- what is not there is told before a compiler starts ----------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("target", "variable", "message"),
+    [
+        ("aot", "QNN_SDK_ROOT", "nox -s provision -- aot"),
+        ("android", "ANDROID_NDK_ROOT", "nox -s provision -- android"),
+        ("linux", "EXECUTORCH_ROOT", "nox -s provision -- linux"),
+        ("direct", "HEXAGON_SDK_ROOT", "nox -s provision -- direct"),
+    ],
+)
+def test_a_missing_toolchain_names_the_command_that_provisions_it(
+    world: World, target: str, variable: str, message: str
+) -> None:
+    world.variables.pop(variable, None)
+    code, data, _ = world.call(target, *(["--soc", "SM8450"] if target == "direct" else []))
+    assert code == 3
+    assert message in data["do"]
+    assert variable in data["do"]
+    assert not (world.home / "builds").exists()
+
+
+def test_every_missing_submodule_is_named_with_the_command(world: World) -> None:
+    for path in ("third-party/json", "third-party/gflags"):
+        (world.checkout / path / "README").unlink()
+    code, data, _ = world.call("aot")
+    assert code == 3
+    assert "lacks 2 of 6 submodules: third-party/json, third-party/gflags" in data["what"]
+    assert "submodule update --init" in data["do"]
+    assert not (world.home / "builds").exists()
+
+
+def test_a_missing_header_is_named_before_cmake_runs(world: World) -> None:
+    (world.folder / "qnn/include/QNN/HTP/QnnHtpDevice.h").unlink()
+    code, data, _ = world.call("aot")
+    assert (code, "lacks include/QNN/HTP/QnnHtpDevice.h" in data["what"]) == (3, True)
+    assert not (world.home / "builds").exists()
+
+
+@needs_clang
+def test_an_old_ndk_is_refused_and_a_later_one_is_not(world: World) -> None:
+    world.variables["ANDROID_NDK_ROOT"] = str(make_ndk(world.folder / "old", "21.4.7075529"))
+    code, data, _ = world.call("android")
+    assert (code, "is 21.4.7075529, 26.2.11394342 or later" in data["what"]) == (3, True)
+    world.variables["ANDROID_NDK_ROOT"] = str(make_ndk(world.folder / "new", "27.0.12077973"))
+    assert world.call("android", "--dry-run")[0] == 0
+
+
+def test_what_the_doctor_objects_to_is_not_built(world: World) -> None:
+    world.with_doctor = True
+    code, data, _ = world.call("aot", "--install", "none")
+    assert (code, data["what"].startswith("QNN")) == (3, True), data
+    assert "provisioning doctor aot" in data["what"]
+    assert not list((world.home / "builds").glob("*/stages"))
+
+
+def test_a_python_without_the_modules_is_refused(world: World) -> None:
+    subprocess.run(
+        [sys.executable, "-m", "venv", "--without-pip", "bare"], cwd=world.folder, check=True
+    )
+    code, data, _ = world.call("aot", "--python", str(world.folder / "bare/bin/python"))
+    assert (code, "has no module yaml" in data["what"]) == (3, True)
+    code, data, _ = world.call("aot", "--python", "9.99")
+    assert (code, "no Python '9.99'" in data["what"]) == (3, True)
+
+
+def test_a_python_without_executorch_has_no_overlay(world: World) -> None:
+    bare = world.folder / "bare"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(bare)], check=True)
+    (site,) = bare.glob("lib/python*/site-packages")
+    (site / "yaml.py").touch()
+    world.variables["PYTHONPATH"] = str(ROOT)
+    code, data, _ = world.call("aot", "--python", str(bare / "bin/python"))
+    assert (code, "executorch is not installed in" in data["what"]) == (3, True), data
+    assert not (world.home / "builds").exists()
+    build = world.build("aot", "--python", str(bare / "bin/python"), "--install", "none")
+    assert build["published"]
+    assert (build["python"], build["import_lacks"]) == (str(bare / "bin/python"), [])
+
+
+def test_a_python_without_torch_proves_nothing_and_says_so_before_it_builds(world: World) -> None:
+    bare = world.folder / "bare"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(bare)], check=True)
+    (site,) = bare.glob("lib/python*/site-packages")
+    (site / "yaml.py").touch()
+    (site / "executorch").mkdir()
+    (site / "executorch/__init__.py").touch()
+    code, data, _ = world.call("aot", "--python", str(bare / "bin/python"))
+    assert (code, "torch is not installed in" in data["what"]) == (3, True), data
+    assert "--no-proof" in data["do"]
+    assert not (world.home / "builds").exists()
+    build = world.build("aot", "--python", str(bare / "bin/python"), "--no-proof")
+    assert "proof" not in build
+    assert Path(build["overlay"], "executorch/backends/qualcomm/python").is_dir()
+
+
+def test_an_adaptor_for_another_python_is_not_published(world: World) -> None:
+    suffix = ".cpython-39-x86_64-linux-gnu.so"
+    words = ("aot", "--install", "none", "-D", f"TINY_SUFFIX={suffix}")
+    code, data, _ = world.call(*words)
+    (row,) = data["builds"][0]["artifacts"]
+    assert (code, row["name"]) == (1, f"PyQnnManagerAdaptor{suffix}")
+    assert [finding["id"] for finding in row["findings"]] == ["BUILD103"]
+    assert world.published() == []
+
+
+def test_an_adaptor_that_python_cannot_import_fails_the_build(world: World) -> None:
+    code, data, _ = world.call("aot", "--install", "none", "-D", "TINY_NO_MODULE=ON")
+    assert (code, "cannot import PyQnnManagerAdaptor" in data["what"]) == (1, True), data
+    assert "SystemError" in data["why"]
+
+
+def test_an_import_that_needs_a_module_of_python_s_is_told_and_no_fault(world: World) -> None:
+    build = world.build("aot", "--install", "none", "-D", "TINY_LACKS=ON")
+    assert build["published"]
+    assert build["import_lacks"] == ["tiny_lacks"]
+
+
+def test_wrong_words_end_with_2(world: World) -> None:
+    calls = (
+        ["no_such"],
+        ["aot", "--with", "llama"],
+        ["aot", "-D", "X"],
+        ["aot", "--jobs", "-1"],
+        ["linux", "--python", "3", "--python", "3"],
+    )
+    for words in calls:
+        assert world.call(*words)[0] == 2, words
+
+
+# -- what fails on the way ---------------------------------------------------------------------
+
+
+def test_a_compile_error_is_told_again_with_its_file_and_publishes_nothing(world: World) -> None:
+    world.build("aot", "--install", "checkout")
+    installed = world.checkout / f"backends/qualcomm/python/PyQnnManagerAdaptor{SUFFIX}"
+    good, published = installed.read_bytes(), world.published()[0].read_bytes()
+    source = world.checkout / "backends/qualcomm/runtime/Python.cpp"
+    source.write_text("int broken(\n")
+    code, data, text = world.call("aot", "--install", "checkout")
+    assert code == 5
+    assert "aot: compile backend failed: " in data["what"]
+    assert "Python.cpp:" in data["what"]
+    assert "error: " in data["what"]
+    assert "build.log" in data["do"]
+    assert text.rstrip().endswith(data["do"])
+    assert installed.read_bytes() == good
+    assert world.published()[0].read_bytes() == published
+
+
+def test_a_missing_include_names_file_and_header(world: World) -> None:
+    (world.checkout / "backends/qualcomm/runtime/Backend.h").unlink()
+    code, data, _ = world.call("runner_checkout")
+    assert code == 5
+    # Two sources include it, and are compiled at the same time: either may fail first.
+    shown = r"/(Backend|Graph)\.cpp:1:10: fatal error: \S*/Backend\.h: No such file"
+    assert re.search(shown, data["what"])
+
+
+def test_a_cmake_error_is_told_with_its_text(world: World) -> None:
+    with (world.checkout / "CMakeLists.txt").open("a") as stream:
+        stream.write('message(FATAL_ERROR "the moon is full")\n')
+    code, data, _ = world.call("aot")
+    assert (code, "CMake Error at CMakeLists.txt" in data["what"]) == (5, True)
+    assert "the moon is full" in data["why"]
+
+
+@pytest.mark.parametrize("limit", [0, 2000])
+def test_a_full_disk_is_called_so(world: World, limit: int) -> None:
+    # RLIMIT_FSIZE makes a write fail as on a full disk: in our copy at 0, in the linker at 2000.
+    code = f"import resource as r, os, sys; r.setrlimit(r.RLIMIT_FSIZE, ({limit}, {limit})); "
+    code += "import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
+    code += "os.execv(sys.argv[1], sys.argv[1:])"
+    ended = subprocess.run(
+        [sys.executable, "-c", code, *world.command("runner_checkout")],
+        cwd=world.folder,
+        env=world.environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert "Traceback" not in ended.stderr
+    assert ended.returncode == 3, ended.stderr
+    assert "free space or set QNN_CI_HOME" in ended.stderr
+    assert world.published() == []
+    world.build("runner_checkout")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_ends_with_130_leaves_nothing_running_and_the_next_build_is_whole(
+    world: World, number: signal.Signals
+) -> None:
+    marker = world.folder / "compiling"
+    compiler = world.folder / "slow-c++"
+    compiler.write_text(
+        '#!/bin/sh\ncase "$*" in *Python.cpp*) touch "$MARKER_OF_TEST"; sleep 60;; esac\n'
+        'exec c++ "$@"\n'.replace("$MARKER_OF_TEST", str(marker))
+    )
+    compiler.chmod(0o755)
+    process = subprocess.Popen(
+        world.command("aot", "--install", "checkout"),
+        cwd=world.folder,
+        env={**world.environment, "CXX": str(compiler)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    deadline = time.monotonic() + 60
+    while not marker.exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process.send_signal(number)
+    _, text = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "interrupted" in text
+    assert "Traceback" not in text
+    assert not [path for path in Path("/proc").glob("[0-9]*/cmdline") if _runs(path, compiler)]
+    assert world.published() == []
+    assert not (world.checkout / "backends/qualcomm/python").exists()
+    world.build("aot", "--install", "checkout")
+    assert (world.checkout / "backends/qualcomm/python").is_dir()
+
+
+def _runs(cmdline: Path, program: Path) -> bool:
+    try:
+        return os.fsencode(program) in cmdline.read_bytes()
+    except OSError:
+        return False
+
+
+def test_two_builds_of_one_target_do_not_meet(world: World) -> None:
+    from filelock import FileLock
+
+    world.build("runner_checkout")
+    (place,) = (world.home / "builds").iterdir()
+    with FileLock(place / "lock"):
+        code, data, _ = world.call("runner_checkout")
+    assert (code, "another build is running" in data["what"]) == (3, True)
+
+
+# -- a build is a function of its inputs -------------------------------------------------------
+
+
+def test_nothing_runs_twice_and_an_edit_rebuilds_its_targets_only(world: World) -> None:
+    first = world.build("runner_checkout")
+    again = world.build("runner_checkout")
+    assert again["wall_s"] < 2
+    assert again["up_to_date"]
+    assert again["stage_s"] == {}
+    (place,) = (world.home / "builds").iterdir()
+    objects = {path.name: path.stat().st_mtime_ns for path in place.rglob("*.o")}
+    graph = world.checkout / "backends/qualcomm/runtime/Graph.cpp"
+    os.utime(graph)
+    assert world.build("runner_checkout")["up_to_date"]
+    graph.write_text(graph.read_text().replace("return 40", "return 41"))
+    third = world.build("runner_checkout")
+    assert (third["up_to_date"], third["changed_files"]) == (False, 1)
+    changed = {
+        path.name for path in place.rglob("*.o") if path.stat().st_mtime_ns != objects[path.name]
+    }
+    assert changed == {"Graph.cpp.o"}
+    assert by_name(third)[BACKEND]["sha256"] != by_name(first)[BACKEND]["sha256"]
+
+
+@pytest.mark.parametrize("change", ["option", "header", "artifact", "clean", "type"])
+def test_options_headers_and_lost_artifacts_are_inputs_too(world: World, change: str) -> None:
+    first = world.build("aot", "--install", "none")
+    words = ["aot", "--install", "none"]
+    if change == "option":
+        words += ["-D", "SOMETHING=1"]
+    elif change == "header":
+        with (world.folder / "qnn/include/QNN/QnnTypes.h").open("a") as stream:
+            stream.write("// newer\n")
+    elif change == "artifact":
+        world.published()[0].write_bytes(b"not it")
+    elif change == "clean":
+        words += ["--clean"]
+    else:
+        words += ["-D", "CMAKE_BUILD_TYPE=Debug"]
+    second = world.build(*words)
+    assert not second["up_to_date"]
+    if change != "type":
+        assert second["artifacts"][0]["sha256"] == first["artifacts"][0]["sha256"]
+
+
+def test_two_directories_give_the_same_bytes(world: World) -> None:
+    first = world.build("runner_checkout")
+    other = World(world.folder / "elsewhere", dict(world.variables))
+    shutil.copytree(world.checkout, other.checkout)
+    shutil.copytree(world.folder / "qnn", other.folder / "sdk")
+    other.variables |= {
+        "EXECUTORCH_ROOT": str(other.checkout),
+        "QNN_SDK_ROOT": str(other.folder / "sdk"),
+    }
+    second = other.build("runner_checkout")
+    digests = [
+        {name: row["sha256"] for name, row in by_name(build).items()} for build in (first, second)
+    ]
+    assert digests[0] == digests[1]
+    data = Path(by_name(first)[BACKEND]["path"]).read_bytes()
+    assert b"/build/tree/executorch/backends/qualcomm/runtime/Backend.cpp" in data
+    assert os.fsencode(world.folder) not in data
+
+
+def test_artifacts_json_is_right_about_every_file(world: World) -> None:
+    import hashlib
+
+    world.build("runner_checkout")
+    record = json.loads((world.folder / "reports/build_runner/artifacts.json").read_text())
+    (build,) = record["builds"]
+    for row in build["artifacts"]:
+        data = Path(row["path"]).read_bytes()
+        assert row["sha256"] == hashlib.sha256(data).hexdigest()
+        assert row["size_bytes"] == len(data)
+        notes = subprocess.run(
+            ["readelf", "-nd", row["path"]], capture_output=True, text=True, check=True
+        )
+        assert row["elf"]["build_id"] in notes.stdout
+        for library in row["elf"]["needed"]:
+            assert f"Shared library: [{library}]" in notes.stdout
+    assert {"cmake", "ninja", "host cc", "host cxx", "python_version", "qnn_sdk_version"} <= set(
+        build["identity"]
+    )
+    for stage in build["parity"]:
+        commands = json.loads(Path(stage["compile_commands"]).read_text())
+        assert commands
+        assert list(Path(stage["file_api_reply"]).glob("codemodel-v2-*.json"))
+
+
+def test_one_checkout_builds_for_two_machines_side_by_side(world: World) -> None:
+    if missing_programs("aarch64-linux-gnu-g++"):
+        pytest.skip(missing_programs("aarch64-linux-gnu-g++"))
+    calls = [
+        subprocess.Popen(
+            world.command(target),
+            cwd=world.folder,
+            env=world.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for target in ("runner_checkout", "linux")
+    ]
+    for call in calls:
+        text, _ = call.communicate(timeout=120)
+        assert call.returncode == 0, text
+
+
+@pytest.mark.skipif(bool(missing_programs("ccache")), reason=missing_programs("ccache"))
+def test_ccache_is_used_and_counted_and_changes_no_byte(world: World) -> None:
+    world.variables |= {"QNN_CI_CACHE": "ccache", "CCACHE_DIR": str(world.folder / "ccache")}
+    first = world.build("runner_checkout")
+    second = world.build("runner_checkout", "--clean")
+    # cmake's own probes of the compilers go through it too
+    assert first["ccache"]["misses"] >= 3
+    assert second["ccache"]["hits"] >= 3
+    assert second["ccache"]["misses"] == 0
+    world.variables["QNN_CI_CACHE"] = "none"
+    third = world.build("runner_checkout", "--clean")
+    assert third["ccache"] is None
+    digests = [{name: row["sha256"] for name, row in by_name(build).items()}
+               for build in (first, second, third)]  # fmt: skip
+    assert digests[0] == digests[1] == digests[2]

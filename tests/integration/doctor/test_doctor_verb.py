@@ -1,0 +1,108 @@
+"""The doctor as a user runs it: exit codes, JSON by its schema, a device behind adb."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from provisioning.doctor.survey.device import survey_devices
+
+ROOT = Path(__file__).parents[3]
+SCHEMA = json.loads((ROOT / "docs" / "schemas" / "doctor.schema.json").read_text())
+ADB = ROOT / "tests" / "stand_ins" / "adb"
+DIRECTORY = "/data/local/tmp"
+
+
+def run_doctor(home: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    env = {"PATH": os.environ["PATH"], "QNN_CI_HOME": str(home), **variables}
+    command = [sys.executable, "-m", "provisioning", "doctor", *words]
+    return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+
+
+def test_a_broken_environment_exits_with_3_and_leads_with_its_first_fault(tmp_path: Path) -> None:
+    ended = run_doctor(tmp_path, "linux", f"--root=qnn-sdk={tmp_path / 'none'}")
+    assert ended.returncode == 3
+    lines = ended.stdout.splitlines()
+    assert lines[0].startswith("linux: not fit")
+    assert lines[3].startswith("  QNN100")
+    assert len(lines) <= 24
+    assert "Traceback" not in ended.stderr
+
+
+def test_json_fits_its_schema(tmp_path: Path) -> None:
+    ended = run_doctor(tmp_path, "android", f"--root=qnn-sdk={tmp_path}", "--device", "--json")
+    verdict = json.loads(ended.stdout)
+    jsonschema.validate(verdict, SCHEMA)
+    assert (ended.returncode, verdict["fit"]) == (3, False)
+    assert "QNN102" in {finding["id"] for finding in verdict["findings"]}
+
+
+@pytest.mark.parametrize("change", [{"fit": "yes"}, {"schema_version": 2}, {"more": 1}])
+def test_the_schema_refuses_another_form(tmp_path: Path, change: dict[str, object]) -> None:
+    verdict = json.loads(run_doctor(tmp_path, "emulator", "--json").stdout)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({**verdict, **change}, SCHEMA)
+
+
+def test_a_wrong_profile_or_option_is_a_usage_error(tmp_path: Path) -> None:
+    assert run_doctor(tmp_path, "nonsense").returncode == 2
+    assert run_doctor(tmp_path, "--root", "nonsense").returncode == 2
+    assert run_doctor(tmp_path, "--soc", "SM1").returncode == 2
+
+
+@pytest.fixture
+def phone(tmp_path: Path) -> dict[str, str]:
+    """A phone with one library of QNN on it, and the variables that attach it."""
+    place = tmp_path / "phone" / "data" / "local" / "tmp"
+    place.mkdir(parents=True)
+    library = ROOT / "tests" / "artifacts" / "elf" / "libplaceholder_for_android.so"
+    shutil.copy(library, place / "libQnnHtp.so")
+    (tmp_path / "phone" / "properties").write_text(
+        "ro.soc.model=SM8750\nro.build.version.release=15\nro.build.version.sdk=35\n"
+    )
+    path = f"{ADB.parent}:{os.environ['PATH']}"
+    return {"PATH": path, "ADB_DEVICE": str(tmp_path / "phone")}
+
+
+def test_a_device_tells_what_it_is(phone: dict[str, str]) -> None:
+    (device,) = survey_devices(phone, DIRECTORY)
+    assert (device.soc, device.android, device.api_level) == ("SM8750", "15", 35)
+    assert (device.page_bytes, device.is_root) == (4096, False)
+    assert device.free_mb is not None
+    assert device.libraries == {"libQnnHtp.so": "v2.49.40.260810104044"}
+
+
+def test_a_server_that_starts_is_not_a_device(phone: dict[str, str]) -> None:
+    (device,) = survey_devices({**phone, "ADB_START": "1"}, DIRECTORY)
+    assert device.serial == "emulator-5554"
+
+
+def test_an_unauthorized_device_is_a_fact_without_more(phone: dict[str, str]) -> None:
+    (device,) = survey_devices({**phone, "ADB_STATE": "unauthorized"}, DIRECTORY)
+    assert (device.state, device.soc) == ("unauthorized", "")
+
+
+def test_without_a_device_or_without_adb_there_are_no_facts(phone: dict[str, str]) -> None:
+    assert survey_devices({**phone, "ADB_STATE": "none"}, DIRECTORY) == ()
+    assert survey_devices({"PATH": "/nonexistent"}, DIRECTORY) == ()
+
+
+def test_a_broken_adb_is_no_fault(tmp_path: Path) -> None:
+    (tmp_path / "adb").write_text("#!/bin/sh\nexit 1\n")
+    (tmp_path / "adb").chmod(0o755)
+    assert survey_devices({"PATH": str(tmp_path)}, DIRECTORY) == ()
+
+
+def test_another_soc_is_a_warning_of_the_verdict(phone: dict[str, str], tmp_path: Path) -> None:
+    words = ("linux", "--device", "--soc", "SM8650", "--json")
+    verdict = json.loads(run_doctor(tmp_path, *words, **phone).stdout)
+    jsonschema.validate(verdict, SCHEMA)
+    found = {finding["id"]: finding["severity"] for finding in verdict["findings"]}
+    assert found["QNN802"] == "warning"

@@ -1,0 +1,181 @@
+"""Mutated ELF files: facts or an ElfError, soon, in little memory; never anything else.
+
+QNN_CI_FUZZ_FILES sets how many (200 by default).
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import struct
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from provisioning.doctor.checks.elf_policy import judge, judge_defect
+from provisioning.doctor.policies import elf_policy
+from provisioning.doctor.survey.memory import Identity, Memory
+from provisioning.doctor.survey.tree import read_file
+from provisioning.elf.facts import ElfError, ElfFacts
+from provisioning.elf.qnn_build import find_qnn_build
+from provisioning.elf.reader import read_elf
+
+FILES = int(os.environ.get("QNN_CI_FUZZ_FILES", "200"))
+LIBRARIES = Path(__file__).parents[2] / "artifacts" / "elf"
+BASES = [path.read_bytes() for path in sorted(LIBRARIES.glob("*.so"))]
+POLICIES = [elf_policy(kind) for kind in ("x86_64-linux-clang", "aarch64-android", "hexagon-v69")]
+MAX_SECONDS = 3.0  # of the processor
+MAX_GROWTH_KIB = 64 << 10
+
+EXTREMES = st.sampled_from(
+    [0, 1, 2, 0x7F, 0xFF, 0xFFFF, 0x7FFFFFFF, 0xFFFFFFFF, 1 << 40, (1 << 63) - 1, (1 << 64) - 1]
+)
+SIZES = st.sampled_from([1, 2, 4, 8])
+
+
+def structured_offsets(data: bytes) -> list[int]:
+    """Where the tables are that hold counts, offsets and links."""
+    is_64 = data[4] == 2
+    order = "<" if data[5] == 1 else ">"
+    phoff, shoff = struct.unpack_from(order + ("QQ" if is_64 else "II"), data, 32 if is_64 else 28)
+    header = list(range(4, 64 if is_64 else 52, 2))
+    program = list(range(phoff, min(phoff + 600, len(data)), 4))
+    sections = list(range(shoff, min(shoff + 1500, len(data)), 4))
+    return header * 4 + program * 2 + sections
+
+
+OFFSETS = [structured_offsets(data) for data in BASES]
+
+
+@st.composite
+def mutated(draw: st.DrawFn) -> bytes:
+    """One of the libraries with some fields overwritten, some bytes changed, perhaps cut."""
+    index = draw(st.integers(0, len(BASES) - 1))
+    data = bytearray(BASES[index])
+    for _ in range(draw(st.integers(0, 6))):
+        at = draw(st.sampled_from(OFFSETS[index]) | st.integers(0, len(data) - 1))
+        size = draw(SIZES)
+        value = draw(EXTREMES | st.integers(0, len(data) + 64)) & ((1 << (8 * size)) - 1)
+        data[at : at + size] = value.to_bytes(size, "little")
+    if draw(st.integers(0, 9)) == 0:
+        data = data[: draw(st.integers(0, len(data)))]
+    return bytes(data)
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("fuzz") / "libQnnSystem.so"
+
+
+@given(data=mutated())
+@settings(
+    max_examples=FILES,
+    deadline=None,
+    database=None,
+    derandomize="QNN_CI_FUZZ_FILES" not in os.environ,
+    suppress_health_check=list(HealthCheck),
+)
+def test_a_mutated_file_gives_facts_or_an_error_of_the_tree(path: Path, data: bytes) -> None:
+    path.write_bytes(data)
+    started, before = time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    said = read(path)
+    if isinstance(said, ElfFacts):
+        use(said, path)
+    else:
+        assert judge_defect(said).id.startswith("QNN20")
+        assert "\n" not in str(said.what)
+    find_qnn_build(path)
+    assert time.process_time() - started < MAX_SECONDS
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < MAX_GROWTH_KIB
+
+
+def read(path: Path) -> ElfFacts | ElfError:
+    """Facts or the one error that is allowed."""
+    try:
+        return read_elf(path)
+    except ElfError as error:
+        return error
+
+
+def use(facts: ElfFacts, path: Path) -> None:
+    """What the doctor does with facts: judge them, remember them, write them as JSON."""
+    for policy in POLICIES:
+        for finding in judge(facts, policy):
+            msgspec.json.encode(finding)
+    memory = Memory(path.parent)
+    identity = Identity.of(path.stat())
+    memory.keep(path, identity, read_file((path.name, path)))
+    memory.save()
+    kept = Memory(path.parent).recall(path, identity)
+    assert kept is not None
+    assert kept.elf == facts
+
+
+@pytest.mark.parametrize("base", range(len(BASES)))
+def test_a_file_cut_in_any_structure(path: Path, base: int) -> None:
+    data = BASES[base]
+    for size in sorted({*OFFSETS[base][::7], *range(0, len(data), 61)}):
+        path.write_bytes(data[:size])
+        with pytest.raises(ElfError):
+            read_elf(path)
+
+
+@pytest.mark.parametrize("base", range(len(BASES)))
+def test_a_header_of_ones(path: Path, base: int) -> None:
+    """Every offset, size and count at its largest."""
+    for start in range(16, 64, 2):
+        data = bytearray(BASES[base])
+        data[start : start + 8] = b"\xff" * 8
+        path.write_bytes(data)
+        started = time.process_time()
+        read(path)
+        assert time.process_time() - started < MAX_SECONDS
+
+
+def test_a_rodata_outside_the_file_is_searched_for_nothing(path: Path) -> None:
+    path.write_bytes(BASES[0])
+    assert find_qnn_build(path, (1 << 64, 1 << 64)) == find_qnn_build(path)
+
+
+def hostile(loads: int, entries: int) -> bytes:
+    """A file of many segments, each string of whose many version needs is in the last one."""
+    header, start = 64, 64 + 56 * (loads + 1)
+    dynamic = start
+    verneed = dynamic + 16 * 5
+    strings = verneed + 16 + 16 * entries
+    end = strings + 8
+    out = bytearray(end)
+    out[:6] = b"\x7fELF\x02\x01"
+    struct.pack_into(
+        "<HHIQQQIHHHHHH", out, 16, 3, 62, 1, 0, header, 0, 0, 64, 56, loads + 1, 64, 0, 0
+    )
+    row = struct.Struct("<IIQQQQQQ")
+    for index in range(loads - 1):
+        row.pack_into(out, header + 56 * index, 1, 4, 0, 1 << 40, 0, 1, 1, 4096)
+    row.pack_into(out, header + 56 * (loads - 1), 1, 4, 0, 0, 0, end, end, 4096)
+    row.pack_into(out, header + 56 * loads, 2, 4, dynamic, dynamic, 0, 80, 80, 8)
+    tags = [(5, strings), (0x6FFFFFFE, verneed), (0x6FFFFFFF, 1), (10, 8), (0, 0)]
+    for index, tag in enumerate(tags):
+        struct.pack_into("<qQ", out, dynamic + 16 * index, *tag)
+    struct.pack_into("<HHIII", out, verneed, 1, min(entries, 65535), 0, 16, 0)
+    for index in range(entries):
+        struct.pack_into("<IHHII", out, verneed + 16 + 16 * index, 0, 0, 0, 0, 16)
+    return bytes(out)
+
+
+@pytest.mark.parametrize(("loads", "entries"), [(255, 65000), (60000, 60000), (16000, 100)])
+def test_many_segments_times_many_needs_end_soon(path: Path, loads: int, entries: int) -> None:
+    path.write_bytes(hostile(loads, entries))
+    started = time.process_time()
+    with pytest.raises(ElfError):
+        read_elf(path)
+    assert time.process_time() - started < MAX_SECONDS
+
+
+def test_the_hostile_file_is_sound_in_small(path: Path) -> None:
+    path.write_bytes(hostile(3, 4))
+    assert len(read_elf(path).version_needs[0].versions) == 4

@@ -1,0 +1,366 @@
+"""The main job for real: ExecuTorch lowers, QNN's HTP emulator runs, the gate judges."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ci.emulator.case import Bench, CaseResult, CaseRun
+from ci.emulator.policy import Policy, read_emulator_policy
+from ci.emulator.pool import Pool, prepare_environment
+from ci.emulator.runner import ProgramRunner, PythonRunner
+from ci.lowering.cases import CaseSpec
+from ci.lowering.schemes import Scheme
+from ci.report.schema import Status
+from provisioning.artifacts.environment import provision_profile
+from provisioning.console.progress import Progress
+from provisioning.store.store import store_home
+
+ROOT = Path(__file__).resolve().parents[3]
+STAND_IN = ROOT / "tests" / "stand_ins" / "executor_runner.py"
+pytestmark = pytest.mark.emulator
+pytest.importorskip("executorch", reason="ExecuTorch is not installed in this environment")
+
+RunCase = Callable[..., CaseResult]
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Pool, Path]]:
+    """A pool whose imports all tests share, and a cache of lowered programs."""
+    before = dict(os.environ)
+    environment = provision_profile("emulator", Progress())
+    prepare_environment(environment.apply(os.environ), jobs=2)
+    with closing(Pool()) as pool:
+        yield pool, tmp_path_factory.mktemp("lowered")
+    os.environ.clear()
+    os.environ.update(before)
+
+
+@pytest.fixture
+def run_case(shared: tuple[Pool, Path], tmp_path: Path) -> RunCase:
+    pool, cache = shared
+
+    def run(
+        model: str,
+        scheme: Scheme,
+        soc: str = "SM8650",
+        *,
+        fault: str = "",
+        policy: Policy | None = None,
+        timeout_s: float = 200.0,
+        use_cache: bool = True,
+    ) -> CaseResult:
+        stand_in = ProgramRunner([sys.executable, str(STAND_IN), fault])
+        bench = Bench(
+            pool=pool,
+            runner=stand_in if fault else PythonRunner(pool),
+            policy=policy or read_emulator_policy(),
+            cache=cache,
+            toolchain=("test",),
+            work=tmp_path / "work",
+            timeout_s=timeout_s,
+            use_cache=use_cache,
+            keep=tmp_path / "kept",
+        )
+        return CaseRun(CaseSpec(model, scheme, soc), bench).run()
+
+    return run
+
+
+def run_emulator(
+    reports: Path, *words: str, home: Path | None = None
+) -> tuple[subprocess.CompletedProcess[str], Any]:
+    """The command as a user runs it, and its report."""
+    argv = [sys.executable, "-m", "ci", "test-emulator", "--reports", str(reports), *words]
+    environment = {**os.environ, **({"QNN_CI_HOME": str(home)} if home else {})}
+    ended = subprocess.run(
+        argv, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=500, check=False
+    )
+    file = reports / "test_emulator" / "report.json"
+    return ended, json.loads(file.read_text()) if file.is_file() else None
+
+
+def test_models_pass_a_second_run_lowers_nothing_and_damage_is_noticed(tmp_path: Path) -> None:
+    words = ("--model", "mlp", "--model", "superres", "--scheme", "8a8w", "--no-cache")
+    # One job has all cores as threads, which must not be there when a lowering forks.
+    first, report = run_emulator(tmp_path, *words, "--jobs", "1", "--timeout-s", "100")
+    assert first.returncode == 0, first.stderr
+    assert report["summary"]["passed"] == 2
+    kinds = {control["kind"] for control in report["controls"]}
+    assert kinds == {"zeros", "noise", "permuted", "other_input"}
+    assert len(report["controls"]) == 8
+    assert all(control["rejected"] for control in report["controls"])
+    for case in report["cases"]:
+        assert case["fallback_nodes"] == 0
+        assert case["delegated_nodes"] >= case["partitions"] == 1
+        assert case["inputs"] >= 4
+        assert not case["cached"]
+    second, report = run_emulator(tmp_path, *words[:-1], "--json")
+    assert second.returncode == 0
+    assert json.loads(second.stdout) == report
+    assert all(case["cached"] for case in report["cases"])
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ("zeros", "SQNR 0.0 dB against the float32 eager model"),
+        ("hang", "did not end within 4 s"),
+        ("die", "was ended by SIGSEGV"),
+        ("exit", "exited with 134"),
+        ("short", "output_0_0.raw has"),
+        ("missing", "output_1_0.raw was not written"),
+    ],
+)
+def test_a_runner_that_goes_wrong_fails_its_case_with_the_reason(
+    run_case: RunCase, fault: str, words: str
+) -> None:
+    assert run_case("mlp", Scheme.FP16).case.status is Status.PASSED
+    timeout_s = 4.0 if fault == "hang" else 200.0
+    case = run_case("mlp", Scheme.FP16, fault=fault, timeout_s=timeout_s).case
+    assert case.status is Status.FAILED
+    assert words in case.reason
+    assert f"stand-in runner: {fault}" in case.log_tail
+
+
+def test_zeros_from_the_runner_fail_the_whole_session(tmp_path: Path) -> None:
+    runner = f"{sys.executable} {STAND_IN} zeros"
+    ended, report = run_emulator(tmp_path, "--model", "mlp", "--scheme", "fp16", "--runner", runner)
+    assert ended.returncode == 1
+    assert report["summary"] | {"passed": 0, "failed": 1} == report["summary"]
+    assert "SQNR 0.0 dB" in ended.stdout + ended.stderr
+
+
+MODEL = """
+import torch
+from weights import scale
+
+class Net(torch.nn.Module):
+    def forward(self, x):
+        return {body}
+
+def factory():
+    return Net(), (torch.randn(2, 16, generator=torch.Generator().manual_seed(3)),)
+"""
+
+
+@pytest.fixture
+def users_model(tmp_path: Path) -> Path:
+    folder = tmp_path / "outside"
+    folder.mkdir()
+    (folder / "weights.py").write_text("scale = 3.0\n")
+    (folder / "my.py").write_text(MODEL.format(body="torch.relu(x * scale) + x"))
+    return folder / "my.py"
+
+
+def test_a_users_model_outside_the_repository(tmp_path: Path, users_model: Path) -> None:
+    words = ("--model", f"{users_model}:factory", "--soc", "SM8750", "--scheme", "8a8w")
+    ended, report = run_emulator(tmp_path, *words)
+    assert ended.returncode == 0, ended.stderr
+    assert report["summary"]["passed"] == 1
+
+
+def test_a_change_beside_a_users_model_lowers_it_again(
+    run_case: RunCase, users_model: Path
+) -> None:
+    model = f"{users_model}:factory"
+    assert [run_case(model, Scheme.FP16).case.cached for _ in range(2)] == [False, True]
+    (users_model.parent / "weights.py").write_text("scale = 2.5\n")
+    assert not run_case(model, Scheme.FP16).case.cached
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ("x * 0.0001", "near zero"),
+        ("torch.ones_like(x) + 0 * x", "constant"),
+        ("undefined_name(x)", "NameError"),
+        ("torch.special.bessel_j0(x) + x * scale", "special_bessel_j0.default: No node visitor"),
+        ("torch.special.bessel_j0(x) + x + scale", "unsupported [my.py:7]"),
+        ("torch.nn.functional.max_pool2d(x.view(1, 2, 4, 4), 2)", "F.max_pool2d(x, 2, 2)"),
+        ("torch.sum(x, 1, keepdim=True) * 0 + torch.arange(1.0, 17.0)", "same for every input"),
+    ],
+)
+def test_a_model_that_proves_nothing_or_stays_on_the_cpu_fails(
+    run_case: RunCase, users_model: Path, body: str, words: str
+) -> None:
+    users_model.write_text(MODEL.format(body=body))
+    case = run_case(f"{users_model}:factory", Scheme.FP16).case
+    assert case.status is Status.FAILED
+    assert words in case.reason
+
+
+STATEFUL = """
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.conv = torch.nn.Conv2d(4, 8, 1)
+        self.register_buffer("total", torch.full((1, 8, 1, 1), 3.0))
+
+    def forward(self, x):
+        y = self.conv(x)
+        with torch.no_grad():
+            self.total.add_(y.mean((2, 3), keepdim=True))
+        return y + self.total, None, 7, y.argmax(1)
+
+def factory():
+    x = torch.randn(1, 4, 8, 8, generator=torch.Generator().manual_seed(3))
+    return Net().to(memory_format=torch.channels_last), (x,)
+"""
+
+
+def test_a_model_with_state_and_channels_last_weights_and_outputs_of_all_kinds(
+    run_case: RunCase, users_model: Path
+) -> None:
+    users_model.write_text(STATEFUL)
+    case = run_case(f"{users_model}:factory", Scheme.FP16).case
+    assert case.status is Status.PASSED, case.reason
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("def factory(): return 3\n", "did not return what is wanted"),
+        ("def other(): ...\n", "has no function 'factory'"),
+        ("import no_such_module\n", "No module named 'no_such_module'"),
+        ("def factory(:\n", "SyntaxError"),
+        ("import os\ndef factory(): os._exit(3)\n", "exited with 3"),
+        ("import os\ndef factory(): os.abort()\n", "SIGABRT"),
+    ],
+)
+def test_a_wrong_factory_fails_its_case_and_no_other(
+    run_case: RunCase, users_model: Path, text: str, words: str
+) -> None:
+    users_model.write_text(text)
+    case = run_case(f"{users_model}:factory", Scheme.FP16).case
+    assert case.status is Status.FAILED
+    assert words in case.reason
+    assert run_case("mlp", Scheme.FP16).case.status is Status.PASSED
+
+
+def test_a_refusal_is_unsupported_only_where_the_policy_knows_it(
+    run_case: RunCase, tmp_path: Path
+) -> None:
+    case = run_case("mlp", Scheme.FP16, "SW6100").case
+    assert case.status is Status.UNSUPPORTED
+    assert "doesn't support FP16" in case.reason
+    assert run_case("mlp", Scheme.A8W8, "SW6100").case.status is Status.PASSED
+    policy = (ROOT / "manifests" / "policies" / "emulator.toml").read_text()
+    (tmp_path / "mine.toml").write_text(policy.replace('"SW6100", ', ""))
+    mine = read_emulator_policy(tmp_path / "mine.toml")
+    case = run_case("mlp", Scheme.FP16, "SW6100", policy=mine).case
+    assert case.status is Status.FAILED
+    assert "doesn't support FP16" in case.reason
+
+
+def test_kept_artifacts_are_whole_and_damage_in_the_cache_is_noticed(
+    run_case: RunCase, shared: tuple[Pool, Path], tmp_path: Path
+) -> None:
+    assert run_case("superres", Scheme.A8W8).case.status is Status.PASSED
+    folder = tmp_path / "kept" / "superres-8a8w-SM8650"
+    wanted = {"artifact/program.pte", "artifact/quantized/3_0.raw", "outputs/output_3_0.raw"}
+    found = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    assert wanted <= found
+    kept = (folder / "artifact" / "program.pte").read_bytes()
+    (program,) = [path for path in shared[1].rglob("program.pte") if path.read_bytes() == kept]
+    program.write_bytes(kept[:-1] + bytes([kept[-1] ^ 1]))
+    again = run_case("superres", Scheme.A8W8)
+    assert again.case.status is Status.PASSED
+    assert not again.case.cached
+    assert again.remark == "a damaged cache entry was lowered again"
+
+
+def test_two_lowerings_give_the_same_bytes(run_case: RunCase, tmp_path: Path) -> None:
+    program = tmp_path / "kept" / "mlp-8a8w-SM8650" / "artifact" / "program.pte"
+    made = []
+    for _ in range(2):
+        assert run_case("mlp", Scheme.A8W8, use_cache=False).case.status is Status.PASSED
+        made.append(program.read_bytes())
+    assert made[0] == made[1]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--soc", "SM865O"),
+        ("--jobs", "0"),
+        ("--timeout-s", "-1"),
+        ("--model", "nowhere.py:make"),
+    ],
+)
+def test_wrong_arguments_are_usage_errors(tmp_path: Path, words: tuple[str, ...]) -> None:
+    ended, report = run_emulator(tmp_path, *words)
+    assert (ended.returncode, report) == (2, None)
+    assert "Traceback" not in ended.stderr
+
+
+def test_an_empty_store_and_no_index_end_with_4(tmp_path: Path) -> None:
+    ended, report = run_emulator(tmp_path, "--offline", home=tmp_path / "empty")
+    assert (ended.returncode, report) == (4, None)
+    assert "onnxruntime_qnn-2.5.0" in ended.stderr
+
+
+def find_processes(home: Path) -> list[str]:
+    """Command lines of processes that were started with QNN_CI_HOME set to ``home``."""
+    marker = f"QNN_CI_HOME={home}\0".encode()
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if marker in (entry / "environ").read_bytes():
+                found.append((entry / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+    return found
+
+
+def is_lowering(home: Path) -> bool:
+    return (home / "lowered").exists()
+
+
+def is_running(home: Path) -> bool:
+    return sum("executor_runner.py hang" in words for words in find_processes(home)) > 1
+
+
+@pytest.mark.parametrize(
+    ("runner", "is_busy"),
+    [("python", is_lowering), (f"{sys.executable} {STAND_IN} hang", is_running)],
+)
+def test_an_interrupt_ends_with_130_and_leaves_no_process(
+    tmp_path: Path, runner: str, is_busy: Callable[[Path], bool]
+) -> None:
+    home = tmp_path / "home"
+    (home / "downloads").mkdir(parents=True)
+    for file in (store_home() / "downloads").glob("onnxruntime_qnn-*.whl"):
+        shutil.copy(file, home / "downloads")
+    argv = [sys.executable, "-m", "ci", "test-emulator", "--reports", str(tmp_path)]
+    argv += ["--model", "mlp", "--scheme", "fp16", "--runner", runner]
+    environment = {**os.environ, "QNN_CI_HOME": str(home)}
+    log = tmp_path / "log"
+    with (
+        log.open("w") as sink,
+        subprocess.Popen(argv, cwd=ROOT, env=environment, stdout=sink, stderr=sink) as process,
+    ):
+        wait_until(lambda: is_busy(home) or process.poll() is not None)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130, log.read_text()
+    assert "Traceback" not in log.read_text()
+    wait_until(lambda: not find_processes(home))
+
+
+def wait_until(holds: Callable[[], bool], limit_s: float = 120.0) -> None:
+    deadline = time.monotonic() + limit_s
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)

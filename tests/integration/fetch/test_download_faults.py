@@ -1,0 +1,365 @@
+"""The downloader against a real server that misbehaves: the right action, the right words."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import hashlib
+import io
+import ipaddress
+import random
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
+
+from provisioning.console.progress import Progress
+from provisioning.errors import DownloadError, IntegrityError, QnnCiError
+from provisioning.fetch.download import Pin, fetch_file
+from provisioning.fetch.transfer import Policy
+from tests.stand_ins import bad_server as bad
+from tests.stand_ins.bad_server import BadServer, Fault
+
+DATA = random.Random(7).randbytes(3_000_000)
+PIN = Pin(len(DATA), hashlib.sha256(DATA).hexdigest())
+QUICK = Policy(attempts=3, backoff_s=0.01, read_timeout_s=0.4, connect_timeout_s=0.4)
+HALF = len(DATA) // 2
+
+
+@pytest.fixture
+def server() -> Iterator[BadServer]:
+    with bad.running() as server:
+        server.files["a.zip"] = DATA
+        yield server
+
+
+def fetch(url: str | list[str], directory: Path, pin: Pin = PIN) -> tuple[str, str]:
+    """How a fetch ended (ok, DownloadError, ...) and all that it said."""
+    said = io.StringIO()
+    urls = [url] if isinstance(url, str) else url
+    target = directory / "a.zip"
+    try:
+        found = fetch_file(urls, target, pin, Progress(said), policy=QUICK)
+    except QnnCiError as error:
+        assert not target.exists()
+        return type(error).__name__, f"{said.getvalue()}{error}"
+    assert target.read_bytes() == DATA
+    assert found.sha256 == PIN.sha256
+    assert [path.name for path in directory.iterdir()] == ["a.zip"]
+    return "ok", said.getvalue()
+
+
+# Faults that another try mends: what is said, and the most body bytes that may go out when
+# what came before is used again (in units of the file).
+MENDED: dict[str, tuple[list[Fault], str, float]] = {
+    "closed at once": ([bad.cut(0.0)], "closed before the end", 1.01),
+    "closed in the middle": ([bad.cut(0.5)], "closed before the end", 1.01),
+    "closed three times, with progress": ([bad.cut(0.4)] * 3, "closed before the end", 1.01),
+    "no length, closed in the middle": ([bad.cut(0.5, sized=False)], "body ended after", 1.01),
+    "reset in the middle": ([bad.cut(0.5, hard=True)], "trying again", 1.6),
+    "stalled": ([bad.stall(0.5, 1.0)], "nothing came for the whole time limit", 1.01),
+    "dripping": ([bad.drip(40, 0.02)], "stalled", 1.01),
+    "500": ([bad.status(500)], "HTTP 500", 1.0),
+    "502 twice": ([bad.status(502)] * 2, "HTTP 502", 1.0),
+    "503 with Retry-After": ([bad.status(503, Retry_After="0")], "HTTP 503", 1.0),
+    "429 with a date": (
+        [bad.status(429, Retry_After="Wed, 21 Oct 2015 07:28:00 GMT")],
+        "HTTP 429",
+        1.0,
+    ),
+    "408": ([bad.status(408)], "HTTP 408", 1.0),
+    "an HTML page with status 200": (
+        [bad.whole(b"<!DOCTYPE html><h1>Busy</h1>", Content_Type="text/html")],
+        "an error page came with status 200: '<!DOCTYPE html><h1>Busy</h1>'",
+        1.01,
+    ),
+    "a JSON error with status 200": (
+        [bad.whole(b'{"error": "try later"}', Content_Type="application/json")],
+        "try later",
+        1.01,
+    ),
+    "an empty body with status 200": ([bad.whole(b"")], "an error page", 1.0),
+    "chunked, cut": ([bad.chunked(0.5)], "connection", 1.6),
+    "no HTTP at all": ([bad.raw(b"SSH-2.0-server\r\n")], "connection", 1.01),
+    "an answer of nothing": ([bad.raw(b"")], "without an answer", 1.01),
+    "416 to a resume": ([bad.cut(0.5), bad.status(416)], "starting anew", 1.6),
+    "ignored Range": ([bad.cut(0.5), bad.whole()], "closed before the end", 1.6),
+    "resumed elsewhere": ([bad.cut(0.5), bad.part(-5)], "resumed at byte", 2.1),
+    "malformed Content-Range": (
+        [bad.cut(0.5), bad.part(Content_Range="bytes some/more")],
+        "resumed at byte -1",
+        2.1,
+    ),
+    "ETag changed in mid-way": (
+        [bad.cut(0.5), bad.part(ETag='"other"')],
+        "another ETag",
+        2.1,
+    ),
+    "length changed in mid-way": (
+        [bad.cut(0.5), bad.part(Content_Range=f"bytes {HALF}-{len(DATA)}/{len(DATA) + 1}")],
+        "file changed in mid-way",
+        2.1,
+    ),
+}
+
+# Faults that the same URL gives again: one request, and these words.
+FATAL: dict[str, tuple[Fault, str, str]] = {
+    "404": (bad.status(404), "DownloadError", "HTTP 404: it is not there"),
+    "403": (bad.status(403), "DownloadError", "HTTP 403: access is refused"),
+    "401": (bad.status(401), "DownloadError", "HTTP 401: it wants credentials"),
+    "410": (bad.status(410), "DownloadError", "HTTP 410: it is gone"),
+    "418": (bad.status(418), "DownloadError", "HTTP 418"),
+    "one flipped bit": (
+        bad.whole(DATA[:HALF] + bytes([DATA[HALF] ^ 1]) + DATA[HALF + 1 :]),
+        "IntegrityError",
+        PIN.sha256,
+    ),
+    "another file": (bad.whole(DATA[:-1000]), "IntegrityError", "2999000 bytes, 3000000 are"),
+    "a longer file": (bad.whole(DATA + b"x"), "IntegrityError", "3000001 bytes, 3000000 are"),
+    "Content-Length too large": (
+        bad.whole(length=len(DATA) + 9),
+        "IntegrityError",
+        "3000009 bytes, 3000000 are",
+    ),
+    "Content-Length too small": (
+        bad.whole(length=len(DATA) - 9),
+        "IntegrityError",
+        "2999991 bytes, 3000000 are",
+    ),
+    "compressed": (bad.whole(Content_Encoding="gzip"), "DownloadError", "compressed (gzip)"),
+    "a part that nobody asked for": (
+        bad.part(100),
+        "DownloadError",
+        "a part where all was asked for",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MENDED)
+def test_another_try_mends(server: BadServer, tmp_path: Path, name: str) -> None:
+    faults, words, most = MENDED[name]
+    server.faults["a.zip"] = list(faults)
+    ended, said = fetch(server.url("a.zip"), tmp_path)
+    assert ended == "ok", said
+    assert words in said
+    assert server.sent_bytes <= most * len(DATA)
+    assert len(server.requests) <= len(faults) + 1
+
+
+@pytest.mark.parametrize("name", FATAL)
+def test_no_other_try_is_made(server: BadServer, tmp_path: Path, name: str) -> None:
+    fault, kind, words = FATAL[name]
+    server.faults["a.zip"] = [fault] * 9
+    ended, said = fetch(server.url("a.zip"), tmp_path)
+    assert ended == kind, said
+    assert words in said
+    assert len(server.requests) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_both_hashes_are_shown(server: BadServer, tmp_path: Path) -> None:
+    other = b"x" + DATA[1:]
+    server.files["a.zip"] = other
+    ended, said = fetch(server.url("a.zip"), tmp_path)
+    assert ended == "IntegrityError"
+    assert PIN.sha256 in said
+    assert hashlib.sha256(other).hexdigest() in said
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_it_gives_up_after_the_last_try_and_keeps_what_came(
+    server: BadServer, tmp_path: Path
+) -> None:
+    server.faults["a.zip"] = [bad.cut(0.5), *[bad.status(503)] * 2]
+    ended, said = fetch(server.url("a.zip"), tmp_path)
+    assert (ended, len(server.requests)) == ("DownloadError", 3)
+    assert "HTTP 503 (3 tries)" in said
+    before = server.sent_bytes
+    assert fetch(server.url("a.zip"), tmp_path)[0] == "ok"
+    assert server.sent_bytes - before == len(DATA) - HALF
+    assert server.requests[-1].range == f"bytes={HALF}-"
+
+
+def test_a_whole_part_file_needs_no_byte(server: BadServer, tmp_path: Path) -> None:
+    server.faults["a.zip"] = [bad.cut(0.5), *[bad.status(503)] * 2]
+    fetch(server.url("a.zip"), tmp_path)
+    (part,) = tmp_path.glob(".a.zip.*.part")
+    with part.open("ab") as file:
+        file.write(DATA[HALF:])
+    count = len(server.requests)
+    assert fetch(server.url("a.zip"), tmp_path)[0] == "ok"
+    assert len(server.requests) == count
+
+
+def test_a_damaged_part_file_is_found_by_the_hash(server: BadServer, tmp_path: Path) -> None:
+    server.faults["a.zip"] = [bad.cut(0.5), *[bad.status(503)] * 2]
+    fetch(server.url("a.zip"), tmp_path)
+    (part,) = tmp_path.glob(".a.zip.*.part")
+    part.write_bytes(b"x" + part.read_bytes()[1:])
+    assert fetch(server.url("a.zip"), tmp_path)[0] == "IntegrityError"
+    assert fetch(server.url("a.zip"), tmp_path)[0] == "ok"
+
+
+def test_the_next_mirror_is_asked(server: BadServer, tmp_path: Path) -> None:
+    urls = [server.url("gone.zip"), server.url("wrong.zip"), server.url("a.zip")]
+    server.files["wrong.zip"] = b"x" + DATA[1:]
+    ended, said = fetch(urls, tmp_path)
+    assert ended == "ok"
+    assert "HTTP 404" in said
+    assert "the pin is" in said
+
+
+def test_a_redirect_loop_ends(server: BadServer, tmp_path: Path) -> None:
+    server.faults["a.zip"] = [bad.redirect("/a.zip")] * 40
+    ended, said = fetch(server.url("a.zip"), tmp_path)
+    assert (ended, "redirects: a loop" in said) == ("DownloadError", True)
+
+
+def test_a_redirect_is_followed(server: BadServer, tmp_path: Path) -> None:
+    server.faults["moved.zip"] = [bad.redirect("/a.zip")]
+    assert fetch(server.url("moved.zip"), tmp_path)[0] == "ok"
+
+
+def test_a_closed_port_is_said(tmp_path: Path) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    ended, said = fetch(f"http://127.0.0.1:{port}/a.zip", tmp_path)
+    assert (ended, "connection was refused (3 tries)" in said) == ("DownloadError", True)
+
+
+def test_a_name_that_does_not_resolve_is_said(tmp_path: Path) -> None:
+    ended, said = fetch("http://no-such-host.invalid/a.zip", tmp_path)
+    assert (ended, "name cannot be resolved" in said) == ("DownloadError", True)
+
+
+def test_a_dead_proxy_is_said(
+    server: BadServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("http_proxy", "http://me:secret@127.0.0.1:9")
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    ended, said = fetch(server.url("a.zip"), tmp_path)
+    assert (ended, "proxy cannot be reached" in said) == ("DownloadError", True)
+    assert "secret" not in said
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A key and certificate for 127.0.0.1 that nobody trusts; the certificate alone in .crt."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
+    now = dt.datetime.now(dt.timezone.utc)
+    address = x509.IPAddress(ipaddress.IPv4Address("127.0.0.1"))
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - dt.timedelta(days=1))
+        .not_valid_after(now + dt.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([address]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    path = tmp_path_factory.mktemp("tls") / "server.pem"
+    public = made.public_bytes(Encoding.PEM)
+    private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    path.write_bytes(private + public)
+    Path(f"{path}.crt").write_bytes(public)
+    return path
+
+
+def test_an_untrusted_certificate_is_refused_at_once(certificate: Path, tmp_path: Path) -> None:
+    with bad.running(certificate) as server:
+        server.files["a.zip"] = DATA
+        ended, said = fetch(server.url("a.zip"), tmp_path)
+    assert ended == "DownloadError"
+    assert "certificate is not trusted" in said
+    assert "REQUESTS_CA_BUNDLE" in said
+    assert server.requests == []
+
+
+def test_a_trusted_one_is_taken_and_a_fall_back_to_http_is_not(
+    certificate: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", f"{certificate}.crt")
+    with bad.running(certificate) as server, bad.running() as plain:
+        plain.files["a.zip"] = server.files["a.zip"] = DATA
+        server.faults["down.zip"] = [bad.redirect(plain.url("a.zip"))]
+        ended, said = fetch(server.url("down.zip"), tmp_path)
+        assert (ended, "from https to http" in said) == ("DownloadError", True)
+        assert fetch(server.url("a.zip"), tmp_path)[0] == "ok"
+
+
+def test_https_to_a_plain_server_is_said(server: BadServer, tmp_path: Path) -> None:
+    url = server.url("a.zip").replace("http:", "https:")
+    ended, said = fetch(url, tmp_path)
+    assert (ended, "TLS failed" in said) == ("DownloadError", True)
+
+
+def test_credentials_are_used_and_never_shown(
+    server: BadServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "netrc").write_text("machine 127.0.0.1 login me password secret1\n")
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    seen: list[str] = []
+
+    def check(handler: bad.Handler, data: bytes) -> None:
+        seen.append(handler.headers.get("Authorization", ""))
+        bad.status(403)(handler, data)
+
+    server.faults["a.zip"] = [check, check]
+    url = server.url("a.zip").replace("//", "//me:secret2@") + "?token=secret3"
+    said = fetch([server.url("a.zip"), url], tmp_path)[1]
+    assert all(value.startswith("Basic ") for value in seen)
+    assert len(seen) == 2
+    assert "secret" not in said
+
+
+def test_a_file_url_and_a_path_are_read(tmp_path: Path) -> None:
+    (tmp_path / "mirror").mkdir()
+    (tmp_path / "mirror" / "a b.zip").write_bytes(DATA)
+    target = tmp_path / "here"
+    target.mkdir()
+    assert fetch((tmp_path / "mirror" / "a b.zip").as_uri(), target)[0] == "ok"
+    ended, said = fetch((tmp_path / "nothing.zip").as_uri(), tmp_path / "there")
+    assert (ended, "No such file" in said) == ("DownloadError", True)
+
+
+def test_an_unknown_size_is_taken_as_the_server_says(server: BadServer, tmp_path: Path) -> None:
+    server.faults["a.zip"] = [bad.cut(0.5)]
+    assert fetch(server.url("a.zip"), tmp_path, Pin())[0] == "ok"
+
+
+def test_an_interrupt_keeps_what_came(server: BadServer, tmp_path: Path) -> None:
+    class Tired(Progress):
+        @contextlib.contextmanager
+        def bar(self, label: str, total: float = 0, unit: str = "B") -> Iterator[object]:  # type: ignore[override]
+            class Bar:
+                done = 0.0
+
+                def advance(self, amount: float) -> None:
+                    self.done += amount
+                    if self.done > HALF:
+                        raise KeyboardInterrupt
+
+            yield Bar()
+
+    with pytest.raises(KeyboardInterrupt):
+        fetch_file([server.url("a.zip")], tmp_path / "a.zip", PIN, Tired(), policy=QUICK)
+    assert fetch(server.url("a.zip"), tmp_path)[0] == "ok"
+    assert int(server.requests[-1].range[6:-1]) > HALF
+
+
+def test_there_must_be_a_url(tmp_path: Path) -> None:
+    with pytest.raises(DownloadError, match="could not be fetched"):
+        fetch_file([], tmp_path / "a.zip", PIN, Progress(), policy=QUICK)
+    assert issubclass(IntegrityError, QnnCiError)

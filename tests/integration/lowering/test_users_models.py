@@ -1,0 +1,177 @@
+"""What a user's factory may return, and what is said of one that is wrong; no QNN takes part."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch", reason="torch is not installed in this environment")
+ROOT = Path(__file__).resolve().parents[3]
+CODE = """
+import json, sys
+from ci.lowering.model import hash_model, load_model
+from provisioning.errors import QnnCiError
+said = {}
+for name in sys.argv[2:]:
+    try:
+        model = load_model(f"{sys.argv[1]}:{name}")
+        shape = [list(one.shape) for one in model.reference[0]]
+        said[name] = [hash_model(model, ["context"]), str(shape)]
+    except QnnCiError as error:
+        said[name] = [type(error).__name__, str(error)]
+print(json.dumps(said))
+"""
+MODELS = """
+import functools, json, sys
+from pathlib import Path
+import torch
+from torch import nn
+
+HERE = Path(__file__).parent
+
+def draw(*shape, seed=1):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+class Net(nn.Module):
+    def __init__(self, compute):
+        super().__init__()
+        torch.manual_seed(0)
+        self.linear = nn.Linear(16, 16)
+        self.compute = compute
+        self.register_buffer("total", torch.zeros(16))
+
+    def forward(self, *inputs):
+        return self.compute(self, *inputs)
+
+X = (draw(4, 16),)
+plain = lambda: (Net(lambda self, x: self.linear(x)), X)
+largest = lambda: (Net(lambda self, x: self.linear(x).argmax(-1)), X)
+configured = lambda: (Net(lambda self, x: self.linear(x) * CONFIG), X)
+CONFIG = json.loads((HERE / "config.json").read_text())
+relative = lambda: (Net(lambda self, x, by=json.load(open("weights.json")): x * by), X)
+accumulating = lambda: (Net(accumulate), X)
+with_a_number = lambda: (Net(lambda self, x: (self.linear(x), None, 3)), X)
+writes_its_input = lambda: (Net(lambda self, x: self.linear(x.mul_(2))), X)
+channels_last = lambda: (Net(lambda self, x: x + 1), (IMAGE,))
+IMAGE = draw(1, 3, 4, 4).to(memory_format=torch.channels_last)
+many = lambda: (*plain(), [draw(4, 16, seed=seed) for seed in range(5)])
+
+def accumulate(self, x):
+    self.total.add_(self.linear(x).mean(0))
+    return x + self.total
+
+def at_line():
+    return Net(fails), X
+
+def fails(self, x):
+    return x @ x
+
+def leaves():
+    sys.exit("no GPU here")
+
+a_list = lambda: [Net(None), X]
+no_module = lambda: (lambda x: x, X)
+a_dict = lambda: (Net(None), {"x": X[0]})
+a_scalar = lambda: (Net(None), (X[0], 2.0))
+nothing_in = lambda: (Net(None), ())
+empty = lambda: (Net(None), (torch.zeros(0, 16),))
+sparse = lambda: (Net(None), (X[0].to_sparse(),))
+two_shapes = lambda: (*plain(), [(draw(2, 16),)])
+one_calibration = lambda: (*plain(), 3)
+double = lambda: (Net(lambda self, x: self.linear(x)).double(), (X[0].double(),))
+brain = lambda: (Net(lambda self, x: self.linear(x).bfloat16()), X)
+random = lambda: (Net(lambda self, x: x + torch.rand(16)), X)
+selects = lambda: (Net(lambda self, x: x[x > 0]), X, [draw(4, 16, seed=s) for s in range(4)])
+no_output = lambda: (Net(lambda self, x: 3), X)
+no_file = lambda: (Net(None), torch.load("nowhere.pt"))
+asks = lambda size: None
+"""
+GOOD = ["plain", "largest", "configured", "relative", "accumulating", "with_a_number"]
+GOOD += ["writes_its_input", "channels_last", "many"]
+WRONG = {
+    "missing": ("UsageError", "has no function 'missing'"),
+    "a_list": ("UsageError", "it returned a list of 2"),
+    "no_module": ("UsageError", "the first is a function, not a torch.nn.Module"),
+    "a_dict": ("UsageError", "the example is a dict, not a tuple of tensors"),
+    "a_scalar": ("UsageError", "the example's input 1 is a float, not a tensor"),
+    "nothing_in": ("UsageError", "QNN has no graph without inputs"),
+    "empty": ("UsageError", "the example's input 0 is empty"),
+    "sparse": ("UsageError", "the example's input 0 is sparse"),
+    "two_shapes": ("UsageError", "(float32[4, 16]), calibration 0 is (float32[2, 16])"),
+    "one_calibration": ("UsageError", "the calibration is a int, not a list of inputs"),
+    "double": ("UsageError", "the example's input 0 is float64"),
+    "brain": ("UsageError", "output 0 is bfloat16"),
+    "no_output": ("UsageError", "gives no tensor"),
+    "random": ("FailedError", "gives other outputs for the same inputs"),
+    "selects": ("FailedError", "shape depends on the data"),
+    "at_line": ("FailedError", "in fails"),
+    "leaves": ("FailedError", "raised SystemExit: no GPU here"),
+    "no_file": ("FailedError", "Path(__file__).parent is the folder of the model"),
+    "asks": ("FailedError", "missing 1 required positional argument: 'size'"),
+}
+
+
+def load_models(folder: Path, *names: str) -> dict[str, list[str]]:
+    """By factory: key and shapes of the outputs, or the error's class and text."""
+    argv = [sys.executable, "-c", CODE, str(folder / "nets.py"), *names]
+    environment = {**os.environ, "QNN_CI_CALLER_DIR": str(folder / "called_here")}
+    ended = subprocess.run(
+        argv, cwd=ROOT, env=environment, capture_output=True, text=True, check=True, timeout=120
+    )
+    said: dict[str, list[str]] = json.loads(ended.stdout)
+    return said
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models")
+    (folder / "nets.py").write_text(MODELS)
+    (folder / "config.json").write_text("2.0")
+    (folder / "called_here").mkdir()
+    (folder / "called_here" / "weights.json").write_text("3.0")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def said(folder: Path) -> dict[str, list[str]]:
+    return load_models(folder, *GOOD, *WRONG)
+
+
+def test_factories_of_one_file_with_the_same_weights_have_keys_of_their_own(
+    said: dict[str, list[str]],
+) -> None:
+    keys = {name: said[name][0] for name in GOOD}
+    assert all(len(key) == 64 for key in keys.values()), keys
+    assert len(set(keys.values())) == len(GOOD)
+    assert said["plain"][1] == said["with_a_number"][1] == "[[4, 16]]"
+    assert said["largest"][1] == "[[4]]"
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_wrong_with_a_factory_is_said(said: dict[str, list[str]], name: str) -> None:
+    kind, words = WRONG[name]
+    assert said[name][0] == kind
+    assert words in said[name][1]
+    assert "Traceback" not in said[name][1]
+
+
+def test_the_line_that_failed_is_named(said: dict[str, list[str]]) -> None:
+    line = MODELS.splitlines().index("    return x @ x") + 1
+    assert f"nets.py, line {line}, in fails" in said["at_line"][1]
+
+
+def test_a_number_from_a_file_changes_the_key_of_what_it_changes(
+    folder: Path, said: dict[str, list[str]]
+) -> None:
+    names = ("configured", "plain")
+    (folder / "config.json").write_text("2.5")
+    changed = load_models(folder, *names)
+    (folder / "config.json").write_text("2.0")
+    assert changed["configured"][0] != said["configured"][0]
+    assert changed["plain"] == said["plain"]
+    assert load_models(folder, "accumulating") == {"accumulating": said["accumulating"]}

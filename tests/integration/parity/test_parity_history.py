@@ -1,0 +1,87 @@
+"""Commits of pytorch/executorch that repaired Buck or CMake by hand.
+
+The parent has exactly the drift that the commit repairs, and the commit has it no more. The data
+names commits and findings; EXECUTORCH_ROOT names a clone of pytorch/executorch with its history.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ci.parity.compare.findings import Finding, Kind
+from ci.parity.compare.tree import compare_tree
+from ci.parity.policy import Policy
+from ci.parity.reading import read_tree_here
+from ci.parity.trees import RevisionTree, find_git_dir
+from provisioning.manifest.reader import read_policy
+
+ROOT = os.environ.get("EXECUTORCH_ROOT", "")
+REPAIRS = json.loads(
+    (Path(__file__).parents[2] / "artifacts" / "parity" / "repairs.json").read_text("utf-8")
+)
+MAIN = "cff6f4dd32e630945b7188512c1f2b4f102b05ad"
+
+needs_clone = pytest.mark.skipif(
+    not ROOT, reason="EXECUTORCH_ROOT names no clone of pytorch/executorch"
+)
+
+
+def findings_at(revision: str, scope: tuple[str, ...]) -> dict[tuple[str, ...], Finding]:
+    """The findings of a revision below some folders, by their key."""
+    git_dir = find_git_dir(Path(ROOT))
+    assert git_dir is not None
+    facts = read_tree_here(RevisionTree(git_dir, revision), scope)
+    policy = read_policy("parity", Policy)
+    return {finding.key: finding for finding in compare_tree(facts, policy, scope)}
+
+
+def test_the_data_is_broad() -> None:
+    kinds = {row[0] for repair in REPAIRS for row in repair["findings"]}
+    folders = {folder for repair in REPAIRS for folder in repair["scope"]}
+
+    assert len(REPAIRS) >= 15
+    assert len(kinds) >= 7
+    assert len(folders) >= 8
+    assert all(len(repair["commit"]) == 40 for repair in REPAIRS)
+
+
+@needs_clone
+@pytest.mark.slow
+@pytest.mark.parametrize("repair", REPAIRS, ids=lambda repair: repair["commit"][:10])
+def test_a_repair_is_seen(repair: dict[str, Any]) -> None:
+    scope = tuple(repair["scope"])
+    before = findings_at(repair["commit"] + "^", scope)
+    after = findings_at(repair["commit"], scope)
+
+    repaired = {key[:3] for key in before if key not in after}
+    assert repaired == {tuple(row) for row in repair["findings"]}
+    assert not [key for key in after if key not in before]
+
+
+@needs_clone
+@pytest.mark.slow
+def test_qualcomm_at_main_has_what_was_judged() -> None:
+    """All are true: no such header, a pattern kept for files to come, an unlisted conftest."""
+    found = findings_at(MAIN, ("backends/qualcomm",))
+
+    assert {(f.kind, f.path) for f in found.values() if f.kind is not Kind.UNLISTED} == {
+        (Kind.MISSING, "backends/backend.h"),
+        (Kind.EMPTY_GLOB, "backends/qualcomm/runtime/backends/ir/*.cpp"),
+    }
+    assert {f.path for f in found.values() if f.kind is Kind.UNLISTED} == {
+        "backends/qualcomm/tests/conftest.py",
+    }
+
+
+@needs_clone
+@pytest.mark.slow
+def test_a_scope_finds_nothing_that_the_whole_tree_does_not() -> None:
+    whole = findings_at(MAIN, ())
+
+    for scope in ("backends/qualcomm", "examples/qualcomm", "extension", "runtime"):
+        assert findings_at(MAIN, (scope,)).keys() <= whole.keys(), scope

@@ -1,0 +1,186 @@
+"""``python -m ci parity`` on git repositories of our own, with its workers and its cache."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ci.__main__ import VERBS
+from ci.parity import reading
+from provisioning.console.command import run_command
+from provisioning.console.process import Completed, run_process
+from provisioning.errors import ExitCode
+
+LOAD = 'load("@fbsource//xplat/executorch/build:runtime_wrapper.bzl", "runtime")\n'
+FIRST = {
+    "p/BUCK": LOAD + 'runtime.cxx_library(name = "lib", srcs = ["a.cpp", "old.cpp"])\n',
+    "p/a.cpp": "int a;\n",
+    "p/old.cpp": "int o;\n",
+    "CMakeLists.txt": "add_library(lib p/a.cpp)\n",
+}
+SECOND = {"p/b.cpp": "int b;\n", "CMakeLists.txt": "add_library(lib p/a.cpp\n  p/b.cpp)\n"}
+POLICY = 'android_only = ["*_android_build"]\n'
+ROOT = Path(__file__).parents[3]
+
+Parity = Callable[..., Completed]
+
+
+def git(folder: Path, *words: str) -> None:
+    """Run git with an identity of its own."""
+    who = ["-c", "user.name=t", "-c", "user.email=t@example.invalid", "-c", "commit.gpgsign=false"]
+    run_process(["git", "-C", folder, *who, *words])
+
+
+def plant(folder: Path, files: dict[str, str]) -> None:
+    """Write files."""
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """A checkout with two commits: the second adds a drift to an old one."""
+    folder = tmp_path / "source"
+    folder.mkdir()
+    git(folder, "init", "-q", "-b", "main")
+    for number, files in enumerate((FIRST, SECOND)):
+        plant(folder, files)
+        git(folder, "add", "-A")
+        git(folder, "commit", "-qm", f"commit {number}")
+    return folder
+
+
+@pytest.fixture
+def parity(tmp_path: Path) -> Parity:
+    """Run the verb; stdout and stderr come back as one text."""
+    policy = tmp_path / "policy.toml"
+    policy.write_text(POLICY, encoding="utf-8")
+    env = {**os.environ, "QNN_CI_HOME": str(tmp_path / "home")}
+
+    def run(*words: object) -> Completed:
+        head = [sys.executable, "-m", "ci", "parity", "--policy", policy]
+        return run_process([*map(str, [*head, *words])], env=env, cwd=ROOT, check=False)
+
+    return run
+
+
+def document(ended: Completed) -> dict[str, Any]:
+    """The JSON that the verb printed after its progress."""
+    value: dict[str, Any] = json.loads(ended.output[ended.output.index("{") :])
+    return value
+
+
+def paths(ended: Completed) -> set[str]:
+    """The paths of the findings."""
+    return {finding["path"] for finding in document(ended)["findings"]}
+
+
+def test_a_checkout_and_a_revision_and_a_bare_directory(source: Path, parity: Parity) -> None:
+    checkout = parity("--source", source, "--json")
+    revision = parity("--source", source, "--rev", "main~1", "--json")
+    bare = parity("--source", source / ".git", "--rev", "main", "--json")
+
+    assert checkout.returncode == revision.returncode == 1
+    assert paths(checkout) == paths(bare) == {"p/old.cpp", "p/b.cpp"}
+    assert paths(revision) == {"p/old.cpp"}
+
+
+def test_a_base_leaves_only_what_is_new(source: Path, parity: Parity) -> None:
+    ended = parity("--source", source, "--base", "main~1", "--json")
+
+    assert paths(ended) == {"p/b.cpp"}
+    assert document(ended)["counts"]["old"] == 1
+    assert parity("--source", source, "--base", "main").returncode == 0
+
+
+def test_annotations_are_on_the_file_that_changed(source: Path, parity: Parity) -> None:
+    ended = parity("--source", source, "--base", "main~1", "--annotate")
+
+    assert "::error file=CMakeLists.txt,line=2," in ended.output
+
+
+def test_what_is_kept_gives_the_same_report(source: Path, parity: Parity, tmp_path: Path) -> None:
+    first = document(parity("--source", source, "--json"))
+    kept = sorted((tmp_path / "home" / "parity").glob("*.json"))
+    second = document(parity("--source", source, "--json"))
+
+    assert [path.name.partition("-")[0] for path in kept] == ["buck", "cmake"]
+    assert second == first
+    plant(source, {"p/BUCK": FIRST["p/BUCK"].replace('"old.cpp"', '"old.cpp", "b.cpp"')})
+    assert paths(parity("--source", source, "--json")) == {"p/old.cpp"}
+    kept[0].write_text("torn")
+    assert parity("--source", source, "--json").returncode == 1
+
+
+def test_a_build_file_that_eats_memory_ends_alone(source: Path, parity: Parity) -> None:
+    bomb = "x = [0] * 1000\n" + "x = x + x + x + x + x + x + x + x\n" * 12
+    plant(
+        source, {"q/BUCK": f"def f():\n  {bomb.strip().replace(chr(10), chr(10) + '  ')}\n\nf()\n"}
+    )
+
+    ended = parity("--source", source, "--json")
+
+    reasons = " ".join(row["reason"] for row in document(ended)["not_evaluated"])
+    assert "q/BUCK" in reasons or "the reader of this side" in reasons
+
+
+@pytest.mark.parametrize("scope", [[], ["--scope", "p"]], ids=["whole", "scope"])
+def test_a_side_that_could_not_be_read_fails(
+    source: Path, scope: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "WORKER_LIMIT_S", 0.01)
+    (tmp_path / "own.toml").write_text(POLICY)  # nothing allowed, hence nothing that is stale
+    words = ["parity", "--source", str(source), "--no-cache", *scope]
+    words += ["--policy", str(tmp_path / "own.toml")]
+
+    code, text = run_command("ci", VERBS, words)
+    assert (code, "the buck side was NOT READ" in text) == (ExitCode.FAILED, True)
+    code, text = run_command("ci", VERBS, [*words, "--annotate"])
+    assert (code, "::error title=parity::the buck side" in text) == (ExitCode.FAILED, True)
+    code, text = run_command("ci", VERBS, [*words, "--json"])
+    assert (code, [row["path"] for row in json.loads(text)["findings"]]) == (ExitCode.FAILED, [])
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        (["--rev", "nowhere"], "no revision 'nowhere'"),
+        (["--scope", "no/such"], "no folder no/such"),
+        (["--base", "nowhere"], "no revision 'nowhere'"),
+    ],
+    ids=["revision", "scope", "base"],
+)
+def test_a_wrong_word_is_a_usage_error(
+    words: list[str], what: str, source: Path, parity: Parity
+) -> None:
+    ended = parity("--source", source, *words)
+
+    assert ended.returncode == 2
+    assert what in ended.output
+    assert "Traceback" not in ended.output
+
+
+def test_a_tree_without_build_files_is_a_usage_error(parity: Parity, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+
+    ended = parity("--source", tmp_path / "empty")
+
+    assert ended.returncode == 2
+    assert "has no BUCK or TARGETS file" in ended.output
+
+
+def test_sarif_is_written_beside_the_table(source: Path, parity: Parity, tmp_path: Path) -> None:
+    target = tmp_path / "out" / "parity.sarif"
+
+    ended = parity("--source", source, "--sarif", target)
+
+    assert "buck-only-source (1)" in ended.output
+    assert len(json.loads(target.read_text("utf-8"))["runs"][0]["results"]) == 2

@@ -1,0 +1,198 @@
+"""SIGKILL at random instants, and eight processes at once: the store stays right.
+
+QNN_CI_TEST_KILLS sets the number of kills (25 in the ordinary suite).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from provisioning.store.tree import compare_tree, parse_tree
+from tests.stand_ins import bad_server as bad
+from tests.stand_ins import toolchains as made
+from tests.stand_ins.bad_server import BadServer
+from tests.stand_ins.toolchains import VERSION, World
+
+KILLS = int(os.environ.get("QNN_CI_TEST_KILLS", "25"))
+PARTS = ["qnn-sdk:host", "qnn-sdk:host,headers", "qnn-sdk:android", "qnn-sdk", "libcxx"]
+
+
+@pytest.fixture
+def server() -> Iterator[BadServer]:
+    with bad.running() as server:
+        yield server
+
+
+@pytest.fixture
+def world(tmp_path: Path, server: BadServer) -> World:
+    world = made.make_world(tmp_path)
+    sdk = made.make_sdk(tmp_path / "sdk.zip")
+    llvm = made.make_llvm(tmp_path / "llvm.tar.xz")
+    server.files = {"sdk.zip": sdk.read_bytes(), "llvm.tar.xz": llvm.read_bytes()}
+    folder = world.manifests / "toolchains"
+    (folder / "qnn-sdk.toml").write_text(made.describe_sdk([server.url("sdk.zip")], sdk))
+    (folder / "libcxx.toml").write_text(made.describe_libcxx(server.url("llvm.tar.xz"), llvm))
+    (world.manifests / "profiles.toml").write_text(made.PROFILES + made.AOT)
+    return world
+
+
+def start(world: World, *words: str) -> subprocess.Popen[str]:
+    variables = {**os.environ, **world.variables, "QNN_CI_ACCEPT_LICENCE": "all"}
+    variables.pop("CI", None)
+    return subprocess.Popen(
+        [sys.executable, "-m", "provisioning", *words],
+        env=variables,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def run(world: World, *words: str) -> str:
+    process = start(world, *words)
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, output
+    return output
+
+
+def lock(world: World) -> None:
+    """Lock every file, so that parts come over ranges."""
+    run(world, "lock", "qnn-sdk", "--write")
+    shutil.rmtree(world.home)
+
+
+class Reader(threading.Thread):
+    """Looks at the store all the time, as a reader does, and remembers what was not whole."""
+
+    def __init__(self, home: Path) -> None:
+        super().__init__(daemon=True)
+        self.home, self.partial, self.looks = home, list[str](), 0
+        self.stopped = threading.Event()
+
+    def run(self) -> None:
+        while not self.stopped.wait(0.01):
+            for path in (self.home / "store").glob("[!.]*"):
+                self.look(path)
+
+    def look(self, path: Path) -> None:
+        self.looks += 1
+        try:
+            tree = parse_tree((path / "tree.json").read_bytes())
+        except FileNotFoundError:
+            self.partial.append(f"{path.name} without tree.json")
+            return
+        names = {entry.path for entry in tree.files}
+        found = {
+            item.relative_to(path / tree.artifact).as_posix()
+            for item in (path / tree.artifact).rglob("*")
+            if not item.is_dir() or item.is_symlink()
+        }
+        if names - found:
+            self.partial.append(f"{path.name} lacks {names - found}")
+
+
+def check_store(home: Path) -> None:
+    """Every published tree is byte for byte what it says; nothing is left half-made."""
+    published = list((home / "store").iterdir())
+    assert published
+    for path in published:
+        tree = parse_tree((path / "tree.json").read_bytes())
+        assert compare_tree(path / tree.artifact, tree.files) == []
+
+
+@pytest.mark.timeout(1800)
+def test_a_kill_at_any_instant_leaves_nothing_or_the_whole(world: World) -> None:
+    lock(world)
+    dice = random.Random(11)
+    run(world, "fetch", *PARTS)
+    began = time.monotonic()
+    shutil.rmtree(world.home)
+    run(world, "fetch", *PARTS)
+    usual_s = time.monotonic() - began
+    for number in range(KILLS):
+        if number % 3 == 0:
+            shutil.rmtree(world.home / "store")
+            shutil.rmtree(world.home / "downloads", ignore_errors=True)
+        elif number % 3 == 1:
+            damage(world.home, dice)
+        else:
+            drop_one(world.home, dice)
+        reader = Reader(world.home)
+        reader.start()
+        process = start(world, "fetch", "--verify", *dice.sample(PARTS, len(PARTS)))
+        time.sleep(dice.uniform(0.0, usual_s * 1.1))
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        run(world, "fetch", "--verify", *PARTS)
+        reader.stopped.set()
+        reader.join()
+        assert reader.partial == []
+        check_store(world.home)
+
+
+def damage(home: Path, dice: random.Random) -> None:
+    """Change a byte of a published library."""
+    path = dice.choice(sorted((home / "store").glob("[!.]*/*/lib/**/*.so*")))
+    if path.is_symlink():
+        return
+    path.chmod(0o644)
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def drop_one(home: Path, dice: random.Random) -> None:
+    """Take one published tree away, in one rename as gc does."""
+    path = dice.choice(sorted((home / "store").glob("[!.]*")))
+    gone = home / "gone"
+    path.rename(gone)
+    shutil.rmtree(gone)
+
+
+@pytest.mark.timeout(300)
+def test_eight_processes_make_one_download(world: World, server: BadServer) -> None:
+    def late(handler: bad.Handler, data: bytes) -> None:
+        time.sleep(2.0)  # so that the others come while the first one is at work
+        bad.serve(handler, data)
+
+    server.faults["sdk.zip"] = [late]
+    processes = [start(world, "fetch", "--json", "qnn-sdk") for _ in range(8)]
+    outputs = [process.communicate(timeout=120)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0] * 8, outputs
+    whole = [asked for asked in server.requests if not asked.range]
+    assert len(whole) == 1
+    assert sum('"fetched": true' in output for output in outputs) == 1
+    waited = sum("another process is fetching it; waiting" in output for output in outputs)
+    assert waited >= 1
+    check_store(world.home)
+
+
+@pytest.mark.timeout(300)
+def test_eight_processes_on_overlapping_components_fetch_each_member_once(
+    world: World, server: BadServer
+) -> None:
+    lock(world)
+    server.requests.clear()
+    wanted = ["host", "host,headers", "headers", "android", "android,host", "host", "base", "host"]
+    processes = [start(world, "fetch", "--json", f"qnn-sdk:{parts}") for parts in wanted]
+    outputs = [process.communicate(timeout=120)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0] * 8, outputs
+    parts = [asked for asked in server.requests if not asked.range.startswith("bytes=-")]
+    assert sum(asked.sent for asked in parts) < len(server.files["sdk.zip"]) * 1.02
+    roots = {json.loads(output[output.index("{") :])["artifacts"][0]["root"] for output in outputs}
+    assert len(roots) == len(set(wanted))
+    check_store(world.home)
+    assert VERSION in next(iter(roots))

@@ -1,0 +1,262 @@
+from __future__ import annotations
+
+import io
+import sys
+from pathlib import Path
+
+import pytest
+
+from ci.build.cache import CacheCounts, Meter
+from ci.build.checkout import list_submodules, unneeded_submodules
+from ci.build.output import Output, is_grouping
+from ci.build.plan.place import Place
+from ci.build.plan.plan import Kit, Request, make_plan
+from ci.build.plan.targets import Toolchain, fill_placeholders, find_target, read_targets
+from ci.build.plan.toolchains import Compilers, find_compiler
+from ci.build.plan.tools import Program, Tools, Version, choose_program, find_cache
+from ci.build.steps import explain_failure
+from provisioning.console.progress import Bar, Progress
+from provisioning.doctor.policies import elf_policy
+from provisioning.errors import ManifestError, ToolError, UnfitError, UsageError
+from provisioning.manifest.reader import read_profile, read_toolchain
+
+VALUES = {
+    "policy": "x86_64-linux", "linux_policy": "aarch64-oe-linux", "hexagon_policy": "hexagon-v79",
+}  # fmt: skip
+
+
+def read_output(text: str, *, echo: bool = False) -> tuple[Output, str]:
+    stream = io.StringIO()
+    output = Output(Bar("build", 0, "", None, live=False), Progress(stream), echo)
+    for line in text.splitlines():
+        output.read_line(line)
+    return output, stream.getvalue()
+
+
+NINJA = """\
+[1/9] Building CXX object a.o
+[2/9] Building CXX object b.o
+FAILED: b.o
+/usr/bin/c++ -Werror=all -o b.o -c b.cpp
+b.cpp:3:5: error: expected ';'
+    3 | int x
+      |     ^
+[3/9] Building CXX object c.o
+c.cpp:1:1: error: another
+ninja: build stopped
+"""
+
+
+def test_the_first_error_is_kept_with_what_follows_and_steps_are_counted() -> None:
+    output, echoed = read_output(NINJA)
+    assert output.first_error == "b.cpp:3:5: error: expected ';'"
+    assert output.excerpt.splitlines()[1] == "    3 | int x"
+    assert "c.cpp:1:1" in output.excerpt
+    assert (output.bar.done, output.bar.total) == (3, 9)
+    assert echoed == ""
+
+
+def test_in_ci_every_line_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert read_output(NINJA, echo=True)[1] == NINJA
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    assert is_grouping()
+
+
+@pytest.mark.parametrize(
+    ("line", "error"),
+    [
+        ("/usr/bin/ld: final link failed: No space left on device", UnfitError),
+        ("fatal error: error writing to /tmp/x.s: File too large", UnfitError),
+        ("ld.lld: error: undefined symbol: f", ToolError),
+        ("collect2: fatal error: ld terminated with signal 9", ToolError),
+    ],
+)
+def test_a_full_disk_is_no_fault_of_the_sources(line: str, error: type[Exception]) -> None:
+    output, _ = read_output(line)
+    assert isinstance(explain_failure("build", output, "exited with 1", "", Path("log")), error)
+
+
+def test_without_an_error_line_the_end_is_told() -> None:
+    output, _ = read_output("all quiet")
+    error = explain_failure("build", output, "was ended by SIGKILL", "all quiet", Path("log"))
+    assert (error.what, error.why) == ("build failed: was ended by SIGKILL", "all quiet")
+
+
+def test_every_target_names_what_there_is() -> None:
+    for target in read_targets().values():
+        if target.profile:
+            read_profile(target.profile)
+        known = read_toolchain("executorch").components
+        wanted = [
+            *target.needs.components,
+            *(n for row in target.needs.extras.values() for n in row),
+        ]
+        assert set(wanted) <= set(known)
+        for row in target.artifacts:
+            policy = fill_placeholders(row.policy, VALUES)
+            assert elf_policy(policy).machine
+        assert fill_placeholders(target.policy, VALUES) in {
+            "x86_64-linux", "aarch64-android", "aarch64-oe-linux", "hexagon-v79",
+        }  # fmt: skip
+        if target.with_source:
+            assert find_target(target.with_source).origin.value == "checkout"
+
+
+def test_a_row_goes_on_top_of_its_recipe() -> None:
+    host, android = find_target("runner_checkout"), find_target("android")
+    assert host.needs.components == ("adaptor", "runner")
+    assert android.needs.components == ("runner",)
+    assert host.needs.headers == android.needs.headers
+    assert host.stages == android.stages
+
+
+def test_wrong_names_are_told() -> None:
+    with pytest.raises(UsageError, match="no build target 'x'") as caught:
+        find_target("x")
+    assert "runner, runner_checkout, aot" in caught.value.todo
+    with pytest.raises(ManifestError, match=r"nothing stands for \{root\}"):
+        fill_placeholders("{root}/a", {"tree": "/t"})
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[recipe.a]\n[[target]]\nname='t'\nrecipe='b'", "no recipe 'b'"),
+        ("[recipe.a]\n[[target]]\nname='t'\nrecipe='a'", "t does not fit its schema"),
+        ("[recipe.a]\nx=1\n[[target]]\nname='t'\nrecipe='a'", "t does not fit its schema"),
+    ],
+)
+def test_a_wrong_file_of_targets_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, message: str
+) -> None:
+    (tmp_path / "targets.toml").write_text(text)
+    monkeypatch.setenv("QNN_CI_MANIFESTS", str(tmp_path))
+    with pytest.raises(ManifestError, match=message):
+        read_targets()
+
+
+def make_kit(**values: str) -> Kit:
+    tools = Tools(
+        Program(Path("/t/cmake"), Version("3.30")), Program(Path("/t/ninja"), Version("1.12")), None
+    )
+    return Kit(
+        tools, {Toolchain.HOST: Compilers({"CMAKE_C_COMPILER": "cc"}, {"cc": "one"})}, values
+    )
+
+
+def test_a_plan_depends_on_all_that_changes_bytes_and_not_on_jobs() -> None:
+    place = Place(Path("/b"))
+    target = find_target("runner")
+
+    def digest(request: Request, **values: str) -> str:
+        kit = make_kit(wheel_root="/w", **values)
+        return make_plan(target, request, Path("/s"), place, kit).settings_digest
+
+    base = digest(Request())
+    assert digest(Request(jobs=7)) == base
+    changed = [
+        digest(Request(defines={"A": "1"})),
+        digest(Request(), executorch_version="9"),
+        make_plan(
+            target, Request(), Path("/s"), Place(Path("/c")), make_kit(wheel_root="/w")
+        ).settings_digest,
+    ]
+    assert base not in changed
+    assert len(set(changed)) == 3
+
+
+def test_the_environment_of_a_build_holds_no_flags_of_the_caller(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("CXXFLAGS", "-O0 -DSURPRISE")
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/somewhere")
+    plan = make_plan(
+        find_target("runner"), Request(), Path("/s"), Place(Path("/b c")), make_kit(wheel_root="/w")
+    )
+    assert "LD_LIBRARY_PATH" not in plan.environment
+    assert plan.environment["CCACHE_DISABLE"] == "1"
+    assert plan.environment["CXXFLAGS"].startswith("'-ffile-prefix-map=/b c=/build'")
+    assert plan.environment["PATH"].startswith("/t:")
+
+
+def test_a_user_s_own_define_wins() -> None:
+    request = Request(defines={"CMAKE_BUILD_TYPE": "Debug"})
+    plan = make_plan(
+        find_target("runner"), request, Path("/s"), Place(Path("/b")), make_kit(wheel_root="/w")
+    )
+    (stage,) = plan.stages
+    assert [one for one in stage.defines if "BUILD_TYPE" in one] == ["-DCMAKE_BUILD_TYPE=Debug"]
+
+
+def test_ccache_is_counted_from_its_log(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text(
+        "# a.cpp\ncache_miss\n# b.cpp\ndirect_cache_hit\n# c.cpp\npreprocessed_cache_hit\n"
+    )
+    program = Program(Path("/usr/bin/ccache"), Version("4.7"))
+    assert Meter(program, log, {}).read() == CacheCounts("ccache", "4.7", 2, 1)
+    assert Meter(program, tmp_path / "none", {}).read() == CacheCounts("ccache", "4.7", 0, 0)
+
+
+SCCACHE = (
+    '{"stats": {"cache_hits": {"counts": {"C": 5, "C++": 4}}, "cache_misses": {"counts": {}}}}'
+)
+
+
+@pytest.mark.parametrize(("answer", "counts"), [(SCCACHE, (6, 0)), ("no server", (0, 0))])
+def test_sccache_is_counted_from_what_it_says(
+    tmp_path: Path, answer: str, counts: tuple[int, int]
+) -> None:
+    tool = tmp_path / "sccache"
+    tool.write_text(f"#!/bin/sh\ncat <<'END'\n{answer}\nEND\n")
+    tool.chmod(0o755)
+    meter = Meter(Program(tool, Version("0.4")), tmp_path / "log", {}, (3, 1))
+    assert (meter.read().hits, meter.read().misses) == counts
+
+
+def test_the_cache_is_chosen_by_a_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for name in ("ccache", "sccache"):
+        (tmp_path / name).write_text(f"#!/bin/sh\necho {name} 1.0\n")
+        (tmp_path / name).chmod(0o755)
+    found = {}
+    for word in ("", "ccache", "sccache", "none"):
+        monkeypatch.setenv("QNN_CI_CACHE", word)
+        program = find_cache()
+        found[word] = program.path.name if program else None
+    assert found == {"": "ccache", "ccache": "ccache", "sccache": "sccache", "none": None}
+    monkeypatch.setenv("QNN_CI_CACHE", "attic")
+    with pytest.raises(UsageError, match="attic is no cache"):
+        find_cache()
+    (tmp_path / "sccache").unlink()
+    monkeypatch.setenv("QNN_CI_CACHE", "sccache")
+    with pytest.raises(UnfitError, match="not on PATH"):
+        find_cache()
+
+
+def test_a_program_that_is_too_old_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = tmp_path / "tool"
+    old.write_text("#!/bin/sh\necho tool version 1.2\n")
+    old.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UnfitError, match=r"no tool of version 1\.3 or newer") as caught:
+        choose_program("tool", Version("1.3"))
+    assert f"{old} is 1.2" in caught.value.why
+    assert choose_program("tool", Version("1.2")) == Program(old, Version("1.2"))
+
+
+def test_a_compiler_that_a_variable_names_must_be_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "/no/such/c++")
+    with pytest.raises(UnfitError, match="CXX=/no/such/c\\+\\+ is no program"):
+        find_compiler("CXX", ("c++",), "install one")
+    monkeypatch.setenv("CXX", sys.executable)
+    assert find_compiler("CXX", ("c++",), "") == Path(sys.executable)
+
+
+def test_submodules_that_no_target_needs_are_neither_read_nor_copied() -> None:
+    tiny = Path(__file__).resolve().parents[3] / "stand_ins/tiny_executorch"
+    skipped = unneeded_submodules(tiny, ("adaptor",))
+    assert skipped == {"third-party/unneeded", "extension/llm/tokenizers"}
+    assert skipped.isdisjoint(list_submodules(("adaptor",)))

@@ -1,0 +1,365 @@
+"""Archives made to do harm: every one is refused, and nothing is written outside."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import lzma
+import random
+import stat
+import struct
+import sys
+import tarfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from provisioning.archives.layout import (
+    Layout,
+    Limits,
+    check_members,
+    is_inside,
+    make_links,
+    place_members,
+)
+from provisioning.archives.tarballs import extract_tar
+from provisioning.archives.zip_directory import FileSource, read_directory
+from provisioning.archives.zipfiles import OUT_BYTES, extract_members
+from provisioning.errors import IntegrityError
+
+LIMITS = Limits(unpacked_bytes=20_000_000)
+GOOD = {"pkg/a.so": b"abc" * 1000, "pkg/sub/b.txt": b"hello"}
+
+
+def unpack(path: Path, root: Path, limits: Limits = LIMITS) -> list[str]:
+    """Extract as the sources do; the written paths."""
+    root.mkdir(exist_ok=True)
+    if path.suffix != ".zip":
+        entries, links = extract_tar(path, root, Layout(), limits)
+        entries += make_links(root, links, path.name, lambda end: True)
+        return [entry.path for entry in entries]
+    source = FileSource(path)
+    try:
+        members = read_directory(source)
+        check_members(source.name, members, limits)
+        placed = list(place_members(members, Layout()))
+        entries, links = extract_members(source, root, placed)
+        entries += make_links(root, links, path.name, lambda end: True)
+        return [entry.path for entry in entries]
+    finally:
+        source.close()
+
+
+def zipped(*members: tuple[str | zipfile.ZipInfo, bytes]) -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in [*GOOD.items(), *members]:
+            archive.writestr(name, data)
+    return out.getvalue()
+
+
+def info(name: str, mode: int) -> zipfile.ZipInfo:
+    made = zipfile.ZipInfo(name)
+    made.create_system = 3
+    made.external_attr = mode << 16
+    return made
+
+
+def tarred(*members: tuple[tarfile.TarInfo, bytes]) -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w:xz", format=tarfile.GNU_FORMAT) as archive:
+        for name, data in GOOD.items():
+            archive.addfile(tar_info(name, size=len(data)), io.BytesIO(data))
+        for item, data in members:
+            archive.addfile(item, io.BytesIO(data))
+    return out.getvalue()
+
+
+def tar_info(
+    name: str, kind: bytes = tarfile.REGTYPE, link: str = "", size: int = 0
+) -> tarfile.TarInfo:
+    made = tarfile.TarInfo(name)
+    made.type, made.linkname, made.size = kind, link, size
+    return made
+
+
+def patched(find: bytes, put: bytes, data: bytes | None = None) -> bytes:
+    """A good archive with bytes of its headers changed everywhere."""
+    whole = zipped() if data is None else data
+    assert find in whole
+    assert len(find) == len(put)
+    return whole.replace(find, put)
+
+
+def overlapping() -> bytes:
+    """Two directory entries that share one member's bytes."""
+    whole = zipped()
+    end = whole.rindex(b"PK\5\6")
+    (offset,) = struct.unpack_from("<I", whole, end + 16)
+    first = whole[offset : whole.index(b"PK\1\2", offset + 4)]
+    twin = first.replace(b"pkg/a.so", b"pkg/c.so")
+    directory = whole[offset:end] + twin
+    count = 3
+    tail = struct.pack("<4sHHHHIIH", b"PK\5\6", 0, 0, count, count, len(directory), offset, 0)
+    return whole[:offset] + directory + tail
+
+
+def lying_size(size: int) -> bytes:
+    """The directory declares another size than the bytes have."""
+    whole = zipped()
+    at = whole.index(b"PK\1\2")
+    return whole[: at + 24] + struct.pack("<I", size) + whole[at + 28 :]
+
+
+def wrong_crc() -> bytes:
+    whole = zipped()
+    at = whole.index(b"PK\1\2")
+    return whole[: at + 16] + b"\1\2\3\4" + whole[at + 20 :]
+
+
+def other_local_name() -> bytes:
+    whole = zipped()
+    at = whole.index(b"pkg/a.so")
+    return whole[:at] + b"pkg/z.so" + whole[at + 8 :]
+
+
+def encrypted() -> bytes:
+    whole = zipped()
+    at = whole.index(b"PK\1\2")
+    return whole[: at + 8] + b"\1" + whole[at + 9 :]
+
+
+def long_link() -> tuple[zipfile.ZipInfo, bytes]:
+    return info("pkg/l", stat.S_IFLNK | 0o777), b"a/" * 4000
+
+
+LINK = stat.S_IFLNK | 0o777
+ZIPS: dict[str, tuple[Callable[[], bytes], str]] = {
+    "absolute path": (lambda: zipped(("/etc/evil", b"x")), "absolute path"),
+    "drive letter": (lambda: zipped(("C:/evil", b"x")), "absolute path"),
+    "parent path": (lambda: zipped(("pkg/../../evil", b"x")), "leaves the tree"),
+    "backslashes": (lambda: patched(b"pkg/a.so", b"..\\..\\ab"), "backslash"),
+    "control character": (lambda: zipped(("pkg/a\nb", b"x")), "control character"),
+    "link that leaves": (lambda: zipped((info("pkg/l", LINK), b"../../evil")), "leaves the tree"),
+    "absolute link": (lambda: zipped((info("pkg/l", LINK), b"/etc")), "leaves the tree"),
+    "link through a link": (
+        lambda: zipped((info("pkg/up", LINK), b".."), (info("out", LINK), b"pkg/up/../evil")),
+        "leaves the tree",
+    ),
+    "links in a circle": (
+        lambda: zipped((info("a", LINK), b"b"), (info("b", LINK), b"a")),
+        "leaves the tree",
+    ),
+    "file below a link": (
+        lambda: zipped((info("pkg/l", LINK), b"sub"), ("pkg/l/evil", b"x")),
+        "is a symlink and holds",
+    ),
+    "file below a file": (lambda: zipped(("pkg/a.so/evil", b"x")), "is a file and holds"),
+    "link of 8000 bytes": (lambda: zipped(long_link()), "target of 8000 bytes"),
+    "device file": (lambda: zipped((info("pkg/null", stat.S_IFCHR | 0o666), b"")), "device file"),
+    "fifo": (lambda: zipped((info("pkg/pipe", stat.S_IFIFO | 0o666), b"")), "device file"),
+    "same name": (lambda: zipped(("pkg/A.so", b"x")), "differ only in case"),
+    "twice": (lambda: patched(b"pkg/c.so", b"pkg/a.so", zipped(("pkg/c.so", b"x"))), "two members"),
+    "not UTF-8": (lambda: patched(b"pkg/a.so", b"pkg/\xff\xfe.s"), "not UTF-8"),
+    "empty part": (lambda: zipped(("pkg//x", b"x")), "empty or '.' part"),
+    "endless name": (lambda: zipped(("pkg/" + "n" * 300, b"x")), "too long"),
+    "bomb by total": (lambda: zipped(("pkg/zeros", bytes(21_000_000))), "unpacks to more than"),
+    "bomb by overlap": (overlapping, "overlaps another"),
+    "bomb by lying size": (lambda: lying_size(10), "longer than declared"),
+    "shorter than declared": (lambda: lying_size(3001), "shorter than declared"),
+    "wrong CRC": (wrong_crc, "CRC-32"),
+    "another local name": (other_local_name, "another name in its local header"),
+    "encrypted": (encrypted, "is encrypted"),
+    "no ZIP": (lambda: b"<html>Sorry</html>" * 30, "not a ZIP file"),
+    "cut in the directory": (lambda: zipped()[:-40], "not a ZIP file"),
+    "cut in the middle": (lambda: zipped()[60:], "lies outside|cut short|fewer|no local header"),
+}
+
+
+def too_big_tar() -> bytes:
+    big = tar_info("pkg/big", size=21_000_000)
+    return tarred((big, bytes(21_000_000)))
+
+
+def surrogate_tar() -> bytes:
+    plain = lzma.decompress(tarred((tar_info("pkg/zzzz"), b"")))
+    at = plain.index(b"pkg/zzzz")
+    header = bytearray(plain[at : at + 512])
+    header[4:8] = b"\xff\xfe\xfd\xfc"
+    header[148:156] = b"        "
+    header[148:156] = b"%06o\0 " % sum(header)
+    return lzma.compress(plain[:at] + bytes(header) + plain[at + 512 :])
+
+
+TARS: dict[str, tuple[Callable[[], bytes], str]] = {
+    "absolute path": (lambda: tarred((tar_info("/etc/evil"), b"")), "absolute path"),
+    "parent path": (lambda: tarred((tar_info("pkg/../../evil"), b"")), "leaves the tree"),
+    "link that leaves": (
+        lambda: tarred((tar_info("pkg/l", tarfile.SYMTYPE, "../../evil"), b"")),
+        "leaves the tree",
+    ),
+    "written through a link": (
+        lambda: tarred(
+            (tar_info("pkg/l", tarfile.SYMTYPE, "/etc"), b""), (tar_info("pkg/l/evil"), b"")
+        ),
+        "is a symlink and holds|leaves the tree",
+    ),
+    "hard link that leaves": (
+        lambda: tarred((tar_info("pkg/l", tarfile.LNKTYPE, "/etc/passwd"), b"")),
+        "not a member",
+    ),
+    "device": (lambda: tarred((tar_info("pkg/null", tarfile.CHRTYPE), b"")), "device file"),
+    "fifo": (lambda: tarred((tar_info("pkg/pipe", tarfile.FIFOTYPE), b"")), "device file"),
+    "twice": (lambda: tarred((tar_info("pkg/a.so"), b"")), "two members"),
+    "case": (lambda: tarred((tar_info("pkg/A.so"), b"")), "differ only in case"),
+    "file below a file": (lambda: tarred((tar_info("pkg/a.so/x"), b"")), "clashes|holds"),
+    "not UTF-8": (surrogate_tar, "not UTF-8"),
+    "bomb": (too_big_tar, "unpacks to more than"),
+    "cut": (lambda: tarred()[:-60], "cannot be read"),
+    "no tar": (lambda: lzma.compress(b"no tar at all" * 100), "cannot be read"),
+    "no xz": (lambda: b"no xz at all" * 100, "cannot be read"),
+}
+
+
+@pytest.fixture(params=["ISA-L", "zlib"])
+def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What inflates: ISA-L, or the interpreter's zlib on a machine without a build of it."""
+    if request.param == "zlib":
+        monkeypatch.setitem(sys.modules, "isal", None)
+    else:
+        pytest.importorskip("isal")
+    return str(request.param)
+
+
+def outside(tmp_path: Path) -> set[str]:
+    return {path.name for path in tmp_path.iterdir()}
+
+
+@pytest.mark.usefixtures("engine")
+@pytest.mark.parametrize("name", ZIPS)
+def test_a_hostile_zip_is_refused(tmp_path: Path, name: str) -> None:
+    make, words = ZIPS[name]
+    archive = tmp_path / "bad.zip"
+    archive.write_bytes(make())
+    with pytest.raises(IntegrityError) as caught:
+        unpack(archive, tmp_path / "root")
+    assert "bad.zip is refused" in caught.value.what
+    assert any(word in caught.value.why for word in words.split("|")), caught.value.why
+    assert outside(tmp_path) == {"bad.zip", "root"}
+    assert not any(path.is_symlink() for path in (tmp_path / "root").rglob("*"))
+
+
+@pytest.mark.parametrize("name", TARS)
+def test_a_hostile_tarball_is_refused(tmp_path: Path, name: str) -> None:
+    make, words = TARS[name]
+    archive = tmp_path / "bad.tar.xz"
+    archive.write_bytes(make())
+    with pytest.raises(IntegrityError) as caught:
+        unpack(archive, tmp_path / "root")
+    assert any(word in caught.value.why for word in words.split("|")), caught.value.why
+    assert outside(tmp_path) == {"bad.tar.xz", "root"}
+    assert not any(path.is_symlink() for path in (tmp_path / "root").rglob("*"))
+
+
+def test_good_archives_are_taken(tmp_path: Path) -> None:
+    (tmp_path / "good.zip").write_bytes(zipped())
+    (tmp_path / "good.tar.xz").write_bytes(tarred())
+    assert sorted(unpack(tmp_path / "good.zip", tmp_path / "z")) == sorted(GOOD)
+    assert sorted(unpack(tmp_path / "good.tar.xz", tmp_path / "t")) == sorted(GOOD)
+    assert (tmp_path / "t/pkg/a.so").read_bytes() == GOOD["pkg/a.so"]
+
+
+def test_members_of_every_size_come_out_as_they_went_in(tmp_path: Path, engine: str) -> None:
+    sizes = [0, 1, OUT_BYTES - 1, OUT_BYTES, OUT_BYTES + 1, 2 * OUT_BYTES, 5 * OUT_BYTES + 7]
+    contents = {
+        f"{name}{size}": data[:size]
+        for size in sizes
+        for name, data in {
+            "noise": random.Random(size).randbytes(size),
+            "words": b"0123456789abcdef" * (size // 16 + 1),
+            "zeros": bytes(size),
+        }.items()
+    }
+    (tmp_path / "sizes.zip").write_bytes(zipped(*contents.items()))
+    unpack(tmp_path / "sizes.zip", tmp_path / "root")
+    for name, data in contents.items():
+        assert (tmp_path / "root" / name).read_bytes() == data, f"{name} by {engine}"
+
+
+def test_links_that_stay_inside_are_kept(tmp_path: Path) -> None:
+    (tmp_path / "a.zip").write_bytes(zipped((info("pkg/sub/l", LINK), b"../a.so")))
+    unpack(tmp_path / "a.zip", tmp_path / "z")
+    item = tar_info("pkg/sub/l", tarfile.SYMTYPE, "../a.so")
+    hard = tar_info("pkg/h", tarfile.LNKTYPE, "pkg/a.so")
+    (tmp_path / "a.tar.xz").write_bytes(tarred((item, b""), (hard, b"")))
+    unpack(tmp_path / "a.tar.xz", tmp_path / "t")
+    for root in (tmp_path / "z", tmp_path / "t"):
+        assert (root / "pkg/sub/l").readlink() == Path("../a.so")
+        assert (root / "pkg/sub/l").read_bytes() == GOOD["pkg/a.so"]
+    assert (tmp_path / "t/pkg/h").read_bytes() == GOOD["pkg/a.so"]
+
+
+def test_executable_bits_are_kept_and_nothing_can_be_written(tmp_path: Path) -> None:
+    (tmp_path / "a.zip").write_bytes(zipped((info("pkg/tool", 0o100755), b"#!/bin/sh\n")))
+    unpack(tmp_path / "a.zip", tmp_path / "z")
+    assert stat.S_IMODE((tmp_path / "z/pkg/tool").stat().st_mode) == 0o555
+    assert stat.S_IMODE((tmp_path / "z/pkg/a.so").stat().st_mode) == 0o444
+
+
+def test_programs_of_an_archive_without_modes_can_be_run(tmp_path: Path) -> None:
+    members = []
+    for name, data in (("pkg/tool", b"#!/bin/sh\n"), ("pkg/lib.so", b"\x7fELF"), ("pkg/x", b"x")):
+        made = zipfile.ZipInfo(name)
+        made.create_system = 0
+        members.append((made, data))
+    (tmp_path / "a.zip").write_bytes(zipped(*members))
+    unpack(tmp_path / "a.zip", tmp_path / "z")
+    modes = {
+        name: (tmp_path / "z/pkg" / name).stat().st_mode & 0o777 for name in ("tool", "lib.so", "x")
+    }
+    assert modes == {"tool": 0o555, "lib.so": 0o555, "x": 0o444}
+
+
+def test_names_that_differ_in_case_are_taken_where_the_manifest_says_so(tmp_path: Path) -> None:
+    (tmp_path / "a.zip").write_bytes(zipped(("pkg/A.so", b"x")))
+    allowed = Limits(case_collisions=True)
+    assert len(unpack(tmp_path / "a.zip", tmp_path / "root", allowed)) == 3
+
+
+def test_a_member_may_not_claim_more_than_deflate_can(tmp_path: Path) -> None:
+    whole = zipped(("pkg/zeros", bytes(5_000_000)))
+    at = whole.rindex(b"PK\1\2")
+    lying = whole[: at + 24] + struct.pack("<I", 0xFFFFFF00) + whole[at + 28 :]
+    (tmp_path / "a.zip").write_bytes(lying)
+    with pytest.raises(IntegrityError, match="is refused") as caught:
+        unpack(tmp_path / "a.zip", tmp_path / "root", Limits())
+    assert "ratio over" in caught.value.why
+
+
+def test_links_are_followed_through_each_other() -> None:
+    assert is_inside("a", {"a": "b/c"})
+    assert is_inside("x/a", {"x/a": "../b"})
+    assert not is_inside("x/a", {"x/a": "../../b"})
+    assert not is_inside("b", {"x/up": "..", "b": "x/up/../c"})
+    assert not is_inside("a", {"a": "a"})
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_a_mutated_zip_is_read_or_refused(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    whole = bytearray(zipped((info("pkg/l", LINK), b"a.so")))
+    for _ in range(data.draw(st.integers(1, 6))):
+        at = data.draw(st.integers(0, len(whole) - 1))
+        whole[at] = data.draw(st.integers(0, 255))
+    cut = data.draw(st.integers(0, 40))
+    directory = tmp_path_factory.mktemp("fuzz")
+    (directory / "a.zip").write_bytes(bytes(whole[: len(whole) - cut]))
+    with contextlib.suppress(IntegrityError):
+        unpack(directory / "a.zip", directory / "root")
+    assert outside(directory) <= {"a.zip", "root"}

@@ -1,0 +1,102 @@
+"""An installation that a variable names is recognised, judged and used in place."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+
+from provisioning.artifacts.environment import locate_profile, provision_profile
+from provisioning.console.progress import Progress
+from provisioning.errors import ExitCode, UnfitError
+from provisioning.manifest.reader import list_toolchains, read_profiles, read_toolchain
+
+
+@pytest.fixture(autouse=True)
+def clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QNN_CI_HOME", str(tmp_path / "home"))
+    for name in ("QNN_SDK_ROOT", "ANDROID_NDK_ROOT", "HEXAGON_SDK_ROOT", "EXECUTORCH_ROOT"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def make_sdk(root: Path, version: str = "2.37.0.250724", *folders: str) -> Path:
+    for folder in ("include/QNN", *folders):
+        (root / folder).mkdir(parents=True, exist_ok=True)
+    (root / "sdk.yaml").write_text(f"product: QAIRT\nversion: {version}175447\n")
+    return root
+
+
+def make_checkout(root: Path) -> Path:
+    (root / "backends/qualcomm").mkdir(parents=True)
+    (root / "backends/qualcomm/CMakeLists.txt").touch()
+    (root / "version.txt").write_text("1.4.1\n")
+    for module in read_toolchain("executorch").components["runner"]:
+        (root / module).mkdir(parents=True, exist_ok=True)
+    return root
+
+
+def test_what_is_missing_is_named_with_the_command_that_provisions_it() -> None:
+    with pytest.raises(UnfitError) as caught:
+        locate_profile("android", Progress())
+    message = str(caught.value)
+    assert caught.value.exit_code is ExitCode.ENVIRONMENT
+    assert "qnn-sdk 2.37.0.250724, android-ndk 26.2.11394342, executorch 1.4.1" in message
+    assert "nox -s provision -- android" in message
+    assert "QNN_SDK_ROOT, ANDROID_NDK_ROOT, EXECUTORCH_ROOT" in message
+
+
+def test_installations_are_used_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folders = ("lib/aarch64-oe-linux-gcc11.2",)
+    sdk = make_sdk(tmp_path / "sdk", "2.37.0.250724", *folders)
+    checkout = make_checkout(tmp_path / "executorch")
+    monkeypatch.setenv("QNN_SDK_ROOT", str(sdk))
+    monkeypatch.setenv("EXECUTORCH_ROOT", str(checkout))
+    said = io.StringIO()
+    environment = locate_profile("linux", Progress(said))
+    assert environment.root("qnn-sdk") == sdk
+    assert environment.variables["EXECUTORCH_ROOT"] == str(checkout)
+    assert all(artifact.adopted for artifact in environment.artifacts)
+    assert "executorch: using EXECUTORCH_ROOT=" in said.getvalue()
+    assert not (tmp_path / "home").exists()
+
+
+@pytest.mark.parametrize("missing", ["sdk.yaml", "include"])
+def test_an_installation_that_lacks_a_part_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str
+) -> None:
+    sdk = make_sdk(tmp_path / "sdk", "2.37.0.250724", "lib/aarch64-oe-linux-gcc11.2")
+    (sdk / missing).rename(tmp_path / "away")
+    monkeypatch.setenv("QNN_SDK_ROOT", str(sdk))
+    with pytest.raises(UnfitError, match="is not a fit qnn-sdk") as caught:
+        locate_profile("linux", Progress())
+    assert f"it has no {missing}" in caught.value.why
+
+
+def test_an_installation_too_old_for_the_profile_is_refused_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders = ["lib/x86_64-linux-clang", "lib/aarch64-android", "lib/lpai-v6"]
+    monkeypatch.setenv("QNN_SDK_ROOT", str(make_sdk(tmp_path / "sdk", "2.37.0.250724", *folders)))
+    with pytest.raises(UnfitError, match="is too old") as caught:
+        provision_profile("lpai", Progress(), offline=True)
+    assert "needs QNN SDK 2.39 or later" in caught.value.why
+
+
+def test_every_profile_names_artifacts_and_components_that_exist() -> None:
+    known = list_toolchains()
+    for profile in read_profiles().values():
+        for wanted in profile.artifacts:
+            assert wanted.name in known
+            toolchain = read_toolchain(wanted.name)
+            assert toolchain.release(wanted.version).version
+            assert set(wanted.components) <= toolchain.components.keys()
+
+
+def test_every_manifest_has_one_default_and_a_licence() -> None:
+    for name in list_toolchains():
+        toolchain = read_toolchain(name)
+        assert toolchain.name == name
+        assert toolchain.release().version == toolchain.default
+        assert toolchain.licence.name
+        assert toolchain.licence.text

@@ -1,0 +1,185 @@
+from __future__ import annotations
+
+import argparse
+import errno
+import json
+import os
+import signal
+import sys
+import tempfile
+import time
+import types
+from pathlib import Path
+
+import pytest
+
+from provisioning.__main__ import VERBS as PROVISIONING
+from provisioning.console import interrupts
+from provisioning.console.command import Outcome, Verb, given_path, given_program, run_command
+from provisioning.console.progress import Progress
+from provisioning.errors import ExitCode, UnfitError, UsageError
+
+
+@pytest.fixture
+def verbs(monkeypatch: pytest.MonkeyPatch) -> dict[str, Verb]:
+    module = types.ModuleType("a_verb")
+
+    def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
+        if args.defect:
+            raise ZeroDivisionError("nobody thought of that")
+        if args.refuse:
+            raise OSError(errno.EMFILE, "Too many open files", "x.so")
+        if args.end:
+            os.kill(os.getpid(), getattr(signal, args.end))
+            time.sleep(10)
+        if args.fail:
+            raise UnfitError("no libc++", why="it is not there", todo="provision it")
+        return Outcome("a table\n", {"rows": 1})
+
+    def add_arguments(parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("--fail", action="store_true")
+        parser.add_argument("--defect", action="store_true")
+        parser.add_argument("--refuse", action="store_true")
+        parser.add_argument("--end", default="")
+
+    module.add_arguments = add_arguments  # type: ignore[attr-defined]
+    module.execute = execute  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "a_verb", module)
+    return {"show": Verb("a_verb", "shows")}
+
+
+def test_text_for_a_person_and_json_for_a_machine(verbs: dict[str, Verb]) -> None:
+    assert run_command("p", verbs, ["show"]) == (0, "a table\n")
+    code, text = run_command("p", verbs, ["show", "--json"])
+    assert (code, json.loads(text)) == (0, {"rows": 1})
+
+
+def test_an_error_of_the_tree_has_a_message_and_an_exit_code(
+    verbs: dict[str, Verb], capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, text = run_command("p", verbs, ["show", "--fail", "--json"])
+    assert code == ExitCode.ENVIRONMENT
+    assert json.loads(text)["do"] == "provision it"
+    assert "no libc++\n  why: it is not there\n  do:  provision it" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [[], ["nonsense"]])
+def test_a_missing_or_unknown_verb_is_a_usage_error(
+    verbs: dict[str, Verb], words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_command("p", verbs, words)[0] == ExitCode.USAGE
+    assert "show" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["show", "--nonsense"], ["nonsense"], []])
+def test_a_wrong_command_is_a_usage_error_for_a_machine_too(
+    verbs: dict[str, Verb], words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, text = run_command("p", verbs, [*words, "--json"])
+    assert (code, json.loads(text)["exit_code"]) == (ExitCode.USAGE, ExitCode.USAGE)
+    assert "usage: p" in capsys.readouterr().err
+
+
+def test_a_defect_of_ours_shows_no_traceback_and_keeps_it_in_a_file(
+    verbs: dict[str, Verb], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_command("p", verbs, ["show", "--defect"])[0] == ExitCode.FAILED
+    shown = capsys.readouterr().err
+    assert "Traceback" not in shown
+    file = Path(shown.rpartition("report it with ")[2].strip())
+    assert "nobody thought of that" in file.read_text()
+    file.unlink()
+
+
+def test_a_missing_package_is_an_unfit_environment(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _ = run_command("p", {"show": Verb("no_such_package.verb", "shows")}, ["show"])
+    assert code == ExitCode.ENVIRONMENT
+    assert "no_such_package" in capsys.readouterr().err
+
+
+def test_a_defect_is_told_where_no_file_can_be_written(
+    verbs: dict[str, Verb], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", "/no/such/directory")
+    assert run_command("p", verbs, ["show", "--defect"])[0] == ExitCode.FAILED
+    assert "TMPDIR" in capsys.readouterr().err
+
+
+def test_what_the_system_refuses_is_no_defect(
+    verbs: dict[str, Verb], capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, text = run_command("p", verbs, ["show", "--refuse", "--json"])
+    assert code == ExitCode.ENVIRONMENT
+    assert json.loads(text)["what"] == "x.so: Too many open files"
+    assert "ulimit -n" in json.loads(text)["do"]
+    assert "defect" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+def test_an_interrupt_has_its_exit_code_and_its_record(
+    verbs: dict[str, Verb],
+    name: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(interrupts, "CLEANUP_S", 0.0)  # another test's signal may be recent
+    # A shell starts what runs in the background with SIGINT ignored.
+    old = signal.signal(getattr(signal, name), signal.default_int_handler)
+    before = signal.getsignal(getattr(signal, name))
+    code, text = run_command("p", verbs, ["show", "--end", name, "--json"])
+    assert (code, json.loads(text)["what"]) == (ExitCode.INTERRUPTED, "interrupted")
+    assert capsys.readouterr().err == "p show: interrupted\n"
+    assert signal.getsignal(getattr(signal, name)) is before
+    signal.signal(getattr(signal, name), old)
+
+
+def test_a_path_is_relative_to_where_nox_was_called(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("QNN_CI_CALLER_DIR", str(tmp_path))
+    assert given_path("a/b") == tmp_path / "a/b"
+    assert given_path("/a") == Path("/a")
+    assert given_program("./python") == str(tmp_path / "python")
+    assert given_program("python3") == "python3"
+    with pytest.raises(UsageError, match="empty"):
+        given_path("")
+
+
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        ({"QNN_CI_HOME": "/dev/null"}, "/dev/null is no directory"),
+        ({"QNN_CI_HOME": "~nobody-of-that-name/x"}, "no home directory"),
+        ({"QNN_CI_MIRROR": "http://["}, "QNN_CI_MIRROR names no directory and no URL"),
+        ({"QNN_CI_MIRROR": "~nobody-of-that-name"}, "QNN_CI_MIRROR names no directory and no URL"),
+        ({"QNN_CI_MANIFESTS": "/nowhere"}, "cannot read the manifest /nowhere"),
+    ],
+)
+def test_a_variable_that_names_nothing(
+    variables: dict[str, str],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("QNN_CI_HOME", str(tmp_path))
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    code, _ = run_command("p", PROVISIONING, ["fetch", "libcxx", "--offline"])
+    assert code in {ExitCode.ENVIRONMENT, ExitCode.USAGE}
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("columns", ["1", "20", "-5", "x"])
+def test_a_narrow_terminal(
+    columns: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("QNN_CI_HOME", str(tmp_path))
+    monkeypatch.setenv("COLUMNS", columns)
+    code, text = run_command("p", PROVISIONING, ["doctor", "emulator"])
+    assert code == ExitCode.ENVIRONMENT
+    assert "Fix this first" in text
+    assert "defect" not in capsys.readouterr().err

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from provisioning.console.process import Completed, end_running, run_process
+from provisioning.errors import ExitCode, MissingToolError, ToolError
+
+
+def test_output_is_returned_logged_and_passed_on(tmp_path: Path) -> None:
+    seen: list[str] = []
+    log = tmp_path / "log"
+    ended = run_process(
+        [sys.executable, "-c", "print('a'); print('b')"], log=log, on_line=seen.append
+    )
+    assert (ended.returncode, ended.output, seen) == (0, "a\nb\n", ["a", "b"])
+    assert log.read_text() == "a\nb\n"
+
+
+def test_a_failure_names_the_program_its_exit_and_its_last_lines() -> None:
+    with pytest.raises(ToolError, match="exited with 7") as caught:
+        run_process([sys.executable, "-c", "print('broken pipe dream'); raise SystemExit(7)"])
+    assert "broken pipe dream" in caught.value.why
+    assert caught.value.exit_code is ExitCode.TOOL
+
+
+def test_a_hang_is_ended_with_its_children() -> None:
+    child = "[sys.executable, '-c', 'import time; time.sleep(60)']"
+    code = f"import subprocess, sys; subprocess.run({child})"
+    ended = run_process([sys.executable, "-c", code], timeout_s=0.5, check=False)
+    assert ended.timed_out
+    assert ended.wall_s < 30
+
+
+def test_a_signal_has_a_name() -> None:
+    ended = run_process([sys.executable, "-c", "import os; os.kill(os.getpid(), 11)"], check=False)
+    assert ended.describe() == "was ended by SIGSEGV"
+
+
+def test_a_missing_program_is_an_error_of_the_tree() -> None:
+    with pytest.raises(MissingToolError, match="cannot start no-such-program"):
+        run_process(["no-such-program"], todo="install it")
+
+
+def test_stdin_is_fed() -> None:
+    ended = run_process([sys.executable, "-c", "print(input()[::-1])"], input_text="abc\n")
+    assert ended.output == "cba\n"
+
+
+def test_a_child_gets_its_grace_when_its_parent_is_gone_at_once(tmp_path: Path) -> None:
+    said = tmp_path / "said"
+    child = f"trap 'sleep 0.3; echo end >{said}; exit' TERM; while :; do sleep 0.05; done"
+    code = f"import subprocess, time; subprocess.Popen(['sh', '-c', {child!r}]); time.sleep(60)"
+    ended = run_process([sys.executable, "-c", code], timeout_s=1.5, check=False)
+    assert ended.timed_out
+    assert said.read_text() == "end\n"
+
+
+def test_what_threads_run_and_what_they_yet_start_is_ended() -> None:
+    def start(after_s: float) -> Completed:
+        time.sleep(after_s)
+        return run_process([sys.executable, "-c", "import time; time.sleep(60)"], check=False)
+
+    with ThreadPoolExecutor(2) as pool:
+        futures = [pool.submit(start, after_s) for after_s in (0.0, 0.4)]
+        end_running(futures)
+        assert all(future.done() for future in futures)
+    assert [future.result().returncode for future in futures] == [-15, -15]
+
+
+def test_there_is_nothing_to_end_once_all_was_cancelled() -> None:
+    with ThreadPoolExecutor(1) as pool:
+        busy = pool.submit(time.sleep, 0.2)
+        waiting = pool.submit(time.sleep, 60)
+        pool.shutdown(wait=False, cancel_futures=True)
+        end_running([busy, waiting])
+    assert waiting.cancelled()

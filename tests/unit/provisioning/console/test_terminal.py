@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from provisioning.console.command import Outcome
+from provisioning.console.progress import Progress
+from provisioning.console.terminal import clean_message, clean_output
+from provisioning.errors import ExitCode, UnfitError
+
+ROOT = Path(__file__).parents[4]
+PROGRAM = [sys.executable, "-m", "provisioning"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("no file \x1b[31mred\x1b]0;title\x07", "no file red"),
+        ("no folder a\n::error::pwned", "no folder a\n: :error::pwned"),
+        ("  ::set-output name=a::b", "  : :set-output name=a::b"),
+        ("it says ##[error]x", "it says # #[error]x"),
+        ("n\udcff\udcfename", "n\\udcff\\udcfename"),
+        ("git clone https://me:secret@host/x.git", "git clone https://***@host/x.git"),
+        ("std::vector", "std::vector"),
+    ],
+)
+def test_a_message_holds_no_command_and_no_password(text: str, expected: str) -> None:
+    assert clean_message(text) == expected
+    stream = io.StringIO()
+    Progress(stream).step(text)
+    assert stream.getvalue() == expected + "\n"
+
+
+def test_an_error_masks_credentials_in_its_record_too() -> None:
+    error = UnfitError("a", why="http://u:p@h/", todo="curl ftp://t0ken@h/x")
+    assert (error.why, error.todo) == ("http://***@h/", "curl ftp://***@h/x")
+
+
+def test_output_holds_no_terminal_sequence_unless_it_is_exact() -> None:
+    text = "\x1b[1;31mred\x1b[0m \x1b[2J\x1b]8;;x\x07\ta\udcff\n  ::error::x\n"
+    assert clean_output(text) == "red \ta\udcff\n  : :error::x\n"
+    assert Outcome(text).render(as_json=False) == "red \ta\udcff\n  : :error::x\n"
+    assert Outcome(text, exact=True).render(as_json=False) == text
+
+
+def run_shell(words: str, **variables: str) -> subprocess.CompletedProcess[bytes]:
+    env = {**os.environ, **variables, "PYTHONPATH": str(ROOT)}
+    argv = ["bash", "-c", words.replace("PROGRAM", " ".join(PROGRAM)) + '; exit "${PIPESTATUS[0]}"']
+    return subprocess.run(argv, capture_output=True, env=env, timeout=60, check=False)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        ("PROGRAM list >&-", ExitCode.OK, b""),
+        ("PROGRAM nonsense 2>&-", ExitCode.USAGE, b""),
+        ("PROGRAM list <&- >&- 2>&-", ExitCode.OK, b""),
+        ("PROGRAM list | true", ExitCode.OK, b""),
+        ("PROGRAM env --help | true", ExitCode.OK, b""),
+        ("PROGRAM nonsense 2> >(true)", ExitCode.USAGE, b""),
+        ("PROGRAM list >/dev/full", ExitCode.ENVIRONMENT, b"No space left on device"),
+        ("PROGRAM nonsense 2>/dev/full", ExitCode.USAGE, b""),
+    ],
+)
+def test_streams_that_are_closed_gone_or_full(words: str, code: int, said: bytes) -> None:
+    ended = run_shell(words)
+    assert ended.returncode == code
+    assert said in ended.stderr
+    assert b"Traceback" not in ended.stderr
+    assert b"Exception ignored" not in ended.stderr
+
+
+@pytest.mark.parametrize("locale", ["C", "C.UTF-8", "nonsense"])
+def test_a_home_in_any_bytes_and_any_locale(locale: str, tmp_path: Path) -> None:
+    home = os.fsencode(tmp_path) + b"/h\xf6me \xe6\xa8\xa1"
+    variables = {"QNN_CI_HOME": os.fsdecode(home), "LC_ALL": locale, "PYTHONUTF8": "0"}
+    shown = run_shell("PROGRAM verify", **variables)
+    assert (shown.returncode, shown.stdout) == (0, b"nothing is published in " + home + b"\n")
+    data = run_shell("PROGRAM list --json", **variables)
+    assert os.fsencode(json.loads(data.stdout)["home"]) == home

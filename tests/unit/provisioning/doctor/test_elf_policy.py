@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from provisioning.doctor.checks.elf_policy import choose_policy, judge, judge_defect
+from provisioning.doctor.checks.finding import Finding, Severity
+from provisioning.doctor.policies import elf_policy, read_elf_policies
+from provisioning.elf.facts import AndroidNote, Defect, ElfError, ElfFacts, VersionNeed
+from provisioning.elf.reader import read_elf
+from provisioning.errors import UsageError
+
+LIBRARIES = Path(__file__).parents[3] / "artifacts" / "elf"
+X86 = read_elf(LIBRARIES / "libx86.so")
+ANDROID = read_elf(LIBRARIES / "libandroid16k.so")
+OE = replace(read_elf(LIBRARIES / "libaarch64.so"), runpath=("$ORIGIN",))
+HEXAGON = read_elf(LIBRARIES / "libhexagon.so")
+
+
+def ids(findings: list[Finding]) -> list[str]:
+    return [finding.id for finding in findings]
+
+
+@pytest.mark.parametrize(
+    ("facts", "kind"),
+    [
+        (X86, "x86_64-linux-clang"),
+        (ANDROID, "aarch64-android"),
+        (OE, "aarch64-oe-linux"),
+        (HEXAGON, "hexagon-v69"),
+        (HEXAGON, "lpai"),
+    ],
+)
+def test_a_library_fits_its_own_directory(facts: ElfFacts, kind: str) -> None:
+    assert judge(facts, elf_policy(kind)) == []
+
+
+@pytest.mark.parametrize(
+    ("facts", "kind", "wanted"),
+    [
+        (X86, "aarch64-android", "QNN212"),
+        (OE, "x86_64-linux-clang", "QNN212"),
+        (HEXAGON, "hexagon-v75", "QNN214"),
+        (read_elf(LIBRARIES / "libexecstack.so"), "x86_64-linux-clang", "QNN227"),
+        (replace(X86, bits=32), "x86_64-linux-clang", "QNN210"),
+        (replace(X86, little_endian=False), "x86_64-linux-clang", "QNN211"),
+        (replace(X86, type=1), "x86_64-linux-clang", "QNN213"),
+        (replace(X86, soname="libother.so"), "x86_64-linux-clang", "QNN215"),
+        (replace(X86, runpath=("$ORIGIN/../..",)), "x86_64-linux-clang", "QNN217"),
+        (replace(X86, rpath=("lib",)), "x86_64-linux-clang", "QNN217"),
+        (replace(X86, runpath=("/home/builder/out",)), "x86_64-linux-clang", "QNN218"),
+        (replace(X86, runpath=("",)), "x86_64-linux-clang", "QNN218"),
+        (replace(X86, textrel=True), "x86_64-linux-clang", "QNN226"),
+        (replace(X86, sections=(".symtab",)), "x86_64-linux-clang", "QNN228"),
+        (replace(ANDROID, android=None), "aarch64-android", "QNN222"),
+        (replace(ANDROID, android=AndroidNote(35, "r26c", "1")), "aarch64-android", "QNN223"),
+        (read_elf(LIBRARIES / "libandroid.so"), "aarch64-android", "QNN225"),
+    ],
+)
+def test_one_fault_gives_one_finding(facts: ElfFacts, kind: str, wanted: str) -> None:
+    (finding,) = judge(facts, elf_policy(kind))
+    assert finding.id == wanted
+    assert all((finding.what, finding.where, finding.why, finding.todo))
+
+
+@pytest.mark.parametrize(
+    ("version", "wanted"),
+    [
+        ("GLIBC_2.36", ["QNN219"]),
+        ("GLIBC_2.4", []),
+        ("GLIBC_PRIVATE", []),
+        ("GLIBCXX_3.4.30", ["QNN220"]),
+        ("CXXABI_1.3.14", ["QNN221"]),
+        ("CXXABI_1.3", []),
+    ],
+)
+def test_versions_are_compared_as_numbers(version: str, wanted: list[str]) -> None:
+    facts = replace(OE, version_needs=(VersionNeed("libc.so.6", (version,)),))
+    assert ids(judge(facts, elf_policy("aarch64-oe-linux"))) == wanted
+
+
+def test_a_search_path_may_go_up_as_far_as_its_tree() -> None:
+    policy = elf_policy("x86_64-linux-clang")
+    facts = replace(X86, runpath=("$ORIGIN/../../other", "${ORIGIN}/../beside"))
+    assert ids(judge(facts, policy, depth=2)) == []
+    assert ids(judge(facts, policy, depth=1)) == ["QNN217"]
+
+
+def test_another_ndk_is_a_warning_when_one_is_pinned() -> None:
+    policy = msgspec.structs.replace(elf_policy("aarch64-android"), android_ndk="r28")
+    (finding,) = judge(ANDROID, policy)
+    assert (finding.id, finding.severity) == ("QNN224", Severity.WARNING)
+
+
+@pytest.mark.parametrize(
+    ("directory", "kind"),
+    [
+        ("lib/x86_64-linux-clang", "x86_64-linux-clang"),
+        ("bin/aarch64-android", "aarch64-android"),
+        ("lib/aarch64-oe-linux-gcc11.2", "aarch64-oe-linux"),
+        ("lib/hexagon-v81/unsigned", "hexagon-v81"),
+        ("lib/lpai-v6/unsigned", "lpai"),
+        ("lib/aarch64-windows-msvc", None),
+        ("lib", None),
+    ],
+)
+def test_a_directory_has_a_kind(directory: str, kind: str | None) -> None:
+    chosen = choose_policy(directory, read_elf_policies())
+    assert (chosen[0] if chosen else None) == kind
+
+
+def test_the_flags_wanted_are_those_of_the_directory() -> None:
+    chosen = choose_policy("lib/hexagon-v75/unsigned", read_elf_policies())
+    assert chosen is not None
+    assert ids(judge(HEXAGON, chosen[1])) == ["QNN214"]
+
+
+def test_every_defect_has_an_id_of_its_own() -> None:
+    found = {judge_defect(ElfError(Path("lib.so"), defect)).id for defect in Defect}
+    assert len(found) == len(Defect)
+
+
+def test_what_nothing_loads_is_judged_by_its_target_only() -> None:
+    name = "libSnpeHtpV75CalculatorStub.so"
+    facts = replace(OE, path=Path(name), soname="libQnn.so", rpath=("/prj/build",), textrel=True)
+    assert ids(judge(facts, elf_policy("aarch64-oe-linux"))) == []
+    assert ids(judge(facts, elf_policy("x86_64-linux-clang"))) == ["QNN212"]
+    other = replace(facts, path=Path("libQnnHtp.so"))
+    assert ids(judge(other, elf_policy("aarch64-oe-linux"))) == ["QNN215", "QNN218", "QNN226"]
+
+
+def test_an_unknown_kind_is_a_usage_error() -> None:
+    with pytest.raises(UsageError, match="no ELF policy 'mips'"):
+        elf_policy("mips")

@@ -1,0 +1,160 @@
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from provisioning.console.process import run_process
+from provisioning.doctor.checks.variables import judge_variables
+from provisioning.doctor.examine import examine_request
+from provisioning.doctor.survey import tree as tree_module
+from provisioning.doctor.survey.environment import Request
+from provisioning.doctor.survey.memory import Memory
+from provisioning.doctor.survey.tree import survey_tree
+from provisioning.doctor.survey.variables import survey_variables
+from provisioning.doctor.verdict_text import render_verdict
+from provisioning.elf.facts import Defect
+
+LIBRARIES = Path(__file__).parents[3] / "artifacts" / "elf"
+ROOT = Path(__file__).parents[4]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    place = tmp_path / "sdk" / "lib" / "x86_64-linux-clang"
+    place.mkdir(parents=True)
+    shutil.copy(LIBRARIES / "libx86.so", place)
+    return tmp_path / "sdk"
+
+
+def forbid_reading(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(item: tuple[str, Path]) -> None:
+        raise AssertionError(f"{item} was read again")
+
+    monkeypatch.setattr(tree_module, "read_file", refuse)
+
+
+def test_libraries_and_programs_are_found_and_nothing_else(root: Path) -> None:
+    (root / "README").write_text("text")
+    (root / "tool").write_bytes((LIBRARIES / "libx86.so").read_bytes())
+    (root / "tool").chmod(0o755)
+    (root / "script").write_text("#!/bin/sh\n")
+    (root / "script").chmod(0o755)
+    (root / "lib" / "libx.so.1").symlink_to("x86_64-linux-clang/libx86.so")
+    found = survey_tree(root)
+    assert [file.relative for file in found.files] == ["lib/x86_64-linux-clang/libx86.so", "tool"]
+    assert found.links == {"lib/libx.so.1": "x86_64-linux-clang/libx86.so"}
+    assert found.link_names == {"libx.so.1"}
+
+
+def test_a_directory_that_is_not_wanted_is_not_read(root: Path) -> None:
+    assert survey_tree(root, lambda directory: directory != "lib/x86_64-linux-clang").files == ()
+
+
+def test_what_has_not_changed_is_not_read_again(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = survey_tree(root, memory=Memory(tmp_path))
+    forbid_reading(monkeypatch)
+    assert survey_tree(root, memory=Memory(tmp_path)) == first
+
+
+def test_a_change_that_keeps_size_and_time_is_seen(root: Path, tmp_path: Path) -> None:
+    survey_tree(root, memory=Memory(tmp_path))
+    path = root / "lib" / "x86_64-linux-clang" / "libx86.so"
+    before = path.stat()
+    data = bytearray(path.read_bytes())
+    data[18] = 40  # e_machine
+    path.write_bytes(data)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    (file,) = survey_tree(root, memory=Memory(tmp_path)).files
+    assert file.elf is not None
+    assert file.elf.machine == 40
+
+
+def test_a_file_in_two_trees_has_its_path_in_each(root: Path, tmp_path: Path) -> None:
+    inner = root / "lib" / "x86_64-linux-clang"
+    assert survey_tree(inner, memory=Memory(tmp_path)).files[0].relative == "libx86.so"
+    outer = survey_tree(root, memory=Memory(tmp_path)).files[0]
+    assert outer.relative == "lib/x86_64-linux-clang/libx86.so"
+
+
+def test_a_damaged_memory_is_none(root: Path, tmp_path: Path) -> None:
+    memory = Memory(tmp_path)
+    survey_tree(root, memory=memory)
+    assert memory.file is not None
+    memory.file.write_bytes(b"\x93damaged")
+    assert len(survey_tree(root, memory=Memory(tmp_path)).files) == 1
+
+
+def test_a_memory_that_cannot_be_written_is_no_error(root: Path) -> None:
+    assert len(survey_tree(root, memory=Memory(Path("/proc/nowhere"))).files) == 1
+
+
+def test_a_defect_is_a_fact(root: Path) -> None:
+    path = root / "lib" / "x86_64-linux-clang" / "libx86.so"
+    path.write_bytes(b"")
+    (file,) = survey_tree(root).files
+    assert (file.defect, file.elf) == (Defect.EMPTY, None)
+
+
+def test_a_missing_root_is_empty(tmp_path: Path) -> None:
+    assert survey_tree(tmp_path / "none").files == ()
+
+
+COMPARE = """
+import sys
+from pathlib import Path
+from provisioning.console.process import run_process
+from provisioning.doctor.survey import tree
+alone = tree.survey_tree(Path(sys.argv[1]))
+tree.POOL_BYTES = 0
+opened = tree.ProcessPoolExecutor
+tree.ProcessPoolExecutor = lambda *words: print("pool") or opened(*words)
+print(tree.survey_tree(Path(sys.argv[1])) == alone, len(alone.files))
+"""
+
+
+def test_several_processes_give_what_one_gives(root: Path) -> None:
+    for number in range(20):
+        name = f"lib{number}.so"
+        shutil.copy(LIBRARIES / "libandroid.so", root / "lib" / "x86_64-linux-clang" / name)
+    ended = run_process([sys.executable, "-W", "error", "-c", COMPARE, root], cwd=ROOT)
+    lines = ended.output.splitlines()
+    assert lines[-1] == "True 21"
+    assert ("pool" in lines) == (len(os.sched_getaffinity(0)) > 1)
+
+
+def test_a_name_that_is_not_utf8_is_no_error(root: Path, tmp_path: Path) -> None:
+    path = root / "lib" / "x86_64-linux-clang" / os.fsdecode(b"lib\xff.so")
+    path.write_bytes(b"")
+    found = survey_tree(root, memory=Memory(tmp_path))
+    assert len(found.files) == 2
+    request = Request("emulator", {"qnn-runtime": root}, {}, tmp_path, python=tmp_path / "none")
+    verdict = examine_request(request)
+    assert "lib\\udcff.so is empty" in [finding.what for finding in verdict.findings]
+    json.dumps(verdict.data(), ensure_ascii=False).encode()
+    render_verdict(verdict).encode()
+
+
+def test_a_link_to_the_sdk_is_the_sdk(root: Path, tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(root)
+    variables = {"QNN_SDK_ROOT": f"{link}/", "LD_LIBRARY_PATH": f"{link}/lib/x86_64-linux-clang"}
+    facts = survey_variables(variables, Memory(None), root)
+    assert list(judge_variables(facts, root, runs=True)) == []
+
+
+def test_a_sparse_file_of_any_size_ends(root: Path) -> None:
+    path = root / "lib" / "x86_64-linux-clang" / "libx86.so"
+    data = path.read_bytes().replace(b"v2.49.40", b"x2.49.40")
+    with path.open("wb") as file:
+        file.write(data)
+        file.truncate(1 << 40)
+    (file_facts,) = survey_tree(root).files
+    assert file_facts.size_bytes == 1 << 40
+    assert file_facts.build is None

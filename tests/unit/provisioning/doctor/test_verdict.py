@@ -1,0 +1,151 @@
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+import pytest
+
+from provisioning.console.progress import Progress
+from provisioning.doctor.checks.finding import Finding, Severity
+from provisioning.doctor.examine import Verdict, find_fitness
+from provisioning.doctor.policies import read_doctor_policy
+from provisioning.doctor.verdict_text import MAX_LINES, render_verdict
+from provisioning.errors import ExitCode, ManifestError, UnfitError, UsageError
+from provisioning.manifest.reader import read_profile, read_profiles
+from provisioning.store.store import Published, Store
+from provisioning.verbs import doctor
+from provisioning.verbs.doctor import compose_request, parse_roots
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+PYPROJECT = Path(__file__).parents[4] / "pyproject.toml"
+
+
+def make(number: int, severity: Severity = Severity.ERROR) -> Finding:
+    return Finding(
+        f"QNN{number}", "it", f"fault {number} " + "long " * 40, "here", "later", "repair", severity
+    )
+
+
+def test_a_verdict_is_fit_unless_there_is_an_error() -> None:
+    assert Verdict("p", ()).fit
+    assert Verdict("p", (make(225, Severity.WARNING),)).fit
+    assert not Verdict("p", (make(101),)).fit
+
+
+def test_strict_counts_warnings() -> None:
+    verdict = Verdict("p", (make(225, Severity.WARNING),))
+    assert verdict.data()["fit"]
+    assert not verdict.data(strict=True)["fit"]
+    assert "not fit" in render_verdict(verdict, strict=True)
+
+
+def test_the_error_to_raise_is_the_first_with_its_fix() -> None:
+    with pytest.raises(UnfitError, match="QNN101: fault 101") as caught:
+        Verdict("p", (make(100, Severity.WARNING), make(101), make(216))).require()
+    assert caught.value.todo == "repair"
+    assert "and 1 more" in caught.value.what
+
+
+def test_a_broken_environment_fits_a_screen_and_leads_with_the_first_error() -> None:
+    findings = [make(100, Severity.WARNING), *(make(number) for number in range(201, 240))]
+    lines = render_verdict(Verdict("p", tuple(findings))).splitlines()
+    assert len(lines) <= MAX_LINES
+    assert max(map(len, lines)) <= 100
+    assert lines[2] == "Fix this first:"
+    assert "QNN201" in lines[3]
+    assert "more kinds of fault" in lines[-1]
+
+
+def test_faults_of_one_kind_are_one_entry() -> None:
+    text = render_verdict(Verdict("p", (make(101), make(216), make(216), make(216))))
+    assert text.count("QNN216") == 1
+    assert "3 errors" not in text.splitlines()[0]
+    assert "4 errors" in text.splitlines()[0]
+
+
+def test_roots_are_name_and_directory() -> None:
+    assert parse_roots(["qnn-sdk=/opt/q"]) == {"qnn-sdk": Path("/opt/q")}
+    with pytest.raises(UsageError, match="is not NAME=DIR"):
+        parse_roots(["/opt/q"])
+
+
+def test_given_roots_come_before_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QNN_CI_HOME", str(tmp_path))
+    base = {"QNN_SDK_ROOT": "/from/shell", "EXECUTORCH_ROOT": "/src/executorch"}
+    request = compose_request("aot", {"qnn-sdk": Path("/given")}, base, keep_variables=False)
+    assert request.roots == {"qnn-sdk": Path("/given"), "executorch": Path("/src/executorch")}
+    assert request.variables == base
+
+
+def test_a_given_sdk_is_meant_although_the_store_has_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Store, "find", lambda store, key: Published(tmp_path, key.artifact))
+    base = {"PATH": "/bin", "LD_LIBRARY_PATH": "/mine"}
+    stored = compose_request("emulator", {}, base, keep_variables=False)
+    assert stored.roots["qnn-runtime"] == tmp_path / "qnn-runtime"
+    assert stored.variables["QNN_SDK_ROOT"] == str(tmp_path / "qnn-runtime")
+    assert compose_request("emulator", {}, base, keep_variables=True).variables == base
+    given = compose_request("emulator", {"qnn-sdk": Path("/opt/q")}, base, keep_variables=False)
+    assert given.roots == {"qnn-sdk": Path("/opt/q")}
+    assert given.variables == base
+
+
+def test_a_profile_without_a_policy_is_an_error() -> None:
+    with pytest.raises(ManifestError, match="no policy for profile 'nonsense'"):
+        find_fitness("nonsense")
+
+
+@pytest.mark.parametrize("profile", ["emulator", "aot", "android", "linux", "direct", "lpai"])
+def test_policies_name_tools_and_kinds_that_exist(profile: str) -> None:
+    policy, fitness = read_doctor_policy(), find_fitness(profile)
+    assert set(fitness.tools) <= policy.tools.keys()
+    assert fitness.sdk
+
+
+@pytest.mark.parametrize("profile", sorted(read_doctor_policy().profiles))
+def test_what_the_doctor_asks_for_is_what_the_profile_provisions(profile: str) -> None:
+    fitness, wanted = find_fitness(profile), read_profile(profile)
+    names = {artifact.name for artifact in wanted.artifacts}
+    assert {fitness.sdk[0], *fitness.roots} <= names
+
+
+def test_every_profile_has_a_policy() -> None:
+    assert read_profiles().keys() == read_doctor_policy().profiles.keys()
+
+
+def test_the_pinned_pair_is_the_one_that_is_installed() -> None:
+    groups = tomllib.loads(PYPROJECT.read_text())["dependency-groups"]["lowering"]
+    policy = read_doctor_policy().python
+    assert f"torch=={policy.torch}" in groups
+    assert f"executorch=={policy.executorch}" in groups
+
+
+@pytest.mark.parametrize(
+    ("words", "severity", "code"),
+    [
+        ([], Severity.WARNING, ExitCode.OK),
+        (["--strict"], Severity.WARNING, ExitCode.ENVIRONMENT),
+        ([], Severity.ERROR, ExitCode.ENVIRONMENT),
+    ],
+)
+def test_the_exit_code_of_a_verdict(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    words: list[str],
+    severity: Severity,
+    code: ExitCode,
+) -> None:
+    monkeypatch.setenv("QNN_CI_HOME", str(tmp_path))
+    found = Verdict("emulator", (make(225, severity),))
+    monkeypatch.setattr(doctor, "examine_request", lambda request, progress: found)
+    parser = argparse.ArgumentParser()
+    doctor.add_arguments(parser)
+    outcome = doctor.execute(parser.parse_args(words), Progress())
+    assert outcome.exit_code is code
+    assert outcome.data["fit"] is (code is ExitCode.OK)

@@ -1,0 +1,172 @@
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from provisioning.elf.facts import (
+    EM_AARCH64,
+    EM_QDSP6,
+    EM_X86_64,
+    PT_LOAD,
+    AndroidNote,
+    Defect,
+    ElfError,
+    VersionNeed,
+)
+from provisioning.elf.qnn_build import QnnBuild, find_qnn_build, search_build
+from provisioning.elf.reader import find_qnn_version, read_elf
+from provisioning.errors import ExitCode
+
+LIBRARIES = Path(__file__).parents[3] / "artifacts" / "elf"
+
+
+def test_an_x86_library() -> None:
+    facts = read_elf(LIBRARIES / "libx86.so")
+    assert (facts.bits, facts.little_endian, facts.machine) == (64, True, EM_X86_64)
+    assert (facts.soname, facts.needed) == ("libx86.so", ("libneeded.so",))
+    assert facts.version_needs == (VersionNeed("libneeded.so", ("GLIBC_2.9",)),)
+    assert facts.highest_need("GLIBC") == (2, 9)
+    assert facts.highest_need("GLIBCXX") is None
+    assert len(facts.build_id or "") == 40
+    assert facts.stripped
+    assert not facts.execstack
+    assert not facts.textrel
+    assert ".dynsym" in facts.sections
+
+
+def test_an_aarch64_library_with_a_search_path() -> None:
+    facts = read_elf(LIBRARIES / "libaarch64.so")
+    assert facts.machine == EM_AARCH64
+    assert facts.runpath == ("$ORIGIN/..", "/home/builder/out")
+    assert facts.rpath == ()
+    assert facts.load_align == 0x10000
+
+
+def test_a_hexagon_library_has_its_version_in_the_flags() -> None:
+    facts = read_elf(LIBRARIES / "libhexagon.so")
+    assert (facts.bits, facts.machine, facts.flags) == (32, EM_QDSP6, 0x69)
+    assert facts.needed == ("libneeded.so",)
+
+
+def test_android_libraries_tell_their_api_level_and_ndk() -> None:
+    facts = read_elf(LIBRARIES / "libandroid.so")
+    assert facts.android == AndroidNote(30, "r26c", "11394342")
+    assert facts.load_align == 4096
+    assert read_elf(LIBRARIES / "libandroid16k.so").load_align == 16384
+
+
+def test_an_executable_stack_is_seen() -> None:
+    assert read_elf(LIBRARIES / "libexecstack.so").execstack
+
+
+def test_without_section_headers_the_facts_are_the_same(tmp_path: Path) -> None:
+    data = bytearray((LIBRARIES / "libx86.so").read_bytes())
+    data[0x28:0x30] = bytes(8)  # e_shoff
+    (tmp_path / "libx86.so").write_bytes(data)
+    whole, bare = read_elf(LIBRARIES / "libx86.so"), read_elf(tmp_path / "libx86.so")
+    assert bare.sections == ()
+    assert (bare.needed, bare.version_needs, bare.build_id) == (
+        whole.needed,
+        whole.version_needs,
+        whole.build_id,
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "defect"),
+    [
+        (b"", Defect.EMPTY),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:00\n", Defect.LFS_POINTER),
+        (b"\n<!DOCTYPE html><title>Sign in</title>", Defect.HTML),
+        (b"<HTML>", Defect.HTML),
+        (b"PK\x03\x04 an archive", Defect.NOT_ELF),
+        (b"\x7fELF\x02\x01\x01", Defect.TRUNCATED),
+        (b"\x7fELF\x07" + bytes(100), Defect.CORRUPT),
+    ],
+)
+def test_what_is_not_elf_is_named(tmp_path: Path, content: bytes, defect: Defect) -> None:
+    path = tmp_path / "lib.so"
+    path.write_bytes(content)
+    with pytest.raises(ElfError) as caught:
+        read_elf(path)
+    assert caught.value.defect is defect
+    assert caught.value.exit_code is ExitCode.ENVIRONMENT
+    assert caught.value.todo
+
+
+def test_a_truncated_file_is_an_error(tmp_path: Path) -> None:
+    data = (LIBRARIES / "libandroid.so").read_bytes()
+    path = tmp_path / "lib.so"
+    for size in range(1, len(data), 5):
+        path.write_bytes(data[:size])
+        with pytest.raises(ElfError):
+            read_elf(path)
+
+
+def test_a_missing_file_and_a_directory_are_errors_of_the_tree(tmp_path: Path) -> None:
+    for path in (tmp_path / "no.so", tmp_path):
+        with pytest.raises(ElfError) as caught:
+            read_elf(path)
+        assert caught.value.defect is Defect.UNREADABLE
+
+
+def test_a_loop_of_version_needs_ends(tmp_path: Path) -> None:
+    data = bytearray((LIBRARIES / "libx86.so").read_bytes())
+    facts = read_elf(LIBRARIES / "libx86.so")
+    low, high = next((h.offset, h.filesz) for h in facts.program_headers if h.type == PT_LOAD)
+    verneed = data.index(b"\x01\x00\x01\x00", low, high)  # vn_version 1, vn_cnt 1
+    data[verneed + 2 : verneed + 4] = b"\xff\xff"
+    data[verneed + 16 + 12 : verneed + 16 + 16] = (2**32 - 1).to_bytes(4, "little")
+    path = tmp_path / "lib.so"
+    path.write_bytes(data)
+    with pytest.raises(ElfError):
+        read_elf(path)
+
+
+def test_the_version_of_qnn_is_found_in_the_bytes(tmp_path: Path) -> None:
+    assert find_qnn_version(LIBRARIES / "libhexagon.so") == "v2.49.40.260810104044"
+    path = tmp_path / "libQnnSystem.so"
+    shutil.copy(LIBRARIES / "make.sh", path)
+    assert find_qnn_version(path) is None
+    path.write_bytes(b"")
+    assert find_qnn_version(path) is None
+
+
+@pytest.mark.parametrize(
+    ("data", "build"),
+    [
+        (b"\0hexnn_ver_v2.49.40.260810104044.\0", ("2.49.40", "260810104044")),
+        (b"v2.37.0.250724175447_124859\0", ("2.37.0", "250724175447")),
+        (b"\0AISW_VERSION: 2.49.40\0", ("2.49.40", None)),
+        (b"\x0040\x00260810104044\0", (None, "260810104044")),
+        (b"\x0037\x00250724175447_124859\0", (None, "250724175447")),
+        (b"\x009260810104044\0", None),
+        (b"v2.49.40.2608101040441", None),
+    ],
+)
+def test_forms_of_the_version(
+    data: bytes, build: tuple[str | None, str | None] | None, tmp_path: Path
+) -> None:
+    found = search_build(data)
+    assert (found[:2] if found else None) == build
+    path = tmp_path / "libQnnSystem.so"
+    path.write_bytes(data)
+    assert find_qnn_build(path) == found
+
+
+def test_builds_agree_on_what_both_tell() -> None:
+    whole = QnnBuild("2.49.40", "260810104044", "")
+    assert whole.agrees_with(QnnBuild("2.49.40", None, ""))
+    assert whole.agrees_with(QnnBuild(None, "260810104044", ""))
+    assert not whole.agrees_with(QnnBuild("2.37.0", None, ""))
+
+
+def test_the_search_does_not_copy_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "libQnnHtp.so"
+    with path.open("wb") as file:
+        file.truncate(1 << 33)
+        file.seek(1 << 20)
+        file.write(b"v2.49.40.260810104044\0")
+    assert find_qnn_version(path) == "v2.49.40.260810104044"
