@@ -17,9 +17,9 @@ from ci.build.delivery.artifacts import (
 )
 from ci.build.inputs import Snapshot, digest_snapshot, take_snapshot
 from ci.build.overlay import explain_full_disk, sync_overlay
-from ci.build.plan.job import Job
+from ci.build.plan.job import BuildJob
 from ci.build.plan.place import Place
-from ci.build.plan.plan import Plan
+from ci.build.plan.plan import BuildPlan
 from ci.build.state import Built, State, has_artifacts, read_state, write_state
 from ci.build.steps import run_stage
 from provisioning.console.progress import Progress
@@ -34,7 +34,7 @@ class Result:
     ``published`` is false when an artifact broke its policy: then what was there before stays.
     """
 
-    plan: Plan
+    plan: BuildPlan
     inputs_sha256: str
     artifacts: tuple[Judged, ...]
     published: bool
@@ -50,7 +50,7 @@ class Result:
         return self.plan.place
 
 
-def run_build(job: Job, progress: Progress) -> Result:
+def run_build(job: BuildJob, progress: Progress) -> Result:
     """Build what the job says unless nothing has changed since it was last built.
 
     Raises UnfitError, ToolError or FailedError; what was published before stays as it was.
@@ -74,7 +74,7 @@ def _is_current(before: State, now: State) -> bool:
     return (before.settings, before.digest) == (now.settings, now.digest)
 
 
-def _take_snapshots(job: Job, before: State) -> dict[str, Snapshot]:
+def _take_snapshots(job: BuildJob, before: State) -> dict[str, Snapshot]:
     snapshots = {SOURCE: take_snapshot(job.plan.source, before.inputs.get(SOURCE), job.skip)}
     for name, directory in job.inputs.items():
         snapshots[name] = take_snapshot(directory, before.inputs.get(name))
@@ -86,7 +86,7 @@ def _digest_all(snapshots: Mapping[str, Snapshot]) -> str:
     return hashlib.sha256("\n".join(rows).encode()).hexdigest()
 
 
-def _build(job: Job, before: State, now: State, progress: Progress, started: float) -> Result:
+def _build(job: BuildJob, before: State, now: State, progress: Progress, started: float) -> Result:
     plan, place = job.plan, job.plan.place
     if before.settings != now.settings:
         shutil.rmtree(place.stages, ignore_errors=True)
@@ -106,7 +106,7 @@ def _build(job: Job, before: State, now: State, progress: Progress, started: flo
     return Result(plan, now.digest, judged, good, False, changed, times, wall_s, cache)
 
 
-def _publish(plan: Plan, judged: tuple[Judged, ...], now: State) -> None:
+def _publish(plan: BuildPlan, judged: tuple[Judged, ...], now: State) -> None:
     publish_artifacts(plan, stage_artifacts(plan, judged))
     built = tuple(Built(one.path.name, one.sha256) for one in judged)
     write_state(plan.place.state, State(now.settings, now.inputs, now.digest, built))

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ci.build.plan.plan import Plan
+from ci.build.plan.plan import BuildPlan
 from ci.build.plan.tools import PROBE_S, Program
 from provisioning.console.process import run_process
 
@@ -50,7 +50,7 @@ class Meter:
         return _read_ccache_log(self.log)
 
 
-def start_meter(plan: Plan) -> Meter | None:
+def start_meter(plan: BuildPlan) -> Meter | None:
     """A meter for the plan's cache, None without one."""
     program = plan.tools.cache
     if program is None:

@@ -9,9 +9,9 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from ci.build.plan.job import Job
+from ci.build.plan.job import BuildJob
 from ci.build.plan.place import find_place
-from ci.build.plan.plan import Kit, Request, make_plan
+from ci.build.plan.plan import BuildRequest, Kit, make_plan
 from ci.build.plan.targets import Needs, Target
 from ci.build.plan.toolchains import resolve_compilers
 from ci.build.plan.tools import PROBE_S, find_tools
@@ -31,7 +31,7 @@ PROBE_MODULES = (
 )
 
 
-def prepare_checkout(target: Target, request: Request, progress: Progress) -> Job:
+def prepare_checkout(target: Target, request: BuildRequest, progress: Progress) -> BuildJob:
     """Check everything that ``target`` needs, then plan it.
 
     Raises UnfitError, naming what is missing and what to do, before any compiler starts.
@@ -61,10 +61,10 @@ def prepare_checkout(target: Target, request: Request, progress: Progress) -> Jo
     inputs = {QNN_SDK: environment.root(QNN_SDK) / "include"}
     skip = unneeded_submodules(source, components)
     check = partial(check_fitness, environment, request, progress)
-    return Job(plan, request, inputs, skip, environment.variables, check)
+    return BuildJob(plan, request, inputs, skip, environment.variables, check)
 
 
-def check_fitness(environment: Environment, request: Request, progress: Progress) -> None:
+def check_fitness(environment: Environment, request: BuildRequest, progress: Progress) -> None:
     """Ask the doctor, unless the caller forbids it. Raises UnfitError with its first error."""
     if request.doctor:
         from provisioning.doctor.examine import examine
@@ -81,7 +81,7 @@ def _fill_values(environment: Environment) -> dict[str, str]:
     return {**roots, **{f"{name}_version": item.version for name, item in names.items()}}
 
 
-def describe_soc(request: Request) -> dict[str, str]:
+def describe_soc(request: BuildRequest) -> dict[str, str]:
     """Placeholders for a DSP build. Raises UsageError without a known SoC or DSP."""
     if not request.soc:
         raise UsageError("a direct mode build is for one SoC", todo="add --soc, such as SM8750")
@@ -98,7 +98,7 @@ def describe_soc(request: Request) -> dict[str, str]:
     }
 
 
-def wanted_components(needs: Needs, request: Request) -> tuple[str, ...]:
+def wanted_components(needs: Needs, request: BuildRequest) -> tuple[str, ...]:
     """The sets of submodules that a request wants."""
     more = [name for extra in sorted(request.extras) for name in needs.extras.get(extra, ())]
     return (*needs.components, *more)

@@ -23,7 +23,7 @@ PRUNED_SUFFIXES = (".pyc",)
 CHUNK_BYTES = 1 << 20
 
 
-class Entry(msgspec.Struct, frozen=True, array_like=True):
+class InputEntry(msgspec.Struct, frozen=True, array_like=True):
     """One file: its state on disk and the SHA-256 of its bytes (of its target, for a link)."""
 
     size: int
@@ -33,11 +33,11 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
     sha256: str
 
 
-Snapshot: TypeAlias = dict[str, Entry]
+Snapshot: TypeAlias = dict[str, InputEntry]
 
 
 def take_snapshot(
-    root: Path, previous: Mapping[str, Entry] | None = None, skip: frozenset[str] = frozenset()
+    root: Path, previous: Mapping[str, InputEntry] | None = None, skip: frozenset[str] = frozenset()
 ) -> Snapshot:
     """Every file below ``root`` by its relative path, sorted.
 
@@ -55,7 +55,7 @@ def take_snapshot(
     return dict(sorted(found.items()))
 
 
-def digest_snapshot(snapshot: Mapping[str, Entry]) -> str:
+def digest_snapshot(snapshot: Mapping[str, InputEntry]) -> str:
     """SHA-256 over paths, executable bits and contents; times do not count."""
     digest = hashlib.sha256()
     for path, entry in snapshot.items():
@@ -89,14 +89,14 @@ def _walk(
             yield relative, entry
 
 
-def _read_entry(entry: os.DirEntry[str], known: Entry | None) -> Entry:
+def _read_entry(entry: os.DirEntry[str], known: InputEntry | None) -> InputEntry:
     status = entry.stat(follow_symlinks=False)
     state = (status.st_size, status.st_mtime_ns, status.st_ino, status.st_mode)
     if known and (known.size, known.mtime_ns, known.inode, known.mode) == state:
         return known
     if stat.S_ISLNK(status.st_mode):
         target = os.fspath(Path(entry.path).readlink())
-        return Entry(*state, hashlib.sha256(target.encode()).hexdigest())
+        return InputEntry(*state, hashlib.sha256(target.encode()).hexdigest())
     if not stat.S_ISREG(status.st_mode):
-        return Entry(*state, "")
-    return Entry(*state, hash_file(entry.path))
+        return InputEntry(*state, "")
+    return InputEntry(*state, hash_file(entry.path))

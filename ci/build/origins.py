@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ci.build.checkout import prepare_checkout
-from ci.build.plan.job import Job
-from ci.build.plan.plan import Request
+from ci.build.plan.job import BuildJob
+from ci.build.plan.plan import BuildRequest
 from ci.build.plan.targets import Origin, Target
 from ci.build.runner import prepare_runner
 from provisioning.console.progress import Progress
 from provisioning.errors import UsageError
 
-PREPARERS: dict[Origin, Callable[[Target, Request, Progress], Job]] = {
+PREPARERS: dict[Origin, Callable[[Target, BuildRequest, Progress], BuildJob]] = {
     Origin.CHECKOUT: prepare_checkout,
     Origin.RUNNER: prepare_runner,
 }
 
 
-def prepare_job(target: Target, request: Request, progress: Progress) -> Job:
+def prepare_job(target: Target, request: BuildRequest, progress: Progress) -> BuildJob:
     """A build that is ready to start.
 
     Raises UsageError for an extra that the target does not have, UnfitError for what is missing.

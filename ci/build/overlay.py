@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from ci.build.inputs import Entry, Snapshot
+from ci.build.inputs import InputEntry, Snapshot
 from provisioning.errors import UnfitError
 
 
@@ -57,7 +57,7 @@ def sync_overlay(source: Path, overlay: Path, wanted: Snapshot, record: Path) ->
     return len(stale) + len(gone)
 
 
-def _is_same(before: Entry | None, now: Entry) -> bool:
+def _is_same(before: InputEntry | None, now: InputEntry) -> bool:
     return before is not None and (before.sha256, before.mode) == (now.sha256, now.mode)
 
 

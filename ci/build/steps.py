@@ -8,13 +8,13 @@ from pathlib import Path
 
 from ci.build.file_api import ask_file_api, read_cmake_targets
 from ci.build.output import Output, is_grouping
-from ci.build.plan.plan import Plan, StagePlan
+from ci.build.plan.plan import BuildPlan, StagePlan
 from provisioning.console.process import run_process
 from provisioning.console.progress import Progress
 from provisioning.errors import ToolError, UnfitError
 
 
-def run_stage(plan: Plan, stage: StagePlan, progress: Progress) -> float:
+def run_stage(plan: BuildPlan, stage: StagePlan, progress: Progress) -> float:
     """Configure, build and install one stage; returns seconds.
 
     Raises ToolError with the first error, UnfitError when the disk is full.
@@ -31,7 +31,7 @@ def run_stage(plan: Plan, stage: StagePlan, progress: Progress) -> float:
     return time.monotonic() - started
 
 
-def _run_step(plan: Plan, label: str, command: Sequence[str], progress: Progress) -> None:
+def _run_step(plan: BuildPlan, label: str, command: Sequence[str], progress: Progress) -> None:
     grouping = is_grouping()
     if grouping:
         progress.step(f"::group::{label}")

@@ -18,7 +18,7 @@ from ci.emulator.compare import (
     make_controls,
 )
 from ci.emulator.job import RunJob
-from ci.emulator.policy import Policy
+from ci.emulator.policy import EmulatorPolicy
 from ci.emulator.pool import Ended, Pool
 from ci.emulator.runner import Runner
 from ci.lowering.artifact import FLOAT, INPUTS, PROGRAM, QUANTIZED, Lowered, TensorInfo
@@ -36,7 +36,7 @@ class Bench:
 
     pool: Pool
     runner: Runner
-    policy: Policy
+    policy: EmulatorPolicy
     cache: Path
     toolchain: tuple[str, ...]
     work: Path
@@ -277,7 +277,7 @@ def keep_artifacts(directory: Path, target: Path) -> None:
     shutil.copytree(directory, target, symlinks=False)
 
 
-def describe_limits(policy: Policy, specs: list[CaseSpec]) -> tuple[Threshold, ...]:
+def describe_limits(policy: EmulatorPolicy, specs: list[CaseSpec]) -> tuple[Threshold, ...]:
     """The limits that a run used, each once."""
     limits = [policy.limits_of(spec.model, spec.scheme) for spec in specs]
     return tuple({(one.scheme, one.model): one for one in limits}.values())

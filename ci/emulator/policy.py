@@ -67,7 +67,7 @@ class Advice(Struct, frozen=True, forbid_unknown_fields=True):
     do: str
 
 
-class Policy(Struct, frozen=True, forbid_unknown_fields=True):
+class EmulatorPolicy(Struct, frozen=True, forbid_unknown_fields=True):
     """The whole file."""
 
     reference: ReferencePolicy
@@ -117,9 +117,13 @@ def _threshold(scheme: Scheme, limits: Limits, model: str = "*", reason: str = "
     )
 
 
-def read_emulator_policy(path: Path | None = None) -> Policy:
+def read_emulator_policy(path: Path | None = None) -> EmulatorPolicy:
     """The policy in the repository, or in a user's file. Raises ManifestError."""
-    policy = read_toml(path.name, Policy, path.parent) if path else read_policy("emulator", Policy)
+    policy = (
+        read_toml(path.name, EmulatorPolicy, path.parent)
+        if path
+        else read_policy("emulator", EmulatorPolicy)
+    )
     unknown = policy.suite.keys() - SUITE.keys()
     if unknown:
         raise ManifestError(f"the emulator policy names models that are not there: {unknown}")

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ci.emulator.case import Bench, CaseResult, CaseRun, describe_limits
-from ci.emulator.policy import Policy
+from ci.emulator.policy import EmulatorPolicy
 from ci.emulator.pool import Pool, prepare_environment
 from ci.emulator.runner import Runner, find_runner
 from ci.lowering.cases import CaseSpec
@@ -62,7 +62,7 @@ class Phases:
 
 def run_session(
     specs: Sequence[CaseSpec],
-    policy: Policy,
+    policy: EmulatorPolicy,
     environment: Environment,
     options: SessionOptions,
     phases: Phases,
@@ -91,7 +91,7 @@ def run_session(
 
 
 def make_bench(
-    policy: Policy,
+    policy: EmulatorPolicy,
     options: SessionOptions,
     tools: tuple[Tool, ...],
     *,

@@ -8,7 +8,7 @@ from datetime import date
 
 from ci.parity.compare.findings import Finding, Kind, Level
 from ci.parity.facts import Place
-from ci.parity.policy import Allowance, Policy, matches
+from ci.parity.policy import Allowance, ParityPolicy, matches
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Sorted:
 
 def apply_allowances(
     findings: Sequence[Finding],
-    policy: Policy,
+    policy: ParityPolicy,
     files: Container[str],
     today: date,
     *,

@@ -33,7 +33,7 @@ class Place(msgspec.Struct, frozen=True, order=True):
         return f"{self.path}:{self.line}" if self.line else self.path
 
 
-class Entry(msgspec.Struct, frozen=True):
+class ListEntry(msgspec.Struct, frozen=True):
     """One file that a target lists: its path, where, and under which select() key."""
 
     path: str
@@ -61,9 +61,9 @@ class BuckTarget(msgspec.Struct, frozen=True):
     kind: str
     place: Place
     worlds: tuple[str, ...] = ()
-    srcs: tuple[Entry, ...] = ()
-    headers: tuple[Entry, ...] = ()
-    exported_headers: tuple[Entry, ...] = ()
+    srcs: tuple[ListEntry, ...] = ()
+    headers: tuple[ListEntry, ...] = ()
+    exported_headers: tuple[ListEntry, ...] = ()
     deps: tuple[Word, ...] = ()
     exported_deps: tuple[Word, ...] = ()
     external_deps: tuple[Word, ...] = ()
@@ -127,13 +127,13 @@ class CMakeTarget(msgspec.Struct, frozen=True):
     kind: str
     place: Place
     directory: str
-    sources: tuple[Entry, ...] = ()
-    headers: tuple[Entry, ...] = ()
+    sources: tuple[ListEntry, ...] = ()
+    headers: tuple[ListEntry, ...] = ()
     links: tuple[Word, ...] = ()
     defines: tuple[Word, ...] = ()
     directory_defines: tuple[Word, ...] = ()
     complete: bool = True
-    left_out: tuple[Entry, ...] = ()
+    left_out: tuple[ListEntry, ...] = ()
 
 
 class CMakeFacts(msgspec.Struct, frozen=True):
@@ -158,7 +158,7 @@ class Include(msgspec.Struct, frozen=True):
     directory: str
 
 
-class TreeFacts(msgspec.Struct, frozen=True):
+class ParityFacts(msgspec.Struct, frozen=True):
     """Everything the comparison needs: both sides, the files that exist, and which of them
     mention the macros that some target defines."""
 

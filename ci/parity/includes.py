@@ -15,13 +15,15 @@ from ci.parity.facts import (
     is_header,
     is_source,
 )
-from ci.parity.trees import Tree
+from ci.parity.trees import SourceTree
 
 INCLUDE = re.compile(r"^[ \t]*#[ \t]*(?:include|import)[ \t]*([<\"])([^>\"\n]+)", re.MULTILINE)
 WHOLE = "executorch/"
 
 
-def find_includes(tree: Tree, buck: BuckFacts, cmake: Iterable[CMakeFacts]) -> tuple[Include, ...]:
+def find_includes(
+    tree: SourceTree, buck: BuckFacts, cmake: Iterable[CMakeFacts]
+) -> tuple[Include, ...]:
     """The includes that need one of CMake's include directories in the tree.
 
     Those that begin with the project's name, or stand beside the header, need none.
@@ -34,7 +36,7 @@ def find_includes(tree: Tree, buck: BuckFacts, cmake: Iterable[CMakeFacts]) -> t
     return tuple(row for path in paths for row in read_includes(tree, path, folders))
 
 
-def read_includes(tree: Tree, path: str, folders: Iterable[str]) -> Iterator[Include]:
+def read_includes(tree: SourceTree, path: str, folders: Iterable[str]) -> Iterator[Include]:
     """The includes of one file that a folder resolves."""
     text = tree.read(path) or ""
     for match in INCLUDE.finditer(text):

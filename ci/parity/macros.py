@@ -7,13 +7,13 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from ci.parity.facts import BuckFacts, CMakeFacts, is_header, is_source
-from ci.parity.trees import Tree
+from ci.parity.trees import SourceTree
 
 WORD = re.compile(r"[A-Za-z_]\w*")
 
 
 def find_macros(
-    tree: Tree, buck: BuckFacts, cmake: Iterable[CMakeFacts]
+    tree: SourceTree, buck: BuckFacts, cmake: Iterable[CMakeFacts]
 ) -> dict[str, tuple[str, ...]]:
     """Macro to the files that mention it, among the files of targets that define it."""
     wanted: dict[str, set[str]] = defaultdict(set)

@@ -48,7 +48,7 @@ class Allowance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError("an allowance needs one of until, exists, absent")
 
 
-class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
+class ParityPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
     """How the two sides are compared."""
 
     tests: tuple[str, ...] = ()

@@ -25,11 +25,11 @@ from ci.parity.facts import (
     CMakeFacts,
     Configuration,
     NotEvaluated,
-    TreeFacts,
+    ParityFacts,
 )
 from ci.parity.includes import find_includes
 from ci.parity.macros import find_macros
-from ci.parity.trees import DirectoryTree, RevisionTree, Tree
+from ci.parity.trees import DirectoryTree, RevisionTree, SourceTree
 from provisioning.console.process import end_running, run_process
 from provisioning.errors import ToolError
 from provisioning.files import write_whole
@@ -74,25 +74,29 @@ BUCK = Side("buck", BuckFacts, refuse_buck)
 CMAKE = Side("cmake", tuple[CMakeFacts, ...], refuse_cmake)
 
 
-def read_tree_here(tree: Tree, scope: Sequence[str] = (), _cache: Path | None = None) -> TreeFacts:
+def read_tree_here(
+    tree: SourceTree, scope: Sequence[str] = (), _cache: Path | None = None
+) -> ParityFacts:
     """Read both sides in this process, without limits of memory and without the cache."""
     return join_sides(tree, read_buck(tree, scope), read_cmake_side(tree, scope))
 
 
-def read_cmake_side(tree: Tree, scope: Sequence[str] = ()) -> tuple[CMakeFacts, ...]:
+def read_cmake_side(tree: SourceTree, scope: Sequence[str] = ()) -> tuple[CMakeFacts, ...]:
     """Every configuration of the CMake side."""
     reader = StaticReader(tree, scope)
     return tuple(reader.read(configuration) for configuration in Configuration)
 
 
-def join_sides(tree: Tree, buck: BuckFacts, sides: tuple[CMakeFacts, ...]) -> TreeFacts:
+def join_sides(tree: SourceTree, buck: BuckFacts, sides: tuple[CMakeFacts, ...]) -> ParityFacts:
     """Facts of both sides with what they share."""
     macros = find_macros(tree, buck, sides)
     includes = find_includes(tree, buck, sides)
-    return TreeFacts(buck, sides, tree.files, tree.submodules, macros, includes)
+    return ParityFacts(buck, sides, tree.files, tree.submodules, macros, includes)
 
 
-def read_tree(tree: Tree, scope: Sequence[str] = (), cache: Path | None = None) -> TreeFacts:
+def read_tree(
+    tree: SourceTree, scope: Sequence[str] = (), cache: Path | None = None
+) -> ParityFacts:
     """Read both sides with two workers, or from ``cache`` what has not changed."""
     order = order_for(tree, scope)
     if order is None:
@@ -107,7 +111,7 @@ def read_tree(tree: Tree, scope: Sequence[str] = (), cache: Path | None = None) 
             raise
 
 
-def order_for(tree: Tree, scope: Sequence[str]) -> Order | None:
+def order_for(tree: SourceTree, scope: Sequence[str]) -> Order | None:
     """How a worker finds a tree again; None for a tree that exists only in this process."""
     if isinstance(tree, RevisionTree):
         return Order("", str(tree.git_dir.resolve()), tree.commit, tuple(scope))
@@ -116,7 +120,7 @@ def order_for(tree: Tree, scope: Sequence[str]) -> Order | None:
     return None
 
 
-def read_side(tree: Tree, side: Side[Facts], order: Order, cache: Path | None) -> Facts:
+def read_side(tree: SourceTree, side: Side[Facts], order: Order, cache: Path | None) -> Facts:
     """One side: from the cache, or by a worker."""
     kept = cache / f"{side.name}-{digest_side(tree, side, order.scope)}.json" if cache else None
     if kept is not None and kept.is_file():
@@ -153,7 +157,7 @@ def last_line(text: str) -> str:
     return f"failed: {lines[-1].strip()}" if lines else "failed"
 
 
-def digest_side(tree: Tree, side: Side[Any], scope: Sequence[str]) -> str:
+def digest_side(tree: SourceTree, side: Side[Any], scope: Sequence[str]) -> str:
     """A digest of all that a side is read from: file names, build files, and this reader."""
     is_read = is_build_file if side.name == BUCK.name else is_cmake_input
     hasher = hashlib.sha256(reader_digest().encode())

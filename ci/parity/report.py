@@ -13,7 +13,7 @@ SCHEMA = 1
 
 
 @dataclass(frozen=True)
-class Report:
+class ParityReport:
     """Findings of a tree, in order; with a base only the new ones, and how many are old.
 
     ``changed`` has the changed lines of the files that findings point to and that differ from

@@ -14,19 +14,19 @@ from ci.parity.allow import Sorted, apply_allowances
 from ci.parity.cmake.fileapi import read_file_api
 from ci.parity.compare.findings import Finding, order_findings
 from ci.parity.compare.tree import compare_tree, in_scope
-from ci.parity.facts import CMakeFacts, Configuration, NotEvaluated, TreeFacts
-from ci.parity.policy import Policy
+from ci.parity.facts import CMakeFacts, Configuration, NotEvaluated, ParityFacts
+from ci.parity.policy import ParityPolicy
 from ci.parity.reading import read_tree
-from ci.parity.report import Report
-from ci.parity.trees import Tree, find_git_dir, open_tree
+from ci.parity.report import ParityReport
+from ci.parity.trees import SourceTree, find_git_dir, open_tree
 from provisioning.errors import UsageError
 
-Reader = Callable[[Tree, Sequence[str], "Path | None"], TreeFacts]
+Reader = Callable[[SourceTree, Sequence[str], "Path | None"], ParityFacts]
 POLICY_SOURCE = "manifests/policies/parity.toml"
 
 
 @dataclass(frozen=True)
-class Request:
+class ParityRequest:
     """What to compare: a source, a revision of it, folders of it, and a base revision."""
 
     source: Path
@@ -38,7 +38,9 @@ class Request:
     builds: tuple[tuple[Configuration, Path], ...] = ()
 
 
-def compare_source(request: Request, policy: Policy, read: Reader = read_tree) -> Report:
+def compare_source(
+    request: ParityRequest, policy: ParityPolicy, read: Reader = read_tree
+) -> ParityReport:
     """Read, compare and sort. Raises UsageError for a source, revision or scope that is not."""
     if request.builds and (request.base or request.revision):
         raise UsageError(
@@ -61,7 +63,7 @@ def compare_source(request: Request, policy: Policy, read: Reader = read_tree) -
         changed = find_changes(found, tree, base)
     else:
         found = (*result.open, *result.stale)
-    return Report(
+    return ParityReport(
         tree=tree.name,
         scope=request.scope,
         base=request.base or "",
@@ -75,7 +77,9 @@ def compare_source(request: Request, policy: Policy, read: Reader = read_tree) -
     )
 
 
-def find_changes(findings: Sequence[Finding], tree: Tree, base: Tree) -> dict[str, frozenset[int]]:
+def find_changes(
+    findings: Sequence[Finding], tree: SourceTree, base: SourceTree
+) -> dict[str, frozenset[int]]:
     """Changed lines of the files that findings point to and that are not the same in the base."""
     places = (place for f in findings for place in (f.buck_place, f.cmake_place) if place)
     paths = {place.path for place in places}
@@ -96,8 +100,8 @@ def changed_lines(before: str, after: str) -> frozenset[int]:
 
 
 def compare_one(
-    tree: Tree, request: Request, policy: Policy, read: Reader
-) -> tuple[TreeFacts, Sorted]:
+    tree: SourceTree, request: ParityRequest, policy: ParityPolicy, read: Reader
+) -> tuple[ParityFacts, Sorted]:
     """The facts of one tree and its findings, sorted by the allow-list."""
     facts = with_builds(read(tree, request.scope, request.cache), request)
     findings: list[Finding] = compare_tree(facts, policy, request.scope)
@@ -107,7 +111,7 @@ def compare_one(
     )
 
 
-def with_builds(facts: TreeFacts, request: Request) -> TreeFacts:
+def with_builds(facts: ParityFacts, request: ParityRequest) -> ParityFacts:
     """The facts with configured builds in place of the static reading of their configuration.
 
     The reading of every branch stays static: a build has taken one.
@@ -138,7 +142,7 @@ def with_build(static: CMakeFacts, exact: CMakeFacts) -> CMakeFacts:
     return msgspec.structs.replace(static, source=exact.source, targets=targets)
 
 
-def check_tree(tree: Tree, scope: Sequence[str]) -> None:
+def check_tree(tree: SourceTree, scope: Sequence[str]) -> None:
     """Refuse a tree without build files, and a scope that is not in it. Raises UsageError."""
     folders = {path.rpartition("/")[0] for path in tree.files}
     for folder in scope:
@@ -151,7 +155,7 @@ def check_tree(tree: Tree, scope: Sequence[str]) -> None:
         raise UsageError(f"{tree.name} has no CMakeLists.txt", todo="name an ExecuTorch tree")
 
 
-def unevaluated(facts: TreeFacts, scope: Sequence[str]) -> tuple[NotEvaluated, ...]:
+def unevaluated(facts: ParityFacts, scope: Sequence[str]) -> tuple[NotEvaluated, ...]:
     """What no side could evaluate, each thing once."""
     rows = set(facts.buck.not_evaluated)
     rows.update(row for side in facts.cmake for row in side.not_evaluated)
@@ -159,7 +163,7 @@ def unevaluated(facts: TreeFacts, scope: Sequence[str]) -> tuple[NotEvaluated, .
     return tuple(sorted(inside, key=lambda row: (row.side, row.place, row.reason)))
 
 
-def describe_source(facts: TreeFacts) -> str:
+def describe_source(facts: ParityFacts) -> str:
     """Where the CMake side comes from: one word, or each configuration's."""
     rows = {side.configuration.value: side.source for side in facts.cmake}
     if len(set(rows.values())) == 1:
@@ -167,7 +171,7 @@ def describe_source(facts: TreeFacts) -> str:
     return ", ".join(f"{name} {source}" for name, source in rows.items()) or "none"
 
 
-def count_facts(facts: TreeFacts) -> dict[str, int]:
+def count_facts(facts: ParityFacts) -> dict[str, int]:
     """How much was compared."""
     everything = [f for f in facts.cmake if f.configuration is Configuration.ANY] or facts.cmake
     return {

@@ -21,7 +21,7 @@ SUBMODULE_MODE = "160000"
 LINK_MODE = "120000"
 
 
-class Tree(Protocol):
+class SourceTree(Protocol):
     """The files of one state of a source tree."""
 
     @property
@@ -172,7 +172,7 @@ class RevisionTree:
 class OverlayTree:
     """Another tree with some files replaced (text) or removed (None)."""
 
-    def __init__(self, base: Tree, changes: Mapping[str, str | None]) -> None:
+    def __init__(self, base: SourceTree, changes: Mapping[str, str | None]) -> None:
         self.base = base
         self.changes = dict(changes)
 
@@ -212,7 +212,7 @@ class OverlayTree:
         return hashlib.sha256((self.changes[path] or "").encode()).hexdigest()[:20]
 
 
-def open_tree(source: Path, revision: str | None) -> Tree:
+def open_tree(source: Path, revision: str | None) -> SourceTree:
     """A checkout without ``revision``; with it, or for a bare git directory, a revision.
 
     Raises UsageError for a source that is neither.

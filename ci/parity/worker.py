@@ -10,7 +10,7 @@ import msgspec
 
 from ci.parity.buck.reader import read_buck
 from ci.parity.reading import Order, read_cmake_side
-from ci.parity.trees import DirectoryTree, RevisionTree, Tree
+from ci.parity.trees import DirectoryTree, RevisionTree, SourceTree
 
 MEMORY_BYTES = 3 << 30
 
@@ -26,7 +26,7 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def open_ordered(order: Order) -> Tree:
+def open_ordered(order: Order) -> SourceTree:
     """The tree that an order names."""
     if order.commit:
         return RevisionTree(Path(order.source), order.commit)

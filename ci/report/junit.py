@@ -19,7 +19,7 @@ TAGS = {Status.FAILED: "failure", Status.UNSUPPORTED: "skipped"}
 
 
 @dataclass(frozen=True)
-class Entry:
+class JunitCase:
     """A test case. ``tag`` is failure, skipped, or empty when it passed."""
 
     group: str
@@ -43,10 +43,10 @@ def render_junit(report: Report) -> bytes:
     return bytes(ET.tostring(root, encoding="utf-8", xml_declaration=True)) + b"\n"
 
 
-def _case_entry(case: Case) -> Entry:
+def _case_entry(case: Case) -> JunitCase:
     seconds = (case.run_s or 0.0) + (0.0 if case.cached else case.lower_s or 0.0)
     operators = [f"on the CPU: {op.op}: {op.reason}" for op in case.fallback_ops]
-    return Entry(
+    return JunitCase(
         group=case.model,
         name=f"{case.scheme} {case.soc}",
         seconds=seconds,
@@ -68,10 +68,10 @@ def _describe(case: Case) -> str:
     return ", ".join(parts)
 
 
-def _control_entry(control: Control) -> Entry:
+def _control_entry(control: Control) -> JunitCase:
     figure = f"SQNR {show_decibels(control.sqnr_db)} dB"
     message = f"the gate let wrong outputs pass: {control.kind.value}, {figure}"
-    return Entry(
+    return JunitCase(
         group=control.model,
         name=f"{control.scheme} {control.soc} rejects {control.kind.value}",
         seconds=0.0,
@@ -81,7 +81,7 @@ def _control_entry(control: Control) -> Entry:
     )
 
 
-def _add_suite(root: ET.Element, report: Report, name: str, entries: list[Entry]) -> None:
+def _add_suite(root: ET.Element, report: Report, name: str, entries: list[JunitCase]) -> None:
     suite = ET.SubElement(root, "testsuite", name=clean(name), timestamp=report.started[:-1])
     _count(suite, entries, sum(entry.seconds for entry in entries))
     _add_properties(suite, report.toolchain)
@@ -96,7 +96,7 @@ def _add_properties(suite: ET.Element, toolchain: Iterable[Tool]) -> None:
         ET.SubElement(properties, "property", name=clean(tool.name), value=clean(value))
 
 
-def _add_entry(suite: ET.Element, name: str, entry: Entry) -> None:
+def _add_entry(suite: ET.Element, name: str, entry: JunitCase) -> None:
     group = clean(entry.group).replace(".", "_")  # readers split a class name at its last dot
     element = ET.SubElement(
         suite,
@@ -112,7 +112,7 @@ def _add_entry(suite: ET.Element, name: str, entry: Entry) -> None:
     ET.SubElement(element, "system-out").text = clean(entry.output)
 
 
-def _count(element: ET.Element, entries: list[Entry], seconds: float) -> None:
+def _count(element: ET.Element, entries: list[JunitCase], seconds: float) -> None:
     tags = [entry.tag for entry in entries]
     element.set("tests", str(len(tags)))
     element.set("failures", str(tags.count("failure")))

@@ -25,7 +25,7 @@ from provisioning.errors import UnfitError, UsageError
 
 
 @dataclass(frozen=True)
-class Request:
+class SignRequest:
     """One run of ``sign``. ``serial`` is a device's, "" without a test signature."""
 
     selection: Selection
@@ -40,16 +40,16 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Plan:
+class SignPlan:
     """What a run will do: everything is checked, nothing is signed."""
 
-    request: Request
+    request: SignRequest
     policy: SigningPolicy
     inputs: tuple[Input, ...]
     notes: tuple[str, ...]
 
 
-def make_plan(request: Request) -> Plan:
+def make_plan(request: SignRequest) -> SignPlan:
     """Check the selection, every input and the target. Raises UsageError and UnfitError."""
     policy = read_signing_policy()
     selection, roots = request.selection, request.roots
@@ -62,7 +62,7 @@ def make_plan(request: Request) -> Plan:
     wanted = list_wanted(selection, policy, roots.places())
     inputs = read_inputs(wanted, selection, policy, roots.qnn_sdk)
     notes = list_version_notes(selection.htp_arch, find_hexagon_version(roots), policy)
-    return Plan(request, policy, inputs, tuple(notes))
+    return SignPlan(request, policy, inputs, tuple(notes))
 
 
 def find_hexagon_version(roots: Roots) -> str:
@@ -84,7 +84,7 @@ def list_version_notes(htp_arch: str, version: str, policy: SigningPolicy) -> It
             )
 
 
-def resolve_signer(plan: Plan, progress: Progress, *, may_make: bool = True) -> Signer:
+def resolve_signer(plan: SignPlan, progress: Progress, *, may_make: bool = True) -> Signer:
     """The signer of the request, and a Python for the SDK's own, made when none is found.
 
     Raises UnfitError.
@@ -100,7 +100,7 @@ def resolve_signer(plan: Plan, progress: Progress, *, may_make: bool = True) -> 
     return Signer((str(python.path), str(script)), request.timeout_s, python)
 
 
-def find_script(plan: Plan) -> Path:
+def find_script(plan: SignPlan) -> Path:
     """The SDK's elfsigner.py. Raises UnfitError."""
     root = plan.request.roots.hexagon_sdk
     script = root / plan.policy.signer if root else None

@@ -6,15 +6,15 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from ci.signing.masking import Masker
-from ci.signing.proof.verdict import NOT_JUDGED, Report, SignedBy
+from ci.signing.proof.verdict import NOT_JUDGED, SignedBy, Verification
 
 
-def render_report(path: Path, report: Report) -> str:
+def render_report(path: Path, report: Verification) -> str:
     """Some lines: the verdict, the format, the chain, what is wrong."""
     return "\n".join([f"{Masker()(path.name)}: {report.verdict.value}", *_lines(report)]) + "\n"
 
 
-def render_reports(reports: Mapping[Path, Report]) -> str:
+def render_reports(reports: Mapping[Path, Verification]) -> str:
     """All of ``reports``, then what nobody but the device can judge."""
     text = "".join(render_report(path, one) for path, one in reports.items())
     if any(one.signed for one in reports.values()):
@@ -22,7 +22,7 @@ def render_reports(reports: Mapping[Path, Report]) -> str:
     return text
 
 
-def _lines(report: Report) -> Iterator[str]:
+def _lines(report: Verification) -> Iterator[str]:
     if report.header_version:
         yield (
             f"  Hexagon V{report.hexagon_version:X}, MBN header {report.header_version}, "

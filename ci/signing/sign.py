@@ -11,8 +11,8 @@ from pathlib import Path
 
 from ci.signing.inputs import find_sdk_version
 from ci.signing.masking import Masker, list_secrets
-from ci.signing.plan import Plan, find_hexagon_version
-from ci.signing.proof.verdict import Kind, Report, Verdict
+from ci.signing.plan import SignPlan, find_hexagon_version
+from ci.signing.proof.verdict import Kind, Verdict, Verification
 from ci.signing.publish import Staging, publish, stage
 from ci.signing.record import (
     LOG_NAME,
@@ -40,11 +40,11 @@ class Signed:
     """What a run did; the keys of ``reports`` are masked names."""
 
     record: SigningRecord
-    reports: dict[str, Report]
+    reports: dict[str, Verification]
 
 
 @dataclass(frozen=True)
-class Job:
+class SignJob:
     """One file to be made: from ``data``, or from nothing with ``serial`` for a test signature."""
 
     name: str
@@ -58,20 +58,20 @@ class Made:
     """One file that was signed and verified."""
 
     library: SignedLibrary
-    report: Report
+    report: Verification
 
 
 @dataclass
 class Run:
     """A run while it signs."""
 
-    plan: Plan
+    plan: SignPlan
     signer: Signer
     staging: Staging
     mask: Masker
     log: list[str] = field(default_factory=list)
 
-    def make_all(self, jobs: Sequence[Job], progress: Progress) -> list[Made]:
+    def make_all(self, jobs: Sequence[SignJob], progress: Progress) -> list[Made]:
         """Sign in order; each is verified while the signer is at the next one.
 
         Raises SignerError.
@@ -86,7 +86,7 @@ class Run:
                     pending[index - 1].result()
             return [one.result() for one in pending]
 
-    def _sign(self, job: Job) -> None:
+    def _sign(self, job: SignJob) -> None:
         """Run the signer in an area of its own and move its output to the staging area."""
         area, name = self.staging.scratch / str(len(self.log)), self.mask(job.name)
         source, output = area / "in" / job.name, area / "out"
@@ -99,12 +99,12 @@ class Run:
         written = find_output(area, output, source, job.data, self.mask)
         written.rename(self.staging.ready / job.name)
 
-    def _argv(self, job: Job, source: Path, output: Path) -> list[str]:
+    def _argv(self, job: SignJob, source: Path, output: Path) -> list[str]:
         if job.serial:
             return self.signer.testsig_argv(job.serial, output)
         return self.signer.argv(source, output)
 
-    def _prove(self, job: Job) -> Made:
+    def _prove(self, job: SignJob) -> Made:
         from ci.signing.proof.verify import verify_bytes  # its 50 ms overlap with the signer
 
         path, name = self.staging.ready / job.name, self.mask(job.name)
@@ -116,7 +116,7 @@ class Run:
         path.chmod(0o644)
         return Made(self._describe(job, data, report), report)
 
-    def _describe(self, job: Job, data: bytes, report: Report) -> SignedLibrary:
+    def _describe(self, job: SignJob, data: bytes, report: Verification) -> SignedLibrary:
         argv = self._argv(job, Path("IN") / job.name, Path("OUT"))
         return SignedLibrary(
             name=self.mask(job.name),
@@ -133,7 +133,7 @@ class Run:
         )
 
 
-def sign(plan: Plan, signer: Signer, progress: Progress) -> Signed:
+def sign(plan: SignPlan, signer: Signer, progress: Progress) -> Signed:
     """Sign, verify, record and publish. Raises SignerError and leaves the target as it was."""
     request = plan.request
     created = read_time(os.environ)
@@ -148,15 +148,15 @@ def sign(plan: Plan, signer: Signer, progress: Progress) -> Signed:
     return Signed(record, {one.library.name: one.report for one in made})
 
 
-def list_jobs(plan: Plan) -> list[Job]:
+def list_jobs(plan: SignPlan) -> list[SignJob]:
     """The libraries in the order of the policy, then the test signature."""
-    jobs = [Job(one.wanted.name, one.wanted.label, one.data) for one in plan.inputs]
+    jobs = [SignJob(one.wanted.name, one.wanted.label, one.data) for one in plan.inputs]
     if serial := plan.request.serial:
-        jobs.append(Job(f"testsig-{serial}.so", "the signer's own", serial=serial))
+        jobs.append(SignJob(f"testsig-{serial}.so", "the signer's own", serial=serial))
     return jobs
 
 
-def require_good(report: Report, name: str, *, require_recognised: bool) -> None:
+def require_good(report: Verification, name: str, *, require_recognised: bool) -> None:
     """Raise SignerError, by the most telling of the faults."""
     if report.faults:
         kinds = {fault.kind for fault in report.faults}

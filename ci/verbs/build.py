@@ -13,8 +13,8 @@ from ci.build.delivery.deliver import PLACES, check_delivery, deliver
 from ci.build.delivery.record import describe_result, write_record
 from ci.build.delivery.text import render_commands, render_result
 from ci.build.origins import prepare_job
-from ci.build.plan.job import Job
-from ci.build.plan.plan import Request
+from ci.build.plan.job import BuildJob
+from ci.build.plan.plan import BuildRequest
 from ci.build.plan.targets import Target, find_target, read_targets
 from provisioning.console.command import Outcome, given_path, given_program
 from provisioning.console.progress import Progress
@@ -82,11 +82,11 @@ def choose_target(args: argparse.Namespace) -> Target:
     return target
 
 
-def make_request(args: argparse.Namespace, python: str) -> Request:
+def make_request(args: argparse.Namespace, python: str) -> BuildRequest:
     """What the command line asks of one build. Raises UsageError, UnfitError."""
     if args.jobs < 0:
         raise UsageError(f"--jobs {args.jobs} is no number of compilers")
-    return Request(
+    return BuildRequest(
         source=args.source.absolute() if args.source else None,
         python=find_python(python),
         jobs=args.jobs,
@@ -108,7 +108,7 @@ def split_define(word: str) -> tuple[str, str]:
     return name, value
 
 
-def describe_plans(jobs: list[Job]) -> Outcome:
+def describe_plans(jobs: list[BuildJob]) -> Outcome:
     """What would run, in order."""
     commands = [command for job in jobs for command in job.plan.list_commands()]
     return Outcome(render_commands(commands), {"commands": [shlex.join(one) for one in commands]})

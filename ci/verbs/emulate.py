@@ -7,7 +7,7 @@ import importlib.util
 import os
 from pathlib import Path
 
-from ci.emulator.policy import Policy, read_emulator_policy
+from ci.emulator.policy import EmulatorPolicy, read_emulator_policy
 from ci.lowering.cases import CaseSpec, select_cases
 from ci.lowering.schemes import Scheme
 from ci.lowering.suite import SUITE
@@ -69,7 +69,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 
 
 def run(
-    specs: list[CaseSpec], policy: Policy, args: argparse.Namespace, progress: Progress
+    specs: list[CaseSpec], policy: EmulatorPolicy, args: argparse.Namespace, progress: Progress
 ) -> Report:
     """Provision, check, then run the cases, each step said and timed."""
     require_packages()
@@ -130,7 +130,7 @@ def check_environment(environment: Environment) -> None:
     )
 
 
-def list_choices(policy: Policy, socs: list[str]) -> Outcome:
+def list_choices(policy: EmulatorPolicy, socs: list[str]) -> Outcome:
     """Models with what they are and their default schemes, schemes, SoCs."""
     models = {
         name: {"about": about, "schemes": [scheme.value for scheme in policy.suite.get(name, ())]}

@@ -9,13 +9,13 @@ from importlib import metadata
 from pathlib import Path
 
 from ci.parity.facts import Configuration
-from ci.parity.policy import Policy
+from ci.parity.policy import ParityPolicy
 from ci.parity.render.annotations import render_annotations
 from ci.parity.render.document import render_document
 from ci.parity.render.sarif import render_sarif
 from ci.parity.render.table import render_table
-from ci.parity.report import Report
-from ci.parity.run import Request, compare_source
+from ci.parity.report import ParityReport
+from ci.parity.run import ParityRequest, compare_source
 from provisioning.console.command import Outcome, given_path
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode, UnfitError
@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     policy = read_policy_file(args.policy)
     builds = ((Configuration.HOST, args.build), (Configuration.ANDROID, args.build_android))
-    request = Request(
+    request = ParityRequest(
         source=args.source,
         revision=args.rev,
         scope=tuple(folder.strip("/") for folder in args.scope),
@@ -77,14 +77,14 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     return Outcome(text, render_document(report), code, exact=args.annotate)
 
 
-def read_policy_file(path: Path | None) -> Policy:
+def read_policy_file(path: Path | None) -> ParityPolicy:
     """The policy of manifests/, or one given by its path. Raises ManifestError."""
     if path is None:
-        return read_policy("parity", Policy)
-    return read_toml(path.name, Policy, root=path.parent)
+        return read_policy("parity", ParityPolicy)
+    return read_toml(path.name, ParityPolicy, root=path.parent)
 
 
-def write_sarif(path: Path, report: Report) -> None:
+def write_sarif(path: Path, report: ParityReport) -> None:
     """Write the SARIF log. Raises UnfitError when the file cannot be written."""
     try:
         write_whole(path, json.dumps(render_sarif(report, tool_version()), indent=1) + "\n")

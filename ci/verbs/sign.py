@@ -12,7 +12,7 @@ import msgspec
 
 from ci.signing.device import FROM_ADB, parse_serial, read_device_serial
 from ci.signing.masking import Masker, mask_arguments
-from ci.signing.plan import Plan, Request, make_plan, resolve_signer
+from ci.signing.plan import SignPlan, SignRequest, make_plan, resolve_signer
 from ci.signing.policy import read_signing_policy
 from ci.signing.record import RECORD_NAME, STATEMENT_NAME
 from ci.signing.render import render_reports
@@ -73,14 +73,14 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     return _render_signed(signed, request.target)
 
 
-def _read_request(args: argparse.Namespace, progress: Progress) -> Request:
+def _read_request(args: argparse.Namespace, progress: Progress) -> SignRequest:
     given = {name: getattr(args, name) for name in VARIABLES}
     serial = args.testsig or ""
     if serial == FROM_ADB and not args.dry_run:
         serial = read_device_serial(args.device)
     elif serial and serial != FROM_ADB:
         serial = parse_serial(serial)
-    return Request(
+    return SignRequest(
         selection=Selection(
             lpai_arch=args.lpai_arch,
             htp_arch=args.htp_arch,
@@ -104,7 +104,7 @@ def _needed_roots(args: argparse.Namespace) -> set[str]:
     return libraries | (set() if args.signer else {"hexagon_sdk"})
 
 
-def _describe_signer(plan: Plan, progress: Progress) -> str:
+def _describe_signer(plan: SignPlan, progress: Progress) -> str:
     """The signer's command; a dry run needs none, so that it can be made where none may be."""
     try:
         return shlex.join(mask_arguments(resolve_signer(plan, progress, may_make=False).words))
@@ -112,7 +112,7 @@ def _describe_signer(plan: Plan, progress: Progress) -> str:
         return f"none here: {error.what}"
 
 
-def _render_plan(plan: Plan, signer: str) -> Outcome:
+def _render_plan(plan: SignPlan, signer: str) -> Outcome:
     rows: list[dict[str, Any]] = [
         {
             "name": one.wanted.name,

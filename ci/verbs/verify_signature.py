@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from ci.signing.masking import Masker
-from ci.signing.proof.verdict import Report, Verdict
+from ci.signing.proof.verdict import Verdict, Verification
 from ci.signing.proof.verify import verify_file
 from ci.signing.record import RECORD_NAME, check_record
 from ci.signing.render import render_reports
@@ -51,7 +51,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         for one in args.files
         if (one / RECORD_NAME).is_file()
     }
-    reports: dict[Path, Report] = {}
+    reports: dict[Path, Verification] = {}
     mask = Masker()
     for path in _expand(args.files):
         progress.step(f"verifying {mask(path.name)}")

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from provisioning.errors import IntegrityError
-from provisioning.store.tree import FILE_TIME_S, Entry
+from provisioning.store.tree import FILE_TIME_S, TreeEntry
 
 MAX_LINK_HOPS = 40
 MAX_RATIO = 1100  # deflate cannot do better than 1032:1
@@ -240,14 +240,14 @@ class FileWriter:
         while view:
             view = view[os.write(self.fd, view) :]
 
-    def finish(self, mode: int) -> Entry:
+    def finish(self, mode: int) -> TreeEntry:
         """Close the file with its mode and time, and describe it."""
         if self.count != self.size:
             raise refuse(
                 self.archive, f"{self.path!r} has {self.count} bytes, not its declared {self.size}"
             )
         seal_file(self.fd, mode)
-        return Entry(self.path, self.size, mode, self.digest.hexdigest())
+        return TreeEntry(self.path, self.size, mode, self.digest.hexdigest())
 
     def close(self) -> None:
         """Close the descriptor, whatever happened."""
@@ -275,7 +275,7 @@ def place_members(members: Iterable[Member], layout: Layout) -> Iterator[tuple[s
 
 def make_links(
     root: Path, links: Mapping[str, str], archive: str, known: Callable[[str], bool]
-) -> list[Entry]:
+) -> list[TreeEntry]:
     """Create symbolic links (path -> target) whose targets stay inside; after all files.
 
     A link whose target was not taken (``known`` says no) is left out.
@@ -289,5 +289,5 @@ def make_links(
         if not known(end):
             continue
         (root / path).symlink_to(target)
-        entries.append(Entry(path, link=target))
+        entries.append(TreeEntry(path, link=target))
     return entries

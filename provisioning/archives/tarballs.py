@@ -17,7 +17,7 @@ from provisioning.archives.layout import (
     make_parents,
     refuse,
 )
-from provisioning.store.tree import Entry
+from provisioning.store.tree import TreeEntry
 
 COPY_BYTES = 256 << 10
 
@@ -29,7 +29,7 @@ def is_tarball(filename: str) -> bool:
 
 def extract_tar(
     path: Path, root: Path, layout: Layout, limits: Limits, only: frozenset[str] | None = None
-) -> tuple[list[Entry], dict[str, str]]:
+) -> tuple[list[TreeEntry], dict[str, str]]:
     """Write the wanted regular files below ``root`` (fresh): their tree entries, and the
     symbolic links (path -> target), which are not made.
 
@@ -79,7 +79,7 @@ class _Extraction:
         self.only, self.literal = only, layout.literal_paths()
         self.name, self.root, self.layout, self.limits = name, root, layout, limits
         self.members: list[Member] = []
-        self.entries: list[Entry] = []
+        self.entries: list[TreeEntry] = []
         self.links: dict[str, str] = {}
         self.aliases: dict[str, str] = {}
         self.places: dict[str, str] = {}
@@ -115,7 +115,7 @@ class _Extraction:
 
     def _write(
         self, archive: tarfile.TarFile, info: tarfile.TarInfo, path: str, member: Member
-    ) -> Entry:
+    ) -> TreeEntry:
         source = cast("IO[bytes]", archive.extractfile(info))
         try:
             make_parents(self.root, [path])
@@ -129,7 +129,7 @@ class _Extraction:
         finally:
             writer.close()
 
-    def finish(self) -> tuple[list[Entry], dict[str, str]]:
+    def finish(self) -> tuple[list[TreeEntry], dict[str, str]]:
         """Judge all members together, then make the hard links."""
         check_members(self.name, self.members, self.limits)
         known = {entry.path: entry for entry in self.entries}
@@ -139,7 +139,7 @@ class _Extraction:
                 raise refuse(self.name, f"hard link {path!r} to {target!r}, which is not taken")
             make_parents(self.root, [path])
             (self.root / path).hardlink_to(self.root / entry.path)
-            self.entries.append(Entry(path, entry.size, entry.mode, entry.sha256))
+            self.entries.append(TreeEntry(path, entry.size, entry.mode, entry.sha256))
         return self.entries, self.links
 
 

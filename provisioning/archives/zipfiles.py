@@ -13,7 +13,7 @@ from typing import Any
 
 from provisioning.archives.layout import FileWriter, Member, make_parents, refuse
 from provisioning.archives.zip_directory import LOCAL, LOCAL_BYTES, STORED, ByteSource
-from provisioning.store.tree import Entry
+from provisioning.store.tree import TreeEntry
 
 CHUNK_BYTES = 256 << 10
 OUT_BYTES = 512 << 10  # whole pages, so that each write fills what it touches
@@ -29,7 +29,7 @@ def extract_members(
     root: Path,
     placed: Sequence[tuple[str, Member]],
     on_bytes: OnBytes = ignore_bytes,
-) -> tuple[list[Entry], dict[str, str]]:
+) -> tuple[list[TreeEntry], dict[str, str]]:
     """Write these regular files, each at its path below ``root`` (fresh), on all cores.
 
     Returns their tree entries and the symbolic links (path -> target), which are not made.
@@ -68,7 +68,7 @@ def _extract_parallel(
     root: Path,
     files: Sequence[tuple[str, Member]],
     on_bytes: OnBytes,
-) -> list[Entry]:
+) -> list[TreeEntry]:
     stop = Event()
 
     def pass_bytes(count: int) -> None:
@@ -99,7 +99,7 @@ def extract_member(
     path: str,
     member: Member,
     on_bytes: OnBytes = ignore_bytes,
-) -> Entry:
+) -> TreeEntry:
     """Write one regular file. Raises IntegrityError, OSError.
 
     A ZIP made elsewhere than on Unix has no modes: ELF files and scripts can be run then.

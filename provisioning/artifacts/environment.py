@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from provisioning.artifacts.provision import Provisioned, locate_artifact, provision_artifact
-from provisioning.artifacts.sources import Options, Request
+from provisioning.artifacts.sources import ArtifactRequest, Options
 from provisioning.console.progress import Progress
 from provisioning.errors import UnfitError
 from provisioning.manifest.reader import Profile, read_profile, read_toolchain
@@ -105,14 +105,14 @@ def locate_profile(name: str, progress: Progress) -> Environment:
     return compose_environment(name, profile, tuple(item for item in found if item))
 
 
-def profile_requests(profile: Profile, options: Options) -> list[Request]:
+def profile_requests(profile: Profile, options: Options) -> list[ArtifactRequest]:
     """What a profile asks of each of its artifacts."""
     requests = []
     for wanted in profile.artifacts:
         toolchain = read_toolchain(wanted.name)
         release = toolchain.release(wanted.version)
         requests.append(
-            Request(
+            ArtifactRequest(
                 toolchain,
                 release,
                 wanted.components,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from provisioning.artifacts.sources import Request
+from provisioning.artifacts.sources import ArtifactRequest
 from provisioning.console.progress import Progress
 from provisioning.errors import UnfitError
 from provisioning.store.store import Store, explain_errors
@@ -31,7 +31,7 @@ def record_path(store: Store) -> Path:
     return store.home / "licences.json"
 
 
-def require_acceptance(request: Request, store: Store, progress: Progress) -> None:
+def require_acceptance(request: ArtifactRequest, store: Store, progress: Progress) -> None:
     """Return when the artifact's licence needs no acceptance or has it; else ask for it.
 
     Raises UnfitError, naming the licence, its text and the ways to accept it.
@@ -60,7 +60,7 @@ def _read(store: Store) -> dict[str, Acceptance]:
         return {}
 
 
-def _ask(request: Request, progress: Progress) -> str:
+def _ask(request: ArtifactRequest, progress: Progress) -> str:
     licence = request.toolchain.licence
     if request.options.accept_licence:
         return "--accept-licence"

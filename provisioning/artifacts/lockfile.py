@@ -14,7 +14,7 @@ import msgspec
 from provisioning.errors import IntegrityError, ManifestError
 from provisioning.manifest.reader import Release, manifests_root
 from provisioning.store.store import Store
-from provisioning.store.tree import Entry
+from provisioning.store.tree import TreeEntry
 
 SCHEMA_VERSION = 1
 
@@ -29,7 +29,7 @@ class Lock(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     sha256: str
     recorded: str
     evidence: tuple[str, ...] = ()
-    files: tuple[Entry, ...] = ()
+    files: tuple[TreeEntry, ...] = ()
     schema_version: int = SCHEMA_VERSION
 
 

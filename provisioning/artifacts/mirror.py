@@ -9,7 +9,7 @@ from pathlib import Path
 
 from provisioning.artifacts.licence import require_acceptance
 from provisioning.artifacts.provision import provision_artifact, require_pinned
-from provisioning.artifacts.sources import Request
+from provisioning.artifacts.sources import ArtifactRequest
 from provisioning.artifacts.sources.aar import locate_aar
 from provisioning.artifacts.sources.archive import obtain_archive
 from provisioning.artifacts.sources.git import mirror_repositories
@@ -23,7 +23,7 @@ SUMS_FILE = "SHA256SUMS"
 
 
 def fill_mirror(
-    requests: Sequence[Request], directory: Path, store: Store, progress: Progress
+    requests: Sequence[ArtifactRequest], directory: Path, store: Store, progress: Progress
 ) -> list[Path]:
     """Put what ``requests`` need below ``directory``, and sums beside it.
 
@@ -47,7 +47,7 @@ def fill_mirror(
     return written
 
 
-def _copy_file(request: Request, directory: Path, store: Store, progress: Progress) -> Path:
+def _copy_file(request: ArtifactRequest, directory: Path, store: Store, progress: Progress) -> Path:
     with store.lock(request.name, progress):
         require_acceptance(request, store, progress)
         pinned = require_pinned(request, store, progress)

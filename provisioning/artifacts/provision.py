@@ -11,7 +11,7 @@ import msgspec
 
 from provisioning.artifacts.licence import require_acceptance
 from provisioning.artifacts.lockfile import apply_lock
-from provisioning.artifacts.sources import Job, Request, load_source
+from provisioning.artifacts.sources import ArtifactRequest, FillJob, load_source
 from provisioning.console.progress import Progress
 from provisioning.errors import IntegrityError, UnfitError
 from provisioning.store.store import (
@@ -22,7 +22,7 @@ from provisioning.store.store import (
     remove_tree,
     replace_file,
 )
-from provisioning.store.tree import Difference, Entry, Tree, compare_tree
+from provisioning.store.tree import Difference, Tree, TreeEntry, compare_tree
 
 SHOWN_DIFFERENCES = 10
 
@@ -45,7 +45,7 @@ class Provisioned:
 
 
 def provision_artifact(
-    request: Request, store: Store, progress: Progress, *, verify: bool = False
+    request: ArtifactRequest, store: Store, progress: Progress, *, verify: bool = False
 ) -> Provisioned:
     """The artifact of ``request``: adopted where a variable names it, else from the store,
     fetched when it is not there.
@@ -74,7 +74,9 @@ def provision_artifact(
         return _fetch(request, request.key(), store, progress)
 
 
-def locate_artifact(request: Request, store: Store, progress: Progress) -> Provisioned | None:
+def locate_artifact(
+    request: ArtifactRequest, store: Store, progress: Progress
+) -> Provisioned | None:
     """The artifact of ``request`` where it is in place already; nothing is fetched."""
     if adopted := adopt_artifact(request, store, progress):
         return adopted
@@ -83,7 +85,7 @@ def locate_artifact(request: Request, store: Store, progress: Progress) -> Provi
     return _describe(request, published) if published else None
 
 
-def require_pinned(request: Request, store: Store, progress: Progress) -> Request:
+def require_pinned(request: ArtifactRequest, store: Store, progress: Progress) -> ArtifactRequest:
     """The request with a hash to check against. Raises IntegrityError. See trust.require_pin."""
     request = with_lock(request, store)  # another process may have trusted it meanwhile
     if request.release.sha256 or request.release.commit:
@@ -93,7 +95,9 @@ def require_pinned(request: Request, store: Store, progress: Progress) -> Reques
     return require_pin(request, store, progress)
 
 
-def adopt_artifact(request: Request, store: Store, progress: Progress) -> Provisioned | None:
+def adopt_artifact(
+    request: ArtifactRequest, store: Store, progress: Progress
+) -> Provisioned | None:
     """The user's own installation, when the variable that names one is set.
 
     One that points into the store is what `env` gave for some profile, not an installation.
@@ -115,7 +119,7 @@ def adopt_artifact(request: Request, store: Store, progress: Progress) -> Provis
     return Provisioned(request.name, found.version, found.root, "", adopted=True)
 
 
-def check_adopted(request: Request, adopted: Provisioned) -> None:
+def check_adopted(request: ArtifactRequest, adopted: Provisioned) -> None:
     """Hash an installation against the lock of its version, where there is one.
 
     Modes may differ and more files may be there. Raises UnfitError, naming what differs.
@@ -134,24 +138,27 @@ def check_adopted(request: Request, adopted: Provisioned) -> None:
         )
 
 
-def with_lock(request: Request, store: Store) -> Request:
+def with_lock(request: ArtifactRequest, store: Store) -> ArtifactRequest:
     """The request with what its lock file adds. Raises IntegrityError, ManifestError."""
     release, lock = apply_lock(request.name, request.release, store)
     return replace(request, release=release, lock=lock)
 
 
 def _describe(
-    request: Request, published: Published, repaired: tuple[str, ...] = (), fetched: bool = False
+    request: ArtifactRequest,
+    published: Published,
+    repaired: tuple[str, ...] = (),
+    fetched: bool = False,
 ) -> Provisioned:
     release = request.release
     source = release.sha256 or release.commit
     return Provisioned(request.name, release.version, published.root, source, repaired, fetched)
 
 
-def _fetch(request: Request, key: Key, store: Store, progress: Progress) -> Provisioned:
+def _fetch(request: ArtifactRequest, key: Key, store: Store, progress: Progress) -> Provisioned:
     with store.stage(key) as staged:
         source = load_source(request.toolchain.source)
-        filled = source.fill(Job(request, staged / key.artifact, store, progress))
+        filled = source.fill(FillJob(request, staged / key.artifact, store, progress))
         check_lock(request, filled.entries)
         tree = Tree(
             key.artifact,
@@ -166,14 +173,14 @@ def _fetch(request: Request, key: Key, store: Store, progress: Progress) -> Prov
     return _describe(request, published, fetched=True)
 
 
-def locked_entries(request: Request) -> tuple[Entry, ...]:
+def locked_entries(request: ArtifactRequest) -> tuple[TreeEntry, ...]:
     """What the lock says this request's tree holds; nothing when no files are locked."""
     layout = request.layout()
     files = request.lock.files if request.lock else ()
     return tuple(entry for entry in files if layout.wants(entry.path))
 
 
-def check_lock(request: Request, entries: Sequence[Entry]) -> None:
+def check_lock(request: ArtifactRequest, entries: Sequence[TreeEntry]) -> None:
     """Compare what was written with the lock. Raises IntegrityError, showing both."""
     wanted = {entry.path: entry for entry in locked_entries(request)}
     if not wanted:
@@ -188,14 +195,14 @@ def check_lock(request: Request, entries: Sequence[Entry]) -> None:
             )
 
 
-def _show(entry: Entry | None) -> str:
+def _show(entry: TreeEntry | None) -> str:
     if entry is None:
         return "not there"
     return f"SHA-256 {entry.sha256}, {entry.size} bytes, mode {entry.mode:o}{entry.link}"
 
 
 def verify_published(
-    request: Request, key: Key, published: Published, store: Store, progress: Progress
+    request: ArtifactRequest, key: Key, published: Published, store: Store, progress: Progress
 ) -> Provisioned:
     """Hash everything; restore what differs and say so."""
     tree = trusted_tree(request, published)
@@ -211,12 +218,12 @@ def verify_published(
             return _describe(request, published)
         report_differences(request, differences, progress)
         with store.stage(key) as staged, explain_errors(store.home):
-            job = Job(request, staged / key.artifact, store, progress)
+            job = FillJob(request, staged / key.artifact, store, progress)
             repaired = repair(job, published, tree, differences)
     return _describe(request, published, repaired)
 
 
-def trusted_tree(request: Request, published: Published) -> Tree | None:
+def trusted_tree(request: ArtifactRequest, published: Published) -> Tree | None:
     """The tree.json of a published directory, its entries from the lock where there is one.
 
     None when tree.json is missing or damaged.
@@ -227,7 +234,7 @@ def trusted_tree(request: Request, published: Published) -> Tree | None:
 
 
 def report_differences(
-    request: Request, differences: Sequence[Difference], progress: Progress
+    request: ArtifactRequest, differences: Sequence[Difference], progress: Progress
 ) -> None:
     """Name what differs, on the terminal."""
     for difference in differences[:SHOWN_DIFFERENCES]:
@@ -237,7 +244,7 @@ def report_differences(
 
 
 def repair(
-    job: Job, published: Published, tree: Tree, differences: Sequence[Difference]
+    job: FillJob, published: Published, tree: Tree, differences: Sequence[Difference]
 ) -> tuple[str, ...]:
     """Restore the paths that differ, each by one rename; what is not of the artifact goes.
 

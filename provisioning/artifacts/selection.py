@@ -6,27 +6,27 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from provisioning.artifacts.environment import profile_requests
 from provisioning.artifacts.provision import with_lock
-from provisioning.artifacts.sources import Options, Request
+from provisioning.artifacts.sources import ArtifactRequest, Options
 from provisioning.errors import UsageError
 from provisioning.manifest.reader import list_toolchains, read_profiles, read_toolchain
 from provisioning.store.store import Published, Store
 from provisioning.store.tree import Tree
 
 
-def parse_selection(words: Sequence[str], options: Options) -> list[Request]:
+def parse_selection(words: Sequence[str], options: Options) -> list[ArtifactRequest]:
     """The requests that ``words`` name, each once. Raises UsageError for an unknown word."""
     return unique_requests(
         request for word in words or ["emulator"] for request in _parse_word(word, options)
     )
 
 
-def all_requests(options: Options) -> list[Request]:
+def all_requests(options: Options) -> list[ArtifactRequest]:
     """What all profiles together ask for."""
     profiles = read_profiles().values()
     return unique_requests(r for profile in profiles for r in profile_requests(profile, options))
 
 
-def _parse_word(word: str, options: Options) -> list[Request]:
+def _parse_word(word: str, options: Options) -> list[ArtifactRequest]:
     profiles = read_profiles()
     if word in profiles:
         return profile_requests(profiles[word], options)
@@ -39,10 +39,10 @@ def _parse_word(word: str, options: Options) -> list[Request]:
         )
     toolchain = read_toolchain(name)
     wanted = tuple(filter(None, components.split(",")))
-    return [Request(toolchain, toolchain.release(version), wanted, options)]
+    return [ArtifactRequest(toolchain, toolchain.release(version), wanted, options)]
 
 
-def unique_requests(requests: Iterable[Request]) -> list[Request]:
+def unique_requests(requests: Iterable[ArtifactRequest]) -> list[ArtifactRequest]:
     """The same requests without those that name one directory twice."""
     return list({request.key().directory: request for request in requests}.values())
 
@@ -57,14 +57,14 @@ def stored_trees(store: Store) -> Iterator[tuple[Published, Tree]]:
                 yield published, tree
 
 
-def stored_requests(store: Store) -> list[Request]:
+def stored_requests(store: Store) -> list[ArtifactRequest]:
     """What is published of what the manifests describe: profiles first, then single ones."""
     candidates = all_requests(Options())
     for name in list_toolchains():
         toolchain = read_toolchain(name)
         known = {tree.components for _, tree in stored_trees(store) if tree.artifact == name}
         candidates += [
-            Request(toolchain, release, components)
+            ArtifactRequest(toolchain, release, components)
             for release in toolchain.releases
             for components in known
             if set(components) <= toolchain.components.keys()

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from provisioning.artifacts.lockfile import Lock, encode_lock, machine_lock_path
-from provisioning.artifacts.sources import Filled, Job, Request, load_source
+from provisioning.artifacts.sources import ArtifactRequest, Filled, FillJob, load_source
 from provisioning.console.progress import Progress
 from provisioning.elf.facts import EM_AARCH64, EM_QDSP6, EM_X86_64, MACHINE_NAMES, ElfError
 from provisioning.elf.qnn_build import find_qnn_build
@@ -29,7 +29,7 @@ MACHINES = (
 HASHED_KINDS = frozenset({"archive", "aar", "wheel"})
 
 
-def require_pin(request: Request, store: Store, progress: Progress) -> Request:
+def require_pin(request: ArtifactRequest, store: Store, progress: Progress) -> ArtifactRequest:
     """The request with a hash to be checked against: pinned, locked, or trusted now.
 
     Call it under the artifact's lock. Raises IntegrityError when there is no hash and this
@@ -49,7 +49,7 @@ def require_pin(request: Request, store: Store, progress: Progress) -> Request:
     return lock_request(request, lock)
 
 
-def lock_request(request: Request, lock: Lock) -> Request:
+def lock_request(request: ArtifactRequest, lock: Lock) -> ArtifactRequest:
     """The request, pinned to what ``lock`` says."""
     release = msgspec.structs.replace(
         request.release, sha256=lock.sha256, size_bytes=lock.size_bytes
@@ -57,7 +57,7 @@ def lock_request(request: Request, lock: Lock) -> Request:
     return replace(request, release=release, lock=lock)
 
 
-def _refuse_unless_trusted(request: Request) -> None:
+def _refuse_unless_trusted(request: ArtifactRequest) -> None:
     if os.environ.get("CI", "").lower() not in {"", "0", "false"}:
         why = "no hash of it is published, and in CI (CI is set) a first use is never trusted"
     elif not request.options.trust_first_use:
@@ -77,7 +77,7 @@ def _refuse_unless_trusted(request: Request) -> None:
     )
 
 
-def make_lock(request: Request, store: Store, progress: Progress) -> Lock:
+def make_lock(request: ArtifactRequest, store: Store, progress: Progress) -> Lock:
     """Fetch the whole artifact, unpack all of it, and write down what it is.
 
     Raises IntegrityError when a CRC, the version or an ELF machine contradicts the manifest.
@@ -87,7 +87,7 @@ def make_lock(request: Request, store: Store, progress: Progress) -> Lock:
     key = Key(request.name, release.version, {"lock": release.filename})
     with store.stage(key) as staged:
         root = staged / key.artifact
-        filled = load_source(request.toolchain.source).fill(Job(whole, root, store, progress))
+        filled = load_source(request.toolchain.source).fill(FillJob(whole, root, store, progress))
         evidence = [*_count_files(filled), *check_version(request, root), *check_machines(root)]
     kept = store.downloads / release.filename
     with explain_errors(store.home):
@@ -110,7 +110,7 @@ def _count_files(filled: Filled) -> list[str]:
     return [f"{len(files)} files unpacked, the archive's checksum of every one fits"]
 
 
-def check_version(request: Request, root: Path) -> list[str]:
+def check_version(request: ArtifactRequest, root: Path) -> list[str]:
     """What the version file and the libraries' version strings say, against the manifest.
 
     Raises IntegrityError when one of them names another version.
@@ -163,7 +163,7 @@ def check_machines(root: Path) -> list[str]:
     return [f"{count} libraries are {MACHINE_NAMES[machine]}" for machine, count in counts.items()]
 
 
-def contradiction(request: Request, why: str) -> IntegrityError:
+def contradiction(request: ArtifactRequest, why: str) -> IntegrityError:
     """The error for an archive that is not what its manifest says."""
     return IntegrityError(
         f"{request.label} contradicts itself, so that it cannot be trusted",

@@ -11,15 +11,14 @@ from typing import Any
 import msgspec
 
 from provisioning.artifacts.environment import Environment, profile_requests
-from provisioning.artifacts.sources import Options
-from provisioning.artifacts.sources import Request as Wanted
+from provisioning.artifacts.sources import ArtifactRequest, Options
 from provisioning.console.progress import Progress
 from provisioning.doctor.checks.environment import judge_environment
 from provisioning.doctor.checks.finding import Finding, Severity
 from provisioning.doctor.checks.fitness import Fitness
 from provisioning.doctor.facts import EnvironmentFacts
 from provisioning.doctor.policies import read_doctor_policy, read_elf_policies
-from provisioning.doctor.survey.environment import CHECKOUT, Request, survey_environment
+from provisioning.doctor.survey.environment import CHECKOUT, SurveyRequest, survey_environment
 from provisioning.errors import ManifestError, UnfitError
 from provisioning.manifest.reader import read_profile, read_toolchain
 from provisioning.manifest.socs import find_soc
@@ -86,7 +85,7 @@ def examine(
     ``python`` None is the running interpreter. Raises UsageError for an unknown SoC and
     ManifestError for a profile without a policy; every fault is a finding.
     """
-    request = Request(
+    request = SurveyRequest(
         profile,
         roots={artifact.name: artifact.root for artifact in environment.artifacts},
         pins=find_pins(profile),
@@ -99,14 +98,14 @@ def examine(
     return examine_request(request, progress)
 
 
-def wanted_requests(profile: str) -> list[Wanted]:
+def wanted_requests(profile: str) -> list[ArtifactRequest]:
     """What a profile asks of the store, and the other artifacts that may serve as its SDK."""
     requests = profile_requests(read_profile(profile), Options(offline=True))
     known = {request.name for request in requests}
     for name in find_fitness(profile).sdk:
         if name not in known:
             toolchain = read_toolchain(name)
-            requests.append(Wanted(toolchain, toolchain.release()))
+            requests.append(ArtifactRequest(toolchain, toolchain.release()))
     return requests
 
 
@@ -131,7 +130,7 @@ def submodules(profile: str) -> tuple[str, ...]:
     return tuple(sorted(found))
 
 
-def examine_request(request: Request, progress: Progress | None = None) -> Verdict:
+def examine_request(request: SurveyRequest, progress: Progress | None = None) -> Verdict:
     """Examine what ``request`` names."""
     policy, kinds = read_doctor_policy(), read_elf_policies()
     fitness = find_fitness(request.profile)

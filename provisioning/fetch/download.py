@@ -20,7 +20,7 @@ from provisioning.fetch.transfer import (
     Head,
     MismatchError,
     PermanentError,
-    Policy,
+    TransferPolicy,
     TransientError,
     redact_url,
     try_again,
@@ -57,7 +57,7 @@ def fetch_file(
     pin: Pin,
     progress: Progress,
     *,
-    policy: Policy | None = None,
+    policy: TransferPolicy | None = None,
     watch: Watch = ignore_growth,
 ) -> Downloaded:
     """Bring ``target`` from the first of ``urls`` that gives the pinned bytes.
@@ -69,7 +69,7 @@ def fetch_file(
     Raises IntegrityError when bytes came that are not the pinned ones and no other URL had
     them, DownloadError when none came, OSError when the disk refuses.
     """
-    talk = _Talk(progress, policy or Policy.from_environment(), target.name, watch)
+    talk = _Talk(progress, policy or TransferPolicy.from_environment(), target.name, watch)
     target.parent.mkdir(parents=True, exist_ok=True)
     failures: list[tuple[str, PermanentError]] = []
     for url in urls:
@@ -129,7 +129,7 @@ def check_pin(size_bytes: int, sha256: str, pin: Pin) -> str:
 @dataclass(frozen=True)
 class _Talk:
     progress: Progress
-    policy: Policy
+    policy: TransferPolicy
     label: str
     watch: Watch
 

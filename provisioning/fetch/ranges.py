@@ -13,7 +13,7 @@ from provisioning.console.progress import Bar, Progress
 from provisioning.fetch.transfer import (
     Client,
     PermanentError,
-    Policy,
+    TransferPolicy,
     TransientError,
     try_again,
 )
@@ -44,7 +44,7 @@ class RemoteFile:
     Reading what was not fetched is a request of its own; ``fetch`` brings many spans at once.
     """
 
-    def __init__(self, url: str, scratch: Path, progress: Progress, policy: Policy) -> None:
+    def __init__(self, url: str, scratch: Path, progress: Progress, policy: TransferPolicy) -> None:
         self.url, self.progress, self.policy = url, progress, policy
         self.name = scratch.name.strip(".")
         self.client = Client(policy)
@@ -137,11 +137,11 @@ class RemoteFile:
 
 @contextmanager
 def open_remote(
-    url: str, scratch: Path, progress: Progress, policy: Policy | None = None
+    url: str, scratch: Path, progress: Progress, policy: TransferPolicy | None = None
 ) -> Iterator[RemoteFile]:
     """A RemoteFile, its scratch file removed afterwards."""
     scratch.parent.mkdir(parents=True, exist_ok=True)
-    remote = RemoteFile(url, scratch, progress, policy or Policy.from_environment())
+    remote = RemoteFile(url, scratch, progress, policy or TransferPolicy.from_environment())
     try:
         with closing(remote):
             yield remote

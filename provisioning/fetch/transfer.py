@@ -46,7 +46,7 @@ class MismatchError(PermanentError):
 
 
 @dataclass(frozen=True)
-class Policy:
+class TransferPolicy:
     """How long and how often to try. ``attempts`` counts failures that brought nothing new."""
 
     attempts: int = 6
@@ -57,7 +57,7 @@ class Policy:
     slowest_bytes_s: float = 1024.0
 
     @classmethod
-    def from_environment(cls, variables: Mapping[str, str] = os.environ) -> Policy:
+    def from_environment(cls, variables: Mapping[str, str] = os.environ) -> TransferPolicy:
         """The policy with QNN_CI_ATTEMPTS, QNN_CI_BACKOFF_S and QNN_CI_TIMEOUT_S applied."""
         usual = cls()
         timeout_s = _number(variables, "QNN_CI_TIMEOUT_S", usual.read_timeout_s)
@@ -125,7 +125,7 @@ def _digits(text: str) -> int:
 class Client:
     """One requests session for one download."""
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: TransferPolicy) -> None:
         import requests
 
         self.policy = policy
@@ -274,7 +274,11 @@ def redact_url(url: str) -> str:
 
 
 def try_again(
-    work: Callable[[], T], count: Callable[[], int], policy: Policy, progress: Progress, label: str
+    work: Callable[[], T],
+    count: Callable[[], int],
+    policy: TransferPolicy,
+    progress: Progress,
+    label: str,
 ) -> T:
     """Call ``work`` until it returns; after a TransientError wait, and say so.
 

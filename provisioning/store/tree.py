@@ -16,7 +16,7 @@ READ_BYTES = 1 << 20
 FILE_TIME_S = 946684800  # every published file's mtime, so that a touched one shows
 
 
-class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class TreeEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """A file (size, mode, SHA-256) or a symbolic link (``link`` is its target).
 
     A negative mode is one that does not matter.
@@ -36,7 +36,7 @@ class Tree(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     version: str
     source_sha256: str
     components: tuple[str, ...]
-    files: tuple[Entry, ...]
+    files: tuple[TreeEntry, ...]
     schema_version: int = SCHEMA_VERSION
 
     @property
@@ -80,7 +80,9 @@ def hash_file(path: Path) -> str:
     return digest.hexdigest()
 
 
-def compare_tree(root: Path, entries: Iterable[Entry], *, quick: bool = False) -> list[Difference]:
+def compare_tree(
+    root: Path, entries: Iterable[TreeEntry], *, quick: bool = False
+) -> list[Difference]:
     """Every difference between the directory ``root`` and ``entries``, sorted by path.
 
     All files are hashed, in parallel; ``quick`` looks at size, mode and
@@ -106,7 +108,7 @@ def walk_tree(root: Path) -> Iterator[str]:
             yield os.path.relpath(Path(directory, name), base)
 
 
-def _compare(root: Path, entry: Entry, quick: bool) -> Difference | None:
+def _compare(root: Path, entry: TreeEntry, quick: bool) -> Difference | None:
     path = root / entry.path
     try:
         state = path.lstat()
@@ -121,7 +123,7 @@ def _compare(root: Path, entry: Entry, quick: bool) -> Difference | None:
         return Difference(entry.path, "cannot be read", str(error))
 
 
-def _compare_state(entry: Entry, state: os.stat_result, quick: bool) -> Difference | None:
+def _compare_state(entry: TreeEntry, state: os.stat_result, quick: bool) -> Difference | None:
     mode = stat.S_IMODE(state.st_mode)
     if state.st_size != entry.size:
         return Difference(entry.path, "wrong size", f"{state.st_size}, not {entry.size} bytes")
@@ -132,13 +134,13 @@ def _compare_state(entry: Entry, state: os.stat_result, quick: bool) -> Differen
     return None
 
 
-def _compare_bytes(path: Path, entry: Entry, quick: bool) -> Difference | None:
+def _compare_bytes(path: Path, entry: TreeEntry, quick: bool) -> Difference | None:
     if quick or (found := hash_file(path)) == entry.sha256:
         return None
     return Difference(entry.path, "changed bytes", f"SHA-256 {found}, not {entry.sha256}")
 
 
-def _compare_link(path: Path, entry: Entry, state: os.stat_result) -> Difference | None:
+def _compare_link(path: Path, entry: TreeEntry, state: os.stat_result) -> Difference | None:
     if not stat.S_ISLNK(state.st_mode):
         return Difference(entry.path, "is not a symbolic link")
     if (target := str(path.readlink())) != entry.link:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from provisioning.artifacts.environment import compose_environment
 from provisioning.artifacts.provision import Provisioned, with_lock
-from provisioning.artifacts.sources import Request as Wanted
+from provisioning.artifacts.sources import ArtifactRequest
 from provisioning.console.command import Outcome, given_path, given_program
 from provisioning.console.progress import Progress
 from provisioning.doctor.examine import (
@@ -21,7 +21,7 @@ from provisioning.doctor.examine import (
     submodules,
     wanted_requests,
 )
-from provisioning.doctor.survey.environment import STAGING, Request
+from provisioning.doctor.survey.environment import STAGING, SurveyRequest
 from provisioning.doctor.verdict_text import WIDTH, render_verdict
 from provisioning.errors import ExitCode, UsageError
 from provisioning.manifest.reader import read_profile
@@ -87,7 +87,7 @@ def parse_roots(words: list[str]) -> dict[str, Path]:
 
 def compose_request(
     profile: str, given: Mapping[str, Path], base: Mapping[str, str], *, keep_variables: bool
-) -> Request:
+) -> SurveyRequest:
     """Roots: those given, those that variables name, those published in the store.
 
     Where the profile is complete, the variables are those that it composes, as a job gets them.
@@ -105,12 +105,14 @@ def compose_request(
     variables = dict(base)
     if not keep_variables and {artifact.name for artifact in wanted.artifacts} <= roots.keys():
         variables = compose_environment(profile, wanted, tuple(located)).apply(base)
-    return Request(
+    return SurveyRequest(
         profile, roots, variables, store_home(), find_pins(profile), submodules=submodules(profile)
     )
 
 
-def _locate(wanted: Wanted, given: Mapping[str, Path], base: Mapping[str, str]) -> Path | None:
+def _locate(
+    wanted: ArtifactRequest, given: Mapping[str, Path], base: Mapping[str, str]
+) -> Path | None:
     if wanted.name in given:
         return given[wanted.name]
     adoption = wanted.toolchain.adoption

@@ -9,7 +9,7 @@ from typing import Any
 
 from provisioning.artifacts.provision import Provisioned, provision_artifact
 from provisioning.artifacts.selection import parse_selection
-from provisioning.artifacts.sources import Options, Request
+from provisioning.artifacts.sources import ArtifactRequest, Options
 from provisioning.console.command import Outcome, given_path
 from provisioning.console.progress import Progress
 from provisioning.store.store import Store
@@ -50,7 +50,9 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     return Outcome(text, {"artifacts": [describe(item) for item in found]})
 
 
-def _fill(requests: list[Request], directory: Path, store: Store, progress: Progress) -> Outcome:
+def _fill(
+    requests: list[ArtifactRequest], directory: Path, store: Store, progress: Progress
+) -> Outcome:
     from provisioning.artifacts.mirror import fill_mirror
 
     written = [str(path) for path in fill_mirror(requests, directory, store, progress)]

@@ -7,7 +7,7 @@ from typing import Any
 
 from provisioning.artifacts.provision import with_lock
 from provisioning.artifacts.selection import stored_trees
-from provisioning.artifacts.sources import Request
+from provisioning.artifacts.sources import ArtifactRequest
 from provisioning.console.command import Outcome
 from provisioning.console.progress import Progress
 from provisioning.manifest.reader import (
@@ -41,7 +41,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 
 
 def _describe(toolchain: Toolchain, release: Release, store: Store) -> dict[str, Any]:
-    request = with_lock(Request(toolchain, release), store)
+    request = with_lock(ArtifactRequest(toolchain, release), store)
     pinned = request.release.sha256 or request.release.commit
     trees = [
         {"path": str(published.root), "components": list(tree.components), "bytes": tree.size_bytes}

@@ -11,7 +11,7 @@ from provisioning.artifacts.licence import require_acceptance
 from provisioning.artifacts.lockfile import Lock, encode_lock, project_lock_path, read_lock
 from provisioning.artifacts.provision import with_lock
 from provisioning.artifacts.selection import parse_selection
-from provisioning.artifacts.sources import Request
+from provisioning.artifacts.sources import ArtifactRequest
 from provisioning.console.command import Outcome
 from provisioning.console.progress import Progress
 from provisioning.errors import UsageError
@@ -44,7 +44,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     return Outcome(text, {"changed": changed, "written": args.write, "diff": "".join(diffs)})
 
 
-def _lock(request: Request, store: Store, progress: Progress, *, write: bool) -> str:
+def _lock(request: ArtifactRequest, store: Store, progress: Progress, *, write: bool) -> str:
     """The diff against the lock file; written when asked."""
     from provisioning.artifacts.trust import make_lock, require_pin
 

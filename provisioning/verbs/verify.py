@@ -9,7 +9,7 @@ import msgspec
 
 from provisioning.artifacts.provision import trusted_tree, verify_published, with_lock
 from provisioning.artifacts.selection import parse_selection, stored_requests
-from provisioning.artifacts.sources import Request
+from provisioning.artifacts.sources import ArtifactRequest
 from provisioning.console.command import Outcome
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode
@@ -37,7 +37,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 
 
 def _verify(
-    request: Request, args: argparse.Namespace, store: Store, progress: Progress
+    request: ArtifactRequest, args: argparse.Namespace, store: Store, progress: Progress
 ) -> dict[str, Any]:
     key = request.key()
     published = store.find(key)

@@ -17,9 +17,9 @@ from typing import Any, TypedDict
 from ci.parity.buck.reader import is_build_file, read_buck
 from ci.parity.cmake.reader import StaticReader, is_list_file
 from ci.parity.compare.tree import compare_tree
-from ci.parity.facts import Configuration, TreeFacts, is_header, is_source
+from ci.parity.facts import Configuration, ParityFacts, is_header, is_source
 from ci.parity.macros import find_macros
-from ci.parity.policy import Policy
+from ci.parity.policy import ParityPolicy
 from ci.parity.reading import read_tree
 from ci.parity.trees import DirectoryTree, RevisionTree, find_git_dir
 from provisioning.console.progress import Progress
@@ -68,7 +68,7 @@ def run_bench(progress: Progress) -> Mapping[str, Any]:
 
 def measure_runs(source: Path, cache: Path) -> dict[str, Taken]:
     """Whole runs: read with workers, compare."""
-    policy = read_policy("parity", Policy)
+    policy = read_policy("parity", ParityPolicy)
     cmake, buck = source / SCOPE / "CMakeLists.txt", source / SCOPE / "runtime" / "BUCK"
 
     def run(scope: tuple[str, ...] = ()) -> None:
@@ -100,9 +100,9 @@ def measure_stages(source: Path) -> dict[str, Taken]:
             sides.append(reader.read(configuration))
     with timed(taken, "find macros"):
         macros = find_macros(tree, buck, sides)
-    facts = TreeFacts(buck, tuple(sides), tree.files, tree.submodules, macros)
+    facts = ParityFacts(buck, tuple(sides), tree.files, tree.submodules, macros)
     with timed(taken, "compare"):
-        compare_tree(facts, read_policy("parity", Policy))
+        compare_tree(facts, read_policy("parity", ParityPolicy))
     return taken
 
 

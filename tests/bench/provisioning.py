@@ -25,7 +25,7 @@ from provisioning.archives.zipfiles import inflate_member
 from provisioning.console.process import run_process
 from provisioning.console.progress import Progress
 from provisioning.errors import UnfitError
-from provisioning.fetch.transfer import Client, Policy
+from provisioning.fetch.transfer import Client, TransferPolicy
 from provisioning.store.tree import hash_file
 from tests.bench.file_server import ask_server
 from tests.bench.sdk_course import HOST, VERSION, Course, lay_course
@@ -204,7 +204,7 @@ def _time(work: Callable[[], object]) -> float:
 
 
 def _download(url: str) -> int:
-    with closing(Client(Policy())) as client, client.get(url, {}) as (_, body):
+    with closing(Client(TransferPolicy())) as client, client.get(url, {}) as (_, body):
         return sum(len(data) for data in body)
 
 

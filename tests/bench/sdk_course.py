@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from provisioning.artifacts.sources import Request
+from provisioning.artifacts.sources import ArtifactRequest
 from provisioning.artifacts.sources.wheel import obtain_wheel
 from provisioning.console.progress import Progress
 from provisioning.manifest.reader import read_toolchain
@@ -79,7 +79,9 @@ def lay_course(progress: Progress) -> Iterator[Course]:
     wheels = {}
     for name in ("qnn-runtime", "qnn-runtime-aarch64"):
         toolchain = read_toolchain(name)
-        wheels[name] = obtain_wheel(Request(toolchain, toolchain.release()), store, progress)
+        wheels[name] = obtain_wheel(
+            ArtifactRequest(toolchain, toolchain.release()), store, progress
+        )
     with tempfile.TemporaryDirectory(prefix="bench-", dir=store.home) as directory:
         work = Path(directory)
         (work / "served").mkdir()

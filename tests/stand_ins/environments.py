@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from provisioning.artifacts.provision import provision_artifact
-from provisioning.artifacts.sources import Request as Wanted
+from provisioning.artifacts.sources import ArtifactRequest
 from provisioning.console.process import run_process
 from provisioning.console.progress import Progress
-from provisioning.doctor.survey.environment import Request
+from provisioning.doctor.survey.environment import SurveyRequest
 from provisioning.manifest.reader import read_toolchain
 from provisioning.store.store import Store
 from tests.stand_ins.elf_edits import Edit, named, set_string
@@ -75,7 +75,7 @@ class World:
         """The site-packages of the interpreter."""
         return next((self.base / "venv" / "lib").glob("python*/site-packages"))
 
-    def request(self, profile: str) -> Request:
+    def request(self, profile: str) -> SurveyRequest:
         """What a fit environment of ``profile`` is asked with."""
         sdk = self.android if profile in ("android", "lpai") else self.sdk
         name = "qnn-runtime" if profile == "emulator" else "qnn-sdk"
@@ -93,7 +93,7 @@ class World:
             roots["hexagon-sdk"] = self.ndk
         pins = {name: VERSION, "executorch-commit": self.commit}
         python = self.python if profile == "emulator" else None
-        return Request(
+        return SurveyRequest(
             profile, roots, variables, self.home, pins, submodules=SUBMODULES, python=python
         )
 
@@ -165,7 +165,7 @@ def make_environments(base: Path) -> World:
 def _make_sdk(world: World) -> None:
     for name in ("qnn-runtime", "qnn-runtime-aarch64"):
         toolchain = read_toolchain(name)
-        wanted = Wanted(toolchain, toolchain.release())
+        wanted = ArtifactRequest(toolchain, toolchain.release())
         artifact = provision_artifact(wanted, Store(), Progress())
         shutil.copytree(
             artifact.root,

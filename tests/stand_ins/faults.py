@@ -8,18 +8,18 @@ from pathlib import Path
 from typing import NamedTuple
 
 from provisioning.doctor.examine import examine_request
-from provisioning.doctor.survey.environment import Request
+from provisioning.doctor.survey.environment import SurveyRequest
 from tests.stand_ins import elf_edits as elf
 from tests.stand_ins.environments import LIBRARIES, World
 
 Mutate = Callable[[World], object]
-Ask = Callable[[Request, World], Request]
+Ask = Callable[[SurveyRequest, World], SurveyRequest]
 
 # How large the machine is, is not what these faults are about.
 SIZES = {"QNN004", "QNN005", "QNN006", "QNN007"}
 
 
-def as_it_is(request: Request, world: World) -> Request:
+def as_it_is(request: SurveyRequest, world: World) -> SurveyRequest:
     return request
 
 
@@ -49,7 +49,7 @@ def check(fault: Fault, world: World) -> None:
     assert {finding.id for finding in findings} == {fault.wanted}, list(map(str, findings))
 
 
-def staged(world: World) -> Request:
+def staged(world: World) -> SurveyRequest:
     """A question about the staging directory too."""
     request = world.request("linux")
     return replace(request, roots={**request.roots, "staging": world.staging})

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ci.build.inputs import hash_file
 from ci.build.overlay import explain_full_disk
-from ci.build.plan.plan import Plan
+from ci.build.plan.plan import BuildPlan
 from ci.build.plan.targets import Artifact, fill_placeholders
 from provisioning.doctor.checks.elf_policy import ElfPolicy, judge, judge_defect
 from provisioning.doctor.checks.finding import Finding, Severity
@@ -42,7 +42,7 @@ class Judged:
         return tuple(one for one in self.findings if one.severity is Severity.ERROR)
 
 
-def collect_artifacts(plan: Plan, extras: frozenset[str]) -> tuple[Judged, ...]:
+def collect_artifacts(plan: BuildPlan, extras: frozenset[str]) -> tuple[Judged, ...]:
     """Every file that the target promises, judged. Raises FailedError for one that is missing."""
     judged: list[Judged] = []
     for row in plan.target.artifacts:
@@ -59,7 +59,7 @@ def collect_artifacts(plan: Plan, extras: frozenset[str]) -> tuple[Judged, ...]:
     return tuple(judged)
 
 
-def python_tag(plan: Plan) -> str:
+def python_tag(plan: BuildPlan) -> str:
     """``cpython-312`` where a target is built for one Python; else empty."""
     return plan.values["python_version"].split()[0] if plan.target.per_python else ""
 
@@ -122,7 +122,7 @@ def _judge_tag(facts: ElfFacts, tag: str) -> Iterator[Finding]:
         )
 
 
-def stage_artifacts(plan: Plan, judged: tuple[Judged, ...]) -> Path:
+def stage_artifacts(plan: BuildPlan, judged: tuple[Judged, ...]) -> Path:
     """Copy the files into a new directory beside the published one."""
     fresh = plan.place.root / "artifacts.new"
     shutil.rmtree(fresh, ignore_errors=True)
@@ -133,7 +133,7 @@ def stage_artifacts(plan: Plan, judged: tuple[Judged, ...]) -> Path:
     return fresh
 
 
-def publish_artifacts(plan: Plan, fresh: Path) -> None:
+def publish_artifacts(plan: BuildPlan, fresh: Path) -> None:
     """Put the new directory in the place of the old one."""
     old = plan.place.root / "artifacts.old"
     shutil.rmtree(old, ignore_errors=True)

@@ -17,14 +17,14 @@ from ci.build.delivery.proof import (
     run_import,
     run_proof,
 )
-from ci.build.plan.job import Job
+from ci.build.plan.job import BuildJob
 from provisioning.console.progress import Progress
 
 OVERLAY, CHECKOUT, _ = PLACES = ("overlay", "checkout", "none")
 
 
 def deliver(
-    job: Job, result: Result, where: str, progress: Progress, *, with_proof: bool
+    job: BuildJob, result: Result, where: str, progress: Progress, *, with_proof: bool
 ) -> dict[str, Any]:
     """Install what has a place in ExecuTorch's Python: in the checkout, or in an overlay of the
     installed wheel, where one model is lowered with it unless that was done before.
@@ -48,7 +48,7 @@ def deliver(
 
 
 def _deliver_overlay(
-    job: Job, result: Result, progress: Progress, *, with_proof: bool
+    job: BuildJob, result: Result, progress: Progress, *, with_proof: bool
 ) -> dict[str, Any]:
     target, place = job.plan.target, result.place
     package = find_package(job.request.python)
@@ -66,7 +66,7 @@ def _deliver_overlay(
     return {"overlay": str(overlay), "proof": {**asdict(proof), "cached": False}}
 
 
-def check_delivery(job: Job, where: str, *, with_proof: bool) -> None:
+def check_delivery(job: BuildJob, where: str, *, with_proof: bool) -> None:
     """Raises UnfitError, before anything is built, when there is no wheel to lay the files over,
     or no torch to lower a model with."""
     if job.plan.target.installs and where == OVERLAY:
@@ -75,7 +75,7 @@ def check_delivery(job: Job, where: str, *, with_proof: bool) -> None:
             check_provable(job.request.python)
 
 
-def _list_ingredients(job: Job, result: Result, package: Path) -> Iterator[str]:
+def _list_ingredients(job: BuildJob, result: Result, package: Path) -> Iterator[str]:
     """Everything that a proof depends on: the files, the wheel, the QNN libraries."""
     yield from (one.sha256 for one in result.artifacts)
     yield f"{package} {package.stat().st_mtime_ns}"

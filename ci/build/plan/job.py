@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ci.build.plan.plan import Plan, Request
+from ci.build.plan.plan import BuildPlan, BuildRequest
 
 
 def check_nothing() -> None:
@@ -14,13 +14,13 @@ def check_nothing() -> None:
 
 
 @dataclass(frozen=True)
-class Job:
+class BuildJob:
     """``inputs`` are directories besides the plan's source; ``skip`` the parts of the source
     that do not count; ``variables`` what a program needs that uses the artifacts; ``check``
     raises UnfitError when the environment is not fit, and is called before anything is built."""
 
-    plan: Plan
-    request: Request
+    plan: BuildPlan
+    request: BuildRequest
     inputs: Mapping[str, Path]
     skip: frozenset[str]
     variables: Mapping[str, str] = field(default_factory=dict)

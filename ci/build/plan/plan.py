@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from ci.build.plan.place import Place
-from ci.build.plan.targets import Stage, Target, Toolchain, fill_placeholders
+from ci.build.plan.targets import CompilerChoice, Stage, Target, fill_placeholders
 from ci.build.plan.toolchains import Compilers
 from ci.build.plan.tools import Program, Tools
 
@@ -25,7 +25,7 @@ KEPT_PREFIXES = ("CCACHE_", "SCCACHE_", "QNN_CI_")
 
 
 @dataclass(frozen=True)
-class Request:
+class BuildRequest:
     """What the caller asked for besides the target. ``python`` is what the build runs."""
 
     source: Path | None = None
@@ -54,7 +54,7 @@ class StagePlan:
 
 
 @dataclass(frozen=True)
-class Plan:
+class BuildPlan:
     """A build that could start: its stages, environment and everything that identifies it."""
 
     target: Target
@@ -116,12 +116,14 @@ class Kit:
     """
 
     tools: Tools
-    compilers: Mapping[Toolchain, Compilers]
+    compilers: Mapping[CompilerChoice, Compilers]
     values: Mapping[str, str]
     exported: Mapping[str, str] = field(default_factory=dict)
 
 
-def make_plan(target: Target, request: Request, source: Path, place: Place, kit: Kit) -> Plan:
+def make_plan(
+    target: Target, request: BuildRequest, source: Path, place: Place, kit: Kit
+) -> BuildPlan:
     """The commands of ``target``. Raises ManifestError for a placeholder without a value."""
     known = fill_values(target, place, kit)
     base = _base_options(target, request, place, kit.tools)
@@ -135,7 +137,7 @@ def make_plan(target: Target, request: Request, source: Path, place: Place, kit:
         for stage in target.stages
         if not stage.extra or stage.extra in request.extras
     )
-    return Plan(
+    return BuildPlan(
         target,
         place,
         source,
@@ -177,7 +179,9 @@ def _identify(kit: Kit) -> dict[str, str]:
     return {**compilers, "cmake": cmake, "ninja": ninja, **versions}
 
 
-def _base_options(target: Target, request: Request, place: Place, tools: Tools) -> dict[str, str]:
+def _base_options(
+    target: Target, request: BuildRequest, place: Place, tools: Tools
+) -> dict[str, str]:
     return {
         "CMAKE_MAKE_PROGRAM": str(tools.ninja.path),
         "CMAKE_BUILD_TYPE": "Release" if request.release else target.build_type,
@@ -196,7 +200,7 @@ def _map_prefixes(place: Place, known: Mapping[str, str]) -> str:
 
 
 def _plan_stage(
-    stage: Stage, base: Mapping[str, str], request: Request, known: Mapping[str, str]
+    stage: Stage, base: Mapping[str, str], request: BuildRequest, known: Mapping[str, str]
 ) -> StagePlan:
     wanted = dict(stage.options)
     for extra in sorted(request.extras):

@@ -16,7 +16,7 @@ FILE = "targets.toml"
 PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
 
 
-class Toolchain(str, Enum):
+class CompilerChoice(str, Enum):
     """Whose compiler builds a target; ci.build.plan.toolchains resolves each."""
 
     HOST = "host"
@@ -49,7 +49,7 @@ class Stage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     if_present: tuple[str, ...] = ()
     install: bool = False
     extra: str = ""
-    toolchain: Toolchain | None = None
+    toolchain: CompilerChoice | None = None
 
 
 class Artifact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -106,7 +106,7 @@ class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     help: str
     session: str
     platform: str
-    toolchain: Toolchain
+    toolchain: CompilerChoice
     origin: Origin
     stages: tuple[Stage, ...]
     artifacts: tuple[Artifact, ...]
@@ -121,7 +121,7 @@ class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     per_soc: bool = False
 
     @property
-    def toolchains(self) -> tuple[Toolchain, ...]:
+    def toolchains(self) -> tuple[CompilerChoice, ...]:
         """The target's own first, then those of stages."""
         others = [stage.toolchain for stage in self.stages if stage.toolchain]
         return tuple(dict.fromkeys([self.toolchain, *others]))

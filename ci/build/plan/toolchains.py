@@ -14,7 +14,7 @@ from pathlib import Path
 
 from packaging.version import InvalidVersion, Version
 
-from ci.build.plan.targets import Toolchain
+from ci.build.plan.targets import CompilerChoice
 from ci.build.plan.tools import PROBE_S
 from provisioning.artifacts.sources.local import read_version
 from provisioning.console.process import run_process
@@ -48,7 +48,7 @@ class Given:
 
 
 def resolve_compilers(
-    kind: Toolchain,
+    kind: CompilerChoice,
     roots: Mapping[str, Path] | None = None,
     variables: Mapping[str, str] | None = None,
 ) -> Compilers:
@@ -167,9 +167,9 @@ def _is_at_least(found: str, floor: str) -> bool:
         return False
 
 
-RESOLVERS: dict[Toolchain, Callable[[Given], Compilers]] = {
-    Toolchain.HOST: resolve_host,
-    Toolchain.LINUX_CROSS: resolve_linux_cross,
-    Toolchain.NDK: resolve_ndk,
-    Toolchain.HEXAGON: resolve_hexagon,
+RESOLVERS: dict[CompilerChoice, Callable[[Given], Compilers]] = {
+    CompilerChoice.HOST: resolve_host,
+    CompilerChoice.LINUX_CROSS: resolve_linux_cross,
+    CompilerChoice.NDK: resolve_ndk,
+    CompilerChoice.HEXAGON: resolve_hexagon,
 }

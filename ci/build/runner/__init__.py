@@ -7,9 +7,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from ci.build.builder import run_build
-from ci.build.plan.job import Job
+from ci.build.plan.job import BuildJob
 from ci.build.plan.place import find_place
-from ci.build.plan.plan import Kit, Request, make_plan
+from ci.build.plan.plan import BuildRequest, Kit, make_plan
 from ci.build.plan.targets import Target, find_target
 from ci.build.plan.toolchains import resolve_compilers
 from ci.build.plan.tools import find_tools
@@ -34,7 +34,7 @@ def find_wheel_sdk() -> Path:
     raise UnfitError("the installed executorch has no C++ SDK", why="no include/ in it", todo=todo)
 
 
-def prepare_runner(target: Target, request: Request, _: Progress) -> Job:
+def prepare_runner(target: Target, request: BuildRequest, _: Progress) -> BuildJob:
     """The build of the runner against the installed wheel.
 
     Raises UnfitError when the wheel, cmake, ninja or a compiler is missing.
@@ -44,7 +44,7 @@ def prepare_runner(target: Target, request: Request, _: Progress) -> Job:
     values = {"wheel_root": str(sdk), "executorch_version": _read_version()}
     kit = Kit(find_tools(), {target.toolchain: resolve_compilers(target.toolchain)}, values)
     plan = make_plan(target, request, SOURCES, place, kit)
-    return Job(plan, request, {part: sdk / part for part in SDK_PARTS}, NOT_SOURCES)
+    return BuildJob(plan, request, {part: sdk / part for part in SDK_PARTS}, NOT_SOURCES)
 
 
 def ensure_wheel_runner(progress: Progress) -> Path:
@@ -53,7 +53,7 @@ def ensure_wheel_runner(progress: Progress) -> Path:
     Run it as ``RUNNER --model_path M.pte --input_list_path L.txt --output_folder_path DIR``;
     it leaves DIR/output_EXECUTION_INDEX.raw. Raises UnfitError, ToolError or FailedError.
     """
-    result = run_build(prepare_runner(find_target(TARGET), Request(), progress), progress)
+    result = run_build(prepare_runner(find_target(TARGET), BuildRequest(), progress), progress)
     if not result.published:
         faults = [str(fault) for one in result.artifacts for fault in one.errors]
         raise FailedError("the C++ runner was built and breaks its policy", why="\n".join(faults))

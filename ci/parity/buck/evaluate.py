@@ -19,7 +19,7 @@ import starlark as sl
 
 from ci.parity.buck.globs import Matched, PackageFiles
 from ci.parity.buck.loads import Loaded, resolve_load
-from ci.parity.trees import Tree
+from ci.parity.trees import SourceTree
 
 WORLDS = ("fbcode", "xplat", "oss", "switched")
 FILE_LIMIT_S = 5.0
@@ -103,7 +103,7 @@ class Evaluator:
 
     def __init__(
         self,
-        tree: Tree,
+        tree: SourceTree,
         owned: PackageFiles,
         world: str,
         rules: set[str],

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from ci.parity.facts import Place
-from ci.parity.trees import Tree
+from ci.parity.trees import SourceTree
 
 LITERAL = re.compile(r'"([^"\\\n]*)"|\'([^\'\\\n]*)\'')
 
@@ -20,7 +20,7 @@ BLOCK = re.compile(r'"""(?:[^"\\]|\\.|"(?!""))*"""', re.DOTALL)
 class Literals:
     """The string literals of build files, each with its lines; a file is scanned once."""
 
-    def __init__(self, tree: Tree) -> None:
+    def __init__(self, tree: SourceTree) -> None:
         self.tree = tree
         self._lines: dict[str, dict[str, list[int]]] = {}
 

@@ -25,15 +25,15 @@ from ci.parity.buck.places import Literals
 from ci.parity.facts import (
     BuckFacts,
     BuckTarget,
-    Entry,
     Glob,
+    ListEntry,
     NotEvaluated,
     Place,
     Word,
     is_header,
     is_source,
 )
-from ci.parity.trees import Tree
+from ci.parity.trees import SourceTree
 
 INTERNAL = "inside Meta"
 MARK = "\0select"
@@ -63,7 +63,7 @@ def is_in_scope(path: str, scope: Sequence[str]) -> bool:
     return not scope or any(path == folder or path.startswith(folder + "/") for folder in scope)
 
 
-def read_buck(tree: Tree, scope: Sequence[str] = ()) -> BuckFacts:
+def read_buck(tree: SourceTree, scope: Sequence[str] = ()) -> BuckFacts:
     """Evaluate every build file of ``tree`` below ``scope``, in every world.
 
     The packages that these depend on are evaluated too, so that dependencies can be followed.
@@ -94,7 +94,7 @@ def is_vendored(path: str, submodules: Sequence[str]) -> bool:
 
 
 @dataclass
-class Item:
+class BuckWord:
     """One string of an attribute, with the select() key that it stands under.
 
     In a map ``key`` is the other half: header maps name the file second, resources first.
@@ -242,30 +242,32 @@ class Context:
     package: Package
     place: Place
 
-    def entries(self, given: dict[str, Any], keys: Sequence[str]) -> tuple[Entry, ...]:
+    def entries(self, given: dict[str, Any], keys: Sequence[str]) -> tuple[ListEntry, ...]:
         """The files and labels of some attributes; a label stays a label."""
         items = [item for key in keys for item in walk(given.get(key))]
         return tuple(self.entry(item) for item in items if item.text)
 
-    def found(self, given: dict[str, Any], is_wanted: Callable[[str], bool]) -> tuple[Entry, ...]:
+    def found(
+        self, given: dict[str, Any], is_wanted: Callable[[str], bool]
+    ) -> tuple[ListEntry, ...]:
         """The files that a rule with ``autoglob_mode`` finds by itself: all of its package."""
         if "autoglob_mode" not in given:
             return ()
         names = self.owned.files_of(self.package.package)
         paths = (f"{self.package.package}/{name}".lstrip("/") for name in names)
-        return tuple(Entry(path, self.place) for path in paths if is_wanted(path))
+        return tuple(ListEntry(path, self.place) for path in paths if is_wanted(path))
 
-    def entry(self, item: Item) -> Entry:
+    def entry(self, item: BuckWord) -> ListEntry:
         """One file: its path from the root of the tree, and where it was written."""
         if item.key and not self.is_there(item.text) and self.is_there(item.key):
-            item = Item(item.key, item.condition)
+            item = BuckWord(item.key, item.condition)
         base = item.text.rpartition("/")[2]
         words = [item.text, base, base.partition(".")[0], *self.patterns(item.text)]
         place = self.literals.find(words, self.package.files, self.place)
         if is_label(item.text):
-            return Entry(absolute(item.text, self.package.package), place, item.condition)
+            return ListEntry(absolute(item.text, self.package.package), place, item.condition)
         path = posixpath.normpath(posixpath.join(self.package.package, item.text))
-        return Entry(path, place, item.condition)
+        return ListEntry(path, place, item.condition)
 
     def is_there(self, text: str) -> bool:
         """Whether a string is a label or a file of the tree."""
@@ -322,14 +324,14 @@ class Context:
                     yield Word(text.replace('\\"', '"'), place, item.condition)
 
 
-def walk(value: Any, condition: str = "") -> Iterator[Item]:
+def walk(value: Any, condition: str = "") -> Iterator[BuckWord]:
     """Every string of an attribute's value: lists, header maps, select() alternatives."""
     if isinstance(value, str):
         if value.startswith(MARK):
             for key, inner in json.loads(value[len(MARK) :]).items():
                 yield from walk(inner, key if not condition else f"{condition} and {key}")
         elif value:
-            yield Item(value, condition)
+            yield BuckWord(value, condition)
     elif isinstance(value, list):
         for inner in value:
             yield from walk(inner, condition)
@@ -338,7 +340,7 @@ def walk(value: Any, condition: str = "") -> Iterator[Item]:
             if key.startswith(MARK) or not inner:
                 yield from walk(key, condition)
             else:
-                yield from (Item(i.text, i.condition, key) for i in walk(inner, condition))
+                yield from (BuckWord(i.text, i.condition, key) for i in walk(inner, condition))
 
 
 def is_label(text: str) -> bool:

@@ -17,7 +17,7 @@ from ci.parity.facts import (
     CMakeFacts,
     CMakeTarget,
     Configuration,
-    Entry,
+    ListEntry,
     Place,
     Word,
     is_header,
@@ -135,11 +135,11 @@ class Replies:
             defines=tuple(self._defines(raw)),
         )
 
-    def _entries(self, raw: Mapping[str, Any]) -> Iterator[Entry]:
+    def _entries(self, raw: Mapping[str, Any]) -> Iterator[ListEntry]:
         for row in raw.get("sources", ()):
             path = self.relative(row["path"])
             if path is not None and not row.get("isGenerated"):
-                yield Entry(path, self.place(raw, row.get("backtrace")))
+                yield ListEntry(path, self.place(raw, row.get("backtrace")))
 
     def _defines(self, raw: Mapping[str, Any]) -> Iterator[Word]:
         for group in raw.get("compileGroups", ()):

@@ -15,8 +15,8 @@ from ci.parity.cmake.lexer import CMakeSyntaxError, parse_commands
 from ci.parity.cmake.state import LimitError, Sources, State
 from ci.parity.cmake.targets import Builder, Listed, Targets, is_certain
 from ci.parity.cmake.variables import VARIABLE_COMMANDS
-from ci.parity.facts import CMakeFacts, CMakeTarget, Configuration, Entry, NotEvaluated, Place
-from ci.parity.trees import Tree
+from ci.parity.facts import CMakeFacts, CMakeTarget, Configuration, ListEntry, NotEvaluated, Place
+from ci.parity.trees import SourceTree
 
 
 def is_list_file(path: str) -> bool:
@@ -24,7 +24,7 @@ def is_list_file(path: str) -> bool:
     return path.endswith((".cmake", "/" + LIST_FILE)) or path == LIST_FILE
 
 
-def read_cmake(tree: Tree, configuration: Configuration) -> CMakeFacts:
+def read_cmake(tree: SourceTree, configuration: Configuration) -> CMakeFacts:
     """Run every top-level list file of ``tree`` statically."""
     return StaticReader(tree).read(configuration)
 
@@ -32,7 +32,7 @@ def read_cmake(tree: Tree, configuration: Configuration) -> CMakeFacts:
 class StaticReader:
     """Reads configurations of one tree; files are parsed once for all of them."""
 
-    def __init__(self, tree: Tree, scope: Sequence[str] = ()) -> None:
+    def __init__(self, tree: SourceTree, scope: Sequence[str] = ()) -> None:
         self.tree = tree
         self.scope = scope
         self.paths = sorted(path for path in tree.files if is_list_file(path))
@@ -91,13 +91,13 @@ class StaticReader:
             not_evaluated=tuple(refused[key] for key in sorted(refused)),
         )
 
-    def _locate(self, entry: Entry, target: Place) -> Entry:
+    def _locate(self, entry: ListEntry, target: Place) -> ListEntry:
         """The entry with the line of its name, or of the file(GLOB) that found it."""
         near = self.words.locate(entry, [entry.place.path, target.path])
         if near is not None:
             return near
         if entry.path in self.globbed:
-            return Entry(entry.path, self.globbed[entry.path], entry.condition)
+            return ListEntry(entry.path, self.globbed[entry.path], entry.condition)
         return self.words.locate(entry, self.lists) or entry
 
     def _target(self, builder: Builder) -> CMakeTarget:
@@ -152,11 +152,11 @@ def certain_duplicates_last(files: list[Listed]) -> list[Listed]:
 class ListWords:
     """Where a file's name is written in the list files, comments left out."""
 
-    def __init__(self, tree: Tree) -> None:
+    def __init__(self, tree: SourceTree) -> None:
         self.tree = tree
         self._words: dict[str, dict[str, list[int]]] = {}
 
-    def locate(self, entry: Entry, paths: Sequence[str]) -> Entry | None:
+    def locate(self, entry: ListEntry, paths: Sequence[str]) -> ListEntry | None:
         """The entry with the line of its name, when one of some files has the name."""
         base = posixpath.basename(entry.path)
         for path in dict.fromkeys(paths):
@@ -164,7 +164,7 @@ class ListWords:
             if lines:
                 at_or_after = [n for n in lines if n >= entry.place.line] or lines
                 line = at_or_after[0] if path == entry.place.path else lines[0]
-                return Entry(entry.path, Place(path, line), entry.condition)
+                return ListEntry(entry.path, Place(path, line), entry.condition)
         return None
 
     def _of(self, path: str) -> dict[str, list[int]]:

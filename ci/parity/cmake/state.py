@@ -13,7 +13,7 @@ from ci.parity.cmake.lexer import CMakeSyntaxError, Command, parse_commands
 from ci.parity.cmake.platforms import PLATFORM_NAMES
 from ci.parity.cmake.values import Value
 from ci.parity.facts import Configuration, NotEvaluated, Place
-from ci.parity.trees import Tree
+from ci.parity.trees import SourceTree
 
 
 class Flow(Enum):
@@ -84,7 +84,7 @@ class Routine:
 class Sources:
     """The tree as list files see it; parsed files and file lists are kept for every run."""
 
-    def __init__(self, tree: Tree) -> None:
+    def __init__(self, tree: SourceTree) -> None:
         self.tree = tree
         self.files = tree.files
         self.submodules = tree.submodules

@@ -12,7 +12,7 @@ from ci.parity.cmake.platforms import BUILD, ROOT
 from ci.parity.cmake.state import Call, Item
 from ci.parity.cmake.values import is_unknown, split_list
 from ci.parity.cmake.variables import Handler
-from ci.parity.facts import CMakeTarget, Entry, Place, Word, is_header, suffix_of
+from ci.parity.facts import CMakeTarget, ListEntry, Place, Word, is_header, suffix_of
 
 LIBRARY_WORDS = {
     "STATIC", "SHARED", "MODULE", "OBJECT", "INTERFACE", "EXCLUDE_FROM_ALL", "GLOBAL",
@@ -29,7 +29,7 @@ EXTENSIONS = (".c", ".cc", ".cpp", ".cxx", ".cu", ".mm", ".m", ".S", ".h")
 class Listed:
     """One file given to a target, and the branch of unknown conditions it was given in."""
 
-    entry: Entry
+    entry: ListEntry
     branch: tuple[int, ...]
 
 
@@ -173,7 +173,7 @@ class Targets:
             return
         path = source_path(run, text)
         if path is not None:
-            entry = Entry(path, run.place(line))
+            entry = ListEntry(path, run.place(line))
             target.files.append(Listed(entry, run.branch))
 
     def add_links(self, run: Interpreter, call: Call) -> None:

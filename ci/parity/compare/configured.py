@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from ci.parity.compare.findings import Finding, Kind, Level
 from ci.parity.compare.index import BUILT, BuckUse, Index
 from ci.parity.compare.sources import is_compared
-from ci.parity.facts import CMakeTarget, Configuration, Entry
+from ci.parity.facts import CMakeTarget, Configuration, ListEntry
 
 
 def find_configured_drift(index: Index) -> Iterator[Finding]:
@@ -27,7 +27,7 @@ def find_configured_drift(index: Index) -> Iterator[Finding]:
 
 
 def _left_out(
-    index: Index, target: CMakeTarget, entry: Entry, use: BuckUse, configuration: Configuration
+    index: Index, target: CMakeTarget, entry: ListEntry, use: BuckUse, configuration: Configuration
 ) -> Finding:
     path, label = entry.path, use.target.label
     return Finding(

@@ -12,12 +12,12 @@ from ci.parity.facts import (
     CMakeFacts,
     CMakeTarget,
     Configuration,
-    Entry,
-    TreeFacts,
+    ListEntry,
+    ParityFacts,
     directory_of,
     is_source,
 )
-from ci.parity.policy import Policy, matches
+from ci.parity.policy import ParityPolicy, matches
 
 BUILT = (Configuration.HOST, Configuration.ANDROID)
 # Rules that name files without compiling them.
@@ -35,7 +35,7 @@ class BuckUse:
     """A file in a Buck target, in one of its configurations."""
 
     target: BuckTarget
-    entry: Entry
+    entry: ListEntry
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class CMakeUse:
     """A file in a CMake target of one configuration."""
 
     target: CMakeTarget
-    entry: Entry
+    entry: ListEntry
 
 
 def is_compiling(target: BuckTarget) -> bool:
@@ -64,18 +64,18 @@ def area_of(path: str) -> str:
     return "/".join(path.split("/")[:2])
 
 
-def forwarded(target: BuckTarget) -> tuple[Entry, ...]:
+def forwarded(target: BuckTarget) -> tuple[ListEntry, ...]:
     """The files that a rule passes on; export_file() without a source is named after it."""
     if target.srcs or not target.kind.startswith("export_file"):
         return target.srcs
     path = f"{target.package}/{target.name}".lstrip("/")
-    return (Entry(path, target.place),)
+    return (ListEntry(path, target.place),)
 
 
 class Index:
     """Both sides of a tree by file, and the relations that follow from shared files."""
 
-    def __init__(self, facts: TreeFacts, policy: Policy) -> None:
+    def __init__(self, facts: ParityFacts, policy: ParityPolicy) -> None:
         self.facts = facts
         self.policy = policy
         self.by_label = {target.label: target for target in facts.buck.targets}
@@ -151,7 +151,7 @@ class Index:
         everywhere = {path for uses in self.cmake_uses.values() for path in uses}
         return {area_of(path) for path in (*places, *everywhere) if self.policy.is_test(path)}
 
-    def resolved(self, entries: Iterable[Entry], depth: int = 3) -> Iterator[Entry]:
+    def resolved(self, entries: Iterable[ListEntry], depth: int = 3) -> Iterator[ListEntry]:
         """Entries with the files of filegroups and exported files in place of their labels."""
         for entry in entries:
             if not entry.path.startswith("//"):
@@ -160,7 +160,7 @@ class Index:
             target = self.by_label.get(entry.path)
             if target is not None and target.kind in FORWARDING and depth:
                 for inner in self.resolved(forwarded(target), depth - 1):
-                    yield Entry(inner.path, entry.place, entry.condition)
+                    yield ListEntry(inner.path, entry.place, entry.condition)
 
     # Configurations of the Buck side
 

@@ -20,7 +20,7 @@ from ci.parity.facts import (
     BuckTarget,
     CMakeTarget,
     Configuration,
-    Entry,
+    ListEntry,
     directory_of,
     is_header,
     is_source,
@@ -191,7 +191,7 @@ def find_missing(index: Index) -> Iterator[Finding]:
                     )
 
 
-def _is_missing(index: Index, entry: Entry) -> bool:
+def _is_missing(index: Index, entry: ListEntry) -> bool:
     path = entry.path
     if path.startswith(("//", "@", "..", "fbsource", "/")) or "$" in path or ":" in path:
         return False
@@ -236,7 +236,7 @@ def _unique_cmake_targets(index: Index) -> Iterator[CMakeTarget]:
             yield from index.cmake[configuration].targets
 
 
-def _last(entries: tuple[Entry, ...], path: str) -> Entry:
+def _last(entries: tuple[ListEntry, ...], path: str) -> ListEntry:
     return [entry for entry in entries if entry.path == path][-1]
 
 
@@ -320,10 +320,10 @@ def suffix_fits(target: BuckTarget, path: str) -> bool:
 
 def nearest_cmake_target(
     index: Index, path: str, buck: BuckTarget
-) -> tuple[CMakeTarget | None, Entry | None]:
+) -> tuple[CMakeTarget | None, ListEntry | None]:
     """The CMake target that most likely should compile ``path``, and the entry to put it by."""
     votes: Counter[str] = Counter()
-    found: dict[str, tuple[CMakeTarget, Entry]] = {}
+    found: dict[str, tuple[CMakeTarget, ListEntry]] = {}
     siblings = {entry.path for entry in buck.srcs}
     uses = index.cmake_uses.get(Configuration.ANY) or {}
     for other, rows in uses.items():

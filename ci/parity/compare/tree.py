@@ -15,11 +15,13 @@ from ci.parity.compare.index import Index
 from ci.parity.compare.partial import find_partial_drift
 from ci.parity.compare.sources import find_source_drift
 from ci.parity.compare.targets import find_target_drift
-from ci.parity.facts import TreeFacts
-from ci.parity.policy import Policy
+from ci.parity.facts import ParityFacts
+from ci.parity.policy import ParityPolicy
 
 
-def compare_tree(facts: TreeFacts, policy: Policy, scope: Sequence[str] = ()) -> list[Finding]:
+def compare_tree(
+    facts: ParityFacts, policy: ParityPolicy, scope: Sequence[str] = ()
+) -> list[Finding]:
     """Every finding about ``facts`` below ``scope``; an empty scope is the whole tree."""
     index = Index(facts, policy)
     groups = Groups(index)

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from ci.parity.compare.findings import Finding, Level
 from ci.parity.facts import Place
-from ci.parity.report import Report
+from ci.parity.report import ParityReport
 
 COMMANDS = {Level.ERROR: "error", Level.WARNING: "warning", Level.NOTE: "notice"}
 
@@ -14,7 +14,7 @@ COMMANDS = {Level.ERROR: "error", Level.WARNING: "warning", Level.NOTE: "notice"
 Changes = Mapping[str, Collection[int]]
 
 
-def render_annotations(report: Report, changed: Changes | None = None) -> str:
+def render_annotations(report: ParityReport, changed: Changes | None = None) -> str:
     """One workflow command a finding, on a line that the change touched where there is one."""
     unread = [
         f"::error title=parity::{escape_data(f'the {row.side} side was not read: {row.reason}')}\n"

@@ -8,10 +8,10 @@ import msgspec
 
 from ci.parity.compare.findings import Finding
 from ci.parity.facts import Place
-from ci.parity.report import SCHEMA, Report
+from ci.parity.report import SCHEMA, ParityReport
 
 
-def render_document(report: Report) -> dict[str, Any]:
+def render_document(report: ParityReport) -> dict[str, Any]:
     """The whole report as JSON values."""
     return {
         "schema_version": SCHEMA,

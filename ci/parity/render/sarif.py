@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from ci.parity.compare.findings import Finding, Kind
 from ci.parity.facts import Place
-from ci.parity.report import Report
+from ci.parity.report import ParityReport
 
 SCHEMA_URI = "https://json.schemastore.org/sarif-2.1.0.json"
 TREE = "%SRCROOT%"
@@ -33,7 +33,7 @@ RULES: dict[Kind, str] = {
 }
 
 
-def render_sarif(report: Report, version: str) -> dict[str, Any]:
+def render_sarif(report: ParityReport, version: str) -> dict[str, Any]:
     """The report as one SARIF run; ``version`` is this tool's."""
     kinds = list(RULES)
     return {

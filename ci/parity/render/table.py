@@ -5,12 +5,12 @@ from __future__ import annotations
 from itertools import groupby
 
 from ci.parity.compare.findings import Finding
-from ci.parity.report import Report
+from ci.parity.report import ParityReport
 
 SHOWN_NOT_EVALUATED = 20
 
 
-def render_table(report: Report, *, notes: bool = False) -> str:
+def render_table(report: ParityReport, *, notes: bool = False) -> str:
     """Findings by kind, each with both places and what to do; then what was not evaluated."""
     shown = report.findings if notes else report.failing
     lines: list[str] = []
@@ -39,7 +39,7 @@ def _rows(finding: Finding) -> list[str]:
     return rows
 
 
-def _not_evaluated(report: Report) -> list[str]:
+def _not_evaluated(report: ParityReport) -> list[str]:
     found = report.not_evaluated
     if not found:
         return []
@@ -50,7 +50,7 @@ def _not_evaluated(report: Report) -> list[str]:
     return [*lines, ""]
 
 
-def _summary(report: Report, *, notes: bool) -> str:
+def _summary(report: ParityReport, *, notes: bool) -> str:
     found = len(report.failing)
     kind = "finding" if found == 1 else "findings"
     parts = [f"the {row.side} side was NOT READ" for row in report.unread]

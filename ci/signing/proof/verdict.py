@@ -65,7 +65,7 @@ class Fault:
 
 
 @dataclass
-class Report:
+class Verification:
     """What was found in one file. ``uncovered`` are file ranges that no hash covers."""
 
     size: int

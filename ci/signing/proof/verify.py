@@ -30,12 +30,14 @@ from ci.signing.proof.segments import (
     read_bytes,
 )
 from ci.signing.proof.signature import recognise_signature
-from ci.signing.proof.verdict import Kind, Report, Scheme, SignedBy
+from ci.signing.proof.verdict import Kind, Scheme, SignedBy, Verification
 
 TESTSIG_NAME = re.compile(r"testsig-0x([0-9a-fA-F]{1,8})\.so")
 
 
-def verify_file(path: Path, original: Path | None = None, *, now: datetime | None = None) -> Report:
+def verify_file(
+    path: Path, original: Path | None = None, *, now: datetime | None = None
+) -> Verification:
     """Verify ``path``, beside ``original`` when that is given. Raises UsageError."""
     found = TESTSIG_NAME.fullmatch(path.name)
     serial = int(found[1], 16) if found else 0
@@ -49,12 +51,12 @@ def verify_bytes(
     *,
     serial: int = 0,
     now: datetime | None = None,
-) -> Report:
+) -> Verification:
     """Judge the bytes of a library, and that they load as those of ``original`` do.
 
     ``serial`` is what the hash segment's own entry holds in a device's test signature.
     """
-    report = Report(len(data))
+    report = Verification(len(data))
     try:
         image = parse_image(data)
         report.hexagon_version = image.hexagon_version
@@ -67,7 +69,7 @@ def verify_bytes(
     return report
 
 
-def _judge_image(image: Image, report: Report, serial: int, now: datetime) -> None:
+def _judge_image(image: Image, report: Verification, serial: int, now: datetime) -> None:
     found = image.hash_segments
     report.signed = bool(found)
     if not found:
@@ -88,7 +90,7 @@ def _judge_image(image: Image, report: Report, serial: int, now: datetime) -> No
         report.notes.append("bytes that no hash covers are not all zero; a loader skips them")
 
 
-def _judge_layout(image: Image, hash_segment: Segment, report: Report) -> None:
+def _judge_layout(image: Image, hash_segment: Segment, report: Verification) -> None:
     """The placeholder stands first and covers the headers; nothing overlaps the hash segment."""
     first = image.segments[0]
     if not first.is_header_placeholder:
@@ -110,7 +112,7 @@ def _judge_layout(image: Image, hash_segment: Segment, report: Report) -> None:
 
 
 def _judge_hashes(
-    image: Image, parsed: HashSegment, report: Report, data: memoryview, serial: int
+    image: Image, parsed: HashSegment, report: Verification, data: memoryview, serial: int
 ) -> None:
     algorithm, entries = parsed.entries(data, len(image.segments))
     report.algorithm = algorithm
@@ -144,7 +146,7 @@ def _name_mismatch(segment: Segment) -> str:
 
 
 def _judge_signers(
-    parsed: HashSegment, report: Report, data: memoryview, base: int, now: datetime
+    parsed: HashSegment, report: Verification, data: memoryview, base: int, now: datetime
 ) -> None:
     if not parsed.authorities:
         report.add(Kind.SIGNATURE, "the hash segment holds hashes but no signature")
@@ -155,7 +157,7 @@ def _judge_signers(
 
 
 def _judge_signer(
-    authority: Authority, parsed: HashSegment, report: Report, data: memoryview, now: datetime
+    authority: Authority, parsed: HashSegment, report: Verification, data: memoryview, now: datetime
 ) -> SignedBy:
     name, signature = authority.name, bytes(authority.signature.of(data))
     chain = parse_chain(bytes(authority.chain.of(data)))

@@ -17,7 +17,7 @@ from provisioning.console.progress import Progress
 from provisioning.errors import ManifestError, UsageError
 from provisioning.manifest.reader import Release, Toolchain
 from provisioning.store.store import Key, Store
-from provisioning.store.tree import Entry
+from provisioning.store.tree import TreeEntry
 
 SOURCES: dict[str, str] = {
     "aar": "provisioning.artifacts.sources.aar",
@@ -38,7 +38,7 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Request:
+class ArtifactRequest:
     """What is wanted: a release of an artifact, and which of its components (none: all).
 
     An adopted installation must be of version ``minimum`` or later.
@@ -102,10 +102,10 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Job:
+class FillJob:
     """One filling of a fresh directory ``root``; ``only`` limits it to some paths."""
 
-    request: Request
+    request: ArtifactRequest
     root: Path
     store: Store
     progress: Progress
@@ -121,13 +121,13 @@ class Filled:
     """What a source wrote: the SHA-256 of what it came from (or a commit), and every entry."""
 
     source_sha256: str
-    entries: tuple[Entry, ...]
+    entries: tuple[TreeEntry, ...]
 
 
 class Source(Protocol):
     """A kind of source."""
 
-    def fill(self, job: Job) -> Filled:
+    def fill(self, job: FillJob) -> Filled:
         """Write the artifact, or the paths of it that are wanted, below the job's root.
 
         Raises DownloadError, IntegrityError, StoreError, ToolError.

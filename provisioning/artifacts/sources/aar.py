@@ -10,10 +10,10 @@ from dataclasses import replace
 
 import msgspec
 
-from provisioning.artifacts.sources import Filled, Job
+from provisioning.artifacts.sources import Filled, FillJob
 from provisioning.artifacts.sources.archive import SOURCE as ARCHIVE
 from provisioning.errors import IntegrityError
-from provisioning.fetch.transfer import Client, PermanentError, Policy, TransientError
+from provisioning.fetch.transfer import Client, PermanentError, TransferPolicy, TransientError
 from provisioning.manifest.reader import Release
 from provisioning.store.tree import hash_file
 
@@ -24,7 +24,7 @@ REPOSITORY = "https://repo1.maven.org/maven2"
 class AarSource:
     """An AAR is a ZIP; the repository's own .sha1 beside it is checked when it is there."""
 
-    def fill(self, job: Job) -> Filled:
+    def fill(self, job: FillJob) -> Filled:
         release = locate_aar(job.request.release)
         located = replace(job, request=replace(job.request, release=release))
         filled = ARCHIVE.fill(located)
@@ -45,7 +45,7 @@ def locate_aar(release: Release) -> Release:
     return msgspec.structs.replace(release, url=url)
 
 
-def check_published_sha1(job: Job) -> None:
+def check_published_sha1(job: FillJob) -> None:
     """Compare with the .sha1 that a Maven repository keeps beside a file.
 
     Raises IntegrityError when it names another hash.
@@ -54,7 +54,7 @@ def check_published_sha1(job: Job) -> None:
     path = job.store.downloads / release.filename
     try:
         with (
-            closing(Client(Policy.from_environment())) as client,
+            closing(Client(TransferPolicy.from_environment())) as client,
             client.get(f"{release.url}.sha1", {}) as (_, body),
         ):
             text = b"".join(body).decode("ascii", "replace")

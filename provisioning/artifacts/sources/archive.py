@@ -10,7 +10,7 @@ from pathlib import Path
 from provisioning.archives.layout import Member, make_links, make_parents, seal_file
 from provisioning.archives.tarballs import is_tarball
 from provisioning.archives.zip_directory import LOCAL_BYTES, TAIL_BYTES
-from provisioning.artifacts.sources import Filled, Job, Request
+from provisioning.artifacts.sources import ArtifactRequest, Filled, FillJob
 from provisioning.artifacts.sources.pipeline import Pipeline, read_ahead
 from provisioning.artifacts.sources.unpack import select_members, unpack_file, unpack_members
 from provisioning.console.progress import Progress
@@ -26,7 +26,7 @@ from provisioning.fetch.ranges import NoRangesError, Span, open_remote
 from provisioning.fetch.transfer import MismatchError, PermanentError, redact_url
 from provisioning.manifest.reader import Release
 from provisioning.store.store import HOME_VARIABLE, Store, explain_errors, link_or_copy
-from provisioning.store.tree import Entry, hash_file
+from provisioning.store.tree import TreeEntry, hash_file
 
 EXTRA_BYTES = 64  # what a local header's extra field may have more than the directory's
 
@@ -34,7 +34,7 @@ EXTRA_BYTES = 64  # what a local header's extra field may have more than the dir
 class ArchiveSource:
     """What is locked and already in another published tree is not fetched again."""
 
-    def fill(self, job: Job) -> Filled:
+    def fill(self, job: FillJob) -> Filled:
         reused = reuse_published(job)
         if reused and len(reused) == len(_locked(job)):
             return Filled(job.request.release.sha256, tuple(reused))
@@ -43,7 +43,7 @@ class ArchiveSource:
         together = sorted([*reused, *entries], key=lambda entry: entry.path)
         return Filled(job.request.release.sha256, tuple(together))
 
-    def _fetch_parts(self, job: Job) -> tuple[Entry, ...]:
+    def _fetch_parts(self, job: FillJob) -> tuple[TreeEntry, ...]:
         """The wanted members over HTTP ranges; nothing when that cannot be done or checked."""
         request = job.request
         locked = request.lock is not None and request.lock.files
@@ -67,7 +67,7 @@ class ArchiveSource:
 SOURCE = ArchiveSource()
 
 
-def fetch_whole(job: Job) -> tuple[Entry, ...]:
+def fetch_whole(job: FillJob) -> tuple[TreeEntry, ...]:
     """Unpack the whole archive, while it comes where that can be done."""
     request, store = job.request, job.store
     urls = archive_urls(request.release)
@@ -88,21 +88,21 @@ def fetch_whole(job: Job) -> tuple[Entry, ...]:
     return entries
 
 
-def _locked(job: Job) -> list[Entry]:
+def _locked(job: FillJob) -> list[TreeEntry]:
     """The locked entries that this job is to write."""
     lock, layout = job.request.lock, job.request.layout()
     files = lock.files if lock else ()
     return [entry for entry in files if layout.wants(entry.path) and job.wants(entry.path)]
 
 
-def _without(job: Job, reused: Sequence[Entry]) -> Job:
+def _without(job: FillJob, reused: Sequence[TreeEntry]) -> FillJob:
     if not reused:
         return job
     paths = {entry.path for entry in _locked(job)} - {entry.path for entry in reused}
     return replace(job, only=frozenset(paths))
 
 
-def reuse_published(job: Job) -> list[Entry]:
+def reuse_published(job: FillJob) -> list[TreeEntry]:
     """Give files of other published trees of this release a second name in this one.
 
     Only what the lock names, and only after its hash was checked. A repair reuses nothing.
@@ -110,7 +110,7 @@ def reuse_published(job: Job) -> list[Entry]:
     wanted = {entry.path: entry for entry in _locked(job) if not entry.link}
     if job.only is not None or not wanted:
         return []
-    found: list[Entry] = []
+    found: list[TreeEntry] = []
     for published in job.store.siblings(job.request.key()):
         for path in [path for path in wanted if (published.root / path).is_file()]:
             entry = wanted[path]
@@ -125,14 +125,14 @@ def reuse_published(job: Job) -> list[Entry]:
     return [*found, *_link_locked(job)] if not wanted else found
 
 
-def _link_locked(job: Job) -> list[Entry]:
+def _link_locked(job: FillJob) -> list[TreeEntry]:
     """The locked links; for when every file is there without the archive."""
     links = {entry.path: entry.link for entry in _locked(job) if entry.link}
     with explain_errors(job.store.home):
         return make_links(job.root, links, job.request.label, bool)
 
 
-def _unpack_remote(url: str, job: Job) -> tuple[Entry, ...]:
+def _unpack_remote(url: str, job: FillJob) -> tuple[TreeEntry, ...]:
     request = job.request
     scratch = job.store.downloads / f".{request.release.filename}.parts"
     with explain_errors(job.store.home), open_remote(url, scratch, job.progress) as remote:
@@ -174,7 +174,7 @@ def archive_urls(release: Release) -> list[str]:
 
 
 def obtain_archive(
-    request: Request, store: Store, progress: Progress, watch: Watch = ignore_growth
+    request: ArtifactRequest, store: Store, progress: Progress, watch: Watch = ignore_growth
 ) -> Path:
     """The verified archive in downloads/, fetched when it is not there or not the pinned one.
 
@@ -198,7 +198,9 @@ def obtain_archive(
         raise cannot_fetch(request, store, error.why) from error
 
 
-def _is_pinned(request: Request, target: Path, pin: Pin, store: Store, progress: Progress) -> bool:
+def _is_pinned(
+    request: ArtifactRequest, target: Path, pin: Pin, store: Store, progress: Progress
+) -> bool:
     with explain_errors(store.home):
         size = target.stat().st_size
         try:
@@ -211,7 +213,7 @@ def _is_pinned(request: Request, target: Path, pin: Pin, store: Store, progress:
             return False
 
 
-def cannot_fetch(request: Request, store: Store, why: str) -> DownloadError:
+def cannot_fetch(request: ArtifactRequest, store: Store, why: str) -> DownloadError:
     """The error for an archive that did not come, with the ways to supply it."""
     release = request.release
     size = f" ({release.size_bytes / (1 << 20):.0f} MiB)" if release.size_bytes else ""

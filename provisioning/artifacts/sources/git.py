@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from provisioning.archives.layout import seal_file
-from provisioning.artifacts.sources import Filled, Job
+from provisioning.artifacts.sources import Filled, FillJob
 from provisioning.console.process import Completed, run_process
 from provisioning.errors import DownloadError, IntegrityError, ToolError
 from provisioning.fetch.download import mirror_urls
 from provisioning.store.store import HOME_VARIABLE, explain_errors
-from provisioning.store.tree import Entry, hash_file, walk_tree
+from provisioning.store.tree import TreeEntry, hash_file, walk_tree
 
 TIMEOUT_S = 3600
 ATTEMPTS = 3
@@ -67,7 +67,7 @@ def _mirror_words() -> tuple[str, ...]:
 class GitSource:
     """``.git`` stays, shallow; it is not part of tree.json."""
 
-    def fill(self, job: Job) -> Filled:
+    def fill(self, job: FillJob) -> Filled:
         release = job.request.release
         with explain_errors(job.store.home):
             work = _Checkout(job)
@@ -83,7 +83,7 @@ SOURCE = GitSource()
 
 
 class _Checkout:
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: FillJob) -> None:
         self.job, self.root, self.release = job, job.root, job.request.release
         self.wanted = list(job.request.patterns)
 
@@ -188,15 +188,15 @@ class _Checkout:
         self.git("update-index", "-q", "--refresh")
 
 
-def _entries(root: Path) -> list[Entry]:
+def _entries(root: Path) -> list[TreeEntry]:
     entries = []
     for path in walk_tree(root):
         file = root / path
         if file.is_symlink():
-            entries.append(Entry(path, link=str(file.readlink())))
+            entries.append(TreeEntry(path, link=str(file.readlink())))
         else:
             state = file.stat()
-            entries.append(Entry(path, state.st_size, state.st_mode & 0o777, hash_file(file)))
+            entries.append(TreeEntry(path, state.st_size, state.st_mode & 0o777, hash_file(file)))
     return entries
 
 

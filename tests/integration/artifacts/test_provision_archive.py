@@ -15,7 +15,7 @@ import pytest
 
 from provisioning.artifacts.environment import Environment, provision_profile
 from provisioning.artifacts.provision import Provisioned, provision_artifact
-from provisioning.artifacts.sources import Options, Request
+from provisioning.artifacts.sources import ArtifactRequest, Options
 from provisioning.console.progress import Progress
 from provisioning.errors import DownloadError, IntegrityError, StoreError, UnfitError
 from provisioning.manifest.reader import read_toolchain
@@ -60,7 +60,7 @@ def fetch(
     *components: str, options: Options = YES, verify: bool = False
 ) -> tuple[Provisioned, str]:
     toolchain = read_toolchain("qnn-sdk")
-    request = Request(toolchain, toolchain.release(), components, options)
+    request = ArtifactRequest(toolchain, toolchain.release(), components, options)
     said = io.StringIO()
     return provision_artifact(request, Store(), Progress(said), verify=verify), said.getvalue()
 
@@ -624,7 +624,7 @@ def fetch_aar() -> tuple[Provisioned, str]:
     toolchain = read_toolchain("qnn-android")
     said = io.StringIO()
     options = Options(trust_first_use=True)
-    request = Request(toolchain, toolchain.release(), (), options)
+    request = ArtifactRequest(toolchain, toolchain.release(), (), options)
     return provision_artifact(request, Store(), Progress(said)), said.getvalue()
 
 

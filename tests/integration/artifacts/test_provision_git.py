@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from provisioning.artifacts.provision import Provisioned, provision_artifact
-from provisioning.artifacts.sources import Options, Request
+from provisioning.artifacts.sources import ArtifactRequest, Options
 from provisioning.console.progress import Progress
 from provisioning.errors import DownloadError, IntegrityError
 from provisioning.manifest.reader import read_toolchain
@@ -97,7 +97,7 @@ commit = "{commit}"
 
 def fetch(*components: str, offline: bool = False, verify: bool = False) -> tuple[Provisioned, str]:
     toolchain = read_toolchain("executorch")
-    request = Request(toolchain, toolchain.release(), components, Options(offline=offline))
+    request = ArtifactRequest(toolchain, toolchain.release(), components, Options(offline=offline))
     said = io.StringIO()
     return provision_artifact(request, Store(), Progress(said), verify=verify), said.getvalue()
 
@@ -180,7 +180,7 @@ def test_a_mirror_serves_git_without_a_network(
     from provisioning.artifacts.mirror import fill_mirror
 
     toolchain = read_toolchain("executorch")
-    request = Request(toolchain, toolchain.release(), ("llama",))
+    request = ArtifactRequest(toolchain, toolchain.release(), ("llama",))
     fill_mirror([request], tmp_path / "mirror", Store(), Progress())
     shutil.rmtree(tmp_path / "servers")
     shutil.rmtree(world.home)

@@ -12,7 +12,7 @@ import pytest
 import provisioning.store.store
 from provisioning.artifacts.environment import locate_profile, provision_profile
 from provisioning.artifacts.provision import provision_artifact
-from provisioning.artifacts.sources import Options, Request
+from provisioning.artifacts.sources import ArtifactRequest, Options
 from provisioning.console.progress import Progress
 from provisioning.errors import QnnCiError
 from provisioning.manifest.reader import read_toolchain
@@ -48,7 +48,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: BadServer) ->
 
 def fetch(options: Options = YES) -> None:
     toolchain = read_toolchain("qnn-sdk")
-    request = Request(toolchain, toolchain.release(), (), options)
+    request = ArtifactRequest(toolchain, toolchain.release(), (), options)
     provision_artifact(request, Store(), Progress())
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from provisioning.doctor.examine import examine_request
-from provisioning.doctor.survey.environment import Request
+from provisioning.doctor.survey.environment import SurveyRequest
 from tests.stand_ins import elf_edits as elf
 from tests.stand_ins.environments import (
     ANDROID,
@@ -31,7 +31,7 @@ def reinstall(world: World, name: str, version: str) -> None:
 def variables(**changed: str | None) -> Ask:
     """Variables set, or taken away with None; {base} and {sdk} are filled in."""
 
-    def ask(request: Request, world: World) -> Request:
+    def ask(request: SurveyRequest, world: World) -> SurveyRequest:
         values = dict(request.variables)
         for name, value in changed.items():
             if value is None:
@@ -63,7 +63,7 @@ def drop_v81(world: World) -> None:
     world.remove(world.sdk / "lib" / "hexagon-v81")
 
 
-def renamed(request: Request, world: World) -> Request:
+def renamed(request: SurveyRequest, world: World) -> SurveyRequest:
     target = world.checkout.with_name("et")
     world.move(world.checkout, target)
     return replace(request, roots={**request.roots, "executorch": target})

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from ci.emulator.case import Bench, CaseResult, CaseRun
-from ci.emulator.policy import Policy, read_emulator_policy
+from ci.emulator.policy import EmulatorPolicy, read_emulator_policy
 from ci.emulator.pool import Pool, prepare_environment
 from ci.emulator.runner import ProgramRunner, PythonRunner
 from ci.lowering.cases import CaseSpec
@@ -57,7 +57,7 @@ def run_case(shared: tuple[Pool, Path], tmp_path: Path) -> RunCase:
         soc: str = "SM8650",
         *,
         fault: str = "",
-        policy: Policy | None = None,
+        policy: EmulatorPolicy | None = None,
         timeout_s: float = 200.0,
         use_cache: bool = True,
     ) -> CaseResult:

@@ -22,13 +22,13 @@ from cryptography.x509.oid import NameOID
 from provisioning.console.progress import Progress
 from provisioning.errors import DownloadError, IntegrityError, QnnCiError
 from provisioning.fetch.download import Pin, fetch_file
-from provisioning.fetch.transfer import Policy
+from provisioning.fetch.transfer import TransferPolicy
 from tests.stand_ins import bad_server as bad
 from tests.stand_ins.bad_server import BadServer, Fault
 
 DATA = random.Random(7).randbytes(3_000_000)
 PIN = Pin(len(DATA), hashlib.sha256(DATA).hexdigest())
-QUICK = Policy(attempts=3, backoff_s=0.01, read_timeout_s=0.4, connect_timeout_s=0.4)
+QUICK = TransferPolicy(attempts=3, backoff_s=0.01, read_timeout_s=0.4, connect_timeout_s=0.4)
 HALF = len(DATA) // 2
 
 

@@ -11,9 +11,9 @@ import pytest
 from ci.parity.cmake.fileapi import QUERY, read_file_api
 from ci.parity.cmake.reader import read_cmake
 from ci.parity.facts import CMakeFacts, Configuration
-from ci.parity.policy import Policy
+from ci.parity.policy import ParityPolicy
 from ci.parity.reading import read_tree_here
-from ci.parity.run import Request, compare_source
+from ci.parity.run import ParityRequest, compare_source
 from ci.parity.trees import DirectoryTree
 from provisioning.console.process import run_process
 from provisioning.errors import UsageError
@@ -104,9 +104,9 @@ def test_a_build_of_another_tree_is_refused(build: Path, tmp_path: Path) -> None
 @needs_cmake
 def test_a_comparison_uses_the_build_and_says_so(source: Path, build: Path) -> None:
     (source / "BUCK").write_text('cxx_library(name = "first", srcs = ["one.cpp"])\n')
-    request = Request(source=source, builds=((Configuration.HOST, build),))
+    request = ParityRequest(source=source, builds=((Configuration.HOST, build),))
 
-    report = compare_source(request, Policy(), read_tree_here)
+    report = compare_source(request, ParityPolicy(), read_tree_here)
 
     assert report.cmake_source == "host file-api, android static, any static"
     assert {
@@ -116,7 +116,7 @@ def test_a_comparison_uses_the_build_and_says_so(source: Path, build: Path) -> N
         ("cmake-only-source", "inner/two.cpp"),
     }
     with pytest.raises(UsageError, match="describes the work tree"):
-        compare_source(replace(request, revision="HEAD"), Policy(), read_tree_here)
+        compare_source(replace(request, revision="HEAD"), ParityPolicy(), read_tree_here)
 
 
 CHOICE = """cmake_minimum_required(VERSION 3.20)
@@ -157,9 +157,11 @@ def test_a_build_tells_what_its_options_forget(
     for name in names:
         (tmp_path / name).write_text("int x;\n")
     folder = configure(tmp_path, tmp_path / "build", *options)
-    request = Request(source=tmp_path, builds=((Configuration.HOST, folder),))
+    request = ParityRequest(source=tmp_path, builds=((Configuration.HOST, folder),))
 
-    report = compare_source(request, Policy(android_only=("*_android_build",)), read_tree_here)
+    report = compare_source(
+        request, ParityPolicy(android_only=("*_android_build",)), read_tree_here
+    )
 
     assert {
         (f.kind.value, f.path, f.configuration.value if f.configuration else "")

@@ -15,7 +15,7 @@ import pytest
 
 from ci.parity.compare.findings import Finding, Kind
 from ci.parity.compare.tree import compare_tree
-from ci.parity.policy import Policy
+from ci.parity.policy import ParityPolicy
 from ci.parity.reading import read_tree_here
 from ci.parity.trees import RevisionTree, find_git_dir
 from provisioning.manifest.reader import read_policy
@@ -36,7 +36,7 @@ def findings_at(revision: str, scope: tuple[str, ...]) -> dict[tuple[str, ...], 
     git_dir = find_git_dir(Path(ROOT))
     assert git_dir is not None
     facts = read_tree_here(RevisionTree(git_dir, revision), scope)
-    policy = read_policy("parity", Policy)
+    policy = read_policy("parity", ParityPolicy)
     return {finding.key: finding for finding in compare_tree(facts, policy, scope)}
 
 

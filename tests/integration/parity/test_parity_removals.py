@@ -21,10 +21,10 @@ from ci.parity.buck.reader import read_buck
 from ci.parity.compare.findings import Finding, Kind
 from ci.parity.compare.index import BUILT, Index
 from ci.parity.compare.tree import compare_tree
-from ci.parity.facts import BuckFacts, Place, TreeFacts
-from ci.parity.policy import Policy
+from ci.parity.facts import BuckFacts, ParityFacts, Place
+from ci.parity.policy import ParityPolicy
 from ci.parity.reading import read_cmake_side, read_tree_here
-from ci.parity.trees import OverlayTree, RevisionTree, Tree, find_git_dir
+from ci.parity.trees import OverlayTree, RevisionTree, SourceTree, find_git_dir
 from provisioning.manifest.reader import read_policy
 
 ROOT = os.environ.get("EXECUTORCH_ROOT", "")
@@ -61,14 +61,14 @@ class Name:
     place: Place
 
 
-def names_of(index: Index, tree: Tree, folder: str) -> list[Name]:
+def names_of(index: Index, tree: SourceTree, folder: str) -> list[Name]:
     """Names that stand for one file of their side, which both sides compile."""
     names = list(listed_names(index, tree, folder))
     shared = Counter((name.side, name.place, name.path.rpartition("/")[2]) for name in names)
     return [n for n in names if shared[n.side, n.place, n.path.rpartition("/")[2]] == 1]
 
 
-def listed_names(index: Index, tree: Tree, folder: str) -> Iterator[Name]:
+def listed_names(index: Index, tree: SourceTree, folder: str) -> Iterator[Name]:
     """Every name of a file that both sides compile, where it stands on one line of a side."""
     for path in sorted(index.shared_files):
         if not path.startswith(folder + "/") or index.policy.is_excluded(path):
@@ -84,7 +84,7 @@ def listed_names(index: Index, tree: Tree, folder: str) -> Iterator[Name]:
             yield from written(Name("cmake", path, min(cmake)), tree)
 
 
-def written(name: Name, tree: Tree) -> Iterator[Name]:
+def written(name: Name, tree: SourceTree) -> Iterator[Name]:
     """The name, if its line really has it."""
     if without(tree.read(name.place.path) or "", name) is not None:
         yield name
@@ -107,7 +107,7 @@ def without(text: str, name: Name) -> str | None:
     return "\n".join(lines)
 
 
-def remove(tree: Tree, chosen: list[Name]) -> OverlayTree:
+def remove(tree: SourceTree, chosen: list[Name]) -> OverlayTree:
     """The tree without the chosen names."""
     changes: dict[str, str | None] = {}
     for name in chosen:
@@ -116,7 +116,7 @@ def remove(tree: Tree, chosen: list[Name]) -> OverlayTree:
     return OverlayTree(tree, changes)
 
 
-def read_again(tree: OverlayTree, facts: TreeFacts, side: str, folder: str) -> TreeFacts:
+def read_again(tree: OverlayTree, facts: ParityFacts, side: str, folder: str) -> ParityFacts:
     """The facts with the changed side read anew."""
     if side == "buck":
         return msgspec.structs.replace(facts, buck=read_packages(tree, facts.buck, folder))
@@ -134,7 +134,9 @@ def read_packages(tree: OverlayTree, buck: BuckFacts, folder: str) -> BuckFacts:
     return msgspec.structs.replace(buck, targets=tuple(kept))
 
 
-def compare(facts: TreeFacts, policy: Policy, folder: str) -> dict[tuple[str, ...], Finding]:
+def compare(
+    facts: ParityFacts, policy: ParityPolicy, folder: str
+) -> dict[tuple[str, ...], Finding]:
     """Findings of a folder by their key."""
     return {finding.key: finding for finding in compare_tree(facts, policy, (folder,))}
 
@@ -143,9 +145,9 @@ def compare(facts: TreeFacts, policy: Policy, folder: str) -> dict[tuple[str, ..
 def test_removed_names_are_found_and_nothing_else() -> None:
     git_dir = find_git_dir(Path(ROOT))
     assert git_dir is not None
-    tree, policy = RevisionTree(git_dir, REVISION), read_policy("parity", Policy)
+    tree, policy = RevisionTree(git_dir, REVISION), read_policy("parity", ParityPolicy)
     removed, missed, extra = 0, [], []
-    known: dict[str, tuple[TreeFacts, list[Name], dict[tuple[str, ...], Finding]]] = {}
+    known: dict[str, tuple[ParityFacts, list[Name], dict[tuple[str, ...], Finding]]] = {}
     for seed in range(REPETITIONS):
         rng = random.Random(seed)
         folder = FOLDERS[seed % len(FOLDERS)]

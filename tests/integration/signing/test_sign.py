@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from ci.signing.proof.segments import parse_image
-from ci.signing.proof.verdict import Report, Verdict
+from ci.signing.proof.verdict import Verdict, Verification
 from ci.signing.proof.verify import verify_bytes
 from ci.signing.record import check_record
 from tests.stand_ins.elfsigner.keys import make_key
@@ -83,7 +83,7 @@ def find_spans(data: bytes, key: Key, version: int) -> dict[str, tuple[int, int]
     return {name: span for name, span in spans.items() if span[0] < span[1]}
 
 
-def classify(report: Report, position: int) -> str:
+def classify(report: Verification, position: int) -> str:
     if report.verdict is Verdict.PROVEN:
         covered = not any(start <= position < end for start, end in report.uncovered)
         return "unnoticed" if covered else "in listed padding"

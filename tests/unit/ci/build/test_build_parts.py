@@ -10,8 +10,8 @@ from ci.build.cache import CacheCounts, Meter
 from ci.build.checkout import list_submodules, unneeded_submodules
 from ci.build.output import Output, is_grouping
 from ci.build.plan.place import Place
-from ci.build.plan.plan import Kit, Request, make_plan
-from ci.build.plan.targets import Toolchain, fill_placeholders, find_target, read_targets
+from ci.build.plan.plan import BuildRequest, Kit, make_plan
+from ci.build.plan.targets import CompilerChoice, fill_placeholders, find_target, read_targets
 from ci.build.plan.toolchains import Compilers, find_compiler
 from ci.build.plan.tools import Program, Tools, Version, choose_program, find_cache
 from ci.build.steps import explain_failure
@@ -140,7 +140,7 @@ def make_kit(**values: str) -> Kit:
         Program(Path("/t/cmake"), Version("3.30")), Program(Path("/t/ninja"), Version("1.12")), None
     )
     return Kit(
-        tools, {Toolchain.HOST: Compilers({"CMAKE_C_COMPILER": "cc"}, {"cc": "one"})}, values
+        tools, {CompilerChoice.HOST: Compilers({"CMAKE_C_COMPILER": "cc"}, {"cc": "one"})}, values
     )
 
 
@@ -148,17 +148,17 @@ def test_a_plan_depends_on_all_that_changes_bytes_and_not_on_jobs() -> None:
     place = Place(Path("/b"))
     target = find_target("runner")
 
-    def digest(request: Request, **values: str) -> str:
+    def digest(request: BuildRequest, **values: str) -> str:
         kit = make_kit(wheel_root="/w", **values)
         return make_plan(target, request, Path("/s"), place, kit).settings_digest
 
-    base = digest(Request())
-    assert digest(Request(jobs=7)) == base
+    base = digest(BuildRequest())
+    assert digest(BuildRequest(jobs=7)) == base
     changed = [
-        digest(Request(defines={"A": "1"})),
-        digest(Request(), executorch_version="9"),
+        digest(BuildRequest(defines={"A": "1"})),
+        digest(BuildRequest(), executorch_version="9"),
         make_plan(
-            target, Request(), Path("/s"), Place(Path("/c")), make_kit(wheel_root="/w")
+            target, BuildRequest(), Path("/s"), Place(Path("/c")), make_kit(wheel_root="/w")
         ).settings_digest,
     ]
     assert base not in changed
@@ -171,7 +171,11 @@ def test_the_environment_of_a_build_holds_no_flags_of_the_caller(
     monkeypatch.setenv("CXXFLAGS", "-O0 -DSURPRISE")
     monkeypatch.setenv("LD_LIBRARY_PATH", "/somewhere")
     plan = make_plan(
-        find_target("runner"), Request(), Path("/s"), Place(Path("/b c")), make_kit(wheel_root="/w")
+        find_target("runner"),
+        BuildRequest(),
+        Path("/s"),
+        Place(Path("/b c")),
+        make_kit(wheel_root="/w"),
     )
     assert "LD_LIBRARY_PATH" not in plan.environment
     assert plan.environment["CCACHE_DISABLE"] == "1"
@@ -180,7 +184,7 @@ def test_the_environment_of_a_build_holds_no_flags_of_the_caller(
 
 
 def test_a_user_s_own_define_wins() -> None:
-    request = Request(defines={"CMAKE_BUILD_TYPE": "Debug"})
+    request = BuildRequest(defines={"CMAKE_BUILD_TYPE": "Debug"})
     plan = make_plan(
         find_target("runner"), request, Path("/s"), Place(Path("/b")), make_kit(wheel_root="/w")
     )

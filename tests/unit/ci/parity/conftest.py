@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from ci.parity.compare.findings import Finding
-from ci.parity.policy import Policy
+from ci.parity.policy import ParityPolicy
 from ci.parity.reading import read_tree_here
-from ci.parity.report import Report
-from ci.parity.run import Request, compare_source
+from ci.parity.report import ParityReport
+from ci.parity.run import ParityRequest, compare_source
 
-POLICY = Policy(
+POLICY = ParityPolicy(
     tests=("**/test/**", "test/**"),
     android_only=("*_android_build",),
     ignored_defines=("NDEBUG",),
@@ -39,22 +39,22 @@ def plant(tmp_path: Path) -> Callable[[Files], Path]:
 
 
 @pytest.fixture
-def report(plant: Callable[[Files], Path]) -> Callable[..., Report]:
+def report(plant: Callable[[Files], Path]) -> Callable[..., ParityReport]:
     """Compare a miniature tree."""
 
-    def compare(files: Files, policy: Policy = POLICY, **options: object) -> Report:
+    def compare(files: Files, policy: ParityPolicy = POLICY, **options: object) -> ParityReport:
         today = date(2026, 1, 1)
-        request = Request(source=plant(files), today=today, **options)  # type: ignore[arg-type]
+        request = ParityRequest(source=plant(files), today=today, **options)  # type: ignore[arg-type]
         return compare_source(request, policy, read_tree_here)
 
     return compare
 
 
 @pytest.fixture
-def findings(report: Callable[..., Report]) -> Callable[..., list[Finding]]:
+def findings(report: Callable[..., ParityReport]) -> Callable[..., list[Finding]]:
     """The findings of a miniature tree."""
 
-    def compare(files: Files, policy: Policy = POLICY, **options: object) -> list[Finding]:
+    def compare(files: Files, policy: ParityPolicy = POLICY, **options: object) -> list[Finding]:
         return list(report(files, policy, **options).findings)
 
     return compare
@@ -64,7 +64,9 @@ def findings(report: Callable[..., Report]) -> Callable[..., list[Finding]]:
 def pairs(findings: Callable[..., list[Finding]]) -> Callable[..., set[tuple[str, str]]]:
     """Kind and path of each finding of a miniature tree."""
 
-    def compare(files: Files, policy: Policy = POLICY, **options: object) -> set[tuple[str, str]]:
+    def compare(
+        files: Files, policy: ParityPolicy = POLICY, **options: object
+    ) -> set[tuple[str, str]]:
         return {(f.kind.value, f.path) for f in findings(files, policy, **options)}
 
     return compare

@@ -8,7 +8,7 @@ from datetime import date
 import msgspec
 import pytest
 
-from ci.parity.policy import Allowance, Policy
+from ci.parity.policy import Allowance, ParityPolicy
 from provisioning.manifest.reader import read_policy
 
 LOAD = 'load("@fbsource//xplat/executorch/build:runtime_wrapper.bzl", "runtime")\n'
@@ -23,10 +23,10 @@ STALE = ("stale-allowance", "manifests/policies/parity.toml")
 Pairs = Callable[..., set[tuple[str, str]]]
 
 
-def allow(**more: object) -> Policy:
+def allow(**more: object) -> ParityPolicy:
     """A policy with one entry for the drift of the miniature tree."""
     values = {"kinds": ("cmake-only-source",), "files": ("p/**",), "reason": "it is right", **more}
-    return Policy(allow=(Allowance(**values),))  # type: ignore[arg-type]
+    return ParityPolicy(allow=(Allowance(**values),))  # type: ignore[arg-type]
 
 
 def test_an_entry_hides_what_it_names(pairs: Pairs) -> None:
@@ -68,7 +68,7 @@ def test_an_entry_needs_a_reason_and_an_end(bad: dict[str, str]) -> None:
 
 
 def test_the_policy_of_the_project_is_valid() -> None:
-    policy = read_policy("parity", Policy)
+    policy = read_policy("parity", ParityPolicy)
 
     assert policy.android_only
     assert all(entry.reason for entry in policy.exclude)

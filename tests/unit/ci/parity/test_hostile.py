@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from ci.parity.report import Report
+from ci.parity.report import ParityReport
 
 LOAD = 'load("@fbsource//xplat/executorch/build:runtime_wrapper.bzl", "runtime")\n'
 GOOD = {
@@ -47,7 +47,7 @@ ROUND = {
 }
 
 
-def reasons(report: Report) -> str:
+def reasons(report: ParityReport) -> str:
     """All that was not evaluated, as one text."""
     return "\n".join(f"{row.place}: {row.reason}" for row in report.not_evaluated)
 
@@ -61,7 +61,7 @@ def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("hurried")
 @pytest.mark.parametrize("name", STARLARK)
 def test_starlark_that_does_not_evaluate_is_named(
-    name: str, report: Callable[[Mapping[str, str]], Report]
+    name: str, report: Callable[[Mapping[str, str]], ParityReport]
 ) -> None:
     text, reason = STARLARK[name]
 
@@ -75,7 +75,7 @@ def test_starlark_that_does_not_evaluate_is_named(
 
 @pytest.mark.parametrize("name", CMAKE)
 def test_cmake_that_does_not_evaluate_is_named(
-    name: str, report: Callable[[Mapping[str, str]], Report]
+    name: str, report: Callable[[Mapping[str, str]], ParityReport]
 ) -> None:
     text, reason = CMAKE[name]
 
@@ -85,14 +85,14 @@ def test_cmake_that_does_not_evaluate_is_named(
     assert all(row.place.path for row in result.not_evaluated)
 
 
-def test_a_syntax_error_is_placed(report: Callable[[Mapping[str, str]], Report]) -> None:
+def test_a_syntax_error_is_placed(report: Callable[[Mapping[str, str]], ParityReport]) -> None:
     result = report({**GOOD, "x/CMakeLists.txt": "set(a b)\n\nset(c\n"})
 
     assert [str(row.place) for row in result.not_evaluated] == ["x/CMakeLists.txt:3"]
 
 
 def test_a_target_with_unknown_sources_is_named(
-    report: Callable[[Mapping[str, str]], Report],
+    report: Callable[[Mapping[str, str]], ParityReport],
 ) -> None:
     cmake = "find_library(WHERE z)\nadd_library(lib p/a.cpp ${WHERE}/z.cpp)\n"
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from ci.parity.compare.findings import Finding
-from ci.parity.policy import Library, Policy
+from ci.parity.policy import Library, ParityPolicy
 
 LOAD = 'load("@fbsource//xplat/executorch/build:runtime_wrapper.bzl", "runtime")\n'
 Pairs = Callable[..., set[tuple[str, str]]]
@@ -63,7 +63,7 @@ def test_a_dependency_of_both_is_silent(first: str, cmake: str, pairs: Pairs) ->
 
 
 def test_an_outside_library_is_known_by_the_table(pairs: Pairs) -> None:
-    policy = Policy(library=(Library("gflags", buck=("gflags",), cmake=("gflags",)),))
+    policy = ParityPolicy(library=(Library("gflags", buck=("gflags",), cmake=("gflags",)),))
     both = tree('external_deps = ["gflags"]', "target_link_libraries(p gflags)")
     one = tree('external_deps = ["gflags"]')
     other = tree(cmake="target_link_libraries(p gflags)")

@@ -14,7 +14,7 @@ from ci.parity.render.annotations import render_annotations
 from ci.parity.render.document import render_document
 from ci.parity.render.sarif import render_sarif
 from ci.parity.render.table import render_table
-from ci.parity.report import Report
+from ci.parity.report import ParityReport
 from ci.parity.run import changed_lines
 
 LOAD = 'load("@fbsource//xplat/executorch/build:runtime_wrapper.bzl", "runtime")\n'
@@ -27,12 +27,12 @@ DRIFTED = {
 
 
 @pytest.fixture
-def drifted(report: Callable[[Mapping[str, str]], Report]) -> Report:
+def drifted(report: Callable[[Mapping[str, str]], ParityReport]) -> ParityReport:
     """A report with one finding."""
     return report(DRIFTED)
 
 
-def test_a_finding_names_both_places_and_what_to_do(drifted: Report) -> None:
+def test_a_finding_names_both_places_and_what_to_do(drifted: ParityReport) -> None:
     (finding,) = drifted.findings
 
     assert str(finding.cmake_place) == "CMakeLists.txt:3"
@@ -40,7 +40,7 @@ def test_a_finding_names_both_places_and_what_to_do(drifted: Report) -> None:
     assert finding.suggestion == 'add "b.cpp", to //p:lib (p/BUCK:3)'
 
 
-def test_the_table_shows_all_of_it(drifted: Report) -> None:
+def test_the_table_shows_all_of_it(drifted: ParityReport) -> None:
     text = render_table(drifted)
 
     assert "cmake-only-source (1)" in text
@@ -48,7 +48,7 @@ def test_the_table_shows_all_of_it(drifted: Report) -> None:
     assert "1 finding; 1 Buck targets, 1 CMake targets (static), 4 files" in text
 
 
-def test_the_document_is_json_with_a_schema_version(drifted: Report) -> None:
+def test_the_document_is_json_with_a_schema_version(drifted: ParityReport) -> None:
     document = json.loads(json.dumps(render_document(drifted)))
 
     assert document["schema_version"] == 1
@@ -62,7 +62,7 @@ def test_the_document_is_json_with_a_schema_version(drifted: Report) -> None:
     }  # fmt: skip
 
 
-def test_sarif_has_what_the_standard_requires(drifted: Report) -> None:
+def test_sarif_has_what_the_standard_requires(drifted: ParityReport) -> None:
     """SARIF 2.1.0: 3.13.2, 3.13.4, 3.14.6, 3.18.1, 3.19.2, 3.27.10, 3.28, 3.11.8."""
     log = json.loads(json.dumps(render_sarif(drifted, "1.0")))
 
@@ -81,18 +81,18 @@ def test_sarif_has_what_the_standard_requires(drifted: Report) -> None:
 
 
 def test_a_fingerprint_survives_moved_lines(
-    drifted: Report, report: Callable[[Mapping[str, str]], Report]
+    drifted: ParityReport, report: Callable[[Mapping[str, str]], ParityReport]
 ) -> None:
     moved = report(DRIFTED | {"CMakeLists.txt": "# one\n# two\n" + DRIFTED["CMakeLists.txt"]})
 
-    def prints(one: Report) -> list[object]:
+    def prints(one: ParityReport) -> list[object]:
         return [r["partialFingerprints"] for r in render_sarif(one, "1")["runs"][0]["results"]]
 
     assert prints(moved) == prints(drifted)
     assert moved.findings != drifted.findings
 
 
-def test_annotations_point_into_the_change(drifted: Report) -> None:
+def test_annotations_point_into_the_change(drifted: ParityReport) -> None:
     first = render_annotations(drifted)
     second = render_annotations(drifted, changed={"CMakeLists.txt": {3, 9}})
     moved = render_annotations(drifted, changed={"CMakeLists.txt": {5}})
@@ -111,7 +111,7 @@ def test_changed_lines_are_those_that_are_new_or_where_some_went_away() -> None:
 
 
 def test_what_was_not_evaluated_is_shown(
-    report: Callable[[Mapping[str, str]], Report], tmp_path: Path
+    report: Callable[[Mapping[str, str]], ParityReport], tmp_path: Path
 ) -> None:
     text = render_table(report(DRIFTED | {"x/BUCK": 'fail("why")\n'}))
 
@@ -119,7 +119,7 @@ def test_what_was_not_evaluated_is_shown(
     assert "buck x/BUCK:1: x/BUCK: fail: why" in text
 
 
-def test_the_document_fits_its_schema(drifted: Report) -> None:
+def test_the_document_fits_its_schema(drifted: ParityReport) -> None:
     path = Path(__file__).parents[4] / "docs" / "schemas" / "parity.schema.json"
     schema = json.loads(path.read_text(encoding="utf-8"))
 

@@ -18,7 +18,7 @@ import pytest
 
 from ci.parity.facts import Place
 from ci.parity.render.sarif import render_artifact, render_location, render_sarif
-from ci.parity.report import Report
+from ci.parity.report import ParityReport
 
 OURS = Path(__file__).resolve().parents[3] / "artifacts/parity/sarif.schema.json"
 WHOLE = os.environ.get("SARIF_SCHEMA", "")
@@ -33,7 +33,7 @@ FILES = {
 
 
 @pytest.fixture
-def log(report: Callable[[Mapping[str, str]], Report]) -> dict[str, Any]:
+def log(report: Callable[[Mapping[str, str]], ParityReport]) -> dict[str, Any]:
     """The document of a miniature tree."""
     document: dict[str, Any] = json.loads(json.dumps(render_sarif(report(FILES), "1.0")))
     return document

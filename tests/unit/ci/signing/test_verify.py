@@ -16,7 +16,7 @@ from cryptography.x509.oid import NameOID
 
 from ci.signing.proof.certificates import list_date_errors, list_link_errors, parse_chain
 from ci.signing.proof.segments import MalformedError, parse_image
-from ci.signing.proof.verdict import Kind, Report, Scheme, Verdict
+from ci.signing.proof.verdict import Kind, Scheme, Verdict, Verification
 from ci.signing.proof.verify import verify_bytes, verify_file
 from tests.stand_ins.elfsigner.keys import make_key
 from tests.stand_ins.elfsigner.mbn_writer import PLACES, Key, sign_elf
@@ -26,7 +26,7 @@ NOW = dt.datetime.now(dt.timezone.utc)
 PLACE = 0x1000  # of the hash segment in these small files
 
 
-def verify(data: bytes, original: bytes | None = None, **more: int) -> Report:
+def verify(data: bytes, original: bytes | None = None, **more: int) -> Verification:
     before = memoryview(original) if original is not None else None
     return verify_bytes(memoryview(data), before, **more)
 

@@ -12,7 +12,7 @@ from provisioning.console.process import run_process
 from provisioning.doctor.checks.variables import judge_variables
 from provisioning.doctor.examine import examine_request
 from provisioning.doctor.survey import tree as tree_module
-from provisioning.doctor.survey.environment import Request
+from provisioning.doctor.survey.environment import SurveyRequest
 from provisioning.doctor.survey.memory import Memory
 from provisioning.doctor.survey.tree import survey_tree
 from provisioning.doctor.survey.variables import survey_variables
@@ -134,7 +134,9 @@ def test_a_name_that_is_not_utf8_is_no_error(root: Path, tmp_path: Path) -> None
     path.write_bytes(b"")
     found = survey_tree(root, memory=Memory(tmp_path))
     assert len(found.files) == 2
-    request = Request("emulator", {"qnn-runtime": root}, {}, tmp_path, python=tmp_path / "none")
+    request = SurveyRequest(
+        "emulator", {"qnn-runtime": root}, {}, tmp_path, python=tmp_path / "none"
+    )
     verdict = examine_request(request)
     assert "lib\\udcff.so is empty" in [finding.what for finding in verdict.findings]
     json.dumps(verdict.data(), ensure_ascii=False).encode()

@@ -11,7 +11,7 @@ from provisioning.fetch.ranges import merge_spans
 from provisioning.fetch.transfer import (
     MismatchError,
     PermanentError,
-    Policy,
+    TransferPolicy,
     TransientError,
     check_status,
     parse_head,
@@ -85,15 +85,15 @@ def test_a_server_may_ask_to_wait_but_not_for_ever() -> None:
     with pytest.raises(TransientError) as caught:
         check_status(503, {"Retry-After": "3600"})
     assert caught.value.wait_s == 3600
-    assert Policy().wait_s(1, caught.value.wait_s) == Policy().longest_wait_s
-    assert 0.25 <= Policy().wait_s(1, 0) <= 0.75
-    assert Policy().wait_s(4, 0) > Policy().wait_s(1, 0)
+    assert TransferPolicy().wait_s(1, caught.value.wait_s) == TransferPolicy().longest_wait_s
+    assert 0.25 <= TransferPolicy().wait_s(1, 0) <= 0.75
+    assert TransferPolicy().wait_s(4, 0) > TransferPolicy().wait_s(1, 0)
 
 
 def test_variables_change_the_policy_and_nonsense_does_not() -> None:
-    changed = Policy.from_environment({"QNN_CI_ATTEMPTS": "2", "QNN_CI_TIMEOUT_S": "5"})
+    changed = TransferPolicy.from_environment({"QNN_CI_ATTEMPTS": "2", "QNN_CI_TIMEOUT_S": "5"})
     assert (changed.attempts, changed.read_timeout_s, changed.connect_timeout_s) == (2, 5, 5)
-    assert Policy.from_environment({"QNN_CI_ATTEMPTS": "many"}) == Policy()
+    assert TransferPolicy.from_environment({"QNN_CI_ATTEMPTS": "many"}) == TransferPolicy()
 
 
 def test_spans_near_each_other_become_one() -> None:
