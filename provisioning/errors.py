@@ -28,22 +28,22 @@ def mask_credentials(text: str) -> str:
 class QnnCiError(Exception):
     """Base of every error that a user may see.
 
-    ``what`` happened, ``why`` (may be empty) and ``todo``, the next step (may be empty), none of
+    ``what`` happened, ``why`` (may be empty) and ``fix``, the next step (may be empty), none of
     them with the user and password of a URL.
     """
 
     exit_code = ExitCode.FAILED
 
-    def __init__(self, what: str, *, why: str = "", todo: str = "") -> None:
+    def __init__(self, what: str, *, why: str = "", fix: str = "") -> None:
         super().__init__(what)
-        self.what, self.why, self.todo = map(mask_credentials, (what, why, todo))
+        self.what, self.why, self.fix = map(mask_credentials, (what, why, fix))
 
     def __str__(self) -> str:
         parts = [self.what]
         if self.why:
             parts.append(f"  why: {self.why}")
-        if self.todo:
-            parts.append(f"  do:  {self.todo}")
+        if self.fix:
+            parts.append(f"  fix: {self.fix}")
         return "\n".join(parts)
 
 

@@ -84,12 +84,12 @@ def _fill_values(environment: Environment) -> dict[str, str]:
 def describe_soc(request: BuildRequest) -> dict[str, str]:
     """Placeholders for a DSP build. Raises UsageError without a known SoC or DSP."""
     if not request.soc:
-        raise UsageError("a direct mode build is for one SoC", todo="add --soc, such as SM8750")
+        raise UsageError("a direct mode build is for one SoC", fix="add --soc, such as SM8750")
     if request.dsp_type not in {0, 3}:
-        raise UsageError(f"no DSP type {request.dsp_type}", todo="0 is LPAI (aDSP), 3 HTP (cDSP)")
+        raise UsageError(f"no DSP type {request.dsp_type}", fix="0 is LPAI (aDSP), 3 HTP (cDSP)")
     soc = find_soc(request.soc)
     if request.dsp_type == 0 and soc.lpai is None:
-        raise UsageError(f"{request.soc} has no LPAI block", todo="use --dsp-type 3")
+        raise UsageError(f"{request.soc} has no LPAI block", fix="use --dsp-type 3")
     arch = f"v{soc.hexagon}"
     return {
         "dsp_arch": arch,
@@ -118,7 +118,7 @@ def check_submodules(source: Path, components: tuple[str, ...]) -> None:
         raise UnfitError(
             f"{source} lacks {len(missing)} of {len(wanted)} submodules: {', '.join(missing)}",
             why="their directories are empty; CMake would say so late, and one at a time",
-            todo=f"git -C {source} submodule update --init --recursive {' '.join(missing)}",
+            fix=f"git -C {source} submodule update --init --recursive {' '.join(missing)}",
         )
 
 
@@ -142,7 +142,7 @@ def check_headers(sdk: Path, headers: tuple[str, ...]) -> None:
         raise UnfitError(
             f"the QNN SDK in {sdk} lacks {', '.join(missing)}",
             why="without headers CMake configures well and the compiler fails",
-            todo="provision qnn-sdk with its headers, or set QNN_SDK_ROOT to a whole SDK",
+            fix="provision qnn-sdk with its headers, or set QNN_SDK_ROOT to a whole SDK",
         )
 
 
@@ -153,7 +153,7 @@ def check_programs(programs: tuple[str, ...]) -> None:
         raise UnfitError(
             f"not on PATH: {', '.join(missing)}",
             why="ExecuTorch builds flatc and flatcc for this machine with them",
-            todo="Debian, Ubuntu: apt-get install make g++",
+            fix="Debian, Ubuntu: apt-get install make g++",
         )
 
 
@@ -164,13 +164,13 @@ def probe_python(python: Path, modules: tuple[str, ...]) -> tuple[str, str]:
     """
     ended = run_process([python, "-c", PROBE_MODULES, *modules], timeout_s=PROBE_S, check=False)
     if ended.returncode != 0:
-        raise UnfitError(f"{python} {ended.describe()}", why=ended.tail, todo="correct --python")
+        raise UnfitError(f"{python} {ended.describe()}", why=ended.tail, fix="correct --python")
     first, _, rest = ended.output.partition("\n")
     if missing := rest.split():
         raise UnfitError(
             f"{python} has no module {', '.join(missing)}",
             why="ExecuTorch's build runs it to generate code",
-            todo=f"{python} -m pip install {' '.join(missing).replace('yaml', 'pyyaml')}",
+            fix=f"{python} -m pip install {' '.join(missing).replace('yaml', 'pyyaml')}",
         )
     tag, version = first.split()
     return tag, version
@@ -186,4 +186,4 @@ def find_python(word: str) -> Path:
     for name in (word, f"python{word}"):
         if found := shutil.which(name):
             return Path(found).absolute()
-    raise UnfitError(f"no Python {word!r} on PATH", todo="give a path, or install that version")
+    raise UnfitError(f"no Python {word!r} on PATH", fix="give a path, or install that version")

@@ -26,6 +26,6 @@ def prepare_job(target: Target, request: BuildRequest, progress: Progress) -> Bu
     if unknown := request.extras - set(target.extras):
         raise UsageError(
             f"{target.name} has no extra {', '.join(sorted(unknown))}",
-            todo="it has: " + (", ".join(target.extras) or "none"),
+            fix="it has: " + (", ".join(target.extras) or "none"),
         )
     return PREPARERS[target.origin](target, request, progress)

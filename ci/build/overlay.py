@@ -29,7 +29,7 @@ def explain_full_disk(where: Path) -> Iterator[None]:
         raise UnfitError(
             f"cannot write below {where}",
             why=str(error),
-            todo="free space or set QNN_CI_HOME to another disk",
+            fix="free space or set QNN_CI_HOME to another disk",
         ) from error
 
 

@@ -65,11 +65,11 @@ def explain_failure(
         return UnfitError(
             f"{label}: the disk is full",
             why=output.first_error,
-            todo="free space or set QNN_CI_HOME to another disk; a second run goes on from here",
+            fix="free space or set QNN_CI_HOME to another disk; a second run goes on from here",
         )
     what = output.first_error or how
     return ToolError(
         f"{label} failed: {what}",
         why=output.excerpt or tail or "it printed nothing",
-        todo=f"the whole output is in {log}",
+        fix=f"the whole output is in {log}",
     )

@@ -21,7 +21,7 @@ def advise_on_figures(judgement: Judgement, limits: Threshold, lowered: Lowered)
     if judgement.accepted:
         return
     if any(tensor.dtype == "uint8" for tensor in lowered.inputs):
-        yield f"  do:  {UINT8}"
+        yield f"  fix: {UINT8}"
         return
     quantized, wanted = judgement.quantized_figures, limits.min_sqnr_db_quantized
     if quantized is None or wanted is None:
@@ -29,7 +29,7 @@ def advise_on_figures(judgement: Judgement, limits: Threshold, lowered: Lowered)
     figure = f"SQNR {quantized.sqnr_db:.1f} dB against the quantized eager model"
     if quantized.sqnr_db >= wanted:
         yield f"  why: quantization costs this, for QNN computes what was asked ({figure})"
-        yield f"  do:  {BIAS if limits.scheme == '16a16w' else CALIBRATE}"
+        yield f"  fix: {BIAS if limits.scheme == '16a16w' else CALIBRATE}"
     else:
         yield f"  why: QNN does not compute what was asked ({figure})"
-        yield "  do:  other inputs will not help; another scheme or form of the model may"
+        yield "  fix: other inputs will not help; another scheme or form of the model may"

@@ -236,7 +236,7 @@ class CaseRun:
             scheme=self.spec.scheme.value,
             soc=self.spec.soc,
             status=status,
-            reason=f"{reason}\n  do:  {advice}" if advice else reason,
+            reason=f"{reason}\n  fix: {advice}" if advice else reason,
             log_tail=log_tail,
             runner=self.bench.runner.name,
             **self.figures,  # type: ignore[arg-type]

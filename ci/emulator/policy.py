@@ -64,7 +64,7 @@ class Advice(Struct, frozen=True, forbid_unknown_fields=True):
     """What to do about a failure whose reason ``pattern`` finds."""
 
     pattern: str
-    do: str
+    fix: str
 
 
 class EmulatorPolicy(Struct, frozen=True, forbid_unknown_fields=True):
@@ -86,7 +86,7 @@ class EmulatorPolicy(Struct, frozen=True, forbid_unknown_fields=True):
             raise ManifestError(
                 f"no limits for scheme {scheme.value}",
                 why="a case without a policy proves nothing",
-                todo=f"add [schemes.{scheme.value}] to the emulator policy",
+                fix=f"add [schemes.{scheme.value}] to the emulator policy",
             )
         return _threshold(scheme, self.schemes[scheme])
 
@@ -99,7 +99,7 @@ class EmulatorPolicy(Struct, frozen=True, forbid_unknown_fields=True):
 
     def advise(self, reason: str) -> str:
         """The first advice that fits; empty for a failure that is not known."""
-        fitting = (entry.do for entry in self.advice if re.search(entry.pattern, reason))
+        fitting = (entry.fix for entry in self.advice if re.search(entry.pattern, reason))
         return next(fitting, "")
 
 

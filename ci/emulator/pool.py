@@ -171,7 +171,7 @@ class Pool:
             raise UnfitError(
                 "the process that holds torch and ExecuTorch cannot be started",
                 why="it ended while it imported them; what it said stands above",
-                todo="see whether memory, CPU time or files are limited (ulimit -a), and whether "
+                fix="see whether memory, CPU time or files are limited (ulimit -a), and whether "
                 f"`{sys.executable} -c 'import torch, executorch'` works",
             ) from error
 

@@ -85,6 +85,6 @@ def find_runner(word: str, pool: Pool, progress: Progress) -> Runner:
         raise UsageError(
             f"no runner {word!r}",
             why=why,
-            todo="python, cpp, or a program that takes qnn_executor_runner's flags",
+            fix="python, cpp, or a program that takes qnn_executor_runner's flags",
         )
     return ProgramRunner([str(Path(program).resolve()), *argv[1:]])

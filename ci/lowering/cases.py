@@ -76,11 +76,11 @@ def match_model(word: str) -> list[str]:
             raise UsageError(
                 f"no model {word!r}",
                 why="its path has bytes that are no UTF-8, or control characters",
-                todo="rename or copy it",
+                fix="rename or copy it",
             )
         return [reference]
     if word.endswith(".py"):
-        raise UsageError(f"{word!r} names no function", todo=f"write {word}:factory")
+        raise UsageError(f"{word!r} names no function", fix=f"write {word}:factory")
     return match_names("model", word, SUITE)
 
 
@@ -95,5 +95,5 @@ def match_names(kind: str, word: str, names: Iterable[str]) -> list[str]:
     raise UsageError(
         f"no {kind} {word!r}",
         why=f"the nearest is {nearest}" if nearest else "",
-        todo=f"one of: {', '.join(every)}",
+        fix=f"one of: {', '.join(every)}",
     )

@@ -27,7 +27,7 @@ def compute_reference(name: str, module: nn.Module, sets: Sequence[Inputs]) -> t
         with keep_state(module):
             again = run_eager(module, sets[:1])
     if not outputs[0]:
-        raise UsageError(f"{name} gives no tensor", todo="return a tensor, or a tuple or dict")
+        raise UsageError(f"{name} gives no tensor", fix="return a tensor, or a tuple or dict")
     for index, tensor in enumerate(outputs[0]):
         check_dtype(name, f"output {index}", tensor)
     shapes = {tuple(tuple(tensor.shape) for tensor in tensors): None for tensors in outputs}
@@ -36,13 +36,13 @@ def compute_reference(name: str, module: nn.Module, sets: Sequence[Inputs]) -> t
         raise FailedError(
             f"{name} gives outputs whose shape depends on the data",
             why=f"{first} for one input, {second} for another",
-            todo="a program for QNN has fixed shapes: give a mask, or the first k of torch.topk",
+            fix="a program for QNN has fixed shapes: give a mask, or the first k of torch.topk",
         )
     if not all(map(_is_same, outputs[0], again[0])):
         raise FailedError(
             f"{name} gives other outputs for the same inputs",
             why="it draws random numbers, or keeps what is no buffer",
-            todo="switch dropout and noise off in eval mode, and make state a buffer",
+            fix="switch dropout and noise off in eval mode, and make state a buffer",
         )
     return tuple(outputs)
 

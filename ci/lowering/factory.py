@@ -44,7 +44,7 @@ def call_factory(reference: str) -> tuple[set[Path], object]:
     with blame_model(reference), working_directory(given_path(".")):
         factory = getattr(_import_file(path), attribute, None)
         if not callable(factory):
-            raise UsageError(f"{path} has no function {attribute!r}", todo=CONTRACT)
+            raise UsageError(f"{path} has no function {attribute!r}", fix=CONTRACT)
         made = factory()
     brought = [sys.modules[name] for name in sys.modules.keys() - before]
     return {path, *own_files(brought)}, made
@@ -71,7 +71,7 @@ def blame_model(reference: str, doing: str = "") -> Iterator[None]:
         name = Path(reference).name
         said = f"{type(error).__name__}: {error}".strip().rstrip(":")
         raise FailedError(
-            f"{name} raised {said}{doing}", why=_find_place(error), todo=_advise(error)
+            f"{name} raised {said}{doing}", why=_find_place(error), fix=_advise(error)
         ) from error
 
 
@@ -127,7 +127,7 @@ def unpack(reference: str, made: Any) -> tuple[nn.Module, Inputs, tuple[Inputs, 
                 f"{name} gives inputs of different shapes or dtypes",
                 why=f"the example is {_describe(as_tuples[0])}, calibration {number - 1} is"
                 f" {_describe(inputs)}",
-                todo="pad or cut them to one shape: a program for QNN has one",
+                fix="pad or cut them to one shape: a program for QNN has one",
             )
     return module, as_tuples[0], tuple(as_tuples[1:])
 
@@ -138,7 +138,7 @@ def _describe(inputs: Inputs) -> str:
 
 
 def _unwanted(name: str, why: str) -> UsageError:
-    return UsageError(f"{name} did not return what is wanted", why=why, todo=CONTRACT)
+    return UsageError(f"{name} did not return what is wanted", why=why, fix=CONTRACT)
 
 
 def _read_inputs(name: str, number: int, inputs: Any) -> Inputs:
@@ -159,7 +159,7 @@ def _read_input(name: str, place: str, value: Any) -> Tensor:
         raise UsageError(
             f"{name} did not return what is wanted",
             why=f"the {place} is a {type(value).__name__}, not a tensor",
-            todo="make it a constant of the module: a program for QNN takes only tensors",
+            fix="make it a constant of the module: a program for QNN takes only tensors",
         )
     if value.layout is not torch.strided or not value.numel():
         kind = "sparse" if value.numel() else "empty"
@@ -174,7 +174,7 @@ def check_dtype(name: str, place: str, tensor: Tensor) -> None:
         raise UsageError(
             f"{name} has a dtype that HTP does not compute with",
             why=f"{place} is {str(tensor.dtype).removeprefix('torch.')}",
-            todo="convert the module and its inputs with .float(); the scheme chooses the bits",
+            fix="convert the module and its inputs with .float(); the scheme chooses the bits",
         )
 
 

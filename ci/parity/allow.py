@@ -81,5 +81,5 @@ def _stale(entry: Allowance, why: str, source: str) -> Finding:
         message=f"the entry for {', '.join(entry.kinds)} in {about} has no effect: {why}",
         detail=about,
         buck_place=Place(source),
-        suggestion="remove the entry, or renew it with a reason",
+        fix="remove the entry, or renew it with a reason",
     )

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from ci.parity.compare.findings import Finding, Level
 from ci.parity.facts import NotEvaluated
 
-SCHEMA = 1
+SCHEMA = 2
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ def compare_source(
     if request.builds and (request.base or request.revision):
         raise UsageError(
             "a configured build describes the work tree, not a revision",
-            todo="leave --build or the revision out",
+            fix="leave --build or the revision out",
         )
     tree = open_tree(request.source, request.revision)
     check_tree(tree, request.scope)
@@ -54,7 +54,7 @@ def compare_source(
     if request.base is not None:
         git_dir = find_git_dir(request.source)
         if git_dir is None:
-            raise UsageError(f"{request.source} has no revisions", todo="leave --base out")
+            raise UsageError(f"{request.source} has no revisions", fix="leave --base out")
         base = open_tree(git_dir, request.base)
         _, before = compare_one(base, request, policy, read)
         known = {finding.key for finding in (*before.open, *before.stale)}
@@ -147,12 +147,12 @@ def check_tree(tree: SourceTree, scope: Sequence[str]) -> None:
     folders = {path.rpartition("/")[0] for path in tree.files}
     for folder in scope:
         if not any(f"{name}/".startswith(folder.rstrip("/") + "/") for name in folders):
-            raise UsageError(f"no folder {folder} in {tree.name}", todo="correct --scope")
+            raise UsageError(f"no folder {folder} in {tree.name}", fix="correct --scope")
     names = {path.rpartition("/")[2] for path in tree.files}
     if not names & {"BUCK", "TARGETS"}:
-        raise UsageError(f"{tree.name} has no BUCK or TARGETS file", todo="name an ExecuTorch tree")
+        raise UsageError(f"{tree.name} has no BUCK or TARGETS file", fix="name an ExecuTorch tree")
     if "CMakeLists.txt" not in names:
-        raise UsageError(f"{tree.name} has no CMakeLists.txt", todo="name an ExecuTorch tree")
+        raise UsageError(f"{tree.name} has no CMakeLists.txt", fix="name an ExecuTorch tree")
 
 
 def unevaluated(facts: ParityFacts, scope: Sequence[str]) -> tuple[NotEvaluated, ...]:

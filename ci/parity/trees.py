@@ -48,7 +48,7 @@ class DirectoryTree:
 
     def __init__(self, root: Path) -> None:
         if not root.is_dir():
-            raise UsageError(f"no directory {root}", todo="give --source a checkout")
+            raise UsageError(f"no directory {root}", fix="give --source a checkout")
         self.root = root
         self._texts: dict[str, str | None] = {}
 
@@ -221,7 +221,7 @@ def open_tree(source: Path, revision: str | None) -> SourceTree:
     if revision is None and git_dir != source:
         return DirectoryTree(source)
     if git_dir is None:
-        raise UsageError(f"{source} is not a git directory", todo="leave --rev out")
+        raise UsageError(f"{source} is not a git directory", fix="leave --rev out")
     return RevisionTree(git_dir, revision or "HEAD")
 
 
@@ -235,7 +235,7 @@ def find_git_dir(source: Path) -> Path | None:
 def resolve_revision(git_dir: Path, revision: str) -> str:
     """The commit that a revision names. Raises UsageError."""
     if not revision or revision.startswith("-"):
-        raise UsageError(f"{revision!r} is no revision", todo="see whether a variable in it is set")
+        raise UsageError(f"{revision!r} is no revision", fix="see whether a variable in it is set")
     try:
         raw = run_git(git_dir, "rev-parse", "--verify", "--quiet", revision + "^{commit}")
     except MissingToolError:
@@ -244,7 +244,7 @@ def resolve_revision(git_dir: Path, revision: str) -> str:
         if error.why.startswith("fatal:"):  # an unknown revision says nothing
             raise UsageError(f"git cannot read {git_dir}", why=error.why) from error
         raise UsageError(
-            f"no revision {revision!r} in {git_dir}", todo="fetch it, or correct it"
+            f"no revision {revision!r} in {git_dir}", fix="fetch it, or correct it"
         ) from error
     return raw.decode().strip()
 

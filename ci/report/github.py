@@ -47,8 +47,8 @@ def append_summary(report: Report, environ: Mapping[str, str] = os.environ) -> b
         with Path(path).open("a", encoding="utf-8") as file:
             file.write(render_summary(report))
     except OSError as error:
-        todo = f"unset {VARIABLE}, or let it name a file that can be written"
-        raise UnfitError(f"cannot write {path}", why=str(error), todo=todo) from error
+        fix = f"unset {VARIABLE}, or let it name a file that can be written"
+        raise UnfitError(f"cannot write {path}", why=str(error), fix=fix) from error
     return True
 
 

@@ -48,5 +48,5 @@ def started_now(environ: Mapping[str, str] = os.environ) -> str:
         raise UsageError(
             f"SOURCE_DATE_EPOCH is {text!r}",
             why=str(error),
-            todo="set it to seconds since 1970, or unset it",
+            fix="set it to seconds since 1970, or unset it",
         ) from error

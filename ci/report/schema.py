@@ -16,7 +16,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-SCHEMA_VERSION: Final = "1"
+SCHEMA_VERSION: Final = 2
 ANY_MODEL = "*"
 
 Decibels = Annotated[float, Meta(description="signal to quantization noise ratio, dB")]
@@ -182,7 +182,7 @@ class Report(Record, frozen=True, kw_only=True):
     cases: tuple[Case, ...]
     controls: tuple[Control, ...]
     summary: Summary
-    schema_version: Literal["1"] = SCHEMA_VERSION
+    schema_version: Literal[2] = SCHEMA_VERSION
 
     @property
     def ok(self) -> bool:

@@ -37,7 +37,7 @@ def write_report(report: Report, directory: Path) -> None:
         raise UsageError(
             f"cannot write the report to {directory}",
             why=str(error),
-            todo="name a directory that can be written, with --reports",
+            fix="name a directory that can be written, with --reports",
         ) from error
 
 
@@ -54,7 +54,7 @@ def read_report(path: Path) -> Report:
         raise UsageError(
             f"{file} is not a report of this version",
             why=str(error),
-            todo="docs/schemas/report.schema.json says what it holds",
+            fix="docs/schemas/report.schema.json says what it holds",
         ) from error
 
 

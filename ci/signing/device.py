@@ -22,7 +22,7 @@ def parse_serial(text: str) -> str:
         number = int(text, 16 if text.strip().lower().startswith("0x") else 10)
     except ValueError as error:
         raise UsageError(
-            "the serial number is no number", todo="0x and up to eight hexadecimal digits"
+            "the serial number is no number", fix="0x and up to eight hexadecimal digits"
         ) from error
     if not 0 < number < 1 << 32:
         raise UsageError("the serial number is not one of 32 bits", why="the signer takes no other")
@@ -33,7 +33,7 @@ def read_device_serial(device: str = "") -> str:
     """The SoC's serial number by adb, of ``device`` when several are there. Raises UnfitError."""
     adb = shutil.which("adb")
     if not adb:
-        raise UnfitError("adb is not on PATH", todo="install platform-tools, or give the serial")
+        raise UnfitError("adb is not on PATH", fix="install platform-tools, or give the serial")
     command = [adb, *(["-s", device] if device else []), "shell", "cat", SERIAL_FILE]
     try:
         said = run_process(command, timeout_s=ADB_TIMEOUT_S).output
@@ -41,7 +41,7 @@ def read_device_serial(device: str = "") -> str:
         raise UnfitError(
             "the device's serial number cannot be read",
             why=error.why,
-            todo="connect one device, or name it with --device; reading needs adb root on some",
+            fix="connect one device, or name it with --device; reading needs adb root on some",
         ) from error
     found = re.search(r"^\s*(\d+|0x[0-9a-fA-F]+)\s*$", said, re.MULTILINE)
     if not found:

@@ -58,7 +58,7 @@ def read_inputs(
         raise UnfitError(
             "the libraries are not fit to be signed",
             why="\n       ".join(wrong),
-            todo="take unsigned libraries of one QNN SDK and of the architecture of their place",
+            fix="take unsigned libraries of one QNN SDK and of the architecture of their place",
         )
     check_sdk_version(find_sdk_version(qnn_sdk, inputs), selection, policy)
     return inputs
@@ -117,7 +117,7 @@ def check_sdk_version(version: str, selection: Selection, policy: SigningPolicy)
                 f"QNN SDK {version} cannot be used for {what}",
                 why=f"they need QNN SDK {minimum} or later: earlier ones lack the LPAI backend "
                 "that ExecuTorch calls",
-                todo=f"provision a QNN SDK of at least {minimum} and point QNN_SDK_ROOT at it",
+                fix=f"provision a QNN SDK of at least {minimum} and point QNN_SDK_ROOT at it",
             )
 
 

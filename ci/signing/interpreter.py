@@ -73,7 +73,7 @@ def _require(named: str, policy: SignerPython) -> Interpreter:
         raise UnfitError(
             f"{named} is not a Python below {policy.below}",
             why="the Hexagon SDK's signer imports the module imp, which Python 3.12 took away",
-            todo=f"correct --signer-python or {VARIABLE}, or leave both out to have one found",
+            fix=f"correct --signer-python or {VARIABLE}, or leave both out to have one found",
         )
     return found
 
@@ -147,5 +147,5 @@ def _cannot_make(policy: SignerPython, why: str) -> UnfitError:
     return UnfitError(
         f"no Python below {policy.below} is here, and none could be made",
         why=f"the Hexagon SDK's signer imports imp, which Python 3.12 took away; {why}",
-        todo=f"install Python 3.11 and name it with --signer-python or {VARIABLE}",
+        fix=f"install Python 3.11 and name it with --signer-python or {VARIABLE}",
     )

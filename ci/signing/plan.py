@@ -108,6 +108,6 @@ def find_script(plan: SignPlan) -> Path:
         raise UnfitError(
             f"the signer {script or plan.policy.signer} is not there",
             why="" if root else "neither --hexagon-sdk nor HEXAGON_SDK_ROOT is set",
-            todo="run `nox -s provision -- lpai`, or name another signer with --signer",
+            fix="run `nox -s provision -- lpai`, or name another signer with --signer",
         )
     return script

@@ -39,14 +39,14 @@ def check_target(target: Path, *, force: bool, protected: Iterator[Path]) -> Non
             raise UsageError(
                 f"{target} lies in {root}, or holds it",
                 why="signed libraries are never written into an SDK: it is shared and verified",
-                todo="choose another --out",
+                fix="choose another --out",
             )
     if target.is_symlink() or (target.exists() and not target.is_dir()):
-        raise UsageError(f"{target} exists and is no directory", todo="choose another --out")
+        raise UsageError(f"{target} exists and is no directory", fix="choose another --out")
     if target.exists() and not force:
         raise UsageError(
             f"{target} exists and is kept",
-            todo="--force replaces it once everything is signed and verified",
+            fix="--force replaces it once everything is signed and verified",
         )
 
 
@@ -80,7 +80,7 @@ def _lock(area: Path) -> int:
     os.close(descriptor)
     raise UnfitError(
         f"another run is signing into {area.name[1:].removesuffix('.signing')}",
-        todo="wait for it to end",
+        fix="wait for it to end",
     )
 
 

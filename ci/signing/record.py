@@ -20,7 +20,7 @@ from ci.signing.masking import Masker
 from provisioning.errors import UsageError
 
 RECORD_NAME, STATEMENT_NAME, LOG_NAME = "signing.json", "statement.intoto.json", "signer.log"
-SCHEMA_VERSION = "1"
+SCHEMA_VERSION = 2
 # https://github.com/in-toto/attestation/blob/main/spec/v1/statement.md
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
 PREDICATE_TYPE = "urn:executorch-qnn-ci:skel-signing:v1"
@@ -57,7 +57,7 @@ class SignedLibrary(msgspec.Struct, frozen=True):
 class SigningRecord(msgspec.Struct, frozen=True):
     """The content of signing.json. ``certificates`` are SHA-256 fingerprints, leaf first."""
 
-    schema_version: str
+    schema_version: int
     created: str
     created_from: str
     tool: str

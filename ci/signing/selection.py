@@ -48,7 +48,7 @@ def check_selection(selection: Selection, policy: SigningPolicy) -> None:
     if not (one.lpai_arch or one.op_package or one.files):
         raise UsageError(
             "nothing is selected to be signed",
-            todo="give --lpai-arch v6, --op-package-dir DIR or files",
+            fix="give --lpai-arch v6, --op-package-dir DIR or files",
         )
     if one.lpai_arch and one.lpai_arch not in policy.lpai_architectures:
         raise UsageError(
@@ -60,7 +60,7 @@ def check_selection(selection: Selection, policy: SigningPolicy) -> None:
     if one.htp_arch and one.htp_arch not in policy.hexagon_architectures:
         raise UsageError(
             f"no Hexagon architecture {one.htp_arch!r}",
-            todo="one of: " + ", ".join(policy.hexagon_architectures),
+            fix="one of: " + ", ".join(policy.hexagon_architectures),
         )
 
 
@@ -81,7 +81,7 @@ def list_wanted(
         raise UnfitError(
             f"{len(missing)} of the libraries to sign are missing",
             why="\n       ".join(missing),
-            todo="provision them (`nox -s provision -- lpai`) or set the roots named above; build "
+            fix="provision them (`nox -s provision -- lpai`) or set the roots named above; build "
             "what is not built (`nox -s build_direct`) and name it with --build-dir",
         )
     _refuse_doubles(wanted)
@@ -142,5 +142,5 @@ def _refuse_doubles(wanted: list[Wanted]) -> None:
         raise UsageError(
             f"two libraries to sign have the same name: {', '.join(doubles)}",
             why="; ".join(places),
-            todo="sign them into directories of their own",
+            fix="sign them into directories of their own",
         )

@@ -165,7 +165,7 @@ def require_good(report: Verification, name: str, *, require_recognised: bool) -
         raise SignerError(failure, name, why="; ".join(report.errors))
     if report.verdict is Verdict.UNSIGNED:
         raise SignerError(
-            Failure.UNCHANGED, name, why="it has no hash segment", todo="read the signer's log"
+            Failure.UNCHANGED, name, why="it has no hash segment", fix="read the signer's log"
         )
     if report.verdict is Verdict.UNRECOGNISED and require_recognised:
         raise SignerError(Failure.UNRECOGNISED, name, why="--require-recognised was given")

@@ -50,8 +50,8 @@ class Failure(str, Enum):
 class SignerError(ToolError):
     """A signer failed in one of the ways of ``failure``."""
 
-    def __init__(self, failure: Failure, library: str, *, why: str, todo: str = "") -> None:
-        super().__init__(f"{failure.value}: {library}", why=why, todo=todo)
+    def __init__(self, failure: Failure, library: str, *, why: str, fix: str = "") -> None:
+        super().__init__(f"{failure.value}: {library}", why=why, fix=fix)
         self.failure = failure
 
 
@@ -119,7 +119,7 @@ def parse_signer(command: str, timeout_s: float) -> Signer:
     if not words:
         raise UsageError("--signer is empty")
     if not shutil.which(words[0]):
-        raise UnfitError(f"the signer {words[0]} is not found", todo="correct --signer or PATH")
+        raise UnfitError(f"the signer {words[0]} is not found", fix="correct --signer or PATH")
     return Signer(tuple(words), timeout_s)
 
 
@@ -150,18 +150,18 @@ def _explain_exit(ended: Completed, name: str, mask: Masker) -> SignerError:
             Failure.PROMPT,
             name,
             why=f"after {ended.wall_s:.0f} s it still waits at: {last}",
-            todo="configure the signer so that it needs nothing but the agreement to its terms",
+            fix="configure the signer so that it needs nothing but the agreement to its terms",
         )
     if ended.timed_out:
         return SignerError(
             Failure.HUNG,
             name,
             why=f"it was ended after {ended.wall_s:.0f} s; it last said: {last}",
-            todo="see whether it reaches its server; --timeout sets the limit in seconds",
+            fix="see whether it reaches its server; --timeout sets the limit in seconds",
         )
     if "No module named 'imp'" in ended.output:
         return SignerError(
-            Failure.WRONG_PYTHON, name, why=last, todo="run it in Python 3.11 or earlier"
+            Failure.WRONG_PYTHON, name, why=last, fix="run it in Python 3.11 or earlier"
         )
     return SignerError(Failure.EXITED, name, why=f"it {ended.describe()} and said:\n{said}")
 
@@ -185,12 +185,12 @@ def find_output(scratch: Path, output: Path, source: Path, before: bytes, mask: 
             Failure.ELSEWHERE,
             name,
             why=mask(f"it was told {output.relative_to(scratch)}/ and wrote {places}"),
-            todo="correct the command: {input} and {output} stand for the file and the directory",
+            fix="correct the command: {input} and {output} stand for the file and the directory",
         )
     others = ", ".join(sorted(path.name for path in output.rglob("*"))) or "nothing"
     raise SignerError(
         Failure.NO_OUTPUT,
         name,
         why=mask(f"it ended with 0 and left {others} in its output directory"),
-        todo="run the signer by hand on this library and read its log",
+        fix="run the signer by hand on this library and read its log",
     )

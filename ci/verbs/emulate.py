@@ -98,9 +98,9 @@ def run(
 def check_numbers(args: argparse.Namespace) -> None:
     """Raises UsageError for a number that makes no sense."""
     if args.jobs < 1:
-        raise UsageError(f"--jobs {args.jobs}", todo="1 or more")
+        raise UsageError(f"--jobs {args.jobs}", fix="1 or more")
     if not args.timeout_s > 0:
-        raise UsageError(f"--timeout-s {args.timeout_s}", todo="a number of seconds above 0")
+        raise UsageError(f"--timeout-s {args.timeout_s}", fix="a number of seconds above 0")
 
 
 def require_packages() -> None:
@@ -110,7 +110,7 @@ def require_packages() -> None:
         raise UnfitError(
             f"this Python has no {' and no '.join(missing)}",
             why="models are lowered with them",
-            todo="run ./nox -s test_emulator, which installs them in an environment of its own",
+            fix="run ./nox -s test_emulator, which installs them in an environment of its own",
         )
 
 
@@ -126,7 +126,7 @@ def check_environment(environment: Environment) -> None:
     raise UnfitError(
         f"{first.id} {first.what}",
         why=first.why,
-        todo=f"{first.todo}\n  all of it: nox -s validate -- {PROFILE}",
+        fix=f"{first.fix}\n  all of it: nox -s validate -- {PROFILE}",
     )
 
 

@@ -26,7 +26,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         schema = make_json_schema()
         return Outcome(json.dumps(schema, indent=1) + "\n", schema)
     if args.path is None:
-        raise UsageError("no report named", todo="name a report.json, or its directory")
+        raise UsageError("no report named", fix="name a report.json, or its directory")
     report = read_report(args.path)
     if args.to:
         write_report(report, args.to)

@@ -73,7 +73,7 @@ def _expand(paths: list[Path]) -> list[Path]:
         file for path in paths for file in (sorted(path.glob("*.so*")) if path.is_dir() else [path])
     ]
     if not files:
-        raise UsageError("there is no library to verify", todo="name files named *.so")
+        raise UsageError("there is no library to verify", fix="name files named *.so")
     return files
 
 

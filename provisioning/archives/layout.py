@@ -60,7 +60,7 @@ def refuse(archive: str, why: str) -> IntegrityError:
     return IntegrityError(
         f"{archive} is refused",
         why=why,
-        todo="nothing of it was published; get the archive from its vendor again",
+        fix="nothing of it was published; get the archive from its vendor again",
     )
 
 
@@ -182,9 +182,9 @@ def is_inside(name: str, links: Mapping[str, str]) -> bool:
     """Whether a link, followed through the other links of its tree, stays below the root."""
     hops = 0
     at: list[str] = []
-    todo = name.split("/")[::-1]
-    while todo:
-        part = todo.pop()
+    pending = name.split("/")[::-1]
+    while pending:
+        part = pending.pop()
         if part == "..":
             if not at:
                 return False
@@ -196,7 +196,7 @@ def is_inside(name: str, links: Mapping[str, str]) -> bool:
                 if hops > MAX_LINK_HOPS or target.startswith("/") or not target:
                     return False
                 at.pop()
-                todo.extend(target.split("/")[::-1])
+                pending.extend(target.split("/")[::-1])
     return True
 
 

@@ -75,7 +75,7 @@ def _ask(request: ArtifactRequest, progress: Progress) -> str:
     raise UnfitError(
         f"{request.label} comes under a licence that has not been accepted",
         why=f"{licence.name}: {licence.text}",
-        todo=f"read it, then give --accept-licence or set {ACCEPT_VARIABLE}={request.name}",
+        fix=f"read it, then give --accept-licence or set {ACCEPT_VARIABLE}={request.name}",
     )
 
 

@@ -74,7 +74,7 @@ def apply_lock(name: str, release: Release, store: Store) -> tuple[Release, Lock
             raise IntegrityError(
                 f"{name} {release.version} is locked to another archive than its manifest pins",
                 why=f"the lock has SHA-256 {lock.sha256}, the manifest {release.sha256}",
-                todo="find out which one the vendor serves, and correct the other",
+                fix="find out which one the vendor serves, and correct the other",
             )
         pinned = msgspec.structs.replace(release, sha256=lock.sha256, size_bytes=lock.size_bytes)
         return pinned, lock

@@ -134,7 +134,7 @@ def check_adopted(request: ArtifactRequest, adopted: Provisioned) -> None:
         raise UnfitError(
             f"{adopted.root} is not {request.label} as it is locked",
             why=f"{found[0]}{more}",
-            todo="install it anew, or unset the variable that names it and fetch it",
+            fix="install it anew, or unset the variable that names it and fetch it",
         )
 
 
@@ -191,7 +191,7 @@ def check_lock(request: ArtifactRequest, entries: Sequence[TreeEntry]) -> None:
             raise IntegrityError(
                 f"{request.label} is not what is locked: {path}",
                 why=f"it is {_show(found.get(path))}, the lock has {_show(wanted.get(path))}",
-                todo=f"compare with `python -m provisioning lock {request.name}`",
+                fix=f"compare with `python -m provisioning lock {request.name}`",
             )
 
 
@@ -262,7 +262,7 @@ def repair(
         raise IntegrityError(
             f"{label} cannot be repaired",
             why=str(bad[0]),
-            todo=f"remove {published.path} and fetch it again",
+            fix=f"remove {published.path} and fetch it again",
         )
     for path in wanted:
         replace_file(job.root / path, published.root / path)

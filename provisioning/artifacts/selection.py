@@ -35,7 +35,7 @@ def _parse_word(word: str, options: Options) -> list[ArtifactRequest]:
     if name not in (known := list_toolchains()):
         raise UsageError(
             f"no profile or artifact {name!r}",
-            todo=f"profiles: {', '.join(profiles)}; artifacts: {', '.join(known)}",
+            fix=f"profiles: {', '.join(profiles)}; artifacts: {', '.join(known)}",
         )
     toolchain = read_toolchain(name)
     wanted = tuple(filter(None, components.split(",")))

@@ -69,7 +69,7 @@ def _refuse_unless_trusted(request: ArtifactRequest) -> None:
     raise IntegrityError(
         f"{request.label} has no SHA-256 to be checked against",
         why=why,
-        todo=(
+        fix=(
             f"add --trust-first-use on a machine that you trust; for others and for CI, then run "
             f"`python -m provisioning lock {request.name}` with --write and commit "
             f"manifests/locks/{installed}"
@@ -157,7 +157,7 @@ def check_machines(root: Path) -> list[str]:
             raise IntegrityError(
                 f"{relative} is for another machine than its directory says",
                 why=f"it is {names[0]}, the directory says {names[1]}",
-                todo="do not use this archive",
+                fix="do not use this archive",
             )
         counts[wanted] = counts.get(wanted, 0) + 1
     return [f"{count} libraries are {MACHINE_NAMES[machine]}" for machine, count in counts.items()]
@@ -168,5 +168,5 @@ def contradiction(request: ArtifactRequest, why: str) -> IntegrityError:
     return IntegrityError(
         f"{request.label} contradicts itself, so that it cannot be trusted",
         why=why,
-        todo="get the archive from its vendor again, or correct the manifest",
+        fix="get the archive from its vendor again, or correct the manifest",
     )

@@ -94,7 +94,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> Any:
         write_message(self.format_usage())
-        raise UsageError(message, todo=f"`{self.prog} --help` tells what it takes")
+        raise UsageError(message, fix=f"`{self.prog} --help` tells what it takes")
 
     def print_help(self, file: Any = None) -> None:
         """argparse's, through a pipe that nobody reads too."""
@@ -152,7 +152,7 @@ def _run_verb(program: str, verbs: Mapping[str, Verb], name: str, words: list[st
         near = difflib.get_close_matches(words[0], verbs, n=1) if words else []
         raise UsageError(
             f"no verb {words[0]!r}" if words else "a verb is missing",
-            todo=f"did you mean {near[0]}?" if near else "name one of the verbs above",
+            fix=f"did you mean {near[0]}?" if near else "name one of the verbs above",
         )
     module = cast(VerbModule, importlib.import_module(verbs[name].module))
     parser = Parser(prog=f"{program} {name}", description=verbs[name].help, allow_abbrev=False)
@@ -171,26 +171,26 @@ def explain_exception(error: Exception) -> QnnCiError:
         return UnfitError(
             "out of memory",
             why="this process was refused more (see `ulimit -v` and the container's limit)",
-            todo="give it more, or run fewer jobs at a time",
+            fix="give it more, or run fewer jobs at a time",
         )
     if isinstance(error, OSError) and error.filename and error.errno in NAMES:
-        return UsageError(f"{error.filename}: {error.strerror}", todo="name another path")
+        return UsageError(f"{error.filename}: {error.strerror}", fix="name another path")
     if isinstance(error, RuntimeError) and str(error).startswith("Symlink loop"):
-        return UsageError(str(error), todo="name another path")  # Path.resolve before Python 3.13
+        return UsageError(str(error), fix="name another path")  # Path.resolve before Python 3.13
     if isinstance(error, OSError) and error.errno == errno.ENOENT and not error.filename:
-        todo = "set TMPDIR to a directory that can be written"
-        return UnfitError(error.strerror or str(error), todo=todo)  # by tempfile
+        fix = "set TMPDIR to a directory that can be written"
+        return UnfitError(error.strerror or str(error), fix=fix)  # by tempfile
     if isinstance(error, OSError) and error.errno in REFUSALS:
         where = f"{error.filename}: " if error.filename else ""
         return UnfitError(
             f"{where}{error.strerror}",
             why="the machine refused something that is needed",
-            todo=REFUSALS[error.errno],
+            fix=REFUSALS[error.errno],
         )
     return FailedError(
         f"unexpected {type(error).__name__}: {error}",
         why="this is a defect of executorch-qnn-ci",
-        todo=f"report it with {keep_traceback(error)}",
+        fix=f"report it with {keep_traceback(error)}",
     )
 
 
@@ -200,7 +200,7 @@ def explain_missing(error: ImportError) -> UnfitError:
     return UnfitError(
         f"this Python has no package {error.name!r}" if missing else f"import failed: {error}",
         why=f"{sys.executable} was not set up for this",
-        todo="run the nox session, which installs what it needs, or pip install this project",
+        fix="run the nox session, which installs what it needs, or pip install this project",
     )
 
 
@@ -224,7 +224,7 @@ def _report_error(program: str, error: QnnCiError, *, as_json: bool) -> tuple[in
         "error": type(error).__name__,
         "what": error.what,
         "why": error.why,
-        "do": error.todo,
+        "fix": error.fix,
         "exit_code": int(error.exit_code),
     }
     return error.exit_code, json.dumps(record, indent=1) + "\n"
@@ -240,7 +240,7 @@ def describe_verbs(program: str, verbs: Mapping[str, Verb]) -> str:
 def given_word(text: str) -> str:
     """What the user gave, unless it is empty, as of a variable that is not set."""
     if not text:
-        raise UsageError("an option's value is empty", todo="see whether a variable in it is set")
+        raise UsageError("an option's value is empty", fix="see whether a variable in it is set")
     return text
 
 

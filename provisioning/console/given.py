@@ -27,7 +27,7 @@ def read_given(path: Path, what: str, limit_bytes: int = LIMIT_BYTES) -> bytes:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
             kind = KINDS.get(stat.S_IFMT(status.st_mode), "no file")
-            raise UsageError(f"cannot read {what} {path}", why=f"it is {kind}", todo="name a file")
+            raise UsageError(f"cannot read {what} {path}", why=f"it is {kind}", fix="name a file")
         if status.st_size > limit_bytes:
             why = f"it has {status.st_size} bytes, at most {limit_bytes} are read"
             raise UsageError(f"{what} {path} is too large", why=why)

@@ -68,7 +68,7 @@ def run_process(
     on_line: Callable[[str], None] | None = None,
     check: bool = True,
     keep_lines: int | None = None,
-    todo: str = "",
+    fix: str = "",
 ) -> Completed:
     """Run ``argv`` to its end; stdout and stderr are one stream, given to ``on_line`` by the line.
 
@@ -87,7 +87,7 @@ def run_process(
     timer: threading.Timer | None = None
     try:
         with interrupts_held():
-            process = _start(words, env, cwd, input_text is not None, todo)
+            process = _start(words, env, cwd, input_text is not None, fix)
             _running.add(process)
         timer = _arm(process, timeout_s, timed_out)
         if input_text is not None and process.stdin:
@@ -112,7 +112,7 @@ def run_process(
         raise ToolError(
             f"{Path(words[0]).name} {ended.describe()}: {' '.join(words)}",
             why=ended.tail.strip() or "it printed nothing",
-            todo=todo,
+            fix=fix,
         )
     return ended
 
@@ -123,7 +123,7 @@ def run_bytes(
     data: bytes | None = None,
     cwd: Path | None = None,
     timeout_s: float | None = None,
-    todo: str = "",
+    fix: str = "",
 ) -> bytes:
     """Run ``argv`` to its end with ``data`` as its stdin, and return its stdout unchanged.
 
@@ -137,17 +137,17 @@ def run_bytes(
             words, input=data, capture_output=True, cwd=cwd, timeout=timeout_s, check=False
         )
     except OSError as error:
-        raise explain_start(words[0], cwd, error, todo) from error
+        raise explain_start(words[0], cwd, error, fix) from error
     except subprocess.TimeoutExpired as error:
         raise ToolError(
             f"{Path(words[0]).name} did not end within {timeout_s:.0f} s: {' '.join(words)}",
-            todo=todo,
+            fix=fix,
         ) from error
     if ended.returncode != 0:
         raise ToolError(
             f"{Path(words[0]).name} exited with {ended.returncode}: {' '.join(words)}",
             why=ended.stderr.decode("utf-8", "replace").strip() or "it printed nothing",
-            todo=todo,
+            fix=fix,
         )
     return ended.stdout
 
@@ -157,7 +157,7 @@ def _start(
     env: Mapping[str, str] | None,
     cwd: Path | None,
     wants_input: bool,
-    todo: str,
+    fix: str,
 ) -> subprocess.Popen[str]:
     try:
         return subprocess.Popen(
@@ -174,15 +174,15 @@ def _start(
             start_new_session=True,
         )
     except OSError as error:
-        raise explain_start(words[0], cwd, error, todo) from error
+        raise explain_start(words[0], cwd, error, fix) from error
 
 
-def explain_start(program: str, cwd: Path | None, error: OSError, todo: str) -> MissingToolError:
+def explain_start(program: str, cwd: Path | None, error: OSError, fix: str) -> MissingToolError:
     """The error for a program that the system does not start."""
-    advice = todo or f"install {Path(program).name}, or put it on PATH"
+    advice = fix or f"install {Path(program).name}, or put it on PATH"
     if cwd and not cwd.is_dir():
         advice = f"see why {cwd} is no directory"
-    return MissingToolError(f"cannot start {program}", why=error.strerror or "", todo=advice)
+    return MissingToolError(f"cannot start {program}", why=error.strerror or "", fix=advice)
 
 
 def _arm(

@@ -102,7 +102,7 @@ def write_output(text: str) -> None:
         raise UnfitError(
             "the result cannot be written to stdout",
             why=str(error),
-            todo="look at what stdout was redirected to",
+            fix="look at what stdout was redirected to",
         ) from error
 
 

@@ -24,7 +24,7 @@ from provisioning.manifest.reader import read_profile, read_toolchain
 from provisioning.manifest.socs import find_soc
 from provisioning.store.store import store_home
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 CHECKOUT_COMMIT = "executorch-commit"
 
 
@@ -55,7 +55,7 @@ class Verdict:
         raise UnfitError(
             f"{first.id}: {first.what}{others}",
             why=f"{first.why} (seen: {first.where})",
-            todo=first.todo,
+            fix=first.fix,
         )
 
     def data(self, *, strict: bool = False) -> dict[str, Any]:
@@ -148,7 +148,7 @@ def find_fitness(profile: str) -> Fitness:
         raise ManifestError(
             f"the doctor has no policy for profile {profile!r}",
             why="manifests/policies/doctor.toml has: " + ", ".join(profiles),
-            todo="name one of these; a profile of your own needs a [profiles.NAME] there",
+            fix="name one of these; a profile of your own needs a [profiles.NAME] there",
         )
     return profiles[profile]
 

@@ -33,5 +33,5 @@ def elf_policy(kind: str) -> ElfPolicy:
     if found := re.fullmatch(r"hexagon-v([0-9a-f]{2,3})", kind):
         return hexagon_policy(policies["hexagon"], found[1])
     if kind not in policies:
-        raise UsageError(f"no ELF policy {kind!r}", todo="one of: " + ", ".join(policies))
+        raise UsageError(f"no ELF policy {kind!r}", fix="one of: " + ", ".join(policies))
     return policies[kind]

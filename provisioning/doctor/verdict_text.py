@@ -43,7 +43,7 @@ def _whole(finding: Finding, width: int) -> Iterator[str]:
         (finding.id, finding.what),
         ("seen", finding.where),
         ("why", finding.why),
-        ("do", finding.todo),
+        ("fix", finding.fix),
     )
     for label, text in rows:
         wrapped = _wrap(text, width - 10)
@@ -72,7 +72,7 @@ def _short(group: list[Finding], width: int) -> Iterator[str]:
     more = f" (and {len(group) - 1} more)" if len(group) > 1 else ""
     mark = " warning:" if first.severity is Severity.WARNING else ""
     yield "  " + _shorten(f"{first.id}{mark} {first.what}{more}", width - 2)
-    yield " " * 9 + _shorten(f"do: {first.todo}", width - 9)
+    yield " " * 9 + _shorten(f"fix: {first.fix}", width - 9)
 
 
 def _wrap(text: str, width: int) -> list[str]:

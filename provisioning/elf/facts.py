@@ -43,7 +43,7 @@ class ElfError(UnfitError):
     """A file that should be ELF and cannot be read as such; ``defect`` says why."""
 
     def __init__(self, path: Path, defect: Defect, why: str = "") -> None:
-        super().__init__(f"{path} is {defect.value}", why=why, todo=_TODO[defect])
+        super().__init__(f"{path} is {defect.value}", why=why, fix=_TODO[defect])
         self.path = path
         self.defect = defect
 

@@ -87,7 +87,7 @@ def _summarise(target: Path, failures: Sequence[tuple[str, PermanentError]]) -> 
         return IntegrityError(
             f"{target.name} is not what is pinned",
             why=reasons,
-            todo="do not use it; compare with what its vendor publishes, then correct the pin",
+            fix="do not use it; compare with what its vendor publishes, then correct the pin",
         )
     return DownloadError(f"{target.name} could not be fetched", why=reasons)
 
@@ -260,8 +260,8 @@ def mirror_urls(filename: str, variables: Mapping[str, str] = os.environ) -> lis
             base = Path(base).expanduser().absolute().as_uri()
         urlsplit(base)
     except (RuntimeError, ValueError) as error:
-        todo = "set it to a directory or a URL that `fetch --to` made, or unset it"
+        fix = "set it to a directory or a URL that `fetch --to` made, or unset it"
         raise UnfitError(
-            "QNN_CI_MIRROR names no directory and no URL", why=str(error), todo=todo
+            "QNN_CI_MIRROR names no directory and no URL", why=str(error), fix=fix
         ) from error
     return [f"{base.rstrip('/')}/{filename}"]

@@ -48,8 +48,8 @@ def read_toml(relative: str, kind: type[T], root: Path | None = None) -> T:
         raw: dict[str, Any] = tomllib.loads(text)
         return msgspec.convert(raw, kind, strict=True)
     except UsageError as error:
-        todo = f"correct {MANIFESTS_VARIABLE}" if os.environ.get(MANIFESTS_VARIABLE) else error.todo
-        raise ManifestError(error.what, why=error.why, todo=todo) from error
+        fix = f"correct {MANIFESTS_VARIABLE}" if os.environ.get(MANIFESTS_VARIABLE) else error.fix
+        raise ManifestError(error.what, why=error.why, fix=fix) from error
     except (
         tomllib.TOMLDecodeError,
         msgspec.ValidationError,
@@ -59,7 +59,7 @@ def read_toml(relative: str, kind: type[T], root: Path | None = None) -> T:
         raise ManifestError(
             f"manifest {relative} does not fit its schema",
             why=str(error),
-            todo=f"correct {path}; docs/provisioning.md describes every key",
+            fix=f"correct {path}; docs/provisioning.md describes every key",
         ) from error
 
 
@@ -144,7 +144,7 @@ class Toolchain(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 return release
         raise UsageError(
             f"{self.name} has no version {wanted}",
-            todo="one of: " + ", ".join(release.version for release in self.releases),
+            fix="one of: " + ", ".join(release.version for release in self.releases),
         )
 
 
@@ -172,7 +172,7 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def read_toolchain(name: str, root: Path | None = None) -> Toolchain:
     """Decode manifests/toolchains/``name``.toml. Raises UsageError and ManifestError."""
     if name not in (known := list_toolchains(root)):
-        raise UsageError(f"no artifact {name!r}", todo="one of: " + ", ".join(known))
+        raise UsageError(f"no artifact {name!r}", fix="one of: " + ", ".join(known))
     return read_toml(f"toolchains/{name}.toml", Toolchain, root)
 
 
@@ -190,5 +190,5 @@ def read_profile(name: str, root: Path | None = None) -> Profile:
     """One profile. Raises UsageError, naming the profiles there are."""
     profiles = read_profiles(root)
     if name not in profiles:
-        raise UsageError(f"no profile {name!r}", todo="one of: " + ", ".join(profiles))
+        raise UsageError(f"no profile {name!r}", fix="one of: " + ", ".join(profiles))
     return profiles[name]

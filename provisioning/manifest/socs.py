@@ -36,4 +36,4 @@ def find_soc(name: str) -> Soc:
         return found
     near = difflib.get_close_matches(name.upper(), socs, n=3)
     meant = f"did you mean {' or '.join(near)}? " if near else ""
-    raise UsageError(f"no SoC {name!r}", todo=f"{meant}known: {', '.join(sorted(socs))}")
+    raise UsageError(f"no SoC {name!r}", fix=f"{meant}known: {', '.join(sorted(socs))}")

@@ -43,12 +43,12 @@ def store_home() -> Path:
         cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
         home = Path(named).expanduser() if named else Path(cache) / APPLICATION
     except RuntimeError as error:
-        todo = f"set {HOME_VARIABLE} or HOME to a directory that can be written"
-        raise UnfitError("there is no home directory", why=str(error), todo=todo) from error
+        fix = f"set {HOME_VARIABLE} or HOME to a directory that can be written"
+        raise UnfitError("there is no home directory", why=str(error), fix=fix) from error
     home = Path(os.environ.get("QNN_CI_CALLER_DIR", ""), home).absolute()
     if home.exists() and not home.is_dir():
-        todo = f"set {HOME_VARIABLE} to a directory that can be written"
-        raise UnfitError(f"the store's directory {home} is no directory", todo=todo)
+        fix = f"set {HOME_VARIABLE} to a directory that can be written"
+        raise UnfitError(f"the store's directory {home} is no directory", fix=fix)
     return home
 
 
@@ -189,7 +189,7 @@ class Store:
             raise StoreError(
                 f"not enough room for {what} in {self.home}",
                 why=f"it needs {_mib(needed_bytes + SPARE_BYTES)}, {_mib(free)} are free",
-                todo=f"free some, run `python -m provisioning gc`, or set {HOME_VARIABLE}",
+                fix=f"free some, run `python -m provisioning gc`, or set {HOME_VARIABLE}",
             )
 
 
@@ -220,18 +220,18 @@ def explain_error(home: Path, error: OSError) -> StoreError:
         return StoreError(
             f"the disk of {home} is full",
             why=f"{_mib(free)} are free; writing {where} failed: {error.strerror}",
-            todo=f"free some, run `python -m provisioning gc`, or set {HOME_VARIABLE}",
+            fix=f"free some, run `python -m provisioning gc`, or set {HOME_VARIABLE}",
         )
     if error.errno in {errno.EROFS, errno.EACCES, errno.EPERM}:
         return StoreError(
             f"the store {home} cannot be written",
             why=f"{where}: {error.strerror}",
-            todo=f"make it writable, or set {HOME_VARIABLE} to a directory that is",
+            fix=f"make it writable, or set {HOME_VARIABLE} to a directory that is",
         )
     return StoreError(
         f"the store {home} failed",
         why=f"{where}: {error.strerror or error}",
-        todo=f"set {HOME_VARIABLE} to a directory that can be written",
+        fix=f"set {HOME_VARIABLE} to a directory that can be written",
     )
 
 

@@ -79,7 +79,7 @@ def parse_roots(words: list[str]) -> dict[str, Path]:
         name, equals, directory = word.partition("=")
         if not (name and equals and directory):
             raise UsageError(
-                f"--root {word} is not NAME=DIR", todo="such as qnn-sdk=/opt/qairt/2.37"
+                f"--root {word} is not NAME=DIR", fix="such as qnn-sdk=/opt/qairt/2.37"
             )
         roots[name] = given_path(directory).absolute()
     return roots

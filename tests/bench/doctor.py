@@ -66,7 +66,7 @@ def make_tree(tree: Path, progress: Progress) -> tuple[int, int]:
     """
     roots = unpack_versions(tree, store_home() / "downloads" / "bench", progress)
     if not roots:
-        raise DownloadError("no wheel of QNN could be fetched", todo="check pip's index")
+        raise DownloadError("no wheel of QNN could be fetched", fix="check pip's index")
     sizes = _sizes(roots)
     endless = enumerate(itertools.cycle(roots))
     while len(sizes) < FILES:

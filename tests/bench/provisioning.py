@@ -96,7 +96,7 @@ def find_upstream() -> Path:
     raise UnfitError(
         "ExecuTorch is not installed here",
         why="its downloader is what this benchmark is measured against",
-        todo="run `nox -s bench -- provisioning`, whose environment has it",
+        fix="run `nox -s bench -- provisioning`, whose environment has it",
     )
 
 

@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     if args.name not in BENCHES:
-        raise UsageError(f"no benchmark {args.name!r}", todo="one of: " + ", ".join(BENCHES))
+        raise UsageError(f"no benchmark {args.name!r}", fix="one of: " + ", ".join(BENCHES))
     module = cast("BenchModule", importlib.import_module(BENCHES[args.name]))
     figures = module.run_bench(progress)
     target = args.reports / "bench" / f"{args.name}.json"

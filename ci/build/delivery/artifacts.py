@@ -52,7 +52,7 @@ def collect_artifacts(plan: BuildPlan, extras: frozenset[str]) -> tuple[Judged, 
         if not paths:
             raise FailedError(
                 f"{plan.target.name}: the build ended well and left no {row.path}",
-                todo=f"look at {plan.place.log}, or correct the target in manifests/targets.toml",
+                fix=f"look at {plan.place.log}, or correct the target in manifests/targets.toml",
             )
         kind = fill_placeholders(row.policy, plan.values)
         judged += [judge_artifact(row, path, elf_policy(kind), python_tag(plan)) for path in paths]

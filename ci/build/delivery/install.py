@@ -81,5 +81,5 @@ def find_package(python: Path) -> Path:
     raise UnfitError(
         f"executorch is not installed in {python}",
         why="an overlay is the installed wheel with another adaptor, and a model is lowered in it",
-        todo="pip install the executorch of the checkout's version, or add --install none",
+        fix="pip install the executorch of the checkout's version, or add --install none",
     )

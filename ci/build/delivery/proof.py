@@ -77,7 +77,7 @@ def check_provable(python: Path) -> None:
         raise UnfitError(
             f"torch is not installed in {python}",
             why="the adaptor is proven by lowering a model with it",
-            todo="install it there, or add --no-proof: then the adaptor is only imported",
+            fix="install it there, or add --no-proof: then the adaptor is only imported",
         )
 
 
@@ -97,7 +97,7 @@ def run_import(adaptor: Path, python: Path, variables: Mapping[str, str]) -> str
         raise FailedError(
             f"{python} cannot import {adaptor.name}",
             why=last,
-            todo="build it for this Python with --python, and with --clean",
+            fix="build it for this Python with --python, and with --clean",
         )
     return ""
 
@@ -112,7 +112,7 @@ def run_proof(overlay: Path, python: Path, variables: Mapping[str, str]) -> Proo
         raise FailedError(
             f"no model could be lowered with the adaptor in {overlay}: it {ended.describe()}",
             why=last or "it printed nothing",
-            todo=MISSING if last.startswith("ModuleNotFoundError") else OTHER_VERSION,
+            fix=MISSING if last.startswith("ModuleNotFoundError") else OTHER_VERSION,
         )
     _, size, adaptor = last.split(" ", 2)
     return Proof(adaptor, int(size), ended.wall_s)

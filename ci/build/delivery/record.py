@@ -15,7 +15,7 @@ from provisioning.doctor.checks.finding import Finding
 from provisioning.elf.facts import ElfFacts
 from provisioning.files import write_whole
 
-SCHEMA_VERSION = "1"
+SCHEMA_VERSION = 2
 
 
 def write_record(results: list[dict[str, Any]], path: Path) -> None:
@@ -79,7 +79,7 @@ def _describe_finding(finding: Finding) -> dict[str, str]:
         "severity": finding.severity.value,
         "what": finding.what,
         "why": finding.why,
-        "do": finding.todo,
+        "fix": finding.fix,
     }
 
 

@@ -47,4 +47,4 @@ def _render_head(result: Result) -> str:
 def _render_artifact(one: Judged) -> list[str]:
     machine = one.facts.machine_name if one.facts else "not ELF"
     head = f"  {one.path.name}  {one.size_bytes} bytes  {machine}  sha256 {one.sha256[:12]}"
-    return [head, *(f"    {finding}\n      do: {finding.todo}" for finding in one.findings)]
+    return [head, *(f"    {finding}\n      fix: {finding.fix}" for finding in one.findings)]

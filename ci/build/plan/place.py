@@ -65,7 +65,7 @@ class Place:
         except Timeout as error:
             raise UnfitError(
                 f"another build is running in {self.root}",
-                todo="wait for it to end, or set QNN_CI_HOME to build beside it",
+                fix="wait for it to end, or set QNN_CI_HOME to build beside it",
             ) from error
 
 

@@ -161,7 +161,7 @@ def _merge(row: dict[str, Any], recipes: Mapping[str, dict[str, Any]]) -> Target
         return msgspec.convert(whole, Target, strict=True)
     except KeyError as error:
         raise ManifestError(
-            f"{FILE}: no recipe {recipe!r}", todo="name one that is there"
+            f"{FILE}: no recipe {recipe!r}", fix="name one that is there"
         ) from error
     except msgspec.ValidationError as error:
         name = row.get("name", "a target without a name")
@@ -172,7 +172,7 @@ def find_target(name: str) -> Target:
     """The target called ``name``. Raises UsageError that names the others."""
     targets = read_targets()
     if name not in targets:
-        raise UsageError(f"no build target {name!r}", todo="one of: " + ", ".join(targets))
+        raise UsageError(f"no build target {name!r}", fix="one of: " + ", ".join(targets))
     return targets[name]
 
 

@@ -62,7 +62,7 @@ def identify_compiler(path: Path) -> str:
     Raises UnfitError when it does not run.
     """
     if not path.is_file():
-        raise UnfitError(f"there is no compiler {path}", todo="provision the toolchain again")
+        raise UnfitError(f"there is no compiler {path}", fix="provision the toolchain again")
     ended = run_process([path, "--version"], timeout_s=PROBE_S, check=False)
     if ended.returncode != 0:
         raise UnfitError(f"the compiler {path} {ended.describe()}", why=ended.tail)
@@ -71,7 +71,7 @@ def identify_compiler(path: Path) -> str:
     return f"{first} [{status.st_size} bytes, {status.st_mtime_ns}]"
 
 
-def find_compiler(variable: str, names: tuple[str, ...], todo: str) -> Path:
+def find_compiler(variable: str, names: tuple[str, ...], fix: str) -> Path:
     """The program that ``variable`` of the environment names, else the first of ``names``.
 
     Raises UnfitError.
@@ -82,14 +82,14 @@ def find_compiler(variable: str, names: tuple[str, ...], todo: str) -> Path:
         if found:
             return Path(found)
     what = f"{variable}={wanted} is no program" if wanted else f"no {' or '.join(names)} on PATH"
-    raise UnfitError(f"no compiler: {what}", todo=todo)
+    raise UnfitError(f"no compiler: {what}", fix=fix)
 
 
 def resolve_host(_: Given) -> Compilers:
     """CC and CXX, else the C and C++ compilers of the distribution."""
-    todo = "install one (Debian, Ubuntu: apt-get install g++) or set CC and CXX"
-    c = find_compiler("CC", ("cc", "gcc", "clang"), todo)
-    cxx = find_compiler("CXX", ("c++", "g++", "clang++"), todo)
+    fix = "install one (Debian, Ubuntu: apt-get install g++) or set CC and CXX"
+    c = find_compiler("CC", ("cc", "gcc", "clang"), fix)
+    cxx = find_compiler("CXX", ("c++", "g++", "clang++"), fix)
     return _describe_pair(c, cxx, {}, {})
 
 
@@ -103,15 +103,15 @@ def resolve_linux_cross(_: Given) -> Compilers:
         "CMAKE_FIND_ROOT_PATH_MODE_PROGRAM": "NEVER",
     }
     if not host and not target:
-        todo = "Debian, Ubuntu: apt-get install g++-aarch64-linux-gnu, or set TOOLCHAIN_ROOT_HOST"
-        c = find_compiler("", (CROSS_PREFIX + "gcc",), todo)
-        cxx = find_compiler("", (CROSS_PREFIX + "g++",), todo)
+        fix = "Debian, Ubuntu: apt-get install g++-aarch64-linux-gnu, or set TOOLCHAIN_ROOT_HOST"
+        c = find_compiler("", (CROSS_PREFIX + "gcc",), fix)
+        cxx = find_compiler("", (CROSS_PREFIX + "g++",), fix)
         return _describe_pair(c, cxx, options, {"linux_policy": "aarch64-linux"})
     if not host or not target or not Path(target).is_dir():
         raise UnfitError(
             f"TOOLCHAIN_ROOT_HOST={host or ''} and TOOLCHAIN_ROOT_TARGET={target or ''} do not fit",
             why="both must be set, to the two sysroots of one vendor SDK",
-            todo="set both, or neither for the distribution's cross compiler",
+            fix="set both, or neither for the distribution's cross compiler",
         )
     options["CMAKE_SYSROOT"] = target
     c, cxx = (Path(host) / (VENDOR_PREFIX + name) for name in ("gcc", "g++"))
@@ -130,7 +130,7 @@ def resolve_ndk(given: Given) -> Compilers:
         raise UnfitError(
             f"the NDK in {root} is {found}, {toolchain.default} or later is needed",
             why="the libc++ of an older NDK fails to compile ExecuTorch's QNN backend",
-            todo=f"unset ANDROID_NDK_ROOT and run `python -m provisioning fetch {NDK}`",
+            fix=f"unset ANDROID_NDK_ROOT and run `python -m provisioning fetch {NDK}`",
         )
     options = {
         "CMAKE_TOOLCHAIN_FILE": str(root / "build/cmake/android.toolchain.cmake"),

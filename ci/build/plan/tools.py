@@ -70,7 +70,7 @@ def choose_program(name: str, floor: Version) -> Program:
     raise UnfitError(
         f"no {name} of version {floor} or newer",
         why="; ".join(seen) or f"{name} is neither beside this Python nor on PATH",
-        todo=f"pip install {name}, or run through nox, which pins it",
+        fix=f"pip install {name}, or run through nox, which pins it",
     )
 
 
@@ -82,14 +82,14 @@ def find_cache() -> Program | None:
     """
     wanted = os.environ.get("QNN_CI_CACHE", "")
     if wanted not in {"", "none", *CACHES}:
-        raise UsageError(f"QNN_CI_CACHE={wanted} is no cache", todo="ccache, sccache or none")
+        raise UsageError(f"QNN_CI_CACHE={wanted} is no cache", fix="ccache, sccache or none")
     for name in CACHES if not wanted else [name for name in CACHES if name == wanted]:
         found = shutil.which(name)
         program = probe_program(Path(found)) if found else None
         if program:
             return program
     if wanted in CACHES:
-        raise UnfitError(f"QNN_CI_CACHE={wanted} is not on PATH", todo="install it, or unset it")
+        raise UnfitError(f"QNN_CI_CACHE={wanted} is not on PATH", fix="install it, or unset it")
     return None
 
 

@@ -24,14 +24,14 @@ NOT_SOURCES = frozenset({"__init__.py"})
 
 def find_wheel_sdk() -> Path:
     """The root of the installed executorch package with its C++ SDK. Raises UnfitError."""
-    todo = "install the pinned executorch (1.5.1 has a C++ SDK): ./nox -s env_models"
+    fix = "install the pinned executorch (1.5.1 has a C++ SDK): ./nox -s env_models"
     spec = importlib.util.find_spec("executorch")
     for root in map(Path, spec.submodule_search_locations or ()) if spec else ():
         if all((root / part).is_dir() for part in SDK_PARTS):
             return root
     if spec is None:
-        raise UnfitError("executorch is not installed in this Python", todo=todo)
-    raise UnfitError("the installed executorch has no C++ SDK", why="no include/ in it", todo=todo)
+        raise UnfitError("executorch is not installed in this Python", fix=fix)
+    raise UnfitError("the installed executorch has no C++ SDK", why="no include/ in it", fix=fix)
 
 
 def prepare_runner(target: Target, request: BuildRequest, _: Progress) -> BuildJob:

@@ -48,7 +48,7 @@ def read_file_api(build: Path, source: Path, configuration: Configuration) -> CM
         raise UsageError(
             f"{build} was configured for {described}",
             why=f"the tree that is compared is {source}",
-            todo="name a build directory of this tree",
+            fix="name a build directory of this tree",
         )
     reader = Replies(build, described, source.resolve())
     chosen = codemodel["configurations"][0]
@@ -72,12 +72,12 @@ def read_index(build: Path) -> Mapping[str, Any]:
         raise UsageError(
             f"no file API reply in {build}",
             why="it was asked for, and CMake has not configured this directory to the end since",
-            todo="run cmake on it again, and mend what it says",
+            fix="run cmake on it again, and mend what it says",
         )
     if not found:
         raise UsageError(
             f"no file API reply in {build}",
-            todo=f"make an empty file {QUERY} in it and configure again",
+            fix=f"make an empty file {QUERY} in it and configure again",
         )
     return read_reply(build, found[-1].name)
 
@@ -88,7 +88,7 @@ def find_codemodel(index: Mapping[str, Any], build: Path) -> str:
         if row.get("kind") == "codemodel" and row["version"]["major"] == 2:
             return str(row["jsonFile"])
     raise UsageError(
-        f"the reply in {build} has no codemodel", todo=f"make {QUERY} and configure again"
+        f"the reply in {build} has no codemodel", fix=f"make {QUERY} and configure again"
     )
 
 
@@ -100,7 +100,7 @@ def read_reply(build: Path, name: str) -> Mapping[str, Any]:
         return value
     except (OSError, ValueError, RecursionError) as error:
         raise UsageError(
-            f"cannot read {path}", why=str(error), todo="configure the build again"
+            f"cannot read {path}", why=str(error), fix="configure the build again"
         ) from error
 
 

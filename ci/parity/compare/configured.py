@@ -42,5 +42,5 @@ def _left_out(
         configuration=configuration,
         buck_place=use.entry.place,
         cmake_place=entry.place,
-        suggestion=f"add it to {target.name} whatever the option, or select() it in {label}",
+        fix=f"add it to {target.name} whatever the option, or select() it in {label}",
     )

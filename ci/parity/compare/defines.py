@@ -56,7 +56,7 @@ def _cmake_only(index: Index, groups: Groups, target: CMakeTarget) -> Iterator[F
             cmake_target=target.name,
             buck_place=index.by_label[label].place,
             cmake_place=word.place,
-            suggestion=f'add "-D{word.text}" to the preprocessor_flags of {label}',
+            fix=f'add "-D{word.text}" to the preprocessor_flags of {label}',
         )
 
 
@@ -82,5 +82,5 @@ def _buck_only(index: Index, groups: Groups, target: BuckTarget) -> Iterator[Fin
             cmake_target=first.name,
             buck_place=word.place,
             cmake_place=first.place,
-            suggestion=f"target_compile_definitions({first.name} PRIVATE {word.text})",
+            fix=f"target_compile_definitions({first.name} PRIVATE {word.text})",
         )

@@ -75,7 +75,7 @@ def _missing_in_buck(target: CMakeTarget, word: Word, label: str, wanted: str) -
         buck_target=label,
         cmake_target=target.name,
         cmake_place=word.place,
-        suggestion=f'add "{wanted}" to the deps of {label}, or do not link {word.text}',
+        fix=f'add "{wanted}" to the deps of {label}, or do not link {word.text}',
     )
 
 
@@ -93,5 +93,5 @@ def _missing_in_cmake(
         cmake_target=name,
         buck_place=word.place,
         cmake_place=owner.place,
-        suggestion=f"link {wanted} to {name}, or do not depend on {word.text}",
+        fix=f"link {wanted} to {name}, or do not depend on {word.text}",
     )

@@ -48,7 +48,7 @@ class Finding(msgspec.Struct, frozen=True):
     configuration: Configuration | None = None
     buck_place: Place | None = None
     cmake_place: Place | None = None
-    suggestion: str = ""
+    fix: str = ""
 
     @property
     def key(self) -> tuple[str, str, str, str]:

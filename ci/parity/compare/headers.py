@@ -48,7 +48,7 @@ def _unexported(index: Index, path: str) -> Finding:
         message="no Buck target exports it",
         buck_target=target.label if target else "",
         buck_place=target.place if target else None,
-        suggestion=f"add {line} to the exported_headers of {target.label} ({target.place})"
+        fix=f"add {line} to the exported_headers of {target.label} ({target.place})"
         if target
         else "export it",
     )

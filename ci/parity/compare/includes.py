@@ -50,6 +50,6 @@ def _unresolved(index: Index, row: Include, header: str, owner: BuckTarget) -> F
         buck_target=owner.label,
         buck_place=owner.place,
         cmake_place=row.place,
-        suggestion=f'a library of //{package} with exported_headers = {{"{row.text}": "{inside}"}} '
+        fix=f'a library of //{package} with exported_headers = {{"{row.text}": "{inside}"}} '
         'and header_namespace = "", or include it by its whole path',
     )

@@ -54,5 +54,5 @@ def _partial(index: Index, target: CMakeTarget, label: str, path: str, taken: se
         cmake_target=target.name,
         buck_place=use.entry.place,
         cmake_place=entry.place,
-        suggestion=f"add {path} to {target.name} ({entry.place})",
+        fix=f"add {path} to {target.name} ({entry.place})",
     )

@@ -73,7 +73,7 @@ def _cmake_only(index: Index, path: str, use: CMakeUse) -> Finding:
         cmake_target=use.target.name,
         buck_place=target.place if target else None,
         cmake_place=use.entry.place,
-        suggestion=f"add {line}{where}",
+        fix=f"add {line}{where}",
     )
 
 
@@ -103,7 +103,7 @@ def _buck_only(index: Index, path: str, use: BuckUse) -> Finding:
         cmake_target=target.name if target else "",
         buck_place=use.entry.place,
         cmake_place=entry.place if entry else target.place if target else None,
-        suggestion=f"add {path}{where}",
+        fix=f"add {path}{where}",
     )
 
 
@@ -141,7 +141,7 @@ def _left_out(
         configuration=configuration,
         buck_place=target.place,
         cmake_place=cmake.entry.place,
-        suggestion=f"add it to {target.label} ({target.place})",
+        fix=f"add it to {target.label} ({target.place})",
     )
 
 
@@ -158,7 +158,7 @@ def _wrong_variant(
         configuration=configuration,
         buck_place=buck.entry.place,
         cmake_place=cmake.entry.place,
-        suggestion=f"use the file of the {configuration.value} variant",
+        fix=f"use the file of the {configuration.value} variant",
     )
 
 
@@ -174,7 +174,7 @@ def find_missing(index: Index) -> Iterator[Finding]:
                     detail="buck",
                     buck_target=target.label,
                     buck_place=entry.place,
-                    suggestion="take it out, or correct its name",
+                    fix="take it out, or correct its name",
                 )
     for facts in index.facts.cmake:
         for cmake_target in facts.targets:
@@ -187,7 +187,7 @@ def find_missing(index: Index) -> Iterator[Finding]:
                         detail="cmake",
                         cmake_target=cmake_target.name,
                         cmake_place=entry.place,
-                        suggestion="take it out, or correct its name",
+                        fix="take it out, or correct its name",
                     )
 
 
@@ -214,7 +214,7 @@ def find_duplicates(index: Index) -> Iterator[Finding]:
                     detail=target.label,
                     buck_target=target.label,
                     buck_place=_last(target.srcs, path).place,
-                    suggestion="keep one of them",
+                    fix="keep one of them",
                 )
     for cmake_target in _unique_cmake_targets(index):
         for path, count in Counter(e.path for e in cmake_target.sources).items():
@@ -226,7 +226,7 @@ def find_duplicates(index: Index) -> Iterator[Finding]:
                     detail=cmake_target.name,
                     cmake_target=cmake_target.name,
                     cmake_place=_last(cmake_target.sources, path).place,
-                    suggestion="keep one of them",
+                    fix="keep one of them",
                 )
 
 
@@ -267,7 +267,7 @@ def _unlisted(index: Index, path: str, message: str) -> Finding:
         message=message,
         buck_target=target.label if target else "",
         buck_place=target.place if target else None,
-        suggestion=f"add {line} to {target.label} ({target.place})" if target else "list it",
+        fix=f"add {line} to {target.label} ({target.place})" if target else "list it",
     )
 
 

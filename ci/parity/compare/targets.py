@@ -25,7 +25,7 @@ def find_repeated(index: Index) -> Iterator[Finding]:
                 detail=target.label,
                 buck_target=target.label,
                 buck_place=target.place,
-                suggestion="rename or remove one of them",
+                fix="rename or remove one of them",
             )
     for configuration in BUILT:
         for again in index.cmake[configuration].repeated if configuration in index.cmake else ():
@@ -37,7 +37,7 @@ def find_repeated(index: Index) -> Iterator[Finding]:
                     detail=again.name,
                     cmake_target=again.name,
                     cmake_place=again.place,
-                    suggestion="rename or remove one of them",
+                    fix="rename or remove one of them",
                 )
 
 
@@ -60,5 +60,5 @@ def find_empty_globs(index: Index) -> Iterator[Finding]:
                 message=f"glob() of //{call.package}: no file matches {pattern!r}",
                 detail=pattern,
                 buck_place=call.place,
-                suggestion="take the pattern out, or correct it",
+                fix="take the pattern out, or correct it",
             )

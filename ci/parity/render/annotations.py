@@ -27,7 +27,7 @@ def annotate(finding: Finding, changed: Changes | None) -> str:
     """The workflow command of one finding."""
     place = choose_place(finding, changed)
     title = escape_property(f"parity: {finding.kind.value}")
-    message = f"{finding.path}: {finding.message}. {finding.suggestion}".rstrip(". ")
+    message = f"{finding.path}: {finding.message}. {finding.fix}".rstrip(". ")
     where = f"file={escape_property(place.path)},line={max(place.line, 1)},title={title}"
     return f"::{COMMANDS[finding.level]} {where}::{escape_data(message)}"
 

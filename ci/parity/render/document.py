@@ -49,7 +49,7 @@ def render_finding(finding: Finding) -> dict[str, Any]:
         "configuration": finding.configuration.value if finding.configuration else None,
         "buck_place": render_place(finding.buck_place),
         "cmake_place": render_place(finding.cmake_place),
-        "suggestion": finding.suggestion or None,
+        "fix": finding.fix or None,
     }
 
 

@@ -65,8 +65,8 @@ def render_result(finding: Finding, rule_index: int) -> dict[str, Any]:
     """One finding; its fingerprint does not depend on line numbers."""
     places = [p for p in (finding.buck_place, finding.cmake_place) if p] or [finding.place]
     text = f"{finding.path}: {finding.message}"
-    if finding.suggestion:
-        text += f". Do: {finding.suggestion}"
+    if finding.fix:
+        text += f". Fix: {finding.fix}"
     digest = hashlib.sha256("\n".join(finding.key).encode()).hexdigest()[:32]
     return {
         "ruleId": finding.kind.value,

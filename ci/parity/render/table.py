@@ -34,8 +34,8 @@ def _rows(finding: Finding) -> list[str]:
     ):
         if place:
             rows.append(f"      {side:<6}{place}  {target}".rstrip())
-    if finding.suggestion:
-        rows.append(f"      do    {finding.suggestion}")
+    if finding.fix:
+        rows.append(f"      fix   {finding.fix}")
     return rows
 
 

@@ -75,7 +75,7 @@ class ArtifactRequest:
             if component not in known:
                 raise UsageError(
                     f"{self.name} has no component {component!r}",
-                    todo="one of: " + ", ".join(known),
+                    fix="one of: " + ", ".join(known),
                 )
         return tuple(pattern for component in self.components for pattern in known[component])
 
@@ -141,5 +141,5 @@ def load_source(kind: str) -> Source:
     Raises ManifestError for a kind that there is not.
     """
     if kind not in SOURCES:
-        raise ManifestError(f"no kind of source {kind!r}", todo="one of: " + ", ".join(SOURCES))
+        raise ManifestError(f"no kind of source {kind!r}", fix="one of: " + ", ".join(SOURCES))
     return cast("Source", importlib.import_module(SOURCES[kind]).SOURCE)

@@ -68,6 +68,6 @@ def check_published_sha1(job: FillJob) -> None:
         raise IntegrityError(
             f"{release.filename} is not what its repository publishes",
             why=f"its SHA-1 is {found}, the repository says {wanted.group()}",
-            todo="try again; if it stays so, the repository is damaged",
+            fix="try again; if it stays so, the repository is damaged",
         )
     job.progress.step(f"{job.request.label}: SHA-1 {found} as published; {hash_file(path)} kept")

@@ -221,7 +221,7 @@ def cannot_fetch(request: ArtifactRequest, store: Store, why: str) -> DownloadEr
     return DownloadError(
         f"{request.label} could not be fetched: {release.filename}{size}",
         why=why,
-        todo=(
+        fix=(
             "try again (what came is kept), put that file by hand into "
             f"{store.downloads} ({HOME_VARIABLE} moves it){pin}, or set QNN_CI_MIRROR to a "
             "directory or URL that `fetch --to` made"

@@ -111,7 +111,7 @@ class _Checkout:
         return DownloadError(
             f"{request.label} could not be fetched: {self.release.url}",
             why=why,
-            todo=f"check the network and git's proxy, set url.<base>.insteadOf in git's "
+            fix=f"check the network and git's proxy, set url.<base>.insteadOf in git's "
             f"configuration to a mirror, or set {variable} to a checkout ({HOME_VARIABLE} "
             "moves the store)",
         )
@@ -148,7 +148,7 @@ class _Checkout:
             raise IntegrityError(
                 f"{self.job.request.label} is not the pinned commit",
                 why=f"{name} at {release.url} is {found}, the pin is {release.commit}",
-                todo="a tag was moved: find out why before changing the pin",
+                fix="a tag was moved: find out why before changing the pin",
             )
         self.git("checkout", "--quiet", "--detach", found)
 
@@ -165,7 +165,7 @@ class _Checkout:
             raise IntegrityError(
                 f"{self.job.request.label} has no submodule {', '.join(missing)}",
                 why="its .gitmodules names: " + ", ".join(known),
-                todo="correct the components in manifests/toolchains/",
+                fix="correct the components in manifests/toolchains/",
             )
         for path, wanted in zip(plain, self.wanted, strict=True):
             self.job.progress.step(f"{self.job.request.label}: submodule {path}")

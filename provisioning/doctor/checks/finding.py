@@ -18,7 +18,7 @@ class Finding:
     """One fault. ``id`` is stable and has a section in docs/checks.md.
 
     ``subject`` is the thing at fault, ``where`` the place it was seen, ``why`` what a user
-    would meet later, ``todo`` the next step. Findings sort by id: causes before effects.
+    would meet later, ``fix`` the next step. Findings sort by id: causes before effects.
     """
 
     id: str
@@ -26,12 +26,12 @@ class Finding:
     what: str
     where: str
     why: str
-    todo: str
+    fix: str
     severity: Severity = Severity.ERROR
 
     def printable(self) -> Finding:
         """The same without lone surrogates, which names of files that are not UTF-8 hold."""
-        names = ("subject", "what", "where", "why", "todo")
+        names = ("subject", "what", "where", "why", "fix")
         texts = {name: getattr(self, name) for name in names}
         clean = {name: text.encode("utf-8", "backslashreplace") for name, text in texts.items()}
         return replace(self, **{name: text.decode() for name, text in clean.items()})

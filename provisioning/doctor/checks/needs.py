@@ -32,11 +32,11 @@ def _missing(name: str, users: list[str], where: Path, chain: str, is_libcxx: bo
     what = f"{name} is nowhere; {chain} needs it{others}"
     if is_libcxx:
         why = "an SDK from 2.23 on ships no libc++; the import of the adaptor or of libQnnHtp fails"
-        todo = "install LLVM's libc++1, libc++abi1 and libunwind, or provision libcxx"
-        return Finding("QNN229", name, what, str(where), why, todo)
+        fix = "install LLVM's libc++1, libc++abi1 and libunwind, or provision libcxx"
+        return Finding("QNN229", name, what, str(where), why, fix)
     why = f"'{name}: cannot open shared object file' when {users[0]} is loaded"
-    todo = f"put {name} beside it, from the same build"
-    return Finding("QNN216", name, what, str(where), why, todo)
+    fix = f"put {name} beside it, from the same build"
+    return Finding("QNN216", name, what, str(where), why, fix)
 
 
 def _users(needs: Mapping[str, ElfFacts]) -> dict[str, list[str]]:

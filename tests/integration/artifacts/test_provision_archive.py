@@ -193,7 +193,7 @@ def test_without_a_hash_a_first_use_must_be_trusted(world: World, server: BadSer
     unpinned(world, server)
     with pytest.raises(IntegrityError, match="has no SHA-256 to be checked against") as caught:
         fetch()
-    assert "--trust-first-use" in caught.value.todo
+    assert "--trust-first-use" in caught.value.fix
     assert server.requests == []
 
 

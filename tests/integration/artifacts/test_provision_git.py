@@ -162,7 +162,7 @@ def test_an_unreachable_server_is_said(world: World, tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "servers")
     with pytest.raises(DownloadError, match=r"executorch 1\.0 could not be fetched") as caught:
         fetch("adaptor")
-    assert "insteadOf" in caught.value.todo
+    assert "insteadOf" in caught.value.fix
     with pytest.raises(DownloadError) as caught:
         fetch("adaptor", offline=True)
     assert "--offline was given" in caught.value.why

@@ -267,8 +267,8 @@ def test_a_missing_toolchain_names_the_command_that_provisions_it(
     world.variables.pop(variable, None)
     code, data, _ = world.call(target, *(["--soc", "SM8450"] if target == "direct" else []))
     assert code == 3
-    assert message in data["do"]
-    assert variable in data["do"]
+    assert message in data["fix"]
+    assert variable in data["fix"]
     assert not (world.home / "builds").exists()
 
 
@@ -278,7 +278,7 @@ def test_every_missing_submodule_is_named_with_the_command(world: World) -> None
     code, data, _ = world.call("aot")
     assert code == 3
     assert "lacks 2 of 6 submodules: third-party/json, third-party/gflags" in data["what"]
-    assert "submodule update --init" in data["do"]
+    assert "submodule update --init" in data["fix"]
     assert not (world.home / "builds").exists()
 
 
@@ -339,7 +339,7 @@ def test_a_python_without_torch_proves_nothing_and_says_so_before_it_builds(worl
     (site / "executorch/__init__.py").touch()
     code, data, _ = world.call("aot", "--python", str(bare / "bin/python"))
     assert (code, "torch is not installed in" in data["what"]) == (3, True), data
-    assert "--no-proof" in data["do"]
+    assert "--no-proof" in data["fix"]
     assert not (world.home / "builds").exists()
     build = world.build("aot", "--python", str(bare / "bin/python"), "--no-proof")
     assert "proof" not in build
@@ -394,8 +394,8 @@ def test_a_compile_error_is_told_again_with_its_file_and_publishes_nothing(world
     assert "aot: compile backend failed: " in data["what"]
     assert "Python.cpp:" in data["what"]
     assert "error: " in data["what"]
-    assert "build.log" in data["do"]
-    assert text.rstrip().endswith(data["do"])
+    assert "build.log" in data["fix"]
+    assert text.rstrip().endswith(data["fix"])
     assert installed.read_bytes() == good
     assert world.published()[0].read_bytes() == published
 

@@ -44,7 +44,7 @@ def test_json_fits_its_schema(tmp_path: Path) -> None:
     assert "QNN102" in {finding["id"] for finding in verdict["findings"]}
 
 
-@pytest.mark.parametrize("change", [{"fit": "yes"}, {"schema_version": 2}, {"more": 1}])
+@pytest.mark.parametrize("change", [{"fit": "yes"}, {"schema_version": 3}, {"more": 1}])
 def test_the_schema_refuses_another_form(tmp_path: Path, change: dict[str, object]) -> None:
     verdict = json.loads(run_doctor(tmp_path, "emulator", "--json").stdout)
     with pytest.raises(jsonschema.ValidationError):

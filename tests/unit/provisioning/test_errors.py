@@ -24,7 +24,7 @@ def test_the_page_of_exit_codes_is_the_error_tree() -> None:
 
 
 def test_an_error_says_what_why_and_what_to_do() -> None:
-    assert str(errors.UnfitError("no cmake", why="not on PATH", todo="install it")) == (
-        "no cmake\n  why: not on PATH\n  do:  install it"
+    assert str(errors.UnfitError("no cmake", why="not on PATH", fix="install it")) == (
+        "no cmake\n  why: not on PATH\n  fix: install it"
     )
     assert str(errors.UnfitError("no cmake")) == "no cmake"

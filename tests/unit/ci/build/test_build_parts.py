@@ -113,7 +113,7 @@ def test_a_row_goes_on_top_of_its_recipe() -> None:
 def test_wrong_names_are_told() -> None:
     with pytest.raises(UsageError, match="no build target 'x'") as caught:
         find_target("x")
-    assert "runner, runner_checkout, aot" in caught.value.todo
+    assert "runner, runner_checkout, aot" in caught.value.fix
     with pytest.raises(ManifestError, match=r"nothing stands for \{root\}"):
         fill_placeholders("{root}/a", {"tree": "/t"})
 

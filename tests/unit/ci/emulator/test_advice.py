@@ -40,7 +40,7 @@ def test_the_figures_tell_quantization_from_qnn() -> None:
     many_bits = Threshold(scheme="16a16w", min_sqnr_db=40.0, min_sqnr_db_quantized=40.0)
     assert BIAS in advise(0.0, 68.0, limits=many_bits)
     assert advise(30.0, 38.0, "uint8") == ""
-    assert advise(3.0, None, "uint8") == f"  do:  {UINT8}"
+    assert advise(3.0, None, "uint8") == f"  fix: {UINT8}"
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ def test_a_dependency_of_buck_alone_is_found(findings: Callable[..., list[Findin
     assert [(f.kind.value, f.buck_target, f.cmake_target) for f in found] == [
         ("dependency", "//p:p", "p")
     ]
-    assert found[0].suggestion.startswith("link q to p")
+    assert found[0].fix.startswith("link q to p")
 
 
 def test_a_dependency_of_cmake_alone_is_found(findings: Callable[..., list[Finding]]) -> None:
@@ -101,7 +101,7 @@ def test_a_header_that_nobody_exports_is_found(findings: Callable[..., list[Find
     found = findings(files)
 
     assert [(f.kind.value, f.path) for f in found] == [("header", "p/b.h")]
-    assert found[0].suggestion == 'add "b.h", to the exported_headers of //p:p (p/BUCK:2)'
+    assert found[0].fix == 'add "b.h", to the exported_headers of //p:p (p/BUCK:2)'
 
 
 def test_headers_of_a_map_and_a_glob_are_exported(pairs: Pairs) -> None:
@@ -138,7 +138,7 @@ def test_an_include_that_buck_offers_under_no_name_is_found(
 
         assert (found.kind.value, found.path, found.detail) == ("include", "p/a.cpp", "pal/Path.h")
         assert str(found.cmake_place) == "p/a.cpp:2"
-        assert '{"pal/Path.h": "include/pal/Path.h"}' in found.suggestion
+        assert '{"pal/Path.h": "include/pal/Path.h"}' in found.fix
 
 
 @pytest.mark.parametrize(

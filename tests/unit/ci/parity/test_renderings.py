@@ -37,7 +37,7 @@ def test_a_finding_names_both_places_and_what_to_do(drifted: ParityReport) -> No
 
     assert str(finding.cmake_place) == "CMakeLists.txt:3"
     assert str(finding.buck_place) == "p/BUCK:3"
-    assert finding.suggestion == 'add "b.cpp", to //p:lib (p/BUCK:3)'
+    assert finding.fix == 'add "b.cpp", to //p:lib (p/BUCK:3)'
 
 
 def test_the_table_shows_all_of_it(drifted: ParityReport) -> None:
@@ -51,14 +51,14 @@ def test_the_table_shows_all_of_it(drifted: ParityReport) -> None:
 def test_the_document_is_json_with_a_schema_version(drifted: ParityReport) -> None:
     document = json.loads(json.dumps(render_document(drifted)))
 
-    assert document["schema_version"] == 1
+    assert document["schema_version"] == 2
     assert document["counts"]["by_kind"] == {"cmake-only-source": 1}
     (finding,) = document["findings"]
     assert finding["kind"] == "cmake-only-source"
     assert finding["cmake_place"] == {"path": "CMakeLists.txt", "line": 3}
     assert set(finding) == {
         "kind", "level", "path", "detail", "message", "buck_target", "cmake_target",
-        "configuration", "buck_place", "cmake_place", "suggestion",
+        "configuration", "buck_place", "cmake_place", "fix",
     }  # fmt: skip
 
 

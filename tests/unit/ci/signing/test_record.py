@@ -100,7 +100,7 @@ def change_byte(path: Path) -> None:
             "statement.intoto.json says other than signing.json",
         ),
         (
-            lambda d: edit_json(d / RECORD_NAME, lambda r: r.update(schema_version="9")),
+            lambda d: edit_json(d / RECORD_NAME, lambda r: r.update(schema_version=9)),
             "signing.json has schema 9",
         ),
     ],

@@ -33,7 +33,7 @@ def verbs(monkeypatch: pytest.MonkeyPatch) -> dict[str, Verb]:
             os.kill(os.getpid(), getattr(signal, args.end))
             time.sleep(10)
         if args.fail:
-            raise UnfitError("no libc++", why="it is not there", todo="provision it")
+            raise UnfitError("no libc++", why="it is not there", fix="provision it")
         return Outcome("a table\n", {"rows": 1})
 
     def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -59,8 +59,8 @@ def test_an_error_of_the_tree_has_a_message_and_an_exit_code(
 ) -> None:
     code, text = run_command("p", verbs, ["show", "--fail", "--json"])
     assert code == ExitCode.ENVIRONMENT
-    assert json.loads(text)["do"] == "provision it"
-    assert "no libc++\n  why: it is not there\n  do:  provision it" in capsys.readouterr().err
+    assert json.loads(text)["fix"] == "provision it"
+    assert "no libc++\n  why: it is not there\n  fix: provision it" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("words", [[], ["nonsense"]])
@@ -111,7 +111,7 @@ def test_what_the_system_refuses_is_no_defect(
     code, text = run_command("p", verbs, ["show", "--refuse", "--json"])
     assert code == ExitCode.ENVIRONMENT
     assert json.loads(text)["what"] == "x.so: Too many open files"
-    assert "ulimit -n" in json.loads(text)["do"]
+    assert "ulimit -n" in json.loads(text)["fix"]
     assert "defect" not in capsys.readouterr().err
 
 

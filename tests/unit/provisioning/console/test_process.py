@@ -43,7 +43,7 @@ def test_a_signal_has_a_name() -> None:
 
 def test_a_missing_program_is_an_error_of_the_tree() -> None:
     with pytest.raises(MissingToolError, match="cannot start no-such-program"):
-        run_process(["no-such-program"], todo="install it")
+        run_process(["no-such-program"], fix="install it")
 
 
 def test_stdin_is_fed() -> None:

@@ -38,8 +38,8 @@ def test_a_message_holds_no_command_and_no_password(text: str, expected: str) ->
 
 
 def test_an_error_masks_credentials_in_its_record_too() -> None:
-    error = UnfitError("a", why="http://u:p@h/", todo="curl ftp://t0ken@h/x")
-    assert (error.why, error.todo) == ("http://***@h/", "curl ftp://***@h/x")
+    error = UnfitError("a", why="http://u:p@h/", fix="curl ftp://t0ken@h/x")
+    assert (error.why, error.fix) == ("http://***@h/", "curl ftp://***@h/x")
 
 
 def test_output_holds_no_terminal_sequence_unless_it_is_exact() -> None:

@@ -83,7 +83,7 @@ def test_a_library_of_the_system_that_is_not_there_names_its_package() -> None:
     (finding,) = judge_system_libraries(host, {"libatomic.so.1": "libQnnSystem.so"})
     assert finding.id == "QNN003"
     assert "libQnnSystem.so" in finding.what
-    assert "libatomic1" in finding.todo
+    assert "libatomic1" in finding.fix
 
 
 def library(name: str, *needed: str) -> FileFacts:

@@ -63,7 +63,7 @@ def test_a_library_fits_its_own_directory(facts: ElfFacts, kind: str) -> None:
 def test_one_fault_gives_one_finding(facts: ElfFacts, kind: str, wanted: str) -> None:
     (finding,) = judge(facts, elf_policy(kind))
     assert finding.id == wanted
-    assert all((finding.what, finding.where, finding.why, finding.todo))
+    assert all((finding.what, finding.where, finding.why, finding.fix))
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ def test_strict_counts_warnings() -> None:
 def test_the_error_to_raise_is_the_first_with_its_fix() -> None:
     with pytest.raises(UnfitError, match="QNN101: fault 101") as caught:
         Verdict("p", (make(100, Severity.WARNING), make(101), make(216))).require()
-    assert caught.value.todo == "repair"
+    assert caught.value.fix == "repair"
     assert "and 1 more" in caught.value.what
 
 

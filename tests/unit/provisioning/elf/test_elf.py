@@ -93,7 +93,7 @@ def test_what_is_not_elf_is_named(tmp_path: Path, content: bytes, defect: Defect
         read_elf(path)
     assert caught.value.defect is defect
     assert caught.value.exit_code is ExitCode.ENVIRONMENT
-    assert caught.value.todo
+    assert caught.value.fix
 
 
 def test_a_truncated_file_is_an_error(tmp_path: Path) -> None:
