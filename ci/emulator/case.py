@@ -6,22 +6,12 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
-from ci.emulator.advice import advise_on_figures
-from ci.emulator.compare import (
-    Array,
-    Judgement,
-    find_degenerate,
-    is_rejected,
-    judge,
-    make_controls,
-)
 from ci.emulator.job import RunJob
 from ci.emulator.policy import EmulatorPolicy
 from ci.emulator.pool import Ended, Pool
 from ci.emulator.runner import Runner
-from ci.lowering.artifact import FLOAT, INPUTS, PROGRAM, QUANTIZED, Lowered, TensorInfo
+from ci.emulator.verdict import judge_case
+from ci.lowering.artifact import INPUTS, PROGRAM, Lowered
 from ci.lowering.cases import CaseSpec
 from ci.lowering.job import LowerJob, LowerResult
 from ci.lowering.suite import SUITE
@@ -133,50 +123,16 @@ class CaseRun:
     def judge_outputs(
         self, artifact: Path, lowered: Lowered, run: Ended, remark: str
     ) -> CaseResult:
-        """Compare with both references, feed the controls, check delegation."""
-        try:
-            outputs = read_outputs(self.directory / "outputs", "output_{}_{}.raw", lowered)
-        except (OSError, ValueError) as error:
-            return self.end(Status.FAILED, f"run: {error}", run.log_tail)
-        reference = read_outputs(artifact / FLOAT, "{}_{}.raw", lowered)
-        quantized = None
-        if (artifact / QUANTIZED).is_dir():
-            quantized = read_outputs(artifact / QUANTIZED, "{}_{}.raw", lowered)
-        degenerate = find_degenerate(reference, self.bench.policy.reference)
-        if degenerate:
-            return self.end(Status.FAILED, f"the reference proves nothing: {degenerate}")
-        judgement = judge(reference, quantized, outputs, self.limits)
-        self.note_figures(judgement)
-        controls = self.feed_controls(reference, quantized)
-        reasons = [*judgement.reasons, *self.delegation_faults(lowered)]
-        passing = [control.kind.value for control in controls if not control.rejected]
-        if passing:
-            reasons.append(f"the gate accepts {', '.join(passing)}: this case proves nothing")
+        """Judge what the runner wrote, and check delegation."""
+        verdict = judge_case(
+            self.spec, artifact, self.directory / "outputs", lowered, self.bench.policy
+        )
+        self.figures |= verdict.figures
+        reasons = [*verdict.reasons, *self.delegation_faults(lowered)]
         if not reasons:
-            return self.end(Status.PASSED, controls=controls, remark=remark)
-        advice = advise_on_figures(judgement, self.limits, lowered)
-        told = "\n".join(["; ".join(reasons), *advice])
-        return self.end(Status.FAILED, told, run.log_tail, controls, remark)
-
-    def feed_controls(
-        self, reference: list[list[Array]], quantized: list[list[Array]] | None
-    ) -> tuple[Control, ...]:
-        """The four wrong outputs, made of the best that the gate could get: its reference."""
-        right = quantized if quantized is not None else reference
-        controls = []
-        for kind, wrong in make_controls(right).items():
-            rejected, sqnr_db = is_rejected(reference, quantized, wrong, self.limits)
-            controls.append(
-                Control(
-                    model=self.spec.model,
-                    scheme=self.spec.scheme.value,
-                    soc=self.spec.soc,
-                    kind=kind,
-                    rejected=rejected,
-                    sqnr_db=round(sqnr_db, 2),
-                )
-            )
-        return tuple(controls)
+            return self.end(Status.PASSED, controls=verdict.controls, remark=remark)
+        told = "\n".join(["; ".join(reasons), *verdict.advice])
+        return self.end(Status.FAILED, told, run.log_tail, verdict.controls, remark)
 
     def delegation_faults(self, lowered: Lowered) -> list[str]:
         """What stays on the CPU although the policy says full delegation."""
@@ -203,16 +159,6 @@ class CaseRun:
             "cached": cached,
             "inputs": lowered.sets,
         }
-
-    def note_figures(self, judgement: Judgement) -> None:
-        against = {"": judgement.float_figures, "_quantized": judgement.quantized_figures}
-        for suffix, figures in against.items():
-            if figures:
-                self.figures |= {
-                    f"sqnr_db{suffix}": figures.sqnr_db,
-                    f"cosine{suffix}": figures.cosine,
-                    f"max_abs{suffix}": figures.max_abs,
-                }
 
     def refuse(self, reason: str, log_tail: str) -> CaseResult:
         """A refusal that the policy knows is ``unsupported``; any other fails the case."""
@@ -242,28 +188,6 @@ class CaseRun:
             **self.figures,  # type: ignore[arg-type]
         )
         return CaseResult(case, controls, remark)
-
-
-def read_outputs(directory: Path, pattern: str, lowered: Lowered) -> list[list[Array]]:
-    """All outputs as float64. Raises OSError or ValueError for one missing or of another size."""
-    return [
-        [
-            read_tensor(directory / pattern.format(number, index), info)
-            for index, info in enumerate(lowered.outputs)
-        ]
-        for number in range(lowered.sets)
-    ]
-
-
-def read_tensor(path: Path, info: TensorInfo) -> Array:
-    """A raw file as float64. Raises ValueError when its size is not that of ``info``."""
-    if not path.is_file():
-        raise ValueError(f"{path.name} was not written")
-    array = np.fromfile(path, dtype=np.dtype(info.dtype))
-    if array.size != int(np.prod(info.shape)):
-        wanted = int(np.prod(info.shape)) * np.dtype(info.dtype).itemsize
-        raise ValueError(f"{path.name} has {path.stat().st_size} bytes, {wanted} are wanted")
-    return array.reshape(info.shape).astype(np.float64)
 
 
 def link_artifact(artifact: Path, directory: Path) -> None:

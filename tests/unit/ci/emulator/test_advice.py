@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from ci.emulator.advice import BIAS, UINT8, advise_on_figures
-from ci.emulator.compare import Figures, Judgement
+from ci.emulator.judging.advice import BIAS, UINT8, advise_on_figures
+from ci.emulator.judging.figures import Figures
+from ci.emulator.judging.gate import Judgement
 from ci.emulator.policy import read_emulator_policy
 from ci.lowering.artifact import Delegation, Lowered, TensorInfo
 from ci.lowering.cases import CaseSpec

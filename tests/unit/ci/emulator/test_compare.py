@@ -7,13 +7,10 @@ import math
 import numpy as np
 import pytest
 
-from ci.emulator.compare import (
-    find_degenerate,
-    is_rejected,
-    judge,
-    make_controls,
-    measure,
-)
+from ci.emulator.judging.controls import is_rejected, make_controls
+from ci.emulator.judging.figures import measure
+from ci.emulator.judging.gate import judge
+from ci.emulator.judging.reference import find_degenerate
 from ci.emulator.policy import ReferencePolicy, read_emulator_policy
 from ci.lowering.schemes import Scheme
 from ci.report.schema import ControlKind, Threshold

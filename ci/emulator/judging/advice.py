@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ci.emulator.compare import Judgement
+from ci.emulator.judging.gate import Judgement
 from ci.lowering.artifact import Lowered
 from ci.report.schema import Threshold
 

@@ -1,0 +1,1 @@
+"""Judges outputs against references: pure functions over arrays, no files."""
