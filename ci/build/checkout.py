@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import configparser
 import os
 import shutil
 import sys
@@ -16,6 +15,7 @@ from ci.build.plan.targets import Needs, Target
 from ci.build.plan.toolchains import resolve_compilers
 from ci.build.plan.tools import PROBE_S, find_tools
 from provisioning.artifacts.environment import Environment, locate_profile
+from provisioning.console.git import list_submodules
 from provisioning.console.process import run_process
 from provisioning.console.progress import Progress
 from provisioning.errors import UnfitError, UsageError
@@ -104,7 +104,7 @@ def wanted_components(needs: Needs, request: BuildRequest) -> tuple[str, ...]:
     return (*needs.components, *more)
 
 
-def list_submodules(components: tuple[str, ...]) -> tuple[str, ...]:
+def wanted_submodules(components: tuple[str, ...]) -> tuple[str, ...]:
     """The paths of every submodule of ``components``, from executorch.toml."""
     known = read_toolchain(SOURCE).components
     return tuple(dict.fromkeys(path for name in components for path in known[name]))
@@ -112,7 +112,7 @@ def list_submodules(components: tuple[str, ...]) -> tuple[str, ...]:
 
 def check_submodules(source: Path, components: tuple[str, ...]) -> None:
     """Raises UnfitError that names every submodule that is not there, not the first only."""
-    wanted = list_submodules(components)
+    wanted = wanted_submodules(components)
     missing = [path for path in wanted if not _has_files(source / path)]
     if missing:
         raise UnfitError(
@@ -128,11 +128,7 @@ def _has_files(directory: Path) -> bool:
 
 def unneeded_submodules(source: Path, components: tuple[str, ...]) -> frozenset[str]:
     """Submodules of the checkout that no component names: they are neither read nor copied."""
-    parser = configparser.ConfigParser(strict=False)
-    parser.read(source / ".gitmodules", encoding="utf-8")
-    paths = {parser[section].get("path", "").strip() for section in parser.sections()}
-    wanted = list_submodules(components)
-    return frozenset(path for path in paths if path and path not in wanted)
+    return frozenset(list_submodules(source)) - set(wanted_submodules(components))
 
 
 def check_headers(sdk: Path, headers: tuple[str, ...]) -> None:

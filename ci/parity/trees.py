@@ -12,10 +12,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
-from provisioning.console.process import run_bytes
+from provisioning.console.git import ask_git, is_git_directory, parse_submodules, read_commit
 from provisioning.errors import MissingToolError, ToolError, UsageError
 
-GIT_TIMEOUT_S = 120.0
 LEFT_OUT = frozenset({".git", "buck-out", "cmake-out", "node_modules", "__pycache__", ".venv"})
 SUBMODULE_MODE = "160000"
 LINK_MODE = "120000"
@@ -119,7 +118,7 @@ class RevisionTree:
 
     @cached_property
     def _listing(self) -> dict[str, tuple[str, str]]:
-        raw = run_git(self.git_dir, "ls-tree", "-r", "-z", "--full-tree", self.commit)
+        raw = ask_git(self.git_dir, "ls-tree", "-r", "-z", "--full-tree", self.commit)
         listing = {}
         for row in raw.decode("utf-8", "surrogateescape").split("\0"):
             if row:
@@ -160,7 +159,7 @@ class RevisionTree:
         if not known:
             return
         asked = "".join(f"{self._listing[path][1]}\n" for path in known)
-        raw = run_git(self.git_dir, "cat-file", "--batch", data=asked.encode())
+        raw = ask_git(self.git_dir, "cat-file", "--batch", data=asked.encode())
         for path, content in zip(known, split_batch(raw), strict=True):
             self._texts[path] = None if content is None else content.decode("utf-8", "replace")
 
@@ -227,7 +226,7 @@ def open_tree(source: Path, revision: str | None) -> SourceTree:
 
 def find_git_dir(source: Path) -> Path | None:
     """The git directory of a checkout, ``source`` itself when it is bare, or None."""
-    if (source / "objects").is_dir() and (source / "HEAD").is_file():
+    if is_git_directory(source):
         return source
     return source / ".git" if (source / ".git").exists() else None
 
@@ -237,7 +236,7 @@ def resolve_revision(git_dir: Path, revision: str) -> str:
     if not revision or revision.startswith("-"):
         raise UsageError(f"{revision!r} is no revision", fix="see whether a variable in it is set")
     try:
-        raw = run_git(git_dir, "rev-parse", "--verify", "--quiet", revision + "^{commit}")
+        return read_commit(git_dir, revision)
     except MissingToolError:
         raise
     except ToolError as error:
@@ -246,13 +245,6 @@ def resolve_revision(git_dir: Path, revision: str) -> str:
         raise UsageError(
             f"no revision {revision!r} in {git_dir}", fix="fetch it, or correct it"
         ) from error
-    return raw.decode().strip()
-
-
-def run_git(git_dir: Path, *words: str, data: bytes | None = None) -> bytes:
-    """Run git against a git directory and return its stdout. Raises ToolError."""
-    where = ["-C", str(git_dir.parent)] if git_dir.is_file() else [f"--git-dir={git_dir}"]
-    return run_bytes(["git", *where, *words], data=data, timeout_s=GIT_TIMEOUT_S)
 
 
 def split_batch(raw: bytes) -> list[bytes | None]:
@@ -270,9 +262,3 @@ def split_batch(raw: bytes) -> list[bytes | None]:
         contents.append(raw[end + 1 : end + 1 + size])
         at = end + size + 2
     return contents
-
-
-def parse_submodules(text: str) -> tuple[str, ...]:
-    """The paths that a .gitmodules names."""
-    rows = (line.strip() for line in text.splitlines())
-    return tuple(row.split("=", 1)[1].strip() for row in rows if row.startswith("path"))

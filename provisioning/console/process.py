@@ -121,6 +121,7 @@ def run_bytes(
     argv: Sequence[str | os.PathLike[str]],
     *,
     data: bytes | None = None,
+    env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
     timeout_s: float | None = None,
     fix: str = "",
@@ -134,7 +135,13 @@ def run_bytes(
     words = tuple(os.fspath(word) for word in argv)
     try:
         ended = subprocess.run(
-            words, input=data, capture_output=True, cwd=cwd, timeout=timeout_s, check=False
+            words,
+            env=None if env is None else dict(env),
+            input=data or b"",
+            capture_output=True,
+            cwd=cwd,
+            timeout=timeout_s,
+            check=False,
         )
     except OSError as error:
         raise explain_start(words[0], cwd, error, fix) from error

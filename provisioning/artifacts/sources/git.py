@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
 
 from provisioning.archives.layout import seal_file
 from provisioning.artifacts.sources import Filled, FillJob
-from provisioning.console.process import Completed, run_process
+from provisioning.console.git import ask_git, list_submodules, read_commit, run_git
+from provisioning.console.process import Completed
 from provisioning.errors import DownloadError, IntegrityError, ToolError
 from provisioning.fetch.download import mirror_urls
 from provisioning.store.store import HOME_VARIABLE, explain_errors
@@ -28,16 +27,15 @@ def mirror_repositories(root: Path, url: str, directory: Path) -> list[Path]:
     copies = [(root, url)]
     modules = root / ".git" / "modules"
     for config in sorted(modules.rglob("config")) if modules.is_dir() else []:
-        words = ["git", "config", "--file", str(config), "remote.origin.url"]
-        copies.append((config.parent, run_process(words, env=_environment()).output.strip()))
+        found = ask_git(root, "config", f"--file={config}", "remote.origin.url")
+        copies.append((config.parent, found.decode().strip()))
     return [_copy_bare(source, where, directory) for source, where in copies]
 
 
 def _copy_bare(source: Path, url: str, directory: Path) -> Path:
     target = directory / "git" / _repository_path(url)
     target.mkdir(parents=True, exist_ok=True)
-    head = ["git", "-C", str(source), "rev-parse", "HEAD"]
-    commit = run_process(head, env=_environment()).output.strip()
+    commit = read_commit(source)
     what = [f"file://{source.resolve()}", f"+HEAD:refs/heads/{commit}"]
     for words in (
         ["init", "--quiet", "--bare"],
@@ -45,7 +43,7 @@ def _copy_bare(source: Path, url: str, directory: Path) -> Path:
         ["config", "uploadpack.allowAnySHA1InWant", "true"],
         ["symbolic-ref", "HEAD", f"refs/heads/{commit}"],
     ):
-        run_process(["git", "-C", str(target), *words], env=_environment())
+        run_git(target, *words)
     return target
 
 
@@ -94,9 +92,8 @@ class _Checkout:
         by_file = _is_local(self.release.url) or bool(mirror_urls(""))
         local = BY_FILE if by_file else ()
         fixed = (*FIXED, *FIXED_LOCAL, *local, *(_mirror_words() if network else ()))
-        argv = ["git", "-C", str(self.root), *fixed, *words]
         for attempt in range(1, ATTEMPTS + 1):
-            ended = run_process(argv, env=_environment(), timeout_s=TIMEOUT_S, check=False)
+            ended = run_git(self.root, *fixed, *words, timeout_s=TIMEOUT_S, check=False)
             if ended.returncode == 0:
                 return ended
             if not network or attempt == ATTEMPTS:
@@ -128,7 +125,7 @@ class _Checkout:
             if tree and tree.source_sha256 == self.release.commit:
                 shutil.rmtree(self.root)
                 shutil.copytree(published.root, self.root, symlinks=True)
-                head = self.git("rev-parse", "HEAD").output.strip()
+                head = read_commit(self.root)
                 self.git("reset", "--quiet", "--hard", self.release.commit)
                 self.git("clean", "--quiet", "-ffdx")
                 return head == self.release.commit
@@ -143,7 +140,7 @@ class _Checkout:
         self.git("init", "--quiet")
         self.git("remote", "add", "origin", release.url)
         self.git("fetch", "--quiet", "--depth=1", "--no-tags", "origin", name, network=True)
-        found = self.git("rev-parse", "FETCH_HEAD^{commit}").output.strip()
+        found = read_commit(self.root, "FETCH_HEAD")
         if found != release.commit:
             raise IntegrityError(
                 f"{self.job.request.label} is not the pinned commit",
@@ -154,7 +151,7 @@ class _Checkout:
 
     def update_submodules(self) -> None:
         """Bring the wanted submodules, take others away. ``path/**`` brings nested ones too."""
-        known = self._known_submodules()
+        known = list_submodules(self.root)
         plain = [path.removesuffix("/**") for path in self.wanted]
         for path in known:
             is_there = (self.root / path / ".git").exists()
@@ -172,12 +169,6 @@ class _Checkout:
             nested = ("--recursive",) if wanted.endswith("/**") else ()
             words = ("submodule", "--quiet", "update", "--init", "--force", "--depth=1", *nested)
             self.git(*words, "--", path, network=not (self.root / path / ".git").exists())
-
-    def _known_submodules(self) -> list[str]:
-        if not (self.root / ".gitmodules").is_file():
-            return []
-        words = ("config", "--file", ".gitmodules", "--get-regexp", r"^submodule\..*\.path$")
-        return [line.split(" ", 1)[1] for line in self.git(*words).output.splitlines()]
 
     def seal(self) -> None:
         """Fixed times for every file, known to git's index as well."""
@@ -198,12 +189,6 @@ def _entries(root: Path) -> list[TreeEntry]:
             state = file.stat()
             entries.append(TreeEntry(path, state.st_size, state.st_mode & 0o777, hash_file(file)))
     return entries
-
-
-def _environment() -> Mapping[str, str]:
-    stale = re.compile(r"GIT_(DIR|WORK_TREE|INDEX_FILE|OBJECT_DIRECTORY|COMMON_DIR|PREFIX)$")
-    kept = {name: value for name, value in os.environ.items() if not stale.match(name)}
-    return {**kept, "GIT_TERMINAL_PROMPT": "0", "GIT_LFS_SKIP_SMUDGE": "1", "LC_ALL": "C"}
 
 
 def _is_local(url: str) -> bool:

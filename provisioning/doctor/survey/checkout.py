@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
-from provisioning.console.process import run_process
+from provisioning.console.git import ask_git, read_commit
 from provisioning.doctor.facts import CheckoutFacts, SubmoduleFacts
 from provisioning.elf.facts import MACHINE_NAMES, ElfError
 from provisioning.errors import ToolError
 
-TIMEOUT_S = 60.0
 STATES = {"-": "missing", "+": "moved", "U": "moved", " ": "ok"}
 FLATCC_OUTPUTS = ("bin/flatcc", "bin/flatcc_d", "lib/libflatccrt.a", "lib/libflatccrt_d.a")
 ARCHIVE = b"!<arch>\n"
@@ -21,24 +21,18 @@ def survey_checkout(root: Path) -> CheckoutFacts:
     """What is there of a checkout; git is asked twice, nothing is written."""
     if not root.is_dir():
         return CheckoutFacts(root, is_directory=False)
-    commit = _git(root, "rev-parse", "HEAD")
-    status = _git(root, "submodule", "status", "--recursive") if commit else None
+    commit, status = None, ""
+    with suppress(ToolError):
+        commit = read_commit(root)
+        status = ask_git(root, "submodule", "status", "--recursive").decode("utf-8", "replace")
     return CheckoutFacts(
         root,
         is_directory=True,
         is_git=commit is not None,
-        commit=commit.strip() if commit else None,
-        submodules=tuple(_parse_status(status or "")),
+        commit=commit,
+        submodules=tuple(_parse_status(status)),
         leftovers=tuple(_leftovers(root / "third-party" / "flatcc")),
     )
-
-
-def _git(root: Path, *words: str) -> str | None:
-    try:
-        ended = run_process(["git", "-C", root, *words], timeout_s=TIMEOUT_S, check=False)
-    except ToolError:
-        return None
-    return ended.output if ended.returncode == 0 else None
 
 
 def _parse_status(output: str) -> Iterator[SubmoduleFacts]:

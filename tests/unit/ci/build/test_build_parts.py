@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ci.build.cache import CacheCounts, Meter
-from ci.build.checkout import list_submodules, unneeded_submodules
+from ci.build.checkout import unneeded_submodules, wanted_submodules
 from ci.build.output import Output, is_grouping
 from ci.build.plan.place import Place
 from ci.build.plan.plan import BuildRequest, Kit, make_plan
@@ -263,4 +263,4 @@ def test_submodules_that_no_target_needs_are_neither_read_nor_copied() -> None:
     tiny = Path(__file__).resolve().parents[3] / "stand_ins/tiny_executorch"
     skipped = unneeded_submodules(tiny, ("adaptor",))
     assert skipped == {"third-party/unneeded", "extension/llm/tokenizers"}
-    assert skipped.isdisjoint(list_submodules(("adaptor",)))
+    assert skipped.isdisjoint(wanted_submodules(("adaptor",)))

@@ -1,0 +1,105 @@
+"""The only way to git: it answers for the directory that it is asked about, and no other."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from provisioning.console.process import Completed, run_bytes, run_process
+from provisioning.errors import MissingToolError, ToolError, UsageError
+
+TIMEOUT_S = 120.0
+# What git itself drops on its way into another repository: `git rev-parse --local-env-vars`
+# without GIT_CONFIG_COUNT and GIT_CONFIG_PARAMETERS, which hold the user's proxies and mirrors.
+REPOSITORY_VARIABLES = frozenset(
+    {
+        "GIT_ALTERNATE_OBJECT_DIRECTORIES",
+        "GIT_COMMON_DIR",
+        "GIT_CONFIG",
+        "GIT_DIR",
+        "GIT_GRAFT_FILE",
+        "GIT_IMPLICIT_WORK_TREE",
+        "GIT_INDEX_FILE",
+        "GIT_NAMESPACE",
+        "GIT_NO_REPLACE_OBJECTS",
+        "GIT_OBJECT_DIRECTORY",
+        "GIT_PREFIX",
+        "GIT_REPLACE_REF_BASE",
+        "GIT_SHALLOW_FILE",
+        "GIT_WORK_TREE",
+    }
+)
+
+
+def run_git(root: Path, *words: str, timeout_s: float = TIMEOUT_S, check: bool = True) -> Completed:
+    """Run git in ``root`` for what it does; ``output`` holds its messages too.
+
+    Raises as run_process does.
+    """
+    argv = ["git", *_name_place(root), *words]
+    return run_process(argv, env=_environment(root), timeout_s=timeout_s, check=check)
+
+
+def ask_git(
+    root: Path, *words: str, data: bytes | None = None, timeout_s: float = TIMEOUT_S
+) -> bytes:
+    """What git prints on stdout about ``root``: a checkout, its .git, or a bare repository.
+
+    Raises ToolError, whose ``why`` is what git says on stderr.
+    """
+    argv = ["git", *_name_place(root), *words]
+    return run_bytes(argv, data=data, env=_environment(root), timeout_s=timeout_s)
+
+
+def read_commit(root: Path, revision: str = "HEAD") -> str:
+    """The commit that a revision of ``root`` names, 40 digits. Raises ToolError."""
+    words = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
+    return ask_git(root, *words).decode().strip()
+
+
+def is_git_directory(path: Path) -> bool:
+    """Whether ``path`` is a bare repository or a checkout's .git."""
+    return (path / "objects").is_dir() and (path / "HEAD").is_file()
+
+
+def parse_submodules(text: str) -> tuple[str, ...]:
+    """The paths that the text of a .gitmodules names, read by git. Raises UsageError."""
+    if not text.strip():
+        return ()
+    words = ("config", "--file=-", "--no-includes", "--list", "--null")
+    try:
+        raw = ask_git(Path("/"), *words, data=text.encode())
+    except MissingToolError:
+        raise
+    except ToolError as error:
+        raise UsageError("git cannot read .gitmodules", why=error.why) from error
+    rows = (row.partition("\n") for row in raw.decode("utf-8", "replace").split("\0"))
+    return tuple(
+        path
+        for key, _, path in rows
+        if path and key.startswith("submodule.") and key.endswith(".path")
+    )
+
+
+def list_submodules(root: Path) -> tuple[str, ...]:
+    """The paths that the .gitmodules of a checkout names. Raises UsageError."""
+    path = root / ".gitmodules"
+    return parse_submodules(path.read_text("utf-8", "replace")) if path.is_file() else ()
+
+
+def _name_place(root: Path) -> list[str]:
+    if is_git_directory(root):
+        return [f"--git-dir={root}"]
+    return ["-C", str(root.parent if root.is_file() else root)]  # .git is a file in a work tree
+
+
+def _environment(root: Path) -> dict[str, str]:
+    kept = {key: value for key, value in os.environ.items() if key not in REPOSITORY_VARIABLES}
+    return {
+        **kept,
+        # A directory without .git is no part of the repository that it lies in.
+        "GIT_CEILING_DIRECTORIES": str(root.resolve().parent),
+        "GIT_TERMINAL_PROMPT": "0",
+        "GIT_LFS_SKIP_SMUDGE": "1",
+        "LC_ALL": "C",
+    }

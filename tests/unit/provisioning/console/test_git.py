@@ -1,0 +1,117 @@
+"""git answers for the directory that it is asked about, whatever the caller's variables say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from provisioning.console.git import (
+    REPOSITORY_VARIABLES,
+    ask_git,
+    parse_submodules,
+    read_commit,
+    run_git,
+)
+from provisioning.doctor.survey.checkout import survey_checkout
+from provisioning.errors import ToolError, UsageError
+from tests.stand_ins.environments import git
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    return make_repository(tmp_path / "executorch", "one")
+
+
+def make_repository(root: Path, message: str) -> Path:
+    root.mkdir()
+    git(root, "init", "-q", ".")
+    git(root, "commit", "-q", "--allow-empty", "-m", message)
+    return root
+
+
+def test_another_repository_in_the_callers_variables_is_not_asked(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = make_repository(tmp_path / "other", "two")
+    commit = read_commit(repository)
+    assert commit != read_commit(other)
+    for name in ("GIT_DIR", "GIT_COMMON_DIR"):
+        monkeypatch.setenv(name, str(other / ".git"))
+    monkeypatch.setenv("GIT_WORK_TREE", str(other))
+    monkeypatch.setenv("GIT_INDEX_FILE", str(other / "no-index"))
+
+    assert survey_checkout(repository).commit == commit
+    assert read_commit(repository / ".git") == commit
+
+
+def test_what_git_traces_is_not_part_of_its_answer(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GIT_TRACE", "1")
+
+    facts = survey_checkout(repository)
+
+    assert facts.commit == read_commit(repository)
+    assert facts.commit is not None
+    assert len(facts.commit) == 40
+
+
+def test_a_directory_inside_a_repository_is_not_that_repository(repository: Path) -> None:
+    inner = repository / "vendored" / "executorch"
+    inner.mkdir(parents=True)
+
+    assert not survey_checkout(inner).is_git
+
+
+def test_a_linked_work_tree_is_read_by_its_directory_and_by_its_git_file(
+    repository: Path, tmp_path: Path
+) -> None:
+    linked = tmp_path / "linked"
+    run_git(repository, "worktree", "add", "-q", str(linked))
+
+    assert read_commit(linked) == read_commit(linked / ".git") == read_commit(repository)
+
+
+def test_git_itself_counts_these_variables_to_a_repository(repository: Path) -> None:
+    local = set(ask_git(repository, "rev-parse", "--local-env-vars").decode().split())
+    kept = {"GIT_CONFIG_COUNT", "GIT_CONFIG_PARAMETERS", "GIT_INTERNAL_SUPER_PREFIX"}
+
+    assert local - kept <= REPOSITORY_VARIABLES
+
+
+def test_the_users_mirror_in_a_variable_still_counts(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GIT_CONFIG_COUNT", "1")
+    monkeypatch.setenv("GIT_CONFIG_KEY_0", f"url.file://{repository}.insteadOf")
+    monkeypatch.setenv("GIT_CONFIG_VALUE_0", "https://nowhere.example/executorch")
+
+    listed = ask_git(repository, "ls-remote", "https://nowhere.example/executorch", "HEAD")
+
+    assert listed.decode().startswith(read_commit(repository))
+
+
+def test_no_commit_is_an_error_without_a_reason(repository: Path) -> None:
+    with pytest.raises(ToolError) as caught:
+        read_commit(repository, "no-such-revision")
+    assert not caught.value.why.startswith("fatal:")
+
+
+@pytest.mark.parametrize(
+    ("text", "paths"),
+    [
+        ("", ()),
+        ('[submodule "a"]\n\tpath = third-party/a\n\turl = x\n', ("third-party/a",)),
+        ('[submodule "a"]\npath="with space" ; why\n[submodule "b"]\nPath=b', ("with space", "b")),
+        ('[submodule "a"]\n\tpathological = yes\n\tpath =\n[core]\n\tpath = c\n', ()),
+        ("[include]\n\tpath = /etc/passwd\n", ()),
+    ],
+)
+def test_submodules_are_those_that_git_reads(text: str, paths: tuple[str, ...]) -> None:
+    assert parse_submodules(text) == paths
+
+
+def test_a_file_that_git_cannot_read_is_the_users_error() -> None:
+    with pytest.raises(UsageError, match=r"cannot read \.gitmodules"):
+        parse_submodules("[submodule\n")
