@@ -150,7 +150,7 @@ def describe_progress(done: int, total: int, result: CaseResult) -> str:
 def describe_tools(environment: Environment) -> tuple[Tool, ...]:
     """Artifacts with the digest of their source, and the packages that take part."""
     artifacts = [
-        Tool(name=artifact.name, version=artifact.version, sha256=artifact.sha256 or None)
+        Tool(name=artifact.name, version=artifact.version, sha256=artifact.origin.sha256 or None)
         for artifact in environment.artifacts
     ]
     packages = [Tool(name=name, version=importlib.metadata.version(name)) for name in PACKAGES]

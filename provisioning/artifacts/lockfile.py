@@ -12,7 +12,8 @@ from pathlib import Path
 import msgspec
 
 from provisioning.errors import IntegrityError, ManifestError
-from provisioning.manifest.reader import Release, manifests_root
+from provisioning.manifest.reader import manifests_root
+from provisioning.manifest.releases import FileRelease, Release
 from provisioning.store.store import Store
 from provisioning.store.tree import TreeEntry
 
@@ -69,6 +70,8 @@ def apply_lock(name: str, release: Release, store: Store) -> tuple[Release, Lock
     The project's lock goes before this machine's. Raises IntegrityError when a lock names
     another hash than the manifest, showing both.
     """
+    if not isinstance(release, FileRelease):
+        return release, None
     for lock in _locks(name, release, store):
         if release.sha256 and lock.sha256 != release.sha256:
             raise IntegrityError(

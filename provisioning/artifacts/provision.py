@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
@@ -14,6 +14,7 @@ from provisioning.artifacts.lockfile import apply_lock
 from provisioning.artifacts.sources import ArtifactRequest, FillJob, load_source
 from provisioning.console.progress import Progress
 from provisioning.errors import IntegrityError, UnfitError
+from provisioning.manifest.releases import Origin
 from provisioning.store.store import (
     Key,
     Published,
@@ -29,7 +30,7 @@ SHOWN_DIFFERENCES = 10
 
 @dataclass(frozen=True)
 class Provisioned:
-    """An artifact in place. ``sha256`` is that of what it came from.
+    """An artifact in place. ``origin`` is what its bytes were checked against.
 
     ``repaired`` lists the paths that this call restored; ``fetched`` says whether this call
     published it; ``adopted`` that it is the user's own installation, used in place.
@@ -38,7 +39,7 @@ class Provisioned:
     name: str
     version: str
     root: Path
-    sha256: str
+    origin: Origin = field(default_factory=Origin)
     repaired: tuple[str, ...] = ()
     fetched: bool = False
     adopted: bool = False
@@ -88,7 +89,7 @@ def locate_artifact(
 def require_pinned(request: ArtifactRequest, store: Store, progress: Progress) -> ArtifactRequest:
     """The request with a hash to check against. Raises IntegrityError. See trust.require_pin."""
     request = with_lock(request, store)  # another process may have trusted it meanwhile
-    if request.release.sha256 or request.release.commit:
+    if request.release.pin:
         return request
     from provisioning.artifacts.trust import require_pin
 
@@ -101,9 +102,9 @@ def adopt_artifact(
     """The user's own installation, when the variable that names one is set.
 
     One that points into the store is what `env` gave for some profile, not an installation.
-    An artifact whose source is ``local`` is copied instead. Raises UnfitError.
+    A release that is copied is not adopted. Raises UnfitError.
     """
-    adoption = request.toolchain.adoption if request.toolchain.source != "local" else None
+    adoption = None if request.release.is_copied else request.toolchain.adoption
     named = os.environ.get(adoption.variable) if adoption else None
     if not named or Path(named).resolve().is_relative_to(store.trees.resolve()):
         return None
@@ -116,7 +117,7 @@ def adopt_artifact(
     note = "" if found.version == pinned else f" (the pin is {pinned})"
     where = f"{found.variable}={found.root}"
     progress.step(f"{request.name}: using {where}, version {found.version}{note}")
-    return Provisioned(request.name, found.version, found.root, "", adopted=True)
+    return Provisioned(request.name, found.version, found.root, adopted=True)
 
 
 def check_adopted(request: ArtifactRequest, adopted: Provisioned) -> None:
@@ -150,23 +151,17 @@ def _describe(
     repaired: tuple[str, ...] = (),
     fetched: bool = False,
 ) -> Provisioned:
-    release = request.release
-    source = release.sha256 or release.commit
-    return Provisioned(request.name, release.version, published.root, source, repaired, fetched)
+    release, root = request.release, published.root
+    return Provisioned(request.name, release.version, root, release.origin, repaired, fetched)
 
 
 def _fetch(request: ArtifactRequest, key: Key, store: Store, progress: Progress) -> Provisioned:
     with store.stage(key) as staged:
-        source = load_source(request.toolchain.source)
-        filled = source.fill(FillJob(request, staged / key.artifact, store, progress))
-        check_lock(request, filled.entries)
-        tree = Tree(
-            key.artifact,
-            key.version,
-            filled.source_sha256,
-            request.components,
-            filled.entries,
-        )
+        source = load_source(request.release.source)
+        entries = source.fill(FillJob(request, staged / key.artifact, store, progress))
+        check_lock(request, entries)
+        pin = request.release.pin
+        tree = Tree(key.artifact, key.version, pin, request.components, entries)
         published = store.publish(key, staged, tree)
     size_mib = tree.size_bytes / (1 << 20)
     progress.step(f"{request.label}: ready, {len(tree.files)} files, {size_mib:.0f} MiB")
@@ -256,7 +251,7 @@ def repair(
     wanted = frozenset(item.path for item in differences) & entries.keys()
     foreign = [item.path for item in differences if item.path not in entries]
     if wanted:
-        load_source(job.request.toolchain.source).fill(replace(job, only=wanted))
+        load_source(job.request.release.source).fill(replace(job, only=wanted))
     bad = [item for item in compare_tree(job.root, tree.files) if item.path in wanted]
     if bad:
         raise IntegrityError(

@@ -5,28 +5,29 @@ from __future__ import annotations
 import datetime as dt
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 
 from provisioning.artifacts.lockfile import Lock, encode_lock, machine_lock_path
-from provisioning.artifacts.sources import ArtifactRequest, Filled, FillJob, load_source
+from provisioning.artifacts.sources import ArtifactRequest, FillJob, load_source
 from provisioning.console.progress import Progress
 from provisioning.elf.facts import EM_AARCH64, EM_QDSP6, EM_X86_64, MACHINE_NAMES, ElfError
 from provisioning.elf.qnn_build import find_qnn_build
 from provisioning.elf.reader import read_elf
 from provisioning.errors import IntegrityError
 from provisioning.files import write_whole
+from provisioning.manifest.releases import FileRelease
 from provisioning.store.store import Key, Store, explain_errors
-from provisioning.store.tree import hash_file
+from provisioning.store.tree import TreeEntry, hash_file
 
 MACHINES = (
     (re.compile(r"(^|/)(lib|bin)/x86_64-linux"), EM_X86_64),
     (re.compile(r"(^|/)(lib|bin)/aarch64-"), EM_AARCH64),
     (re.compile(r"(^|/)lib/(hexagon|lpai)-v"), EM_QDSP6),
 )
-HASHED_KINDS = frozenset({"archive", "aar", "wheel"})
 
 
 def require_pin(request: ArtifactRequest, store: Store, progress: Progress) -> ArtifactRequest:
@@ -35,7 +36,7 @@ def require_pin(request: ArtifactRequest, store: Store, progress: Progress) -> A
     Call it under the artifact's lock. Raises IntegrityError when there is no hash and this
     is no place to trust a first use, or when what came contradicts itself.
     """
-    if request.release.sha256 or request.toolchain.source not in HASHED_KINDS:
+    if request.release.pin or not load_source(request.release.source).can_lock:
         return request
     _refuse_unless_trusted(request)
     progress.step(f"{request.label}: no hash is pinned; trusting this first use")
@@ -83,12 +84,12 @@ def make_lock(request: ArtifactRequest, store: Store, progress: Progress) -> Loc
     Raises IntegrityError when a CRC, the version or an ELF machine contradicts the manifest.
     """
     whole = replace(request, components=(), lock=None)
-    release = request.release
+    release = request.release_as(FileRelease)
     key = Key(request.name, release.version, {"lock": release.filename})
     with store.stage(key) as staged:
         root = staged / key.artifact
-        filled = load_source(request.toolchain.source).fill(FillJob(whole, root, store, progress))
-        evidence = [*_count_files(filled), *check_version(request, root), *check_machines(root)]
+        entries = load_source(release.source).fill(FillJob(whole, root, store, progress))
+        evidence = [*_count_files(entries), *check_version(request, root), *check_machines(root)]
     kept = store.downloads / release.filename
     with explain_errors(store.home):
         size_bytes = kept.stat().st_size
@@ -96,17 +97,17 @@ def make_lock(request: ArtifactRequest, store: Store, progress: Progress) -> Loc
     return Lock(
         request.name,
         release.version,
-        release.url or release.package,
+        release.place,
         size_bytes,
         sha256,
         dt.datetime.now(dt.timezone.utc).date().isoformat(),
         tuple(evidence),
-        filled.entries,
+        entries,
     )
 
 
-def _count_files(filled: Filled) -> list[str]:
-    files = [entry for entry in filled.entries if not entry.link]
+def _count_files(entries: Sequence[TreeEntry]) -> list[str]:
+    files = [entry for entry in entries if not entry.link]
     return [f"{len(files)} files unpacked, the archive's checksum of every one fits"]
 
 

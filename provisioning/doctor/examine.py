@@ -115,7 +115,7 @@ def find_pins(profile: str) -> dict[str, str]:
     for request in wanted_requests(profile):
         pins[request.name] = request.release.version
         if request.name == CHECKOUT:
-            pins[CHECKOUT_COMMIT] = request.release.commit
+            pins[CHECKOUT_COMMIT] = request.release.pin
     return pins
 
 

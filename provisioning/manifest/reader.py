@@ -15,6 +15,7 @@ import msgspec
 
 from provisioning.console.given import read_given
 from provisioning.errors import ManifestError, UsageError
+from provisioning.manifest.releases import AnyRelease, Release
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -68,17 +69,6 @@ def read_policy(name: str, kind: type[T], root: Path | None = None) -> T:
     return read_toml(f"policies/{name}.toml", kind, root)
 
 
-class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One rule of an archive's layout: members that match ``take`` go to ``put``.
-
-    ``take`` is a glob, ``**`` crosses directories. A ``put`` that is empty or ends in ``/``
-    keeps the path below the fixed part of ``take``; any other ``put`` is the whole new path.
-    """
-
-    take: str
-    put: str = ""
-
-
 class Licence(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Under what terms an artifact comes. ``text`` is a URL or a path inside the artifact."""
 
@@ -101,38 +91,14 @@ class Adoption(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     version_pattern: str = ""
 
 
-class Release(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One pinned version of an artifact. Which fields matter depends on the kind of source."""
-
-    version: str
-    filename: str = ""
-    url: str = ""
-    mirrors: tuple[str, ...] = ()
-    size_bytes: int = 0
-    sha256: str = ""
-    sha1: str = ""
-    unpacked_bytes: int = 0
-    case_collisions: bool = False
-    layout: tuple[Rule, ...] = ()
-    links: dict[str, str] = {}
-    write: dict[str, str] = {}
-    package: str = ""
-    package_version: str = ""
-    platform: str = ""
-    python: str = ""
-    tag: str = ""
-    commit: str = ""
-
-
 class Toolchain(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An artifact: where it comes from, its versions, its components (globs over its tree)."""
 
     name: str
     summary: str
-    source: str
     default: str
     licence: Licence
-    releases: tuple[Release, ...]
+    releases: tuple[AnyRelease, ...]
     components: dict[str, tuple[str, ...]] = {}
     adoption: Adoption | None = None
 

@@ -93,7 +93,7 @@ def compose_request(
     Where the profile is complete, the variables are those that it composes, as a job gets them.
     """
     located = [
-        Provisioned(request.name, request.release.version, root, request.release.commit)
+        Provisioned(request.name, request.release.version, root)
         for request in wanted_requests(profile)
         if (root := _locate(request, given, base))
     ]

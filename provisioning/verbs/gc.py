@@ -11,6 +11,7 @@ from provisioning.artifacts.sources import Options
 from provisioning.console.command import Outcome
 from provisioning.console.progress import Progress
 from provisioning.manifest.reader import list_toolchains, read_toolchain
+from provisioning.manifest.releases import FileRelease
 from provisioning.store.collect import Garbage, find_garbage, remove_garbage
 from provisioning.store.store import Store, explain_errors
 
@@ -23,9 +24,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     store = Store()
     toolchains = [read_toolchain(name) for name in list_toolchains()]
-    filenames = {release.filename for toolchain in toolchains for release in toolchain.releases} - {
-        ""
-    }
+    releases = [release for toolchain in toolchains for release in toolchain.releases]
+    filenames = {release.filename for release in releases if isinstance(release, FileRelease)}
     requests = [with_lock(request, store) for request in all_requests(Options())]
     named = {request.key().directory for request in requests}
     with ExitStack() as locks:

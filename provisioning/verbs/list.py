@@ -11,12 +11,12 @@ from provisioning.artifacts.sources import ArtifactRequest
 from provisioning.console.command import Outcome
 from provisioning.console.progress import Progress
 from provisioning.manifest.reader import (
-    Release,
     Toolchain,
     list_toolchains,
     read_profiles,
     read_toolchain,
 )
+from provisioning.manifest.releases import Release
 from provisioning.store.store import Store
 
 
@@ -42,7 +42,6 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 
 def _describe(toolchain: Toolchain, release: Release, store: Store) -> dict[str, Any]:
     request = with_lock(ArtifactRequest(toolchain, release), store)
-    pinned = request.release.sha256 or request.release.commit
     trees = [
         {"path": str(published.root), "components": list(tree.components), "bytes": tree.size_bytes}
         for published, tree in stored_trees(store)
@@ -52,8 +51,8 @@ def _describe(toolchain: Toolchain, release: Release, store: Store) -> dict[str,
         "name": toolchain.name,
         "version": release.version,
         "default": release.version == toolchain.default,
-        "source": toolchain.source,
-        "pinned": pinned,
+        "source": release.source,
+        "pinned": request.release.pin,
         "files_locked": bool(request.lock and request.lock.files),
         "licence": toolchain.licence.name,
         "components": list(toolchain.components),

@@ -11,7 +11,7 @@ from provisioning.artifacts.licence import require_acceptance
 from provisioning.artifacts.lockfile import Lock, encode_lock, project_lock_path, read_lock
 from provisioning.artifacts.provision import with_lock
 from provisioning.artifacts.selection import parse_selection
-from provisioning.artifacts.sources import ArtifactRequest
+from provisioning.artifacts.sources import ArtifactRequest, load_source
 from provisioning.console.command import Outcome
 from provisioning.console.progress import Progress
 from provisioning.errors import UsageError
@@ -27,15 +27,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
-    from provisioning.artifacts.trust import HASHED_KINDS
-
     store = Store()
     requests = parse_selection(args.names, read_options(args))
     for request in requests:
-        if request.toolchain.source not in HASHED_KINDS:
+        if not load_source(request.release.source).can_lock:
             raise UsageError(
                 f"{request.name} has no lock",
-                why=f"its source is {request.toolchain.source}: a commit is its pin",
+                why=f"its source is {request.release.source}: a commit is its pin",
             )
     diffs = [_lock(request, store, progress, write=args.write) for request in requests]
     changed = [request.label for request, diff in zip(requests, diffs, strict=True) if diff]

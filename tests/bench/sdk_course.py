@@ -35,7 +35,6 @@ SPACE_BYTES = 5 << 30
 MANIFEST = """
 name = "qnn-sdk"
 summary = "benchmark"
-source = "archive"
 default = "{version}"
 [licence]
 name = "Qualcomm"
@@ -43,6 +42,7 @@ text = "LICENSE.pdf"
 [components]
 host = ["lib/x86_64-linux-clang/**"]
 [[releases]]
+source = "archive"
 version = "{version}"
 filename = "sdk.zip"
 url = "{url}"

@@ -16,7 +16,8 @@ from provisioning.archives.layout import Layout
 from provisioning.console.process import run_process
 from provisioning.console.progress import Progress
 from provisioning.errors import ToolError
-from provisioning.manifest.reader import Release, read_toolchain
+from provisioning.manifest.reader import read_toolchain
+from provisioning.manifest.releases import WheelRelease
 
 ARTIFACTS = ("qnn-runtime", "qnn-runtime-aarch64")
 VERSIONS = ("2.3.0", "2.4.0", "2.5.0", "2.6.0", "2.7.0")
@@ -30,6 +31,7 @@ def unpack_versions(tree: Path, downloads: Path, progress: Progress) -> list[Pat
         root = tree / version
         for name in ARTIFACTS:
             release = read_toolchain(name).release()
+            assert isinstance(release, WheelRelease)
             wheel = _download(
                 msgspec.structs.replace(release, package_version=version), downloads, progress
             )
@@ -40,7 +42,7 @@ def unpack_versions(tree: Path, downloads: Path, progress: Progress) -> list[Pat
     return roots
 
 
-def _download(release: Release, downloads: Path, progress: Progress) -> Path | None:
+def _download(release: WheelRelease, downloads: Path, progress: Progress) -> Path | None:
     """The wheel of a version, None where the index has none for this platform's tag or older."""
     directory = downloads / f"{release.package_version}-{release.platform}"
     if not any(directory.glob("*.whl")):
@@ -62,7 +64,7 @@ def _tags(platform: str) -> list[str]:
     return [f"manylinux_2_{minor}_{machine}" for minor in range(17, 41)]
 
 
-def _unpack(wheel: Path, release: Release, root: Path) -> None:
+def _unpack(wheel: Path, release: WheelRelease, root: Path) -> None:
     layout = Layout([(rule.take, rule.put) for rule in release.layout])
     with zipfile.ZipFile(wheel) as archive:
         for member in archive.infolist():

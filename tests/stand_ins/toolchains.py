@@ -94,12 +94,12 @@ def describe_wheel(wheel: Path) -> str:
     return f"""
 name = "qnn-runtime"
 summary = "tiny"
-source = "wheel"
 default = "9.9.9"
 [licence]
 name = "none"
 text = "LICENSES/LICENSE"
 [[releases]]
+source = "wheel"
 version = "9.9.9"
 package = "tiny-qnn"
 package_version = "1.0"
@@ -181,7 +181,6 @@ def describe_sdk(urls: list[str], archive: Path | None = None) -> str:
     return f"""
 name = "qnn-sdk"
 summary = "tiny"
-source = "archive"
 default = "{VERSION}"
 [licence]
 name = "Terms"
@@ -198,6 +197,7 @@ headers = ["include/**"]
 host = ["lib/x86_64-linux-clang/**"]
 android = ["lib/aarch64-android/**"]
 [[releases]]
+source = "archive"
 version = "{VERSION}"
 filename = "qairt-{VERSION}.zip"
 url = "{urls[0]}"
@@ -214,12 +214,12 @@ def describe_libcxx(url: str, archive: Path) -> str:
     return f"""
 name = "libcxx"
 summary = "tiny"
-source = "archive"
 default = "14.0.0"
 [licence]
 name = "free"
 text = "none"
 [[releases]]
+source = "archive"
 version = "14.0.0"
 filename = "llvm.tar.xz"
 url = "{url}"

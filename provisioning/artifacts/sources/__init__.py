@@ -1,5 +1,7 @@
 """Where an artifact's bytes come from: one Protocol, one module a kind of source.
 
+The module is named as the kind is in a manifest, its release is a struct of manifest.releases.
+
 A source fills a fresh directory and says what it wrote. It never publishes: the store does.
 """
 
@@ -9,23 +11,18 @@ import importlib
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, cast
+from typing import Protocol, TypeVar, cast
 
 from provisioning.archives.layout import Layout, Limits
 from provisioning.artifacts.lockfile import Lock
 from provisioning.console.progress import Progress
-from provisioning.errors import ManifestError, UsageError
-from provisioning.manifest.reader import Release, Toolchain
-from provisioning.store.store import Key, Store
+from provisioning.errors import UsageError
+from provisioning.manifest.reader import Toolchain
+from provisioning.manifest.releases import FileRelease, Release
+from provisioning.store.store import Key, Store, link_or_copy
 from provisioning.store.tree import TreeEntry
 
-SOURCES: dict[str, str] = {
-    "aar": "provisioning.artifacts.sources.aar",
-    "archive": "provisioning.artifacts.sources.archive",
-    "git": "provisioning.artifacts.sources.git",
-    "local": "provisioning.artifacts.sources.local",
-    "wheel": "provisioning.artifacts.sources.wheel",
-}
+R = TypeVar("R", bound=Release)
 
 
 @dataclass(frozen=True)
@@ -63,9 +60,15 @@ class ArtifactRequest:
 
     @property
     def installation(self) -> str:
-        """The directory that an artifact of source ``local`` is copied from; else empty."""
-        adoption = self.toolchain.adoption if self.toolchain.source == "local" else None
+        """The directory that a release is copied from, where it is; else empty."""
+        adoption = self.toolchain.adoption if self.release.is_copied else None
         return os.environ.get(adoption.variable, "") if adoption else ""
+
+    def release_as(self, kind: type[R]) -> R:
+        """Its release, as the source of that kind knows it. Raises TypeError for another."""
+        if not isinstance(self.release, kind):
+            raise TypeError(f"{self.label} is no {kind.__name__}")
+        return self.release
 
     @property
     def patterns(self) -> tuple[str, ...]:
@@ -83,7 +86,7 @@ class ArtifactRequest:
         """The identity of the published directory: pins, layout and components."""
         release = self.release
         recipe = {
-            "source": release.sha256 or release.commit or self.installation or release.url,
+            "source": release.pin or self.installation or release.place,
             "layout": [[rule.take, rule.put] for rule in release.layout],
             "links": release.links,
             "write": release.write,
@@ -98,7 +101,8 @@ class ArtifactRequest:
 
     def limits(self) -> Limits:
         """What its archive may unpack to."""
-        return Limits(self.release.unpacked_bytes, self.release.case_collisions)
+        release = self.release_as(FileRelease)
+        return Limits(release.unpacked_bytes, release.case_collisions)
 
 
 @dataclass(frozen=True)
@@ -116,30 +120,37 @@ class FillJob:
         return self.only is None or path in self.only
 
 
-@dataclass(frozen=True)
-class Filled:
-    """What a source wrote: the SHA-256 of what it came from (or a commit), and every entry."""
-
-    source_sha256: str
-    entries: tuple[TreeEntry, ...]
-
-
 class Source(Protocol):
-    """A kind of source."""
+    """A kind of source. ``can_lock`` says that one file comes, whose hash a lock can hold."""
 
-    def fill(self, job: FillJob) -> Filled:
+    can_lock: bool
+
+    def fill(self, job: FillJob) -> tuple[TreeEntry, ...]:
         """Write the artifact, or the paths of it that are wanted, below the job's root.
 
+        Gives every entry, sorted by path.
         Raises DownloadError, IntegrityError, StoreError, ToolError.
         """
         ...
 
+    def mirror(self, job: FillJob, directory: Path) -> list[Path]:
+        """Put what another machine needs for ``fill`` below ``directory``: files, repositories.
+
+        The job's root is for the work. Raises as ``fill`` does, and OSError.
+        """
+        ...
+
+
+def copy_to_mirror(source: Path, directory: Path) -> Path:
+    """``source`` in ``directory``, readable for all, in one step. Raises OSError."""
+    target = directory / source.name
+    fresh = target.with_name(f".{target.name}")
+    fresh.unlink(missing_ok=True)
+    link_or_copy(source, fresh)
+    fresh.chmod(0o644)
+    return fresh.replace(target)
+
 
 def load_source(kind: str) -> Source:
-    """The implementation of a kind of source, imported when it is needed only.
-
-    Raises ManifestError for a kind that there is not.
-    """
-    if kind not in SOURCES:
-        raise ManifestError(f"no kind of source {kind!r}", fix="one of: " + ", ".join(SOURCES))
-    return cast("Source", importlib.import_module(SOURCES[kind]).SOURCE)
+    """The implementation of a kind of source, imported when it is needed only."""
+    return cast("Source", importlib.import_module(f"{__name__}.{kind}").SOURCE)

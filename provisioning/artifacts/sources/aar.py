@@ -7,15 +7,14 @@ import os
 import re
 from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 
-import msgspec
-
-from provisioning.artifacts.sources import Filled, FillJob
+from provisioning.artifacts.sources import FillJob
 from provisioning.artifacts.sources.archive import SOURCE as ARCHIVE
 from provisioning.errors import IntegrityError
 from provisioning.fetch.transfer import Client, PermanentError, TransferPolicy, TransientError
-from provisioning.manifest.reader import Release
-from provisioning.store.tree import hash_file
+from provisioning.manifest.releases import AarRelease, ArchiveRelease, FileRelease
+from provisioning.store.tree import TreeEntry, hash_file
 
 REPOSITORY_VARIABLE = "QNN_CI_MAVEN"
 REPOSITORY = "https://repo1.maven.org/maven2"
@@ -24,25 +23,36 @@ REPOSITORY = "https://repo1.maven.org/maven2"
 class AarSource:
     """An AAR is a ZIP; the repository's own .sha1 beside it is checked when it is there."""
 
-    def fill(self, job: FillJob) -> Filled:
-        release = locate_aar(job.request.release)
-        located = replace(job, request=replace(job.request, release=release))
-        filled = ARCHIVE.fill(located)
-        if not job.request.release.sha256 and not job.request.options.offline:
+    can_lock = True
+
+    def fill(self, job: FillJob) -> tuple[TreeEntry, ...]:
+        located = locate_job(job)
+        entries = ARCHIVE.fill(located)
+        if not job.request.release.pin and not job.request.options.offline:
             check_published_sha1(located)
-        return filled
+        return entries
+
+    def mirror(self, job: FillJob, directory: Path) -> list[Path]:
+        return ARCHIVE.mirror(locate_job(job), directory)
 
 
 SOURCE = AarSource()
 
 
-def locate_aar(release: Release) -> Release:
-    """The release with the URL that its coordinates ``group:artifact`` have."""
+def locate_job(job: FillJob) -> FillJob:
+    """The same job for the archive at the URL that the coordinates have."""
+    release = locate_aar(job.request.release_as(AarRelease))
+    return replace(job, request=replace(job.request, release=release))
+
+
+def locate_aar(release: AarRelease) -> ArchiveRelease:
+    """The archive at the URL that the coordinates ``group:artifact`` have."""
     group, _, artifact = release.package.partition(":")
     base = os.environ.get(REPOSITORY_VARIABLE, REPOSITORY).rstrip("/")
     version = release.package_version
     url = f"{base}/{group.replace('.', '/')}/{artifact}/{version}/{artifact}-{version}.aar"
-    return msgspec.structs.replace(release, url=url)
+    fields = {name: getattr(release, name) for name in FileRelease.__struct_fields__}
+    return ArchiveRelease(**fields, url=url)
 
 
 def check_published_sha1(job: FillJob) -> None:
@@ -50,7 +60,7 @@ def check_published_sha1(job: FillJob) -> None:
 
     Raises IntegrityError when it names another hash.
     """
-    release = job.request.release
+    release = job.request.release_as(ArchiveRelease)
     path = job.store.downloads / release.filename
     try:
         with (

@@ -10,7 +10,7 @@ from pathlib import Path
 from provisioning.archives.layout import Member, make_links, make_parents, seal_file
 from provisioning.archives.tarballs import is_tarball
 from provisioning.archives.zip_directory import LOCAL_BYTES, TAIL_BYTES
-from provisioning.artifacts.sources import ArtifactRequest, Filled, FillJob
+from provisioning.artifacts.sources import ArtifactRequest, FillJob, copy_to_mirror
 from provisioning.artifacts.sources.pipeline import Pipeline, read_ahead
 from provisioning.artifacts.sources.unpack import select_members, unpack_file, unpack_members
 from provisioning.console.progress import Progress
@@ -24,7 +24,7 @@ from provisioning.fetch.download import (
 from provisioning.fetch.part_file import Watch, ignore_growth
 from provisioning.fetch.ranges import NoRangesError, Span, open_remote
 from provisioning.fetch.transfer import MismatchError, PermanentError, redact_url
-from provisioning.manifest.reader import Release
+from provisioning.manifest.releases import ArchiveRelease
 from provisioning.store.store import HOME_VARIABLE, Store, explain_errors, link_or_copy
 from provisioning.store.tree import TreeEntry, hash_file
 
@@ -34,25 +34,30 @@ EXTRA_BYTES = 64  # what a local header's extra field may have more than the dir
 class ArchiveSource:
     """What is locked and already in another published tree is not fetched again."""
 
-    def fill(self, job: FillJob) -> Filled:
+    can_lock = True
+
+    def fill(self, job: FillJob) -> tuple[TreeEntry, ...]:
         reused = reuse_published(job)
         if reused and len(reused) == len(_locked(job)):
-            return Filled(job.request.release.sha256, tuple(reused))
+            return tuple(reused)
         left = _without(job, reused)
         entries = self._fetch_parts(left) or fetch_whole(left)
-        together = sorted([*reused, *entries], key=lambda entry: entry.path)
-        return Filled(job.request.release.sha256, tuple(together))
+        return tuple(sorted([*reused, *entries], key=lambda entry: entry.path))
+
+    def mirror(self, job: FillJob, directory: Path) -> list[Path]:
+        archive = obtain_archive(job.request, job.store, job.progress)
+        return [copy_to_mirror(archive, directory)]
 
     def _fetch_parts(self, job: FillJob) -> tuple[TreeEntry, ...]:
         """The wanted members over HTTP ranges; nothing when that cannot be done or checked."""
-        request = job.request
+        request, release = job.request, job.request.release_as(ArchiveRelease)
         locked = request.lock is not None and request.lock.files
         is_part = bool(request.components) or job.only is not None
-        whole = job.store.downloads / request.release.filename
+        whole = job.store.downloads / release.filename
         if not (locked and is_part) or request.options.offline or whole.is_file():
             return ()
-        for url in archive_urls(request.release):
-            if is_tarball(request.release.filename) or not url.startswith("http"):
+        for url in archive_urls(release):
+            if is_tarball(release.filename) or not url.startswith("http"):
                 continue
             try:
                 return _unpack_remote(url, job)
@@ -70,11 +75,12 @@ SOURCE = ArchiveSource()
 def fetch_whole(job: FillJob) -> tuple[TreeEntry, ...]:
     """Unpack the whole archive, while it comes where that can be done."""
     request, store = job.request, job.store
-    urls = archive_urls(request.release)
-    kept = (store.downloads / request.release.filename).is_file()
+    release = request.release_as(ArchiveRelease)
+    urls = archive_urls(release)
+    kept = (store.downloads / release.filename).is_file()
     is_remote = bool(urls) and urls[0].startswith("http") and not request.options.offline
     members = None
-    if is_remote and not kept and not is_tarball(request.release.filename):
+    if is_remote and not kept and not is_tarball(release.filename):
         members = read_ahead(urls[0], job)
     if members is None:
         return unpack_file(obtain_archive(request, store, job.progress), job)
@@ -133,12 +139,12 @@ def _link_locked(job: FillJob) -> list[TreeEntry]:
 
 
 def _unpack_remote(url: str, job: FillJob) -> tuple[TreeEntry, ...]:
-    request = job.request
-    scratch = job.store.downloads / f".{request.release.filename}.parts"
+    release = job.request.release_as(ArchiveRelease)
+    scratch = job.store.downloads / f".{release.filename}.parts"
     with explain_errors(job.store.home), open_remote(url, scratch, job.progress) as remote:
         remote.open(TAIL_BYTES)
-        if request.release.size_bytes not in {0, remote.size}:
-            why = f"it has {remote.size} bytes, {request.release.size_bytes} are pinned"
+        if release.size_bytes not in {0, remote.size}:
+            why = f"it has {remote.size} bytes, {release.size_bytes} are pinned"
             raise PermanentError(why)
         placed = select_members(remote, job)
         remote.fetch(member_spans((member for _, member in placed), remote.size))
@@ -167,7 +173,7 @@ def _clear(root: Path) -> None:
             path.unlink()
 
 
-def archive_urls(release: Release) -> list[str]:
+def archive_urls(release: ArchiveRelease) -> list[str]:
     """Where to look for an archive, in order: the user's mirror, the vendor, its mirrors."""
     own = [release.url] if release.url else []
     return [*mirror_urls(release.filename), *own, *release.mirrors]
@@ -180,7 +186,7 @@ def obtain_archive(
 
     Raises DownloadError, IntegrityError, StoreError.
     """
-    release = request.release
+    release = request.release_as(ArchiveRelease)
     pin = Pin(release.size_bytes, release.sha256)
     target = store.downloads / release.filename
     if target.is_file() and _is_pinned(request, target, pin, store, progress):
@@ -215,7 +221,7 @@ def _is_pinned(
 
 def cannot_fetch(request: ArtifactRequest, store: Store, why: str) -> DownloadError:
     """The error for an archive that did not come, with the ways to supply it."""
-    release = request.release
+    release = request.release_as(ArchiveRelease)
     size = f" ({release.size_bytes / (1 << 20):.0f} MiB)" if release.size_bytes else ""
     pin = f"; its SHA-256 must be {release.sha256}" if release.sha256 else ""
     return DownloadError(

@@ -7,11 +7,12 @@ import shutil
 from pathlib import Path
 
 from provisioning.archives.layout import seal_file
-from provisioning.artifacts.sources import Filled, FillJob
+from provisioning.artifacts.sources import FillJob
 from provisioning.console.git import ask_git, list_submodules, read_commit, run_git
 from provisioning.console.process import Completed
 from provisioning.errors import DownloadError, IntegrityError, ToolError
 from provisioning.fetch.download import mirror_urls
+from provisioning.manifest.releases import GitRelease
 from provisioning.store.store import HOME_VARIABLE, explain_errors
 from provisioning.store.tree import TreeEntry, hash_file, walk_tree
 
@@ -65,16 +66,20 @@ def _mirror_words() -> tuple[str, ...]:
 class GitSource:
     """``.git`` stays, shallow; it is not part of tree.json."""
 
-    def fill(self, job: FillJob) -> Filled:
-        release = job.request.release
+    can_lock = False
+
+    def fill(self, job: FillJob) -> tuple[TreeEntry, ...]:
         with explain_errors(job.store.home):
             work = _Checkout(job)
             if not work.copy_sibling():
                 work.fetch()
             work.update_submodules()
             work.seal()
-            entries = tuple(sorted(_entries(job.root), key=lambda entry: entry.path))
-        return Filled(release.commit, entries)
+            return tuple(sorted(_entries(job.root), key=lambda entry: entry.path))
+
+    def mirror(self, job: FillJob, directory: Path) -> list[Path]:
+        self.fill(job)
+        return mirror_repositories(job.root, job.request.release.place, directory)
 
 
 SOURCE = GitSource()
@@ -82,7 +87,8 @@ SOURCE = GitSource()
 
 class _Checkout:
     def __init__(self, job: FillJob) -> None:
-        self.job, self.root, self.release = job, job.root, job.request.release
+        self.job, self.root = job, job.root
+        self.release = job.request.release_as(GitRelease)
         self.wanted = list(job.request.patterns)
 
     def git(self, *words: str, network: bool = False) -> Completed:
@@ -119,7 +125,7 @@ class _Checkout:
         For a repair that is the damaged tree itself, whose objects are used again.
         """
         store, key = self.job.store, self.job.request.key()
-        own = store.find(key) if self.job.only is not None else None
+        own = store.find(key)
         for published in [*([own] if own else []), *store.siblings(key)]:
             tree = published.read_tree()
             if tree and tree.source_sha256 == self.release.commit:

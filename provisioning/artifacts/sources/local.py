@@ -11,7 +11,7 @@ from pathlib import Path
 from packaging.version import InvalidVersion, Version
 
 from provisioning.archives.layout import FileWriter, make_links, make_parents
-from provisioning.artifacts.sources import ArtifactRequest, Filled, FillJob
+from provisioning.artifacts.sources import ArtifactRequest, FillJob
 from provisioning.errors import UnfitError
 from provisioning.manifest.reader import Adoption
 from provisioning.store.store import explain_errors
@@ -86,7 +86,9 @@ def _check_minimum(request: ArtifactRequest, adoption: Adoption, version: str) -
 class LocalSource:
     """Copies the wanted files of an installation, for those who want it in the store."""
 
-    def fill(self, job: FillJob) -> Filled:
+    can_lock = False
+
+    def fill(self, job: FillJob) -> tuple[TreeEntry, ...]:
         request = job.request
         found = find_installation(request, os.environ)
         if found is None:
@@ -107,7 +109,12 @@ class LocalSource:
                     entries.append(_copy(found.root / path, job.root, target))
             known = {entry.path for entry in entries}
             entries += make_links(job.root, links, request.label, known.__contains__)
-        return Filled("", tuple(sorted(entries, key=lambda entry: entry.path)))
+        return tuple(sorted(entries, key=lambda entry: entry.path))
+
+    def mirror(self, job: FillJob, directory: Path) -> list[Path]:
+        """Nothing: another machine has an installation of its own."""
+        del job, directory
+        return []
 
 
 SOURCE = LocalSource()

@@ -21,17 +21,19 @@ from provisioning.artifacts.sources.unpack import complete_tree
 from provisioning.errors import QnnCiError
 from provisioning.fetch.ranges import open_remote
 from provisioning.fetch.transfer import PermanentError
+from provisioning.manifest.releases import FileRelease
 from provisioning.store.store import explain_errors
 from provisioning.store.tree import TreeEntry
 
 
 def read_ahead(url: str, job: FillJob) -> list[Member] | None:
     """The directory of a remote ZIP, or None when it cannot be had before the file."""
-    scratch = job.store.downloads / f".{job.request.release.filename}.parts"
+    release = job.request.release_as(FileRelease)
+    scratch = job.store.downloads / f".{release.filename}.parts"
     try:
         with explain_errors(job.store.home), open_remote(url, scratch, job.progress) as remote:
             remote.open(TAIL_BYTES)
-            if job.request.release.size_bytes not in {0, remote.size}:
+            if release.size_bytes not in {0, remote.size}:
                 return None
             members = read_directory(remote)
             check_members(remote.name, members, job.request.limits())
@@ -45,9 +47,10 @@ class Pipeline:
 
     def __init__(self, job: FillJob, members: Sequence[Member]) -> None:
         self.job, self.members = job, list(members)
+        filename = job.request.release_as(FileRelease).filename
         placed = place_members(members, job.request.layout())
         self.placed = [pair for pair in placed if job.wants(pair[0])]
-        check_placed(job.request.release.filename, [path for path, _ in self.placed])
+        check_placed(filename, [path for path, _ in self.placed])
         files = [pair for pair in self.placed if pair[1].kind == "file"]
         self.waiting = sorted(files, key=lambda pair: -pair[1].offset)
         self.landed: list[tuple[int, str, Member]] = []

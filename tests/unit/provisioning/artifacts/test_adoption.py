@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
+from typing import get_args
 
+import msgspec
 import pytest
 
 from provisioning.artifacts.environment import locate_profile, provision_profile
+from provisioning.artifacts.sources import load_source
 from provisioning.console.progress import Progress
-from provisioning.errors import ExitCode, UnfitError
+from provisioning.errors import ExitCode, ManifestError, UnfitError
 from provisioning.manifest.reader import list_toolchains, read_profiles, read_toolchain
+from provisioning.manifest.releases import AnyRelease, FileRelease, Release
 
 
 @pytest.fixture(autouse=True)
@@ -91,6 +95,34 @@ def test_every_profile_names_artifacts_and_components_that_exist() -> None:
             toolchain = read_toolchain(wanted.name)
             assert toolchain.release(wanted.version).version
             assert set(wanted.components) <= toolchain.components.keys()
+
+
+@pytest.mark.parametrize("kind", get_args(AnyRelease))
+def test_every_kind_of_release_has_the_source_of_its_name(kind: type[Release]) -> None:
+    wanted = dict.fromkeys(field.name for field in msgspec.structs.fields(kind) if field.required)
+    assert load_source(kind(**wanted).source).can_lock is issubclass(kind, FileRelease)
+
+
+def test_a_manifest_of_another_kind_or_with_its_keys_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "toolchains").mkdir()
+    manifest = tmp_path / "toolchains" / "one.toml"
+    for release, why in (
+        ('source = "ftp"', "Invalid value 'ftp' - at `$.releases[0].source`"),
+        ('source = "git"\nurl = ""\ncommit = ""\nsha256 = ""', "unknown field `sha256`"),
+        ('source = "archive"\nurl = ""', "missing required field `filename`"),
+    ):
+        manifest.write_text(f"""
+name = "one"
+summary = ""
+default = "1"
+licence = {{ name = "", text = "" }}
+[[releases]]
+version = "1"
+{release}
+""")
+        with pytest.raises(ManifestError) as caught:
+            read_toolchain("one", tmp_path)
+        assert why in caught.value.why
 
 
 def test_every_manifest_has_one_default_and_a_licence() -> None:

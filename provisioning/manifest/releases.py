@@ -1,0 +1,138 @@
+"""Releases: one pinned version of an artifact, one struct a kind of source.
+
+``source`` in a manifest's row is the kind, and the name of the module in artifacts/sources/
+that brings it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import msgspec
+
+
+class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One rule of an archive's layout: members that match ``take`` go to ``put``.
+
+    ``take`` is a glob, ``**`` crosses directories. A ``put`` that is empty or ends in ``/``
+    keeps the path below the fixed part of ``take``; any other ``put`` is the whole new path.
+    """
+
+    take: str
+    put: str = ""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What an artifact's bytes are checked against: one of the two, or neither."""
+
+    sha256: str = ""
+    commit: str = ""
+
+
+class Release(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="source", kw_only=True
+):
+    """What every release has: a version, and what its tree is made of."""
+
+    version: str
+    layout: tuple[Rule, ...] = ()
+    links: dict[str, str] = {}
+    write: dict[str, str] = {}
+
+    is_copied: ClassVar[bool] = False
+
+    @property
+    def source(self) -> str:
+        """The kind of source."""
+        return str(self.__struct_config__.tag)
+
+    @property
+    def origin(self) -> Origin:
+        """The pin; empty where there is none (yet)."""
+        return Origin()
+
+    @property
+    def place(self) -> str:
+        """Where it comes from: a URL or a package's name."""
+        return ""
+
+    @property
+    def pin(self) -> str:
+        """The pin as text: a SHA-256, a commit or nothing."""
+        return self.origin.sha256 or self.origin.commit
+
+
+class FileRelease(Release, frozen=True, kw_only=True):
+    """One file that is unpacked, pinned by its hash."""
+
+    filename: str
+    size_bytes: int = 0
+    sha256: str = ""
+    unpacked_bytes: int = 0
+    case_collisions: bool = False
+
+    @property
+    def origin(self) -> Origin:
+        return Origin(sha256=self.sha256)
+
+
+class ArchiveRelease(FileRelease, frozen=True, kw_only=True, tag="archive"):
+    """A ZIP or tarball at a URL."""
+
+    url: str
+    mirrors: tuple[str, ...] = ()
+
+    @property
+    def place(self) -> str:
+        return self.url
+
+
+class WheelRelease(FileRelease, frozen=True, kw_only=True, tag="wheel"):
+    """A wheel of a package index, for one Python and platform tag."""
+
+    package: str
+    package_version: str
+    platform: str
+    python: str
+
+    @property
+    def place(self) -> str:
+        return self.package
+
+
+class AarRelease(FileRelease, frozen=True, kw_only=True, tag="aar"):
+    """An archive of a Maven repository; ``package`` is ``group:artifact``."""
+
+    package: str
+    package_version: str
+
+    @property
+    def place(self) -> str:
+        return self.package
+
+
+class GitRelease(Release, frozen=True, kw_only=True, tag="git"):
+    """A commit of a repository; ``tag`` is the name that is fetched where there is no mirror."""
+
+    url: str
+    commit: str
+    tag: str = ""
+
+    @property
+    def origin(self) -> Origin:
+        return Origin(commit=self.commit)
+
+    @property
+    def place(self) -> str:
+        return self.url
+
+
+class LocalRelease(Release, frozen=True, kw_only=True, tag="local"):
+    """A copy of the installation that the adoption's variable names."""
+
+    is_copied = True
+
+
+AnyRelease = ArchiveRelease | WheelRelease | AarRelease | GitRelease | LocalRelease
