@@ -1,9 +1,26 @@
-"""A file that others read while it is written: they see the old one or the new one, whole."""
+"""Files and directories that others read while they are written: as they were or as they are."""
 
 from __future__ import annotations
 
+import ctypes
+import errno
+import fcntl
+import glob
+import hashlib
 import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from provisioning.errors import StoreError
+
+READ_BYTES = 1 << 20
+AT_FDCWD, RENAME_EXCHANGE = -100, 2
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+NO_LEAVE = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
+REPLACED = "replaced"
 
 
 def write_whole(path: Path, data: bytes | str) -> None:
@@ -22,3 +39,155 @@ def write_whole(path: Path, data: bytes | str) -> None:
         fresh.replace(path)
     finally:
         fresh.unlink(missing_ok=True)
+
+
+def hash_file(path: Path) -> str:
+    """The SHA-256 of a regular file, in hexadecimal. Raises OSError."""
+    digest = hashlib.sha256()
+    buffer = bytearray(READ_BYTES)
+    view = memoryview(buffer)
+    with path.open("rb", buffering=0) as file:
+        while count := file.readinto(buffer):
+            digest.update(view[:count])
+    return digest.hexdigest()
+
+
+def digest_sources(*places: Path) -> str:
+    """The SHA-256 of the code that computes a thing, for the key under which that is kept.
+
+    Every file of a package's directory counts with its name, and so does each file named alone.
+    """
+    digest = hashlib.sha256()
+    for place in places:
+        for path in sorted(place.rglob("*")) if place.is_dir() else [place]:
+            if path.is_file() and path.parent.name != "__pycache__":
+                digest.update(f"{path.relative_to(place.parent)}\0{hash_file(path)}\n".encode())
+    return digest.hexdigest()
+
+
+@contextmanager
+def staged_directory(target: Path) -> Iterator[Path]:
+    """A fresh directory beside ``target`` that takes its place at once when the block ends well.
+
+    Several processes may stage the same target: the last one is kept. What a killed one left is
+    removed by the next. Raises OSError.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    _clear_staging(target)
+    staging, descriptor = _lock_new(target)
+    try:
+        yield staging
+        publish_directory(staging, target)
+    finally:
+        if staging.exists():
+            remove_tree(staging)
+        os.close(descriptor)
+
+
+def publish_directory(staging: Path, target: Path) -> None:
+    """Put ``staging`` in the place of ``target``; what was there before is ``staging`` then.
+
+    On a file system that cannot exchange two directories, the old one is moved aside and removed.
+    Raises OSError.
+    """
+    if not target.exists():
+        staging.rename(target)
+        return
+    library = ctypes.CDLL(None, use_errno=True)
+    names = (AT_FDCWD, os.fsencode(staging), AT_FDCWD, os.fsencode(target))
+    if hasattr(library, "renameat2") and library.renameat2(*names, RENAME_EXCHANGE) == 0:
+        return
+    number = ctypes.get_errno()
+    if number not in {0, errno.EINVAL, errno.ENOSYS}:
+        raise OSError(number, os.strerror(number), str(target))
+    aside = _beside(target, REPLACED)
+    target.rename(aside)
+    try:
+        staging.rename(target)
+    except OSError:
+        aside.rename(target)
+        raise
+    remove_tree(aside)
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a directory of ours, read-only ones inside included, or a file. Raises OSError."""
+    if path.is_symlink() or path.is_file():
+        path.unlink()
+        return
+    for directory, names, _ in os.walk(path):
+        for name in names:
+            inner = Path(directory, name)
+            if not inner.is_symlink():
+                inner.chmod(0o755)
+    shutil.rmtree(path)
+
+
+@contextmanager
+def explain_writes(place: Path, fix: str = "name a place that can be written") -> Iterator[None]:
+    """Turn what the system refuses while ``place`` is written into a StoreError."""
+    try:
+        yield
+    except OSError as error:
+        raise explain_write(place, error, fix) from error
+
+
+def explain_write(place: Path, error: OSError, fix: str) -> StoreError:
+    """The error for a file system that has no room for ``place``, or refuses it."""
+    why = f"{error.filename or place}: {error.strerror or error}"
+    if error.errno in NO_ROOM:
+        why = f"{mib(free_bytes(place))} are free; {why}"
+        return StoreError(f"there is no room in {place}", why=why, fix=f"free some, or {fix}")
+    verb = "cannot be written" if error.errno in NO_LEAVE else "could not be written"
+    return StoreError(f"{place} {verb}", why=why, fix=fix)
+
+
+def free_bytes(place: Path) -> int:
+    """The room on the disk of ``place``, which need not be there yet."""
+    there = next((path for path in (place, *place.parents) if path.exists()), Path())
+    return shutil.disk_usage(there).free
+
+
+def mib(size_bytes: int) -> str:
+    """A size as a person reads it."""
+    return f"{size_bytes / (1 << 20):.0f} MiB"
+
+
+def _beside(target: Path, word: str) -> Path:
+    return target.with_name(f".{target.name}.staging-{word}")
+
+
+def _lock_new(target: Path) -> tuple[Path, int]:
+    """A new directory whose lock says, as long as it is held, that somebody is at work in it."""
+    while True:
+        staging = _beside(target, secrets.token_hex(4))
+        staging.mkdir()
+        descriptor = os.open(staging, os.O_RDONLY | os.O_DIRECTORY)
+        if _is_held(descriptor) and staging.exists():
+            return staging, descriptor
+        os.close(descriptor)
+
+
+def _is_held(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _clear_staging(target: Path) -> None:
+    """Remove what killed processes left; a target that one had moved aside goes back."""
+    aside = _beside(target, REPLACED)
+    for left in sorted(target.parent.glob(glob.escape(_beside(target, "").name) + "*")):
+        with suppress(OSError):
+            descriptor = os.open(left, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                if not _is_held(descriptor):
+                    continue
+                if left == aside and not target.exists():
+                    left.rename(target)
+                else:
+                    remove_tree(left)
+            finally:
+                os.close(descriptor)

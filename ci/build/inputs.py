@@ -16,11 +16,11 @@ from typing import TypeAlias
 import msgspec
 
 from provisioning.errors import UnfitError
+from provisioning.files import hash_file
 
 PRUNED = frozenset({".git", "__pycache__", ".nox", ".mypy_cache", ".pytest_cache", "node_modules"})
 GENERATED_MARKS = ("CMakeCache.txt", "pyvenv.cfg")
 PRUNED_SUFFIXES = (".pyc",)
-CHUNK_BYTES = 1 << 20
 
 
 class InputEntry(msgspec.Struct, frozen=True, array_like=True):
@@ -63,15 +63,6 @@ def digest_snapshot(snapshot: Mapping[str, InputEntry]) -> str:
     return digest.hexdigest()
 
 
-def hash_file(path: Path | str) -> str:
-    """SHA-256 of a file's bytes, in hexadecimal."""
-    digest = hashlib.sha256()
-    with open(path, "rb", buffering=0) as stream:  # noqa: PTH123 - a DirEntry's path is a str
-        while chunk := stream.read(CHUNK_BYTES):
-            digest.update(chunk)
-    return digest.hexdigest()
-
-
 def _walk(
     directory: Path, prefix: str, skip: frozenset[str]
 ) -> Iterator[tuple[str, os.DirEntry[str]]]:
@@ -99,4 +90,4 @@ def _read_entry(entry: os.DirEntry[str], known: InputEntry | None) -> InputEntry
         return InputEntry(*state, hashlib.sha256(target.encode()).hexdigest())
     if not stat.S_ISREG(status.st_mode):
         return InputEntry(*state, "")
-    return InputEntry(*state, hash_file(entry.path))
+    return InputEntry(*state, hash_file(Path(entry.path)))

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import msgspec
 
-from ci.build.inputs import Snapshot, hash_file
-from provisioning.files import write_whole
+from ci.build.inputs import Snapshot
+from provisioning.files import hash_file, write_whole
 
 
 class Built(msgspec.Struct, frozen=True):

@@ -32,7 +32,7 @@ from ci.parity.macros import find_macros
 from ci.parity.trees import DirectoryTree, RevisionTree, SourceTree
 from provisioning.console.process import end_running, run_process
 from provisioning.errors import ToolError
-from provisioning.files import write_whole
+from provisioning.files import digest_sources, write_whole
 
 WORKER_LIMIT_S = 300.0
 KEPT_FILES = 24
@@ -160,7 +160,7 @@ def last_line(text: str) -> str:
 def digest_side(tree: SourceTree, side: Side[Any], scope: Sequence[str]) -> str:
     """A digest of all that a side is read from: file names, build files, and this reader."""
     is_read = is_build_file if side.name == BUCK.name else is_cmake_input
-    hasher = hashlib.sha256(reader_digest().encode())
+    hasher = hashlib.sha256(digest_sources(Path(__file__).parent).encode())
     for part in (*scope, *tree.submodules):
         hasher.update(f"{part}\n".encode())
     for path in sorted(tree.files):
@@ -172,15 +172,6 @@ def digest_side(tree: SourceTree, side: Side[Any], scope: Sequence[str]) -> str:
 def is_cmake_input(path: str) -> bool:
     """Whether CMake's side may be read from a file: list files, and lists of .bzl files."""
     return is_list_file(path) or path.endswith("build_variables.bzl")
-
-
-def reader_digest() -> str:
-    """A digest of the reader itself: another version does not trust what this one kept."""
-    package = Path(__file__).parent
-    hasher = hashlib.sha256()
-    for path in sorted((*package.rglob("*.py"), *package.rglob("*.bzl"))):
-        hasher.update(path.read_bytes())
-    return hasher.hexdigest()
 
 
 def keep(path: Path, answer: bytes) -> None:

@@ -13,9 +13,8 @@ from provisioning.artifacts.provision import require_pinned
 from provisioning.artifacts.sources import ArtifactRequest, FillJob, load_source
 from provisioning.console.progress import Progress
 from provisioning.errors import StoreError
-from provisioning.files import write_whole
+from provisioning.files import hash_file, write_whole
 from provisioning.store.store import Key, Store
-from provisioning.store.tree import hash_file
 
 SUMS_FILE = "SHA256SUMS"
 

@@ -14,15 +14,9 @@ from provisioning.artifacts.lockfile import apply_lock
 from provisioning.artifacts.sources import ArtifactRequest, FillJob, load_source
 from provisioning.console.progress import Progress
 from provisioning.errors import IntegrityError, UnfitError
+from provisioning.files import remove_tree
 from provisioning.manifest.releases import Origin
-from provisioning.store.store import (
-    Key,
-    Published,
-    Store,
-    explain_errors,
-    remove_tree,
-    replace_file,
-)
+from provisioning.store.store import Key, Published, Store, explain_errors, replace_file
 from provisioning.store.tree import Difference, Tree, TreeEntry, compare_tree
 
 SHOWN_DIFFERENCES = 10

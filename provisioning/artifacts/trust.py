@@ -18,10 +18,10 @@ from provisioning.elf.facts import EM_AARCH64, EM_QDSP6, EM_X86_64, MACHINE_NAME
 from provisioning.elf.qnn_build import find_qnn_build
 from provisioning.elf.reader import read_elf
 from provisioning.errors import IntegrityError
-from provisioning.files import write_whole
+from provisioning.files import hash_file, write_whole
 from provisioning.manifest.releases import FileRelease
 from provisioning.store.store import Key, Store, explain_errors
-from provisioning.store.tree import TreeEntry, hash_file
+from provisioning.store.tree import TreeEntry
 
 MACHINES = (
     (re.compile(r"(^|/)(lib|bin)/x86_64-linux"), EM_X86_64),

@@ -10,7 +10,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from provisioning.store.store import STAGING_PREFIX, Published, Store, remove_tree
+from provisioning.files import remove_tree
+from provisioning.store.store import STAGING_PREFIX, Published, Store
 
 PART_NAME = re.compile(r"\..+\.([0-9a-f]{8}\.(part|json)|parts)")
 LEFTOVER_AGE_S = 24 * 3600

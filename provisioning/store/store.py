@@ -8,24 +8,25 @@ repair replaces whole files.
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from provisioning.console.progress import Progress
 from provisioning.errors import StoreError, UnfitError
+from provisioning.files import explain_writes, free_bytes, mib, remove_tree
 from provisioning.store.tree import Tree, encode_tree, parse_tree
 
 HOME_VARIABLE = "QNN_CI_HOME"
 APPLICATION = "executorch-qnn-ci"
+FIX = f"set {HOME_VARIABLE} to a directory that can be written"
 TREE_FILE = "tree.json"
 STAGING_PREFIX = ".staging-"
 LOCK_POLL_S = 0.05
@@ -183,60 +184,18 @@ class Store:
 
     def check_space(self, needed_bytes: int, what: str) -> None:
         """Raises StoreError unless ``needed_bytes`` and a reserve are free below home."""
-        self.home.mkdir(parents=True, exist_ok=True)
-        free = shutil.disk_usage(self.home).free
+        free = free_bytes(self.home)
         if free < needed_bytes + SPARE_BYTES:
             raise StoreError(
                 f"not enough room for {what} in {self.home}",
-                why=f"it needs {_mib(needed_bytes + SPARE_BYTES)}, {_mib(free)} are free",
+                why=f"it needs {mib(needed_bytes + SPARE_BYTES)}, {mib(free)} are free",
                 fix=f"free some, run `python -m provisioning gc`, or set {HOME_VARIABLE}",
             )
 
 
-def remove_tree(path: Path) -> None:
-    """Remove a directory of ours, read-only ones inside included."""
-    for directory, names, _ in os.walk(path):
-        for name in names:
-            inner = Path(directory, name)
-            if not inner.is_symlink():
-                inner.chmod(0o755)
-    shutil.rmtree(path)
-
-
-@contextmanager
-def explain_errors(home: Path) -> Iterator[None]:
+def explain_errors(home: Path) -> AbstractContextManager[None]:
     """Turn what the file system refuses into a StoreError with figures."""
-    try:
-        yield
-    except OSError as error:
-        raise explain_error(home, error) from error
-
-
-def explain_error(home: Path, error: OSError) -> StoreError:
-    """The StoreError for what the file system refused."""
-    where = error.filename or home
-    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-        free = shutil.disk_usage(home).free if home.exists() else 0
-        return StoreError(
-            f"the disk of {home} is full",
-            why=f"{_mib(free)} are free; writing {where} failed: {error.strerror}",
-            fix=f"free some, run `python -m provisioning gc`, or set {HOME_VARIABLE}",
-        )
-    if error.errno in {errno.EROFS, errno.EACCES, errno.EPERM}:
-        return StoreError(
-            f"the store {home} cannot be written",
-            why=f"{where}: {error.strerror}",
-            fix=f"make it writable, or set {HOME_VARIABLE} to a directory that is",
-        )
-    return StoreError(
-        f"the store {home} failed",
-        why=f"{where}: {error.strerror or error}",
-        fix=f"set {HOME_VARIABLE} to a directory that can be written",
-    )
-
-
-def _mib(size_bytes: int) -> str:
-    return f"{size_bytes / (1 << 20):.0f} MiB"
+    return explain_writes(home, FIX)
 
 
 def replace_file(source: Path, target: Path) -> None:

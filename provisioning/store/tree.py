@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import stat
 from collections.abc import Iterable, Iterator
@@ -11,8 +10,9 @@ from pathlib import Path
 
 import msgspec
 
+from provisioning.files import hash_file
+
 SCHEMA_VERSION = 1
-READ_BYTES = 1 << 20
 FILE_TIME_S = 946684800  # every published file's mtime, so that a touched one shows
 
 
@@ -67,17 +67,6 @@ def parse_tree(data: bytes) -> Tree:
         return msgspec.json.decode(data, type=Tree)
     except msgspec.DecodeError as error:
         raise ValueError(str(error)) from error
-
-
-def hash_file(path: Path) -> str:
-    """The SHA-256 of a regular file, in hexadecimal."""
-    digest = hashlib.sha256()
-    buffer = bytearray(READ_BYTES)
-    view = memoryview(buffer)
-    with path.open("rb", buffering=0) as file:
-        while count := file.readinto(buffer):
-            digest.update(view[:count])
-    return digest.hexdigest()
 
 
 def compare_tree(

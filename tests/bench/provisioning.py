@@ -26,7 +26,7 @@ from provisioning.console.process import run_process
 from provisioning.console.progress import Progress
 from provisioning.errors import UnfitError
 from provisioning.fetch.transfer import Client, TransferPolicy
-from provisioning.store.tree import hash_file
+from provisioning.files import hash_file
 from tests.bench.file_server import ask_server
 from tests.bench.sdk_course import HOST, VERSION, Course, lay_course
 

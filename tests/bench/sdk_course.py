@@ -13,9 +13,9 @@ from pathlib import Path
 from provisioning.artifacts.sources import ArtifactRequest
 from provisioning.artifacts.sources.wheel import obtain_wheel
 from provisioning.console.progress import Progress
+from provisioning.files import hash_file
 from provisioning.manifest.reader import read_toolchain
 from provisioning.store.store import Store
-from provisioning.store.tree import hash_file
 from tests.bench.file_server import serving
 from tests.bench.sdk_archive import write_archive
 

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ci.build.inputs import hash_file
 from ci.build.overlay import explain_full_disk
 from ci.build.plan.plan import BuildPlan
 from ci.build.plan.targets import Artifact, fill_placeholders
@@ -17,6 +16,7 @@ from provisioning.doctor.policies import elf_policy
 from provisioning.elf.facts import ElfFacts
 from provisioning.elf.reader import ElfError, read_elf
 from provisioning.errors import FailedError
+from provisioning.files import hash_file
 
 UNEXPECTED_NEED, OVER_BUDGET, OTHER_PYTHON = "BUILD101", "BUILD102", "BUILD103"
 

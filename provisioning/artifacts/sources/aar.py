@@ -13,8 +13,9 @@ from provisioning.artifacts.sources import FillJob
 from provisioning.artifacts.sources.archive import SOURCE as ARCHIVE
 from provisioning.errors import IntegrityError
 from provisioning.fetch.transfer import Client, PermanentError, TransferPolicy, TransientError
+from provisioning.files import hash_file
 from provisioning.manifest.releases import AarRelease, ArchiveRelease, FileRelease
-from provisioning.store.tree import TreeEntry, hash_file
+from provisioning.store.tree import TreeEntry
 
 REPOSITORY_VARIABLE = "QNN_CI_MAVEN"
 REPOSITORY = "https://repo1.maven.org/maven2"

@@ -24,9 +24,10 @@ from provisioning.fetch.download import (
 from provisioning.fetch.part_file import Watch, ignore_growth
 from provisioning.fetch.ranges import NoRangesError, Span, open_remote
 from provisioning.fetch.transfer import MismatchError, PermanentError, redact_url
+from provisioning.files import hash_file
 from provisioning.manifest.releases import ArchiveRelease
 from provisioning.store.store import HOME_VARIABLE, Store, explain_errors, link_or_copy
-from provisioning.store.tree import TreeEntry, hash_file
+from provisioning.store.tree import TreeEntry
 
 EXTRA_BYTES = 64  # what a local header's extra field may have more than the directory's
 

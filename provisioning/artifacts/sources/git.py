@@ -12,9 +12,10 @@ from provisioning.console.git import ask_git, list_submodules, read_commit, run_
 from provisioning.console.process import Completed
 from provisioning.errors import DownloadError, IntegrityError, ToolError
 from provisioning.fetch.download import mirror_urls
+from provisioning.files import hash_file
 from provisioning.manifest.releases import GitRelease
 from provisioning.store.store import HOME_VARIABLE, explain_errors
-from provisioning.store.tree import TreeEntry, hash_file, walk_tree
+from provisioning.store.tree import TreeEntry, walk_tree
 
 TIMEOUT_S = 3600
 ATTEMPTS = 3

@@ -13,9 +13,10 @@ from packaging.version import InvalidVersion, Version
 from provisioning.archives.layout import FileWriter, make_links, make_parents
 from provisioning.artifacts.sources import ArtifactRequest, FillJob
 from provisioning.errors import UnfitError
+from provisioning.files import READ_BYTES
 from provisioning.manifest.reader import Adoption
 from provisioning.store.store import explain_errors
-from provisioning.store.tree import READ_BYTES, TreeEntry
+from provisioning.store.tree import TreeEntry
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,10 @@ from provisioning.console.process import run_process
 from provisioning.console.progress import Progress
 from provisioning.errors import DownloadError, IntegrityError, ToolError, UnfitError
 from provisioning.fetch.download import Pin, fetch_file, mirror_urls
+from provisioning.files import hash_file
 from provisioning.manifest.releases import WheelRelease
 from provisioning.store.store import HOME_VARIABLE, Store, explain_errors
-from provisioning.store.tree import TreeEntry, hash_file
+from provisioning.store.tree import TreeEntry
 
 
 class WheelSource:

@@ -434,11 +434,11 @@ def test_a_mirror_serves_a_machine_without_a_network(
 
 
 def test_a_full_disk_leaves_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    import provisioning.store.store
+    import provisioning.files
 
     usage = shutil.disk_usage("/")
     tiny = usage._replace(free=1 << 20)
-    monkeypatch.setattr(provisioning.store.store.shutil, "disk_usage", lambda path: tiny)
+    monkeypatch.setattr(provisioning.files.shutil, "disk_usage", lambda path: tiny)
     with pytest.raises(StoreError, match="not enough room") as caught:
         fetch()
     assert "1 MiB are free" in caught.value.why
@@ -454,7 +454,7 @@ def test_a_disk_that_fills_up_leaves_nothing(world: World, monkeypatch: pytest.M
         raise OSError(errno.ENOSPC, "No space left on device", str(self.target))
 
     monkeypatch.setattr(FileWriter, "write", full)
-    with pytest.raises(StoreError, match="is full") as caught:
+    with pytest.raises(StoreError, match="there is no room in") as caught:
         fetch()
     assert "MiB are free" in caught.value.why
     assert not list((world.home / "store").glob(".*"))

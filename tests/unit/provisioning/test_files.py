@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+import ctypes
+import errno
+import hashlib
 import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from provisioning.files import write_whole
+from provisioning.errors import ExitCode, StoreError
+from provisioning.files import (
+    digest_sources,
+    explain_writes,
+    hash_file,
+    remove_tree,
+    staged_directory,
+    write_whole,
+)
 
 
 def test_a_file_is_replaced_and_its_directory_made(tmp_path: Path) -> None:
@@ -49,3 +63,138 @@ def test_a_pipe_is_written_to(tmp_path: Path) -> None:
     write_whole(tmp_path / "pipe", "text")
     assert os.read(reader, 99) == b"text"
     os.close(reader)
+
+
+def test_a_file_is_hashed_by_the_block(tmp_path: Path) -> None:
+    data = bytes(range(256)) * 5000
+    (tmp_path / "file").write_bytes(data)
+    assert hash_file(tmp_path / "file") == hashlib.sha256(data).hexdigest()
+
+
+def test_sources_count_with_their_names_and_bytes_and_bytecode_does_not(tmp_path: Path) -> None:
+    package = tmp_path / "package"
+    write_whole(package / "one.py", "1")
+    write_whole(package / "inner" / "rules.bzl", "2")
+    before = digest_sources(package)
+    write_whole(package / "__pycache__" / "one.pyc", "bytecode")
+    assert digest_sources(package) == before
+    seen = {before, digest_sources(package, package / "one.py"), digest_sources()}
+    write_whole(package / "inner" / "rules.bzl", "3")
+    seen.add(digest_sources(package))
+    (package / "one.py").rename(package / "two.py")
+    seen.add(digest_sources(package))
+    assert len(seen) == 5
+
+
+def test_a_directory_appears_whole_and_replaces_the_old_one(tmp_path: Path) -> None:
+    target = tmp_path / "new" / "out"
+    for text in ("first", "second"):
+        with staged_directory(target) as staging:
+            (staging / text).write_text(text)
+            assert (target / "first").exists() == (text == "second")
+        assert [path.name for path in target.iterdir()] == [text]
+    assert [path.name for path in target.parent.iterdir()] == ["out"]
+
+
+def test_a_failed_block_leaves_the_old_directory(tmp_path: Path) -> None:
+    target = tmp_path / "out"
+    with staged_directory(target) as staging:
+        (staging / "good").touch()
+    with pytest.raises(FileNotFoundError), staged_directory(target) as staging:
+        (staging / "not there" / "better").touch()
+    assert [path.name for path in target.iterdir()] == ["good"]
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_two_at_once_do_not_disturb_each_other(tmp_path: Path) -> None:
+    target = tmp_path / "out"
+    with staged_directory(target) as one:
+        (one / "one").touch()
+        with staged_directory(target) as two:
+            (two / "two").touch()
+        assert (target / "two").exists()
+        assert (one / "one").exists()
+    assert [path.name for path in target.iterdir()] == ["one"]
+
+
+def test_what_a_killed_process_left_goes_with_the_next(tmp_path: Path) -> None:
+    target = tmp_path / "o[u]t"
+    kept = tmp_path / ".o[u]t.mine"
+    kept.mkdir()
+    code = (
+        "import os, signal, sys; from pathlib import Path\n"
+        "from provisioning.files import staged_directory\n"
+        "with staged_directory(Path(sys.argv[1])) as staging:\n"
+        "    (staging / 'half').mkdir(mode=0o500)\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code, target], check=False)
+    assert ended.returncode == -signal.SIGKILL
+    assert len(list(tmp_path.iterdir())) == 2
+    with staged_directory(target):
+        pass
+    assert sorted(tmp_path.iterdir()) == [kept, target]
+
+
+@pytest.fixture
+def no_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A C library without renameat2, as for a file system that cannot exchange."""
+    monkeypatch.setattr(ctypes, "CDLL", lambda *_args, **_keywords: object())
+
+
+@pytest.mark.usefixtures("no_exchange")
+def test_without_an_exchange_the_old_directory_is_moved_aside(tmp_path: Path) -> None:
+    target = tmp_path / "out"
+    for text in ("first", "second"):
+        with staged_directory(target) as staging:
+            (staging / text).touch()
+    assert [path.name for path in target.iterdir()] == ["second"]
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_a_directory_that_a_killed_process_had_moved_aside_goes_back(tmp_path: Path) -> None:
+    target = tmp_path / "out"
+    (tmp_path / ".out.staging-replaced").mkdir()
+    (tmp_path / ".out.staging-replaced" / "old").touch()
+    with pytest.raises(RuntimeError), staged_directory(target):
+        raise RuntimeError
+    assert (target / "old").exists()
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_a_link_of_that_name_is_replaced_and_what_it_names_stays(tmp_path: Path) -> None:
+    target, real = tmp_path / "out", tmp_path / "real"
+    real.mkdir()
+    target.symlink_to(real)
+    with staged_directory(target) as staging:
+        (staging / "file").touch()
+    assert not target.is_symlink()
+    assert list(real.iterdir()) == []
+
+
+def test_a_read_only_directory_inside_is_removed_too(tmp_path: Path) -> None:
+    inner = tmp_path / "out" / "inner"
+    inner.mkdir(parents=True)
+    (inner / "file").touch()
+    inner.chmod(0o555)
+    remove_tree(tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("number", "what"),
+    [
+        (errno.ENOSPC, "there is no room in /here"),
+        (errno.EDQUOT, "there is no room in /here"),
+        (errno.EROFS, "/here cannot be written"),
+        (errno.EACCES, "/here cannot be written"),
+        (errno.EIO, "/here could not be written"),
+    ],
+)
+def test_what_the_system_refuses_has_one_kind_and_one_code(number: int, what: str) -> None:
+    with pytest.raises(StoreError) as caught, explain_writes(Path("/here")):
+        raise OSError(number, os.strerror(number), "/here/file")
+    assert caught.value.what == what
+    assert caught.value.why.endswith(f"/here/file: {os.strerror(number)}")
+    assert (" MiB are free; " in caught.value.why) == what.startswith("there is no room")
+    assert caught.value.exit_code == ExitCode.DOWNLOAD
