@@ -57,7 +57,8 @@ class TreeFacts:
 class SdkFacts:
     """A QNN SDK, or a tree of its shape.
 
-    ``version`` and ``stamp`` (12 digits, of build_id) are what sdk.yaml says.
+    ``version`` and ``stamp`` (12 digits, of build_id) are what sdk.yaml says, ``fault`` is why
+    it cannot be read.
     """
 
     root: Path
@@ -65,6 +66,7 @@ class SdkFacts:
     markers: tuple[str, ...] = ()
     version: str | None = None
     stamp: str | None = None
+    fault: str = ""
     directories: tuple[str, ...] = ()
     headers: tuple[str, ...] = ()
     api_version: str | None = None

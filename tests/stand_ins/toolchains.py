@@ -190,7 +190,6 @@ accept = true
 variable = "QNN_SDK_ROOT"
 markers = ["sdk.yaml"]
 version_file = "sdk.yaml"
-version_pattern = '''(?m)^version: ([0-9.]+)'''
 [components]
 base = ["*"]
 headers = ["include/**"]

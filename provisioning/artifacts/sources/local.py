@@ -8,15 +8,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from packaging.version import InvalidVersion, Version
-
 from provisioning.archives.layout import FileWriter, make_links, make_parents
+from provisioning.artifacts.sdk_yaml import SDK_YAML, read_sdk_yaml
 from provisioning.artifacts.sources import ArtifactRequest, FillJob
 from provisioning.errors import UnfitError
 from provisioning.files import READ_BYTES
 from provisioning.manifest.reader import Adoption
 from provisioning.store.store import explain_errors
 from provisioning.store.tree import TreeEntry
+from provisioning.versions import is_older
 
 
 @dataclass(frozen=True)
@@ -61,6 +61,8 @@ def read_version(root: Path, adoption: Adoption) -> str:
     """The version that an installation states, or ``unknown``."""
     if not adoption.version_file:
         return "unknown"
+    if adoption.version_file == SDK_YAML:
+        return read_sdk_yaml(root).version or "unknown"
     try:
         text = (root / adoption.version_file).read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -70,13 +72,7 @@ def read_version(root: Path, adoption: Adoption) -> str:
 
 
 def _check_minimum(request: ArtifactRequest, adoption: Adoption, version: str) -> None:
-    if not request.minimum or version == "unknown":
-        return
-    try:
-        too_old = Version(version) < Version(request.minimum)
-    except InvalidVersion:
-        return
-    if too_old:
+    if request.minimum and version != "unknown" and is_older(version, request.minimum):
         raise UnfitError(
             f"{request.name} {version} of {adoption.variable} is too old",
             why=request.minimum_reason or f"{request.minimum} or later is needed",

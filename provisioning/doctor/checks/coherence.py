@@ -10,10 +10,10 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from provisioning.doctor.checks.finding import Finding, Severity
-from provisioning.doctor.checks.version import is_same
 from provisioning.doctor.facts import FileFacts
 from provisioning.elf.facts import EM_QDSP6
 from provisioning.elf.qnn_build import QnnBuild
+from provisioning.versions import is_same
 
 PAIR = re.compile(
     r"libQnn(?P<backend>Htp|Lpai)(?:V(?P<version>[0-9a-f]{2,3}))?(?P<side>Stub|Skel)[.]so"

@@ -16,6 +16,7 @@ import msgspec
 
 from provisioning.doctor.checks.finding import Finding, Severity
 from provisioning.elf.facts import MACHINE_NAMES, Defect, ElfError, ElfFacts
+from provisioning.versions import parse_version
 
 HEXAGON_DIRECTORY = re.compile(r"hexagon-v(?P<version>[0-9a-f]{2,3})(?:/|$)")
 TYPE_NAMES = {1: "a relocatable object", 2: "an executable", 3: "a shared object", 4: "a core"}
@@ -191,7 +192,7 @@ def _judge_versions(facts: ElfFacts, policy: ElfPolicy) -> Iterator[Finding]:
         ("QNN221", "CXXABI", policy.cxxabi),
     ):
         need = facts.highest_need(family)
-        if limit is None or need is None or need <= tuple(map(int, limit.split("."))):
+        if limit is None or need is None or need <= parse_version(limit).release:
             continue
         version = ".".join(map(str, need))
         why = f"'version `{family}_{version}' not found' when it is loaded"

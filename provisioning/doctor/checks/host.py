@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 
 from provisioning.doctor.checks.finding import Finding, Severity
 from provisioning.doctor.checks.fitness import Fitness, ToolPolicy
-from provisioning.doctor.checks.version import is_older
 from provisioning.doctor.facts import HostFacts
+from provisioning.versions import is_older
 
 
 def judge_host(host: HostFacts, fitness: Fitness) -> Iterator[Finding]:

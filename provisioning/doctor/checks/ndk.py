@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from provisioning.doctor.checks.finding import Finding, Severity
 from provisioning.doctor.checks.fitness import NdkPolicy
-from provisioning.doctor.checks.version import parse_version
 from provisioning.doctor.facts import NdkFacts
+from provisioning.versions import parse_version
 
 
 def judge_ndk(ndk: NdkFacts, policy: NdkPolicy) -> Iterator[Finding]:
@@ -36,9 +36,9 @@ def judge_ndk(ndk: NdkFacts, policy: NdkPolicy) -> Iterator[Finding]:
 
 
 def _judge_revision(ndk: NdkFacts, revision: str, policy: NdkPolicy) -> Iterator[Finding]:
-    major = parse_version(revision)[:1]
+    major = parse_version(revision).major
     where = f"{ndk.root}/source.properties"
-    if major < (policy.minimum,):
+    if major < policy.minimum:
         yield Finding(
             "QNN602",
             "Android NDK",

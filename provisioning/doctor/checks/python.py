@@ -7,8 +7,8 @@ from pathlib import Path
 
 from provisioning.doctor.checks.finding import Finding
 from provisioning.doctor.checks.fitness import PythonPolicy
-from provisioning.doctor.checks.version import is_older, is_same
 from provisioning.doctor.facts import PythonFacts
+from provisioning.versions import is_older, is_same
 
 WHY_TAG = "a bare ModuleNotFoundError for PyQnnManagerAdaptor, although a file of it is there"
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from provisioning.doctor.checks.finding import Finding, Severity
 from provisioning.doctor.checks.fitness import Fitness
-from provisioning.doctor.checks.version import is_older, is_same
 from provisioning.doctor.facts import SdkFacts, TreeFacts
+from provisioning.versions import is_older, is_same
 
 REFETCH = "provision it again, or give another root"
 
@@ -48,7 +48,7 @@ def _judge_version(sdk: SdkFacts, fitness: Fitness, pin: str | None) -> Iterator
         yield Finding(
             "QNN103",
             "sdk.yaml",
-            "sdk.yaml names no version",
+            f"sdk.yaml cannot be read: {sdk.fault}" if sdk.fault else "sdk.yaml names no version",
             where,
             "nothing tells which SDK this is, so no program it makes can be traced",
             REFETCH,

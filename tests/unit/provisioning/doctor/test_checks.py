@@ -16,7 +16,6 @@ from provisioning.doctor.checks.fitness import DevicePolicy
 from provisioning.doctor.checks.host import judge_host, judge_system_libraries
 from provisioning.doctor.checks.needs import judge_needs
 from provisioning.doctor.checks.python import judge_python
-from provisioning.doctor.checks.version import is_older, is_same, parse_version
 from provisioning.doctor.examine import find_fitness
 from provisioning.doctor.facts import DeviceFacts, FileFacts, HostFacts, PythonFacts
 from provisioning.doctor.policies import read_doctor_policy, read_elf_policies
@@ -173,11 +172,3 @@ def test_a_fit_device_has_no_finding() -> None:
 def test_a_device_never_makes_an_environment_unfit(device: DeviceFacts, wanted: str) -> None:
     (finding,) = judge(device)
     assert (finding.id, finding.severity) == (wanted, Severity.WARNING)
-
-
-def test_versions_are_numbers() -> None:
-    assert parse_version("2.13.0+cpu") == (2, 13, 0)
-    assert is_older("2.9", "2.34")
-    assert not is_older("13", "13.0")
-    assert is_same("2.37.0.250724", "2.37.0")
-    assert not is_same("2.48.40", "2.49.40")
