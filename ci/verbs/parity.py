@@ -8,7 +8,6 @@ from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
 
-from ci.parity.facts import Configuration
 from ci.parity.policy import ParityPolicy
 from ci.parity.render.annotations import render_annotations
 from ci.parity.render.document import render_document
@@ -40,29 +39,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--notes", action="store_true", help="show notes about tests too")
     parser.add_argument("--sarif", type=given_path, metavar="FILE", help="write SARIF 2.1.0 there")
     parser.add_argument("--annotate", action="store_true", help="print GitHub annotations instead")
-    parser.add_argument(
-        "--build",
-        type=given_path,
-        metavar="DIR",
-        help="a configured host build with a file API reply",
-    )
-    parser.add_argument(
-        "--build-android", type=given_path, metavar="DIR", help="the same, configured for Android"
-    )
     parser.add_argument("--no-cache", action="store_true", help="read everything anew")
     parser.add_argument("--policy", type=given_path, metavar="FILE", help="another policy file")
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     policy = read_policy_file(args.policy)
-    builds = ((Configuration.HOST, args.build), (Configuration.ANDROID, args.build_android))
     request = ParityRequest(
         source=args.source,
         revision=args.rev,
         scope=tuple(folder.strip("/") for folder in args.scope),
         base=args.base,
         today=datetime.now(timezone.utc).date(),
-        builds=tuple((where, path) for where, path in builds if path),
         cache=None if args.no_cache else store_home() / "parity",
     )
     progress.step(f"comparing Buck and CMake in {args.source}")
