@@ -51,7 +51,9 @@ def parse_rows(data: bytes) -> dict[str, str]:
 
     try:
         document: Any = yaml.load(data, Loader=yaml.BaseLoader)  # noqa: S506 - makes only str
-    except (yaml.YAMLError, RecursionError) as error:
+    except yaml.YAMLError as error:
         raise ValueError(" ".join(str(error).split())) from error
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
     rows = document if isinstance(document, dict) else {}
     return {key: value for key, value in rows.items() if isinstance(value, str)}
