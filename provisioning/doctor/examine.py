@@ -15,10 +15,11 @@ from provisioning.artifacts.sources import ArtifactRequest, Options
 from provisioning.console.progress import Progress
 from provisioning.doctor.checks.environment import judge_environment
 from provisioning.doctor.checks.finding import Finding, Severity
-from provisioning.doctor.checks.fitness import Fitness
-from provisioning.doctor.facts import EnvironmentFacts
+from provisioning.doctor.checks.registry import Case
+from provisioning.doctor.facts import CHECKOUT, EnvironmentFacts
+from provisioning.doctor.fitness import Fitness
 from provisioning.doctor.policies import read_doctor_policy, read_elf_policies
-from provisioning.doctor.survey.environment import CHECKOUT, SurveyRequest, survey_environment
+from provisioning.doctor.survey.environment import SurveyRequest, survey_environment
 from provisioning.errors import ManifestError, UnfitError
 from provisioning.manifest.reader import read_profile, read_toolchain
 from provisioning.manifest.socs import find_soc
@@ -51,7 +52,7 @@ class Verdict:
         if not self.errors:
             return
         first, more = self.errors[0], len(self.errors) - 1
-        others = f" (and {more} more: python -m provisioning doctor {self.profile})" if more else ""
+        others = f" (and {more} more: nox -s validate -- {self.profile})" if more else ""
         raise UnfitError(
             f"{first.id}: {first.what}{others}",
             why=f"{first.why} (seen: {first.where})",
@@ -119,6 +120,12 @@ def find_pins(profile: str) -> dict[str, str]:
     return pins
 
 
+def find_minimum(profile: str, sdk: str) -> tuple[str, str]:
+    """The oldest SDK that serves a profile, and why; both '' where any does."""
+    wanted = {artifact.name: artifact for artifact in read_profile(profile).artifacts}
+    return (wanted[sdk].minimum, wanted[sdk].minimum_reason) if sdk in wanted else ("", "")
+
+
 def submodules(profile: str) -> tuple[str, ...]:
     """The submodules of the checkout that the profile's targets need."""
     found = {
@@ -137,7 +144,8 @@ def examine_request(request: SurveyRequest, progress: Progress | None = None) ->
     wanted = {name: kinds[name] for name in fitness.kinds}
     soc = (request.soc.upper(), find_soc(request.soc).hexagon) if request.soc else None
     facts = survey_environment(request, policy, fitness, wanted, progress)
-    findings = judge_environment(facts, policy, fitness, kinds, soc)
+    case = Case(facts, policy, fitness, kinds, soc, find_minimum(request.profile, facts.sdk_name))
+    findings = judge_environment(case)
     return Verdict(request.profile, tuple(findings), summarize(facts))
 
 

@@ -9,6 +9,10 @@ from pathlib import Path, PurePosixPath
 from provisioning.elf.facts import Defect, ElfFacts
 from provisioning.elf.qnn_build import QnnBuild
 
+HOST_KIND = "x86_64-linux-clang"
+HOST_DIRECTORY = f"lib/{HOST_KIND}"
+STAGING, NDK, CHECKOUT, LIBCXX = "staging", "android-ndk", "executorch", "libcxx"
+
 
 @dataclass(frozen=True)
 class FileFacts:

@@ -18,8 +18,9 @@ from typing import Any
 
 from provisioning.console.process import run_process
 from provisioning.console.progress import Progress
-from provisioning.doctor.checks.coherence import judge_builds, judge_pairs
-from provisioning.doctor.checks.files import Surroundings, judge_files
+from provisioning.doctor.checks.coherence import FAMILIES, Family
+from provisioning.doctor.checks.files import group_tree, judge_group
+from provisioning.doctor.checks.finding import Finding
 from provisioning.doctor.facts import FileFacts
 from provisioning.doctor.policies import read_elf_policies
 from provisioning.doctor.survey.memory import Memory
@@ -95,11 +96,12 @@ def scan(tree: Path, memory: Path) -> int:
     for file in facts.files:
         sdk, _, relative = file.relative.partition("/")
         sdks.setdefault(sdk, []).append(replace(file, relative=relative))
-    around = Surroundings({})
-    return sum(
-        len([*judge_files(files, kinds, around), *judge_builds(files, None), *judge_pairs(files)])
-        for files in sdks.values()
-    )
+    findings: list[Finding] = []
+    for files in sdks.values():
+        findings += FAMILIES.judge(Family(files))
+        for group in group_tree(files, kinds, {}):
+            findings += judge_group(group)
+    return len(findings)
 
 
 def render_bench(figures: Mapping[str, Any]) -> str:

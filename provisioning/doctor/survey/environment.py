@@ -7,9 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from provisioning.console.progress import Progress
-from provisioning.doctor.checks.elf_policy import ElfPolicy, choose_policy
-from provisioning.doctor.checks.fitness import DoctorPolicy, Fitness
+from provisioning.doctor.elf_policy import ElfPolicy, choose_policy
 from provisioning.doctor.facts import (
+    CHECKOUT,
+    LIBCXX,
+    NDK,
+    STAGING,
     EnvironmentFacts,
     FileFacts,
     HostFacts,
@@ -17,6 +20,7 @@ from provisioning.doctor.facts import (
     SdkFacts,
     TreeFacts,
 )
+from provisioning.doctor.fitness import DoctorPolicy, Fitness
 from provisioning.doctor.survey.checkout import survey_checkout
 from provisioning.doctor.survey.device import survey_devices
 from provisioning.doctor.survey.host import survey_host
@@ -29,7 +33,6 @@ from provisioning.doctor.survey.variables import survey_variables
 from provisioning.elf.facts import EM_X86_64
 
 DISTRIBUTIONS = ("torch", "executorch", "torchao")
-STAGING, NDK, CHECKOUT, LIBCXX = "staging", "android-ndk", "executorch", "libcxx"
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from provisioning.doctor.checks.variables import HOST_DIRECTORY
-from provisioning.doctor.facts import PathEntry, VariableFacts
+from provisioning.doctor.facts import HOST_DIRECTORY, PathEntry, VariableFacts
 from provisioning.doctor.survey.memory import Identity, Memory
 from provisioning.doctor.survey.tree import read_files
 

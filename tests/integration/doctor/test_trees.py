@@ -84,7 +84,7 @@ TREES = [
         "no toolchain file", "android", "QNN604", removed("ndk/build/cmake/android.toolchain.cmake")
     ),
     Fault("an NDK for macOS", "android", "QNN605", moved(f"ndk/{NDK_HOST}", "darwin-x86_64")),
-    Fault("no clang", "android", "QNN606", removed(f"ndk/{NDK_HOST}/bin/clang++")),
+    Fault("no clang", "android", "QNN608", removed(f"ndk/{NDK_HOST}/bin/clang++")),
     Fault("a clang without its mode", "android", "QNN606", unmode),
     Fault(
         "no API level 30",

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from provisioning.doctor.checks.elf_policy import judge, judge_defect
+from provisioning.doctor.checks.elf import judge, judge_defect
 from provisioning.doctor.policies import elf_policy
 from provisioning.doctor.survey.memory import Identity, Memory
 from provisioning.doctor.survey.tree import read_file

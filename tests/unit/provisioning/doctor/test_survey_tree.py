@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from provisioning.console.process import run_process
-from provisioning.doctor.checks.variables import judge_variables
+from provisioning.doctor.checks.variables import VARIABLES, Variables
 from provisioning.doctor.examine import examine_request
 from provisioning.doctor.survey import tree as tree_module
 from provisioning.doctor.survey.environment import SurveyRequest
@@ -148,7 +148,7 @@ def test_a_link_to_the_sdk_is_the_sdk(root: Path, tmp_path: Path) -> None:
     link.symlink_to(root)
     variables = {"QNN_SDK_ROOT": f"{link}/", "LD_LIBRARY_PATH": f"{link}/lib/x86_64-linux-clang"}
     facts = survey_variables(variables, Memory(None), root)
-    assert list(judge_variables(facts, root, runs=True)) == []
+    assert list(VARIABLES.judge(Variables(facts, root, runs=True))) == []
 
 
 def test_a_sparse_file_of_any_size_ends(root: Path) -> None:
