@@ -17,8 +17,8 @@ from ci.parity.report import ParityReport
 from ci.parity.run import ParityRequest, compare_source
 from provisioning.console.command import Outcome, given_path
 from provisioning.console.progress import Progress
-from provisioning.errors import ExitCode, UnfitError
-from provisioning.files import write_whole
+from provisioning.errors import ExitCode
+from provisioning.files import explain_writes, write_whole
 from provisioning.manifest.reader import read_policy, read_toml
 from provisioning.store.store import store_home
 
@@ -73,11 +73,9 @@ def read_policy_file(path: Path | None) -> ParityPolicy:
 
 
 def write_sarif(path: Path, report: ParityReport) -> None:
-    """Write the SARIF log. Raises UnfitError when the file cannot be written."""
-    try:
+    """Write the SARIF log. Raises StoreError when the file cannot be written."""
+    with explain_writes(path):
         write_whole(path, json.dumps(render_sarif(report, tool_version()), indent=1) + "\n")
-    except OSError as error:
-        raise UnfitError(f"cannot write {path}", why=str(error)) from error
 
 
 def tool_version() -> str:

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ci.build.overlay import explain_full_disk
 from ci.build.plan.plan import BuildPlan
 from ci.build.plan.targets import Artifact, fill_placeholders
 from provisioning.doctor.checks.elf import judge, judge_defect
@@ -18,6 +17,7 @@ from provisioning.elf.facts import ElfFacts
 from provisioning.elf.reader import ElfError, read_elf
 from provisioning.errors import FailedError
 from provisioning.files import hash_file
+from provisioning.store.store import explain_errors
 
 UNEXPECTED_NEED, OVER_BUDGET, OTHER_PYTHON = "BUILD101", "BUILD102", "BUILD103"
 
@@ -127,7 +127,7 @@ def stage_artifacts(plan: BuildPlan, judged: tuple[Judged, ...]) -> Path:
     """Copy the files into a new directory beside the published one."""
     fresh = plan.place.root / "artifacts.new"
     shutil.rmtree(fresh, ignore_errors=True)
-    with explain_full_disk(fresh):
+    with explain_errors(fresh):
         fresh.mkdir()
         for one in judged:
             shutil.copy2(one.path, fresh / one.path.name)
