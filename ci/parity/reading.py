@@ -10,8 +10,8 @@ import hashlib
 import sys
 import tempfile
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
 
@@ -30,7 +30,8 @@ from ci.parity.facts import (
 from ci.parity.includes import find_includes
 from ci.parity.macros import find_macros
 from ci.parity.trees import DirectoryTree, RevisionTree, SourceTree
-from provisioning.console.process import end_running, run_process
+from provisioning.console.process import run_process
+from provisioning.console.threads import run_tasks
 from provisioning.errors import ToolError
 from provisioning.files import digest_sources, write_whole
 
@@ -96,14 +97,10 @@ def read_tree(tree: SourceTree, cache: Path | None = None) -> ParityFacts:
     order = order_for(tree)
     if order is None:
         return read_tree_here(tree)
-    with ThreadPoolExecutor(max_workers=2) as pool:
-        buck = pool.submit(read_side, tree, BUCK, order, cache)
-        listed = pool.submit(read_side, tree, CMAKE, order, cache)
-        try:
-            return join_sides(tree, buck.result(), listed.result())
-        except KeyboardInterrupt:
-            end_running((buck, listed))
-            raise
+    sides: tuple[Side[Any], ...] = (BUCK, CMAKE)
+    tasks = [partial(read_side, tree, side, order, cache) for side in sides]
+    buck, listed = run_tasks(tasks, len(sides))
+    return join_sides(tree, buck, listed)
 
 
 def order_for(tree: SourceTree) -> Order | None:

@@ -334,20 +334,30 @@ def find_processes(home: Path) -> list[str]:
     return found
 
 
+def is_importing(home: Path) -> bool:
+    return any("multiprocessing.forkserver" in words for words in find_processes(home))
+
+
 def is_lowering(home: Path) -> bool:
     return (home / "lowered").exists()
 
 
 def is_running(home: Path) -> bool:
-    return sum("executor_runner.py hang" in words for words in find_processes(home)) > 1
+    return any("executor_runner.py hang . --model_path" in words for words in find_processes(home))
 
 
 @pytest.mark.parametrize(
-    ("runner", "is_busy"),
-    [("python", is_lowering), (f"{sys.executable} {STAND_IN} hang .", is_running)],
+    ("number", "runner", "is_busy"),
+    [
+        (signal.SIGINT, "python", is_importing),
+        (signal.SIGINT, "python", is_lowering),
+        (signal.SIGKILL, "python", is_importing),
+        (signal.SIGKILL, "python", is_lowering),
+        (signal.SIGINT, f"{sys.executable} {STAND_IN} hang .", is_running),
+    ],
 )
 def test_an_interrupt_ends_with_130_and_leaves_no_process(
-    tmp_path: Path, runner: str, is_busy: Callable[[Path], bool]
+    tmp_path: Path, number: signal.Signals, runner: str, is_busy: Callable[[Path], bool]
 ) -> None:
     home = tmp_path / "home"
     (home / "downloads").mkdir(parents=True)
@@ -361,11 +371,15 @@ def test_an_interrupt_ends_with_130_and_leaves_no_process(
         log.open("w") as sink,
         subprocess.Popen(argv, cwd=ROOT, env=environment, stdout=sink, stderr=sink) as process,
     ):
-        wait_until(lambda: is_busy(home) or process.poll() is not None)
-        process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 130, log.read_text()
+        try:
+            wait_until(lambda: is_busy(home) or process.poll() is not None)
+            process.send_signal(number)
+            code = process.wait(20)
+        finally:
+            process.kill()
+    assert code == (130 if number == signal.SIGINT else -number), log.read_text()
     assert "Traceback" not in log.read_text()
-    wait_until(lambda: not find_processes(home))
+    wait_until(lambda: not find_processes(home), limit_s=1.0)
 
 
 def wait_until(holds: Callable[[], bool], limit_s: float = 120.0) -> None:
