@@ -8,7 +8,7 @@ from typing import Any, cast
 import msgspec
 
 from ci.report.schema import Report
-from provisioning.console.given import read_given
+from provisioning.console.user_files import read_user_file
 from provisioning.errors import UsageError
 from provisioning.files import explain_writes, write_whole
 
@@ -41,7 +41,7 @@ def read_report(path: Path) -> Report:
     Raises UsageError when it cannot be read or does not fit the schema.
     """
     file = path / "report.json" if path.is_dir() else path
-    data = read_given(file, "the report", LIMIT_BYTES)
+    data = read_user_file(file, "the report", LIMIT_BYTES)
     try:
         return msgspec.json.decode(data, type=Report)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

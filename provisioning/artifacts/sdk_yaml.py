@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from provisioning.console.given import read_given
+from provisioning.console.user_files import read_user_file
 from provisioning.errors import UnfitError, UsageError
 
 SDK_YAML = "sdk.yaml"
@@ -33,7 +33,7 @@ def read_sdk_yaml(root: Path) -> SdkIdentity:
     if not path.exists():
         return SdkIdentity()
     try:
-        rows = parse_rows(read_given(path, "the QNN SDK's", MAX_BYTES))
+        rows = parse_rows(read_user_file(path, "the QNN SDK's", MAX_BYTES))
     except (UsageError, ValueError) as error:
         why = error.why if isinstance(error, UsageError) else str(error)
         raise UnfitError(

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from provisioning.console.given import read_given
+from provisioning.console.user_files import read_user_file
 from provisioning.errors import ManifestError, UsageError
 from provisioning.manifest.releases import AnyRelease, Release
 
@@ -45,7 +45,7 @@ def read_toml(relative: str, kind: type[T], root: Path | None = None) -> T:
     """
     path = (root or manifests_root()) / relative
     try:
-        text = read_given(path, "the manifest", LIMIT_BYTES).decode("utf-8")
+        text = read_user_file(path, "the manifest", LIMIT_BYTES).decode("utf-8")
         raw: dict[str, Any] = tomllib.loads(text)
         return msgspec.convert(raw, kind, strict=True)
     except UsageError as error:

@@ -48,7 +48,7 @@ def find_families(case: Case) -> Iterator[Family]:
 FAMILIES = Subjects(find_families)
 
 
-def usual_build(files: Iterable[FileFacts]) -> QnnBuild | None:
+def most_common_build(files: Iterable[FileFacts]) -> QnnBuild | None:
     """The build that most libraries name whole."""
     builds = (file.build for file in files)
     counted = Counter(build for build in builds if build and build.version and build.stamp)
@@ -62,7 +62,7 @@ def usual_build(files: Iterable[FileFacts]) -> QnnBuild | None:
     "take all of them from one SDK",
 )
 def see_other_build(family: Family) -> Iterator[Seen]:
-    usual = usual_build(family.files)
+    usual = most_common_build(family.files)
     for file in family.files if usual else ():
         if usual and file.build and not file.build.agrees_with(usual):
             yield seen(file.name, file.path, build=file.build.text, usual=usual.text)
@@ -75,7 +75,7 @@ def see_other_build(family: Family) -> Iterator[Seen]:
     "provision it again; do not copy libraries from one SDK into another",
 )
 def see_other_statement(family: Family) -> Iterator[Seen]:
-    usual, version, stamp = usual_build(family.files), family.version, family.stamp
+    usual, version, stamp = most_common_build(family.files), family.version, family.stamp
     if usual is None:
         return
     is_other = version and usual.version and not is_same(usual.version, version)
@@ -93,7 +93,7 @@ def see_other_statement(family: Family) -> Iterator[Seen]:
 )
 def see_no_build(family: Family) -> Iterator[Seen]:
     named = [file for file in family.files if file.name.startswith("libQnn")]
-    if named and usual_build(family.files) is None:
+    if named and most_common_build(family.files) is None:
         yield seen("QNN libraries", named[0].path.parent)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import NamedTuple
 
-from provisioning.doctor.checks.coherence import usual_build
+from provisioning.doctor.checks.coherence import most_common_build
 from provisioning.doctor.checks.finding import Severity
 from provisioning.doctor.checks.registry import Case, Seen, Subjects, seen
 from provisioning.doctor.facts import DeviceFacts
@@ -37,7 +37,7 @@ def find_devices(case: Case) -> Iterator[Device]:
     facts = case.facts
     tree = facts.trees.get(facts.sdk_name)
     files = tree.files if tree else ()
-    build = usual_build(files)
+    build = most_common_build(files)
     aligns = [file.elf.load_align for file in files if file.elf and file.elf.machine == EM_AARCH64]
     for device in facts.devices or ():
         yield Device(
