@@ -37,7 +37,7 @@ def fill_mirror(
 def _mirror(
     request: ArtifactRequest, directory: Path, store: Store, progress: Progress
 ) -> list[Path]:
-    with store.lock(request.name, progress):
+    with store.lock(request.name, progress, request.download):
         require_acceptance(request, store, progress)
         pinned = require_pinned(request, store, progress)
         key = Key(request.name, request.release.version, "mirror")

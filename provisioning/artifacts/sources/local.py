@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from provisioning.archives.layout import FileWriter, make_links, make_parents
+from provisioning.archives.layout import FileWriter, find_dangling, make_links, make_parents
 from provisioning.artifacts.sdk_yaml import SDK_YAML, read_sdk_yaml
 from provisioning.artifacts.sources import ArtifactRequest, FillJob
 from provisioning.errors import UnfitError
@@ -104,8 +104,10 @@ class LocalSource:
                     links[target] = str((found.root / path).readlink())
                 else:
                     entries.append(_copy(found.root / path, job.root, target))
-            known = {entry.path for entry in entries}
-            entries += make_links(job.root, links, request.label, known.__contains__)
+            known = [entry.path for entry in entries]
+            left_out = find_dangling(links, known)
+            kept = {path: end for path, end in links.items() if path not in left_out}
+            entries += make_links(job.root, kept, request.label, known)
         return tuple(sorted(entries, key=lambda entry: entry.path))
 
     def mirror(self, job: FillJob, directory: Path) -> list[Path]:
