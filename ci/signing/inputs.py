@@ -17,6 +17,7 @@ from provisioning.artifacts.sdk_yaml import read_sdk_yaml
 from provisioning.elf.facts import EM_QDSP6, MACHINE_NAMES
 from provisioning.elf.qnn_build import QnnBuild, find_qnn_build
 from provisioning.errors import UnfitError
+from provisioning.manifest.reader import read_profile
 from provisioning.versions import is_older
 
 READERS = 2
@@ -109,9 +110,9 @@ def check_sdk_version(version: str, selection: Selection, policy: SigningPolicy)
     """Refuse an SDK that is too old for the selection; "" is not known. Raises UnfitError."""
     needs = []
     if selection.lpai_arch:
-        needs.append(("LPAI libraries", policy.minimum_qnn.lpai))
+        needs.append(("LPAI libraries", read_profile("lpai").minimum("qnn-sdk")[0]))
     if selection.op_package:
-        needs.append(("LPAI op packages", policy.minimum_qnn.op_package))
+        needs.append(("LPAI op packages", policy.op_package.minimum_qnn))
     for what, minimum in needs:
         if version and is_older(version, minimum):
             raise UnfitError(

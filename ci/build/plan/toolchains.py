@@ -16,6 +16,7 @@ from ci.build.plan.targets import CompilerChoice
 from ci.build.plan.tools import PROBE_S
 from provisioning.artifacts.sources.local import read_version
 from provisioning.console.process import run_process
+from provisioning.doctor.policies import elf_policy
 from provisioning.errors import UnfitError
 from provisioning.manifest.reader import read_toolchain
 from provisioning.versions import is_older
@@ -131,13 +132,14 @@ def resolve_ndk(given: Given) -> Compilers:
             why="the libc++ of an older NDK fails to compile ExecuTorch's QNN backend",
             fix=f"unset ANDROID_NDK_ROOT and run `python -m provisioning fetch {NDK}`",
         )
+    platform = f"android-{elf_policy('aarch64-android').android_api}"
     options = {
         "CMAKE_TOOLCHAIN_FILE": str(root / "build/cmake/android.toolchain.cmake"),
         "ANDROID_ABI": "arm64-v8a",
-        "ANDROID_PLATFORM": "android-30",
+        "ANDROID_PLATFORM": platform,
     }
-    clang = root / NDK_BIN / "clang++"
-    return Compilers(options, {"release": found, "cxx": identify_compiler(clang)})
+    identity = {"release": found, "cxx": identify_compiler(root / NDK_BIN / "clang++")}
+    return Compilers(options, identity, {"android_platform": platform})
 
 
 def resolve_hexagon(given: Given) -> Compilers:

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from tests.stand_ins.second_ndk import PROFILE, REVISION, make_manifests
 from tests.stand_ins.tiny_toolchains import (
     make_hexagon_sdk,
     make_libcxx,
@@ -298,11 +299,22 @@ def test_an_old_ndk_is_refused_and_a_later_one_is_not(world: World) -> None:
     assert world.call("android", "--dry-run")[0] == 0
 
 
+@needs_clang
+def test_a_second_ndk_builds_by_a_profile_of_its_own(world: World) -> None:
+    world.variables["ANDROID_NDK_ROOT"] = str(make_ndk(world.folder / "new", REVISION))
+    world.variables["QNN_CI_MANIFESTS"] = str(make_manifests(world.folder / "manifests"))
+    code, data, _ = world.call("android", "--profile", PROFILE, "--dry-run")
+    assert code == 0
+    assert any("-DANDROID_PLATFORM=android-30" in command for command in data["commands"])
+    code, data, _ = world.call("android", "--profile", "linux", "--dry-run")
+    assert (code, "profile linux is not like android" in data["what"]) == (2, True)
+
+
 def test_what_the_doctor_objects_to_is_not_built(world: World) -> None:
     world.with_doctor = True
     code, data, _ = world.call("aot", "--install", "none")
     assert (code, data["what"].startswith("QNN")) == (3, True), data
-    assert "provisioning doctor aot" in data["what"]
+    assert "nox -s validate -- aot" in data["what"]
     assert not list((world.home / "builds").glob("*/stages"))
 
 

@@ -10,7 +10,6 @@ from ci.signing.inputs import read_directory_version
 from ci.signing.plan import list_version_notes
 from ci.signing.policy import read_signing_policy
 from ci.signing.selection import list_op_package, read_place
-from provisioning.manifest.reader import read_profiles
 
 
 @pytest.mark.parametrize(
@@ -42,11 +41,6 @@ def test_policy_lists_what_is_signed() -> None:
         "v79": "6.0.0",
         "v81": "6.4.0",
     }
-
-
-def test_policy_and_profile_ask_for_the_same_sdk() -> None:
-    (qnn,) = [one for one in read_profiles()["lpai"].artifacts if one.name == "qnn-sdk"]
-    assert qnn.minimum == read_signing_policy().minimum_qnn.lpai
 
 
 def test_op_package_takes_hexagon_libraries_only(tmp_path: Path) -> None:
