@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from provisioning.__main__ import VERBS as PROVISIONING_VERBS
+import provisioning.__main__
 from provisioning.console.command import Verb, run_program
 
 VERBS: dict[str, Verb] = {
@@ -28,7 +28,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def main_all(argv: list[str] | None = None) -> int:
     """``qnn-ci``: the verbs of both packages."""
-    return _run("qnn-ci", {**PROVISIONING_VERBS, **VERBS}, argv)
+    return _run("qnn-ci", {**provisioning.__main__.VERBS, **VERBS}, argv)
 
 
 def _run(program: str, verbs: dict[str, Verb], argv: list[str] | None) -> int:

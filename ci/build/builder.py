@@ -13,7 +13,6 @@ from ci.build.delivery.artifacts import (
     Judged,
     collect_artifacts,
     publish_artifacts,
-    stage_artifacts,
 )
 from ci.build.inputs import Snapshot, digest_snapshot, take_snapshot
 from ci.build.overlay import sync_overlay
@@ -109,6 +108,6 @@ def _build(job: BuildJob, before: State, now: State, progress: Progress, started
 
 
 def _publish(plan: BuildPlan, judged: tuple[Judged, ...], now: State) -> None:
-    publish_artifacts(plan, stage_artifacts(plan, judged))
+    publish_artifacts(plan, judged)
     built = tuple(Built(one.path.name, one.sha256) for one in judged)
     write_state(plan.place.state, State(now.settings, now.inputs, now.digest, built))

@@ -10,7 +10,7 @@ from ci.build.plan.targets import Target
 from ci.build.plan.tools import PROBE_S
 from provisioning.console.process import run_process
 from provisioning.errors import UnfitError
-from provisioning.files import explain_writes
+from provisioning.files import explain_writes, staged_directory
 
 LOCATE = """
 import importlib.util
@@ -43,9 +43,7 @@ def make_overlay(target: Target, place: Place, package: Path, parent: Path) -> P
     Everything but the directories that receive files is a link into ``package``, so the
     installed wheel stays as it is. Returns ``parent``. Raises UnfitError.
     """
-    fresh = parent.with_name(parent.name + ".new")
-    shutil.rmtree(fresh, ignore_errors=True)
-    with explain_writes(parent):
+    with explain_writes(parent), staged_directory(parent) as fresh:
         opened = {Path(row.to) for row in target.installs}
         _link_tree(package, fresh / "executorch", Path(), opened)
         for row in target.installs:
@@ -53,8 +51,6 @@ def make_overlay(target: Target, place: Place, package: Path, parent: Path) -> P
                 written = fresh / "executorch" / row.to / source.name
                 written.unlink(missing_ok=True)
                 shutil.copy2(source, written)
-        shutil.rmtree(parent, ignore_errors=True)
-        fresh.rename(parent)
     return parent
 
 
