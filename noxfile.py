@@ -1,7 +1,8 @@
 """Sessions of executorch-qnn-ci: ``nox -s test_emulator``; ``nox --list`` shows them all.
 
-Each session runs a process. Two environments are shared between sessions: env_tools is small
-and env_models holds torch, so that what does not need torch does not wait for it.
+Each session runs a process in an environment that holds one dependency group of pyproject.toml.
+Sessions share them: ``core`` is small, ``lowering`` holds torch, so that what does not need torch
+does not wait for it.
 """
 
 from __future__ import annotations
@@ -10,197 +11,336 @@ import atexit
 import fcntl
 import hashlib
 import os
+import shlex
 import signal
 import sys
+import tempfile
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 import nox
 from nox.command import CommandFailed
 
 nox.needs_version = ">=2025.10"
-nox.options.default_venv_backend = "virtualenv"
-nox.options.reuse_existing_virtualenvs = True
+nox.options.default_venv_backend = "none"  # environments are made below, each under its lock
 nox.options.sessions = ["lint", "tests"]
 
 ROOT = Path(__file__).resolve().parent
 PYPROJECT = nox.project.load_toml(ROOT / "pyproject.toml")
-# PyTorch's own index has CPU builds; without it the default index serves CUDA builds of some GB.
-TORCH_INDEX = os.environ.get("QNN_CI_TORCH_INDEX", "")
-SETUP_LOCK = ROOT / ".nox" / "setup.lock"
-NEEDS_TOOLS, NEEDS_MODELS = ["env_tools"], ["env_models"]
+# The default package index serves torch as a CUDA build of some GB.
+CPU_INDEX = "https://download.pytorch.org/whl/cpu"
+PROBE_S, HEARTBEAT_S = 2.0, 15.0
+UNFIT, DOWNLOAD = 3, 4  # docs/exit-codes.md
 
 
-def lock_setup() -> list[IO[str]]:
-    """Hold the environments of this checkout while they are made; say so when that has to wait."""
-    try:
-        SETUP_LOCK.parent.mkdir(exist_ok=True)
-        lock = SETUP_LOCK.open("w")
-    except OSError:  # a checkout that cannot be written: nothing is made
-        return []
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        sys.stderr.write("nox > another nox makes the environments here; waiting\n")
-        fcntl.flock(lock, fcntl.LOCK_EX)
-    return [lock]
+@dataclass
+class Failure:
+    """What ended a session: its exit code and why."""
+
+    session: str
+    code: int
+    cause: str
 
 
-def is_listing(argv: list[str]) -> bool:
-    """Whether nox is only asked what there is; words after ``--`` are a session's."""
-    own = argv[: argv.index("--")] if "--" in argv else argv
-    return not {"-l", "--list", "--list-sessions", "-h", "--help"}.isdisjoint(own)
+started: list[str] = []
+failures: list[Failure] = []
 
 
-setup_locks = [] if is_listing(sys.argv) else lock_setup()
+def run_module(session: nox.Session, group: str, *words: str) -> None:
+    """Run ``python -m WORDS`` in the environment of a dependency group.
 
-
-def unlock_setup() -> None:
-    """Let others go on: from here on, this run only uses its environments."""
-    while setup_locks:
-        setup_locks.pop().close()
-
-
-def install(session: nox.Session, group: str) -> None:
-    """Install a dependency group of pyproject.toml, unless this environment has it already."""
-    wanted = nox.project.dependency_groups(PYPROJECT, group)
-    stamp = Path(session.virtualenv.location) / "installed.sha256"
-    key = hashlib.sha256("\n".join([*wanted, TORCH_INDEX]).encode()).hexdigest()
-    if stamp.is_file() and stamp.read_text() == key:
-        return
-    stamp.unlink(missing_ok=True)
-    extra = ["--extra-index-url", TORCH_INDEX] if TORCH_INDEX else []
-    session.install(*wanted, *extra)
-    stamp.write_text(key)
-
-
-def run_module(session: nox.Session, environment: str, *words: str) -> None:
-    """Run ``python -m WORDS`` with the Python of a shared environment.
-
-    nox itself ends with 1 whatever failed; the documented exit code is kept, and stderr stays
-    apart from what --json prints. An interrupted verb gets the time to end what it runs.
+    stderr stays apart from what --json prints, and an interrupted verb gets the time to end what
+    it runs. A failure is kept for end_run.
     """
-    python = Path(session.env_dir).parent / environment / "bin" / "python"
-    unlock_setup()
+    started.append(session.name)
+    python = make_environment(session, group)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    command = (str(python), "-m", *words)
-    try:
-        session.run(*command, external=True, stderr=None, interrupt_timeout=3, terminate_timeout=10)
-    except CommandFailed as error:
-        atexit.register(end_with, error.return_code or 1)
-        raise
+    with tempfile.TemporaryDirectory(prefix="qnn-ci-") as folder:
+        cause = Path(folder) / "cause"
+        command = os.environ.get("QNN_CI_COMMAND", "nox")
+        try:
+            session.run(
+                str(python),
+                "-m",
+                *words,
+                env={"QNN_CI_CAUSE_FILE": str(cause), "QNN_CI_COMMAND": command},
+                stderr=None,
+                interrupt_timeout=3,
+                terminate_timeout=10,
+            )
+        except CommandFailed as error:
+            text = cause.read_text("utf-8").strip() if cause.is_file() else ""
+            failures.append(Failure(session.name, error.return_code or 1, text))
+            raise
+        except KeyboardInterrupt:
+            failures.clear()  # nox ends with 130
+            raise
 
 
-def end_with(code: int) -> None:
-    """End this process at once with ``code``, over the one that nox chose."""
+def fail(session: nox.Session, code: int, cause: str) -> None:
+    """End a session with a documented exit code."""
+    failures.append(Failure(session.name, code, cause))
+    session.error(cause)
+
+
+@atexit.register
+def end_run() -> None:
+    """Give the exit code of the first failure, and after several sessions its cause once more.
+
+    nox ends with 1 whatever failed (final_reduce in nox/tasks.py), and a SystemExit raised in a
+    session would skip the sessions after it and the summary. No handler of ours follows.
+    """
+    if not failures:
+        return
+    first = failures[0]
+    if len(started) > 1:
+        sys.stderr.write(f"nox > {first.session} failed first, with exit code {first.code}\n")
+        sys.stderr.write(f"{first.cause}\n" if first.cause else "")
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(code if 0 < code < 256 else 1)
+    os._exit(first.code if 0 < first.code < 256 else 1)
+
+
+def find_environment(session: nox.Session, group: str) -> Path:
+    """Where the environment of a dependency group is, or will be."""
+    return Path(session.env_dir).parent / group
+
+
+def is_made(environment: Path, group: str) -> bool:
+    """Whether an environment holds just what pyproject.toml asks of its group now."""
+    stamp = environment / "installed.sha256"
+    return stamp.is_file() and stamp.read_text() == digest_group(group)
+
+
+def digest_group(group: str) -> str:
+    """A name for a dependency group's content, on the Python that runs this."""
+    wanted = nox.project.dependency_groups(PYPROJECT, group)
+    python = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    return hashlib.sha256("\n".join([python, *wanted]).encode()).hexdigest()
+
+
+def make_environment(session: nox.Session, group: str) -> Path:
+    """The Python of a group's environment, which is made or brought up to date if need be."""
+    environment = find_environment(session, group)
+    python = environment / "bin" / "python"
+    if is_made(environment, group) and python.exists():
+        return python
+    with locked(session, environment.with_suffix(".lock")):
+        if not (is_made(environment, group) and python.exists()):
+            install(session, environment, group)
+    return python
+
+
+@contextmanager
+def locked(session: nox.Session, path: Path) -> Iterator[None]:
+    """Hold a lock; say so when another nox holds it."""
+    try:
+        path.parent.mkdir(exist_ok=True)
+        lock = path.open("w")
+    except OSError as error:
+        fail(session, UNFIT, f"{path.parent} cannot be written ({error.strerror}); {MOVE}")
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            with heartbeat(session, f"waiting for another nox, which makes {path.stem}"):
+                fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+MOVE = "copy the checkout to a directory of yours, or install it: pip install ."
+
+
+def install(session: nox.Session, environment: Path, group: str) -> None:
+    """Make an environment of the group's packages; nothing counts until all are in."""
+    stamp = environment / "installed.sha256"
+    stamp.unlink(missing_ok=True)
+    wanted = nox.project.dependency_groups(PYPROJECT, group)
+    pip = [str(environment / "bin" / "python"), "-m", "pip", "install", "-q"]
+    try:
+        session.run(sys.executable, "-m", "virtualenv", "-q", str(environment), silent=True)
+        with heartbeat(session, f"installing {len(wanted)} packages into {environment.name}"):
+            for torch in (one for one in wanted if one.startswith("torch==")):
+                index = choose_index(session)
+                session.run(*pip, "--no-deps", torch, *index, silent=True)
+            session.run(*pip, *wanted, silent=True)
+    except CommandFailed:
+        hint = "look at what pip said above, and at its index, proxy and certificates"
+        fail(session, DOWNLOAD, f"{environment} could not be made: {hint} (pip config list)")
+    stamp.write_text(digest_group(group))
+
+
+def choose_index(session: nox.Session) -> list[str]:
+    """pip's options for torch: QNN_CI_TORCH_INDEX, else PyTorch's CPU builds if it answers."""
+    index = os.environ.get("QNN_CI_TORCH_INDEX")
+    if index is None:
+        index = CPU_INDEX if answers(f"{CPU_INDEX}/torch/") else ""
+        why = (
+            "" if index else f" ({CPU_INDEX} does not answer; that may be a CUDA build of some GB)"
+        )
+    else:
+        why = " (QNN_CI_TORCH_INDEX)"
+    if index in {"", "none"}:
+        session.log(f"torch: from the package index that pip is configured for{why}")
+        return []
+    session.log(f"torch: from {index}{why}")
+    return ["--index-url", index]
+
+
+def answers(url: str) -> bool:
+    """Whether a URL can be read within PROBE_S; a name that does not resolve blocks no longer."""
+    found = threading.Event()
+
+    def ask() -> None:
+        with suppress(OSError, ValueError):
+            request = urllib.request.Request(url, method="HEAD")  # noqa: S310
+            with urllib.request.urlopen(request, timeout=PROBE_S):  # noqa: S310
+                found.set()
+
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    asking.join(PROBE_S)
+    return found.is_set()
+
+
+@contextmanager
+def heartbeat(session: nox.Session, what: str) -> Iterator[None]:
+    """Say what takes so long, at once and then every HEARTBEAT_S."""
+    begun, ended = time.monotonic(), threading.Event()
+
+    def repeat() -> None:
+        while not ended.wait(HEARTBEAT_S):
+            session.log(f"{what}: {time.monotonic() - begun:.0f} s")
+
+    session.log(what)
+    threading.Thread(target=repeat, daemon=True).start()
+    try:
+        yield
+    finally:
+        ended.set()
 
 
 @nox.session(default=False)
-def env_tools(session: nox.Session) -> None:
-    """The shared environment of what needs no torch."""
-    install(session, "core")
-
-
-@nox.session(default=False)
-def env_models(session: nox.Session) -> None:
-    """The shared environment with torch and ExecuTorch."""
-    install(session, "lowering")
-
-
-@nox.session(requires=NEEDS_MODELS, venv_backend="none", default=False)
 def test_emulator(session: nox.Session) -> None:
     """Lower the suite, run it on the HTP emulator, judge and report."""
-    run_module(session, "env_models", "ci", "test-emulator", *session.posargs)
+    run_module(session, "lowering", "ci", "test-emulator", *session.posargs)
 
 
 @nox.session
 def tests(session: nox.Session) -> None:
     """The project's own tests."""
-    install(session, "test")
-    unlock_setup()
-    session.run("python", "-m", "pytest", *(session.posargs or ["-n2"]))
+    run_tests(session, "test", "-n2")
 
 
 @nox.session(default=False)
 def unit(session: nox.Session) -> None:
     """The tests that need neither torch nor a download."""
-    install(session, "unit")
-    unlock_setup()
-    session.run("python", "-m", "pytest", *(session.posargs or ["-n2", "tests/unit"]))
+    run_tests(session, "unit", "-n2", "tests/unit")
+
+
+def run_tests(session: nox.Session, group: str, *words: str) -> None:
+    """Run pytest with the programs of an environment first on PATH."""
+    started.append(session.name)
+    python = make_environment(session, group)
+    env = {"PATH": f"{python.parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"}
+    session.run(str(python), "-m", "pytest", *(session.posargs or words), env=env)
 
 
 @nox.session
 def lint(session: nox.Session) -> None:
     """ruff, mypy strict, the contracts between packages, and the workflows."""
-    install(session, "lint")
-    unlock_setup()
-    session.run("ruff", "format", "--check", ".")
-    session.run("ruff", "check", ".")
-    session.run("mypy")
-    session.run("lint-imports", env={"PYTHONPATH": str(ROOT)})
+    started.append(session.name)
+    programs = make_environment(session, "lint").parent
     workflows = sorted(map(str, Path(".github/workflows").glob("*.yml")))
-    session.run("check-jsonschema", "--builtin-schema", "vendor.github-workflows", *workflows)
-    session.run("zizmor", "--offline", "--quiet", ".github")
+    for line in (
+        "ruff format --check .",
+        "ruff check .",
+        "mypy",
+        "lint-imports",
+        shlex.join(["check-jsonschema", "--builtin-schema", "vendor.github-workflows", *workflows]),
+        "zizmor --offline --quiet .github",
+    ):
+        program, *words = shlex.split(line)
+        session.run(str(programs / program), *words, env={"PYTHONPATH": str(ROOT)})
 
 
-@nox.session(requires=NEEDS_TOOLS, venv_backend="none", default=False)
+@nox.session(default=False)
 def provision(session: nox.Session) -> None:
     """Fetch, verify and publish artifacts or the artifacts of a profile."""
-    run_module(session, "env_tools", "provisioning", "fetch", *session.posargs)
+    run_module(session, "core", "provisioning", "fetch", *session.posargs)
 
 
-@nox.session(requires=NEEDS_MODELS, venv_backend="none", default=False)
+@nox.session(default=False)
 def validate(session: nox.Session) -> None:
-    """Whether the environment of a profile is fit: ``nox -s validate -- emulator``."""
-    run_module(session, "env_models", "provisioning", "doctor", *session.posargs)
+    """Check whether the environment of a profile is fit: ``nox -s validate -- emulator``."""
+    python = find_environment(session, "lowering") / "bin" / "python"
+    words = list(session.posargs)
+    if python.exists() and not any(word.split("=")[0] == "--python" for word in words):
+        words += ["--python", str(python)]
+    run_module(session, "core", "provisioning", "doctor", *words)
 
 
-@nox.session(requires=NEEDS_MODELS, venv_backend="none", default=False)
+@nox.session(default=False)
 def bench(session: nox.Session) -> None:
     """Measure a part beside its peer: ``nox -s bench -- provisioning``."""
-    run_module(session, "env_models", "tests.bench", *session.posargs)
+    run_module(session, "lowering", "tests.bench", *session.posargs)
 
 
-@nox.session(requires=NEEDS_TOOLS, venv_backend="none", default=False)
+@nox.session(default=False)
 def parity(session: nox.Session) -> None:
     """Report where the Buck and the CMake description of an ExecuTorch tree differ."""
-    run_module(session, "env_tools", "ci", "parity", *session.posargs)
+    run_module(session, "core", "ci", "parity", *session.posargs)
 
 
-@nox.session(requires=NEEDS_MODELS, venv_backend="none", default=False)
+def run_build(session: nox.Session, target: str) -> None:
+    """Build a target; where torch has yet to be installed, what else is missing comes first."""
+    if not is_made(find_environment(session, "lowering"), "lowering"):
+        run_module(session, "core", "ci", "build", target, "--check", *session.posargs)
+    run_module(session, "lowering", "ci", "build", target, *session.posargs)
+
+
+@nox.session(default=False)
 def build_runner(session: nox.Session) -> None:
     """The x86-64 runner: against the installed wheel, or with ``--source`` from a checkout."""
-    run_module(session, "env_models", "ci", "build", "runner", *session.posargs)
+    run_module(session, "lowering", "ci", "build", "runner", *session.posargs)
 
 
-@nox.session(requires=NEEDS_MODELS, venv_backend="none", default=False)
+@nox.session(default=False)
 def build_aot(session: nox.Session) -> None:
     """PyQnnManagerAdaptor from an ExecuTorch checkout, proven by lowering a model with it."""
-    run_module(session, "env_models", "ci", "build", "aot", *session.posargs)
+    run_build(session, "aot")
 
 
-@nox.session(requires=NEEDS_MODELS, venv_backend="none", default=False)
+@nox.session(default=False)
 def build_android(session: nox.Session) -> None:
     """Runtime and runner for Android arm64-v8a."""
-    run_module(session, "env_models", "ci", "build", "android", *session.posargs)
+    run_build(session, "android")
 
 
-@nox.session(requires=NEEDS_MODELS, venv_backend="none", default=False)
+@nox.session(default=False)
 def build_linux(session: nox.Session) -> None:
     """Runtime and runner for aarch64 embedded Linux."""
-    run_module(session, "env_models", "ci", "build", "linux", *session.posargs)
+    run_build(session, "linux")
 
 
-@nox.session(requires=NEEDS_MODELS, venv_backend="none", default=False)
+@nox.session(default=False)
 def build_direct(session: nox.Session) -> None:
     """The QNN backend for Hexagon itself, for one ``--soc``."""
-    run_module(session, "env_models", "ci", "build", "direct", *session.posargs)
+    run_build(session, "direct")
 
 
-@nox.session(requires=NEEDS_TOOLS, venv_backend="none", default=False)
+@nox.session(default=False)
 def sign_skel(session: nox.Session) -> None:
     """Sign what a device's DSP loads: ``nox -s sign_skel -- --lpai-arch v6``."""
-    run_module(session, "env_tools", "ci", "sign", *session.posargs)
+    run_module(session, "core", "ci", "sign", *session.posargs)
+
+
+@nox.session(default=False)
+def qnn_ci(session: nox.Session) -> None:
+    """Any verb, also those without a session of their own: ``nox -s qnn_ci -- cache info``."""
+    run_module(session, "core", "ci", *session.posargs)

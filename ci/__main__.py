@@ -1,39 +1,35 @@
-"""``python -m ci VERB``: build, lower, emulate, compare, sign. ``qnn-ci`` has both tables."""
+"""``qnn-ci VERB``, also ``python -m ci VERB``: all verbs, those of provisioning first."""
 
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
-import provisioning.__main__
+from provisioning.__main__ import VERBS as PROVISIONING_VERBS
 from provisioning.console.command import Verb, run_program
 
 VERBS: dict[str, Verb] = {
+    **PROVISIONING_VERBS,
     "test-emulator": Verb(
-        "ci.verbs.emulate", "lower models, run them on the HTP emulator, judge, report"
+        "ci.verbs.emulate", "lower models, run them on the HTP emulator, judge", "test_emulator"
     ),
-    "build": Verb("ci.verbs.build", "build adaptors and runners with CMake"),
-    "report": Verb("ci.verbs.report", "show a report.json again, or write its other files anew"),
-    "parity": Verb("ci.verbs.parity", "report where Buck and CMake describe different builds"),
-    "sign": Verb("ci.verbs.sign", "sign and verify the libraries that a device's DSP loads"),
+    "build": Verb("ci.verbs.build", "build adaptors and runners with CMake", "build_"),
+    "report": Verb("ci.verbs.report", "show a report.json again, or rewrite its other files"),
+    "parity": Verb(
+        "ci.verbs.parity", "report where Buck and CMake build different things", "parity"
+    ),
+    "sign": Verb("ci.verbs.sign", "sign and verify the libraries that a DSP loads", "sign_skel"),
     "verify-signature": Verb(
-        "ci.verbs.verify_signature", "prove a signed Hexagon library from its bytes"
+        "ci.verbs.verify_signature", "verify a signed Hexagon library from its bytes"
     ),
 }
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one verb of ``ci``; the exit codes are those of provisioning.errors.ExitCode."""
-    return _run("python -m ci", VERBS, argv)
-
-
-def main_all(argv: list[str] | None = None) -> int:
-    """``qnn-ci``: the verbs of both packages."""
-    return _run("qnn-ci", {**provisioning.__main__.VERBS, **VERBS}, argv)
-
-
-def _run(program: str, verbs: dict[str, Verb], argv: list[str] | None) -> int:
+    """Run one verb; the exit codes are those of provisioning.errors.ExitCode."""
+    installed = Path(sys.argv[0]).name == "qnn-ci"
     words = sys.argv[1:] if argv is None else argv
-    return run_program(program, verbs, words)
+    return run_program("qnn-ci" if installed else "python -m ci", VERBS, words)
 
 
 if __name__ == "__main__":

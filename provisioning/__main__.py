@@ -7,14 +7,26 @@ import sys
 from provisioning.console.command import Verb, run_program
 
 VERBS: dict[str, Verb] = {
-    "fetch": Verb("provisioning.verbs.fetch", "put artifacts or profiles into the store"),
-    "path": Verb("provisioning.verbs.path", "the root of an artifact that is in place"),
-    "verify": Verb("provisioning.verbs.verify", "hash what is there again; --repair restores"),
-    "list": Verb("provisioning.verbs.list", "artifacts, profiles, and what is in the store"),
-    "lock": Verb("provisioning.verbs.lock", "pin an artifact file by file, after a diff"),
-    "gc": Verb("provisioning.verbs.gc", "free what no profile names and no process uses"),
-    "env": Verb("provisioning.verbs.env", "the variables of a profile"),
-    "doctor": Verb("provisioning.verbs.doctor", "whether an environment is fit, and every fix"),
+    "fetch": Verb(
+        "provisioning.verbs.fetch", "put artifacts or profiles into the store", "provision"
+    ),
+    "path": Verb("provisioning.verbs.path", "print where an artifact is"),
+    "verify": Verb(
+        "provisioning.verbs.verify", "hash the store again; --repair restores what differs"
+    ),
+    "list": Verb("provisioning.verbs.list", "list artifacts, profiles, and what is in the store"),
+    "lock": Verb(
+        "provisioning.verbs.lock", "show the hashes of an artifact as a diff; --write pins them"
+    ),
+    "gc": Verb(
+        "provisioning.verbs.gc", "remove from the store what no profile names and nothing uses"
+    ),
+    "env": Verb("provisioning.verbs.env", "print the variables of a profile"),
+    "doctor": Verb(
+        "provisioning.verbs.doctor",
+        "check an environment; each fault comes with its fix",
+        "validate",
+    ),
 }
 
 

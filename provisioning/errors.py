@@ -17,7 +17,6 @@ class ExitCode(IntEnum):
     ENVIRONMENT = 3
     DOWNLOAD = 4
     TOOL = 5
-    DEFECT = 70  # EX_SOFTWARE of sysexits.h
     INTERRUPTED = 130
 
 
@@ -77,7 +76,7 @@ class IntegrityError(QnnCiError):
 
 
 class StoreError(QnnCiError):
-    """What was made or fetched could not be written: no room, permissions, a lock."""
+    """The store could not be read or written: full disk, permissions, lock."""
 
     exit_code = ExitCode.DOWNLOAD
 
@@ -98,12 +97,6 @@ class MissingToolError(ToolError):
     """A tool that is needed is not there, or cannot be started."""
 
     exit_code = ExitCode.ENVIRONMENT
-
-
-class DefectError(QnnCiError):
-    """Something that this project did not expect: its own fault."""
-
-    exit_code = ExitCode.DEFECT
 
 
 class InterruptedRunError(QnnCiError):

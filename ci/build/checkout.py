@@ -45,7 +45,8 @@ def prepare_checkout(target: Target, request: BuildRequest, progress: Progress) 
     check_submodules(source, components)
     check_headers(environment.root(QNN_SDK), target.needs.headers)
     check_programs(target.needs.programs)
-    tag, version = probe_python(request.python, target.needs.modules)
+    modules = target.needs.modules if request.packages else ()
+    tag, version = probe_python(request.python, modules)
     roots = {item.name: item.root for item in environment.artifacts}
     compilers = {
         kind: resolve_compilers(kind, roots, environment.variables) for kind in target.toolchains

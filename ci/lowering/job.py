@@ -5,7 +5,6 @@ from __future__ import annotations
 from msgspec import Struct
 
 from ci.lowering.artifact import Lowered
-from ci.lowering.reference import ReferencePolicy
 from ci.lowering.schemes import Scheme
 
 
@@ -13,7 +12,7 @@ class LowerJob(Struct, frozen=True):
     """What to lower. ``toolchain`` names every version and digest that takes part.
 
     ``warm`` says that the process serves more lowerings, each in a fork of its own; without it
-    the process is the job's alone. ``reference`` says which references prove nothing.
+    the process is the job's alone.
     """
 
     model: str
@@ -24,7 +23,6 @@ class LowerJob(Struct, frozen=True):
     log: str
     use_cache: bool = True
     warm: bool = True
-    reference: ReferencePolicy | None = None
 
 
 class LowerResult(Struct, frozen=True):

@@ -47,7 +47,7 @@ class DirectoryTree:
 
     def __init__(self, root: Path) -> None:
         if not root.is_dir():
-            raise UsageError(f"no directory {root}", fix="give --source a checkout")
+            raise UsageError(f"{root} is not a directory", fix="give --source a checkout")
         self.root = root
         self._texts: dict[str, str | None] = {}
 

@@ -42,7 +42,7 @@ def check_target(target: Path, *, force: bool, protected: Iterator[Path]) -> Non
                 fix="choose another --out",
             )
     if target.is_symlink() or (target.exists() and not target.is_dir()):
-        raise UsageError(f"{target} exists and is no directory", fix="choose another --out")
+        raise UsageError(f"{target} exists and is not a directory", fix="choose another --out")
     if target.exists() and not force:
         raise UsageError(
             f"{target} exists and is kept",

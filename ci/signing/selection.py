@@ -81,8 +81,8 @@ def list_wanted(
         raise UnfitError(
             f"{len(missing)} of the libraries to sign are missing",
             why="\n       ".join(missing),
-            fix="provision them (`nox -s provision -- lpai`) or set the roots named above; build "
-            "what is not built (`nox -s build_direct`) and name it with --build-dir",
+            fix="provision them (`qnn-ci fetch lpai`) or set the roots named above; build "
+            "what is not built (`qnn-ci build direct`) and name it with --build-dir",
         )
     _refuse_doubles(wanted)
     return tuple(wanted)

@@ -7,8 +7,6 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from ci.build.builder import run_build
 from ci.build.checkout import find_python
 from ci.build.delivery.deliver import PLACES, check_delivery, deliver
@@ -21,18 +19,17 @@ from ci.build.plan.targets import Target, find_target, read_targets
 from provisioning.console.command import Outcome, given_path, given_program
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode, UsageError
-from provisioning.manifest.reader import read_profile
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("target", help="one of: " + ", ".join(read_targets()))
     add("--source", type=given_path, help="ExecuTorch checkout (default: EXECUTORCH_ROOT)")
-    add("--profile", default="", help="one that is like the target's, such as for another NDK")
     add("--jobs", type=int, default=0, help="compilers at a time (default: one a core)")
     add("--clean", action="store_true", help="forget what was built before")
     add("--release", action="store_true", help="CMAKE_BUILD_TYPE Release")
     add("--dry-run", action="store_true", help="check, print the commands, stop")
+    add("--check", action="store_true", help="check all but Python's packages, build nothing")
     add(
         "--python",
         action="append",
@@ -54,6 +51,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     target = choose_target(args)
     requests = [make_request(args, word) for word in args.python or [""]]
     jobs = [prepare_job(target, request, progress) for request in requests]
+    if args.check:
+        return check_jobs(jobs)
     for job in jobs:
         check_delivery(job, args.install, with_proof=not args.no_proof)
     if args.dry_run:
@@ -80,14 +79,7 @@ def choose_target(args: argparse.Namespace) -> Target:
     """The target of the command line; a checkout given chooses the one for checkouts."""
     target = find_target(args.target)
     if args.source and target.with_source:
-        target = find_target(target.with_source)
-    if args.profile:
-        if target.profile not in (args.profile, read_profile(args.profile).like):
-            raise UsageError(
-                f"profile {args.profile} is not like {target.profile or 'what this target needs'}",
-                fix=f'name one with like = "{target.profile}" in manifests/profiles.toml',
-            )
-        target = msgspec.structs.replace(target, profile=args.profile)
+        return find_target(target.with_source)
     if len(args.python) > 1 and not target.per_python:
         raise UsageError(f"{target.name} takes one --python")
     return target
@@ -108,6 +100,7 @@ def make_request(args: argparse.Namespace, python: str) -> BuildRequest:
         soc=args.soc,
         dsp_type=args.dsp_type,
         doctor=not args.no_doctor,
+        packages=not args.check,
     )
 
 
@@ -117,6 +110,14 @@ def split_define(word: str) -> tuple[str, str]:
     if not equals or not name:
         raise UsageError(f"-D {word} is not NAME=VALUE")
     return name, value
+
+
+def check_jobs(jobs: list[BuildJob]) -> Outcome:
+    """Whether licences, sources, tools and the environment allow the builds. Raises UnfitError."""
+    for job in jobs:
+        job.check()
+    names = [job.plan.target.name for job in jobs]
+    return Outcome(f"{', '.join(names)}: nothing is missing\n", {"checked": names})
 
 
 def describe_plans(jobs: list[BuildJob]) -> Outcome:

@@ -100,7 +100,7 @@ def locate_profile(name: str, progress: Progress) -> Environment:
         raise UnfitError(
             f"profile {name} lacks {', '.join(request.label for request in missing)}",
             why=f"not in the store {store.home}",
-            fix=f"run `nox -s provision -- {name}`{or_adopt}",
+            fix=f"run `qnn-ci fetch {name}`{or_adopt}",
         )
     return compose_environment(name, profile, tuple(item for item in found if item))
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 import datetime as dt
 import os
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 
-from provisioning.archives.tarballs import is_tarball
 from provisioning.artifacts.lockfile import Lock, encode_lock, machine_lock_path
 from provisioning.artifacts.sources import ArtifactRequest, FillJob, load_source
 from provisioning.console.progress import Progress
@@ -74,7 +72,7 @@ def _refuse_unless_trusted(request: ArtifactRequest) -> None:
         why=why,
         fix=(
             f"add --trust-first-use on a machine that you trust; for others and for CI, then run "
-            f"`python -m provisioning lock {request.name}` with --write and commit "
+            f"`qnn-ci lock {request.name}` with --write and commit "
             f"manifests/locks/{installed}"
         ),
     )
@@ -88,12 +86,11 @@ def make_lock(request: ArtifactRequest, store: Store, progress: Progress) -> Loc
     whole = replace(request, components=(), lock=None)
     release = request.release_as(FileRelease)
     key = Key(request.name, release.version, {"lock": release.filename})
-    kept = store.downloads / release.filename
-    with store.stage(key) as staged, _forget_refused(release, kept):
+    with store.stage(key) as staged:
         root = staged / key.artifact
         entries = load_source(release.source).fill(FillJob(whole, root, store, progress))
-        counted = _count_files(release.filename, entries)
-        evidence = [counted, *check_version(request, root), *check_machines(root)]
+        evidence = [*_count_files(entries), *check_version(request, root), *check_machines(root)]
+    kept = store.downloads / release.filename
     with explain_errors(store.home):
         size_bytes = kept.stat().st_size
         sha256 = release.sha256 or hash_file(kept)
@@ -109,22 +106,9 @@ def make_lock(request: ArtifactRequest, store: Store, progress: Progress) -> Loc
     )
 
 
-@contextmanager
-def _forget_refused(release: FileRelease, kept: Path) -> Iterator[None]:
-    """Remove a download that was refused and that no hash speaks for: another may be served."""
-    try:
-        yield
-    except IntegrityError:
-        if not release.sha256:
-            kept.unlink(missing_ok=True)
-        raise
-
-
-def _count_files(filename: str, entries: Sequence[TreeEntry]) -> str:
-    count = sum(1 for entry in entries if entry.sha256)
-    if is_tarball(filename):
-        return f"{count} files unpacked, the tarball is whole; it has no checksums of files"
-    return f"{count} files unpacked, the archive's checksum of every one fits"
+def _count_files(entries: Sequence[TreeEntry]) -> list[str]:
+    files = [entry for entry in entries if not entry.link]
+    return [f"{len(files)} files unpacked, the archive's checksum of every one fits"]
 
 
 def check_version(request: ArtifactRequest, root: Path) -> list[str]:

@@ -12,42 +12,48 @@ import errno
 import importlib
 import json
 import os
+import re
 import sys
 import tempfile
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import metadata
 from pathlib import Path
 from typing import Any, Protocol, cast
 
+from provisioning.console.caller import NOX_VARIABLE, Caller, keep_cause
 from provisioning.console.interrupts import catch_signals, ignore_signals, signals_as_interrupt
 from provisioning.console.progress import Progress
 from provisioning.console.terminal import (
+    clean_message,
     clean_output,
     open_missing_streams,
     write_message,
     write_output,
 )
 from provisioning.errors import (
-    DefectError,
     ExitCode,
+    FailedError,
     InterruptedRunError,
     QnnCiError,
-    StoreError,
     UnfitError,
     UsageError,
 )
-from provisioning.files import NO_LEAVE, NO_ROOM, explain_write
 
 # What the system says of a name that is none.
 NAMES = frozenset({errno.ELOOP, errno.EINVAL, errno.EISDIR, errno.ENAMETOOLONG, errno.ENOTDIR})
 # What the system may refuse anywhere, and what helps.
 REFUSALS = {
     errno.EACCES: "run it as a user who may, or name another place",
+    errno.EDQUOT: "free some of the quota",
+    errno.EFBIG: "raise `ulimit -f`",
     errno.EMFILE: "raise `ulimit -n`",
     errno.ENFILE: "close other programs",
     errno.ENOMEM: "give it more memory, or run fewer jobs at a time",
+    errno.ENOSPC: "free some room on that disk, or name another place",
     errno.EPERM: "run it as a user who may, or name another place",
+    errno.EROFS: "name a place that can be written",
 }
 
 
@@ -73,10 +79,14 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Verb:
-    """A row of a package's table of verbs."""
+    """A row of a package's table of verbs; ``session`` is the nox session that runs it.
+
+    One that ends in ``_`` takes the first word after the verb into its name.
+    """
 
     module: str
     help: str
+    session: str = ""
 
 
 class VerbModule(Protocol):
@@ -92,7 +102,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> Any:
         write_message(self.format_usage())
-        raise UsageError(message, fix=f"`{self.prog} --help` tells what it takes")
+        raise UsageError(message, fix=f"`{self.prog} --help` shows what it takes")
 
     def print_help(self, file: Any = None) -> None:
         """argparse's, through a pipe that nobody reads too."""
@@ -111,7 +121,7 @@ def run_program(program: str, verbs: Mapping[str, Verb], argv: Sequence[str]) ->
         ignore_signals()
     try:
         write_output(text)
-    except StoreError as error:
+    except UnfitError as error:
         write_message(f"{program}: {error}\n")
         return error.exit_code
     except KeyboardInterrupt:
@@ -126,39 +136,71 @@ def run_command(program: str, verbs: Mapping[str, Verb], argv: Sequence[str]) ->
     a record on stdout.
     """
     words = list(argv)
+    caller = find_caller(program, verbs, words)
     as_json = "--json" in words
     if words and words[0] in {"-h", "--help"}:
-        return ExitCode.OK, describe_verbs(program, verbs)
+        return ExitCode.OK, describe_verbs(caller, verbs)
+    if words and words[0] == "--version":
+        return ExitCode.OK, f"executorch-qnn-ci {read_version()}\n"
     name = words[0] if words and words[0] in verbs else ""
     try:
         with signals_as_interrupt():
-            outcome = _run_verb(program, verbs, name, words)
+            outcome = _run_verb(caller, verbs, name, words)
     except QnnCiError as error:
-        return _report_error(f"{program} {name}", error, as_json=as_json)
+        return _report_error(caller, name, error, as_json=as_json)
     except KeyboardInterrupt:
-        return _report_error(
-            f"{program} {name}", InterruptedRunError("interrupted"), as_json=as_json
-        )
+        return _report_error(caller, name, InterruptedRunError("interrupted"), as_json=as_json)
     except Exception as error:  # noqa: BLE001 - the last line of defence: never a traceback
-        return _report_error(f"{program} {name}", explain_exception(error), as_json=as_json)
-    return outcome.exit_code, outcome.render(as_json=as_json)
+        return _report_error(caller, name, explain_exception(error), as_json=as_json)
+    if outcome.exit_code:
+        keep_cause("\n".join(clean_output(outcome.text).strip().splitlines()[-1:]))
+    return outcome.exit_code, caller.translate(outcome.render(as_json=as_json))
 
 
-def _run_verb(program: str, verbs: Mapping[str, Verb], name: str, words: list[str]) -> Outcome:
+def find_caller(program: str, verbs: Mapping[str, Verb], words: Sequence[str]) -> Caller:
+    """How ``program`` was called, which nox tells in its environment."""
+    sessions = {name: verb.session for name, verb in verbs.items()}
+    return Caller(program, sessions, tuple(words), os.environ.get(NOX_VARIABLE, ""))
+
+
+def read_version() -> str:
+    """The version of this distribution, as pyproject.toml has it in a checkout."""
+    try:
+        return metadata.version("executorch-qnn-ci")
+    except metadata.PackageNotFoundError:
+        text = (Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8")
+        found = re.search(r'(?m)^version = "(.+)"$', text)
+        return found[1] if found else "of an unknown version"
+
+
+def _run_verb(caller: Caller, verbs: Mapping[str, Verb], name: str, words: list[str]) -> Outcome:
     if not name:
-        write_message(describe_verbs(program, verbs))
+        write_message(describe_verbs(caller, verbs))
         near = difflib.get_close_matches(words[0], verbs, n=1) if words else []
         raise UsageError(
-            f"no verb {words[0]!r}" if words else "a verb is missing",
+            f"there is no verb {words[0]!r}" if words else "a verb is missing",
             fix=f"did you mean {near[0]}?" if near else "name one of the verbs above",
         )
-    module = cast(VerbModule, importlib.import_module(verbs[name].module))
-    parser = Parser(prog=f"{program} {name}", description=verbs[name].help, allow_abbrev=False)
+    return load_verb(verbs[name]).execute(
+        make_parser(caller, verbs, name).parse_args(words[1:]), Progress.to_stderr()
+    )
+
+
+def load_verb(verb: Verb) -> VerbModule:
+    """The module of a verb."""
+    return cast(VerbModule, importlib.import_module(verb.module))
+
+
+def make_parser(caller: Caller, verbs: Mapping[str, Verb], name: str) -> Parser:
+    """The parser of a verb, which calls it as the caller did."""
+    parser = Parser(
+        prog=caller.label(name, passing=True), description=verbs[name].help, allow_abbrev=False
+    )
     parser.add_argument(
         "--json", action="store_true", help="print the result as JSON, nothing else"
     )
-    module.add_arguments(parser)
-    return module.execute(parser.parse_args(words[1:]), Progress.to_stderr())
+    load_verb(verbs[name]).add_arguments(parser)
+    return parser
 
 
 def explain_exception(error: Exception) -> QnnCiError:
@@ -178,8 +220,6 @@ def explain_exception(error: Exception) -> QnnCiError:
     if isinstance(error, OSError) and error.errno == errno.ENOENT and not error.filename:
         fix = "set TMPDIR to a directory that can be written"
         return UnfitError(error.strerror or str(error), fix=fix)  # by tempfile
-    if isinstance(error, OSError) and is_refused_write(error):
-        return explain_write(Path(error.filename or "a file"), error, "name another place")
     if isinstance(error, OSError) and error.errno in REFUSALS:
         where = f"{error.filename}: " if error.filename else ""
         return UnfitError(
@@ -187,21 +227,11 @@ def explain_exception(error: Exception) -> QnnCiError:
             why="the machine refused something that is needed",
             fix=REFUSALS[error.errno],
         )
-    return DefectError(
+    return FailedError(
         f"unexpected {type(error).__name__}: {error}",
         why="this is a defect of executorch-qnn-ci",
         fix=f"report it with {keep_traceback(error)}",
     )
-
-
-def is_refused_write(error: OSError) -> bool:
-    """Whether it was to be written: no room, a read-only disk, or a file that may be read."""
-    if error.errno in NO_ROOM or error.errno == errno.EROFS:
-        return True
-    if error.errno not in NO_LEAVE or not error.filename:
-        return False
-    path = Path(os.fsdecode(error.filename))
-    return os.access(path, os.R_OK) if path.exists() else os.access(path.parent, os.X_OK)
 
 
 def explain_missing(error: ImportError) -> UnfitError:
@@ -226,25 +256,30 @@ def keep_traceback(error: Exception) -> str:
     return file.name
 
 
-def _report_error(program: str, error: QnnCiError, *, as_json: bool) -> tuple[int, str]:
-    write_message(f"{program.strip()}: {error}\n")
+def _report_error(
+    caller: Caller, name: str, error: QnnCiError, *, as_json: bool
+) -> tuple[int, str]:
+    message = f"{caller.label(name)}: {caller.translate(str(error))}"
+    write_message(f"{message}\n")
+    keep_cause(clean_message(message))
     if not as_json:
         return error.exit_code, ""
     record = {
         "error": type(error).__name__,
-        "what": error.what,
-        "why": error.why,
-        "fix": error.fix,
+        "what": caller.translate(error.what),
+        "why": caller.translate(error.why),
+        "fix": caller.translate(error.fix),
         "exit_code": int(error.exit_code),
     }
     return error.exit_code, json.dumps(record, indent=1) + "\n"
 
 
-def describe_verbs(program: str, verbs: Mapping[str, Verb]) -> str:
+def describe_verbs(caller: Caller, verbs: Mapping[str, Verb]) -> str:
     """The usage of a program: its verbs, one a line."""
     width = max(map(len, verbs), default=0)
     rows = "\n".join(f"  {name:<{width}}  {verb.help}" for name, verb in verbs.items())
-    return f"usage: {program} VERB [--json] ...\n\nverbs:\n{rows}\n"
+    usage = f"usage: {caller.label()} VERB [--json] ...\n       {caller.label()} --version"
+    return f"{usage}\n\nverbs:\n{rows}\n"
 
 
 def given_word(text: str) -> str:

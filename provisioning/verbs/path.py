@@ -26,6 +26,6 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         raise UnfitError(
             f"{request.label} is not in place",
             why=f"it is not in the store {store.home}",
-            fix=f"run `python -m provisioning fetch {args.name}`",
+            fix=f"run `qnn-ci fetch {args.name}`",
         )
     return Outcome(f"{found.root}\n", describe(found), exact=True)

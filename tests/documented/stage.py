@@ -1,8 +1,8 @@
 """Where a documented command runs: a checkout of this project, a home, and a shell.
 
 The checkout is a copy whose tests are one file, so that ``./nox -s tests`` ends. Its nox
-environments are shared by all stages: nox itself and env_tools are made by ``./nox`` for real,
-the large ones stand on the packages of the Python that runs the tests.
+environments are shared by all stages: nox itself and ``core`` are made by ``./nox`` for real, the
+large ones stand on the packages of the Python that runs the tests.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ import nox.project
 
 from tests.documented.pages import ROOT
 
-COPIED = ("ci", "docs", "manifests", "provisioning", "nox", "noxfile.py", "pyproject.toml")
-REAL = ("bootstrap", "env_tools")
-BORROWED = {"env_models": "lowering", "tests": "test", "unit": "unit"}
+FOLDERS = ("ci", "docs", "manifests", "provisioning", "tests/bench")
+FILES = ("nox", "noxfile.py", "pyproject.toml")
+REAL = ("bootstrap", "core")
+BORROWED = ("lowering", "test", "unit")
 KEPT_VARIABLES = (
     "PIP_",
     "SSL_",
@@ -109,6 +110,7 @@ def make_stage(folder: Path, environments: Path) -> Stage:
         path.mkdir()
     copy_project(stage.project)
     (stage.project / ".nox").symlink_to(environments)
+    write_program(stage)
     here = Path(sys.executable).parent
     # pip's own configuration is the user's: a package index may be named there.
     configuration = os.environ.get("XDG_CONFIG_HOME", str(Path.home() / ".config"))
@@ -124,15 +126,26 @@ def make_stage(folder: Path, environments: Path) -> Stage:
     return stage
 
 
+def write_program(stage: Stage) -> None:
+    """``qnn-ci``, as pip would install it."""
+    program = stage.programs / "qnn-ci"
+    lines = (
+        f"#!{sys.executable}",
+        f"import sys; sys.path.insert(0, {str(stage.project)!r})",
+        "from ci.__main__ import main; sys.exit(main())",
+    )
+    program.write_text("".join(f"{line}\n" for line in lines))
+    program.chmod(0o755)
+
+
 def copy_project(target: Path) -> None:
     """What a clone holds, with one test in place of all."""
-    target.mkdir()
+    (target / "tests").mkdir(parents=True)
     leave = shutil.ignore_patterns("__pycache__")
-    for name in COPIED:
-        if (ROOT / name).is_dir():
-            shutil.copytree(ROOT / name, target / name, ignore=leave)
-        else:
-            shutil.copy2(ROOT / name, target)
+    for name in FOLDERS:
+        shutil.copytree(ROOT / name, target / name, ignore=leave)
+    for name in FILES:
+        shutil.copy2(ROOT / name, target)
     test = target / "tests" / "unit" / "test_miniature.py"
     test.parent.mkdir(parents=True)
     test.write_text(TEST)
@@ -147,9 +160,10 @@ def make_environments(folder: Path) -> Path:
     for name in REAL:
         if (ROOT / ".nox" / name / "bin" / "python").exists():
             (environments / name).symlink_to(ROOT / ".nox" / name)
-    for name, group in BORROWED.items():
-        borrow(environments / name, group)
-    subprocess.run(["./nox", "-s", "env_tools"], cwd=project, check=True, timeout=LIMIT_S)
+    for group in BORROWED:
+        borrow(environments / group, group)
+    words = ["./nox", "-s", "qnn_ci", "--", "--version"]
+    subprocess.run(words, cwd=project, check=True, timeout=LIMIT_S)
     return environments
 
 
@@ -161,6 +175,6 @@ def borrow(environment: Path, group: str) -> None:
     lines = [f"import site; site.addsitedir({path!r})\n" for path in sorted(paths)]
     (site / "borrowed.pth").write_text("".join(lines))
     wanted = nox.project.dependency_groups(nox.project.load_toml(ROOT / "pyproject.toml"), group)
-    index = os.environ.get("QNN_CI_TORCH_INDEX", "")
-    key = hashlib.sha256("\n".join([*wanted, index]).encode()).hexdigest()
+    python = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    key = hashlib.sha256("\n".join([python, *wanted]).encode()).hexdigest()
     (environment / "installed.sha256").write_text(key)

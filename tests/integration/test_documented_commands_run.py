@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from filelock import FileLock
 
 from tests.documented.pages import ROOT, Command, commands_of, read_commands
 from tests.documented.recipe import Recipe, find_stale, find_unproven, judge, prove
-from tests.documented.stage import Ended, Stage, make_environments, make_stage
+from tests.documented.stage import Ended, Stage
 from tests.documented.table import NOT_RUN, read_recipes
 
 RECIPES = read_recipes()
@@ -22,47 +18,12 @@ SHOWN = {c.key: c for c in reversed(read_commands()) if c.place != "CHANGELOG.md
 COMMANDS = [*reversed(SHOWN.values())]
 
 
-@pytest.fixture(scope="session")
-def environments(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One .nox for all stages, of all worker processes."""
-    base = tmp_path_factory.getbasetemp()
-    shared = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "documented"
-    with FileLock(f"{shared}.lock"):
-        if not shared.is_dir():
-            making = shared.with_name("documented.making")
-            making.mkdir()
-            make_environments(making)
-            making.rename(shared)
-    return shared / "project" / ".nox"
-
-
-@pytest.fixture
-def stage(tmp_path: Path, environments: Path) -> Iterator[Stage]:
-    made = make_stage(tmp_path, environments)
-    with made.cleanup:
-        yield made
-
-
 @pytest.mark.parametrize("command", [c for c in COMMANDS if c.key in RECIPES], ids=str)
 def test_a_documented_command_does_what_the_page_says(command: Command, stage: Stage) -> None:
     recipe = RECIPES[command.key]
     if recipe.lacks:
         pytest.skip(recipe.lacks)
     prove(command, recipe, stage)
-
-
-def test_sessions_are_listed_while_environments_are_made(stage: Stage) -> None:
-    own = stage.folder / "environments"
-    own.mkdir()
-    (own / "bootstrap").symlink_to((stage.project / ".nox" / "bootstrap").resolve())
-    (stage.project / ".nox").unlink()
-    (stage.project / ".nox").symlink_to(own)
-    with (own / "setup.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        ended = stage.run("timeout 60 ./nox --list")
-        waiting = stage.run("timeout 3 ./nox -s parity -- --list")
-    assert (ended.returncode, "- parity -> " in ended.stdout) == (0, True), ended.said
-    assert (waiting.returncode, "waiting" in waiting.stderr) == (124, True), waiting.said
 
 
 def test_every_documented_command_has_a_recipe() -> None:

@@ -28,7 +28,7 @@ def run_script(checkout: Path, **variables: str) -> Completed:
 def test_a_place_that_cannot_be_written(checkout: Path) -> None:
     (checkout / ".nox").write_text("in the way")
     ended = run_script(checkout)
-    assert (ended.returncode, "no environment could be made" in ended.output) == (3, True)
+    assert (ended.returncode, "cannot be written" in ended.output) == (3, True)
     assert "Traceback" not in ended.output
 
 

@@ -53,8 +53,11 @@ def session_verbs() -> dict[str, tuple[str, str]]:
     for function in (node for node in tree.body if isinstance(node, ast.FunctionDef)):
         for call in (node for node in ast.walk(function) if isinstance(node, ast.Call)):
             words = [str(word.value) for word in call.args if isinstance(word, ast.Constant)]
-            if getattr(call.func, "id", "") == "run_module" and len(words) > 2:
+            runner = getattr(call.func, "id", "")
+            if runner == "run_module" and len(words) > 2:
                 found[function.name] = (words[1], words[2])
+            if runner == "run_build" and words:
+                found[function.name] = ("ci", "build")
     return found
 
 
@@ -85,11 +88,9 @@ def test_every_verb_that_a_message_names_is_there() -> None:
     named = {
         (path.relative_to(ROOT).as_posix(), *found)
         for path in SOURCES
-        for found in re.findall(
-            r"`python -m (ci|provisioning) ([a-z][a-z-]*)", path.read_text(encoding="utf-8")
-        )
+        for found in re.findall(r"`(qnn-ci) ([a-z][a-z-]*)", path.read_text(encoding="utf-8"))
     }
-    assert ("provisioning/verbs/path.py", "provisioning", "fetch") in named
+    assert ("provisioning/verbs/path.py", "qnn-ci", "fetch") in named
     assert {one for one in named if one[2] not in VERBS[one[1]]} == set()
 
 

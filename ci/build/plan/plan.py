@@ -26,7 +26,10 @@ KEPT_PREFIXES = ("CCACHE_", "SCCACHE_", "QNN_CI_")
 
 @dataclass(frozen=True)
 class BuildRequest:
-    """What the caller asked for besides the target. ``python`` is what the build runs."""
+    """What the caller asked for besides the target.
+
+    ``python`` is what the build runs; without ``packages`` it is not asked for those it needs.
+    """
 
     source: Path | None = None
     python: Path = Path(sys.executable)
@@ -38,6 +41,7 @@ class BuildRequest:
     soc: str = ""
     dsp_type: int = 3
     doctor: bool = True
+    packages: bool = True
 
 
 @dataclass(frozen=True)

@@ -70,10 +70,12 @@ class Artifact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class Install(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Files to put into a checkout or an overlay: a pattern below the build's directory, and
-    the directory below ExecuTorch's root that wants them."""
+    the directory below ExecuTorch's root that wants them. ``stale`` are patterns of what is
+    removed there, once the new file is in place."""
 
     path: str
     to: str
+    stale: tuple[str, ...] = ()
 
 
 class Needs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

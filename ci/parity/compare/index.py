@@ -15,7 +15,6 @@ from ci.parity.facts import (
     ListEntry,
     ParityFacts,
     directory_of,
-    is_inside,
     is_source,
 )
 from ci.parity.policy import ParityPolicy, matches
@@ -199,7 +198,7 @@ class Index:
 
     def is_vendored(self, path: str) -> bool:
         """Whether a file lies in a submodule."""
-        return is_inside(path, self.facts.submodules)
+        return any(path.startswith(folder + "/") for folder in self.facts.submodules)
 
     def exists(self, path: str) -> bool:
         """Whether a file is in the tree."""

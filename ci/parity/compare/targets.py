@@ -50,7 +50,8 @@ def find_empty_globs(index: Index) -> Iterator[Finding]:
         for pattern in call.empty:
             path = f"{call.package}/{pattern}".lstrip("/")
             fixed = path.partition("*")[0]
-            if index.is_vendored(fixed) or index.policy.is_excluded(path):
+            inside = any(fixed.startswith(f"{m}/") for m in index.facts.submodules)
+            if inside or index.policy.is_excluded(path):
                 continue
             yield Finding(
                 kind=Kind.EMPTY_GLOB,

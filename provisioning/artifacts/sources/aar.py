@@ -9,7 +9,8 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
-from provisioning.artifacts.sources import FillJob, archive
+from provisioning.artifacts.sources import FillJob
+from provisioning.artifacts.sources.archive import SOURCE as ARCHIVE
 from provisioning.errors import IntegrityError
 from provisioning.fetch.transfer import Client, PermanentError, TransferPolicy, TransientError
 from provisioning.files import hash_file
@@ -27,13 +28,13 @@ class AarSource:
 
     def fill(self, job: FillJob) -> tuple[TreeEntry, ...]:
         located = locate_job(job)
-        entries = archive.SOURCE.fill(located)
+        entries = ARCHIVE.fill(located)
         if not job.request.release.pin and not job.request.options.offline:
             check_published_sha1(located)
         return entries
 
     def mirror(self, job: FillJob, directory: Path) -> list[Path]:
-        return archive.SOURCE.mirror(locate_job(job), directory)
+        return ARCHIVE.mirror(locate_job(job), directory)
 
 
 SOURCE = AarSource()

@@ -32,6 +32,6 @@ RECIPES = {
     "python -m ci VERB": Recipe(fill={"VERB": tuple(ci.__main__.VERBS)}, **HELP),
     # Whatever a session runs, its exit code is kept.
     "nox -s SESSION": Recipe(
-        fill={"SESSION": "parity -- --source /nonexistent"}, code=2, says=("no directory",)
+        fill={"SESSION": "parity -- --source /nonexistent"}, code=2, says=("is not a directory",)
     ),
 }

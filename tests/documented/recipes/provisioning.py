@@ -55,12 +55,12 @@ RECIPES = {
     "nox -s provision -- NAME...": Recipe(
         setup=ACCEPTED, fill={"NAME...": "emulator libcxx"}, says=("qnn-runtime 9", "libcxx 14")
     ),
-    "nox -s provision -- aot": Recipe(setup=ACCEPTED, says=("qnn-sdk 2.37", "libcxx 14")),
+    "qnn-ci fetch aot": Recipe(setup=ACCEPTED, says=("qnn-sdk 2.37", "libcxx 14")),
     "python -m provisioning fetch qnn-sdk:headers,host": Recipe(
         setup=ACCEPTED, says=("qnn-sdk 2.37",), then=has_two_components
     ),
     # What no machine may do without a person: a licence is accepted by nobody.
-    "python -m provisioning fetch qnn-sdk": Recipe(
+    "qnn-ci fetch qnn-sdk": Recipe(
         setup=SERVED, code=3, says=("has not been accepted", "--accept-licence")
     ),
     "python -m provisioning list": Recipe(
@@ -84,7 +84,7 @@ RECIPES = {
         says=(r"\+\+\+ b/qnn-sdk", "nothing was written"),
         then=has_no_lock,
     ),
-    "python -m provisioning lock qnn-sdk": Recipe(
+    "qnn-ci lock qnn-sdk": Recipe(
         setup=ACCEPTED, adds="--write", says=(r"\+\+\+ b/qnn-sdk",), then=has_lock
     ),
     "lock NAME --write": Recipe(
@@ -92,6 +92,7 @@ RECIPES = {
         fill={"lock": "python -m provisioning lock", "NAME": "qnn-sdk"},
         then=has_lock,
     ),
+    "qnn-ci gc": Recipe(setup=FETCHED, says=(r"freed 0\.0 MiB",)),
     "python -m provisioning gc": Recipe(setup=FETCHED, says=(r"freed 0\.0 MiB",)),
     "python -m provisioning env PROFILE": Recipe(
         setup=FETCHED, fill={"PROFILE": ("emulator", "aot")}, says=("export QNN_SDK_ROOT=",)

@@ -46,7 +46,7 @@ def test_what_is_missing_is_named_with_the_command_that_provisions_it() -> None:
     message = str(caught.value)
     assert caught.value.exit_code is ExitCode.ENVIRONMENT
     assert "qnn-sdk 2.37.0.250724, android-ndk 26.2.11394342, executorch 1.4.1" in message
-    assert "nox -s provision -- android" in message
+    assert "`qnn-ci fetch android`" in message
     assert "QNN_SDK_ROOT, ANDROID_NDK_ROOT, EXECUTORCH_ROOT" in message
 
 

@@ -83,7 +83,7 @@ def test_a_wrong_command_is_a_usage_error_for_a_machine_too(
 def test_a_defect_of_ours_shows_no_traceback_and_keeps_it_in_a_file(
     verbs: dict[str, Verb], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run_command("p", verbs, ["show", "--defect"])[0] == ExitCode.DEFECT
+    assert run_command("p", verbs, ["show", "--defect"])[0] == ExitCode.FAILED
     shown = capsys.readouterr().err
     assert "Traceback" not in shown
     file = Path(shown.rpartition("report it with ")[2].strip())
@@ -101,7 +101,7 @@ def test_a_defect_is_told_where_no_file_can_be_written(
     verbs: dict[str, Verb], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", "/no/such/directory")
-    assert run_command("p", verbs, ["show", "--defect"])[0] == ExitCode.DEFECT
+    assert run_command("p", verbs, ["show", "--defect"])[0] == ExitCode.FAILED
     assert "TMPDIR" in capsys.readouterr().err
 
 
@@ -148,7 +148,7 @@ def test_a_path_is_relative_to_where_nox_was_called(
 @pytest.mark.parametrize(
     ("variables", "said"),
     [
-        ({"QNN_CI_HOME": "/dev/null"}, "/dev/null is no directory"),
+        ({"QNN_CI_HOME": "/dev/null"}, "/dev/null is not a directory"),
         ({"QNN_CI_HOME": "~nobody-of-that-name/x"}, "no home directory"),
         ({"QNN_CI_MIRROR": "http://["}, "QNN_CI_MIRROR names no directory and no URL"),
         ({"QNN_CI_MIRROR": "~nobody-of-that-name"}, "QNN_CI_MIRROR names no directory and no URL"),

@@ -1,0 +1,73 @@
+"""Hints name the command that the caller used; paths hold from where the caller stands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from provisioning.console.caller import Caller, keep_cause, shown_path
+
+SESSIONS = {"fetch": "provision", "build": "build_", "gc": ""}
+
+
+@pytest.mark.parametrize(
+    ("caller", "hint", "shown"),
+    [
+        (Caller("qnn-ci", {}), "qnn-ci fetch lpai", "qnn-ci fetch lpai"),
+        (Caller("python -m ci", SESSIONS), "qnn-ci fetch lpai", "python -m ci fetch lpai"),
+        (
+            Caller("python -m provisioning", {"fetch": ""}),
+            "qnn-ci build direct",
+            "python -m ci build direct",
+        ),
+        (Caller("", SESSIONS, (), "./nox"), "qnn-ci fetch lpai", "./nox -s provision -- lpai"),
+        (Caller("", SESSIONS, (), "../nox"), "qnn-ci fetch", "../nox -s provision"),
+        (Caller("", SESSIONS, (), "nox"), "qnn-ci build direct", "nox -s build_direct"),
+        (
+            Caller("", SESSIONS, (), "nox"),
+            "qnn-ci build direct --soc X",
+            "nox -s build_direct -- --soc X",
+        ),
+        (
+            Caller("", SESSIONS, (), "./nox"),
+            "qnn-ci gc --dry-run",
+            "./nox -s qnn_ci -- gc --dry-run",
+        ),
+    ],
+)
+def test_a_hint_is_what_the_caller_would_type(caller: Caller, hint: str, shown: str) -> None:
+    assert caller.translate(f"run `{hint}`, or not") == f"run `{shown}`, or not"
+
+
+def test_text_without_a_hint_stays() -> None:
+    text = "qnn-ci fetch, `qnn-ci`, `python -m ci gc`"
+    assert Caller("python -m ci", SESSIONS).translate(text) == text
+
+
+def test_labels_are_what_was_typed() -> None:
+    assert Caller("python -m ci", SESSIONS, ("fetch", "x")).label("fetch") == "python -m ci fetch"
+    nox = Caller("python -m ci", SESSIONS, ("build", "android"), "./nox")
+    assert nox.label("build") == "./nox -s build_android"
+    assert nox.label("build", passing=True) == "./nox -s build_android --"
+    assert nox.label("gc") == "./nox -s qnn_ci -- gc"
+
+
+def test_paths_hold_from_where_the_caller_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkout = tmp_path / "checkout"
+    checkout.mkdir()
+    monkeypatch.chdir(checkout)
+    assert shown_path(Path("reports")) == "reports"
+    monkeypatch.setenv("QNN_CI_CALLER_DIR", str(tmp_path))
+    assert shown_path(Path("reports")) == "checkout/reports"
+    monkeypatch.setenv("QNN_CI_CALLER_DIR", "/nonexistent")
+    assert shown_path(Path("reports")) == f"{checkout}/reports"
+
+
+def test_a_cause_is_kept_for_who_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keep_cause("nobody asks")
+    monkeypatch.setenv("QNN_CI_CAUSE_FILE", str(tmp_path / "cause"))
+    keep_cause("a model failed")
+    assert (tmp_path / "cause").read_text() == "a model failed"
