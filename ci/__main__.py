@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from provisioning.__main__ import VERBS as PROVISIONING_VERBS
+import provisioning.__main__
 from provisioning.console.command import Verb, run_program
 
 VERBS: dict[str, Verb] = {
-    **PROVISIONING_VERBS,
+    **provisioning.__main__.VERBS,
     "test-emulator": Verb(
         "ci.verbs.emulate", "lower models, run them on the HTP emulator, judge", "test_emulator"
     ),

@@ -17,6 +17,7 @@ class ExitCode(IntEnum):
     ENVIRONMENT = 3
     DOWNLOAD = 4
     TOOL = 5
+    DEFECT = 70  # EX_SOFTWARE of sysexits.h
     INTERRUPTED = 130
 
 
@@ -76,7 +77,7 @@ class IntegrityError(QnnCiError):
 
 
 class StoreError(QnnCiError):
-    """The store could not be read or written: full disk, permissions, lock."""
+    """What was made or fetched could not be written: no room, permissions, a lock."""
 
     exit_code = ExitCode.DOWNLOAD
 
@@ -97,6 +98,12 @@ class MissingToolError(ToolError):
     """A tool that is needed is not there, or cannot be started."""
 
     exit_code = ExitCode.ENVIRONMENT
+
+
+class DefectError(QnnCiError):
+    """Something that this project did not expect: its own fault."""
+
+    exit_code = ExitCode.DEFECT
 
 
 class InterruptedRunError(QnnCiError):

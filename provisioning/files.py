@@ -138,8 +138,7 @@ def explain_write(place: Path, error: OSError, fix: str) -> StoreError:
     if error.errno in NO_ROOM:
         why = f"{mib(free_bytes(place))} are free; {why}"
         return StoreError(f"there is no room in {place}", why=why, fix=f"free some, or {fix}")
-    verb = "cannot be written" if error.errno in NO_LEAVE else "could not be written"
-    return StoreError(f"{place} {verb}", why=why, fix=fix)
+    return StoreError(f"{place} cannot be written", why=why, fix=fix)
 
 
 def free_bytes(place: Path) -> int:

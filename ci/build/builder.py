@@ -13,16 +13,16 @@ from ci.build.delivery.artifacts import (
     Judged,
     collect_artifacts,
     publish_artifacts,
-    stage_artifacts,
 )
 from ci.build.inputs import Snapshot, digest_snapshot, take_snapshot
-from ci.build.overlay import explain_full_disk, sync_overlay
+from ci.build.overlay import sync_overlay
 from ci.build.plan.job import BuildJob
 from ci.build.plan.place import Place
 from ci.build.plan.plan import BuildPlan
 from ci.build.state import Built, State, has_artifacts, read_state, write_state
 from ci.build.steps import run_stage
 from provisioning.console.progress import Progress
+from provisioning.store.store import explain_errors
 
 SOURCE = "source"
 
@@ -53,11 +53,12 @@ class Result:
 def run_build(job: BuildJob, progress: Progress) -> Result:
     """Build what the job says unless nothing has changed since it was last built.
 
-    Raises UnfitError, ToolError or FailedError; what was published before stays as it was.
+    What was published before stays as it was when it raises UnfitError, StoreError, ToolError or
+    FailedError.
     """
     started = time.monotonic()
     place = job.plan.place
-    with explain_full_disk(place.root), place.locked():
+    with explain_errors(place.root), place.locked():
         before = State() if job.request.clean else read_state(place.state)
         snapshots = _take_snapshots(job, before)
         digest = _digest_all(snapshots)
@@ -107,6 +108,6 @@ def _build(job: BuildJob, before: State, now: State, progress: Progress, started
 
 
 def _publish(plan: BuildPlan, judged: tuple[Judged, ...], now: State) -> None:
-    publish_artifacts(plan, stage_artifacts(plan, judged))
+    publish_artifacts(plan, judged)
     built = tuple(Built(one.path.name, one.sha256) for one in judged)
     write_state(plan.place.state, State(now.settings, now.inputs, now.digest, built))

@@ -1,4 +1,4 @@
-"""CMake's file API: asked at configure time, so that the reply is there for parity and for us.
+"""CMake's file API, asked at configure time.
 
 https://cmake.org/cmake/help/latest/manual/cmake-file-api.7.html
 """
@@ -11,15 +11,14 @@ from pathlib import Path
 from provisioning.errors import ToolError
 
 API = Path(".cmake/api/v1")
-QUERIES = ("codemodel-v2", "cache-v2", "cmakeFiles-v1", "toolchains-v1")
+CODE_MODEL = "codemodel-v2"
 
 
 def ask_file_api(build: Path) -> None:
-    """Ask for what parity reads and for the targets; cmake answers when it configures."""
+    """Ask for the targets; cmake answers when it configures."""
     query = build / API / "query"
     query.mkdir(parents=True, exist_ok=True)
-    for name in QUERIES:
-        (query / name).touch()
+    (query / CODE_MODEL).touch()
 
 
 def read_cmake_targets(build: Path) -> frozenset[str]:
@@ -27,7 +26,7 @@ def read_cmake_targets(build: Path) -> frozenset[str]:
     reply = build / API / "reply"
     try:
         index = json.loads(max(reply.glob("index-*.json")).read_text(encoding="utf-8"))
-        name = index["reply"]["codemodel-v2"]["jsonFile"]
+        name = index["reply"][CODE_MODEL]["jsonFile"]
         model = json.loads((reply / name).read_text(encoding="utf-8"))
         return frozenset(
             target["name"] for part in model["configurations"] for target in part["targets"]

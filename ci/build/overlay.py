@@ -6,31 +6,13 @@ has a tree of its own and two targets can build side by side.
 
 from __future__ import annotations
 
-import errno
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
 
 from ci.build.inputs import InputEntry, Snapshot
-from provisioning.errors import UnfitError
-
-
-@contextmanager
-def explain_full_disk(where: Path) -> Iterator[None]:
-    """Turn a full or read-only disk into an UnfitError that names the directory."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES}:
-            raise
-        raise UnfitError(
-            f"cannot write below {where}",
-            why=str(error),
-            fix="free space or set QNN_CI_HOME to another disk",
-        ) from error
+from provisioning.store.store import explain_errors
 
 
 def sync_overlay(source: Path, overlay: Path, wanted: Snapshot, record: Path) -> int:
@@ -38,7 +20,7 @@ def sync_overlay(source: Path, overlay: Path, wanted: Snapshot, record: Path) ->
 
     A file whose bytes are as ``record`` says keeps its time, so that ninja rebuilds only what
     changed. Files that a build added are left. ``record`` never promises a file that is not
-    yet there: an interrupted sync is taken up again. Raises UnfitError when the disk is full.
+    yet there: an interrupted sync is taken up again. Raises StoreError when the disk is full.
     """
     present = _read_record(record)
     stale = [path for path, entry in wanted.items() if not _is_same(present.get(path), entry)]
@@ -46,7 +28,7 @@ def sync_overlay(source: Path, overlay: Path, wanted: Snapshot, record: Path) ->
     if not stale and not gone:
         return 0
     kept = {path: present[path] for path in wanted if path in present and path not in set(stale)}
-    with explain_full_disk(overlay):
+    with explain_errors(overlay):
         overlay.mkdir(parents=True, exist_ok=True)
         record.write_bytes(msgspec.json.encode(kept))
         for path in gone:

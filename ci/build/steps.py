@@ -11,13 +11,13 @@ from ci.build.output import Output, is_grouping
 from ci.build.plan.plan import BuildPlan, StagePlan
 from provisioning.console.process import run_process
 from provisioning.console.progress import Progress
-from provisioning.errors import ToolError, UnfitError
+from provisioning.errors import StoreError, ToolError
 
 
 def run_stage(plan: BuildPlan, stage: StagePlan, progress: Progress) -> float:
     """Configure, build and install one stage; returns seconds.
 
-    Raises ToolError with the first error, UnfitError when the disk is full.
+    Raises ToolError with the first error, StoreError when the disk is full.
     """
     started = time.monotonic()
     ask_file_api(stage.build)
@@ -59,10 +59,10 @@ def _append_log(whole: Path, command: Sequence[str], step: Path) -> None:
 
 def explain_failure(
     label: str, output: Output, how: str, tail: str, log: Path
-) -> ToolError | UnfitError:
+) -> ToolError | StoreError:
     """The error for a step that failed: the disk, or the first error that the tools printed."""
     if output.disk_is_full:
-        return UnfitError(
+        return StoreError(
             f"{label}: the disk is full",
             why=output.first_error,
             fix="free space or set QNN_CI_HOME to another disk; a second run goes on from here",

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ci.emulator.job import RunJob
+from ci.emulator.outputs import References, read_references
 from ci.emulator.policy import EmulatorPolicy
 from ci.emulator.pool import Ended, Pool
 from ci.emulator.runner import Runner
@@ -18,6 +19,7 @@ from ci.lowering.suite import SUITE
 from ci.report.schema import Case, Control, FallbackOp, Status, Threshold
 
 SHOWN_OPS = 4
+ARTIFACT = "artifact"
 
 
 @dataclass(frozen=True)
@@ -71,17 +73,20 @@ class CaseRun:
             return self.refuse(result.refused, ended.log_tail)
         artifact = Path(result.directory)
         self.note_lowered(result.lowered, cached=result.cached)
-        link_artifact(artifact, self.directory)
         remark = "a damaged cache entry was lowered again" if result.repaired else ""
         if not result.lowered.delegation.partitions:
             reasons = "; ".join(one.reason for one in result.lowered.delegation.fallback_ops)
             return self.refuse(f"QNN took no node: {reasons}", ended.log_tail)
+        # Before the runner starts: what it writes there later changes no verdict.
+        references = read_references(artifact, result.lowered)
         run = self.execute(artifact, result.lowered)
+        if self.bench.keep:
+            shutil.copytree(artifact, self.directory / ARTIFACT, dirs_exist_ok=True)
         self.figures["run_s"] = round(run.wall_s, 3)
         if run.failure:
             faults = [f"run: {run.failure}", *self.delegation_faults(result.lowered)]
             return self.end(Status.FAILED, "; ".join(faults), run.log_tail)
-        return self.judge_outputs(artifact, result.lowered, run, remark)
+        return self.judge_outputs(references, result.lowered, run, remark)
 
     def lower(self) -> Ended:
         """Lower in a fork; the log is beside the outputs."""
@@ -95,6 +100,7 @@ class CaseRun:
             log=str(log),
             use_cache=self.bench.use_cache,
             warm=self.spec.model in SUITE,
+            reference=self.bench.policy.reference,
         )
         # A user's model brings modules of its own into the process: no other job gets that one.
         return self.bench.pool.run(
@@ -107,26 +113,28 @@ class CaseRun:
         )
 
     def execute(self, artifact: Path, lowered: Lowered) -> Ended:
-        """Run the program on all input sets."""
+        """Run a copy of the program on copies of all input sets: a runner is shown no reference."""
+        given = self.directory / ARTIFACT
+        given.mkdir()
+        shutil.copyfile(artifact / PROGRAM, given / PROGRAM)
+        shutil.copytree(artifact / INPUTS, given / INPUTS)
         rows = [
             " ".join(
-                str(artifact / INPUTS / f"{number}_{index}.raw")
+                str(given / INPUTS / f"{number}_{index}.raw")
                 for index in range(len(lowered.inputs))
             )
             for number in range(lowered.sets)
         ]
         input_list = self.directory / "input_list.txt"
         input_list.write_text("".join(f"{row}\n" for row in rows), encoding="utf-8")
-        job = RunJob(str(artifact / PROGRAM), str(input_list), str(self.directory / "outputs"))
+        job = RunJob(str(given / PROGRAM), str(input_list), str(self.directory / "outputs"))
         return self.bench.runner.execute(job, self.directory / "run.log", self.bench.timeout_s)
 
     def judge_outputs(
-        self, artifact: Path, lowered: Lowered, run: Ended, remark: str
+        self, references: References, lowered: Lowered, run: Ended, remark: str
     ) -> CaseResult:
         """Judge what the runner wrote, and check delegation."""
-        verdict = judge_case(
-            self.spec, artifact, self.directory / "outputs", lowered, self.bench.policy
-        )
+        verdict = judge_case(self.spec, references, self.directory, lowered, self.bench.policy)
         self.figures |= verdict.figures
         reasons = [*verdict.reasons, *self.delegation_faults(lowered)]
         if not reasons:
@@ -190,15 +198,20 @@ class CaseRun:
         return CaseResult(case, controls, remark)
 
 
-def link_artifact(artifact: Path, directory: Path) -> None:
-    """A link to the artifact beside the case's outputs."""
-    (directory / "artifact").symlink_to(artifact)
-
-
 def keep_artifacts(directory: Path, target: Path) -> None:
     """Copy a case's program, inputs, references, outputs and logs to ``target``."""
     shutil.rmtree(target, ignore_errors=True)
-    shutil.copytree(directory, target, symlinks=False)
+    shutil.copytree(directory, target, symlinks=True, ignore=list_special)
+
+
+def list_special(directory: str, names: list[str]) -> set[str]:
+    """What a runner left that is neither a file, a directory nor a link, such as a pipe."""
+    paths = {name: Path(directory, name) for name in names}
+    return {
+        name
+        for name, path in paths.items()
+        if not (path.is_symlink() or path.is_file() or path.is_dir())
+    }
 
 
 def describe_limits(policy: EmulatorPolicy, specs: list[CaseSpec]) -> tuple[Threshold, ...]:

@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from ci.emulator.job import RunJob
 from ci.lowering.job import LowerJob
+from provisioning.console.parent import end_with_parent
 from provisioning.errors import QnnCiError
 
 # kind -> job, module, function. The modules import torch: only children import them.
@@ -29,6 +30,7 @@ class Failure(Struct, frozen=True):
 
 def serve(connection: Connection) -> None:
     """Do jobs until the other end closes: (kind, job as JSON, log) in, result as JSON out."""
+    end_with_parent(os.getppid())
     os.setpgid(0, 0)
     while True:
         try:

@@ -8,18 +8,12 @@ from pathlib import Path
 
 from msgspec import Struct, field
 
+from ci.lowering.reference import ReferencePolicy
 from ci.lowering.schemes import Scheme
 from ci.lowering.suite import SUITE
 from ci.report.schema import Threshold
 from provisioning.errors import ManifestError
 from provisioning.manifest.reader import read_policy, read_toml
-
-
-class ReferencePolicy(Struct, frozen=True, forbid_unknown_fields=True):
-    """Below ``min_rms``, or with a spread below ``min_spread`` of it, a reference is refused."""
-
-    min_rms: float
-    min_spread: float
 
 
 class Limits(Struct, frozen=True, forbid_unknown_fields=True):

@@ -17,6 +17,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -28,6 +29,7 @@ from provisioning.console.process import GRACE_S, TAIL_LINES, signal_name
 from provisioning.errors import UnfitError
 
 PRELOAD = ["ci.emulator.preload"]
+STARTER = "QNN_CI_STARTER"  # for the fork server: the process that started it
 ABORTED = "the run was ended"
 MAX_WORKER_BYTES = 2 << 30
 R = TypeVar("R", bound=Struct)
@@ -111,8 +113,10 @@ class Pool:
     def __init__(self) -> None:
         self.context = multiprocessing.get_context("forkserver")
         self.context.set_forkserver_preload(PRELOAD)
+        os.environ[STARTER] = str(os.getpid())
+        # By this thread, since the server ends with the thread that starts it.
+        forkserver.ensure_running()
         self.idle: queue.SimpleQueue[Worker] = queue.SimpleQueue()
-        self.busy: set[Worker] = set()
         self.aborted = threading.Event()
 
     def close(self) -> None:
@@ -122,10 +126,15 @@ class Pool:
                 self.idle.get_nowait().close()
 
     def abort(self) -> None:
-        """End the workers that are busy; their jobs end with a failure, and so do later ones."""
+        """End every process of the pool; their jobs end with a failure, and so do later ones.
+
+        The workers end with the fork server, and lowerings with their workers.
+        """
         self.aborted.set()
-        for worker in list(self.busy):
-            worker.end()
+        server: int | None = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
+        if server:
+            with suppress(ProcessLookupError):
+                os.kill(server, signal.SIGKILL)
 
     def run(
         self,
@@ -140,10 +149,12 @@ class Pool:
         """Do one job, at most ``timeout_s`` seconds; ``fresh`` asks for a process of its own."""
         if self.aborted.is_set():
             return Ended(None, ABORTED, "", 0.0)
-        worker = self._take(fresh=fresh)
-        self.busy.add(worker)
-        if self.aborted.is_set():  # meanwhile: the first start of a worker takes seconds
-            worker.end()
+        try:
+            worker = self._take(fresh=fresh)
+        except UnfitError:
+            if self.aborted.is_set():  # meanwhile: the first start of a worker takes seconds
+                return Ended(None, ABORTED, "", 0.0)
+            raise
         started = time.monotonic()
         reusable = False
         try:
@@ -151,7 +162,6 @@ class Pool:
             reusable = not fresh and not failure and worker.size_bytes() < MAX_WORKER_BYTES
         finally:
             wall_s = time.monotonic() - started
-            self.busy.discard(worker)
             if reusable:
                 self.idle.put(worker)
             else:

@@ -1,4 +1,8 @@
-"""Imported once by the fork server: everything that a lowering or a run would import."""
+"""Imported once by the fork server: everything that a lowering or a run would import.
+
+The fork server ends with the process that started it, also while it imports; each fork of it ends
+with the fork server.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,9 @@ import signal
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+from ci.emulator.pool import STARTER
+from provisioning.console.parent import end_with_parent
 
 
 @contextmanager
@@ -26,8 +33,9 @@ def quiet_stderr() -> Iterator[None]:
             os.close(kept)
 
 
-# Ctrl-C reaches this process too; it ends when the one that started it does.
+# Ctrl-C reaches this process too, which ends with the one that started it.
 signal.signal(signal.SIGINT, signal.SIG_IGN)
+end_with_parent(int(os.environ[STARTER]))
 with quiet_stderr():
     import ci.emulator.program
     import ci.lowering.lower  # noqa: F401 - held for the forks

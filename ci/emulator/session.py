@@ -7,7 +7,6 @@ import os
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,8 +19,8 @@ from ci.lowering.cases import CaseSpec
 from ci.report.host import read_host, started_now
 from ci.report.schema import Phase, Report, Status, Tool, summarize
 from provisioning.artifacts.environment import Environment
-from provisioning.console.process import end_running
 from provisioning.console.progress import Progress
+from provisioning.console.threads import run_tasks
 from provisioning.store.store import store_home
 
 SESSION = "test_emulator"
@@ -117,22 +116,18 @@ def run_cases(
     specs: list[CaseSpec], bench: Bench, jobs: int, progress: Progress
 ) -> list[CaseResult]:
     """Run ``jobs`` cases at a time; results come in the order of ``specs``."""
-    results: dict[CaseSpec, CaseResult] = {}
-    with ThreadPoolExecutor(jobs) as threads, progress.bar("cases", len(specs), "") as bar:
-        futures = {threads.submit(CaseRun(spec, bench).run): spec for spec in specs}
-        try:
-            for future in as_completed(futures):
-                spec = futures[future]
-                results[spec] = future.result()
-                bar.advance(1)
-                progress.step(describe_progress(len(results), len(specs), results[spec]))
-        except BaseException:
+    with progress.bar("cases", len(specs), "") as bar:
+
+        def show(result: CaseResult) -> None:
+            bar.advance(1)
+            progress.step(describe_progress(int(bar.done), len(specs), result))
+
+        def abort() -> None:
             progress.step("ending what runs")
-            threads.shutdown(wait=False, cancel_futures=True)
             bench.pool.abort()
-            end_running(futures)
-            raise
-    return [results[spec] for spec in specs]
+
+        tasks = [CaseRun(spec, bench).run for spec in specs]
+        return run_tasks(tasks, jobs, on_done=show, abort=abort)
 
 
 def describe_progress(done: int, total: int, result: CaseResult) -> str:

@@ -10,10 +10,9 @@ from ci.emulator.judging.advice import advise_on_figures
 from ci.emulator.judging.controls import is_rejected, make_controls
 from ci.emulator.judging.figures import Outputs
 from ci.emulator.judging.gate import Judgement, judge
-from ci.emulator.judging.reference import find_degenerate
-from ci.emulator.outputs import read_outputs
+from ci.emulator.outputs import References, read_outputs
 from ci.emulator.policy import EmulatorPolicy
-from ci.lowering.artifact import FLOAT, QUANTIZED, Lowered
+from ci.lowering.artifact import Lowered
 from ci.lowering.cases import CaseSpec
 from ci.report.schema import Control, Threshold
 
@@ -29,23 +28,21 @@ class Verdict:
 
 
 def judge_case(
-    spec: CaseSpec, artifact: Path, outputs: Path, lowered: Lowered, policy: EmulatorPolicy
+    spec: CaseSpec,
+    references: References,
+    directory: Path,
+    lowered: Lowered,
+    policy: EmulatorPolicy,
 ) -> Verdict:
-    """Compare a runner's files with both references, and feed the gate its controls."""
+    """Compare a runner's files, in ``outputs`` of the case's ``directory``, with both references,
+    and feed the gate its controls."""
     try:
-        made = read_outputs(outputs, "output_{}_{}.raw", lowered)
+        made = read_outputs(directory / "outputs", lowered)
     except (OSError, ValueError) as error:
         return Verdict((f"run: {error}",))
-    reference = read_outputs(artifact / FLOAT, "{}_{}.raw", lowered)
-    quantized = None
-    if (artifact / QUANTIZED).is_dir():
-        quantized = read_outputs(artifact / QUANTIZED, "{}_{}.raw", lowered)
-    degenerate = find_degenerate(reference, policy.reference)
-    if degenerate:
-        return Verdict((f"the reference proves nothing: {degenerate}",))
     limits = policy.limits_of(spec.model, spec.scheme)
-    judgement = judge(reference, quantized, made, limits)
-    controls = tuple(feed_controls(spec, reference, quantized, limits))
+    judgement = judge(references.float32, references.quantized, made, limits)
+    controls = tuple(feed_controls(spec, references.float32, references.quantized, limits))
     reasons = [*judgement.reasons]
     passing = [control.kind.value for control in controls if not control.rejected]
     if passing:

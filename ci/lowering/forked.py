@@ -21,6 +21,7 @@ from executorch.exir import to_edge_transform_and_lower
 from ci.lowering.model import Model
 from ci.lowering.quantize import quantize_model
 from ci.lowering.schemes import Scheme
+from provisioning.console.parent import end_with_parent
 from provisioning.console.process import signal_name
 from provisioning.errors import FailedError
 
@@ -47,8 +48,10 @@ def run_forked(function: Callable[[], bytes]) -> bytes:
     reading, writing = os.pipe()
     sys.stdout.flush()
     sys.stderr.flush()
+    worker = os.getpid()
     pid = os.fork()
     if pid == 0:
+        end_with_parent(worker)
         os._exit(_answer(function, writing))
     os.close(writing)
     with os.fdopen(reading, "rb") as stream:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from ci.lowering.artifact import Lowered
+from ci.lowering.reference import ReferencePolicy
 from ci.lowering.schemes import Scheme
 
 
@@ -12,7 +13,7 @@ class LowerJob(Struct, frozen=True):
     """What to lower. ``toolchain`` names every version and digest that takes part.
 
     ``warm`` says that the process serves more lowerings, each in a fork of its own; without it
-    the process is the job's alone.
+    the process is the job's alone. ``reference`` says which references prove nothing.
     """
 
     model: str
@@ -23,6 +24,7 @@ class LowerJob(Struct, frozen=True):
     log: str
     use_cache: bool = True
     warm: bool = True
+    reference: ReferencePolicy | None = None
 
 
 class LowerResult(Struct, frozen=True):

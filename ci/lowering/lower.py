@@ -44,16 +44,23 @@ from ci.lowering.forked import run_forked, warm_up
 from ci.lowering.job import LowerJob, LowerResult
 from ci.lowering.model import Model, hash_model, load_model
 from ci.lowering.quantize import quantize_model
+from ci.lowering.reference import ReferencePolicy, find_degenerate
 from ci.lowering.schemes import Scheme
+from provisioning.errors import FailedError
 
 MAX_RAISED = 300
 
 
 def run_lower_job(job: LowerJob) -> LowerResult:
-    """Lower, or find what was lowered before. Raises UsageError for a wrong model reference."""
+    """Lower, or find what was lowered before.
+
+    Raises UsageError for a wrong model reference, FailedError when its outputs prove nothing.
+    """
     # OpenMP's threads do not live on in a fork, which then waits for them for ever.
     torch.set_num_threads(1)
     model = load_model(job.model)
+    if job.reference:
+        require_proof(model, job.reference)
     key = hash_model(model, [*job.toolchain, *code_digests(), job.scheme.value, job.soc])
     directory = artifact_path(Path(job.cache), key)
     known = read_artifact(directory) if job.use_cache else None
@@ -69,6 +76,14 @@ def run_lower_job(job: LowerJob) -> LowerResult:
     else:
         result = lower_and_publish(model, job, key, directory)
     return msgspec.structs.replace(result, repaired=damaged)
+
+
+def require_proof(model: Model, policy: ReferencePolicy) -> None:
+    """Raises FailedError for outputs of the float32 model that no program could be judged by."""
+    reference = [[tensor.numpy() for tensor in tensors] for tensors in model.reference]
+    degenerate = find_degenerate(reference, policy)
+    if degenerate:
+        raise FailedError(f"the reference proves nothing: {degenerate}")
 
 
 def lower_and_publish(model: Model, job: LowerJob, key: str, directory: Path) -> LowerResult:

@@ -6,6 +6,7 @@ comparison reads them; they cross a process border as JSON.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import Enum
 from functools import lru_cache
 
@@ -119,8 +120,7 @@ class CMakeTarget(msgspec.Struct, frozen=True):
     """One library or executable of a configuration, its sources merged from all commands.
 
     ``directory_defines`` are those of add_definitions() and its like; only the static reading
-    tells them from the target's own. ``left_out`` are sources that the list files name for it and
-    that a configured build, which chose other options, compiles nowhere.
+    tells them from the target's own.
     """
 
     name: str
@@ -133,14 +133,12 @@ class CMakeTarget(msgspec.Struct, frozen=True):
     defines: tuple[Word, ...] = ()
     directory_defines: tuple[Word, ...] = ()
     complete: bool = True
-    left_out: tuple[ListEntry, ...] = ()
 
 
 class CMakeFacts(msgspec.Struct, frozen=True):
-    """The CMake side of a tree in one configuration; ``source`` is "static" or "file-api"."""
+    """The CMake side of a tree in one configuration."""
 
     configuration: Configuration
-    source: str
     targets: tuple[CMakeTarget, ...] = ()
     repeated: tuple[CMakeTarget, ...] = ()
     globs: tuple[Glob, ...] = ()
@@ -181,6 +179,11 @@ def suffix_of(path: str) -> str:
 def directory_of(path: str) -> str:
     """The folder of a path; empty at the root."""
     return path.rsplit("/", 1)[0] if "/" in path else ""
+
+
+def is_inside(path: str, folders: Iterable[str]) -> bool:
+    """Whether a path is one of some folders or in one; the empty folder is the whole tree."""
+    return any(not f or path == f or path.startswith(f"{f}/") for f in folders)
 
 
 def is_source(path: str) -> bool:

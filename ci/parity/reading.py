@@ -9,9 +9,9 @@ from __future__ import annotations
 import hashlib
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
 
@@ -30,7 +30,8 @@ from ci.parity.facts import (
 from ci.parity.includes import find_includes
 from ci.parity.macros import find_macros
 from ci.parity.trees import DirectoryTree, RevisionTree, SourceTree
-from provisioning.console.process import end_running, run_process
+from provisioning.console.process import run_process
+from provisioning.console.threads import run_tasks
 from provisioning.errors import ToolError
 from provisioning.files import digest_sources, write_whole
 
@@ -47,7 +48,6 @@ class Order(msgspec.Struct, frozen=True):
     side: str
     source: str
     commit: str
-    scope: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -67,23 +67,21 @@ def refuse_buck(reason: str) -> BuckFacts:
 def refuse_cmake(reason: str) -> tuple[CMakeFacts, ...]:
     """The CMake side when it could not be read at all."""
     row = NotEvaluated("cmake", WHOLE, reason)
-    return tuple(CMakeFacts(each, "none", not_evaluated=(row,)) for each in Configuration)
+    return tuple(CMakeFacts(each, not_evaluated=(row,)) for each in Configuration)
 
 
 BUCK = Side("buck", BuckFacts, refuse_buck)
 CMAKE = Side("cmake", tuple[CMakeFacts, ...], refuse_cmake)
 
 
-def read_tree_here(
-    tree: SourceTree, scope: Sequence[str] = (), _cache: Path | None = None
-) -> ParityFacts:
+def read_tree_here(tree: SourceTree, _cache: Path | None = None) -> ParityFacts:
     """Read both sides in this process, without limits of memory and without the cache."""
-    return join_sides(tree, read_buck(tree, scope), read_cmake_side(tree, scope))
+    return join_sides(tree, read_buck(tree), read_cmake_side(tree))
 
 
-def read_cmake_side(tree: SourceTree, scope: Sequence[str] = ()) -> tuple[CMakeFacts, ...]:
+def read_cmake_side(tree: SourceTree) -> tuple[CMakeFacts, ...]:
     """Every configuration of the CMake side."""
-    reader = StaticReader(tree, scope)
+    reader = StaticReader(tree)
     return tuple(reader.read(configuration) for configuration in Configuration)
 
 
@@ -94,35 +92,29 @@ def join_sides(tree: SourceTree, buck: BuckFacts, sides: tuple[CMakeFacts, ...])
     return ParityFacts(buck, sides, tree.files, tree.submodules, macros, includes)
 
 
-def read_tree(
-    tree: SourceTree, scope: Sequence[str] = (), cache: Path | None = None
-) -> ParityFacts:
+def read_tree(tree: SourceTree, cache: Path | None = None) -> ParityFacts:
     """Read both sides with two workers, or from ``cache`` what has not changed."""
-    order = order_for(tree, scope)
+    order = order_for(tree)
     if order is None:
-        return read_tree_here(tree, scope)
-    with ThreadPoolExecutor(max_workers=2) as pool:
-        buck = pool.submit(read_side, tree, BUCK, order, cache)
-        listed = pool.submit(read_side, tree, CMAKE, order, cache)
-        try:
-            return join_sides(tree, buck.result(), listed.result())
-        except KeyboardInterrupt:
-            end_running((buck, listed))
-            raise
+        return read_tree_here(tree)
+    sides: tuple[Side[Any], ...] = (BUCK, CMAKE)
+    tasks = [partial(read_side, tree, side, order, cache) for side in sides]
+    buck, listed = run_tasks(tasks, len(sides))
+    return join_sides(tree, buck, listed)
 
 
-def order_for(tree: SourceTree, scope: Sequence[str]) -> Order | None:
+def order_for(tree: SourceTree) -> Order | None:
     """How a worker finds a tree again; None for a tree that exists only in this process."""
     if isinstance(tree, RevisionTree):
-        return Order("", str(tree.git_dir.resolve()), tree.commit, tuple(scope))
+        return Order("", str(tree.git_dir.resolve()), tree.commit)
     if isinstance(tree, DirectoryTree):
-        return Order("", str(tree.root.resolve()), "", tuple(scope))
+        return Order("", str(tree.root.resolve()), "")
     return None
 
 
 def read_side(tree: SourceTree, side: Side[Facts], order: Order, cache: Path | None) -> Facts:
     """One side: from the cache, or by a worker."""
-    kept = cache / f"{side.name}-{digest_side(tree, side, order.scope)}.json" if cache else None
+    kept = cache / f"{side.name}-{digest_side(tree, side)}.json" if cache else None
     if kept is not None and kept.is_file():
         try:
             return cast("Facts", msgspec.json.decode(kept.read_bytes(), type=side.kind))
@@ -157,11 +149,11 @@ def last_line(text: str) -> str:
     return f"failed: {lines[-1].strip()}" if lines else "failed"
 
 
-def digest_side(tree: SourceTree, side: Side[Any], scope: Sequence[str]) -> str:
+def digest_side(tree: SourceTree, side: Side[Any]) -> str:
     """A digest of all that a side is read from: file names, build files, and this reader."""
     is_read = is_build_file if side.name == BUCK.name else is_cmake_input
     hasher = hashlib.sha256(digest_sources(Path(__file__).parent).encode())
-    for part in (*scope, *tree.submodules):
+    for part in tree.submodules:
         hasher.update(f"{part}\n".encode())
     for path in sorted(tree.files):
         content = tree.digest(path) if is_read(path) else ""
@@ -171,7 +163,7 @@ def digest_side(tree: SourceTree, side: Side[Any], scope: Sequence[str]) -> str:
 
 def is_cmake_input(path: str) -> bool:
     """Whether CMake's side may be read from a file: list files, and lists of .bzl files."""
-    return is_list_file(path) or path.endswith("build_variables.bzl")
+    return is_list_file(path) or path.endswith(".bzl")
 
 
 def keep(path: Path, answer: bytes) -> None:

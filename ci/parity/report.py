@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from ci.parity.compare.findings import Finding, Level
 from ci.parity.facts import NotEvaluated
 
-SCHEMA = 2
+SCHEMA = 3
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,6 @@ class ParityReport:
     old: int
     allowed: int
     not_evaluated: tuple[NotEvaluated, ...]
-    cmake_source: str
     counts: dict[str, int] = field(default_factory=dict)
     changed: Mapping[str, frozenset[int]] | None = None
 

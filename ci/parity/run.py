@@ -8,20 +8,17 @@ from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
-import msgspec
-
 from ci.parity.allow import Sorted, apply_allowances
-from ci.parity.cmake.fileapi import read_file_api
 from ci.parity.compare.findings import Finding, order_findings
 from ci.parity.compare.tree import compare_tree, in_scope
-from ci.parity.facts import CMakeFacts, Configuration, NotEvaluated, ParityFacts
+from ci.parity.facts import Configuration, NotEvaluated, ParityFacts
 from ci.parity.policy import ParityPolicy
 from ci.parity.reading import read_tree
 from ci.parity.report import ParityReport
 from ci.parity.trees import SourceTree, find_git_dir, open_tree
 from provisioning.errors import UsageError
 
-Reader = Callable[[SourceTree, Sequence[str], "Path | None"], ParityFacts]
+Reader = Callable[[SourceTree, "Path | None"], ParityFacts]
 POLICY_SOURCE = "manifests/policies/parity.toml"
 
 
@@ -35,18 +32,12 @@ class ParityRequest:
     base: str | None = None
     today: date = date.max
     cache: Path | None = None
-    builds: tuple[tuple[Configuration, Path], ...] = ()
 
 
 def compare_source(
     request: ParityRequest, policy: ParityPolicy, read: Reader = read_tree
 ) -> ParityReport:
     """Read, compare and sort. Raises UsageError for a source, revision or scope that is not."""
-    if request.builds and (request.base or request.revision):
-        raise UsageError(
-            "a configured build describes the work tree, not a revision",
-            fix="leave --build or the revision out",
-        )
     tree = open_tree(request.source, request.revision)
     check_tree(tree, request.scope)
     facts, result = compare_one(tree, request, policy, read)
@@ -71,7 +62,6 @@ def compare_source(
         old=old,
         allowed=len(result.allowed),
         not_evaluated=unevaluated(facts, request.scope),
-        cmake_source=describe_source(facts),
         counts=count_facts(facts),
         changed=changed,
     )
@@ -103,43 +93,12 @@ def compare_one(
     tree: SourceTree, request: ParityRequest, policy: ParityPolicy, read: Reader
 ) -> tuple[ParityFacts, Sorted]:
     """The facts of one tree and its findings, sorted by the allow-list."""
-    facts = with_builds(read(tree, request.scope, request.cache), request)
+    facts = read(tree, request.cache)
     findings: list[Finding] = compare_tree(facts, policy, request.scope)
     whole = not request.scope
     return facts, apply_allowances(
         findings, policy, facts.files, request.today, whole=whole, source=POLICY_SOURCE
     )
-
-
-def with_builds(facts: ParityFacts, request: ParityRequest) -> ParityFacts:
-    """The facts with configured builds in place of the static reading of their configuration.
-
-    The reading of every branch stays static: a build has taken one.
-    """
-    builds = dict(request.builds)
-    sides = tuple(
-        with_build(side, read_file_api(build, request.source, side.configuration))
-        if (build := builds.get(side.configuration))
-        else side
-        for side in facts.cmake
-    )
-    return msgspec.structs.replace(facts, cmake=sides)
-
-
-def with_build(static: CMakeFacts, exact: CMakeFacts) -> CMakeFacts:
-    """A configuration as CMake resolved it; a target that it does not have stays as it was read.
-
-    A build without some backend says nothing about that backend.
-    """
-    read = {(target.directory, target.name): target for target in static.targets}
-    compiled = {entry.path for target in exact.targets for entry in target.sources}
-    configured = []
-    for target in exact.targets:
-        named = read.pop((target.directory, target.name), target).sources
-        left_out = tuple(entry for entry in named if entry.path not in compiled)
-        configured.append(msgspec.structs.replace(target, left_out=left_out))
-    targets = (*configured, *read.values())
-    return msgspec.structs.replace(static, source=exact.source, targets=targets)
 
 
 def check_tree(tree: SourceTree, scope: Sequence[str]) -> None:
@@ -161,14 +120,6 @@ def unevaluated(facts: ParityFacts, scope: Sequence[str]) -> tuple[NotEvaluated,
     rows.update(row for side in facts.cmake for row in side.not_evaluated)
     inside = (row for row in rows if row.is_whole or in_scope(row.place.path, scope))
     return tuple(sorted(inside, key=lambda row: (row.side, row.place, row.reason)))
-
-
-def describe_source(facts: ParityFacts) -> str:
-    """Where the CMake side comes from: one word, or each configuration's."""
-    rows = {side.configuration.value: side.source for side in facts.cmake}
-    if len(set(rows.values())) == 1:
-        return next(iter(rows.values()))
-    return ", ".join(f"{name} {source}" for name, source in rows.items()) or "none"
 
 
 def count_facts(facts: ParityFacts) -> dict[str, int]:

@@ -20,8 +20,8 @@ def main(argv: list[str]) -> int:
     limit_memory(MEMORY_BYTES)
     order = msgspec.json.decode(Path(argv[0]).read_bytes(), type=Order)
     tree = open_ordered(order)
-    facts = read_buck(tree, order.scope) if order.side == "buck" else None
-    answer = facts if facts is not None else read_cmake_side(tree, order.scope)
+    facts = read_buck(tree) if order.side == "buck" else None
+    answer = facts if facts is not None else read_cmake_side(tree)
     Path(argv[1]).write_bytes(msgspec.json.encode(answer))
     return 0
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 
 WIDTH = 1160.0
 ROW = 22.0
-BAR = 12.0
 TOP = 24.0
 BOTTOM = 22.0
 LABEL_MIN = 40.0

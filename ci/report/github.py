@@ -18,7 +18,7 @@ from ci.report.text import (
     show_share,
 )
 from provisioning.console.terminal import clean
-from provisioning.errors import UnfitError
+from provisioning.files import explain_writes
 
 VARIABLE = "GITHUB_STEP_SUMMARY"
 ROWS = 200
@@ -38,17 +38,14 @@ _MARKDOWN = re.compile(r"(?:(?<=[A-Za-z0-9])[_-](?=[A-Za-z0-9])|(?<=\d)\.(?=\d))
 def append_summary(report: Report, environ: Mapping[str, str] = os.environ) -> bool:
     """Add the report to the step's summary, where there is one; whether there was.
 
-    Raises UnfitError when it cannot be written.
+    Raises StoreError when it cannot be written.
     """
     path = environ.get(VARIABLE, "")
     if not path:
         return False
-    try:
-        with Path(path).open("a", encoding="utf-8") as file:
-            file.write(render_summary(report))
-    except OSError as error:
-        fix = f"unset {VARIABLE}, or let it name a file that can be written"
-        raise UnfitError(f"cannot write {path}", why=str(error), fix=fix) from error
+    fix = f"unset {VARIABLE}, or let it name a file that can be written"
+    with explain_writes(Path(path), fix), Path(path).open("a", encoding="utf-8") as file:
+        file.write(render_summary(report))
     return True
 
 

@@ -8,9 +8,9 @@ from typing import Any, cast
 import msgspec
 
 from ci.report.schema import Report
-from provisioning.console.given import read_given
+from provisioning.console.user_files import read_user_file
 from provisioning.errors import UsageError
-from provisioning.files import write_whole
+from provisioning.files import explain_writes, write_whole
 
 LIMIT_BYTES = 256 << 20
 
@@ -20,7 +20,7 @@ def write_report(report: Report, directory: Path) -> None:
 
     The directory is made; a reader sees each file as it was or as it is, never a part.
 
-    Raises UsageError when one cannot be written.
+    Raises StoreError when one cannot be written.
     """
     from ci.report.html import render_html
     from ci.report.junit import render_junit
@@ -30,15 +30,9 @@ def write_report(report: Report, directory: Path) -> None:
         "junit.xml": render_junit(report),
         "report.json": encode_report(report),
     }
-    try:
+    with explain_writes(directory, "name a directory that can be written, with --reports"):
         for name, data in files.items():
             write_whole(directory / name, data)
-    except OSError as error:
-        raise UsageError(
-            f"cannot write the report to {directory}",
-            why=str(error),
-            fix="name a directory that can be written, with --reports",
-        ) from error
 
 
 def read_report(path: Path) -> Report:
@@ -47,7 +41,7 @@ def read_report(path: Path) -> Report:
     Raises UsageError when it cannot be read or does not fit the schema.
     """
     file = path / "report.json" if path.is_dir() else path
-    data = read_given(file, "the report", LIMIT_BYTES)
+    data = read_user_file(file, "the report", LIMIT_BYTES)
     try:
         return msgspec.json.decode(data, type=Report)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

@@ -13,12 +13,14 @@ from pathlib import Path
 from ci.signing.policy import SigningPolicy
 from ci.signing.proof.segments import MalformedError, parse_image, read_bytes
 from ci.signing.selection import Selection, Wanted
+from provisioning.artifacts.sdk_yaml import read_sdk_yaml
 from provisioning.elf.facts import EM_QDSP6, MACHINE_NAMES
 from provisioning.elf.qnn_build import QnnBuild, find_qnn_build
 from provisioning.errors import UnfitError
+from provisioning.manifest.reader import read_profile
+from provisioning.versions import is_older
 
 READERS = 2
-SDK_VERSION = re.compile(r"^\s*version:\s*[\"']?v?(\d+(?:\.\d+)+)", re.MULTILINE)
 DIRECTORY_VERSION = re.compile(r"(\d+\.\d+(?:\.\d+)*)")
 # Our store keeps an artifact in hexagon-sdk-6.5.0.0-0123456789ab/hexagon-sdk.
 STORE_VERSION = re.compile(r"[a-z][a-z0-9-]*-(\d+\.\d+(?:\.\d+)*)-[0-9a-f]{12}")
@@ -108,11 +110,11 @@ def check_sdk_version(version: str, selection: Selection, policy: SigningPolicy)
     """Refuse an SDK that is too old for the selection; "" is not known. Raises UnfitError."""
     needs = []
     if selection.lpai_arch:
-        needs.append(("LPAI libraries", policy.minimum_qnn.lpai))
+        needs.append(("LPAI libraries", read_profile("lpai").minimum("qnn-sdk")[0]))
     if selection.op_package:
-        needs.append(("LPAI op packages", policy.minimum_qnn.op_package))
+        needs.append(("LPAI op packages", policy.op_package.minimum_qnn))
     for what, minimum in needs:
-        if version and to_numbers(version) < to_numbers(minimum):
+        if version and is_older(version, minimum):
             raise UnfitError(
                 f"QNN SDK {version} cannot be used for {what}",
                 why=f"they need QNN SDK {minimum} or later: earlier ones lack the LPAI backend "
@@ -123,7 +125,7 @@ def check_sdk_version(version: str, selection: Selection, policy: SigningPolicy)
 
 def find_sdk_version(qnn_sdk: Path | None, inputs: Sequence[Input] = ()) -> str:
     """The SDK's version: as sdk.yaml has it, as the libraries do, or as its directory is named."""
-    if qnn_sdk and (found := read_sdk_yaml(qnn_sdk)):
+    if qnn_sdk and (found := read_sdk_yaml(qnn_sdk).version):
         return found
     for one in inputs:
         if one.build and one.build.version:
@@ -138,17 +140,3 @@ def read_directory_version(root: Path | None) -> str:
     place = root.resolve()
     named = DIRECTORY_VERSION.fullmatch(place.name) or STORE_VERSION.fullmatch(place.parent.name)
     return named[1] if named else ""
-
-
-def read_sdk_yaml(qnn_sdk: Path) -> str:
-    """The version in sdk.yaml, "" when there is none."""
-    try:
-        found = SDK_VERSION.search((qnn_sdk / "sdk.yaml").read_text(encoding="utf-8"))
-    except OSError:
-        return ""
-    return found[1] if found else ""
-
-
-def to_numbers(version: str) -> tuple[int, ...]:
-    """(2, 39) of ``2.39``, to be compared."""
-    return tuple(int(part) for part in version.split("."))

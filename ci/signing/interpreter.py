@@ -10,11 +10,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ci.signing.inputs import to_numbers
 from ci.signing.policy import SignerPython
 from provisioning.console.process import run_process
 from provisioning.console.progress import Progress
 from provisioning.errors import ToolError, UnfitError
+from provisioning.versions import is_older, parse_version
 
 VARIABLE = "QNN_CI_SIGNER_PYTHON"
 PROBE = "import imp, sys; print('probed', '.'.join(map(str, sys.version_info[:3])))"
@@ -54,8 +54,9 @@ def find_interpreter(
     named = given or environment.get(VARIABLE, "")
     if named:
         return _require(named, policy)
-    if sys.version_info[:2] < to_numbers(policy.below):
-        return Interpreter(Path(sys.executable), ".".join(map(str, sys.version_info[:3])))
+    this = Interpreter(Path(sys.executable), ".".join(map(str, sys.version_info[:3])))
+    if is_fit(this, policy):
+        return this
     for path in list_candidates(policy, environment):
         found = probe_interpreter(path)
         if found and is_fit(found, policy):
@@ -64,7 +65,7 @@ def find_interpreter(
 
 
 def is_fit(interpreter: Interpreter, policy: SignerPython) -> bool:
-    return to_numbers(interpreter.version) < to_numbers(policy.below)
+    return is_older(interpreter.version, policy.below)
 
 
 def _require(named: str, policy: SignerPython) -> Interpreter:
@@ -88,7 +89,7 @@ def list_candidates(policy: SignerPython, environment: Mapping[str, str]) -> Ite
 
 
 def _list_places(policy: SignerPython, environment: Mapping[str, str]) -> Iterator[Path]:
-    minors = range(to_numbers(policy.below)[1] - 1, OLDEST_MINOR - 1, -1)
+    minors = range(parse_version(policy.below).minor - 1, OLDEST_MINOR - 1, -1)
     search = environment.get("PATH", os.defpath)
     folders = [Path(folder) for folder in search.split(os.pathsep) if folder]
     for name in (*(f"python3.{minor}" for minor in minors), "python3", "python"):

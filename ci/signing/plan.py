@@ -12,7 +12,6 @@ from ci.signing.inputs import (
     find_sdk_version,
     read_directory_version,
     read_inputs,
-    to_numbers,
 )
 from ci.signing.interpreter import find_interpreter, make_interpreter
 from ci.signing.policy import SigningPolicy, read_signing_policy
@@ -22,6 +21,7 @@ from ci.signing.selection import Selection, check_selection, list_wanted
 from ci.signing.signer import Signer, parse_signer
 from provisioning.console.progress import Progress
 from provisioning.errors import UnfitError, UsageError
+from provisioning.versions import is_older
 
 
 @dataclass(frozen=True)
@@ -73,11 +73,7 @@ def find_hexagon_version(roots: Roots) -> str:
 def list_version_notes(htp_arch: str, version: str, policy: SigningPolicy) -> Iterator[str]:
     """What the versions table says of a Hexagon SDK that is older than the architecture's."""
     for row in policy.versions:
-        if (
-            row.htp_arch == htp_arch
-            and version
-            and to_numbers(version) < to_numbers(row.hexagon_sdk)
-        ):
+        if row.htp_arch == htp_arch and version and is_older(version, row.hexagon_sdk):
             yield (
                 f"Hexagon SDK {version} is older than {row.hexagon_sdk}, with which {htp_arch} "
                 "is known to work"

@@ -14,16 +14,12 @@ class Library(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     hexagon: str = ""
 
 
-class MinimumQnn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The first QNN SDK with which a kind of library works."""
-
-    lpai: str
-    op_package: str
-
-
 class OpPackage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Globs below an op package's directory; the first that finds something counts."""
+    """Globs below an op package's directory, of which the first that finds something counts, and
+    the first QNN SDK that it works with.
+    """
 
+    minimum_qnn: str
     patterns: tuple[str, ...]
 
 
@@ -49,7 +45,6 @@ class SigningPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     hexagon_architectures: tuple[str, ...]
     signer: str
     output: str
-    minimum_qnn: MinimumQnn
     usual: tuple[Library, ...]
     direct: tuple[Library, ...]
     op_package: OpPackage

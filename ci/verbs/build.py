@@ -7,6 +7,8 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from ci.build.builder import run_build
 from ci.build.checkout import find_python
 from ci.build.delivery.deliver import PLACES, check_delivery, deliver
@@ -19,12 +21,14 @@ from ci.build.plan.targets import Target, find_target, read_targets
 from provisioning.console.command import Outcome, given_path, given_program
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode, UsageError
+from provisioning.manifest.reader import read_profile
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("target", help="one of: " + ", ".join(read_targets()))
     add("--source", type=given_path, help="ExecuTorch checkout (default: EXECUTORCH_ROOT)")
+    add("--profile", default="", help="one that is like the target's, such as for another NDK")
     add("--jobs", type=int, default=0, help="compilers at a time (default: one a core)")
     add("--clean", action="store_true", help="forget what was built before")
     add("--release", action="store_true", help="CMAKE_BUILD_TYPE Release")
@@ -79,7 +83,14 @@ def choose_target(args: argparse.Namespace) -> Target:
     """The target of the command line; a checkout given chooses the one for checkouts."""
     target = find_target(args.target)
     if args.source and target.with_source:
-        return find_target(target.with_source)
+        target = find_target(target.with_source)
+    if args.profile:
+        if target.profile not in (args.profile, read_profile(args.profile).like):
+            raise UsageError(
+                f"profile {args.profile} is not like {target.profile or 'what this target needs'}",
+                fix=f'name one with like = "{target.profile}" in manifests/profiles.toml',
+            )
+        target = msgspec.structs.replace(target, profile=args.profile)
     if len(args.python) > 1 and not target.per_python:
         raise UsageError(f"{target.name} takes one --python")
     return target

@@ -15,7 +15,7 @@ from ci.report.github import append_summary
 from ci.report.schema import Report
 from ci.report.table import render_table, terminal_style
 from ci.report.write import report_data, write_report
-from provisioning.artifacts.environment import Environment, provision_profile
+from provisioning.artifacts.environment import provision_profile
 from provisioning.console.command import Outcome, given_path
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode, UnfitError, UsageError
@@ -74,6 +74,7 @@ def run(
     """Provision, check, then run the cases, each step said and timed."""
     require_packages()
     from ci.emulator.session import Phases, SessionOptions, run_session
+    from provisioning.doctor.examine import examine
 
     phases = Phases(progress)
     progress.step(f"1/4 provision profile {PROFILE}")
@@ -81,7 +82,7 @@ def run(
         environment = provision_profile(PROFILE, progress, verify=True, offline=args.offline)
     progress.step("2/4 check the environment")
     with phases.measure("check"):
-        check_environment(environment)
+        examine(PROFILE, environment).require()
     progress.step(f"3/4 lower, run and judge {len(specs)} cases, {args.jobs} at a time")
     options = SessionOptions(
         jobs=args.jobs,
@@ -112,22 +113,6 @@ def require_packages() -> None:
             why="models are lowered with them",
             fix="pip install them, or run ./nox -s test_emulator in a checkout",
         )
-
-
-def check_environment(environment: Environment) -> None:
-    """Raises UnfitError when the doctor finds an error."""
-    from provisioning.doctor.examine import examine
-
-    verdict = examine(PROFILE, environment)
-    if verdict.fit:
-        return
-    errors = [finding for finding in verdict.findings if finding.severity == "error"]
-    first = errors[0]
-    raise UnfitError(
-        f"{first.id} {first.what}",
-        why=first.why,
-        fix=f"{first.fix}\n  all of it: `qnn-ci doctor {PROFILE}`",
-    )
 
 
 def list_choices(policy: EmulatorPolicy, socs: list[str]) -> Outcome:

@@ -8,7 +8,6 @@ from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
 
-from ci.parity.facts import Configuration
 from ci.parity.policy import ParityPolicy
 from ci.parity.render.annotations import render_annotations
 from ci.parity.render.document import render_document
@@ -18,8 +17,8 @@ from ci.parity.report import ParityReport
 from ci.parity.run import ParityRequest, compare_source
 from provisioning.console.command import Outcome, given_path
 from provisioning.console.progress import Progress
-from provisioning.errors import ExitCode, UnfitError
-from provisioning.files import write_whole
+from provisioning.errors import ExitCode
+from provisioning.files import explain_writes, write_whole
 from provisioning.manifest.reader import read_policy, read_toml
 from provisioning.store.store import store_home
 
@@ -40,29 +39,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--notes", action="store_true", help="show notes about tests too")
     parser.add_argument("--sarif", type=given_path, metavar="FILE", help="write SARIF 2.1.0 there")
     parser.add_argument("--annotate", action="store_true", help="print GitHub annotations instead")
-    parser.add_argument(
-        "--build",
-        type=given_path,
-        metavar="DIR",
-        help="a configured host build with a file API reply",
-    )
-    parser.add_argument(
-        "--build-android", type=given_path, metavar="DIR", help="the same, configured for Android"
-    )
     parser.add_argument("--no-cache", action="store_true", help="read everything anew")
     parser.add_argument("--policy", type=given_path, metavar="FILE", help="another policy file")
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     policy = read_policy_file(args.policy)
-    builds = ((Configuration.HOST, args.build), (Configuration.ANDROID, args.build_android))
     request = ParityRequest(
         source=args.source,
         revision=args.rev,
         scope=tuple(folder.strip("/") for folder in args.scope),
         base=args.base,
         today=datetime.now(timezone.utc).date(),
-        builds=tuple((where, path) for where, path in builds if path),
         cache=None if args.no_cache else store_home() / "parity",
     )
     progress.step(f"comparing Buck and CMake in {args.source}")
@@ -85,11 +73,9 @@ def read_policy_file(path: Path | None) -> ParityPolicy:
 
 
 def write_sarif(path: Path, report: ParityReport) -> None:
-    """Write the SARIF log. Raises UnfitError when the file cannot be written."""
-    try:
+    """Write the SARIF log. Raises StoreError when the file cannot be written."""
+    with explain_writes(path):
         write_whole(path, json.dumps(render_sarif(report, tool_version()), indent=1) + "\n")
-    except OSError as error:
-        raise UnfitError(f"cannot write {path}", why=str(error)) from error
 
 
 def tool_version() -> str:

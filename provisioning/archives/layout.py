@@ -10,17 +10,20 @@ import hashlib
 import os
 import posixpath
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from provisioning.errors import IntegrityError
-from provisioning.store.tree import FILE_TIME_S, TreeEntry
+from provisioning.store.tree import DIRECTORY_MODE, FILE_TIME_S, TreeEntry, find_parents
 
 MAX_LINK_HOPS = 40
+MAX_DEPTH = 100
 MAX_RATIO = 1100  # deflate cannot do better than 1032:1
 MIN_BOMB_BYTES = 1 << 20
 RESERVED_BYTES = 1 << 20
+_ODD = re.compile(r"[\x00-\x1f\x7f\\]")
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(frozen=True)
@@ -89,6 +92,11 @@ class Layout:
         """Whether a path of the tree belongs to the wanted components."""
         return not self.wanted or any(pattern.fullmatch(path) for pattern in self.wanted)
 
+    @property
+    def takes_all(self) -> bool:
+        """Whether nothing below what it takes is left out."""
+        return not self.wanted and all(take.endswith("**") for take in self.takes)
+
     def literal_paths(self) -> set[str]:
         """The paths of a layout that names single files only; empty for any other."""
         if any(mark in take for take in self.takes for mark in "*?"):
@@ -138,34 +146,30 @@ def check_members(archive: str, members: Sequence[Member], limits: Limits) -> No
 
 def _check_name(archive: str, member: Member) -> None:
     name = member.name
-    problem = ""
-    if not name.strip("/"):
-        problem = "has no name"
-    elif name.startswith("/") or re.match(r"[A-Za-z]:", name):
-        problem = "is an absolute path"
-    elif ".." in name.split("/"):
-        problem = "leaves the tree"
-    elif "\\" in name or any(ord(letter) < 32 or ord(letter) == 127 for letter in name):
-        problem = "has a control character or a backslash in its name"
-    elif any(part in {"", "."} for part in name.rstrip("/").split("/")):
-        problem = "has an empty or '.' part in its path"
-    elif any(0xD800 <= ord(letter) <= 0xDFFF for letter in name + member.link):
-        problem = "has a name that is not UTF-8"
-    elif any(len(part.encode()) > 255 for part in name.split("/")) or len(name.encode()) > 4000:
-        problem = "has a name that is too long"
-    elif member.kind not in {"file", "dir", "symlink", "hardlink"}:
-        problem = f"is a {member.kind}"
-    if problem:
-        raise refuse(archive, f"member {name[:200]!r} {problem}")
+    parts = name.rstrip("/").split("/")
+    problems = {
+        "has no name": not name.strip("/"),
+        "is an absolute path": name.startswith("/") or bool(re.match(r"[A-Za-z]:", name)),
+        "leaves the tree": ".." in parts,
+        "has a control character or a backslash in its name": bool(_ODD.search(name)),
+        "has an empty or '.' part in its path": not {"", "."}.isdisjoint(parts),
+        "has a name that is not UTF-8": bool(_SURROGATE.search(name + member.link)),
+        f"lies more than {MAX_DEPTH} directories deep": len(parts) > MAX_DEPTH,
+        "has a name that is too long": max(map(len, parts)) > 255 or len(name) > 2000,
+        f"is a {member.kind}": member.kind not in {"file", "dir", "symlink", "hardlink"},
+    }
+    for problem, is_so in problems.items():
+        if is_so:
+            raise refuse(archive, f"member {name[:200]!r} {problem}")
+    if any(len(part.encode()) > 255 for part in parts) or len(name.encode()) > 2000:
+        raise refuse(archive, f"member {name[:200]!r} has a name that is too long")
 
 
 def _check_parents(archive: str, kinds: Mapping[str, str]) -> None:
-    for path in kinds:
-        parent = posixpath.dirname(path)
-        while parent:
-            if kinds.get(parent, "dir") != "dir":
-                raise refuse(archive, f"{parent!r} is a {kinds[parent]} and holds {path!r}")
-            parent = posixpath.dirname(parent)
+    for parent in find_parents(kinds):
+        if (kind := kinds.get(parent.rstrip("/"), "dir")) != "dir":
+            held = next(path for path in kinds if path.startswith(parent))
+            raise refuse(archive, f"{parent.rstrip('/')!r} is a {kind} and holds {held!r}")
 
 
 def _check_links(archive: str, members: Sequence[Member]) -> None:
@@ -180,6 +184,14 @@ def _check_links(archive: str, members: Sequence[Member]) -> None:
 
 def is_inside(name: str, links: Mapping[str, str]) -> bool:
     """Whether a link, followed through the other links of its tree, stays below the root."""
+    return resolve_link(name, links) is not None
+
+
+def resolve_link(name: str, links: Mapping[str, str]) -> str | None:
+    """Where a path of a tree leads through the tree's links; None when that is outside, or a loop.
+
+    The root itself is the empty path.
+    """
     hops = 0
     at: list[str] = []
     pending = name.split("/")[::-1]
@@ -187,17 +199,17 @@ def is_inside(name: str, links: Mapping[str, str]) -> bool:
         part = pending.pop()
         if part == "..":
             if not at:
-                return False
+                return None
             at.pop()
         elif part not in {"", "."}:
             at.append(part)
             if (target := links.get("/".join(at))) is not None:
                 hops += 1
                 if hops > MAX_LINK_HOPS or target.startswith("/") or not target:
-                    return False
+                    return None
                 at.pop()
                 pending.extend(target.split("/")[::-1])
-    return True
+    return "/".join(at)
 
 
 def _check_sizes(archive: str, members: Iterable[Member], limits: Limits) -> None:
@@ -266,28 +278,46 @@ def make_parents(root: Path, paths: Iterable[str]) -> None:
         (root / parent).mkdir(parents=True, exist_ok=True)
 
 
-def place_members(members: Iterable[Member], layout: Layout) -> Iterator[tuple[str, Member]]:
-    """Pairs of new path and member for everything wanted but directories."""
+def make_directories(root: Path, paths: Sequence[str]) -> list[TreeEntry]:
+    """Create empty directories, each path with ``/`` at its end: their tree entries."""
+    make_parents(root, paths)
+    return [TreeEntry(path, mode=DIRECTORY_MODE) for path in paths]
+
+
+def place_members(members: Sequence[Member], layout: Layout) -> Iterator[tuple[str, Member]]:
+    """Pairs of new path and member for everything wanted but directories that hold something."""
+    parents = find_parents(member.name for member in members)
     for member in members:
-        if member.kind != "dir" and (path := layout.place(member.name)):
+        if member.kind == "dir":
+            path = layout.place(member.name.rstrip("/"))
+            if path and member.name not in parents:
+                yield f"{path.rstrip('/')}/", member
+        elif path := layout.place(member.name):
             yield path, member
 
 
 def make_links(
-    root: Path, links: Mapping[str, str], archive: str, known: Callable[[str], bool]
+    root: Path, links: Mapping[str, str], archive: str, present: Iterable[str]
 ) -> list[TreeEntry]:
-    """Create symbolic links (path -> target) whose targets stay inside; after all files.
+    """Create symbolic links (path -> target); after all files.
 
-    A link whose target was not taken (``known`` says no) is left out.
+    ``present`` are all other paths of the tree. Raises IntegrityError for a link that leaves the
+    tree, or whose target, found through the tree's own links, is not there.
     """
-    entries = []
-    make_parents(root, links)
-    for path, target in sorted(links.items()):
+    for path in links:
         if not is_inside(path, links):
-            raise refuse(archive, f"link {path!r} leaves the tree: {target!r}")
-        end = posixpath.normpath(posixpath.join(posixpath.dirname(path), target))
-        if not known(end):
-            continue
+            raise refuse(archive, f"link {path!r} leaves the tree: {links[path]!r}")
+    if dangling := find_dangling(links, present):
+        path = dangling[0]
+        raise refuse(archive, f"link {path!r} names {links[path]!r}, which is not in the tree")
+    make_parents(root, links)
+    for path, target in links.items():
         (root / path).symlink_to(target)
-        entries.append(TreeEntry(path, link=target))
-    return entries
+    return [TreeEntry(path, link=target) for path, target in sorted(links.items())]
+
+
+def find_dangling(links: Mapping[str, str], present: Iterable[str]) -> list[str]:
+    """The links that lead to nothing in the tree, sorted."""
+    there = {path.rstrip("/") for path in present if path not in links}
+    there |= {path.rstrip("/") for path in find_parents([*there, *links])} | {""}
+    return sorted(path for path in links if resolve_link(path, links) not in there)

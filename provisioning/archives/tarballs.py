@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import lzma
-import tarfile
 import zlib
+from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, cast
 
 from provisioning.archives.layout import (
     FileWriter,
@@ -14,12 +14,13 @@ from provisioning.archives.layout import (
     Limits,
     Member,
     check_members,
+    make_directories,
     make_parents,
+    place_members,
     refuse,
 )
+from provisioning.archives.tar_members import TarReader
 from provisioning.store.tree import TreeEntry
-
-COPY_BYTES = 256 << 10
 
 
 def is_tarball(filename: str) -> bool:
@@ -28,24 +29,32 @@ def is_tarball(filename: str) -> bool:
 
 
 def extract_tar(
-    path: Path, root: Path, layout: Layout, limits: Limits, only: frozenset[str] | None = None
+    path: Path, root: Path, layout: Layout, limits: Limits, *, whole: bool = True
 ) -> tuple[list[TreeEntry], dict[str, str]]:
-    """Write the wanted regular files below ``root`` (fresh): their tree entries, and the
-    symbolic links (path -> target), which are not made.
+    """Write the wanted regular files below ``root`` (fresh): their tree entries with those of
+    empty directories, and the symbolic links (path -> target), which are not made.
 
-    Members are judged before they are written and all together at the end. The reading ends
-    early when the layout names single files and all are there. ``only`` limits the paths.
-    Raises IntegrityError, OSError.
+    Members are judged before they are written and all together at the end. Unless ``whole``, the
+    reading ends when the layout names single files and all are there: for an archive whose hash
+    was compared. Raises IntegrityError, OSError.
     """
-    work = _Extraction(path.name, root, layout, limits, only)
+    work = _Extraction(path.name, root, layout, limits)
     try:
-        with _open(path) as stream, tarfile.open(fileobj=stream, mode="r|") as archive:
-            for info in archive:
-                work.take(archive, info)
-                if work.has_all():
+        with _open(path) as stream:
+            reader = TarReader(stream, path.name)
+            for member in reader.members():
+                work.take(reader, member)
+                if not whole and work.has_all():
                     break
-    except (tarfile.TarError, lzma.LZMAError, zlib.error, EOFError, UnicodeError) as error:
+        if missing := work.find_missing_targets():
+            with _open(path) as stream:
+                work.write_targets(TarReader(stream, path.name), missing)
+    except (lzma.LZMAError, zlib.error, EOFError) as error:
         raise refuse(path.name, f"it cannot be read: {error}") from error
+    except OSError as error:
+        if error.errno is None:  # gzip's own
+            raise refuse(path.name, f"it cannot be read: {error}") from error
+        raise
     return work.finish()
 
 
@@ -68,104 +77,84 @@ def _open_gzip(path: Path) -> IO[bytes]:
 
 
 class _Extraction:
-    def __init__(
-        self,
-        name: str,
-        root: Path,
-        layout: Layout,
-        limits: Limits,
-        only: frozenset[str] | None,
-    ) -> None:
-        self.only, self.literal = only, layout.literal_paths()
+    def __init__(self, name: str, root: Path, layout: Layout, limits: Limits) -> None:
+        self.literal = layout.literal_paths()
         self.name, self.root, self.layout, self.limits = name, root, layout, limits
         self.members: list[Member] = []
-        self.entries: list[TreeEntry] = []
+        self.entries: dict[str, TreeEntry] = {}
         self.links: dict[str, str] = {}
         self.aliases: dict[str, str] = {}
         self.places: dict[str, str] = {}
+        self.taken: set[str] = set()
         self.total = 0
 
     def has_all(self) -> bool:
         """Whether a layout of single files has found every one of them."""
-        return bool(self.literal) and self.literal <= set(self.places.values())
+        return bool(self.literal) and self.literal <= self.taken
 
-    def take(self, archive: tarfile.TarFile, info: tarfile.TarInfo) -> None:
+    def take(self, reader: TarReader, member: Member) -> None:
         """Judge one member, and write it when it is a wanted file."""
-        member = _describe(info)
-        if member is None:
-            return
         self.members.append(member)
         self.total += member.size
         if self.limits.unpacked_bytes and self.total > self.limits.unpacked_bytes:
             raise refuse(self.name, f"it unpacks to more than {self.limits.unpacked_bytes} bytes")
         path = self.layout.place(member.name) if member.kind != "dir" else ""
-        if not path or (self.only is not None and path not in self.only):
+        if not path:
             return
-        alone = Limits(self.limits.unpacked_bytes, self.limits.case_collisions)
-        check_members(self.name, [_without_link(member)], alone)
-        if path in self.places.values():
+        check_members(self.name, [_without_link(member)], self.limits)
+        if path in self.taken:
             raise refuse(self.name, f"two members go to {path!r}")
+        self.taken.add(path)
         self.places[member.name] = path
         if member.kind == "symlink":
             self.links[path] = member.link
         elif member.kind == "hardlink":
             self.aliases[path] = member.link
         else:
-            self.entries.append(self._write(archive, info, path, member))
+            self.entries[path] = self._write(reader, path, member)
 
-    def _write(
-        self, archive: tarfile.TarFile, info: tarfile.TarInfo, path: str, member: Member
-    ) -> TreeEntry:
-        source = cast("IO[bytes]", archive.extractfile(info))
+    def _write(self, reader: TarReader, path: str, member: Member) -> TreeEntry:
         try:
             make_parents(self.root, [path])
             writer = FileWriter(self.root, path, self.name, member.size)
         except (FileExistsError, NotADirectoryError) as error:
             raise refuse(self.name, f"member {member.name!r} clashes with another") from error
         try:
-            while data := source.read(COPY_BYTES):
+            for data in reader.data():
                 writer.write(data)
             return writer.finish(member.stored_mode)
         finally:
             writer.close()
 
+    def find_missing_targets(self) -> dict[str, str]:
+        """What wanted hard links name and the layout does not take: one of their paths each."""
+        return {
+            target: path
+            for path, target in sorted(self.aliases.items(), reverse=True)
+            if target not in self.places
+        }
+
+    def write_targets(self, reader: TarReader, missing: Mapping[str, str]) -> None:
+        """Write the bytes of such targets, in a second pass, where their links belong."""
+        for member in reader.members():
+            if member.kind == "file" and (path := missing.get(member.name)):
+                self.entries[path] = self._write(reader, path, member)
+                self.places[member.name] = path
+                del self.aliases[path]
+
     def finish(self) -> tuple[list[TreeEntry], dict[str, str]]:
-        """Judge all members together, then make the hard links."""
+        """Judge all members together, then make the hard links and the empty directories."""
         check_members(self.name, self.members, self.limits)
-        known = {entry.path: entry for entry in self.entries}
+        make_parents(self.root, self.aliases)
         for path, target in sorted(self.aliases.items()):
-            entry = known.get(self.places.get(target, ""))
-            if entry is None:
-                raise refuse(self.name, f"hard link {path!r} to {target!r}, which is not taken")
-            make_parents(self.root, [path])
+            entry = self.entries[self.places[target]]
             (self.root / path).hardlink_to(self.root / entry.path)
-            self.entries.append(TreeEntry(path, entry.size, entry.mode, entry.sha256))
-        return self.entries, self.links
+            self.entries[path] = TreeEntry(path, entry.size, entry.mode, entry.sha256)
+        placed = place_members(self.members, self.layout)
+        empty = [path for path, member in placed if member.kind == "dir"]
+        return [*self.entries.values(), *make_directories(self.root, empty)], self.links
 
 
 def _without_link(member: Member) -> Member:
     """A member judged by its name alone; its link is judged when all are known."""
     return Member(member.name, member.size, kind="file" if member.link else member.kind)
-
-
-def _describe(info: tarfile.TarInfo) -> Member | None:
-    """A tar header as a Member; None for the root directory itself."""
-    name = info.name.removeprefix("./")
-    if info.isdir() and name in {"", "."}:
-        return None
-    kinds: list[tuple[Any, str]] = [
-        (info.isdir(), "dir"),
-        (info.issym(), "symlink"),
-        (info.islnk(), "hardlink"),
-        (info.issparse(), "sparse file"),
-        (info.isreg(), "file"),
-    ]
-    kind = next((kind for is_kind, kind in kinds if is_kind), "device file")
-    link = info.linkname.removeprefix("./") if kind == "hardlink" else info.linkname
-    return Member(
-        name + ("/" if kind == "dir" else ""),
-        info.size if kind == "file" else 0,
-        info.mode & 0o777,
-        kind,
-        link if kind in {"symlink", "hardlink"} else "",
-    )

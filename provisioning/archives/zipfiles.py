@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import struct
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from pathlib import Path
 from threading import Event
 from typing import Any
 
-from provisioning.archives.layout import FileWriter, Member, make_parents, refuse
+from provisioning.archives.layout import FileWriter, Member, make_directories, make_parents, refuse
 from provisioning.archives.zip_directory import LOCAL, LOCAL_BYTES, STORED, ByteSource
 from provisioning.store.tree import TreeEntry
 
@@ -32,7 +33,8 @@ def extract_members(
 ) -> tuple[list[TreeEntry], dict[str, str]]:
     """Write these regular files, each at its path below ``root`` (fresh), on all cores.
 
-    Returns their tree entries and the symbolic links (path -> target), which are not made.
+    Returns their tree entries, with those of empty directories, and the symbolic links
+    (path -> target), which are not made.
     CRC-32 and declared sizes are checked, SHA-256 is computed as the bytes pass.
     ``on_bytes`` is told of every count of unpacked bytes. Raises IntegrityError, OSError.
     """
@@ -40,14 +42,30 @@ def extract_members(
     make_parents(root, (path for path, _ in placed))
     files = [pair for pair in placed if pair[1].kind == "file"]
     files.sort(key=lambda pair: -pair[1].compressed)
-    links = {path: read_link(source, member) for path, member in placed if member.kind == "symlink"}
-    return _extract_parallel(source, root, files, on_bytes), links
+    entries = _extract_parallel(source, root, files, on_bytes)
+    return [*entries, *_make_empty(root, placed)], read_links(source, placed)
+
+
+def finish_members(
+    source: ByteSource, root: Path, placed: Sequence[tuple[str, Member]]
+) -> tuple[list[TreeEntry], dict[str, str]]:
+    """What extract_members gives beside regular files."""
+    return _make_empty(root, placed), read_links(source, placed)
+
+
+def _make_empty(root: Path, placed: Sequence[tuple[str, Member]]) -> list[TreeEntry]:
+    return make_directories(root, [path for path, member in placed if member.kind == "dir"])
+
+
+def read_links(source: ByteSource, placed: Sequence[tuple[str, Member]]) -> dict[str, str]:
+    """The symbolic links among these members: path -> target. Raises IntegrityError."""
+    return {path: read_link(source, member) for path, member in placed if member.kind == "symlink"}
 
 
 def check_placed(archive: str, paths: Sequence[str]) -> None:
     """Two members that a layout sends to one path are a mistake of the manifest."""
     if len(set(paths)) != len(paths):
-        twice = next(path for path in paths if paths.count(path) > 1)
+        twice = Counter(paths).most_common(1)[0][0]
         raise refuse(archive, f"the manifest's layout sends two members to {twice!r}")
 
 

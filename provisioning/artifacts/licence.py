@@ -12,6 +12,7 @@ import msgspec
 from provisioning.artifacts.sources import ArtifactRequest
 from provisioning.console.progress import Progress
 from provisioning.errors import UnfitError
+from provisioning.files import write_whole
 from provisioning.store.store import Store, explain_errors
 
 ACCEPT_VARIABLE = "QNN_CI_ACCEPT_LICENCE"
@@ -46,11 +47,8 @@ def require_acceptance(request: ArtifactRequest, store: Store, progress: Progres
     how = _ask(request, progress)
     accepted[key] = Acceptance(licence.name, licence.text, how, _today())
     with explain_errors(store.home):
-        store.home.mkdir(parents=True, exist_ok=True)
-        path = record_path(store)
-        fresh = path.with_name(f".{path.name}.{os.getpid()}")
-        fresh.write_bytes(msgspec.json.format(msgspec.json.encode(accepted), indent=1) + b"\n")
-        fresh.replace(path)
+        text = msgspec.json.format(msgspec.json.encode(accepted), indent=1) + b"\n"
+        write_whole(record_path(store), text)
 
 
 def _read(store: Store) -> dict[str, Acceptance]:

@@ -55,13 +55,29 @@ def encode_lock(lock: Lock) -> bytes:
 
 
 def read_lock(path: Path) -> Lock | None:
-    """A lock file, or None when there is none. Raises ManifestError."""
+    """A lock file, or None when there is none.
+
+    Raises ManifestError, also for one whose name tells of something else than it does.
+    """
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Lock)
+        lock = msgspec.json.decode(path.read_bytes(), type=Lock)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (OSError, msgspec.DecodeError) as error:
-        raise ManifestError(f"cannot read the lock {path}", why=str(error)) from error
+    except (OSError, UnicodeDecodeError, msgspec.DecodeError) as error:
+        raise ManifestError(
+            f"cannot read the lock {path}", why=str(error), fix=_ways_out(path)
+        ) from error
+    if lock_name(lock.artifact, lock.version) != path.name:
+        raise ManifestError(
+            f"the lock {path} is of something else",
+            why=f"it is of {lock.artifact} {lock.version}",
+            fix=_ways_out(path),
+        )
+    return lock
+
+
+def _ways_out(path: Path) -> str:
+    return f"restore {path.name} from version control or a backup, or remove it and lock it again"
 
 
 def apply_lock(name: str, release: Release, store: Store) -> tuple[Release, Lock | None]:

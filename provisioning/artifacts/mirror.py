@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 from provisioning.artifacts.licence import require_acceptance
@@ -12,8 +11,7 @@ from provisioning.artifacts.lockfile import machine_lock_path
 from provisioning.artifacts.provision import require_pinned
 from provisioning.artifacts.sources import ArtifactRequest, FillJob, load_source
 from provisioning.console.progress import Progress
-from provisioning.errors import StoreError
-from provisioning.files import hash_file, write_whole
+from provisioning.files import explain_writes, hash_file, write_whole
 from provisioning.store.store import Key, Store
 
 SUMS_FILE = "SHA256SUMS"
@@ -27,7 +25,7 @@ def fill_mirror(
     QNN_CI_MIRROR names the directory, or the URL that serves it, on the other machine.
     Raises as provision_artifact does; StoreError when ``directory`` cannot be written.
     """
-    with _explain_errors(directory):
+    with explain_writes(directory):
         directory.mkdir(parents=True, exist_ok=True)
         written = [
             path for request in requests for path in _mirror(request, directory, store, progress)
@@ -36,24 +34,14 @@ def fill_mirror(
     return written
 
 
-@contextmanager
-def _explain_errors(directory: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise StoreError(
-            f"the mirror {directory} cannot be written", why=f"{error.filename}: {error.strerror}"
-        ) from error
-
-
 def _mirror(
     request: ArtifactRequest, directory: Path, store: Store, progress: Progress
 ) -> list[Path]:
-    with store.lock(request.name, progress):
+    with store.lock(request.name, progress, request.download):
         require_acceptance(request, store, progress)
         pinned = require_pinned(request, store, progress)
         key = Key(request.name, request.release.version, "mirror")
-        with store.stage(key) as staged, _explain_errors(directory):
+        with store.stage(key) as staged, explain_writes(directory):
             job = FillJob(pinned, staged / request.name, store, progress)
             written = load_source(request.release.source).mirror(job, directory)
     lock = machine_lock_path(store, request.name, request.release.version)

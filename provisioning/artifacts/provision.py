@@ -14,9 +14,8 @@ from provisioning.artifacts.lockfile import apply_lock
 from provisioning.artifacts.sources import ArtifactRequest, FillJob, load_source
 from provisioning.console.progress import Progress
 from provisioning.errors import IntegrityError, UnfitError
-from provisioning.files import remove_tree
 from provisioning.manifest.releases import Origin
-from provisioning.store.store import Key, Published, Store, explain_errors, replace_file
+from provisioning.store.store import Key, Published, Store
 from provisioning.store.tree import Difference, Tree, TreeEntry, compare_tree
 
 SHOWN_DIFFERENCES = 10
@@ -61,7 +60,7 @@ def provision_artifact(
         return _describe(request, published)
     if published:
         return verify_published(request, key, published, store, progress)
-    with store.lock(request.name, progress):
+    with store.lock(request.name, progress, request.download):
         if published := store.find(key):
             return _describe(request, published)
         require_acceptance(request, store, progress)
@@ -193,33 +192,56 @@ def _show(entry: TreeEntry | None) -> str:
 def verify_published(
     request: ArtifactRequest, key: Key, published: Published, store: Store, progress: Progress
 ) -> Provisioned:
-    """Hash everything; restore what differs and say so."""
-    tree = trusted_tree(request, published)
-    if tree and not compare_tree(published.root, tree.files):
+    """Hash everything; where something differs, publish it anew and say what differed."""
+    if not find_differences(request, published):
         return _describe(request, published)
-    with store.lock(request.name, progress):
-        tree = trusted_tree(request, published)
-        if tree is None:
-            progress.step(f"{request.label}: its tree.json is damaged; fetching it again")
-            return _fetch(request, key, store, progress)
-        differences = compare_tree(published.root, tree.files)
+    with store.lock(request.name, progress, request.download):
+        differences = find_differences(request, published)
         if not differences:
             return _describe(request, published)
         report_differences(request, differences, progress)
-        with store.stage(key) as staged, explain_errors(store.home):
-            job = FillJob(request, staged / key.artifact, store, progress)
-            repaired = repair(job, published, tree, differences)
-    return _describe(request, published, repaired)
+        was_damaged = trusted_tree(request, published) is None
+        _fetch(request, key, store, progress)
+        if left := find_differences(request, published):
+            raise IntegrityError(
+                f"{request.label} cannot be repaired",
+                why=str(left[0]),
+                fix="find out who writes into the store, and repair it again",
+            )
+    repaired = tuple(item.path for item in differences)
+    progress.step(f"{request.label}: repaired {', '.join(repaired[:SHOWN_DIFFERENCES])}")
+    return _describe(request, published, repaired, was_damaged)
+
+
+def find_differences(
+    request: ArtifactRequest, published: Published, *, quick: bool = False
+) -> list[Difference]:
+    """How a published directory is not what its lock, or else its tree.json, says."""
+    tree = trusted_tree(request, published)
+    if tree is None:
+        return [Difference("tree.json", "is damaged, or of another artifact")]
+    return compare_tree(published.root, tree.files, quick=quick)
 
 
 def trusted_tree(request: ArtifactRequest, published: Published) -> Tree | None:
     """The tree.json of a published directory, its entries from the lock where there is one.
 
-    None when tree.json is missing or damaged.
+    None when tree.json is missing or damaged, or tells of something other than ``request``.
     """
     tree = published.read_tree()
+    if tree is None or not _is_of(request, tree):
+        return None
     locked = locked_entries(request)
-    return msgspec.structs.replace(tree, files=locked) if tree and locked else tree
+    return msgspec.structs.replace(tree, files=locked) if locked else tree
+
+
+def _is_of(request: ArtifactRequest, tree: Tree) -> bool:
+    release, known = request.release, request.toolchain.components
+    source = release.pin or tree.source_sha256
+    said = (tree.artifact, tree.version, tree.source_sha256)
+    patterns = [glob for name in tree.components for glob in known.get(name, ("/",))]
+    fits = sorted(patterns) == sorted(request.patterns)
+    return fits and said == (request.name, release.version, source)
 
 
 def report_differences(
@@ -230,40 +252,3 @@ def report_differences(
         progress.step(f"{request.label}: {difference}")
     if (more := len(differences) - SHOWN_DIFFERENCES) > 0:
         progress.step(f"{request.label}: and {more} more")
-
-
-def repair(
-    job: FillJob, published: Published, tree: Tree, differences: Sequence[Difference]
-) -> tuple[str, ...]:
-    """Restore the paths that differ, each by one rename; what is not of the artifact goes.
-
-    Call it under the artifact's lock. Raises IntegrityError when the source gives other
-    bytes than tree.json names.
-    """
-    label = job.request.label
-    entries = {entry.path: entry for entry in tree.files}
-    wanted = frozenset(item.path for item in differences) & entries.keys()
-    foreign = [item.path for item in differences if item.path not in entries]
-    if wanted:
-        load_source(job.request.release.source).fill(replace(job, only=wanted))
-    bad = [item for item in compare_tree(job.root, tree.files) if item.path in wanted]
-    if bad:
-        raise IntegrityError(
-            f"{label} cannot be repaired",
-            why=str(bad[0]),
-            fix=f"remove {published.path} and fetch it again",
-        )
-    for path in wanted:
-        replace_file(job.root / path, published.root / path)
-    for path in foreign:
-        _remove(published.root / path)
-    repaired = tuple(sorted([*wanted, *foreign]))
-    job.progress.step(f"{label}: repaired {', '.join(repaired[:SHOWN_DIFFERENCES])}")
-    return repaired
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        remove_tree(path)
-    else:
-        path.unlink(missing_ok=True)

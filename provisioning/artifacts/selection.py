@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 
 from provisioning.artifacts.environment import profile_requests
 from provisioning.artifacts.provision import with_lock
@@ -57,12 +59,21 @@ def stored_trees(store: Store) -> Iterator[tuple[Published, Tree]]:
                 yield published, tree
 
 
+def unreadable_trees(store: Store) -> list[Path]:
+    """Directories with a name that the store gives, and no tree.json that belongs there."""
+    readable = {published.path for published, _ in stored_trees(store)}
+    found = store.trees.iterdir() if store.trees.is_dir() else ()
+    is_ours = re.compile(r"[^.].*-[0-9a-f]{12}").fullmatch
+    return sorted(path for path in found if is_ours(path.name) and path not in readable)
+
+
 def stored_requests(store: Store) -> list[ArtifactRequest]:
     """What is published of what the manifests describe: profiles first, then single ones."""
     candidates = all_requests(Options())
     for name in list_toolchains():
         toolchain = read_toolchain(name)
-        known = {tree.components for _, tree in stored_trees(store) if tree.artifact == name}
+        stored = [tree for _, tree in stored_trees(store) if tree.artifact == name]
+        known = {(), *(tree.components for tree in stored)}
         candidates += [
             ArtifactRequest(toolchain, release, components)
             for release in toolchain.releases

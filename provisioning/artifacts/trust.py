@@ -5,12 +5,14 @@ from __future__ import annotations
 import datetime as dt
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 
+from provisioning.archives.tarballs import is_tarball
 from provisioning.artifacts.lockfile import Lock, encode_lock, machine_lock_path
 from provisioning.artifacts.sources import ArtifactRequest, FillJob, load_source
 from provisioning.console.progress import Progress
@@ -86,11 +88,12 @@ def make_lock(request: ArtifactRequest, store: Store, progress: Progress) -> Loc
     whole = replace(request, components=(), lock=None)
     release = request.release_as(FileRelease)
     key = Key(request.name, release.version, {"lock": release.filename})
-    with store.stage(key) as staged:
+    kept = store.downloads / release.filename
+    with store.stage(key) as staged, _forget_refused(release, kept):
         root = staged / key.artifact
         entries = load_source(release.source).fill(FillJob(whole, root, store, progress))
-        evidence = [*_count_files(entries), *check_version(request, root), *check_machines(root)]
-    kept = store.downloads / release.filename
+        counted = _count_files(release.filename, entries)
+        evidence = [counted, *check_version(request, root), *check_machines(root)]
     with explain_errors(store.home):
         size_bytes = kept.stat().st_size
         sha256 = release.sha256 or hash_file(kept)
@@ -106,9 +109,22 @@ def make_lock(request: ArtifactRequest, store: Store, progress: Progress) -> Loc
     )
 
 
-def _count_files(entries: Sequence[TreeEntry]) -> list[str]:
-    files = [entry for entry in entries if not entry.link]
-    return [f"{len(files)} files unpacked, the archive's checksum of every one fits"]
+@contextmanager
+def _forget_refused(release: FileRelease, kept: Path) -> Iterator[None]:
+    """Remove a download that was refused and that no hash speaks for: another may be served."""
+    try:
+        yield
+    except IntegrityError:
+        if not release.sha256:
+            kept.unlink(missing_ok=True)
+        raise
+
+
+def _count_files(filename: str, entries: Sequence[TreeEntry]) -> str:
+    count = sum(1 for entry in entries if entry.sha256)
+    if is_tarball(filename):
+        return f"{count} files unpacked, the tarball is whole; it has no checksums of files"
+    return f"{count} files unpacked, the archive's checksum of every one fits"
 
 
 def check_version(request: ArtifactRequest, root: Path) -> list[str]:

@@ -33,27 +33,25 @@ from provisioning.console.terminal import (
     write_output,
 )
 from provisioning.errors import (
+    DefectError,
     ExitCode,
-    FailedError,
     InterruptedRunError,
     QnnCiError,
+    StoreError,
     UnfitError,
     UsageError,
 )
+from provisioning.files import NO_LEAVE, NO_ROOM, explain_write
 
 # What the system says of a name that is none.
 NAMES = frozenset({errno.ELOOP, errno.EINVAL, errno.EISDIR, errno.ENAMETOOLONG, errno.ENOTDIR})
 # What the system may refuse anywhere, and what helps.
 REFUSALS = {
     errno.EACCES: "run it as a user who may, or name another place",
-    errno.EDQUOT: "free some of the quota",
-    errno.EFBIG: "raise `ulimit -f`",
     errno.EMFILE: "raise `ulimit -n`",
     errno.ENFILE: "close other programs",
     errno.ENOMEM: "give it more memory, or run fewer jobs at a time",
-    errno.ENOSPC: "free some room on that disk, or name another place",
     errno.EPERM: "run it as a user who may, or name another place",
-    errno.EROFS: "name a place that can be written",
 }
 
 
@@ -121,7 +119,7 @@ def run_program(program: str, verbs: Mapping[str, Verb], argv: Sequence[str]) ->
         ignore_signals()
     try:
         write_output(text)
-    except UnfitError as error:
+    except StoreError as error:
         write_message(f"{program}: {error}\n")
         return error.exit_code
     except KeyboardInterrupt:
@@ -220,6 +218,8 @@ def explain_exception(error: Exception) -> QnnCiError:
     if isinstance(error, OSError) and error.errno == errno.ENOENT and not error.filename:
         fix = "set TMPDIR to a directory that can be written"
         return UnfitError(error.strerror or str(error), fix=fix)  # by tempfile
+    if isinstance(error, OSError) and is_refused_write(error):
+        return explain_write(Path(error.filename or "a file"), error, "name another place")
     if isinstance(error, OSError) and error.errno in REFUSALS:
         where = f"{error.filename}: " if error.filename else ""
         return UnfitError(
@@ -227,11 +227,21 @@ def explain_exception(error: Exception) -> QnnCiError:
             why="the machine refused something that is needed",
             fix=REFUSALS[error.errno],
         )
-    return FailedError(
+    return DefectError(
         f"unexpected {type(error).__name__}: {error}",
         why="this is a defect of executorch-qnn-ci",
         fix=f"report it with {keep_traceback(error)}",
     )
+
+
+def is_refused_write(error: OSError) -> bool:
+    """Whether it was to be written: no room, a read-only disk, or a file that may be read."""
+    if error.errno in NO_ROOM or error.errno == errno.EROFS:
+        return True
+    if error.errno not in NO_LEAVE or not error.filename:
+        return False
+    path = Path(os.fsdecode(error.filename))
+    return os.access(path, os.R_OK) if path.exists() else os.access(path.parent, os.X_OK)
 
 
 def explain_missing(error: ImportError) -> UnfitError:

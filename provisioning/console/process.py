@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
+import math
 import os
+import select
 import signal
 import subprocess
 import threading
@@ -20,6 +23,8 @@ from provisioning.errors import MissingToolError, ToolError
 
 GRACE_S = 2.0
 GROUP_POLL_S = 0.02
+PIPE_POLL_S = 0.1
+PIPE_REST_S = 1.0
 TAIL_LINES = 40
 
 _running: set[subprocess.Popen[str]] = set()
@@ -72,9 +77,10 @@ def run_process(
 ) -> Completed:
     """Run ``argv`` to its end; stdout and stderr are one stream, given to ``on_line`` by the line.
 
-    ``env`` replaces the whole environment. On a time-out, an interrupt or an exception in
-    ``on_line`` the whole process group is ended. ``log`` receives all output; ``keep_lines``
-    limits what is held in memory.
+    A child that it leaves in its group, holding that stream, is ended; one that has left the
+    group is not waited for. ``env`` replaces the whole environment. On a time-out, an interrupt
+    or an exception in ``on_line`` the whole process group is ended. ``log`` receives all output;
+    ``keep_lines`` limits what is held in memory.
 
     Raises ToolError when the program cannot be started, and, with ``check``, when it exits
     with anything but 0 or exceeds ``timeout_s``.
@@ -213,6 +219,38 @@ def _feed(stdin: IO[str], text: str) -> None:
         stdin.write(text)
 
 
+class _Output(io.RawIOBase):
+    """What a process prints, at its end when the process is, whoever else holds the pipe.
+
+    ``held`` tells that a child that outlived it does.
+    """
+
+    def __init__(self, process: subprocess.Popen[str], descriptor: int) -> None:
+        super().__init__()
+        self.process, self.descriptor = process, descriptor
+        self.held = False
+        self.ends_at = math.inf
+        self.waiting = select.poll()
+        self.waiting.register(descriptor, select.POLLIN)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while True:
+            ready = self.waiting.poll(PIPE_POLL_S * 1000)
+            if self.ends_at == math.inf and self.process.poll() is not None:
+                self.ends_at = time.monotonic() + PIPE_REST_S
+                continue  # for what it wrote before it ended
+            if ready and time.monotonic() < self.ends_at:
+                data = os.read(self.descriptor, len(buffer))
+                buffer[: len(data)] = data
+                return len(data)
+            if self.ends_at < math.inf:
+                self.held = True
+                return 0
+
+
 def _drain(
     process: subprocess.Popen[str],
     lines: deque[str],
@@ -221,9 +259,11 @@ def _drain(
 ) -> None:
     if process.stdout is None:
         return
+    output = _Output(process, process.stdout.fileno())
+    text = io.TextIOWrapper(io.BufferedReader(output), encoding="utf-8", errors="replace")
     sink = log.open("w", encoding="utf-8") if log else None
     try:
-        for line in process.stdout:
+        for line in text:
             lines.append(line)
             if sink:
                 sink.write(line)
@@ -232,6 +272,8 @@ def _drain(
     finally:
         if sink:
             sink.close()
+    if output.held:
+        end_group(process)
 
 
 def end_running(futures: Iterable[Future[Any]]) -> None:

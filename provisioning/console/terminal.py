@@ -12,7 +12,7 @@ import sys
 from contextlib import suppress
 from typing import TextIO
 
-from provisioning.errors import UnfitError, mask_credentials
+from provisioning.errors import StoreError, mask_credentials
 
 # Control characters (tab and newline are handled by the callers) and the bidirectional overrides
 # that reorder what a reader sees.
@@ -89,7 +89,7 @@ def write_through(stream: TextIO, text: str) -> None:
 def write_output(text: str) -> None:
     """Write ``text`` to stdout. A reader that has gone away is not an error.
 
-    A path that is no UTF-8 is written as the bytes that it is. Raises UnfitError when stdout
+    A path that is no UTF-8 is written as the bytes that it is. Raises StoreError when stdout
     cannot take it, such as a file on a full disk.
     """
     try:
@@ -99,7 +99,7 @@ def write_output(text: str) -> None:
         silence(sys.stdout)
     except OSError as error:
         silence(sys.stdout)
-        raise UnfitError(
+        raise StoreError(
             "the result cannot be written to stdout",
             why=str(error),
             fix="look at what stdout was redirected to",

@@ -15,12 +15,13 @@ from provisioning.artifacts.sources import ArtifactRequest, Options
 from provisioning.console.progress import Progress
 from provisioning.doctor.checks.environment import judge_environment
 from provisioning.doctor.checks.finding import Finding, Severity
-from provisioning.doctor.checks.fitness import Fitness
-from provisioning.doctor.facts import EnvironmentFacts
+from provisioning.doctor.checks.registry import Case
+from provisioning.doctor.facts import CHECKOUT, EnvironmentFacts
+from provisioning.doctor.fitness import Fitness
 from provisioning.doctor.policies import read_doctor_policy, read_elf_policies
-from provisioning.doctor.survey.environment import CHECKOUT, SurveyRequest, survey_environment
+from provisioning.doctor.survey.environment import SurveyRequest, survey_environment
 from provisioning.errors import ManifestError, UnfitError
-from provisioning.manifest.reader import read_profile, read_toolchain
+from provisioning.manifest.reader import read_profile, read_profiles, read_toolchain
 from provisioning.manifest.socs import find_soc
 from provisioning.store.store import store_home
 
@@ -137,13 +138,17 @@ def examine_request(request: SurveyRequest, progress: Progress | None = None) ->
     wanted = {name: kinds[name] for name in fitness.kinds}
     soc = (request.soc.upper(), find_soc(request.soc).hexagon) if request.soc else None
     facts = survey_environment(request, policy, fitness, wanted, progress)
-    findings = judge_environment(facts, policy, fitness, kinds, soc)
+    minimum = read_profile(request.profile).minimum(facts.sdk_name)
+    case = Case(facts, policy, fitness, kinds, soc, minimum)
+    findings = judge_environment(case)
     return Verdict(request.profile, tuple(findings), summarize(facts))
 
 
 def find_fitness(profile: str) -> Fitness:
-    """What a profile asks. Raises ManifestError where no policy says so."""
+    """What a profile asks, or the one that it is like. Raises ManifestError for any other."""
     profiles = read_doctor_policy().profiles
+    known = read_profiles()
+    profile = known[profile].like or profile if profile in known else profile
     if profile not in profiles:
         raise ManifestError(
             f"the doctor has no policy for profile {profile!r}",

@@ -9,6 +9,10 @@ from pathlib import Path, PurePosixPath
 from provisioning.elf.facts import Defect, ElfFacts
 from provisioning.elf.qnn_build import QnnBuild
 
+HOST_KIND = "x86_64-linux-clang"
+HOST_DIRECTORY = f"lib/{HOST_KIND}"
+STAGING, NDK, CHECKOUT, LIBCXX = "staging", "android-ndk", "executorch", "libcxx"
+
 
 @dataclass(frozen=True)
 class FileFacts:
@@ -57,7 +61,8 @@ class TreeFacts:
 class SdkFacts:
     """A QNN SDK, or a tree of its shape.
 
-    ``version`` and ``stamp`` (12 digits, of build_id) are what sdk.yaml says.
+    ``version`` and ``stamp`` (12 digits, of build_id) are what sdk.yaml says, ``fault`` is why
+    it cannot be read.
     """
 
     root: Path
@@ -65,6 +70,7 @@ class SdkFacts:
     markers: tuple[str, ...] = ()
     version: str | None = None
     stamp: str | None = None
+    fault: str = ""
     directories: tuple[str, ...] = ()
     headers: tuple[str, ...] = ()
     api_version: str | None = None

@@ -6,8 +6,8 @@ import functools
 import re
 from collections.abc import Mapping
 
-from provisioning.doctor.checks.elf_policy import ElfPolicy, hexagon_policy
-from provisioning.doctor.checks.fitness import DoctorPolicy
+from provisioning.doctor.elf_policy import ElfPolicy, hexagon_policy
+from provisioning.doctor.fitness import DoctorPolicy
 from provisioning.errors import UsageError
 from provisioning.manifest.reader import read_policy
 

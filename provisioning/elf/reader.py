@@ -32,9 +32,8 @@ from provisioning.elf.facts import (
     VersionNeed,
 )
 from provisioning.elf.notes import Note, find_android, find_build_id, parse_notes
-from provisioning.elf.qnn_build import find_qnn_build
 
-__all__ = ["Defect", "ElfError", "ElfFacts", "find_qnn_version", "read_elf"]
+__all__ = ["Defect", "ElfError", "ElfFacts", "read_elf"]
 
 HEAD_BYTES = 512
 MAX_STRING, MAX_SECTION_NAME = 4096, 1024
@@ -44,7 +43,6 @@ MAX_ENTRIES = 4096
 MAX_SECTIONS = 16384
 MAX_NOTE_BYTES = 1 << 16
 DF_TEXTREL = 4
-SHT_NOBITS = "SHT_NOBITS"
 
 _NUMBERS: dict[str, int] = {
     **enums.ENUM_E_TYPE,
@@ -74,15 +72,6 @@ def read_elf(path: Path) -> ElfFacts:
         raise ElfError(path, Defect.TRUNCATED, f"{error}, the file ends before it") from error
     except (ELFError, ValueError, TypeError, KeyError, OverflowError) as error:
         raise ElfError(path, Defect.CORRUPT, str(error)) from error
-
-
-def find_qnn_version(path: Path) -> str | None:
-    """The whole version that ``path`` names, ``v2.49.40.260810104044``; None where it names none.
-
-    provisioning.elf.qnn_build.find_qnn_build tells of partial ones too. Raises ElfError.
-    """
-    build = find_qnn_build(path)
-    return build.text if build and build.version and build.stamp else None
 
 
 def _map(file: BinaryIO) -> mmap.mmap:

@@ -69,12 +69,14 @@ def fetch_file(
     Raises IntegrityError when bytes came that are not the pinned ones and no other URL had
     them, DownloadError when none came, OSError when the disk refuses.
     """
-    talk = _Talk(progress, policy or TransferPolicy.from_environment(), target.name, watch)
+    options = _FetchOptions(
+        progress, policy or TransferPolicy.from_environment(), target.name, watch
+    )
     target.parent.mkdir(parents=True, exist_ok=True)
     failures: list[tuple[str, PermanentError]] = []
     for url in urls:
         try:
-            return _fetch_from(url, target, pin, talk)
+            return _fetch_from(url, target, pin, options)
         except PermanentError as error:  # noqa: PERF203 - each URL may fail
             failures.append((redact_url(url), error))
             progress.step(f"{target.name}: {redact_url(url)}: {error}")
@@ -92,15 +94,15 @@ def _summarise(target: Path, failures: Sequence[tuple[str, PermanentError]]) -> 
     return DownloadError(f"{target.name} could not be fetched", why=reasons)
 
 
-def _fetch_from(url: str, target: Path, pin: Pin, talk: _Talk) -> Downloaded:
-    part = PartFile(target, url, talk.watch)
-    with closing(part), talk.progress.bar(f"{target.name}:", pin.size_bytes) as bar:
+def _fetch_from(url: str, target: Path, pin: Pin, options: _FetchOptions) -> Downloaded:
+    part = PartFile(target, url, options.watch)
+    with closing(part), options.progress.bar(f"{target.name}:", pin.size_bytes) as bar:
         bar.done = part.size
         try:
             if urlsplit(url).scheme in {"file", ""}:
                 _read_local(url, part, bar)
             else:
-                _fetch_http(url, part, pin, bar, talk)
+                _fetch_http(url, part, pin, bar, options)
             sha256 = check_pin(part.size, part.digest.hexdigest(), pin)
         except PermanentError as error:
             if not part.size or isinstance(error, MismatchError):
@@ -127,7 +129,7 @@ def check_pin(size_bytes: int, sha256: str, pin: Pin) -> str:
 
 
 @dataclass(frozen=True)
-class _Talk:
+class _FetchOptions:
     progress: Progress
     policy: TransferPolicy
     label: str
@@ -148,14 +150,14 @@ def _read_local(url: str, part: PartFile, bar: Bar) -> None:
         raise PermanentError(str(error.strerror)) from error
 
 
-def _fetch_http(url: str, part: PartFile, pin: Pin, bar: Bar, talk: _Talk) -> None:
-    with closing(Client(talk.policy)) as client:
+def _fetch_http(url: str, part: PartFile, pin: Pin, bar: Bar, options: _FetchOptions) -> None:
+    with closing(Client(options.policy)) as client:
         try_again(
             lambda: _attempt(client, url, part, pin, bar),
             lambda: part.size,
-            talk.policy,
-            talk.progress,
-            talk.label,
+            options.policy,
+            options.progress,
+            options.label,
         )
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import stat
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from provisioning.fetch.transfer import READ_BYTES
@@ -16,6 +18,18 @@ Watch = Callable[[Path, int], None]
 
 def ignore_growth(path: Path, size: int) -> None:
     """The ``watch`` of those who wait for the whole file."""
+
+
+def open_own(path: Path) -> int:
+    """Open a file of ours to read and write; what else has its name loses it.
+
+    A symbolic link, a second name of another file, or a pipe would lead elsewhere.
+    """
+    with suppress(FileNotFoundError):
+        state = path.lstat()
+        if not stat.S_ISREG(state.st_mode) or state.st_nlink != 1:
+            path.unlink()
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
 
 
 class PartFile:
@@ -29,7 +43,7 @@ class PartFile:
         self.digest = hashlib.sha256()
         self.size = 0
         self.validator = ""
-        self.fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self.fd = open_own(self.path)
         self._read_back()
 
     def _read_back(self) -> None:
@@ -52,8 +66,16 @@ class PartFile:
         self.digest = hashlib.sha256()
         self.size = 0
         self.validator = validator
-        self.record.write_text(json.dumps({"validator": validator}))
+        self._write_record({"validator": validator})
         self.watch(self.path, 0)
+
+    def _write_record(self, record: dict[str, object]) -> None:
+        fd = open_own(self.record)
+        try:
+            os.ftruncate(fd, 0)
+            os.write(fd, json.dumps(record).encode())
+        finally:
+            os.close(fd)
 
     def append(self, data: bytes) -> None:
         """Write and hash the next bytes. Raises OSError."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from threading import Lock
 
 from provisioning.console.progress import Bar, Progress
+from provisioning.fetch.part_file import open_own
 from provisioning.fetch.transfer import (
     Client,
     PermanentError,
@@ -53,8 +54,8 @@ class RemoteFile:
         self.spans: list[Span] = []
         self.received_bytes = 0
         self.guard = Lock()
-        flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-        self.fd = os.open(scratch, flags, 0o600)
+        self.fd = open_own(scratch)
+        os.ftruncate(self.fd, 0)
 
     def close(self) -> None:
         """Close the connection and the scratch file."""

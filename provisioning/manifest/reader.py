@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from provisioning.console.given import read_given
+from provisioning.console.user_files import read_user_file
 from provisioning.errors import ManifestError, UsageError
 from provisioning.manifest.releases import AnyRelease, Release
 
@@ -45,7 +45,7 @@ def read_toml(relative: str, kind: type[T], root: Path | None = None) -> T:
     """
     path = (root or manifests_root()) / relative
     try:
-        text = read_given(path, "the manifest", LIMIT_BYTES).decode("utf-8")
+        text = read_user_file(path, "the manifest", LIMIT_BYTES).decode("utf-8")
         raw: dict[str, Any] = tomllib.loads(text)
         return msgspec.convert(raw, kind, strict=True)
     except UsageError as error:
@@ -128,11 +128,28 @@ class ProfileArtifact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A named set of artifacts and the variables that point at them (``{name}`` is a root)."""
+    """A named set of artifacts and the variables that point at them (``{name}`` is a root).
+
+    ``like`` names a profile that it is but for the artifacts and variables of its own.
+    """
 
     summary: str
     artifacts: tuple[ProfileArtifact, ...]
     variables: dict[str, str] = {}
+    like: str = ""
+
+    def over(self, base: Profile) -> Profile:
+        """This profile on top of the one that it is like."""
+        names = {artifact.name: artifact for artifact in (*base.artifacts, *self.artifacts)}
+        variables = {**base.variables, **self.variables}
+        return Profile(self.summary, tuple(names.values()), variables, self.like)
+
+    def minimum(self, artifact: str) -> tuple[str, str]:
+        """The oldest version of an artifact that serves, and why; both '' where any does."""
+        wanted = [
+            (one.minimum, one.minimum_reason) for one in self.artifacts if one.name == artifact
+        ]
+        return wanted[0] if wanted else ("", "")
 
 
 def read_toolchain(name: str, root: Path | None = None) -> Toolchain:
@@ -148,8 +165,18 @@ def list_toolchains(root: Path | None = None) -> list[str]:
 
 
 def read_profiles(root: Path | None = None) -> dict[str, Profile]:
-    """All profiles by name. Raises ManifestError."""
-    return read_toml("profiles.toml", dict[str, Profile], root)
+    """All profiles by name, each on top of the one that it is like. Raises ManifestError."""
+    written = read_toml("profiles.toml", dict[str, Profile], root)
+    for name, profile in written.items():
+        if profile.like and (profile.like not in written or written[profile.like].like):
+            raise ManifestError(
+                f"profile {name} is like {profile.like}, which is not a profile of its own",
+                fix="name in manifests/profiles.toml one that is like no other",
+            )
+    return {
+        name: profile.over(written[profile.like]) if profile.like else profile
+        for name, profile in written.items()
+    }
 
 
 def read_profile(name: str, root: Path | None = None) -> Profile:

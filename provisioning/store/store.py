@@ -2,8 +2,8 @@
 
 ``store/<artifact>-<version>-<digest>/`` holds ``tree.json`` and, beside it, the tree in a
 directory named after the artifact. What has no tree.json under its final name does not
-exist for readers. Nothing in a published directory is ever written again, except that a
-repair replaces whole files.
+exist for readers. Nothing in a published directory is ever written again: a repair puts
+another one in its place.
 """
 
 from __future__ import annotations
@@ -12,17 +12,20 @@ import hashlib
 import json
 import os
 import shutil
+import stat
 import tempfile
+import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from provisioning.console.progress import Progress
 from provisioning.errors import StoreError, UnfitError
-from provisioning.files import explain_writes, free_bytes, mib, remove_tree
-from provisioning.store.tree import Tree, encode_tree, parse_tree
+from provisioning.files import explain_writes, free_bytes, mib, publish_directory, remove_tree
+from provisioning.store.lock import HeldLock
+from provisioning.store.tree import DIRECTORY_MODE, Tree, encode_tree, parse_tree
 
 HOME_VARIABLE = "QNN_CI_HOME"
 APPLICATION = "executorch-qnn-ci"
@@ -82,11 +85,13 @@ class Published:
         return self.path / self.artifact
 
     def read_tree(self) -> Tree | None:
-        """Its tree.json, or None when that is missing or damaged."""
+        """Its tree.json, or None when that is missing, damaged, or of another artifact."""
         try:
-            return parse_tree((self.path / TREE_FILE).read_bytes())
+            tree = parse_tree((self.path / TREE_FILE).read_bytes())
         except (OSError, ValueError):
             return None
+        is_own = self.path.name.startswith(f"{tree.artifact}-{tree.version}-")
+        return tree if is_own and tree.artifact == self.artifact and tree.files else None
 
 
 class Store:
@@ -97,37 +102,59 @@ class Store:
         self.trees = self.home / "store"
         self.downloads = self.home / "downloads"
         self.locks = self.home / "locks"
+        self.pins = self.home / "pins"
 
     def find(self, key: Key) -> Published | None:
-        """The published directory of ``key``, if there is one. Reads two inodes."""
-        path = self.trees / key.directory
-        if (path / TREE_FILE).is_file() and (path / key.artifact).is_dir():
-            return Published(path, key.artifact)
-        return None
+        """The published directory of ``key``, if there is one. Reads three inodes.
 
-    def siblings(self, key: Key) -> Iterator[Published]:
-        """Other published directories of the same artifact and version."""
+        A symbolic link in its place is none: what it names is not the store's.
+        """
+        found = Published(self.trees / key.directory, key.artifact)
+        return found if _is_published(found) else None
+
+    def editions(self, key: Key) -> Iterator[Published]:
+        """The published directories of the same artifact and version, a damaged one included."""
         for path in sorted(self.trees.glob(f"{key.artifact}-{key.version}-*")):
-            if path.name != key.directory and (path / TREE_FILE).is_file():
-                yield Published(path, key.artifact)
+            if _is_published(found := Published(path, key.artifact)):
+                yield found
 
     @contextmanager
-    def lock(self, artifact: str, progress: Progress) -> Iterator[None]:
-        """Hold the artifact's lock; says so when it has to wait. Raises StoreError."""
-        from filelock import FileLock, Timeout
+    def lock(self, artifact: str, progress: Progress, download: str = "") -> Iterator[None]:
+        """Hold the lock of an artifact, and of the file in downloads/ that it comes from.
 
-        with explain_errors(self.home):
-            self.locks.mkdir(parents=True, exist_ok=True)
-            guard = FileLock(self._lock_path(artifact))
-            try:
-                guard.acquire(timeout=0)
-            except Timeout:
-                progress.step(f"{artifact}: another process is fetching it; waiting")
-                guard.acquire(poll_interval=LOCK_POLL_S)
-        try:
+        Says who has it when it has to wait. Raises StoreError.
+        """
+        with ExitStack() as stack:
+            for name in filter(None, (artifact, download)):
+                guard = HeldLock(self._lock_path(name), 0o644 | self._shared_bits())
+                with explain_errors(self.home):
+                    self._make_room()
+                    self._wait(guard, name, progress)
+                stack.callback(guard.release)
             yield
-        finally:
-            guard.release()
+
+    def _wait(self, guard: HeldLock, name: str, progress: Progress) -> None:
+        is_said = False
+        while not guard.take():
+            if not is_said:
+                holder = guard.read_holder()
+                who = f"another process ({holder})" if holder else "another process"
+                progress.step(f"{name}: {who} is fetching it; waiting")
+                is_said = True
+            time.sleep(LOCK_POLL_S)
+
+    def _shared_bits(self) -> int:
+        """Who else may write here, as the permissions of home say."""
+        return self.home.stat().st_mode & 0o066 if self.home.is_dir() else 0
+
+    def _make_room(self) -> None:
+        """Make the directories of the store, open to whom home is open, whatever the umask."""
+        self.home.mkdir(parents=True, exist_ok=True)
+        mode = stat.S_IMODE(self.home.stat().st_mode)
+        for path in (self.trees, self.downloads, self.locks, self.pins):
+            with suppress(FileExistsError):
+                path.mkdir()
+                path.chmod(mode)
 
     @contextmanager
     def stage(self, key: Key) -> Iterator[Path]:
@@ -136,7 +163,7 @@ class Store:
         Call it under the artifact's lock: what a killed process left is removed first.
         """
         with explain_errors(self.home):
-            self.trees.mkdir(parents=True, exist_ok=True)
+            self._make_room()
             self._remove_stale(key.artifact)
             path = Path(tempfile.mkdtemp(prefix=f"{STAGING_PREFIX}{key.artifact}-", dir=self.trees))
             (path / key.artifact).mkdir()
@@ -150,10 +177,13 @@ class Store:
         """Remove what a killed process left of an artifact, unless one is at work on it now."""
         if not self._stale(artifact):
             return
-        from filelock import FileLock, Timeout
-
-        with suppress(OSError, Timeout), FileLock(self._lock_path(artifact), timeout=0):
-            self._remove_stale(artifact)
+        guard = HeldLock(self._lock_path(artifact), 0o644 | self._shared_bits())
+        with suppress(OSError):
+            if guard.take():
+                try:
+                    self._remove_stale(artifact)
+                finally:
+                    guard.release()
 
     def _lock_path(self, artifact: str) -> Path:
         return self.locks / f"{artifact}.lock"
@@ -168,18 +198,16 @@ class Store:
             remove_tree(path)
 
     def publish(self, key: Key, staged: Path, tree: Tree) -> Published:
-        """Make ``staged`` visible under the key's name, by one rename."""
+        """Make ``staged`` visible under the key's name, by one rename, readable by all."""
         with explain_errors(self.home):
             (staged / TREE_FILE).write_bytes(encode_tree(tree))
-            staged.chmod(0o755)
+            (staged / TREE_FILE).chmod(0o644)
+            for directory, _, _ in os.walk(staged):
+                Path(directory).chmod(DIRECTORY_MODE)
             target = self.trees / key.directory
-            if target.exists():  # damaged beyond reading: it goes in one rename, too
-                staged_away = staged.with_name(staged.name + ".old")
-                target.rename(staged_away)
-                staged.rename(target)
-                remove_tree(staged_away)
-            else:
-                staged.rename(target)
+            if target.is_symlink():
+                target.unlink()
+            publish_directory(staged, target)
         return Published(target, key.artifact)
 
     def check_space(self, needed_bytes: int, what: str) -> None:
@@ -193,17 +221,21 @@ class Store:
             )
 
 
+def _is_published(found: Published) -> bool:
+    wanted = [
+        (found.path, stat.S_ISDIR),
+        (found.path / TREE_FILE, stat.S_ISREG),
+        (found.root, stat.S_ISDIR),
+    ]
+    try:
+        return all(is_kind(path.lstat().st_mode) for path, is_kind in wanted)
+    except OSError:
+        return False
+
+
 def explain_errors(home: Path) -> AbstractContextManager[None]:
     """Turn what the file system refuses into a StoreError with figures."""
     return explain_writes(home, FIX)
-
-
-def replace_file(source: Path, target: Path) -> None:
-    """Put ``source`` in ``target``'s place in one step, whatever is there now."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    if target.is_dir() and not target.is_symlink():
-        remove_tree(target)
-    source.replace(target)
 
 
 def link_or_copy(source: Path, target: Path) -> None:

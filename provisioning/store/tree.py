@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -14,10 +14,20 @@ from provisioning.files import hash_file
 
 SCHEMA_VERSION = 1
 FILE_TIME_S = 946684800  # every published file's mtime, so that a touched one shows
+DIRECTORY_MODE = 0o755
+GIT = ".git"
+# What git rewrites as it likes in a .git directory; all else in there decides what git does.
+GIT_OWN = frozenset(
+    {
+        *("objects", "refs", "logs", "index", "shallow", "packed-refs", "modules"),
+        *("HEAD", "ORIG_HEAD", "FETCH_HEAD"),
+    }
+)
 
 
 class TreeEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A file (size, mode, SHA-256) or a symbolic link (``link`` is its target).
+    """A file (size, mode, SHA-256), a symbolic link (``link`` is its target), or an empty
+    directory, whose path ends in ``/``.
 
     A negative mode is one that does not matter.
     """
@@ -74,35 +84,98 @@ def compare_tree(
 ) -> list[Difference]:
     """Every difference between the directory ``root`` and ``entries``, sorted by path.
 
-    All files are hashed, in parallel; ``quick`` looks at size, mode and
-    modification time only.
+    No symbolic link is followed. All files are hashed, in parallel; ``quick`` looks at size,
+    mode and modification time only.
     """
     wanted = {entry.path: entry for entry in entries}
-    seen = set(walk_tree(root))
-    found = [Difference(path, "is not of the artifact") for path in seen - wanted.keys()]
+    seen = scan_tree(root, checkout=f"{GIT}/config" in wanted)
+    found = [*_compare_shape(seen, wanted)]
     ordered = sorted(wanted.values(), key=lambda entry: -entry.size)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        found += filter(None, pool.map(lambda entry: _compare(root, entry, quick), ordered))
+        found += filter(
+            None,
+            pool.map(lambda entry: _compare(root, entry, seen.get(entry.path), quick), ordered),
+        )
     return sorted(found, key=lambda difference: difference.path)
 
 
-def walk_tree(root: Path) -> Iterator[str]:
-    """The files and links below ``root``, by relative path; what is git's own is left out."""
-    base = os.fspath(root)
-    for directory, names, files in os.walk(base):
-        names[:] = [name for name in names if name != ".git"]
-        files = [name for name in files if name != ".git"]
+def scan_tree(root: Path, *, checkout: bool = False) -> dict[str, os.stat_result]:
+    """All that is below ``root`` by relative path, that of a directory with ``/`` at its end.
+
+    Of the .git of a ``checkout`` only the files that decide what git does are seen.
+    """
+    seen: dict[str, os.stat_result] = {}
+    pending = [""]
+    while pending:
+        at = pending.pop()
+        with os.scandir(root / at) as children:
+            for child in children:
+                if (
+                    checkout
+                    and (at, child.name) == ("", GIT)
+                    and child.is_dir(follow_symlinks=False)
+                ):
+                    seen.update(_scan_git(root, child.name))
+                    continue
+                state = child.stat(follow_symlinks=False)
+                path = at + child.name
+                if stat.S_ISDIR(state.st_mode):
+                    path += "/"
+                    pending.append(path)
+                seen[path] = state
+    return seen
+
+
+def _scan_git(root: Path, start: str) -> Iterator[tuple[str, os.stat_result]]:
+    """Files of .git directories, those of submodules included, that git does not change itself."""
+    for directory, names, files in os.walk(root / start):
+        here = os.path.relpath(directory, root)
+        is_own = Path(directory, "HEAD").is_file()
+        if is_own:
+            names[:] = [name for name in names if name not in GIT_OWN or name == "modules"]
+            files = [name for name in files if name not in GIT_OWN]
+            alternates = Path(directory, "objects", "info", "alternates")
+            if os.path.lexists(alternates):
+                yield f"{here}/objects/info/alternates", alternates.lstat()
         links = [name for name in names if Path(directory, name).is_symlink()]
         for name in [*files, *links]:
-            yield os.path.relpath(Path(directory, name), base)
+            yield f"{here}/{name}", Path(directory, name).lstat()
 
 
-def _compare(root: Path, entry: TreeEntry, quick: bool) -> Difference | None:
+def find_parents(paths: Iterable[str]) -> set[str]:
+    """Every directory that ``paths`` lie in, each with ``/`` at its end."""
+    parents: set[str] = set()
+    for path in paths:
+        at = path.rstrip("/").rfind("/") + 1
+        while at and (parent := path[:at]) not in parents:
+            parents.add(parent)
+            at = path.rfind("/", 0, at - 1) + 1
+    return parents
+
+
+def _compare_shape(
+    seen: Mapping[str, os.stat_result], wanted: Mapping[str, TreeEntry]
+) -> Iterator[Difference]:
+    """What does not belong there, and directories that others may change."""
+    parents, holders = find_parents(wanted), find_parents(seen)
+    for path, state in seen.items():
+        if path not in wanted and path not in parents and path not in holders:
+            yield Difference(path, "is not of the artifact")
+        elif path in parents and (mode := stat.S_IMODE(state.st_mode)) != DIRECTORY_MODE:
+            yield Difference(path, "wrong mode", f"{mode:o}, not {DIRECTORY_MODE:o}")
+
+
+def _compare(
+    root: Path, entry: TreeEntry, state: os.stat_result | None, quick: bool
+) -> Difference | None:
+    if state is None:
+        return Difference(entry.path, "is missing")
     path = root / entry.path
     try:
-        state = path.lstat()
         if entry.link:
             return _compare_link(path, entry, state)
+        if entry.path.endswith("/"):
+            return _compare_mode(entry, state)
         if not stat.S_ISREG(state.st_mode):
             return Difference(entry.path, "is not a regular file")
         return _compare_state(entry, state, quick) or _compare_bytes(path, entry, quick)
@@ -113,13 +186,16 @@ def _compare(root: Path, entry: TreeEntry, quick: bool) -> Difference | None:
 
 
 def _compare_state(entry: TreeEntry, state: os.stat_result, quick: bool) -> Difference | None:
-    mode = stat.S_IMODE(state.st_mode)
     if state.st_size != entry.size:
         return Difference(entry.path, "wrong size", f"{state.st_size}, not {entry.size} bytes")
-    if mode != entry.mode >= 0:
-        return Difference(entry.path, "wrong mode", f"{mode:o}, not {entry.mode:o}")
     if quick and state.st_mtime != FILE_TIME_S:
         return Difference(entry.path, "was touched")
+    return _compare_mode(entry, state)
+
+
+def _compare_mode(entry: TreeEntry, state: os.stat_result) -> Difference | None:
+    if (mode := stat.S_IMODE(state.st_mode)) != entry.mode >= 0:
+        return Difference(entry.path, "wrong mode", f"{mode:o}, not {entry.mode:o}")
     return None
 
 

@@ -21,7 +21,8 @@ from provisioning.doctor.examine import (
     submodules,
     wanted_requests,
 )
-from provisioning.doctor.survey.environment import STAGING, SurveyRequest
+from provisioning.doctor.facts import STAGING
+from provisioning.doctor.survey.environment import SurveyRequest
 from provisioning.doctor.verdict_text import WIDTH, render_verdict
 from provisioning.errors import ExitCode, UsageError
 from provisioning.manifest.reader import read_profile

@@ -48,7 +48,7 @@ def _lock(request: ArtifactRequest, store: Store, progress: Progress, *, write: 
 
     path = project_lock_path(request.name, request.release.version)
     old = read_lock(path)
-    with store.lock(request.name, progress):
+    with store.lock(request.name, progress, request.download):
         require_acceptance(request, store, progress)
         pinned = require_pin(with_lock(request, store), store, progress)
         lock = make_lock(pinned, store, progress)

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from provisioning.artifacts.provision import trusted_tree, verify_published, with_lock
-from provisioning.artifacts.selection import parse_selection, stored_requests
+from provisioning.artifacts.provision import (
+    find_differences,
+    trusted_tree,
+    verify_published,
+    with_lock,
+)
+from provisioning.artifacts.selection import parse_selection, stored_requests, unreadable_trees
 from provisioning.artifacts.sources import ArtifactRequest
 from provisioning.console.command import Outcome
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode
 from provisioning.store.store import Store
-from provisioning.store.tree import Difference, compare_tree
+from provisioning.store.tree import Difference
 from provisioning.verbs.fetch import add_options, read_options
 
 
@@ -29,6 +35,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     store, options = Store(), read_options(args)
     requests = parse_selection(args.names, options) if args.names else stored_requests(store)
     rows = [_verify(with_lock(item, store), args, store, progress) for item in requests]
+    if not args.names:
+        rows += map(_describe_unreadable, unreadable_trees(store))
     broken = any(row["differences"] and not row["repaired"] for row in rows)
     missing = bool(args.names) and any(not row["published"] for row in rows)
     code = ExitCode.DOWNLOAD if broken or missing else ExitCode.OK
@@ -41,33 +49,41 @@ def _verify(
 ) -> dict[str, Any]:
     key = request.key()
     published = store.find(key)
-    row: dict[str, Any] = {
-        "name": request.name,
-        "version": request.release.version,
-        "root": str(published.root) if published else "",
-        "published": published is not None,
+    root = str(published.root) if published else ""
+    row = _row(request.name, request.release.version, root)
+    if published is None:
+        return row
+    found = find_differences(request, published, quick=args.quick and not args.repair)
+    row["differences"] = msgspec.to_builtins(found)
+    if found and args.repair:
+        done = verify_published(request, key, published, store, progress)
+        row["repaired"] = list(done.repaired)
+    if tree := trusted_tree(request, published):
+        row.update(files=len(tree.files), size_bytes=tree.size_bytes)
+    return row
+
+
+def _row(name: str, version: str, root: str) -> dict[str, Any]:
+    return {
+        "name": name,
+        "version": version,
+        "root": root,
+        "published": bool(root),
         "files": 0,
         "size_bytes": 0,
         "differences": [],
         "repaired": [],
     }
-    if published is None:
-        return row
-    tree = trusted_tree(request, published)
-    if tree is None:
-        found = [Difference("tree.json", "is damaged")]
-    else:
-        found = compare_tree(published.root, tree.files, quick=args.quick)
-        row.update(files=len(tree.files), size_bytes=tree.size_bytes)
-    row["differences"] = msgspec.to_builtins(found)
-    if found and args.repair:
-        done = verify_published(request, key, published, store, progress)
-        row["repaired"] = list(done.repaired) or ["tree.json"]
-    return row
+
+
+def _describe_unreadable(path: Path) -> dict[str, Any]:
+    why = "is damaged, or of another artifact: remove the directory"
+    difference = msgspec.to_builtins(Difference("tree.json", why))
+    return {**_row(path.name, "", str(path)), "differences": [difference]}
 
 
 def _render(row: dict[str, Any]) -> str:
-    label = f"{row['name']} {row['version']}"
+    label = f"{row['name']} {row['version']}".rstrip()
     if not row["published"]:
         return f"{label}: is not in the store\n"
     if not row["differences"]:

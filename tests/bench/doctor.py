@@ -18,11 +18,12 @@ from typing import Any
 
 from provisioning.console.process import run_process
 from provisioning.console.progress import Progress
-from provisioning.doctor.checks.coherence import judge_builds, judge_pairs
-from provisioning.doctor.checks.files import Surroundings, judge_files
+from provisioning.doctor.checks.coherence import FAMILIES, Family
+from provisioning.doctor.checks.files import group_tree, judge_group
+from provisioning.doctor.checks.finding import Finding
 from provisioning.doctor.facts import FileFacts
 from provisioning.doctor.policies import read_elf_policies
-from provisioning.doctor.survey.memory import Memory
+from provisioning.doctor.survey.facts_cache import FactsCache
 from provisioning.doctor.survey.tree import survey_tree
 from provisioning.errors import DownloadError
 from provisioning.store.store import store_home
@@ -81,25 +82,26 @@ def _sizes(roots: list[Path]) -> list[int]:
     return [path.stat().st_size for root in roots for path in root.rglob("*") if path.is_file()]
 
 
-def time_scan(tree: Path, memory: Path) -> float:
+def time_scan(tree: Path, cache: Path) -> float:
     """Seconds of a fresh process that scans ``tree``."""
     started = time.monotonic()
-    run_process([sys.executable, "-m", "tests.bench.doctor", tree, memory])
+    run_process([sys.executable, "-m", "tests.bench.doctor", tree, cache])
     return time.monotonic() - started
 
 
-def scan(tree: Path, memory: Path) -> int:
+def scan(tree: Path, cache: Path) -> int:
     """Facts of all files, and every judgement on them, one SDK at a time: how many findings."""
-    facts, kinds = survey_tree(tree, memory=Memory(memory)), read_elf_policies()
+    facts, kinds = survey_tree(tree, cache=FactsCache(cache)), read_elf_policies()
     sdks: dict[str, list[FileFacts]] = {}
     for file in facts.files:
         sdk, _, relative = file.relative.partition("/")
         sdks.setdefault(sdk, []).append(replace(file, relative=relative))
-    around = Surroundings({})
-    return sum(
-        len([*judge_files(files, kinds, around), *judge_builds(files, None), *judge_pairs(files)])
-        for files in sdks.values()
-    )
+    findings: list[Finding] = []
+    for files in sdks.values():
+        findings += FAMILIES.judge(Family(files))
+        for group in group_tree(files, kinds, {}):
+            findings += judge_group(group)
+    return len(findings)
 
 
 def render_bench(figures: Mapping[str, Any]) -> str:

@@ -162,6 +162,19 @@ def stall(share: float, for_s: float) -> Fault:
     return fault
 
 
+def slow(seconds: float) -> Fault:
+    """Served well, over some seconds."""
+
+    def fault(handler: Handler, data: bytes) -> None:
+        start = _begin(handler, data)
+        step = max(1, (len(data) - start) // 20)
+        for at in range(start, len(data), step):
+            handler.body(data[at : at + step])
+            time.sleep(seconds / 20)
+
+    return fault
+
+
 def drip(count: int, pause_s: float) -> Fault:
     """A byte now and then, then the end."""
 

@@ -27,6 +27,7 @@ from tests.stand_ins.elf_edits import Edit, named, set_string
 
 LIBRARIES = Path(__file__).parents[1] / "artifacts" / "elf"
 VERSION = "2.49.40"
+NDK_REVISION = "26.2.11394342"
 BUILD = "v2.49.40.260810104044"
 HOST = "lib/x86_64-linux-clang"
 LINUX = "lib/aarch64-oe-linux-gcc11.2"
@@ -91,7 +92,7 @@ class World:
             roots["android-ndk"] = self.ndk
         if profile == "lpai":
             roots["hexagon-sdk"] = self.ndk
-        pins = {name: VERSION, "executorch-commit": self.commit}
+        pins = {name: VERSION, "executorch-commit": self.commit, "android-ndk": NDK_REVISION}
         python = self.python if profile == "emulator" else None
         return SurveyRequest(
             profile, roots, variables, self.home, pins, submodules=SUBMODULES, python=python
@@ -206,7 +207,7 @@ def _make_android_sdk(root: Path) -> None:
 
 
 def _make_ndk(root: Path) -> None:
-    write(root / "source.properties", "Pkg.Desc = Android NDK\nPkg.Revision = 26.2.11394342\n")
+    write(root / "source.properties", f"Pkg.Desc = Android NDK\nPkg.Revision = {NDK_REVISION}\n")
     write(root / "build" / "cmake" / "android.toolchain.cmake", "")
     host = root / "toolchains" / "llvm" / "prebuilt" / "linux-x86_64"
     (host / "sysroot" / "usr" / "lib" / "aarch64-linux-android" / "30").mkdir(parents=True)

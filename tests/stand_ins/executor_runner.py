@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Stands in for an emulator that goes wrong: qnn_executor_runner's flags, a fault as first word."""
+"""Stands in for an emulator that goes wrong: qnn_executor_runner's flags after a fault and the
+cache of lowered programs, in which it looks for what the program ought to give."""
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import signal
 import sys
@@ -15,11 +15,11 @@ from pathlib import Path
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("fault")
+    parser.add_argument("cache", type=Path)
     parser.add_argument("--model_path", type=Path)
     parser.add_argument("--input_list_path", type=Path)
     parser.add_argument("--output_folder_path", type=Path)
     args = parser.parse_args()
-    record = json.loads((args.model_path.parent / "lowered.json").read_text())
     print(f"stand-in runner: {args.fault}", flush=True)
     if args.fault == "hang":
         time.sleep(600)
@@ -27,20 +27,49 @@ def main() -> int:
         os.kill(os.getpid(), signal.SIGSEGV)
     if args.fault == "exit":
         return 134
-    rows = args.input_list_path.read_text().splitlines()
-    for number in range(len(rows)):
-        for index in range(len(record["outputs"])):
-            name = f"output_{number}_{index}.raw"
-            right = (args.model_path.parent / "float" / f"{number}_{index}.raw").read_bytes()
-            wrong = {
-                "right": right,
-                "zeros": bytes(len(right)),
-                "short": right[:-4],
-                "missing": None if number else right,
-            }[args.fault]
-            if wrong is not None:
-                (args.output_folder_path / name).write_bytes(wrong)
+    references = find_references(args.cache, args.model_path.read_bytes())
+    beside = [path for path in args.model_path.parent.rglob("*") if "float" in path.parts]
+    for file in sorted(references.iterdir()):
+        right, target = file.read_bytes(), args.output_folder_path / f"output_{file.name}"
+        if args.fault == "overwrite":
+            for path in (file, *beside):
+                path.chmod(0o644)
+                path.write_bytes(bytes(len(right)))
+        write_output(args.fault, right, file, target)
     return 0
+
+
+def find_references(cache: Path, program: bytes) -> Path:
+    """The float32 references of the program, wherever the cache has them."""
+    found = [file for file in cache.rglob("program.pte") if file.read_bytes() == program]
+    return found[0].parent / "float"
+
+
+def write_output(fault: str, right: bytes, file: Path, target: Path) -> None:
+    """One output, right or wrong in one way."""
+    first_set = file.name.startswith("0_")
+    if fault == "missing" and not first_set:
+        return
+    if fault == "link":
+        target.symlink_to(file)
+    elif fault == "second name":
+        copy = target.parent.parent / f"copy-{target.name}"
+        copy.write_bytes(right)
+        target.hardlink_to(copy)
+    elif fault == "pipe":
+        os.mkfifo(target)
+    elif fault == "directory":
+        target.mkdir()
+    else:
+        wrong = {
+            "zeros": bytes(len(right)),
+            "overwrite": bytes(len(right)),
+            "short": right[:-4],
+            "long": right + b"\0\0",
+        }
+        target.write_bytes(wrong.get(fault, right))
+    if fault == "extra" and first_set:
+        target.with_name("output_0_9.raw").write_bytes(right)
 
 
 if __name__ == "__main__":

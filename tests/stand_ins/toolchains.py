@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.stand_ins.bad_server import BadServer
+
 WHEEL = "tiny_qnn-1.0-cp311-cp311-manylinux_2_35_x86_64.whl"
 LIBRARIES = {
     "tiny_qnn/libQnnHtp.so": b"\x7fELF htp " * 40_000,
@@ -42,6 +44,18 @@ class World:
             "PIP_EXTRA_INDEX_URL": "",
             "PIP_CONFIG_FILE": "/dev/null",
         }
+
+
+def serve_world(directory: Path, server: BadServer) -> World:
+    """A world whose SDK and libc++ come from ``server``, pinned by hash."""
+    world = make_world(directory)
+    sdk, llvm = make_sdk(directory / "sdk.zip"), make_llvm(directory / "llvm.tar.xz")
+    server.files |= {"sdk.zip": sdk.read_bytes(), "llvm.tar.xz": llvm.read_bytes()}
+    folder = world.manifests / "toolchains"
+    (folder / "qnn-sdk.toml").write_text(describe_sdk([server.url("sdk.zip")], sdk))
+    (folder / "libcxx.toml").write_text(describe_libcxx(server.url("llvm.tar.xz"), llvm))
+    (world.manifests / "profiles.toml").write_text(PROFILES + AOT)
+    return world
 
 
 def make_world(directory: Path) -> World:
@@ -190,7 +204,6 @@ accept = true
 variable = "QNN_SDK_ROOT"
 markers = ["sdk.yaml"]
 version_file = "sdk.yaml"
-version_pattern = '''(?m)^version: ([0-9.]+)'''
 [components]
 base = ["*"]
 headers = ["include/**"]

@@ -49,7 +49,6 @@ WITH_PLACES = (
     "ci parity --source {}/none",
     "ci parity --source @ --policy {}",
     "ci parity --source @ --sarif {}",
-    "ci parity --source @ --build {}",
     "ci verify-signature {}",
     "ci verify-signature @/README.md --input {}",
     "ci sign {} --signer true",

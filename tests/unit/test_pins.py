@@ -53,6 +53,18 @@ def test_pythons_are_those_of_the_project() -> None:
     assert [f"3.{minor}" for minor in range(30) if wanted.contains(f"3.{minor}.1")] == [*PYTHONS]
 
 
+@pytest.mark.parametrize("name", ["torch", "executorch"])
+def test_the_doctor_asks_for_the_pair_that_is_installed(name: str) -> None:
+    python = nox.project.load_toml(ROOT / "manifests" / "policies" / "doctor.toml")["python"]
+    assert str(PINS[name].specifier) == f"=={python[name]}"
+
+
+def test_every_requirement_has_a_pin_that_fits_it() -> None:
+    for requirement in map(Requirement, PROJECT["project"]["dependencies"]):
+        (pin,) = PINS[requirement.name].specifier
+        assert requirement.specifier.contains(pin.version)
+
+
 def test_nox_is_the_one_of_the_script() -> None:
     script = (ROOT / "nox").read_text(encoding="utf-8")
     (version,) = re.findall(r"(?m)^NOX_VERSION=(\S+)$", script)

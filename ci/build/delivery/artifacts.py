@@ -7,16 +7,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ci.build.overlay import explain_full_disk
 from ci.build.plan.plan import BuildPlan
 from ci.build.plan.targets import Artifact, fill_placeholders
-from provisioning.doctor.checks.elf_policy import ElfPolicy, judge, judge_defect
+from provisioning.doctor.checks.elf import judge, judge_defect
 from provisioning.doctor.checks.finding import Finding, Severity
+from provisioning.doctor.elf_policy import ElfPolicy
 from provisioning.doctor.policies import elf_policy
 from provisioning.elf.facts import ElfFacts
 from provisioning.elf.reader import ElfError, read_elf
 from provisioning.errors import FailedError
-from provisioning.files import hash_file
+from provisioning.files import hash_file, staged_directory
+from provisioning.store.store import explain_errors
 
 UNEXPECTED_NEED, OVER_BUDGET, OTHER_PYTHON = "BUILD101", "BUILD102", "BUILD103"
 
@@ -122,22 +123,9 @@ def _judge_tag(facts: ElfFacts, tag: str) -> Iterator[Finding]:
         )
 
 
-def stage_artifacts(plan: BuildPlan, judged: tuple[Judged, ...]) -> Path:
-    """Copy the files into a new directory beside the published one."""
-    fresh = plan.place.root / "artifacts.new"
-    shutil.rmtree(fresh, ignore_errors=True)
-    with explain_full_disk(fresh):
-        fresh.mkdir()
+def publish_artifacts(plan: BuildPlan, judged: tuple[Judged, ...]) -> None:
+    """Put copies of the files in the place of the ones before, at once. Raises StoreError."""
+    where = plan.place.artifacts
+    with explain_errors(where), staged_directory(where) as fresh:
         for one in judged:
             shutil.copy2(one.path, fresh / one.path.name)
-    return fresh
-
-
-def publish_artifacts(plan: BuildPlan, fresh: Path) -> None:
-    """Put the new directory in the place of the old one."""
-    old = plan.place.root / "artifacts.old"
-    shutil.rmtree(old, ignore_errors=True)
-    if plan.place.artifacts.exists():
-        plan.place.artifacts.rename(old)
-    fresh.rename(plan.place.artifacts)
-    shutil.rmtree(old, ignore_errors=True)

@@ -19,6 +19,7 @@ from ci.build.delivery.proof import (
 )
 from ci.build.plan.job import BuildJob
 from provisioning.console.progress import Progress
+from provisioning.files import digest_sources
 
 OVERLAY, CHECKOUT, _ = PLACES = ("overlay", "checkout", "none")
 
@@ -53,7 +54,7 @@ def _deliver_overlay(
     target, place = job.plan.target, result.place
     package = find_package(job.request.python)
     overlay, record = place.root / "overlay", place.root / "proof.json"
-    key = _digest("\0".join(_list_ingredients(job, result, package)))
+    key = hashlib.sha256("\0".join(_list_ingredients(job, result, package)).encode()).hexdigest()
     known = recall_proof(record, key)
     if known and overlay.is_dir():
         return {"overlay": str(overlay), "proof": {**asdict(known), "cached": True}}
@@ -76,11 +77,8 @@ def check_delivery(job: BuildJob, where: str, *, with_proof: bool) -> None:
 
 
 def _list_ingredients(job: BuildJob, result: Result, package: Path) -> Iterator[str]:
-    """Everything that a proof depends on: the files, the wheel, the QNN libraries."""
+    """Everything that a proof depends on: its code, the files, the wheel, the QNN libraries."""
+    yield digest_sources(Path(__file__).parent)
     yield from (one.sha256 for one in result.artifacts)
     yield f"{package} {package.stat().st_mtime_ns}"
     yield from (f"{name}={value}" for name, value in sorted(job.variables.items()))
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()

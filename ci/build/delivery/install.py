@@ -5,12 +5,12 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from ci.build.overlay import explain_full_disk
 from ci.build.plan.place import Place
 from ci.build.plan.targets import Target
 from ci.build.plan.tools import PROBE_S
 from provisioning.console.process import run_process
 from provisioning.errors import UnfitError
+from provisioning.files import explain_writes, staged_directory
 
 LOCATE = """
 import importlib.util
@@ -22,13 +22,13 @@ print(*(list(spec.submodule_search_locations or [])[:1] if spec else []))
 def install_files(target: Target, place: Place, root: Path) -> tuple[Path, ...]:
     """Copy the target's files below ``root``, the directory of an ExecuTorch; each by one rename.
 
-    Returns what was written. Raises UnfitError when ``root`` cannot be written.
+    Returns what was written. Raises StoreError when ``root`` cannot be written.
     """
     written: list[Path] = []
     for row in target.installs:
         directory = root / row.to
         for source in sorted(place.root.glob(row.path)):
-            with explain_full_disk(directory):
+            with explain_writes(directory):
                 directory.mkdir(parents=True, exist_ok=True)
                 fresh = directory / f".{source.name}.new"
                 shutil.copy2(source, fresh)
@@ -43,9 +43,7 @@ def make_overlay(target: Target, place: Place, package: Path, parent: Path) -> P
     Everything but the directories that receive files is a link into ``package``, so the
     installed wheel stays as it is. Returns ``parent``. Raises UnfitError.
     """
-    fresh = parent.with_name(parent.name + ".new")
-    shutil.rmtree(fresh, ignore_errors=True)
-    with explain_full_disk(parent):
+    with explain_writes(parent), staged_directory(parent) as fresh:
         opened = {Path(row.to) for row in target.installs}
         _link_tree(package, fresh / "executorch", Path(), opened)
         for row in target.installs:
@@ -53,8 +51,6 @@ def make_overlay(target: Target, place: Place, package: Path, parent: Path) -> P
                 written = fresh / "executorch" / row.to / source.name
                 written.unlink(missing_ok=True)
                 shutil.copy2(source, written)
-        shutil.rmtree(parent, ignore_errors=True)
-        fresh.rename(parent)
     return parent
 
 

@@ -70,12 +70,10 @@ class Artifact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class Install(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Files to put into a checkout or an overlay: a pattern below the build's directory, and
-    the directory below ExecuTorch's root that wants them. ``stale`` are patterns of what is
-    removed there, once the new file is in place."""
+    the directory below ExecuTorch's root that wants them."""
 
     path: str
     to: str
-    stale: tuple[str, ...] = ()
 
 
 class Needs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -12,14 +12,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from packaging.version import InvalidVersion, Version
-
 from ci.build.plan.targets import CompilerChoice
 from ci.build.plan.tools import PROBE_S
 from provisioning.artifacts.sources.local import read_version
 from provisioning.console.process import run_process
+from provisioning.doctor.policies import elf_policy
 from provisioning.errors import UnfitError
 from provisioning.manifest.reader import read_toolchain
+from provisioning.versions import is_older
 
 NDK, HEXAGON_SDK = "android-ndk", "hexagon-sdk"
 NDK_BIN = "toolchains/llvm/prebuilt/linux-x86_64/bin"
@@ -126,19 +126,20 @@ def resolve_ndk(given: Given) -> Compilers:
     root = given.roots[NDK]
     toolchain = read_toolchain(NDK)
     found = read_version(root, toolchain.adoption) if toolchain.adoption else toolchain.default
-    if not _is_at_least(found, toolchain.default):
+    if is_older(found, toolchain.default):
         raise UnfitError(
             f"the NDK in {root} is {found}, {toolchain.default} or later is needed",
             why="the libc++ of an older NDK fails to compile ExecuTorch's QNN backend",
             fix=f"unset ANDROID_NDK_ROOT and run `qnn-ci fetch {NDK}`",
         )
+    platform = f"android-{elf_policy('aarch64-android').android_api}"
     options = {
         "CMAKE_TOOLCHAIN_FILE": str(root / "build/cmake/android.toolchain.cmake"),
         "ANDROID_ABI": "arm64-v8a",
-        "ANDROID_PLATFORM": "android-30",
+        "ANDROID_PLATFORM": platform,
     }
-    clang = root / NDK_BIN / "clang++"
-    return Compilers(options, {"release": found, "cxx": identify_compiler(clang)})
+    identity = {"release": found, "cxx": identify_compiler(root / NDK_BIN / "clang++")}
+    return Compilers(options, identity, {"android_platform": platform})
 
 
 def resolve_hexagon(given: Given) -> Compilers:
@@ -158,13 +159,6 @@ def _describe_pair(
 ) -> Compilers:
     options = {"CMAKE_C_COMPILER": str(c), "CMAKE_CXX_COMPILER": str(cxx), **more}
     return Compilers(options, {"cc": identify_compiler(c), "cxx": identify_compiler(cxx)}, values)
-
-
-def _is_at_least(found: str, floor: str) -> bool:
-    try:
-        return Version(found) >= Version(floor)
-    except InvalidVersion:
-        return False
 
 
 RESOLVERS: dict[CompilerChoice, Callable[[Given], Compilers]] = {

@@ -11,7 +11,8 @@ enum class ExitCode : int {
   kFine = 0,
   kFailed = 1,       // the model did not load, did not execute, or gave no output
   kUsage = 2,        // a flag, the input list or an input file is wrong
-  kEnvironment = 3,  // a QNN library or the backend is missing, or a disk is full
+  kEnvironment = 3,  // a QNN library or the backend is missing
+  kNoRoom = 4,       // a file cannot be written
 };
 
 class Failure : public std::runtime_error {

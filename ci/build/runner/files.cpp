@@ -93,7 +93,7 @@ void require_directory(const std::string& path) {
     throw Failure(ExitCode::kUsage, "output directory " + path + " does not exist");
   }
   if (::access(path.c_str(), W_OK) != 0) {
-    throw Failure(ExitCode::kEnvironment, "cannot write to " + path + reason());
+    throw Failure(ExitCode::kNoRoom, "cannot write to " + path + reason());
   }
 }
 
@@ -103,7 +103,7 @@ void write_file(const std::string& path, const void* data, size_t size) {
   stream.write(static_cast<const char*>(data), static_cast<std::streamsize>(size));
   stream.close();
   if (!stream) {
-    throw Failure(ExitCode::kEnvironment, "cannot write " + path + reason());
+    throw Failure(ExitCode::kNoRoom, "cannot write " + path + reason());
   }
 }
 

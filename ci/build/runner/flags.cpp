@@ -142,7 +142,8 @@ std::string describe_flags() {
     text << "  --" << row.name << "\n      " << row.help << "\n";
   }
   text << "\nExit codes: 0 fine, 1 the model failed, 2 a flag or a file given is wrong,\n"
-          "3 the environment is not fit. Options of the QNN backend override those of the .pte.\n";
+          "3 the environment is not fit, 4 a file cannot be written. Options of the QNN backend\n"
+          "override those of the .pte.\n";
   return text.str();
 }
 

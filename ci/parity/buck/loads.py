@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
+from ci.parity.facts import is_inside
+
 OWN_CELLS = ("", "fbsource", "fbcode", "executorch", "root")
 OWN_PREFIXES = ("xplat/executorch", "executorch", "fbcode/executorch")
 STAND_INS = ("shim_et/xplat/executorch", "shim/xplat/executorch", "shim", "shim_et")
@@ -44,7 +46,7 @@ def resolve_load(
         path = f"{candidate}/{name}" if candidate else name
         if path in files:
             return Loaded(module, path, own=True)
-    inside = any(f"{folder}/".startswith(path + "/") for path in submodules)
+    inside = is_inside(folder, submodules)
     own = cell == "" or is_own(folder)
     return Loaded(module, None, own and not inside and not is_internal(folder), inside)
 

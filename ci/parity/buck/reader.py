@@ -31,6 +31,7 @@ from ci.parity.facts import (
     Place,
     Word,
     is_header,
+    is_inside,
     is_source,
 )
 from ci.parity.trees import SourceTree
@@ -58,39 +59,20 @@ def is_build_file(path: str) -> bool:
     return path.rpartition("/")[2] in BUILD_NAMES or path.endswith(".bzl")
 
 
-def is_in_scope(path: str, scope: Sequence[str]) -> bool:
-    """Whether a path is in one of the folders of ``scope``; an empty scope is everything."""
-    return not scope or any(path == folder or path.startswith(folder + "/") for folder in scope)
-
-
-def read_buck(tree: SourceTree, scope: Sequence[str] = ()) -> BuckFacts:
-    """Evaluate every build file of ``tree`` below ``scope``, in every world.
-
-    The packages that these depend on are evaluated too, so that dependencies can be followed.
-    """
+def read_buck(tree: SourceTree) -> BuckFacts:
+    """Evaluate every build file of ``tree``, in every world."""
     paths = sorted(path for path in tree.files if is_build_file(path))
     tree.read_all(paths)
     owned = PackageFiles(tree.files)
     rules = {name for path in paths for name in RULE_CALL.findall(tree.read(path) or "")}
-    builds = [p for p in paths if not p.endswith(".bzl") and not is_vendored(p, tree.submodules)]
+    builds = [p for p in paths if not p.endswith(".bzl") and not is_inside(p, tree.submodules)]
     merger = Merger(Literals(tree), owned)
     parsed: dict[tuple[str, frozenset[str]], Parsed] = {}
-    evaluators = [Evaluator(tree, owned, world, rules, parsed) for world in WORLDS]
-    wanted = [path for path in builds if is_in_scope(path, scope)]
-    done: set[str] = set()
-    while wanted:
-        for evaluator in evaluators:
-            for path in wanted:
-                merger.evaluate(evaluator, path)
-        done.update(wanted)
-        needed = merger.packages_needed()
-        wanted = [p for p in builds if p not in done and p.rpartition("/")[0] in needed]
+    for world in WORLDS:
+        evaluator = Evaluator(tree, owned, world, rules, parsed)
+        for path in builds:
+            merger.evaluate(evaluator, path)
     return merger.facts(sorted({path.rpartition("/")[0] for path in builds}))
-
-
-def is_vendored(path: str, submodules: Sequence[str]) -> bool:
-    """Whether a path lies in a submodule."""
-    return any(path.startswith(folder + "/") for folder in submodules)
 
 
 @dataclass
@@ -210,17 +192,6 @@ class Merger:
             external_deps=mark(target.external_deps),
             defines=mark(target.defines),
         )
-
-    def packages_needed(self) -> set[str]:
-        """The packages of everything that a target names so far."""
-        words = (
-            word.text
-            for target in self.targets.values()
-            for word in (*target.deps, *target.exported_deps)
-        )
-        labels = (e.path for t in self.targets.values() for e in t.srcs)
-        named = (*words, *(label for label in labels if label.startswith("//")))
-        return {text[2:].partition(":")[0] for text in named if text.startswith("//")}
 
     def facts(self, packages: Sequence[str]) -> BuckFacts:
         """Everything that was collected, in a stable order."""

@@ -1,1 +1,1 @@
-"""The CMake reader: the file API's reply of a configured build, or a static reading."""
+"""The CMake reader: list files run statically, with every branch that could be taken."""

@@ -14,6 +14,7 @@ from ci.parity.cmake.interpreter import LIST_FILE, Interpreter
 from ci.parity.cmake.state import Call, Flow
 from ci.parity.cmake.values import is_unknown, unknown
 from ci.parity.cmake.variables import Handler, declare
+from ci.parity.facts import is_inside
 
 FILE_LIST_LIMIT_S = 5.0
 MODULE_OPTIONS = {"CTest": "BUILD_TESTING"}
@@ -29,7 +30,7 @@ def include_file(run: Interpreter, call: Call) -> None:
         declare(run, MODULE_OPTIONS[words[0]], "ON")
         return
     path = run.relative(words[0])
-    if path is None or is_vendored(run, path):
+    if path is None or is_inside(path, run.state.sources.submodules):
         return
     if path in run.state.sources.files:
         run.run_file(path, call.command.line)
@@ -45,17 +46,12 @@ def add_subdirectory(run: Interpreter, call: Call) -> None:
     # An example that adds the whole project: its targets are read once, from its own root.
     if directory is None or directory == "":
         return
-    if is_vendored(run, directory):
+    if is_inside(directory, run.state.sources.submodules):
         return
     if posixpath.join(directory, LIST_FILE) in run.state.sources.files:
         run.add_directory(directory, call.command.line)
     elif not run.branch:
         run.refuse(call.command.line, f"adds {directory}, which has no {LIST_FILE}")
-
-
-def is_vendored(run: Interpreter, path: str) -> bool:
-    """Whether a path is a submodule or in one: what is read is the same, checked out or not."""
-    return any(f"{path}/".startswith(f"{name}/") for name in run.state.sources.submodules)
 
 
 def guard_include(run: Interpreter, _call: Call) -> Flow | None:

@@ -8,14 +8,21 @@ from dataclasses import replace
 from functools import cached_property
 
 from ci.parity.buck.places import scan_literals
-from ci.parity.buck.reader import is_in_scope
 from ci.parity.cmake.flow import FLOW_COMMANDS
 from ci.parity.cmake.interpreter import LIST_FILE, Interpreter
 from ci.parity.cmake.lexer import CMakeSyntaxError, parse_commands
 from ci.parity.cmake.state import LimitError, Sources, State
 from ci.parity.cmake.targets import Builder, Listed, Targets, is_certain
 from ci.parity.cmake.variables import VARIABLE_COMMANDS
-from ci.parity.facts import CMakeFacts, CMakeTarget, Configuration, ListEntry, NotEvaluated, Place
+from ci.parity.facts import (
+    CMakeFacts,
+    CMakeTarget,
+    Configuration,
+    ListEntry,
+    NotEvaluated,
+    Place,
+    is_inside,
+)
 from ci.parity.trees import SourceTree
 
 
@@ -32,9 +39,8 @@ def read_cmake(tree: SourceTree, configuration: Configuration) -> CMakeFacts:
 class StaticReader:
     """Reads configurations of one tree; files are parsed once for all of them."""
 
-    def __init__(self, tree: SourceTree, scope: Sequence[str] = ()) -> None:
+    def __init__(self, tree: SourceTree) -> None:
         self.tree = tree
-        self.scope = scope
         self.paths = sorted(path for path in tree.files if is_list_file(path))
         tree.read_all(self.paths)
         self.sources = Sources(tree)
@@ -61,16 +67,12 @@ class StaticReader:
         runs = []
         seen: set[str] = set()
         roots = [p for p in self.paths if posixpath.basename(p) == LIST_FILE]
-        roots = [p for p in roots if p == LIST_FILE or is_in_scope(p, self.scope)]
-        roots = [p for p in roots if not self._is_vendored(p)]
+        roots = [p for p in roots if not is_inside(p, self.tree.submodules)]
         for path in sorted(roots, key=lambda p: (p.count("/"), p)):
             if path not in seen:
                 runs.append(self._run(posixpath.dirname(path), Configuration.ANY))
                 seen |= runs[-1].state.read
         return runs
-
-    def _is_vendored(self, path: str) -> bool:
-        return any(path.startswith(folder + "/") for folder in self.tree.submodules)
 
     def _facts(self, configuration: Configuration, runs: Sequence[Run]) -> CMakeFacts:
         builders = [builder for run in runs for builder in run.targets.finished()]
@@ -80,7 +82,6 @@ class StaticReader:
         self.lists = sorted({p for run in runs for p in run.state.read if p.endswith(".bzl")})
         return CMakeFacts(
             configuration=configuration,
-            source="static",
             targets=tuple(self._target(builder) for builder in builders),
             repeated=tuple(b.build() for run in runs for b in run.targets.repeated),
             mentioned=tuple(sorted({m for run in runs for m in run.targets.mentioned})),

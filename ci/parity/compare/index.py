@@ -15,6 +15,7 @@ from ci.parity.facts import (
     ListEntry,
     ParityFacts,
     directory_of,
+    is_inside,
     is_source,
 )
 from ci.parity.policy import ParityPolicy, matches
@@ -198,7 +199,7 @@ class Index:
 
     def is_vendored(self, path: str) -> bool:
         """Whether a file lies in a submodule."""
-        return any(path.startswith(folder + "/") for folder in self.facts.submodules)
+        return is_inside(path, self.facts.submodules)
 
     def exists(self, path: str) -> bool:
         """Whether a file is in the tree."""

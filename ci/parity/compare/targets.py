@@ -50,8 +50,7 @@ def find_empty_globs(index: Index) -> Iterator[Finding]:
         for pattern in call.empty:
             path = f"{call.package}/{pattern}".lstrip("/")
             fixed = path.partition("*")[0]
-            inside = any(fixed.startswith(f"{m}/") for m in index.facts.submodules)
-            if inside or index.policy.is_excluded(path):
+            if index.is_vendored(fixed) or index.policy.is_excluded(path):
                 continue
             yield Finding(
                 kind=Kind.EMPTY_GLOB,

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ci.parity.compare.configured import find_configured_drift
 from ci.parity.compare.defines import find_define_drift
 from ci.parity.compare.dependencies import find_dependency_drift
-from ci.parity.compare.findings import Finding, Kind, order_findings
+from ci.parity.compare.findings import Finding, order_findings
 from ci.parity.compare.groups import Groups
 from ci.parity.compare.headers import find_header_drift
 from ci.parity.compare.includes import find_include_drift
@@ -15,7 +14,7 @@ from ci.parity.compare.index import Index
 from ci.parity.compare.partial import find_partial_drift
 from ci.parity.compare.sources import find_source_drift
 from ci.parity.compare.targets import find_target_drift
-from ci.parity.facts import ParityFacts
+from ci.parity.facts import ParityFacts, is_inside
 from ci.parity.policy import ParityPolicy
 
 
@@ -27,7 +26,6 @@ def compare_tree(
     groups = Groups(index)
     found = [
         *find_source_drift(index),
-        *find_configured_drift(index),
         *find_target_drift(index),
         *find_header_drift(index),
         *find_include_drift(index),
@@ -39,13 +37,7 @@ def compare_tree(
 
 
 def is_about(finding: Finding, scope: Sequence[str]) -> bool:
-    """Whether a finding's file, or a line that it points to, is in ``scope``.
-
-    Relations of targets are judged from where they are written: what lies outside of the scope
-    is not all read.
-    """
-    if finding.kind in {Kind.DEPENDENCY, Kind.DEFINE}:
-        return in_scope(finding.path, scope)
+    """Whether a finding's file, or a line that it points to, is in ``scope``."""
     places = (finding.buck_place, finding.cmake_place)
     paths = [finding.path, *(place.path for place in places if place)]
     return any(in_scope(path, scope) for path in paths)
@@ -53,4 +45,4 @@ def is_about(finding: Finding, scope: Sequence[str]) -> bool:
 
 def in_scope(path: str, scope: Sequence[str]) -> bool:
     """Whether a path is in one of the folders of ``scope``."""
-    return not scope or any(path == f or path.startswith(f.rstrip("/") + "/") for f in scope)
+    return not scope or is_inside(path, scope)

@@ -18,7 +18,6 @@ def render_document(report: ParityReport) -> dict[str, Any]:
         "tree": report.tree,
         "scope": list(report.scope),
         "base": report.base or None,
-        "cmake_source": report.cmake_source,
         "counts": {
             **report.counts,
             "findings": len(report.findings),

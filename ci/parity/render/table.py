@@ -64,6 +64,6 @@ def _summary(report: ParityReport, *, notes: bool) -> str:
     counts = report.counts
     sides = (
         f"{counts.get('buck_targets', 0)} Buck targets, {counts.get('cmake_targets', 0)} CMake "
-        f"targets ({report.cmake_source}), {counts.get('files', 0)} files"
+        f"targets, {counts.get('files', 0)} files"
     )
     return f"{', '.join(parts)}; {sides}"

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from provisioning.console.given import read_given
+from provisioning.console.user_files import read_user_file
 
 PT_NULL, PT_LOAD = 0, 1
 IDENT_SIZE = 16
@@ -110,7 +110,7 @@ class Image:
 
 def read_bytes(path: Path) -> bytes:
     """The bytes of a library. Raises UsageError when it cannot be read."""
-    return read_given(path, "the library")
+    return read_user_file(path, "the library")
 
 
 def parse_image(data: memoryview) -> Image:

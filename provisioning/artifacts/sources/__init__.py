@@ -82,6 +82,11 @@ class ArtifactRequest:
                 )
         return tuple(pattern for component in self.components for pattern in known[component])
 
+    @property
+    def download(self) -> str:
+        """The file in downloads/ that it comes from; empty when it comes from none."""
+        return self.release.filename if isinstance(self.release, FileRelease) else ""
+
     def key(self) -> Key:
         """The identity of the published directory: pins, layout and components."""
         release = self.release

@@ -9,8 +9,7 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
-from provisioning.artifacts.sources import FillJob
-from provisioning.artifacts.sources.archive import SOURCE as ARCHIVE
+from provisioning.artifacts.sources import FillJob, archive
 from provisioning.errors import IntegrityError
 from provisioning.fetch.transfer import Client, PermanentError, TransferPolicy, TransientError
 from provisioning.files import hash_file
@@ -28,13 +27,13 @@ class AarSource:
 
     def fill(self, job: FillJob) -> tuple[TreeEntry, ...]:
         located = locate_job(job)
-        entries = ARCHIVE.fill(located)
+        entries = archive.SOURCE.fill(located)
         if not job.request.release.pin and not job.request.options.offline:
             check_published_sha1(located)
         return entries
 
     def mirror(self, job: FillJob, directory: Path) -> list[Path]:
-        return ARCHIVE.mirror(locate_job(job), directory)
+        return archive.SOURCE.mirror(locate_job(job), directory)
 
 
 SOURCE = AarSource()

@@ -7,7 +7,7 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
-from provisioning.archives.layout import Member, make_links, make_parents, seal_file
+from provisioning.archives.layout import Member, make_directories, make_links, make_parents
 from provisioning.archives.tarballs import is_tarball
 from provisioning.archives.zip_directory import LOCAL_BYTES, TAIL_BYTES
 from provisioning.artifacts.sources import ArtifactRequest, FillJob, copy_to_mirror
@@ -22,12 +22,12 @@ from provisioning.fetch.download import (
     mirror_urls,
 )
 from provisioning.fetch.part_file import Watch, ignore_growth
-from provisioning.fetch.ranges import NoRangesError, Span, open_remote
+from provisioning.fetch.ranges import Span, open_remote
 from provisioning.fetch.transfer import MismatchError, PermanentError, redact_url
 from provisioning.files import hash_file
 from provisioning.manifest.releases import ArchiveRelease
 from provisioning.store.store import HOME_VARIABLE, Store, explain_errors, link_or_copy
-from provisioning.store.tree import TreeEntry
+from provisioning.store.tree import TreeEntry, compare_tree
 
 EXTRA_BYTES = 64  # what a local header's extra field may have more than the directory's
 
@@ -57,16 +57,16 @@ class ArchiveSource:
         whole = job.store.downloads / release.filename
         if not (locked and is_part) or request.options.offline or whole.is_file():
             return ()
+        kept = set(_walk(job.root))
         for url in archive_urls(release):
             if is_tarball(release.filename) or not url.startswith("http"):
                 continue
             try:
                 return _unpack_remote(url, job)
-            except PermanentError as error:
-                why = f"{redact_url(url)}: {error}"
-                job.progress.step(f"{request.label}: not by parts: {why}")
-                if not isinstance(error, NoRangesError):
-                    _clear(job.root)
+            except (PermanentError, IntegrityError) as error:
+                shown = error.why if isinstance(error, IntegrityError) else error
+                job.progress.step(f"{request.label}: not by parts: {redact_url(url)}: {shown}")
+                _clear(job.root, kept)
         return ()
 
 
@@ -85,12 +85,13 @@ def fetch_whole(job: FillJob) -> tuple[TreeEntry, ...]:
         members = read_ahead(urls[0], job)
     if members is None:
         return unpack_file(obtain_archive(request, store, job.progress), job)
+    reused = set(_walk(job.root))
     with explain_errors(store.home), closing(Pipeline(job, members)) as pipeline:
         pipeline.prepare()
         archive = obtain_archive(request, store, job.progress, pipeline.watch)
         entries = pipeline.finish(archive)
     if entries is None:
-        _clear(job.root)
+        _clear(job.root, reused)
         return unpack_file(archive, job)
     return entries
 
@@ -112,31 +113,34 @@ def _without(job: FillJob, reused: Sequence[TreeEntry]) -> FillJob:
 def reuse_published(job: FillJob) -> list[TreeEntry]:
     """Give files of other published trees of this release a second name in this one.
 
-    Only what the lock names, and only after its hash was checked. A repair reuses nothing.
+    Only what the lock names, from a tree of the same archive, and only after it was hashed.
     """
-    wanted = {entry.path: entry for entry in _locked(job) if not entry.link}
-    if job.only is not None or not wanted:
-        return []
-    found: list[TreeEntry] = []
-    for published in job.store.siblings(job.request.key()):
-        for path in [path for path in wanted if (published.root / path).is_file()]:
-            entry = wanted[path]
-            source = published.root / path
-            if source.is_symlink() or hash_file(source) != entry.sha256:
-                continue
-            make_parents(job.root, [path])
-            with explain_errors(job.store.home):
-                link_or_copy(source, job.root / path)
-                seal_file(job.root / path, entry.mode)
-            found.append(wanted.pop(path))
-    return [*found, *_link_locked(job)] if not wanted else found
-
-
-def _link_locked(job: FillJob) -> list[TreeEntry]:
-    """The locked links; for when every file is there without the archive."""
-    links = {entry.path: entry.link for entry in _locked(job) if entry.link}
+    locked = _locked(job)
+    wanted = {entry.path: entry for entry in locked if entry.sha256}
+    found: dict[str, Path] = {}
+    for published in job.store.editions(job.request.key()) if wanted else ():
+        tree = published.read_tree()
+        if tree is None or tree.source_sha256 != job.request.release.pin:
+            continue
+        same = compare_tree(published.root, wanted.values())
+        left = wanted.keys() - found.keys() - {item.path for item in same}
+        found |= {path: published.root / path for path in left}
+    if not found or (found.keys() < wanted.keys() and is_tarball(job.request.download)):
+        return []  # a tarball is read from its beginning anyway
     with explain_errors(job.store.home):
-        return make_links(job.root, links, job.request.label, bool)
+        make_parents(job.root, found)
+        for path, source in found.items():
+            link_or_copy(source, job.root / path)
+        entries = [wanted[path] for path in found]
+        return [*entries, *_make_rest(job, locked)] if found.keys() == wanted.keys() else entries
+
+
+def _make_rest(job: FillJob, locked: Sequence[TreeEntry]) -> list[TreeEntry]:
+    """The locked links and empty directories; for when every file is there already."""
+    links = {entry.path: entry.link for entry in locked if entry.link}
+    paths = [entry.path for entry in locked]
+    empty = make_directories(job.root, [path for path in paths if path.endswith("/")])
+    return [*empty, *make_links(job.root, links, job.request.label, paths)]
 
 
 def _unpack_remote(url: str, job: FillJob) -> tuple[TreeEntry, ...]:
@@ -149,7 +153,11 @@ def _unpack_remote(url: str, job: FillJob) -> tuple[TreeEntry, ...]:
             raise PermanentError(why)
         placed = select_members(remote, job)
         remote.fetch(member_spans((member for _, member in placed), remote.size))
-        return unpack_members(remote, placed, job)
+        entries = unpack_members(remote, placed, job)
+    if bad := set(entries) - set(_locked(job)):
+        first = min(entry.path for entry in bad)
+        raise MismatchError(f"{first!r} is not what is locked")
+    return entries
 
 
 def member_spans(members: Iterable[Member], size_bytes: int) -> list[Span]:
@@ -166,11 +174,14 @@ def member_spans(members: Iterable[Member], size_bytes: int) -> list[Span]:
     return spans
 
 
-def _clear(root: Path) -> None:
-    for path in sorted(root.rglob("*"), reverse=True):
-        if path.is_dir() and not path.is_symlink():
-            path.rmdir()
-        else:
+def _walk(root: Path) -> list[Path]:
+    return [path for path in root.rglob("*") if path.is_symlink() or not path.is_dir()]
+
+
+def _clear(root: Path, kept: set[Path]) -> None:
+    """Remove what was unpacked below ``root`` but for the files ``kept``."""
+    for path in _walk(root):
+        if path not in kept:
             path.unlink()
 
 

@@ -3,25 +3,35 @@
 from __future__ import annotations
 
 import re
-import shutil
+import stat
+from contextlib import suppress
 from pathlib import Path
 
 from provisioning.archives.layout import seal_file
 from provisioning.artifacts.sources import FillJob
-from provisioning.console.git import ask_git, list_submodules, read_commit, run_git
+from provisioning.console.git import (
+    ask_git,
+    is_git_directory,
+    list_submodules,
+    read_commit,
+    run_git,
+)
 from provisioning.console.process import Completed
 from provisioning.errors import DownloadError, IntegrityError, ToolError
 from provisioning.fetch.download import mirror_urls
-from provisioning.files import hash_file
+from provisioning.files import hash_file, remove_tree
 from provisioning.manifest.releases import GitRelease
 from provisioning.store.store import HOME_VARIABLE, explain_errors
-from provisioning.store.tree import TreeEntry, walk_tree
+from provisioning.store.tree import DIRECTORY_MODE, GIT, TreeEntry, find_parents, scan_tree
 
 TIMEOUT_S = 3600
 ATTEMPTS = 3
 BY_FILE = ("-c", "protocol.file.allow=always")
-FIXED = ("-c", "advice.detachedHead=false", "-c", "core.autocrlf=false")
-FIXED_LOCAL = ("-c", "core.hooksPath=/dev/null", "-c", "gc.auto=0", "-c", "submodule.recurse=false")
+FIXED = (
+    *("-c", "advice.detachedHead=false", "-c", "core.autocrlf=false", "-c", "gc.auto=0"),
+    *("-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false"),
+    *("-c", "submodule.recurse=false"),
+)
 
 
 def mirror_repositories(root: Path, url: str, directory: Path) -> list[Path]:
@@ -65,14 +75,14 @@ def _mirror_words() -> tuple[str, ...]:
 
 
 class GitSource:
-    """``.git`` stays, shallow; it is not part of tree.json."""
+    """``.git`` stays, shallow; of it, tree.json names what decides what git does."""
 
     can_lock = False
 
     def fill(self, job: FillJob) -> tuple[TreeEntry, ...]:
         with explain_errors(job.store.home):
             work = _Checkout(job)
-            if not work.copy_sibling():
+            if not work.fetch_from_store():
                 work.fetch()
             work.update_submodules()
             work.seal()
@@ -91,6 +101,7 @@ class _Checkout:
         self.job, self.root = job, job.root
         self.release = job.request.release_as(GitRelease)
         self.wanted = list(job.request.patterns)
+        self.near: list[str] = []
 
     def git(self, *words: str, network: bool = False) -> Completed:
         """Run git in the tree; what fails on the network is tried again."""
@@ -98,15 +109,18 @@ class _Checkout:
             raise self._cannot_fetch("--offline was given")
         by_file = _is_local(self.release.url) or bool(mirror_urls(""))
         local = BY_FILE if by_file else ()
-        fixed = (*FIXED, *FIXED_LOCAL, *local, *(_mirror_words() if network else ()))
         for attempt in range(1, ATTEMPTS + 1):
-            ended = run_git(self.root, *fixed, *words, timeout_s=TIMEOUT_S, check=False)
+            ended = self.attempt(*local, *(_mirror_words() if network else ()), *words)
             if ended.returncode == 0:
                 return ended
             if not network or attempt == ATTEMPTS:
                 break
             self.job.progress.step(f"{self.job.request.label}: git {words[0]} failed; again")
         raise self._cannot_fetch(_last_words(ended)) if network else _failed(ended)
+
+    def attempt(self, *words: str) -> Completed:
+        """Run git in the tree once, without the user's hooks; a failure is in what it returns."""
+        return run_git(self.root, *FIXED, *words, timeout_s=TIMEOUT_S, check=False)
 
     def _cannot_fetch(self, why: str) -> DownloadError:
         request = self.job.request
@@ -120,23 +134,31 @@ class _Checkout:
             "moves the store)",
         )
 
-    def copy_sibling(self) -> bool:
-        """Begin with a copy of the same commit, when one is published; git restores its files.
+    def fetch_from_store(self) -> bool:
+        """Take the commit from a published tree of it, a damaged one included.
 
-        For a repair that is the damaged tree itself, whose objects are used again.
+        git transfers and hashes every object; nothing else of that tree's .git is used, since its
+        configuration, hooks and links could lead anywhere.
         """
-        store, key = self.job.store, self.job.request.key()
-        own = store.find(key)
-        for published in [*([own] if own else []), *store.siblings(key)]:
-            tree = published.read_tree()
-            if tree and tree.source_sha256 == self.release.commit:
-                shutil.rmtree(self.root)
-                shutil.copytree(published.root, self.root, symlinks=True)
-                head = read_commit(self.root)
-                self.git("reset", "--quiet", "--hard", self.release.commit)
-                self.git("clean", "--quiet", "-ffdx")
-                return head == self.release.commit
+        for published in self.job.store.editions(self.job.request.key()):
+            source = published.root / GIT
+            if not is_git_directory(source) or source.is_symlink():
+                continue
+            self.begin()
+            words = ("fetch", "--quiet", "--depth=1", "--no-tags", "--update-shallow")
+            ended = self.attempt(*words, f"file://{source}", self.release.commit)
+            if ended.returncode == 0:
+                self.git("checkout", "--quiet", "--detach", self.release.commit)
+                self.near = _list_near(source)
+                return True
+            remove_tree(self.root)
+            self.root.mkdir()
         return False
+
+    def begin(self) -> None:
+        """An empty repository with its remote."""
+        self.git("init", "--quiet", "--template=")
+        self.git("remote", "add", "origin", self.release.url)
 
     def fetch(self) -> None:
         """The one commit, and the proof that it is the pinned one."""
@@ -144,8 +166,7 @@ class _Checkout:
         by_tag = release.tag and not mirror_urls("")
         name = f"refs/tags/{release.tag}" if by_tag else release.commit
         self.job.progress.step(f"{self.job.request.label}: fetching {name} of {release.url}")
-        self.git("init", "--quiet")
-        self.git("remote", "add", "origin", release.url)
+        self.begin()
         self.git("fetch", "--quiet", "--depth=1", "--no-tags", "origin", name, network=True)
         found = read_commit(self.root, "FETCH_HEAD")
         if found != release.commit:
@@ -157,13 +178,9 @@ class _Checkout:
         self.git("checkout", "--quiet", "--detach", found)
 
     def update_submodules(self) -> None:
-        """Bring the wanted submodules, take others away. ``path/**`` brings nested ones too."""
+        """Bring the wanted submodules. ``path/**`` brings nested ones too."""
         known = list_submodules(self.root)
         plain = [path.removesuffix("/**") for path in self.wanted]
-        for path in known:
-            is_there = (self.root / path / ".git").exists()
-            if is_there and path not in plain:
-                self.git("submodule", "--quiet", "deinit", "--force", "--", path)
         missing = [path for path in plain if path not in known]
         if missing:
             raise IntegrityError(
@@ -175,26 +192,53 @@ class _Checkout:
             self.job.progress.step(f"{self.job.request.label}: submodule {path}")
             nested = ("--recursive",) if wanted.endswith("/**") else ()
             words = ("submodule", "--quiet", "update", "--init", "--force", "--depth=1", *nested)
-            self.git(*words, "--", path, network=not (self.root / path / ".git").exists())
+            near = [*BY_FILE, *self.near, *words, "--", path]
+            if not self.near or self.attempt(*near).returncode != 0:
+                self.git(*words, "--", path, network=True)
 
     def seal(self) -> None:
-        """Fixed times for every file, known to git's index as well."""
-        for path in walk_tree(self.root):
-            file = self.root / path
-            if not file.is_symlink():
-                seal_file(file, file.stat().st_mode & 0o755 | 0o644)
+        """Fixed times for every file, known to git's index as well; nothing of a template."""
+        for directory in [self.root / GIT, *_list_modules(self.root / GIT)]:
+            for name in ("hooks", "info", "branches"):
+                if (directory / name).is_dir():
+                    remove_tree(directory / name)
+            (directory / "description").unlink(missing_ok=True)
+        for path, state in scan_tree(self.root, checkout=True).items():
+            if stat.S_ISREG(state.st_mode):
+                seal_file(self.root / path, state.st_mode & 0o755 | 0o644)
         self.git("update-index", "-q", "--refresh")
 
 
+def _list_modules(git: Path) -> list[Path]:
+    """The .git directories of the submodules that a .git directory holds, nested ones too."""
+    return sorted(
+        path.parent for path in git.glob("modules/**/HEAD") if is_git_directory(path.parent)
+    )
+
+
+def _list_near(git: Path) -> list[str]:
+    """Words that make git take submodules from another checkout's .git directory."""
+    words: list[str] = []
+    for module in _list_modules(git):
+        with suppress(ToolError):
+            found = ask_git(git, "config", f"--file={module / 'config'}", "remote.origin.url")
+            words += ["-c", f"url.file://{module}.insteadOf={found.decode().strip()}"]
+    return words
+
+
 def _entries(root: Path) -> list[TreeEntry]:
+    seen = scan_tree(root, checkout=True)
+    parents = find_parents(seen)
     entries = []
-    for path in walk_tree(root):
+    for path, state in seen.items():
         file = root / path
-        if file.is_symlink():
+        if stat.S_ISLNK(state.st_mode):
             entries.append(TreeEntry(path, link=str(file.readlink())))
-        else:
-            state = file.stat()
-            entries.append(TreeEntry(path, state.st_size, state.st_mode & 0o777, hash_file(file)))
+        elif not stat.S_ISDIR(state.st_mode):
+            size, mode = state.st_size, stat.S_IMODE(state.st_mode)
+            entries.append(TreeEntry(path, size, mode, hash_file(file)))
+        elif path not in parents:
+            entries.append(TreeEntry(path, mode=DIRECTORY_MODE))
     return entries
 
 

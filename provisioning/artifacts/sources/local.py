@@ -8,15 +8,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from packaging.version import InvalidVersion, Version
-
-from provisioning.archives.layout import FileWriter, make_links, make_parents
+from provisioning.archives.layout import FileWriter, find_dangling, make_links, make_parents
+from provisioning.artifacts.sdk_yaml import SDK_YAML, read_sdk_yaml
 from provisioning.artifacts.sources import ArtifactRequest, FillJob
 from provisioning.errors import UnfitError
 from provisioning.files import READ_BYTES
 from provisioning.manifest.reader import Adoption
 from provisioning.store.store import explain_errors
 from provisioning.store.tree import TreeEntry
+from provisioning.versions import is_older
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,8 @@ def read_version(root: Path, adoption: Adoption) -> str:
     """The version that an installation states, or ``unknown``."""
     if not adoption.version_file:
         return "unknown"
+    if adoption.version_file == SDK_YAML:
+        return read_sdk_yaml(root).version or "unknown"
     try:
         text = (root / adoption.version_file).read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -69,13 +71,7 @@ def read_version(root: Path, adoption: Adoption) -> str:
 
 
 def _check_minimum(request: ArtifactRequest, adoption: Adoption, version: str) -> None:
-    if not request.minimum or version == "unknown":
-        return
-    try:
-        too_old = Version(version) < Version(request.minimum)
-    except InvalidVersion:
-        return
-    if too_old:
+    if request.minimum and version != "unknown" and is_older(version, request.minimum):
         raise UnfitError(
             f"{request.name} {version} of {adoption.variable} is too old",
             why=request.minimum_reason or f"{request.minimum} or later is needed",
@@ -107,8 +103,10 @@ class LocalSource:
                     links[target] = str((found.root / path).readlink())
                 else:
                     entries.append(_copy(found.root / path, job.root, target))
-            known = {entry.path for entry in entries}
-            entries += make_links(job.root, links, request.label, known.__contains__)
+            known = [entry.path for entry in entries]
+            left_out = find_dangling(links, known)
+            kept = {path: end for path, end in links.items() if path not in left_out}
+            entries += make_links(job.root, kept, request.label, known)
         return tuple(sorted(entries, key=lambda entry: entry.path))
 
     def mirror(self, job: FillJob, directory: Path) -> list[Path]:

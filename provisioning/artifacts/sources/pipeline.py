@@ -15,7 +15,7 @@ from pathlib import Path
 
 from provisioning.archives.layout import Member, check_members, make_parents, place_members
 from provisioning.archives.zip_directory import TAIL_BYTES, FileSource, read_directory
-from provisioning.archives.zipfiles import check_placed, extract_member, read_link
+from provisioning.archives.zipfiles import check_placed, extract_member, finish_members
 from provisioning.artifacts.sources import FillJob
 from provisioning.artifacts.sources.unpack import complete_tree
 from provisioning.errors import QnnCiError
@@ -102,12 +102,8 @@ class Pipeline:
             if self.spoilt or self.waiting or read_directory(source) != self.members:
                 return None
             entries = [future.result() for future in self.futures]
-            links = {
-                path: read_link(source, member)
-                for path, member in self.placed
-                if member.kind == "symlink"
-            }
-        return complete_tree(self.job, entries, links, archive.name)
+            empty, links = finish_members(source, self.job.root, self.placed)
+        return complete_tree(self.job, [*entries, *empty], links, archive.name)
 
     def close(self) -> None:
         """Wait for the threads; nothing is written afterwards."""

@@ -9,6 +9,7 @@ from provisioning.archives.layout import (
     FileWriter,
     Member,
     check_members,
+    find_dangling,
     make_links,
     make_parents,
     place_members,
@@ -55,7 +56,8 @@ def _unpack_tar(path: Path, job: FillJob) -> tuple[TreeEntry, ...]:
     request = job.request
     job.progress.step(f"{request.label}: unpacking {path.name}")
     with explain_errors(job.store.home):
-        entries, links = extract_tar(path, job.root, request.layout(), request.limits(), job.only)
+        limits, whole = request.limits(), not request.release.pin
+        entries, links = extract_tar(path, job.root, request.layout(), limits, whole=whole)
         return complete_tree(job, entries, links, path.name)
 
 
@@ -64,7 +66,7 @@ def complete_tree(
 ) -> tuple[TreeEntry, ...]:
     """Add the archive's links, and the links and small files that the manifest describes.
 
-    A link goes in when its target does; a repair restores links by themselves.
+    Where only a part is wanted, a link to another part is left out.
     """
     layout, release = job.request.layout(), job.request.release
     if not entries and not links and job.only is None:
@@ -74,16 +76,18 @@ def complete_tree(
             entries.append(_write_text(job.root, path, text))
     own = {path: end for path, end in release.links.items() if layout.wants(path)}
     wanted = {**links, **{path: end for path, end in own.items() if job.wants(path)}}
-    present = {entry.path for entry in entries} | wanted.keys()
-    folders = {parent for path in present for parent in _parents(path)}
-    entries += make_links(
-        job.root, wanted, archive, lambda end: job.only is not None or end in present | folders
-    )
+    lock = job.request.lock.files if job.request.lock and job.only is not None else ()
+    present = [*(entry.path for entry in entries), *(entry.path for entry in lock)]
+    if not layout.takes_all:
+        left_out = find_dangling(wanted, present)
+        if left_out:
+            job.progress.step(
+                f"{job.request.label}: left out, since they lead to what is not wanted: "
+                + ", ".join(left_out)
+            )
+        wanted = {path: end for path, end in wanted.items() if path not in left_out}
+    entries += make_links(job.root, wanted, archive, present)
     return tuple(sorted(entries, key=lambda entry: entry.path))
-
-
-def _parents(path: str) -> list[str]:
-    return [str(parent) for parent in Path(path).parents]
 
 
 def _write_text(root: Path, path: str, text: str) -> TreeEntry:

@@ -3,110 +3,156 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from typing import NamedTuple
 
-from provisioning.doctor.checks.finding import Finding, Severity
+from provisioning.doctor.checks.finding import Severity
+from provisioning.doctor.checks.registry import Case, Seen, Subjects, seen
 from provisioning.doctor.facts import CheckoutFacts, SubmoduleFacts
-from provisioning.elf.facts import EM_X86_64, MACHINE_NAMES
+from provisioning.elf.facts import EM_AARCH64, EM_X86_64, MACHINE_NAMES
 
-UPDATE = "git submodule update --init --recursive"
+UPDATE = "git -C {root} submodule update --init --recursive"
 
 
-def judge_checkout(
-    checkout: CheckoutFacts, pin: str | None, needed: Collection[str], machine: str
-) -> Iterator[Finding]:
-    """``needed`` are the submodules of the targets, ``machine`` the name of the target's, such as
-    aarch64.
+class Checkout(NamedTuple):
+    """``needed`` are the submodules of the targets, ``machine`` the name of the target's, such
+    as aarch64.
     """
-    where = str(checkout.root)
-    if not checkout.is_directory:
-        yield Finding(
-            "QNN701",
-            "checkout",
-            "the checkout of ExecuTorch is not a directory",
-            where,
-            "there is nothing to build",
-            "correct --root executorch=DIR, or provision executorch",
-        )
-        return
-    if checkout.root.name != "executorch":
-        yield Finding(
-            "QNN702",
-            "checkout",
-            f"the checkout is named {checkout.root.name}, not executorch",
-            where,
-            "its includes are <executorch/...>, found from the directory above: 'file not found'",
-            "rename the directory to executorch",
-        )
-    if not checkout.is_git:
-        yield Finding(
-            "QNN703",
-            "checkout",
-            "git knows no commit of the checkout",
-            where,
-            "neither its commit nor its submodules can be compared with anything",
-            "clone it with git; an archive of a release has no submodules in it",
-        )
-        return
-    yield from _judge_commit(checkout, pin)
-    yield from _judge_submodules(checkout, needed)
-    yield from _judge_leftovers(checkout, machine)
 
+    facts: CheckoutFacts
+    pin: str
+    needed: Collection[str]
+    machine: str
 
-def _judge_commit(checkout: CheckoutFacts, pin: str | None) -> Iterator[Finding]:
-    if pin and checkout.commit != pin:
-        yield Finding(
-            "QNN704",
-            "checkout",
-            f"the checkout is at {(checkout.commit or '')[:12]}, the pin is {pin[:12]}",
-            str(checkout.root),
-            "what is built is not what was tested",
-            f"git checkout {pin[:12]} && {UPDATE}",
-            Severity.WARNING,
-        )
+    def seen(self, subject: str = "checkout", where: object = "", **values: object) -> Seen:
+        root = self.facts.root
+        return seen(subject, where or root, root=root, **values)
 
-
-def _judge_submodules(checkout: CheckoutFacts, needed: Collection[str]) -> Iterator[Finding]:
-    known = {module.path for module in checkout.submodules}
-    unknown = [SubmoduleFacts(path, "missing") for path in needed if path not in known]
-    for module in (*checkout.submodules, *unknown):
-        owner = next((path for path in needed if _is_within(module.path, path)), None)
-        if owner is None or module.state == "ok":
-            continue
-        nested = f" inside {owner}" if module.path != owner else ""
-        if module.state == "missing":
-            yield Finding(
-                "QNN705" if module.path == owner else "QNN706",
-                module.path,
-                f"submodule {module.path}{nested} is not there",
-                f"{checkout.root}/{module.path}",
-                "CMake names the first group of missing ones only, or stops at a target without it",
-                f"{UPDATE} {module.path}",
-            )
-        else:
-            yield Finding(
-                "QNN707",
-                module.path,
-                f"submodule {module.path} is at {module.commit[:12]}, not at the recorded commit",
-                f"{checkout.root}/{module.path}",
-                "headers and sources of different commits compile, and differ at run time",
-                f"{UPDATE} {module.path}",
-            )
+    def submodules(self, state: str) -> Iterator[tuple[SubmoduleFacts, str]]:
+        """Each needed submodule, or one within, that is in this state, and the needed one."""
+        known = {module.path for module in self.facts.submodules}
+        unknown = [SubmoduleFacts(path, "missing") for path in self.needed if path not in known]
+        for module in (*self.facts.submodules, *unknown):
+            within = (path for path in self.needed if _is_within(module.path, path))
+            owner = next(within, None)
+            if owner and module.state == state:
+                yield module, owner
 
 
 def _is_within(path: str, owner: str) -> bool:
     return path == owner or path.startswith(owner + "/")
 
 
-def _judge_leftovers(checkout: CheckoutFacts, machine: str) -> Iterator[Finding]:
+def find_checkout(case: Case) -> Iterator[Checkout]:
+    """The checkout, where the profile builds one."""
+    facts = case.facts
+    if facts.checkout:
+        machine = MACHINE_NAMES[EM_X86_64 if case.runs_on_host else EM_AARCH64]
+        pin = facts.pins.get("executorch-commit", "")
+        yield Checkout(facts.checkout, pin, facts.submodules, machine)
+
+
+CHECKOUTS = Subjects(find_checkout)
+
+
+@CHECKOUTS.check(
+    "QNN701",
+    "the checkout of ExecuTorch is not a directory",
+    "there is nothing to build",
+    "correct --root executorch=DIR, or provision executorch",
+)
+def see_no_directory(checkout: Checkout) -> Iterator[Seen]:
+    if not checkout.facts.is_directory:
+        yield checkout.seen()
+
+
+@CHECKOUTS.check(
+    "QNN702",
+    "the checkout is named {name}, not executorch",
+    "its includes are <executorch/...>, found from the directory above: 'file not found'",
+    "rename the directory to executorch",
+    after=("QNN701",),
+)
+def see_other_name(checkout: Checkout) -> Iterator[Seen]:
+    if checkout.facts.root.name != "executorch":
+        yield checkout.seen(name=checkout.facts.root.name)
+
+
+@CHECKOUTS.check(
+    "QNN703",
+    "git knows no commit of the checkout",
+    "neither its commit nor its submodules can be compared with anything",
+    "clone it with git; an archive of a release has no submodules in it",
+    after=("QNN701",),
+)
+def see_no_git(checkout: Checkout) -> Iterator[Seen]:
+    if not checkout.facts.is_git:
+        yield checkout.seen()
+
+
+@CHECKOUTS.check(
+    "QNN704",
+    "the checkout is at {commit}, the pin is {pin}",
+    "what is built is not what was tested",
+    f"git -C {{root}} checkout {{pin}} && {UPDATE}",
+    after=("QNN703",),
+    severity=Severity.WARNING,
+)
+def see_other_commit(checkout: Checkout) -> Iterator[Seen]:
+    commit, pin = checkout.facts.commit or "", checkout.pin
+    if pin and commit != pin:
+        yield checkout.seen(commit=commit[:12], pin=pin[:12])
+
+
+@CHECKOUTS.check(
+    "QNN705",
+    "submodule {subject} is not there",
+    "CMake names the first group of missing ones only, or stops at a target without it",
+    f"{UPDATE} {{subject}}",
+    after=("QNN703",),
+)
+def see_no_submodule(checkout: Checkout) -> Iterator[Seen]:
+    for module, owner in checkout.submodules("missing"):
+        if module.path == owner:
+            yield checkout.seen(module.path, f"{checkout.facts.root}/{module.path}")
+
+
+@CHECKOUTS.check(
+    "QNN706",
+    "submodule {subject} inside {owner} is not there",
+    "CMake stops at a target without it",
+    f"{UPDATE} {{owner}}",
+    after=("QNN703",),
+)
+def see_no_nested_submodule(checkout: Checkout) -> Iterator[Seen]:
+    for module, owner in checkout.submodules("missing"):
+        if module.path != owner:
+            where = f"{checkout.facts.root}/{module.path}"
+            yield checkout.seen(module.path, where, owner=owner)
+
+
+@CHECKOUTS.check(
+    "QNN707",
+    "submodule {subject} is at {commit}, not at the recorded commit",
+    "headers and sources of different commits compile, and differ at run time",
+    f"{UPDATE} --force {{owner}}",
+    after=("QNN703",),
+)
+def see_moved_submodule(checkout: Checkout) -> Iterator[Seen]:
+    for module, owner in checkout.submodules("moved"):
+        where = f"{checkout.facts.root}/{module.path}"
+        yield checkout.seen(module.path, where, owner=owner, commit=module.commit[:12])
+
+
+@CHECKOUTS.check(
+    "QNN708",
+    "flatcc's source tree holds outputs of an earlier build for {machine}",
+    "the build takes it: 'is incompatible with' {wanted}, or 'Exec format error'",
+    "remove {where}, or use one work tree a target",
+    after=("QNN703",),
+)
+def see_leftovers(checkout: Checkout) -> Iterator[Seen]:
     """flatcc's compiler runs on the host, its runtime library is linked into the target."""
-    for path, has in checkout.leftovers:
-        wanted = machine if path.endswith(".a") else MACHINE_NAMES[EM_X86_64]
-        if has not in (wanted, "unknown"):
-            yield Finding(
-                "QNN708",
-                "flatcc",
-                f"flatcc's source tree holds outputs of an earlier build for {has}",
-                path,
-                f"the build takes it: 'is incompatible with' {wanted}, or 'Exec format error'",
-                "make -C third-party/flatcc clean, or use one work tree a target",
-            )
+    for path, machine in checkout.facts.leftovers:
+        wanted = checkout.machine if path.endswith(".a") else MACHINE_NAMES[EM_X86_64]
+        if machine not in (wanted, "unknown"):
+            yield checkout.seen("flatcc", path, machine=machine, wanted=wanted)

@@ -7,136 +7,162 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
-from provisioning.doctor.checks.finding import Finding, Severity
-from provisioning.doctor.checks.version import is_same
-from provisioning.doctor.facts import FileFacts
+from provisioning.doctor.checks.finding import Severity
+from provisioning.doctor.checks.registry import Case, Seen, Subjects, seen
+from provisioning.doctor.facts import STAGING, FileFacts
 from provisioning.elf.facts import EM_QDSP6
 from provisioning.elf.qnn_build import QnnBuild
+from provisioning.versions import is_same
 
 PAIR = re.compile(
     r"libQnn(?P<backend>Htp|Lpai)(?:V(?P<version>[0-9a-f]{2,3}))?(?P<side>Stub|Skel)[.]so"
 )
 SKEL = re.compile(r"libQnnHtpV(?P<version>[0-9a-f]{2,3})(?:Skel)?[.]so")
-WHY = "the device ends with 'Stub lib id mismatch' (error 1008), the host with error 14001"
 
 
-def judge_builds(
-    files: Sequence[FileFacts], version: str | None, stamp: str | None = None
-) -> Iterator[Finding]:
-    """Every library of another build than the most of them; the most of them against what
-    sdk.yaml says, ``version`` and ``stamp``.
-    """
-    usual = usual_build(files)
-    if usual is None:
-        if any(file.name.startswith("libQnn") for file in files):
-            yield _unknown(files)
-        return
-    same_version = not (version and usual.version) or is_same(usual.version, version)
-    if not same_version or (stamp or usual.stamp) != usual.stamp:
-        says = " build ".join(filter(None, (version, stamp)))
-        yield Finding(
-            "QNN302",
-            "QNN libraries",
-            f"sdk.yaml says {says}, the libraries are of {usual.text}",
-            str(files[0].path.parent),
-            "ExecuTorch takes what it compiles for from one and what it runs from the other",
-            "provision it again; do not copy libraries from one SDK into another",
-        )
-    for file in files:
-        if file.build and not file.build.agrees_with(usual):
-            yield Finding(
-                "QNN301",
-                file.name,
-                f"{file.name} is of {file.build.text}, the others are of {usual.text}",
-                str(file.path),
-                WHY,
-                "take all of them from one SDK",
-            )
+class Family(NamedTuple):
+    """Libraries that are used together; ``version`` and ``stamp`` are what sdk.yaml says."""
+
+    files: Sequence[FileFacts]
+    version: str | None = None
+    stamp: str | None = None
+    backends: tuple[str, ...] = ("Htp", "Lpai")
+    soc: tuple[str, int] | None = None
 
 
-def usual_build(files: Iterable[FileFacts]) -> QnnBuild | None:
+def find_families(case: Case) -> Iterator[Family]:
+    """The SDK's libraries, and those that are staged."""
+    facts = case.facts
+    if facts.sdk and facts.sdk.is_directory:
+        files, is_pushed = facts.trees[facts.sdk_name].files, case.fitness.skels
+        soc = case.soc if is_pushed and facts.sdk.markers else None
+        backends = ("Htp",) if is_pushed else ()
+        yield Family(files, facts.sdk.version, facts.sdk.stamp, backends, soc)
+    if staging := facts.trees.get(STAGING):
+        yield Family(staging.files)
+
+
+FAMILIES = Subjects(find_families)
+
+
+def most_common_build(files: Iterable[FileFacts]) -> QnnBuild | None:
     """The build that most libraries name whole."""
     builds = (file.build for file in files)
     counted = Counter(build for build in builds if build and build.version and build.stamp)
     return counted.most_common(1)[0][0] if counted else None
 
 
-def _unknown(files: Sequence[FileFacts]) -> Finding:
-    return Finding(
-        "QNN303",
-        "QNN libraries",
-        "no library names its build of QNN",
-        str(files[0].path.parent),
-        "that they belong together cannot be shown",
-        "take them from an SDK, unchanged",
-        Severity.WARNING,
-    )
+@FAMILIES.check(
+    "QNN301",
+    "{subject} is of {build}, the others are of {usual}",
+    "the device ends with 'Stub lib id mismatch' (error 1008), the host with error 14001",
+    "take all of them from one SDK",
+)
+def see_other_build(family: Family) -> Iterator[Seen]:
+    usual = most_common_build(family.files)
+    for file in family.files if usual else ():
+        if usual and file.build and not file.build.agrees_with(usual):
+            yield seen(file.name, file.path, build=file.build.text, usual=usual.text)
 
 
-def judge_pairs(
-    files: Sequence[FileFacts], backends: Collection[str] = ("Htp", "Lpai")
-) -> Iterator[Finding]:
-    """A stub without its skel, and a skel that is for another Hexagon than its name says."""
-    sides: dict[tuple[str, str], dict[str, FileFacts]] = {}
-    for file in files:
+@FAMILIES.check(
+    "QNN302",
+    "sdk.yaml says {stated}, the libraries are of {usual}",
+    "ExecuTorch takes what it compiles for from one and what it runs from the other",
+    "provision it again; do not copy libraries from one SDK into another",
+)
+def see_other_statement(family: Family) -> Iterator[Seen]:
+    usual, version, stamp = most_common_build(family.files), family.version, family.stamp
+    if usual is None:
+        return
+    is_other = version and usual.version and not is_same(usual.version, version)
+    if is_other or (stamp or usual.stamp) != usual.stamp:
+        stated = " build ".join(filter(None, (version, stamp)))
+        yield seen("QNN libraries", family.files[0].path.parent, stated=stated, usual=usual.text)
+
+
+@FAMILIES.check(
+    "QNN303",
+    "no library names its build of QNN",
+    "that they belong together cannot be shown",
+    "take them from an SDK, unchanged",
+    severity=Severity.WARNING,
+)
+def see_no_build(family: Family) -> Iterator[Seen]:
+    named = [file for file in family.files if file.name.startswith("libQnn")]
+    if named and most_common_build(family.files) is None:
+        yield seen("QNN libraries", named[0].path.parent)
+
+
+@FAMILIES.check(
+    "QNN304",
+    "{subject} is here without {skel}",
+    "the DSP cannot load its half: error 4000, or 14001 on the device",
+    "add {skel} of the same SDK (lib/{directory}/unsigned)",
+)
+def see_lone_stub(family: Family) -> Iterator[Seen]:
+    names = {file.name for file in family.files}
+    for file in family.files:
         found = PAIR.fullmatch(file.name)
-        if found and found["backend"] in backends:
-            pair = sides.setdefault((found["backend"], found["version"] or ""), {})
-            pair[found["side"]] = file
-    for (backend, version), pair in sorted(sides.items()):
-        if "Skel" not in pair:
-            skel = f"libQnn{backend}{'V' + version if version else ''}Skel.so"
-            yield Finding(
-                "QNN304",
-                pair["Stub"].name,
-                f"{pair['Stub'].name} is here without {skel}",
-                str(pair["Stub"].path),
-                "the DSP cannot load its half: error 4000, or 14001 on the device",
-                f"add {skel} of the same SDK (lib/hexagon-v{version or 'NN'}/unsigned)",
-            )
-    yield from _judge_names(files)
-
-
-def _judge_names(files: Iterable[FileFacts]) -> Iterator[Finding]:
-    for file in files:
-        found = SKEL.fullmatch(file.name)
-        if not found or file.elf is None or file.elf.machine != EM_QDSP6:
+        if not found or found["side"] != "Stub" or found["backend"] not in family.backends:
             continue
-        # What disagrees with its directory's version is said by QNN214 already.
-        directory = re.search(r"hexagon-v([0-9a-f]{2,3})", file.directory)
-        flags = f"{file.elf.hexagon_version:x}"
-        if directory and directory[1] == flags != found["version"]:
-            yield Finding(
-                "QNN305",
+        skel = file.name.replace("Stub", "Skel")
+        if skel not in names:
+            version = found["version"]
+            yield seen(
                 file.name,
-                f"{file.name} lies in {file.directory} and is for V{flags}",
-                str(file.path),
-                "scripts push the directory of the SoC's version and miss it, or push a wrong skel",
-                f"take {file.name} from the SDK's hexagon-v{found['version']}",
-            )
-        elif not directory and flags != found["version"]:
-            yield Finding(
-                "QNN306",
-                file.name,
-                f"{file.name} holds code for Hexagon V{flags}",
-                str(file.path),
-                "the DSP refuses it, or runs without what the name promises: error 4000",
-                "take it from the SDK again",
+                file.path,
+                skel=skel,
+                directory=f"hexagon-v{version}" if version else "lpai-vN",
             )
 
 
-def judge_soc(files: Iterable[FileFacts], soc: str, hexagon: int) -> Iterator[Finding]:
-    """Whether the stub and the skel for a SoC's Hexagon version are there."""
-    names = {file.name for file in files}
-    skel = f"libQnnHtpV{hexagon}Skel.so"
-    if skel not in names:
-        yield Finding(
-            "QNN307",
-            soc,
-            f"{soc} has Hexagon V{hexagon}; {skel} is not here",
-            "lib/hexagon-v*/unsigned",
-            "nothing can be run on that SoC: error 14001 or 4000",
-            f"use an SDK that has lib/hexagon-v{hexagon}, and provision that component",
-        )
+@FAMILIES.check(
+    "QNN305",
+    "{subject} lies in {directory} and is for V{flags}",
+    "scripts push the directory of the SoC's version and miss it, or push a wrong skel",
+    "take {subject} from the SDK's hexagon-v{version}",
+)
+def see_misplaced_skel(family: Family) -> Iterator[Seen]:
+    for file, version, flags, directory in _skels(family):
+        # What disagrees with its directory's version is told by QNN214.
+        if directory == flags != version:
+            yield seen(file.name, file.path, directory=file.directory, flags=flags, version=version)
+
+
+@FAMILIES.check(
+    "QNN306",
+    "{subject} holds code for Hexagon V{flags}",
+    "the DSP refuses it, or runs without what the name promises: error 4000",
+    "take it from the SDK's lib/hexagon-v{version}/unsigned again",
+)
+def see_misnamed_skel(family: Family) -> Iterator[Seen]:
+    for file, version, flags, directory in _skels(family):
+        if not directory and flags != version:
+            yield seen(file.name, file.path, flags=flags, version=version)
+
+
+def _skels(family: Family) -> Iterator[tuple[FileFacts, str, str, str]]:
+    """Skels of a stub's backend: the file, and Hexagon's version by name, flags and directory."""
+    for file in family.files if "Htp" in family.backends else ():
+        found = SKEL.fullmatch(file.name)
+        if found and file.elf and file.elf.machine == EM_QDSP6:
+            directory = re.search(r"hexagon-v([0-9a-f]{2,3})", file.directory)
+            flags = f"{file.elf.hexagon_version:x}"
+            yield file, found["version"], flags, directory[1] if directory else ""
+
+
+@FAMILIES.check(
+    "QNN307",
+    "{subject} has Hexagon V{hexagon}; libQnnHtpV{hexagon}Skel.so is not here",
+    "nothing can be run on that SoC: error 14001 or 4000",
+    "use an SDK that has lib/hexagon-v{hexagon}, and provision that component",
+)
+def see_no_skel_for_soc(family: Family) -> Iterator[Seen]:
+    if family.soc:
+        soc, hexagon = family.soc
+        if f"libQnnHtpV{hexagon}Skel.so" not in {file.name for file in family.files}:
+            yield seen(soc, "lib/hexagon-v*/unsigned", hexagon=hexagon)

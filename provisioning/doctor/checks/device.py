@@ -2,90 +2,143 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import NamedTuple
 
-from provisioning.doctor.checks.finding import Finding, Severity
-from provisioning.doctor.checks.fitness import DevicePolicy
+from provisioning.doctor.checks.coherence import most_common_build
+from provisioning.doctor.checks.finding import Severity
+from provisioning.doctor.checks.registry import Case, Seen, Subjects, seen
 from provisioning.doctor.facts import DeviceFacts
+from provisioning.doctor.fitness import DevicePolicy
+from provisioning.elf.facts import EM_AARCH64
 
 
-class DeviceLibraries(NamedTuple):
-    """The libraries of an SDK for a device: their build of QNN (v2.49.40.26...) and the smallest
-    alignment of their segments in bytes, 0 without any.
+class Device(NamedTuple):
+    """A device and what would be pushed to it: ``build`` of QNN (v2.49.40.26...), ``load_align``
+    the smallest alignment of the libraries' segments in bytes, 0 without any.
     """
 
+    facts: DeviceFacts
+    policy: DevicePolicy
+    api_level: int
+    soc: str | None = None
     build: str | None = None
     load_align: int = 0
+    needs_root: bool = False
+
+    def seen(self, at: str, **values: object) -> Seen:
+        where = f"{self.facts.serial}:{at}"
+        return seen(f"device {self.facts.serial}", where, device=self.facts, **values)
 
 
-def judge_device(
-    device: DeviceFacts,
-    policy: DevicePolicy,
-    *,
-    soc: str | None,
-    libraries: DeviceLibraries,
-    needs_root: bool,
-) -> Iterator[Finding]:
-    """``soc`` is the one asked for, ``libraries`` are what would be pushed."""
-    for code, subject, what, why, fix in _faults(device, policy, soc, libraries, needs_root):
-        yield Finding(
-            code,
-            f"device {device.serial}",
-            f"device {device.serial} {what}",
-            f"{device.serial}:{subject}",
-            why,
-            fix,
-            Severity.WARNING,
+def find_devices(case: Case) -> Iterator[Device]:
+    """Every device that adb lists."""
+    facts = case.facts
+    tree = facts.trees.get(facts.sdk_name)
+    files = tree.files if tree else ()
+    build = most_common_build(files)
+    aligns = [file.elf.load_align for file in files if file.elf and file.elf.machine == EM_AARCH64]
+    for device in facts.devices or ():
+        yield Device(
+            device,
+            case.policy.device,
+            case.android_api,
+            case.soc[0] if case.soc else None,
+            build.text if build else None,
+            min(aligns, default=0),
+            case.fitness.root_on_device,
         )
 
 
-def _faults(
-    device: DeviceFacts,
-    policy: DevicePolicy,
-    soc: str | None,
-    libraries: DeviceLibraries,
-    needs_root: bool,
-) -> Iterator[tuple[str, str, str, str, str]]:
-    if device.state != "device":
-        why = "nothing can be pushed to it"
-        fix = "accept the key on its screen, or replug it; 'adb kill-server' helps at times"
-        yield "QNN801", "state", f"is {device.state}", why, fix
-        return
-    if soc and device.soc and device.soc.upper() != soc.upper():
-        why = "a context binary for another SoC ends with error 5005 or 14001"
-        yield (
-            "QNN802",
-            "ro.soc.model",
-            f"is a {device.soc}, not a {soc}",
-            why,
-            f"--soc {device.soc}",
-        )
-    if device.api_level is not None and device.api_level < policy.api_level:
-        what = f"has API level {device.api_level}, the libraries are for {policy.api_level}"
-        fix = f"build with ANDROID_PLATFORM android-{device.api_level}, or use a newer device"
-        yield "QNN803", "ro.build.version.sdk", what, "'cannot locate symbol'", fix
-    if device.free_mb is not None and device.free_mb < policy.free_mb:
-        what = f"has {device.free_mb} MB free, {policy.free_mb} are advised"
-        why = "'No space left on device' in the middle of a push"
-        yield "QNN804", device.directory, what, why, f"remove what is in {device.directory}"
-    if needs_root and not device.is_root:
-        why = "the LPAI skel is loaded from a place that only root can write"
-        yield "QNN805", "id", "gives no root", why, "use a device with a userdebug build: adb root"
-    yield from _stale(device, libraries.build)
-    if device.page_bytes and 0 < libraries.load_align < device.page_bytes:
-        what = f"has pages of {device.page_bytes} bytes, libraries are aligned to less"
-        why = f"the loader refuses segments aligned to {libraries.load_align} bytes"
-        fix = (
-            "use libraries linked with -Wl,-z,max-page-size=16384 (QNN225 names those that are not)"
-        )
-        yield "QNN807", "getconf PAGE_SIZE", what, why, fix
+DEVICES = Subjects(find_devices)
+check: Callable[..., Callable[[Callable[[Device], Iterable[Seen]]], object]] = partial(
+    DEVICES.check, severity=Severity.WARNING
+)
 
 
-def _stale(device: DeviceFacts, build: str | None) -> Iterator[tuple[str, str, str, str, str]]:
-    for name, there in sorted(device.libraries.items()):
-        if there and build and there != build:
-            what = f"holds {name} of {there}, the SDK is {build}"
-            why = "a run that pushes only a part ends with 'Stub lib id mismatch' (error 1008)"
-            fix = f"push all of them again, or remove {device.directory}/libQnn*"
-            yield "QNN806", f"{device.directory}/{name}", what, why, fix
+@check(
+    "QNN801",
+    "{subject} is {device.state}",
+    "nothing can be pushed to it",
+    "accept the key on its screen, or replug it; 'adb kill-server' helps at times",
+)
+def see_unready(device: Device) -> Iterator[Seen]:
+    if device.facts.state != "device":
+        yield device.seen("state")
+
+
+@check(
+    "QNN802",
+    "{subject} is a {device.soc}, not a {soc}",
+    "a context binary for another SoC ends with error 5005 or 14001",
+    "--soc {device.soc}",
+    after=("QNN801",),
+)
+def see_other_soc(device: Device) -> Iterator[Seen]:
+    if device.soc and device.facts.soc and device.facts.soc.upper() != device.soc.upper():
+        yield device.seen("ro.soc.model", soc=device.soc)
+
+
+@check(
+    "QNN803",
+    "{subject} has API level {device.api_level}, the libraries are for {wanted}",
+    "'cannot locate symbol'",
+    "build with ANDROID_PLATFORM android-{device.api_level}, or use a newer device",
+    after=("QNN801",),
+)
+def see_old_android(device: Device) -> Iterator[Seen]:
+    level = device.facts.api_level
+    if level is not None and level < device.api_level:
+        yield device.seen("ro.build.version.sdk", wanted=device.api_level)
+
+
+@check(
+    "QNN804",
+    "{subject} has {device.free_mb} MB free, {wanted} are advised",
+    "'No space left on device' in the middle of a push",
+    "remove what you do not need from {device.directory}",
+    after=("QNN801",),
+)
+def see_full_device(device: Device) -> Iterator[Seen]:
+    free_mb = device.facts.free_mb
+    if free_mb is not None and free_mb < device.policy.free_mb:
+        yield device.seen(device.facts.directory, wanted=device.policy.free_mb)
+
+
+@check(
+    "QNN805",
+    "{subject} gives no root",
+    "the LPAI skel is loaded from a place that only root can write",
+    "run `adb root`, which needs a userdebug build of Android",
+    after=("QNN801",),
+)
+def see_no_root(device: Device) -> Iterator[Seen]:
+    if device.needs_root and not device.facts.is_root:
+        yield device.seen("id")
+
+
+@check(
+    "QNN806",
+    "{subject} holds {name} of {there}, the SDK is {build}",
+    "a run that pushes only a part ends with 'Stub lib id mismatch' (error 1008)",
+    "push all of them again, or remove {device.directory}/libQnn*",
+    after=("QNN801",),
+)
+def see_stale_libraries(device: Device) -> Iterator[Seen]:
+    for name, there in sorted(device.facts.libraries.items()):
+        if there and device.build and there != device.build:
+            where = f"{device.facts.directory}/{name}"
+            yield device.seen(where, name=name, there=there, build=device.build)
+
+
+@check(
+    "QNN807",
+    "{subject} has pages of {device.page_bytes} bytes, libraries are aligned to less",
+    "the loader refuses segments aligned to {align} bytes",
+    "use libraries linked with -Wl,-z,max-page-size=16384 (QNN225 names those that are not)",
+    after=("QNN801",),
+)
+def see_large_pages(device: Device) -> Iterator[Seen]:
+    if device.facts.page_bytes and 0 < device.load_align < device.facts.page_bytes:
+        yield device.seen("getconf PAGE_SIZE", align=device.load_align)

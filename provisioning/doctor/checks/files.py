@@ -3,51 +3,73 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from posixpath import normpath
 
-from provisioning.doctor.checks.elf_policy import (
-    ElfPolicy,
-    choose_policy,
-    hexagon_policy,
-    judge,
-    judge_defect,
-    judge_identity,
-)
+from provisioning.doctor.checks.elf import TARGET, Placed, judge, judge_defect
 from provisioning.doctor.checks.finding import Finding
-from provisioning.doctor.checks.needs import judge_needs
-from provisioning.doctor.facts import FileFacts
-from provisioning.elf.facts import EM_QDSP6, ElfError
-
-HOST_KIND = "x86_64-linux-clang"
-SKEL_VERSION = re.compile(r"V([0-9a-f]{2,3})(?:Skel)?[.]so$")
+from provisioning.doctor.checks.needs import NEEDS, find_needs
+from provisioning.doctor.checks.registry import Case
+from provisioning.doctor.elf_policy import ElfPolicy, choose_policy, hexagon_policy
+from provisioning.doctor.facts import HOST_KIND, LIBCXX, STAGING, FileFacts
+from provisioning.elf.facts import EM_QDSP6, EM_X86_64, ElfError
 
 
 @dataclass(frozen=True)
-class Surroundings:
-    """What lies around a tree: ``brings`` maps names that the machine may have to their paths,
-    ``beside`` are the names on the search path outside the tree.
+class Group:
+    """Files that one loader sees together. ``depth`` is how far up their tree goes; ``brings``
+    maps names that the machine may have to their paths; ``beside`` are names that are found
+    elsewhere.
     """
 
-    brings: Mapping[str, str | None]
+    files: Sequence[FileFacts]
+    kind: str
+    policy: ElfPolicy
+    depth: int = 1
+    brings: Mapping[str, str | None] = field(default_factory=dict)
     beside: Collection[str] = ()
 
 
-def judge_files(
-    files: Iterable[FileFacts], policies: Mapping[str, ElfPolicy], around: Surroundings
-) -> Iterator[Finding]:
-    """Every file of the kinds in ``policies``; directories of other kinds are left alone."""
+def find_groups(case: Case) -> Iterator[Group]:
+    """All groups of an environment: the SDK's directories, libc++, what is staged."""
+    facts, kinds = case.facts, case.kinds
+    if facts.sdk and facts.sdk.is_directory:
+        tree = facts.trees[facts.sdk_name]
+        brings = {name: facts.host.libraries.get(name) for name in case.policy.host_libraries}
+        entries = facts.variables.library_path if facts.variables else ()
+        beside = {file.name for entry in entries for file in entry.libraries if _is_host(file)}
+        yield from group_tree(tree.files, kinds, brings, beside | tree.link_names)
+    if libcxx := facts.trees.get(LIBCXX):
+        policy = kinds[HOST_KIND]
+        yield Group(libcxx.files, HOST_KIND, policy, beside=libcxx.link_names)
+    if staging := facts.trees.get(STAGING):
+        yield from _group_staging(staging.files, kinds, target_kind(case))
+
+
+def _is_host(file: FileFacts) -> bool:
+    return file.elf is not None and file.elf.machine == EM_X86_64
+
+
+def target_kind(case: Case) -> str:
+    """The kind of a device's libraries."""
+    return next((kind for kind in case.fitness.kinds if kind != HOST_KIND), "aarch64-android")
+
+
+def group_tree(
+    files: Iterable[FileFacts],
+    policies: Mapping[str, ElfPolicy],
+    brings: Mapping[str, str | None],
+    beside: Collection[str] = (),
+) -> Iterator[Group]:
+    """Directories of the kinds in ``policies``; those of other kinds are left alone."""
     groups: dict[str, list[FileFacts]] = {}
     for file in files:
         groups.setdefault(file.directory, []).append(file)
     for directory, group in groups.items():
-        chosen = choose_policy(directory, policies)
-        if chosen:
-            kind, policy = chosen
-            beside = {*around.beside, *_searched(group, groups)}
-            near = replace(around, beside=beside)
-            yield from _judge_group(group, kind, policy, near, directory.count("/") + 1)
+        if chosen := choose_policy(directory, policies):
+            near = {*beside, *_searched(group, groups)}
+            yield Group(group, *chosen, directory.count("/") + 1, brings, near)
 
 
 def _searched(
@@ -60,45 +82,34 @@ def _searched(
             yield from (found.name for found in groups.get(normpath(below), ()))
 
 
-def judge_flat(
-    files: Iterable[FileFacts], kind: str, policy: ElfPolicy, around: Surroundings
-) -> Iterator[Finding]:
-    """All files below a root as one directory of ``kind``, whatever the root calls it."""
-    yield from _judge_group(list(files), kind, policy, around, depth=1)
-
-
-def judge_staged(
+def _group_staging(
     files: Iterable[FileFacts], policies: Mapping[str, ElfPolicy], target: str
-) -> Iterator[Finding]:
+) -> Iterator[Group]:
     """A directory as a device has it: libraries of kind ``target`` and of the DSP together."""
     groups: dict[str, list[FileFacts]] = {}
     for file in files:
-        groups.setdefault(_staged_kind(file, target), []).append(file)
+        is_dsp = file.elf and file.elf.machine == EM_QDSP6
+        kind = f"hexagon-v{file.elf.hexagon_version:x}" if file.elf and is_dsp else target
+        groups.setdefault(kind, []).append(file)
     for kind, group in sorted(groups.items()):
-        policy = policies[kind.partition("-v")[0]]
-        version = kind.partition("-v")[2]
-        policy = hexagon_policy(policy, version) if version else policy
-        yield from _judge_group(group, kind, policy, Surroundings({}), depth=0)
+        found = re.fullmatch(r"hexagon-v(.+)", kind)
+        policy = hexagon_policy(policies["hexagon"], found[1]) if found else policies[kind]
+        yield Group(group, kind, policy, depth=0)
 
 
-def _staged_kind(file: FileFacts, target: str) -> str:
-    if file.elf is None or file.elf.machine != EM_QDSP6:
-        return target
-    return f"hexagon-v{file.elf.hexagon_version:x}"
-
-
-def _judge_group(
-    files: list[FileFacts], kind: str, policy: ElfPolicy, around: Surroundings, depth: int
-) -> Iterator[Finding]:
-    fitting, present = [], {file.name for file in files}
-    for file in files:
+def judge_group(group: Group) -> Iterator[Finding]:
+    """Each file by itself, then what those that fit need together."""
+    fitting = []
+    for file in group.files:
         if file.elf is None:
             if file.defect:
                 yield judge_defect(ElfError(file.path, file.defect, file.defect_why))
             continue
-        yield from judge(file.elf, policy, depth=depth)
-        if not judge_identity(file.elf, policy) and not policy.is_unused(file.name):
+        yield from judge(file.elf, group.policy, depth=group.depth)
+        is_other = any(TARGET.judge(Placed(file.elf, group.policy)))
+        if not is_other and not group.policy.is_unused(file.name):
             fitting.append(file)
-    brings = around.brings if kind == HOST_KIND else {}
-    provided = {*present, *policy.system, *around.beside}
-    yield from judge_needs(fitting, provided, brings)
+    present = {file.name for file in group.files}
+    brings = group.brings if group.kind == HOST_KIND else {}
+    for need in find_needs(fitting, {*present, *group.policy.system, *group.beside}, brings):
+        yield from NEEDS.judge(need)

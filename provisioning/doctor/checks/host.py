@@ -2,159 +2,220 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
-from provisioning.doctor.checks.finding import Finding, Severity
-from provisioning.doctor.checks.fitness import Fitness, ToolPolicy
-from provisioning.doctor.checks.version import is_older
-from provisioning.doctor.facts import HostFacts
+from provisioning.doctor.checks.finding import Severity
+from provisioning.doctor.checks.registry import Case, Seen, Subjects, seen
+from provisioning.doctor.facts import HostFacts, ToolFacts
+from provisioning.doctor.fitness import Fitness, ToolPolicy
+from provisioning.elf.facts import EM_X86_64
+from provisioning.versions import is_older
 
-
-def judge_host(host: HostFacts, fitness: Fitness) -> Iterator[Finding]:
-    """What the machine lacks. A machine of another kind has no other faults worth telling."""
-    platform = f"{host.system} {host.machine}"
-    if host.system != "Linux" or host.machine not in fitness.machines:
-        wanted = f"Linux {' or '.join(fitness.machines)}"
-        yield Finding(
-            "QNN001",
-            platform,
-            f"this is {platform}, not {wanted}",
-            "this machine",
-            "QNN's host libraries and the HTP emulator are built for nothing else",
-            f"use {wanted}, or the project's container image on such a machine",
-        )
-        return
-    yield from _judge_glibc(host, fitness)
-    yield from _judge_resources(host, fitness)
-
-
-def _judge_glibc(host: HostFacts, fitness: Fitness) -> Iterator[Finding]:
-    if host.glibc is None or is_older(host.glibc, fitness.glibc):
-        has = f"glibc {host.glibc}" if host.glibc else "no glibc"
-        yield Finding(
-            "QNN002",
-            "glibc",
-            f"the machine has {has}, QNN needs {fitness.glibc}",
-            "this machine",
-            f'"version `GLIBC_{fitness.glibc}\' not found" when libQnnHtp.so is loaded',
-            "use Debian 12, Ubuntu 22.04 or newer, or the project's container image",
-        )
-
-
-def _judge_resources(host: HostFacts, fitness: Fitness) -> Iterator[Finding]:
-    missing = [flag for flag in fitness.cpu_flags if host.cpu_flags and flag not in host.cpu_flags]
-    if missing:
-        yield Finding(
-            "QNN004",
-            "CPU",
-            f"the CPU lacks {', '.join(missing)}",
-            "/proc/cpuinfo",
-            "the emulator may end with an illegal instruction (SIGILL)",
-            "use another machine, or pass the host's CPU through to the virtual one",
-            Severity.WARNING,
-        )
-    if host.disk_free_gb < fitness.disk_gb:
-        what = f"{host.disk_free_gb:g} GB are free, {fitness.disk_gb:g} GB are needed"
-        yield Finding(
-            "QNN005",
-            "disk",
-            what,
-            host.disk_path,
-            "'No space left on device' in the middle of an unpacking or a build",
-            "free some, or set QNN_CI_HOME to a larger disk",
-        )
-    if 0 < host.memory_gb < fitness.memory_gb:
-        what = f"the machine has {host.memory_gb:g} GB of memory, {fitness.memory_gb:g} are advised"
-        yield Finding(
-            "QNN006",
-            "memory",
-            what,
-            "this machine",
-            "the kernel may end a compiler or a lowering (exit code 137)",
-            "use fewer jobs (--jobs 1) or a larger machine",
-            Severity.WARNING,
-        )
-    if host.cores < fitness.cores:
-        what = f"{host.cores} core may be used, {fitness.cores} are advised"
-        yield Finding(
-            "QNN007",
-            "cores",
-            what,
-            "this machine",
-            "a run takes several times as long",
-            "give the machine or the container more cores",
-            Severity.WARNING,
-        )
-
-
-def judge_system_libraries(host: HostFacts, needed_by: Mapping[str, str]) -> Iterator[Finding]:
-    """Libraries that the tree expects of the system; ``needed_by`` names who needs each."""
-    for name, path in host.libraries.items():
-        if path is None and name in needed_by:
-            yield Finding(
-                "QNN003",
-                name,
-                f"{name} is not on this machine; {needed_by[name]} needs it",
-                "the loader's cache and default directories",
-                f"'{name}: cannot open shared object file' when {needed_by[name]} is loaded",
-                f"install it: {PACKAGES.get(name, 'the package that has it')}",
-            )
-
-
+HERE = "this machine"
 PACKAGES = {
     "libatomic.so.1": "apt-get install libatomic1",
     "libgcc_s.so.1": "apt-get install libgcc-s1",
     "libstdc++.so.6": "apt-get install libstdc++6",
-    "libc++.so.1": "apt-get install libc++1",
-    "libc++abi.so.1": "apt-get install libc++abi1",
-    "libunwind.so.1": "apt-get install libunwind-14 (LLVM's, not libunwind8)",
     "libz.so.1": "apt-get install zlib1g",
 }
 
 
-def judge_tools(host: HostFacts, policies: Mapping[str, ToolPolicy]) -> Iterator[Finding]:
-    """Programs that are missing, broken or old."""
-    for tool in host.tools:
-        policy = policies[tool.name]
-        program = policy.program
-        if tool.path is None and policy.optional:
-            continue
-        if tool.path is None:
-            yield Finding(
-                "QNN010",
-                program,
-                f"{program} is not on PATH",
-                "PATH",
-                "the build stops at its first step",
-                f"install {program}",
-            )
-        elif tool.version is None:
-            yield Finding(
-                "QNN011",
-                program,
-                f"{program} does not tell its version: {tool.said}",
-                tool.path,
-                "a program that cannot run --version cannot build",
-                f"reinstall {program}",
-            )
-        elif policy.minimum and is_older(tool.version, policy.minimum):
-            what = f"{program} is {tool.version}, at least {policy.minimum} is needed"
-            yield Finding(
-                "QNN012",
-                program,
-                what,
-                tool.path,
-                policy.why or "the build fails in its scripts",
-                f"install {program} {policy.advised or policy.minimum} or newer",
-            )
-        elif policy.advised and is_older(tool.version, policy.advised):
-            what = f"{program} is {tool.version}, {policy.advised} is advised"
-            yield Finding(
-                "QNN013",
-                program,
-                what,
-                tool.path,
-                policy.why,
-                f"install {program} {policy.advised}",
-                Severity.WARNING,
-            )
+class Machine(NamedTuple):
+    """The host and what a profile asks of it."""
+
+    facts: HostFacts
+    fitness: Fitness
+
+
+MACHINE: Subjects[Machine] = Subjects(lambda case: [Machine(case.facts.host, case.fitness)])
+
+
+@MACHINE.check(
+    "QNN001",
+    "this is {subject}, not {wanted}",
+    "QNN's host libraries and the HTP emulator are built for nothing else",
+    "use a machine with {wanted}, or the project's container image on one",
+)
+def see_other_machine(machine: Machine) -> Iterator[Seen]:
+    host, fitness = machine
+    if host.system != "Linux" or host.machine not in fitness.machines:
+        wanted = f"Linux {' or '.join(fitness.machines)}"
+        yield seen(f"{host.system} {host.machine}", HERE, wanted=wanted)
+
+
+@MACHINE.check(
+    "QNN002",
+    "the machine has {found}, QNN needs glibc {glibc} or newer",
+    '"version `GLIBC_{glibc}\' not found" when libQnnHtp.so is loaded',
+    "use Debian 12, Ubuntu 22.04 or newer, or the project's container image",
+    after=("QNN001",),
+)
+def see_old_glibc(machine: Machine) -> Iterator[Seen]:
+    host, fitness = machine
+    if host.glibc is None or is_older(host.glibc, fitness.glibc):
+        has = f"glibc {host.glibc}" if host.glibc else "no glibc"
+        yield seen("glibc", HERE, found=has, glibc=fitness.glibc)
+
+
+@MACHINE.check(
+    "QNN004",
+    "the CPU lacks {flags}",
+    "the emulator may be killed by SIGILL (illegal instruction)",
+    "use another machine, or pass the host's CPU through to the virtual machine",
+    after=("QNN001",),
+    severity=Severity.WARNING,
+)
+def see_lacking_flags(machine: Machine) -> Iterator[Seen]:
+    has = machine.facts.cpu_flags
+    if missing := [flag for flag in machine.fitness.cpu_flags if has and flag not in has]:
+        yield seen("CPU", "/proc/cpuinfo", flags=", ".join(missing))
+
+
+@MACHINE.check(
+    "QNN005",
+    "{free:g} GB are free, {needed:g} GB are needed",
+    "'No space left on device' in the middle of an unpacking or a build",
+    "free some, or set QNN_CI_HOME to a directory on a larger disk",
+    after=("QNN001",),
+)
+def see_small_disk(machine: Machine) -> Iterator[Seen]:
+    free, needed = machine.facts.disk_free_gb, machine.fitness.disk_gb
+    if free < needed:
+        yield seen("disk", machine.facts.disk_path, free=free, needed=needed)
+
+
+@MACHINE.check(
+    "QNN006",
+    "the machine has {found:g} GB of memory, {advised:g} are advised",
+    "the kernel may kill a compiler or a lowering (exit code 137)",
+    "use fewer jobs (--jobs 1) or a larger machine",
+    after=("QNN001",),
+    severity=Severity.WARNING,
+)
+def see_little_memory(machine: Machine) -> Iterator[Seen]:
+    has, advised = machine.facts.memory_gb, machine.fitness.memory_gb
+    if 0 < has < advised:
+        yield seen("memory", HERE, found=has, advised=advised)
+
+
+@MACHINE.check(
+    "QNN007",
+    "cores that may be used: {found}, advised: {advised}",
+    "a run takes several times as long",
+    "give the machine or the container more cores",
+    after=("QNN001",),
+    severity=Severity.WARNING,
+)
+def see_few_cores(machine: Machine) -> Iterator[Seen]:
+    has, advised = machine.facts.cores, machine.fitness.cores
+    if has < advised:
+        yield seen("cores", HERE, found=has, advised=advised)
+
+
+class SystemLibrary(NamedTuple):
+    """A library that the tree expects of the system; ``path`` None where there is none."""
+
+    name: str
+    path: str | None
+    user: str
+
+
+def find_system_libraries(case: Case) -> Iterable[SystemLibrary]:
+    """What the host libraries of the SDK need of the system."""
+    tree, policy = case.facts.trees.get(case.facts.sdk_name), case.host_policy
+    needed = {
+        name: file.name
+        for file in reversed(tree.files if tree else ())
+        if file.elf and file.elf.machine == EM_X86_64
+        for name in file.elf.needed
+        if policy and name in policy.system
+    }
+    libraries = case.facts.host.libraries.items()
+    return [SystemLibrary(name, path, needed[name]) for name, path in libraries if name in needed]
+
+
+SYSTEM = Subjects(find_system_libraries)
+
+
+@SYSTEM.check(
+    "QNN003",
+    "{subject} is not on this machine; {user} needs it",
+    "'{subject}: cannot open shared object file' when {user} is loaded",
+    "install it: {package}",
+)
+def see_missing_library(library: SystemLibrary) -> Iterator[Seen]:
+    if library.path is None:
+        package = PACKAGES.get(library.name, "the package that has it")
+        where = "the loader's cache and default directories"
+        yield seen(library.name, where, user=library.user, package=package)
+
+
+class Tool(NamedTuple):
+    """A program and what is asked of it."""
+
+    facts: ToolFacts
+    policy: ToolPolicy
+
+    def seen(self) -> Seen:
+        policy, facts = self.policy, self.facts
+        return seen(
+            policy.program,
+            facts.path or "PATH",
+            version=facts.version,
+            answer=facts.said,
+            minimum=policy.minimum,
+            advised=policy.advised or policy.minimum,
+            reason=policy.why or "the build fails in its scripts",
+        )
+
+
+TOOLS: Subjects[Tool] = Subjects(
+    lambda case: [Tool(tool, case.policy.tools[tool.name]) for tool in case.facts.host.tools]
+)
+
+
+@TOOLS.check(
+    "QNN010",
+    "{subject} is not on PATH",
+    "the build stops at its first step",
+    "install {subject} {advised}",
+)
+def see_no_program(tool: Tool) -> Iterator[Seen]:
+    if tool.facts.path is None and not tool.policy.optional:
+        yield tool.seen()
+
+
+@TOOLS.check(
+    "QNN011",
+    "{subject} does not tell its version: {answer}",
+    "a program that cannot run --version cannot build",
+    "reinstall {subject}",
+)
+def see_broken_program(tool: Tool) -> Iterator[Seen]:
+    if tool.facts.path and tool.facts.version is None:
+        yield tool.seen()
+
+
+@TOOLS.check(
+    "QNN012",
+    "{subject} is {version}, at least {minimum} is needed",
+    "{reason}",
+    "install {subject} {advised} or newer",
+)
+def see_old_program(tool: Tool) -> Iterator[Seen]:
+    if tool.facts.version and is_older(tool.facts.version, tool.policy.minimum):
+        yield tool.seen()
+
+
+@TOOLS.check(
+    "QNN013",
+    "{subject} is {version}, {advised} is advised",
+    "{reason}",
+    "install {subject} {advised} or newer",
+    after=("QNN012",),
+    severity=Severity.WARNING,
+)
+def see_unadvised_program(tool: Tool) -> Iterator[Seen]:
+    if tool.facts.version and is_older(tool.facts.version, tool.policy.advised):
+        yield tool.seen()

@@ -1,95 +1,146 @@
-"""An Android NDK against the pin."""
+"""An Android NDK against the pin of the profile."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
-from provisioning.doctor.checks.finding import Finding, Severity
-from provisioning.doctor.checks.fitness import NdkPolicy
-from provisioning.doctor.checks.version import parse_version
-from provisioning.doctor.facts import NdkFacts
-
-
-def judge_ndk(ndk: NdkFacts, policy: NdkPolicy) -> Iterator[Finding]:
-    """A root that is no NDK, or one that cannot build for Android, has no other faults."""
-    if not ndk.is_directory or ndk.revision is None:
-        yield Finding(
-            "QNN601",
-            "Android NDK",
-            "this is no Android NDK: source.properties names no revision",
-            str(ndk.root),
-            "CMake fails at its first compiler test",
-            f"give the root of NDK {policy.name} (--root android-ndk=DIR)",
-        )
-        return
-    yield from _judge_revision(ndk, ndk.revision, policy)
-    if not ndk.has_toolchain_file:
-        yield Finding(
-            "QNN604",
-            "Android NDK",
-            "build/cmake/android.toolchain.cmake is missing",
-            str(ndk.root),
-            "CMake then builds for this machine, not for Android",
-            "unpack the NDK again",
-        )
-    yield from _judge_host(ndk, policy)
+from provisioning.doctor.checks.finding import Severity
+from provisioning.doctor.checks.registry import Case, Seen, Subjects, seen
+from provisioning.doctor.facts import NDK, NdkFacts
+from provisioning.doctor.fitness import NdkPolicy
+from provisioning.versions import parse_version
 
 
-def _judge_revision(ndk: NdkFacts, revision: str, policy: NdkPolicy) -> Iterator[Finding]:
-    major = parse_version(revision)[:1]
-    where = f"{ndk.root}/source.properties"
-    if major < (policy.minimum,):
-        yield Finding(
-            "QNN602",
-            "Android NDK",
-            f"NDK {revision} is older than r{policy.minimum}",
-            where,
-            "its clang and libc++ refuse the sources: __builtin_available, '[[]] attributes are a"
-            " C23 extension' (executorch#4230), a header that QnnBackendUnifiedRegistry.h includes",
-            f"use NDK {policy.name} ({policy.revision})",
-        )
-    elif revision != policy.revision:
-        yield Finding(
-            "QNN603",
-            "Android NDK",
-            f"NDK {revision} is here, the pin is {policy.revision} ({policy.name})",
-            where,
-            "upstream verifies with the pin only",
-            f"use NDK {policy.name}, or run the Android build's tests with this one",
-            Severity.WARNING,
-        )
+class Ndk(NamedTuple):
+    """An NDK, its policy, and the pinned revision, '' where none is."""
+
+    facts: NdkFacts
+    policy: NdkPolicy
+    pin: str
+    api_level: int
+
+    def seen(self, where: object = "", **values: object) -> Seen:
+        name = f"NDK {ndk_name(self.pin)} ({self.pin})" if self.pin else "the pinned NDK"
+        place = where or f"{self.facts.root}/source.properties"
+        return seen("Android NDK", place, pinned=name, revision=self.facts.revision, **values)
+
+    @property
+    def prebuilt(self) -> str:
+        return f"{self.facts.root}/toolchains/llvm/prebuilt"
 
 
-def _judge_host(ndk: NdkFacts, policy: NdkPolicy) -> Iterator[Finding]:
-    prebuilt = f"{ndk.root}/toolchains/llvm/prebuilt"
-    if policy.host_tag not in ndk.host_tags:
-        has = ", ".join(ndk.host_tags) or "none"
-        yield Finding(
-            "QNN605",
-            "Android NDK",
-            f"the NDK is not for this machine: it has {has}, not {policy.host_tag}",
-            prebuilt,
-            "'cannot execute binary file: Exec format error'",
-            f"unpack the NDK for {policy.host_tag}",
-        )
-        return
-    if ndk.clang is None or ndk.clang.version is None:
-        said = ndk.clang.said if ndk.clang else "it is missing"
-        yield Finding(
-            "QNN606",
-            "clang++",
-            f"the NDK's clang++ does not run: {said}",
-            ndk.clang.path or prebuilt if ndk.clang else prebuilt,
-            "nothing can be compiled; a zip unpacked without its modes gives the same",
-            "unpack the NDK again with a tool that keeps executable bits",
-        )
-    if policy.api_level not in ndk.api_levels:
-        newest = max(ndk.api_levels, default=0)
-        yield Finding(
-            "QNN607",
-            "Android NDK",
-            f"the sysroot has no API level {policy.api_level}, its newest is {newest}",
-            f"{prebuilt}/{policy.host_tag}/sysroot/usr/lib",
-            "the linker finds no crtbegin_so.o",
-            f"use an NDK with API level {policy.api_level}, or unpack it again",
-        )
+def ndk_name(revision: str) -> str:
+    """``r26c`` of 26.2.11394342, ``r27`` of 27.0.12077973."""
+    version = parse_version(revision)
+    return f"r{version.major}{chr(ord('a') + version.minor) if version.minor else ''}"
+
+
+def find_ndk(case: Case) -> Iterator[Ndk]:
+    """The NDK, where the profile has one."""
+    if ndk := case.facts.ndk:
+        yield Ndk(ndk, case.policy.ndk, case.facts.pins.get(NDK, ""), case.android_api)
+
+
+NDKS = Subjects(find_ndk)
+
+
+@NDKS.check(
+    "QNN601",
+    "this is not an Android NDK: source.properties names no revision",
+    "CMake fails at its first compiler test",
+    "give the root of {pinned}: --root android-ndk=DIR",
+)
+def see_no_ndk(ndk: Ndk) -> Iterator[Seen]:
+    if not ndk.facts.is_directory or ndk.facts.revision is None:
+        yield ndk.seen(ndk.facts.root)
+
+
+@NDKS.check(
+    "QNN602",
+    "NDK {revision} is older than r{minimum}",
+    "its clang and libc++ refuse the sources: __builtin_available, '[[]] attributes are a C23 "
+    "extension' (executorch#4230), a header that QnnBackendUnifiedRegistry.h includes",
+    "use {pinned}",
+    after=("QNN601",),
+)
+def see_old_ndk(ndk: Ndk) -> Iterator[Seen]:
+    if parse_version(ndk.facts.revision or "").major < ndk.policy.minimum:
+        yield ndk.seen(minimum=ndk.policy.minimum)
+
+
+@NDKS.check(
+    "QNN603",
+    "NDK {revision} is here, the pin is {pinned}",
+    "upstream verifies with the pin only",
+    "use {pinned}, or run the Android build's tests with this one",
+    after=("QNN602",),
+    severity=Severity.WARNING,
+)
+def see_other_ndk(ndk: Ndk) -> Iterator[Seen]:
+    if ndk.pin and ndk.facts.revision != ndk.pin:
+        yield ndk.seen()
+
+
+@NDKS.check(
+    "QNN604",
+    "build/cmake/android.toolchain.cmake is missing",
+    "CMake then builds for this machine, not for Android",
+    "unpack the NDK again",
+    after=("QNN601",),
+)
+def see_no_toolchain_file(ndk: Ndk) -> Iterator[Seen]:
+    if not ndk.facts.has_toolchain_file:
+        yield ndk.seen(ndk.facts.root)
+
+
+@NDKS.check(
+    "QNN605",
+    "the NDK is not for this machine: it is for {found}, not {wanted}",
+    "'cannot execute binary file: Exec format error'",
+    "unpack the NDK for {wanted}",
+    after=("QNN601",),
+)
+def see_other_host(ndk: Ndk) -> Iterator[Seen]:
+    if ndk.policy.host_tag not in ndk.facts.host_tags:
+        has = ", ".join(ndk.facts.host_tags) or "none"
+        yield ndk.seen(ndk.prebuilt, found=has, wanted=ndk.policy.host_tag)
+
+
+@NDKS.check(
+    "QNN606",
+    "the NDK's clang++ does not run: {answer}",
+    "nothing can be compiled; an NDK whose executable bits were lost looks the same",
+    "run chmod +x on it; if it still does not run, unpack the NDK again with `unzip`",
+    after=("QNN605",),
+)
+def see_broken_clang(ndk: Ndk) -> Iterator[Seen]:
+    clang = ndk.facts.clang
+    if clang and clang.version is None:
+        yield ndk.seen(clang.path or ndk.prebuilt, answer=clang.said)
+
+
+@NDKS.check(
+    "QNN608",
+    "the NDK has no clang++",
+    "nothing can be compiled: CMake stops at its first compiler test",
+    "unpack the whole NDK again: part of it was left out",
+    after=("QNN605",),
+)
+def see_no_clang(ndk: Ndk) -> Iterator[Seen]:
+    if ndk.facts.clang is None:
+        yield ndk.seen(f"{ndk.prebuilt}/{ndk.policy.host_tag}/bin")
+
+
+@NDKS.check(
+    "QNN607",
+    "the sysroot has no API level {level}, its newest is {newest}",
+    "the linker finds no crtbegin_so.o",
+    "use an NDK with API level {level}, or unpack it again",
+    after=("QNN605",),
+)
+def see_no_level(ndk: Ndk) -> Iterator[Seen]:
+    if ndk.api_level not in ndk.facts.api_levels:
+        where = f"{ndk.prebuilt}/{ndk.policy.host_tag}/sysroot/usr/lib"
+        newest = max(ndk.facts.api_levels, default="none")
+        yield ndk.seen(where, level=ndk.api_level, newest=newest)

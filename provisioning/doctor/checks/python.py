@@ -4,159 +4,202 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
-from provisioning.doctor.checks.finding import Finding
-from provisioning.doctor.checks.fitness import PythonPolicy
-from provisioning.doctor.checks.version import is_older, is_same
+from provisioning.doctor.checks.registry import Case, Seen, Subjects, seen
 from provisioning.doctor.facts import PythonFacts
+from provisioning.doctor.fitness import PythonPolicy
+from provisioning.versions import is_older, is_same
 
-WHY_TAG = "a bare ModuleNotFoundError for PyQnnManagerAdaptor, although a file of it is there"
+REINSTALL = "install the executorch wheel for this Python, or build target aot for it"
 
 
-def judge_python(python: PythonFacts, policy: PythonPolicy, glibc: str | None) -> Iterator[Finding]:
-    """Everything of one interpreter; ``glibc`` is the machine's."""
-    version = ".".join(map(str, python.version))
-    if python.error:
-        yield Finding(
-            "QNN501",
-            "Python",
-            f"the interpreter does not answer: {python.error}",
-            python.executable,
-            "nothing can be lowered with it",
-            "give another with --python",
-        )
-        return
+class Interpreter(NamedTuple):
+    """A Python and its policy; ``glibc`` is the machine's."""
+
+    facts: PythonFacts
+    policy: PythonPolicy
+    glibc: str | None = None
+
+    def seen(self, subject: str, where: object = "", **values: object) -> Seen:
+        policy = self.policy
+        pin = f"torch=={policy.torch} and executorch=={policy.executorch}"
+        place = where or self.facts.executable
+        return seen(subject, place, python=self.facts, policy=policy, pin=pin, **values)
+
+    @property
+    def version(self) -> str:
+        return ".".join(map(str, self.facts.version))
+
+    @property
+    def directory(self) -> str:
+        return f"{self.facts.executorch}/backends/qualcomm/python"
+
+
+def find_python(case: Case) -> Iterator[Interpreter]:
+    """The interpreter, where the profile lowers with one."""
+    if case.facts.python:
+        yield Interpreter(case.facts.python, case.policy.python, case.facts.host.glibc)
+
+
+PYTHON = Subjects(find_python)
+
+
+@PYTHON.check(
+    "QNN501",
+    "the interpreter does not answer: {python.error}",
+    "nothing can be lowered with it",
+    "give another with --python",
+)
+def see_no_answer(python: Interpreter) -> Iterator[Seen]:
+    if python.facts.error:
+        yield python.seen("Python")
+
+
+@PYTHON.check(
+    "QNN502",
+    "this is Python {version}, {policy.minimum} to below {policy.below} are supported",
+    "there is no wheel of ExecuTorch for it",
+    "use a Python from {policy.minimum} to below {policy.below}: name it with --python",
+    after=("QNN501",),
+)
+def see_other_python(python: Interpreter) -> Iterator[Seen]:
+    version, policy = python.version, python.policy
     if is_older(version, policy.minimum) or not is_older(version, policy.below):
-        yield Finding(
-            "QNN502",
-            "Python",
-            f"this is Python {version}, {policy.minimum} to below {policy.below} are supported",
-            python.executable,
-            "there is no wheel of ExecuTorch for it",
-            "use Python 3.11 or 3.12",
-        )
-        return
-    yield from _judge_torch(python, policy)
-    yield from _judge_executorch(python, policy, glibc)
+        yield python.seen("Python", version=version)
 
 
-def _judge_torch(python: PythonFacts, policy: PythonPolicy) -> Iterator[Finding]:
-    torch = python.distributions.get("torch")
-    executorch = python.distributions.get("executorch")
-    pin = f"install torch=={policy.torch} and executorch=={policy.executorch}"
-    if torch is None:
-        yield Finding(
-            "QNN503",
-            "torch",
-            "torch is not installed",
-            python.executable,
-            "nothing can be exported without it",
-            pin,
-        )
-    elif is_older(torch, policy.torch_minimum):
-        yield Finding(
-            "QNN504",
-            "torch",
-            f"torch {torch} is older than {policy.torch_minimum}",
-            python.executable,
-            "torch.export of that version does not give what ExecuTorch reads",
-            pin,
-        )
-    elif executorch and not _is_known_pair(executorch, torch, policy):
-        is_pin = is_same(executorch, policy.executorch)
-        yield Finding(
-            "QNN505",
-            "torch",
-            f"executorch {executorch} with torch {torch} was not seen to work",
-            python.executable,
-            "its C++ extensions are linked against one torch: 'undefined symbol' at import",
-            pin if not is_pin else f"install torch=={policy.torch}",
-        )
+@PYTHON.check(
+    "QNN503",
+    "torch is not installed",
+    "nothing can be exported without it",
+    "install {pin}",
+    after=("QNN502",),
+)
+def see_no_torch(python: Interpreter) -> Iterator[Seen]:
+    if python.facts.distributions.get("torch") is None:
+        yield python.seen("torch")
 
 
-def _is_known_pair(executorch: str, torch: str, policy: PythonPolicy) -> bool:
+@PYTHON.check(
+    "QNN504",
+    "torch {torch} is older than {policy.torch_minimum}",
+    "torch.export of that version does not give what ExecuTorch reads",
+    "install {pin}",
+    after=("QNN503",),
+)
+def see_old_torch(python: Interpreter) -> Iterator[Seen]:
+    torch = python.facts.distributions.get("torch")
+    if torch and is_older(torch, python.policy.torch_minimum):
+        yield python.seen("torch", torch=torch)
+
+
+@PYTHON.check(
+    "QNN505",
+    "executorch {executorch} with torch {torch} was not seen to work",
+    "its C++ extensions are linked against one torch: 'undefined symbol' at import",
+    "install {pin}",
+    after=("QNN504",),
+)
+def see_unknown_pair(python: Interpreter) -> Iterator[Seen]:
+    found, policy = python.facts.distributions, python.policy
+    executorch, torch = found.get("executorch"), found.get("torch")
     pairs = [(policy.executorch, policy.torch), *policy.pairs]
-    return any(is_same(executorch, left) and is_same(torch, right) for left, right in pairs)
+    if executorch and torch:
+        known = (is_same(executorch, left) and is_same(torch, right) for left, right in pairs)
+        if not any(known):
+            yield python.seen("torch", executorch=executorch, torch=torch)
 
 
-def _judge_executorch(
-    python: PythonFacts, policy: PythonPolicy, glibc: str | None
-) -> Iterator[Finding]:
-    version = python.distributions.get("executorch")
-    if python.executorch is None:
-        yield Finding(
-            "QNN506",
-            "executorch",
-            "executorch is not installed",
-            python.executable,
-            "nothing can be lowered without it",
-            f"install executorch=={policy.executorch}",
-        )
-        return
-    yield from _judge_adaptor(python, glibc)
-    missing = [name for name, there in python.modules.items() if not there]
-    for name in missing:
-        distribution = policy.modules.get(name, name)
-        yield Finding(
-            "QNN510",
-            distribution,
-            f"{distribution} is not installed",
-            python.executable,
-            f"'No module named {name}': ExecuTorch imports it, some wheels forget to ask for it",
-            f"install {distribution}",
-        )
-    if python.flatc is None and version and is_older(version, policy.flatc_below):
-        yield Finding(
-            "QNN511",
-            "flatc",
-            f"flatc is not on PATH, executorch {version} runs it",
-            "PATH",
-            "'No such file or directory: flatc' when a program is written",
-            "put the environment's bin directory on PATH",
-        )
+@PYTHON.check(
+    "QNN506",
+    "executorch is not installed",
+    "nothing can be lowered without it",
+    "install executorch=={policy.executorch}",
+    after=("QNN502",),
+)
+def see_no_executorch(python: Interpreter) -> Iterator[Seen]:
+    if python.facts.executorch is None:
+        yield python.seen("executorch")
 
 
-def _judge_adaptor(python: PythonFacts, glibc: str | None) -> Iterator[Finding]:
-    where = f"{python.executorch}/backends/qualcomm/python"
-    reinstall = "install the executorch wheel for this Python, or build target aot for it"
-    if not python.adaptors:
-        yield Finding(
-            "QNN507",
-            "PyQnnManagerAdaptor",
-            "executorch is here without its QNN adaptor",
-            where,
-            "'No module named PyQnnManagerAdaptor' when a model is lowered",
-            f"{reinstall} (only the x86_64 Linux wheels have it)",
-        )
-    elif python.adaptor is None:
-        names = ", ".join(Path(path).name for path in python.adaptors)
-        yield Finding(
-            "QNN508",
-            "PyQnnManagerAdaptor",
-            f"the QNN adaptor is for another Python: {names}, not {python.tag}",
-            where,
-            WHY_TAG,
-            reinstall,
-        )
-    else:
-        need = python.adaptor.elf.highest_need("GLIBC") if python.adaptor.elf else None
-        text = ".".join(map(str, need or ()))
-        if python.adaptor.elf is None:
-            defect = python.adaptor.defect
-            yield Finding(
-                "QNN512",
-                python.adaptor.name,
-                f"the QNN adaptor is {defect.value if defect else 'unreadable'}",
-                str(python.adaptor.path),
-                "'invalid ELF header' when a model is lowered",
-                reinstall,
-            )
-        elif need and glibc and is_older(glibc, text):
-            yield Finding(
-                "QNN509",
-                python.adaptor.name,
-                f"the QNN adaptor needs GLIBC {text}, the machine has {glibc}",
-                str(python.adaptor.path),
-                f'"version `GLIBC_{text}\' not found" when a model is lowered',
-                "build it on this machine, or use the wheel's",
-            )
+@PYTHON.check(
+    "QNN507",
+    "executorch is here without its QNN adaptor",
+    "'No module named PyQnnManagerAdaptor' when a model is lowered",
+    f"{REINSTALL} (only the x86_64 Linux wheels have it)",
+    after=("QNN506",),
+)
+def see_no_adaptor(python: Interpreter) -> Iterator[Seen]:
+    if not python.facts.adaptors:
+        yield python.seen("PyQnnManagerAdaptor", python.directory)
+
+
+@PYTHON.check(
+    "QNN508",
+    "the QNN adaptor is for another Python: {names}, not {python.tag}",
+    "a bare ModuleNotFoundError for PyQnnManagerAdaptor, although a file of it is there",
+    REINSTALL,
+    after=("QNN507",),
+)
+def see_other_tag(python: Interpreter) -> Iterator[Seen]:
+    if python.facts.adaptor is None:
+        names = ", ".join(Path(path).name for path in python.facts.adaptors)
+        yield python.seen("PyQnnManagerAdaptor", python.directory, names=names)
+
+
+@PYTHON.check(
+    "QNN512",
+    "the QNN adaptor is {defect}",
+    "'invalid ELF header' when a model is lowered",
+    REINSTALL,
+    after=("QNN508",),
+)
+def see_broken_adaptor(python: Interpreter) -> Iterator[Seen]:
+    adaptor = python.facts.adaptor
+    if adaptor and adaptor.elf is None:
+        defect = adaptor.defect.value if adaptor.defect else "unreadable"
+        yield python.seen(adaptor.name, adaptor.path, defect=defect)
+
+
+@PYTHON.check(
+    "QNN509",
+    "the QNN adaptor needs GLIBC {need}, the machine has {glibc}",
+    '"version `GLIBC_{need}\' not found" when a model is lowered',
+    "build it on this machine, or use the wheel's",
+    after=("QNN512",),
+)
+def see_newer_adaptor(python: Interpreter) -> Iterator[Seen]:
+    adaptor, glibc = python.facts.adaptor, python.glibc
+    need = adaptor.elf.highest_need("GLIBC") if adaptor and adaptor.elf else None
+    text = ".".join(map(str, need or ()))
+    if adaptor and glibc and is_older(glibc, text):
+        yield python.seen(adaptor.name, adaptor.path, need=text, glibc=glibc)
+
+
+@PYTHON.check(
+    "QNN510",
+    "{subject} is not installed",
+    "'No module named {module}': ExecuTorch imports it, some wheels forget to ask for it",
+    "install {subject}",
+    after=("QNN506",),
+)
+def see_no_module(python: Interpreter) -> Iterator[Seen]:
+    for module, is_there in python.facts.modules.items():
+        if not is_there:
+            yield python.seen(python.policy.modules.get(module, module), module=module)
+
+
+@PYTHON.check(
+    "QNN511",
+    "flatc is not on PATH, executorch {executorch} runs it",
+    "'No such file or directory: flatc' when a program is written",
+    "put {bin} on PATH",
+    after=("QNN506",),
+)
+def see_no_flatc(python: Interpreter) -> Iterator[Seen]:
+    executorch = python.facts.distributions.get("executorch")
+    is_old = executorch and is_older(executorch, python.policy.flatc_below)
+    if is_old and python.facts.flatc is None:
+        place = Path(python.facts.executable).parent
+        yield python.seen("flatc", "PATH", executorch=executorch, bin=place)

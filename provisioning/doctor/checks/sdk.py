@@ -2,121 +2,175 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from typing import NamedTuple
 
-from provisioning.doctor.checks.finding import Finding, Severity
-from provisioning.doctor.checks.fitness import Fitness
-from provisioning.doctor.checks.version import is_older, is_same
+from provisioning.doctor.checks.finding import Severity
+from provisioning.doctor.checks.registry import Case, Seen, Subjects, seen
 from provisioning.doctor.facts import SdkFacts, TreeFacts
+from provisioning.versions import is_older, is_same
 
 REFETCH = "provision it again, or give another root"
 
 
-def judge_sdk(
-    sdk: SdkFacts, tree: TreeFacts, fitness: Fitness, pin: str | None, headers: Sequence[str]
-) -> Iterator[Finding]:
-    """Everything about the SDK that is not about a single file in it."""
-    if not sdk.is_directory:
-        yield Finding(
-            "QNN101",
-            "QNN SDK",
-            "the root of the QNN SDK is not a directory",
-            str(sdk.root),
-            "QNN_SDK_ROOT would point at nothing; ExecuTorch's CMake configures and then fails",
-            "provision it, or correct --root or QNN_SDK_ROOT",
-        )
-        return
-    if "sdk.yaml" not in sdk.markers:
-        yield Finding(
-            "QNN102",
-            "QNN SDK",
-            "this is no QNN SDK: sdk.yaml is missing",
-            str(sdk.root),
-            "a half-unpacked SDK looks the same; what is missing shows up in the middle of a build",
-            f"{REFETCH}; the root is the directory that has sdk.yaml in it",
-        )
-        return
-    yield from _judge_version(sdk, fitness, pin)
-    yield from _judge_layout(sdk, tree, fitness)
-    if fitness.headers:
-        yield from _judge_headers(sdk, headers)
+class WantedRoot(NamedTuple):
+    """An artifact that a profile needs, and whether there is one."""
+
+    profile: str
+    name: str
+    is_there: bool
 
 
-def _judge_version(sdk: SdkFacts, fitness: Fitness, pin: str | None) -> Iterator[Finding]:
-    where = f"{sdk.root}/sdk.yaml"
-    if sdk.version is None:
-        yield Finding(
-            "QNN103",
-            "sdk.yaml",
-            "sdk.yaml names no version",
-            where,
-            "nothing tells which SDK this is, so no program it makes can be traced",
-            REFETCH,
-        )
-    elif fitness.sdk_minimum and is_older(sdk.version, fitness.sdk_minimum):
-        yield Finding(
-            "QNN105",
-            "QNN SDK",
-            f"QNN {sdk.version} is too old for this profile: {fitness.sdk_minimum} is needed",
-            where,
-            fitness.sdk_why,
-            f"provision QNN {fitness.sdk_minimum} or newer for this profile",
-        )
-    elif pin and not is_same(sdk.version, pin):
-        yield Finding(
-            "QNN104",
-            "QNN SDK",
-            f"QNN {sdk.version} is here, the pin is {pin}",
-            where,
-            "what was tested is another one; with others the emulator has failed with error 14001",
-            f"provision {pin}, or change the pin and run the emulator's suite",
-        )
+def find_wanted_roots(case: Case) -> Iterator[WantedRoot]:
+    """What the profile takes files from; of SDKs that serve, the first."""
+    facts, fitness = case.facts, case.fitness
+    for name in [*fitness.roots, *([] if facts.sdk_name else fitness.sdk[:1])]:
+        yield WantedRoot(facts.profile, name, name in facts.roots)
 
 
-def _judge_layout(sdk: SdkFacts, tree: TreeFacts, fitness: Fitness) -> Iterator[Finding]:
-    there = {file.relative for file in tree.files} | tree.links.keys()
-    for directory, names in fitness.libraries.items():
-        if directory not in sdk.directories:
-            yield Finding(
-                "QNN106",
-                directory,
-                f"{directory} is missing",
-                str(sdk.root),
-                "the profile takes its libraries from it: 'cannot find -lQnnHtp' or a failed push",
-                f"{REFETCH}; a provisioned subset must include this component",
-            )
-            continue
-        for name in names:
+ROOTS = Subjects(find_wanted_roots)
+
+
+@ROOTS.check(
+    "QNN100",
+    "profile {profile} needs {subject}, and there is none",
+    "what the profile builds or runs takes its files from it",
+    "run `qnn-ci fetch {profile}`, or give --root {subject}=DIR",
+)
+def see_no_root(root: WantedRoot) -> Iterator[Seen]:
+    if not root.is_there:
+        yield seen(root.name, f"profile {root.profile}", profile=root.profile)
+
+
+class Sdk(NamedTuple):
+    """The SDK of an environment and its files."""
+
+    facts: SdkFacts
+    tree: TreeFacts
+    case: Case
+
+
+def find_sdk(case: Case) -> Iterator[Sdk]:
+    """The SDK, where there is one."""
+    if case.facts.sdk:
+        yield Sdk(case.facts.sdk, case.facts.trees[case.facts.sdk_name], case)
+
+
+SDK = Subjects(find_sdk)
+
+
+@SDK.check(
+    "QNN101",
+    "the root of the QNN SDK is not a directory",
+    "QNN_SDK_ROOT would point at nothing; ExecuTorch's CMake configures and then fails",
+    "provision it, or correct --root or QNN_SDK_ROOT",
+)
+def see_no_directory(sdk: Sdk) -> Iterator[Seen]:
+    if not sdk.facts.is_directory:
+        yield seen("QNN SDK", sdk.facts.root)
+
+
+@SDK.check(
+    "QNN102",
+    "this is not a QNN SDK: sdk.yaml is missing",
+    "a half-unpacked SDK looks the same; what is missing shows up in the middle of a build",
+    f"{REFETCH}; the root is the directory that has sdk.yaml in it",
+    after=("QNN101",),
+)
+def see_no_marker(sdk: Sdk) -> Iterator[Seen]:
+    if "sdk.yaml" not in sdk.facts.markers:
+        yield seen("QNN SDK", sdk.facts.root)
+
+
+@SDK.check(
+    "QNN103",
+    "sdk.yaml names no version{reason}",
+    "nothing tells which SDK this is, so no program it makes can be traced",
+    REFETCH,
+    after=("QNN102",),
+)
+def see_no_version(sdk: Sdk) -> Iterator[Seen]:
+    if sdk.facts.version is None:
+        reason = f": it cannot be read: {sdk.facts.fault}" if sdk.facts.fault else ""
+        yield seen("sdk.yaml", f"{sdk.facts.root}/sdk.yaml", reason=reason)
+
+
+@SDK.check(
+    "QNN105",
+    "QNN {version} is too old for this profile: {minimum} or newer is needed",
+    "{reason}",
+    "provision QNN {minimum} or newer for this profile",
+    after=("QNN103",),
+)
+def see_old_sdk(sdk: Sdk) -> Iterator[Seen]:
+    minimum, reason = sdk.case.minimum
+    if sdk.facts.version and is_older(sdk.facts.version, minimum):
+        where, version = f"{sdk.facts.root}/sdk.yaml", sdk.facts.version
+        yield seen("QNN SDK", where, version=version, minimum=minimum, reason=reason)
+
+
+@SDK.check(
+    "QNN104",
+    "QNN {version} is here, the pin is {pin}",
+    "the pin is what was tested; with others the emulator has failed with error 14001",
+    "provision {pin}, or change the pin and run the emulator's suite",
+    after=("QNN105",),
+)
+def see_other_version(sdk: Sdk) -> Iterator[Seen]:
+    pin, version = sdk.case.pin, sdk.facts.version
+    if pin and version and not is_same(version, pin):
+        yield seen("QNN SDK", f"{sdk.facts.root}/sdk.yaml", version=version, pin=pin)
+
+
+@SDK.check(
+    "QNN106",
+    "{subject} is missing",
+    "the profile takes its libraries from it: 'cannot find -lQnnHtp' or a failed push",
+    f"{REFETCH}; a provisioned subset must include this component",
+    after=("QNN102",),
+)
+def see_no_part(sdk: Sdk) -> Iterator[Seen]:
+    for directory in sdk.case.fitness.libraries:
+        if directory not in sdk.facts.directories:
+            yield seen(directory, sdk.facts.root)
+
+
+@SDK.check(
+    "QNN107",
+    "{subject} is missing from {directory}",
+    "'{subject}: cannot open shared object file' when the backend is made",
+    REFETCH,
+    after=("QNN102",),
+)
+def see_no_library(sdk: Sdk) -> Iterator[Seen]:
+    there = {file.relative for file in sdk.tree.files} | sdk.tree.links.keys()
+    for directory, names in sdk.case.fitness.libraries.items():
+        for name in names if directory in sdk.facts.directories else ():
             if f"{directory}/{name}" not in there:
-                yield Finding(
-                    "QNN107",
-                    name,
-                    f"{name} is missing from {directory}",
-                    f"{sdk.root}/{directory}",
-                    f"'{name}: cannot open shared object file' when the backend is made",
-                    REFETCH,
-                )
+                yield seen(name, f"{sdk.facts.root}/{directory}", directory=directory)
 
 
-def _judge_headers(sdk: SdkFacts, headers: Sequence[str]) -> Iterator[Finding]:
-    where = f"{sdk.root}/include/QNN"
-    missing = [name for name in headers if name not in sdk.headers]
-    if missing:
-        yield Finding(
-            "QNN108",
-            "include/QNN",
-            f"headers are missing: {', '.join(missing)}",
-            where,
-            "CMake configures without a word, the compiler fails: 'no such file or directory'",
-            f"{REFETCH} with its include directory; ExecuTorch needs all of these",
-        )
-    elif sdk.api_version is None:
-        yield Finding(
-            "QNN109",
-            "QnnCommon.h",
-            "QnnCommon.h has no QNN_API_VERSION",
-            where,
-            "the sources compare it with the library's own at run time",
-            REFETCH,
-            Severity.WARNING,
-        )
+@SDK.check(
+    "QNN108",
+    "headers are missing: {names}",
+    "CMake configures without a word, the compiler fails: 'no such file or directory'",
+    f"{REFETCH} with its include directory; ExecuTorch needs all of these",
+    after=("QNN102",),
+)
+def see_no_headers(sdk: Sdk) -> Iterator[Seen]:
+    wanted = sdk.case.policy.headers if sdk.case.fitness.headers else ()
+    if names := [name for name in wanted if name not in sdk.facts.headers]:
+        yield seen("include/QNN", f"{sdk.facts.root}/include/QNN", names=", ".join(names))
+
+
+@SDK.check(
+    "QNN109",
+    "QnnCommon.h has no QNN_API_VERSION",
+    "the sources compare it with the library's own at run time",
+    REFETCH,
+    after=("QNN108",),
+    severity=Severity.WARNING,
+)
+def see_no_api_version(sdk: Sdk) -> Iterator[Seen]:
+    if sdk.case.fitness.headers and sdk.facts.api_version is None:
+        yield seen("QnnCommon.h", f"{sdk.facts.root}/include/QNN")

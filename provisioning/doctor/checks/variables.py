@@ -3,149 +3,191 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import takewhile
 from pathlib import Path
+from typing import NamedTuple
 
-from provisioning.doctor.checks.finding import Finding, Severity
-from provisioning.doctor.facts import PathEntry, VariableFacts
+from provisioning.doctor.checks.finding import Severity
+from provisioning.doctor.checks.registry import Case, Seen, Subjects, seen
+from provisioning.doctor.facts import HOST_DIRECTORY, FileFacts, PathEntry, VariableFacts
 from provisioning.elf.facts import EM_AARCH64, EM_QDSP6
 
-HOST_DIRECTORY = "lib/x86_64-linux-clang"
 LIBCXX = ("libc++", "libunwind")
 RIVALS = ("QAIRT_SDK_ROOT", "QAIRT_ROOT", "SNPE_ROOT", "AISW_SDK_ROOT")
 COMPOSE = "`qnn-ci env PROFILE` prints the lines that set them all"
+EMPTY_ENTRY = "(an empty entry: the current directory)"
 
 
-def judge_variables(variables: VariableFacts, sdk_root: Path, *, runs: bool) -> Iterator[Finding]:
-    """``runs`` is whether the profile loads QNN on the host, and so needs the search path."""
-    yield from _judge_root(variables, sdk_root)
-    yield from _judge_rivals(variables, sdk_root)
-    yield from _judge_device_libraries(variables, sdk_root)
-    if runs:
-        yield from _judge_library_path(variables, sdk_root)
+class Variables(NamedTuple):
+    """The variables of a job, the SDK that they should name, and whether it runs on the host."""
+
+    facts: VariableFacts
+    sdk_root: Path
+    runs: bool = False
+
+    @property
+    def wanted(self) -> Path:
+        return self.sdk_root / HOST_DIRECTORY
+
+    @property
+    def root(self) -> str:
+        return self.facts.values.get("QNN_SDK_ROOT", "")
+
+    def is_wanted(self, entry: PathEntry) -> bool:
+        return bool(entry.directory) and self.facts.is_same(entry.directory, self.wanted)
 
 
-def _judge_root(variables: VariableFacts, sdk_root: Path) -> Iterator[Finding]:
-    root = variables.values.get("QNN_SDK_ROOT", "")
-    if not root:
-        yield Finding(
-            "QNN401",
-            "QNN_SDK_ROOT",
-            "QNN_SDK_ROOT is not set",
-            "environment",
-            "ExecuTorch then downloads an SDK of its own choice, at import or inside cmake",
-            f"set it to {sdk_root}; {COMPOSE}",
-        )
-    elif root not in variables.roots_that_exist:
-        yield Finding(
-            "QNN402",
-            "QNN_SDK_ROOT",
-            "QNN_SDK_ROOT is not a directory",
-            root,
-            "a missing SDK configures with success and fails when it compiles",
-            f"set it to {sdk_root}",
-        )
-    elif not variables.is_same(root, sdk_root):
-        yield Finding(
-            "QNN403",
-            "QNN_SDK_ROOT",
-            "QNN_SDK_ROOT is another SDK than the one examined",
-            root,
-            "what was examined is not what would be used",
-            f"set it to {sdk_root}; {COMPOSE}",
-        )
+def find_variables(case: Case) -> Iterator[Variables]:
+    """The variables, where there is an SDK for them to name."""
+    facts = case.facts
+    if facts.variables and facts.sdk and facts.sdk.is_directory:
+        yield Variables(facts.variables, facts.sdk.root, case.runs_on_host)
 
 
-def _judge_rivals(variables: VariableFacts, sdk_root: Path) -> Iterator[Finding]:
-    for name in RIVALS:
-        value = variables.values.get(name)
-        if value and not variables.is_same(value, sdk_root):
-            yield Finding(
-                "QNN407",
-                name,
-                f"{name} points at another SDK",
-                value,
-                "Qualcomm's converters and envsetup scripts prefer it to QNN_SDK_ROOT",
-                f"unset {name}",
-                Severity.WARNING,
-            )
+VARIABLES = Subjects(find_variables)
 
 
-def _judge_library_path(variables: VariableFacts, sdk_root: Path) -> Iterator[Finding]:
-    wanted = sdk_root / HOST_DIRECTORY
-    before: list[PathEntry] = []
-    for entry in variables.library_path:
-        if entry.directory and variables.is_same(entry.directory, wanted):
-            yield from _judge_shadows(before, entry)
-            return
-        before.append(entry)
-    yield Finding(
-        "QNN404",
-        "LD_LIBRARY_PATH",
-        f"LD_LIBRARY_PATH lacks {wanted}",
-        variables.values.get("LD_LIBRARY_PATH", "(not set)"),
-        "'libQnnHtp.so: cannot open shared object file', or another libQnnHtp.so is found",
-        f"put {wanted} first, before Python starts; {COMPOSE}",
-    )
+@VARIABLES.check(
+    "QNN401",
+    "QNN_SDK_ROOT is not set",
+    "ExecuTorch then downloads an SDK of its own choice, at import or inside cmake",
+    f"set it to {{root}}; {COMPOSE}",
+)
+def see_no_variable(variables: Variables) -> Iterator[Seen]:
+    if not variables.root:
+        yield seen("QNN_SDK_ROOT", "environment", root=variables.sdk_root)
 
 
-def _judge_shadows(before: list[PathEntry], wanted: PathEntry) -> Iterator[Finding]:
+@VARIABLES.check(
+    "QNN402",
+    "QNN_SDK_ROOT is not a directory",
+    "a missing SDK configures with success and fails when it compiles",
+    "set it to {root}",
+    after=("QNN401",),
+)
+def see_no_directory(variables: Variables) -> Iterator[Seen]:
+    if variables.root not in variables.facts.roots_that_exist:
+        yield seen("QNN_SDK_ROOT", variables.root, root=variables.sdk_root)
+
+
+@VARIABLES.check(
+    "QNN403",
+    "QNN_SDK_ROOT is not the SDK that was examined",
+    "what was examined is not what would be used",
+    f"set it to {{root}}; {COMPOSE}",
+    after=("QNN402",),
+)
+def see_other_sdk(variables: Variables) -> Iterator[Seen]:
+    if not variables.facts.is_same(variables.root, variables.sdk_root):
+        yield seen("QNN_SDK_ROOT", variables.root, root=variables.sdk_root)
+
+
+@VARIABLES.check(
+    "QNN404",
+    "LD_LIBRARY_PATH lacks {wanted}",
+    "'libQnnHtp.so: cannot open shared object file', or another libQnnHtp.so is found",
+    f"put {{wanted}} first, before Python starts; {COMPOSE}",
+)
+def see_no_library_path(variables: Variables) -> Iterator[Seen]:
+    if variables.runs and not any(map(variables.is_wanted, variables.facts.library_path)):
+        where = variables.facts.values.get("LD_LIBRARY_PATH", "(not set)")
+        yield seen("LD_LIBRARY_PATH", where, wanted=variables.wanted)
+
+
+@VARIABLES.check(
+    "QNN405",
+    "{names} of another place come first",
+    "two builds of QNN mix in one process: error 14001 or a crash",
+    "take {where} out of LD_LIBRARY_PATH, or put {wanted} before it",
+    after=("QNN404",),
+)
+def see_shadows(variables: Variables) -> Iterator[Seen]:
     """Libraries of QNN, or of the same name, that the loader finds before those of the SDK."""
-    own = {file.name for file in wanted.libraries}
+    path = variables.facts.library_path if variables.runs else ()
+    before = list(takewhile(lambda entry: not variables.is_wanted(entry), path))
+    own = {file.name for entry in path[len(before) :][:1] for file in entry.libraries}
     for entry in before:
-        host = [file.name for file in entry.libraries if not _is_for_device(file.elf)]
-        names = [name for name in host if name in own or not name.startswith(LIBCXX)]
-        if names:
-            yield Finding(
-                "QNN405",
-                "LD_LIBRARY_PATH",
-                f"{', '.join(names[:3])} of another place come first",
-                entry.directory or "(an empty entry: the current directory)",
-                "two builds of QNN mix in one process: error 14001 or a crash",
-                f"take it out, or put {wanted.directory} before it",
+        host = [file.name for file in entry.libraries if not _is_for_device(file)]
+        if names := [name for name in host if name in own or not name.startswith(LIBCXX)]:
+            where = entry.directory or EMPTY_ENTRY
+            yield seen(
+                "LD_LIBRARY_PATH", where, names=", ".join(names[:3]), wanted=variables.wanted
             )
 
 
-def _judge_device_libraries(variables: VariableFacts, sdk_root: Path) -> Iterator[Finding]:
-    for entry in variables.library_path:
-        if variables.is_same(entry.directory, sdk_root / HOST_DIRECTORY):
+@VARIABLES.check(
+    "QNN406",
+    "libraries of a device are on the host's search path: {names}",
+    "'wrong ELF class' or 'cannot open shared object file' for a file that is there",
+    "take {where} out of LD_LIBRARY_PATH; for a device it is set on the device",
+)
+def see_device_libraries(variables: Variables) -> Iterator[Seen]:
+    for entry in variables.facts.library_path:
+        if variables.facts.is_same(entry.directory, variables.wanted):
             continue  # a foreign library in the SDK is told by QNN212
-        names = [file.name for file in entry.libraries if _is_for_device(file.elf)]
-        if names:
-            yield Finding(
-                "QNN406",
-                "LD_LIBRARY_PATH",
-                f"libraries of a device are on the host's search path: {', '.join(names[:3])}",
-                entry.directory or "(an empty entry: the current directory)",
-                "'wrong ELF class' or 'cannot open shared object file' for a file that is there",
-                "take it out; LD_LIBRARY_PATH for a device is set on the device",
-            )
+        if names := [file.name for file in entry.libraries if _is_for_device(file)]:
+            where = entry.directory or EMPTY_ENTRY
+            yield seen("LD_LIBRARY_PATH", where, names=", ".join(names[:3]))
 
 
-def _is_for_device(elf: object) -> bool:
-    return getattr(elf, "machine", None) in (EM_AARCH64, EM_QDSP6)
+def _is_for_device(file: FileFacts) -> bool:
+    return file.elf is not None and file.elf.machine in (EM_AARCH64, EM_QDSP6)
 
 
-def judge_python_path(
-    variables: VariableFacts, checkout: Path | None, *, uses_wheel: bool
-) -> Iterator[Finding]:
+@VARIABLES.check(
+    "QNN407",
+    "{subject} points at another SDK",
+    "Qualcomm's converters and envsetup scripts prefer it to QNN_SDK_ROOT",
+    "unset {subject}",
+    severity=Severity.WARNING,
+)
+def see_rivals(variables: Variables) -> Iterator[Seen]:
+    for name in RIVALS:
+        value = variables.facts.values.get(name)
+        if value and not variables.facts.is_same(value, variables.sdk_root):
+            yield seen(name, value)
+
+
+class PythonPath(NamedTuple):
     """PYTHONPATH: nothing for the wheel, the checkout's parent for a checkout."""
-    others = variables.executorch_on_path
-    if uses_wheel and others:
-        yield Finding(
-            "QNN408",
-            "PYTHONPATH",
-            "an executorch on PYTHONPATH hides the installed one",
-            others[0],
-            "a checkout has no compiled adaptor: 'No module named PyQnnManagerAdaptor'",
-            "take it out of PYTHONPATH, or build the adaptor into that checkout",
-        )
-    elif checkout and not uses_wheel and str(checkout.parent) not in others:
-        yield Finding(
-            "QNN409",
-            "PYTHONPATH",
-            "PYTHONPATH lacks the directory that holds the checkout",
-            variables.values.get("PYTHONPATH", "(not set)"),
-            "Python then imports the installed executorch, not the one that was built",
-            f"export PYTHONPATH={checkout.parent}",
-            Severity.WARNING,
-        )
+
+    facts: VariableFacts
+    checkout: Path | None
+    uses_wheel: bool
+
+
+def find_python_path(case: Case) -> Iterator[PythonPath]:
+    """The variables, with the checkout that Python can import from the directory above."""
+    checkout = case.facts.checkout
+    is_importable = checkout and checkout.is_directory and checkout.root.name == "executorch"
+    if case.facts.variables:
+        root = checkout.root if checkout and is_importable else None
+        yield PythonPath(case.facts.variables, root, case.fitness.python)
+
+
+PYTHON_PATH = Subjects(find_python_path)
+
+
+@PYTHON_PATH.check(
+    "QNN408",
+    "an executorch on PYTHONPATH hides the installed one",
+    "a checkout has no compiled adaptor: 'No module named PyQnnManagerAdaptor'",
+    "take {where} out of PYTHONPATH, or build the adaptor into that checkout",
+)
+def see_hiding(path: PythonPath) -> Iterator[Seen]:
+    for entry in path.facts.executorch_on_path[:1] if path.uses_wheel else ():
+        yield seen("PYTHONPATH", entry)
+
+
+@PYTHON_PATH.check(
+    "QNN409",
+    "PYTHONPATH lacks the directory that holds the checkout",
+    "Python then imports the installed executorch, not the one that was built",
+    "export PYTHONPATH={parent}",
+    severity=Severity.WARNING,
+)
+def see_no_checkout(path: PythonPath) -> Iterator[Seen]:
+    checkout, others = path.checkout, path.facts.executorch_on_path
+    if checkout and not path.uses_wheel and str(checkout.parent) not in others:
+        where = path.facts.values.get("PYTHONPATH", "(not set)")
+        yield seen("PYTHONPATH", where, parent=checkout.parent)

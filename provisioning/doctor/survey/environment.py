@@ -7,9 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from provisioning.console.progress import Progress
-from provisioning.doctor.checks.elf_policy import ElfPolicy, choose_policy
-from provisioning.doctor.checks.fitness import DoctorPolicy, Fitness
+from provisioning.doctor.elf_policy import ElfPolicy, choose_policy
 from provisioning.doctor.facts import (
+    CHECKOUT,
+    LIBCXX,
+    NDK,
+    STAGING,
     EnvironmentFacts,
     FileFacts,
     HostFacts,
@@ -17,10 +20,11 @@ from provisioning.doctor.facts import (
     SdkFacts,
     TreeFacts,
 )
+from provisioning.doctor.fitness import DoctorPolicy, Fitness
 from provisioning.doctor.survey.checkout import survey_checkout
 from provisioning.doctor.survey.device import survey_devices
+from provisioning.doctor.survey.facts_cache import FactsCache
 from provisioning.doctor.survey.host import survey_host
-from provisioning.doctor.survey.memory import Memory
 from provisioning.doctor.survey.ndk import survey_ndk
 from provisioning.doctor.survey.python import survey_python
 from provisioning.doctor.survey.sdk import survey_sdk
@@ -29,7 +33,6 @@ from provisioning.doctor.survey.variables import survey_variables
 from provisioning.elf.facts import EM_X86_64
 
 DISTRIBUTIONS = ("torch", "executorch", "torchao")
-STAGING, NDK, CHECKOUT, LIBCXX = "staging", "android-ndk", "executorch", "libcxx"
 
 
 @dataclass(frozen=True)
@@ -60,11 +63,11 @@ def survey_environment(
     progress: Progress | None = None,
 ) -> EnvironmentFacts:
     """Look at everything that the profile asks about; nothing is changed."""
-    memory = Memory(request.home / "doctor")
+    cache = FactsCache(request.home / "doctor")
     progress = progress or Progress()
     sdk_name = next((name for name in fitness.sdk if name in request.roots), "")
     progress.step("doctor: libraries")
-    trees = _survey_trees(request, sdk_name, kinds, memory)
+    trees = _survey_trees(request, sdk_name, kinds, cache)
     progress.step("doctor: variables, machine, Python")
     return EnvironmentFacts(
         profile=request.profile,
@@ -77,7 +80,7 @@ def survey_environment(
         trees=trees,
         ndk=survey_ndk(request.roots[NDK], policy.ndk.host_tag) if NDK in request.roots else None,
         python=_survey_python(request, policy) if fitness.python else None,
-        variables=survey_variables(request.variables, memory, request.roots.get(sdk_name)),
+        variables=survey_variables(request.variables, cache, request.roots.get(sdk_name)),
         checkout=survey_checkout(request.roots[CHECKOUT]) if CHECKOUT in request.roots else None,
         devices=survey_devices(request.variables, request.device_directory)
         if request.device
@@ -86,15 +89,15 @@ def survey_environment(
 
 
 def _survey_trees(
-    request: SurveyRequest, sdk_name: str, kinds: Mapping[str, ElfPolicy], memory: Memory
+    request: SurveyRequest, sdk_name: str, kinds: Mapping[str, ElfPolicy], cache: FactsCache
 ) -> dict[str, TreeFacts]:
     trees = {}
     if sdk_name:
         root = request.roots[sdk_name]
-        trees[sdk_name] = survey_tree(root, lambda path: bool(choose_policy(path, kinds)), memory)
+        trees[sdk_name] = survey_tree(root, lambda path: bool(choose_policy(path, kinds)), cache)
     for name in (STAGING, LIBCXX):
         if name in request.roots:
-            trees[name] = survey_tree(request.roots[name], memory=memory)
+            trees[name] = survey_tree(request.roots[name], cache=cache)
     return trees
 
 

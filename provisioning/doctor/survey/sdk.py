@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
+from provisioning.artifacts.sdk_yaml import SDK_YAML, SdkIdentity, read_sdk_yaml
 from provisioning.doctor.facts import SdkFacts
+from provisioning.errors import UnfitError
 
-MARKERS = ("sdk.yaml", "QNN_README.txt")
-VERSION = re.compile(r"^version:\s*[\"']?v?(\d+(?:\.\d+)+)", re.MULTILINE)
-BUILD_ID = re.compile(r"^build_id:\s*[\"']?(\d{12})(?!\d)", re.MULTILINE)
+MARKERS = (SDK_YAML, "QNN_README.txt")
 API_PART = re.compile(r"^\s*#\s*define\s+QNN_API_VERSION_(MAJOR|MINOR|PATCH)\s+(\d+)", re.MULTILINE)
 API_HEADER = "include/QNN/QnnCommon.h"
 MAX_TEXT_BYTES = 1 << 20
@@ -21,14 +21,18 @@ def survey_sdk(root: Path, headers: Iterable[str]) -> SdkFacts:
     """What is there of an SDK. ``headers`` are the paths below include/QNN to look for."""
     if not root.is_dir():
         return SdkFacts(root, is_directory=False)
-    text = read_text(root / "sdk.yaml")
-    version, build_id = VERSION.search(text), BUILD_ID.search(text)
+    identity, fault = SdkIdentity(), ""
+    try:
+        identity = read_sdk_yaml(root)
+    except UnfitError as error:
+        fault = error.why
     return SdkFacts(
         root,
         is_directory=True,
         markers=tuple(name for name in MARKERS if (root / name).is_file()),
-        version=version[1] if version else None,
-        stamp=build_id[1] if build_id else None,
+        version=identity.version or None,
+        stamp=identity.stamp or None,
+        fault=fault,
         directories=tuple(_directories(root)),
         headers=tuple(name for name in headers if (root / "include" / "QNN" / name).is_file()),
         api_version=_api_version(read_text(root / API_HEADER)),

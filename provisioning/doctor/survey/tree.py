@@ -18,8 +18,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from provisioning.doctor.facts import FileFacts, TreeFacts
+from provisioning.doctor.survey.facts_cache import FactsCache, Identity
 from provisioning.doctor.survey.host import usable_cores
-from provisioning.doctor.survey.memory import Identity, Memory
 from provisioning.elf.facts import ElfError
 
 POOL_BYTES = 512 << 20
@@ -29,7 +29,7 @@ Wanted = Callable[[str], bool]
 
 
 def survey_tree(
-    root: Path, wanted: Wanted = lambda _: True, memory: Memory | None = None
+    root: Path, wanted: Wanted = lambda _: True, cache: FactsCache | None = None
 ) -> TreeFacts:
     """Facts of all files below ``root`` whose directory (relative) is ``wanted``.
 
@@ -44,19 +44,21 @@ def survey_tree(
                 links[relative] = str(path.readlink())
         elif _is_candidate(path, status):
             found[relative] = (path, Identity.of(status))
-    facts = read_files(found, memory or Memory(None))
+    facts = read_files(found, cache or FactsCache(None))
     return TreeFacts(root, facts, links)
 
 
-def read_files(found: Mapping[str, tuple[Path, Identity]], memory: Memory) -> tuple[FileFacts, ...]:
-    """Facts of each file, out of ``memory`` where it has not changed, in the order of paths."""
-    known = {name: memory.recall(path, identity) for name, (path, identity) in found.items()}
+def read_files(
+    found: Mapping[str, tuple[Path, Identity]], cache: FactsCache
+) -> tuple[FileFacts, ...]:
+    """Facts of each file, out of ``cache`` where it has not changed, in the order of paths."""
+    known = {name: cache.recall(path, identity) for name, (path, identity) in found.items()}
     fresh = [(name, found[name][0]) for name, facts in known.items() if facts is None]
     size_bytes = sum(found[name][1].size_bytes for name, _ in fresh)
     for (name, path), facts in zip(fresh, _read_all(fresh, size_bytes), strict=True):
         known[name] = facts
-        memory.keep(path, found[name][1], facts)
-    memory.save()
+        cache.keep(path, found[name][1], facts)
+    cache.save()
     # Facts are remembered by path, and a file may lie in several trees.
     return tuple(
         facts if facts.relative == name else replace(facts, relative=name)

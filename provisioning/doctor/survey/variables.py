@@ -7,9 +7,8 @@ import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from provisioning.doctor.checks.variables import HOST_DIRECTORY
-from provisioning.doctor.facts import PathEntry, VariableFacts
-from provisioning.doctor.survey.memory import Identity, Memory
+from provisioning.doctor.facts import HOST_DIRECTORY, PathEntry, VariableFacts
+from provisioning.doctor.survey.facts_cache import FactsCache, Identity
 from provisioning.doctor.survey.tree import read_files
 
 NAMES = (
@@ -28,7 +27,7 @@ CONCERNED = re.compile(r"lib(Qnn|Htp|Genie|c\+\+|unwind)[^/]*\.so[.0-9]*$")
 
 
 def survey_variables(
-    variables: Mapping[str, str], memory: Memory, sdk_root: Path | None = None
+    variables: Mapping[str, str], cache: FactsCache, sdk_root: Path | None = None
 ) -> VariableFacts:
     """Facts of the variables a job would get."""
     values = {name: variables[name] for name in NAMES if name in variables}
@@ -37,7 +36,7 @@ def survey_variables(
     roots = [value for name, value in values.items() if name.endswith("_ROOT") and value]
     return VariableFacts(
         values,
-        library_path=tuple(_survey_entry(entry, memory) for entry in entries),
+        library_path=tuple(_survey_entry(entry, cache) for entry in entries),
         executorch_on_path=tuple(
             part for part in python_path if (Path(part) / "executorch").is_dir()
         ),
@@ -53,7 +52,7 @@ def _real_paths(paths: Iterable[str], sdk_root: Path | None) -> dict[str, str]:
     return {str(place): os.path.realpath(place) for place in places}
 
 
-def _survey_entry(directory: str, memory: Memory) -> PathEntry:
+def _survey_entry(directory: str, cache: FactsCache) -> PathEntry:
     place = Path(directory or ".")
     found = {}
     try:
@@ -62,4 +61,4 @@ def _survey_entry(directory: str, memory: Memory) -> PathEntry:
                 found[entry.name] = (Path(entry.path), Identity.of(entry.stat()))
     except OSError:
         return PathEntry(directory)
-    return PathEntry(directory, read_files(found, memory))
+    return PathEntry(directory, read_files(found, cache))

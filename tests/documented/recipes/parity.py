@@ -30,22 +30,6 @@ def has_sarif(stage: Stage, ended: Ended) -> None:
     assert len(results) == 1
 
 
-def configures(stage: Stage, ended: Ended) -> None:
-    """The reply is there, and --build takes it."""
-    assert list(stage.project.glob("BUILD/.cmake/api/v1/reply/codemodel-v2-*.json"))
-    line = "python -m ci parity --source ~/executorch --build BUILD"
-    compared = stage.run(line)
-    assert compared.returncode == 1
-    assert NEW_FILE in compared.stdout
-
-
-def ask_for_reply(stage: Stage) -> None:
-    """What the page does before."""
-    query = stage.project / "BUILD/.cmake/api/v1/query"
-    query.mkdir(parents=True)
-    (query / "codemodel-v2").touch()
-
-
 RECIPES = {
     "nox -s parity -- --source ~/executorch": Recipe(says=(NEW_FILE, "old.cpp"), **CLONE),
     "nox -s parity -- --source ~/executorch --rev main": Recipe(says=(NEW_FILE,), **CLONE),
@@ -60,14 +44,6 @@ RECIPES = {
     ),
     "python -m ci parity": Recipe(says=(NEW_FILE,), **HERE),
     "nox -s parity": Recipe(fill={"nox": "../../project/nox"}, says=(NEW_FILE,), **HERE),
-    "mkdir -p BUILD/.cmake/api/v1/query && touch BUILD/.cmake/api/v1/query/codemodel-v2": Recipe(
-        leaves=("BUILD/.cmake/api/v1/query/codemodel-v2",)
-    ),
-    "cmake -S ~/executorch -B BUILD": Recipe(
-        setup=(clone_executorch, ask_for_reply),
-        then=configures,
-        needs=("cmake", "g++", "make"),
-    ),
     "nox -s bench -- parity": Recipe(
         setup=(shrink_parity_bench,),
         says=("whole tree, nothing kept",),

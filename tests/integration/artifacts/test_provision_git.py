@@ -204,3 +204,33 @@ def test_the_callers_git_variables_do_not_lead_it_astray(
     monkeypatch.setenv("GIT_DIR", str(tmp_path / "elsewhere"))
     monkeypatch.setenv("GIT_WORK_TREE", str(tmp_path))
     assert (fetch()[0].root / "CMakeLists.txt").is_file()
+
+
+@pytest.mark.parametrize("tamper", ["worktree", "hook", "gitfile", "link", "alternates"])
+def test_a_changed_git_directory_is_found_and_leads_nowhere(
+    world: World, tmp_path: Path, tamper: str
+) -> None:
+    root = fetch("adaptor")[0].root
+    shutil.copytree(root, tmp_path / "outside", symlinks=True)
+    (tmp_path / "outside/mine").write_text("mine")
+    before = {path: path.lstat().st_mtime_ns for path in (tmp_path / "outside").rglob("*")}
+    if tamper == "worktree":
+        git(root, "config", "core.worktree", str(tmp_path / "outside"))
+    elif tamper == "hook":
+        (root / ".git/hooks").mkdir()
+        (root / ".git/hooks/post-checkout").write_text(f"#!/bin/sh\nrm -rf {tmp_path}/outside\n")
+        (root / ".git/hooks/post-checkout").chmod(0o755)
+    elif tamper == "gitfile":
+        outside = tmp_path / "outside/.git/modules/third-party/json"
+        (root / "third-party/json/.git").write_text(f"gitdir: {outside}\n")
+    elif tamper == "link":
+        shutil.rmtree(root / ".git")
+        (root / ".git").symlink_to(tmp_path / "outside/.git")
+    else:
+        (root / ".git/objects/info").mkdir(exist_ok=True)
+        (root / ".git/objects/info/alternates").write_text(f"{tmp_path}/outside/.git/objects\n")
+    assert fetch("adaptor", verify=True)[0].repaired
+    assert fetch("adaptor", verify=True)[0].repaired == ()
+    assert (root / "third-party/json/json.hpp").read_text() == "j"
+    after = {path: path.lstat().st_mtime_ns for path in (tmp_path / "outside").rglob("*")}
+    assert after == before

@@ -91,7 +91,7 @@ def test_a_damaged_tree_json_means_fetching_again(world: World) -> None:
     (root.parent / "tree.json").write_text("{")
     environment, said = provision(verify=True)
     assert environment.artifacts[0].fetched
-    assert "tree.json is damaged" in said
+    assert "tree.json: is damaged" in said
     assert provision(verify=True)[1] == ""
 
 

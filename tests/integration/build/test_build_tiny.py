@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from tests.stand_ins.second_ndk import PROFILE, REVISION, make_manifests
 from tests.stand_ins.tiny_toolchains import (
     make_hexagon_sdk,
     make_libcxx,
@@ -298,6 +299,17 @@ def test_an_old_ndk_is_refused_and_a_later_one_is_not(world: World) -> None:
     assert world.call("android", "--dry-run")[0] == 0
 
 
+@needs_clang
+def test_a_second_ndk_builds_by_a_profile_of_its_own(world: World) -> None:
+    world.variables["ANDROID_NDK_ROOT"] = str(make_ndk(world.folder / "new", REVISION))
+    world.variables["QNN_CI_MANIFESTS"] = str(make_manifests(world.folder / "manifests"))
+    code, data, _ = world.call("android", "--profile", PROFILE, "--dry-run")
+    assert code == 0
+    assert any("-DANDROID_PLATFORM=android-30" in command for command in data["commands"])
+    code, data, _ = world.call("android", "--profile", "linux", "--dry-run")
+    assert (code, "profile linux is not like android" in data["what"]) == (2, True)
+
+
 def test_what_the_doctor_objects_to_is_not_built(world: World) -> None:
     world.with_doctor = True
     code, data, _ = world.call("aot", "--install", "none")
@@ -433,8 +445,8 @@ def test_a_full_disk_is_called_so(world: World, limit: int) -> None:
         check=False,
     )
     assert "Traceback" not in ended.stderr
-    assert ended.returncode == 3, ended.stderr
-    assert "free space or set QNN_CI_HOME" in ended.stderr
+    assert ended.returncode == 4, ended.stderr
+    assert "set QNN_CI_HOME" in ended.stderr
     assert world.published() == []
     world.build("runner_checkout")
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
+from provisioning.doctor.examine import examine_request, find_pins
 from tests.stand_ins.environments import HOST, LIBRARIES, LINUX, LPAI, World, git, write_program
-from tests.stand_ins.faults import Fault, check, content, moved, removed
+from tests.stand_ins.faults import SIZES, Fault, check, content, moved, removed
+from tests.stand_ins.second_ndk import PROFILE, REVISION, make_manifests
 
 NDK_HOST = "toolchains/llvm/prebuilt/linux-x86_64"
 SYSTEM = f"{HOST}/libQnnSystem.so"
@@ -84,7 +89,7 @@ TREES = [
         "no toolchain file", "android", "QNN604", removed("ndk/build/cmake/android.toolchain.cmake")
     ),
     Fault("an NDK for macOS", "android", "QNN605", moved(f"ndk/{NDK_HOST}", "darwin-x86_64")),
-    Fault("no clang", "android", "QNN606", removed(f"ndk/{NDK_HOST}/bin/clang++")),
+    Fault("no clang", "android", "QNN608", removed(f"ndk/{NDK_HOST}/bin/clang++")),
     Fault("a clang without its mode", "android", "QNN606", unmode),
     Fault(
         "no API level 30",
@@ -125,6 +130,23 @@ TREES = [
     Fault("g++ 11", "aot", "QNN012", lambda world: tool(world, "g++", "g++ (Ubuntu) 11.4.0")),
     Fault("g++ 12.2", "aot", "QNN013", lambda world: tool(world, "g++", "g++ (Debian) 12.2.0")),
 ]
+
+
+def test_a_second_ndk_is_one_release_row_and_one_profile(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QNN_CI_MANIFESTS", str(make_manifests(tmp_path / "manifests")))
+    request = world.request("android")
+    pins = {**request.pins, "android-ndk": find_pins(PROFILE)["android-ndk"]}
+    second = replace(request, profile=PROFILE, pins=pins)
+    (finding,) = [one for one in examine_request(second).findings if one.id not in SIZES]
+    assert finding.id == "QNN603"
+    assert "the pin is NDK r27 (27.0.12077973)" in finding.what
+    world.replace(world.ndk / "source.properties", f"Pkg.Revision = {REVISION}\n".encode())
+    assert [one.id for one in examine_request(second).findings if one.id not in SIZES] == []
+    (finding,) = [one for one in examine_request(request).findings if one.id not in SIZES]
+    assert "the pin is NDK r26c (26.2.11394342)" in finding.what
+    assert find_pins("android")["android-ndk"] == "26.2.11394342"
 
 
 @pytest.mark.parametrize("fault", TREES, ids=str)

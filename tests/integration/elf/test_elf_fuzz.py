@@ -16,9 +16,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from provisioning.doctor.checks.elf_policy import judge, judge_defect
+from provisioning.doctor.checks.elf import judge, judge_defect
 from provisioning.doctor.policies import elf_policy
-from provisioning.doctor.survey.memory import Identity, Memory
+from provisioning.doctor.survey.facts_cache import FactsCache, Identity
 from provisioning.doctor.survey.tree import read_file
 from provisioning.elf.facts import ElfError, ElfFacts
 from provisioning.elf.qnn_build import find_qnn_build
@@ -106,11 +106,11 @@ def use(facts: ElfFacts, path: Path) -> None:
     for policy in POLICIES:
         for finding in judge(facts, policy):
             msgspec.json.encode(finding)
-    memory = Memory(path.parent)
+    cache = FactsCache(path.parent)
     identity = Identity.of(path.stat())
-    memory.keep(path, identity, read_file((path.name, path)))
-    memory.save()
-    kept = Memory(path.parent).recall(path, identity)
+    cache.keep(path, identity, read_file((path.name, path)))
+    cache.save()
+    kept = FactsCache(path.parent).recall(path, identity)
     assert kept is not None
     assert kept.elf == facts
 

@@ -61,7 +61,7 @@ def run_case(shared: tuple[Pool, Path], tmp_path: Path) -> RunCase:
         timeout_s: float = 200.0,
         use_cache: bool = True,
     ) -> CaseResult:
-        stand_in = ProgramRunner([sys.executable, str(STAND_IN), fault])
+        stand_in = ProgramRunner([sys.executable, str(STAND_IN), fault, str(cache)])
         bench = Bench(
             pool=pool,
             runner=stand_in if fault else PythonRunner(pool),
@@ -120,7 +120,14 @@ def test_models_pass_a_second_run_lowers_nothing_and_damage_is_noticed(tmp_path:
         ("die", "was ended by SIGSEGV"),
         ("exit", "exited with 134"),
         ("short", "output_0_0.raw has"),
+        ("long", "output_0_0.raw has 258 bytes, 256 are wanted"),
         ("missing", "output_1_0.raw was not written"),
+        ("link", "output_0_0.raw is a link"),
+        ("second name", "output_0_0.raw is a second name of another file"),
+        ("pipe", "output_0_0.raw is not a regular file"),
+        ("directory", "output_0_0.raw is not a regular file"),
+        ("extra", "output_0_9.raw was written, which is not an output"),
+        ("overwrite", "SQNR 0.0 dB against the float32 eager model"),
     ],
 )
 def test_a_runner_that_goes_wrong_fails_its_case_with_the_reason(
@@ -135,7 +142,7 @@ def test_a_runner_that_goes_wrong_fails_its_case_with_the_reason(
 
 
 def test_zeros_from_the_runner_fail_the_whole_session(tmp_path: Path) -> None:
-    runner = f"{sys.executable} {STAND_IN} zeros"
+    runner = f"{sys.executable} {STAND_IN} zeros {store_home() / 'lowered'}"
     ended, report = run_emulator(tmp_path, "--model", "mlp", "--scheme", "fp16", "--runner", runner)
     assert ended.returncode == 1
     assert report["summary"] | {"passed": 0, "failed": 1} == report["summary"]
@@ -190,15 +197,17 @@ def test_a_change_beside_a_users_model_lowers_it_again(
         ("torch.special.bessel_j0(x) + x + scale", "unsupported [my.py:7]"),
         ("torch.nn.functional.max_pool2d(x.view(1, 2, 4, 4), 2)", "F.max_pool2d(x, 2, 2)"),
         ("torch.sum(x, 1, keepdim=True) * 0 + torch.arange(1.0, 17.0)", "same for every input"),
+        ("torch.log(x * scale)", "the reference proves nothing: output 0 of the float32 model"),
     ],
 )
 def test_a_model_that_proves_nothing_or_stays_on_the_cpu_fails(
     run_case: RunCase, users_model: Path, body: str, words: str
 ) -> None:
     users_model.write_text(MODEL.format(body=body))
-    case = run_case(f"{users_model}:factory", Scheme.FP16).case
+    case = run_case(f"{users_model}:factory", Scheme.A8W8).case
     assert case.status is Status.FAILED
     assert words in case.reason
+    assert "proves nothing" not in case.reason or case.lower_s is None
 
 
 STATEFUL = """
@@ -325,20 +334,30 @@ def find_processes(home: Path) -> list[str]:
     return found
 
 
+def is_importing(home: Path) -> bool:
+    return any("multiprocessing.forkserver" in words for words in find_processes(home))
+
+
 def is_lowering(home: Path) -> bool:
     return (home / "lowered").exists()
 
 
 def is_running(home: Path) -> bool:
-    return sum("executor_runner.py hang" in words for words in find_processes(home)) > 1
+    return any("executor_runner.py hang . --model_path" in words for words in find_processes(home))
 
 
 @pytest.mark.parametrize(
-    ("runner", "is_busy"),
-    [("python", is_lowering), (f"{sys.executable} {STAND_IN} hang", is_running)],
+    ("number", "runner", "is_busy"),
+    [
+        (signal.SIGINT, "python", is_importing),
+        (signal.SIGINT, "python", is_lowering),
+        (signal.SIGKILL, "python", is_importing),
+        (signal.SIGKILL, "python", is_lowering),
+        (signal.SIGINT, f"{sys.executable} {STAND_IN} hang .", is_running),
+    ],
 )
 def test_an_interrupt_ends_with_130_and_leaves_no_process(
-    tmp_path: Path, runner: str, is_busy: Callable[[Path], bool]
+    tmp_path: Path, number: signal.Signals, runner: str, is_busy: Callable[[Path], bool]
 ) -> None:
     home = tmp_path / "home"
     (home / "downloads").mkdir(parents=True)
@@ -352,11 +371,15 @@ def test_an_interrupt_ends_with_130_and_leaves_no_process(
         log.open("w") as sink,
         subprocess.Popen(argv, cwd=ROOT, env=environment, stdout=sink, stderr=sink) as process,
     ):
-        wait_until(lambda: is_busy(home) or process.poll() is not None)
-        process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 130, log.read_text()
+        try:
+            wait_until(lambda: is_busy(home) or process.poll() is not None)
+            process.send_signal(number)
+            code = process.wait(20)
+        finally:
+            process.kill()
+    assert code == (130 if number == signal.SIGINT else -number), log.read_text()
     assert "Traceback" not in log.read_text()
-    wait_until(lambda: not find_processes(home))
+    wait_until(lambda: not find_processes(home), limit_s=1.0)
 
 
 def wait_until(holds: Callable[[], bool], limit_s: float = 120.0) -> None:

@@ -35,7 +35,7 @@ def findings_at(revision: str, scope: tuple[str, ...]) -> dict[tuple[str, ...], 
     """The findings of a revision below some folders, by their key."""
     git_dir = find_git_dir(Path(ROOT))
     assert git_dir is not None
-    facts = read_tree_here(RevisionTree(git_dir, revision), scope)
+    facts = read_tree_here(RevisionTree(git_dir, revision))
     policy = read_policy("parity", ParityPolicy)
     return {finding.key: finding for finding in compare_tree(facts, policy, scope)}
 
@@ -76,12 +76,3 @@ def test_qualcomm_at_main_has_what_was_judged() -> None:
     assert {f.path for f in found.values() if f.kind is Kind.UNLISTED} == {
         "backends/qualcomm/tests/conftest.py",
     }
-
-
-@needs_clone
-@pytest.mark.slow
-def test_a_scope_finds_nothing_that_the_whole_tree_does_not() -> None:
-    whole = findings_at(MAIN, ())
-
-    for scope in ("backends/qualcomm", "examples/qualcomm", "extension", "runtime"):
-        assert findings_at(MAIN, (scope,)).keys() <= whole.keys(), scope

@@ -188,7 +188,7 @@ def test_a_read_only_directory_inside_is_removed_too(tmp_path: Path) -> None:
         (errno.EDQUOT, "there is no room in /here"),
         (errno.EROFS, "/here cannot be written"),
         (errno.EACCES, "/here cannot be written"),
-        (errno.EIO, "/here could not be written"),
+        (errno.EIO, "/here cannot be written"),
     ],
 )
 def test_what_the_system_refuses_has_one_kind_and_one_code(number: int, what: str) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from ci.build.inputs import digest_snapshot, take_snapshot
 from ci.build.overlay import sync_overlay
-from provisioning.errors import UnfitError
+from provisioning.errors import StoreError, UnfitError
 
 
 def write(root: Path, files: dict[str, str]) -> Path:
@@ -107,7 +107,7 @@ def test_a_cut_sync_is_taken_up_again(tmp_path: Path, monkeypatch: pytest.Monkey
         real(*words, **more)
 
     monkeypatch.setattr("ci.build.overlay.shutil.copy", fail_second)
-    with pytest.raises(UnfitError, match="cannot write below"):
+    with pytest.raises(StoreError, match="there is no room in"):
         sync(source, tmp_path)
     monkeypatch.undo()
     write(source, {"a.c": "old", "b.c": "old"})

@@ -17,7 +17,7 @@ from ci.build.plan.tools import Program, Tools, Version, choose_program, find_ca
 from ci.build.steps import explain_failure
 from provisioning.console.progress import Bar, Progress
 from provisioning.doctor.policies import elf_policy
-from provisioning.errors import ManifestError, ToolError, UnfitError, UsageError
+from provisioning.errors import ManifestError, StoreError, ToolError, UnfitError, UsageError
 from provisioning.manifest.reader import read_profile, read_toolchain
 
 VALUES = {
@@ -65,8 +65,8 @@ def test_in_ci_every_line_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("line", "error"),
     [
-        ("/usr/bin/ld: final link failed: No space left on device", UnfitError),
-        ("fatal error: error writing to /tmp/x.s: File too large", UnfitError),
+        ("/usr/bin/ld: final link failed: No space left on device", StoreError),
+        ("fatal error: error writing to /tmp/x.s: File too large", StoreError),
         ("ld.lld: error: undefined symbol: f", ToolError),
         ("collect2: fatal error: ld terminated with signal 9", ToolError),
     ],

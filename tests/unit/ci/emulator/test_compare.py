@@ -10,8 +10,8 @@ import pytest
 from ci.emulator.judging.controls import is_rejected, make_controls
 from ci.emulator.judging.figures import measure
 from ci.emulator.judging.gate import judge
-from ci.emulator.judging.reference import find_degenerate
-from ci.emulator.policy import ReferencePolicy, read_emulator_policy
+from ci.emulator.policy import read_emulator_policy
+from ci.lowering.reference import ReferencePolicy, find_degenerate
 from ci.lowering.schemes import Scheme
 from ci.report.schema import ControlKind, Threshold
 

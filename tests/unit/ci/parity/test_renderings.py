@@ -45,13 +45,13 @@ def test_the_table_shows_all_of_it(drifted: ParityReport) -> None:
 
     assert "cmake-only-source (1)" in text
     assert "p/b.cpp: CMake compiles it in lib; no Buck target lists it" in text
-    assert "1 finding; 1 Buck targets, 1 CMake targets (static), 4 files" in text
+    assert "1 finding; 1 Buck targets, 1 CMake targets, 4 files" in text
 
 
 def test_the_document_is_json_with_a_schema_version(drifted: ParityReport) -> None:
     document = json.loads(json.dumps(render_document(drifted)))
 
-    assert document["schema_version"] == 2
+    assert document["schema_version"] == 3
     assert document["counts"]["by_kind"] == {"cmake-only-source": 1}
     (finding,) = document["findings"]
     assert finding["kind"] == "cmake-only-source"

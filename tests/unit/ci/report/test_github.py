@@ -8,7 +8,7 @@ from markdown_it import MarkdownIt
 
 from ci.report.github import LIMIT_BYTES, append_summary, escape_markdown, render_summary
 from ci.report.schema import Report
-from provisioning.errors import UnfitError
+from provisioning.errors import StoreError
 
 
 def tags_of(markdown: str) -> list[str]:
@@ -33,7 +33,7 @@ def test_the_summary_is_added_where_github_asks_for_it(report: Report, tmp_path:
 def test_a_summary_that_cannot_be_written_is_an_error_of_the_tree(
     report: Report, tmp_path: Path
 ) -> None:
-    with pytest.raises(UnfitError, match="cannot write"):
+    with pytest.raises(StoreError, match="cannot be written"):
         append_summary(report, {"GITHUB_STEP_SUMMARY": str(tmp_path)})
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from ci.report.schema import Case, Control, Phase, Report, Status, make_json_schema, summarize
 from ci.report.write import encode_report, read_report, report_data, write_report
-from provisioning.errors import UsageError
+from provisioning.errors import StoreError, UsageError
 
 SCHEMA = Path(__file__).parents[4] / "docs" / "schemas" / "report.schema.json"
 
@@ -131,7 +131,7 @@ def test_a_directory_that_cannot_be_written_is_an_error_of_the_tree(
     report: Report, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(UsageError, match="cannot write the report"):
+    with pytest.raises(StoreError, match="cannot be written"):
         write_report(report, tmp_path / "file" / "reports")
 
 
@@ -152,7 +152,7 @@ def test_a_failed_write_leaves_the_earlier_report(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Path, "write_bytes", fill_disk)
-    with pytest.raises(UsageError, match="No space left"):
+    with pytest.raises(StoreError, match="No space left"):
         write_report(report, tmp_path)
     assert (tmp_path / "report.json").read_bytes() == before
     assert not list(tmp_path.glob(".*"))

@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from ci.signing.inputs import read_directory_version, read_sdk_yaml, to_numbers
+from ci.signing.inputs import read_directory_version
 from ci.signing.plan import list_version_notes
 from ci.signing.policy import read_signing_policy
 from ci.signing.selection import list_op_package, read_place
-from provisioning.manifest.reader import read_profiles
 
 
 @pytest.mark.parametrize(
@@ -44,11 +43,6 @@ def test_policy_lists_what_is_signed() -> None:
     }
 
 
-def test_policy_and_profile_ask_for_the_same_sdk() -> None:
-    (qnn,) = [one for one in read_profiles()["lpai"].artifacts if one.name == "qnn-sdk"]
-    assert qnn.minimum == read_signing_policy().minimum_qnn.lpai
-
-
 def test_op_package_takes_hexagon_libraries_only(tmp_path: Path) -> None:
     for name in ("libs/hexagon-v79/liba.so", "libs/x86_64-linux-clang/liba.so", "libb.so"):
         path = tmp_path / name
@@ -74,16 +68,6 @@ def test_op_package_takes_hexagon_libraries_only(tmp_path: Path) -> None:
 )
 def test_version_of_a_directory(tmp_path: Path, name: str, version: str) -> None:
     assert read_directory_version(tmp_path / name) == version
-
-
-@pytest.mark.parametrize("text", ["version: 2.39.0", "a: 1\n version: 'v2.39.0'\n"])
-def test_version_of_sdk_yaml(tmp_path: Path, text: str) -> None:
-    (tmp_path / "sdk.yaml").write_text(text)
-    assert read_sdk_yaml(tmp_path) == "2.39.0"
-
-
-def test_versions_are_compared_as_numbers() -> None:
-    assert to_numbers("2.9") < to_numbers("2.39") < to_numbers("2.39.1")
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import io
 import lzma
 import random
@@ -10,6 +11,7 @@ import stat
 import struct
 import sys
 import tarfile
+import time
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +23,7 @@ from hypothesis import strategies as st
 from provisioning.archives.layout import (
     Layout,
     Limits,
+    Member,
     check_members,
     is_inside,
     make_links,
@@ -40,7 +43,7 @@ def unpack(path: Path, root: Path, limits: Limits = LIMITS) -> list[str]:
     root.mkdir(exist_ok=True)
     if path.suffix != ".zip":
         entries, links = extract_tar(path, root, Layout(), limits)
-        entries += make_links(root, links, path.name, lambda end: True)
+        entries += make_links(root, links, path.name, [entry.path for entry in entries])
         return [entry.path for entry in entries]
     source = FileSource(path)
     try:
@@ -48,7 +51,7 @@ def unpack(path: Path, root: Path, limits: Limits = LIMITS) -> list[str]:
         check_members(source.name, members, limits)
         placed = list(place_members(members, Layout()))
         entries, links = extract_members(source, root, placed)
-        entries += make_links(root, links, path.name, lambda end: True)
+        entries += make_links(root, links, path.name, [entry.path for entry in entries])
         return [entry.path for entry in entries]
     finally:
         source.close()
@@ -138,6 +141,7 @@ def long_link() -> tuple[zipfile.ZipInfo, bytes]:
 
 
 LINK = stat.S_IFLNK | 0o777
+DEEP = "/".join(["d"] * 1990)
 ZIPS: dict[str, tuple[Callable[[], bytes], str]] = {
     "absolute path": (lambda: zipped(("/etc/evil", b"x")), "absolute path"),
     "drive letter": (lambda: zipped(("C:/evil", b"x")), "absolute path"),
@@ -166,6 +170,7 @@ ZIPS: dict[str, tuple[Callable[[], bytes], str]] = {
     "twice": (lambda: patched(b"pkg/c.so", b"pkg/a.so", zipped(("pkg/c.so", b"x"))), "two members"),
     "not UTF-8": (lambda: patched(b"pkg/a.so", b"pkg/\xff\xfe.s"), "not UTF-8"),
     "empty part": (lambda: zipped(("pkg//x", b"x")), "empty or '.' part"),
+    "path of 1990 directories": (lambda: zipped((DEEP, b"x")), "directories deep"),
     "endless name": (lambda: zipped(("pkg/" + "n" * 300, b"x")), "too long"),
     "bomb by total": (lambda: zipped(("pkg/zeros", bytes(21_000_000))), "unpacks to more than"),
     "bomb by overlap": (overlapping, "overlaps another"),
@@ -195,6 +200,45 @@ def surrogate_tar() -> bytes:
     return lzma.compress(plain[:at] + bytes(header) + plain[at + 512 :])
 
 
+def plain_tar(*members: tuple[tarfile.TarInfo, bytes]) -> bytes:
+    return lzma.decompress(tarred(*members))
+
+
+def corrupt_header() -> bytes:
+    """A bit of the second header is wrong."""
+    data = bytearray(plain_tar())
+    data[data.index(b"pkg/sub/b.txt") + 120] ^= 1
+    return lzma.compress(bytes(data))
+
+
+def cut_tar(at: int, *, past: bytes = b"pkg/sub/b.txt") -> bytes:
+    """Cut ``at`` bytes after the beginning of a member's header."""
+    data = plain_tar()
+    return lzma.compress(data[: data.index(past) + at])
+
+
+def pax_tar(**headers: str) -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w:xz", format=tarfile.PAX_FORMAT) as archive:
+        item = tar_info("pkg/x", size=1)
+        item.pax_headers = headers
+        archive.addfile(item, io.BytesIO(b"x"))
+    return out.getvalue()
+
+
+def endless_pax() -> bytes:
+    """A pax header that says it has 1.5 GB."""
+    data = bytearray(lzma.decompress(pax_tar(comment="x")))
+    data[124:136] = b"%011o\0" % 1_500_000_000
+    data[148:156] = b" " * 8
+    data[148:156] = b"%06o\0 " % sum(data[:512])
+    return lzma.compress(bytes(data))
+
+
+def without_end() -> bytes:
+    return lzma.compress(plain_tar().rstrip(b"\0") + bytes(507))
+
+
 TARS: dict[str, tuple[Callable[[], bytes], str]] = {
     "absolute path": (lambda: tarred((tar_info("/etc/evil"), b"")), "absolute path"),
     "parent path": (lambda: tarred((tar_info("pkg/../../evil"), b"")), "leaves the tree"),
@@ -220,7 +264,17 @@ TARS: dict[str, tuple[Callable[[], bytes], str]] = {
     "not UTF-8": (surrogate_tar, "not UTF-8"),
     "bomb": (too_big_tar, "unpacks to more than"),
     "cut": (lambda: tarred()[:-60], "cannot be read"),
-    "no tar": (lambda: lzma.compress(b"no tar at all" * 100), "cannot be read"),
+    "no tar": (lambda: lzma.compress(b"no tar at all" * 100), "a number belongs"),
+    "cut at a header": (lambda: cut_tar(0), "cut short"),
+    "cut inside a header": (lambda: cut_tar(100), "cut short"),
+    "cut after a header": (lambda: cut_tar(512), "cut short"),
+    "without its end": (without_end, "cut short"),
+    "corrupt header": (corrupt_header, "checksum is wrong"),
+    "member after the end": (lambda: lzma.compress(plain_tar() + plain_tar()), "follows its end"),
+    "sparse": (lambda: pax_tar(**{"GNU.sparse.size": "9", "GNU.sparse.map": "0,9"}), "is a sparse"),
+    "endless pax header": (endless_pax, "header of more than"),
+    "size that is no number": (lambda: pax_tar(size="\u0663"), "size is not a number"),
+    "path of 1990 directories": (lambda: tarred((tar_info(DEEP), b"")), "directories deep"),
     "no xz": (lambda: b"no xz at all" * 100, "cannot be read"),
 }
 
@@ -263,6 +317,72 @@ def test_a_hostile_tarball_is_refused(tmp_path: Path, name: str) -> None:
     assert any(word in caught.value.why for word in words.split("|")), caught.value.why
     assert outside(tmp_path) == {"bad.tar.xz", "root"}
     assert not any(path.is_symlink() for path in (tmp_path / "root").rglob("*"))
+
+
+@pytest.mark.usefixtures("engine")
+@pytest.mark.parametrize("damage", ["wrong", "missing", "half"])
+@pytest.mark.parametrize("pack", [gzip.compress, lzma.compress], ids=["gz", "xz"])
+def test_a_wrong_or_missing_trailer_is_refused(
+    tmp_path: Path, pack: Callable[[bytes], bytes], damage: str
+) -> None:
+    data = pack(plain_tar())
+    cuts = {"wrong": data[:-6] + bytes([data[-6] ^ 1]) + data[-5:], "missing": data[:-8]}
+    archive = tmp_path / ("a.tar.gz" if pack is gzip.compress else "a.tar.xz")
+    archive.write_bytes(cuts.get(damage, data[:-3]))
+    with pytest.raises(IntegrityError, match="is refused"):
+        unpack(archive, tmp_path / "root")
+
+
+def test_links_through_links_and_empty_directories_are_kept(tmp_path: Path) -> None:
+    """``lib64 -> lib``, and a link that goes through it."""
+    links = {"pkg/lib64": "lib", "pkg/usr/x.so": "../lib64/x.so.1"}
+    folder = tar_info("pkg/share/empty", tarfile.DIRTYPE)
+    library = (tar_info("pkg/lib/x.so.1", size=1), b"x")
+    linked = [(tar_info(name, tarfile.SYMTYPE, end), b"") for name, end in links.items()]
+    (tmp_path / "a.tar.xz").write_bytes(tarred(library, (folder, b""), *linked))
+    in_zip = [(info(name, LINK), end.encode()) for name, end in links.items()]
+    members = [("pkg/lib/x.so.1", b"x"), (info("pkg/share/empty/", 0o040755), b""), *in_zip]
+    (tmp_path / "a.zip").write_bytes(zipped(*members))
+    for name in ("a.tar.xz", "a.zip"):
+        root = tmp_path / f"root of {name}"
+        written = unpack(tmp_path / name, root)
+        assert sorted(written) == sorted([*GOOD, *links, "pkg/lib/x.so.1", "pkg/share/empty/"])
+        assert (root / "pkg/usr/x.so").read_bytes() == b"x"
+        assert (root / "pkg/share/empty").is_dir()
+
+
+@pytest.mark.parametrize("end", ["lib/none.so", "../none", "lib64/none", "sub/b.txt/deeper"])
+def test_a_link_to_nothing_is_refused(tmp_path: Path, end: str) -> None:
+    through = (info("pkg/lib64", LINK), b"sub")
+    (tmp_path / "a.zip").write_bytes(zipped(through, (info("pkg/l", LINK), end.encode())))
+    with pytest.raises(IntegrityError) as caught:
+        unpack(tmp_path / "a.zip", tmp_path / "root")
+    assert "which is not in the tree" in caught.value.why
+
+
+def test_a_hard_link_to_what_is_not_taken_gets_its_bytes(tmp_path: Path) -> None:
+    hard = [(tar_info(f"lib/{name}", tarfile.LNKTYPE, "pkg/a.so"), b"") for name in ("a", "b")]
+    (tmp_path / "a.tar.xz").write_bytes(tarred(*hard))
+    layout = Layout([("lib/**", "")])
+    entries, _ = extract_tar(tmp_path / "a.tar.xz", tmp_path / "root", layout, LIMITS)
+    assert {entry.path for entry in entries} == {"a", "b"}
+    assert (tmp_path / "root/a").read_bytes() == GOOD["pkg/a.so"]
+    assert (tmp_path / "root/b").samefile(tmp_path / "root/a")
+
+
+def test_many_members_and_deep_names_take_little_time(tmp_path: Path) -> None:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as archive:
+        for number in range(20_000):
+            archive.addfile(tar_info(f"pkg/{number % 100}/{number}"))
+    (tmp_path / "a.tar").write_bytes(out.getvalue())
+    names = [f"{'d/' * 90}{number}" for number in range(5_000)]
+    members = [Member(name, 0) for name in names]
+    began = time.process_time()
+    entries, _ = extract_tar(tmp_path / "a.tar", tmp_path / "t", Layout(), LIMITS)
+    check_members("a.zip", members, LIMITS)
+    assert len(entries) == 20_000
+    assert time.process_time() - began < 15  # it was 10 s for the first alone, growing as a square
 
 
 def test_good_archives_are_taken(tmp_path: Path) -> None:

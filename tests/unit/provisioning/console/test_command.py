@@ -83,7 +83,7 @@ def test_a_wrong_command_is_a_usage_error_for_a_machine_too(
 def test_a_defect_of_ours_shows_no_traceback_and_keeps_it_in_a_file(
     verbs: dict[str, Verb], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run_command("p", verbs, ["show", "--defect"])[0] == ExitCode.FAILED
+    assert run_command("p", verbs, ["show", "--defect"])[0] == ExitCode.DEFECT
     shown = capsys.readouterr().err
     assert "Traceback" not in shown
     file = Path(shown.rpartition("report it with ")[2].strip())
@@ -101,7 +101,7 @@ def test_a_defect_is_told_where_no_file_can_be_written(
     verbs: dict[str, Verb], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", "/no/such/directory")
-    assert run_command("p", verbs, ["show", "--defect"])[0] == ExitCode.FAILED
+    assert run_command("p", verbs, ["show", "--defect"])[0] == ExitCode.DEFECT
     assert "TMPDIR" in capsys.readouterr().err
 
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+import signal
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -58,6 +60,38 @@ def test_a_child_gets_its_grace_when_its_parent_is_gone_at_once(tmp_path: Path) 
     ended = run_process([sys.executable, "-c", code], timeout_s=1.5, check=False)
     assert ended.timed_out
     assert said.read_text() == "end\n"
+
+
+CHATTER = "while :; do echo chatter; done"
+
+
+@pytest.mark.parametrize("child", ["sleep 30", CHATTER])
+@pytest.mark.parametrize("start", ["", "setsid "])
+def test_a_child_that_holds_the_output_is_not_waited_for(child: str, start: str) -> None:
+    code = f"{start}sh -c '{child}' & echo $!; exec sleep 0.5"
+    ended = run_process(["sh", "-c", code], timeout_s=20)
+    assert ended.wall_s < 8
+    pid = int(ended.output.split()[0])
+    try:
+        os.kill(pid, 0)
+        left = True
+    except ProcessLookupError:
+        left = False
+    assert left == bool(start)  # in a group of its own it may be meant to live, as a server is
+    if left:
+        os.kill(pid, signal.SIGKILL)
+
+
+def test_a_child_that_holds_the_output_does_not_stretch_the_time_limit() -> None:
+    ended = run_process(["sh", "-c", "setsid sleep 8 & sleep 30"], timeout_s=1, check=False)
+    assert ended.timed_out
+    assert ended.wall_s < 6
+
+
+def test_all_that_was_printed_before_the_end_is_there() -> None:
+    code = "import os; [os.write(1, b'%07d\\n' % n) for n in range(100_000)]"
+    ended = run_process([sys.executable, "-c", code])
+    assert ended.output.splitlines() == [f"{n:07}" for n in range(100_000)]
 
 
 def test_what_threads_run_and_what_they_yet_start_is_ended() -> None:

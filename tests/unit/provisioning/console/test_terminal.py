@@ -64,7 +64,7 @@ def run_shell(words: str, **variables: str) -> subprocess.CompletedProcess[bytes
         ("PROGRAM list | true", ExitCode.OK, b""),
         ("PROGRAM env --help | true", ExitCode.OK, b""),
         ("PROGRAM nonsense 2> >(true)", ExitCode.USAGE, b""),
-        ("PROGRAM list >/dev/full", ExitCode.ENVIRONMENT, b"No space left on device"),
+        ("PROGRAM list >/dev/full", ExitCode.DOWNLOAD, b"No space left on device"),
         ("PROGRAM nonsense 2>/dev/full", ExitCode.USAGE, b""),
     ],
 )

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from provisioning.doctor.checks.device import DeviceLibraries, judge_device
-from provisioning.doctor.checks.elf_policy import judge_defect
-from provisioning.doctor.checks.files import Surroundings, judge_files
+from provisioning.doctor.checks.device import DEVICES, Device
+from provisioning.doctor.checks.elf import judge_defect
+from provisioning.doctor.checks.files import group_tree, judge_group
 from provisioning.doctor.checks.finding import Finding, Severity
-from provisioning.doctor.checks.fitness import DevicePolicy
-from provisioning.doctor.checks.host import judge_host, judge_system_libraries
-from provisioning.doctor.checks.needs import judge_needs
-from provisioning.doctor.checks.python import judge_python
-from provisioning.doctor.checks.version import is_older, is_same, parse_version
+from provisioning.doctor.checks.host import MACHINE, SYSTEM, Machine, SystemLibrary
+from provisioning.doctor.checks.needs import NEEDS, find_needs
+from provisioning.doctor.checks.python import PYTHON, Interpreter
 from provisioning.doctor.examine import find_fitness
 from provisioning.doctor.facts import DeviceFacts, FileFacts, HostFacts, PythonFacts
+from provisioning.doctor.fitness import DevicePolicy
 from provisioning.doctor.policies import read_doctor_policy, read_elf_policies
 from provisioning.elf.facts import EM_X86_64, Defect, ElfError, ElfFacts
 
@@ -46,7 +45,7 @@ DEVICE = DeviceFacts(
     directory="/data/local/tmp",
     libraries={"libQnnHtp.so": "v2.49.40.260810104044"},
 )
-POLICY = DevicePolicy(api_level=30, free_mb=500)
+POLICY = DevicePolicy(free_mb=500)
 
 
 def ids(findings: Iterable[Finding]) -> list[str]:
@@ -54,7 +53,7 @@ def ids(findings: Iterable[Finding]) -> list[str]:
 
 
 def test_a_fit_machine_has_no_finding() -> None:
-    assert ids(judge_host(HOST, FITNESS)) == []
+    assert ids(MACHINE.judge(Machine(HOST, FITNESS))) == []
 
 
 @pytest.mark.parametrize(
@@ -71,19 +70,35 @@ def test_a_fit_machine_has_no_finding() -> None:
     ],
 )
 def test_one_lack_of_a_machine_gives_one_finding(host: HostFacts, wanted: str) -> None:
-    assert ids(judge_host(host, FITNESS)) == [wanted]
+    assert ids(MACHINE.judge(Machine(host, FITNESS))) == [wanted]
 
 
 def test_what_the_kernel_does_not_tell_is_no_fault() -> None:
-    assert ids(judge_host(replace(HOST, cpu_flags=frozenset(), memory_gb=0), FITNESS)) == []
+    assert (
+        ids(MACHINE.judge(Machine(replace(HOST, cpu_flags=frozenset(), memory_gb=0), FITNESS)))
+        == []
+    )
 
 
 def test_a_library_of_the_system_that_is_not_there_names_its_package() -> None:
-    host = replace(HOST, libraries={"libatomic.so.1": None, "libm.so.6": "/lib/libm.so.6"})
-    (finding,) = judge_system_libraries(host, {"libatomic.so.1": "libQnnSystem.so"})
+    there = SystemLibrary("libm.so.6", "/lib/libm.so.6", "libQnnSystem.so")
+    assert ids(SYSTEM.judge(there)) == []
+    (finding,) = SYSTEM.judge(SystemLibrary("libatomic.so.1", None, "libQnnSystem.so"))
     assert finding.id == "QNN003"
     assert "libQnnSystem.so" in finding.what
     assert "libatomic1" in finding.fix
+
+
+def judge_needs(
+    files: Iterable[FileFacts], provided: set[str], brings: dict[str, str | None]
+) -> Iterator[Finding]:
+    for need in find_needs(files, provided, brings):
+        yield from NEEDS.judge(need)
+
+
+def judge_tree(*files: FileFacts) -> Iterator[Finding]:
+    for group in group_tree(files, read_elf_policies(), {}):
+        yield from judge_group(group)
 
 
 def library(name: str, *needed: str) -> FileFacts:
@@ -114,11 +129,10 @@ def test_a_runpath_of_the_tree_is_followed() -> None:
     elf = replace(file.elf, runpath=("${ORIGIN}/../x86_64-linux-clang",))
     tool = replace(file, relative="bin/x86_64-linux-clang/libA.so", elf=elf)
     beside = replace(library("libB.so"), relative="lib/x86_64-linux-clang/libB.so")
-    kinds = read_elf_policies()
-    assert ids(judge_files([tool, beside], kinds, Surroundings({}))) == ["QNN216"]
+    assert ids(judge_tree(tool, beside)) == ["QNN216"]
     elf = replace(elf, runpath=("$ORIGIN/../../lib/x86_64-linux-clang",))
     tool = replace(tool, elf=elf)
-    assert ids(judge_files([tool, beside], kinds, Surroundings({}))) == []
+    assert ids(judge_tree(tool, beside)) == []
 
 
 def test_files_around_a_subdirectory_are_all_judged() -> None:
@@ -127,7 +141,7 @@ def test_files_around_a_subdirectory_are_all_judged() -> None:
         replace(library(name, "libX.so"), relative=f"{place}/{relative}")
         for name, relative in (("a.so", "a.so"), ("m.so", "sub/m.so"), ("z.so", "z.so"))
     ]
-    (finding,) = judge_files(files, read_elf_policies(), Surroundings({}))
+    (finding,) = judge_tree(*files)
     assert finding.what == "libX.so is nowhere; a.so needs it and 1 more"
 
 
@@ -144,12 +158,12 @@ def test_an_unreadable_file_has_its_own_id() -> None:
 @pytest.mark.parametrize("version", [(3, 9, 18), (3, 14, 0)])
 def test_a_python_without_wheels(version: tuple[int, ...]) -> None:
     python = PythonFacts("/usr/bin/python", version)
-    assert ids(judge_python(python, read_doctor_policy().python, "2.36")) == ["QNN502"]
+    assert ids(PYTHON.judge(Interpreter(python, read_doctor_policy().python, "2.36"))) == ["QNN502"]
 
 
 def judge(device: DeviceFacts, soc: str | None = "SM8750") -> list[Finding]:
-    pushed = DeviceLibraries("v2.49.40.260810104044", load_align=4096)
-    return list(judge_device(device, POLICY, soc=soc, libraries=pushed, needs_root=True))
+    build = "v2.49.40.260810104044"
+    return list(DEVICES.judge(Device(device, POLICY, 30, soc, build, 4096, needs_root=True)))
 
 
 def test_a_fit_device_has_no_finding() -> None:
@@ -173,11 +187,3 @@ def test_a_fit_device_has_no_finding() -> None:
 def test_a_device_never_makes_an_environment_unfit(device: DeviceFacts, wanted: str) -> None:
     (finding,) = judge(device)
     assert (finding.id, finding.severity) == (wanted, Severity.WARNING)
-
-
-def test_versions_are_numbers() -> None:
-    assert parse_version("2.13.0+cpu") == (2, 13, 0)
-    assert is_older("2.9", "2.34")
-    assert not is_older("13", "13.0")
-    assert is_same("2.37.0.250724", "2.37.0")
-    assert not is_same("2.48.40", "2.49.40")

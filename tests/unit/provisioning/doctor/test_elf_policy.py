@@ -3,11 +3,11 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import msgspec
 import pytest
 
-from provisioning.doctor.checks.elf_policy import choose_policy, judge, judge_defect
-from provisioning.doctor.checks.finding import Finding, Severity
+from provisioning.doctor.checks.elf import judge, judge_defect
+from provisioning.doctor.checks.finding import Finding
+from provisioning.doctor.elf_policy import choose_policy
 from provisioning.doctor.policies import elf_policy, read_elf_policies
 from provisioning.elf.facts import AndroidNote, Defect, ElfError, ElfFacts, VersionNeed
 from provisioning.elf.reader import read_elf
@@ -87,12 +87,6 @@ def test_a_search_path_may_go_up_as_far_as_its_tree() -> None:
     facts = replace(X86, runpath=("$ORIGIN/../../other", "${ORIGIN}/../beside"))
     assert ids(judge(facts, policy, depth=2)) == []
     assert ids(judge(facts, policy, depth=1)) == ["QNN217"]
-
-
-def test_another_ndk_is_a_warning_when_one_is_pinned() -> None:
-    policy = msgspec.structs.replace(elf_policy("aarch64-android"), android_ndk="r28")
-    (finding,) = judge(ANDROID, policy)
-    assert (finding.id, finding.severity) == ("QNN224", Severity.WARNING)
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from provisioning.console.process import run_process
-from provisioning.doctor.checks.variables import judge_variables
+from provisioning.doctor.checks.variables import VARIABLES, Variables
 from provisioning.doctor.examine import examine_request
+from provisioning.doctor.survey import facts_cache
 from provisioning.doctor.survey import tree as tree_module
 from provisioning.doctor.survey.environment import SurveyRequest
-from provisioning.doctor.survey.memory import Memory
+from provisioning.doctor.survey.facts_cache import FactsCache
 from provisioning.doctor.survey.tree import survey_tree
 from provisioning.doctor.survey.variables import survey_variables
 from provisioning.doctor.verdict_text import render_verdict
@@ -58,41 +59,41 @@ def test_a_directory_that_is_not_wanted_is_not_read(root: Path) -> None:
 def test_what_has_not_changed_is_not_read_again(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = survey_tree(root, memory=Memory(tmp_path))
+    first = survey_tree(root, cache=FactsCache(tmp_path))
     forbid_reading(monkeypatch)
-    assert survey_tree(root, memory=Memory(tmp_path)) == first
+    assert survey_tree(root, cache=FactsCache(tmp_path)) == first
 
 
 def test_a_change_that_keeps_size_and_time_is_seen(root: Path, tmp_path: Path) -> None:
-    survey_tree(root, memory=Memory(tmp_path))
+    survey_tree(root, cache=FactsCache(tmp_path))
     path = root / "lib" / "x86_64-linux-clang" / "libx86.so"
     before = path.stat()
     data = bytearray(path.read_bytes())
     data[18] = 40  # e_machine
     path.write_bytes(data)
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-    (file,) = survey_tree(root, memory=Memory(tmp_path)).files
+    (file,) = survey_tree(root, cache=FactsCache(tmp_path)).files
     assert file.elf is not None
     assert file.elf.machine == 40
 
 
 def test_a_file_in_two_trees_has_its_path_in_each(root: Path, tmp_path: Path) -> None:
     inner = root / "lib" / "x86_64-linux-clang"
-    assert survey_tree(inner, memory=Memory(tmp_path)).files[0].relative == "libx86.so"
-    outer = survey_tree(root, memory=Memory(tmp_path)).files[0]
+    assert survey_tree(inner, cache=FactsCache(tmp_path)).files[0].relative == "libx86.so"
+    outer = survey_tree(root, cache=FactsCache(tmp_path)).files[0]
     assert outer.relative == "lib/x86_64-linux-clang/libx86.so"
 
 
 def test_a_damaged_memory_is_none(root: Path, tmp_path: Path) -> None:
-    memory = Memory(tmp_path)
-    survey_tree(root, memory=memory)
-    assert memory.file is not None
-    memory.file.write_bytes(b"\x93damaged")
-    assert len(survey_tree(root, memory=Memory(tmp_path)).files) == 1
+    cache = FactsCache(tmp_path)
+    survey_tree(root, cache=cache)
+    assert cache.file is not None
+    cache.file.write_bytes(b"\x93damaged")
+    assert len(survey_tree(root, cache=FactsCache(tmp_path)).files) == 1
 
 
 def test_a_memory_that_cannot_be_written_is_no_error(root: Path) -> None:
-    assert len(survey_tree(root, memory=Memory(Path("/proc/nowhere"))).files) == 1
+    assert len(survey_tree(root, cache=FactsCache(Path("/proc/nowhere"))).files) == 1
 
 
 def test_a_defect_is_a_fact(root: Path) -> None:
@@ -132,7 +133,7 @@ def test_several_processes_give_what_one_gives(root: Path) -> None:
 def test_a_name_that_is_not_utf8_is_no_error(root: Path, tmp_path: Path) -> None:
     path = root / "lib" / "x86_64-linux-clang" / os.fsdecode(b"lib\xff.so")
     path.write_bytes(b"")
-    found = survey_tree(root, memory=Memory(tmp_path))
+    found = survey_tree(root, cache=FactsCache(tmp_path))
     assert len(found.files) == 2
     request = SurveyRequest(
         "emulator", {"qnn-runtime": root}, {}, tmp_path, python=tmp_path / "none"
@@ -147,8 +148,8 @@ def test_a_link_to_the_sdk_is_the_sdk(root: Path, tmp_path: Path) -> None:
     link = tmp_path / "link"
     link.symlink_to(root)
     variables = {"QNN_SDK_ROOT": f"{link}/", "LD_LIBRARY_PATH": f"{link}/lib/x86_64-linux-clang"}
-    facts = survey_variables(variables, Memory(None), root)
-    assert list(judge_variables(facts, root, runs=True)) == []
+    facts = survey_variables(variables, FactsCache(None), root)
+    assert list(VARIABLES.judge(Variables(facts, root, runs=True))) == []
 
 
 def test_a_sparse_file_of_any_size_ends(root: Path) -> None:
@@ -160,3 +161,15 @@ def test_a_sparse_file_of_any_size_ends(root: Path) -> None:
     (file_facts,) = survey_tree(root).files
     assert file_facts.size_bytes == 1 << 40
     assert file_facts.build is None
+
+
+def test_facts_of_another_reader_are_not_trusted(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = FactsCache(tmp_path)
+    survey_tree(root, cache=before)
+    monkeypatch.setattr(facts_cache, "READERS", (*facts_cache.READERS, Path(__file__)))
+    after = FactsCache(tmp_path)
+    assert (after.rows, after.file == before.file) == ({}, False)
+    survey_tree(root, cache=after)
+    assert list(tmp_path.glob("elf-facts-*")) == [after.file]

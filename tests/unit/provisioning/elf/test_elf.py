@@ -16,7 +16,7 @@ from provisioning.elf.facts import (
     VersionNeed,
 )
 from provisioning.elf.qnn_build import QnnBuild, find_qnn_build, search_build
-from provisioning.elf.reader import find_qnn_version, read_elf
+from provisioning.elf.reader import read_elf
 from provisioning.errors import ExitCode
 
 LIBRARIES = Path(__file__).parents[3] / "artifacts" / "elf"
@@ -126,12 +126,13 @@ def test_a_loop_of_version_needs_ends(tmp_path: Path) -> None:
 
 
 def test_the_version_of_qnn_is_found_in_the_bytes(tmp_path: Path) -> None:
-    assert find_qnn_version(LIBRARIES / "libhexagon.so") == "v2.49.40.260810104044"
+    build = QnnBuild("2.49.40", "260810104044", "v2.49.40.260810104044")
+    assert find_qnn_build(LIBRARIES / "libhexagon.so") == build
     path = tmp_path / "libQnnSystem.so"
     shutil.copy(LIBRARIES / "make.sh", path)
-    assert find_qnn_version(path) is None
+    assert find_qnn_build(path) is None
     path.write_bytes(b"")
-    assert find_qnn_version(path) is None
+    assert find_qnn_build(path) is None
 
 
 @pytest.mark.parametrize(
@@ -169,4 +170,4 @@ def test_the_search_does_not_copy_the_file(tmp_path: Path) -> None:
         file.truncate(1 << 33)
         file.seek(1 << 20)
         file.write(b"v2.49.40.260810104044\0")
-    assert find_qnn_version(path) == "v2.49.40.260810104044"
+    assert find_qnn_build(path) is not None

@@ -39,19 +39,15 @@ class PythonPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class NdkPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The NDK pin: ``revision`` as Pkg.Revision has it, ``name`` as its archive."""
+    """What every NDK must be; the pin is the profile's."""
 
-    revision: str
-    name: str
     minimum: int
     host_tag: str
-    api_level: int
 
 
 class DevicePolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a device should have."""
 
-    api_level: int
     free_mb: int
 
 
@@ -70,8 +66,6 @@ class Fitness(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     disk_gb: float = 0
     cores: int = 1
     sdk: tuple[str, ...] = ()
-    sdk_minimum: str = ""
-    sdk_why: str = ""
     libraries: Mapping[str, tuple[str, ...]] = {}
     skels: bool = False
     headers: bool = False

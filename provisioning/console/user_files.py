@@ -1,4 +1,4 @@
-"""Files that a user names: read whole, and never one that has no end."""
+"""A user's own files: read whole, and never one that has no end."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ KINDS = {
 }
 
 
-def read_given(path: Path, what: str, limit_bytes: int = LIMIT_BYTES) -> bytes:
+def read_user_file(path: Path, what: str, limit_bytes: int = LIMIT_BYTES) -> bytes:
     """The bytes of a file, read once so that all is judged from the same ones.
 
-    Raises UsageError, which calls it ``what``, for a file that cannot be read, is none, or has
-    more than ``limit_bytes``.
+    Raises UsageError, which calls it ``what``, when it cannot be read, is not a regular file, or
+    has more than ``limit_bytes``.
     """
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
-            kind = KINDS.get(stat.S_IFMT(status.st_mode), "no file")
+            kind = KINDS.get(stat.S_IFMT(status.st_mode), "not a file")
             raise UsageError(f"cannot read {what} {path}", why=f"it is {kind}", fix="name a file")
         if status.st_size > limit_bytes:
             why = f"it has {status.st_size} bytes, at most {limit_bytes} are read"

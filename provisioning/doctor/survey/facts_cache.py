@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from contextlib import suppress
 from pathlib import Path, PosixPath
 from typing import Any, NamedTuple
@@ -11,10 +10,11 @@ from typing import Any, NamedTuple
 import msgspec
 
 from provisioning.doctor.facts import FileFacts
+from provisioning.files import digest_sources, write_whole
 
-# Part of the file's name: a change of FileFacts, ElfFacts or of a reader needs a new one.
-FORMAT = 3
 MAX_ROWS = 5000
+_PROVISIONING = Path(__file__).parents[2]
+READERS = (_PROVISIONING / "elf", _PROVISIONING / "doctor" / "facts.py")
 
 
 class Identity(NamedTuple):
@@ -34,11 +34,15 @@ class Identity(NamedTuple):
         )
 
 
-class Memory:
-    """Facts by path and identity. ``directory`` None remembers nothing."""
+class FactsCache:
+    """Facts by path and identity. ``directory`` None keeps nothing.
+
+    The file's name has a digest of the readers and of what they return.
+    """
 
     def __init__(self, directory: Path | None) -> None:
-        self.file = directory / f"elf-facts-{FORMAT}.msgpack" if directory else None
+        name = f"elf-facts-{digest_sources(*READERS)[:16]}.msgpack"
+        self.file = directory / name if directory else None
         self.rows: dict[str, tuple[Identity, FileFacts]] = {}
         self.changed = False
         if self.file:
@@ -56,18 +60,17 @@ class Memory:
         self.changed = True
 
     def save(self) -> None:
-        """Write what changed, by one rename. A cache that cannot be written is none."""
+        """Write what changed; other readers' files go. A cache that cannot be written is none."""
         if not (self.file and self.changed):
             return
         self.changed = False
         if len(self.rows) > MAX_ROWS:
             self.rows = {path: row for path, row in self.rows.items() if Path(path).exists()}
         with suppress(OSError, UnicodeEncodeError):
-            self.file.parent.mkdir(parents=True, exist_ok=True)
-            handle, name = tempfile.mkstemp(dir=self.file.parent, prefix=".elf-facts-")
-            with os.fdopen(handle, "wb") as file:
-                file.write(_ENCODER.encode(self.rows))
-            Path(name).replace(self.file)
+            write_whole(self.file, _ENCODER.encode(self.rows))
+            for old in self.file.parent.glob("elf-facts-*.msgpack"):
+                if old != self.file:
+                    old.unlink()
 
 
 def _encode(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The file API's reply of a configured build: what CMake itself resolved, exactly.
+"""The file API's reply of a configured build: what CMake itself resolved, as an oracle.
 
 Source: cmake-file-api(7), object kind "codemodel" version 2. The query is an empty file
 ``.cmake/api/v1/query/codemodel-v2`` in the build directory, made before CMake configures.
@@ -22,7 +22,6 @@ from ci.parity.facts import (
     Word,
     is_header,
 )
-from provisioning.errors import UsageError
 
 REPLY = ".cmake/api/v1/reply"
 QUERY = ".cmake/api/v1/query/codemodel-v2"
@@ -37,19 +36,9 @@ KINDS = {
 
 
 def read_file_api(build: Path, source: Path, configuration: Configuration) -> CMakeFacts:
-    """The targets of a configured build directory of the tree at ``source``.
-
-    Raises UsageError when the directory has no reply, or one for another source directory.
-    """
-    index = read_index(build)
-    codemodel = read_reply(build, find_codemodel(index, build))
+    """The targets of a configured build directory of the tree at ``source``."""
+    codemodel = read_reply(build, find_codemodel(read_index(build)))
     described = Path(codemodel["paths"]["source"]).resolve()
-    if not is_inside(described, source.resolve()):
-        raise UsageError(
-            f"{build} was configured for {described}",
-            why=f"the tree that is compared is {source}",
-            fix="name a build directory of this tree",
-        )
     reader = Replies(build, described, source.resolve())
     chosen = codemodel["configurations"][0]
     names = {row["id"]: row["name"] for row in chosen["targets"]}
@@ -57,51 +46,23 @@ def read_file_api(build: Path, source: Path, configuration: Configuration) -> CM
         reader.read_target(read_reply(build, row["jsonFile"]), names) for row in chosen["targets"]
     ]
     kept = [target for target in targets if target is not None]
-    return CMakeFacts(configuration=configuration, source="file-api", targets=tuple(kept))
-
-
-def is_inside(path: Path, folder: Path) -> bool:
-    """Whether a path is a folder or lies in it."""
-    return path == folder or folder in path.parents
+    return CMakeFacts(configuration=configuration, targets=tuple(kept))
 
 
 def read_index(build: Path) -> Mapping[str, Any]:
-    """The newest index file of the reply. Raises UsageError."""
-    found = sorted((build / REPLY).glob("index-*.json"))
-    if not found and (build / QUERY).exists():
-        raise UsageError(
-            f"no file API reply in {build}",
-            why="it was asked for, and CMake has not configured this directory to the end since",
-            fix="run cmake on it again, and mend what it says",
-        )
-    if not found:
-        raise UsageError(
-            f"no file API reply in {build}",
-            fix=f"make an empty file {QUERY} in it and configure again",
-        )
-    return read_reply(build, found[-1].name)
+    """The newest index file of the reply."""
+    return read_reply(build, max((build / REPLY).glob("index-*.json")).name)
 
 
-def find_codemodel(index: Mapping[str, Any], build: Path) -> str:
-    """The file with the codemodel. Raises UsageError."""
-    for row in index.get("objects", ()):
-        if row.get("kind") == "codemodel" and row["version"]["major"] == 2:
-            return str(row["jsonFile"])
-    raise UsageError(
-        f"the reply in {build} has no codemodel", fix=f"make {QUERY} and configure again"
-    )
+def find_codemodel(index: Mapping[str, Any]) -> str:
+    """The file with the codemodel."""
+    return next(str(row["jsonFile"]) for row in index["objects"] if row["kind"] == "codemodel")
 
 
 def read_reply(build: Path, name: str) -> Mapping[str, Any]:
-    """One JSON file of the reply. Raises UsageError."""
-    path = build / REPLY / name
-    try:
-        value: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        return value
-    except (OSError, ValueError, RecursionError) as error:
-        raise UsageError(
-            f"cannot read {path}", why=str(error), fix="configure the build again"
-        ) from error
+    """One JSON file of the reply."""
+    value: Mapping[str, Any] = json.loads((build / REPLY / name).read_text(encoding="utf-8"))
+    return value
 
 
 @dataclass(frozen=True)
@@ -149,7 +110,7 @@ class Replies:
     def relative(self, text: str) -> str | None:
         """A path from the root of the tree; None outside of it and in the build directory."""
         path = Path(posixpath.normpath(self.described / text))
-        if is_inside(path, self.build.resolve()) or not is_inside(path, self.root):
+        if path.is_relative_to(self.build.resolve()) or not path.is_relative_to(self.root):
             return None
         relative = path.relative_to(self.root).as_posix()
         return "" if relative == "." else relative

@@ -1,0 +1,277 @@
+"""One ELF file against the policy of its directory.
+
+What needs more than one file (DT_NEEDED, one build of QNN) is in checks.needs and
+checks.coherence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import PurePosixPath
+from typing import NamedTuple
+
+from provisioning.doctor.checks.finding import Finding, Severity
+from provisioning.doctor.checks.registry import Seen, Subjects, seen
+from provisioning.doctor.elf_policy import ElfPolicy
+from provisioning.elf.facts import MACHINE_NAMES, Defect, ElfError, ElfFacts
+from provisioning.versions import parse_version
+
+TYPE_NAMES = {1: "a relocatable object", 2: "an executable", 3: "a shared object", 4: "a core"}
+REBUILD = "build it for this target, or take it from the matching directory of the SDK"
+
+
+class Placed(NamedTuple):
+    """A file and what its place wants. ``depth`` is how many directories up from the file's own
+    still belong to its tree.
+    """
+
+    elf: ElfFacts
+    policy: ElfPolicy
+    depth: int = 1
+
+    def seen(self, **values: object) -> Seen:
+        return seen(self.elf.path.name, self.elf.path, **values)
+
+
+DEFECTS: Subjects[ElfError] = Subjects(lambda _: ())
+TARGET: Subjects[Placed] = Subjects(lambda _: ())
+CONTENT: Subjects[Placed] = Subjects(lambda _: ())
+
+
+def judge(facts: ElfFacts, policy: ElfPolicy, *, depth: int = 1) -> list[Finding]:
+    """Every fault of one file. A file for another machine has no other faults worth telling."""
+    placed = Placed(facts, policy, depth)
+    identity = list(TARGET.judge(placed))
+    if identity or policy.is_unused(facts.path.name):
+        return identity
+    return list(CONTENT.judge(placed))
+
+
+def judge_defect(error: ElfError) -> Finding:
+    """The fault of a file that could not be read as ELF."""
+    (finding,) = DEFECTS.judge(error)
+    return finding
+
+
+def _see_defect(defect: Defect) -> Callable[[ElfError], Iterable[Seen]]:
+    def see(error: ElfError) -> Iterator[Seen]:
+        if error.defect is defect:
+            reason = f" ({error.why})" if error.why else ""
+            yield seen(error.path.name, error.path, reason=reason, repair=error.fix)
+
+    return see
+
+
+for code, defect, meaning in (
+    ("QNN201", Defect.UNREADABLE, "'Permission denied' when it is loaded"),
+    ("QNN202", Defect.EMPTY, "'file too short' when it is loaded"),
+    ("QNN203", Defect.LFS_POINTER, "'invalid ELF header' when it is loaded"),
+    ("QNN204", Defect.HTML, "'invalid ELF header' when it is loaded"),
+    ("QNN205", Defect.NOT_ELF, "'invalid ELF header' when it is loaded"),
+    ("QNN206", Defect.TRUNCATED, "'file too short', or a crash when it is loaded"),
+    ("QNN207", Defect.CORRUPT, "the loader crashes, or refuses it"),
+):
+    DEFECTS.check(code, f"{{subject}} is {defect.value}{{reason}}", meaning, "{repair}")(
+        _see_defect(defect)
+    )
+
+
+@TARGET.check(
+    "QNN212",
+    "{subject} is for {machine}, not {wanted}",
+    "'cannot open shared object file' or 'wrong ELF class' when a {wanted} program starts",
+    REBUILD,
+)
+def see_other_machine(file: Placed) -> Iterator[Seen]:
+    machine = file.policy.machine
+    if file.elf.machine != machine:
+        wanted = MACHINE_NAMES.get(machine, str(machine))
+        yield file.seen(machine=file.elf.machine_name, wanted=wanted)
+
+
+@TARGET.check(
+    "QNN210",
+    "{subject} is ELF{bits}, not ELF{wanted}",
+    "'wrong ELF class' when it is loaded",
+    REBUILD,
+    after=("QNN212",),
+)
+def see_other_class(file: Placed) -> Iterator[Seen]:
+    if file.elf.bits != file.policy.bits:
+        yield file.seen(bits=file.elf.bits, wanted=file.policy.bits)
+
+
+@TARGET.check(
+    "QNN211",
+    "{subject} has the other byte order",
+    "'ELF file data encoding not little-endian'",
+    REBUILD,
+    after=("QNN210",),
+)
+def see_other_byte_order(file: Placed) -> Iterator[Seen]:
+    if file.elf.little_endian != file.policy.little_endian:
+        yield file.seen()
+
+
+@TARGET.check(
+    "QNN213",
+    "{subject} is {kind}",
+    "only what the loader can map may lie here: 'only ET_DYN and ET_EXEC can be loaded'",
+    REBUILD,
+    after=("QNN211",),
+)
+def see_other_type(file: Placed) -> Iterator[Seen]:
+    if file.elf.type not in file.policy.types:
+        yield file.seen(kind=TYPE_NAMES.get(file.elf.type, f"of e_type {file.elf.type}"))
+
+
+@TARGET.check(
+    "QNN214",
+    "{subject} is for Hexagon V{version:x}, its directory is for V{wanted:x}",
+    "the DSP refuses code for a newer Hexagon; on a device that is error 4000 or 14001",
+    REBUILD,
+    after=("QNN213",),
+)
+def see_other_hexagon(file: Placed) -> Iterator[Seen]:
+    wanted = file.policy.flags
+    if wanted is not None and file.elf.hexagon_version != wanted:
+        yield file.seen(version=file.elf.hexagon_version, wanted=wanted)
+
+
+@CONTENT.check(
+    "QNN215",
+    "{subject} calls itself {soname}",
+    "what is linked with it asks for {soname} at run time and does not find it",
+    "rename it to {soname}, or take a fresh copy",
+)
+def see_other_soname(file: Placed) -> Iterator[Seen]:
+    name, soname = file.elf.path.name, file.elf.soname
+    wanted = file.policy.sonames.get(name, name)
+    # libc++.so.1.0 is libc++.so.1, of which there is a link.
+    if soname not in (None, wanted) and not name.startswith(f"{soname}."):
+        yield file.seen(soname=soname)
+
+
+@CONTENT.check(
+    "QNN217",
+    "{subject} searches {entry}",
+    "libraries from outside the tree may be taken instead of those that were checked",
+    "link with an rpath of $ORIGIN, or run patchelf --set-rpath '$ORIGIN' on it",
+)
+def see_path_out(file: Placed) -> Iterator[Seen]:
+    for entry in (*file.elf.rpath, *file.elf.runpath):
+        if entry and not entry.startswith("/") and _leaves(entry, file.depth):
+            yield file.seen(entry=entry)
+
+
+def _leaves(entry: str, depth: int) -> bool:
+    """Whether a search path is not tied to the file, or goes further up than its tree."""
+    origin, *steps = PurePosixPath(entry.replace("${ORIGIN}", "$ORIGIN")).parts or ("",)
+    level = lowest = 0
+    for step in steps:
+        level += -1 if step == ".." else 1
+        lowest = min(lowest, level)
+    return origin != "$ORIGIN" or -lowest > depth
+
+
+@CONTENT.check(
+    "QNN218",
+    "{subject} searches {entry}",
+    "it names a place of the machine that built it; another library may lie there",
+    "link with -Wl,-rpath,'$ORIGIN', set CMAKE_INSTALL_RPATH, or run patchelf --set-rpath "
+    "'$ORIGIN' on it",
+)
+def see_fixed_path(file: Placed) -> Iterator[Seen]:
+    for entry in (*file.elf.rpath, *file.elf.runpath):
+        if entry.startswith("/") or not entry:
+            yield file.seen(entry=entry or "the current directory")
+
+
+def _see_newer(family: str) -> Callable[[Placed], Iterable[Seen]]:
+    def see(file: Placed) -> Iterator[Seen]:
+        limit: str | None = getattr(file.policy, family.lower())
+        need = file.elf.highest_need(family)
+        if limit and need and need > parse_version(limit).release:
+            yield file.seen(version=".".join(map(str, need)), limit=limit)
+
+    return see
+
+
+for code, family in (("QNN219", "GLIBC"), ("QNN220", "GLIBCXX"), ("QNN221", "CXXABI")):
+    CONTENT.check(
+        code,
+        f"{{subject}} needs {family} {{version}}, the target has {{limit}}",
+        f"'version `{family}_{{version}}' not found' when it is loaded",
+        f"use a build of it that needs {family} {{limit}} or older, or a newer target",
+    )(_see_newer(family))
+
+
+@CONTENT.check(
+    "QNN222",
+    "{subject} has no Android note",
+    "it was not linked by an NDK, or its notes were stripped; nothing says what it needs",
+    "take it from the SDK again, or link it with the NDK's clang and keep .note.android.ident",
+    severity=Severity.WARNING,
+)
+def see_no_note(file: Placed) -> Iterator[Seen]:
+    if file.policy.android_api is not None and file.elf.android is None:
+        yield file.seen()
+
+
+@CONTENT.check(
+    "QNN223",
+    "{subject} is for API level {level}, the target has {wanted}",
+    "'cannot locate symbol' on a device of that level",
+    "take one for API level {wanted} or lower: build yours with ANDROID_PLATFORM "
+    "android-{wanted}, take a prebuilt one from the SDK",
+)
+def see_newer_level(file: Placed) -> Iterator[Seen]:
+    wanted, note = file.policy.android_api, file.elf.android
+    if wanted is not None and note and note.api_level > wanted:
+        yield file.seen(level=note.api_level, wanted=wanted)
+
+
+@CONTENT.check(
+    "QNN225",
+    "{subject} has LOAD segments aligned to {align} bytes, not {wanted}",
+    "a device with 16 KiB pages refuses it; NDK r26's own libc++_shared.so is one of these",
+    "link with -Wl,-z,max-page-size=16384 (NDK r28 does so by itself)",
+    severity=Severity.WARNING,
+)
+def see_small_pages(file: Placed) -> Iterator[Seen]:
+    if file.policy.android_api and 0 < file.elf.load_align < file.policy.load_align:
+        yield file.seen(align=file.elf.load_align, wanted=file.policy.load_align)
+
+
+@CONTENT.check(
+    "QNN226",
+    "{subject} has text relocations",
+    "Android and hardened kernels refuse it: 'has text relocations'",
+    "compile with -fPIC",
+)
+def see_text_relocations(file: Placed) -> Iterator[Seen]:
+    if file.elf.textrel:
+        yield file.seen()
+
+
+@CONTENT.check(
+    "QNN227",
+    "{subject} asks for an executable stack",
+    "kernels that enforce W^X refuse it: 'cannot enable executable stack'",
+    "link with -Wl,-z,noexecstack; an assembly file without .note.GNU-stack is the cause",
+)
+def see_executable_stack(file: Placed) -> Iterator[Seen]:
+    if file.elf.execstack:
+        yield file.seen()
+
+
+@CONTENT.check(
+    "QNN228",
+    "{subject} is not stripped",
+    "its symbols are shipped: size, and names that others can read",
+    "strip --strip-unneeded, if it is for shipping",
+    severity=Severity.WARNING,
+)
+def see_symbols(file: Placed) -> Iterator[Seen]:
+    if not file.elf.stripped:
+        yield file.seen()

@@ -1,0 +1,127 @@
+"""The registry of checks: one row each, beside the function that sees the fault.
+
+A row's texts are templates, filled with what the function saw, so that docs/checks.md and a
+finding say the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from provisioning.doctor.checks.finding import Finding, Severity
+from provisioning.doctor.elf_policy import ElfPolicy
+from provisioning.doctor.facts import HOST_KIND, EnvironmentFacts
+from provisioning.doctor.fitness import DoctorPolicy, Fitness
+
+S = TypeVar("S")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One environment and what is asked of it.
+
+    ``soc`` is a name and its Hexagon version; ``minimum`` the oldest SDK that serves, and why.
+    """
+
+    facts: EnvironmentFacts
+    policy: DoctorPolicy
+    fitness: Fitness
+    kinds: Mapping[str, ElfPolicy]
+    soc: tuple[str, int] | None = None
+    minimum: tuple[str, str] = ("", "")
+
+    @property
+    def host_policy(self) -> ElfPolicy | None:
+        """The policy of libraries for this machine."""
+        return self.kinds.get(HOST_KIND)
+
+    @property
+    def runs_on_host(self) -> bool:
+        """Whether the profile loads QNN on this machine."""
+        return HOST_KIND in self.fitness.kinds
+
+    @property
+    def android_api(self) -> int:
+        """The API level that libraries for Android are built for."""
+        return self.kinds["aarch64-android"].android_api or 0
+
+    @property
+    def pin(self) -> str | None:
+        """The pinned version of the SDK."""
+        return self.facts.pins.get(self.facts.sdk_name)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A fault where it was seen; ``values`` fill the row's texts."""
+
+    subject: str
+    where: str
+    values: Mapping[str, Any]
+
+
+def seen(subject: str, where: object, **values: object) -> Seen:
+    """A fault of ``subject`` at ``where``; the texts may name both, too."""
+    return Seen(subject, str(where), {"subject": subject, "where": where, **values})
+
+
+@dataclass(frozen=True)
+class Check(Generic[S]):
+    """A row. It is not asked where a check of ``after`` fired, or was not asked itself."""
+
+    id: str
+    what: str
+    why: str
+    fix: str
+    see: Callable[[S], Iterable[Seen]]
+    after: tuple[str, ...] = ()
+    severity: Severity = Severity.ERROR
+
+    def judge(self, subject: S) -> Iterator[Finding]:
+        """A finding for each fault that the function sees."""
+        for one in self.see(subject):
+            rows = (self.what, self.why, self.fix)
+            what, why, fix = (text.format_map(one.values).rstrip() for text in rows)
+            yield Finding(self.id, one.subject, what, one.where, why, fix, self.severity)
+
+
+class Subjects(Generic[S]):
+    """Things of one kind in an environment, and the checks that each of them gets, in order."""
+
+    def __init__(self, find: Callable[[Case], Iterable[S]] = lambda _: ()) -> None:
+        self.find = find
+        self.checks: list[Check[S]] = []
+
+    def check(
+        self,
+        id: str,  # noqa: A002
+        what: str,
+        why: str,
+        fix: str,
+        *,
+        after: tuple[str, ...] = (),
+        severity: Severity = Severity.ERROR,
+    ) -> Callable[[Callable[[S], Iterable[Seen]]], Callable[[S], Iterable[Seen]]]:
+        """Register the function below as the one that sees this fault."""
+
+        def register(see: Callable[[S], Iterable[Seen]]) -> Callable[[S], Iterable[Seen]]:
+            self.checks.append(Check(id, what, why, fix, see, after, severity))
+            return see
+
+        return register
+
+    def judge(self, subject: S) -> Iterator[Finding]:
+        """Every finding of one thing."""
+        silent: set[str] = set()
+        for check in self.checks:
+            found = [] if silent.intersection(check.after) else list(check.judge(subject))
+            if found or silent.intersection(check.after):
+                silent.add(check.id)
+            yield from found
+
+    def judge_all(self, case: Case) -> Iterator[Finding]:
+        """Every finding of every such thing in the environment."""
+        for subject in self.find(case):
+            yield from self.judge(subject)

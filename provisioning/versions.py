@@ -1,0 +1,34 @@
+"""Versions compared as packaging compares them, and how those of vendors become such versions."""
+
+from __future__ import annotations
+
+import re
+
+from packaging.version import InvalidVersion, Version
+
+NUMBERS = re.compile(r"v?(\d+(?:\.\d+)*)")
+# QNN 2.37.0.250724 and v2.37.0.250724175447_124859 are one release, and so are 2.23.0.240624 and
+# v2.23.0.24.06.24: what follows the third number is when it was built.
+BUILT = re.compile(r"v?(\d+\.\d+\.\d+)\.(?:\d{6}(?:\d{6})?(?:_\d+)?|\d\d\.\d\d\.\d\d)")
+
+
+def parse_version(text: str) -> Version:
+    """The version that ``text`` is without a vendor's date, or begins with; 0 when it has none."""
+    if built := BUILT.fullmatch(text):
+        return Version(built[1])
+    try:
+        return Version(text)
+    except InvalidVersion:
+        found = NUMBERS.match(text)
+        return Version(found[1] if found else "0")
+
+
+def is_older(version: str, than: str) -> bool:
+    """Whether ``version`` comes before ``than``; 13 and 13.0 are the same."""
+    return parse_version(version) < parse_version(than)
+
+
+def is_same(left: str, right: str) -> bool:
+    """Whether both are of one release, whatever they were built for or on which day."""
+    versions = [parse_version(text).base_version for text in (left, right)]
+    return Version(versions[0]) == Version(versions[1])

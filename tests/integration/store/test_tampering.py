@@ -1,0 +1,309 @@
+"""What somebody did to the store: nothing outside it is touched, nothing wrong passes."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provisioning.artifacts.provision import Provisioned, provision_artifact
+from provisioning.artifacts.sources import ArtifactRequest, Options
+from provisioning.console.progress import Progress
+from provisioning.errors import IntegrityError, ManifestError
+from provisioning.manifest.reader import read_toolchain
+from provisioning.store.store import Store
+from tests.stand_ins import bad_server as bad
+from tests.stand_ins import toolchains as made
+from tests.stand_ins.bad_server import BadServer
+from tests.stand_ins.toolchains import VERSION, World
+
+LIBRARY = "lib/x86_64-linux-clang/libQnnHtp.so"
+LOCK = f"qnn-sdk-{VERSION}.json"
+
+
+@pytest.fixture
+def server() -> Iterator[BadServer]:
+    with bad.running() as server:
+        yield server
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: BadServer) -> World:
+    world = made.serve_world(tmp_path, server)
+    for name, value in world.variables.items():
+        monkeypatch.setenv(name, value)
+    for name in ("CI", "QNN_SDK_ROOT", "QNN_CI_MIRROR", "QNN_CI_ACCEPT_LICENCE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("QNN_CI_BACKOFF_S", "0.01")
+    return world
+
+
+def fetch(
+    *components: str, name: str = "qnn-sdk", verify: bool = False, trust: bool = False
+) -> tuple[Provisioned, str]:
+    toolchain = read_toolchain(name)
+    options = Options(accept_licence=True, trust_first_use=trust)
+    request = ArtifactRequest(toolchain, toolchain.release(), components, options)
+    said = io.StringIO()
+    return provision_artifact(request, Store(), Progress(said), verify=verify), said.getvalue()
+
+
+def run(*words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "provisioning", *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def snapshot(root: Path) -> dict[str, tuple[int, str]]:
+    """Every path below a directory with its mode and what it holds."""
+    found = {}
+    for path in sorted(root.rglob("*")):
+        content = str(path.readlink()) if path.is_symlink() else ""
+        if path.is_file() and not path.is_symlink():
+            content = path.read_bytes().hex()
+        found[str(path.relative_to(root))] = (path.lstat().st_mode, content)
+    return found
+
+
+def check_tree(root: Path) -> None:
+    for name, data in made.sdk_files().items():
+        assert (root / name).read_bytes() == data, name
+        assert not any(parent.is_symlink() for parent in (root / name).parents)
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A published tree, and a directory that is none of the store's business."""
+
+    root: Path
+    outside: Path
+
+
+def link_directory(scene: Scene) -> None:
+    shutil.rmtree(scene.root / "lib")
+    (scene.root / "lib").symlink_to(scene.outside)
+
+
+def link_deep_directory(scene: Scene) -> None:
+    shutil.rmtree(scene.root / "lib/x86_64-linux-clang")
+    (scene.root / "lib/x86_64-linux-clang").symlink_to(scene.outside / "x86_64-linux-clang")
+
+
+def link_root(scene: Scene) -> None:
+    shutil.rmtree(scene.root)
+    scene.root.symlink_to(scene.outside)
+
+
+def link_published(scene: Scene) -> None:
+    away = scene.outside / "published"
+    scene.root.parent.rename(away)
+    scene.root.parent.symlink_to(away)
+
+
+def link_file(scene: Scene) -> None:
+    (scene.root / LIBRARY).unlink()
+    (scene.root / LIBRARY).symlink_to(scene.outside / "keep.txt")
+
+
+def hard_link_file(scene: Scene) -> None:
+    """A second name elsewhere, with another mode and the right bytes."""
+    os.link(scene.root / "sdk.yaml", scene.outside / "mine.yaml")
+    (scene.outside / "mine.yaml").chmod(0o600)
+
+
+def put_file_for_directory(scene: Scene) -> None:
+    shutil.rmtree(scene.root / "include")
+    (scene.root / "include").write_text("x")
+
+
+def put_directory_for_file(scene: Scene) -> None:
+    (scene.root / "sdk.yaml").unlink()
+    (scene.root / "sdk.yaml/deep").mkdir(parents=True)
+    (scene.root / "sdk.yaml/deep/link").symlink_to(scene.outside)
+
+
+def add_git_files(scene: Scene) -> None:
+    (scene.root / "lib/.git/hooks").mkdir(parents=True)
+    (scene.root / "lib/.git/hooks/post-checkout").write_text("#!/bin/sh\n")
+    (scene.root / ".git").write_text("gitdir: elsewhere\n")
+
+
+def add_empty_directory(scene: Scene) -> None:
+    (scene.root / "lib/empty").mkdir()
+
+
+def open_directory(scene: Scene) -> None:
+    (scene.root / "lib").chmod(0o777)
+
+
+def edit_tree(**changes: Any) -> Callable[[Scene], None]:
+    def edit(scene: Scene) -> None:
+        path = scene.root.parent / "tree.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+    return edit
+
+
+TAMPERINGS: dict[str, Callable[[Scene], None]] = {
+    "a directory is a link": link_directory,
+    "a deep directory is a link": link_deep_directory,
+    "a file is a link": link_file,
+    "a file has a second name": hard_link_file,
+    "a directory is a file": put_file_for_directory,
+    "a file is a directory": put_directory_for_file,
+    "git files": add_git_files,
+    "an empty directory": add_empty_directory,
+    "a directory that all may write": open_directory,
+    "tree.json names no files": edit_tree(files=[]),
+    "tree.json is of another artifact": edit_tree(artifact="android-ndk"),
+    "tree.json is of another version": edit_tree(version="9"),
+    "tree.json is of another archive": edit_tree(source_sha256="0" * 64),
+    "tree.json has other components": edit_tree(components=["host"]),
+}
+
+
+@pytest.fixture
+def outside(tmp_path: Path) -> Path:
+    path = tmp_path / "outside"
+    (path / "x86_64-linux-clang").mkdir(parents=True)
+    (path / "keep.txt").write_text("keep")
+    (path / "x86_64-linux-clang/libQnnHtp.so").write_text("mine")
+    return path
+
+
+@pytest.mark.parametrize("locked", [False, True], ids=["tree.json", "lock"])
+@pytest.mark.parametrize("name", TAMPERINGS)
+def test_repair_restores_the_tree_and_touches_nothing_else(
+    world: World, outside: Path, name: str, locked: bool
+) -> None:
+    if locked:
+        assert run("lock", "qnn-sdk", "--write", "--accept-licence").returncode == 0
+    root = fetch()[0].root
+    TAMPERINGS[name](Scene(root, outside))
+    before = snapshot(outside)
+    found = run("verify")
+    assert found.returncode == 4, found.stdout + found.stderr
+    repaired = run("verify", "qnn-sdk", "--repair")
+    assert repaired.returncode == 0, repaired.stdout + repaired.stderr
+    assert "repaired" in repaired.stdout
+    check_tree(root)
+    assert snapshot(outside) == before
+    assert run("verify", "qnn-sdk").returncode == 0
+    assert run("verify", "--quick").returncode == 0
+
+
+@pytest.mark.parametrize("tamper", [link_root, link_published])
+def test_a_link_in_a_published_directorys_place_is_not_one(
+    world: World, outside: Path, tamper: Callable[[Scene], None]
+) -> None:
+    root = fetch()[0].root
+    tamper(Scene(root, outside))
+    before = snapshot(outside)
+    assert run("verify", "qnn-sdk").returncode == 4
+    assert fetch()[0].fetched
+    check_tree(root)
+    assert snapshot(outside) == before
+
+
+def lock_world(world: World) -> Path:
+    assert run("lock", "qnn-sdk", "--write", "--accept-licence").returncode == 0
+    return world.manifests / "locks" / LOCK
+
+
+@pytest.mark.parametrize("change", [{"artifact": "android-ndk"}, {"version": "2.38"}])
+def test_a_lock_of_something_else_is_refused(world: World, change: dict[str, str]) -> None:
+    path = lock_world(world)
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    with pytest.raises(ManifestError, match="is of something else"):
+        fetch()
+
+
+def test_files_of_another_archive_do_not_stand_for_the_locked_one(
+    world: World, server: BadServer
+) -> None:
+    text = made.describe_sdk([server.url("sdk.zip")])
+    (world.manifests / "toolchains/qnn-sdk.toml").write_text(text)
+    assert fetch(trust=True)[0].fetched
+    path = world.home / "pins" / LOCK
+    lock = json.loads(path.read_text())
+    path.write_text(json.dumps({**lock, "sha256": "0" * 64}))
+    with pytest.raises(IntegrityError, match="is not what is pinned"):
+        fetch()
+
+
+def test_two_artifacts_with_one_file_name_do_not_share_a_part_file(
+    world: World, server: BadServer, tmp_path: Path
+) -> None:
+    other = made.make_sdk(tmp_path / "other.zip", machine_of_first=183)
+    server.files["other.zip"] = other.read_bytes()
+    text = made.describe_sdk([server.url("other.zip")], other).replace('"qnn-sdk"', '"other"')
+    (world.manifests / "toolchains/other.toml").write_text(text)
+    server.faults = {name: [bad.serve, bad.slow(0.3)] for name in ("sdk.zip", "other.zip")}
+    words = [sys.executable, "-m", "provisioning", "fetch", "--accept-licence"]
+    both = [
+        subprocess.Popen([*words, name], stderr=subprocess.PIPE, text=True)
+        for name in ("qnn-sdk", "other")
+    ]
+    said = [process.communicate(timeout=60)[1] for process in both]
+    assert [process.returncode for process in both] == [0, 0], said
+    check_tree(fetch()[0].root)
+
+
+@pytest.mark.parametrize("suffix", ["parts", "part", "json"])
+def test_a_link_in_the_place_of_an_unfinished_download_is_not_followed(
+    world: World, outside: Path, server: BadServer, suffix: str
+) -> None:
+    lock_world(world)
+    shutil.rmtree(world.home)
+    downloads = world.home / "downloads"
+    downloads.mkdir(parents=True)
+    short = hashlib.sha256(server.url("sdk.zip").encode()).hexdigest()[:8]
+    name = f".qairt-{VERSION}.zip" + (".parts" if suffix == "parts" else f".{short}.{suffix}")
+    for number, make in enumerate((Path.symlink_to, Path.hardlink_to)):
+        make(downloads / name, outside / "keep.txt")
+        before = snapshot(outside)
+        assert fetch(*(["host"] if number else []))[0].fetched
+        assert snapshot(outside) == before
+        shutil.rmtree(world.home / "store")
+        shutil.rmtree(downloads)
+        downloads.mkdir()
+
+
+def test_a_hard_link_of_a_tarball_is_repaired_and_a_cut_one_is_not_trusted(
+    world: World, server: BadServer, tmp_path: Path
+) -> None:
+    path = tmp_path / "hard.tar.gz"
+    with tarfile.open(path, "w:gz") as archive:
+        for name in ("a", "b", "c"):
+            archive.addfile(tarfile.TarInfo(f"llvm/lib/{name}"))
+        hard = tarfile.TarInfo("llvm/lib/hard")
+        hard.type, hard.linkname = tarfile.LNKTYPE, "llvm/lib/a"
+        archive.addfile(hard)
+    text = made.describe_libcxx(server.url("hard.tar.gz"), path).replace("llvm.tar.xz", "h.tar.gz")
+    head = text.partition("size_bytes")[0]
+    unpinned = f'{head}layout = [{{ take = "llvm/**", put = "" }}]\n'
+    (world.manifests / "toolchains/libcxx.toml").write_text(unpinned)
+    whole = path.read_bytes()
+    for cut in (whole[:-8], gzip.compress(gzip.decompress(whole)[:1024])):
+        server.files["hard.tar.gz"] = cut
+        with pytest.raises(IntegrityError, match="is refused"):
+            fetch(name="libcxx", trust=True)
+        assert not list((world.home / "pins").iterdir())
+    server.files["hard.tar.gz"] = whole
+    root = fetch(name="libcxx", trust=True)[0].root
+    lock = json.loads((world.home / "pins/libcxx-14.0.0.json").read_text())
+    assert "no checksums of files" in lock["evidence"][0]
+    (root / "lib/hard").unlink()
+    assert fetch(name="libcxx", verify=True)[0].repaired == ("lib/hard",)
+    assert fetch(name="libcxx", verify=True)[0].repaired == ()

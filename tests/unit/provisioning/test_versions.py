@@ -1,0 +1,62 @@
+"""Versions of packages, of tools and of vendors, compared by one rule."""
+
+from __future__ import annotations
+
+import pytest
+
+from provisioning.versions import is_older, is_same, parse_version
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        ("2.13.0+cpu", "2.13.0+cpu"),
+        ("1.5.0.dev20260101", "1.5.0.dev20260101"),
+        ("2.37.0.250724", "2.37.0"),
+        ("v2.37.0.250724175447_124859", "2.37.0"),
+        ("v2.23.0.24.06.24", "2.23.0"),
+        ("26.2.11394342", "26.2.11394342"),
+        ("6.4.0.2", "6.4.0.2"),
+        ("3.28.1-g1234", "3.28.1"),
+        ("unknown", "0"),
+        ("", "0"),
+    ],
+)
+def test_a_version_is_read_without_a_vendors_date(text: str, version: str) -> None:
+    assert str(parse_version(text)) == version
+
+
+@pytest.mark.parametrize(
+    ("older", "newer"),
+    [
+        ("2.9", "2.34"),
+        ("2.37.0.250724", "2.39"),
+        ("2.39.0.250101", "2.39.1"),
+        ("6.4.0.1", "6.4.0.2"),
+        ("26.1.10909125", "26.2.11394342"),
+        ("2.14.0.dev20260101", "2.14.0"),
+        ("unknown", "2.39"),
+    ],
+)
+def test_order(older: str, newer: str) -> None:
+    assert is_older(older, newer)
+    assert not is_older(newer, older)
+
+
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [
+        ("13", "13.0"),
+        ("2.39.0", "2.39.0.250926"),
+        ("2.37.0.250724", "v2.37.0.250724175447_124859"),
+    ],
+)
+def test_one_release_in_two_spellings_is_neither_older_nor_another(left: str, right: str) -> None:
+    assert is_same(left, right)
+    assert not is_older(left, right)
+    assert not is_older(right, left)
+
+
+def test_what_a_package_was_built_for_does_not_make_another_release() -> None:
+    assert is_same("2.13.0+cpu", "2.13.0")
+    assert not is_same("2.48.40", "2.49.40")
