@@ -24,7 +24,8 @@ END, END64, LOCATOR64, CENTRAL, LOCAL = (
 END_BYTES, END64_BYTES, LOCATOR_BYTES, CENTRAL_BYTES, LOCAL_BYTES = 22, 56, 20, 46, 30
 TAIL_BYTES = END_BYTES + 0xFFFF + LOCATOR_BYTES + END64_BYTES
 STORED, DEFLATED = 0, 8
-MAX_MEMBERS = 1_000_000
+MAX_MEMBERS = 200_000
+MAX_DIRECTORY_BYTES = 32 << 20
 ENCRYPTED, UTF8 = 0x1, 0x800
 
 
@@ -64,8 +65,10 @@ def read_directory(source: ByteSource) -> list[Member]:
     tail = source.read_at(tail_offset, source.size - tail_offset)
     try:
         offset, size, count = _find_directory(source, tail)
-        if count > MAX_MEMBERS or size > source.size or offset + size > source.size:
+        if size > source.size or offset + size > source.size:
             raise refuse(source.name, "its central directory lies outside the file")
+        if count > MAX_MEMBERS or size > MAX_DIRECTORY_BYTES:
+            raise refuse(source.name, f"its central directory has {count} members, {size} bytes")
         inside = offset - tail_offset
         raw = tail[inside : inside + size] if inside >= 0 else source.read_at(offset, size)
         members = _parse_directory(source.name, raw, count)

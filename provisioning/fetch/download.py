@@ -7,16 +7,16 @@ import glob
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from provisioning.console.progress import Bar, Progress
 from provisioning.errors import DownloadError, IntegrityError, UnfitError
+from provisioning.fetch.client import Client
 from provisioning.fetch.part_file import PartFile, Watch, ignore_growth
 from provisioning.fetch.transfer import (
-    READ_BYTES,
-    Client,
+    BusyError,
     Head,
     MismatchError,
     PermanentError,
@@ -25,8 +25,10 @@ from provisioning.fetch.transfer import (
     redact_url,
     try_again,
 )
+from provisioning.files import READ_BYTES
 
 PAGE_BYTES = 64 << 10
+PATIENCE_S = 2.0
 
 
 class MixedError(TransientError):
@@ -74,11 +76,18 @@ def fetch_file(
     )
     target.parent.mkdir(parents=True, exist_ok=True)
     failures: list[tuple[str, PermanentError]] = []
-    for url in urls:
+    busy: list[str] = []
+    brief = replace(options, policy=replace(options.policy, patience_s=PATIENCE_S))
+    for url, way in [*((url, brief) for url in urls), *((url, options) for url in urls)]:
+        if way is options and url not in busy:
+            continue
         try:
-            return _fetch_from(url, target, pin, options)
-        except PermanentError as error:  # noqa: PERF203 - each URL may fail
-            failures.append((redact_url(url), error))
+            return _fetch_from(url, target, pin, way)
+        except PermanentError as error:
+            if isinstance(error, BusyError):
+                busy.append(url)
+            else:
+                failures.append((redact_url(url), error))
             progress.step(f"{target.name}: {redact_url(url)}: {error}")
     raise _summarise(target, failures)
 
@@ -95,15 +104,22 @@ def _summarise(target: Path, failures: Sequence[tuple[str, PermanentError]]) -> 
 
 
 def _fetch_from(url: str, target: Path, pin: Pin, options: _FetchOptions) -> Downloaded:
+    """One URL; what was resumed and has another hash is tried once from its beginning.
+
+    A power cut may have zeroed what an earlier process wrote.
+    """
     part = PartFile(target, url, options.watch)
     with closing(part), options.progress.bar(f"{target.name}:", pin.size_bytes) as bar:
         bar.done = part.size
         try:
-            if urlsplit(url).scheme in {"file", ""}:
-                _read_local(url, part, bar)
-            else:
-                _fetch_http(url, part, pin, bar, options)
-            sha256 = check_pin(part.size, part.digest.hexdigest(), pin)
+            try:
+                sha256 = _fill(url, part, pin, bar, options)
+            except MismatchError as error:
+                if not part.was_resumed:
+                    raise
+                options.progress.step(f"{target.name}: {error}; it was resumed: beginning anew")
+                part.restart()
+                sha256 = _fill(url, part, pin, bar, options)
         except PermanentError as error:
             if not part.size or isinstance(error, MismatchError):
                 part.discard()
@@ -117,6 +133,21 @@ def _fetch_from(url: str, target: Path, pin: Pin, options: _FetchOptions) -> Dow
         if other.suffix in {".part", ".json"}:
             other.unlink(missing_ok=True)
     return Downloaded(target, url, part.size, sha256)
+
+
+def _fill(url: str, part: PartFile, pin: Pin, bar: Bar, options: _FetchOptions) -> str:
+    if _scheme(url) in {"file", ""}:
+        _read_local(url, part, bar)
+    else:
+        _fetch_http(url, part, pin, bar, options)
+    return check_pin(part.size, part.digest.hexdigest(), pin)
+
+
+def _scheme(url: str) -> str:
+    try:
+        return urlsplit(url).scheme
+    except ValueError as error:
+        raise PermanentError("it is not a URL") from error
 
 
 def check_pin(size_bytes: int, sha256: str, pin: Pin) -> str:
@@ -158,6 +189,7 @@ def _fetch_http(url: str, part: PartFile, pin: Pin, bar: Bar, options: _FetchOpt
             options.policy,
             options.progress,
             options.label,
+            restarts=lambda: part.restarts,
         )
 
 
@@ -179,11 +211,12 @@ def _attempt(client: Client, url: str, part: PartFile, pin: Pin, bar: Bar) -> No
         if position == 0:
             part.restart(head.validator)
             bar.done = 0
+        else:
+            part.was_resumed = True
         for data in body:
             part.append(data)
             bar.advance(len(data))
             if part.size > pin.size_bytes > 0:
-                part.restart()
                 raise MismatchError(f"more than the pinned {pin.size_bytes} bytes came")
     check_whole(head, position, part, pin)
 
@@ -227,15 +260,16 @@ def check_whole(head: Head, position: int, part: PartFile, pin: Pin) -> None:
     expected = position + head.length if head.length >= 0 else -1
     if 0 <= expected != part.size:
         raise TransientError(f"the body ended after {part.size} of {expected} bytes")
-    if not pin.size_bytes or part.size == pin.size_bytes:
+    if pin.size_bytes and part.size == pin.size_bytes:
         return
-    if looks_like_page(part, head):
+    if looks_like_page(part, head) if pin.size_bytes else is_web_page(part, head):
         shown = part.start_of()
         part.restart()
         raise TransientError(f"an error page came with status {head.status}: {shown!r}")
+    if not pin.size_bytes:
+        return
     if expected >= 0:
         size = part.size
-        part.restart()
         raise MismatchError(f"the server has {size} bytes, {pin.size_bytes} are pinned")
     raise TransientError(f"the body ended after {part.size} of {pin.size_bytes} bytes")
 
@@ -247,6 +281,12 @@ def looks_like_page(part: PartFile, head: Head) -> bool:
     return (
         part.size <= PAGE_BYTES or texty or start.startswith(("<!doctype", "<html", "<?xml", "{"))
     )
+
+
+def is_web_page(part: PartFile, head: Head) -> bool:
+    """Whether a body of which nothing is known is a page for a person, such as a login."""
+    is_said = head.content_type.lower().startswith(("text/html", "application/xhtml"))
+    return is_said or part.start_of().lower().startswith(("<!doctype html", "<html"))
 
 
 def mirror_urls(filename: str, variables: Mapping[str, str] = os.environ) -> list[str]:

@@ -10,9 +10,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from provisioning.fetch.transfer import READ_BYTES
+from provisioning.fetch.transfer import usable_validator
+from provisioning.files import READ_BYTES
 
 PAGE_SHOWN = 160
+MAX_RECORD_BYTES = 4096
 Watch = Callable[[Path, int], None]
 
 
@@ -42,14 +44,19 @@ class PartFile:
         self.record = self.path.with_suffix(".json")
         self.digest = hashlib.sha256()
         self.size = 0
+        self.restarts = 0
         self.validator = ""
+        self.was_resumed = False
         self.fd = open_own(self.path)
         self._read_back()
 
     def _read_back(self) -> None:
         try:
-            self.validator = str(json.loads(self.record.read_text())["validator"])
-        except (OSError, ValueError, KeyError, TypeError):
+            said = json.loads(self.record.read_bytes()[:MAX_RECORD_BYTES])["validator"]
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            said = ""
+        self.validator = usable_validator(said) if isinstance(said, str) else ""
+        if not self.validator:
             self.restart()
             return
         buffer = bytearray(READ_BYTES)
@@ -57,10 +64,13 @@ class PartFile:
         while count := os.preadv(self.fd, [buffer], self.size):
             self.digest.update(view[:count])
             self.size += count
+        self.was_resumed = self.size > 0
         self.watch(self.path, self.size)
 
     def restart(self, validator: str = "") -> None:
         """Throw away what is there; what comes next has this validator."""
+        self.restarts += self.size > 0
+        self.was_resumed = False
         if os.fstat(self.fd).st_size:  # ext4 flushes on close what was ever truncated
             os.ftruncate(self.fd, 0)
         self.digest = hashlib.sha256()

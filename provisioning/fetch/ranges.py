@@ -6,16 +6,19 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from threading import Lock
 
 from provisioning.console.progress import Bar, Progress
+from provisioning.fetch.client import Client
 from provisioning.fetch.part_file import open_own
 from provisioning.fetch.transfer import (
-    Client,
+    MismatchError,
     PermanentError,
     TransferPolicy,
     TransientError,
+    no_restarts,
     try_again,
 )
 
@@ -52,7 +55,6 @@ class RemoteFile:
         self.validator = ""
         self.size = 0
         self.spans: list[Span] = []
-        self.received_bytes = 0
         self.guard = Lock()
         self.fd = open_own(scratch)
         os.ftruncate(self.fd, 0)
@@ -62,19 +64,25 @@ class RemoteFile:
         self.client.close()
         os.close(self.fd)
 
-    def open(self, tail_bytes: int) -> None:
-        """Learn the file's size, and bring its last ``tail_bytes``.
+    def open(self, tail_bytes: int, size_bytes: int = 0) -> None:
+        """Learn the file's size, which must be ``size_bytes`` if that is not 0, and bring its
+        last ``tail_bytes``.
 
         It gives up after few tries: the whole file is asked for then, with all patience.
         Raises NoRangesError when the server does not answer ranges, PermanentError.
         """
         brief = replace(self.policy, attempts=min(self.policy.attempts, OPEN_ATTEMPTS))
-        try_again(lambda: self._open(tail_bytes), self._count, brief, self.progress, self.name)
+        open_ = partial(self._open, tail_bytes, size_bytes)
+        try_again(open_, no_restarts, brief, self.progress, self.name)
 
-    def _open(self, tail_bytes: int) -> None:
+    def _open(self, tail_bytes: int, size_bytes: int) -> None:
         with self.client.get(self.url, {"Range": f"bytes=-{tail_bytes}"}) as (head, body):
             if head.status != 206 or head.total < 0 or head.range_start < 0 or not head.validator:
                 raise NoRangesError("the server does not answer ranges")
+            if size_bytes not in {0, head.total}:
+                raise MismatchError(f"it has {head.total} bytes, {size_bytes} are pinned")
+            if head.range_start != max(0, head.total - tail_bytes):
+                raise NoRangesError("the server sent another range than was asked for")
             self.size, self.validator = head.total, head.validator
             at = self._store(head.range_start, head.total, body)
         if at != self.size:
@@ -99,6 +107,8 @@ class RemoteFile:
                     raise PermanentError("the file changed in mid-way")
                 if head.validator and head.validator != self.validator:
                     raise PermanentError("the file changed in mid-way")
+                if head.length > span[1] - at[0]:
+                    raise PermanentError("the server sent more than was asked for")
                 for data in body:
                     at[0] = self._store(at[0], span[1], [data])
                     if bar:
@@ -106,7 +116,7 @@ class RemoteFile:
             if at[0] != span[1]:
                 raise TransientError("the body ended early")
 
-        try_again(work, self._count, self.policy, self.progress, self.name)
+        try_again(work, lambda: at[0], self.policy, self.progress, self.name)
         self._have(span)
 
     def _store(self, at: int, end: int, body: Iterable[bytes]) -> int:
@@ -115,11 +125,7 @@ class RemoteFile:
                 raise PermanentError("the server sent more than was asked for")
             os.pwrite(self.fd, data, at)
             at += len(data)
-            self.received_bytes += len(data)
         return at
-
-    def _count(self) -> int:
-        return self.received_bytes
 
     def _has(self, span: Span) -> bool:
         return any(start <= span[0] and span[1] <= end for start, end in self.spans)

@@ -7,26 +7,22 @@ URL never holds credentials or a query.
 from __future__ import annotations
 
 import email.utils
-import http.client
+import math
 import os
 import random
-import socket
-import ssl
+import re
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 from urllib.parse import urlsplit
 
 from provisioning.console.progress import Progress
+from provisioning.errors import UnfitError
 
 T = TypeVar("T")
 RETRIED_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
-MAX_REDIRECTS = 10
-READ_BYTES = 512 << 10
 PROGRESS_BYTES = 64 << 10
-USER_AGENT = "executorch-qnn-ci"
 
 
 class TransientError(Exception):
@@ -41,6 +37,10 @@ class PermanentError(Exception):
     """A failure that the same URL will give again."""
 
 
+class BusyError(PermanentError):
+    """A failure that the same URL will not give for ever: others are asked first."""
+
+
 class MismatchError(PermanentError):
     """Bytes came, and they are not the pinned ones."""
 
@@ -52,18 +52,22 @@ class TransferPolicy:
     attempts: int = 6
     backoff_s: float = 0.5
     longest_wait_s: float = 30.0
+    patience_s: float = math.inf
     connect_timeout_s: float = 15.0
     read_timeout_s: float = 60.0
     slowest_bytes_s: float = 1024.0
 
     @classmethod
     def from_environment(cls, variables: Mapping[str, str] = os.environ) -> TransferPolicy:
-        """The policy with QNN_CI_ATTEMPTS, QNN_CI_BACKOFF_S and QNN_CI_TIMEOUT_S applied."""
+        """The policy with QNN_CI_ATTEMPTS, QNN_CI_BACKOFF_S and QNN_CI_TIMEOUT_S applied.
+
+        Raises UnfitError for a value that is not a number in its range.
+        """
         usual = cls()
-        timeout_s = _number(variables, "QNN_CI_TIMEOUT_S", usual.read_timeout_s)
+        timeout_s = _number(variables, "QNN_CI_TIMEOUT_S", usual.read_timeout_s, 0.01, 86400)
         return cls(
-            attempts=max(1, int(_number(variables, "QNN_CI_ATTEMPTS", usual.attempts))),
-            backoff_s=_number(variables, "QNN_CI_BACKOFF_S", usual.backoff_s),
+            attempts=int(_number(variables, "QNN_CI_ATTEMPTS", usual.attempts, 1, 1000)),
+            backoff_s=_number(variables, "QNN_CI_BACKOFF_S", usual.backoff_s, 0, 3600),
             connect_timeout_s=min(usual.connect_timeout_s, timeout_s),
             read_timeout_s=timeout_s,
         )
@@ -74,11 +78,18 @@ class TransferPolicy:
         return min(max(backoff, asked_s), self.longest_wait_s)
 
 
-def _number(variables: Mapping[str, str], name: str, usual: float) -> float:
+def _number(
+    variables: Mapping[str, str], name: str, usual: float, least: float, most: float
+) -> float:
+    text = variables.get(name, "")
     try:
-        return float(variables[name])
-    except (KeyError, ValueError):
-        return usual
+        value = float(text) if text else usual
+    except ValueError:
+        value = math.nan
+    if not least <= value <= most:
+        why = f"it must be a number from {least:g} to {most:g}"
+        raise UnfitError(f"{name}={text} is not usable", why=why, fix=f"correct or unset {name}")
+    return value
 
 
 @dataclass(frozen=True)
@@ -96,7 +107,13 @@ class Head:
     @property
     def validator(self) -> str:
         """What If-Range may carry: a strong ETag, or the date. Empty when there is neither."""
-        return self.modified if not self.etag or self.etag.startswith("W/") else self.etag
+        is_strong = self.etag and not self.etag.startswith("W/")
+        return usable_validator(self.etag if is_strong else self.modified)
+
+
+def usable_validator(text: str) -> str:
+    """``text`` when a header can carry it, else nothing."""
+    return text if re.fullmatch(r"[ -~]{1,300}", text) else ""
 
 
 def parse_head(status: int, headers: Mapping[str, str]) -> Head:
@@ -119,58 +136,7 @@ def parse_head(status: int, headers: Mapping[str, str]) -> Head:
 
 
 def _digits(text: str) -> int:
-    return int(text) if text.isascii() and text.isdigit() else -1
-
-
-class Client:
-    """One requests session for one download."""
-
-    def __init__(self, policy: TransferPolicy) -> None:
-        import requests
-
-        self.policy = policy
-        self.session = requests.Session()
-        self.session.max_redirects = MAX_REDIRECTS
-        self.session.headers.update({"Accept-Encoding": "identity", "User-Agent": USER_AGENT})
-
-    def close(self) -> None:
-        """Close its connections."""
-        self.session.close()
-
-    @contextmanager
-    def get(self, url: str, headers: Mapping[str, str]) -> Iterator[tuple[Head, Iterator[bytes]]]:
-        """GET ``url``: the head of the response and its body, piece by piece.
-
-        Raises TransientError and PermanentError, whatever the libraries below raise.
-        """
-        timeout = (self.policy.connect_timeout_s, self.policy.read_timeout_s)
-        with explain_failures(url):
-            response = self.session.get(url, headers=dict(headers), stream=True, timeout=timeout)
-        try:
-            if urlsplit(url).scheme == "https" and urlsplit(response.url).scheme != "https":
-                raise PermanentError("the server redirects from https to http")
-            check_status(response.status_code, response.headers)
-            yield parse_head(response.status_code, response.headers), self._body(url, response)
-        finally:
-            response.close()
-
-    def _body(self, url: str, response: Any) -> Iterator[bytes]:
-        encoding = response.headers.get("Content-Encoding", "identity")
-        if encoding != "identity":
-            raise PermanentError(f"the server sends the body compressed ({encoding})")
-        window_s = self.policy.read_timeout_s
-        since, count = time.monotonic(), 0
-        while True:
-            with explain_failures(url):
-                data = response.raw.read1(READ_BYTES)
-            if not data:
-                return
-            yield data
-            count += len(data)
-            if (waited_s := time.monotonic() - since) >= window_s:
-                if count < self.policy.slowest_bytes_s * waited_s:
-                    raise TransientError(f"the transfer stalled: {count} bytes in {waited_s:.0f} s")
-                since, count = time.monotonic(), 0
+    return int(text) if re.fullmatch(r"[0-9]{1,18}", text) else -1
 
 
 def check_status(status: int, headers: Mapping[str, str]) -> None:
@@ -190,87 +156,29 @@ def check_status(status: int, headers: Mapping[str, str]) -> None:
 
 
 def _retry_after_s(text: str) -> float:
-    if text.isdigit():
-        return float(text)
+    if (seconds := _digits(text)) >= 0:
+        return float(seconds)
     try:
         return max(0.0, email.utils.parsedate_to_datetime(text).timestamp() - time.time())
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, IndexError, OverflowError, OSError):
         return 0.0
-
-
-@contextmanager
-def explain_failures(url: str) -> Iterator[None]:
-    """Turn what requests, urllib3 and sockets raise into the two kinds of failure."""
-    import requests
-    import urllib3
-
-    try:
-        yield
-    except requests.exceptions.TooManyRedirects as error:
-        raise PermanentError(f"more than {MAX_REDIRECTS} redirects: a loop") from error
-    except (requests.exceptions.InvalidURL, requests.exceptions.InvalidSchema) as error:
-        raise PermanentError(f"{redact_url(url)} is not a URL that can be fetched") from error
-    except requests.exceptions.MissingSchema as error:
-        raise PermanentError(f"{redact_url(url)} has no scheme") from error
-    except (requests.exceptions.RequestException, urllib3.exceptions.HTTPError, OSError) as error:
-        raise _classify(error) from error
-
-
-def _classify(error: BaseException) -> TransientError | PermanentError:
-    import requests
-
-    chain = list(_causes(error))
-    for cause in chain:
-        if isinstance(cause, ssl.SSLCertVerificationError):
-            return PermanentError(
-                f"its certificate is not trusted: {cause.verify_message} "
-                "(REQUESTS_CA_BUNDLE names other authorities)"
-            )
-    if any(isinstance(cause, ssl.SSLError) for cause in chain):
-        return PermanentError("TLS failed: the server and this machine agree on no connection")
-    if isinstance(error, requests.exceptions.ProxyError):
-        return TransientError("the proxy cannot be reached (HTTP_PROXY, HTTPS_PROXY)")
-    for kind, why in _transient_kinds():
-        if any(isinstance(cause, kind) for cause in chain):
-            return TransientError(why)
-    return TransientError(f"the connection failed ({type(chain[-1]).__name__})")
-
-
-def _transient_kinds() -> list[tuple[type[BaseException], str]]:
-    import urllib3
-
-    return [
-        (socket.gaierror, "the host's name cannot be resolved"),
-        (ConnectionRefusedError, "the connection was refused"),
-        (urllib3.exceptions.IncompleteRead, "the connection closed before the end of the body"),
-        (http.client.IncompleteRead, "the connection closed before the end of the body"),
-        (http.client.RemoteDisconnected, "the server closed the connection without an answer"),
-        (ConnectionResetError, "the connection was reset"),
-        (TimeoutError, "nothing came for the whole time limit"),
-        (urllib3.exceptions.TimeoutError, "nothing came for the whole time limit"),
-    ]
-
-
-def _causes(error: BaseException) -> Iterator[BaseException]:
-    seen: set[int] = set()
-    stack: list[BaseException] = [error]
-    while stack:
-        at = stack.pop()
-        if id(at) in seen:
-            continue
-        seen.add(id(at))
-        yield at
-        inner = [at.__cause__, at.__context__, getattr(at, "reason", None), *at.args]
-        stack.extend(item for item in inner if isinstance(item, BaseException))
 
 
 def redact_url(url: str) -> str:
     """A URL without credentials, query and fragment, for messages."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return url.partition("?")[0].rpartition("@")[2]
     if not parts.scheme:
         return url.partition("?")[0]
     host = parts.netloc.rpartition("@")[2]
     return f"{parts.scheme}://{host}{parts.path}"
+
+
+def no_restarts() -> int:
+    """The ``restarts`` of work that never begins anew."""
+    return 0
 
 
 def try_again(
@@ -279,22 +187,30 @@ def try_again(
     policy: TransferPolicy,
     progress: Progress,
     label: str,
+    *,
+    restarts: Callable[[], int] = no_restarts,
 ) -> T:
     """Call ``work`` until it returns; after a TransientError wait, and say so.
 
-    ``count`` gives the bytes that are there: a try that brought many starts the counting of
-    failures anew. Raises PermanentError, also after the last try.
+    ``count`` gives the bytes that are there: a try that brought many that never came before
+    starts the counting of failures anew. ``restarts`` tells how often what was there had to go.
+    Raises PermanentError, also after the last try, and BusyError when the server asks for more
+    patience than there is.
     """
-    failures, before = 0, count()
+    failures, best = 0, count()
     while True:
         try:
             return work()
         except TransientError as error:  # noqa: PERF203 - trying again is the loop
-            failures = 1 if count() - before >= PROGRESS_BYTES else failures + 1
-            before = count()
-            if failures >= policy.attempts:
+            there = count()
+            failures = 1 if there - best >= PROGRESS_BYTES else failures + 1
+            best = max(best, there)
+            if max(failures, restarts()) >= policy.attempts:
                 tries = "1 try" if failures == 1 else f"{failures} tries"
-                raise PermanentError(f"{error} ({tries})") from error
+                again = f", begun anew {restarts()} times" if restarts() else ""
+                raise PermanentError(f"{error} ({tries}{again})") from error
+            if error.wait_s > policy.patience_s:
+                raise BusyError(f"{error}; it asks for {error.wait_s:.0f} s of patience") from error
             wait_s = policy.wait_s(failures, error.wait_s)
             progress.step(f"{label}: {error}; trying again in {wait_s:.1f} s")
             time.sleep(wait_s)

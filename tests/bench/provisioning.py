@@ -25,7 +25,8 @@ from provisioning.archives.zipfiles import inflate_member
 from provisioning.console.process import run_process
 from provisioning.console.progress import Progress
 from provisioning.errors import UnfitError
-from provisioning.fetch.transfer import Client, TransferPolicy
+from provisioning.fetch.client import Client
+from provisioning.fetch.transfer import TransferPolicy
 from provisioning.files import hash_file
 from tests.bench.file_server import ask_server
 from tests.bench.sdk_course import HOST, VERSION, Course, lay_course

@@ -245,6 +245,40 @@ def raw(data: bytes) -> Fault:
     return fault
 
 
+def drip_head(lines: bytes, pause_s: float, count: int = 1 << 30) -> Fault:
+    """The head comes a byte at a time: ``lines``, again and again."""
+
+    def fault(handler: Handler, data: bytes) -> None:
+        for at in range(count):
+            handler.wfile.write(lines[at % len(lines) :][:1])
+            handler.wfile.flush()
+            time.sleep(pause_s)
+
+    return fault
+
+
+def repeat(lines: bytes) -> Fault:
+    """The same lines for ever, as fast as they are read."""
+
+    def fault(handler: Handler, data: bytes) -> None:
+        while True:
+            handler.wfile.write(lines)
+
+    return fault
+
+
+def redirect_with_body(location: str, piece: bytes, pause_s: float) -> Fault:
+    """302 with a body that has no end."""
+
+    def fault(handler: Handler, data: bytes) -> None:
+        handler.head(302, None, Location=location)
+        while True:
+            handler.body(piece)
+            time.sleep(pause_s)
+
+    return fault
+
+
 def redirect(location: str) -> Fault:
     """302 to another place."""
     return status(302, Location=location)
@@ -272,6 +306,28 @@ class BadServer(ThreadingHTTPServer):
     def sent_bytes(self) -> int:
         """Body bytes of all responses."""
         return sum(asked.sent for asked in self.requests)
+
+
+@contextmanager
+def answering(data: bytes) -> Iterator[str]:
+    """The host and port of a server that says ``data`` to everybody and hangs up, before TLS."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve_all() -> None:
+            while True:
+                try:
+                    connection, _ = listener.accept()
+                except OSError:
+                    return
+                with connection:
+                    connection.recv(65536)
+                    connection.sendall(data)
+
+        thread = threading.Thread(target=serve_all, daemon=True)
+        thread.start()
+        host, port = listener.getsockname()
+        yield f"{host}:{port}"
+        listener.shutdown(socket.SHUT_RDWR)
 
 
 @contextmanager

@@ -11,13 +11,15 @@ from pathlib import Path
 
 from provisioning.artifacts.sources import FillJob, archive
 from provisioning.errors import IntegrityError
-from provisioning.fetch.transfer import Client, PermanentError, TransferPolicy, TransientError
-from provisioning.files import hash_file
+from provisioning.fetch.client import Client
+from provisioning.fetch.transfer import PermanentError, TransferPolicy, TransientError
+from provisioning.files import READ_BYTES, hash_file
 from provisioning.manifest.releases import AarRelease, ArchiveRelease, FileRelease
 from provisioning.store.tree import TreeEntry
 
 REPOSITORY_VARIABLE = "QNN_CI_MAVEN"
 REPOSITORY = "https://repo1.maven.org/maven2"
+SHA1_BYTES = 1024
 
 
 class AarSource:
@@ -67,11 +69,11 @@ def check_published_sha1(job: FillJob) -> None:
             closing(Client(TransferPolicy.from_environment())) as client,
             client.get(f"{release.url}.sha1", {}) as (_, body),
         ):
-            text = b"".join(body).decode("ascii", "replace")
+            text = next(body, b"")[:SHA1_BYTES].decode("ascii", "replace")
     except (PermanentError, TransientError) as error:
         job.progress.step(f"{job.request.label}: no published SHA-1 was had: {error}")
         return
-    found = hashlib.sha1(path.read_bytes(), usedforsecurity=False).hexdigest()
+    found = _hash_sha1(path)
     wanted = re.match(r"[0-9a-f]{40}", text.strip())
     if wanted and wanted.group() != found:
         path.unlink()
@@ -81,3 +83,11 @@ def check_published_sha1(job: FillJob) -> None:
             fix="try again; if it stays so, the repository is damaged",
         )
     job.progress.step(f"{job.request.label}: SHA-1 {found} as published; {hash_file(path)} kept")
+
+
+def _hash_sha1(path: Path) -> str:
+    digest = hashlib.sha1(usedforsecurity=False)
+    with path.open("rb", buffering=0) as file:
+        while data := file.read(READ_BYTES):
+            digest.update(data)
+    return digest.hexdigest()

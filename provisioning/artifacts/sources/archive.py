@@ -147,10 +147,7 @@ def _unpack_remote(url: str, job: FillJob) -> tuple[TreeEntry, ...]:
     release = job.request.release_as(ArchiveRelease)
     scratch = job.store.downloads / f".{release.filename}.parts"
     with explain_errors(job.store.home), open_remote(url, scratch, job.progress) as remote:
-        remote.open(TAIL_BYTES)
-        if release.size_bytes not in {0, remote.size}:
-            why = f"it has {remote.size} bytes, {release.size_bytes} are pinned"
-            raise PermanentError(why)
+        remote.open(TAIL_BYTES, release.size_bytes)
         placed = select_members(remote, job)
         remote.fetch(member_spans((member for _, member in placed), remote.size))
         entries = unpack_members(remote, placed, job)

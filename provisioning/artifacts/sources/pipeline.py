@@ -32,9 +32,7 @@ def read_ahead(url: str, job: FillJob) -> list[Member] | None:
     scratch = job.store.downloads / f".{release.filename}.parts"
     try:
         with explain_errors(job.store.home), open_remote(url, scratch, job.progress) as remote:
-            remote.open(TAIL_BYTES)
-            if release.size_bytes not in {0, remote.size}:
-                return None
+            remote.open(TAIL_BYTES, release.size_bytes)
             members = read_directory(remote)
             check_members(remote.name, members, job.request.limits())
             return members

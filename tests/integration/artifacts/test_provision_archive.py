@@ -348,6 +348,27 @@ def test_without_ranges_the_whole_archive_comes(world: World, server: BadServer)
     assert (world.home / "downloads" / ZIP).is_file()
 
 
+@pytest.mark.parametrize("damage", ["directory", "member"])
+def test_by_parts_a_bad_first_url_does_not_end_it(
+    world: World, server: BadServer, tmp_path: Path, damage: str
+) -> None:
+    lock_all(world)
+    wrong = bytearray(server.files["sdk.zip"])
+    if damage == "directory":
+        wrong[wrong.index(b"PK\1\2") + 3] ^= 1
+    else:  # the CRC of a member fits its bytes, and neither is what is locked
+        other = made.make_sdk(tmp_path / "other.zip", machine_of_first=183).read_bytes()
+        wrong = bytearray(other.ljust(len(wrong), b"\0")[: len(wrong)])
+    server.files["wrong.zip"] = bytes(wrong)
+    urls = [server.url("wrong.zip"), server.url("sdk.zip")]
+    write(world, "qnn-sdk", made.describe_sdk(urls, tmp_path / "sdk.zip"))
+    found, said = fetch("host")
+    assert "not by parts" in said
+    assert paths(found.root) >= {"lib/x86_64-linux-clang/libQnnHtp.so"}
+    assert fetch("host", verify=True)[0].repaired == ()
+    assert not (world.home / "downloads" / ZIP).exists()
+
+
 def test_a_broken_range_is_resumed_and_a_wrong_one_is_found(
     world: World, server: BadServer
 ) -> None:
@@ -635,6 +656,13 @@ def test_an_aar_comes_from_a_maven_repository_and_its_sha1_is_checked(
     assert paths(found.root) == {"lib/aarch64-android/libQnnHtp.so"}
     assert "as published" in said
     assert found.origin.sha256
+
+
+def test_an_endless_sha1_is_not_read(world: World, server: BadServer, repository: bytes) -> None:
+    good = server.files[f"{AAR_PATH}.sha1"]
+    server.files[f"{AAR_PATH}.sha1"] = good + bytes(30_000_000)
+    assert "as published" in fetch_aar()[1]
+    assert server.requests[-1].name.endswith(".sha1")
 
 
 def test_an_aar_that_is_not_what_its_repository_publishes_is_refused(

@@ -6,6 +6,7 @@ import pytest
 
 from provisioning.archives.layout import Layout, Member
 from provisioning.artifacts.sources.archive import member_spans
+from provisioning.errors import UnfitError
 from provisioning.fetch.download import Pin, mirror_urls, place_body, range_headers
 from provisioning.fetch.ranges import merge_spans
 from provisioning.fetch.transfer import (
@@ -38,7 +39,9 @@ def test_no_message_shows_credentials_or_a_query(url: str, shown: str) -> None:
         ({"Content-Range": "bytes */20"}, -1, 20, -1),
         ({"Content-Range": "bytes 5-9/*"}, 5, -1, -1),
         ({"Content-Range": "items 5-9/20", "Content-Length": "-3"}, -1, -1, -1),
-        ({"Content-Length": "9" * 30}, -1, -1, int("9" * 30)),
+        ({"Content-Length": "9" * 18}, -1, -1, int("9" * 18)),
+        ({"Content-Length": "9" * 5000}, -1, -1, -1),
+        ({"Content-Range": f"bytes 0-1/{'9' * 5000}"}, 0, -1, -1),
         ({"Content-Length": "\u0663"}, -1, -1, -1),
     ],
 )
@@ -90,10 +93,25 @@ def test_a_server_may_ask_to_wait_but_not_for_ever() -> None:
     assert TransferPolicy().wait_s(4, 0) > TransferPolicy().wait_s(1, 0)
 
 
-def test_variables_change_the_policy_and_nonsense_does_not() -> None:
+def test_variables_change_the_policy() -> None:
     changed = TransferPolicy.from_environment({"QNN_CI_ATTEMPTS": "2", "QNN_CI_TIMEOUT_S": "5"})
     assert (changed.attempts, changed.read_timeout_s, changed.connect_timeout_s) == (2, 5, 5)
-    assert TransferPolicy.from_environment({"QNN_CI_ATTEMPTS": "many"}) == TransferPolicy()
+    assert TransferPolicy.from_environment({"QNN_CI_ATTEMPTS": ""}) == TransferPolicy()
+
+
+@pytest.mark.parametrize("name", ["QNN_CI_ATTEMPTS", "QNN_CI_TIMEOUT_S", "QNN_CI_BACKOFF_S"])
+@pytest.mark.parametrize("value", ["-1", "nan", "inf", "1e300", "many", "\u00b2"])
+def test_a_variable_that_is_no_usable_number_is_said(name: str, value: str) -> None:
+    with pytest.raises(UnfitError, match=f"{name}=.* is not usable") as caught:
+        TransferPolicy.from_environment({name: value})
+    assert "a number from" in caught.value.why
+
+
+@pytest.mark.parametrize("text", ["\u00b2", "-5", "nan", "9" * 5000, "Mon, 99 Foo 99999 99:99:99"])
+def test_a_strange_retry_after_is_no_defect(text: str) -> None:
+    with pytest.raises(TransientError) as caught:
+        check_status(503, {"Retry-After": text})
+    assert caught.value.wait_s == 0
 
 
 def test_spans_near_each_other_become_one() -> None:

@@ -1,0 +1,279 @@
+"""One HTTP client for one download: each redirect judged, each answer within a time limit."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import re
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+from urllib.parse import urljoin, urlsplit
+
+from provisioning.fetch.credentials import find_headers
+from provisioning.fetch.transfer import (
+    Head,
+    PermanentError,
+    TransferPolicy,
+    TransientError,
+    check_status,
+    parse_head,
+    redact_url,
+)
+
+MAX_REDIRECTS = 10
+REDIRECTS = frozenset({301, 302, 303, 307, 308})
+READ_BYTES = 512 << 10
+USER_AGENT = "executorch-qnn-ci"
+BUNDLES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
+
+
+class Client:
+    """A requests session whose connections can be ended from another thread."""
+
+    def __init__(self, policy: TransferPolicy) -> None:
+        self.policy = policy
+        self.sockets: list[socket.socket] = []
+        self.session = _open_session(self.sockets)
+
+    def close(self) -> None:
+        """Close its connections."""
+        self.session.close()
+        while self.sockets:
+            self.sockets.pop().close()
+
+    def abort(self) -> None:
+        """End what its connections wait for. Any thread may call it."""
+        for connected in list(self.sockets):
+            with suppress(OSError):
+                connected.shutdown(socket.SHUT_RDWR)
+
+    @contextmanager
+    def get(self, url: str, headers: Mapping[str, str]) -> Iterator[tuple[Head, Iterator[bytes]]]:
+        """GET ``url``: the head of the final response and its body, piece by piece.
+
+        Raises TransientError and PermanentError, whatever the libraries below raise.
+        """
+        response = self._follow(url, headers)
+        try:
+            check_status(response.status_code, response.headers)
+            yield parse_head(response.status_code, response.headers), self._body(url, response)
+        finally:
+            response.close()
+
+    def _follow(self, url: str, headers: Mapping[str, str]) -> Any:
+        """The response at the end of all redirects; the bodies of those before are not read."""
+        with self._within(self.policy.connect_timeout_s + self.policy.read_timeout_s):
+            for _ in range(MAX_REDIRECTS + 1):
+                response = self._ask(url, headers)
+                if response.status_code not in REDIRECTS or "Location" not in response.headers:
+                    return response
+                response.close()
+                url = judge_redirect(url, response.headers["Location"])
+        raise PermanentError(f"more than {MAX_REDIRECTS} redirects: a loop")
+
+    def _ask(self, url: str, headers: Mapping[str, str]) -> Any:
+        timeout = (self.policy.connect_timeout_s, self.policy.read_timeout_s)
+        _check_bundle()
+        with explain_failures(url):
+            sent = {**headers, **find_headers(url)}
+            return self.session.get(url, headers=sent, stream=True, timeout=timeout)
+
+    @contextmanager
+    def _within(self, seconds: float) -> Iterator[None]:
+        """End what lasts longer, also where a byte comes now and then."""
+        expired = threading.Event()
+
+        def expire() -> None:
+            expired.set()
+            self.abort()
+
+        timer = threading.Timer(seconds, expire)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        except TransientError as error:
+            if expired.is_set():
+                raise TransientError(f"no answer came within {seconds:.0f} s") from error
+            raise
+        finally:
+            timer.cancel()
+
+    def _body(self, url: str, response: Any) -> Iterator[bytes]:
+        encoding = response.headers.get("Content-Encoding", "identity")
+        if encoding != "identity":
+            raise PermanentError(f"the server sends the body compressed ({encoding})")
+        window_s = self.policy.read_timeout_s
+        since, count = time.monotonic(), 0
+        while True:
+            with explain_failures(url):
+                data = response.raw.read1(READ_BYTES)
+            if not data:
+                return
+            yield data
+            count += len(data)
+            if (waited_s := time.monotonic() - since) >= window_s:
+                if count < self.policy.slowest_bytes_s * waited_s:
+                    raise TransientError(f"the transfer stalled: {count} bytes in {waited_s:.0f} s")
+                since, count = time.monotonic(), 0
+
+
+def judge_redirect(url: str, location: str) -> str:
+    """The absolute URL of a Location header. Raises PermanentError for one that is not followed."""
+    try:
+        target = urljoin(url, location)
+        scheme = urlsplit(target).scheme
+        has_host = bool(urlsplit(target).hostname)
+    except ValueError as error:
+        raise PermanentError("the server redirects to what is not a URL") from error
+    if scheme not in {"http", "https"} or not has_host:
+        raise PermanentError(f"the server redirects to {scheme}:, which is not fetched")
+    if urlsplit(url).scheme == "https" and scheme != "https":
+        raise PermanentError("the server redirects from https to http")
+    return target
+
+
+def _open_session(sockets: list[socket.socket]) -> Any:
+    import requests
+    import requests.adapters
+    from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
+
+    def watch(pool: Any) -> Any:
+        class Connection(pool.ConnectionCls):  # type: ignore[misc]
+            def _new_conn(self) -> Any:
+                connected = super()._new_conn()
+                sockets.append(connected.dup())
+                return connected
+
+        return type(pool.__name__, (pool,), {"ConnectionCls": Connection})
+
+    pools = {"http": watch(HTTPConnectionPool), "https": watch(HTTPSConnectionPool)}
+
+    class Adapter(requests.adapters.HTTPAdapter):
+        def init_poolmanager(self, *words: Any, **options: Any) -> None:
+            super().init_poolmanager(*words, **options)
+            self.poolmanager.pool_classes_by_scheme = pools
+
+        def proxy_manager_for(self, *words: Any, **options: Any) -> Any:
+            manager = super().proxy_manager_for(*words, **options)
+            if "SOCKS" not in type(manager).__name__:
+                manager.pool_classes_by_scheme = pools
+            return manager
+
+    class Session(requests.Session):
+        def get_redirect_target(self, resp: Any) -> None:
+            """requests would read the whole body of a redirect."""
+
+    session = Session()
+    session.mount("http://", Adapter())
+    session.mount("https://", Adapter())
+    session.headers.update({"Accept-Encoding": "identity", "User-Agent": USER_AGENT})
+    return session
+
+
+def _check_bundle() -> None:
+    for name in BUNDLES:
+        if path := os.environ.get(name):
+            if not Path(path).exists():
+                raise PermanentError(f"{name} names {path}, which is not there")
+            return
+
+
+@contextmanager
+def explain_failures(url: str) -> Iterator[None]:
+    """Turn what requests, urllib3 and sockets raise into the two kinds of failure."""
+    import requests
+    import urllib3
+
+    try:
+        yield
+    except (requests.exceptions.InvalidURL, requests.exceptions.InvalidSchema) as error:
+        raise PermanentError(f"{redact_url(url)} is not a URL that can be fetched") from error
+    except requests.exceptions.MissingSchema as error:
+        raise PermanentError(f"{redact_url(url)} has no scheme") from error
+    except requests.exceptions.InvalidHeader as error:
+        raise PermanentError("a header for it holds what HTTP does not allow") from error
+    except (requests.exceptions.RequestException, urllib3.exceptions.HTTPError, OSError) as error:
+        raise _classify(error) from error
+    except (ValueError, http.client.HTTPException) as error:
+        raise TransientError(f"the answer is not HTTP ({type(error).__name__})") from error
+
+
+def _classify(error: BaseException) -> TransientError | PermanentError:
+    import requests
+
+    chain = list(_causes(error))
+    if found := _classify_tls(chain):
+        return found
+    if isinstance(error, requests.exceptions.ProxyError):
+        return _classify_proxy(chain)
+    for kind, why in _transient_kinds():
+        if any(isinstance(cause, kind) for cause in chain):
+            return TransientError(why)
+    return TransientError(f"the connection failed ({type(chain[-1]).__name__})")
+
+
+def _classify_tls(chain: list[BaseException]) -> TransientError | PermanentError | None:
+    errors = [cause for cause in chain if isinstance(cause, ssl.SSLError)]
+    for cause in errors:
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return PermanentError(
+                f"its certificate is not trusted: {cause.verify_message} "
+                "(REQUESTS_CA_BUNDLE names other authorities)"
+            )
+        if isinstance(cause, ssl.SSLEOFError | ssl.SSLZeroReturnError):
+            return TransientError("the server closed the connection while TLS began")
+        if cause.reason in {"NO_CERTIFICATE_OR_CRL_FOUND", "PEM_LIB"}:
+            names = [f"{name}={os.environ[name]}" for name in BUNDLES if os.environ.get(name)]
+            return PermanentError(f"{' or '.join(names) or 'the CA bundle'} holds no certificates")
+    if errors:
+        return PermanentError("TLS failed: the server and this machine agree on no connection")
+    return None
+
+
+def _classify_proxy(chain: list[BaseException]) -> TransientError | PermanentError:
+    said = " ".join(str(cause) for cause in chain)
+    if found := re.search(r"Tunnel connection failed: (\d{3})", said):
+        status = int(found[1])
+        if status == 407:
+            return PermanentError(
+                "the proxy wants credentials (HTTP 407; HTTPS_PROXY=http://USER:PASSWORD@HOST)"
+            )
+        if status < 500:
+            return PermanentError(f"the proxy refuses this host (HTTP {status})")
+        return TransientError(f"the proxy fails (HTTP {status})")
+    return TransientError("the proxy cannot be reached (HTTP_PROXY, HTTPS_PROXY)")
+
+
+def _transient_kinds() -> list[tuple[type[BaseException], str]]:
+    import urllib3
+
+    return [
+        (socket.gaierror, "the host's name cannot be resolved"),
+        (ConnectionRefusedError, "the connection was refused"),
+        (urllib3.exceptions.IncompleteRead, "the connection closed before the end of the body"),
+        (http.client.IncompleteRead, "the connection closed before the end of the body"),
+        (http.client.RemoteDisconnected, "the server closed the connection without an answer"),
+        (ConnectionResetError, "the connection was reset"),
+        (TimeoutError, "nothing came for the whole time limit"),
+        (urllib3.exceptions.TimeoutError, "nothing came for the whole time limit"),
+    ]
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    stack: list[BaseException] = [error]
+    while stack:
+        at = stack.pop()
+        if id(at) in seen:
+            continue
+        seen.add(id(at))
+        yield at
+        inner = [at.__cause__, at.__context__, getattr(at, "reason", None), *at.args]
+        stack.extend(item for item in inner if isinstance(item, BaseException))

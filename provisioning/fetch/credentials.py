@@ -1,0 +1,71 @@
+"""Headers that prove who asks: a bearer token of a host, or what a credential helper gives.
+
+``~/.netrc`` is requests' own affair. A secret goes to the host that it is for, and over https
+only (loopback excepted).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from functools import lru_cache
+from urllib.parse import urlsplit
+
+from provisioning.console.process import run_bytes
+from provisioning.errors import ToolError, UnfitError
+
+TOKENS_VARIABLE = "QNN_CI_BEARER_TOKENS"
+HELPER_VARIABLE = "QNN_CI_CREDENTIAL_HELPER"
+HELPER_TIMEOUT_S = 60.0
+LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+
+
+def find_headers(url: str) -> dict[str, str]:
+    """The headers for a URL. Raises UnfitError when a variable or the helper is wrong."""
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    if parts.scheme != "https" and host not in LOOPBACK:
+        return {}
+    tokens = _parse_tokens(os.environ.get(TOKENS_VARIABLE, ""))
+    if token := tokens.get(parts.netloc.rpartition("@")[2], tokens.get(host, "")):
+        return {"Authorization": f"Bearer {token}"}
+    helper = os.environ.get(HELPER_VARIABLE, "")
+    return (
+        _ask_helper(helper, f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}")
+        if helper
+        else {}
+    )
+
+
+def _parse_tokens(text: str) -> dict[str, str]:
+    """``host=token``, several separated by blanks or commas."""
+    tokens = {}
+    for word in re.split(r"[\s,]+", text.strip()):
+        host, equals, token = word.partition("=")
+        if word and not (host and equals and re.fullmatch(r"[!-~]+", token)):
+            why = "each word is HOST=TOKEN, and one is not"
+            raise UnfitError(f"{TOKENS_VARIABLE} is malformed", why=why, fix="correct it")
+        tokens[host] = token
+    return tokens
+
+
+@lru_cache(maxsize=64)
+def _ask_helper(helper: str, uri: str) -> dict[str, str]:
+    """What ``HELPER get`` prints for ``{"uri": ...}``, as Bazel's credential helpers do."""
+    fix = f"see what `{helper} get` prints for {uri}, or unset {HELPER_VARIABLE}"
+    try:
+        answer = run_bytes(
+            [helper, "get"], data=json.dumps({"uri": uri}).encode(), timeout_s=HELPER_TIMEOUT_S
+        )
+        headers = json.loads(answer).get("headers", {})
+        found = {name: ", ".join(values) for name, values in headers.items()}
+    except ToolError as error:
+        raise UnfitError("the credential helper failed", why=error.what, fix=fix) from error
+    except (ValueError, AttributeError, TypeError) as error:
+        why = 'it printed something other than {"headers": {NAME: [VALUE]}}'
+        raise UnfitError("the credential helper failed", why=why, fix=fix) from error
+    if any(re.search(r"[^ -~]", word) for pair in found.items() for word in pair):
+        why = "a header of it holds what HTTP does not allow"
+        raise UnfitError("the credential helper failed", why=why, fix=fix)
+    return found

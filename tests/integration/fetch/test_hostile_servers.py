@@ -1,0 +1,300 @@
+"""Servers that mean harm, or seem to: an end in time, in words, in little memory."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from provisioning.console.progress import Progress
+from provisioning.errors import QnnCiError
+from provisioning.fetch.download import Pin, fetch_file
+from provisioning.fetch.ranges import open_remote
+from provisioning.fetch.transfer import PermanentError, TransferPolicy
+from tests.stand_ins import bad_server as bad
+from tests.stand_ins.bad_server import BadServer, Fault
+
+DATA = random.Random(8).randbytes(3_000_000)
+PIN = Pin(len(DATA), hashlib.sha256(DATA).hexdigest())
+QUICK = TransferPolicy(attempts=3, backoff_s=0.01, read_timeout_s=0.5, connect_timeout_s=0.5)
+
+
+@pytest.fixture
+def server() -> Iterator[BadServer]:
+    with bad.running() as server:
+        server.files["a.zip"] = DATA
+        yield server
+
+
+def fetch(urls: list[str], directory: Path, pin: Pin = PIN) -> tuple[str, str, float]:
+    """How a fetch ended, what it said, and its seconds."""
+    said = io.StringIO()
+    began = time.monotonic()
+    try:
+        fetch_file(urls, directory / "a.zip", pin, Progress(said), policy=QUICK)
+        ended = "ok"
+    except QnnCiError as error:
+        ended = type(error).__name__
+        said.write(str(error))
+    return ended, said.getvalue(), time.monotonic() - began
+
+
+def grow_with_new_etag(handler: bad.Handler, data: bytes) -> None:
+    """Another ETag each time, and each time 100 kB more until the connection breaks."""
+    count = 100_000 * len(handler.server.requests)
+    handler.head(200, len(data), ETag=f'"{len(handler.server.requests)}"')
+    handler.body(data[:count])
+    handler.hang_up()
+
+
+def grow_without_etag(handler: bad.Handler, data: bytes) -> None:
+    handler.head(200, len(data))
+    handler.body(data[: 100_000 * len(handler.server.requests)])
+    handler.hang_up()
+
+
+@pytest.mark.parametrize("fault", [grow_with_new_etag, grow_without_etag])
+def test_bytes_that_come_again_are_no_progress(
+    server: BadServer, tmp_path: Path, fault: Fault
+) -> None:
+    server.faults["a.zip"] = [fault] * 30
+    ended, said, _ = fetch([server.url("a.zip")], tmp_path)
+    assert (ended, len(server.requests) <= 2 * QUICK.attempts) == ("DownloadError", True)
+    assert "begun anew" in said
+
+
+def long_tail(handler: bad.Handler, data: bytes) -> None:
+    """All of the file where its last bytes were asked for."""
+    where = f"bytes 0-{len(data) - 1}/{len(data)}"
+    handler.head(206, len(data), ETag=bad.etag(data), Content_Range=where)
+    handler.body(data)
+
+
+def broken_tail(handler: bad.Handler, data: bytes) -> None:
+    """A tail that ends after 64 KiB, each time."""
+    start, end = handler.span(data) or (0, 0)
+    where = f"bytes {start}-{end - 1}/{len(data)}"
+    handler.head(206, end - start, ETag=bad.etag(data), Content_Range=where)
+    handler.body(data[start : start + (70 << 10)])
+    handler.hang_up()
+
+
+@pytest.mark.parametrize("fault", [long_tail, broken_tail])
+def test_a_tail_is_as_long_as_asked_and_broken_ones_end(
+    server: BadServer, tmp_path: Path, fault: Fault
+) -> None:
+    server.faults["a.zip"] = [fault] * 30
+    scratch = tmp_path / ".parts"
+    with open_remote(server.url("a.zip"), scratch, Progress(), QUICK) as remote:
+        with pytest.raises(PermanentError):
+            remote.open(200 << 10, len(DATA))
+        assert scratch.stat().st_size <= len(DATA)
+        assert scratch.stat().st_blocks * 512 <= 300 << 10
+    assert len(server.requests) <= QUICK.attempts
+
+
+def test_a_file_of_another_size_is_not_read(server: BadServer, tmp_path: Path) -> None:
+    with open_remote(server.url("a.zip"), tmp_path / ".parts", Progress(), QUICK) as remote:
+        with pytest.raises(PermanentError, match="3000000 bytes, 2999999 are pinned"):
+            remote.open(200 << 10, len(DATA) - 1)
+        assert (tmp_path / ".parts").stat().st_size == 0
+
+
+ENDLESS_HEADS: dict[str, Fault] = {
+    "a head at a byte a time": bad.drip_head(
+        b"HTTP/1.1 200 OK\r\nX: y\r\n" + b"X: z\r\n" * 50, 0.1
+    ),
+    "100 Continue for ever": bad.repeat(b"HTTP/1.1 100 Continue\r\n\r\n"),
+}
+
+
+@pytest.mark.parametrize("name", ENDLESS_HEADS)
+def test_a_head_has_a_time_limit(server: BadServer, tmp_path: Path, name: str) -> None:
+    server.faults["a.zip"] = [ENDLESS_HEADS[name]] * 3
+    ended, said, seconds = fetch([server.url("a.zip")], tmp_path)
+    assert (ended, "no answer came within" in said) == ("DownloadError", True), said
+    assert seconds < 3 * (QUICK.read_timeout_s + QUICK.connect_timeout_s) + 3
+
+
+@pytest.mark.parametrize(("piece", "pause_s"), [(b"x", 0.1), (bytes(1 << 20), 0)])
+def test_the_body_of_a_redirect_is_not_read(
+    server: BadServer, tmp_path: Path, piece: bytes, pause_s: float
+) -> None:
+    server.faults["moved.zip"] = [bad.redirect_with_body("/a.zip", piece, pause_s)]
+    ended, _, seconds = fetch([server.url("moved.zip")], tmp_path)
+    assert (ended, seconds < 2) == ("ok", True)
+
+
+def test_a_good_second_mirror_is_asked_before_long_patience(
+    server: BadServer, tmp_path: Path
+) -> None:
+    server.files["b.zip"] = DATA
+    server.faults["a.zip"] = [bad.status(503, Retry_After="99999")] * 9
+    ended, said, seconds = fetch([server.url("a.zip"), server.url("b.zip")], tmp_path)
+    assert (ended, seconds < 2) == ("ok", True), said
+    assert "it asks for 99999 s of patience" in said
+
+
+def test_a_server_that_asks_to_wait_is_asked_again_when_the_others_failed(
+    server: BadServer, tmp_path: Path
+) -> None:
+    server.faults["a.zip"] = [bad.status(503, Retry_After="3")]
+    ended, _, _ = fetch([server.url("a.zip"), server.url("none.zip")], tmp_path)
+    assert (ended, [asked.name for asked in server.requests]) == (
+        "ok",
+        ["a.zip", "none.zip", "a.zip"],
+    )
+
+
+@pytest.mark.parametrize("content_type", ["text/html", "application/octet-stream"])
+def test_a_login_page_is_not_taken_for_a_file_of_which_nothing_is_known(
+    server: BadServer, tmp_path: Path, content_type: str
+) -> None:
+    page = b"<!DOCTYPE html><title>Sign in</title>" + bytes(100_000)
+    server.faults["a.zip"] = [bad.whole(page, Content_Type=content_type)] * 2
+    ended, said, _ = fetch([server.url("a.zip")], tmp_path, Pin())
+    assert (ended, "Sign in" in said) == ("ok", True)
+    assert (tmp_path / "a.zip").read_bytes() == DATA
+
+
+@pytest.mark.parametrize(
+    ("location", "words"),
+    [
+        ("http://[::1", "what is not a URL"),
+        ("file:///etc/passwd", "redirects to file:, which is not fetched"),
+        ("gopher://x/", "redirects to gopher:"),
+        ("https:///x", "redirects to https:"),
+    ],
+)
+def test_a_redirect_that_is_not_followed_is_said(
+    server: BadServer, tmp_path: Path, location: str, words: str
+) -> None:
+    server.faults["a.zip"] = [bad.redirect(location)] * 3
+    ended, said, _ = fetch([server.url("a.zip")], tmp_path)
+    assert (ended, words in said, len(server.requests)) == ("DownloadError", True, 1), said
+
+
+STRANGE: dict[str, Fault] = {
+    "a superscript in Retry-After": bad.raw(
+        b"HTTP/1.1 503 Busy\r\nRetry-After: \xb2\r\nContent-Length: 0\r\n\r\n"
+    ),
+    "a length of 5000 digits": bad.raw(
+        b"HTTP/1.1 200 OK\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\nx"
+    ),
+    "a total of 5000 digits": bad.raw(
+        b"HTTP/1.1 206 OK\r\nContent-Range: bytes 0-1/" + b"9" * 5000 + b"\r\n\r\nx"
+    ),
+    "a status that is none": bad.raw(b"HTTP/1.1 2xx OK\r\n\r\n"),
+    "an ETag that no header can carry": bad.whole(DATA[:-9], ETag="\xa4\x80", length=len(DATA)),
+    "a chunk of nonsense": bad.raw(
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\nx\r\n"
+    ),
+    "a line without end": bad.raw(b"HTTP/1.1 200 OK\r\nX: " + b"x" * 200_000),
+    "ten thousand headers": bad.raw(b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 10_000 + b"\r\n"),
+}
+
+
+@pytest.mark.parametrize("name", STRANGE)
+def test_a_strange_answer_is_tried_again(server: BadServer, tmp_path: Path, name: str) -> None:
+    server.faults["a.zip"] = [STRANGE[name]]
+    ended, said, _ = fetch([server.url("a.zip")], tmp_path)
+    assert ended == "ok", said
+
+
+def test_a_record_that_no_header_can_carry_is_not_used(server: BadServer, tmp_path: Path) -> None:
+    short = hashlib.sha256(server.url("a.zip").encode()).hexdigest()[:8]
+    for record in ({"validator": "\u20ac"}, {"validator": "a\r\nX: y"}, {"validator": [1]}, [], 7):
+        (tmp_path / f".a.zip.{short}.part").write_bytes(DATA[:1000])
+        (tmp_path / f".a.zip.{short}.json").write_text(json.dumps(record))
+        assert fetch([server.url("a.zip")], tmp_path)[0] == "ok"
+        assert not any(asked.range for asked in server.requests)
+        (tmp_path / "a.zip").unlink()
+
+
+def test_a_handshake_that_closes_is_tried_again(tmp_path: Path) -> None:
+    with bad.answering(b"") as place:
+        ended, said, _ = fetch([f"https://{place}/a.zip"], tmp_path)
+    assert (ended, "while TLS began (3 tries)" in said or "was reset (3 tries)" in said) == (
+        "DownloadError",
+        True,
+    ), said
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        (407, "the proxy wants credentials (HTTP 407"),
+        (403, "the proxy refuses this host (HTTP 403)"),
+        (502, "the proxy fails (HTTP 502) (3 tries)"),
+    ],
+)
+def test_what_a_proxy_answers_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int, words: str
+) -> None:
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    answer = f"HTTP/1.1 {status} No\r\nContent-Length: 0\r\n\r\n"
+    with bad.answering(answer.encode()) as place:
+        monkeypatch.setenv("https_proxy", f"http://me:secret@{place}")
+        ended, said, _ = fetch(["https://vendor.invalid/a.zip"], tmp_path)
+    assert (ended, words in said) == ("DownloadError", True), said
+    assert "secret" not in said
+
+
+@pytest.mark.parametrize("content", ["", "no certificate", None])
+def test_a_bad_bundle_of_authorities_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str | None
+) -> None:
+    bundle = tmp_path / "bundle.pem"
+    if content is not None:
+        bundle.write_text(content)
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(bundle))
+    with bad.answering(b"") as place:
+        ended, said, _ = fetch([f"https://{place}/a.zip"], tmp_path)
+    assert (ended, "REQUESTS_CA_BUNDLE" in said, str(bundle) in said) == (
+        "DownloadError",
+        True,
+        True,
+    ), said
+
+
+MEASURE = """
+import io, resource, sys
+from pathlib import Path
+from provisioning.console.progress import Progress
+from provisioning.errors import QnnCiError
+from provisioning.fetch.download import Pin, fetch_file
+from provisioning.fetch.transfer import TransferPolicy
+once = TransferPolicy(attempts=1)
+try:
+    fetch_file([sys.argv[1]], Path(sys.argv[2]), Pin(), Progress(), policy=once)
+except QnnCiError as error:
+    print(error)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+@pytest.mark.parametrize("kind", ["redirect", "gzip"])
+def test_what_a_server_sends_does_not_fill_the_memory(
+    server: BadServer, tmp_path: Path, kind: str
+) -> None:
+    """A redirect with 400 MB, or with 2 MB of gzip that are 2 GB."""
+    bomb = gzip.compress(bytes(100_000_000)) * 20
+    encoding = {"Content_Encoding": "gzip"} if kind == "gzip" else {}
+    body = bomb if kind == "gzip" else bytes(400_000_000)
+    moved = bad.status(302, body, Location="/a.zip", **encoding)
+    server.faults["moved.zip"] = [moved]
+    argv = [sys.executable, "-c", MEASURE, server.url("moved.zip"), str(tmp_path / "a.zip")]
+    ended = subprocess.run(argv, capture_output=True, text=True, check=True, env={**os.environ})
+    assert (tmp_path / "a.zip").read_bytes() == DATA
+    assert int(ended.stdout.split()[-1]) < 150_000, ended.stdout
