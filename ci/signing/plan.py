@@ -36,7 +36,7 @@ class SignRequest:
     timeout_s: float = 300.0
     serial: str = ""
     force: bool = False
-    require_recognised: bool = False
+    accept_unrecognised: bool = False
 
 
 @dataclass(frozen=True)

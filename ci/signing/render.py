@@ -24,8 +24,9 @@ def render_reports(reports: Mapping[Path, Verification]) -> str:
 
 def _lines(report: Verification) -> Iterator[str]:
     if report.header_version:
+        version = f" V{report.hexagon_version:X}" if report.hexagon_version else ""
         yield (
-            f"  Hexagon V{report.hexagon_version:X}, MBN header {report.header_version}, "
+            f"  {report.machine}{version}, MBN header {report.header_version}, "
             f"{report.algorithm or 'no hash table'}, {report.hashed_segments} segments hashed"
         )
     for signer in report.signers:

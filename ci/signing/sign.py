@@ -105,14 +105,16 @@ class Run:
         return self.signer.argv(source, output)
 
     def _prove(self, job: SignJob) -> Made:
-        from ci.signing.proof.verify import verify_bytes  # its 50 ms overlap with the signer
+        # Their 50 ms overlap with the signer.
+        from ci.signing.proof.certificates import utc_now
+        from ci.signing.proof.verify import verify_bytes
 
         path, name = self.staging.ready / job.name, self.mask(job.name)
         data = path.read_bytes()
         original = None if job.serial else memoryview(job.data)
-        report = verify_bytes(memoryview(data), original, serial=int(job.serial or "0", 16))
-        strict = self.plan.request.require_recognised
-        require_good(report, name, require_recognised=strict)
+        number = int(job.serial or "0", 16)
+        report = verify_bytes(memoryview(data), original, serial=number, at=utc_now())
+        require_good(report, name, accept=self.plan.request.accept_unrecognised)
         path.chmod(0o644)
         return Made(self._describe(job, data, report), report)
 
@@ -156,8 +158,11 @@ def list_jobs(plan: SignPlan) -> list[SignJob]:
     return jobs
 
 
-def require_good(report: Verification, name: str, *, require_recognised: bool) -> None:
-    """Raise SignerError, by the most telling of the faults."""
+def require_good(report: Verification, name: str, *, accept: bool) -> None:
+    """Raise SignerError, by the most telling of the faults.
+
+    ``accept`` takes a signature of a kind for which no scheme is published.
+    """
     if report.faults:
         kinds = {fault.kind for fault in report.faults}
         first = next((kind for kind in FAILURES if kind in kinds), None)
@@ -167,8 +172,13 @@ def require_good(report: Verification, name: str, *, require_recognised: bool) -
         raise SignerError(
             Failure.UNCHANGED, name, why="it has no hash segment", fix="read the signer's log"
         )
-    if report.verdict is Verdict.UNRECOGNISED and require_recognised:
-        raise SignerError(Failure.UNRECOGNISED, name, why="--require-recognised was given")
+    if report.verdict is Verdict.UNRECOGNISED and not accept:
+        raise SignerError(
+            Failure.UNRECOGNISED,
+            name,
+            why="; ".join(report.notes),
+            fix="--accept-unrecognised takes it, when the signer is known to sign so",
+        )
 
 
 def make_record(run: Run, made: Sequence[Made], created: str, created_from: str) -> SigningRecord:

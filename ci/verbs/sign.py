@@ -56,9 +56,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--force", action="store_true", help="replace an existing --out")
     how.add_argument("--dry-run", action="store_true", help="check everything, sign nothing")
     how.add_argument(
-        "--require-recognised",
+        "--accept-unrecognised",
         action="store_true",
-        help="fail when a signature verifies by no published scheme",
+        help="take a signature by a key for which no scheme is published",
     )
 
 
@@ -95,7 +95,7 @@ def _read_request(args: argparse.Namespace, progress: Progress) -> SignRequest:
         timeout_s=args.timeout,
         serial=serial,
         force=args.force,
-        require_recognised=args.require_recognised,
+        accept_unrecognised=args.accept_unrecognised,
     )
 
 

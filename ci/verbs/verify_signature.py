@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from datetime import datetime, timezone
 from pathlib import Path
 
 from ci.signing.masking import Masker
@@ -14,7 +15,7 @@ from provisioning.console.command import Outcome, given_path
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode, UsageError
 
-ACCEPTED = {"signed": {Verdict.PROVEN, Verdict.UNRECOGNISED}, "unsigned": {Verdict.UNSIGNED}}
+ACCEPTED = {"signed": Verdict.PROVEN, "unsigned": Verdict.UNSIGNED}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,16 +37,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--expect", choices=sorted(ACCEPTED), default="signed", help="default: %(default)s"
     )
     parser.add_argument(
-        "--require-recognised",
+        "--accept-unrecognised",
         action="store_true",
-        help="fail too when the signature verifies by no published scheme",
+        help="a signature by a key for which no scheme is published is no failure",
+    )
+    parser.add_argument(
+        "--at",
+        type=parse_date,
+        metavar="DATE",
+        help="fail when a certificate is not valid then: 2026-11-20, or with a time in UTC, "
+        "2026-11-20T12:00:00; default: only note what is not valid today",
     )
 
 
+def parse_date(text: str) -> datetime:
+    """A date or a time of ISO 8601, UTC unless it says otherwise."""
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a date such as 2026-11-20") from error
+    return found if found.tzinfo else found.replace(tzinfo=timezone.utc)
+
+
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
-    accepted = ACCEPTED[args.expect]
-    if args.require_recognised:
-        accepted = accepted - {Verdict.UNRECOGNISED}
+    accepted = {ACCEPTED[args.expect]}
+    if args.accept_unrecognised and args.expect == "signed":
+        accepted |= {Verdict.UNRECOGNISED}
     records = {
         str(one): [finding.message for finding in check_record(one)]
         for one in args.files
@@ -55,7 +72,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     mask = Masker()
     for path in _expand(args.files):
         progress.step(f"verifying {mask(path.name)}")
-        reports[path] = verify_file(path, _original(path, args.input))
+        reports[path] = verify_file(path, _original(path, args.input), at=args.at)
     failed = any(one.verdict not in accepted for one in reports.values()) or any(records.values())
     return Outcome(
         render_reports(reports) + _render(records),

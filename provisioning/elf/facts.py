@@ -16,6 +16,7 @@ EM_X86_64, EM_QDSP6, EM_AARCH64 = 62, 164, 183
 PT_LOAD, PT_DYNAMIC, PT_INTERP, PT_NOTE = 1, 2, 3, 4
 PT_GNU_STACK = 0x6474E551
 PF_X = 1
+EF_HEXAGON_MACH = 0x3FF
 
 MACHINE_NAMES = {
     3: "x86",
@@ -25,6 +26,11 @@ MACHINE_NAMES = {
     EM_AARCH64: "aarch64",
     243: "riscv",
 }
+
+
+def name_machine(machine: int) -> str:
+    """``x86-64``, ``aarch64``, ``hexagon``, or ``e_machine 8``."""
+    return MACHINE_NAMES.get(machine, f"e_machine {machine}")
 
 
 class Defect(str, Enum):
@@ -67,6 +73,7 @@ class ProgramHeader(NamedTuple):
     flags: int
     offset: int
     vaddr: int
+    paddr: int
     filesz: int
     memsz: int
     align: int
@@ -77,6 +84,23 @@ class VersionNeed(NamedTuple):
 
     library: str
     versions: tuple[str, ...]
+
+
+class ElfHeaders(NamedTuple):
+    """The ELF header and the program headers, which end at byte ``end`` of the file."""
+
+    machine: int
+    entry: int
+    flags: int
+    end: int
+    program_headers: tuple[ProgramHeader, ...]
+
+
+class Checksum(NamedTuple):
+    """The CRC-32 that a Hexagon library carries (SWIV), and that of its bytes."""
+
+    stored: int
+    computed: int
 
 
 class AndroidNote(NamedTuple):
@@ -93,6 +117,7 @@ class ElfFacts:
 
     ``rpath`` and ``runpath`` are split at colons. ``execstack`` is true when PT_GNU_STACK asks
     for it; ``stripped`` when there is no .symtab. ``rodata`` is the offset and size of .rodata.
+    ``checksum`` is None for a library that carries none, as all but Hexagon skels do.
     """
 
     path: Path
@@ -115,16 +140,17 @@ class ElfFacts:
     rodata: tuple[int, int] | None = None
     textrel: bool = False
     execstack: bool = False
+    checksum: Checksum | None = None
 
     @property
     def machine_name(self) -> str:
         """``x86-64``, ``aarch64``, ``hexagon``, or ``e_machine 8``."""
-        return MACHINE_NAMES.get(self.machine, f"e_machine {self.machine}")
+        return name_machine(self.machine)
 
     @property
     def hexagon_version(self) -> int:
-        """The architecture in e_flags (EF_HEXAGON_MACH): 0x75 for V75."""
-        return self.flags & 0x3FF
+        """The architecture in e_flags: 0x75 for V75."""
+        return self.flags & EF_HEXAGON_MACH
 
     @property
     def stripped(self) -> bool:

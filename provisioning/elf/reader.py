@@ -7,6 +7,7 @@ ndk/sources/crt/crtbrand.S of the platform.
 
 from __future__ import annotations
 
+import io
 import mmap
 from collections.abc import Iterator
 from itertools import islice
@@ -19,21 +20,32 @@ from elftools.elf import enums
 from elftools.elf.elffile import ELFFile
 
 from provisioning.elf.facts import (
+    EM_QDSP6,
     PF_X,
     PT_DYNAMIC,
     PT_GNU_STACK,
     PT_INTERP,
     PT_LOAD,
     PT_NOTE,
+    Checksum,
     Defect,
     ElfError,
     ElfFacts,
+    ElfHeaders,
     ProgramHeader,
     VersionNeed,
 )
 from provisioning.elf.notes import Note, find_android, find_build_id, parse_notes
+from provisioning.elf.swiv import SWIV_SECTION, read_checksum
 
-__all__ = ["Defect", "ElfError", "ElfFacts", "read_elf"]
+__all__ = [
+    "Defect",
+    "ElfError",
+    "ElfFacts",
+    "TruncatedError",
+    "parse_headers",
+    "read_elf",
+]
 
 HEAD_BYTES = 512
 MAX_STRING, MAX_SECTION_NAME = 4096, 1024
@@ -74,6 +86,26 @@ def read_elf(path: Path) -> ElfFacts:
         raise ElfError(path, Defect.CORRUPT, str(error)) from error
 
 
+def parse_headers(data: bytes) -> ElfHeaders:
+    """The headers of ``data``, whatever else it holds; its segments may lie outside.
+
+    Raises ValueError, and of these TruncatedError for headers that are not whole.
+    """
+    try:
+        elf = _Elf(Path(), data)
+    except (ELFError, TypeError, KeyError, OverflowError) as error:
+        raise ValueError(str(error) or "not an ELF file") from error
+    return elf.headers()
+
+
+def read_swiv(data: bytes) -> Checksum | None:
+    """The checksum that a Hexagon library carries, None without one. Raises ValueError."""
+    try:
+        return _Elf(Path(), data).checksum()
+    except (ELFError, TypeError, KeyError, OverflowError) as error:
+        raise ValueError(str(error) or "not an ELF file") from error
+
+
 def _map(file: BinaryIO) -> mmap.mmap:
     return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
@@ -94,19 +126,31 @@ def _refuse_other_formats(path: Path, head: bytes) -> None:
 class _Elf:
     """One file while it is being read. Every count that comes from the file is bounded."""
 
-    def __init__(self, path: Path, mapped: mmap.mmap) -> None:
+    def __init__(self, path: Path, mapped: mmap.mmap | bytes) -> None:
         self.path = path
         self.map = mapped
+        self.stream: Any = io.BytesIO(mapped) if isinstance(mapped, bytes) else mapped
         self.size_bytes = len(mapped)
         self.links = 0
         if self.size_bytes < 64:
             raise TruncatedError("a header has 52 or 64 bytes")
-        self.elf = ELFFile(mapped)
+        self.elf = ELFFile(self.stream)
         self.head = self.elf.header
         self.heads = tuple(self._program_headers())
         self.loads = [head for head in self.heads if head.type == PT_LOAD]
 
+    def headers(self) -> ElfHeaders:
+        end = self.head["e_phoff"] + self.head["e_phnum"] * self.head["e_phentsize"]
+        machine = _number(self.head["e_machine"])
+        return ElfHeaders(machine, self.head["e_entry"], self.head["e_flags"], end, self.heads)
+
+    def _require_segments(self) -> None:
+        for index, head in enumerate(self.heads):
+            if head.filesz:
+                self._require(head.offset, head.filesz, f"segment {index}")
+
     def facts(self) -> ElfFacts:
+        self._require_segments()
         tags = self._tags()
         notes = list(islice(self._notes(), MAX_ENTRIES))
         sections = list(self._sections())
@@ -133,6 +177,7 @@ class _Elf:
             rodata=next((place for name, place in sections if name == ".rodata"), None),
             textrel="DT_TEXTREL" in tags or bool(flags & DF_TEXTREL),
             execstack=any(head.type == PT_GNU_STACK and head.flags & PF_X for head in self.heads),
+            checksum=self.checksum(),
         )
 
     def _require(self, position: int, size: int, what: str) -> None:
@@ -142,7 +187,7 @@ class _Elf:
     def _parse(self, kind: str, position: int) -> Any:
         structure = getattr(self.elf.structs, kind)
         self._require(position, structure.sizeof(), kind)
-        return struct_parse(structure, self.map, position)
+        return struct_parse(structure, self.stream, position)
 
     def _entries(self, kind: str, table: str, limit: int) -> Iterator[Any]:
         """The entries of the program (ph) or section (sh) header table."""
@@ -154,7 +199,7 @@ class _Elf:
             raise ValueError(f"e_{table}entsize is {step}, e_{table}num {count}")
         self._require(start, step * count, f"the {table} header table")
         for index in range(count):
-            yield struct_parse(getattr(self.elf.structs, kind), self.map, start + index * step)
+            yield struct_parse(getattr(self.elf.structs, kind), self.stream, start + index * step)
 
     def _string_at(self, position: int, limit: int = MAX_STRING) -> str:
         self._require(position, 1, "a string")
@@ -167,7 +212,6 @@ class _Elf:
         for entry in self._entries("Elf_Phdr", "ph", MAX_SEGMENTS):
             values = [entry[f"p_{name}"] for name in ProgramHeader._fields[1:]]
             head = ProgramHeader(_number(entry["p_type"]), *values)
-            self._require(head.offset, head.filesz, "a segment")
             yield head
 
     def _sections(self) -> Iterator[tuple[str, tuple[int, int]]]:
@@ -181,6 +225,19 @@ class _Elf:
                 self._require(entry["sh_offset"], entry["sh_size"], "a section")
             name = self._string_at(table + entry["sh_name"], MAX_SECTION_NAME)
             yield name, (entry["sh_offset"], entry["sh_size"])
+
+    def checksum(self) -> Checksum | None:
+        """What the SWIV section of a Hexagon library holds."""
+        if _number(self.head["e_machine"]) != EM_QDSP6:
+            return None
+        self._require_segments()
+        for entry in self._entries("Elf_Shdr", "sh", MAX_SECTIONS):
+            if entry["sh_type"] == SWIV_SECTION:
+                self._require(entry["sh_offset"], entry["sh_size"], "a section")
+                start = entry["sh_offset"]
+                section = self.map[start : start + entry["sh_size"]]
+                return read_checksum(self.map, section, self.loads)
+        return None
 
     def _tags(self) -> dict[str, list[int]]:
         """The dynamic section: values by tag, in order."""

@@ -17,9 +17,11 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from ci.signing.proof.segments import MalformedError
 
-PADDING = {0x00, 0xFF}
+# A leaf, the authorities above it and the roots that a device may choose from; images seen hold 3.
+MAX_CERTIFICATES = 20
 UNREADABLE = (ValueError, TypeError, UnsupportedAlgorithm, x509.InvalidVersion)
 WEAK_RSA_BITS = 2048
+KEY_USAGE = x509.KeyUsage.oid
 
 
 @dataclass(frozen=True)
@@ -53,29 +55,38 @@ def parse_chain(data: bytes) -> tuple[Certificate, ...]:
     found: list[Certificate] = []
     position = 0
     while position < len(data) and data[position] == 0x30:
-        size = _measure_der(data, position)
+        if len(found) == MAX_CERTIFICATES:
+            raise MalformedError(f"the chain holds more than {MAX_CERTIFICATES} certificates")
+        size = measure_der(data, position)
         if position + size > len(data):
             raise MalformedError(f"certificate {len(found)} ends after the chain's end")
         found.append(_parse_certificate(data[position : position + size], len(found)))
         position += size
     if not found:
         raise MalformedError("the chain holds no certificate")
-    padding = set(data[position:])
-    if len(padding) > 1 or not padding <= PADDING:
+    if not is_padding(data[position:]):
         raise MalformedError(f"the chain has bytes after its {len(found)} certificates")
     return tuple(found)
 
 
-def _measure_der(data: bytes, position: int) -> int:
-    """The bytes of the DER sequence at ``position``, its tag and length included."""
+def is_padding(data: bytes) -> bool:
+    """Whether ``data`` is empty, or only 0x00, or only 0xff: what signers fill up with."""
+    return set(data) in (set(), {0x00}, {0xFF})
+
+
+def measure_der(data: bytes, position: int = 0) -> int:
+    """The bytes of the DER sequence at ``position``, its tag and length included.
+
+    Raises MalformedError.
+    """
     if position + 2 > len(data):
-        raise MalformedError("the chain ends within a certificate")
+        raise MalformedError("the data ends within a DER sequence")
     first = data[position + 1]
     if first < 0x80:
         return 2 + first
     width = first & 0x7F
     if width not in {1, 2, 3}:
-        raise MalformedError("a certificate has no definite length")
+        raise MalformedError("a DER sequence has no definite length")
     return 2 + width + int.from_bytes(data[position + 2 : position + 2 + width], "big")
 
 
@@ -128,31 +139,85 @@ def list_date_errors(chain: Sequence[Certificate], now: datetime) -> list[str]:
 
 
 def list_link_errors(chain: Sequence[Certificate]) -> list[str]:
-    """The certificates of ``chain`` that are signed by none above them.
+    """What keeps ``chain`` from leading from its leaf to an authority.
 
-    A chain runs from the leaf to its root, which the device compares with its fuses; several
-    roots may stand at its end, of which the device chooses one.
+    The leaf comes first, each authority after what it signed. The root may be missing, when
+    nothing else stands above the last authority; several roots may end the chain, of which the
+    device chooses one by its fuses.
     """
-    return [
-        f"certificate {index} is signed by none after it: {one.subject}"
-        for index, one in enumerate(chain)
-        if not _is_linked(one, chain[index + 1 :])
+    path = find_path(chain)
+    if len(path) == 1:
+        alone = (
+            "signs itself" if _is_issued_by(chain[0], chain[0]) else "is signed by none after it"
+        )
+        return [f"certificate 0 {alone}, so that no authority vouches for it: {chain[0].subject}"]
+    errors = [
+        f"certificate {index} signs others and may not: {chain[index].subject}"
+        for depth, index in enumerate(path[1:])
+        if not _is_authority(chain[index], depth)
     ]
+    others = set(range(len(chain))) - set(path)
+    last = chain[path[-1]]
+    if last.is_root and not _is_issued_by(last, last):
+        errors.append(f"certificate {path[-1]} is not signed by its own key: {last.subject}")
+    if not last.is_root and (others or _is_nearly_root(last)):
+        errors.append(f"certificate {path[-1]} is signed by none after it: {last.subject}")
+    return errors + [
+        f"certificate {index} is no part of the leaf's chain and no root: {chain[index].subject}"
+        for index in sorted(others)
+        if not (_is_issued_by(chain[index], chain[index]) and _is_authority(chain[index], 0))
+    ]
+
+
+def find_path(chain: Sequence[Certificate]) -> list[int]:
+    """The indexes from the leaf, 0, up to the last that something later in ``chain`` signed."""
+    path = [0]
+    while not chain[path[-1]].is_root:
+        above = range(path[-1] + 1, len(chain))
+        issuer = next((i for i in above if _is_issued_by(chain[path[-1]], chain[i])), None)
+        if issuer is None:
+            break
+        path.append(issuer)
+    return path
+
+
+def _is_nearly_root(one: Certificate) -> bool:
+    """Whether issuer and subject differ in a single byte: a damaged root, no root that is missing.
+
+    A flipped byte in a root's issuer would else pass, since nothing else vouches for the last one.
+    """
+    subject, issuer = one.parsed.subject.public_bytes(), one.parsed.issuer.public_bytes()
+    pairs = zip(subject, issuer, strict=False)
+    return len(subject) == len(issuer) and sum(a != b for a, b in pairs) <= 1
+
+
+def _is_authority(one: Certificate, below: int) -> bool:
+    """Whether ``one`` may sign a certificate with ``below`` authorities between it and the leaf."""
+    try:
+        extensions = one.parsed.extensions
+        basic = extensions.get_extension_for_class(x509.BasicConstraints).value
+        usage = next((each.value for each in extensions if each.oid == KEY_USAGE), None)
+    except (x509.ExtensionNotFound, x509.DuplicateExtension, *UNREADABLE):
+        return False
+    if isinstance(usage, x509.KeyUsage) and not usage.key_cert_sign:
+        return False
+    return basic.ca and (basic.path_length is None or below <= basic.path_length)
 
 
 def list_chain_notes(chain: Sequence[Certificate]) -> list[str]:
     """What a reader should know of ``chain`` that is no error."""
-    return [
+    notes = [
         f"certificate {index} has an RSA key of only {one.key_bits} bits"
         for index, one in enumerate(chain)
         if one.key == "RSA" and one.key_bits < WEAK_RSA_BITS
     ]
-
-
-def _is_linked(one: Certificate, above: Sequence[Certificate]) -> bool:
-    if one.is_root:
-        return _is_issued_by(one, one)
-    return any(_is_issued_by(one, issuer) for issuer in above)
+    last = find_path(chain)[-1]
+    if not chain[last].is_root:
+        notes.append(
+            f"the root is not in the file: nothing here proves certificate {last}, "
+            f"which {chain[last].issuer} signed"
+        )
+    return notes
 
 
 def _is_issued_by(one: Certificate, issuer: Certificate) -> bool:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from ci.signing.proof.segments import Image, Segment
+from provisioning.elf.facts import ProgramHeader
 
 COMPARE_BYTES = 1 << 20
 
@@ -12,9 +11,10 @@ COMPARE_BYTES = 1 << 20
 def list_differences(signed: Image, original: Image) -> list[str]:
     """What would load differently from ``original``: every segment but the added ones."""
     differences = [
-        f"{name} is {getattr(signed, key):#x}, the input's {getattr(original, key):#x}"
-        for name, key in (("e_machine", "machine"), ("e_entry", "entry"), ("e_flags", "flags"))
-        if getattr(signed, key) != getattr(original, key)
+        f"e_{key} is {getattr(signed.headers, key):#x}, "
+        f"the input's {getattr(original.headers, key):#x}"
+        for key in ("machine", "entry", "flags")
+        if getattr(signed.headers, key) != getattr(original.headers, key)
     ]
     after, before = list(signed.loadable()), list(original.loadable())
     if len(after) != len(before):
@@ -27,16 +27,9 @@ def list_differences(signed: Image, original: Image) -> list[str]:
     return differences
 
 
-def _placement(segment: Segment) -> Sequence[int]:
-    return (
-        segment.type,
-        segment.virtual_address,
-        segment.physical_address,
-        segment.file_size,
-        segment.memory_size,
-        segment.flags,
-        segment.alignment,
-    )
+def _placement(segment: Segment) -> ProgramHeader:
+    """All of the program header but the offset in the file, which a signer moves."""
+    return segment.header._replace(offset=0)
 
 
 def _is_equal(one: memoryview, other: memoryview) -> bool:

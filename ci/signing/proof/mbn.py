@@ -1,27 +1,45 @@
-"""The hash segment: an MBN header of version 3, 5, 6 or 7, the hash table, signatures, chains.
+"""The hash segment: an MBN header of version 3 or 5 to 8, the hash table, signatures, chains.
 
 All fields are little-endian words of 32 bits. In file order after the header come metadata
-(versions 6 and 7), the hash table, then Qualcomm's signature and chain (versions 5 to 7) and
-the OEM's. Sources, read for the layout:
+(from version 6), the hash table, then Qualcomm's signature and chain (from version 5) and
+the OEM's; 0xff may follow up to the segment's end. The header is signed with the rest, so fields
+that only a loader reads are not judged: image ids 0, 4, 5 and 0xc and any address have been seen
+in images that Qualcomm and device makers signed. Sources, read for the layout:
 versions 3, 5, 6: https://github.com/msm8916-mainline/qtestsign/blob/main/fw/hashseg.py
 version 7: the same, and https://review.coreboot.org/c/coreboot/+/88240
-(util/cbfstool/platform_fixups.c, struct mbnv7_hashtbl_seg).
+(util/cbfstool/platform_fixups.c, struct mbnv7_hashtbl_seg);
+version 8, which no image seen has: https://github.com/dere3046/Android_Tool_RUST, with four more
+sizes, for a second signature of each authority.
 """
 
 from __future__ import annotations
 
+import itertools
 import struct
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from ci.signing.proof.segments import MalformedError
 
 SHORT_HEADER = struct.Struct("<10I")
-LONG_HEADER = struct.Struct("<12I")
+LAYOUTS = {
+    3: SHORT_HEADER,
+    5: SHORT_HEADER,
+    6: struct.Struct("<12I"),
+    7: SHORT_HEADER,
+    8: struct.Struct("<14I"),
+}
+EARLY = {3, 5, 6}
+# The words of the header that hold the sizes of Qualcomm's and the OEM's signature and chain.
+SIZE_WORDS = {5: ((2, 3), (7, 9)), 6: ((2, 3), (7, 9)), 7: ((6, 7), (8, 9))}
 COMMON_METADATA = struct.Struct("<6I")
-DIGEST_SIZES = {"sha256": 32, "sha384": 48}
+DIGEST_SIZES = {"sha256": 32, "sha384": 48, "sha512": 64}
 # Version 7 names its algorithm. 3 is read in coreboot; 2 follows from the order of the list there.
 NAMED_ALGORITHMS = {2: "sha256", 3: "sha384"}
-NO_ADDRESS = 0xFFFFFFFF
+COMMON_VERSIONS = {(0, 0), (0, 1)}
+AUTHORITIES = ("Qualcomm", "OEM")
+# Public tools do not agree on which of the four is whose.
+SIGNERS = ("signer 1", "signer 2", "signer 3", "signer 4")
 
 
 @dataclass(frozen=True)
@@ -41,16 +59,20 @@ class Span:
 
 @dataclass(frozen=True)
 class Authority:
-    """One signer's part: its name, its signature and its chain."""
+    """One signer's part: its name, its signature and its chain.
+
+    ``others`` is what another signer adds to the header and the metadata.
+    """
 
     name: str
     signature: Span
     chain: Span
+    others: tuple[Span, ...] = ()
 
 
 @dataclass(frozen=True)
 class HashSegment:
-    """A parsed hash segment. ``complaints`` name what is not consistent in the header."""
+    """A parsed hash segment. ``faults`` name what is not consistent in it."""
 
     version: int
     header: Span
@@ -58,12 +80,21 @@ class HashSegment:
     table: Span
     authorities: tuple[Authority, ...]
     named_algorithm: str
-    complaints: tuple[str, ...]
+    faults: tuple[str, ...]
 
-    @property
-    def signed_bytes(self) -> Span:
-        """What a signature covers: header, metadata and hash table."""
-        return Span(0, self.table.end)
+    def list_signed(self, data: memoryview, authority: Authority) -> Iterator[bytes]:
+        """What the signature of ``authority`` may cover: header, metadata and hash table.
+
+        Where two have signed, each did so with the sizes and the metadata of the other as zeros:
+        so verifies every image of version 6 that was seen with two signatures.
+        """
+        whole = bytes(data[: self.table.end])
+        yield whole
+        if len(self.authorities) > 1:
+            own = bytearray(whole)
+            for span in authority.others:
+                own[span.start : span.end] = bytes(span.size)
+            yield bytes(own)
 
     def entries(self, data: memoryview, count: int) -> tuple[str, tuple[bytes, ...]]:
         """The algorithm, and the ``count`` digests of the table. Raises MalformedError."""
@@ -72,108 +103,86 @@ class HashSegment:
                 table = bytes(self.table.of(data))
                 return algorithm, tuple(table[i : i + size] for i in range(0, len(table), size))
         raise MalformedError(
-            f"the hash table has {self.table.size} bytes, which is neither SHA-256 nor SHA-384 "
-            f"for {count} program headers"
+            f"the hash table has {self.table.size} bytes, which is no SHA-256, SHA-384 or SHA-512 "
+            f"for each of {count} program headers (a table by the page is not judged)"
         )
 
 
-def parse_hash_segment(data: memoryview, physical_address: int = 0) -> HashSegment:
-    """Parse ``data``, the bytes of a hash segment that is loaded at ``physical_address``.
+def parse_hash_segment(data: memoryview) -> HashSegment:
+    """Parse ``data``, the bytes of a hash segment.
 
     Raises MalformedError when the parts cannot be told apart.
     """
     if len(data) < SHORT_HEADER.size:
         raise MalformedError(f"the hash segment has {len(data)} bytes, less than an MBN header")
     version = SHORT_HEADER.unpack_from(data)[1]
-    if version in {3, 5, 6}:
-        return _parse_early(data, version, physical_address)
-    if version == 7:
-        return _parse_seven(data)
-    raise MalformedError(f"MBN header version {version} is none of 3, 5, 6, 7")
-
-
-def _parse_early(data: memoryview, version: int, physical_address: int) -> HashSegment:
-    layout = LONG_HEADER if version == 6 else SHORT_HEADER
+    if version not in LAYOUTS:
+        versions = ", ".join(map(str, LAYOUTS))
+        raise MalformedError(f"MBN header version {version} is none of {versions}")
+    layout = LAYOUTS[version]
     if len(data) < layout.size:
         raise MalformedError("truncated within the MBN header")
-    words = layout.unpack_from(data)
-    image_id, _, second, third, total, table, *rest = words
-    signature_address, signature, chain_address, chain = rest[:4]
-    metadata = sum(rest[4:])
+    parse = _parse_early if version in EARLY else _parse_late
+    return parse(data, version, layout.unpack_from(data))
+
+
+def _parse_early(data: memoryview, version: int, words: tuple[int, ...]) -> HashSegment:
+    second, third, total, table, _, signature, _, chain, *more = words[2:]
     vendor = (0, 0) if version == 3 else (second, third)
-    parts = [layout.size, metadata, table, *vendor, signature, chain]
-    spans = _lay_out(parts, len(data))
-    complaints = [f"image id {image_id:#x} instead of 0"] if image_id else []
-    content = table + sum(vendor) + signature + chain
-    # qtestsign counts the metadata in, SecTools counts it as header.
-    if total not in {content, content + metadata}:
-        complaints.append(f"the header says {total} bytes follow, its parts have {content}")
-    if version == 3:
-        complaints += _check_addresses(
-            words, physical_address + layout.size if physical_address else third
-        )
-    else:
-        complaints += [
-            f"{name} address {address:#x} instead of {NO_ADDRESS:#x}"
-            for name, address in (("signature", signature_address), ("chain", chain_address))
-            if address != NO_ADDRESS
-        ]
-    return _assemble(version, spans, "", complaints)
+    parts = (*vendor, signature, chain)
+    metadata = (0, *more) if more else (0, 0, 0)
+    found = _lay_out(data, version, metadata, table, parts)
+    content = table + sum(parts)
+    # Padding up to the segment's end is counted in by some signers, and metadata by others.
+    if not content <= total <= len(data) - found.header.size:
+        fault = f"the header says {total} bytes follow, its parts have {content}"
+        return replace(found, faults=(*found.faults, fault))
+    return found
 
 
-def _check_addresses(words: tuple[int, ...], destination: int) -> list[str]:
-    """Version 3 holds load addresses of its parts; all may be absent (0xffffffff)."""
-    _, _, source, actual, _, table, signature_address, signature, chain_address, _ = words
-    complaints = [f"source address {source:#x} instead of 0"] if source else []
-    if (signature_address, chain_address) == (NO_ADDRESS, NO_ADDRESS):
-        return complaints
-    expected = {
-        "destination": (actual, destination),
-        "signature": (signature_address, actual + table),
-        "chain": (chain_address, actual + table + signature),
-    }
-    return complaints + [
-        f"{name} address {found:#x} instead of {wanted:#x}"
-        for name, (found, wanted) in expected.items()
-        if found != wanted
-    ]
-
-
-def _parse_seven(data: memoryview) -> HashSegment:
-    words = SHORT_HEADER.unpack_from(data)
-    reserved, _, common, vendor, oem, table = words[:6]
-    spans = _lay_out([SHORT_HEADER.size, common + vendor + oem, table, *words[6:10]], len(data))
-    complaints = [f"reserved word {reserved:#x} instead of 0"] if reserved else []
+def _parse_late(data: memoryview, version: int, words: tuple[int, ...]) -> HashSegment:
+    reserved, _, common, vendor, oem, table, *parts = words
+    found = _lay_out(data, version, (common, vendor, oem), table, parts)
+    faults = [f"reserved word {reserved:#x} instead of 0"] if reserved else []
     named = ""
-    if common < COMMON_METADATA.size:
-        complaints.append(f"common metadata of {common} bytes instead of {COMMON_METADATA.size}")
-    else:
-        major, minor, *_, algorithm, _ = COMMON_METADATA.unpack_from(data, SHORT_HEADER.size)
-        if (major, minor) != (0, 0):
-            complaints.append(f"common metadata of version {major}.{minor} instead of 0.0")
-        named = NAMED_ALGORITHMS.get(algorithm, f"number {algorithm}")
-    return _assemble(7, spans, named, complaints)
+    if version == 7 and common < COMMON_METADATA.size:
+        faults.append(f"common metadata of {common} bytes instead of {COMMON_METADATA.size}")
+    elif version == 7:
+        major, minor, *_, algorithm, _ = COMMON_METADATA.unpack_from(data, found.header.end)
+        if (major, minor) not in COMMON_VERSIONS:
+            faults.append(f"common metadata of version {major}.{minor}, which is not published")
+        named = NAMED_ALGORITHMS.get(algorithm, "")
+    return replace(found, named_algorithm=named, faults=(*found.faults, *faults))
 
 
-def _lay_out(sizes: list[int], available: int) -> list[Span]:
-    if sum(sizes) != available:
-        raise MalformedError(
-            f"the MBN header's parts have {sum(sizes)} bytes, the hash segment {available}"
-        )
-    spans, start = [], 0
-    for size in sizes:
-        spans.append(Span(start, start + size))
-        start += size
-    return spans
-
-
-def _assemble(
-    version: int, spans: list[Span], named_algorithm: str, complaints: list[str]
+def _lay_out(
+    data: memoryview, version: int, metadata: Sequence[int], table: int, parts: Sequence[int]
 ) -> HashSegment:
-    header, metadata, table, vendor_signature, vendor_chain, signature, chain = spans
-    authorities = (
-        Authority("Qualcomm", vendor_signature, vendor_chain),
-        Authority("OEM", signature, chain),
-    )
-    used = tuple(one for one in authorities if one.signature.size or one.chain.size)
-    return HashSegment(version, header, metadata, table, used, named_algorithm, tuple(complaints))
+    """Where everything lies.
+
+    ``metadata`` are the sizes of the common, Qualcomm's and the OEM's, ``parts`` those of
+    signatures and chains in turn.
+    """
+    header, _, *more, hashes = _place([LAYOUTS[version].size, *metadata, table], 0)
+    parts_spans = _place(parts, hashes.end)
+    end = parts_spans[-1].end
+    if end > len(data):
+        raise MalformedError(
+            f"the MBN header's parts have {end} bytes, the hash segment {len(data)}"
+        )
+    words = [[Span(4 * i, 4 * i + 4) for i in each] for each in SIZE_WORDS.get(version, ())]
+    own = [(*sizes, extra) for sizes, extra in zip(words, more, strict=False)]
+    others = own[::-1] or [()] * len(SIGNERS)
+    names = AUTHORITIES if own or version == 3 else SIGNERS
+    signers = zip(names, parts_spans[::2], parts_spans[1::2], others, strict=False)
+    used = tuple(Authority(*one) for one in signers if one[1].size or one[2].size)
+    faults = []
+    if set(data[end:]) - {0xFF}:
+        faults.append(f"{len(data) - end} bytes after the last part are not padding of 0xff")
+    body = Span(header.end, hashes.start)
+    return HashSegment(version, header, body, hashes, used, "", tuple(faults))
+
+
+def _place(sizes: Sequence[int], start: int) -> list[Span]:
+    ends = list(itertools.accumulate(sizes, initial=start))
+    return [Span(*pair) for pair in itertools.pairwise(ends)]

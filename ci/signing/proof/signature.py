@@ -1,10 +1,10 @@
-"""Whether the signature of a hash segment is the leaf certificate's, as far as is public.
+"""Whether the signature of a hash segment is the leaf certificate's.
 
 Published schemes: RSA with PKCS #1 v1.5 padding over a digest without DigestInfo, where the
 digest is a double hash keyed by the SW_ID and HW_ID of the leaf's subject; RSA-PSS; ECDSA.
 Source: https://www.qualcomm.com/media/documents/files/
 secure-boot-and-image-authentication-technical-overview-v2-0.pdf
-A signer may use another one, so "not recognised" is an answer of its own and not an error.
+For a key of another kind no scheme is published: "not recognised" is an answer of its own.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa, utils
 
-from ci.signing.proof.certificates import Certificate
+from ci.signing.proof.certificates import Certificate, is_padding, measure_der
+from ci.signing.proof.segments import MalformedError
 from ci.signing.proof.verdict import Scheme
 
 INNER_PAD, OUTER_PAD = 0x3636363636363636, 0x5C5C5C5C5C5C5C5C
@@ -25,19 +27,41 @@ INNER_PAD, OUTER_PAD = 0x3636363636363636, 0x5C5C5C5C5C5C5C5C
 DIGEST_INFO = {
     "sha256": bytes.fromhex("3031300d060960864801650304020105000420"),
     "sha384": bytes.fromhex("3041300d060960864801650304020205000430"),
+    "sha512": bytes.fromhex("3051300d060960864801650304020305000440"),
 }
-HASHES: dict[str, hashes.HashAlgorithm] = {"sha256": hashes.SHA256(), "sha384": hashes.SHA384()}
+HASHES: dict[str, hashes.HashAlgorithm] = {
+    "sha256": hashes.SHA256(),
+    "sha384": hashes.SHA384(),
+    "sha512": hashes.SHA512(),
+}
+# Bytes of a block that are fixed by its padding, so that chance does not pass for it.
+TELLING_BYTES = 8
 
 
-def recognise_signature(leaf: Certificate, signature: bytes, signed: bytes) -> Scheme:
-    """The scheme by which ``signature`` over ``signed`` verifies with the key of ``leaf``."""
+@dataclass(frozen=True)
+class Judgement:
+    """How a signature was recognised, or what is wrong with it: ``fault`` is "" otherwise."""
+
+    scheme: Scheme
+    fault: str = ""
+
+
+def judge_signature(leaf: Certificate, signature: bytes, signed: bytes) -> Judgement:
+    """Judge ``signature`` over ``signed`` with the key of ``leaf``."""
+    if is_padding(signature):
+        filler = f"filled with {signature[0]:#04x}" if any(signature) else "empty"
+        return _wrong(f"the signature is {filler}")
     key = leaf.parsed.public_key()
     digests = list(list_digests(leaf.subject, signed))
     if isinstance(key, rsa.RSAPublicKey):
-        return _recognise_rsa(key, signature, digests)
+        return _judge_rsa(key, signature, digests)
     if isinstance(key, ec.EllipticCurvePublicKey):
-        return _recognise_ecdsa(key, signature, digests)
-    return Scheme.UNKNOWN
+        return _judge_ecdsa(key, signature, digests)
+    return Judgement(Scheme.UNKNOWN)
+
+
+def _wrong(fault: str) -> Judgement:
+    return Judgement(Scheme.UNKNOWN, fault)
 
 
 def list_digests(subject: str, signed: bytes) -> Iterator[tuple[str, bytes]]:
@@ -58,40 +82,78 @@ def read_identity(subject: str, name: str) -> int:
     return int(found[1], 16) if found else 0
 
 
-def _recognise_rsa(
+def _judge_rsa(
     key: rsa.RSAPublicKey, signature: bytes, digests: list[tuple[str, bytes]]
-) -> Scheme:
-    value = signature[: key.key_size // 8]
-    try:
-        payload = key.recover_data_from_signature(value, padding.PKCS1v15(), None)
-    except (InvalidSignature, ValueError):
-        payload = b""
+) -> Judgement:
+    size = (key.key_size + 7) // 8
+    value = signature[:size]
+    if len(value) < size or not is_padding(signature[size:]):
+        return _wrong(f"a signature of {len(signature)} bytes for a key of {key.key_size} bits")
+    numbers = key.public_numbers()
+    if int.from_bytes(value, "big") >= numbers.n:
+        return _wrong("the signature is a number that the leaf's key cannot have made")
+    payload = _recover_pkcs1(key, value)
     # The whole payload counts: with exponent 3 anything before a digest could be forged.
     if any(payload in {digest, DIGEST_INFO[name] + digest} for name, digest in digests):
-        return Scheme.PKCS1
-    for name, digest in digests:
-        algorithm = HASHES[name]
-        scheme = padding.PSS(padding.MGF1(algorithm), padding.PSS.AUTO)
-        try:
-            key.verify(value, digest, scheme, utils.Prehashed(algorithm))
-        except (InvalidSignature, ValueError):
-            continue
-        return Scheme.PSS
-    return Scheme.UNKNOWN
+        return Judgement(Scheme.PKCS1)
+    if any(_verifies_pss(key, value, name, digest) for name, digest in digests):
+        return Judgement(Scheme.PSS)
+    block = pow(int.from_bytes(value, "big"), numbers.e, numbers.n).to_bytes(size, "big")
+    if payload or any(_has_pss_padding(block, key.key_size, name) for name in HASHES):
+        return _wrong(
+            "the signature is of the leaf's key over another digest: it was made for another file, "
+            "or the header or the hash table was changed since"
+        )
+    return _wrong("the signature is not of the leaf's key")
 
 
-def _recognise_ecdsa(
+def _recover_pkcs1(key: rsa.RSAPublicKey, value: bytes) -> bytes:
+    try:
+        return key.recover_data_from_signature(value, padding.PKCS1v15(), None)
+    except (InvalidSignature, ValueError):
+        return b""
+
+
+def _verifies_pss(key: rsa.RSAPublicKey, value: bytes, name: str, digest: bytes) -> bool:
+    algorithm = HASHES[name]
+    scheme = padding.PSS(padding.MGF1(algorithm), padding.PSS.AUTO)
+    try:
+        key.verify(value, digest, scheme, utils.Prehashed(algorithm))
+    except (InvalidSignature, ValueError):
+        return False
+    return True
+
+
+def _has_pss_padding(block: bytes, key_bits: int, name: str) -> bool:
+    """Whether ``block`` is padded as RSA-PSS is, whatever the digest.
+
+    https://www.rfc-editor.org/rfc/rfc8017#section-9.1.2
+    """
+    digest_size = HASHES[name].digest_size
+    masked, digest = block[: -digest_size - 1], block[-digest_size - 1 : -1]
+    counters = range(-(-len(masked) // digest_size))
+    mask = b"".join(hashlib.new(name, digest + i.to_bytes(4, "big")).digest() for i in counters)
+    padded = int.from_bytes(masked, "big") ^ int.from_bytes(mask[: len(masked)], "big")
+    padded &= (1 << (8 * len(masked) - (8 * len(block) - key_bits + 1))) - 1
+    found = padded.to_bytes(len(masked), "big")
+    zeros = len(found) - len(found.lstrip(b"\0"))
+    return block[-1:] == b"\xbc" and zeros >= TELLING_BYTES and found[zeros : zeros + 1] == b"\1"
+
+
+def _judge_ecdsa(
     key: ec.EllipticCurvePublicKey, signature: bytes, digests: list[tuple[str, bytes]]
-) -> Scheme:
+) -> Judgement:
+    try:
+        size = measure_der(signature)
+        utils.decode_dss_signature(signature[:size])
+    except (MalformedError, ValueError):
+        return _wrong("the signature is not one of ECDSA, as the leaf's key is")
+    if not is_padding(signature[size:]):
+        return _wrong("the signature is followed by bytes that are no padding")
     for name, digest in digests:
         try:
-            key.verify(_trim_der(signature), digest, ec.ECDSA(utils.Prehashed(HASHES[name])))
+            key.verify(signature[:size], digest, ec.ECDSA(utils.Prehashed(HASHES[name])))
         except (InvalidSignature, ValueError):
             continue
-        return Scheme.ECDSA
-    return Scheme.UNKNOWN
-
-
-def _trim_der(signature: bytes) -> bytes:
-    """An ECDSA signature without the padding up to its declared size."""
-    return signature[: 2 + signature[1]] if len(signature) > 2 else signature
+        return Judgement(Scheme.ECDSA)
+    return _wrong("the signature is not of the leaf's key over this header and hash table")

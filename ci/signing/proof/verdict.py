@@ -66,7 +66,10 @@ class Fault:
 
 @dataclass
 class Verification:
-    """What was found in one file. ``uncovered`` are file ranges that no hash covers."""
+    """What was found in one file. ``uncovered`` are file ranges that no hash covers.
+
+    ``hexagon_version`` is 0 for other machines.
+    """
 
     size: int
     faults: list[Fault] = field(default_factory=list)
@@ -74,6 +77,7 @@ class Verification:
     signed: bool = False
     header_version: int = 0
     algorithm: str = ""
+    machine: str = ""
     hexagon_version: int = 0
     hashed_segments: int = 0
     signers: list[SignedBy] = field(default_factory=list)
@@ -107,7 +111,8 @@ class Verification:
             "errors": [{"kind": one.kind.value, "what": one.text} for one in self.faults],
             "notes": self.notes,
             "size_bytes": self.size,
-            "hexagon_version": f"V{self.hexagon_version:X}",
+            "machine": self.machine,
+            "hexagon_version": f"V{self.hexagon_version:X}" if self.hexagon_version else None,
             "mbn_header_version": self.header_version,
             "hash_algorithm": self.algorithm,
             "hashed_segments": self.hashed_segments,

@@ -12,6 +12,7 @@ from datetime import datetime
 from pathlib import Path
 
 from ci.signing.proof.certificates import (
+    is_padding,
     list_chain_notes,
     list_date_errors,
     list_link_errors,
@@ -29,20 +30,26 @@ from ci.signing.proof.segments import (
     parse_image,
     read_bytes,
 )
-from ci.signing.proof.signature import recognise_signature
+from ci.signing.proof.signature import judge_signature
 from ci.signing.proof.verdict import Kind, Scheme, SignedBy, Verification
+from provisioning.elf.facts import EM_AARCH64, EM_QDSP6, name_machine
 
+# Of images that Qualcomm and device makers signed: DTB, Arm, Xtensa, Hexagon, AArch64, RISC-V.
+SIGNED_MACHINES = {1, 40, 94, EM_QDSP6, EM_AARCH64, 243}
 TESTSIG_NAME = re.compile(r"testsig-0x([0-9a-fA-F]{1,8})\.so")
 
 
 def verify_file(
-    path: Path, original: Path | None = None, *, now: datetime | None = None
+    path: Path, original: Path | None = None, *, at: datetime | None = None
 ) -> Verification:
-    """Verify ``path``, beside ``original`` when that is given. Raises UsageError."""
+    """Verify ``path``, beside ``original`` when that is given. Raises UsageError.
+
+    ``at`` is as in verify_bytes.
+    """
     found = TESTSIG_NAME.fullmatch(path.name)
     serial = int(found[1], 16) if found else 0
     before = memoryview(read_bytes(original)) if original else None
-    return verify_bytes(memoryview(read_bytes(path)), before, serial=serial, now=now)
+    return verify_bytes(memoryview(read_bytes(path)), before, serial=serial, at=at)
 
 
 def verify_bytes(
@@ -50,44 +57,54 @@ def verify_bytes(
     original: memoryview | None = None,
     *,
     serial: int = 0,
-    now: datetime | None = None,
+    at: datetime | None = None,
 ) -> Verification:
     """Judge the bytes of a library, and that they load as those of ``original`` do.
 
-    ``serial`` is what the hash segment's own entry holds in a device's test signature.
+    ``serial`` is what the hash segment's own entry holds in a device's test signature. A
+    certificate that is not valid ``at`` a time is a fault; without a time, one that is not valid
+    now is a note: leaves of released images live about two years, the images longer.
     """
     report = Verification(len(data))
     try:
         image = parse_image(data)
-        report.hexagon_version = image.hexagon_version
+        report.machine, report.hexagon_version = name_machine(image.machine), image.hexagon_version
+        if image.machine not in SIGNED_MACHINES:
+            report.add(Kind.LAYOUT, f"is of machine {report.machine}, which no signed image is")
         if original is not None:
             report.add(Kind.DIFFERENT, *list_differences(image, parse_image(original)))
-        _judge_image(image, report, serial, now or utc_now())
+        _judge_image(image, report, serial, at)
     except MalformedError as error:
         truncated = isinstance(error, TruncatedError)
         report.add(Kind.TRUNCATED if truncated else Kind.LAYOUT, str(error))
     return report
 
 
-def _judge_image(image: Image, report: Verification, serial: int, now: datetime) -> None:
+def _judge_image(image: Image, report: Verification, serial: int, at: datetime | None) -> None:
     found = image.hash_segments
     report.signed = bool(found)
     if not found:
-        left = [one for one in image.segments if one.type == PT_NULL and one.vendor_type]
+        left = [one for one in image.segments if one.header.type == PT_NULL and one.vendor_type]
         report.add(Kind.LAYOUT, *(f"{one.describe()} is left of a signature" for one in left))
         return
     if len(found) > 1:
         raise MalformedError(f"{len(found)} hash segments instead of one")
     data = image.bytes_of(found[0])
-    parsed = parse_hash_segment(data, found[0].physical_address)
+    parsed = parse_hash_segment(data)
     report.header_version = parsed.version
-    report.add(Kind.HEADER, *parsed.complaints)
+    report.add(Kind.HEADER, *parsed.faults)
     _judge_layout(image, found[0], report)
     _judge_hashes(image, parsed, report, data, serial)
-    _judge_signers(parsed, report, data, found[0].offset, now)
+    _judge_signers(parsed, report, data, found[0].offset, at)
     report.uncovered = list_uncovered(image)
-    if any(bytes(image.data[start:end]).strip(b"\0") for start, end in report.uncovered):
-        report.notes.append("bytes that no hash covers are not all zero; a loader skips them")
+    report.add(
+        Kind.LAYOUT,
+        *(
+            f"bytes {start:#x} to {end:#x}, which no hash covers, are no padding"
+            for start, end in report.uncovered
+            if not is_padding(bytes(image.data[start:end]))
+        ),
+    )
 
 
 def _judge_layout(image: Image, hash_segment: Segment, report: Verification) -> None:
@@ -105,10 +122,6 @@ def _judge_layout(image: Image, hash_segment: Segment, report: Verification) -> 
         apart = other.end <= hash_segment.offset or hash_segment.end <= other.offset
         if other is not hash_segment and other.file_size and not apart:
             report.add(Kind.LAYOUT, f"{other.describe()} overlaps the hash segment")
-        if other.is_paged:
-            report.add(
-                Kind.LAYOUT, f"{other.describe()} is hashed by the page, which is not judged"
-            )
 
 
 def _judge_hashes(
@@ -146,41 +159,41 @@ def _name_mismatch(segment: Segment) -> str:
 
 
 def _judge_signers(
-    parsed: HashSegment, report: Verification, data: memoryview, base: int, now: datetime
+    parsed: HashSegment, report: Verification, data: memoryview, base: int, at: datetime | None
 ) -> None:
     if not parsed.authorities:
         report.add(Kind.SIGNATURE, "the hash segment holds hashes but no signature")
     for authority in parsed.authorities:
         span = authority.signature
         report.signature_ranges.append((base + span.start, base + span.end))
-        report.signers.append(_judge_signer(authority, parsed, report, data, now))
+        report.signers.append(_judge_signer(authority, parsed, report, data, at))
 
 
 def _judge_signer(
-    authority: Authority, parsed: HashSegment, report: Verification, data: memoryview, now: datetime
+    authority: Authority,
+    parsed: HashSegment,
+    report: Verification,
+    data: memoryview,
+    at: datetime | None,
 ) -> SignedBy:
     name, signature = authority.name, bytes(authority.signature.of(data))
     chain = parse_chain(bytes(authority.chain.of(data)))
-    report.add(Kind.DATE, *(f"{name}: {error}" for error in list_date_errors(chain, now)))
+    dates = [f"{name}: {error}" for error in list_date_errors(chain, at or utc_now())]
+    if at:
+        report.add(Kind.DATE, *dates)
+    else:
+        report.notes += dates
     report.add(Kind.CHAIN, *(f"{name}: {error}" for error in list_link_errors(chain)))
     report.notes += [f"{name}: {note}" for note in list_chain_notes(chain)]
-    if not any(signature):
-        report.add(Kind.SIGNATURE, f"{name}: the signature is empty")
-    if chain[0].key == "RSA" and not _has_length(signature, chain[0].key_bits // 8):
-        report.add(
-            Kind.SIGNATURE,
-            f"{name}: a signature of {len(signature)} bytes for a key of {chain[0].key_bits} bits",
-        )
-    scheme = recognise_signature(chain[0], signature, bytes(parsed.signed_bytes.of(data)))
-    if scheme is Scheme.UNKNOWN:
+    tried = [
+        judge_signature(chain[0], signature, signed)
+        for signed in parsed.list_signed(data, authority)
+    ]
+    judged = next((one for one in tried if not one.fault), tried[0])
+    if judged.fault:
+        report.add(Kind.SIGNATURE, f"{name}: {judged.fault}")
+    elif judged.scheme is Scheme.UNKNOWN:
         report.notes.append(
-            f"{name}: the signature verifies with the leaf's key by no published scheme; "
-            "the device judges it"
+            f"{name}: no scheme is published for a key of type {chain[0].key}; the device judges it"
         )
-    return SignedBy(name, chain, scheme, len(signature))
-
-
-def _has_length(signature: bytes, size: int) -> bool:
-    """Whether it is ``size`` bytes, or more of which the rest is padding."""
-    padding = set(signature[size:])
-    return len(signature) >= size and padding in (set(), {0x00}, {0xFF})
+    return SignedBy(name, chain, judged.scheme, len(signature))

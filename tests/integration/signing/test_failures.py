@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import shutil
 import sys
@@ -9,8 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 
 from ci.signing.signer import Failure
+from tests.stand_ins.elfsigner.certify import LEAF_NAME, ROOT_NAME, certify
 
 Snapshot = Callable[[Path], dict[str, bytes]]
 FAILURES = {
@@ -100,19 +103,51 @@ def test_python_3_12_is_refused_before_anything_runs(verb, libraries, tmp_path: 
         assert not (tmp_path / "signed").exists()
 
 
-def test_unrecognised_signature_fails_only_when_asked(verb, libraries, tmp_path: Path) -> None:
+def write_other_keys(verb, directory: Path, chain: bytes = b"", **numbers: int) -> Path:
+    """The signer's keys with another chain, or other ``numbers``."""
     key = Path(verb.environment["STAND_IN_KEYS"]) / "valid.json"
-    keys = tmp_path / "keys"
-    keys.mkdir()
-    numbers = json.loads(key.read_text())
-    # Another exponent: the signature is no longer the leaf's.
-    (keys / "valid.json").write_text(json.dumps({**numbers, "private_exponent": 65537}))
-    shutil.copy(key.with_suffix(".der"), keys)
-    words = ("sign", "--out", "signed", *libraries)
-    strict = verb.run(*words, "--require-recognised", STAND_IN_KEYS=str(keys))
-    assert strict.returncode == 5
-    assert Failure.UNRECOGNISED.value in strict.stderr
+    directory.mkdir()
+    (directory / "valid.json").write_text(json.dumps({**json.loads(key.read_text()), **numbers}))
+    (directory / "valid.der").write_bytes(chain or key.with_suffix(".der").read_bytes())
+    return directory
+
+
+def test_signature_of_another_key_fails_whatever_is_accepted(
+    verb, libraries, tmp_path: Path
+) -> None:
+    keys = write_other_keys(verb, tmp_path / "keys", private_exponent=65537)
+    words = ("sign", "--accept-unrecognised", "--out", "signed", *libraries)
+    ended = verb.run(*words, STAND_IN_KEYS=str(keys))
+    assert ended.returncode == 5
+    assert Failure.INVALID.value in ended.stderr
+    assert "the signature is not of the leaf's key" in ended.stderr
     assert not (tmp_path / "signed").exists()
-    assert verb.run(*words, STAND_IN_KEYS=str(keys)).returncode == 0
+
+
+def test_unrecognised_signature_fails_unless_it_is_accepted(
+    verb, libraries, tmp_path: Path
+) -> None:
+    authority = ec.generate_private_key(ec.SECP256R1())
+    leaf = ed25519.Ed25519PrivateKey.generate()
+    chain = certify(LEAF_NAME, leaf, ROOT_NAME, authority)
+    chain += certify(ROOT_NAME, authority, ROOT_NAME, authority)
+    keys = str(write_other_keys(verb, tmp_path / "keys", chain))
+    words = ("sign", "--out", "signed", *libraries)
+    ended = verb.run(*words, STAND_IN_KEYS=keys)
+    assert ended.returncode == 5
+    assert Failure.UNRECOGNISED.value in ended.stderr
+    assert not (tmp_path / "signed").exists()
+    assert verb.run(*words, "--accept-unrecognised", STAND_IN_KEYS=keys).returncode == 0
+    assert verb.run("verify-signature", "signed").returncode == 1
+    assert verb.run("verify-signature", "--accept-unrecognised", "signed").returncode == 0
+
+
+def test_verification_at_a_date(verb, libraries) -> None:
+    assert verb.run("sign", "--out", "signed", *libraries).returncode == 0
     assert verb.run("verify-signature", "signed").returncode == 0
-    assert verb.run("verify-signature", "--require-recognised", "signed").returncode == 1
+    today = dt.datetime.now(dt.timezone.utc)
+    for date, code in ((today.date(), 0), ("2020-01-01", 1), ("2020-01-01T00:00:00+02:00", 1)):
+        assert verb.run("verify-signature", "--at", str(date), "signed").returncode == code
+    wrong = verb.run("verify-signature", "--at", "yesterday", "signed")
+    assert wrong.returncode == 2
+    assert "'yesterday' is not a date such as 2026-11-20" in wrong.stderr

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from ci.signing.proof.segments import parse_image
-from ci.signing.proof.verdict import Verdict, Verification
+from ci.signing.proof.verdict import Verdict
 from ci.signing.proof.verify import verify_bytes
 from ci.signing.record import check_record
 from tests.stand_ins.elfsigner.keys import make_key
@@ -83,18 +83,11 @@ def find_spans(data: bytes, key: Key, version: int) -> dict[str, tuple[int, int]
     return {name: span for name, span in spans.items() if span[0] < span[1]}
 
 
-def classify(report: Verification, position: int) -> str:
-    if report.verdict is Verdict.PROVEN:
-        covered = not any(start <= position < end for start, end in report.uncovered)
-        return "unnoticed" if covered else "in listed padding"
-    return report.verdict.value
-
-
-def test_flipped_bytes_change_the_verdict_or_lie_in_padding(skels) -> None:
+def test_flipped_bytes_are_never_proven(skels) -> None:
     key = make_key()
     rng = random.Random(20261120)
     formats = [(version, algo) for version in (3, 5, 6, 7) for algo in ("sha256", "sha384")]
-    classes: Counter[tuple[str, str]] = Counter()
+    missed: Counter[tuple[str, str]] = Counter()
     for index, (version, algorithm) in enumerate(formats):
         original = skels[sorted(skels)[index % len(skels)]].read_bytes()
         data = bytearray(sign_elf(original, key, version, algorithm))
@@ -105,24 +98,10 @@ def test_flipped_bytes_change_the_verdict_or_lie_in_padding(skels) -> None:
             position, bit = rng.randrange(*spans[region]), 1 << rng.randrange(8)
             data[position] ^= bit
             report = verify_bytes(memoryview(data), memoryview(original))
-            classes[region, classify(report, position)] += 1
+            if report.verdict is not Verdict.INVALID:
+                missed[region, report.verdict.value] += 1
             data[position] ^= bit
-    for (region, result), count in sorted(classes.items()):
-        print(f"{region:12} {result:26} {count}")
-    assert sum(classes.values()) == FLIPS
-    assert not [key for key in classes if key[1] == "unnoticed"]
-    # Only what a signature covers and no hash does is left to the signature.
-    left = {region for region, result in classes if result == Verdict.UNRECOGNISED.value}
-    assert left <= {"metadata", "signature", "anywhere"}
-    assert {region for region, result in classes if result == "in listed padding"} <= {
-        "padding",
-        "segments",
-        "anywhere",
-    }
-    for region in ("headers", "MBN header", "hash table", "chain"):
-        assert classes[region, "invalid"] == sum(
-            count for (name, _), count in classes.items() if name == region
-        )
+    assert not missed
 
 
 def kill_at(verb, delay_s: float, *words: str | Path) -> None:

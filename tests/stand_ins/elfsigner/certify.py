@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Sequence
 from pathlib import Path
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.x509.oid import NameOID
 
 SOFTWARE_ID, HARDWARE_ID = 0x12, 0x00223344_0000_0001
@@ -28,14 +29,17 @@ def make_rsa_key() -> rsa.RSAPrivateKey:
 
 def certify(
     subject: x509.Name,
-    key: rsa.RSAPrivateKey,
+    key: rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey,
     issuer: x509.Name,
-    signing_key: rsa.RSAPrivateKey,
+    signing_key: rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey,
     days: int = 7300,
+    extensions: Sequence[x509.ExtensionType] | None = None,
 ) -> bytes:
-    """A DER certificate that ends ``days`` from now."""
+    """A DER certificate that ends ``days`` from now; all but the leaf say that they may sign."""
     now = dt.datetime.now(dt.timezone.utc)
-    certificate = (
+    if extensions is None:
+        extensions = [x509.BasicConstraints(ca=subject != LEAF_NAME, path_length=None)]
+    builder = (
         x509.CertificateBuilder()
         .subject_name(subject)
         .issuer_name(issuer)
@@ -43,11 +47,10 @@ def certify(
         .serial_number(1)
         .not_valid_before(now - dt.timedelta(days=400))
         .not_valid_after(now + dt.timedelta(days=days))
-        .add_extension(
-            x509.BasicConstraints(ca=subject != LEAF_NAME, path_length=None), critical=False
-        )
-        .sign(signing_key, hashes.SHA256())
     )
+    for one in extensions:
+        builder = builder.add_extension(one, critical=False)
+    certificate = builder.sign(signing_key, hashes.SHA256())
     return certificate.public_bytes(serialization.Encoding.DER)
 
 

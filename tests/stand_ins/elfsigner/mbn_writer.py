@@ -16,8 +16,8 @@ PF_HEADERS, PF_HASH = 0x07000000, 0x02200000
 CHAIN_BYTES = 0x1800
 V6_METADATA = 120
 PHDR = struct.Struct("<8I")
-PLACES = {3: 40, 5: 40, 6: 48, 7: 40}
-ALGORITHM_NUMBERS = {"sha256": 2, "sha384": 3}
+PLACES = {3: 40, 5: 40, 6: 48, 7: 40, 8: 56}
+ALGORITHM_NUMBERS = {"sha256": 2, "sha384": 3, "sha512": 9}  # the last is not published
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Key:
 
     def sign(self, signed: bytes, version: int) -> bytes:
         """The signature of ``size`` bytes over header, metadata and hash table."""
-        return sign_pss(signed, self) if version in {6, 7} else sign_keyed(signed, self)
+        return sign_pss(signed, self) if version >= 6 else sign_keyed(signed, self)
 
 
 def sign_elf(
@@ -46,15 +46,23 @@ def sign_elf(
     algorithm: str = "sha384",
     serial: int = 0,
     wrong_entry: int | None = None,
+    trailer: bytes = b"",
+    vendor: Key | None = None,
 ) -> bytes:
-    """The signed form of ``data``, an unsigned ELF32; ``wrong_entry`` spoils one hash."""
+    """The signed form of ``data``, an unsigned ELF32; ``wrong_entry`` spoils one hash.
+
+    ``trailer`` stands after the chain in the hash segment; ``vendor`` signs before ``key`` does,
+    in version 6.
+    """
     phoff, count = struct.unpack_from("<I", data, 28)[0], struct.unpack_from("<H", data, 44)[0]
     before = [list(PHDR.unpack_from(data, phoff + PHDR.size * i)) for i in range(count)]
     digest_size = hashlib.new(algorithm).digest_size
     table_size = (count + 2) * digest_size
     chain = key.chain.ljust(CHAIN_BYTES, b"\xff")
-    metadata = {6: V6_METADATA, 7: 24 + V6_METADATA}.get(version, 0)
-    size = PLACES[version] + metadata + table_size + key.size + len(chain)
+    metadata = {6: V6_METADATA, 7: 24 + V6_METADATA, 8: 24 + V6_METADATA}.get(version, 0)
+    size = PLACES[version] + metadata + table_size + key.size + len(chain) + len(trailer)
+    if vendor:
+        size += V6_METADATA + vendor.size + len(vendor.chain)
     headers_end = phoff + (count + 2) * PHDR.size
     place = _align(headers_end)
     shift = _align(place + size)
@@ -77,11 +85,14 @@ def sign_elf(
     if wrong_entry is not None:
         entries[wrong_entry] = bytes(byte ^ 0xFF for byte in entries[wrong_entry])
     table = b"".join(entry.ljust(digest_size, b"\0") for entry in entries)
-    start = mbn_header(version, algorithm, address, table, key.size, len(chain)) + table
-    signature = key.sign(start, version)
+    if vendor:
+        start, signature = sign_twice(table, vendor, key, len(chain))
+    else:
+        start = mbn_header(version, algorithm, address, table, key.size, len(chain)) + table
+        signature = key.sign(start, version)
     out = bytearray(shift + max(one[1] + one[4] for one in before))
     out[: len(head)] = head
-    out[place : place + size] = start + signature + chain
+    out[place : place + size] = start + signature + chain + trailer
     for one in before:
         out[one[1] + shift : one[1] + shift + one[4]] = view[one[1] : one[1] + one[4]]
     return bytes(out)
@@ -102,9 +113,29 @@ def mbn_header(
     if version == 6:
         words = (0, 6, 0, 0, total, size, none, signature, none, chain, 0, V6_METADATA)
         return struct.pack("<12I", *words) + bytes(V6_METADATA)
-    words = (0, 7, 24, 0, V6_METADATA, size, 0, 0, signature, chain)
+    words = (0, version, 24, 0, V6_METADATA, size, 0, 0, signature, chain)
+    words += (0,) * 4 if version == 8 else ()
     common = (0, 0, 0x12, 0, ALGORITHM_NUMBERS[algorithm], 0)
-    return struct.pack("<10I", *words) + struct.pack("<6I", *common) + bytes(V6_METADATA)
+    header = struct.pack(f"<{len(words)}I", *words)
+    return header + struct.pack("<6I", *common) + bytes(V6_METADATA)
+
+
+def sign_twice(table: bytes, vendor: Key, key: Key, chain: int) -> tuple[bytes, bytes]:
+    """What stands before the OEM's chain, as read in images with two signatures of version 6.
+
+    Each signs with the sizes and the metadata of the other as zeros.
+    """
+    total = len(table) + vendor.size + len(vendor.chain) + key.size + chain
+    extras = (b"\x56" * V6_METADATA, b"\x4f" * V6_METADATA)
+
+    def make(sizes: tuple[int, int], own: tuple[int, int], metadata: bytes) -> bytes:
+        words = (0, 6, *sizes, total, len(table), 0, own[0], 0, own[1], V6_METADATA, V6_METADATA)
+        return struct.pack("<12I", *words) + metadata + table
+
+    sizes, own = (vendor.size, len(vendor.chain)), (key.size, chain)
+    first = vendor.sign(make(sizes, (0, 0), extras[0] + bytes(V6_METADATA)), 6)
+    second = key.sign(make((0, 0), own, bytes(V6_METADATA) + extras[1]), 6)
+    return make(sizes, own, extras[0] + extras[1]) + first + vendor.chain, second
 
 
 def sign_keyed(signed: bytes, key: Key) -> bytes:

@@ -9,19 +9,18 @@ import random
 import struct
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 
 from ci.signing.proof.certificates import list_date_errors, list_link_errors, parse_chain
 from ci.signing.proof.segments import MalformedError, parse_image
 from ci.signing.proof.verdict import Kind, Scheme, Verdict, Verification
 from ci.signing.proof.verify import verify_bytes, verify_file
+from tests.stand_ins.elfsigner.certify import LEAF_NAME, ROOT_NAME, certify
 from tests.stand_ins.elfsigner.keys import make_key
 from tests.stand_ins.elfsigner.mbn_writer import PLACES, Key, sign_elf
 
-VERSIONS, ALGORITHMS = (3, 5, 6, 7), ("sha256", "sha384")
+VERSIONS, ALGORITHMS = (3, 5, 6, 7, 8), ("sha256", "sha384", "sha512")
 NOW = dt.datetime.now(dt.timezone.utc)
 PLACE = 0x1000  # of the hash segment in these small files
 
@@ -48,7 +47,7 @@ def test_every_format_is_proven(key: Key, library: bytes, version: int, algorith
     report = verify(sign_elf(library, key, version, algorithm), library)
     assert (report.verdict, report.errors, report.notes) == (Verdict.PROVEN, [], [])
     assert (report.header_version, report.algorithm) == (version, algorithm)
-    expected = Scheme.PSS if version in {6, 7} else Scheme.PKCS1
+    expected = Scheme.PSS if version >= 6 else Scheme.PKCS1
     assert [one.scheme for one in report.signers] == [expected]
     # 9 program headers of the input, one of them empty, and the placeholder.
     assert report.hashed_segments == 9
@@ -86,64 +85,60 @@ class EcKey(Key):
 
 def test_ecdsa_signature_is_recognised(library: bytes) -> None:
     private = ec.generate_private_key(ec.SECP384R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "EC root")])
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(private.public_key())
-        .serial_number(1)
-        .not_valid_before(NOW - dt.timedelta(days=1))
-        .not_valid_after(NOW + dt.timedelta(days=1))
-        .sign(private, hashes.SHA384())
-    )
-    chain = certificate.public_bytes(serialization.Encoding.DER)
+    chain = certify(LEAF_NAME, private, ROOT_NAME, private)
+    chain += certify(ROOT_NAME, private, ROOT_NAME, private)
     report = verify(sign_elf(library, EcKey(0, 0, chain, private=private)), library)
     assert (report.verdict, report.signers[0].scheme) == (Verdict.PROVEN, Scheme.ECDSA)
     assert report.signers[0].chain[0].key == "EC secp384r1"
 
 
-class PrefixedKey(Key):
-    """Signs with PKCS #1 v1.5 and ``prefix`` before the plain digest."""
+@dataclasses.dataclass(frozen=True)
+class FixedKey(Key):
+    """Writes ``value`` as its signature."""
 
-    prefix = b""
+    value: bytes = b""
+
+    @property
+    def size(self) -> int:
+        return len(self.value)
 
     def sign(self, signed: bytes, version: int) -> bytes:
-        payload = self.prefix + hashlib.sha256(signed).digest()
-        block = b"\0\1" + b"\xff" * (self.size - 3 - len(payload)) + b"\0" + payload
-        value = pow(int.from_bytes(block, "big"), self.private_exponent, self.modulus)
-        return value.to_bytes(self.size, "big")
+        return self.value
 
 
 @pytest.mark.parametrize(
-    ("prefix", "scheme"),
+    ("value", "words"),
     [
-        (b"", Scheme.PKCS1),
-        (bytes.fromhex("3031300d060960864801650304020105000420"), Scheme.PKCS1),
-        (b"anything before it, which exponent 3 lets one forge", Scheme.UNKNOWN),
+        (b"\xff" * 256, "OEM: the signature is filled with 0xff"),
+        (b"", "OEM: the signature is empty"),
+        (b"\x33" * 256, "OEM: the signature is not of the leaf's key"),
     ],
 )
-def test_whole_payload_of_pkcs1_counts(
-    key: Key, library: bytes, prefix: bytes, scheme: Scheme
+def test_signature_that_is_none_is_invalid(
+    key: Key, library: bytes, value: bytes, words: str
 ) -> None:
-    signer = PrefixedKey(key.modulus, key.private_exponent, key.chain)
-    signer.__class__.prefix = prefix
-    assert [one.scheme for one in verify(sign_elf(library, signer)).signers] == [scheme]
+    """Open tools fill it with ones for unfused devices; a chain may stand without a signature."""
+    report = verify(sign_elf(library, FixedKey(0, 0, key.chain, value=value)))
+    assert (report.verdict, report.errors) == (Verdict.INVALID, [words])
 
 
-class DummyKey(Key):
-    """Fills the signature with ones, as open tools for unfused devices do."""
+def test_another_file_s_signature_has_its_own_words(key: Key, library: bytes) -> None:
+    other = spoil(library, parse_image(memoryview(library)).segments[2].offset)
+    value = sign_elf(other, key)
+    start = value.index(key.chain) - key.size
+    borrowed = FixedKey(0, 0, key.chain, value=value[start : start + key.size])
+    (error,) = verify(sign_elf(library, borrowed)).errors
+    assert "of the leaf's key over another digest" in error
 
-    def sign(self, signed: bytes, version: int) -> bytes:
-        return b"\xff" * self.size
 
-
-def test_signature_of_no_known_scheme_is_a_verdict_of_its_own(key: Key, library: bytes) -> None:
-    dummy = DummyKey(key.modulus, key.private_exponent, key.chain)
-    report = verify(sign_elf(library, dummy))
-    assert report.verdict is Verdict.UNRECOGNISED
-    assert report.errors == []
-    assert any("no published scheme" in note for note in report.notes)
+def test_key_without_a_published_scheme_is_a_verdict_of_its_own(library: bytes) -> None:
+    private = ed25519.Ed25519PrivateKey.generate()
+    authority = ec.generate_private_key(ec.SECP256R1())
+    chain = certify(LEAF_NAME, private, ROOT_NAME, authority)
+    chain += certify(ROOT_NAME, authority, ROOT_NAME, authority)
+    report = verify(sign_elf(library, FixedKey(0, 0, chain, value=bytes(range(64)))))
+    assert (report.verdict, report.errors) == (Verdict.UNRECOGNISED, [])
+    assert "no scheme is published for a key of type Ed25519" in report.notes[0]
 
 
 def test_test_signature_holds_the_serial_of_its_name(key: Key, library: bytes) -> None:
@@ -168,16 +163,13 @@ def test_any_flipped_bit_in_headers_and_table_is_found(
 ) -> None:
     data = sign_elf(library, key, version, algorithm)
     headers_end = parse_image(memoryview(data)).headers_end
-    digest = 32 if algorithm == "sha256" else 48
-    table = PLACE + PLACES[version] + {6: 120, 7: 144}.get(version, 0) + 11 * digest
+    digest = hashlib.new(algorithm).digest_size
+    table = PLACE + PLACES[version] + {6: 120, 7: 144, 8: 144}.get(version, 0) + 11 * digest
     rng = random.Random(version)
     for position in [*range(headers_end), *range(PLACE, table)]:
         flipped = spoil(data, position, data[position] ^ (1 << rng.randrange(8)))
         report = verify(flipped, library)
-        assert report.verdict is not Verdict.PROVEN, hex(position)
-        in_metadata = PLACE + PLACES[version] <= position < table - 11 * digest
-        if not in_metadata:
-            assert report.verdict is Verdict.INVALID, hex(position)
+        assert report.verdict is Verdict.INVALID, hex(position)
 
 
 def test_random_bytes_never_raise(key: Key, library: bytes) -> None:
@@ -252,7 +244,9 @@ def test_wrong_hash_names_its_segment(key: Key, library: bytes) -> None:
     assert "the hash of segment 3 (LOAD" in errors[0]
 
 
-@pytest.mark.parametrize(("position", "words"), [(4, "version"), (16, "parts"), (20, "parts")])
+@pytest.mark.parametrize(
+    ("position", "words"), [(4, "version"), (16, "parts"), (20, "the hash table has 77 bytes")]
+)
 def test_inconsistent_mbn_header_is_named(
     key: Key, library: bytes, position: int, words: str
 ) -> None:
@@ -262,15 +256,20 @@ def test_inconsistent_mbn_header_is_named(
     assert words in verify(data).errors[0]
 
 
-def test_expired_certificate_is_an_error(library: bytes) -> None:
-    report = verify(sign_elf(library, make_key(-1)))
-    assert [fault.kind for fault in report.faults] == [Kind.DATE]
-    assert "certificate 0 expired on" in report.errors[0]
+def test_expired_certificate_is_a_note_and_an_error_at_a_date(library: bytes) -> None:
+    data = memoryview(sign_elf(library, make_key(-1)))
+    report = verify_bytes(data)
+    assert (report.verdict, report.errors) == (Verdict.PROVEN, [])
+    assert "OEM: certificate 0 expired on" in report.notes[0]
+    judged = verify_bytes(data, at=NOW)
+    assert [fault.kind for fault in judged.faults] == [Kind.DATE]
+    assert "OEM: certificate 0 expired on" in judged.errors[0]
+    assert verify_bytes(data, at=NOW - dt.timedelta(days=2)).verdict is Verdict.PROVEN
 
 
-def test_certificate_of_the_future_is_an_error(key: Key, library: bytes) -> None:
+def test_certificate_of_the_future_is_an_error_at_a_date(key: Key, library: bytes) -> None:
     early = NOW - dt.timedelta(days=1000)
-    report = verify_bytes(memoryview(sign_elf(library, key)), now=early)
+    report = verify_bytes(memoryview(sign_elf(library, key)), at=early)
     assert len(report.errors) == 3
     assert "is not valid before" in report.errors[0]
 
@@ -284,10 +283,12 @@ def test_chain_of_other_issuers_is_an_error(key: Key, library: bytes) -> None:
     assert "certificate 0 is signed by none after it" in report.errors[0]
 
 
-def test_chain_without_root_is_an_error(key: Key, library: bytes) -> None:
-    size = 4 + int.from_bytes(key.chain[2:4], "big")
-    report = verify(sign_elf(library, dataclasses.replace(key, chain=key.chain[:size])))
-    assert [fault.kind for fault in report.faults] == [Kind.CHAIN]
+def test_missing_root_is_a_note(key: Key, library: bytes) -> None:
+    sizes = [4 + int.from_bytes(key.chain[2:4], "big")]
+    sizes.append(4 + int.from_bytes(key.chain[sizes[0] + 2 : sizes[0] + 4], "big"))
+    report = verify(sign_elf(library, dataclasses.replace(key, chain=key.chain[: sum(sizes)])))
+    assert (report.verdict, report.errors) == (Verdict.PROVEN, [])
+    assert "OEM: the root is not in the file" in report.notes[0]
 
 
 def test_several_roots_may_end_a_chain(key: Key, library: bytes) -> None:
@@ -339,12 +340,6 @@ def test_bytes_after_the_chain_are_found(key: Key, library: bytes) -> None:
     assert "bytes after its 3 certificates" in verify(spoil(data, end + 5, 0x41)).errors[0]
 
 
-def test_empty_signature_is_an_error(key: Key, library: bytes) -> None:
-    data = sign_elf(library, key)
-    start = data.index(key.chain) - key.size
-    assert "OEM: the signature is empty" in verify(spoil(data, start, *bytes(key.size))).errors
-
-
 def test_what_is_left_of_a_signature_is_not_unsigned(key: Key, library: bytes) -> None:
     data = put_word(sign_elf(library, key), 52 + 32 + 24, 0)
     report = verify(data)
@@ -357,9 +352,9 @@ def test_two_hash_segments_are_refused(key: Key, library: bytes) -> None:
     assert verify(data).errors == ["2 hash segments instead of one"]
 
 
-def test_paged_segment_is_not_judged(key: Key, library: bytes) -> None:
-    data = put_word(sign_elf(library, key), 52 + 3 * 32 + 24, 0x00100004)
-    assert any("hashed by the page" in error for error in verify(data).errors)
+def test_paged_segment_with_one_hash_is_proven(key: Key, library: bytes) -> None:
+    paged = put_word(library, 52 + 3 * 32 + 24, 0x00100004)
+    assert verify(sign_elf(paged, key)).verdict is Verdict.PROVEN
 
 
 def test_segment_over_the_hash_segment_is_an_error(key: Key, library: bytes) -> None:
@@ -367,15 +362,21 @@ def test_segment_over_the_hash_segment_is_an_error(key: Key, library: bytes) -> 
     assert any("overlaps the hash segment" in error for error in verify(data).errors)
 
 
-def test_padding_is_listed_and_noted_when_it_is_not_zero(key: Key, library: bytes) -> None:
+@pytest.mark.parametrize(
+    ("filler", "verdict"),
+    [(b"\0", Verdict.PROVEN), (b"\xff", Verdict.PROVEN), (b"\x01", Verdict.INVALID)],
+)
+def test_bytes_that_no_hash_covers_are_padding(
+    key: Key, library: bytes, filler: bytes, verdict: Verdict
+) -> None:
     data = sign_elf(library, key)
-    report = verify(data)
-    assert report.uncovered
-    start, end = report.uncovered[0]
-    changed = verify(spoil(data, start))
-    assert end > start
-    assert changed.verdict is Verdict.PROVEN
-    assert "bytes that no hash covers" in changed.notes[0]
+    for start, end in verify(data).uncovered:
+        changed = verify(data[:start] + filler * (end - start) + data[end:])
+        assert changed.verdict is verdict
+        one = verify(spoil(data, end - 1, data[end - 1] ^ 1))
+        assert one.verdict is (Verdict.INVALID if end - start > 1 else Verdict.PROVEN)
+    for tail, expected in ((b"\0" * 9, Verdict.PROVEN), (b"\0\0key", Verdict.INVALID)):
+        assert verify(data + tail).verdict is expected
 
 
 def test_version_seven_names_its_algorithm(key: Key, library: bytes) -> None:

@@ -1,0 +1,76 @@
+"""Images that Qualcomm and device makers signed, where $QNN_CI_SIGNED_IMAGES names some."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ci.signing.proof.segments import parse_image
+from ci.signing.proof.verdict import Verdict
+from ci.signing.proof.verify import verify_bytes
+
+VARIABLE = "QNN_CI_SIGNED_IMAGES"
+EXPECTED = Path(__file__).parents[2] / "artifacts" / "signed_images" / "images.json"
+FEWEST, FLIPS = 40, 1000
+LARGEST_BYTES = 1 << 26
+
+pytestmark = pytest.mark.skipif(
+    VARIABLE not in os.environ, reason=f"{VARIABLE} names no directory of signed images"
+)
+
+
+@pytest.fixture(scope="module")
+def images() -> list[tuple[dict[str, Any], bytes]]:
+    """What is expected of each image that is there, and its bytes."""
+    expected = {one["sha256"]: one for one in json.loads(EXPECTED.read_text())}
+    found = {}
+    for path in sorted(Path(os.environ[VARIABLE]).rglob("*")):
+        if path.is_file() and path.stat().st_size < LARGEST_BYTES:
+            data = path.read_bytes()
+            digest = hashlib.sha256(data).hexdigest()
+            if digest in expected:
+                found[digest] = (expected[digest], data)
+    assert len(found) >= FEWEST, f"{len(found)} known images in {os.environ[VARIABLE]}"
+    return list(found.values())
+
+
+def test_every_image_is_proven_or_rightly_not(images: list[tuple[dict[str, Any], bytes]]) -> None:
+    for wanted, data in images:
+        report = verify_bytes(memoryview(data))
+        found = (report.verdict.value, [one.scheme.value for one in report.signers])
+        assert found == (wanted["verdict"], wanted["signatures"]), wanted["path"]
+        assert report.header_version == wanted["header"]
+        assert all(wanted["error"] in error for error in report.errors), wanted["path"]
+        assert all("expired on" in note for note in report.notes), wanted["path"]
+
+
+def test_chains_hold_until_their_last_second(images: list[tuple[dict[str, Any], bytes]]) -> None:
+    for wanted, data in images:
+        signers = verify_bytes(memoryview(data)).signers
+        if wanted["verdict"] == Verdict.PROVEN.value and len(signers) == 1:
+            last = min(one.not_after for one in signers[0].chain)
+            late = last + timedelta(seconds=1)
+            assert verify_bytes(memoryview(data), at=last).verdict is Verdict.PROVEN, wanted["path"]
+            assert verify_bytes(memoryview(data), at=late).verdict is Verdict.INVALID
+
+
+def test_no_image_with_a_flipped_bit_is_proven(images: list[tuple[dict[str, Any], bytes]]) -> None:
+    """Half of them anywhere in a file, half in its headers and its hash segment."""
+    rng = random.Random(13)
+    proven = [data for wanted, data in images if wanted["verdict"] == Verdict.PROVEN.value]
+    for number in range(FLIPS):
+        data = bytearray(proven[number % len(proven)])
+        (segment,) = (image := parse_image(memoryview(bytes(data)))).hash_segments
+        telling = [*range(image.headers_end), *range(segment.offset, segment.end)]
+        position = rng.randrange(len(data)) if number % 2 else rng.choice(telling)
+        bit = 1 << rng.randrange(8)
+        data[position] ^= bit
+        verdict = verify_bytes(memoryview(bytes(data))).verdict
+        assert verdict is not Verdict.PROVEN, (number, position, bit)
