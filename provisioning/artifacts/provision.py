@@ -14,6 +14,7 @@ from provisioning.artifacts.lockfile import apply_lock
 from provisioning.artifacts.sources import ArtifactRequest, FillJob, load_source
 from provisioning.console.progress import Progress
 from provisioning.errors import IntegrityError, UnfitError
+from provisioning.files import mib
 from provisioning.manifest.releases import Origin
 from provisioning.store.store import Key, Published, Store
 from provisioning.store.tree import Difference, Tree, TreeEntry, compare_tree
@@ -156,8 +157,7 @@ def _fetch(request: ArtifactRequest, key: Key, store: Store, progress: Progress)
         pin = request.release.pin
         tree = Tree(key.artifact, key.version, pin, request.components, entries)
         published = store.publish(key, staged, tree)
-    size_mib = tree.size_bytes / (1 << 20)
-    progress.step(f"{request.label}: ready, {len(tree.files)} files, {size_mib:.0f} MiB")
+    progress.step(f"{request.label}: ready, {len(tree.files)} files, {mib(tree.size_bytes)}")
     return _describe(request, published, fetched=True)
 
 

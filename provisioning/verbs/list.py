@@ -10,6 +10,7 @@ from provisioning.artifacts.selection import stored_trees
 from provisioning.artifacts.sources import ArtifactRequest
 from provisioning.console.command import Outcome
 from provisioning.console.progress import Progress
+from provisioning.files import mib
 from provisioning.manifest.reader import (
     Toolchain,
     list_toolchains,
@@ -64,7 +65,7 @@ def _render(artifacts: list[dict[str, Any]], profiles: dict[str, list[str]]) -> 
     lines = [f"{'artifact':<20} {'version':<16} {'source':<8} {'pinned':<13} in the store"]
     for row in artifacts:
         pinned = row["pinned"][:12] or "no hash"
-        sizes = [f"{tree['bytes'] / (1 << 20):.0f} MiB" for tree in row["stored"]]
+        sizes = [mib(tree["bytes"]) for tree in row["stored"]]
         mark = " " if row["default"] else "*"
         lines.append(
             f"{row['name'] + mark:<20} {row['version']:<16} {row['source']:<8} {pinned:<13} "

@@ -15,8 +15,8 @@ from provisioning.artifacts.sources import ArtifactRequest, load_source
 from provisioning.console.command import Outcome
 from provisioning.console.progress import Progress
 from provisioning.errors import UsageError
-from provisioning.files import write_whole
-from provisioning.store.store import Store, explain_errors
+from provisioning.files import explain_writes, write_whole
+from provisioning.store.store import Store
 from provisioning.verbs.fetch import add_options, read_options
 
 
@@ -57,7 +57,7 @@ def _lock(request: ArtifactRequest, store: Store, progress: Progress, *, write: 
     before = encode_lock(old).decode() if old else ""
     after = encode_lock(lock).decode()
     if write:
-        with explain_errors(path.parent):
+        with explain_writes(path.parent, "lock it in a checkout that can be written"):
             write_whole(path, after)
     names = (f"a/{path.name}", f"b/{path.name}")
     lines = difflib.unified_diff(before.splitlines(), after.splitlines(), *names, lineterm="")

@@ -19,6 +19,7 @@ from provisioning.artifacts.sources import ArtifactRequest
 from provisioning.console.command import Outcome
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode
+from provisioning.files import mib
 from provisioning.store.store import Store
 from provisioning.store.tree import Difference
 from provisioning.verbs.fetch import add_options, read_options
@@ -87,8 +88,7 @@ def _render(row: dict[str, Any]) -> str:
     if not row["published"]:
         return f"{label}: is not in the store\n"
     if not row["differences"]:
-        size_mib = row["size_bytes"] / (1 << 20)
-        return f"{label}: {row['files']} files, {size_mib:.0f} MiB, as they should be\n"
+        return f"{label}: {row['files']} files, {mib(row['size_bytes'])}, as they should be\n"
     lines = [f"  {Difference(**item)}" for item in row["differences"]]
     ended = "repaired" if row["repaired"] else "run it again with --repair"
     return "\n".join([f"{label}: {len(lines)} differences", *lines, f"  {ended}"]) + "\n"

@@ -10,7 +10,6 @@ from typing import Any
 
 from ci.build.builder import Result
 from ci.build.delivery.artifacts import Judged
-from ci.build.file_api import API
 from provisioning.doctor.checks.finding import Finding
 from provisioning.elf.facts import ElfFacts
 from provisioning.files import write_whole
@@ -43,16 +42,7 @@ def describe_result(result: Result) -> dict[str, Any]:
         "ccache": asdict(result.cache) if result.cache else None,
         "log": os.fspath(plan.place.log),
         "artifacts": [_describe_artifact(one, result) for one in result.artifacts],
-        "parity": [_describe_stage(stage.build) for stage in plan.stages],
-    }
-
-
-def _describe_stage(build: Path) -> dict[str, str]:
-    """Where parity finds what CMake says of a stage."""
-    return {
-        "build": os.fspath(build),
-        "compile_commands": os.fspath(build / "compile_commands.json"),
-        "file_api_reply": os.fspath(build / API / "reply"),
+        "compile_commands": [str(stage.build / "compile_commands.json") for stage in plan.stages],
     }
 
 

@@ -8,12 +8,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-
 from provisioning.errors import UnfitError
+from provisioning.store.lock import HeldLock
 from provisioning.store.store import store_home
-
-LOCK_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -59,14 +56,17 @@ class Place:
     def locked(self) -> Iterator[None]:
         """Hold this build alone. Raises UnfitError when another process holds it."""
         self.root.mkdir(parents=True, exist_ok=True)
-        try:
-            with FileLock(self.root / "lock", timeout=LOCK_S):
-                yield
-        except Timeout as error:
+        lock = HeldLock(self.root / "lock")
+        if not lock.take():
             raise UnfitError(
                 f"another build is running in {self.root}",
+                why=f"process {lock.read_holder()} holds {lock.path}",
                 fix="wait for it to end, or set QNN_CI_HOME to build beside it",
-            ) from error
+            )
+        try:
+            yield
+        finally:
+            lock.release()
 
 
 def find_place(target: str, source: Path, variant: str) -> Place:

