@@ -58,7 +58,7 @@ class Limits:
     case_collisions: bool = False
 
 
-def archive_error(archive: str, why: str) -> IntegrityError:
+def unsafe(archive: str, why: str) -> IntegrityError:
     """The error for a hostile or broken archive."""
     return IntegrityError(
         f"{archive} is refused",
@@ -134,11 +134,11 @@ def check_members(archive: str, members: Sequence[Member], limits: Limits) -> No
         _check_name(archive, member)
         path = member.name.rstrip("/")
         if path in seen and not (member.kind == "dir" and seen[path] == "dir"):
-            raise archive_error(archive, f"two members are named {path!r}")
+            raise unsafe(archive, f"two members are named {path!r}")
         seen[path] = member.kind
         clash = folded.setdefault(path.casefold(), path)
         if clash != path and not limits.case_collisions:
-            raise archive_error(archive, f"{clash!r} and {path!r} differ only in case")
+            raise unsafe(archive, f"{clash!r} and {path!r} differ only in case")
     _check_parents(archive, seen)
     _check_links(archive, members)
     _check_sizes(archive, members, limits)
@@ -160,16 +160,16 @@ def _check_name(archive: str, member: Member) -> None:
     }
     for problem, is_so in problems.items():
         if is_so:
-            raise archive_error(archive, f"member {name[:200]!r} {problem}")
+            raise unsafe(archive, f"member {name[:200]!r} {problem}")
     if any(len(part.encode()) > 255 for part in parts) or len(name.encode()) > 2000:
-        raise archive_error(archive, f"member {name[:200]!r} has a name that is too long")
+        raise unsafe(archive, f"member {name[:200]!r} has a name that is too long")
 
 
 def _check_parents(archive: str, kinds: Mapping[str, str]) -> None:
     for parent in find_parents(kinds):
         if (kind := kinds.get(parent.rstrip("/"), "dir")) != "dir":
             held = next(path for path in kinds if path.startswith(parent))
-            raise archive_error(archive, f"{parent.rstrip('/')!r} is a {kind} and holds {held!r}")
+            raise unsafe(archive, f"{parent.rstrip('/')!r} is a {kind} and holds {held!r}")
 
 
 def _check_links(archive: str, members: Sequence[Member]) -> None:
@@ -177,11 +177,9 @@ def _check_links(archive: str, members: Sequence[Member]) -> None:
     names = {member.name for member in members if member.kind == "file"}
     for member in members:
         if member.kind == "symlink" and member.link and not is_inside(member.name, links):
-            raise archive_error(archive, f"link {member.name!r} leaves the tree: {member.link!r}")
+            raise unsafe(archive, f"link {member.name!r} leaves the tree: {member.link!r}")
         if member.kind == "hardlink" and member.link not in names:
-            raise archive_error(
-                archive, f"hard link {member.name!r} to {member.link!r}, not a member"
-            )
+            raise unsafe(archive, f"hard link {member.name!r} to {member.link!r}, not a member")
 
 
 def is_inside(name: str, links: Mapping[str, str]) -> bool:
@@ -219,11 +217,9 @@ def _check_sizes(archive: str, members: Iterable[Member], limits: Limits) -> Non
     for member in members:
         total += member.size
         if limits.unpacked_bytes and total > limits.unpacked_bytes:
-            raise archive_error(archive, f"it unpacks to more than {limits.unpacked_bytes} bytes")
+            raise unsafe(archive, f"it unpacks to more than {limits.unpacked_bytes} bytes")
         if member.compressed and member.size > MAX_RATIO * member.compressed + MIN_BOMB_BYTES:
-            raise archive_error(
-                archive, f"member {member.name!r} claims a ratio over {MAX_RATIO}:1"
-            )
+            raise unsafe(archive, f"member {member.name!r} claims a ratio over {MAX_RATIO}:1")
 
 
 class FileWriter:
@@ -250,9 +246,7 @@ class FileWriter:
             self.start = data[:4]
         self.count += len(data)
         if self.count > self.size:
-            raise archive_error(
-                self.archive, f"{self.path!r} is longer than its declared {self.size}"
-            )
+            raise unsafe(self.archive, f"{self.path!r} is longer than its declared {self.size}")
         self.digest.update(data)
         view = memoryview(data)
         while view:
@@ -261,7 +255,7 @@ class FileWriter:
     def finish(self, mode: int) -> TreeEntry:
         """Close the file with its mode and time, and describe it."""
         if self.count != self.size:
-            raise archive_error(
+            raise unsafe(
                 self.archive, f"{self.path!r} has {self.count} bytes, not its declared {self.size}"
             )
         seal_file(self.fd, mode)
@@ -312,12 +306,10 @@ def make_links(
     """
     for path in links:
         if not is_inside(path, links):
-            raise archive_error(archive, f"link {path!r} leaves the tree: {links[path]!r}")
+            raise unsafe(archive, f"link {path!r} leaves the tree: {links[path]!r}")
     if dangling := find_dangling(links, present):
         path = dangling[0]
-        raise archive_error(
-            archive, f"link {path!r} names {links[path]!r}, which is not in the tree"
-        )
+        raise unsafe(archive, f"link {path!r} names {links[path]!r}, which is not in the tree")
     make_parents(root, links)
     for path, target in links.items():
         (root / path).symlink_to(target)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from provisioning.archives.layout import Member, archive_error
+from provisioning.archives.layout import Member, unsafe
 
 BLOCK_BYTES = 512
 COPY_BYTES = 256 << 10
@@ -72,7 +72,7 @@ class TarReader:
             if member.name != "/":
                 yield member
         if extra.seen_bytes:
-            raise archive_error(self.name, "it ends after the header of a name")
+            raise unsafe(self.name, "it ends after the header of a name")
         self._drain()
 
     def data(self) -> Iterator[bytes]:
@@ -90,12 +90,12 @@ class TarReader:
         block = self._read(BLOCK_BYTES)
         if block == NO_BLOCK:
             if self._read(BLOCK_BYTES) != NO_BLOCK:
-                raise archive_error(self.name, "it has a member after an empty header")
+                raise unsafe(self.name, "it has a member after an empty header")
             return None
         stated = self._number(block[148:156])
         blank = block[:148] + b" " * 8 + block[156:]
         if stated not in {sum(blank), sum(byte - (byte & 128) * 2 for byte in blank)}:
-            raise archive_error(self.name, "a header's checksum is wrong")
+            raise unsafe(self.name, "a header's checksum is wrong")
         return block
 
     def _read(self, count: int) -> bytes:
@@ -103,7 +103,7 @@ class TarReader:
         while len(data) < count:
             more = self.stream.read(count - len(data))
             if not more:
-                raise archive_error(self.name, "it is cut short")
+                raise unsafe(self.name, "it is cut short")
             data += more
         return data
 
@@ -113,7 +113,7 @@ class TarReader:
         while data := self.stream.read(COPY_BYTES):
             count += len(data)
             if count > MAX_PADDING_BYTES or data.strip(b"\0"):
-                raise archive_error(self.name, "something follows its end")
+                raise unsafe(self.name, "something follows its end")
 
     def _number(self, raw: bytes) -> int:
         """Octal digits, or GNU's base 256."""
@@ -123,14 +123,12 @@ class TarReader:
         try:
             return int(text, 8) if text else 0
         except ValueError as error:
-            raise archive_error(
-                self.name, f"a header has {raw!r} where a number belongs"
-            ) from error
+            raise unsafe(self.name, f"a header has {raw!r} where a number belongs") from error
 
     def _read_extra(self, kind: bytes, size: int, extra: _Extra) -> None:
         extra.seen_bytes += size + 1
         if extra.seen_bytes > MAX_HEADER_BYTES:
-            raise archive_error(self.name, f"it has a header of more than {MAX_HEADER_BYTES} bytes")
+            raise unsafe(self.name, f"it has a header of more than {MAX_HEADER_BYTES} bytes")
         raw = self._read(size)
         self._read(-size % BLOCK_BYTES)
         if kind == LONG_NAME:
@@ -148,10 +146,10 @@ class TarReader:
             record = raw[at + len(digits) + 1 : at + length]
             key, equals, value = record.removesuffix(b"\n").partition(b"=")
             if not equals or not record.endswith(b"\n"):
-                raise archive_error(self.name, "a pax header is malformed")
+                raise unsafe(self.name, "a pax header is malformed")
             at += length
             if is_global and key in {b"path", b"linkpath", b"size"}:
-                raise archive_error(self.name, f"a global pax header sets {key.decode()}")
+                raise unsafe(self.name, f"a global pax header sets {key.decode()}")
             if key == b"path":
                 extra.name = _text(value)
             elif key == b"linkpath":
@@ -161,7 +159,7 @@ class TarReader:
             elif key.startswith(b"GNU.sparse."):
                 extra.is_sparse = True
         if extra.size == -2:
-            raise archive_error(self.name, "a pax header's size is not a number")
+            raise unsafe(self.name, "a pax header's size is not a number")
 
     def _describe(self, block: bytes, size: int, extra: _Extra) -> Member:
         name = extra.name or _text(_until_zero(block[:100]))

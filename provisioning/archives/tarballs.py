@@ -13,11 +13,11 @@ from provisioning.archives.layout import (
     Layout,
     Limits,
     Member,
-    archive_error,
     check_members,
     make_directories,
     make_parents,
     place_members,
+    unsafe,
 )
 from provisioning.archives.tar_members import TarReader
 from provisioning.store.tree import TreeEntry
@@ -50,10 +50,10 @@ def extract_tar(
             with _open(path) as stream:
                 work.write_targets(TarReader(stream, path.name), missing)
     except (lzma.LZMAError, zlib.error, EOFError) as error:
-        raise archive_error(path.name, f"it cannot be read: {error}") from error
+        raise unsafe(path.name, f"it cannot be read: {error}") from error
     except OSError as error:
         if error.errno is None:  # gzip's own
-            raise archive_error(path.name, f"it cannot be read: {error}") from error
+            raise unsafe(path.name, f"it cannot be read: {error}") from error
         raise
     return work.finish()
 
@@ -97,15 +97,13 @@ class _Extraction:
         self.members.append(member)
         self.total += member.size
         if self.limits.unpacked_bytes and self.total > self.limits.unpacked_bytes:
-            raise archive_error(
-                self.name, f"it unpacks to more than {self.limits.unpacked_bytes} bytes"
-            )
+            raise unsafe(self.name, f"it unpacks to more than {self.limits.unpacked_bytes} bytes")
         path = self.layout.place(member.name) if member.kind != "dir" else ""
         if not path:
             return
         check_members(self.name, [_without_link(member)], self.limits)
         if path in self.taken:
-            raise archive_error(self.name, f"two members go to {path!r}")
+            raise unsafe(self.name, f"two members go to {path!r}")
         self.taken.add(path)
         self.places[member.name] = path
         if member.kind == "symlink":
@@ -120,9 +118,7 @@ class _Extraction:
             make_parents(self.root, [path])
             writer = FileWriter(self.root, path, self.name, member.size)
         except (FileExistsError, NotADirectoryError) as error:
-            raise archive_error(
-                self.name, f"member {member.name!r} clashes with another"
-            ) from error
+            raise unsafe(self.name, f"member {member.name!r} clashes with another") from error
         try:
             for data in reader.data():
                 writer.write(data)

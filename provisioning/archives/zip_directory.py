@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
-from provisioning.archives.layout import Member, archive_error
+from provisioning.archives.layout import Member, unsafe
 
 END, END64, LOCATOR64, CENTRAL, LOCAL = (
     b"PK\5\6",
@@ -66,16 +66,14 @@ def read_directory(source: ByteSource) -> list[Member]:
     try:
         offset, size, count = _find_directory(source, tail)
         if size > source.size or offset + size > source.size:
-            raise archive_error(source.name, "its central directory lies outside the file")
+            raise unsafe(source.name, "its central directory lies outside the file")
         if count > MAX_MEMBERS or size > MAX_DIRECTORY_BYTES:
-            raise archive_error(
-                source.name, f"its central directory has {count} members, {size} bytes"
-            )
+            raise unsafe(source.name, f"its central directory has {count} members, {size} bytes")
         inside = offset - tail_offset
         raw = tail[inside : inside + size] if inside >= 0 else source.read_at(offset, size)
         members = _parse_directory(source.name, raw, count)
     except (struct.error, IndexError) as error:
-        raise archive_error(source.name, f"its central directory is cut short: {error}") from error
+        raise unsafe(source.name, f"its central directory is cut short: {error}") from error
     _check_extents(source, members, offset)
     return members
 
@@ -89,24 +87,24 @@ def _find_directory(source: ByteSource, tail: bytes) -> tuple[int, int, int]:
             break
         at = tail.rfind(END, 0, at)
     if at < 0:
-        raise archive_error(source.name, "it is not a ZIP file, or its end is missing")
+        raise unsafe(source.name, "it is not a ZIP file, or its end is missing")
     disk, first, here, count, size, offset = struct.unpack_from("<HHHHII", tail, at + 4)
     if offset == 0xFFFFFFFF or size == 0xFFFFFFFF or count == 0xFFFF:
         locator = at - LOCATOR_BYTES
         if locator >= 0 and tail.startswith(LOCATOR64, locator):
             return _read_end64(source, struct.unpack_from("<Q", tail, locator + 8)[0])
     if disk or first or here != count:
-        raise archive_error(source.name, "it is split over several files")
+        raise unsafe(source.name, "it is split over several files")
     return offset, size, count
 
 
 def _read_end64(source: ByteSource, at: int) -> tuple[int, int, int]:
     raw = source.read_at(at, END64_BYTES) if at < source.size else b""
     if not raw.startswith(END64):
-        raise archive_error(source.name, "its ZIP64 end record is missing")
+        raise unsafe(source.name, "its ZIP64 end record is missing")
     disk, first, here, count, size, offset = struct.unpack_from("<IIQQQQ", raw, 16)
     if disk or first or here != count:
-        raise archive_error(source.name, "it is split over several files")
+        raise unsafe(source.name, "it is split over several files")
     return offset, size, count
 
 
@@ -115,11 +113,11 @@ def _parse_directory(archive: str, raw: bytes, count: int) -> list[Member]:
     at = 0
     for _ in range(count):
         if not raw.startswith(CENTRAL, at):
-            raise archive_error(archive, "its central directory has fewer members than it says")
+            raise unsafe(archive, "its central directory has fewer members than it says")
         member, at = _parse_entry(archive, raw, at)
         members.append(member)
     if at != len(raw):
-        raise archive_error(archive, "its central directory has more bytes than members")
+        raise unsafe(archive, "its central directory has more bytes than members")
     return members
 
 
@@ -131,16 +129,16 @@ def _parse_entry(archive: str, raw: bytes, at: int) -> tuple[Member, int]:
     start = at + CENTRAL_BYTES
     end = start + name_n + extra_n + comment_n
     if end > len(raw):
-        raise archive_error(archive, "its central directory is cut short")
+        raise unsafe(archive, "its central directory is cut short")
     name = _decode_name(archive, raw[start : start + name_n], flags)
     extra = raw[start + name_n : start + name_n + extra_n]
     size, packed, offset = _apply_zip64(extra, size, packed, offset)
     if flags & ENCRYPTED:
-        raise archive_error(archive, f"member {name!r} is encrypted")
+        raise unsafe(archive, f"member {name!r} is encrypted")
     mode = attributes >> 16 if made_by >> 8 in {3, 19} else 0
     kind = _kind(name, mode)
     if kind == "file" and method not in {STORED, DEFLATED}:
-        raise archive_error(archive, f"member {name!r} has compression method {method}")
+        raise unsafe(archive, f"member {name!r} has compression method {method}")
     member = Member(name, size, stat.S_IMODE(mode), kind, "", offset, packed, crc, method)
     return member, end
 
@@ -153,9 +151,7 @@ def _decode_name(archive: str, raw: bytes, flags: int) -> str:
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise archive_error(
-            archive, f"member {raw[:200]!r} has a name that is not UTF-8"
-        ) from error
+        raise unsafe(archive, f"member {raw[:200]!r} has a name that is not UTF-8") from error
 
 
 def _kind(name: str, mode: int) -> str:
@@ -186,7 +182,7 @@ def _check_extents(source: ByteSource, members: Sequence[Member], directory: int
     end = 0
     for member in sorted(members, key=lambda member: member.offset):
         if member.offset < end:
-            raise archive_error(source.name, f"member {member.name!r} overlaps another")
+            raise unsafe(source.name, f"member {member.name!r} overlaps another")
         end = member.offset + LOCAL_BYTES + len(member.name.encode()) + member.compressed
         if end > directory:
-            raise archive_error(source.name, f"member {member.name!r} lies outside the file")
+            raise unsafe(source.name, f"member {member.name!r} lies outside the file")

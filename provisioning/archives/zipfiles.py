@@ -12,13 +12,7 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
-from provisioning.archives.layout import (
-    FileWriter,
-    Member,
-    archive_error,
-    make_directories,
-    make_parents,
-)
+from provisioning.archives.layout import FileWriter, Member, make_directories, make_parents, unsafe
 from provisioning.archives.zip_directory import LOCAL, LOCAL_BYTES, STORED, ByteSource
 from provisioning.store.tree import TreeEntry
 
@@ -72,21 +66,19 @@ def check_placed(archive: str, paths: Sequence[str]) -> None:
     """Two members that a layout sends to one path are a mistake of the manifest."""
     if len(set(paths)) != len(paths):
         twice = Counter(paths).most_common(1)[0][0]
-        raise archive_error(archive, f"the manifest's layout sends two members to {twice!r}")
+        raise unsafe(archive, f"the manifest's layout sends two members to {twice!r}")
 
 
 def read_link(source: ByteSource, member: Member) -> str:
     """The target of a symbolic link. Raises IntegrityError."""
     chunks: list[bytes] = []
     if member.size > 4096:
-        raise archive_error(
-            source.name, f"link {member.name!r} has a target of {member.size} bytes"
-        )
+        raise unsafe(source.name, f"link {member.name!r} has a target of {member.size} bytes")
     inflate_member(source, member, chunks.append)
     try:
         return b"".join(chunks).decode("utf-8")
     except UnicodeDecodeError as error:
-        raise archive_error(source.name, f"link {member.name!r} is not UTF-8") from error
+        raise unsafe(source.name, f"link {member.name!r} is not UTF-8") from error
 
 
 def _extract_parallel(
@@ -154,12 +146,12 @@ def inflate_member(source: ByteSource, member: Member, take: Callable[[bytes], N
         crc = crc32(data, crc)
         total += len(data)
         if total > member.size:
-            raise archive_error(source.name, f"member {member.name!r} is longer than declared")
+            raise unsafe(source.name, f"member {member.name!r} is longer than declared")
         take(data)
     if total != member.size:
-        raise archive_error(source.name, f"member {member.name!r} is shorter than declared")
+        raise unsafe(source.name, f"member {member.name!r} is shorter than declared")
     if crc != member.crc:
-        raise archive_error(
+        raise unsafe(
             source.name,
             f"member {member.name!r} has CRC-32 {crc:08x}, its directory says {member.crc:08x}",
         )
@@ -177,13 +169,11 @@ def load_crc32() -> Callable[[bytes, int], int]:
 def _data_offset(source: ByteSource, member: Member) -> int:
     header = source.read_at(member.offset, LOCAL_BYTES)
     if len(header) < LOCAL_BYTES or not header.startswith(LOCAL):
-        raise archive_error(source.name, f"member {member.name!r} has no local header")
+        raise unsafe(source.name, f"member {member.name!r} has no local header")
     name_n, extra_n = struct.unpack_from("<HH", header, 26)
     name = source.read_at(member.offset + LOCAL_BYTES, name_n)
     if name != member.name.encode():
-        raise archive_error(
-            source.name, f"member {member.name!r} has another name in its local header"
-        )
+        raise unsafe(source.name, f"member {member.name!r} has another name in its local header")
     return int(member.offset + LOCAL_BYTES + name_n + extra_n)
 
 
@@ -192,7 +182,7 @@ def _chunks(source: ByteSource, member: Member, start: int) -> Iterator[bytes]:
     while start < end:
         data = source.read_at(start, min(CHUNK_BYTES, end - start))
         if not data:
-            raise archive_error(source.name, f"member {member.name!r} is cut short")
+            raise unsafe(source.name, f"member {member.name!r} is cut short")
         start += len(data)
         yield data
 
@@ -204,13 +194,11 @@ def _inflate(source: ByteSource, member: Member, start: int) -> Iterator[bytes]:
         while not inflater.eof:
             data = next(chunks, None) if inflater.needs_input else b""
             if data is None:
-                raise archive_error(source.name, f"member {member.name!r} is cut short")
+                raise unsafe(source.name, f"member {member.name!r} is cut short")
             if out := inflater.decompress(data, OUT_BYTES):
                 yield out
     except errors as error:
-        raise archive_error(
-            source.name, f"member {member.name!r} does not inflate: {error}"
-        ) from error
+        raise unsafe(source.name, f"member {member.name!r} does not inflate: {error}") from error
 
 
 def open_inflater() -> tuple[Any, Any]:

@@ -8,12 +8,12 @@ from pathlib import Path
 from provisioning.archives.layout import (
     FileWriter,
     Member,
-    archive_error,
     check_members,
     find_dangling,
     make_links,
     make_parents,
     place_members,
+    unsafe,
 )
 from provisioning.archives.tarballs import extract_tar, is_tarball
 from provisioning.archives.zip_directory import ByteSource, FileSource, read_directory
@@ -70,7 +70,7 @@ def complete_tree(
     """
     layout, release = job.request.layout(), job.request.release
     if not entries and not links and job.only is None:
-        raise archive_error(archive, "it has nothing of what the manifest wants")
+        raise unsafe(archive, "it has nothing of what the manifest wants")
     for path, text in release.write.items():
         if layout.wants(path) and job.wants(path):
             entries.append(_write_text(job.root, path, text))
