@@ -91,11 +91,17 @@ class Glob(msgspec.Struct, frozen=True):
 
 
 class NotEvaluated(msgspec.Struct, frozen=True):
-    """Something that a reader met and could not evaluate, named instead of guessed."""
+    """Something that a reader met and could not evaluate, named instead of guessed.
+
+    ``folder`` is the package or directory of which nothing is known for that reason; None when
+    only a word is unknown. ``is_broken`` says that no build could read it either.
+    """
 
     side: str
     place: Place
     reason: str
+    folder: str | None = None
+    is_broken: bool = False
 
     @property
     def is_whole(self) -> bool:
@@ -166,6 +172,12 @@ class ParityFacts(msgspec.Struct, frozen=True):
     submodules: tuple[str, ...] = ()
     macros: dict[str, tuple[str, ...]] = {}
     includes: tuple[Include, ...] = ()
+
+    @property
+    def not_evaluated(self) -> tuple[NotEvaluated, ...]:
+        """What no side could evaluate, each thing once."""
+        rows = set(self.buck.not_evaluated).union(*(side.not_evaluated for side in self.cmake))
+        return tuple(sorted(rows, key=lambda row: (row.side, row.place, row.reason)))
 
 
 @lru_cache(maxsize=65536)

@@ -7,6 +7,7 @@ somebody else wrote. What it found is kept under a digest of everything that it 
 from __future__ import annotations
 
 import hashlib
+import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterable
@@ -46,7 +47,7 @@ class Order(msgspec.Struct, frozen=True):
     """What a worker is asked to read: a directory, or a commit of a git directory."""
 
     side: str
-    source: str
+    source: bytes
     commit: str
 
 
@@ -106,9 +107,9 @@ def read_tree(tree: SourceTree, cache: Path | None = None) -> ParityFacts:
 def order_for(tree: SourceTree) -> Order | None:
     """How a worker finds a tree again; None for a tree that exists only in this process."""
     if isinstance(tree, RevisionTree):
-        return Order("", str(tree.git_dir.resolve()), tree.commit)
+        return Order("", os.fsencode(tree.git_dir.resolve()), tree.commit)
     if isinstance(tree, DirectoryTree):
-        return Order("", str(tree.root.resolve()), "")
+        return Order("", os.fsencode(tree.root.resolve()), "")
     return None
 
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
+import msgspec
+
 from ci.parity.allow import Sorted, apply_allowances
 from ci.parity.compare.findings import Finding, order_findings
 from ci.parity.compare.tree import compare_tree, in_scope
@@ -49,7 +51,7 @@ def compare_source(
         base = open_tree(git_dir, request.base)
         _, before = compare_one(base, request, policy, read)
         known = {finding.key for finding in (*before.open, *before.stale)}
-        found = tuple(f for f in (*result.open, *result.stale) if f.key not in known)
+        found = tuple(as_new(f) for f in (*result.open, *result.stale) if f.key not in known)
         old = len(result.open) + len(result.stale) - len(found)
         changed = find_changes(found, tree, base)
     else:
@@ -65,6 +67,11 @@ def compare_source(
         counts=count_facts(facts),
         changed=changed,
     )
+
+
+def as_new(finding: Finding) -> Finding:
+    """A finding at the level that it has when a change introduces it."""
+    return msgspec.structs.replace(finding, level=finding.when_new or finding.level)
 
 
 def find_changes(
@@ -116,10 +123,7 @@ def check_tree(tree: SourceTree, scope: Sequence[str]) -> None:
 
 def unevaluated(facts: ParityFacts, scope: Sequence[str]) -> tuple[NotEvaluated, ...]:
     """What no side could evaluate, each thing once."""
-    rows = set(facts.buck.not_evaluated)
-    rows.update(row for side in facts.cmake for row in side.not_evaluated)
-    inside = (row for row in rows if row.is_whole or in_scope(row.place.path, scope))
-    return tuple(sorted(inside, key=lambda row: (row.side, row.place, row.reason)))
+    return tuple(r for r in facts.not_evaluated if r.is_whole or in_scope(r.place.path, scope))
 
 
 def count_facts(facts: ParityFacts) -> dict[str, int]:

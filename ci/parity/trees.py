@@ -50,11 +50,12 @@ class DirectoryTree:
             raise UsageError(f"{root} is not a directory", fix="give --source a checkout")
         self.root = root
         self._texts: dict[str, str | None] = {}
+        self._real: dict[str, str] = {}
 
     @property
     def name(self) -> str:
         """How a report calls this tree."""
-        return str(self.root)
+        return show_path(str(self.root))
 
     @cached_property
     def files(self) -> frozenset[str]:
@@ -65,7 +66,13 @@ class DirectoryTree:
             relative = os.path.relpath(folder, self.root).replace(os.sep, "/")
             prefix = "" if relative == "." else relative + "/"
             found.extend(prefix + name for name in files)
-        return frozenset(found)
+        return frozenset(map(self._show, found))
+
+    def _show(self, name: str) -> str:
+        shown = show_path(name)
+        if shown != name:
+            self._real[shown] = name
+        return shown
 
     @staticmethod
     def _is_left_out(folder: str, name: str) -> bool:
@@ -85,7 +92,7 @@ class DirectoryTree:
         """The text of a file, or None when there is none."""
         if path not in self._texts:
             try:
-                file = self.root / path
+                file = self.root / self._real.get(path, path)
                 # A pipe or a device of that name would be read for ever.
                 text = file.read_bytes().decode("utf-8", "replace") if file.is_file() else None
                 self._texts[path] = text
@@ -124,7 +131,7 @@ class RevisionTree:
             if row:
                 meta, path = row.split("\t", 1)
                 mode, _, blob = meta.split(" ")
-                listing[path] = (mode, blob)
+                listing[show_path(path)] = (mode, blob)
         return listing
 
     @cached_property
@@ -209,6 +216,11 @@ class OverlayTree:
         if path not in self.changes:
             return self.base.digest(path)
         return hashlib.sha256((self.changes[path] or "").encode()).hexdigest()[:20]
+
+
+def show_path(path: str) -> str:
+    r"""A path as text that can be written: bytes of it that are no UTF-8 as ``\udcff``."""
+    return path.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def open_tree(source: Path, revision: str | None) -> SourceTree:

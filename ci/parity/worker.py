@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import sys
 from pathlib import Path
@@ -29,8 +30,8 @@ def main(argv: list[str]) -> int:
 def open_ordered(order: Order) -> SourceTree:
     """The tree that an order names."""
     if order.commit:
-        return RevisionTree(Path(order.source), order.commit)
-    return DirectoryTree(Path(order.source))
+        return RevisionTree(Path(os.fsdecode(order.source)), order.commit)
+    return DirectoryTree(Path(os.fsdecode(order.source)))
 
 
 def limit_memory(limit_bytes: int) -> None:

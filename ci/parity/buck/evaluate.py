@@ -19,6 +19,7 @@ import starlark as sl
 
 from ci.parity.buck.globs import Matched, PackageFiles
 from ci.parity.buck.loads import Loaded, resolve_load
+from ci.parity.buck.nesting import is_too_deep
 from ci.parity.trees import SourceTree
 
 WORLDS = ("fbcode", "xplat", "oss", "switched")
@@ -175,6 +176,8 @@ class Evaluator:
         text = self.tree.read(path)
         if text is None:
             raise NotEvaluatedError(path, "cannot be read")
+        if is_too_deep(text):
+            raise NotEvaluatedError(path, "is nested too deeply")
         unknown: set[str] = set()
         rules_before = len(self.current.rules)
         while len(unknown) < RETRIES:
@@ -249,7 +252,10 @@ class Evaluator:
     def _load(
         self, load: sl.AstLoad, path: str, folder: str, text: str
     ) -> tuple[sl.FrozenModule, tuple[str, ...]]:
-        found = resolve_load(load.module_id, folder, self.tree.files, self.tree.submodules)
+        tree = self.tree
+        found = resolve_load(
+            load.module_id, folder, tree.files, self.owned.folders, tree.submodules
+        )
         # A link in the tree (shim/) may stand for a file that is not a Starlark module.
         if found.path is None or found.path.rpartition("/")[2] in STUBBED:
             return self._stub(found, set(load.symbols.values()), text, path), ()

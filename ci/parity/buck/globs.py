@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 BUILD_NAMES = ("BUCK", "TARGETS", "BUCK.v2", "TARGETS.v2")
 
@@ -17,6 +17,11 @@ class Matched:
     files: tuple[str, ...]
     empty: tuple[str, ...]
 
+    @cached_property
+    def found(self) -> frozenset[str]:
+        """The files, for looking up."""
+        return frozenset(self.files)
+
 
 class PackageFiles:
     """Which files belong to which package: the nearest folder above with a build file."""
@@ -26,6 +31,7 @@ class PackageFiles:
         self.packages = frozenset(
             path.rpartition("/")[0] for path in ordered if path.rpartition("/")[2] in BUILD_NAMES
         )
+        self.folders = frozenset(path.rpartition("/")[0] for path in ordered)
         self._owner: dict[str, str | None] = {}
         self._files: dict[str, list[str]] = {}
         for path in ordered:
@@ -64,24 +70,59 @@ class PackageFiles:
         return Matched(tuple(sorted(chosen)), tuple(empty))
 
 
+PIECE = re.compile(
+    r"(?P<folders>(?:(?<=/)|^)(?:\*\*/)+)|(?P<all>\*{2,})|(?P<star>\*)|(?P<text>[^*]+)"
+)
+CLASS = re.compile(r"\[(!?)(\]?[^\]]*)\]|(\?)|(.)", re.DOTALL)
+ANY = {"folders": "(?:[^/]+/)*", "all": ".*"}
+
+
 @lru_cache(maxsize=4096)
 def compile_pattern(pattern: str) -> re.Pattern[str]:
-    """A glob pattern as a regular expression over a path relative to the package."""
-    out = ""
-    at = 0
-    while at < len(pattern):
-        if pattern.startswith("**/", at):
-            out, at = out + "(?:[^/]+/)*", at + 3
-        elif pattern.startswith("**", at):
-            out, at = out + ".*", at + 2
-        elif pattern[at] == "*":
-            out, at = out + "[^/]*", at + 1
-        elif pattern[at] == "?":
-            out, at = out + "[^/]", at + 1
-        elif pattern[at] == "[" and "]" in pattern[at + 2 :]:
-            end = pattern.index("]", at + 2)
-            body = pattern[at + 1 : end].replace("\\", "\\\\")
-            out, at = out + "[" + ("^" + body[1:] if body[0] == "!" else body) + "]", end + 1
+    """A glob pattern as a regular expression over a path relative to the package.
+
+    A run of text between two wildcards fits where it fits first, and is not tried again: else
+    some patterns would never end. (fnmatch translates likewise.)
+    """
+    runs: list[tuple[str, list[str]]] = [("", [""])]
+    for piece in PIECE.finditer(pattern):
+        kind = piece.lastgroup or ""
+        if kind in ANY:
+            runs.append((ANY[kind], [""]))
+        elif kind == "star":
+            runs[-1][1].append("")
         else:
-            out, at = out + re.escape(pattern[at]), at + 1
-    return re.compile(out)
+            runs[-1][1][-1] += piece.group()
+    out, last = "", len(runs) - 1
+    for index, (before, parts) in enumerate(runs):
+        inner = _translate_run(parts, f"s{index}_")
+        middle = 0 < index < last
+        out += _first(f"{before}?{inner}", f"r{index}") if middle else before + inner
+    return re.compile(out, re.DOTALL)
+
+
+def _translate_run(parts: list[str], name: str) -> str:
+    """Text with stars between its parts; a part that ends a folder decides where a star ends."""
+    out = _translate_text(parts[0])
+    for index, part in enumerate(parts[1:], 1):
+        head, slash, tail = part.partition("/")
+        star = "[^/]*" + _translate_text(head)
+        ends = slash or index == len(parts) - 1
+        out += star if ends else _first("[^/]*?" + _translate_text(head), f"{name}{index}")
+        out += _translate_text(slash + tail)
+    return out
+
+
+def _first(expression: str, name: str) -> str:
+    return f"(?=(?P<{name}>{expression}))(?P={name})"
+
+
+def _translate_text(text: str) -> str:
+    out = ""
+    for negated, inside, question, other in CLASS.findall(text):
+        if inside:
+            inside = inside.replace("\\", r"\\").replace("[", r"\[").replace("/", "")
+            out += f"[^/{inside}]" if negated else f"[{inside}]"
+        else:
+            out += "[^/]" if question else re.escape(other)
+    return out

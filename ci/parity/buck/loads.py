@@ -30,9 +30,16 @@ class Loaded:
 
 
 def resolve_load(
-    module: str, package: str, files: Container[str], submodules: Sequence[str] = ()
+    module: str,
+    package: str,
+    files: Container[str],
+    folders: Container[str],
+    submodules: Sequence[str] = (),
 ) -> Loaded:
-    """Find the file that ``module``, as written in a file of ``package``, stands for."""
+    """Find the file that ``module``, as written in a file of ``package``, stands for.
+
+    ``//p:f.bzl`` of a folder that the tree does not have is one of Meta's.
+    """
     cell, slashes, rest = module.partition("//")
     if not slashes:
         name = module.removeprefix(":")
@@ -47,7 +54,7 @@ def resolve_load(
         if path in files:
             return Loaded(module, path, own=True)
     inside = is_inside(folder, submodules)
-    own = cell == "" or is_own(folder)
+    own = is_own(folder) or (cell == "" and folder in folders)
     return Loaded(module, None, own and not inside and not is_internal(folder), inside)
 
 

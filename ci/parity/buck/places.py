@@ -7,6 +7,7 @@ literal: first below the line of its target, then in the package, then in what i
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 
 from ci.parity.facts import Place
@@ -37,8 +38,8 @@ class Literals:
             for path in ordered:
                 lines = self.lines_of(path).get(word)
                 if lines:
-                    after = [n for n in lines if path == near.path and n >= near.line]
-                    return Place(path, after[0] if after else lines[0])
+                    after = bisect_left(lines, near.line) if path == near.path else 0
+                    return Place(path, lines[after % len(lines)])
         return near
 
 

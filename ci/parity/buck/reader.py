@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import posixpath
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from msgspec.structs import replace
 
@@ -36,7 +37,10 @@ from ci.parity.facts import (
 )
 from ci.parity.trees import SourceTree
 
+Key: TypeAlias = "tuple[str, str, bool]"
 INTERNAL = "inside Meta"
+TARGETS_FILE = "targets.bzl"
+TARGET_NAME = re.compile(r'\bname = "([^"]+)"')
 MARK = "\0select"
 SOURCE_KEYS = ("srcs", "src", "platform_srcs", "main_src", "main", "test_srcs", "resources")
 HEADER_KEYS = ("headers", "raw_headers")
@@ -72,6 +76,7 @@ def read_buck(tree: SourceTree) -> BuckFacts:
         evaluator = Evaluator(tree, owned, world, rules, parsed)
         for path in builds:
             merger.evaluate(evaluator, path)
+    merger.refuse_unloaded(path for path in paths if not is_inside(path, tree.submodules))
     return merger.facts(sorted({path.rpartition("/")[0] for path in builds}))
 
 
@@ -88,17 +93,21 @@ class BuckWord:
 
 
 class Merger:
-    """Collects packages of both worlds; a target of several is one fact."""
+    """Collects packages of every world; a target of several is one fact.
+
+    A Python rule and a native one of the same name, in two worlds, are two.
+    """
 
     def __init__(self, literals: Literals, owned: PackageFiles) -> None:
         self.literals = literals
         self.owned = owned
-        self.targets: dict[tuple[str, str], BuckTarget] = {}
-        self.repeated: dict[tuple[str, str], BuckTarget] = {}
+        self.targets: dict[Key, BuckTarget] = {}
+        self.repeated: dict[Key, BuckTarget] = {}
         self.globs: dict[tuple[str, tuple[str, ...]], Glob] = {}
         self.refused: dict[str, NotEvaluated] = {}
-        self.recorded: dict[tuple[str, str], Recorded] = {}
-        self.open_words: dict[tuple[str, str], set[str]] = {}
+        self.read: set[str] = set()
+        self.recorded: dict[Key, Recorded] = {}
+        self.open_words: dict[Key, set[str]] = {}
 
     def evaluate(self, evaluator: Evaluator, path: str) -> None:
         """Evaluate one build file and take what it says, or the reason why it says nothing."""
@@ -110,10 +119,12 @@ class Merger:
     def add(self, package: Package, world: str) -> None:
         """Take the rules and globs of one build file in one world."""
         seen: set[str] = set()
+        self.read.update(package.files)
         for rule in package.rules:
-            key = (package.package, str(rule.arguments["name"]))
+            name = str(rule.arguments["name"])
+            key = (package.package, name, "python" in rule.kind)
             known = self.targets.get(key)
-            if known and key[1] not in seen and self.recorded[key] == rule:
+            if known and name not in seen and self.recorded[key] == rule:
                 target = replace(known, worlds=(*known.worlds, world))
             else:
                 target = self.build_target(package, rule, world)
@@ -141,7 +152,23 @@ class Merger:
     def refuse(self, path: str, error: NotEvaluatedError) -> None:
         """Name a build file that could not be evaluated."""
         place = Place(error.path, error.line)
-        self.refused[path] = NotEvaluated("buck", place, f"{path}: {error.reason}")
+        folder = path.rpartition("/")[0]
+        reason = f"{path}: {error.reason}"
+        self.refused[path] = NotEvaluated("buck", place, reason, folder, is_broken=True)
+
+    def refuse_unloaded(self, paths: Iterable[str]) -> None:
+        """Name each targets.bzl that no build file loads and whose targets are nowhere else."""
+        refused = {path.rpartition("/")[0] for path in self.refused}
+        for path in paths:
+            folder, _, name = path.rpartition("/")
+            if name != TARGETS_FILE or path in self.read or folder in refused:
+                continue
+            names = TARGET_NAME.findall(self.literals.tree.read(path) or "")
+            known = {key[1] for key in self.targets if key[0] == folder}
+            if not known.issuperset(names):
+                self.refused[path] = NotEvaluated(
+                    "buck", Place(path), "no build file loads it", folder, is_broken=True
+                )
 
     def build_target(self, package: Package, rule: Recorded, world: str) -> BuckTarget:
         """One recorded rule as a fact."""
@@ -171,7 +198,7 @@ class Merger:
             visibility=tuple(item.text for item in walk(given.get("visibility"))),
         )
 
-    def marked(self, key: tuple[str, str]) -> BuckTarget:
+    def marked(self, key: Key) -> BuckTarget:
         """A target whose words that only Meta's builds have stand under that condition.
 
         CMake is the open source build, so dependencies and defines are compared with that one.
@@ -247,7 +274,7 @@ class Context:
 
     def patterns(self, text: str) -> list[str]:
         """The glob patterns of the package that gave ``text``."""
-        calls = [call for call in self.package.globs if text in call.matched.files]
+        calls = [call for call in self.package.globs if text in call.matched.found]
         tests = [(p, compile_pattern(p)) for call in calls for p in call.patterns]
         return [pattern for pattern, test in tests if test.fullmatch(text)]
 

@@ -6,7 +6,9 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
+from ci.parity.cmake.regex import UnknownMatchError, search
 from ci.parity.cmake.values import Value, is_unknown, split_list
 
 FALSE = {"", "0", "OFF", "NO", "FALSE", "N", "IGNORE", "NOTFOUND"}
@@ -15,8 +17,9 @@ UNARY = {"TARGET", "DEFINED", "EXISTS", "COMMAND", "POLICY", "TEST"}
 UNARY_FILE = {"IS_DIRECTORY", "IS_SYMLINK", "IS_ABSOLUTE", "IS_READABLE"}
 VERSION = re.compile(r"VERSION_(LESS|GREATER|EQUAL|LESS_EQUAL|GREATER_EQUAL)")
 COMPARISONS = {
-    "STREQUAL", "STRLESS", "STRGREATER", "MATCHES", "EQUAL", "LESS", "GREATER",
-    "LESS_EQUAL", "GREATER_EQUAL", "IN_LIST", "IS_NEWER_THAN", "PATH_EQUAL",
+    "STREQUAL", "STRLESS", "STRGREATER", "STRLESS_EQUAL", "STRGREATER_EQUAL", "MATCHES",
+    "EQUAL", "LESS", "GREATER", "LESS_EQUAL", "GREATER_EQUAL", "IN_LIST", "IS_NEWER_THAN",
+    "PATH_EQUAL",
 }  # fmt: skip
 
 
@@ -50,6 +53,8 @@ class Scope:
     has_target: Callable[[str], bool]
     has_path: Callable[[str], bool]
     has_command: Callable[[str], bool]
+    note_match: Callable[[re.Match[str] | None], None]
+    note_unknown_match: Callable[[], None]
 
 
 def decide(operands: Sequence[Operand], scope: Scope) -> Answer:
@@ -173,10 +178,14 @@ def _unary(word: str, token: Operand, scope: Scope) -> Answer:
 def _compare(left: Operand, operator: str, right: Operand, scope: Scope) -> Answer:
     if operator == "IN_LIST":
         return _in_list(left, right, scope)
-    answers = set()
-    for first in _values(left, scope):
-        for second in _values(right, scope) if operator != "MATCHES" else right.values:
-            answers.add(_compare_one(first, operator, second))
+    firsts = _values(left, scope)
+    if operator == "MATCHES":
+        answers = {_match(first, second, scope) for first in firsts for second in right.values}
+        if len(answers) > 1 or len(firsts) > 1:
+            scope.note_unknown_match()
+    else:
+        seconds = _values(right, scope)
+        answers = {_compare_one(one, operator, two) for one in firsts for two in seconds}
     if _is_open(left, scope) or _is_open(right, scope):
         return Answer.BOTH
     return answers.pop() if len(answers) == 1 else Answer.BOTH
@@ -196,23 +205,37 @@ def _values(token: Operand, scope: Scope) -> Value:
 def _compare_one(first: str, operator: str, second: str) -> Answer:
     if is_unknown(first) or is_unknown(second):
         return Answer.BOTH
-    if operator == "STREQUAL":
-        return Answer.YES if first == second else Answer.NO
-    if operator == "MATCHES":
-        try:
-            return Answer.YES if re.search(second, first) else Answer.NO
-        except re.error:
-            return Answer.BOTH
+    if operator.startswith("STR"):
+        return _order(first, operator.removeprefix("STR"), second)
+    if operator.startswith("VERSION_"):
+        return _order(_version(first), operator.removeprefix("VERSION_"), _version(second))
     if operator in {"EQUAL", "LESS", "GREATER", "LESS_EQUAL", "GREATER_EQUAL"}:
-        return _compare_numbers(first, operator, second)
+        try:
+            return _order(int(first), operator, int(second))
+        except ValueError:
+            return Answer.NO
     return Answer.BOTH
 
 
-def _compare_numbers(first: str, operator: str, second: str) -> Answer:
+def _match(text: str, pattern: str, scope: Scope) -> Answer:
     try:
-        left, right = int(first), int(second)
-    except ValueError:
-        return Answer.NO
+        match = search(pattern, text)
+    except UnknownMatchError:
+        scope.note_unknown_match()
+        return Answer.BOTH
+    scope.note_match(match)
+    return Answer.YES if match else Answer.NO
+
+
+def _version(text: str) -> list[int]:
+    parts = re.match(r"\d+(?:\.\d+)*", text)
+    numbers = [int(part) for part in parts.group().split(".")] if parts else []
+    while numbers and not numbers[-1]:
+        numbers.pop()
+    return numbers
+
+
+def _order(left: Any, operator: str, right: Any) -> Answer:
     table = {
         "EQUAL": left == right,
         "LESS": left < right,

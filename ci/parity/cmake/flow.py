@@ -10,7 +10,9 @@ from itertools import pairwise
 
 import starlark
 
+from ci.parity.cmake.blocks import nest_commands
 from ci.parity.cmake.interpreter import LIST_FILE, Interpreter
+from ci.parity.cmake.lexer import CMakeSyntaxError, Command, parse_commands
 from ci.parity.cmake.state import Call, Flow
 from ci.parity.cmake.values import is_unknown, unknown
 from ci.parity.cmake.variables import Handler, declare
@@ -35,7 +37,7 @@ def include_file(run: Interpreter, call: Call) -> None:
     if path in run.state.sources.files:
         run.run_file(path, call.command.line)
     elif words[0].endswith(".cmake") and "OPTIONAL" not in words:
-        run.refuse(call.command.line, f"includes {path}, which is not in the tree")
+        run.refuse_file(call.command.line, f"includes {path}, which is not in the tree")
 
 
 def add_subdirectory(run: Interpreter, call: Call) -> None:
@@ -51,7 +53,7 @@ def add_subdirectory(run: Interpreter, call: Call) -> None:
     if posixpath.join(directory, LIST_FILE) in run.state.sources.files:
         run.add_directory(directory, call.command.line)
     elif not run.branch:
-        run.refuse(call.command.line, f"adds {directory}, which has no {LIST_FILE}")
+        run.refuse(call.command.line, f"adds {directory}, which has no {LIST_FILE}", directory)
 
 
 def guard_include(run: Interpreter, _call: Call) -> Flow | None:
@@ -136,6 +138,22 @@ class Deadline:
         return time.monotonic() > self.end
 
 
+def use_language(run: Interpreter, call: Call) -> Flow | None:
+    """cmake_language(): CALL and EVAL CODE are run, the rest is named."""
+    words, command = call.words, call.command
+    if words[:1] == ["CALL"] and len(words) > 1:
+        return run.run([Command(words[1].lower(), command.arguments[2:], command.line)])
+    if words[:2] == ["EVAL", "CODE"]:
+        code = "\n".join(words[2:])
+        try:
+            return run.run(nest_commands(parse_commands(code)))
+        except CMakeSyntaxError as error:
+            run.refuse(command.line, f"cmake_language(EVAL): {error.reason}")
+    elif words[:1] == ["DEFER"]:
+        run.refuse(command.line, "cmake_language(DEFER) runs later")
+    return None
+
+
 FLOW_COMMANDS: dict[str, Handler] = {
     "include": include_file,
     "add_subdirectory": add_subdirectory,
@@ -144,4 +162,5 @@ FLOW_COMMANDS: dict[str, Handler] = {
     "break": break_loop,
     "continue": continue_loop,
     "execute_process": run_program,
+    "cmake_language": use_language,
 }

@@ -7,6 +7,7 @@ depth and loops are limited; what was not evaluated is named in ``State.not_eval
 from __future__ import annotations
 
 import posixpath
+import re
 from collections.abc import Callable, Sequence
 
 from ci.parity.cmake.blocks import Block, Node
@@ -17,10 +18,12 @@ from ci.parity.cmake.state import Call, Flow, Item, LimitError, Routine, State, 
 from ci.parity.cmake.values import Value, expand, is_unknown, merge_value, split_list, unknown
 from ci.parity.facts import NotEvaluated, Place
 
-MOST_STEPS = 400_000
+MOST_STEPS = 100_000
 MOST_DEPTH = 60
 MOST_TURNS = 2000
+MOST_GROUPS = 10
 LIST_FILE = "CMakeLists.txt"
+TOO_DEEP = "blocks are nested too deeply"
 
 
 class Interpreter:
@@ -40,6 +43,7 @@ class Interpreter:
         self.directory = ""
         self.stack: list[str] = []
         self.branch: tuple[int, ...] = ()
+        self.hidden: dict[str, Value | None] = {}
         self._branches = 0
 
     # Variables
@@ -67,6 +71,19 @@ class Interpreter:
         if parent and self.branch:
             value = merge_value(None, scope.get(name), value)
         scope.table[name] = value
+
+    def note_match(self, match: re.Match[str] | None) -> None:
+        """Set CMAKE_MATCH_n to what an expression matched."""
+        groups = (match.group(), *match.groups("")) if match else ()
+        self.set("CMAKE_MATCH_COUNT", (str(max(len(groups) - 1, 0)),))
+        for number in range(MOST_GROUPS):
+            value = groups[number] if number < len(groups) else ""
+            self.set(f"CMAKE_MATCH_{number}", (value,))
+
+    def note_unknown_match(self) -> None:
+        """Set CMAKE_MATCH_n to unknown values."""
+        for number in range(MOST_GROUPS):
+            self.set(f"CMAKE_MATCH_{number}", unknown(f"CMAKE_MATCH_{number}"))
 
     def expand(self, argument: Argument) -> Value:
         """Every alternative of one argument, not yet split."""
@@ -96,10 +113,16 @@ class Interpreter:
         """A line of the file that is running."""
         return Place(self.path, line)
 
-    def refuse(self, line: int, reason: str) -> None:
+    def refuse(
+        self, line: int, reason: str, folder: str | None = None, *, is_broken: bool = False
+    ) -> None:
         """Name something that could not be evaluated; the same thing counts once."""
-        key = (self.path, reason)
-        self.state.not_evaluated.setdefault(key, NotEvaluated("cmake", self.place(line), reason))
+        row = NotEvaluated("cmake", self.place(line), reason, folder, is_broken)
+        self.state.not_evaluated.setdefault((self.path, reason), row)
+
+    def refuse_file(self, line: int, reason: str) -> None:
+        """Name a list file that cannot be run: nothing of the present directory is certain."""
+        self.refuse(line, reason, self.directory, is_broken=True)
 
     # Files
 
@@ -113,7 +136,7 @@ class Interpreter:
         """Run a list file in the present scope; syntax errors and cycles are named."""
         if path in self.stack:
             chain = " -> ".join([*self.stack[self.stack.index(path) :], path])
-            self.refuse(line, f"list files include each other: {chain}")
+            self.refuse_file(line, f"list files include each other: {chain}")
             return
         if len(self.stack) > MOST_DEPTH:
             raise LimitError(f"more than {MOST_DEPTH} list files inside each other")
@@ -124,7 +147,7 @@ class Interpreter:
         self.stack.append(path)
         try:
             if isinstance(nodes, CMakeSyntaxError):
-                self.refuse(nodes.line, nodes.reason)
+                self.refuse_file(nodes.line, nodes.reason)
             else:
                 self.run(nodes)
         finally:
@@ -139,8 +162,14 @@ class Interpreter:
         source = f"{ROOT}/{directory}".rstrip("/")
         self.scope.table["CMAKE_CURRENT_SOURCE_DIR"] = (source,)
         self.scope.table["CMAKE_CURRENT_BINARY_DIR"] = (source.replace(ROOT, "/build", 1),)
+        branch, path, depth, steps = self.branch, self.path, len(self.stack), self.state.steps
         try:
             self.run_file(posixpath.join(directory, LIST_FILE), line)
+        except (LimitError, RecursionError) as error:
+            self.branch, self.path = branch, posixpath.join(directory, LIST_FILE)
+            self.refuse_file(0, str(error) if isinstance(error, LimitError) else TOO_DEEP)
+            self.path, self.state.steps = path, steps
+            del self.stack[depth:]
         finally:
             self.scope, self.directory = outer
 
@@ -166,11 +195,26 @@ class Interpreter:
         if name == "while":
             return self._run_while(block)
         if name == "block":
-            return self.run(block.body)
+            return self._run_scope(block)
         words = [item.text for item in self.items(block.head.arguments)]
         if words:
             self.state.routines[words[0].lower()] = Routine(block, words[1:], self.path)
         return Flow.NORMAL
+
+    def _run_scope(self, block: Block) -> Flow:
+        words = [item.text for item in self.items(block.head.arguments)]
+        at = words.index("PROPAGATE") if "PROPAGATE" in words else len(words)
+        if "SCOPE_FOR" in words[:at] and "VARIABLES" not in words[:at]:
+            return self.run(block.body)
+        outer = self.scope
+        self.scope = Variables(outer)
+        try:
+            flow = self.run(block.body)
+            inner = self.scope.table
+        finally:
+            self.scope = outer
+        outer.table.update({name: inner[name] for name in words[at + 1 :] if name in inner})
+        return flow
 
     def _run_command(self, command: Command) -> Flow:
         call = Call(command, self.items(command.arguments))
@@ -185,10 +229,13 @@ class Interpreter:
         bound = bind_parameters(routine, call.words)
         outer, path = self.scope, self.path
         saved: dict[str, Value | None] = {}
+        hidden = self.hidden
         if routine.is_macro:
             saved = {name: self.scope.table.get(name) for name in bound}
+            self.hidden = hidden | {name: self.scope.get(name) for name in bound}
         else:
             self.scope = Variables(self.scope)
+            self.hidden = {}
         self.scope.table.update(bound)
         self.path = routine.path
         self.stack.append(f"{call.command.name}()")
@@ -196,7 +243,7 @@ class Interpreter:
             flow = self.run(routine.block.body)
         finally:
             self.stack.pop()
-            self.scope, self.path = outer, path
+            self.scope, self.path, self.hidden = outer, path, hidden
             for name, value in saved.items():
                 if value is None:
                     self.scope.table.pop(name, None)
@@ -264,12 +311,18 @@ class Interpreter:
 
     def _condition_scope(self) -> Scope:
         return Scope(
-            variable=self.scope.get,
+            variable=self._condition_variable,
             is_open=lambda name: name in self.state.open_names and self._is_open(name),
             has_target=self.has_target,
             has_path=lambda path: self.relative(path) in self.state.sources.files,
             has_command=lambda name: name.lower() in self.state.routines,
+            note_match=self.note_match,
+            note_unknown_match=self.note_unknown_match,
         )
+
+    def _condition_variable(self, name: str) -> Value | None:
+        """A variable as if() sees it: a macro's parameters are text, and no variables."""
+        return self.hidden[name] if name in self.hidden else self.scope.get(name)
 
     def _is_open(self, name: str) -> bool:
         """An option may be either; a platform's variable only in the configuration of all."""
@@ -279,6 +332,13 @@ class Interpreter:
 
     def _run_foreach(self, block: Block) -> Flow:
         names, rows = self._foreach_rows(block)
+        before = {name: self.scope.table.get(name) for name in names}
+        try:
+            return self._turn(block, names, rows)
+        finally:
+            self.scope.table.update(before)
+
+    def _turn(self, block: Block, names: list[str], rows: list[tuple[str, ...]]) -> Flow:
         for turn, row in enumerate(rows):
             if turn >= MOST_TURNS:
                 self.refuse(block.head.line, f"foreach() over more than {MOST_TURNS} items")
@@ -321,7 +381,8 @@ class Interpreter:
 
     def _list_of(self, name: str) -> list[str]:
         values = self.scope.get(name) or ()
-        return list(dict.fromkeys(part for value in values for part in split_list(value)))
+        parts = [part for value in values for part in split_list(value)]
+        return list(dict.fromkeys(parts)) if len(values) > 1 else parts
 
     def _run_while(self, block: Block) -> Flow:
         for _ in range(MOST_TURNS):

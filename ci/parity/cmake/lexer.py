@@ -22,6 +22,7 @@ TOKEN = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
+UNCLOSED = re.compile(r"#\[=*\[")
 NAME = re.compile(r"[A-Za-z_]\w*")
 
 
@@ -71,8 +72,9 @@ def scan_tokens(text: str) -> list[Token]:
         match = TOKEN.match(text, at)
         if match is None:
             raise CMakeSyntaxError(f"unexpected {text[at]!r}", line)
-        kind = match.lastgroup or ""
         kind = _kind_of(match)
+        if kind == "comment" and UNCLOSED.match(match.group()) and match.group("ceq") is None:
+            raise CMakeSyntaxError("a comment is not closed", line)
         if kind in {"bracket", "quoted", "open", "close", "bare"}:
             body = {"bracket": match.group("inside"), "quoted": match.group("text")}
             tokens.append(Token(kind, body.get(kind, match.group()), line))

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import posixpath
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 
 from ci.parity.buck.places import scan_literals
 from ci.parity.cmake.flow import FLOW_COMMANDS
-from ci.parity.cmake.interpreter import LIST_FILE, Interpreter
+from ci.parity.cmake.interpreter import LIST_FILE, TOO_DEEP, Interpreter
 from ci.parity.cmake.lexer import CMakeSyntaxError, parse_commands
+from ci.parity.cmake.regex import forget_slow
 from ci.parity.cmake.state import LimitError, Sources, State
 from ci.parity.cmake.targets import Builder, Listed, Targets, is_certain
 from ci.parity.cmake.variables import VARIABLE_COMMANDS
@@ -43,6 +45,7 @@ class StaticReader:
         self.tree = tree
         self.paths = sorted(path for path in tree.files if is_list_file(path))
         tree.read_all(self.paths)
+        forget_slow()
         self.sources = Sources(tree)
         self.words = ListWords(tree)
         self.lists: list[str] = []
@@ -128,8 +131,8 @@ class Run:
             interpreter.run_root(directory)
         except (LimitError, RecursionError) as error:
             place = Place(posixpath.join(directory, LIST_FILE))
-            reason = str(error) or "blocks are nested too deeply"
-            refused = NotEvaluated("cmake", place, reason)
+            reason = str(error) if isinstance(error, LimitError) else TOO_DEEP
+            refused = NotEvaluated("cmake", place, reason, directory, is_broken=True)
             self.state.not_evaluated[(place.path, reason)] = refused
 
     def refused(self) -> list[NotEvaluated]:
@@ -163,9 +166,9 @@ class ListWords:
         for path in dict.fromkeys(paths):
             lines = self._of(path).get(base)
             if lines:
-                at_or_after = [n for n in lines if n >= entry.place.line] or lines
-                line = at_or_after[0] if path == entry.place.path else lines[0]
-                return ListEntry(entry.path, Place(path, line), entry.condition)
+                after = bisect_left(lines, entry.place.line) if path == entry.place.path else 0
+                place = Place(path, lines[after % len(lines)])
+                return ListEntry(entry.path, place, entry.condition)
         return None
 
     def _of(self, path: str) -> dict[str, list[int]]:

@@ -106,6 +106,8 @@ class Sources:
                 self.parsed[path] = nest_commands(parse_commands(self.tree.read(path) or ""))
             except CMakeSyntaxError as error:
                 self.parsed[path] = error
+            except RecursionError:
+                self.parsed[path] = CMakeSyntaxError("blocks are nested too deeply", 0)
         return self.parsed[path]
 
 

@@ -7,8 +7,7 @@ configuration could tell; whatever contains it is not evaluated instead of guess
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from itertools import product
+from collections.abc import Callable
 from typing import TypeAlias
 
 Value: TypeAlias = tuple[str, ...]
@@ -16,8 +15,9 @@ Value: TypeAlias = tuple[str, ...]
 UNKNOWN = "\x01"
 MOST_ALTERNATIVES = 12
 REFERENCE = re.compile(r"\$(ENV|CACHE)?\{([^${}]*)\}")
+GENEX = re.compile(r"\$<[^<>]*>")
 ESCAPE = re.compile(r"\\(.)", re.DOTALL)
-ESCAPED = {"n": "\n", "t": "\t", "r": "\r", ";": "\\;"}
+ESCAPED = {"n": "\n", "t": "\t", "r": "\r", ";": "\\;", "\n": ""}
 
 
 def unknown(name: str) -> Value:
@@ -70,9 +70,10 @@ def unescape(text: str) -> str:
     return text.replace("\x02", "$")
 
 
-def combine(parts: Sequence[Value]) -> list[tuple[str, ...]]:
-    """Every combination of some values, up to a limit."""
-    return [row for row, _ in zip(product(*parts), range(MOST_ALTERNATIVES), strict=False)]
+def strip_genex(text: str) -> str:
+    """``text`` without its generator expressions."""
+    shorter = GENEX.sub("", text)
+    return shorter if shorter == text else strip_genex(shorter)
 
 
 def merge_value(before: Value | None, left: Value | None, right: Value | None) -> Value | None:

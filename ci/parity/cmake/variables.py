@@ -1,16 +1,17 @@
-"""Commands that work on variables: set, list, string, file, paths, options, arguments."""
+"""Commands that work on variables: set, file, paths, options, arguments."""
 
 from __future__ import annotations
 
 import posixpath
-import re
 from collections.abc import Callable, Sequence
 
 from ci.parity.buck.globs import compile_pattern
 from ci.parity.cmake.interpreter import Interpreter
 from ci.parity.cmake.lexer import Argument
+from ci.parity.cmake.lists import edit_list
 from ci.parity.cmake.platforms import ROOT
 from ci.parity.cmake.state import Call, Flow
+from ci.parity.cmake.strings import do_math, edit_string
 from ci.parity.cmake.values import Value, is_unknown, split_list, unknown
 
 Handler = Callable[[Interpreter, Call], "Flow | None"]
@@ -64,135 +65,6 @@ def declare(run: Interpreter, name: str, default: str) -> None:
     run.state.open_names.add(name)
     if run.scope.get(name) is None:
         run.set(name, (default,))
-
-
-def edit_list(run: Interpreter, call: Call) -> None:
-    """list(): its sub-commands on each alternative of the list."""
-    words = call.words
-    if len(words) < 2:
-        return
-    action, name, rest = words[0], words[1], words[2:]
-    if action in {"LENGTH", "GET", "JOIN", "SUBLIST", "FIND"}:
-        _read_list(run, action, name, rest)
-        return
-    values = run.scope.get(name) or ("",)
-    edit = LIST_EDITS.get(action)
-    if edit:
-        run.set(name, tuple(dict.fromkeys(";".join(edit(split_list(v), rest)) for v in values)))
-
-
-def _read_list(run: Interpreter, action: str, name: str, rest: list[str]) -> None:
-    items = split_list((run.scope.get(name) or ("",))[0])
-    if not rest:
-        return
-    result = unknown(f"list({action})")
-    if action == "LENGTH":
-        result = (str(len(items)),)
-    elif action == "JOIN" and len(rest) > 1:
-        result = (rest[0].join(items),)
-    elif action == "GET" and len(rest) == 2 and rest[0].lstrip("-").isdigit():
-        index = int(rest[0])
-        result = (items[index],) if -len(items) <= index < len(items) else ("",)
-    elif action == "FIND" and len(rest) > 1:
-        result = (str(items.index(rest[0]) if rest[0] in items else -1),)
-    run.set(rest[-1], result)
-
-
-def _filter(items: list[str], rest: list[str]) -> list[str]:
-    if len(rest) < 3 or rest[1] != "REGEX":
-        return items
-    pattern = cmake_regex(rest[2])
-    if pattern is None:
-        return items
-    keep = rest[0] == "INCLUDE"
-    return [item for item in items if bool(pattern.search(item)) is keep]
-
-
-def _transform(items: list[str], rest: list[str]) -> list[str]:
-    action, words = rest[0] if rest else "", rest[1:]
-    if action == "PREPEND" and words:
-        return [words[0] + item for item in items]
-    if action == "APPEND" and words:
-        return [item + words[0] for item in items]
-    if action == "REPLACE" and len(words) > 1:
-        return [replace_regex(words[0], words[1], item) for item in items]
-    if action == "STRIP":
-        return [item.strip() for item in items]
-    return items
-
-
-def _insert(items: list[str], rest: list[str]) -> list[str]:
-    if not rest or not rest[0].lstrip("-").isdigit():
-        return items
-    at = int(rest[0])
-    return items[:at] + rest[1:] + items[at:]
-
-
-LIST_EDITS: dict[str, Callable[[list[str], list[str]], list[str]]] = {
-    "APPEND": lambda items, rest: items + rest,
-    "PREPEND": lambda items, rest: rest + items,
-    "REMOVE_ITEM": lambda items, rest: [item for item in items if item not in rest],
-    "REMOVE_DUPLICATES": lambda items, _: list(dict.fromkeys(items)),
-    "SORT": lambda items, _: sorted(items),
-    "REVERSE": lambda items, _: items[::-1],
-    "POP_BACK": lambda items, _: items[:-1],
-    "POP_FRONT": lambda items, _: items[1:],
-    "INSERT": _insert,
-    "FILTER": _filter,
-    "TRANSFORM": _transform,
-}
-
-
-STRING_EDITS: dict[str, Callable[[str], str]] = {
-    "TOLOWER": str.lower,
-    "TOUPPER": str.upper,
-    "STRIP": str.strip,
-}
-
-
-def edit_string(run: Interpreter, call: Call) -> None:
-    """string(): the sub-commands that build names; the others give an unknown value."""
-    arguments = [run.expand(argument) for argument in call.command.arguments]
-    words = [values[0] for values in arguments]
-    if len(words) < 2:
-        return
-    action = words[0]
-    if action in {"APPEND", "PREPEND"}:
-        old, extra = run.get(words[1]), "".join(words[2:])
-        run.set(words[1], (old + extra if action == "APPEND" else extra + old,))
-    elif action == "REPLACE" and len(words) > 4:
-        run.set(words[3], ("".join(words[4:]).replace(words[1], words[2]),))
-    elif action == "REGEX" and len(words) > 4 and words[1] == "REPLACE":
-        run.set(words[4], (replace_regex(words[2], words[3], ";".join(words[5:])),))
-    elif action == "REGEX" and len(words) > 3:
-        run.set(words[3], unknown("string(REGEX)"))
-    elif action in {"TOLOWER", "TOUPPER", "STRIP"} and len(words) > 2:
-        run.set(words[2], (STRING_EDITS[action](words[1]),))
-    elif action == "CONCAT":
-        run.set(words[1], ("".join(words[2:]),))
-    elif action == "JOIN" and len(words) > 2:
-        run.set(words[2], (words[1].join(words[3:]),))
-    elif action in {"FIND", "LENGTH", "SUBSTRING", "SHA256", "MD5", "JSON", "TIMESTAMP"}:
-        run.set(words[-1] if action != "JSON" else words[1], unknown(f"string({action})"))
-
-
-def cmake_regex(text: str) -> re.Pattern[str] | None:
-    """A CMake regular expression, or None when Python reads it differently."""
-    try:
-        return re.compile(text)
-    except re.error:
-        return None
-
-
-def replace_regex(pattern: str, replacement: str, text: str) -> str:
-    """string(REGEX REPLACE): ``\\1`` is the first group in the replacement."""
-    compiled = cmake_regex(pattern)
-    if compiled is None or is_unknown(text):
-        return text
-    try:
-        return compiled.sub(re.sub(r"\\(\d)", r"\\g<\1>", replacement), text)
-    except (re.error, IndexError):
-        return text
 
 
 def use_file(run: Interpreter, call: Call) -> None:
@@ -250,6 +122,9 @@ def split_name(run: Interpreter, call: Call) -> None:
         return
     name, mode = words[0], words[2]
     values = run.expand(call.command.arguments[1])
+    if "BASE_DIR" in words[:-1]:
+        base = words[words.index("BASE_DIR") + 1]
+        values = tuple(posixpath.join(base, value) for value in values)
     run.set(name, tuple(dict.fromkeys(component(run, value, mode) for value in values)))
 
 
@@ -262,9 +137,11 @@ def component(run: Interpreter, path: str, mode: str) -> str:
         return posixpath.dirname(path)
     if mode == "NAME":
         return base
+    dot = base.find(".") if mode in {"NAME_WE", "EXT"} else base.rfind(".")
+    dot = len(base) if dot < 0 else dot
     if mode in {"NAME_WE", "NAME_WLE"}:
-        return base.split(".")[0] if mode == "NAME_WE" else posixpath.splitext(base)[0]
-    return posixpath.splitext(base)[1] if mode in {"EXT", "LAST_EXT"} else path
+        return base[:dot]
+    return base[dot:] if mode in {"EXT", "LAST_EXT"} else unknown(f"the {mode} of {path}")[0]
 
 
 def parse_arguments(run: Interpreter, call: Call) -> None:
@@ -281,7 +158,9 @@ def parse_arguments(run: Interpreter, call: Call) -> None:
     given = call.command.arguments[start + 4 :]
     words = [item.text for item in run.items(given)]
     if start:
-        words = split_list(run.get("ARGN"))
+        given_words = split_list(run.get("ARGV"))
+        skip = int(values[1]) if values[1].isdigit() else 0
+        words = given_words[skip:]
     for name in options:
         run.set(f"{prefix}_{name}", ("TRUE" if name in words else "FALSE",))
     table = group_arguments(words, set(options), set(ones), set(multis))
@@ -332,11 +211,21 @@ def query_property(run: Interpreter, call: Call) -> None:
         run.set(words[0], unknown(words[0]))
 
 
-def compute(run: Interpreter, call: Call) -> None:
-    """math(EXPR)."""
+def separate(run: Interpreter, call: Call) -> None:
+    """separate_arguments()."""
+    if call.words:
+        run.set(call.words[0], unknown("separate_arguments"))
+
+
+def edit_path(run: Interpreter, call: Call) -> None:
+    """cmake_path(): what it changes or fills is unknown."""
     words = call.words
-    if len(words) > 1:
-        run.set(words[1], unknown("math"))
+    if len(words) < 2:
+        return
+    name = words[-1] if words[0] in {"GET", "COMPARE", "NATIVE_PATH"} else words[1]
+    if "OUTPUT_VARIABLE" in words[:-1]:
+        name = words[words.index("OUTPUT_VARIABLE") + 1]
+    run.set(name, unknown(f"cmake_path({words[0]})"))
 
 
 def begin_project(run: Interpreter, call: Call) -> None:
@@ -357,6 +246,8 @@ VARIABLE_COMMANDS: dict[str, Handler] = {
     "cmake_dependent_option": declare_option,
     "list": edit_list,
     "string": edit_string,
+    "separate_arguments": separate,
+    "cmake_path": edit_path,
     "file": use_file,
     "get_filename_component": split_name,
     "cmake_parse_arguments": parse_arguments,
@@ -369,6 +260,6 @@ VARIABLE_COMMANDS: dict[str, Handler] = {
     "get_property": query_property,
     "get_directory_property": query_property,
     "get_source_file_property": query_property,
-    "math": compute,
+    "math": do_math,
     "project": begin_project,
 }

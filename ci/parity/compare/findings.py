@@ -24,6 +24,7 @@ class Kind(str, Enum):
     HEADER = "header"
     INCLUDE = "include"
     UNLISTED = "unlisted-file"
+    UNREAD = "unread-file"
     STALE = "stale-allowance"
 
 
@@ -36,7 +37,10 @@ class Level(str, Enum):
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One drift: the file it is about, the target of each side, and where to look."""
+    """One drift: the file it is about, the target of each side, and where to look.
+
+    ``when_new`` is its level when a change introduces it, where that differs.
+    """
 
     kind: Kind
     path: str
@@ -49,6 +53,7 @@ class Finding(msgspec.Struct, frozen=True):
     buck_place: Place | None = None
     cmake_place: Place | None = None
     fix: str = ""
+    when_new: Level | None = None
 
     @property
     def key(self) -> tuple[str, str, str, str]:

@@ -76,8 +76,7 @@ class Groups:
 
     def buck_edges(self, label: str) -> Iterable[str]:
         """What a Buck target depends on, outside names included."""
-        target = self.index.by_label.get(label)
-        if target is not None:
+        for target in self.index.labelled.get(label, ()):
             words = (*target.deps, *target.exported_deps, *target.external_deps)
             yield from (word.text for word in words)
             if not is_compiling(target):

@@ -78,8 +78,13 @@ class Index:
 
     def __init__(self, facts: ParityFacts, policy: ParityPolicy) -> None:
         self.facts = facts
+        self.not_evaluated = facts.not_evaluated
         self.policy = policy
-        self.by_label = {target.label: target for target in facts.buck.targets}
+        self.labelled: dict[str, list[BuckTarget]] = defaultdict(list)
+        for target in facts.buck.targets:
+            self.labelled[target.label].append(target)
+        # Of a Python and a native target of one name, the native one has CMake's side.
+        self.by_label = {label: rows[0] for label, rows in self.labelled.items()}
         self.packages = frozenset(facts.buck.packages)
         self.by_package: dict[str, list[BuckTarget]] = defaultdict(list)
         for target in facts.buck.targets:

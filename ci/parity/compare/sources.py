@@ -205,6 +205,7 @@ def find_duplicates(index: Index) -> Iterator[Finding]:
     """A source that one target lists twice."""
     for target in index.facts.buck.targets:
         counts = Counter((e.path, e.condition) for e in target.srcs if is_source(e.path))
+        last = {entry.path: entry for entry in target.srcs}
         for (path, _), count in counts.items():
             if count > 1 and is_compiling(target) and is_compared(index, path):
                 yield Finding(
@@ -213,10 +214,11 @@ def find_duplicates(index: Index) -> Iterator[Finding]:
                     message=f"{target.label} lists it {count} times",
                     detail=target.label,
                     buck_target=target.label,
-                    buck_place=_last(target.srcs, path).place,
+                    buck_place=last[path].place,
                     fix="keep one of them",
                 )
     for cmake_target in _unique_cmake_targets(index):
+        last = {entry.path: entry for entry in cmake_target.sources}
         for path, count in Counter(e.path for e in cmake_target.sources).items():
             if count > 1 and is_compared(index, path):
                 yield Finding(
@@ -225,7 +227,7 @@ def find_duplicates(index: Index) -> Iterator[Finding]:
                     message=f"{cmake_target.name} lists it {count} times",
                     detail=cmake_target.name,
                     cmake_target=cmake_target.name,
-                    cmake_place=_last(cmake_target.sources, path).place,
+                    cmake_place=last[path].place,
                     fix="keep one of them",
                 )
 
@@ -234,10 +236,6 @@ def _unique_cmake_targets(index: Index) -> Iterator[CMakeTarget]:
     for configuration in BUILT:
         if configuration in index.cmake:
             yield from index.cmake[configuration].targets
-
-
-def _last(entries: tuple[ListEntry, ...], path: str) -> ListEntry:
-    return [entry for entry in entries if entry.path == path][-1]
 
 
 def find_unlisted(index: Index) -> Iterator[Finding]:

@@ -14,6 +14,7 @@ from ci.parity.compare.index import Index
 from ci.parity.compare.partial import find_partial_drift
 from ci.parity.compare.sources import find_source_drift
 from ci.parity.compare.targets import find_target_drift
+from ci.parity.compare.unread import Doubt, find_unread
 from ci.parity.facts import ParityFacts, is_inside
 from ci.parity.policy import ParityPolicy
 
@@ -33,7 +34,9 @@ def compare_tree(
         *find_dependency_drift(index, groups),
         *find_define_drift(index, groups),
     ]
-    return order_findings([finding for finding in found if is_about(finding, scope)])
+    doubt = Doubt(index, groups)
+    kept = [*find_unread(index), *(finding for finding in found if not doubt.covers(finding))]
+    return order_findings([finding for finding in kept if is_about(finding, scope)])
 
 
 def is_about(finding: Finding, scope: Sequence[str]) -> bool:

@@ -6,7 +6,9 @@ from collections.abc import Collection, Iterable, Mapping
 
 from ci.parity.compare.findings import Finding, Level
 from ci.parity.facts import Place
+from ci.parity.render.text import one_line
 from ci.parity.report import ParityReport
+from provisioning.console.terminal import defuse_commands
 
 COMMANDS = {Level.ERROR: "error", Level.WARNING: "warning", Level.NOTE: "notice"}
 
@@ -54,8 +56,8 @@ def nearest_line(lines: Iterable[int], line: int) -> int:
 
 
 def escape_data(text: str) -> str:
-    """Escape a workflow command's message."""
-    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+    """Escape a workflow command's message, which is one line without a command inside."""
+    return defuse_commands(one_line(text)).replace("%", "%25")
 
 
 def escape_property(text: str) -> str:

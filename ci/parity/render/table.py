@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import groupby
 
 from ci.parity.compare.findings import Finding
+from ci.parity.render.text import one_line
 from ci.parity.report import ParityReport
 
 SHOWN_NOT_EVALUATED = 20
@@ -36,7 +37,7 @@ def _rows(finding: Finding) -> list[str]:
             rows.append(f"      {side:<6}{place}  {target}".rstrip())
     if finding.fix:
         rows.append(f"      fix   {finding.fix}")
-    return rows
+    return [one_line(row) for row in rows]
 
 
 def _not_evaluated(report: ParityReport) -> list[str]:
@@ -44,7 +45,8 @@ def _not_evaluated(report: ParityReport) -> list[str]:
     if not found:
         return []
     lines = [f"not evaluated ({len(found)})"]
-    lines.extend(f"  {row.side} {row.place}: {row.reason}" for row in found[:SHOWN_NOT_EVALUATED])
+    shown = found[:SHOWN_NOT_EVALUATED]
+    lines.extend(one_line(f"  {row.side} {row.place}: {row.reason}") for row in shown)
     if len(found) > SHOWN_NOT_EVALUATED:
         lines.append(f"  and {len(found) - SHOWN_NOT_EVALUATED} more; --json lists them all")
     return [*lines, ""]

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import os
+import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import pytest
 
+from ci.parity.compare.findings import Kind
+from ci.parity.policy import ParityPolicy
+from ci.parity.render.document import render_document
 from ci.parity.report import ParityReport
+from ci.parity.run import ParityRequest, compare_source
 
 LOAD = 'load("@fbsource//xplat/executorch/build:runtime_wrapper.bzl", "runtime")\n'
 GOOD = {
@@ -70,7 +78,8 @@ def test_starlark_that_does_not_evaluate_is_named(
 
     assert reason in reasons(result)
     assert "bad/BUCK" in reasons(result)
-    assert not result.failing, "the other package is compared all the same"
+    kinds = {finding.kind for finding in result.failing}
+    assert kinds == {Kind.UNREAD}, "the other package is compared all the same"
 
 
 @pytest.mark.parametrize("name", CMAKE)
@@ -99,3 +108,139 @@ def test_a_target_with_unknown_sources_is_named(
     result = report({**GOOD, "CMakeLists.txt": cmake})
 
     assert "the sources of lib depend on WHERE" in reasons(result)
+
+
+def deep(text: str) -> dict[str, str]:
+    """A tree with one more package."""
+    return {**GOOD, "bad/BUCK": text}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x = " + "[" * 30_000 + "]" * 30_000 + "\n",
+        "x = " + "-" * 30_000 + "1\n",
+        "x = " + "not " * 30_000 + "1\n",
+        "x = " + "+".join(["1"] * 30_000) + "\n",
+        "x = " + "1 if 1 else " * 30_000 + "1\n",
+        "x = str" + "()" * 30_000 + "\n",
+        "x = str" + ".a" * 30_000 + "\n",
+        "x = " + "lambda: " * 30_000 + "1\n",
+        "def f():\n if 1:\n  pass\n" + " elif 1:\n  pass\n" * 30_000,
+        "def f():\n" + "".join(" " * i + "if 1:\n" for i in range(1, 3000)) + " " * 3000 + "pass\n",
+    ],
+    ids=["brackets", "signs", "not", "sum", "if", "calls", "members", "lambda", "elif", "indent"],
+)
+def test_deep_starlark_does_not_end_the_reader(
+    text: str, report: Callable[[Mapping[str, str]], ParityReport]
+) -> None:
+    assert "is nested too deeply" in reasons(report(deep(text)))
+
+
+def test_a_long_list_is_not_deep(report: Callable[[Mapping[str, str]], ParityReport]) -> None:
+    rows = "".join(f'    "{"x" * 9}{n}.h" + ".hpp", # (((\n' for n in range(5000))
+
+    assert report(deep(f"x = [\n{rows}]\n" + "y = 1 + 2\n" * 3000)).not_evaluated == ()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        'string(REGEX REPLACE "(a+)+$" "" X "{}")',
+        'string(REGEX MATCH "(a+)+$" X "{}")',
+        'set(X "{}")\nlist(FILTER X INCLUDE REGEX "(a+)+$")',
+        'set(X "{}")\nlist(TRANSFORM X REPLACE "(a+)+$" "")',
+        'if("{}" MATCHES "(a+)+$")\n  set(X 1)\nendif()',
+        'set(X "{}")\nlist(TRANSFORM X APPEND x REGEX "(a|a)*$")',
+    ],
+    ids=["replace", "match", "filter", "transform", "if", "selector"],
+)
+def test_an_endless_expression_ends(
+    command: str, pairs: Callable[..., set[tuple[str, str]]]
+) -> None:
+    begun = time.monotonic()
+    text = command.replace("{}", "a" * 60 + "!") + "\n"
+
+    assert pairs({**GOOD, "CMakeLists.txt": text + GOOD["CMakeLists.txt"]}) == set()
+    assert time.monotonic() - begun < 10
+
+
+def test_many_endless_expressions_end(pairs: Callable[..., set[tuple[str, str]]]) -> None:
+    begun = time.monotonic()
+    rows = (f'string(REGEX MATCH "(a+)+{n}$" X "{"a" * 60}!")\n' for n in range(1000))
+
+    assert pairs({**GOOD, "CMakeLists.txt": "".join(rows) + GOOD["CMakeLists.txt"]}) == set()
+    assert time.monotonic() - begun < 30
+
+
+def test_endless_patterns_of_a_glob_end(pairs: Callable[..., set[tuple[str, str]]]) -> None:
+    begun = time.monotonic()
+    pattern = "**/" * 30 + "*a" * 30 + "!"
+    rule = LOAD + f'runtime.cxx_library(name = "bad", headers = glob(["*.h", "{pattern}"]))\n'
+    files = {"bad/BUCK": rule, f"bad/{'d/' * 30}{'a' * 60}.h": "", "bad/x.h": ""}
+
+    pairs({**GOOD, **files})
+    assert time.monotonic() - begun < 10
+
+
+COUNT = 20_000
+
+
+@pytest.mark.parametrize("name", ["p/missing{}.cpp", "p/{}/a.cpp"], ids=["names", "one name"])
+def test_many_missing_sources_end(
+    name: str, report: Callable[[Mapping[str, str]], ParityReport]
+) -> None:
+    begun = time.monotonic()
+    names = "\n".join(name.format(n) for n in range(COUNT))
+
+    result = report({**GOOD, "CMakeLists.txt": f"add_library(lib p/a.cpp {names})\n"})
+
+    assert len(result.failing) == COUNT
+    assert time.monotonic() - begun < 60
+
+
+def test_recursion_in_one_directory_leaves_the_others(
+    pairs: Callable[..., set[tuple[str, str]]],
+) -> None:
+    chain = {f"r/c{n}.cmake": f"include(c{n + 1}.cmake)\n" for n in range(200)}
+    files = {
+        **GOOD,
+        **chain,
+        "r/CMakeLists.txt": "include(c0.cmake)\n",
+        "p/b.cpp": "",
+        "CMakeLists.txt": "add_subdirectory(r)\nadd_library(lib p/a.cpp p/b.cpp)\n",
+    }
+
+    assert pairs(files) == {
+        ("unread-file", "r/CMakeLists.txt"),
+        ("cmake-only-source", "p/b.cpp"),
+    }
+
+
+def test_a_loop_of_many_steps_leaves_the_others(pairs: Callable[..., set[tuple[str, str]]]) -> None:
+    loop = "foreach(a RANGE 1999)\nforeach(b RANGE 1999)\nset(x 1)\nendforeach()\nendforeach()\n"
+    files = {
+        **GOOD,
+        "r/CMakeLists.txt": loop,
+        "p/b.cpp": "",
+        "CMakeLists.txt": "add_subdirectory(r)\nadd_library(lib p/a.cpp p/b.cpp)\n",
+    }
+
+    assert ("cmake-only-source", "p/b.cpp") in pairs(files)
+
+
+def test_a_name_that_is_not_utf8_loses_nothing(
+    plant: Callable[[Mapping[str, str]], Path], tmp_path: Path
+) -> None:
+    root = tmp_path / os.fsdecode(b"r\xffoot")
+    (root / os.fsdecode(b"q\xfe")).mkdir(parents=True)
+    for name, text in {**GOOD, os.fsdecode(b"q\xfe/b.cpp"): "", "p/b.cpp": ""}.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text, encoding="utf-8")
+    (root / "CMakeLists.txt").write_text("add_library(lib p/a.cpp p/b.cpp)\n", encoding="utf-8")
+
+    result = compare_source(ParityRequest(source=root), ParityPolicy())
+
+    assert result.unread == ()
+    assert [finding.path for finding in result.findings] == ["p/b.cpp"]
+    json.dumps(render_document(result)).encode("utf-8")

@@ -126,3 +126,27 @@ def test_the_document_fits_its_schema(drifted: ParityReport) -> None:
     jsonschema.validate(render_document(drifted), schema)
     kinds = schema["$defs"]["finding"]["properties"]["kind"]["enum"]
     assert set(kinds) == {kind.value for kind in Kind}
+
+
+HOSTILE = "p/x\n::error file=a::b\r##[add-mask]\u2028\x1b[2J\u202e.cpp"
+
+
+def test_a_name_cannot_end_its_line_or_give_a_command(
+    report: Callable[..., ParityReport],
+) -> None:
+    files = {**DRIFTED, HOSTILE: "int x;\n"}
+    files["CMakeLists.txt"] = "file(GLOB all p/*.cpp)\nadd_library(lib ${all})\n"
+    drifted = report(files)
+    table, annotations = render_table(drifted, notes=True), render_annotations(drifted)
+
+    assert [f.path for f in drifted.failing if f.path == HOSTILE]
+    assert "p/x\\n::error file=a::b\\r##[add-mask]\\u2028\\x1b[2J\\u202e.cpp" in table
+    assert len(annotations.split("\n")) == len(drifted.failing) + 1
+    assert all(line.startswith("::error file=") for line in annotations.splitlines())
+    assert "##[" not in annotations
+
+
+def test_a_reason_cannot_give_a_command(report: Callable[..., ParityReport]) -> None:
+    table = render_table(report({**DRIFTED, "q/BUCK": 'fail("a\\n::error::b\\r##[c")\n'}))
+
+    assert not [line for line in table.splitlines() if line.strip().startswith("::")]

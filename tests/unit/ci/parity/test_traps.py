@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from ci.parity.report import ParityReport
+
 LOAD = 'load("@fbsource//xplat/executorch/build:runtime_wrapper.bzl", "runtime")\n'
 MACRO = 'load(":targets.bzl", "define_common_targets")\n\ndefine_common_targets()\n'
 
@@ -422,3 +424,31 @@ def test_the_drifted_version_is_found(
     files = {k: v for k, v in {**trap.clean, **trap.drifted}.items() if k not in trap.gone}
 
     assert pairs(files) == trap.found
+
+
+def test_a_load_of_a_folder_that_is_not_here_is_one_of_metas(
+    report: Callable[..., ParityReport],
+) -> None:
+    """``//`` is Meta's root too: only a folder that the tree has is the tree's."""
+    meta = 'load("//tools/build_defs:wrap.bzl", "wrap")\n'
+    ours = 'load("//p:gone.bzl", "wrap")\n'
+
+    assert report({**BOTH, "p/BUCK": meta + MACRO}).not_evaluated == ()
+    assert "not in the tree" in report({**BOTH, "p/BUCK": ours + MACRO}).not_evaluated[0].reason
+
+
+def test_two_worlds_may_give_one_name_to_two_kinds(
+    pairs: Callable[..., set[tuple[str, str]]],
+) -> None:
+    head = (
+        'load("@fbcode_macros//build_defs:build_file_migration.bzl",'
+        ' "fbcode_target", "non_fbcode_target")\n' + LOAD
+    )
+    python = 'fbcode_target(_kind = runtime.python_library, name = "lib", srcs = ["x.py"])\n'
+    native = 'non_fbcode_target(_kind = runtime.cxx_library, name = "lib", srcs = ["a.cpp", {}])\n'
+    files = {**BOTH, "p/x.py": ""}
+
+    assert pairs({**files, "p/BUCK": head + python + native.format('"b.cpp"')}) == set()
+    for rules in (python + native, native + python):
+        found = pairs({**files, "p/BUCK": head + rules.format("")})
+        assert found == {("cmake-only-source", "p/b.cpp")}

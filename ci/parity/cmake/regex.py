@@ -1,0 +1,125 @@
+"""CMake's regular expressions in Python's, with a limit of time: an author's can be endless.
+
+Source: cmake's string(REGEX) manual: no classes by letter, no counts, no escapes in brackets.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from types import FrameType
+
+from ci.parity.cmake.values import is_unknown
+
+LIMIT_S = 0.5
+MOST_SLOW = 10
+REPEATS = frozenset("*+?")
+PART = re.compile(r"\\(.)|(\[\^?\]?[^\]]*\])|([{}])|(\(\?)|(.)", re.DOTALL)
+REFERENCE = re.compile(r"\\(.)", re.DOTALL)
+_slow: set[str] = set()
+
+
+class UnknownMatchError(Exception):
+    """What an expression matches cannot be told: it is not valid, too slow, or of unknown text."""
+
+
+def forget_slow() -> None:
+    """Another tree begins."""
+    _slow.clear()
+
+
+@lru_cache(maxsize=1024)
+def compile_regex(text: str) -> re.Pattern[str] | None:
+    """A CMake regular expression, or None for one that CMake refuses too."""
+    out: list[str] = []
+    repeated = False
+    for escaped, bracket, brace, extension, other in PART.findall(text):
+        if extension or (repeated and other in REPEATS):
+            return None
+        repeated = other in REPEATS
+        if escaped or brace:
+            out.append(re.escape(escaped or brace))
+        elif bracket:
+            head = 2 if bracket[1:2] == "^" else 1
+            out.append(bracket[:head] + re.sub(r"([\\\[&~|])", r"\\\1", bracket[head:]))
+        else:
+            out.append(r"\Z" if other == "$" else other)
+    try:
+        return re.compile("".join(out), re.DOTALL)
+    except (re.error, RecursionError, OverflowError):
+        return None
+
+
+def search(pattern: str, text: str) -> re.Match[str] | None:
+    """The first match of a pattern in a text. Raises UnknownMatchError."""
+    compiled = compile_regex(pattern)
+    if compiled is None or is_unknown(text) or is_unknown(pattern) or pattern in _slow:
+        raise UnknownMatchError
+    if len(_slow) >= MOST_SLOW:
+        raise UnknownMatchError
+    try:
+        with limited():
+            return compiled.search(text)
+    except UnknownMatchError:
+        _slow.add(pattern)
+        raise
+
+
+def find_all(pattern: str, text: str) -> Iterator[re.Match[str]]:
+    """Every match as CMake finds it: each search begins a text of its own, so ``^`` fits again.
+
+    Raises UnknownMatchError, also for a match of nothing, which CMake refuses.
+    """
+    while text:
+        match = search(pattern, text)
+        if match is None:
+            return
+        if not match.group():
+            raise UnknownMatchError
+        yield match
+        text = text[match.end() :]
+
+
+def replace(pattern: str, replacement: str, text: str) -> str:
+    r"""string(REGEX REPLACE): ``\1`` is the first group. Raises UnknownMatchError."""
+    out, rest = "", text
+    for match in find_all(pattern, text):
+        out += match.string[: match.start()] + fill(replacement, match)
+        rest = match.string[match.end() :]
+    return out + rest
+
+
+def fill(replacement: str, match: re.Match[str]) -> str:
+    r"""A replacement with ``\0`` to ``\9`` as what they matched, a missing group as nothing."""
+
+    def put(reference: re.Match[str]) -> str:
+        word = reference.group(1)
+        if not word.isdigit():
+            return "\n" if word == "n" else word
+        number = int(word)
+        return (match.group(number) or "") if number <= match.re.groups else ""
+
+    return REFERENCE.sub(put, replacement)
+
+
+@contextmanager
+def limited(limit_s: float | None = None) -> Iterator[None]:
+    """Raise UnknownMatchError when a match takes too long; in the main thread only."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        raise UnknownMatchError
+
+    before = signal.signal(signal.SIGALRM, stop)
+    rest, _ = signal.setitimer(signal.ITIMER_REAL, limit_s or LIMIT_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, rest)
+        signal.signal(signal.SIGALRM, before)

@@ -1,0 +1,81 @@
+"""Build files that could not be read: findings themselves, and a reason to make no others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from ci.parity.compare.findings import Finding, Kind, Level
+from ci.parity.compare.groups import Groups
+from ci.parity.compare.index import Index
+from ci.parity.facts import NotEvaluated, is_inside
+
+BUCK_LACKS = {Kind.CMAKE_ONLY, Kind.HEADER, Kind.INCLUDE, Kind.UNLISTED, Kind.VARIANT}
+CMAKE_LACKS = {Kind.BUCK_ONLY, Kind.UNLISTED}
+RELATIONS = {Kind.DEPENDENCY, Kind.DEFINE}
+
+
+def find_unread(index: Index) -> Iterator[Finding]:
+    """Files that were not read: broken ones, and, as notes, directories that are not there."""
+    for row in index.not_evaluated:
+        if row.folder is None or row.is_whole or index.policy.is_excluded(row.place.path):
+            continue
+        yield Finding(
+            kind=Kind.UNREAD,
+            path=row.place.path,
+            level=Level.ERROR if row.is_broken else Level.NOTE,
+            when_new=Level.ERROR,
+            message=f"not read: {row.reason}",
+            detail="" if row.is_broken else row.folder,
+            buck_place=row.place if row.side == "buck" else None,
+            cmake_place=row.place if row.side == "cmake" else None,
+            fix="correct it: until then nothing is found that rests on it",
+        )
+
+
+class Doubt:
+    """What is not known of either side, because a file of it could not be read."""
+
+    def __init__(self, index: Index, groups: Groups) -> None:
+        self.index = index
+        self.groups = groups
+        self.packages = folders_of(index.not_evaluated, "buck")
+        self.directories = folders_of(index.not_evaluated, "cmake")
+        self.is_cmake_broken = any(r.side == "cmake" and r.is_broken for r in index.not_evaluated)
+
+    def covers(self, finding: Finding) -> bool:
+        """Whether a finding rests on something that was not read."""
+        kind, path = finding.kind, finding.path
+        if kind in BUCK_LACKS and self._is_unread_package(path):
+            return True
+        if kind in CMAKE_LACKS and is_inside(path, self.directories):
+            return True
+        return kind in RELATIONS and (
+            self._reaches_unread(finding.buck_target) or self._is_doubtful(finding.cmake_target)
+        )
+
+    def _is_unread_package(self, path: str) -> bool:
+        folder = path
+        while folder:
+            folder = folder.rpartition("/")[0]
+            if folder in self.packages or folder in self.index.packages:
+                return folder in self.packages
+        return False
+
+    def _reaches_unread(self, label: str) -> bool:
+        if not self.packages or not label:
+            return False
+        reached = self.groups.buck_reach([label])
+        return any(text[2:].partition(":")[0] in self.packages for text in reached)
+
+    def _is_doubtful(self, name: str) -> bool:
+        if not self.is_cmake_broken or not name:
+            return False
+        reached = self.groups.cmake_reach(name)
+        unknown = reached - self.groups.cmake.keys()
+        places = [t.directory for n in reached for t in self.groups.cmake.get(n, ())]
+        return bool(unknown) or any(is_inside(place, self.directories) for place in places)
+
+
+def folders_of(rows: Iterable[NotEvaluated], side: str) -> set[str]:
+    """The packages or directories of one side that were not read."""
+    return {row.folder for row in rows if row.side == side and row.folder is not None}

@@ -1,0 +1,109 @@
+"""A build file that cannot be read is a finding, and nothing is found that rests on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import pytest
+
+from ci.parity.compare.findings import Finding, Level
+
+LOAD = 'load("@fbsource//xplat/executorch/build:runtime_wrapper.bzl", "runtime")\n'
+MACRO = 'load(":targets.bzl", "define_common_targets")\n\ndefine_common_targets()\n'
+Pairs = Callable[..., set[tuple[str, str]]]
+
+
+def library(name: str, source: str, more: str = "") -> str:
+    """A build file with one library."""
+    return LOAD + f'runtime.cxx_library(name = "{name}", srcs = ["{source}"], {more})\n'
+
+
+TREE = {
+    "p/BUCK": library("p", "a.cpp", 'deps = ["//executorch/q:q"]'),
+    "p/a.cpp": "#ifdef FAST\n#endif\n",
+    "q/BUCK": library("q", "b.cpp"),
+    "q/b.cpp": "#ifdef FAST\n#endif\n",
+    "q/b.h": "",
+    "CMakeLists.txt": "add_subdirectory(q)\nadd_library(p p/a.cpp)\ntarget_link_libraries(p q)\n",
+    "q/CMakeLists.txt": "add_library(q b.cpp)\n",
+}
+CLEAN = {k: v for k, v in TREE.items() if k != "q/b.h"}
+
+
+def test_the_tree_itself_is_clean(pairs: Pairs) -> None:
+    assert pairs(CLEAN) == set()
+
+
+@pytest.mark.parametrize(
+    ("broken", "path"),
+    [
+        ({"q/BUCK": "runtime.cxx_library(\n"}, "q/BUCK"),
+        ({"q/BUCK": MACRO, "q/targets.bzl": "def ("}, "q/targets.bzl"),
+        ({"q/BUCK": MACRO}, "q/BUCK"),
+        ({"q/BUCK": "x = 1 // 0\n"}, "q/BUCK"),
+        ({"q/CMakeLists.txt": "add_library(q b.cpp\n"}, "q/CMakeLists.txt"),
+        ({"CMakeLists.txt": "if(X)\n" + TREE["CMakeLists.txt"]}, "CMakeLists.txt"),
+        ({"q/CMakeLists.txt": "include(gone.cmake)\n"}, "q/CMakeLists.txt"),
+        (
+            {"q/CMakeLists.txt": "function(f)\n  f()\nendfunction()\nf()\n"},
+            "q/CMakeLists.txt",
+        ),
+        ({"q/CMakeLists.txt": "if(A)\n" * 3000 + "endif()\n" * 3000}, "q/CMakeLists.txt"),
+        ({"q/CMakeLists.txt": "#[[ never closed\nadd_library(q b.cpp)\n"}, "q/CMakeLists.txt"),
+    ],
+    ids=[
+        "BUCK", "loaded file", "missing load", "evaluation", "sub-directory", "root", "include",
+        "recursion", "nesting", "comment",
+    ],
+)  # fmt: skip
+def test_a_broken_file_is_the_only_finding(
+    broken: Mapping[str, str], path: str, pairs: Pairs
+) -> None:
+    tree = TREE if "q/BUCK" in broken else CLEAN
+
+    assert pairs({**tree, **broken}) == {("unread-file", path)}
+
+
+def test_drift_elsewhere_is_found_all_the_same(pairs: Pairs) -> None:
+    files = {**TREE, "q/BUCK": "def (", "p/new.cpp": "", "r/BUCK": library("r", "r.cpp")}
+
+    assert pairs({**files, "r/r.cpp": ""}) == {
+        ("unread-file", "q/BUCK"),
+        ("unlisted-file", "p/new.cpp"),
+        ("buck-only-source", "r/r.cpp"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("side", "path"),
+    [({"q/BUCK": "def ("}, "q/BUCK"), ({"q/CMakeLists.txt": "set("}, "q/CMakeLists.txt")],
+    ids=["buck", "cmake"],
+)
+def test_relations_with_what_was_not_read_are_not_judged(
+    side: Mapping[str, str], path: str, pairs: Pairs
+) -> None:
+    cmake = "add_subdirectory(q)\nadd_library(p p/a.cpp)\ntarget_link_libraries(p way)\n"
+    flag = 'deps = ["//executorch/q:way"], preprocessor_flags = ["-DFAST"]'
+    files = {"p/BUCK": library("p", "a.cpp", flag), "CMakeLists.txt": cmake}
+
+    assert pairs({**CLEAN, **files, **side}) == {("unread-file", path)}
+
+
+def test_a_missing_directory_is_a_note(findings: Callable[..., list[Finding]]) -> None:
+    cmake = TREE["CMakeLists.txt"] + "add_subdirectory(gone)\n"
+    (found,) = findings({**CLEAN, "CMakeLists.txt": cmake})
+
+    assert (found.kind.value, found.level, found.when_new) == (
+        "unread-file", Level.NOTE, Level.ERROR,
+    )  # fmt: skip
+
+
+def test_targets_that_no_build_file_loads_are_named(pairs: Pairs) -> None:
+    targets = LOAD + "def define_common_targets():\n" + '    runtime.cxx_library(name = "q", srcs'
+    targets += ' = ["b.cpp"])\n'
+    alone = {k: v for k, v in CLEAN.items() if k != "q/BUCK"} | {"q/targets.bzl": targets}
+    beside = {**CLEAN, "q/targets.bzl": targets}
+
+    assert pairs(alone) == {("unread-file", "q/targets.bzl")}
+    assert pairs({**beside, "q/BUCK": MACRO}) == set()
+    assert pairs(beside) == set()
