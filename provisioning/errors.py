@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from enum import IntEnum
 
-_CREDENTIALS = re.compile(r"(\b[A-Za-z][A-Za-z0-9+.-]*://)[^/\s@'\"]+@")
+_CREDENTIALS = re.compile(r"(\b[A-Za-z][A-Za-z0-9+.-]*://)[^/?#\s]+@")
+_QUERY = re.compile(r"(\b[A-Za-z][A-Za-z0-9+.-]*://[^\s?#'\"<>]*)\?[^\s'\"<>]+")
 
 
 class ExitCode(IntEnum):
@@ -22,15 +23,15 @@ class ExitCode(IntEnum):
 
 
 def mask_credentials(text: str) -> str:
-    """``https://user:password@host`` as ``https://***@host``."""
-    return _CREDENTIALS.sub(r"\1***@", text)
+    """``https://user:password@host/a?sig=x`` as ``https://***@host/a?***``."""
+    return _QUERY.sub(r"\1?***", _CREDENTIALS.sub(r"\1***@", text))
 
 
 class QnnCiError(Exception):
     """Base of every error that a user may see.
 
     ``what`` happened, ``why`` (may be empty) and ``fix``, the next step (may be empty), none of
-    them with the user and password of a URL.
+    them with the user, password and query of a URL.
     """
 
     exit_code = ExitCode.FAILED

@@ -52,6 +52,7 @@ def provision_artifact(
         if verify:
             check_adopted(with_lock(request, store), adopted)
         return adopted
+    store.say_who_writes(progress)
     request = with_lock(request, store)
     key = request.key()
     published = store.find(key)
@@ -75,6 +76,7 @@ def locate_artifact(
     """The artifact of ``request`` where it is in place already; nothing is fetched."""
     if adopted := adopt_artifact(request, store, progress):
         return adopted
+    store.say_who_writes(progress)
     request = with_lock(request, store)
     published = store.find(request.key())
     return _describe(request, published) if published else None

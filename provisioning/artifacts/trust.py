@@ -20,6 +20,7 @@ from provisioning.elf.facts import EM_AARCH64, EM_QDSP6, EM_X86_64, MACHINE_NAME
 from provisioning.elf.qnn_build import find_qnn_build
 from provisioning.elf.reader import read_elf
 from provisioning.errors import IntegrityError
+from provisioning.fetch.transfer import redact_url
 from provisioning.files import hash_file, write_whole
 from provisioning.manifest.releases import FileRelease
 from provisioning.store.store import Key, Store, explain_errors
@@ -100,7 +101,7 @@ def make_lock(request: ArtifactRequest, store: Store, progress: Progress) -> Loc
     return Lock(
         request.name,
         release.version,
-        release.place,
+        redact_url(release.place),
         size_bytes,
         sha256,
         dt.datetime.now(dt.timezone.utc).date().isoformat(),

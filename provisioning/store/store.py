@@ -34,6 +34,7 @@ TREE_FILE = "tree.json"
 STAGING_PREFIX = ".staging-"
 LOCK_POLL_S = 0.05
 SPARE_BYTES = 64 << 20
+_said: set[Path] = set()
 
 
 def store_home() -> Path:
@@ -142,6 +143,23 @@ class Store:
                 progress.step(f"{name}: {who} is fetching it; waiting")
                 is_said = True
             time.sleep(LOCK_POLL_S)
+
+    def say_who_writes(self, progress: Progress) -> None:
+        """Say once that others can change what is in the store, and so what is run from it."""
+        if self.home in _said or not self.home.is_dir():
+            return
+        _said.add(self.home)
+        state = self.home.stat()
+        if state.st_uid not in {0, os.geteuid()}:
+            who = f"belongs to user {state.st_uid}, who"
+        elif state.st_mode & 0o022:
+            who = f"has mode {stat.S_IMODE(state.st_mode):o}: other users"
+        else:
+            return
+        progress.step(
+            f"the store {self.home} {who} can change what you run from it; "
+            f"set {HOME_VARIABLE} to a directory of yours unless that is meant"
+        )
 
     def _shared_bits(self) -> int:
         """Who else may write here, as the permissions of home say."""

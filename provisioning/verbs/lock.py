@@ -14,7 +14,7 @@ from provisioning.artifacts.selection import parse_selection
 from provisioning.artifacts.sources import ArtifactRequest, load_source
 from provisioning.console.command import Outcome
 from provisioning.console.progress import Progress
-from provisioning.errors import UsageError
+from provisioning.errors import UsageError, mask_credentials
 from provisioning.files import explain_writes, write_whole
 from provisioning.store.store import Store
 from provisioning.verbs.fetch import add_options, read_options
@@ -54,7 +54,7 @@ def _lock(request: ArtifactRequest, store: Store, progress: Progress, *, write: 
         lock = make_lock(pinned, store, progress)
     if old and _same(old, lock):
         return ""
-    before = encode_lock(old).decode() if old else ""
+    before = mask_credentials(encode_lock(old).decode()) if old else ""
     after = encode_lock(lock).decode()
     if write:
         with explain_writes(path.parent, "lock it in a checkout that can be written"):

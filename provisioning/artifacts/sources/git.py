@@ -6,6 +6,7 @@ import re
 import stat
 from contextlib import suppress
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from provisioning.archives.layout import seal_file
 from provisioning.artifacts.sources import FillJob
@@ -19,6 +20,7 @@ from provisioning.console.git import (
 from provisioning.console.process import Completed
 from provisioning.errors import DownloadError, IntegrityError, ToolError
 from provisioning.fetch.download import mirror_urls
+from provisioning.fetch.transfer import redact_url
 from provisioning.files import hash_file, remove_tree
 from provisioning.manifest.releases import GitRelease
 from provisioning.store.store import HOME_VARIABLE, explain_errors
@@ -61,7 +63,16 @@ def _copy_bare(source: Path, url: str, directory: Path) -> Path:
 
 def _repository_path(url: str) -> str:
     """Where a mirror has the repository of a URL: host and path, without the scheme."""
-    return re.sub(r"^[a-z+]+://", "", url).lstrip("/")
+    return re.sub(r"^[a-z+]+://", "", redact_url(url)).lstrip("/")
+
+
+def _secret_words(url: str) -> tuple[str, ...]:
+    """What makes git ask with the credentials of a URL that its configuration must not hold."""
+    shown = redact_url(url)
+    if shown == url or not urlsplit(url).scheme:
+        return ()
+    base, clean = (f"{part.scheme}://{part.netloc}/" for part in map(urlsplit, (url, shown)))
+    return ("-c", f"url.{base}.insteadOf={clean}", "-c", f"url.{url}.insteadOf={shown}")
 
 
 def _mirror_words() -> tuple[str, ...]:
@@ -110,7 +121,8 @@ class _Checkout:
         by_file = _is_local(self.release.url) or bool(mirror_urls(""))
         local = BY_FILE if by_file else ()
         for attempt in range(1, ATTEMPTS + 1):
-            ended = self.attempt(*local, *(_mirror_words() if network else ()), *words)
+            remote = (*_secret_words(self.release.url), *_mirror_words()) if network else ()
+            ended = self.attempt(*local, *remote, *words)
             if ended.returncode == 0:
                 return ended
             if not network or attempt == ATTEMPTS:
@@ -158,7 +170,7 @@ class _Checkout:
     def begin(self) -> None:
         """An empty repository with its remote."""
         self.git("init", "--quiet", "--template=")
-        self.git("remote", "add", "origin", self.release.url)
+        self.git("remote", "add", "origin", redact_url(self.release.url))
 
     def fetch(self) -> None:
         """The one commit, and the proof that it is the pinned one."""

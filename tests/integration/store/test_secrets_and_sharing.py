@@ -1,0 +1,191 @@
+"""No secret in any file or message; a store that others share or own is said, and readable."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from provisioning.errors import mask_credentials
+from tests.stand_ins import bad_server as bad
+from tests.stand_ins import toolchains as made
+from tests.stand_ins.bad_server import BadServer
+from tests.stand_ins.toolchains import World
+
+SECRETS = ("hunter2", "s1gnature")
+
+
+@pytest.fixture
+def server() -> Iterator[BadServer]:
+    with bad.running() as server:
+        yield server
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: BadServer) -> World:
+    world = made.serve_world(tmp_path, server)
+    for name, value in world.variables.items():
+        monkeypatch.setenv(name, value)
+    for name in ("CI", "QNN_SDK_ROOT", "QNN_CI_MIRROR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("QNN_CI_BACKOFF_S", "0.01")
+    monkeypatch.setenv("QNN_CI_ATTEMPTS", "2")
+    monkeypatch.setenv("QNN_CI_ACCEPT_LICENCE", "all")
+    return world
+
+
+def run(*words: str, umask: int = -1) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "provisioning", *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False, umask=umask)
+
+
+def secret_url(server: BadServer, name: str) -> str:
+    return server.url(name).replace("//", "//me:hunter2@") + "?X-Amz-Signature=s1gnature"
+
+
+def find_secrets(*places: Path) -> list[str]:
+    """Files below these places that hold a secret, or have one in their name."""
+    return [
+        str(path)
+        for place in places
+        for path in place.rglob("*")
+        for secret in SECRETS
+        if secret in str(path)
+        or (path.is_file() and not path.is_symlink() and secret.encode() in path.read_bytes())
+    ]
+
+
+def test_no_secret_of_a_url_is_written_or_shown(
+    world: World, server: BadServer, tmp_path: Path
+) -> None:
+    text = made.describe_sdk([secret_url(server, "gone.zip"), secret_url(server, "sdk.zip")])
+    (world.manifests / "toolchains/qnn-sdk.toml").write_text(text)
+    said = [run("fetch", "qnn-sdk", "--trust-first-use"), run("lock", "qnn-sdk", "--write")]
+    said += [run("verify"), run("list", "--json"), run("fetch", "qnn-sdk:host", "--json")]
+    said.append(run("fetch", "qnn-sdk", "--to", str(tmp_path / "mirror")))
+    assert [ended.returncode for ended in said] == [0] * 6, said[0].stderr
+    shutil.rmtree(world.home)
+    server.files.clear()
+    said.append(run("fetch", "qnn-sdk"))
+    assert said[-1].returncode == 4
+    shown = "".join(ended.stdout + ended.stderr for ended in said)
+    assert not any(secret in shown for secret in SECRETS), shown
+    places = (world.home, world.manifests / "locks", tmp_path / "mirror")
+    assert find_secrets(*places) == []
+
+
+def test_an_old_pin_with_a_secret_is_shown_without_it(world: World, server: BadServer) -> None:
+    assert run("lock", "qnn-sdk", "--write").returncode == 0
+    path = next((world.manifests / "locks").iterdir())
+    path.write_text(path.read_text().replace(server.url("sdk.zip"), secret_url(server, "sdk.zip")))
+    shown = run("lock", "qnn-sdk")
+    assert '-  "url"' in shown.stdout.replace('- "url"', '-  "url"')
+    assert not any(secret in shown.stdout + shown.stderr for secret in SECRETS)
+
+
+def test_no_secret_of_a_git_url_is_written_or_shown(
+    world: World, server: BadServer, tmp_path: Path
+) -> None:
+    url = server.url("executorch.git").replace("//", "//me:hunter2@s1gnature'@")
+    (world.manifests / "toolchains/executorch.toml").write_text(f"""
+name = "executorch"
+summary = "tiny"
+default = "1.0"
+[licence]
+name = "BSD"
+text = "LICENSE"
+[[releases]]
+source = "git"
+version = "1.0"
+url = "{url}"
+tag = "v1.0"
+commit = "{"1" * 40}"
+""")
+    ended = run("fetch", "executorch")
+    assert ended.returncode == 4
+    assert "127.0.0.1" in ended.stderr
+    assert not any(secret in ended.stdout + ended.stderr for secret in SECRETS), ended.stderr
+    assert find_secrets(world.home) == []
+
+
+def test_a_checkout_holds_no_credentials(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its remote is the URL without them, which the user's git takes from a path here."""
+    main = tmp_path / "main"
+    for words in (
+        ["init", "-q", str(main)],
+        ["-C", str(main), "commit", "-q", "--allow-empty", "-m", "one"],
+        ["-C", str(main), "tag", "v1.0"],
+    ):
+        identity = ["-c", "user.name=a", "-c", "user.email=a@b.c"]
+        subprocess.run(["git", *identity, *words], check=True)
+    words = ["git", "-C", str(main), "rev-parse", "HEAD"]
+    commit = subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
+    (world.manifests / "toolchains/executorch.toml").write_text(f"""
+name = "executorch"
+summary = "tiny"
+default = "1.0"
+[licence]
+name = "BSD"
+text = "LICENSE"
+[[releases]]
+source = "git"
+version = "1.0"
+url = "https://me:hunter2@vendor.invalid/main"
+commit = "{commit}"
+tag = "v1.0"
+""")
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "gitconfig"))
+    (tmp_path / "gitconfig").write_text(
+        f'[url "file://{main}"]\n insteadOf = "https://vendor.invalid/main"\n'
+        '[protocol "file"]\n allow = always\n'
+    )
+    ended = run("fetch", "executorch")
+    assert ended.returncode == 0, ended.stderr
+    (config,) = world.home.glob("store/*/executorch/.git/config")
+    assert "https://vendor.invalid/main" in config.read_text()
+    assert find_secrets(world.home) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("https://u:p@ss@host/x", "https://***@host/x"),
+        ("'https://u:p'w@host/x'", "'https://***@host/x'"),
+        ("https://token@host", "https://***@host"),
+        ("https://host/x?sig=abc&se=1 is", "https://host/x?*** is"),
+        ("https://host/@scope/x and a@b", "https://host/@scope/x and a@b"),
+    ],
+)
+def test_every_message_is_masked(text: str, shown: str) -> None:
+    assert mask_credentials(text) == shown
+
+
+def test_a_store_that_others_can_change_is_said(world: World) -> None:
+    assert "can change what you run" not in run("fetch", "libcxx").stderr
+    world.home.chmod(0o777)
+    for words in (("fetch", "libcxx"), ("path", "libcxx")):
+        assert "other users can change what you run from it" in run(*words).stderr
+    if os.geteuid() == 0:
+        os.chown(world.home, 1234, 1234)
+        assert "belongs to user 1234" in run("fetch", "libcxx").stderr
+
+
+def test_a_shared_store_stays_readable_and_writable_whatever_the_umask(world: World) -> None:
+    world.home.mkdir(mode=0o777)
+    world.home.chmod(0o777)
+    assert run("fetch", "libcxx", umask=0o077).returncode == 0
+    for path in [*(world.home / "store").rglob("*")]:
+        if not path.is_symlink():
+            wanted = 0o005 if path.is_dir() else 0o004
+            assert stat.S_IMODE(path.stat().st_mode) & 0o005 == wanted, path
+    for name in ("store", "downloads", "locks", "pins"):
+        assert stat.S_IMODE((world.home / name).stat().st_mode) == 0o777
+    assert stat.S_IMODE((world.home / "locks/libcxx.lock").stat().st_mode) == 0o666
