@@ -76,6 +76,18 @@ def read_lock(path: Path) -> Lock | None:
     return lock
 
 
+def damaged_locks(store: Store) -> list[ManifestError]:
+    """What is wrong with the locks of the project and of this machine."""
+    found = []
+    for directory in (project_lock_path("", "").parent, machine_lock_path(store, "", "").parent):
+        for path in sorted(directory.glob("*.json")):
+            try:
+                read_lock(path)
+            except ManifestError as error:  # noqa: PERF203 - each may be damaged
+                found.append(error)
+    return found
+
+
 def _ways_out(path: Path) -> str:
     return f"restore {path.name} from version control or a backup, or remove it and lock it again"
 

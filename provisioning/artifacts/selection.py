@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from provisioning.artifacts.environment import profile_requests
 from provisioning.artifacts.provision import with_lock
 from provisioning.artifacts.sources import ArtifactRequest, Options
-from provisioning.errors import UsageError
+from provisioning.errors import ManifestError, UsageError
 from provisioning.manifest.reader import list_toolchains, read_profiles, read_toolchain
 from provisioning.store.store import Published, Store
 from provisioning.store.tree import Tree
@@ -80,5 +81,8 @@ def stored_requests(store: Store) -> list[ArtifactRequest]:
             for components in known
             if set(components) <= toolchain.components.keys()
         ]
-    pinned = [with_lock(request, store) for request in unique_requests(candidates)]
+    pinned = []
+    for request in unique_requests(candidates):
+        with suppress(ManifestError):  # of a damaged lock: see damaged_locks
+            pinned.append(with_lock(request, store))
     return unique_requests(request for request in pinned if store.find(request.key()))

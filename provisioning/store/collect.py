@@ -47,7 +47,7 @@ def find_garbage(
     kept: list[Kept] = []
     for path in sorted(store.trees.iterdir()) if store.trees.is_dir() else []:
         verdict = _judge_tree(path, named)
-        if isinstance(verdict, Garbage) and (user := find_user(path)):
+        if isinstance(verdict, Garbage) and (user := store.find_user(path) or find_user(path)):
             verdict = Kept(path, f"process {user} uses it")
         (garbage if isinstance(verdict, Garbage) else kept).append(verdict)  # type: ignore[arg-type]
     if store.downloads.is_dir():

@@ -101,6 +101,20 @@ def describe_self() -> str:
     return f"{os.getpid()} {start_of(os.getpid())} {socket.gethostname()}"
 
 
+def find_callers() -> list[tuple[int, str]]:
+    """The shell that called this process: its number and when it started.
+
+    In ``$(...)`` a shell may run a copy of itself in between; then both.
+    """
+    callers = [os.getppid()]
+    with suppress(OSError, ValueError):
+        text = (PROC / str(callers[0]) / "stat").read_text("ascii", "replace")
+        above = int(text.rpartition(")")[2].split()[1])
+        if (PROC / str(above) / "exe").readlink() == (PROC / str(callers[0]) / "exe").readlink():
+            callers.append(above)
+    return [(pid, start_of(pid)) for pid in callers]
+
+
 def start_of(pid: int) -> str:
     """When a process of this machine started, in clock ticks since the boot; ``0`` when not known.
 

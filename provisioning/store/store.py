@@ -8,6 +8,7 @@ another one in its place.
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import json
 import os
@@ -24,7 +25,7 @@ from typing import Any
 from provisioning.console.progress import Progress
 from provisioning.errors import StoreError, UnfitError
 from provisioning.files import explain_writes, free_bytes, mib, publish_directory, remove_tree
-from provisioning.store.lock import HeldLock
+from provisioning.store.lock import HeldLock, find_callers, is_alive
 from provisioning.store.tree import DIRECTORY_MODE, Tree, encode_tree, parse_tree
 
 HOME_VARIABLE = "QNN_CI_HOME"
@@ -104,6 +105,7 @@ class Store:
         self.downloads = self.home / "downloads"
         self.locks = self.home / "locks"
         self.pins = self.home / "pins"
+        self.uses = self.home / "uses"
 
     def find(self, key: Key) -> Published | None:
         """The published directory of ``key``, if there is one. Reads three inodes.
@@ -190,6 +192,25 @@ class Store:
             finally:
                 if path.exists():
                     remove_tree(path)
+
+    def note_use(self, root: Path) -> None:
+        """Note that the shell that called us gets ``root`` in its variables, for gc."""
+        if not root.is_relative_to(self.trees):
+            return
+        name = root.relative_to(self.trees).parts[0]
+        with suppress(OSError):  # a store that is only read
+            self.uses.mkdir(exist_ok=True)
+            for pid, start in find_callers():
+                (self.uses / f"{name}.{pid}.{start}").touch()
+
+    def find_user(self, path: Path) -> int | None:
+        """A living shell that note_use noted for a published directory."""
+        for note in self.uses.glob(f"{glob.escape(path.name)}.*.*"):
+            pid, start = note.name.rsplit(".", 2)[1:]
+            if is_alive(pid, start):
+                return int(pid)
+            note.unlink(missing_ok=True)
+        return None
 
     def sweep(self, artifact: str) -> None:
         """Remove what a killed process left of an artifact, unless one is at work on it now."""

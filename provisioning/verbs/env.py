@@ -13,6 +13,7 @@ from provisioning.artifacts.environment import (
 )
 from provisioning.console.command import Outcome
 from provisioning.console.progress import Progress
+from provisioning.store.store import Store
 from provisioning.verbs.fetch import add_options, describe, read_options
 
 
@@ -26,6 +27,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     environment = provision_profile(args.profile, progress, options=read_options(args))
+    for artifact in environment.artifacts:
+        Store().note_use(artifact.root)
     render = render_github if args.github else render_shell
     return Outcome(render(environment), _as_data(environment), exact=True)
 

@@ -10,6 +10,7 @@ from provisioning.artifacts.selection import stored_trees
 from provisioning.artifacts.sources import ArtifactRequest
 from provisioning.console.command import Outcome
 from provisioning.console.progress import Progress
+from provisioning.errors import ManifestError
 from provisioning.files import mib
 from provisioning.manifest.reader import (
     Toolchain,
@@ -42,7 +43,11 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 
 
 def _describe(toolchain: Toolchain, release: Release, store: Store) -> dict[str, Any]:
-    request = with_lock(ArtifactRequest(toolchain, release), store)
+    request, problem = ArtifactRequest(toolchain, release), ""
+    try:
+        request = with_lock(request, store)
+    except ManifestError as error:
+        problem = str(error)
     trees = [
         {"path": str(published.root), "components": list(tree.components), "bytes": tree.size_bytes}
         for published, tree in stored_trees(store)
@@ -54,6 +59,7 @@ def _describe(toolchain: Toolchain, release: Release, store: Store) -> dict[str,
         "default": release.version == toolchain.default,
         "source": release.source,
         "pinned": request.release.pin,
+        "problem": problem,
         "files_locked": bool(request.lock and request.lock.files),
         "licence": toolchain.licence.name,
         "components": list(toolchain.components),
@@ -64,13 +70,13 @@ def _describe(toolchain: Toolchain, release: Release, store: Store) -> dict[str,
 def _render(artifacts: list[dict[str, Any]], profiles: dict[str, list[str]]) -> str:
     lines = [f"{'artifact':<20} {'version':<16} {'source':<8} {'pinned':<13} in the store"]
     for row in artifacts:
-        pinned = row["pinned"][:12] or "no hash"
+        pinned = "damaged lock" if row["problem"] else row["pinned"][:12] or "no hash"
         sizes = [mib(tree["bytes"]) for tree in row["stored"]]
         mark = " " if row["default"] else "*"
         lines.append(
             f"{row['name'] + mark:<20} {row['version']:<16} {row['source']:<8} {pinned:<13} "
             f"{', '.join(sizes) or '-'}"
         )
-    lines.append("")
+    lines += ["", *(row["problem"] for row in artifacts if row["problem"])]
     lines += [f"profile {name}: {', '.join(names)}" for name, names in profiles.items()]
     return "\n".join(lines) + "\n"

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from provisioning.artifacts.lockfile import damaged_locks
 from provisioning.artifacts.provision import (
     find_differences,
     trusted_tree,
@@ -18,7 +19,7 @@ from provisioning.artifacts.selection import parse_selection, stored_requests, u
 from provisioning.artifacts.sources import ArtifactRequest
 from provisioning.console.command import Outcome
 from provisioning.console.progress import Progress
-from provisioning.errors import ExitCode
+from provisioning.errors import ExitCode, ManifestError
 from provisioning.files import mib
 from provisioning.store.store import Store
 from provisioning.store.tree import Difference
@@ -38,6 +39,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     rows = [_verify(with_lock(item, store), args, store, progress) for item in requests]
     if not args.names:
         rows += map(_describe_unreadable, unreadable_trees(store))
+        rows += map(_describe_lock, damaged_locks(store))
     broken = any(row["differences"] and not row["repaired"] for row in rows)
     missing = bool(args.names) and any(not row["published"] for row in rows)
     code = ExitCode.DOWNLOAD if broken or missing else ExitCode.OK
@@ -81,6 +83,11 @@ def _describe_unreadable(path: Path) -> dict[str, Any]:
     why = "is damaged, or of another artifact: remove the directory"
     difference = msgspec.to_builtins(Difference("tree.json", why))
     return {**_row(path.name, "", str(path)), "differences": [difference]}
+
+
+def _describe_lock(error: ManifestError) -> dict[str, Any]:
+    difference = Difference(error.what, error.why, error.fix)
+    return {**_row("lock", "", "-"), "differences": [msgspec.to_builtins(difference)]}
 
 
 def _render(row: dict[str, Any]) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
+import socket
 import stat
 import subprocess
 import sys
@@ -13,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from provisioning.errors import mask_credentials
+from provisioning.store import lock
 from tests.stand_ins import bad_server as bad
 from tests.stand_ins import toolchains as made
 from tests.stand_ins.bad_server import BadServer
@@ -189,3 +192,70 @@ def test_a_shared_store_stays_readable_and_writable_whatever_the_umask(world: Wo
     for name in ("store", "downloads", "locks", "pins"):
         assert stat.S_IMODE((world.home / name).stat().st_mode) == 0o777
     assert stat.S_IMODE((world.home / "locks/libcxx.lock").stat().st_mode) == 0o666
+
+
+def test_gc_spares_what_a_living_shell_has_exported(world: World) -> None:
+    """The variables of a shell that were exported after its start are not in its /proc entry."""
+    script = f'eval "$({sys.executable} -m provisioning env aot --shell)"; echo set; read line'
+    shell = subprocess.Popen(
+        ["sh", "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert shell.stdin
+    assert shell.stdout
+    try:
+        assert shell.stdout.readline() == "set\n"
+        profiles = world.manifests / "profiles.toml"
+        profiles.write_text(made.PROFILES)
+        kept = run("gc").stdout
+        assert f"process {shell.pid} uses it" in kept
+        assert len(list((world.home / "store").iterdir())) == 2
+    finally:
+        shell.communicate("done\n")
+    run("gc")
+    assert not list((world.home / "store").iterdir())
+
+
+def test_a_damaged_pin_stops_neither_list_nor_verify(world: World) -> None:
+    assert run("fetch", "libcxx").returncode == 0
+    (world.home / "pins" / f"qnn-sdk-{made.VERSION}.json").write_text("{")
+    listed, verified = run("list"), run("verify")
+    assert (listed.returncode, verified.returncode) == (0, 4)
+    assert "libcxx 14.0.0: 3 files" in verified.stdout
+    for shown in (listed.stdout, verified.stdout):
+        assert "damaged lock" in shown or "cannot read the lock" in shown
+        assert "or remove it and lock it again" in shown
+
+
+def test_a_waiter_names_the_process_that_it_waits_for(world: World, server: BadServer) -> None:
+    server.faults["llvm.tar.xz"] = [bad.slow(2.0)]
+    command = [sys.executable, "-m", "provisioning", "fetch", "libcxx"]
+    first = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        while not server.requests:
+            assert first.poll() is None
+        assert f"another process ({first.pid}) is fetching it; waiting" in run(*command[3:]).stderr
+    finally:
+        assert first.wait(30) == 0
+
+
+def test_where_files_cannot_be_locked_a_dead_holder_is_found_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one whose number another process has now."""
+
+    def refuse(descriptor: int, operation: int) -> None:
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr(lock.fcntl, "flock", refuse)
+    first, second = (lock.HeldLock(tmp_path / "a.lock") for _ in range(2))
+    assert first.take()
+    assert not second.take()
+    assert second.read_holder() == str(os.getpid())
+    first.release()
+    assert second.take()
+    second.release()
+    reused = f"{os.getpid()} 12 {socket.gethostname()}\n"
+    first.marker.write_text(reused)
+    assert not first.take()
+    assert first.take()
+    first.release()
