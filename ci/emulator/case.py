@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ci.emulator.job import RunJob
-from ci.emulator.outputs import References, read_references
+from ci.emulator.judging.gate import References
+from ci.emulator.outputs import read_references
 from ci.emulator.policy import EmulatorPolicy
 from ci.emulator.pool import Ended, Pool
 from ci.emulator.runner import Runner

@@ -5,41 +5,46 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from ci.emulator.judging.figures import Array
-from ci.lowering.artifact import FLOAT, QUANTIZED, Lowered, TensorInfo
+from ci.emulator.judging.gate import Expected, References
+from ci.lowering.artifact import FLOAT, HIGH, LOW, QUANTIZED, REFERENCE, Lowered, TensorInfo
 
 OUTPUT = "output_{}_{}.raw"
-REFERENCE = "{}_{}.raw"
-
-Sets = Sequence[Sequence[Array]]
-
-
-@dataclass(frozen=True)
-class References:
-    """What both eager models give: one list an input set, one array an output."""
-
-    float32: Sets
-    quantized: Sets | None
 
 
 def read_references(artifact: Path, lowered: Lowered) -> References:
     """The references of an artifact. Raises OSError or ValueError for one that is damaged."""
     quantized = artifact / QUANTIZED
     return References(
-        read_sets(artifact / FLOAT, REFERENCE, lowered),
-        read_sets(quantized, REFERENCE, lowered) if quantized.is_dir() else None,
+        read_expected(artifact / FLOAT, lowered),
+        read_expected(quantized, lowered) if quantized.is_dir() else None,
     )
 
 
-def read_outputs(directory: Path, lowered: Lowered) -> Sets:
-    """What a runner wrote. Raises OSError or ValueError unless ``directory`` holds each output
-    as a regular file of its own, of exactly its size, and nothing else."""
-    outputs = read_sets(directory, OUTPUT, lowered)
+def read_expected(directory: Path, lowered: Lowered) -> list[Expected]:
+    """The outputs of one eager model, with the ties of those that were found to have some."""
+    expected = []
+    for index in range(len(lowered.outputs)):
+        values = low = high = read_column(directory, REFERENCE, index, lowered)
+        if (directory / LOW.format(0, index)).exists():
+            low, high = (read_column(directory, bound, index, lowered) for bound in (LOW, HIGH))
+        expected.append(Expected(values, low, high))
+    return expected
+
+
+def read_outputs(directory: Path, lowered: Lowered) -> list[Array]:
+    """What a runner wrote, an array an output, [input set, *shape].
+
+    Raises OSError or ValueError unless ``directory`` holds each output as a regular file of its
+    own, of exactly its size, and nothing else.
+    """
+    outputs = [
+        read_column(directory, OUTPUT, index, lowered) for index in range(len(lowered.outputs))
+    ]
     wanted = {
         OUTPUT.format(number, index)
         for number in range(lowered.sets)
@@ -51,15 +56,23 @@ def read_outputs(directory: Path, lowered: Lowered) -> Sets:
     return outputs
 
 
-def read_sets(directory: Path, pattern: str, lowered: Lowered) -> Sets:
-    """Every output of every set. Raises OSError or ValueError as read_tensor does."""
-    return [
+def write_outputs(directory: Path, outputs: Sequence[Array]) -> None:
+    """What a runner would write for ``outputs``, [input set, *shape]."""
+    directory.mkdir()
+    for index, column in enumerate(outputs):
+        for number, array in enumerate(column):
+            (directory / OUTPUT.format(number, index)).write_bytes(array.tobytes())
+
+
+def read_column(directory: Path, pattern: str, index: int, lowered: Lowered) -> Array:
+    """One output of every set. Raises OSError or ValueError as read_tensor does."""
+    info = lowered.outputs[index]
+    return np.stack(
         [
             read_tensor(directory / pattern.format(number, index), info)
-            for index, info in enumerate(lowered.outputs)
+            for number in range(lowered.sets)
         ]
-        for number in range(lowered.sets)
-    ]
+    )
 
 
 def read_tensor(path: Path, info: TensorInfo) -> Array:

@@ -6,23 +6,30 @@ import re
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+import msgspec
 from msgspec import Struct, field
 
 from ci.lowering.reference import ReferencePolicy
 from ci.lowering.schemes import Scheme
 from ci.lowering.suite import SUITE
-from ci.report.schema import Threshold
+from ci.report.schema import ANY_MODEL, Threshold, find_threshold
 from provisioning.errors import ManifestError
 from provisioning.manifest.reader import read_policy, read_toml
 
 
 class Limits(Struct, frozen=True, forbid_unknown_fields=True):
-    """What is asked of a scheme. ``max_fallback_nodes`` 0 asks for full delegation."""
+    """What is asked of a scheme; the fields are those of the report's Threshold."""
 
     min_sqnr_db: float
     min_cosine: float
     min_sqnr_db_quantized: float | None = None
     min_cosine_quantized: float | None = None
+    min_sqnr_db_channel: float | None = None
+    min_equal: float | None = None
+    min_equal_quantized: float | None = None
+    max_gain_error: float | None = None
+    max_offset: float | None = None
+    max_nearer_db: float | None = None
     max_abs: float | None = None
     full_delegation: bool = True
 
@@ -73,16 +80,19 @@ class EmulatorPolicy(Struct, frozen=True, forbid_unknown_fields=True):
 
     def limits_of(self, model: str, scheme: Scheme) -> Threshold:
         """The limits of a case. Raises ManifestError: a case without a policy is not judged."""
-        for entry in self.override:
-            if (entry.model, entry.scheme) == (model, scheme):
-                return _threshold(scheme, entry.limits, model, entry.reason)
-        if scheme not in self.schemes:
+        rules = [_threshold(name, limits) for name, limits in self.schemes.items()]
+        rules += [
+            _threshold(entry.scheme, entry.limits, entry.model, entry.reason)
+            for entry in self.override
+        ]
+        found = find_threshold(rules, model, scheme.value)
+        if found is None:
             raise ManifestError(
                 f"no limits for scheme {scheme.value}",
                 why="a case without a policy proves nothing",
                 fix=f"add [schemes.{scheme.value}] to the emulator policy",
             )
-        return _threshold(scheme, self.schemes[scheme])
+        return found
 
     def expects_refusal(self, model: str, scheme: Scheme, soc: str, reason: str) -> str:
         """The recorded explanation of a refusal that is known; empty for any other."""
@@ -97,17 +107,11 @@ class EmulatorPolicy(Struct, frozen=True, forbid_unknown_fields=True):
         return next(fitting, "")
 
 
-def _threshold(scheme: Scheme, limits: Limits, model: str = "*", reason: str = "") -> Threshold:
+def _threshold(
+    scheme: Scheme, limits: Limits, model: str = ANY_MODEL, reason: str = ""
+) -> Threshold:
     return Threshold(
-        scheme=scheme.value,
-        model=model,
-        min_sqnr_db=limits.min_sqnr_db,
-        min_sqnr_db_quantized=limits.min_sqnr_db_quantized,
-        min_cosine=limits.min_cosine,
-        min_cosine_quantized=limits.min_cosine_quantized,
-        max_abs=limits.max_abs,
-        full_delegation=limits.full_delegation,
-        reason=reason,
+        scheme=scheme.value, model=model, reason=reason, **msgspec.structs.asdict(limits)
     )
 
 

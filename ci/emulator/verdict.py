@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from ci.emulator.judging.advice import advise_on_figures
-from ci.emulator.judging.controls import is_rejected, make_controls
-from ci.emulator.judging.figures import Outputs
-from ci.emulator.judging.gate import Judgement, judge
-from ci.emulator.outputs import References, read_outputs
+from ci.emulator.judging.controls import is_rejected, make_control
+from ci.emulator.judging.gate import Judgement, References, judge
+from ci.emulator.outputs import read_outputs, write_outputs
 from ci.emulator.policy import EmulatorPolicy
 from ci.lowering.artifact import Lowered
 from ci.lowering.cases import CaseSpec
-from ci.report.schema import Control, Threshold
+from ci.report.schema import Control, ControlKind, Threshold
 
 
 @dataclass(frozen=True)
@@ -41,45 +41,74 @@ def judge_case(
     except (OSError, ValueError) as error:
         return Verdict((f"run: {error}",))
     limits = policy.limits_of(spec.model, spec.scheme)
-    judgement = judge(references.float32, references.quantized, made, limits)
-    controls = tuple(feed_controls(spec, references.float32, references.quantized, limits))
-    reasons = [*judgement.reasons]
+    judgement = judge(references, made, lowered.outputs, limits)
+    scratch = directory / "controls"
+    controls = tuple(feed_controls(spec, references, scratch, lowered, limits))
+    shutil.rmtree(scratch, ignore_errors=True)
     passing = [control.kind.value for control in controls if not control.rejected]
-    if passing:
-        reasons.append(f"the gate accepts {', '.join(passing)}: this case proves nothing")
+    proof = [f"the gate accepts {', '.join(passing)}: this case proves nothing"] if passing else []
     return Verdict(
-        tuple(reasons),
-        tuple(advise_on_figures(judgement, limits, lowered)),
+        (*judgement.reasons, *proof),
+        tuple(advise_on_figures(judgement, references, made, lowered, limits)),
         note_figures(judgement),
         controls,
     )
 
 
 def feed_controls(
-    spec: CaseSpec, reference: Outputs, quantized: Outputs | None, limits: Threshold
-) -> Iterable[Control]:
-    """The wrong outputs, made of the best that the gate could get: its reference."""
-    right = quantized if quantized is not None else reference
-    for kind, wrong in make_controls(right).items():
-        rejected, sqnr_db = is_rejected(reference, quantized, wrong, limits)
-        yield Control(
-            model=spec.model,
-            scheme=spec.scheme.value,
-            soc=spec.soc,
-            kind=kind,
-            rejected=rejected,
-            sqnr_db=round(sqnr_db, 2),
-        )
+    spec: CaseSpec, references: References, scratch: Path, lowered: Lowered, limits: Threshold
+) -> Iterator[Control]:
+    """Each kind of wrong outputs, made of the best that the gate could get, its reference, and
+    read from files as a runner's are. The gate has to reject each output on its own."""
+    right = [references.best(index)[0] for index in range(len(lowered.outputs))]
+    scratch.mkdir()
+    for kind in ControlKind:
+        wrong = [make_control(kind, one, limits) for one in right]
+        files = [one.values if bad is None else bad for one, bad in zip(right, wrong, strict=True)]
+        write_outputs(scratch / kind.value, files)
+        read = read_outputs(scratch / kind.value, lowered)
+        results = [
+            is_rejected(references, index, read[index], info, limits)
+            for index, info in enumerate(lowered.outputs)
+            if wrong[index] is not None
+        ]
+        if results:
+            yield Control(
+                model=spec.model,
+                scheme=spec.scheme.value,
+                soc=spec.soc,
+                kind=kind,
+                rejected=all(rejected for rejected, _ in results),
+                sqnr_db=max((db for _, db in results if db is not None), default=None),
+            )
 
 
 def note_figures(judgement: Judgement) -> dict[str, object]:
-    noted: dict[str, object] = {}
-    against = {"": judgement.float_figures, "_quantized": judgement.quantized_figures}
+    """The worst of every figure, as fields of a report's case; None where no output has it."""
+    every = judgement.outputs
+    channels = [one.channel for one in every if one.channel]
+    channel = min(channels, key=lambda part: part.sqnr_db, default=None)
+    index = next((n for n, one in enumerate(every) if one.channel is channel), 0)
+    place = f"output {index}, {channel.place}" if channel and len(every) > 1 else ""
+    fits = [one.fit for one in every if one.fit]
+    noted: dict[str, object] = {
+        "sqnr_db_channel": channel.sqnr_db if channel else None,
+        "channel": place or (channel.place if channel else ""),
+        "gain": max((1 + one.gain for one in fits), key=lambda gain: abs(gain - 1), default=None),
+        "offset": max((one.offset for one in fits), key=abs, default=None),
+        "equal": _least(one.equal for one in every),
+        "equal_quantized": _least(one.equal_quantized for one in every),
+    }
+    against = {
+        "": [one.float_figures for one in every if one.float_figures],
+        "_quantized": [one.quantized_figures for one in every if one.quantized_figures],
+    }
     for suffix, figures in against.items():
-        if figures:
-            noted |= {
-                f"sqnr_db{suffix}": figures.sqnr_db,
-                f"cosine{suffix}": figures.cosine,
-                f"max_abs{suffix}": figures.max_abs,
-            }
+        noted[f"sqnr_db{suffix}"] = _least(one.sqnr_db for one in figures)
+        noted[f"cosine{suffix}"] = _least(one.cosine for one in figures)
+    noted["max_abs"] = max((one.max_abs for one in against[""]), default=None)
     return noted
+
+
+def _least(figures: Iterable[float | None]) -> float | None:
+    return min((one for one in figures if one is not None), default=None)

@@ -4,6 +4,7 @@ program.pte, lowered.json
 inputs/<set>_<index>.raw           row-major, in the dtype that lowered.json says
 float/<set>_<index>.raw            outputs of the float32 eager model
 quantized/<set>_<index>.raw        outputs of the quantized eager model, where there is one
+<set>_<index>.low.raw, .high.raw   beside outputs that are no magnitudes: bounds where noise decides
 """
 
 from __future__ import annotations
@@ -24,11 +25,19 @@ PROGRAM, RECORD, INPUTS, FLOAT, QUANTIZED = (
 )
 
 
+REFERENCE, LOW, HIGH = "{}_{}.raw", "{}_{}.low.raw", "{}_{}.high.raw"
+
+
 class TensorInfo(Struct, frozen=True):
-    """A tensor at the program's boundary: numpy's dtype name and shape."""
+    """A tensor at the program's boundary: numpy's dtype name and shape.
+
+    ``joined`` are the sizes of the parts that the model concatenates along ``joined_axis``.
+    """
 
     dtype: str
     shape: tuple[int, ...]
+    joined_axis: int = 0
+    joined: tuple[int, ...] = ()
 
 
 class Fallback(Struct, frozen=True):

@@ -25,9 +25,12 @@ from executorch.exir.passes.init_mutable_pass import InitializedMutableBufferPas
 
 from ci.lowering.artifact import (
     FLOAT,
+    HIGH,
     INPUTS,
+    LOW,
     PROGRAM,
     QUANTIZED,
+    REFERENCE,
     Lowered,
     TensorInfo,
     artifact_path,
@@ -46,6 +49,7 @@ from ci.lowering.model import Model, hash_model, load_model
 from ci.lowering.quantize import quantize_model
 from ci.lowering.reference import ReferencePolicy, find_degenerate
 from ci.lowering.schemes import Scheme
+from ci.lowering.ties import find_joined, find_ties
 from provisioning.errors import FailedError
 
 MAX_RAISED = 300
@@ -124,7 +128,7 @@ def describe_error(error: BaseException) -> str:
 def code_digests() -> list[str]:
     """Digests of this package's own modules that shape a program, and of the packages under it."""
     here = Path(__file__).parent
-    names = ("lower", "quantize", "schemes", "model", "factory", "eager", "context_digest")
+    names = ("lower", "quantize", "schemes", "model", "factory", "eager", "ties", "context_digest")
     own = [hash_file(here / f"{name}.py") for name in names]
     return [
         *own,
@@ -136,12 +140,13 @@ def lower_model(model: Model, job: LowerJob, key: str, staging: Path) -> Lowered
     """Quantize where asked, lower, and write everything but the record into ``staging``."""
     started = time.monotonic()
     write_sets(staging / INPUTS, model.evaluation)
-    write_sets(staging / FLOAT, model.reference)
     module: Any = model.module
+    write_reference(staging / FLOAT, module, model, job.scheme, model.reference)
     if job.scheme.quantized:
         module = quantize_model(model, job.scheme, job.soc)
         with keep_state(module):
-            write_sets(staging / QUANTIZED, run_eager(module, model.evaluation))
+            quantized = run_eager(module, model.evaluation)
+        write_reference(staging / QUANTIZED, module, model, job.scheme, quantized)
     # Without gradients, or a model that switches them off itself, as Hugging Face's Llama does,
     # is exported with a node that ExecuTorch's passes do not know.
     with torch.no_grad(), record_refusals(Path(job.log)) as refusals:
@@ -166,12 +171,27 @@ def lower_model(model: Model, job: LowerJob, key: str, staging: Path) -> Lowered
         soc=job.soc,
         sets=len(model.evaluation),
         inputs=describe_tensors(model.evaluation[0]),
-        outputs=describe_tensors(model.reference[0]),
+        outputs=describe_outputs(model),
         delegation=delegation,
         lower_s=round(time.monotonic() - started, 3),
         pte_bytes=len(program),
         files=hash_files(staging),
     )
+
+
+def write_reference(
+    directory: Path, module: Any, model: Model, scheme: Scheme, outputs: Sequence[Inputs]
+) -> None:
+    """What ``module`` computes, and between which values noise decides what is no magnitude."""
+    write_sets(directory, outputs)
+    if all(tensor.is_floating_point() for tensor in outputs[0]):
+        return
+    bounds = find_ties(module, model.evaluation, scheme, outputs)
+    for pattern, sets in zip((LOW, HIGH), bounds, strict=True):
+        for number, tensors in enumerate(sets):
+            for index, tensor in enumerate(tensors):
+                if not tensor.is_floating_point():
+                    write_tensor(directory / pattern.format(number, index), tensor)
 
 
 def keep_initial_state(edge: Any) -> ExecutorchBackendConfig:
@@ -196,10 +216,23 @@ def write_sets(directory: Path, sets: Sequence[Inputs]) -> None:
     directory.mkdir(parents=True)
     for number, tensors in enumerate(sets):
         for index, tensor in enumerate(tensors):
-            array = tensor.detach().contiguous().numpy()
-            (directory / f"{number}_{index}.raw").write_bytes(array.tobytes())
+            write_tensor(directory / REFERENCE.format(number, index), tensor)
+
+
+def write_tensor(path: Path, tensor: torch.Tensor) -> None:
+    path.write_bytes(tensor.detach().contiguous().numpy().tobytes())
 
 
 def describe_tensors(tensors: Inputs) -> tuple[TensorInfo, ...]:
     """dtype and shape of each tensor."""
     return tuple(TensorInfo(str(tensor.numpy().dtype), tuple(tensor.shape)) for tensor in tensors)
+
+
+def describe_outputs(model: Model) -> tuple[TensorInfo, ...]:
+    """dtype and shape of each output, and the parts of those that are concatenations."""
+    with keep_state(model.module):
+        joined = find_joined(model.module, model.evaluation[0])
+    return tuple(
+        msgspec.structs.replace(info, joined_axis=axis, joined=parts)
+        for info, (axis, parts) in zip(describe_tensors(model.reference[0]), joined, strict=True)
+    )

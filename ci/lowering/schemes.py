@@ -23,3 +23,8 @@ class Scheme(str, Enum):
     def qualcomm_name(self) -> str:
         """The member of ExecuTorch's QuantDtype."""
         return f"use_{self.value}"
+
+    @property
+    def activation_bits(self) -> int:
+        """Bits of an activation; of a float16's significand."""
+        return int(self.value.partition("a")[0]) if self.quantized else 11

@@ -8,15 +8,9 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from ci.report.columns import columns_of
 from ci.report.schema import Case, Report, Status
-from ci.report.text import (
-    clean_log_line,
-    show_bytes,
-    show_counts,
-    show_decibels,
-    show_seconds,
-    show_share,
-)
+from ci.report.text import clean_log_line, show_counts
 from provisioning.console.terminal import clean
 from provisioning.files import explain_writes
 
@@ -99,24 +93,11 @@ def _describe_problem(case: Case) -> str:
 
 
 def _make_table(cases: tuple[Case, ...]) -> str:
-    lines = ["| | model | scheme | SoC | SQNR dB | delegated | lower s | run s | .pte | cached |"]
-    lines.append("|---|---|---|---|--:|--:|--:|--:|--:|---|")
-    lines += [_make_row(case) for case in cases[:ROWS]]
+    columns = [column for column in columns_of(cases) if column.summary]
+    lines = [f"| | {' | '.join(column.summary for column in columns)} |"]
+    lines.append(f"|---|{'|'.join('--:' if column.number else '---' for column in columns)}|")
+    for case in cases[:ROWS]:
+        cells = [MARKS[case.status], *(escape_markdown(column.show(case)) for column in columns)]
+        lines.append(f"| {' | '.join(cells)} |")
     more = len(cases) - ROWS
     return "\n".join([*lines, "", f"and {more} more in report.json\n" if more > 0 else ""])
-
-
-def _make_row(case: Case) -> str:
-    cells = (
-        MARKS[case.status],
-        escape_markdown(case.model),
-        escape_markdown(case.scheme),
-        escape_markdown(case.soc),
-        show_decibels(case.sqnr_db, case.max_abs),
-        show_share(case.delegated_nodes, case.fallback_nodes),
-        show_seconds(case.lower_s),
-        show_seconds(case.run_s),
-        show_bytes(case.pte_bytes),
-        "yes" if case.cached else "",
-    )
-    return f"| {' | '.join(cells)} |"

@@ -14,10 +14,11 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from ci.report.columns import LIMITS, columns_of
 from ci.report.figures import make_grids, make_phase_grid
 from ci.report.geometry import lay_out
-from ci.report.schema import Case, Control, ControlKind, Report, Status
-from ci.report.text import show_bytes, show_counts, show_decibels, show_seconds, show_share
+from ci.report.schema import Control, ControlKind, Report, Status
+from ci.report.text import show_bytes, show_counts, show_decibels, show_seconds
 from provisioning.console.terminal import clean
 
 TEMPLATES = Path(__file__).resolve().parent / "templates"
@@ -32,6 +33,8 @@ def render_html(report: Report) -> str:
         report=report,
         counts=show_counts(report.summary),
         cases=cases,
+        columns=columns_of(report.cases),
+        limits=LIMITS,
         broken=[(i, case) for i, case in cases if case.status is Status.FAILED],
         unsupported=[(i, case) for i, case in cases if case.status is Status.UNSUPPORTED],
         allowed=[(i, c) for i, c in cases if c.fallback_ops and c.status is Status.PASSED],
@@ -87,12 +90,9 @@ def _environment() -> Environment:
     )
     environment.filters.update(
         {
-            "decibels": _decibels,
             "ratio": show_decibels,
             "seconds": show_seconds,
             "bytes": show_bytes,
-            "share": lambda case: show_share(case.delegated_nodes, case.fallback_nodes),
-            "figure": _figure,
         }
     )
     return environment
@@ -100,14 +100,6 @@ def _environment() -> Environment:
 
 def _finalize(value: Any) -> Any:
     return clean(value) if type(value) is str else value
-
-
-def _decibels(case: Case | Control) -> str:
-    return show_decibels(case.sqnr_db, getattr(case, "max_abs", None))
-
-
-def _figure(value: float | None, form: str) -> str:
-    return "-" if value is None else format(value, form)
 
 
 def _read_asset(name: str) -> str:

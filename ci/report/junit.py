@@ -11,8 +11,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from xml.etree import ElementTree as ET
 
+from ci.report.columns import COLUMNS
 from ci.report.schema import Case, Control, Report, Status, Tool
-from ci.report.text import show_bytes, show_decibels, show_seconds, show_share
+from ci.report.text import show_decibels
 from provisioning.console.terminal import clean
 
 TAGS = {Status.FAILED: "failure", Status.UNSUPPORTED: "skipped"}
@@ -58,12 +59,9 @@ def _case_entry(case: Case) -> JunitCase:
 
 def _describe(case: Case) -> str:
     parts = [
-        f"SQNR {show_decibels(case.sqnr_db, case.max_abs)} dB",
-        f"against the quantized model {show_decibels(case.sqnr_db_quantized)} dB",
-        f"delegated {show_share(case.delegated_nodes, case.fallback_nodes)}",
-        f"lowered in {show_seconds(case.lower_s)} s{' (cached)' if case.cached else ''}",
-        f"run in {show_seconds(case.run_s)} s",
-        show_bytes(case.pte_bytes),
+        column.told.format(column.show(case)) + (f" ({column.hint(case)})" if column.hint else "")
+        for column in COLUMNS
+        if column.told and column.is_had(case)
     ]
     return ", ".join(parts)
 

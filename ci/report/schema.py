@@ -24,6 +24,7 @@ Cosine = Annotated[
     float, Meta(description="cosine similarity of the flattened outputs", ge=-1.001, le=1.001)
 ]
 Difference = Annotated[float, Meta(description="largest absolute difference of an element", ge=0)]
+Share = Annotated[float, Meta(ge=0, le=1)]
 Seconds = Annotated[float, Meta(description="wall clock, seconds", ge=0)]
 Count = Annotated[int, Meta(ge=0)]
 Sha256 = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
@@ -44,6 +45,10 @@ class ControlKind(str, Enum):
     NOISE = "noise"
     PERMUTED = "permuted"
     OTHER_INPUT = "other_input"
+    WEAKEST_CHANNEL = "weakest_channel"
+    GAIN = "gain"
+    PLUS_ONE = "plus_one"
+    GARBAGE_TAIL = "garbage_tail"
 
 
 class Record(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -98,6 +103,12 @@ class Threshold(Record, frozen=True, kw_only=True):
     min_sqnr_db_quantized: Decibels | None = None
     min_cosine: Cosine | None = None
     min_cosine_quantized: Cosine | None = None
+    min_sqnr_db_channel: Decibels | None = None
+    min_equal: Share | None = None
+    min_equal_quantized: Share | None = None
+    max_gain_error: float | None = None
+    max_offset: float | None = None
+    max_nearer_db: Decibels | None = None
     max_abs: Difference | None = None
     full_delegation: bool = True
     reason: str = ""
@@ -112,8 +123,13 @@ class FallbackOp(Record, frozen=True, kw_only=True):
 
 class Case(Record, frozen=True, kw_only=True):
     """One model, scheme and SoC. Figures named ``_quantized`` are against the quantized eager
-    model, the others against the float32 eager model; each is the worst over ``inputs``, the
-    number of inputs. ``lower_s`` of a cached case is what lowering it took when it was lowered."""
+    model, those from ``sqnr_db_channel`` to ``offset`` against it where there is one, the others
+    against the float32 eager model; each is the worst of the outputs that it applies to and of
+    ``inputs``, the number of inputs. ``equal`` is the share of elements that are right in outputs
+    of integers or booleans, ``gain`` less 1 the slope of an output over its reference, ``offset``
+    the mean error in standard deviations, ``channel`` the channel nearest to its limit.
+    ``recorded_`` figures are those of an earlier run with this toolchain. ``lower_s`` of a cached
+    case is what lowering it took when it was lowered."""
 
     model: str
     scheme: str
@@ -124,7 +140,14 @@ class Case(Record, frozen=True, kw_only=True):
     cosine: Cosine | None = None
     cosine_quantized: Cosine | None = None
     max_abs: Difference | None = None
-    max_abs_quantized: Difference | None = None
+    sqnr_db_channel: Decibels | None = None
+    channel: str = ""
+    gain: float | None = None
+    offset: float | None = None
+    equal: Share | None = None
+    equal_quantized: Share | None = None
+    recorded_sqnr_db: Decibels | None = None
+    recorded_sqnr_db_quantized: Decibels | None = None
     delegated_nodes: Count | None = None
     fallback_nodes: Count | None = None
     partitions: Count | None = None
@@ -201,9 +224,14 @@ class Report(Record, frozen=True, kw_only=True):
         return sum(case.run_s or 0.0 for case in self.cases)
 
     def threshold_for(self, case: Case) -> Threshold | None:
-        """The rule of the case's model, else that of its scheme."""
-        rules = {(rule.scheme, rule.model): rule for rule in self.thresholds}
-        return rules.get((case.scheme, case.model)) or rules.get((case.scheme, ANY_MODEL))
+        """The rule that the case was judged by."""
+        return find_threshold(self.thresholds, case.model, case.scheme)
+
+
+def find_threshold(rules: Iterable[Threshold], model: str, scheme: str) -> Threshold | None:
+    """The rule of a model, else that of its scheme."""
+    found = {(rule.scheme, rule.model): rule for rule in rules}
+    return found.get((scheme, model)) or found.get((scheme, ANY_MODEL))
 
 
 def summarize(

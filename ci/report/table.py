@@ -12,15 +12,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ci.report.columns import columns_of
 from ci.report.schema import Case, Report, Status
 from ci.report.text import (
     clean_log_line,
     clean_name,
-    show_bytes,
     show_counts,
     show_decibels,
-    show_seconds,
-    show_share,
     show_work,
 )
 from provisioning.console.terminal import clean
@@ -74,24 +72,21 @@ def _cases_table(report: Report) -> Table:
     table = Table(
         box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), collapse_padding=True, show_edge=False
     )
-    table.add_column("model", overflow="fold")
-    for name in ("scheme", "SoC", "status"):
-        table.add_column(name, no_wrap=True, max_width=NAME_WIDTH)
-    for name in ("SQNR\ndB", "delegated\nof total", "lower\ns", "run\ns", ".pte\nsize", "cached"):
-        table.add_column(name, justify="right", no_wrap=True)
+    columns = [column for column in columns_of(report.cases) if column.terminal]
+    for column in columns:
+        if column.number:
+            table.add_column(column.terminal, justify="right", no_wrap=True)
+        elif column.name == "model":
+            table.add_column(column.terminal, overflow="fold")
+        else:
+            table.add_column(column.terminal, no_wrap=True, max_width=NAME_WIDTH)
     for case in report.cases:
         style = STYLES[case.status]
         table.add_row(
-            Text(clean_name(case.model)),
-            Text(clean_name(case.scheme)),
-            Text(clean_name(case.soc)),
-            Text(case.status.value, style=style),
-            show_decibels(case.sqnr_db, case.max_abs),
-            show_share(case.delegated_nodes, case.fallback_nodes),
-            show_seconds(case.lower_s),
-            show_seconds(case.run_s),
-            show_bytes(case.pte_bytes),
-            "yes" if case.cached else "",
+            *(
+                Text(clean_name(column.show(case)), style=style if column.name == "status" else "")
+                for column in columns
+            )
         )
     return table
 

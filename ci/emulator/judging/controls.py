@@ -1,60 +1,123 @@
-"""Wrong outputs that the gate must reject."""
+"""Wrong outputs, made of right ones, that the gate has to reject."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 import numpy as np
 
-from ci.emulator.judging.figures import Array, Outputs
-from ci.emulator.judging.gate import judge
+from ci.emulator.judging.channels import STEPS, channel_axes, channel_rms, find_step
+from ci.emulator.judging.figures import Array
+from ci.emulator.judging.gate import Expected, References, judge_output
+from ci.lowering.artifact import TensorInfo
+from ci.lowering.reference import is_floating
+from ci.lowering.schemes import Scheme
 from ci.report.schema import ControlKind, Threshold
 
 CONTROL_SEED = 20250724
+GAIN = 1.05
+GARBAGE_SHARE = 0.02
+# A channel has to rise this far above what its tensor's noise may be, or nobody could miss it.
+AUDIBLE = 1.05
+
+Outputs = list[Array]
 
 
-def make_controls(outputs: Outputs) -> dict[ControlKind, list[list[Array]]]:
-    """Wrong outputs made of right ones: the gate has to reject each."""
+def make_control(kind: ControlKind, right: Expected, limits: Threshold) -> Array | None:
+    """One output, wrong in one way; None where that would not be wrong, or is not asked for."""
     random = np.random.default_rng(CONTROL_SEED)
-    return {
-        ControlKind.ZEROS: [[np.zeros_like(array) for array in arrays] for arrays in outputs],
-        ControlKind.NOISE: [[_noise(array, random) for array in arrays] for arrays in outputs],
-        ControlKind.PERMUTED: _permute(outputs, random),
-        ControlKind.OTHER_INPUT: [list(arrays) for arrays in [*outputs[1:], outputs[0]]],
-    }
-
-
-def _noise(array: Array, random: np.random.Generator) -> Array:
-    rms = float(np.sqrt(np.mean(array**2))) if array.size else 0.0
-    return random.standard_normal(array.shape) * rms
-
-
-def _permute(outputs: Outputs, random: np.random.Generator) -> list[list[Array]]:
-    """Elements of each output in another order, across all input sets when it has few."""
-    columns = []
-    for index in range(len(outputs[0])):
-        stacked = np.stack([arrays[index] for arrays in outputs])
-        flat = stacked.reshape(-1)
-        shift = 1 + int(random.integers(flat.size - 1)) if flat.size > 1 else 0
-        moved = np.roll(flat[random.permutation(flat.size)], shift)
-        columns.append(moved.reshape(stacked.shape))
-    return [[column[number] for column in columns] for number in range(len(outputs))]
+    wrong = MAKERS[kind](right.values, random, limits)
+    if wrong is None or is_floating(right.values):
+        return wrong
+    # Elements that are ties prove nothing, and so does an output that is right by chance.
+    differs = ((wrong < right.low) | (wrong > right.high)).mean()
+    least = 2 * (1 - (limits.min_equal_quantized or limits.min_equal or 1.0))
+    return wrong if differs > least else None
 
 
 def is_rejected(
-    float_reference: Outputs, quantized: Outputs | None, wrong: Outputs, limits: Threshold
-) -> tuple[bool, float]:
-    """Whether the gate rejects ``wrong`` in every output on its own, and the best SQNR it got."""
-    judgements = [
-        judge(
-            _column(float_reference, index),
-            _column(quantized, index) if quantized is not None else None,
-            _column(wrong, index),
-            limits,
-        )
-        for index in range(len(float_reference[0]))
+    references: References,
+    index: int,
+    wrong: Array,
+    info: TensorInfo,
+    limits: Threshold,
+) -> tuple[bool, float | None]:
+    """Whether the gate rejects one wrong output on its own, and its SQNR in dB."""
+    judgement = judge_output(references, index, wrong, info, limits)
+    figures = judgement.float_figures
+    return bool(judgement.reasons), figures.sqnr_db if figures else None
+
+
+def _zeros(right: Array, _random: np.random.Generator, _limits: Threshold) -> Array:
+    return np.zeros_like(right)
+
+
+def _noise(right: Array, random: np.random.Generator, _limits: Threshold) -> Array:
+    if not is_floating(right):
+        low, high = int(right.min()), int(right.max())
+        return random.integers(low, high, right.shape, endpoint=True).astype(right.dtype)
+    rms = float(np.sqrt(np.mean(right.astype(np.float64) ** 2)))
+    return (random.standard_normal(right.shape) * rms).astype(right.dtype)
+
+
+def _permuted(right: Array, random: np.random.Generator, _limits: Threshold) -> Array:
+    """Elements in another order, across all input sets where an output has few."""
+    flat = right.reshape(-1)
+    shift = 1 + int(random.integers(flat.size - 1)) if flat.size > 1 else 0
+    return np.roll(flat[random.permutation(flat.size)], shift).reshape(right.shape)
+
+
+def _other_input(right: Array, _random: np.random.Generator, _limits: Threshold) -> Array:
+    return np.roll(right, -1, axis=0)
+
+
+def _weakest_channel(right: Array, _random: np.random.Generator, limits: Threshold) -> Array | None:
+    """The quietest channel that rises above the noise of its tensor, zeroed."""
+    if limits.min_sqnr_db_channel is None or not is_floating(right):
+        return None
+    floor = AUDIBLE * STEPS * find_step(right, Scheme(limits.scheme).activation_bits)
+    heard = [
+        (float(rms), axis, number)
+        for axis in channel_axes(right)
+        for number, rms in enumerate(channel_rms(right, axis))
+        if rms > floor
     ]
-    best = max(one.float_figures.sqnr_db for one in judgements)
-    return not any(one.accepted for one in judgements), best
+    if not heard:
+        return None
+    _, axis, number = min(heard)
+    wrong = right.copy()
+    wrong[(slice(None),) * axis + (number,)] = 0
+    return wrong
 
 
-def _column(outputs: Outputs, index: int) -> list[list[Array]]:
-    return [[arrays[index]] for arrays in outputs]
+def _gain(right: Array, _random: np.random.Generator, limits: Threshold) -> Array | None:
+    asked = limits.max_gain_error is not None and is_floating(right)
+    return (right * GAIN).astype(right.dtype) if asked else None
+
+
+def _plus_one(right: Array, _random: np.random.Generator, _limits: Threshold) -> Array | None:
+    return None if is_floating(right) else right + np.ones_like(right)
+
+
+def _garbage_tail(right: Array, random: np.random.Generator, limits: Threshold) -> Array:
+    """The last 2 % of each input set's output."""
+    wrong = right.copy()
+    flat = wrong.reshape(len(wrong), -1)
+    count = max(1, round(flat.shape[1] * GARBAGE_SHARE))
+    if is_floating(right):
+        flat[:, -count:] = _noise(right, random, limits).reshape(len(wrong), -1)[:, -count:]
+    else:
+        flat[:, -count:] += np.ones_like(flat[:, -count:])
+    return wrong
+
+
+MAKERS: Mapping[ControlKind, Callable[[Array, np.random.Generator, Threshold], Array | None]] = {
+    ControlKind.ZEROS: _zeros,
+    ControlKind.NOISE: _noise,
+    ControlKind.PERMUTED: _permuted,
+    ControlKind.OTHER_INPUT: _other_input,
+    ControlKind.WEAKEST_CHANNEL: _weakest_channel,
+    ControlKind.GAIN: _gain,
+    ControlKind.PLUS_ONE: _plus_one,
+    ControlKind.GARBAGE_TAIL: _garbage_tail,
+}

@@ -1,24 +1,20 @@
-"""How far outputs are from a reference.
-
-Outputs are nested: one list an input set, one array an output.
-"""
+"""How far one output is from a reference. Arrays are [input set, *shape]."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
-Outputs = Sequence[Sequence[Array]]
+Array = NDArray[Any]
 
 
 @dataclass(frozen=True)
 class Figures:
-    """How far outputs are from a reference, the worst of all compared arrays.
+    """The worst over the input sets.
 
     ``sqnr_db`` is 10 log10(sum(ref^2) / sum((ref - out)^2)) in dB, infinite when equal.
     """
@@ -28,37 +24,80 @@ class Figures:
     max_abs: float
 
 
+@dataclass(frozen=True)
+class Fit:
+    """The straight line from a reference to an output, over all input sets.
+
+    ``gain`` is its slope less 1, ``offset`` the mean error as a share of the reference's standard
+    deviation; each with three standard errors of what the remaining noise does to it.
+    """
+
+    gain: float
+    gain_noise: float
+    offset: float
+    offset_noise: float
+
+
 def measure(reference: Array, output: Array) -> Figures:
-    """Figures of one array; one that is not finite anywhere is infinitely far."""
+    """Figures of the worst input set; one that is not finite anywhere is infinitely far."""
+    sets = [_measure_set(*pair) for pair in zip(reference, output, strict=True)]
+    return Figures(
+        min(one.sqnr_db for one in sets),
+        min(one.cosine for one in sets),
+        max(one.max_abs for one in sets),
+    )
+
+
+def _measure_set(reference: Array, output: Array) -> Figures:
     if not np.isfinite(output).all():
-        return Figures(-np.inf, -1.0, np.inf)
-    error = reference - output
-    signal, noise = float(np.sum(reference**2)), float(np.sum(error**2))
-    norms = float(np.linalg.norm(reference) * np.linalg.norm(output))
-    cosine = float(np.sum(reference * output)) / norms if norms else 0.0
-    return Figures(_decibels(signal, noise), cosine, float(np.abs(error).max(initial=0.0)))
+        return Figures(-math.inf, -1.0, math.inf)
+    wanted, got = reference.astype(np.float64), output.astype(np.float64)
+    error, power = wanted - got, float(np.sum(wanted**2))
+    norms = math.sqrt(power * float(np.sum(got**2)))
+    cosine = float(np.sum(wanted * got)) / norms if norms else 0.0
+    sqnr_db = decibels(power, float(np.sum(error**2)))
+    return Figures(sqnr_db, cosine, float(np.abs(error).max(initial=0.0)))
 
 
-def _decibels(signal: float, noise: float) -> float:
+def decibels(signal: float, noise: float) -> float:
+    """The ratio of two powers in dB; infinite without noise."""
     if not noise:
         return math.inf
     return 10 * math.log10(signal / noise) if signal else -math.inf
 
 
-def worst(figures: Iterable[Figures]) -> Figures:
-    """The lowest SQNR and cosine and the highest difference among ``figures``."""
-    every = list(figures)
-    return Figures(
-        min(one.sqnr_db for one in every),
-        min(one.cosine for one in every),
-        max(one.max_abs for one in every),
+def measure_pooled(reference: Array, output: Array) -> float:
+    """SQNR in dB over all input sets at once."""
+    wanted = reference.astype(np.float64)
+    error = wanted - output
+    return decibels(float(np.sum(wanted**2)), float(np.sum(error**2)))
+
+
+def fit_line(reference: Array, output: Array) -> Fit:
+    """Gain and offset. Both arrays are finite, and the reference is not all zero."""
+    wanted = reference.astype(np.float64).reshape(-1)
+    got = output.astype(np.float64).reshape(-1)
+    power = float(np.sum(wanted**2))  # not @: BLAS would start threads for it
+    slope = float(np.sum(wanted * got)) / power
+    rest = math.sqrt(float(np.sum((got - slope * wanted) ** 2)))
+    spread, error = float(wanted.std()) or math.inf, got - wanted
+    root = math.sqrt(wanted.size)
+    return Fit(
+        slope - 1,
+        3 * rest / math.sqrt(power) / root,
+        float(error.mean()) / spread,
+        3 * float(error.std()) / spread / root,
     )
 
 
-def measure_all(reference: Outputs, outputs: Outputs) -> Figures:
-    """The worst figures over all input sets and outputs."""
-    return worst(
-        measure(ref, out)
-        for refs, outs in zip(reference, outputs, strict=True)
-        for ref, out in zip(refs, outs, strict=True)
-    )
+def share_equal(low: Array, reference: Array, high: Array, output: Array) -> float:
+    """The share of elements that are right, for indices, classes and booleans.
+
+    An element may be anything from ``low`` to ``high``, which differ where the float model's own
+    comparison is a tie within the noise. The lower share counts of the elements that hold the
+    most frequent value and of all others: a mask with few bits set is judged by those, too.
+    """
+    right = (low <= output) & (output <= high)
+    values, counts = np.unique(reference, return_counts=True)
+    frequent = reference == values[counts.argmax()]
+    return min(float(right[one].mean()) for one in (frequent, ~frequent) if one.any())

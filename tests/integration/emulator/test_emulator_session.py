@@ -98,8 +98,9 @@ def test_models_pass_a_second_run_lowers_nothing_and_damage_is_noticed(tmp_path:
     assert first.returncode == 0, first.stderr
     assert report["summary"]["passed"] == 2
     kinds = {control["kind"] for control in report["controls"]}
-    assert kinds == {"zeros", "noise", "permuted", "other_input"}
-    assert len(report["controls"]) == 8
+    floating = {"zeros", "noise", "permuted", "other_input", "weakest_channel", "gain"}
+    assert kinds == {*floating, "garbage_tail"}
+    assert len(report["controls"]) == 14
     assert all(control["rejected"] for control in report["controls"])
     for case in report["cases"]:
         assert case["fallback_nodes"] == 0

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import pytest
 
 from ci.emulator.judging.advice import BIAS, UINT8, advise_on_figures
-from ci.emulator.judging.figures import Figures
-from ci.emulator.judging.gate import Judgement
+from ci.emulator.judging.gate import Expected, References, judge
+from ci.emulator.judging.sightings import find_sighting
 from ci.emulator.policy import read_emulator_policy
 from ci.lowering.artifact import Delegation, Lowered, TensorInfo
 from ci.lowering.cases import CaseSpec
@@ -14,34 +17,104 @@ from ci.lowering.schemes import Scheme
 from ci.report.schema import Threshold
 
 LIMITS = Threshold(scheme="8a8w", min_sqnr_db=20.0, min_sqnr_db_quantized=20.0)
+RANDOM = np.random.default_rng(3)
+EAGER = RANDOM.standard_normal((4, 1, 3, 6, 6))
+NOISE = RANDOM.standard_normal(EAGER.shape)
 
 
-def lower(dtype: str) -> Lowered:
-    boundary = (TensorInfo(dtype, (1, 4)),)
-    return Lowered("", "m", "8a8w", "S", 4, boundary, boundary, Delegation(1, 0, 1), 1.0, 1, {})
+def expect(values: Any) -> Expected:
+    return Expected(values, values, values)
 
 
 def advise(
-    float_db: float,
-    quantized_db: float | None,
+    output: Any,
+    eager: Any = EAGER,
+    quantized: Any = None,
     dtype: str = "float32",
     limits: Threshold = LIMITS,
 ) -> str:
-    quantized = None if quantized_db is None else Figures(quantized_db, 0.9, 1.0)
-    reasons = ("too far",) if float_db < 20 else ()
-    judgement = Judgement(Figures(float_db, 0.9, 1.0), quantized, reasons)
-    return "\n".join(advise_on_figures(judgement, limits, lower(dtype)))
+    boundary = (TensorInfo(dtype, (1, 4)),)
+    outputs = (TensorInfo(str(output.dtype), output.shape[1:]),)
+    lowered = Lowered("", "m", "8a8w", "S", 4, boundary, outputs, Delegation(1, 0, 1), 1.0, 1, {})
+    references = References([expect(eager)], None if quantized is None else [expect(quantized)])
+    judgement = judge(references, [output], outputs, limits)
+    return "\n".join(advise_on_figures(judgement, references, [output], lowered, limits))
 
 
 def test_the_figures_tell_quantization_from_qnn() -> None:
-    assert advise(18.4, 38.0).startswith("  why: quantization costs this")
-    assert "38.0 dB" in advise(18.4, 38.0)
-    assert advise(3.0, 2.0).startswith("  why: QNN does not compute what was asked")
-    assert advise(3.0, None) == ""
+    coarse = EAGER + 0.2 * NOISE
+    told = advise(coarse, EAGER, coarse + 0.001 * NOISE)
+    assert told.startswith("  why: quantization costs this")
+    assert "dB against the quantized eager model)" in told
+    other = EAGER + RANDOM.standard_normal(EAGER.shape)
+    assert advise(other, EAGER, coarse).startswith("  why: QNN does not compute what was asked")
+    assert advise(other) == ""
     many_bits = Threshold(scheme="16a16w", min_sqnr_db=40.0, min_sqnr_db_quantized=40.0)
-    assert BIAS in advise(0.0, 68.0, limits=many_bits)
-    assert advise(30.0, 38.0, "uint8") == ""
-    assert advise(3.0, None, "uint8") == f"  fix: {UINT8}"
+    assert BIAS in advise(coarse, EAGER, coarse, limits=many_bits)
+    assert advise(EAGER, EAGER, EAGER, "uint8") == ""
+    assert advise(other, dtype="uint8") == f"  fix: {UINT8}"
+
+
+def put(place: Any, value: Any, of: Any = EAGER) -> Any:
+    wrong = of.copy()
+    wrong[place] = value
+    return wrong
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        (np.zeros_like(EAGER), "all zero; likely the runner"),
+        (EAGER * 1e-9, "as good as zero"),
+        (np.full_like(EAGER, 0.5), "a constant, 0.5; likely the runner"),
+        (put((1, 0, 0), np.nan), "8.3% of the elements are NaN or infinite"),
+        (np.repeat(EAGER[:1], 4, axis=0), "the same for every input"),
+        (np.roll(EAGER, 1, axis=0), "the outputs of another input; likely the runner"),
+        (EAGER / 16, "0.0625 (1/16) of the right values; likely a scale"),
+        (-EAGER, "the negative of 1 (1) of the right values"),
+        (EAGER + 0.7, "off by a constant 0.7; likely a zero point"),
+        (EAGER.transpose(0, 1, 3, 4, 2).reshape(EAGER.shape), "with axis 1 moved to 3; likely a m"),
+        (np.roll(EAGER, 1, axis=4), "one place on along axis 3"),
+        (EAGER[..., ::-1], "in reverse along axis 3"),
+        (RANDOM.permutation(EAGER.reshape(-1)).reshape(EAGER.shape), "a permutation of the right"),
+        (put((slice(None), 0, 1), 0.0), "zero in channel 1 (1 of 3) along axis 1; likely QNN"),
+        (
+            put((slice(None), 0, 2, 5), NOISE[:, 0, 2, 5]),
+            "wrong only from element 102 to 107 of 108",
+        ),
+        (put(2, NOISE[2]), "wrong for input set 2 alone"),
+        (RANDOM.standard_normal(EAGER.shape), ""),
+    ],
+)
+def test_what_wrong_outputs_look_like_is_told(wrong: Any, words: str) -> None:
+    told = advise(wrong)
+    assert words in told
+    assert ("  seen: " in told) == bool(words)
+    assert bool(words) == ("does not compute what was asked" not in advise(wrong, quantized=EAGER))
+
+
+IDS = np.arange(48).reshape(4, 12) % 11
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        (IDS + 1, "off by +1 nearly everywhere"),
+        (IDS + (IDS << 32), "likely another integer type: int32 read as int64"),
+        (np.zeros_like(IDS), "all zero"),
+        (10 - IDS, ""),
+    ],
+)
+def test_what_wrong_ids_look_like_is_told(wrong: Any, words: str) -> None:
+    limits = Threshold(scheme="8a8w", min_equal=0.995)
+    told = advise(wrong, IDS, limits=limits)
+    assert words in told
+    assert ("  seen: " in told) == bool(words)
+
+
+def test_outputs_out_of_order_are_told() -> None:
+    other = RANDOM.standard_normal((4, 2, 54))
+    assert "those of output 1" in find_sighting([EAGER, other], other.reshape(EAGER.shape), 0)
 
 
 @pytest.mark.parametrize(

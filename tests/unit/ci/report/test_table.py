@@ -17,10 +17,10 @@ def test_a_run_fits_a_hundred_columns_and_shows_every_case(report: Report) -> No
     rows = [line for line in text.splitlines() if " SM8650 " in line]
     assert len(rows) == len(report.cases)
     assert rows[0].split() == [
-        *("mlp", "fp16", "SM8650", "passed", "62.0", "12/12", "1.10", "0.004"),
+        *("mlp", "fp16", "SM8650", "passed", "62.0", "58.0", "12/12", "1.10", "0.004"),
         *("87.9", "KiB", "yes"),
     ]
-    assert "4 of 4 rejected" in text
+    assert "8 of 8 rejected" in text
     assert "passed  40 passed, 0 failed, 0 unsupported, 14 cached; 94.2 s" in text
     assert "time, s: lower 81.0, run 9.5, provision 2.4, compare 1.2\n" in text
     assert text.endswith("of it, s: lowering 50.5, running 1.0 summed over workers\n")
@@ -32,7 +32,7 @@ def test_reasons_logs_and_controls_follow(troubled: Report) -> None:
     assert "  | on the CPU: aten.cdist.default: no builder" in text
     assert "  | QNN: block quantization needs rank 4" in text
     assert "  | QnnBackend: error 14001" in text
-    assert "3 of 4 rejected" in text
+    assert "7 of 8 rejected" in text
     assert "mlp 8a8w SM8650: outputs that are zeros passed the gate, SQNR 0.0 dB" in text
     assert "FAILED  1 passed, 2 failed, 1 unsupported" in text
 

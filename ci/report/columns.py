@@ -1,0 +1,162 @@
+"""What is shown of a case and of a limit, once for the terminal, HTML, GitHub and JUnit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ci.report.schema import Case, Threshold
+from ci.report.text import show_bytes, show_decibels, show_seconds, show_share
+
+NOTHING = "-"
+
+
+@dataclass(frozen=True)
+class Column:
+    """One figure or word. ``sort`` gives what it is sorted by where ``show`` does not.
+
+    ``terminal`` and ``summary`` are its heads there, empty where it is left out; ``told`` is a
+    sentence of JUnit's with a place for it. One that no case has is left out everywhere.
+    """
+
+    name: str
+    show: Callable[[Case], str]
+    sort: Callable[[Case], object] | None = None
+    number: bool = True
+    terminal: str = ""
+    summary: str = ""
+    told: str = ""
+    hint: Callable[[Case], str] | None = None
+
+    def value(self, case: Case) -> str:
+        """What the column is sorted by, as text; empty where it is what it shows."""
+        found = self.sort(case) if self.sort else ""
+        return NOTHING if found is None else str(found)
+
+    def is_had(self, case: Case) -> bool:
+        """Whether the case has it."""
+        return self.show(case) not in {"", NOTHING}
+
+
+def _format(value: float | None, form: str) -> str:
+    return NOTHING if value is None else format(value, form)
+
+
+def show_equal(share: float | None) -> str:
+    """``100 %``, ``99.95 %``: never 100 where an element is wrong."""
+    if share is None:
+        return NOTHING
+    return "100 %" if share == 1 else f"{min(share * 100, 99.99):.2f} %"
+
+
+COLUMNS = (
+    Column("model", lambda case: case.model, number=False, terminal="model", summary="model"),
+    Column("scheme", lambda case: case.scheme, number=False, terminal="scheme", summary="scheme"),
+    Column("SoC", lambda case: case.soc, number=False, terminal="SoC", summary="SoC"),
+    Column("status", lambda case: case.status.value, number=False, terminal="status"),
+    Column(
+        "SQNR",
+        lambda case: show_decibels(case.sqnr_db, case.max_abs),
+        lambda case: case.sqnr_db,
+        terminal="SQNR\ndB",
+        summary="SQNR dB",
+        told="SQNR {} dB",
+    ),
+    Column(
+        "SQNR q",
+        lambda case: show_decibels(case.sqnr_db_quantized),
+        told="against the quantized model {} dB",
+    ),
+    Column(
+        "channel",
+        lambda case: show_decibels(case.sqnr_db_channel),
+        terminal="channel\ndB",
+        summary="channel dB",
+        told="worst channel {} dB",
+        hint=lambda case: case.channel,
+    ),
+    Column(
+        "equal",
+        lambda case: show_equal(case.equal),
+        lambda case: case.equal,
+        terminal="equal",
+        summary="equal",
+        told="{} of the elements equal",
+    ),
+    Column("equal q", lambda case: show_equal(case.equal_quantized), lambda c: c.equal_quantized),
+    Column("gain", lambda case: _format(case.gain, ".4f"), told="gain {}"),
+    Column("offset", lambda case: _format(case.offset, ".4f"), told="offset {}"),
+    Column("cosine", lambda case: _format(case.cosine, ".5f")),
+    Column("cosine q", lambda case: _format(case.cosine_quantized, ".5f")),
+    Column("max abs", lambda case: _format(case.max_abs, ".3g")),
+    Column(
+        "delegated",
+        lambda case: show_share(case.delegated_nodes, case.fallback_nodes),
+        lambda case: case.delegated_nodes,
+        terminal="delegated\nof total",
+        summary="delegated",
+        told="delegated {}",
+    ),
+    Column("parts", lambda case: _format(case.partitions, "d")),
+    Column(
+        "lower s",
+        lambda case: show_seconds(case.lower_s),
+        terminal="lower\ns",
+        summary="lower s",
+        told="lowered in {} s",
+    ),
+    Column(
+        "run s",
+        lambda case: show_seconds(case.run_s),
+        terminal="run\ns",
+        summary="run s",
+        told="run in {} s",
+    ),
+    Column(
+        ".pte",
+        lambda case: show_bytes(case.pte_bytes),
+        lambda case: case.pte_bytes,
+        terminal=".pte\nsize",
+        summary=".pte",
+        told="{}",
+    ),
+    Column(
+        "cached",
+        lambda case: "yes" if case.cached else "",
+        terminal="cached",
+        summary="cached",
+        told="cached: {}",
+    ),
+)
+
+
+def columns_of(cases: Sequence[Case]) -> list[Column]:
+    """The columns that a case of these has something in, and those that name one."""
+    return [
+        column
+        for column in COLUMNS
+        if not column.number or not cases or any(map(column.is_had, cases))
+    ]
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A figure of a Threshold."""
+
+    name: str
+    show: Callable[[Threshold], str]
+
+
+LIMITS = (
+    Limit("SQNR", lambda rule: _format(rule.min_sqnr_db, ".1f")),
+    Limit("SQNR q", lambda rule: _format(rule.min_sqnr_db_quantized, ".1f")),
+    Limit("channel", lambda rule: _format(rule.min_sqnr_db_channel, ".1f")),
+    Limit("equal", lambda rule: show_equal(rule.min_equal)),
+    Limit("equal q", lambda rule: show_equal(rule.min_equal_quantized)),
+    Limit("gain", lambda rule: _format(rule.max_gain_error, ".3g")),
+    Limit("offset", lambda rule: _format(rule.max_offset, ".3g")),
+    Limit("nearer dB", lambda rule: _format(rule.max_nearer_db, ".3g")),
+    Limit("cosine", lambda rule: _format(rule.min_cosine, ".6g")),
+    Limit("cosine q", lambda rule: _format(rule.min_cosine_quantized, ".6g")),
+    Limit("max abs", lambda rule: _format(rule.max_abs, ".3g")),
+)
