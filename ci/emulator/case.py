@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from ci.emulator.baselines import Baseline, find_changes, name_case
 from ci.emulator.job import RunJob
 from ci.emulator.judging.gate import References
 from ci.emulator.outputs import read_references
@@ -36,6 +38,7 @@ class Bench:
     timeout_s: float
     use_cache: bool = True
     keep: Path | None = None
+    baselines: Mapping[str, Baseline] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -137,11 +140,24 @@ class CaseRun:
         """Judge what the runner wrote, and check delegation."""
         verdict = judge_case(self.spec, references, self.directory, lowered, self.bench.policy)
         self.figures |= verdict.figures
-        reasons = [*verdict.reasons, *self.delegation_faults(lowered)]
+        changes = self.find_changes()
+        reasons = [*verdict.reasons, *changes, *self.delegation_faults(lowered)]
         if not reasons:
             return self.end(Status.PASSED, controls=verdict.controls, remark=remark)
         told = "\n".join(["; ".join(reasons), *verdict.advice])
         return self.end(Status.FAILED, told, run.log_tail, verdict.controls, remark)
+
+    def find_changes(self) -> list[str]:
+        """How the figures differ from those recorded for this toolchain, where some are."""
+        spec = self.spec
+        name = name_case(spec.model, spec.scheme.value, spec.soc)
+        baseline = self.bench.baselines.get(name)
+        if baseline is None:
+            return []
+        changes = list(find_changes(self.figures, baseline))
+        self.figures["recorded_sqnr_db"] = baseline.sqnr_db
+        self.figures["recorded_sqnr_db_quantized"] = baseline.sqnr_db_quantized
+        return changes
 
     def delegation_faults(self, lowered: Lowered) -> list[str]:
         """What stays on the CPU although the policy says full delegation."""

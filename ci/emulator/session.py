@@ -11,6 +11,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ci.emulator.baselines import read_baselines
 from ci.emulator.case import Bench, CaseResult, CaseRun, describe_limits
 from ci.emulator.policy import EmulatorPolicy
 from ci.emulator.pool import Pool, prepare_environment
@@ -36,6 +37,7 @@ class SessionOptions:
     runner: str = "python"
     use_cache: bool = True
     keep: Path | None = None
+    record: bool = False
 
 
 @dataclass
@@ -109,6 +111,7 @@ def make_bench(
         timeout_s=options.timeout_s,
         use_cache=options.use_cache,
         keep=options.keep,
+        baselines={} if options.record else read_baselines(tools),
     )
 
 

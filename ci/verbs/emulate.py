@@ -7,6 +7,7 @@ import importlib.util
 import os
 from pathlib import Path
 
+from ci.emulator.baselines import record_baselines
 from ci.emulator.policy import EmulatorPolicy, read_emulator_policy
 from ci.lowering.cases import CaseSpec, select_cases
 from ci.lowering.schemes import Scheme
@@ -41,6 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="limits of your own, like the emulator policy",
     )
+    add("--record", action="store_true", help="record the suite's figures for this toolchain")
     add("--offline", action="store_true", help="use only what is provisioned already")
     add("--reports", type=given_path, default=Path("reports"), help="where to write test_emulator/")
 
@@ -57,6 +59,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     report = run(specs, policy, args, progress)
     directory = args.reports / "test_emulator"
     write_report(report, directory)
+    if args.record:
+        progress.step(f"recorded: {record_baselines(report)}")
     progress.step(f"report: {directory / 'index.html'}")
     try:
         append_summary(report)
@@ -90,6 +94,7 @@ def run(
         runner=args.runner,
         use_cache=not args.no_cache,
         keep=args.keep_artifacts,
+        record=args.record,
     )
     report = run_session(specs, policy, environment, options, phases)
     progress.step("4/4 report")

@@ -1,0 +1,147 @@
+"""Runners that lie about right outputs: which wrong outputs the gate lets pass, and how few."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from ci.emulator.baselines import find_changes, name_case, read_baselines
+from ci.emulator.judging.figures import Array
+from ci.emulator.judging.gate import References, judge
+from ci.emulator.outputs import read_outputs, read_references
+from ci.emulator.policy import read_emulator_policy
+from ci.emulator.verdict import note_figures
+from ci.lowering.artifact import Lowered
+from ci.lowering.schemes import Scheme
+from ci.report.schema import Report, Status
+from ci.report.write import read_report
+from tests.stand_ins.liars import LIES
+
+ROOT = Path(__file__).resolve().parents[3]
+LIARS = ROOT / "tests" / "stand_ins" / "liars.py"
+pytestmark = pytest.mark.emulator
+pytest.importorskip("executorch", reason="ExecuTorch is not installed in this environment")
+
+EIGHT_BITS = {"decoder", "deeplab", "lstm", "mlp", "mobilenet", "resnet", "superres", "transformer"}
+# What is below the noise of a case, as docs/emulator.md says with figures: by lie, MODEL SCHEME.
+BELOW_THE_NOISE: dict[str, set[str]] = {
+    "a gain of 1 %": {"decoder 8a8w", "mlp 8a8w", "transformer 8a8w", "mlp 16a4w_block"},
+    "clipped at 0.8": {"deeplab 8a8w", "mobilenet 8a8w"},
+    "rounded to 8 bits": {
+        *(f"{model} 8a8w" for model in EIGHT_BITS),
+        *("mlp 16a4w_block", "transformer 16a4w_block"),
+    },
+    "rounded to 6 bits": {"decoder 8a8w", "lstm 8a8w", "mlp 16a4w_block"},
+    "fp16's": {"transformer 16a16w"},
+}
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """A case of the suite that was run: what is expected, and what came out."""
+
+    directory: Path
+    lowered: Lowered
+    references: References
+    outputs: list[Array]
+
+    @property
+    def name(self) -> str:
+        return f"{self.lowered.model} {self.lowered.scheme}"
+
+
+def run_suite(reports: Path, *words: str) -> Report:
+    argv = [sys.executable, "-m", "ci", "test-emulator", "--reports", str(reports), *words]
+    subprocess.run(
+        argv, cwd=ROOT, env=dict(os.environ), capture_output=True, timeout=900, check=False
+    )
+    return read_report(reports / "test_emulator")
+
+
+@pytest.fixture(scope="module")
+def suite(tmp_path_factory: pytest.TempPathFactory) -> tuple[Report, list[Kept]]:
+    """The whole suite, run once, with its outputs."""
+    folder = tmp_path_factory.mktemp("suite")
+    report = run_suite(folder, "--keep-artifacts", str(folder / "kept"))
+    return report, [read_kept(directory) for directory in sorted((folder / "kept").iterdir())]
+
+
+def read_kept(directory: Path) -> Kept:
+    artifact = directory / "artifact"
+    lowered = msgspec.json.decode((artifact / "lowered.json").read_bytes(), type=Lowered)
+    outputs = read_outputs(directory / "outputs", lowered)
+    return Kept(directory, lowered, read_references(artifact, lowered), outputs)
+
+
+def is_let_pass(case: Kept, wrong: list[Array], report: Report) -> bool:
+    """Whether the gate and the recorded figures accept outputs."""
+    lowered = case.lowered
+    limits = read_emulator_policy().limits_of(lowered.model, Scheme(lowered.scheme))
+    with np.errstate(all="ignore"):
+        judgement = judge(case.references, wrong, lowered.outputs, limits)
+    if judgement.reasons:
+        return False
+    baseline = read_baselines(report.toolchain)[
+        name_case(lowered.model, lowered.scheme, lowered.soc)
+    ]
+    return not list(find_changes(note_figures(judgement), baseline))
+
+
+def test_right_outputs_pass_in_every_case(suite: tuple[Report, list[Kept]]) -> None:
+    report, kept = suite
+    failed = [case for case in report.cases if case.status is not Status.PASSED]
+    assert not failed
+    assert len(kept) == len(report.cases) == 32
+    assert all(is_let_pass(case, case.outputs, report) for case in kept)
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_lie_is_told_in_every_case_but_where_it_is_below_the_noise(
+    suite: tuple[Report, list[Kept]], lie: str
+) -> None:
+    report, kept = suite
+    passing = {
+        case.name
+        for case in kept
+        if is_let_pass(case, [LIES[lie](one) for one in case.outputs], report)
+    }
+    assert passing == BELOW_THE_NOISE.get(lie, set())
+
+
+def test_the_outputs_of_fp16_do_not_pass_for_those_of_another_scheme(
+    suite: tuple[Report, list[Kept]],
+) -> None:
+    report, kept = suite
+    floats = {case.lowered.model: case.outputs for case in kept if case.lowered.scheme == "fp16"}
+    passing = {
+        case.name
+        for case in kept
+        if case.lowered.scheme != "fp16" and is_let_pass(case, floats[case.lowered.model], report)
+    }
+    assert passing == BELOW_THE_NOISE["fp16's"]
+
+
+def test_the_references_themselves_do_not_pass_for_outputs(
+    suite: tuple[Report, list[Kept]],
+) -> None:
+    report, kept = suite
+    for case in kept:
+        assert not is_let_pass(case, [one.values for one in case.references.float32], report)
+
+
+def test_a_program_that_lies_fails_its_session(
+    suite: tuple[Report, list[Kept]], tmp_path: Path
+) -> None:
+    (kept,) = [case for case in suite[1] if case.name == "mlp fp16"]
+    for lie in ("the weakest channel zero", "a gain of 1 %", "another input's", "one sixteenth"):
+        runner = f"'{sys.executable}' '{LIARS}' '{lie}' '{kept.directory}'"
+        report = run_suite(tmp_path, "--model", "mlp", "--scheme", "fp16", "--runner", runner)
+        (case,) = report.cases
+        assert case.status is Status.FAILED, lie
+        words = {"another input's": "seen: the outputs of another", "one sixteenth": "(1/16)"}
+        assert words.get(lie, "wanted") in case.reason

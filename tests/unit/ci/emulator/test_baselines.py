@@ -1,0 +1,94 @@
+"""Figures that are recorded by toolchain."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from ci.emulator.baselines import Baseline, find_changes, read_baselines, record_baselines
+from ci.emulator.policy import read_emulator_policy
+from ci.report.schema import Case, Host, Report, Status, Tool, summarize
+from provisioning.manifest.reader import MANIFESTS_VARIABLE
+
+TOOLS = (
+    Tool(name="libcxx", version="1"),
+    Tool(name="qnn-runtime", version="9.1"),
+    Tool(name="torch", version="2.0"),
+    Tool(name="executorch", version="9.2"),
+)
+BASELINE = Baseline(30.0, 35.0)
+
+
+@pytest.mark.parametrize(
+    ("sqnr_db", "quantized", "words"),
+    [
+        (27.0, 32.0, []),
+        (33.0, 38.0, []),
+        (26.9, 35.0, ["26.9 dB against the float32 eager model, 3.1 dB below the 30.0 dB"]),
+        (30.0, 31.5, ["31.5 dB against the quantized eager model, 3.5 dB below the 35.0 dB"]),
+        (60.0, 35.0, ["60.0 dB against the float32 eager model, 30.0 dB above the 30.0 dB"]),
+        (float("-inf"), 35.0, ["inf dB below"]),
+    ],
+)
+def test_a_figure_that_moved_by_more_than_3_db_is_a_change(
+    sqnr_db: float, quantized: float, words: list[str]
+) -> None:
+    found = list(find_changes({"sqnr_db": sqnr_db, "sqnr_db_quantized": quantized}, BASELINE))
+    assert len(found) == len(words)
+    assert all(word in reason for word, reason in zip(words, found, strict=True))
+    assert list(find_changes({"sqnr_db": 30.0}, Baseline(30.0))) == []
+
+
+def make_report(*cases: Case) -> Report:
+    host = Host(system="", machine="", processor="", cpus=1, memory_bytes=1, libc="", python="")
+    return Report(
+        session="test_emulator",
+        started="2026-11-20T08:00:00Z",
+        host=host,
+        toolchain=TOOLS,
+        thresholds=(),
+        cases=cases,
+        controls=(),
+        summary=summarize(cases, (), 1.0),
+    )
+
+
+def test_what_is_recorded_is_read_back_for_that_toolchain_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(MANIFESTS_VARIABLE, str(tmp_path))
+    assert read_baselines(TOOLS) == {}
+    case = Case(
+        model="mlp",
+        scheme="8a8w",
+        soc="SM8650",
+        status=Status.PASSED,
+        sqnr_db=33.46,
+        sqnr_db_quantized=32.44,
+    )
+    other = msgspec.structs.replace(case, scheme="fp16", sqnr_db=64.3, sqnr_db_quantized=None)
+    failed = msgspec.structs.replace(case, scheme="16a8w", status=Status.FAILED)
+    users = msgspec.structs.replace(case, model="/home/me/net.py:factory")
+    path = record_baselines(make_report(case, failed, users))
+    assert path == tmp_path / "baselines" / "executorch-9.2-qnn-runtime-9.1.toml"
+    record_baselines(make_report(other))
+    assert read_baselines(TOOLS) == {
+        "mlp 8a8w SM8650": Baseline(33.5, 32.4),
+        "mlp fp16 SM8650": Baseline(64.3),
+    }
+    newer = (*TOOLS[:3], Tool(name="executorch", version="9.3"))
+    assert read_baselines(newer) == {}
+
+
+def test_the_committed_figures_cover_the_suite() -> None:
+    tools = (
+        Tool(name="qnn-runtime", version="2.49.40"),
+        Tool(name="executorch", version="1.5.1"),
+    )
+    suite = read_emulator_policy().suite
+    wanted = {
+        f"{model} {scheme.value} SM8650" for model, schemes in suite.items() for scheme in schemes
+    }
+    assert read_baselines(tools).keys() == wanted
