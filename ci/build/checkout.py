@@ -13,10 +13,9 @@ from ci.build.plan.place import find_place
 from ci.build.plan.plan import BuildRequest, Kit, make_plan
 from ci.build.plan.targets import Needs, Target
 from ci.build.plan.toolchains import resolve_compilers
-from ci.build.plan.tools import PROBE_S, find_tools
+from ci.build.plan.tools import ask_python, find_tools
 from provisioning.artifacts.environment import Environment, locate_profile
 from provisioning.console.git import list_submodules
-from provisioning.console.process import run_process
 from provisioning.console.progress import Progress
 from provisioning.errors import UnfitError, UsageError
 from provisioning.manifest.reader import read_toolchain
@@ -24,11 +23,6 @@ from provisioning.manifest.socs import find_soc
 
 SOURCE, QNN_SDK = "executorch", "qnn-sdk"
 EXPORTED = frozenset({"QNN_SDK_ROOT", "ANDROID_NDK_ROOT", "HEXAGON_SDK_ROOT", "HEXAGON_TOOLS_ROOT"})
-PROBE_MODULES = (
-    "import importlib.util as u, sys; "
-    "print(sys.implementation.cache_tag, sys.version.split()[0]); "
-    "print(*[name for name in sys.argv[1:] if u.find_spec(name) is None])"
-)
 
 
 def prepare_checkout(target: Target, request: BuildRequest, progress: Progress) -> BuildJob:
@@ -159,18 +153,15 @@ def probe_python(python: Path, modules: tuple[str, ...]) -> tuple[str, str]:
 
     Raises UnfitError when it does not run or lacks one of ``modules``.
     """
-    ended = run_process([python, "-c", PROBE_MODULES, *modules], timeout_s=PROBE_S, check=False)
-    if ended.returncode != 0:
-        raise UnfitError(f"{python} {ended.describe()}", why=ended.tail, fix="correct --python")
-    first, _, rest = ended.output.partition("\n")
-    if missing := rest.split():
+    facts = ask_python(python, modules)
+    if missing := [name for name, is_there in facts.modules.items() if not is_there]:
         raise UnfitError(
             f"{python} has no module {', '.join(missing)}",
             why="ExecuTorch's build runs it to generate code",
             fix=f"{python} -m pip install {' '.join(missing).replace('yaml', 'pyyaml')}",
         )
-    tag, version = first.split()
-    return tag, version
+    tag = "-".join(facts.tag.strip(".").split("-")[:2])
+    return tag, ".".join(map(str, facts.version))
 
 
 def find_python(word: str) -> Path:

@@ -7,16 +7,9 @@ from pathlib import Path
 
 from ci.build.plan.place import Place
 from ci.build.plan.targets import Target
-from ci.build.plan.tools import PROBE_S
-from provisioning.console.process import run_process
+from ci.build.plan.tools import ask_python
 from provisioning.errors import UnfitError
 from provisioning.files import explain_writes, staged_directory
-
-LOCATE = """
-import importlib.util
-spec = importlib.util.find_spec("executorch")
-print(*(list(spec.submodule_search_locations or [])[:1] if spec else []))
-"""
 
 
 def install_files(target: Target, place: Place, root: Path) -> tuple[Path, ...]:
@@ -70,9 +63,7 @@ def _link_tree(package: Path, target: Path, below: Path, opened: set[Path]) -> N
 
 def find_package(python: Path) -> Path:
     """The executorch that ``python`` imports. Raises UnfitError when there is none."""
-    ended = run_process([python, "-c", LOCATE], timeout_s=PROBE_S, check=False)
-    found = ended.output.strip()
-    if ended.returncode == 0 and found:
+    if found := ask_python(python).executorch:
         return Path(found)
     raise UnfitError(
         f"executorch is not installed in {python}",

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from ci.build.plan.tools import PROBE_S
+from ci.build.plan.tools import PROBE_S, ask_python
 from provisioning.console.process import run_process
 from provisioning.errors import FailedError, UnfitError
 from provisioning.files import write_whole
@@ -71,9 +71,7 @@ def remember_proof(record: Path, key: str, proof: Proof) -> None:
 
 def check_provable(python: Path) -> None:
     """Raises UnfitError when ``python`` has no torch to lower a model with."""
-    probe = "import importlib.util as u; print(u.find_spec('torch') is not None)"
-    ended = run_process([python, "-c", probe], timeout_s=PROBE_S, check=False)
-    if ended.output.strip() != "True":
+    if not ask_python(python, ["torch"]).modules["torch"]:
         raise UnfitError(
             f"torch is not installed in {python}",
             why="the adaptor is proven by lowering a model with it",

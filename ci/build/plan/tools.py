@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from packaging.version import Version
 
-from provisioning.console.process import run_process
-from provisioning.errors import ToolError, UnfitError, UsageError
+from provisioning.doctor.facts import PythonFacts
+from provisioning.doctor.survey.python import survey_python
+from provisioning.doctor.survey.tools import ask_version
+from provisioning.errors import UnfitError, UsageError
+from provisioning.versions import parse_version
 
 CMAKE_FLOOR = Version("3.28")  # below, the wheel's config offers no imported targets
 NINJA_FLOOR = Version("1.10")
-VERSION = re.compile(r"\d+(?:\.\d+)+")
 PROBE_S = 20.0
 CACHES = ("ccache", "sccache")
 
@@ -51,12 +52,16 @@ def iterate_candidates(name: str) -> Iterator[Path]:
 
 def probe_program(path: Path) -> Program | None:
     """Run ``path --version``; None when it fails or names no version."""
-    try:
-        ended = run_process([path, "--version"], timeout_s=PROBE_S, check=False)
-    except ToolError:
-        return None
-    match = VERSION.search(ended.output)
-    return Program(path, Version(match[0])) if ended.returncode == 0 and match else None
+    version = ask_version(path.name, path).version
+    return Program(path, parse_version(version)) if version else None
+
+
+def ask_python(python: Path, modules: Sequence[str] = ()) -> PythonFacts:
+    """What an interpreter is and which of ``modules`` it has. Raises UnfitError."""
+    facts = survey_python(python, (), modules, os.environ)
+    if facts.error:
+        raise UnfitError(f"{python} cannot be used", why=facts.error, fix="correct --python")
+    return facts
 
 
 def choose_program(name: str, floor: Version) -> Program:
