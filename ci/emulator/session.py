@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from ci.emulator.baselines import read_baselines
@@ -129,7 +130,11 @@ def run_cases(
             progress.step("ending what runs")
             bench.pool.abort()
 
-        tasks = [CaseRun(spec, bench).run for spec in specs]
+        def run(spec: CaseSpec) -> CaseResult:
+            with bar.busy(f"{Path(spec.model).name} {spec.scheme.value} {spec.soc}"):
+                return CaseRun(spec, bench).run()
+
+        tasks = [partial(run, spec) for spec in specs]
         return run_tasks(tasks, jobs, on_done=show, abort=abort)
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from io import StringIO
 
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -21,7 +22,7 @@ from ci.report.text import (
     show_decibels,
     show_work,
 )
-from provisioning.console.terminal import clean
+from provisioning.console.terminal import LEAST_COLUMNS, clean, count_columns
 
 STYLES = {
     Status.PASSED: "green",
@@ -31,14 +32,16 @@ STYLES = {
 LOG_LINES = 12
 NAME_WIDTH = 14
 PHASES = 6
-LEAST_WIDTH = 96  # columns that the widest row needs; a narrower terminal wraps lines
+MODEL_WIDTH = 24  # longer names, which are paths, go over several lines
+# What a narrow terminal goes without, the first first; every other form of the report has it.
+DISPENSABLE = ("cached", ".pte", "run s", "lower s", "channel", "equal", "SoC", "delegated")
 
 
 def terminal_style() -> tuple[bool, int]:
     """Whether stdout shows colours, and its columns: plain in CI, in a file and under NO_COLOR."""
     asked = not any(os.environ.get(name) for name in ("CI", "NO_COLOR"))
     colour = asked and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
-    return colour, max(LEAST_WIDTH, shutil.get_terminal_size((100, 24)).columns)
+    return colour, max(LEAST_COLUMNS, count_columns(sys.stdout) or 120)
 
 
 def render_table(report: Report, *, colour: bool, width: int) -> str:
@@ -59,7 +62,7 @@ def render_table(report: Report, *, colour: bool, width: int) -> str:
         legacy_windows=False,
     )
     with console.capture() as capture:
-        console.print(_cases_table(report))
+        console.print(_fit_table(report, console))
         for case in report.cases:
             if case.reason or case.fallback_ops:
                 _print_reason(console, case)
@@ -68,18 +71,31 @@ def render_table(report: Report, *, colour: bool, width: int) -> str:
     return "".join(f"{line.rstrip()}\n" for line in capture.get().splitlines())
 
 
-def _cases_table(report: Report) -> Table:
+def _fit_table(report: Report, console: Console) -> Table:
+    """The table with as many columns as the console is wide enough for."""
+    unlimited = console.options.update(max_width=1000)
+    table = _cases_table(report, frozenset())
+    for count in range(len(DISPENSABLE) + 1):
+        table = _cases_table(report, frozenset(DISPENSABLE[:count]))
+        if Measurement.get(console, unlimited, table).maximum <= console.width:
+            break
+    return table
+
+
+def _cases_table(report: Report, without: frozenset[str]) -> Table:
     table = Table(
         box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), collapse_padding=True, show_edge=False
     )
-    columns = [column for column in columns_of(report.cases) if column.terminal]
+    columns = [one for one in columns_of(report.cases) if one.terminal and one.name not in without]
     for column in columns:
         if column.number:
             table.add_column(column.terminal, justify="right", no_wrap=True)
-        elif column.name == "model":
-            table.add_column(column.terminal, overflow="fold")
-        else:
-            table.add_column(column.terminal, no_wrap=True, max_width=NAME_WIDTH)
+            continue
+        longest = MODEL_WIDTH if column.name == "model" else NAME_WIDTH
+        shown = (clean_name(column.show(case)) for case in report.cases)
+        width = min(longest, max(map(cell_len, [column.terminal, *shown])))
+        wrapped = column.name == "model"
+        table.add_column(column.terminal, width=width, no_wrap=not wrapped, overflow="fold")
     for case in report.cases:
         style = STYLES[case.status]
         table.add_row(

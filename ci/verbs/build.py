@@ -18,6 +18,7 @@ from ci.build.origins import prepare_job
 from ci.build.plan.job import BuildJob
 from ci.build.plan.plan import BuildRequest
 from ci.build.plan.targets import Target, find_target, read_targets
+from provisioning.console.caller import shown_path
 from provisioning.console.command import Outcome, given_path, given_program
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode, UsageError
@@ -74,7 +75,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         texts.append(render_result(result, row))
         good = good and result.published
         write_record(rows, path)
-    text = "".join(texts) + f"{path}\n"
+    text = "".join(texts) + f"{shown_path(path)}\n"
     code = ExitCode.OK if good else ExitCode.FAILED
     return Outcome(text, {"builds": rows, "report": str(path)}, code)
 

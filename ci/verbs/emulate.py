@@ -17,6 +17,7 @@ from ci.report.schema import Report
 from ci.report.table import render_table, terminal_style
 from ci.report.write import report_data, write_report
 from provisioning.artifacts.environment import provision_profile
+from provisioning.console.caller import shown_path
 from provisioning.console.command import Outcome, given_path
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode, UnfitError, UsageError
@@ -61,7 +62,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     write_report(report, directory)
     if args.record:
         progress.step(f"recorded: {record_baselines(report)}")
-    progress.step(f"report: {directory / 'index.html'}")
+    progress.step(f"report: {shown_path(directory / 'index.html')}")
     try:
         append_summary(report)
     except UnfitError as error:  # the report is there: what it says counts

@@ -8,6 +8,7 @@ import json
 from ci.report.schema import make_json_schema
 from ci.report.table import render_table, terminal_style
 from ci.report.write import read_report, report_data, write_report
+from provisioning.console.caller import shown_path
 from provisioning.console.command import Outcome, given_path
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode, UsageError
@@ -30,7 +31,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     report = read_report(args.path)
     if args.to:
         write_report(report, args.to)
-        progress.step(f"written to {args.to}")
+        progress.step(f"written to {shown_path(args.to)}")
     colour, width = terminal_style()
     text = render_table(report, colour=colour, width=width)
     code = ExitCode.OK if report.ok else ExitCode.FAILED

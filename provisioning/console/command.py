@@ -28,6 +28,8 @@ from provisioning.console.progress import Progress
 from provisioning.console.terminal import (
     clean_message,
     clean_output,
+    count_columns,
+    fit_lines,
     open_missing_streams,
     write_message,
     write_output,
@@ -72,7 +74,9 @@ class Outcome:
         """What belongs on stdout."""
         if as_json:
             return json.dumps(self.data, indent=1) + "\n"
-        return self.text if self.exact else clean_output(self.text)
+        if self.exact:
+            return self.text
+        return fit_lines(clean_output(self.text), count_columns(sys.stdout))
 
 
 @dataclass(frozen=True)

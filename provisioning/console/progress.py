@@ -1,64 +1,103 @@
-"""Progress on stderr: bars on a terminal, plain lines in CI, silence where asked."""
+"""Progress on stderr: bars on a terminal, plain lines in CI, silence where asked.
+
+Whatever takes long says so with the time that has passed, also while nothing else happens.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TextIO
 
-from provisioning.console.terminal import clean_message, write_through
+from provisioning.console.terminal import clean_message, count_columns, fit_lines, write_through
 
 BAR_WIDTH = 24
+LEAST_COLUMNS = 100  # for a graphic bar
 TERMINAL_INTERVAL_S = 0.1
+REFRESH_S = 1.0
 PLAIN_INTERVAL_S = 10.0
+CLEAR = "\r\x1b[2K"
 
 
 @dataclass
 class Bar:
-    """One long piece of work: ``advance`` counts ``unit`` up to ``total`` (0 when not known)."""
+    """One long piece of work: ``advance`` counts ``unit`` up to ``total`` (0 when not known).
+
+    ``columns`` is the width that a line may take, None where it may take any.
+    """
 
     label: str
     total: float
     unit: str
     stream: TextIO | None
     live: bool
+    columns: int | None = None
+    lock: threading.Lock = field(default_factory=threading.Lock)
     done: float = 0
+    _busy: list[str] = field(default_factory=list)
+    _note: str = ""
     _started: float = field(default_factory=time.monotonic)
     _shown: float = field(default_factory=time.monotonic)
 
     def advance(self, amount: float, note: str = "") -> None:
         """Count ``amount`` more, and show it when it is time to."""
         self.done += amount
+        self._note = note
+        self.show(TERMINAL_INTERVAL_S if self.live else PLAIN_INTERVAL_S)
+
+    @contextmanager
+    def busy(self, name: str) -> Iterator[None]:
+        """Name what is being done for as long as the block lasts, in any thread."""
+        self._busy.append(name)
+        try:
+            yield
+        finally:
+            self._busy.remove(name)
+
+    def show(self, interval_s: float) -> None:
+        """Write the line anew if ``interval_s`` seconds have passed since it was written."""
         now = time.monotonic()
-        if now - self._shown >= (TERMINAL_INTERVAL_S if self.live else PLAIN_INTERVAL_S):
-            self._shown = now
-            self._write(self.describe(now, note))
+        if now - self._shown < interval_s:
+            return
+        self._shown = now
+        with self.lock:
+            self._write(self.describe(now, self._note or ", ".join(self._busy)))
 
     def describe(self, now: float, note: str = "") -> str:
         """The line to show at time ``now`` (seconds of time.monotonic)."""
-        rate = self.done / max(now - self._started, 1e-9)
-        amount = f"{_amount(self.done, self.unit)}"
+        passed_s = now - self._started
+        words = [f"  {self.label}"]
         if self.total:
             share = min(self.done / self.total, 1.0)
-            filled = round(share * BAR_WIDTH)
-            bar = f"[{'#' * filled}{'.' * (BAR_WIDTH - filled)}] {share:4.0%} "
-            amount = f"{bar}{amount} of {_amount(self.total, self.unit)}"
-        speed = f" at {_amount(rate, self.unit)}/s" if self.unit == "B" else ""
-        return f"  {self.label} {amount}{speed}{'  ' + note if note else ''}"
+            if self.columns is None or self.columns >= LEAST_COLUMNS:
+                filled = round(share * BAR_WIDTH)
+                words.append(f"[{'#' * filled}{'.' * (BAR_WIDTH - filled)}]")
+            words.append(f"{share:4.0%}")
+            words.append(f"{_amount(self.done, self.unit)} of {_amount(self.total, self.unit)},")
+        elif self.done:
+            words.append(f"{_amount(self.done, self.unit)},")
+        if self.unit == "B":
+            words.append(f"{_amount(self.done / max(passed_s, 1e-9), self.unit)}/s,")
+        words.append(_duration(passed_s))
+        return " ".join(words) + (f"  {note}" if note else "")
 
     def _write(self, line: str) -> None:
         if self.stream:
             text = clean_message(line)
-            write_through(self.stream, f"\r\x1b[2K{text}" if self.live else f"{text}\n")
+            if self.live and self.columns and len(text) >= self.columns:
+                text = text[: self.columns - 4] + "..."  # the last column would wrap
+            write_through(self.stream, f"{CLEAR}{text}" if self.live else f"{text}\n")
 
     def close(self) -> None:
         """Take the live line away."""
         if self.stream and self.live:
-            write_through(self.stream, "\r\x1b[2K")
+            with self.lock:
+                write_through(self.stream, CLEAR)
 
 
 def _amount(value: float, unit: str) -> str:
@@ -71,12 +110,18 @@ def _amount(value: float, unit: str) -> str:
     return f"{value:.2f} GiB"
 
 
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(int(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+
+
 class Progress:
     """Where a verb says what it is doing. ``stream`` None is silence."""
 
     def __init__(self, stream: TextIO | None = None, *, live: bool = False) -> None:
         self.stream = stream
         self.live = live
+        self.lock = threading.Lock()
 
     @classmethod
     def to_stderr(cls) -> Progress:
@@ -86,14 +131,32 @@ class Progress:
     def step(self, message: str) -> None:
         """Say one thing, on a line of its own."""
         if self.stream:
-            text = clean_message(message)
-            write_through(self.stream, f"\r\x1b[2K{text}\n" if self.live else f"{text}\n")
+            text = fit_lines(clean_message(message), count_columns(self.stream))
+            with self.lock:
+                write_through(self.stream, f"{CLEAR}{text}\n" if self.live else f"{text}\n")
 
     @contextmanager
     def bar(self, label: str, total: float = 0, unit: str = "B") -> Iterator[Bar]:
-        """A bar for as long as the block lasts."""
-        bar = Bar(label, total, unit, self.stream, self.live)
+        """A bar for as long as the block lasts, written anew even when nothing advances."""
+        columns = count_columns(self.stream) if self.stream else None
+        bar = Bar(label, total, unit, self.stream, self.live, columns, self.lock)
+        ended = threading.Event()
+        interval_s = REFRESH_S if self.live else PLAIN_INTERVAL_S
+
+        def refresh() -> None:
+            while not ended.wait(interval_s / 2):
+                bar.show(interval_s)
+
+        if self.stream:
+            threading.Thread(target=refresh, daemon=True).start()
         try:
             yield bar
         finally:
+            ended.set()
             bar.close()
+
+    @contextmanager
+    def waiting(self, what: str) -> Iterator[None]:
+        """Say what takes its time, and how long it has taken."""
+        with self.bar(f"{what}:", unit=""):
+            yield

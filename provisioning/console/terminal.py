@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+import textwrap
 from contextlib import suppress
 from typing import TextIO
 
@@ -23,6 +24,7 @@ _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[
 _CONTROL = re.compile(f"[{_CONTROLS}]")
 # GitHub and Azure runners obey these wherever they stand in a line of a log.
 _RUNNER_COMMAND = re.compile(r"##(?=\[|vso\[)")
+LEAST_COLUMNS = 40  # below, lines are wider than the terminal
 _RUNNER_LINE = re.compile(r"(?m)^([^\S\n]*):(?=:)")
 
 
@@ -72,9 +74,45 @@ def open_missing_streams() -> None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115, PTH123
 
 
+def count_columns(stream: TextIO) -> int | None:
+    """The width of a terminal (COLUMNS, else its own); None for what is not a terminal."""
+    with suppress(OSError, ValueError):
+        if not stream.isatty():
+            return None
+        asked = os.environ.get("COLUMNS", "")
+        return (
+            int(asked) if asked.isdigit() else os.get_terminal_size(stream.fileno()).columns or None
+        )
+    return None
+
+
+def fit_lines(text: str, columns: int | None) -> str:
+    """``text`` with lines of at most ``columns``, broken between words where there are some."""
+    if columns is None:
+        return text
+    return "".join(_fit_line(line, max(columns, LEAST_COLUMNS)) for line in text.splitlines(True))
+
+
+def _fit_line(line: str, columns: int) -> str:
+    bare = line.rstrip("\n")
+    if len(bare) <= columns:
+        return line
+    indent = bare[: len(bare) - len(bare.lstrip())]
+    fitted = textwrap.fill(
+        bare,
+        columns,
+        subsequent_indent=f"{indent}    ",
+        drop_whitespace=True,
+        replace_whitespace=False,
+        break_on_hyphens=False,
+        break_long_words=False,
+    )
+    return fitted + line[len(bare) :]
+
+
 def write_message(text: str) -> None:
-    """Write ``text`` to stderr, as clean_message makes it."""
-    write_through(sys.stderr, clean_message(text))
+    """Write ``text`` to stderr, as clean_message makes it, in the width of a terminal."""
+    write_through(sys.stderr, fit_lines(clean_message(text), count_columns(sys.stderr)))
 
 
 def write_through(stream: TextIO, text: str) -> None:

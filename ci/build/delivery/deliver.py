@@ -62,7 +62,8 @@ def _deliver_overlay(
     if not with_proof:
         return {"overlay": str(overlay)}
     progress.step(f"lowering a model with the adaptor in {overlay}")
-    proof = run_proof(overlay, job.request.python, job.variables)
+    with progress.waiting("lowering"):
+        proof = run_proof(overlay, job.request.python, job.variables)
     remember_proof(record, key, proof)
     return {"overlay": str(overlay), "proof": {**asdict(proof), "cached": False}}
 

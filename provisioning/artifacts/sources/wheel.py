@@ -96,7 +96,8 @@ def _download_with_pip(
     pin = f"{release.package}=={release.package_version}"
     wanted.write_text(f"{pin} --hash=sha256:{release.sha256}\n", encoding="utf-8")
     try:
-        run_process(pip_command(release, directory, wanted), timeout_s=3600, keep_lines=60)
+        with progress.waiting(request.label):
+            run_process(pip_command(release, directory, wanted), timeout_s=3600, keep_lines=60)
     except ToolError as error:
         raise _cannot_fetch(request, store, _last_words(error.why)) from error
     found = directory / release.filename

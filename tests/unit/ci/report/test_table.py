@@ -88,3 +88,15 @@ def test_a_narrow_terminal_still_shows_every_model(
     colour, width = terminal_style()
     text = render_table(report, colour=colour, width=width)
     assert all(case.model in text for case in report.cases)
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 140])
+def test_a_narrow_terminal_drops_columns_and_breaks_no_word(report: Report, width: int) -> None:
+    case = msgspec.structs.replace(report.cases[0], model="net.py:bad", scheme="16a4w_block")
+    more = msgspec.structs.replace(report, cases=(case, *report.cases))
+    lines = render_table(more, colour=False, width=width).splitlines()
+    assert max(map(len, lines)) <= width
+    (row,) = [line for line in lines if line.startswith("net.py:bad ")]
+    assert "16a4w_block" in row
+    assert ("yes" in row) == (width >= 100)
+    assert "…" not in "".join(lines)

@@ -1,0 +1,108 @@
+"""Progress lines: no wider than the terminal, and never silent for long."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import struct
+import termios
+import time
+from collections.abc import Iterator
+from io import StringIO
+from typing import TextIO
+
+import pytest
+
+from provisioning.console import progress as module
+from provisioning.console.progress import Bar, Progress
+from provisioning.console.terminal import count_columns, fit_lines
+
+
+class Screen(StringIO):
+    """A terminal of 80 columns."""
+
+    def isatty(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        raise OSError
+
+
+@pytest.fixture
+def screen(monkeypatch: pytest.MonkeyPatch) -> Screen:
+    monkeypatch.setenv("COLUMNS", "80")
+    return Screen()
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[TextIO]:
+    """A real one, of 132 columns."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 132, 0, 0))
+    with os.fdopen(slave, "w") as stream:
+        yield stream
+    os.close(master)
+
+
+def lines_of(screen: StringIO) -> list[str]:
+    text = screen.getvalue().replace("\x1b[2K", "")
+    return [line for part in text.split("\n") for line in part.split("\r") if line]
+
+
+def test_a_live_line_is_narrower_than_the_terminal(screen: Screen) -> None:
+    bar = Bar("qnn-runtime 2.49.40: unpacking", 100, "B", screen, live=True, columns=80)
+    bar._shown = -1e9
+    bar.advance(50, note="libQnnHtpPrepare.so " * 5)
+    (line,) = lines_of(screen)
+    assert len(line) < 80
+    assert " 50% " in line
+    assert "####" not in line
+
+
+def test_a_wide_terminal_gets_a_graphic_bar() -> None:
+    bar = Bar("cases", 4, "", None, live=True, columns=120)
+    bar.advance(1)
+    text = bar.describe(bar._started + 75, "mlp fp16")
+    assert text == "  cases [######..................]  25% 1 of 4, 1 min 15 s  mlp fp16"
+
+
+def test_a_bar_says_what_it_waits_for(screen: Screen, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "REFRESH_S", 0.02)
+    progress = Progress(screen, live=True)
+    with progress.bar("cases", 3, "") as bar, bar.busy("mlp fp16"), bar.busy("lstm 8a8w"):
+        time.sleep(0.2)
+    assert "  cases   0% 0 of 3, 0 s  mlp fp16, lstm 8a8w" in lines_of(screen)
+
+
+def test_a_silence_is_broken_in_a_pipe_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PLAIN_INTERVAL_S", 0.02)
+    pipe = StringIO()
+    with Progress(pipe).waiting("lowering"):
+        time.sleep(0.2)
+    assert "  lowering: 0 s\n" in pipe.getvalue()
+
+
+def test_steps_are_wrapped_between_words(screen: Screen) -> None:
+    Progress(screen, live=True).step("  [1/2] net.py:bad " + "a reason that goes on " * 6)
+    lines = lines_of(screen)
+    assert len(lines) > 1
+    assert max(map(len, lines)) <= 80
+    assert all(line.startswith("      ") for line in lines[1:])
+    assert "net.py:bad" in lines[0]
+
+
+def test_a_path_is_never_broken() -> None:
+    path = "/a/path/" + "x" * 100
+    assert path in fit_lines(f"report: {path}", 80).split()
+    assert fit_lines(path, None) == path
+
+
+def test_columns_are_those_of_the_stream(screen: Screen) -> None:
+    assert count_columns(screen) == 80
+    assert count_columns(StringIO()) is None
+
+
+def test_columns_of_a_real_terminal(terminal: TextIO) -> None:
+    assert count_columns(terminal) == 132
