@@ -18,6 +18,9 @@ VERBS: dict[str, Verb] = {
     "lock": Verb(
         "provisioning.verbs.lock", "show the hashes of an artifact as a diff; --write pins them"
     ),
+    "update": Verb(
+        "provisioning.verbs.update", "show the pins of another version as a diff; --write pins it"
+    ),
     "gc": Verb(
         "provisioning.verbs.gc", "remove from the store what no profile names and nothing uses"
     ),

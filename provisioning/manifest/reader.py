@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -46,8 +46,7 @@ def read_toml(relative: str, kind: type[T], root: Path | None = None) -> T:
     path = (root or manifests_root()) / relative
     try:
         text = read_user_file(path, "the manifest", LIMIT_BYTES).decode("utf-8")
-        raw: dict[str, Any] = tomllib.loads(text)
-        return msgspec.convert(raw, kind, strict=True)
+        return parse_toml(text, kind)
     except UsageError as error:
         fix = f"correct {MANIFESTS_VARIABLE}" if os.environ.get(MANIFESTS_VARIABLE) else error.fix
         raise ManifestError(error.what, why=error.why, fix=fix) from error
@@ -62,6 +61,11 @@ def read_toml(relative: str, kind: type[T], root: Path | None = None) -> T:
             why=str(error),
             fix=f"correct {path}; docs/provisioning.md describes every key",
         ) from error
+
+
+def parse_toml(text: str, kind: type[T]) -> T:
+    """Decode ``text`` into ``kind``. Raises tomllib.TOMLDecodeError, msgspec.ValidationError."""
+    return msgspec.convert(tomllib.loads(text), kind, strict=True)
 
 
 def read_policy(name: str, kind: type[T], root: Path | None = None) -> T:

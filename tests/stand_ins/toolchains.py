@@ -83,10 +83,11 @@ LD_LIBRARY_PATH = "{qnn-runtime}/lib/x86_64-linux-clang"
 def make_wheel(
     path: Path, package: str = "tiny-qnn", content: Mapping[str, bytes] = LIBRARIES
 ) -> Path:
-    """A wheel that pip takes."""
-    files = dict(content)
-    info = f"{package.replace('-', '_')}-1.0.dist-info"
-    files[f"{info}/METADATA"] = f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n".encode()
+    """A wheel that pip takes, of the version that its name says."""
+    files, version = dict(content), path.name.split("-")[1]
+    info = f"{package.replace('-', '_')}-{version}.dist-info"
+    metadata = f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\n"
+    files[f"{info}/METADATA"] = metadata.encode()
     files[f"{info}/WHEEL"] = (
         b"Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: false\n"
         b"Tag: cp311-cp311-manylinux_2_35_x86_64\n"

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, TypeVar, cast
@@ -144,6 +146,35 @@ class Source(Protocol):
         The job's root is for the work. Raises as ``fill`` does, and OSError.
         """
         ...
+
+    def find_release(self, job: FillJob, version: str) -> Release:
+        """The release of another version, '' the newest, in the place of the job's.
+
+        The job's root is for the work. What is not known before a first use stays empty.
+        Raises UsageError where a version must be named, DownloadError.
+        """
+        ...
+
+
+def substitute(text: str, words: Mapping[str, str]) -> str:
+    """``text`` with each word of ``words`` replaced, unless it is part of a longer number."""
+    if not words:
+        return text
+    longest = sorted(map(re.escape, words), key=len, reverse=True)
+    pattern = rf"(?<![\d.])(?:{'|'.join(longest)})(?!\.?\d)"
+    return re.sub(pattern, lambda found: words[found[0]], text)
+
+
+def require_version(job: FillJob, version: str) -> str:
+    """``version``, for a source that does not tell which one is the newest. Raises UsageError."""
+    if version:
+        return version
+    request = job.request
+    raise UsageError(
+        f"which version of {request.name}?",
+        why=f"its source, {request.release.source}, does not tell which one is the newest",
+        fix=f"name it: {request.name}@VERSION (now {request.release.version})",
+    )
 
 
 def copy_to_mirror(source: Path, directory: Path) -> Path:

@@ -9,7 +9,7 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
-from provisioning.artifacts.sources import FillJob, archive
+from provisioning.artifacts.sources import FillJob, archive, require_version
 from provisioning.errors import IntegrityError
 from provisioning.fetch.client import Client
 from provisioning.fetch.transfer import PermanentError, TransferPolicy, TransientError
@@ -36,6 +36,11 @@ class AarSource:
 
     def mirror(self, job: FillJob, directory: Path) -> list[Path]:
         return archive.SOURCE.mirror(locate_job(job), directory)
+
+    def find_release(self, job: FillJob, version: str) -> AarRelease:
+        return archive.rename_release(
+            job.request.release_as(AarRelease), require_version(job, version)
+        )
 
 
 SOURCE = AarSource()

@@ -6,15 +6,24 @@ from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
+
+import msgspec
 
 from provisioning.archives.layout import Member, make_directories, make_links, make_parents
 from provisioning.archives.tarballs import is_tarball
 from provisioning.archives.zip_directory import LOCAL_BYTES, TAIL_BYTES
-from provisioning.artifacts.sources import ArtifactRequest, FillJob, copy_to_mirror
+from provisioning.artifacts.sources import (
+    ArtifactRequest,
+    FillJob,
+    copy_to_mirror,
+    require_version,
+    substitute,
+)
 from provisioning.artifacts.sources.pipeline import Pipeline, read_ahead
 from provisioning.artifacts.sources.unpack import select_members, unpack_file, unpack_members
 from provisioning.console.progress import Progress
-from provisioning.errors import DownloadError, IntegrityError
+from provisioning.errors import DownloadError, IntegrityError, UsageError
 from provisioning.fetch.download import (
     Pin,
     check_pin,
@@ -25,10 +34,11 @@ from provisioning.fetch.part_file import Watch, ignore_growth
 from provisioning.fetch.ranges import Span, open_remote
 from provisioning.fetch.transfer import MismatchError, PermanentError, redact_url
 from provisioning.files import hash_file
-from provisioning.manifest.releases import ArchiveRelease
+from provisioning.manifest.releases import ArchiveRelease, FileRelease
 from provisioning.store.store import HOME_VARIABLE, Store, explain_errors, link_or_copy
 from provisioning.store.tree import TreeEntry, compare_tree
 
+F = TypeVar("F", bound=FileRelease)
 EXTRA_BYTES = 64  # what a local header's extra field may have more than the directory's
 
 
@@ -69,8 +79,28 @@ class ArchiveSource:
                 _clear(job.root, kept)
         return ()
 
+    def find_release(self, job: FillJob, version: str) -> ArchiveRelease:
+        old = job.request.release_as(ArchiveRelease)
+        new = rename_release(old, require_version(job, version))
+        if new.url == old.url != "" and new != old:
+            raise UsageError(
+                f"where {job.request.name} {version} is cannot be told",
+                why=f"{old.url} does not name the version {old.version}",
+                fix="change its row by hand, then run `python -m provisioning lock` with --write",
+            )
+        return new
+
 
 SOURCE = ArchiveSource()
+
+
+def rename_release(old: F, version: str) -> F:
+    """``old`` as it is for another version: in its URLs, names and layout; its hash not known."""
+    if version == old.version:
+        return old
+    text = substitute(msgspec.json.encode(old).decode(), {old.version: version})
+    new = msgspec.json.decode(text, type=type(old))
+    return msgspec.structs.replace(new, sha256="", size_bytes=0)
 
 
 def fetch_whole(job: FillJob) -> tuple[TreeEntry, ...]:

@@ -8,6 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import msgspec
+
 from provisioning.archives.layout import seal_file
 from provisioning.artifacts.sources import FillJob
 from provisioning.console.git import (
@@ -18,15 +20,17 @@ from provisioning.console.git import (
     run_git,
 )
 from provisioning.console.process import Completed
-from provisioning.errors import DownloadError, IntegrityError, ToolError
+from provisioning.errors import DownloadError, IntegrityError, ToolError, UsageError
 from provisioning.fetch.download import mirror_urls
 from provisioning.fetch.transfer import redact_url
 from provisioning.files import hash_file, remove_tree
 from provisioning.manifest.releases import GitRelease
 from provisioning.store.store import HOME_VARIABLE, explain_errors
 from provisioning.store.tree import DIRECTORY_MODE, GIT, TreeEntry, find_parents, scan_tree
+from provisioning.versions import parse_version
 
 TIMEOUT_S = 3600
+RELEASE_TAG = re.compile(r"v\d+(\.\d+)+")
 ATTEMPTS = 3
 BY_FILE = ("-c", "protocol.file.allow=always")
 FIXED = (
@@ -103,8 +107,29 @@ class GitSource:
         self.fill(job)
         return mirror_repositories(job.root, job.request.release.place, directory)
 
+    def find_release(self, job: FillJob, version: str) -> GitRelease:
+        """A tag ``vVERSION`` of the repository; the newest is no pre-release."""
+        old = job.request.release_as(GitRelease)
+        words = (*BY_FILE, *_mirror_words(), "ls-remote", "--tags", old.url)
+        try:
+            rows = ask_git(job.root, *words, timeout_s=TIMEOUT_S).decode().splitlines()
+        except ToolError as error:
+            raise DownloadError(f"the tags of {old.url} cannot be read", why=error.why) from error
+        # A tag of its own object has a second row, NAME^{}, with the commit.
+        tags = {name.removesuffix("^{}"): commit for commit, _, name in map(_split_row, rows)}
+        known = {name: parse_version(name) for name in tags if RELEASE_TAG.fullmatch(name)}
+        tag = f"v{version}" if version else max(known, key=known.__getitem__, default="")
+        if tag not in tags:
+            newest = sorted(known, key=known.__getitem__)[-5:]
+            raise UsageError(f"{old.url} has no tag {tag}", fix=f"one of: {', '.join(newest)}")
+        return msgspec.structs.replace(old, version=tag[1:], tag=tag, commit=tags[tag])
+
 
 SOURCE = GitSource()
+
+
+def _split_row(row: str) -> tuple[str, str, str]:
+    return row.partition("\t")[0], "", row.partition("refs/tags/")[2]
 
 
 class _Checkout:

@@ -14,6 +14,7 @@ from provisioning.artifacts.sources import ArtifactRequest, FillJob
 from provisioning.errors import UnfitError
 from provisioning.files import READ_BYTES
 from provisioning.manifest.reader import Adoption
+from provisioning.manifest.releases import Release
 from provisioning.store.store import explain_errors
 from provisioning.store.tree import TreeEntry
 from provisioning.versions import is_older
@@ -113,6 +114,11 @@ class LocalSource:
         """Nothing: another machine has an installation of its own."""
         del job, directory
         return []
+
+    def find_release(self, job: FillJob, version: str) -> Release:
+        """What is installed has no pin that could be moved."""
+        del version
+        return job.request.release
 
 
 SOURCE = LocalSource()

@@ -6,18 +6,30 @@ import importlib.util
 import re
 import sys
 import tempfile
-from pathlib import Path
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
 
+import msgspec
+from packaging.utils import parse_wheel_filename
+
+from provisioning.archives.zip_directory import FileSource, read_directory
 from provisioning.artifacts.sources import ArtifactRequest, FillJob, copy_to_mirror
-from provisioning.artifacts.sources.unpack import unpack_file
+from provisioning.artifacts.sources.unpack import select_members, unpack_file
 from provisioning.console.process import run_process
 from provisioning.console.progress import Progress
+from provisioning.elf.qnn_build import find_qnn_build
 from provisioning.errors import DownloadError, IntegrityError, ToolError, UnfitError
 from provisioning.fetch.download import Pin, fetch_file, mirror_urls
 from provisioning.files import hash_file, mib
 from provisioning.manifest.releases import WheelRelease
 from provisioning.store.store import HOME_VARIABLE, Store, explain_errors
 from provisioning.store.tree import TreeEntry
+
+HASHED = re.compile(r"\\-[0-9a-f]+(?=\\\.)")
+NEWEST_GLIBC = 45
 
 
 class WheelSource:
@@ -31,8 +43,90 @@ class WheelSource:
     def mirror(self, job: FillJob, directory: Path) -> list[Path]:
         return [copy_to_mirror(obtain_wheel(job.request, job.store, job.progress), directory)]
 
+    def find_release(self, job: FillJob, version: str) -> WheelRelease:
+        """What pip brings for the pin's Python and machine; read out of the wheel itself."""
+        old = job.request.release_as(WheelRelease)
+        wheel = _download_version(job, old, version)
+        new = describe_wheel(old, wheel)
+        if (new.filename, new.sha256) == (old.filename, old.sha256):
+            return old
+        with explain_errors(job.store.home):
+            kept = wheel.replace(job.store.downloads / wheel.name)
+        job = replace(job, request=replace(job.request, release=new), root=job.root / "tree")
+        with closing(FileSource(kept)) as source:
+            paths = [path for path, _ in select_members(source, job)]
+        new = msgspec.structs.replace(new, links=follow_links(new.links, paths))
+        job.root.mkdir()
+        unpack_file(kept, replace(job, request=replace(job.request, release=new)))
+        return msgspec.structs.replace(new, version=stated_version(job.root) or new.package_version)
+
 
 SOURCE = WheelSource()
+
+
+def describe_wheel(old: WheelRelease, wheel: Path) -> WheelRelease:
+    """``old`` with what the name, the bytes and the directory of another wheel say."""
+    _, version, _, _ = parse_wheel_filename(wheel.name)
+    with closing(FileSource(wheel)) as source:
+        unpacked_bytes = sum(member.size for member in read_directory(source))
+    return msgspec.structs.replace(
+        old,
+        package_version=str(version),
+        filename=wheel.name,
+        platform=wheel.stem.rpartition("-")[2].partition(".")[0],
+        size_bytes=wheel.stat().st_size,
+        sha256=hash_file(wheel),
+        unpacked_bytes=max(old.unpacked_bytes, unpacked_bytes),
+    )
+
+
+def follow_links(links: Mapping[str, str], paths: Collection[str]) -> dict[str, str]:
+    """Links to where their targets are now: auditwheel puts a hash into the names of libraries.
+
+    Raises IntegrityError for a link that fits no file, or several.
+    """
+    found = {}
+    for link, end in links.items():
+        directory = str(PurePosixPath(link).parent)
+        pattern = re.compile(HASHED.sub("-[0-9a-f]+", re.escape(end)))
+        names = [path.name for path in map(PurePosixPath, paths) if str(path.parent) == directory]
+        fitting = [name for name in names if name == end] or list(filter(pattern.fullmatch, names))
+        if len(fitting) != 1:
+            raise IntegrityError(
+                f"{link} led to {end}: this wheel has {', '.join(fitting) or 'no such file'}",
+                why="libraries that ask for the link would not find it",
+                fix="correct links in the artifact's manifest by hand",
+            )
+        found[link] = fitting[0]
+    return found
+
+
+def stated_version(root: Path) -> str:
+    """The version of QNN that most libraries name, '' when none does."""
+    builds = map(find_qnn_build, sorted(root.rglob("lib*.so")))
+    counted = Counter(build.version for build in builds if build and build.version)
+    return counted.most_common(1)[0][0] if counted else ""
+
+
+def _download_version(job: FillJob, old: WheelRelease, version: str) -> Path:
+    if job.request.options.offline:
+        raise _cannot_fetch(job.request, job.store, "--offline was given")
+    machine = re.sub(r"manylinux_2_\d+_", "", old.platform)
+    platforms = [f"manylinux_2_{minor}_{machine}" for minor in range(17, NEWEST_GLIBC + 1)]
+    wanted = f"{old.package}=={version}" if version else old.package
+    job.progress.step(f"{job.request.name}: fetching {wanted} with pip")
+    words = pip_command(platforms if machine != old.platform else [old.platform], old.python)
+    try:
+        with job.progress.waiting(job.request.name):
+            run_process([*words, "--dest", str(job.root), wanted], timeout_s=3600, keep_lines=60)
+    except ToolError as error:
+        raise DownloadError(
+            f"{wanted} could not be fetched",
+            why=_last_words(error.why),
+            fix="check the version, and pip's index and proxy (pip config list)",
+        ) from error
+    (wheel,) = job.root.glob("*.whl")
+    return wheel
 
 
 def obtain_wheel(request: ArtifactRequest, store: Store, progress: Progress) -> Path:
@@ -95,9 +189,11 @@ def _download_with_pip(
     wanted = directory / "requirements.txt"
     pin = f"{release.package}=={release.package_version}"
     wanted.write_text(f"{pin} --hash=sha256:{release.sha256}\n", encoding="utf-8")
+    words = [*pip_command([release.platform], release.python), "--require-hashes"]
+    words += ["--dest", str(directory), "--requirement", str(wanted)]
     try:
         with progress.waiting(request.label):
-            run_process(pip_command(release, directory, wanted), timeout_s=3600, keep_lines=60)
+            run_process(words, timeout_s=3600, keep_lines=60)
     except ToolError as error:
         raise _cannot_fetch(request, store, _last_words(error.why)) from error
     found = directory / release.filename
@@ -107,8 +203,8 @@ def _download_with_pip(
     return found
 
 
-def pip_command(release: WheelRelease, directory: Path, wanted: Path) -> list[str]:
-    """The pip command line for the pinned wheel, the same on every Python.
+def pip_command(platforms: Sequence[str], python: str) -> list[str]:
+    """The beginning of a pip command line that downloads a wheel, the same on every Python.
 
     Raises UnfitError when this Python has no pip.
     """
@@ -118,11 +214,10 @@ def pip_command(release: WheelRelease, directory: Path, wanted: Path) -> list[st
             why=f"{sys.executable} cannot import it",
             fix=f"run `{sys.executable} -m ensurepip`",
         )
-    words = [sys.executable, "-m", "pip", "download", "--no-deps", "--require-hashes"]
-    words += ["--only-binary", ":all:", "--platform", release.platform]
-    words += ["--python-version", release.python, "--implementation", "cp"]
-    words += ["--disable-pip-version-check", "--progress-bar", "off", "--no-input"]
-    return [*words, "--dest", str(directory), "--requirement", str(wanted)]
+    words = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:"]
+    words += [word for platform in platforms for word in ("--platform", platform)]
+    words += ["--python-version", python, "--implementation", "cp"]
+    return [*words, "--disable-pip-version-check", "--progress-bar", "off", "--no-input"]
 
 
 def _last_words(output: str) -> str:

@@ -81,16 +81,21 @@ RECIPES = {
     "python -m provisioning lock NAME...": Recipe(
         setup=ACCEPTED,
         fill={"NAME...": "qnn-sdk"},
-        says=(r"\+\+\+ b/qnn-sdk", "nothing was written"),
+        says=(r"\+\+\+ b/manifests/locks/qnn-sdk", "nothing was written"),
         then=has_no_lock,
     ),
     "qnn-ci lock qnn-sdk": Recipe(
-        setup=ACCEPTED, adds="--write", says=(r"\+\+\+ b/qnn-sdk",), then=has_lock
+        setup=ACCEPTED, adds="--write", says=(r"\+\+\+ b/manifests/locks/qnn-sdk",), then=has_lock
     ),
     "lock NAME --write": Recipe(
         setup=ACCEPTED,
         fill={"lock": "python -m provisioning lock", "NAME": "qnn-sdk"},
         then=has_lock,
+    ),
+    "python -m provisioning update ARTIFACT[@VERSION]": Recipe(
+        setup=ACCEPTED,
+        fill={"ARTIFACT[@VERSION]": ("qnn-runtime", "qnn-runtime@1.0")},
+        says=("nothing changed",),
     ),
     "qnn-ci gc": Recipe(setup=FETCHED, says=(r"freed 0\.0 MiB",)),
     "python -m provisioning gc": Recipe(setup=FETCHED, says=(r"freed 0\.0 MiB",)),

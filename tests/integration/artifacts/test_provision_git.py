@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from ci.emulator.session import describe_tools
+from provisioning.__main__ import main
 from provisioning.artifacts.environment import Environment
 from provisioning.artifacts.provision import Provisioned, provision_artifact
 from provisioning.artifacts.sources import ArtifactRequest, Options
@@ -126,6 +127,25 @@ def test_a_commit_is_no_sha256(world: World) -> None:
     assert (found.origin.sha256, len(found.origin.commit)) == ("", 40)
     (tool, *_) = describe_tools(Environment("aot", (found,), {}))
     assert tool.sha256 is None
+
+
+def test_an_update_is_the_newest_tag_that_is_a_release(
+    world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main_repository = tmp_path / "servers" / "main"
+    for tag in ("v1.9", "v1.10", "v2.0-rc1", "viable"):
+        git(main_repository, "commit", "--quiet", "--allow-empty", "-m", tag)
+        git(main_repository, "tag", "-a", tag, "-m", tag)
+    commit = git(main_repository, "rev-parse", "v1.10^{commit}")
+    assert main(["update", "executorch", "--write"]) == 0
+    assert f'+commit = "{commit}"' in capsys.readouterr().out
+    release = read_toolchain("executorch").release()
+    assert (release.version, release.pin) == ("1.10", commit)
+    assert fetch("adaptor")[0].origin.commit == commit
+    assert main(["update", "executorch@1.9", "--write"]) == 0
+    assert read_toolchain("executorch").release().version == "1.9"
+    assert main(["update", "executorch@3.0"]) == 2
+    assert "has no tag v3.0" in capsys.readouterr().err
 
 
 def test_nested_submodules_come_where_they_are_asked_for(world: World) -> None:

@@ -1,0 +1,164 @@
+"""The project's pins, changed: manifests and locks as a diff, written when told to."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+
+from provisioning.artifacts.licence import require_acceptance
+from provisioning.artifacts.lockfile import Lock, encode_lock, project_lock_path, read_lock
+from provisioning.artifacts.provision import with_lock
+from provisioning.artifacts.sources import ArtifactRequest, FillJob, load_source, substitute
+from provisioning.artifacts.trust import make_lock, require_pin
+from provisioning.console.progress import Progress
+from provisioning.errors import ManifestError, UsageError, mask_credentials
+from provisioning.files import explain_writes, write_whole
+from provisioning.manifest.reader import Toolchain, manifests_root, parse_toml
+from provisioning.manifest.releases import FileRelease, Release
+from provisioning.store.store import Store
+
+HEAD = re.compile(r"^\[\[releases\]\]\s*(?:#.*)?$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Change:
+    """A file below manifests/ and what it becomes; ``old`` is the file in whose place it comes."""
+
+    path: Path
+    before: str
+    after: str
+    old: Path | None = None
+
+    def diff(self) -> str:
+        """The change as a unified diff."""
+        old, new = (
+            path.relative_to(manifests_root().parent) for path in (self.old or self.path, self.path)
+        )
+        sides = (self.before.splitlines(), self.after.splitlines())
+        lines = difflib.unified_diff(*sides, f"a/{old}", f"b/{new}", lineterm="")
+        return mask_credentials("".join(line + "\n" for line in lines))
+
+    def write(self) -> None:
+        """Raises StoreError."""
+        with explain_writes(self.path.parent, "change pins in a checkout that can be written"):
+            write_whole(self.path, self.after)
+            if self.old and self.old != self.path:
+                self.old.unlink(missing_ok=True)
+
+
+def plan_lock(request: ArtifactRequest, store: Store, progress: Progress) -> list[Change]:
+    """The lock of an artifact's release as it should be. Raises UsageError where none can be."""
+    if not load_source(request.release.source).can_lock:
+        raise UsageError(
+            f"{request.name} has no lock",
+            why=f"its source is {request.release.source}: a commit is its pin",
+        )
+    return list(_change_lock(request, _learn(request, store, progress), request.release.version))
+
+
+def _learn(request: ArtifactRequest, store: Store, progress: Progress) -> Lock:
+    with store.lock(request.name, progress, request.download):
+        require_acceptance(request, store, progress)
+        pinned = require_pin(with_lock(request, store), store, progress)
+        return make_lock(pinned, store, progress)
+
+
+def _change_lock(request: ArtifactRequest, lock: Lock, version: str) -> Iterator[Change]:
+    """The lock in the place of that of another ``version``, unless only the date differs."""
+    path = project_lock_path(request.name, version)
+    old = read_lock(path)
+    if old is None or msgspec.structs.replace(old, recorded=lock.recorded) != lock:
+        before = encode_lock(old).decode() if old else ""
+        target = project_lock_path(request.name, lock.version)
+        yield Change(target, before, encode_lock(lock).decode(), path)
+
+
+def plan_update(
+    request: ArtifactRequest, version: str, store: Store, progress: Progress
+) -> list[Change]:
+    """The manifest's row and the lock of another version in the place of ``request``'s.
+
+    ``version`` is what the source calls it, '' the newest. Raises UsageError, DownloadError,
+    IntegrityError, ManifestError.
+    """
+    old, source = request.release, load_source(request.release.source)
+    require_acceptance(request, store, progress)
+    store.downloads.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".update-", dir=store.downloads) as directory:
+        job = FillJob(request, Path(directory), store, progress)
+        new = source.find_release(job, version)
+    if new == old:
+        return []
+    path = manifests_root() / "toolchains" / f"{request.name}.toml"
+    before = path.read_text(encoding="utf-8")
+    after, new = rewrite_release(before, request, new)
+    locks: list[Change] = []
+    if source.can_lock:
+        wanted = replace(request, release=new, lock=None)
+        lock = _learn(wanted, store, progress)
+        locks += _change_lock(wanted, lock, old.version)
+        if isinstance(new, FileRelease) and old.pin:
+            new = msgspec.structs.replace(new, sha256=lock.sha256, size_bytes=lock.size_bytes)
+            after, _ = rewrite_release(before, request, new)
+    return [Change(path, before, after), *locks]
+
+
+def rewrite_release(text: str, request: ArtifactRequest, new: Release) -> tuple[str, Release]:
+    """A manifest's text with ``new`` in the place of the request's release, comments kept, and
+    the release that it then names: files that it writes name the versions, too.
+
+    Raises ManifestError when the text cannot be made to say so.
+    """
+    old, name = request.release, request.name
+    starts = [found.start() for found in HEAD.finditer(text)]
+    ends = [*starts[1:], len(text)]
+    index = [release.version for release in request.toolchain.releases].index(old.version)
+    if len(starts) != len(request.toolchain.releases):
+        raise _cannot_rewrite(name, "its releases are not [[releases]] tables")
+    words = _changed_words(old, new)
+    block = substitute(text[starts[index] : ends[index]], words)
+    head = text[: starts[0]]
+    if request.toolchain.default == old.version:
+        head = head.replace(f'default = "{old.version}"', f'default = "{new.version}"')
+    after = head + text[starts[0] : starts[index]] + block + text[ends[index] :]
+    found = parse_toml(after, Toolchain).releases[index]
+    if msgspec.structs.replace(found, write=new.write) != new:
+        raise _cannot_rewrite(name, f"its row for {old.version} does not name all that changes")
+    return after, found
+
+
+def _changed_words(old: Release, new: Release) -> dict[str, str]:
+    """What stands in the row of ``old`` -> what stands there for ``new``."""
+    words: dict[str, str] = {}
+    for name in old.__struct_fields__:
+        before, after = getattr(old, name), getattr(new, name)
+        if isinstance(before, Mapping):
+            words.update({before[key]: after[key] for key in before if key in after})
+        elif before and not isinstance(before, tuple):
+            words[str(before)] = str(after)
+    return {before: after for before, after in words.items() if before != after}
+
+
+def _cannot_rewrite(name: str, why: str) -> ManifestError:
+    return ManifestError(
+        f"manifests/toolchains/{name}.toml cannot be rewritten",
+        why=why,
+        fix="change the row by hand, then run `python -m provisioning lock` with --write",
+    )
+
+
+def render_changes(changes: Iterable[Change]) -> str:
+    """All of them as one diff."""
+    return "".join(change.diff() for change in changes)
+
+
+def write_changes(changes: Sequence[Change]) -> None:
+    """Write them, locks before the manifest that asks for them. Raises StoreError."""
+    for change in reversed(changes):
+        change.write()

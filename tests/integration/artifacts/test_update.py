@@ -1,0 +1,233 @@
+"""Another version becomes the pin with one command, from a package index, a server, git."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from provisioning.artifacts.sources import substitute
+from tests.stand_ins import bad_server as bad
+from tests.stand_ins import toolchains as made
+from tests.stand_ins.bad_server import BadServer
+from tests.stand_ins.toolchains import World
+
+HOST = "lib/x86_64-linux-clang"
+MANIFEST = """# Why this one: a comment that stays.
+name = "qnn-runtime"
+summary = "tiny"
+default = "2.49.40"
+[licence]
+name = "none"
+text = "LICENSES/LICENSE"
+[[releases]]
+source = "wheel"
+version = "2.49.40"
+package = "tiny-qnn"
+package_version = "2.5.0" # what the index calls it
+filename = "{filename}"
+platform = "manylinux_2_34_x86_64"
+python = "3.11"
+size_bytes = 1
+sha256 = "{sha256}"
+unpacked_bytes = 1000
+layout = [
+    {{ take = "tiny_qnn/lib*.so", put = "lib/x86_64-linux-clang/" }},
+    {{ take = "tiny_qnn.libs/lib*", put = "lib/x86_64-linux-clang/" }},
+]
+[releases.links]
+"lib/x86_64-linux-clang/libc++.so.1" = "libc++-71bc274c.so.1.0"
+[releases.write]
+"sdk.yaml" = '''
+version: 2.49.40
+origin: tiny-qnn 2.5.0
+'''
+"""
+
+
+def wheel_name(version: str, glibc: int = 35) -> str:
+    return f"tiny_qnn-{version}-cp311-cp311-manylinux_2_{glibc}_x86_64.whl"
+
+
+def make_wheel(directory: Path, version: str, qnn: str, digest: str, glibc: int = 35) -> Path:
+    libraries = {
+        "tiny_qnn/libQnnHtp.so": made.make_library(62, 90_000, f"{qnn}.260901"),
+        "tiny_qnn/libQnnSystem.so": made.make_library(62, 30_000, f"{qnn}.260901"),
+        f"tiny_qnn.libs/libc++-{digest}.so.1.0": b"\x7fELF libc++ " * 500,
+        "tiny_qnn/__init__.py": b"",
+    }
+    return made.make_wheel(directory / wheel_name(version, glibc), content=libraries)
+
+
+@pytest.fixture
+def server() -> Iterator[BadServer]:
+    with bad.running() as server:
+        yield server
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Iterator[str]:
+    """The URL of a package index, served from the directory ``served``."""
+    handler = partial(QuietHandler, directory=str(tmp_path / "served"))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/simple/"
+        server.shutdown()
+
+
+class QuietHandler(SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def world(tmp_path: Path, index: str) -> World:
+    """A package index with two versions over HTTP; the older one is pinned."""
+    world = made.make_world(tmp_path)
+    page = tmp_path / "served" / "simple" / "tiny-qnn" / "index.html"
+    page.parent.mkdir(parents=True)
+    old = make_wheel(tmp_path / "served", "2.5.0", "2.49.40", "71bc274c")
+    wheels = [old, make_wheel(tmp_path / "served", "2.6.0", "2.50.40", "0539aa51", glibc=36)]
+    rows = "".join(f'<a href="/{path.name}">{path.name}</a>' for path in wheels)
+    page.write_text(f"<!DOCTYPE html><html><body>{rows}</body></html>")
+    manifest = world.manifests / "toolchains" / "qnn-runtime.toml"
+    manifest.write_text(MANIFEST.format(filename=old.name, sha256="0" * 64))
+    return world
+
+
+def run(world: World, index: str, *words: str) -> subprocess.CompletedProcess[str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PIP_")}
+    index = {"PIP_INDEX_URL": index, "PIP_CONFIG_FILE": "/dev/null"}
+    home = {"QNN_CI_MANIFESTS": str(world.manifests), "QNN_CI_HOME": str(world.home)}
+    command = [sys.executable, "-m", "provisioning", *words]
+    env = {**kept, **index, **home}
+    return subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+
+
+def manifest_of(world: World) -> str:
+    return (world.manifests / "toolchains" / "qnn-runtime.toml").read_text()
+
+
+def test_a_bump_of_a_wheel_takes_one_command_and_nothing_by_hand(world: World, index: str) -> None:
+    assert run(world, index, "update", "qnn-runtime@2.5.0", "--write").returncode == 0
+    assert run(world, index, "fetch", "emulator").returncode == 0
+    before = manifest_of(world)
+    shown = run(world, index, "update", "qnn-runtime")
+    assert shown.returncode == 0, shown.stderr
+    assert manifest_of(world) == before
+    assert "nothing was written; --write does" in shown.stdout
+    for old, new in (
+        ('default = "2.49.40"', 'default = "2.50.40"'),
+        ('package_version = "2.5.0" # what', 'package_version = "2.6.0" # what'),
+        (wheel_name("2.5.0"), wheel_name("2.6.0", 36)),
+        ('platform = "manylinux_2_35_x86_64"', 'platform = "manylinux_2_36_x86_64"'),
+        ("libc++-71bc274c.so.1.0", "libc++-0539aa51.so.1.0"),
+        ("origin: tiny-qnn 2.5.0", "origin: tiny-qnn 2.6.0"),
+    ):
+        assert any(old in line for line in shown.stdout.splitlines() if line[:1] == "-"), old
+        assert any(new in line for line in shown.stdout.splitlines() if line[:1] == "+"), new
+    assert "+++ b/manifests/locks/qnn-runtime-2.50.40.json" in shown.stdout
+    assert run(world, index, "update", "qnn-runtime", "--write").stdout == shown.stdout.replace(
+        "nothing was written; --write does\n", ""
+    )
+    assert "# Why this one: a comment that stays." in manifest_of(world)
+    assert [path.name for path in (world.manifests / "locks").iterdir()] == [
+        "qnn-runtime-2.50.40.json"
+    ]
+    ended = run(world, index, "fetch", "emulator", "--verify", "--json")
+    (artifact,) = json.loads(ended.stdout)["artifacts"]
+    root = Path(artifact["root"])
+    assert (artifact["version"], artifact["fetched"]) == ("2.50.40", True)
+    assert (root / HOST / "libc++.so.1").resolve().name == "libc++-0539aa51.so.1.0"
+    assert (root / "sdk.yaml").read_text() == "version: 2.50.40\norigin: tiny-qnn 2.6.0\n"
+    again = run(world, index, "update", "qnn-runtime", "--write")
+    assert again.stdout == "nothing changed\n"
+
+
+def test_a_version_may_be_named_and_taken_back(world: World, index: str) -> None:
+    run(world, index, "update", "qnn-runtime@2.6.0", "--write")
+    assert 'default = "2.50.40"' in manifest_of(world)
+    run(world, index, "update", "qnn-runtime@2.5.0", "--write")
+    assert 'default = "2.49.40"' in manifest_of(world)
+    assert run(world, index, "fetch", "emulator", "--verify").returncode == 0
+
+
+def test_a_version_that_is_not_there_is_a_download_error(world: World, index: str) -> None:
+    ended = run(world, index, "update", "qnn-runtime@9.9", "--write")
+    assert ended.returncode == 4
+    assert "tiny-qnn==9.9 could not be fetched" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_a_link_that_leads_nowhere_in_the_new_wheel_is_an_error(
+    world: World, index: str, tmp_path: Path
+) -> None:
+    path = world.manifests / "toolchains" / "qnn-runtime.toml"
+    path.write_text(manifest_of(world).replace('= "libc++-71bc274c.so.1.0"', '= "libz-1a.so.1"'))
+    ended = run(world, index, "update", "qnn-runtime", "--write")
+    assert (ended.returncode, "this wheel has no such file" in ended.stderr) == (4, True)
+    assert 'default = "2.49.40"' in manifest_of(world)
+
+
+def test_a_row_that_cannot_be_rewritten_is_left_alone(world: World, index: str) -> None:
+    path = world.manifests / "toolchains" / "qnn-runtime.toml"
+    path.write_text(manifest_of(world).replace("tiny_qnn-2.5.0-cp", "tiny_qnn-2\\u002E5.0-cp"))
+    before = manifest_of(world)
+    ended = run(world, index, "update", "qnn-runtime", "--write")
+    assert (ended.returncode, "cannot be rewritten" in ended.stderr) == (2, True)
+    assert manifest_of(world) == before
+    assert not (world.manifests / "locks").exists()
+
+
+def test_an_archive_follows_its_url(
+    world: World, index: str, server: BadServer, tmp_path: Path
+) -> None:
+    old = made.make_sdk(tmp_path / "sdk.zip")
+    new = made.make_sdk(tmp_path / "new.zip")
+    server.files[f"v{made.VERSION}.zip"] = old.read_bytes()
+    text = made.describe_sdk([server.url(f"v{made.VERSION}.zip")], old)
+    (world.manifests / "toolchains" / "qnn-sdk.toml").write_text(text)
+    newest = "2.38.1.250901"
+    server.files[f"v{newest}.zip"] = rename_sdk(new, newest)
+    words = ("update", f"qnn-sdk@{newest}", "--accept-licence", "--write")
+    untrusted = run(world, index, *words)
+    assert (untrusted.returncode, "has no SHA-256" in untrusted.stderr) == (4, True)
+    ended = run(world, index, *words, "--trust-first-use")
+    assert ended.returncode == 0, ended.stderr
+    after = (world.manifests / "toolchains" / "qnn-sdk.toml").read_text()
+    assert made.VERSION not in after
+    assert f'default = "{newest}"' in after
+    assert (world.manifests / "locks" / f"qnn-sdk-{newest}.json").is_file()
+    fetched = run(world, index, "fetch", "qnn-sdk", "--accept-licence", "--verify")
+    assert fetched.returncode == 0, fetched.stderr
+    unnamed = run(world, index, "update", "qnn-sdk")
+    assert (unnamed.returncode, "which version of qnn-sdk?" in unnamed.stderr) == (2, True)
+
+
+def rename_sdk(archive: Path, version: str) -> bytes:
+    import io
+    import zipfile
+
+    out = io.BytesIO()
+    with zipfile.ZipFile(archive) as source, zipfile.ZipFile(out, "w") as target:
+        for info in source.infolist():
+            data = source.read(info).replace(made.VERSION.encode(), version.encode())
+            info.filename = info.filename.replace(made.VERSION, version)
+            target.writestr(info, data)
+    return out.getvalue()
+
+
+def test_a_word_is_not_part_of_a_longer_number() -> None:
+    words = {"2.5.0": "2.6.0", "1.0": "1.1", "9": "10"}
+    text = "tiny-2.5.0-cp311 12.5.0 2.5.0.1 v2.5.0.whl libc++.so.1.0 = 1.0, size 9 99"
+    assert substitute(text, words) == (
+        "tiny-2.6.0-cp311 12.5.0 2.5.0.1 v2.6.0.whl libc++.so.1.0 = 1.1, size 10 99"
+    )
