@@ -8,13 +8,13 @@ from pathlib import Path
 
 from provisioning.console.git import ask_git, read_commit
 from provisioning.doctor.facts import CheckoutFacts, SubmoduleFacts
-from provisioning.elf.facts import MACHINE_NAMES, ElfError
+from provisioning.elf.facts import MACHINE_NAMES
 from provisioning.errors import ToolError
 
 STATES = {"-": "missing", "+": "moved", "U": "moved", " ": "ok"}
 FLATCC_OUTPUTS = ("bin/flatcc", "bin/flatcc_d", "lib/libflatccrt.a", "lib/libflatccrt_d.a")
 ARCHIVE = b"!<arch>\n"
-HEAD_BYTES = 1 << 16
+MAX_BYTES = 64 << 20
 
 
 def survey_checkout(root: Path) -> CheckoutFacts:
@@ -55,17 +55,12 @@ def _leftovers(flatcc: Path) -> Iterator[tuple[str, str]]:
 
 def _machine_of(path: Path) -> str:
     """The machine of an ELF file, or of the first ELF member of an archive (.a)."""
-    from provisioning.elf.reader import read_elf
+    from provisioning.elf.reader import parse_headers
 
     try:
         with path.open("rb") as file:
-            head = file.read(HEAD_BYTES)
-        at = head.find(b"\x7fELF") if head.startswith(ARCHIVE) else -1
-        if at < 0:
-            return read_elf(path).machine_name
-    except (ElfError, OSError):
+            data = file.read(MAX_BYTES)
+        at = data.find(b"\x7fELF") if data.startswith(ARCHIVE) else 0
+        return MACHINE_NAMES.get(parse_headers(data[at:]).machine, "unknown")
+    except (OSError, ValueError):
         return "unknown"
-    machine = int.from_bytes(
-        head[at + 18 : at + 20], "big" if head[at + 5 : at + 6] == b"\2" else "little"
-    )
-    return MACHINE_NAMES.get(machine, "unknown")
