@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ci.report.schema import Case, Threshold
 from ci.report.text import show_bytes, show_decibels, show_seconds, show_share
@@ -131,12 +132,23 @@ COLUMNS = (
 
 
 def columns_of(cases: Sequence[Case]) -> list[Column]:
-    """The columns that a case of these has something in, and those that name one."""
+    """The columns that a case of these has something in, and those that name one; models are
+    named without a path where that is clear."""
+    names = name_models(cases)
+    model = replace(COLUMNS[0], show=lambda case: names[case.model], hint=lambda case: case.model)
     return [
         column
-        for column in COLUMNS
+        for column in (model, *COLUMNS[1:])
         if not column.number or not cases or any(map(column.is_had, cases))
     ]
+
+
+def name_models(cases: Sequence[Case]) -> dict[str, str]:
+    """Each model's short name: the end of its path where no other ends alike."""
+    models = {case.model for case in cases}
+    short = Counter(model.rpartition("/")[2] for model in models)
+    ends = {model: model.rpartition("/")[2] for model in models}
+    return {model: end if short[end] == 1 else model for model, end in ends.items()}
 
 
 @dataclass(frozen=True)

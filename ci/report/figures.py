@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from ci.report.columns import name_models
 from ci.report.geometry import Datum, Grid
 from ci.report.schema import ANY_MODEL, Case, Report, Status, Threshold
 from ci.report.text import clean_log_line, show_decibels, show_seconds, show_share, show_work
@@ -103,14 +103,10 @@ def name_rows(cases: Sequence[Case]) -> list[str]:
     """A row's name a case: its model, without a path where that is clear, and its SoC where the
     run has several."""
     several = len({case.soc for case in cases}) > 1
-    models = {case.model for case in cases}
-    short = Counter(model.rpartition("/")[2] for model in models)
-    names = []
-    for case in cases:
-        last = case.model.rpartition("/")[2]
-        name = last if short[last] == 1 else case.model
-        names.append(clean_log_line(f"{name} {case.soc}" if several else name))
-    return names
+    models = name_models(cases)
+    return [
+        clean_log_line(models[case.model] + (f" {case.soc}" if several else "")) for case in cases
+    ]
 
 
 def _in_order(names: Sequence[str]) -> tuple[str, ...]:

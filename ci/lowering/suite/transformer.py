@@ -19,7 +19,6 @@ class Encoder(nn.Module):
         self.value = nn.Linear(WIDTH, WIDTH)
         self.out = nn.Linear(WIDTH, WIDTH)
         self.norm_feed = nn.LayerNorm(WIDTH)
-        # The erf form of GELU has no HTP kernel; the tanh form has.
         self.feed = nn.Sequential(
             nn.Linear(WIDTH, 2 * WIDTH), nn.GELU(approximate="tanh"), nn.Linear(2 * WIDTH, WIDTH)
         )

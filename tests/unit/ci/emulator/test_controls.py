@@ -14,6 +14,7 @@ from ci.lowering.artifact import TensorInfo
 from ci.lowering.schemes import Scheme
 from ci.report.schema import ControlKind, Threshold
 
+POLICY = read_emulator_policy()
 RANDOM = np.random.default_rng(5)
 OUTPUTS = {
     "logits": RANDOM.standard_normal((4, 1, 10)),
@@ -41,7 +42,7 @@ def expect(values: Any) -> Expected:
 def test_every_control_is_rejected_under_the_policy_of_every_scheme(
     scheme: Scheme, kind: ControlKind, name: str
 ) -> None:
-    limits = read_emulator_policy().limits_of("mlp", scheme)
+    limits = POLICY.limits_of("mlp", scheme)
     right = expect(OUTPUTS[name])
     wrong = make_control(kind, right, limits)
     assert (wrong is not None) == (name in KINDS.get(kind, OUTPUTS))

@@ -165,11 +165,29 @@ def test_the_fit_of_a_known_line() -> None:
     assert (exact.gain, exact.gain_noise) == (pytest.approx(1), pytest.approx(0, abs=1e-12))
 
 
+def test_the_standard_errors_of_a_fit_are_those_of_its_noise() -> None:
+    wanted = draw(12, (4, 5000))
+    fit = fit_line(wanted, wanted + 0.1 * draw(13, wanted.shape))
+    assert fit.gain_noise == pytest.approx(3 * 0.1 / math.sqrt(20000), rel=0.03)
+    assert fit.offset_noise == pytest.approx(3 * 0.1 / math.sqrt(20000), rel=0.03)
+
+
+def test_the_worst_input_set_counts_for_every_figure() -> None:
+    wanted = draw(19, (3, 50))
+    output = wanted + 0.01 * draw(20, wanted.shape)
+    output[1] += draw(21, (50,))
+    whole, worst = measure(wanted, output), measure(wanted[1:2], output[1:2])
+    assert whole == worst
+    assert worst.cosine < 0.9
+    assert worst.max_abs > 1
+
+
 def test_noise_widens_what_a_small_output_may_be_off_by() -> None:
     few, many = draw(12, (4, 5)), draw(12, (4, 5000))
     limits = msgspec.structs.replace(OPEN, max_gain_error=0.007)
     for wanted, accepted in ((few, True), (many, False)):
-        output = 1.02 * wanted + 0.1 * draw(13, wanted.shape)
+        output = 1.02 * wanted + 0.1 * draw(23, wanted.shape)
+        assert abs(fit_line(wanted, output).gain) > 0.007
         assert judge_one(limits, output, expect(wanted)).accepted == accepted
 
 

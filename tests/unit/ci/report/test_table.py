@@ -60,11 +60,25 @@ def test_every_width_is_kept(troubled: Report, width: int) -> None:
 
 
 def test_long_names_are_folded_not_cut(report: Report) -> None:
-    name = "a/very/long/path/to/a/model/of/somebody/else.py:make_the_model"
+    name = "a_very_long_name_of_a_model_of_somebody_else.py:make_the_model"
     case = msgspec.structs.replace(report.cases[0], model=name)
     text = render_table(msgspec.structs.replace(report, cases=(case,)), colour=False, width=100)
     assert max(map(len, text.splitlines())) <= 100
     assert name in "".join(line.split(" ")[0] for line in text.splitlines()[3:7])
+
+
+def test_a_path_is_left_out_where_the_model_is_clear_without(report: Report) -> None:
+    clear = msgspec.structs.replace(report.cases[0], model="/home/me/net.py:make")
+    alike = [
+        msgspec.structs.replace(clear, model=f"/home/{name}/net.py:same") for name in ("me", "you")
+    ]
+    text = render_table(
+        msgspec.structs.replace(report, cases=(clear, *alike)), colour=False, width=140
+    )
+    assert "/home/me/net.py:make " not in text
+    assert "\nnet.py:make " in text
+    assert "/home/me/net.py:same " in text
+    assert "/home/you/net.py:same " in text
 
 
 @pytest.mark.parametrize("variable", ["CI", "NO_COLOR"])
