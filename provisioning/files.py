@@ -57,12 +57,13 @@ def digest_sources(*places: Path) -> str:
 
     Every file of a package's directory counts with its name, and so does each file named alone.
     """
-    digest = hashlib.sha256()
-    for place in places:
-        for path in sorted(place.rglob("*")) if place.is_dir() else [place]:
-            if path.is_file() and path.parent.name != "__pycache__":
-                digest.update(f"{path.relative_to(place.parent)}\0{hash_file(path)}\n".encode())
-    return digest.hexdigest()
+    rows = [
+        f"{path.relative_to(place.parent)}\0{hash_file(path)}\n"
+        for place in places
+        for path in (place.rglob("*") if place.is_dir() else [place])
+        if path.is_file() and path.parent.name != "__pycache__"
+    ]
+    return hashlib.sha256("".join(sorted(rows)).encode()).hexdigest()
 
 
 @contextmanager

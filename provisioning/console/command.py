@@ -47,6 +47,7 @@ from provisioning.files import NO_LEAVE, NO_ROOM, explain_write
 
 # What the system says of a name that is none.
 NAMES = frozenset({errno.ELOOP, errno.EINVAL, errno.EISDIR, errno.ENAMETOOLONG, errno.ENOTDIR})
+OWN_PACKAGES = frozenset({"ci", "provisioning"})
 # What the system may refuse anywhere, and what helps.
 REFUSALS = {
     errno.EACCES: "run it as a user who may, or name another place",
@@ -207,7 +208,7 @@ def make_parser(caller: Caller, verbs: Mapping[str, Verb], name: str) -> Parser:
 
 def explain_exception(error: Exception) -> QnnCiError:
     """The error of the tree for one that is not of it."""
-    if isinstance(error, ImportError):
+    if isinstance(error, ImportError) and (error.name or "").split(".")[0] not in OWN_PACKAGES:
         return explain_missing(error)
     if isinstance(error, MemoryError):
         return UnfitError(

@@ -78,7 +78,9 @@ def test_sources_count_with_their_names_and_bytes_and_bytecode_does_not(tmp_path
     before = digest_sources(package)
     write_whole(package / "__pycache__" / "one.pyc", "bytecode")
     assert digest_sources(package) == before
-    seen = {before, digest_sources(package, package / "one.py"), digest_sources()}
+    both = digest_sources(package, package / "one.py")
+    assert digest_sources(package / "one.py", package) == both
+    seen = {before, both, digest_sources()}
     write_whole(package / "inner" / "rules.bzl", "3")
     seen.add(digest_sources(package))
     (package / "one.py").rename(package / "two.py")

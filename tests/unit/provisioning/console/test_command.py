@@ -97,6 +97,11 @@ def test_a_missing_package_is_an_unfit_environment(capsys: pytest.CaptureFixture
     assert "no_such_package" in capsys.readouterr().err
 
 
+def test_a_module_of_ours_that_is_missing_is_a_defect() -> None:
+    verbs = {"show": Verb("provisioning.verbs.no_such_verb", "shows")}
+    assert run_command("p", verbs, ["show"])[0] == ExitCode.DEFECT
+
+
 def test_a_defect_is_told_where_no_file_can_be_written(
     verbs: dict[str, Verb], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
