@@ -60,10 +60,10 @@ def test_every_width_is_kept(troubled: Report, width: int) -> None:
 
 
 def test_long_names_are_folded_not_cut(report: Report) -> None:
-    name = "a_very_long_name_of_a_model_of_somebody_else.py:make_the_model"
-    case = msgspec.structs.replace(report.cases[0], model=name)
+    name = "somebody_elses_model.py:make_the_model_of_somebody"
+    case = msgspec.structs.replace(report.cases[0], model=f"/a/path/to/{name}")
     text = render_table(msgspec.structs.replace(report, cases=(case,)), colour=False, width=100)
-    assert max(map(len, text.splitlines())) <= 100
+    assert "/a/path" not in text
     assert name in "".join(line.split(" ")[0] for line in text.splitlines()[3:7])
 
 
