@@ -60,11 +60,21 @@ class Client:
         Raises TransientError and PermanentError, whatever the libraries below raise.
         """
         response = self._follow(url, headers)
+        is_read = False
         try:
             check_status(response.status_code, response.headers)
             yield parse_head(response.status_code, response.headers), self._body(url, response)
+            is_read = response.raw.length_remaining == 0
         finally:
-            response.close()
+            self._close(response, is_read)
+
+    def _close(self, response: Any, is_read: bool) -> None:
+        """End the connection, unless its next answer can follow."""
+        response.close()
+        if not is_read:
+            self.abort()
+            while self.sockets:
+                self.sockets.pop().close()
 
     def _follow(self, url: str, headers: Mapping[str, str]) -> Any:
         """The response at the end of all redirects; the bodies of those before are not read."""
@@ -73,7 +83,7 @@ class Client:
                 response = self._ask(url, headers)
                 if response.status_code not in REDIRECTS or "Location" not in response.headers:
                     return response
-                response.close()
+                self._close(response, is_read=response.raw.length_remaining == 0)
                 url = judge_redirect(url, response.headers["Location"])
         raise PermanentError(f"more than {MAX_REDIRECTS} redirects: a loop")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import glob
 import os
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -15,6 +16,7 @@ from provisioning.console.progress import Bar, Progress
 from provisioning.errors import DownloadError, IntegrityError, UnfitError
 from provisioning.fetch.client import Client
 from provisioning.fetch.part_file import PartFile, Watch, ignore_growth
+from provisioning.fetch.spread import MIN_FILE_BYTES, Spread, is_worth_it
 from provisioning.fetch.transfer import (
     BusyError,
     Head,
@@ -119,6 +121,7 @@ def _fetch_from(url: str, target: Path, pin: Pin, options: _FetchOptions) -> Dow
                     raise
                 options.progress.step(f"{target.name}: {error}; it was resumed: beginning anew")
                 part.restart()
+                part.can_spread = False
                 sha256 = _fill(url, part, pin, bar, options)
         except PermanentError as error:
             if not part.size or isinstance(error, MismatchError):
@@ -213,12 +216,36 @@ def _attempt(client: Client, url: str, part: PartFile, pin: Pin, bar: Bar) -> No
             bar.done = 0
         else:
             part.was_resumed = True
+        began, before = time.monotonic(), part.size
         for data in body:
             part.append(data)
             bar.advance(len(data))
             if part.size > pin.size_bytes > 0:
                 raise MismatchError(f"more than the pinned {pin.size_bytes} bytes came")
-    check_whole(head, position, part, pin)
+            if _may_spread(part, pin) and is_worth_it(
+                pin.size_bytes - part.size, part.size - before, time.monotonic() - began
+            ):
+                break
+        else:
+            check_whole(head, position, part, pin)
+            return
+    _spread(url, part, pin, client.policy, bar)
+    if part.size < pin.size_bytes:
+        raise TransientError("the server gives one connection only")
+
+
+def _spread(url: str, part: PartFile, pin: Pin, policy: TransferPolicy, bar: Bar) -> None:
+    before, part.was_resumed = part.size, True
+    try:
+        Spread(url, part, pin.size_bytes, policy, bar).run()
+    finally:
+        part.can_spread = part.size > before
+
+
+def _may_spread(part: PartFile, pin: Pin) -> bool:
+    """Whether several connections may bring a file: the hash will tell that they did well."""
+    is_large = pin.size_bytes >= MIN_FILE_BYTES and bool(pin.sha256)
+    return is_large and part.can_spread and bool(part.validator)
 
 
 def range_headers(have: int, validator: str) -> dict[str, str]:

@@ -47,6 +47,7 @@ class PartFile:
         self.restarts = 0
         self.validator = ""
         self.was_resumed = False
+        self.can_spread = True
         self.fd = open_own(self.path)
         self._read_back()
 
