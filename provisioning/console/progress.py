@@ -41,12 +41,14 @@ class Bar:
     done: float = 0
     _busy: list[str] = field(default_factory=list)
     _note: str = ""
+    _counted: float = 0
     _started: float = field(default_factory=time.monotonic)
     _shown: float = field(default_factory=time.monotonic)
 
     def advance(self, amount: float, note: str = "") -> None:
         """Count ``amount`` more, and show it when it is time to."""
         self.done += amount
+        self._counted += amount
         self._note = note
         self.show(TERMINAL_INTERVAL_S if self.live else PLAIN_INTERVAL_S)
 
@@ -81,9 +83,12 @@ class Bar:
             words.append(f"{_amount(self.done, self.unit)} of {_amount(self.total, self.unit)},")
         elif self.done:
             words.append(f"{_amount(self.done, self.unit)},")
+        rate = self._counted / max(passed_s, 1e-9)
         if self.unit == "B":
-            words.append(f"{_amount(self.done / max(passed_s, 1e-9), self.unit)}/s,")
+            words.append(f"{_amount(rate, self.unit)}/s,")
         words.append(_duration(passed_s))
+        if self.unit == "B" and self.total and rate:
+            words[-1] += f", {_duration(max(0.0, self.total - self.done) / rate)} left"
         return " ".join(words) + (f"  {note}" if note else "")
 
     def _write(self, line: str) -> None:

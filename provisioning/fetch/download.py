@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from provisioning.console.progress import Bar, Progress
 from provisioning.errors import DownloadError, IntegrityError, UnfitError
@@ -31,6 +31,7 @@ from provisioning.files import READ_BYTES
 
 PAGE_BYTES = 64 << 10
 PATIENCE_S = 2.0
+TEMPLATE = "{filename}"
 
 
 class MixedError(TransientError):
@@ -317,20 +318,24 @@ def is_web_page(part: PartFile, head: Head) -> bool:
 
 
 def mirror_urls(filename: str, variables: Mapping[str, str] = os.environ) -> list[str]:
-    """Where QNN_CI_MIRROR (a directory or a URL) would have a file; empty when not set.
+    """Where QNN_CI_MIRROR would have a file; empty when it is not set.
 
-    Raises UnfitError for one that is neither.
+    It is a directory, a URL (whose query stays at the end), or a template with ``{filename}``.
+    Raises UnfitError for one that is none of these.
     """
     base = variables.get("QNN_CI_MIRROR", "")
     if not base:
         return []
+    name = quote(filename)
     try:
         if "://" not in base:
-            base = Path(base).expanduser().absolute().as_uri()
-        urlsplit(base)
+            base = Path(base).expanduser().absolute().as_uri().replace("%7Bfilename%7D", TEMPLATE)
+        if TEMPLATE in base:
+            return [base.replace(TEMPLATE, name)]
+        parts = urlsplit(base)
     except (RuntimeError, ValueError) as error:
         fix = "set it to a directory or a URL that `fetch --to` made, or unset it"
         raise UnfitError(
             "QNN_CI_MIRROR names no directory and no URL", why=str(error), fix=fix
         ) from error
-    return [f"{base.rstrip('/')}/{filename}"]
+    return [urlunsplit(parts._replace(path=f"{parts.path.rstrip('/')}/{name}"))]

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from provisioning.fetch.transfer import usable_validator
+from provisioning.fetch.transfer import redact_url, usable_validator
 from provisioning.files import READ_BYTES
 
 PAGE_SHOWN = 160
@@ -39,7 +39,7 @@ class PartFile:
 
     def __init__(self, target: Path, url: str, watch: Watch = ignore_growth) -> None:
         self.watch = watch
-        suffix = hashlib.sha256(url.encode()).hexdigest()[:8]
+        suffix = hashlib.sha256(redact_url(url).encode()).hexdigest()[:8]  # signatures change
         self.path = target.with_name(f".{target.name}.{suffix}.part")
         self.record = self.path.with_suffix(".json")
         self.digest = hashlib.sha256()

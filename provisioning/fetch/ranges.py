@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 from threading import Lock
 
 from provisioning.console.progress import Bar, Progress
 from provisioning.fetch.client import Client
 from provisioning.fetch.part_file import open_own
+from provisioning.fetch.spread import is_worth_it
 from provisioning.fetch.transfer import (
     MismatchError,
     PermanentError,
@@ -24,11 +29,20 @@ from provisioning.fetch.transfer import (
 
 Span = tuple[int, int]  # first byte, one past the last
 MERGE_GAP_BYTES = 4096
+MOST_GAP_BYTES = 4 << 20
+FEW_SPANS = 8
+USUAL_BYTES_S = 8 << 20
+PIECE_BYTES = 8 << 20
+CONNECTIONS = 6
 OPEN_ATTEMPTS = 2
 
 
 class NoRangesError(PermanentError):
     """The server gives whole files only."""
+
+
+class CostlyError(PermanentError):
+    """The parts cost more than the whole."""
 
 
 def merge_spans(spans: Iterable[Span], gap_bytes: int = MERGE_GAP_BYTES) -> list[Span]:
@@ -40,6 +54,31 @@ def merge_spans(spans: Iterable[Span], gap_bytes: int = MERGE_GAP_BYTES) -> list
         else:
             merged.append((start, end))
     return merged
+
+
+def plan_spans(
+    spans: Sequence[Span], size_bytes: int, round_trip_s: float, bytes_s: float
+) -> list[Span]:
+    """The spans to ask for: fewer and larger ones where a round trip costs more than bytes.
+
+    One span of the whole file means that all of it costs less than its parts.
+    """
+    near = merge_spans(spans)
+    if len(near) <= FEW_SPANS:
+        return near
+    gap_bytes = min(max(round_trip_s * bytes_s, MERGE_GAP_BYTES), MOST_GAP_BYTES)
+    merged = merge_spans(spans, int(gap_bytes))
+    cost_s = len(merged) * round_trip_s + sum(end - start for start, end in merged) / bytes_s
+    return merged if cost_s < 0.9 * size_bytes / bytes_s else [(0, size_bytes)]
+
+
+def split_spans(spans: Iterable[Span], most_bytes: int = PIECE_BYTES) -> list[Span]:
+    """The same bytes in pieces of at most ``most_bytes``."""
+    return [
+        (at, min(at + most_bytes, end))
+        for start, end in spans
+        for at in range(start, end, most_bytes)
+    ]
 
 
 class RemoteFile:
@@ -55,7 +94,9 @@ class RemoteFile:
         self.validator = ""
         self.size = 0
         self.spans: list[Span] = []
-        self.guard = Lock()
+        self.guard, self.reading = Lock(), Lock()
+        self.round_trip_s = math.inf
+        self.is_over = False
         self.fd = open_own(scratch)
         os.ftruncate(self.fd, 0)
 
@@ -76,7 +117,9 @@ class RemoteFile:
         try_again(open_, no_restarts, brief, self.progress, self.name)
 
     def _open(self, tail_bytes: int, size_bytes: int) -> None:
+        asked = time.monotonic()
         with self.client.get(self.url, {"Range": f"bytes=-{tail_bytes}"}) as (head, body):
+            self.round_trip_s = time.monotonic() - asked
             if head.status != 206 or head.total < 0 or head.range_start < 0 or not head.validator:
                 raise NoRangesError("the server does not answer ranges")
             if size_bytes not in {0, head.total}:
@@ -90,19 +133,58 @@ class RemoteFile:
         self._have((head.range_start, at))
 
     def fetch(self, spans: Iterable[Span]) -> None:
-        """Bring these spans. Raises PermanentError."""
-        wanted = [span for span in merge_spans(spans) if not self._has(span)]
-        total = sum(end - start for start, end in wanted)
-        with self.progress.bar(f"{self.name}: {len(wanted)} parts,", total) as bar:
-            for span in wanted:
-                self._fetch_span(span, bar)
+        """Bring these spans, over several connections where one is slow.
 
-    def _fetch_span(self, span: Span, bar: Bar | None = None) -> None:
+        Raises CostlyError when the whole file costs less, PermanentError.
+        """
+        missing = [span for span in spans if not self._has(span)]
+        wanted = plan_spans(missing, self.size, self.round_trip_s, USUAL_BYTES_S)
+        if wanted == [(0, self.size)]:
+            raise CostlyError(f"{len(missing)} parts cost more than the whole file")
+        pieces, total = split_spans(wanted), sum(end - start for start, end in wanted)
+        with self.progress.bar(f"{self.name}: {len(wanted)} parts,", total) as bar:
+            began, came = time.monotonic(), 0
+            while pieces and not is_worth_it(total - came, came, time.monotonic() - began):
+                start, end = pieces.pop(0)
+                self._fetch_span((start, end), bar)
+                came += end - start
+            if pieces:
+                self._fetch_together(pieces, bar)
+
+    def _fetch_together(self, pieces: list[Span], bar: Bar) -> None:
+        clients = [Client(self.policy) for _ in range(min(CONNECTIONS, len(pieces)))]
+        idle = SimpleQueue[Client]()
+        for client in clients:
+            idle.put(client)
+
+        def bring(span: Span) -> None:
+            client = idle.get()
+            self._fetch_span(span, bar, client)
+            idle.put(client)
+
+        pool = ThreadPoolExecutor(max(1, len(clients)))
+        try:
+            for done in as_completed([pool.submit(bring, span) for span in pieces]):
+                done.result()
+        finally:
+            self.is_over = True
+            for client in clients:
+                client.abort()
+            pool.shutdown(wait=True, cancel_futures=True)
+            self.is_over = False
+            for client in clients:
+                client.close()
+
+    def _fetch_span(self, span: Span, bar: Bar | None = None, client: Client | None = None) -> None:
         at = [span[0]]
 
         def work() -> None:
+            if self.is_over:
+                raise PermanentError("another part failed")
             headers = {"Range": f"bytes={at[0]}-{span[1] - 1}", "If-Range": self.validator}
-            with self.client.get(self.url, headers) as (head, body):
+            asked = time.monotonic()
+            with (client or self.client).get(self.url, headers) as (head, body):
+                self.round_trip_s = min(self.round_trip_s, time.monotonic() - asked)
                 if head.status != 206 or head.range_start != at[0] or head.total != self.size:
                     raise PermanentError("the file changed in mid-way")
                 if head.validator and head.validator != self.validator:
@@ -117,7 +199,8 @@ class RemoteFile:
                 raise TransientError("the body ended early")
 
         try_again(work, lambda: at[0], self.policy, self.progress, self.name)
-        self._have(span)
+        with self.guard:
+            self._have(span)
 
     def _store(self, at: int, end: int, body: Iterable[bytes]) -> int:
         for data in body:
@@ -137,7 +220,7 @@ class RemoteFile:
         """At most ``count`` bytes at ``offset``."""
         end = min(offset + count, self.size)
         if end > offset and not self._has((offset, end)):
-            with self.guard:
+            with self.reading:
                 self._fetch_span((offset, end))
         return os.pread(self.fd, end - offset, offset) if end > offset else b""
 

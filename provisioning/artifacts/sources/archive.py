@@ -31,7 +31,7 @@ from provisioning.fetch.download import (
     mirror_urls,
 )
 from provisioning.fetch.part_file import Watch, ignore_growth
-from provisioning.fetch.ranges import Span, open_remote
+from provisioning.fetch.ranges import CostlyError, Span, open_remote
 from provisioning.fetch.transfer import MismatchError, PermanentError, redact_url
 from provisioning.files import hash_file
 from provisioning.manifest.releases import ArchiveRelease, FileRelease
@@ -77,6 +77,8 @@ class ArchiveSource:
                 shown = error.why if isinstance(error, IntegrityError) else error
                 job.progress.step(f"{request.label}: not by parts: {redact_url(url)}: {shown}")
                 _clear(job.root, kept)
+                if isinstance(error, CostlyError):
+                    break
         return ()
 
     def find_release(self, job: FillJob, version: str) -> ArchiveRelease:

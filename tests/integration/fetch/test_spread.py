@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 
 from provisioning.console.progress import Progress
-from provisioning.errors import DownloadError
+from provisioning.errors import DownloadError, UnfitError
+from provisioning.fetch.credentials import find_headers
 from provisioning.fetch.download import Pin, fetch_file
+from provisioning.fetch.ranges import CostlyError, open_remote
 from provisioning.fetch.transfer import TransferPolicy
 from tests.stand_ins import bad_server as bad
 from tests.stand_ins.bad_server import BadServer, Fault
@@ -117,3 +119,81 @@ def test_what_came_of_a_broken_one_is_resumed(server: BadServer, tmp_path: Path)
     sent = server.sent_bytes
     fetch(server, tmp_path)
     assert server.sent_bytes - sent < len(DATA)
+
+
+def late(handler: bad.Handler, data: bytes) -> None:
+    time.sleep(0.02)
+    bad.serve(handler, data)
+
+
+def test_a_thousand_parts_are_not_a_thousand_round_trips(server: BadServer, tmp_path: Path) -> None:
+    server.usual = late
+    spans = [(at, at + 500) for at in range(0, 10_000_000, 10_000)]
+    with open_remote(server.url("a.zip"), tmp_path / ".parts", Progress(), QUICK) as remote:
+        remote.open(70_000)
+        remote.fetch(spans)
+        assert len(server.requests) <= 10
+        assert all(remote.read_at(start, 500) == DATA[start : start + 500] for start, _ in spans)
+        assert len(server.requests) <= 10
+    with open_remote(server.url("a.zip"), tmp_path / ".parts", Progress(), QUICK) as remote:
+        remote.open(70_000)
+        with pytest.raises(CostlyError):
+            remote.fetch([(at, at + 80_000) for at in range(0, len(DATA) - 80_000, 100_000)])
+
+
+def test_a_large_part_comes_over_several_connections(server: BadServer, tmp_path: Path) -> None:
+    with open_remote(server.url("a.zip"), tmp_path / ".parts", Progress(), QUICK) as remote:
+        remote.open(70_000)
+        began = time.monotonic()
+        remote.fetch([(100, 22 << 20)])
+        assert time.monotonic() - began < 0.85 * (22 << 20) / RATE
+        assert remote.read_at(100, 20 << 20) == DATA[100 : 100 + (20 << 20)]
+
+
+def test_a_mirror_that_wants_a_token_or_a_helper_gets_it(
+    server: BadServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def guarded(handler: bad.Handler, data: bytes) -> None:
+        wanted = handler.headers.get("Authorization") in {"Bearer t0ken", "Bearer h3lper"}
+        (bad.serve if wanted else bad.status(401))(handler, data)
+
+    server.usual = guarded
+    with pytest.raises(DownloadError, match="could not be fetched"):
+        fetch(server, tmp_path)
+    place = server.url("").split("/")[2]
+    monkeypatch.setenv("QNN_CI_BEARER_TOKENS", f"other=x {place}=t0ken")
+    fetch(server, tmp_path)
+    monkeypatch.delenv("QNN_CI_BEARER_TOKENS")
+    helper = tmp_path.parent / "helper"
+    helper.write_text(
+        '#!/bin/sh\ngrep -q "uri" && echo \'{"headers": {"Authorization": ["Bearer h3lper"]}}\'\n'
+    )
+    helper.chmod(0o755)
+    monkeypatch.setenv("QNN_CI_CREDENTIAL_HELPER", str(helper))
+    (tmp_path / "a.zip").unlink()
+    fetch(server, tmp_path)
+
+
+@pytest.mark.parametrize("answer", ["nonsense", "{}", '{"headers": []}', '{"headers": {"A": 1}}'])
+def test_a_helper_that_fails_is_said(
+    server: BadServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str
+) -> None:
+    helper = tmp_path / "helper"
+    helper.write_text(f"#!/bin/sh\necho '{answer}'\n")
+    helper.chmod(0o755)
+    monkeypatch.setenv("QNN_CI_CREDENTIAL_HELPER", str(helper))
+    if answer == "{}":
+        assert find_headers(server.url("a.zip")) == {}
+        return
+    with pytest.raises(UnfitError, match="the credential helper failed"):
+        find_headers(server.url("a.zip"))
+
+
+def test_a_secret_goes_over_https_to_its_host_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QNN_CI_BEARER_TOKENS", "h.example=t0ken")
+    assert find_headers("https://h.example/a") == {"Authorization": "Bearer t0ken"}
+    assert find_headers("http://h.example/a") == {}
+    assert find_headers("https://h.example.evil/a") == {}
+    monkeypatch.setenv("QNN_CI_BEARER_TOKENS", "h.example")
+    with pytest.raises(UnfitError, match="QNN_CI_BEARER_TOKENS is malformed"):
+        find_headers("https://h.example/a")

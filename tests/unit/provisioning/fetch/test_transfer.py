@@ -6,9 +6,10 @@ import pytest
 
 from provisioning.archives.layout import Layout, Member
 from provisioning.artifacts.sources.archive import member_spans
+from provisioning.console.progress import Bar
 from provisioning.errors import UnfitError
 from provisioning.fetch.download import Pin, mirror_urls, place_body, range_headers
-from provisioning.fetch.ranges import merge_spans
+from provisioning.fetch.ranges import merge_spans, plan_spans, split_spans
 from provisioning.fetch.transfer import (
     MismatchError,
     PermanentError,
@@ -119,6 +120,37 @@ def test_spans_near_each_other_become_one() -> None:
     assert merge_spans([(0, 100), (20, 30)], 0) == [(0, 100)]
     member = Member("name", 500, offset=1000, compressed=100)
     assert member_spans([member], 1150) == [(1000, 1150)]
+
+
+def test_parts_follow_the_round_trip_or_give_way_to_the_whole() -> None:
+    few = [(number * 100_000, number * 100_000 + 10) for number in range(8)]
+    many = [(number * 100_000, number * 100_000 + 10) for number in range(100)]
+    dense = [(number * 100_000, number * 100_000 + 90_000) for number in range(100)]
+    assert plan_spans(few, 10_000_000, 1.0, 1e6) == few
+    assert plan_spans(many, 10_000_000, 0.001, 1e6) == many
+    assert plan_spans(many, 90_000_000, 0.2, 1e6) == [(0, 9_900_010)]
+    assert plan_spans(dense, 10_000_000, 0.02, 1e6) == [(0, 10_000_000)]
+    assert split_spans([(0, 25), (30, 31)], 10) == [(0, 10), (10, 20), (20, 25), (30, 31)]
+
+
+@pytest.mark.parametrize(
+    ("mirror", "url"),
+    [
+        ("https://h/c/{filename}?sv=1&sig=a%2Fb", "https://h/c/a%20b.zip?sv=1&sig=a%2Fb"),
+        ("https://h/c?sig=x", "https://h/c/a%20b.zip?sig=x"),
+        ("https://h/get?file={filename}", "https://h/get?file=a%20b.zip"),
+        ("/m/{filename}", "file:///m/a%20b.zip"),
+    ],
+)
+def test_a_mirror_may_be_a_template_or_have_a_query(mirror: str, url: str) -> None:
+    assert mirror_urls("a b.zip", {"QNN_CI_MIRROR": mirror}) == [url]
+
+
+def test_a_bar_says_how_long_it_takes_yet() -> None:
+    bar = Bar("x", 100 << 20, "B", None, live=False)
+    bar.done = 40 << 20  # resumed
+    bar.advance(10 << 20)
+    assert ", 10 s left" in bar.describe(bar._started + 2)
 
 
 def test_a_mirror_is_a_directory_or_a_url() -> None:
