@@ -6,7 +6,7 @@ comparison reads them; they cross a process border as JSON.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import Enum
 from functools import lru_cache
 
@@ -43,11 +43,15 @@ class ListEntry(msgspec.Struct, frozen=True):
 
 
 class Word(msgspec.Struct, frozen=True):
-    """One dependency or define that a target names, and where."""
+    """One dependency or define that a target names, where, and under which condition.
+
+    What is ``exported`` is also for the targets that depend on this one.
+    """
 
     text: str
     place: Place
     condition: str = ""
+    exported: bool = False
 
 
 class BuckTarget(msgspec.Struct, frozen=True):
@@ -155,16 +159,20 @@ class CMakeFacts(msgspec.Struct, frozen=True):
 
 
 class Include(msgspec.Struct, frozen=True):
-    """An #include that CMake's ``directory`` of the tree resolves, in a file that Buck lists."""
+    """An #include in a file; ``directory`` is the one of CMake's that it needs, or None."""
 
     text: str
     place: Place
-    directory: str
+    directory: str | None
 
 
 class ParityFacts(msgspec.Struct, frozen=True):
-    """Everything the comparison needs: both sides, the files that exist, and which of them
-    mention the macros that some target defines."""
+    """Everything the comparison needs: both sides, the files that exist, and what they use.
+
+    ``macros``: macro -> files that mention it; ``headers``: file -> headers that it includes;
+    ``header_names``: the last component of everything that is included; ``imports``: Python file
+    -> files that it imports.
+    """
 
     buck: BuckFacts
     cmake: tuple[CMakeFacts, ...]
@@ -172,6 +180,9 @@ class ParityFacts(msgspec.Struct, frozen=True):
     submodules: tuple[str, ...] = ()
     macros: dict[str, tuple[str, ...]] = {}
     includes: tuple[Include, ...] = ()
+    headers: Mapping[str, tuple[str, ...]] = {}
+    header_names: frozenset[str] = frozenset()
+    imports: Mapping[str, tuple[str, ...]] = {}
 
     @property
     def not_evaluated(self) -> tuple[NotEvaluated, ...]:

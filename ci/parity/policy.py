@@ -57,6 +57,8 @@ class ParityPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict
     ignored_defines: tuple[str, ...] = ()
     implied: tuple[str, ...] = ()
     twins: tuple[str, ...] = ()
+    suffixes: tuple[str, ...] = ()
+    without_buck: tuple[str, ...] = ()
     exclude: tuple[Exclusion, ...] = ()
     library: tuple[Library, ...] = ()
     allow: tuple[Allowance, ...] = ()

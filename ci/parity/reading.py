@@ -28,6 +28,7 @@ from ci.parity.facts import (
     NotEvaluated,
     ParityFacts,
 )
+from ci.parity.imports import find_imports
 from ci.parity.includes import find_includes
 from ci.parity.macros import find_macros
 from ci.parity.trees import DirectoryTree, RevisionTree, SourceTree
@@ -90,7 +91,17 @@ def join_sides(tree: SourceTree, buck: BuckFacts, sides: tuple[CMakeFacts, ...])
     """Facts of both sides with what they share."""
     macros = find_macros(tree, buck, sides)
     includes = find_includes(tree, buck, sides)
-    return ParityFacts(buck, sides, tree.files, tree.submodules, macros, includes)
+    return ParityFacts(
+        buck=buck,
+        cmake=sides,
+        files=tree.files,
+        submodules=tree.submodules,
+        macros=macros,
+        includes=tuple(includes.by_directory),
+        headers=includes.headers,
+        header_names=frozenset(includes.names),
+        imports=find_imports(tree),
+    )
 
 
 def read_tree(tree: SourceTree, cache: Path | None = None) -> ParityFacts:

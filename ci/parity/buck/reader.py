@@ -48,14 +48,12 @@ EXPORTED_KEYS = ("exported_headers", "public_headers")
 NAMED_KEYS = ("headers", *EXPORTED_KEYS)
 DIRECTORY_KEYS = ("include_directories", "public_include_directories")
 META_ROOTS = ("executorch/", "xplat/executorch/")
-FLAG_KEYS = (
-    "defines",
-    "preprocessor_flags",
+EXPORTED_FLAG_KEYS = (
     "exported_preprocessor_flags",
     "propagated_pp_flags",
-    "compiler_flags",
     "exported_compiler_flags",
 )
+FLAG_KEYS = ("defines", "preprocessor_flags", "compiler_flags", *EXPORTED_FLAG_KEYS)
 
 
 def is_build_file(path: str) -> bool:
@@ -319,7 +317,8 @@ class Context:
                 text = item.text.removeprefix("-D")
                 if key == "defines" or item.text.startswith("-D"):
                     place = self.literals.find([item.text], self.package.files, self.place)
-                    yield Word(text.replace('\\"', '"'), place, item.condition)
+                    text = text.replace('\\"', '"')
+                    yield Word(text, place, item.condition, key in EXPORTED_FLAG_KEYS)
 
 
 def walk(value: Any, condition: str = "") -> Iterator[BuckWord]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 from ci.parity.cmake.blocks import Block, Node
 from ci.parity.cmake.conditions import Answer, Operand, Scope, decide
@@ -22,6 +23,7 @@ MOST_STEPS = 100_000
 MOST_DEPTH = 60
 MOST_TURNS = 2000
 MOST_GROUPS = 10
+Branch: TypeAlias = "tuple[frozenset[str], list[Node]]"
 LIST_FILE = "CMakeLists.txt"
 TOO_DEEP = "blocks are nested too deeply"
 
@@ -43,6 +45,7 @@ class Interpreter:
         self.directory = ""
         self.stack: list[str] = []
         self.branch: tuple[int, ...] = ()
+        self.conditions: frozenset[str] = frozenset()
         self.hidden: dict[str, Value | None] = {}
         self._branches = 0
 
@@ -163,10 +166,12 @@ class Interpreter:
         self.scope.table["CMAKE_CURRENT_SOURCE_DIR"] = (source,)
         self.scope.table["CMAKE_CURRENT_BINARY_DIR"] = (source.replace(ROOT, "/build", 1),)
         branch, path, depth, steps = self.branch, self.path, len(self.stack), self.state.steps
+        conditions = self.conditions
         try:
             self.run_file(posixpath.join(directory, LIST_FILE), line)
         except (LimitError, RecursionError) as error:
-            self.branch, self.path = branch, posixpath.join(directory, LIST_FILE)
+            self.branch, self.conditions = branch, conditions
+            self.path = posixpath.join(directory, LIST_FILE)
             self.refuse_file(0, str(error) if isinstance(error, LimitError) else TOO_DEEP)
             self.path, self.state.steps = path, steps
             del self.stack[depth:]
@@ -252,40 +257,67 @@ class Interpreter:
         return flow if routine.is_macro else Flow.NORMAL
 
     def _run_if(self, block: Block) -> Flow:
-        conditions = [(block.head, block.body), *block.branches]
-        taken: list[list[Node]] = []
-        for head, body in conditions:
+        taken: list[Branch] = []
+        failed: frozenset[str] = frozenset()
+        for head, body in [(block.head, block.body), *block.branches]:
             answer = Answer.YES if head.name == "else" else self._decide(head)
             if answer is Answer.NO:
                 continue
-            taken.append(body)
             if answer is Answer.YES:
-                if len(taken) == 1:
-                    return self.run(body)
-                return self._run_branches(taken)
-        return self._run_branches([*taken, []]) if taken else Flow.NORMAL
+                if not taken:
+                    return self._run_certain(head, body)
+                return self._run_branches([*taken, (failed, body)])
+            taken.append((failed | conditions_of(head), body))
+            failed |= refusals_of(head)
+        return self._run_branches([*taken, (failed, [])]) if taken else Flow.NORMAL
 
-    def _run_branches(self, bodies: list[list[Node]]) -> Flow:
+    def _run_certain(self, head: Command, body: list[Node]) -> Flow:
+        """Run a branch that is taken; a target that it asks for may still be an option's."""
+        around = self.conditions
+        self.conditions |= {term for term in conditions_of(head) if term.startswith("TARGET ")}
+        try:
+            return self.run(body)
+        finally:
+            self.conditions = around
+
+    def _run_branches(self, branches: list[Branch]) -> Flow:
         """Run every branch from the same beginning, and merge the variables they leave."""
         before = dict(self.scope.table)
-        outer = self.branch
+        outer, around = self.branch, self.conditions
         merged: dict[str, Value | None] | None = None
         flows = set()
-        for body in bodies:
+        for conditions, body in branches:
             self._branches += 1
             self.branch = (*outer, self._branches)
+            self.conditions = around | conditions
             self.scope.table = dict(before)
             flows.add(self.run(body))
             after = self.scope.table
+            self._note_optional(before, after, self.conditions)
             if merged is not None:
                 look_up = self._inherited(before)
                 self.state.open_names |= half_set(look_up, merged, after)
                 merged = merge_tables(look_up, merged, after)
             else:
                 merged = after
-        self.branch = outer
+        self.branch, self.conditions = outer, around
         self.scope.table = merged if merged is not None else before
         return flows.pop() if len(flows) == 1 else Flow.NORMAL
+
+    def _note_optional(
+        self,
+        before: dict[str, Value | None],
+        after: dict[str, Value | None],
+        conditions: frozenset[str],
+    ) -> None:
+        """Remember under which conditions a branch gives words to variables."""
+        look_up = self._inherited(before)
+        for name, value in after.items():
+            if value and value != look_up(name):
+                known = {word for text in look_up(name) or () for word in split_list(text)}
+                words = {word for text in value for word in split_list(text)}
+                for word in words - known:
+                    self.state.optional.setdefault(word, set()).add(conditions)
 
     def _inherited(self, table: dict[str, Value | None]) -> Callable[[str], Value | None]:
         """What a variable is before any branch sets it: in this scope, or in those around it."""
@@ -409,6 +441,25 @@ class Interpreter:
         if path == ROOT:
             return ""
         return path[len(ROOT) + 1 :] if path.startswith(ROOT + "/") else None
+
+
+def conditions_of(head: Command) -> frozenset[str]:
+    """What holds in a branch, term by term; an OR or a parenthesis is one term."""
+    words = [argument.text for argument in head.arguments]
+    if {"OR", "(", ")"} & set(words):
+        return frozenset({" ".join(words)})
+    terms = " ".join(words).split(" AND ")
+    return frozenset(terms)
+
+
+def refusals_of(head: Command) -> frozenset[str]:
+    """What holds in the branches after one that was not taken."""
+    terms = conditions_of(head)
+    text = " AND ".join(sorted(terms))
+    single = len(terms) == 1 and not {"OR", "(", ")"} & set(text.split())
+    return frozenset(
+        {text.removeprefix("NOT ") if single and text[:4] == "NOT " else f"NOT {text}"}
+    )
 
 
 def bind_parameters(routine: Routine, words: list[str]) -> dict[str, Value | None]:

@@ -113,7 +113,10 @@ class Sources:
 
 @dataclass
 class State:
-    """What a run has read and found, apart from variables."""
+    """What a run has read and found, apart from variables.
+
+    ``optional`` has the words that variables got in branches, with the conditions of those.
+    """
 
     sources: Sources
     configuration: Configuration
@@ -122,5 +125,6 @@ class State:
     read: set[str] = field(default_factory=set)
     guarded: set[str] = field(default_factory=set)
     globbed: dict[str, Place] = field(default_factory=dict)
+    optional: dict[str, set[frozenset[str]]] = field(default_factory=dict)
     not_evaluated: dict[tuple[str, str], NotEvaluated] = field(default_factory=dict)
     steps: int = 0

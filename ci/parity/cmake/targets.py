@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
+
+from msgspec.structs import replace
 
 from ci.parity.cmake.genex import resolve_genex
 from ci.parity.cmake.interpreter import Interpreter
@@ -20,6 +22,8 @@ LIBRARY_WORDS = {
 }  # fmt: skip
 KEYWORDS = {"PUBLIC", "PRIVATE", "INTERFACE", "BEFORE", "AFTER", "LINK_PUBLIC", "LINK_PRIVATE"}
 SEARCH_WORDS = KEYWORDS | {"SYSTEM"}
+OPTION = "option"
+PYTHON_MAKERS = {"pybind11_add_module", "python_add_library"}
 LINK_TYPES = {"debug", "optimized", "general"}
 # CMP0115: a name without its extension is completed in this order.
 EXTENSIONS = (".c", ".cc", ".cpp", ".cxx", ".cu", ".mm", ".m", ".S", ".h")
@@ -42,6 +46,7 @@ class Builder:
     place: Place
     directory: str
     branch: tuple[int, ...]
+    conditions: frozenset[str] = frozenset()
     files: list[Listed] = field(default_factory=list)
     links: list[Word] = field(default_factory=list)
     defines: list[Word] = field(default_factory=list)
@@ -135,8 +140,9 @@ class Targets:
         known = self.table.setdefault(name, [])
         place = run.place(call.command.line)
         kinds = [word for word in words[1:3] if word in LIBRARY_WORDS]
-        kind = kinds[0].lower() if kinds else call.command.name
-        fresh = Builder(name, kind, place, run.directory, run.branch)
+        own = not kinds or call.command.name in PYTHON_MAKERS
+        kind = call.command.name if own else kinds[0].lower()
+        fresh = Builder(name, kind, place, run.directory, run.branch, run.conditions)
         if any(o.place != place and is_certain(o.branch, run.branch) for o in known):
             self.repeated.append(fresh)
         here = [other for other in known if other.directory == run.directory]
@@ -182,27 +188,22 @@ class Targets:
         if target is None:
             self._refuse(run, call)
             return
-        for item in call.items[1:]:
-            for text in resolve_genex(item.text, run.state.configuration):
-                if text not in KEYWORDS | LINK_TYPES and not is_unknown(text):
-                    target.links.append(Word(text, run.place(item.line), option_of(run)))
+        target.links.extend(words_for(run, call, target, KEYWORDS | LINK_TYPES))
 
     def add_defines(self, run: Interpreter, call: Call) -> None:
         """target_compile_definitions()."""
         target = self.find(call.words[0], run.directory) if call.words else None
-        for item in call.items[1:] if target else ():
-            for text in resolve_genex(item.text, run.state.configuration):
-                if target and text not in KEYWORDS and not is_unknown(text):
-                    place = run.place(item.line)
-                    target.defines.append(Word(text.removeprefix("-D"), place, option_of(run)))
+        if target is not None:
+            words = words_for(run, call, target, KEYWORDS)
+            target.defines.extend(replace(w, text=w.text.removeprefix("-D")) for w in words)
 
     def add_options(self, run: Interpreter, call: Call) -> None:
         """target_compile_options(): only -D matters here."""
         target = self.find(call.words[0], run.directory) if call.words else None
-        for item in call.items[1:] if target else ():
-            for text in resolve_genex(item.text, run.state.configuration):
-                if target and text.startswith("-D") and not is_unknown(text):
-                    target.defines.append(Word(text[2:], run.place(item.line), option_of(run)))
+        if target is not None:
+            words = words_for(run, call, target, KEYWORDS)
+            flags = (word for word in words if word.text.startswith("-D"))
+            target.defines.extend(replace(w, text=w.text.removeprefix("-D")) for w in flags)
 
     def define_in_directory(self, run: Interpreter, call: Call) -> None:
         """add_definitions() and its like: for every target of the directory and of those below."""
@@ -210,7 +211,7 @@ class Targets:
         for item in call.items:
             if not is_unknown(item.text) and (item.text.startswith("-D") or not flagged):
                 place = run.place(item.line)
-                word = Word(item.text.removeprefix("-D"), place, option_of(run))
+                word = Word(item.text.removeprefix("-D"), place)
                 self.directory_defines.append((run.directory, word))
 
     def search(self, run: Interpreter, call: Call) -> None:
@@ -234,9 +235,28 @@ class Targets:
             run.refuse(call.command.line, what)
 
 
-def option_of(run: Interpreter) -> str:
-    """``option`` below a condition that only a configuration could tell, else empty."""
-    return "option" if run.branch else ""
+def words_for(
+    run: Interpreter, call: Call, target: Builder, keywords: Container[str]
+) -> Iterator[Word]:
+    """The words that a command gives to a target, each with the condition that it stands under.
+
+    A condition of the target itself is none for them.
+    """
+    written = {argument.text for argument in call.command.arguments}
+    exported = False
+    for item in call.items[1:]:
+        if item.text in {"PUBLIC", "INTERFACE"}:
+            exported = True
+        elif item.text in {"PRIVATE", "LINK_PRIVATE"}:
+            exported = False
+        for text in resolve_genex(item.text, run.state.configuration):
+            if text in keywords or is_unknown(text):
+                continue
+            sets = run.state.optional.get(item.text) if item.text not in written else None
+            given = sets or {frozenset()}
+            given = given if "$<$<" not in item.text else {frozenset({item.text})}
+            certain = any((run.conditions | one) <= target.conditions for one in given)
+            yield Word(text, run.place(item.line), "" if certain else OPTION, exported)
 
 
 def is_below(directory: str, above: str) -> bool:

@@ -1,23 +1,25 @@
-"""Defines that only one side sets for targets whose sources both sides compile."""
+"""Defines that only one side sets for files that read them and that both sides compile."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from ci.parity.compare.findings import Finding, Kind, Level
 from ci.parity.compare.groups import Groups
 from ci.parity.compare.index import Index
-from ci.parity.facts import BuckTarget, CMakeTarget, Word
+from ci.parity.facts import BuckTarget, CMakeTarget, Configuration, Word
 from ci.parity.policy import matches
 
 
 def find_define_drift(index: Index, groups: Groups) -> Iterator[Finding]:
-    """Defines by name: the two sides give values in too many ways to compare them."""
-    for name in sorted(groups.buck_of):
-        for target in groups.cmake.get(name, ()):
-            if not groups.is_left_out(target):
-                yield from _cmake_only(index, groups, target)
-    for label in sorted(groups.cmake_of):
+    """Defines by name: the two sides give values in too many ways to compare them.
+
+    An exported define is judged where it is read: in any target that it reaches.
+    """
+    for target in (target for name in sorted(groups.cmake) for target in groups.cmake[name]):
+        if not groups.is_left_out(target):
+            yield from _cmake_only(index, groups, target)
+    for label in sorted(index.by_label):
         buck = index.by_label[label]
         if not index.policy.is_twin(buck.name) and not groups.is_left_out(buck):
             yield from _buck_only(index, groups, buck)
@@ -28,59 +30,97 @@ def name_of(word: Word) -> str:
     return word.text.partition("=")[0]
 
 
-def is_told(index: Index, word: Word, paths: set[str]) -> bool:
-    """Whether a define counts: certain, not ignored, and read by a file of its target."""
-    name = name_of(word)
-    if word.condition or matches(name, index.policy.ignored_defines):
-        return False
-    return not paths.isdisjoint(index.facts.macros.get(name, ()))
+def is_ignored(index: Index, word: Word) -> bool:
+    """Whether a define is not compared: under a condition, or named by the policy."""
+    return bool(word.condition) or matches(name_of(word), index.policy.ignored_defines)
+
+
+def buck_names(index: Index, groups: Groups, labels: Iterable[str]) -> set[str]:
+    """The macros that some Buck targets get: their own, and those of what they reach."""
+    reached = groups.buck_reach(labels) & index.by_label.keys()
+    return {name_of(word) for label in reached for word in index.by_label[label].defines}
+
+
+def cmake_names(groups: Groups, names: Iterable[str]) -> set[str]:
+    """The macros that some CMake targets get."""
+    reached = {linked for name in names for linked in groups.cmake_reach(name)}
+    owners = [owner for linked in reached for owner in groups.cmake.get(linked, ())]
+    return {name_of(w) for owner in owners for w in (*owner.defines, *owner.directory_defines)}
 
 
 def _cmake_only(index: Index, groups: Groups, target: CMakeTarget) -> Iterator[Finding]:
-    labels = groups.buck_of[target.name]
-    reach = groups.buck_reach(labels)
-    known = {name_of(d) for t in reach & index.by_label.keys() for d in index.by_label[t].defines}
-    paths = {entry.path for entry in (*target.sources, *target.headers)}
-    for word in target.defines:
+    for word in groups.certain(target, "defines"):
         name = name_of(word)
-        if name in known or not is_told(index, word, paths):
+        if is_ignored(index, word):
             continue
-        label = min(labels)
-        yield Finding(
-            kind=Kind.DEFINE,
-            path=word.place.path,
-            level=Level.WARNING,
-            message=f"CMake defines {word.text} for {target.name}, Buck does not for {label}",
-            detail=f"{target.name}: {name}",
-            buck_target=label,
-            cmake_target=target.name,
-            buck_place=index.by_label[label].place,
-            cmake_place=word.place,
-            fix=f'add "-D{word.text}" to the preprocessor_flags of {label}',
-        )
+        for reader in cmake_readers(index, groups, target, word):
+            labels = groups.buck_of[reader.name]
+            if name in buck_names(index, groups, labels) or groups.is_left_out(reader):
+                continue
+            label = min(labels)
+            yield Finding(
+                kind=Kind.DEFINE,
+                path=word.place.path,
+                level=Level.WARNING,
+                message=f"CMake defines {word.text} for {reader.name}, Buck does not for {label}",
+                detail=f"{target.name}: {name}",
+                buck_target=label,
+                cmake_target=reader.name,
+                buck_place=index.by_label[label].place,
+                cmake_place=word.place,
+                fix=f'add "-D{word.text}" to the preprocessor_flags of {label}',
+            )
+            break
+
+
+def cmake_readers(
+    index: Index, groups: Groups, target: CMakeTarget, word: Word
+) -> Iterator[CMakeTarget]:
+    """The mapped CMake targets with a file that reads a define of ``target``."""
+    readers = set(index.facts.macros.get(name_of(word), ()))
+    if not readers.isdisjoint(groups.files_of(target)) and target.name in groups.buck_of:
+        yield target
+    uses = index.cmake_uses.get(Configuration.ANY, {})
+    near = {use.target.name: use.target for path in readers for use in uses.get(path, ())}
+    for name in sorted(near) if word.exported else ():
+        if name in groups.buck_of and target.name in groups.cmake_reach(name):
+            yield near[name]
 
 
 def _buck_only(index: Index, groups: Groups, target: BuckTarget) -> Iterator[Finding]:
-    names = groups.cmake_of[target.label]
-    reach = {linked for name in names for linked in groups.cmake_reach(name)}
-    owners = [owner for linked in reach for owner in groups.cmake.get(linked, ())]
-    known = {name_of(w) for owner in owners for w in (*owner.defines, *owner.directory_defines)}
-    entries = (*target.srcs, *target.headers, *target.exported_headers)
-    paths = {entry.path for entry in index.resolved(entries)}
     for word in target.defines:
         name = name_of(word)
-        if name in known or not is_told(index, word, paths):
+        if is_ignored(index, word):
             continue
-        first = groups.cmake[min(names)][0]
-        yield Finding(
-            kind=Kind.DEFINE,
-            path=word.place.path,
-            level=Level.WARNING,
-            message=f"Buck defines {word.text} for {target.label}, CMake does not for {first.name}",
-            detail=f"{target.label}: {name}",
-            buck_target=target.label,
-            cmake_target=first.name,
-            buck_place=word.place,
-            cmake_place=first.place,
-            fix=f"target_compile_definitions({first.name} PRIVATE {word.text})",
-        )
+        for reader in buck_readers(index, groups, target, word):
+            names = groups.cmake_of[reader.label]
+            if name in cmake_names(groups, names) or groups.is_left_out(reader):
+                continue
+            first = groups.cmake[min(names)][0]
+            yield Finding(
+                kind=Kind.DEFINE,
+                path=word.place.path,
+                level=Level.WARNING,
+                message=f"Buck defines {word.text} for {reader.label}, CMake does not for "
+                f"{first.name}",
+                detail=f"{target.label}: {name}",
+                buck_target=reader.label,
+                cmake_target=first.name,
+                buck_place=word.place,
+                cmake_place=first.place,
+                fix=f"target_compile_definitions({first.name} PRIVATE {word.text})",
+            )
+            break
+
+
+def buck_readers(
+    index: Index, groups: Groups, target: BuckTarget, word: Word
+) -> Iterator[BuckTarget]:
+    """The mapped Buck targets with a file that reads a define of ``target``."""
+    readers = set(index.facts.macros.get(name_of(word), ()))
+    if not readers.isdisjoint(index.files_of(target)) and target.label in groups.cmake_of:
+        yield target
+    near = {u.target.label: u.target for path in readers for u in index.buck_uses.get(path, ())}
+    for label in sorted(near) if word.exported else ():
+        if label in groups.cmake_of and target.label in groups.buck_reach([label]):
+            yield near[label]

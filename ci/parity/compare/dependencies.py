@@ -26,16 +26,16 @@ def find_dependency_drift(index: Index, groups: Groups) -> Iterator[Finding]:
 def _cmake_only(index: Index, groups: Groups, target: CMakeTarget) -> Iterator[Finding]:
     labels = groups.buck_of[target.name]
     reach = groups.buck_reach(labels)
-    for word in target.links:
-        if word.condition:
-            continue
+    for word in groups.certain(target, "links"):
         name = groups.cmake_name(word.text)
         wanted = groups.buck_of.get(name, set())
         library = library_of(index, word.text, "cmake")
         if library is not None and not any(matches(text, library.buck) for text in reach):
-            yield _missing_in_buck(target, word, min(labels), library.name)
-        elif wanted and not wanted & reach and not is_implied(index, name):
-            yield _missing_in_buck(target, word, min(labels), min(wanted))
+            yield _missing_in_buck(target, word, min(labels), library.name, Level.WARNING)
+        elif wanted and not wanted & reach and is_compared(index, groups, name):
+            used = sorted(label for label in wanted if uses(index, target, label))
+            level = Level.WARNING if used else Level.NOTE
+            yield _missing_in_buck(target, word, min(labels), min(used or wanted), level)
 
 
 def _buck_only(index: Index, groups: Groups, target: BuckTarget) -> Iterator[Finding]:
@@ -52,6 +52,17 @@ def _buck_only(index: Index, groups: Groups, target: BuckTarget) -> Iterator[Fin
         yield _missing_in_cmake(groups, target, word, min(names), min(wanted))
 
 
+def uses(index: Index, target: CMakeTarget, label: str) -> bool:
+    """Whether a file of a CMake target includes a header of a Buck target.
+
+    CMake lists often link more than they use, which breaks no build of Buck's.
+    """
+    buck = index.by_label[label]
+    offered = {e.path for e in index.resolved((*buck.headers, *buck.exported_headers))}
+    files = (entry.path for entry in (*target.sources, *target.headers))
+    return any(not offered.isdisjoint(index.facts.headers.get(path, ())) for path in files)
+
+
 def library_of(index: Index, text: str, side: str) -> Library | None:
     """The outside library that a name of one side stands for."""
     for library in index.policy.library:
@@ -60,16 +71,24 @@ def library_of(index: Index, text: str, side: str) -> Library | None:
     return None
 
 
+def is_compared(index: Index, groups: Groups, name: str) -> bool:
+    """Whether a link to a CMake target counts: not to the core, nor to an extension module."""
+    is_module = any(groups.is_python(linked) for linked in groups.cmake.get(name, ()))
+    return not is_module and not is_implied(index, name)
+
+
 def is_implied(index: Index, name: str) -> bool:
     """Whether everything depends on a CMake target without saying so."""
     return matches(name, index.policy.implied)
 
 
-def _missing_in_buck(target: CMakeTarget, word: Word, label: str, wanted: str) -> Finding:
+def _missing_in_buck(
+    target: CMakeTarget, word: Word, label: str, wanted: str, level: Level
+) -> Finding:
     return Finding(
         kind=Kind.DEPENDENCY,
         path=word.place.path,
-        level=Level.WARNING,
+        level=level,
         message=f"{target.name} links {word.text}; {label} does not depend on {wanted}",
         detail=f"{target.name} -> {word.text}",
         buck_target=label,

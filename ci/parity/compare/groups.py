@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from functools import cached_property
 
-from ci.parity.compare.index import Index, is_compiling
-from ci.parity.facts import BuckTarget, CMakeTarget, Configuration, Place, is_source
+from ci.parity.compare.index import BUILT, Index, is_compiling
+from ci.parity.facts import BuckTarget, CMakeTarget, Configuration, Place, Word, is_source
 
 FINAL_KINDS = {"shared", "module", "add_executable", "pybind11_add_module"}
 
@@ -76,11 +76,17 @@ class Groups:
 
     def buck_edges(self, label: str) -> Iterable[str]:
         """What a Buck target depends on, outside names included."""
-        for target in self.index.labelled.get(label, ()):
+        for target in self.index.labelled.get(self.plain(label), ()):
             words = (*target.deps, *target.exported_deps, *target.external_deps)
-            yield from (word.text for word in words)
+            yield from (self.plain(word.text) for word in words)
             if not is_compiling(target):
                 yield from (entry.path for entry in target.srcs)
+
+    def plain(self, label: str) -> str:
+        """The label that is written for one that Meta's macros make for a platform."""
+        known = self.index.labelled
+        cuts = (label.removesuffix(suffix) for suffix in self.index.policy.suffixes)
+        return label if label in known else next((cut for cut in cuts if cut in known), label)
 
     def buck_reach(self, labels: Iterable[str]) -> set[str]:
         """Everything that some Buck targets depend on, themselves included."""
@@ -118,10 +124,43 @@ class Groups:
                 return True
         return False
 
+    def certain(self, target: CMakeTarget, attribute: str) -> list[Word]:
+        """The links or defines that a CMake target surely has where it stands at all.
+
+        What a platform decides is certain in that platform's configuration.
+        """
+        rows = [target, *self._built.get((target.directory, target.name), ())]
+        words = (word for row in rows for word in getattr(row, attribute) if not word.condition)
+        return list({word.text: word for word in words}.values())
+
+    @cached_property
+    def _built(self) -> dict[tuple[str, str], list[CMakeTarget]]:
+        found: dict[tuple[str, str], list[CMakeTarget]] = defaultdict(list)
+        for configuration in BUILT:
+            facts = self.index.cmake.get(configuration)
+            for target in facts.targets if facts else ():
+                found[target.directory, target.name].append(target)
+        return found
+
+    def files_of(self, target: CMakeTarget) -> set[str]:
+        """The sources and headers of a CMake target, and the headers of Buck's that stand for it.
+
+        CMake lists hardly name headers.
+        """
+        found = {entry.path for entry in (*target.sources, *target.headers)}
+        for label in self.buck_of.get(target.name, ()):
+            buck = self.index.by_label[label]
+            found.update(entry.path for entry in (*buck.headers, *buck.exported_headers))
+        return found
+
     @staticmethod
     def is_python(target: BuckTarget | CMakeTarget) -> bool:
         """Whether a target is a Python extension module: what these link differs by design."""
-        return "python" in target.kind or target.kind in {"module", "pybind11_add_module"}
+        return "python" in target.kind or target.kind in {
+            "module",
+            "pybind11_add_module",
+            "python_add_library",
+        }
 
     def is_left_out(self, target: BuckTarget | CMakeTarget) -> bool:
         """Whether a target's dependencies and defines are not compared."""

@@ -24,7 +24,7 @@ def find_include_drift(index: Index) -> Iterator[Finding]:
             if is_compiling(target):
                 owners.setdefault(entry.path, target)
     for row in index.facts.includes:
-        header = posixpath.normpath(posixpath.join(row.directory, row.text))
+        header = posixpath.normpath(posixpath.join(row.directory or "", row.text))
         owner = owners.get(row.place.path)
         if owner is None or row.text in names or is_left_out(index, row.place.path, header):
             continue

@@ -188,8 +188,13 @@ class Index:
         return BUILT
 
     def _has_android_twin(self, target: BuckTarget) -> bool:
-        names = (p.replace("*", target.name) for p in self.policy.android_only if p[:1] == "*")
-        return any(f"//{target.package}:{name}" in self.by_label for name in names)
+        return bool(self.android_twin(target.label))
+
+    def android_twin(self, label: str) -> str:
+        """The label of a target's variant for Android; empty when it has none."""
+        package, _, name = label.partition(":")
+        names = (p.replace("*", name) for p in self.policy.android_only if p[:1] == "*")
+        return next((found for n in names if (found := f"{package}:{n}") in self.by_label), "")
 
     # Areas
 
@@ -201,6 +206,22 @@ class Index:
                 return None
             folder = directory_of(folder)
         return folder
+
+    def folder_without_buck(self, path: str) -> str:
+        """The topmost folder above a file below which no Buck target compiles C++."""
+        parts = path.split("/")[:-1]
+        folders = ["/".join(parts[:end]) for end in range(1, len(parts) + 1)]
+        return next((f for f in folders if f not in self._folders_with_buck), directory_of(path))
+
+    @cached_property
+    def _folders_with_buck(self) -> set[str]:
+        parts = [package.split("/") for package in self.native_packages]
+        return {"/".join(each[:end]) for each in parts for end in range(1, len(each) + 1)}
+
+    def files_of(self, target: BuckTarget) -> set[str]:
+        """The sources and headers of a Buck target."""
+        entries = (*target.srcs, *target.headers, *target.exported_headers)
+        return {entry.path for entry in self.resolved(entries)}
 
     def is_vendored(self, path: str) -> bool:
         """Whether a file lies in a submodule."""

@@ -26,13 +26,15 @@ from ci.parity.facts import (
     is_source,
     suffix_of,
 )
+from ci.parity.policy import matches
+
+WHOLE_FOLDER = "folder"
 
 
 def find_source_drift(index: Index) -> Iterator[Finding]:
     """Everything that is about a source file."""
     yield from find_cmake_only(index)
     yield from find_buck_only(index)
-    yield from find_variants(index)
     yield from find_missing(index)
     yield from find_duplicates(index)
     yield from find_unlisted(index)
@@ -55,8 +57,12 @@ def find_cmake_only(index: Index) -> Iterator[Finding]:
         for path in sorted(uses):
             if path in index.buck_uses or not index.exists(path):
                 continue
-            if is_compared(index, path) and index.package_of(path) in index.native_packages:
+            if not is_compared(index, path):
+                continue
+            if index.package_of(path) in index.native_packages:
                 yield _cmake_only(index, path, uses[path][0])
+            elif directory_of(path) and not is_left_to_cmake(index, path):
+                yield _without_buck(index, path, uses[path][0])
 
 
 def _cmake_only(index: Index, path: str, use: CMakeUse) -> Finding:
@@ -74,6 +80,26 @@ def _cmake_only(index: Index, path: str, use: CMakeUse) -> Finding:
         buck_place=target.place if target else None,
         cmake_place=use.entry.place,
         fix=f"add {line}{where}",
+    )
+
+
+def is_left_to_cmake(index: Index, path: str) -> bool:
+    """Whether Buck need not know of a source: tests, and folders that the policy names."""
+    return index.policy.is_test(path) or matches(path, index.policy.without_buck)
+
+
+def _without_buck(index: Index, path: str, use: CMakeUse) -> Finding:
+    folder = index.folder_without_buck(path)
+    return Finding(
+        kind=Kind.CMAKE_ONLY,
+        path=folder,
+        level=Level.NOTE,
+        when_new=Level.WARNING,
+        message=f"CMake compiles its sources in {use.target.name}; it has no Buck target",
+        detail=WHOLE_FOLDER,
+        cmake_target=use.target.name,
+        cmake_place=use.entry.place,
+        fix=f"describe the libraries of {folder} in a BUCK file",
     )
 
 
@@ -104,61 +130,6 @@ def _buck_only(index: Index, path: str, use: BuckUse) -> Finding:
         buck_place=use.entry.place,
         cmake_place=entry.place if entry else target.place if target else None,
         fix=f"add {path}{where}",
-    )
-
-
-def find_variants(index: Index) -> Iterator[Finding]:
-    """Files that a variant of Buck uses for the other platform than CMake, or leaves out."""
-    uses = {configuration: index.cmake_uses.get(configuration, {}) for configuration in BUILT}
-    for path in sorted(index.buck_uses):
-        if not is_compared(index, path) or not index.exists(path):
-            continue
-        buck = {c: u for u in index.buck_uses[path] for c in index.configurations(u)}
-        cmake = {c: uses[c][path][0] for c in BUILT if path in uses[c]}
-        if not cmake:
-            continue
-        for configuration in BUILT:
-            other = BUILT[1 - BUILT.index(configuration)]
-            if configuration in cmake and configuration not in buck and other in buck:
-                yield _left_out(index, path, cmake[configuration], buck[other], configuration)
-            elif configuration in buck and configuration not in cmake and other in cmake:
-                use = buck[configuration]
-                if len(index.configurations(use)) == 1:
-                    yield _wrong_variant(path, cmake[other], use, configuration)
-
-
-def _left_out(
-    index: Index, path: str, cmake: CMakeUse, buck: BuckUse, configuration: Configuration
-) -> Finding:
-    target = nearest_buck_target(index, path, cmake.target, configuration) or buck.target
-    return Finding(
-        kind=Kind.CMAKE_ONLY,
-        path=path,
-        message=f"CMake compiles it for {configuration.value}; Buck has it only in "
-        f"{buck.target.label}, which is for the other platform",
-        buck_target=target.label,
-        cmake_target=cmake.target.name,
-        configuration=configuration,
-        buck_place=target.place,
-        cmake_place=cmake.entry.place,
-        fix=f"add it to {target.label} ({target.place})",
-    )
-
-
-def _wrong_variant(
-    path: str, cmake: CMakeUse, buck: BuckUse, configuration: Configuration
-) -> Finding:
-    return Finding(
-        kind=Kind.VARIANT,
-        path=path,
-        message=f"{buck.target.label} is for {configuration.value}, CMake compiles this file "
-        f"for the other platform only",
-        buck_target=buck.target.label,
-        cmake_target=cmake.target.name,
-        configuration=configuration,
-        buck_place=buck.entry.place,
-        cmake_place=cmake.entry.place,
-        fix=f"use the file of the {configuration.value} variant",
     )
 
 

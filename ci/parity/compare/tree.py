@@ -15,6 +15,7 @@ from ci.parity.compare.partial import find_partial_drift
 from ci.parity.compare.sources import find_source_drift
 from ci.parity.compare.targets import find_target_drift
 from ci.parity.compare.unread import Doubt, find_unread
+from ci.parity.compare.variants import find_variants
 from ci.parity.facts import ParityFacts, is_inside
 from ci.parity.policy import ParityPolicy
 
@@ -27,6 +28,7 @@ def compare_tree(
     groups = Groups(index)
     found = [
         *find_source_drift(index),
+        *find_variants(index),
         *find_target_drift(index),
         *find_header_drift(index),
         *find_include_drift(index),

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from ci.parity.compare.findings import Finding, Kind, Level
 from ci.parity.compare.groups import Groups
 from ci.parity.compare.index import Index
+from ci.parity.compare.sources import WHOLE_FOLDER
 from ci.parity.facts import NotEvaluated, is_inside
 
 BUCK_LACKS = {Kind.CMAKE_ONLY, Kind.HEADER, Kind.INCLUDE, Kind.UNLISTED, Kind.VARIANT}
@@ -44,7 +45,8 @@ class Doubt:
 
     def covers(self, finding: Finding) -> bool:
         """Whether a finding rests on something that was not read."""
-        kind, path = finding.kind, finding.path
+        kind = finding.kind
+        path = f"{finding.path}/" if finding.detail == WHOLE_FOLDER else finding.path
         if kind in BUCK_LACKS and self._is_unread_package(path):
             return True
         if kind in CMAKE_LACKS and is_inside(path, self.directories):

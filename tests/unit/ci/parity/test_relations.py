@@ -7,7 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from ci.parity.compare.findings import Finding
+from ci.parity.facts import Configuration
 from ci.parity.policy import Library, ParityPolicy
+from provisioning.manifest.reader import read_policy
 
 LOAD = 'load("@fbsource//xplat/executorch/build:runtime_wrapper.bzl", "runtime")\n'
 Pairs = Callable[..., set[tuple[str, str]]]
@@ -170,3 +172,165 @@ def test_an_include_of_a_rule_that_finds_its_headers_goes_by_the_file_name(pairs
     }
 
     assert pairs(files) == set()
+
+
+@pytest.mark.parametrize(
+    ("cmake", "found"),
+    [
+        ("option(X ON)\nif(X)\n{p}{q}{link}{define}endif()", True),
+        ("option(X ON)\nif(X)\n{p}{q}endif()\nif(X)\n{link}{define}endif()", True),
+        ("option(X ON)\nif(X AND OTHER)\n{p}{q}endif()\nif(OTHER)\n{link}{define}endif()", True),
+        ("option(X ON)\nif(NOT X)\n{p}{q}endif()\nif(X)\nelse()\n{link}{define}endif()", True),
+        ("option(X ON)\n{p}{q}if(X)\n{link}{define}endif()", False),
+        ("option(X ON)\nif(X)\n{p}{q}endif()\nif(OTHER)\n{link}{define}endif()", False),
+        ("option(X ON)\nif(X)\n{p}{q}endif()\nif(NOT X)\n{link}{define}endif()", False),
+        ("option(X ON)\nif(X OR OTHER)\n{p}{q}endif()\nif(X)\n{link}{define}endif()", False),
+        ("{p}{q}if(UNIX)\n{link}{define}endif()", True),
+        ("{p}{q}if(ANDROID)\n{link}{define}endif()", True),
+        ("{p}{q}if(WIN32)\n{link}{define}endif()", False),
+    ],
+    ids=[
+        "the target's own", "the same again", "a part of it", "the other branch",
+        "an option inside", "another option", "the opposite", "one of two", "every platform",
+        "one platform", "another platform",
+    ],
+)  # fmt: skip
+def test_a_condition_is_judged_beside_that_of_its_target(
+    cmake: str, found: bool, pairs: Pairs
+) -> None:
+    files = tree(second='exported_headers = ["b.h"]') | {
+        "p/a.cpp": "#include <executorch/q/b.h>\n#ifdef FAST\n#endif\n",
+        "q/b.h": "",
+        "CMakeLists.txt": cmake.format(
+            p="add_library(p p/a.cpp)\n",
+            q="add_library(q q/b.cpp)\n",
+            link="target_link_libraries(p PRIVATE q)\n",
+            define="target_compile_definitions(p PRIVATE FAST)\n",
+        ),
+    }
+    expected = {("dependency", "CMakeLists.txt"), ("define", "CMakeLists.txt")}
+
+    assert pairs(files) == (expected if found else set())
+
+
+@pytest.mark.parametrize(
+    "cmake",
+    [
+        "set(libs)\nif(X)\n  list(APPEND libs q)\nendif()\ntarget_link_libraries(p ${libs})",
+        "if(X)\n  set(libs q)\nelse()\n  set(libs z)\nendif()\ntarget_link_libraries(p ${libs})",
+        "target_link_libraries(p $<$<BOOL:${X}>:q>)",
+        "if(TARGET q)\n  target_link_libraries(p q)\nendif()",
+    ],
+    ids=["a list", "a choice", "an expression", "a target"],
+)
+def test_a_word_that_an_option_chose_is_under_it(
+    cmake: str, findings: Callable[..., list[Finding]]
+) -> None:
+    assert findings(tree(cmake=f"option(X ON)\n{cmake}")) == []
+
+
+def test_a_word_that_every_branch_gives_is_certain(
+    findings: Callable[..., list[Finding]],
+) -> None:
+    cmake = "option(X ON)\nset(libs q)\nif(X)\n  list(APPEND libs z)\nendif()\n"
+
+    (found,) = findings(tree(cmake=cmake + "target_link_libraries(p ${libs})"))
+    assert found.detail == "p -> q"
+
+
+def test_a_link_that_nothing_includes_is_a_note(findings: Callable[..., list[Finding]]) -> None:
+    files = tree(cmake="target_link_libraries(p PRIVATE q)", second='headers = ["b.h"]')
+    used = {"p/a.cpp": "#include <executorch/q/b.h>\n", "q/b.h": ""}
+
+    assert [f.level.value for f in findings({**files, "q/b.h": ""})] == ["note"]
+    assert [f.level.value for f in findings({**files, **used})] == ["warning"]
+
+
+def test_an_exported_define_is_judged_where_it_is_read(
+    findings: Callable[..., list[Finding]],
+) -> None:
+    link = "target_link_libraries(p PRIVATE q)"
+    deps = 'deps = ["//executorch/q:q"]'
+    flag = 'exported_preprocessor_flags = ["-DFAST"]'
+    cmake = f"{link}\ntarget_compile_definitions(q PUBLIC FAST)"
+
+    (found,) = findings(tree(deps, cmake))
+    assert (found.kind.value, found.detail, found.cmake_target) == ("define", "q: FAST", "p")
+    (found,) = findings(tree(deps, link, flag))
+    assert (found.kind.value, found.detail, found.buck_target) == ("define", "//q:q: FAST", "//p:p")
+    assert findings(tree(deps, cmake, flag)) == []
+    assert findings(tree(deps, f"{link}\ntarget_compile_definitions(q PRIVATE FAST)")) == []
+    assert findings(tree(deps, link, 'preprocessor_flags = ["-DFAST"]')) == []
+
+
+def test_a_label_of_one_platform_is_the_written_one(pairs: Pairs) -> None:
+    files = tree('deps = ["//executorch/q:qApple"]', "target_link_libraries(p q)")
+
+    assert pairs(files, ParityPolicy(suffixes=("Apple",))) == set()
+    assert pairs(files, ParityPolicy()) == {("dependency", "CMakeLists.txt")}
+
+
+def test_the_libraries_of_the_policy_are_known(pairs: Pairs) -> None:
+    policy = read_policy("parity", ParityPolicy)
+    for buck, cmake in (
+        ('external_deps = ["log"]', "log"),
+        ('deps = ["//pytorch/tokenizers:headers"]', "tokenizers::tokenizers"),
+    ):
+        link = f"target_link_libraries(p {cmake})"
+        assert ("dependency", "p/BUCK") in pairs(tree(buck), policy)
+        assert ("dependency", "CMakeLists.txt") in pairs(tree(cmake=link), policy)
+        assert not {k for k, _ in pairs(tree(buck, link), policy)} & {"dependency"}
+
+
+RUNTIME = (
+    "for suffix in ('', '_android_build'):\n"
+    "    runtime.cxx_library(name = '{}' + suffix, srcs = ['{}'], {})\n"
+)
+
+
+def test_a_variant_for_android_that_takes_the_host_s_is_found(
+    findings: Callable[..., list[Finding]],
+) -> None:
+    def files(dep: str) -> dict[str, str]:
+        body = RUNTIME.format("q", "b.cpp", "") + RUNTIME.format("p", "a.cpp", f"deps = [{dep}]")
+        inside = "".join(f"    {line}\n" for line in body.splitlines())
+        return {
+            "p/BUCK": 'load(":targets.bzl", "targets")\ntargets()\n',
+            "p/targets.bzl": f"{LOAD}def targets():\n{inside}",
+            "p/a.cpp": "",
+            "p/b.cpp": "",
+            "CMakeLists.txt": "add_library(q p/b.cpp)\nadd_library(p p/a.cpp)\n"
+            "target_link_libraries(p q)\n",
+        }
+
+    (found,) = findings(files("':q'"))
+    assert (found.kind.value, found.detail) == ("variant", "//p:p_android_build -> //p:q")
+    assert found.fix == "depend on //p:q_android_build"
+    assert findings(files("':q' + suffix")) == []
+
+
+def test_a_folder_that_only_cmake_builds_is_found_once(
+    findings: Callable[..., list[Finding]],
+) -> None:
+    cmake = "add_library(n new/deep/a.cpp new/b.cpp)\nadd_library(t new/test/t.cpp)\n"
+    files = {**tree(cmake=cmake), "new/deep/a.cpp": "", "new/b.cpp": "", "new/test/t.cpp": ""}
+
+    (found,) = findings(files, ParityPolicy(tests=("**/test/**",)))
+    assert (found.kind.value, found.path, found.level.value) == ("cmake-only-source", "new", "note")
+    assert found.when_new is not None
+    assert findings(files, ParityPolicy(without_buck=("new/**",))) == []
+
+
+def test_a_source_of_one_platform_that_buck_compiles_everywhere_is_found(
+    findings: Callable[..., list[Finding]],
+) -> None:
+    files = tree() | {
+        "CMakeLists.txt": "add_library(q q/b.cpp)\nif(ANDROID)\n  add_library(p p/a.cpp)\nendif()\n"
+    }
+    selected = 'select({"ovr_config//os:android": ["a.cpp"]})'
+    chosen = {"p/BUCK": LOAD + f'runtime.cxx_library(name = "p", srcs = {selected})\n'}
+
+    assert [(f.kind.value, f.configuration) for f in findings(files)] == [
+        ("variant", Configuration.HOST)
+    ]
+    assert findings({**files, **chosen}) == []

@@ -337,7 +337,7 @@ TRAPS = [
         "generator expression",
         BOTH
         | {
-            "CMakeLists.txt": "add_library(lib p/a.cpp $<$<PLATFORM_ID:Linux>:p/b.cpp>)\n"
+            "CMakeLists.txt": "add_library(lib p/a.cpp $<$<NOT:$<PLATFORM_ID:Windows>>:p/b.cpp>)\n"
         },
         {"p/targets.bzl": library('["a.cpp"]')},
         {("cmake-only-source", "p/b.cpp")},

@@ -1,0 +1,116 @@
+"""Variants for one platform: a file or a library of the other platform in one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ci.parity.compare.findings import Finding, Kind, Level
+from ci.parity.compare.groups import Groups
+from ci.parity.compare.index import BUILT, BuckUse, CMakeUse, Index
+from ci.parity.compare.sources import is_compared, nearest_buck_target
+from ci.parity.facts import BuckTarget, Configuration, Word
+
+
+def find_variants(index: Index) -> Iterator[Finding]:
+    """Everything that is about a variant of Buck's."""
+    yield from find_variant_files(index)
+    yield from find_variant_dependencies(index)
+
+
+def find_variant_files(index: Index) -> Iterator[Finding]:
+    """Files that a variant of Buck uses for the other platform than CMake, or leaves out."""
+    uses = {configuration: index.cmake_uses.get(configuration, {}) for configuration in BUILT}
+    for path in sorted(index.buck_uses):
+        if not is_compared(index, path) or not index.exists(path):
+            continue
+        buck = {c: u for u in index.buck_uses[path] for c in index.configurations(u)}
+        cmake = {c: uses[c][path][0] for c in BUILT if path in uses[c]}
+        if not cmake:
+            continue
+        for configuration in BUILT:
+            other = BUILT[1 - BUILT.index(configuration)]
+            if configuration in cmake and configuration not in buck and other in buck:
+                yield _left_out(index, path, cmake[configuration], buck[other], configuration)
+            elif configuration in buck and configuration not in cmake and other in cmake:
+                use = buck[configuration]
+                if len(index.configurations(use)) == 1:
+                    yield _wrong_variant(path, cmake[other], use, configuration)
+                elif not use.entry.condition and not Groups.is_python(cmake[other].target):
+                    yield _everywhere(index, path, cmake[other], use, configuration)
+
+
+def find_variant_dependencies(index: Index) -> Iterator[Finding]:
+    """Variants for Android that depend on the variant for the host of something else."""
+    for target in index.facts.buck.targets:
+        if index.target_configurations(target) != (Configuration.ANDROID,):
+            continue
+        for word in (*target.deps, *target.exported_deps):
+            twin = index.android_twin(word.text)
+            if twin and not word.condition and not index.policy.is_excluded(target.place.path):
+                yield _wrong_dependency(target, word, twin)
+
+
+def _left_out(
+    index: Index, path: str, cmake: CMakeUse, buck: BuckUse, configuration: Configuration
+) -> Finding:
+    target = nearest_buck_target(index, path, cmake.target, configuration) or buck.target
+    return Finding(
+        kind=Kind.CMAKE_ONLY,
+        path=path,
+        message=f"CMake compiles it for {configuration.value}; Buck has it only in "
+        f"{buck.target.label}, which is for the other platform",
+        buck_target=target.label,
+        cmake_target=cmake.target.name,
+        configuration=configuration,
+        buck_place=target.place,
+        cmake_place=cmake.entry.place,
+        fix=f"add it to {target.label} ({target.place})",
+    )
+
+
+def _wrong_variant(
+    path: str, cmake: CMakeUse, buck: BuckUse, configuration: Configuration
+) -> Finding:
+    return Finding(
+        kind=Kind.VARIANT,
+        path=path,
+        message=f"{buck.target.label} is for {configuration.value}, CMake compiles this file "
+        f"for the other platform only",
+        buck_target=buck.target.label,
+        cmake_target=cmake.target.name,
+        configuration=configuration,
+        buck_place=buck.entry.place,
+        cmake_place=cmake.entry.place,
+        fix=f"use the file of the {configuration.value} variant",
+    )
+
+
+def _everywhere(
+    index: Index, path: str, cmake: CMakeUse, buck: BuckUse, configuration: Configuration
+) -> Finding:
+    return Finding(
+        kind=Kind.VARIANT,
+        path=path,
+        level=Level.NOTE if index.policy.is_test(path) else Level.WARNING,
+        message=f"{buck.target.label} compiles it for every platform, {cmake.target.name} does not "
+        f"for {configuration.value}",
+        buck_target=buck.target.label,
+        cmake_target=cmake.target.name,
+        configuration=configuration,
+        buck_place=buck.entry.place,
+        cmake_place=cmake.entry.place,
+        fix=f"select() it in {buck.target.label}, or compile it for {configuration.value} too",
+    )
+
+
+def _wrong_dependency(target: BuckTarget, word: Word, twin: str) -> Finding:
+    return Finding(
+        kind=Kind.VARIANT,
+        path=word.place.path,
+        message=f"{target.label} is for Android and depends on {word.text}, which is for the host",
+        detail=f"{target.label} -> {word.text}",
+        buck_target=target.label,
+        configuration=Configuration.ANDROID,
+        buck_place=word.place,
+        fix=f"depend on {twin}",
+    )
