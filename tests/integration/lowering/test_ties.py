@@ -1,0 +1,109 @@
+"""Where noise decides what an eager model gives, and what it concatenates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed in this environment")
+pytest.importorskip("executorch", reason="ExecuTorch is not installed in this environment")
+
+from ci.lowering.eager import run_eager  # noqa: E402
+from ci.lowering.schemes import Scheme  # noqa: E402
+from ci.lowering.ties import find_joined, find_ties  # noqa: E402
+
+
+class Net(torch.nn.Module):
+    """Any function as a module."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *inputs: Any) -> Any:
+        return self.function(*inputs)
+
+
+def bounds(function: Callable[..., Any], *inputs: Any, scheme: Scheme = Scheme.A8W8) -> Any:
+    """The only output's least and greatest value for one input set."""
+    outputs = run_eager(Net(function), [inputs])
+    low, high = find_ties(Net(function), [inputs], scheme, outputs)
+    return low[0][0].tolist(), high[0][0].tolist()
+
+
+def test_a_near_tie_of_an_argmax_may_go_either_way_and_a_clear_winner_may_not() -> None:
+    x = torch.tensor([[1.0, 1.05, -1.0, 0.0], [1.0, 2.0, -1.0, 0.0]])
+    assert bounds(lambda x: x.argmax(-1), x) == ([0, 1], [1, 1])
+    assert bounds(lambda x: x.argmax(-1), x, scheme=Scheme.A16W8) == ([1, 1], [1, 1])
+
+
+def test_a_comparison_is_a_tie_near_its_threshold_alone() -> None:
+    x = torch.tensor([0.45, 0.55, -1.0, 2.0])
+    low, high = bounds(lambda x: x > 0.5, x)
+    assert low == [False, False, False, True]
+    assert high == [True, True, False, True]
+    chain = bounds(lambda x: torch.where(x > 0.5, 7, 3) * 2, x)
+    assert chain == ([6, 6, 6, 14], [14, 14, 6, 14])
+
+
+def test_zeros_are_exact_and_integers_are_not_disturbed() -> None:
+    mask = torch.tensor([0.0, 1.0, 0.0])
+    assert bounds(lambda x: x > 0, mask) == ([False, True, False], [False, True, False])
+    tokens = torch.tensor([0, 5, 3])
+    assert bounds(lambda x: x > 2, tokens) == ([False, True, True], [False, True, True])
+
+
+def test_a_conversion_to_integers_has_a_range() -> None:
+    low, high = bounds(lambda x: (x * 100).round().to(torch.int64), torch.tensor([0.5, 1.0]))
+    assert low[0] < 50 < high[0]
+    assert low[1] < 100 < high[1]
+
+
+def test_magnitudes_are_left_alone_and_state_is_put_back() -> None:
+    class Count(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("seen", torch.zeros(1))
+
+        def forward(self, x: Any) -> Any:
+            self.seen.add_(1)
+            return x * self.seen, x.argmax(-1)
+
+    module, sets = Count(), [(torch.tensor([1.0, 1.01]),)] * 3
+    outputs = run_eager(module, sets)
+    module.seen.zero_()
+    low, high = find_ties(module, sets, Scheme.A8W8, outputs)
+    assert module.seen.item() == 0
+    assert torch.equal(low[2][0], outputs[2][0])
+    assert (low[2][1].item(), high[2][1].item()) == (0, 1)
+
+
+A, B = torch.ones(1, 4, 6), torch.ones(1, 4, 3)
+
+
+@pytest.mark.parametrize(
+    ("function", "joined"),
+    [
+        (lambda a, b: torch.cat([a, b], -1), (2, (6, 3))),
+        (lambda a, b: torch.cat([a, b, a], 2), (2, (6, 3, 6))),
+        (lambda a, b: torch.cat([a, b], -1).transpose(1, 2), (1, (6, 3))),
+        (lambda a, b: torch.cat([a, b], -1).permute(2, 0, 1), (0, (6, 3))),
+        (lambda a, b: torch.cat([a, b], -1).sigmoid(), (0, ())),
+        (lambda a, b: torch.cat([a, b], -1)[:, :, :2], (0, ())),
+        (lambda a, b: torch.cat([a], -1) * b.mean(), (0, ())),
+        (lambda a, b: a + b.mean(), (0, ())),
+    ],
+)
+def test_a_concatenation_is_found_through_transposes(
+    function: Callable[..., Any], joined: tuple[int, tuple[int, ...]]
+) -> None:
+    assert find_joined(Net(function), (A, B)) == [joined]
+
+
+def test_each_output_has_its_own_parts() -> None:
+    def function(a: Any, b: Any) -> Any:
+        return {"x": a * 2, "y": torch.cat([a, b], -1), "z": torch.cat([b, a], -1)}
+
+    assert find_joined(Net(function), (A, B)) == [(0, ()), (2, (6, 3)), (2, (3, 6))]
