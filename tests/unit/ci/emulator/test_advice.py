@@ -125,6 +125,8 @@ def test_outputs_out_of_order_are_told() -> None:
         ("run: RuntimeError: Failed to load method forward, error: 0x:14", "no kernel"),
         ("the reference proves nothing: output 0 is near zero (RMS 0 < 0.001)", "trained weights"),
         ("the gate accepts other_input: this case proves nothing", "hardly depend"),
+        ("SQNR 0.6 dB\n  seen: 0.0625 (1/16) of the right values; likely", "1 x 5"),
+        ("values of 0 to 9 are right; likely another integer type: int32 read as int64", "int32)"),
         ("refused: something new", ""),
         ("SQNR 3.0 dB against the float32 eager model, 40 dB wanted", ""),
     ],
