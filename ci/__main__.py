@@ -19,6 +19,7 @@ VERBS: dict[str, Verb] = {
         "ci.verbs.parity", "report where Buck and CMake build different things", "parity"
     ),
     "sign": Verb("ci.verbs.sign", "sign and verify the libraries that a DSP loads", "sign_skel"),
+    "completion": Verb("ci.verbs.completion", "print completions for bash or zsh"),
     "verify-signature": Verb(
         "ci.verbs.verify_signature", "verify a signed Hexagon library from its bytes"
     ),

@@ -24,6 +24,7 @@ VERBS: dict[str, Verb] = {
     "gc": Verb(
         "provisioning.verbs.gc", "remove from the store what no profile names and nothing uses"
     ),
+    "cache": Verb("provisioning.verbs.cache", "show how large caches are; remove them"),
     "env": Verb("provisioning.verbs.env", "print the variables of a profile"),
     "doctor": Verb(
         "provisioning.verbs.doctor",

@@ -13,7 +13,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from ci.report.columns import Column, columns_of
+from ci.report.columns import columns_of
 from ci.report.schema import Case, Report, Status
 from ci.report.text import (
     clean_log_line,
@@ -92,7 +92,7 @@ def _cases_table(report: Report, without: frozenset[str]) -> Table:
             table.add_column(column.terminal, justify="right", no_wrap=True)
             continue
         longest = MODEL_WIDTH if column.name == "model" else NAME_WIDTH
-        shown = (_show(column, case) for case in report.cases)
+        shown = (clean_name(column.show(case)) for case in report.cases)
         width = min(longest, max(map(cell_len, [column.terminal, *shown])))
         wrapped = column.name == "model"
         table.add_column(column.terminal, width=width, no_wrap=not wrapped, overflow="fold")
@@ -100,17 +100,11 @@ def _cases_table(report: Report, without: frozenset[str]) -> Table:
         style = STYLES[case.status]
         table.add_row(
             *(
-                Text(_show(column, case), style=style if column.name == "status" else "")
+                Text(clean_name(column.show(case)), style=style if column.name == "status" else "")
                 for column in columns
             )
         )
     return table
-
-
-def _show(column: Column, case: Case) -> str:
-    """A cell; of the path of a user's model its last part, since the whole stands below."""
-    text = clean_name(column.show(case))
-    return text.rpartition("/")[2] if column.name == "model" else text
 
 
 def _print_marked(console: Console, line: str, style: str = "") -> None:

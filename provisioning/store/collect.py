@@ -61,14 +61,14 @@ def _judge_tree(path: Path, named: set[str]) -> Garbage | Kept:
     if path.name.startswith(STAGING_PREFIX):
         old = time.time() - path.stat().st_mtime > LEFTOVER_AGE_S
         if old:
-            return Garbage(path, _size(path), "left by a process that was ended")
+            return Garbage(path, measure(path), "left by a process that was ended")
         return Kept(path, "it may be in the making")
     if path.name in named:
         return Kept(path, "a profile names it")
     artifact = made_by_us(path)
     if artifact is None:
         return Kept(path, "it is not ours")
-    return Garbage(path, _size(path), "no profile names it")
+    return Garbage(path, measure(path), "no profile names it")
 
 
 def made_by_us(path: Path) -> str | None:
@@ -88,7 +88,7 @@ def _judge_downloads(directory: Path, filenames: set[str]) -> Iterator[Garbage]:
         old = time.time() - state.st_mtime > LEFTOVER_AGE_S
         if path.is_dir():
             if path.name.startswith(".pip-") and old:
-                yield Garbage(path, _size(path), "left by a process that was ended")
+                yield Garbage(path, measure(path), "left by a process that was ended")
         elif path.name in filenames:
             yield Garbage(path, state.st_size, "a kept download")
         elif PART_NAME.fullmatch(path.name) and old:
@@ -138,7 +138,10 @@ def _uses(process: Path, needle: bytes) -> bool:
     return False
 
 
-def _size(path: Path) -> int:
+def measure(path: Path) -> int:
+    """Bytes of a file, or of all files below a directory."""
+    if path.is_symlink() or not path.is_dir():
+        return path.lstat().st_size
     return sum(
         Path(directory, name).lstat().st_size
         for directory, _, names in os.walk(path)

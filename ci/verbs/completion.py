@@ -1,0 +1,39 @@
+"""``completion SHELL``: what makes a shell complete ``qnn-ci``'s verbs, options and choices."""
+
+from __future__ import annotations
+
+import argparse
+
+import shtab
+
+from provisioning.console.command import Outcome, given_path, load_verb
+from provisioning.console.progress import Progress
+
+SHELLS = ("bash", "zsh")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("shell", choices=SHELLS, help="the shell to complete in")
+
+
+def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
+    del progress
+    script = shtab.complete(make_whole_parser(), args.shell)
+    return Outcome(script, {"shell": args.shell, "script": script}, exact=True)
+
+
+def make_whole_parser() -> argparse.ArgumentParser:
+    """One parser of all verbs; a program runs the parser of a single one."""
+    from ci.__main__ import VERBS
+
+    whole = argparse.ArgumentParser("qnn-ci")
+    whole.add_argument("--version", action="store_true", help="print the version")
+    verbs = whole.add_subparsers()
+    for name, verb in VERBS.items():
+        parser = verbs.add_parser(name, help=verb.help)
+        parser.add_argument("--json", action="store_true", help="print the result as JSON")
+        load_verb(verb).add_arguments(parser)
+        for action in parser._actions:
+            if action.type is given_path:
+                action.complete = shtab.FILE  # type: ignore[attr-defined]
+    return whole

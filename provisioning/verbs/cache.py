@@ -1,0 +1,88 @@
+"""``cache info|clean``: how large what is kept between runs is, and how to get the room back."""
+
+from __future__ import annotations
+
+import argparse
+from contextlib import ExitStack
+
+from provisioning.console.command import Outcome
+from provisioning.console.progress import Progress
+from provisioning.errors import UsageError
+from provisioning.files import mib
+from provisioning.manifest.reader import list_toolchains
+from provisioning.store.collect import Garbage, Kept, remove_garbage
+from provisioning.store.parts import CachePart, find_removable, list_parts
+from provisioning.store.store import Store, explain_errors
+
+LOCKED = frozenset({"store", "downloads"})
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("action", choices=("info", "clean"), help="show the sizes, or remove")
+    parser.add_argument("parts", nargs="*", metavar="PART", help="as info names them, or all")
+    parser.add_argument("--dry-run", action="store_true", help="only show what would be removed")
+
+
+def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
+    store = Store()
+    parts = list_parts(store)
+    chosen = choose_parts(parts, args.parts)
+    if args.action == "info":
+        return describe_parts(store, chosen or parts)
+    if not chosen:
+        raise UsageError(
+            "no part of the cache is named",
+            fix="name some: " + ", ".join(one.name for one in parts),
+        )
+    with ExitStack() as stack:
+        if not args.dry_run and store.home.is_dir() and {one.name for one in chosen} & LOCKED:
+            for name in list_toolchains():
+                stack.enter_context(store.lock(name, progress))
+        return clean_parts(store, chosen, dry_run=args.dry_run)
+
+
+def choose_parts(parts: list[CachePart], names: list[str]) -> list[CachePart]:
+    """The parts of these names. Raises UsageError for an unknown one."""
+    known = {part.name: part for part in parts}
+    if unknown := [name for name in names if name not in {*known, "all"}]:
+        raise UsageError(
+            f"the cache has no part {unknown[0]!r}", fix=f"it has {', '.join(known)}, and all"
+        )
+    return parts if "all" in names else [known[name] for name in dict.fromkeys(names)]
+
+
+def describe_parts(store: Store, parts: list[CachePart]) -> Outcome:
+    """One line a part, and the sum."""
+    rows = [(part, part.size_bytes()) for part in parts]
+    total = sum(size for _, size in rows)
+    lines = [f"{part.name:<13} {mib(size):>10}  {part.about}" for part, size in rows]
+    lines += [f"{'in all':<13} {mib(total):>10}", f"below {store.home}"]
+    data = [
+        {"name": part.name, "path": str(part.path), "size_bytes": size, "about": part.about}
+        for part, size in rows
+    ]
+    text = "\n".join(lines) + "\n"
+    return Outcome(text, {"home": str(store.home), "parts": data, "size_bytes": total})
+
+
+def clean_parts(store: Store, parts: list[CachePart], *, dry_run: bool) -> Outcome:
+    """Remove what no process uses."""
+    garbage: list[Garbage] = []
+    kept: list[Kept] = []
+    with explain_errors(store.home):
+        for part in parts:
+            removable, rest = find_removable(part)
+            garbage += removable
+            kept += rest
+        freed = 0 if dry_run else remove_garbage(store, garbage)
+    size = sum(item.size_bytes for item in garbage)
+    verb = "would remove" if dry_run else "removed"
+    lines = [f"{item.path}  kept: {item.why}" for item in kept]
+    lines.append(f"{verb} {mib(size)} of {', '.join(part.name for part in parts)}")
+    data = {
+        "freed_bytes": freed,
+        "removed": [{"path": str(item.path), "size_bytes": item.size_bytes} for item in garbage],
+        "kept": [{"path": str(item.path), "why": item.why} for item in kept],
+        "dry_run": dry_run,
+    }
+    return Outcome("\n".join(lines) + "\n", data)

@@ -1,0 +1,113 @@
+"""``cache info|clean`` on a store of real files."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from provisioning.__main__ import main
+from provisioning.artifacts.environment import provision_profile
+from provisioning.console.progress import Progress
+from provisioning.store import parts
+from tests.stand_ins import toolchains
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A store with an artifact, lowered programs, a download and a checkout's environments."""
+    world = toolchains.make_world(tmp_path / "world")
+    for name, value in world.variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("QNN_SDK_ROOT", raising=False)
+    provision_profile("emulator", Progress())
+    for name in ("lowered/one", "builds/aot-1", "bench", "pins"):
+        (world.home / name).mkdir(parents=True, exist_ok=True)
+        (world.home / name / "file").write_bytes(b"x" * 1000)
+    (world.home / "mine").mkdir()
+    checkout = tmp_path / "checkout"
+    for name in ("bootstrap", "core", "lowering"):
+        (checkout / ".nox" / name).mkdir(parents=True)
+        (checkout / ".nox" / name / "file").write_bytes(b"x" * 1000)
+    (checkout / "noxfile.py").touch()
+    monkeypatch.setattr(parts, "CHECKOUT", checkout)
+    return world.home
+
+
+def call(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, object]:
+    assert main(["cache", *words, "--json"]) == 0
+    found: dict[str, object] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def sizes(capsys: pytest.CaptureFixture[str]) -> dict[str, int]:
+    rows = call(capsys, "info")["parts"]
+    assert isinstance(rows, list)
+    return {row["name"]: row["size_bytes"] for row in rows}
+
+
+def test_every_part_is_measured(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = sizes(capsys)
+    assert (found["lowered"], found["builds"], found["bench"]) == (1000, 1000, 1000)
+    assert found["environments"] == 3000
+    assert found["store"] > 1000
+    assert found["downloads"] == sum(path.stat().st_size for path in home.glob("downloads/*")) > 0
+
+
+def test_what_is_named_goes_and_nothing_else(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = sizes(capsys)
+    assert call(capsys, "clean", "lowered", "downloads")["freed_bytes"] == (
+        before["lowered"] + before["downloads"]
+    )
+    assert sizes(capsys) == {**before, "lowered": 0, "downloads": 0}
+
+
+def test_all_leaves_what_is_not_a_cache(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    call(capsys, "clean", "all")
+    left = {name: size for name, size in sizes(capsys).items() if size}
+    assert left == {"environments": 1000}  # nox itself may be running
+    assert (home / "pins" / "file").is_file()
+    assert (home / "mine").is_dir()
+    assert provision_profile("emulator", Progress()).artifacts
+
+
+def test_a_dry_run_removes_nothing(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = sizes(capsys)
+    assert call(capsys, "clean", "all", "--dry-run")["freed_bytes"] == 0
+    assert sizes(capsys) == before
+
+
+def test_what_a_process_uses_stays(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [sys.executable, "-c", "print(flush=True); import time; time.sleep(60)"]
+    folder = home / "builds" / "aot-1"
+    with subprocess.Popen(words, cwd=folder, stdout=subprocess.PIPE) as process:
+        assert process.stdout
+        process.stdout.readline()
+        told = call(capsys, "clean", "builds")
+        process.kill()
+    assert told["kept"] == [{"path": str(folder), "why": f"process {process.pid} uses it"}]
+    assert folder.is_dir()
+
+
+def test_a_link_in_the_place_of_a_part_is_not_followed(
+    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "file").touch()
+    (home / "doctor").rename(home / "old") if (home / "doctor").exists() else None
+    (home / "doctor").symlink_to(tmp_path / "mine")
+    call(capsys, "clean", "doctor")
+    assert (tmp_path / "mine" / "file").exists()
+
+
+@pytest.mark.parametrize("words", [("clean",), ("clean", "pins"), ("info", "nothing"), ("wipe",)])
+def test_a_part_must_be_named(
+    home: Path, words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["cache", *words]) == 2
+    capsys.readouterr()
