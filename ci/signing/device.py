@@ -11,6 +11,7 @@ from provisioning.errors import ToolError, UnfitError, UsageError
 SERIAL_FILE = "/sys/devices/soc0/serial_number"
 ADB_TIMEOUT_S = 30.0
 FROM_ADB = "adb"
+TESTSIG_NAME = re.compile(r"testsig-0x([0-9a-f]{1,8})\.so", re.IGNORECASE)
 
 
 def parse_serial(text: str) -> str:
@@ -47,3 +48,9 @@ def read_device_serial(device: str = "") -> str:
     if not found:
         raise UnfitError(f"{SERIAL_FILE} of the device holds no number")
     return parse_serial(found[1])
+
+
+def read_serial(name: str) -> int | None:
+    """The serial that the file name of a test signature holds, None for another name."""
+    found = TESTSIG_NAME.fullmatch(name)
+    return int(found[1], 16) if found else None

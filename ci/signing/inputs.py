@@ -16,11 +16,13 @@ from ci.signing.selection import Selection, Wanted
 from provisioning.artifacts.sdk_yaml import read_sdk_yaml
 from provisioning.elf.facts import EM_QDSP6, MACHINE_NAMES
 from provisioning.elf.qnn_build import QnnBuild, find_qnn_build
+from provisioning.elf.reader import parse_checksum
 from provisioning.errors import UnfitError
 from provisioning.manifest.reader import read_profile
 from provisioning.versions import is_older
 
 READERS = 2
+LPAI_NAME = re.compile(r"libQnnLpai")
 DIRECTORY_VERSION = re.compile(r"(\d+\.\d+(?:\.\d+)*)")
 # Our store keeps an artifact in hexagon-sdk-6.5.0.0-0123456789ab/hexagon-sdk.
 STORE_VERSION = re.compile(r"[a-z][a-z0-9-]*-(\d+\.\d+(?:\.\d+)*)-[0-9a-f]{12}")
@@ -97,6 +99,25 @@ def list_input_faults(one: Input) -> Iterator[str]:
         yield f"{one.wanted.path}: is Hexagon {found}, its place says {one.wanted.hexagon}"
     if parse_image(memoryview(one.data)).hash_segments:
         yield f"{one.wanted.path}: is already signed"
+    try:
+        checksum = parse_checksum(one.data)
+    except ValueError as error:
+        yield f"{one.wanted.path}: {error}"
+    else:
+        if checksum and checksum.is_wrong:
+            yield f"{one.wanted.path}: is damaged: {checksum.describe()}"
+
+
+def list_mixed_notes(inputs: Sequence[Input]) -> Iterator[str]:
+    """Libraries for a newer Hexagon than LPAI's own, which is that of the DSP that loads them."""
+    lpai = [one for one in inputs if LPAI_NAME.match(one.wanted.name)]
+    for one in inputs if lpai else ():
+        if one.hexagon_version > lpai[0].hexagon_version:
+            yield (
+                f"{one.wanted.name} is Hexagon V{one.hexagon_version:X}, {lpai[0].wanted.name} "
+                f"V{lpai[0].hexagon_version:X}: a DSP of the latter does not load it; "
+                "all libraries published for the aDSP of SM8850 are V79"
+            )
 
 
 def _list_qnn_faults(inputs: Sequence[Input]) -> list[str]:

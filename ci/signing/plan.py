@@ -10,6 +10,7 @@ from ci.signing.inputs import (
     Input,
     check_sdk_version,
     find_sdk_version,
+    list_mixed_notes,
     read_directory_version,
     read_inputs,
 )
@@ -61,7 +62,10 @@ def make_plan(request: SignRequest) -> SignPlan:
     check_sdk_version(find_sdk_version(roots.qnn_sdk), selection, policy)
     wanted = list_wanted(selection, policy, roots.places())
     inputs = read_inputs(wanted, selection, policy, roots.qnn_sdk)
-    notes = list_version_notes(selection.htp_arch, find_hexagon_version(roots), policy)
+    notes = [
+        *list_version_notes(selection.htp_arch, roots, policy),
+        *list_mixed_notes(inputs),
+    ]
     return SignPlan(request, policy, inputs, tuple(notes))
 
 
@@ -70,14 +74,18 @@ def find_hexagon_version(roots: Roots) -> str:
     return read_directory_version(roots.hexagon_sdk)
 
 
-def list_version_notes(htp_arch: str, version: str, policy: SigningPolicy) -> Iterator[str]:
-    """What the versions table says of a Hexagon SDK that is older than the architecture's."""
-    for row in policy.versions:
-        if row.htp_arch == htp_arch and version and is_older(version, row.hexagon_sdk):
-            yield (
-                f"Hexagon SDK {version} is older than {row.hexagon_sdk}, with which {htp_arch} "
-                "is known to work"
-            )
+def list_version_notes(htp_arch: str, roots: Roots, policy: SigningPolicy) -> Iterator[str]:
+    """What the versions table says of an SDK or of tools that are older than an architecture's."""
+    row = next((one for one in policy.versions if one.htp_arch == htp_arch), None)
+    if row is None:
+        return
+    for what, root, known in (
+        ("Hexagon SDK", roots.hexagon_sdk, row.hexagon_sdk),
+        ("Hexagon tools", roots.hexagon_tools, row.hexagon_tools),
+    ):
+        version = read_directory_version(root)
+        if version and known and is_older(version, known):
+            yield f"{what} {version}: the first known to work with {htp_arch} is {known}"
 
 
 def resolve_signer(plan: SignPlan, progress: Progress, *, may_make: bool = True) -> Signer:

@@ -24,10 +24,11 @@ class OpPackage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SdkVersion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A row of the versions table."""
+    """A row of the versions table; "" is not known."""
 
     htp_arch: str
-    hexagon_sdk: str
+    hexagon_tools: str
+    hexagon_sdk: str = ""
 
 
 class SignerPython(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -11,8 +11,8 @@ from ci.signing.policy import Library, SigningPolicy
 from provisioning.errors import UnfitError, UsageError
 
 ROOT_HINTS = {
-    "qnn_sdk": "--qnn-sdk or QNN_SDK_ROOT",
-    "hexagon_tools": "--hexagon-tools or HEXAGON_TOOLS_ROOT",
+    "qnn_sdk": ("the QNN SDK", "--qnn-sdk or QNN_SDK_ROOT"),
+    "hexagon_tools": ("the Hexagon tools", "--hexagon-tools or HEXAGON_TOOLS_ROOT"),
 }
 PLACE_VERSION = re.compile(r"(?:hexagon-|^)v(\d\d)$")
 NAME_VERSION = re.compile(r"HtpV(\d\d)Skel")
@@ -103,9 +103,10 @@ def _place(row: Library, selection: Selection, roots: Mapping[str, Path | None])
 
 
 def _describe_missing(wanted: Wanted, roots: Mapping[str, Path | None]) -> str:
-    for name, hint in ROOT_HINTS.items():
-        if f"{{{name}}}" in wanted.label and not roots.get(name):
-            return f"{wanted.label} ({hint} is not set)"
+    for name, (owner, hint) in ROOT_HINTS.items():
+        inner = wanted.label.removeprefix(f"{{{name}}}/")
+        if inner != wanted.label and not roots.get(name):
+            return f"{inner} of {owner} ({hint} is not set)"
     return str(wanted.path)
 
 

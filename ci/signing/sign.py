@@ -13,7 +13,7 @@ from ci.signing.inputs import find_sdk_version
 from ci.signing.masking import Masker, list_secrets
 from ci.signing.plan import SignPlan, find_hexagon_version
 from ci.signing.proof.verdict import Kind, Verdict, Verification
-from ci.signing.publish import Staging, publish, stage
+from ci.signing.publish import Staging, stage
 from ci.signing.record import (
     LOG_NAME,
     SCHEMA_VERSION,
@@ -80,14 +80,13 @@ class Run:
         with ThreadPoolExecutor(1) as verifier:
             for index, job in enumerate(jobs):
                 progress.step(f"signing {self.mask(job.name)} ({index + 1} of {len(jobs)})")
-                self._sign(job)
-                pending.append(verifier.submit(self._prove, job))
+                pending.append(verifier.submit(self._prove, job, self._sign(job)))
                 if index:
                     pending[index - 1].result()
             return [one.result() for one in pending]
 
-    def _sign(self, job: SignJob) -> None:
-        """Run the signer in an area of its own and move its output to the staging area."""
+    def _sign(self, job: SignJob) -> Path:
+        """Run the signer in an area of its own; its output, moved to the staging area."""
         area, name = self.staging.scratch / str(len(self.log)), self.mask(job.name)
         source, output = area / "in" / job.name, area / "out"
         for folder in (source.parent, output):
@@ -97,20 +96,19 @@ class Run:
         said = run_signer(self.signer, self._argv(job, source, output), area, name, self.mask)
         self.log.append(f"# {name}\n{said.replace(str(area), '.')}")
         written = find_output(area, output, source, job.data, self.mask)
-        written.rename(self.staging.ready / job.name)
+        return written.rename(self.staging.ready / written.name)
 
     def _argv(self, job: SignJob, source: Path, output: Path) -> list[str]:
         if job.serial:
             return self.signer.testsig_argv(job.serial, output)
         return self.signer.argv(source, output)
 
-    def _prove(self, job: SignJob) -> Made:
+    def _prove(self, job: SignJob, path: Path) -> Made:
         # Their 50 ms overlap with the signer.
         from ci.signing.proof.certificates import utc_now
         from ci.signing.proof.verify import verify_bytes
 
-        path, name = self.staging.ready / job.name, self.mask(job.name)
-        data = path.read_bytes()
+        data, name = path.read_bytes(), self.mask(job.name)
         original = None if job.serial else memoryview(job.data)
         number = int(job.serial or "0", 16)
         report = verify_bytes(memoryview(data), original, serial=number, at=utc_now())
@@ -140,13 +138,12 @@ def sign(plan: SignPlan, signer: Signer, progress: Progress) -> Signed:
     request = plan.request
     created = read_time(os.environ)
     mask = Masker(list_secrets(serial=request.serial))
-    with stage(request.target) as staging:
+    with stage(request.target, force=request.force) as staging:
         run = Run(plan, signer, staging, mask)
         made = run.make_all(list_jobs(plan), progress)
         (staging.ready / LOG_NAME).write_text("".join(run.log), encoding="utf-8")
         record = make_record(run, made, *created)
         write_record(staging.ready, record)
-        publish(staging)
     return Signed(record, {one.library.name: one.report for one in made})
 
 

@@ -17,12 +17,14 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
+from ci.signing.device import read_serial
 from ci.signing.interpreter import Interpreter
 from ci.signing.masking import Masker, mask_arguments
 from provisioning.console.process import Completed, run_process
 from provisioning.errors import ToolError, UnfitError, UsageError
 
-ANSWER = "y\n"
+# ExecuTorch's own script pipes `yes`; what asks for a secret is not content with it.
+ANSWERS = "y\n" * 20
 QUESTION = re.compile(r"(\[y/n\]|[?:])\s*$", re.IGNORECASE)
 # These make the signer load another Python's modules, or write into the SDK.
 DROPPED = ("PYTHONHOME", "PYTHONPATH", "PYTHONSTARTUP", "VIRTUAL_ENV", "__PYVENV_LAUNCHER__")
@@ -132,7 +134,7 @@ def run_signer(signer: Signer, argv: Sequence[str], scratch: Path, name: str, ma
             env={**environment, **ADDED},
             cwd=scratch,
             timeout_s=signer.timeout_s,
-            input_text=ANSWER,
+            input_text=ANSWERS,
             check=False,
         )
     except ToolError as error:
@@ -169,14 +171,15 @@ def _explain_exit(ended: Completed, name: str, mask: Masker) -> SignerError:
 def find_output(scratch: Path, output: Path, source: Path, before: bytes, mask: Masker) -> Path:
     """The file in ``output`` that the signer wrote, named as ``source``. Raises SignerError.
 
-    ``source`` is the copy that it was given, ``before`` that copy's bytes.
+    ``source`` is the copy that it was given, ``before`` that copy's bytes. A test signature may be
+    named with leading zeros in its serial.
     """
-    written, name = output / source.name, mask(source.name)
-    if written.is_file() and not written.is_symlink():
-        return written
-    elsewhere = [
-        path for path in sorted(scratch.rglob(source.name)) if path not in {written, source}
-    ]
+    name = mask(source.name)
+    found = [path for path in sorted(scratch.rglob("*")) if is_named(path.name, source.name)]
+    written = [path for path in found if path.parent == output]
+    if written and written[0].is_file() and not written[0].is_symlink():
+        return written[0]
+    elsewhere = [path for path in found if path not in {*written, source}]
     if source.exists() and source.read_bytes() != before:
         elsewhere.append(source)
     if elsewhere:
@@ -194,3 +197,9 @@ def find_output(scratch: Path, output: Path, source: Path, before: bytes, mask: 
         why=mask(f"it ended with 0 and left {others} in its output directory"),
         fix="run the signer by hand on this library and read its log",
     )
+
+
+def is_named(name: str, wanted: str) -> bool:
+    """Whether it is the same name, or that of a test signature for the same serial."""
+    serial = read_serial(wanted)
+    return name == wanted or (serial is not None and read_serial(name) == serial)

@@ -126,8 +126,8 @@ def _render_plan(plan: SignPlan, signer: str) -> Outcome:
     mask = Masker()
     lines = [
         f"{row['name']}: {row['hexagon_version']}, QNN {row['qnn_build'] or 'none'}, "
-        f"{row['source']}"
-        for row in rows
+        f"{one.wanted.path}"
+        for row, one in zip(rows, plan.inputs, strict=True)
     ]
     if plan.request.serial:
         lines.append("and a device's test signature")

@@ -158,27 +158,37 @@ def check_version(request: ArtifactRequest, root: Path) -> list[str]:
 def check_machines(root: Path) -> list[str]:
     """The ELF machine of every library below a directory that names one.
 
-    Raises IntegrityError for a library of another machine, or that is no ELF file.
+    Raises IntegrityError for a library of another machine, or that is no ELF file, or whose bytes
+    are not those of the checksum that it carries, as every skel of QNN does.
     """
     counts: dict[int, int] = {}
+    checked = 0
     for path in sorted(root.rglob("*.so")):
         relative = path.relative_to(root).as_posix()
         wanted = next((machine for where, machine in MACHINES if where.search(relative)), None)
         if wanted is None or path.is_symlink():
             continue
         try:
-            machine = read_elf(path).machine
+            elf = read_elf(path)
         except ElfError as error:
             raise IntegrityError(f"{relative} is no library", why=str(error)) from error
-        if machine != wanted:
-            names = [MACHINE_NAMES.get(number, str(number)) for number in (machine, wanted)]
+        if elf.machine != wanted:
+            names = [MACHINE_NAMES.get(number, str(number)) for number in (elf.machine, wanted)]
             raise IntegrityError(
                 f"{relative} is for another machine than its directory says",
                 why=f"it is {names[0]}, the directory says {names[1]}",
                 fix="do not use this archive",
             )
+        if elf.checksum and elf.checksum.is_wrong:
+            raise IntegrityError(
+                f"{relative} is damaged",
+                why=elf.checksum.describe(),
+                fix="do not use this archive; get it from its vendor again",
+            )
         counts[wanted] = counts.get(wanted, 0) + 1
-    return [f"{count} libraries are {MACHINE_NAMES[machine]}" for machine, count in counts.items()]
+        checked += elf.checksum is not None
+    found = [f"{count} libraries are {MACHINE_NAMES[machine]}" for machine, count in counts.items()]
+    return [*found, f"{checked} of them have the checksum that they carry"] if checked else found
 
 
 def contradiction(request: ArtifactRequest, why: str) -> IntegrityError:

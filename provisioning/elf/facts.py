@@ -13,7 +13,8 @@ from typing import NamedTuple
 from provisioning.errors import UnfitError
 
 EM_X86_64, EM_QDSP6, EM_AARCH64 = 62, 164, 183
-PT_LOAD, PT_DYNAMIC, PT_INTERP, PT_NOTE = 1, 2, 3, 4
+TYPE_HASHES = 2
+PT_NULL, PT_LOAD, PT_DYNAMIC, PT_INTERP, PT_NOTE = 0, 1, 2, 3, 4
 PT_GNU_STACK = 0x6474E551
 PF_X = 1
 EF_HEXAGON_MACH = 0x3FF
@@ -78,6 +79,16 @@ class ProgramHeader(NamedTuple):
     memsz: int
     align: int
 
+    @property
+    def vendor_type(self) -> int:
+        """Qualcomm's segment type, bits 24 to 26 of p_flags."""
+        return (self.flags >> 24) & 7
+
+    @property
+    def is_hashes(self) -> bool:
+        """Whether it is the hash segment of a signed image."""
+        return self.type == PT_NULL and self.vendor_type == TYPE_HASHES
+
 
 class VersionNeed(NamedTuple):
     """Symbol versions needed from one library: ``("libc.so.6", ("GLIBC_2.17", ...))``."""
@@ -101,6 +112,15 @@ class Checksum(NamedTuple):
 
     stored: int
     computed: int
+
+    @property
+    def is_wrong(self) -> bool:
+        """Whether a byte was changed after the library was made."""
+        return self.stored != self.computed
+
+    def describe(self) -> str:
+        """Both, in words."""
+        return f"its checksum (SWIV) is {self.stored:08x}, its bytes have {self.computed:08x}"
 
 
 class AndroidNote(NamedTuple):

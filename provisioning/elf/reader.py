@@ -42,7 +42,8 @@ __all__ = [
     "Defect",
     "ElfError",
     "ElfFacts",
-    "TruncatedError",
+    "HeadersTruncatedError",
+    "parse_checksum",
     "parse_headers",
     "read_elf",
 ]
@@ -67,7 +68,7 @@ _NUMBERS: dict[str, int] = {
 }
 
 
-class TruncatedError(ValueError):
+class HeadersTruncatedError(ValueError):
     """A structure lies outside the file."""
 
 
@@ -80,7 +81,7 @@ def read_elf(path: Path) -> ElfFacts:
                 return _Elf(path, mapped).facts()
     except OSError as error:
         raise ElfError(path, Defect.UNREADABLE, error.strerror or str(error)) from error
-    except TruncatedError as error:
+    except HeadersTruncatedError as error:
         raise ElfError(path, Defect.TRUNCATED, f"{error}, the file ends before it") from error
     except (ELFError, ValueError, TypeError, KeyError, OverflowError) as error:
         raise ElfError(path, Defect.CORRUPT, str(error)) from error
@@ -89,7 +90,7 @@ def read_elf(path: Path) -> ElfFacts:
 def parse_headers(data: bytes) -> ElfHeaders:
     """The headers of ``data``, whatever else it holds; its segments may lie outside.
 
-    Raises ValueError, and of these TruncatedError for headers that are not whole.
+    Raises ValueError, and of these HeadersTruncatedError for headers that are not whole.
     """
     try:
         elf = _Elf(Path(), data)
@@ -98,7 +99,7 @@ def parse_headers(data: bytes) -> ElfHeaders:
     return elf.headers()
 
 
-def read_swiv(data: bytes) -> Checksum | None:
+def parse_checksum(data: bytes) -> Checksum | None:
     """The checksum that a Hexagon library carries, None without one. Raises ValueError."""
     try:
         return _Elf(Path(), data).checksum()
@@ -133,7 +134,7 @@ class _Elf:
         self.size_bytes = len(mapped)
         self.links = 0
         if self.size_bytes < 64:
-            raise TruncatedError("a header has 52 or 64 bytes")
+            raise HeadersTruncatedError("a header has 52 or 64 bytes")
         self.elf = ELFFile(self.stream)
         self.head = self.elf.header
         self.heads = tuple(self._program_headers())
@@ -182,7 +183,7 @@ class _Elf:
 
     def _require(self, position: int, size: int, what: str) -> None:
         if position + size > self.size_bytes:
-            raise TruncatedError(f"{what} is at bytes {position} to {position + size}")
+            raise HeadersTruncatedError(f"{what} is at bytes {position} to {position + size}")
 
     def _parse(self, kind: str, position: int) -> Any:
         structure = getattr(self.elf.structs, kind)
@@ -227,8 +228,10 @@ class _Elf:
             yield name, (entry["sh_offset"], entry["sh_size"])
 
     def checksum(self) -> Checksum | None:
-        """What the SWIV section of a Hexagon library holds."""
-        if _number(self.head["e_machine"]) != EM_QDSP6:
+        """What the SWIV section of a Hexagon library holds; a signed one has moved since."""
+        if _number(self.head["e_machine"]) != EM_QDSP6 or any(
+            head.is_hashes for head in self.heads
+        ):
             return None
         self._require_segments()
         for entry in self._entries("Elf_Shdr", "sh", MAX_SECTIONS):

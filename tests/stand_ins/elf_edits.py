@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import struct
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
-from provisioning.elf.facts import PT_DYNAMIC, ProgramHeader
+from provisioning.elf.facts import EM_QDSP6, PT_DYNAMIC, PT_LOAD, ProgramHeader
 from provisioning.elf.reader import read_elf
 
 Edit = Callable[[bytearray], None]
 
 E_TYPE, E_MACHINE, E_PHENTSIZE_64, EI_CLASS = 16, 18, 54, 4
 E_FLAGS_32 = 36
+SWIV = 0xD3574956
 PHDR_64 = struct.Struct("<IIQQQQQQ")
 DYN_64 = struct.Struct("<qQ")
 
@@ -114,3 +116,45 @@ def named(path: Path, name: str) -> bytes:
     assert soname is not None
     set_string(soname, name)(data)
     return bytes(data)
+
+
+def reseal(data: bytearray) -> None:
+    """Make the checksum of a Hexagon library that of its bytes again; others stay as they are."""
+    place = find_swiv(data)
+    if place is not None:
+        struct.pack_into("<I", data, place + 4, sum_loads(data))
+
+
+def add_swiv(data: bytearray) -> None:
+    """Give an ELF32 file the checksum that QNN's skels carry, behind its section headers."""
+    start, count = struct.unpack_from("<I", data, 32)[0], struct.unpack_from("<H", data, 48)[0]
+    table = bytes(data[start : start + 40 * count])
+    place = len(data)
+    data += b"SWIV" + bytes(12)
+    struct.pack_into("<I", data, 32, len(data))
+    struct.pack_into("<H", data, 48, count + 1)
+    data += table + struct.pack("<10I", 0, SWIV, 0, 0, place, 16, 0, 0, 0, 0)
+    reseal(data)
+
+
+def find_swiv(data: bytes | bytearray) -> int | None:
+    """Where the checksum of a Hexagon library stands."""
+    if data[:5] != b"\x7fELF\1" or struct.unpack_from("<H", data, E_MACHINE)[0] != EM_QDSP6:
+        return None
+    start, count = struct.unpack_from("<I", data, 32)[0], struct.unpack_from("<H", data, 48)[0]
+    for index in range(count):
+        _, kind, _, _, place, *_ = struct.unpack_from("<10I", data, start + 40 * index)
+        if kind == SWIV:
+            return int(place)
+    return None
+
+
+def sum_loads(data: bytes | bytearray) -> int:
+    """The CRC-32 of the PT_LOAD segments of an ELF32 file as they lie in memory."""
+    start, count = struct.unpack_from("<I", data, 28)[0], struct.unpack_from("<H", data, 44)[0]
+    memory = b""
+    for index in range(count):
+        kind, place, _, _, size, wanted, *_ = struct.unpack_from("<8I", data, start + 32 * index)
+        if kind == PT_LOAD:
+            memory += bytes(data[place : place + size]).ljust(wanted, b"\0")
+    return zlib.crc32(memory)

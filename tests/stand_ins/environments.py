@@ -23,6 +23,7 @@ from provisioning.console.progress import Progress
 from provisioning.doctor.survey.environment import SurveyRequest
 from provisioning.manifest.reader import read_toolchain
 from provisioning.store.store import Store
+from tests.stand_ins import elf_edits as elf
 from tests.stand_ins.elf_edits import Edit, named, set_string
 
 LIBRARIES = Path(__file__).parents[1] / "artifacts" / "elf"
@@ -203,7 +204,9 @@ def _make_android_sdk(root: Path) -> None:
         path.write_bytes(named(LIBRARIES / "libplaceholder_for_android.so", name))
     skel = root / LPAI / "libQnnLpaiSkel.so"
     skel.parent.mkdir(parents=True)
-    skel.write_bytes(named(LIBRARIES / "libplaceholder_for_hexagon.so", skel.name))
+    data = bytearray(named(LIBRARIES / "libplaceholder_for_hexagon.so", skel.name))
+    elf.add_swiv(data)
+    skel.write_bytes(data)
 
 
 def _make_ndk(root: Path) -> None:

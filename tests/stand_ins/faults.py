@@ -56,6 +56,17 @@ def staged(world: World) -> SurveyRequest:
 
 
 def file_edit(name: str, edit: elf.Edit) -> Mutate:
+    """One field of a file is another, and its checksum right."""
+
+    def edit_and_reseal(data: bytearray) -> None:
+        edit(data)
+        elf.reseal(data)
+
+    return damage(name, edit_and_reseal)
+
+
+def damage(name: str, edit: elf.Edit) -> Mutate:
+    """Bytes of a file are others, and nothing else."""
     return lambda world: world.edit(find(world, name), edit)
 
 

@@ -15,14 +15,19 @@ from itertools import count
 from pathlib import Path
 
 from provisioning.console.user_files import read_user_file
-from provisioning.elf.facts import EF_HEXAGON_MACH, EM_QDSP6, PT_LOAD, ElfHeaders, ProgramHeader
-from provisioning.elf.reader import TruncatedError as ElfTruncatedError
-from provisioning.elf.reader import parse_headers
+from provisioning.elf.facts import (
+    EF_HEXAGON_MACH,
+    EM_QDSP6,
+    PT_LOAD,
+    PT_NULL,
+    ElfHeaders,
+    ProgramHeader,
+)
+from provisioning.elf.reader import HeadersTruncatedError, parse_headers
 
-PT_NULL = 0
 # As the vendor's tool limits it; each segment is hashed, whatever it overlaps.
 MAX_SEGMENTS = 100
-TYPE_HASH, TYPE_HEADERS = 2, 7
+TYPE_HEADERS = 7
 SPLIT = (
     "the first part (.mdt) of a split image, whose segments are in .b00, .b01, ... beside it: join "
     "them (pil-squasher OUT.mbn IN.mdt) and verify the result"
@@ -60,17 +65,9 @@ class Segment:
         return self.offset + self.file_size
 
     @property
-    def vendor_type(self) -> int:
-        """Bits 24 to 26 of p_flags."""
-        return (self.header.flags >> 24) & 7
-
-    @property
-    def is_hash_segment(self) -> bool:
-        return self.header.type == PT_NULL and self.vendor_type == TYPE_HASH
-
-    @property
     def is_header_placeholder(self) -> bool:
-        return self.header.type == PT_NULL and self.vendor_type == TYPE_HEADERS
+        """Whether it stands for the ELF header and the program headers."""
+        return self.header.type == PT_NULL and self.header.vendor_type == TYPE_HEADERS
 
     def describe(self) -> str:
         number = self.header.type
@@ -106,7 +103,7 @@ class Image:
 
     @property
     def hash_segments(self) -> tuple[Segment, ...]:
-        return tuple(segment for segment in self.segments if segment.is_hash_segment)
+        return tuple(segment for segment in self.segments if segment.header.is_hashes)
 
     @property
     def hexagon_version(self) -> int:
@@ -123,7 +120,7 @@ def parse_image(data: memoryview) -> Image:
     """Parse the ELF header and the program headers of ``data``. Raises MalformedError."""
     try:
         headers = parse_headers(bytes(data))
-    except ElfTruncatedError as error:
+    except HeadersTruncatedError as error:
         raise TruncatedError(f"truncated: {error}") from error
     except ValueError as error:
         raise MalformedError(f"not an ELF file that a DSP loads: {error}") from error

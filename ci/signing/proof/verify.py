@@ -7,10 +7,10 @@ the identities in the metadata are its own.
 from __future__ import annotations
 
 import hashlib
-import re
 from datetime import datetime
 from pathlib import Path
 
+from ci.signing.device import read_serial
 from ci.signing.proof.certificates import (
     is_padding,
     list_chain_notes,
@@ -22,7 +22,6 @@ from ci.signing.proof.certificates import (
 from ci.signing.proof.compare import list_differences, list_uncovered
 from ci.signing.proof.mbn import Authority, HashSegment, parse_hash_segment
 from ci.signing.proof.segments import (
-    PT_NULL,
     Image,
     MalformedError,
     Segment,
@@ -32,11 +31,10 @@ from ci.signing.proof.segments import (
 )
 from ci.signing.proof.signature import judge_signature
 from ci.signing.proof.verdict import Kind, Scheme, SignedBy, Verification
-from provisioning.elf.facts import EM_AARCH64, EM_QDSP6, name_machine
+from provisioning.elf.facts import EM_AARCH64, EM_QDSP6, PT_NULL, name_machine
 
 # Of images that Qualcomm and device makers signed: DTB, Arm, Xtensa, Hexagon, AArch64, RISC-V.
 SIGNED_MACHINES = {1, 40, 94, EM_QDSP6, EM_AARCH64, 243}
-TESTSIG_NAME = re.compile(r"testsig-0x([0-9a-fA-F]{1,8})\.so")
 
 
 def verify_file(
@@ -46,8 +44,7 @@ def verify_file(
 
     ``at`` is as in verify_bytes.
     """
-    found = TESTSIG_NAME.fullmatch(path.name)
-    serial = int(found[1], 16) if found else 0
+    serial = read_serial(path.name) or 0
     before = memoryview(read_bytes(original)) if original else None
     return verify_bytes(memoryview(read_bytes(path)), before, serial=serial, at=at)
 
@@ -84,7 +81,9 @@ def _judge_image(image: Image, report: Verification, serial: int, at: datetime |
     found = image.hash_segments
     report.signed = bool(found)
     if not found:
-        left = [one for one in image.segments if one.header.type == PT_NULL and one.vendor_type]
+        left = [
+            one for one in image.segments if one.header.type == PT_NULL and one.header.vendor_type
+        ]
         report.add(Kind.LAYOUT, *(f"{one.describe()} is left of a signature" for one in left))
         return
     if len(found) > 1:
@@ -135,7 +134,7 @@ def _judge_hashes(
             f"the metadata names hash algorithm {parsed.named_algorithm}, the table is {algorithm}",
         )
     for segment, entry in zip(image.segments, entries, strict=True):
-        wanted = _own_entry(serial, len(entry)) if segment.is_hash_segment else None
+        wanted = _own_entry(serial, len(entry)) if segment.header.is_hashes else None
         if wanted is None:
             digest = hashlib.new(algorithm, image.bytes_of(segment)).digest()
             empty = not segment.file_size and not any(entry)
@@ -153,7 +152,7 @@ def _own_entry(serial: int, size: int) -> bytes:
 def _name_mismatch(segment: Segment) -> str:
     if segment.is_header_placeholder:
         return "the hash of the ELF header and the program headers does not match"
-    if segment.is_hash_segment:
+    if segment.header.is_hashes:
         return "the hash segment's own entry is neither zero nor the serial in the file's name"
     return f"the hash of {segment.describe()} does not match"
 

@@ -6,6 +6,7 @@ checks.coherence.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import PurePosixPath
 from typing import NamedTuple
@@ -17,6 +18,7 @@ from provisioning.elf.facts import MACHINE_NAMES, Defect, ElfError, ElfFacts
 from provisioning.versions import parse_version
 
 TYPE_NAMES = {1: "a relocatable object", 2: "an executable", 3: "a shared object", 4: "a core"}
+QNN_SKEL = re.compile(r"libQnn(Htp|Lpai)(V[0-9]+)?Skel[.]so")
 REBUILD = "build it for this target, or take it from the matching directory of the SDK"
 
 
@@ -262,6 +264,32 @@ def see_text_relocations(file: Placed) -> Iterator[Seen]:
 )
 def see_executable_stack(file: Placed) -> Iterator[Seen]:
     if file.elf.execstack:
+        yield file.seen()
+
+
+@CONTENT.check(
+    "QNN230",
+    "{subject} is damaged: {what}",
+    "a byte was changed after QNN was built: the DSP refuses it ('ELF verification'), or runs it",
+    "take it from the SDK again, or fetch the artifact again; compare where the two differ",
+)
+def see_damage(file: Placed) -> Iterator[Seen]:
+    checksum = file.elf.checksum
+    if checksum and checksum.is_wrong:
+        yield file.seen(what=checksum.describe())
+
+
+@CONTENT.check(
+    "QNN231",
+    "{subject} carries no checksum (SWIV)",
+    "every skel of QNN does, so this one was rewritten; a loader that asks for it says 'section "
+    "header for CRC segment not found'",
+    "take it from the SDK again, and do not strip it",
+    severity=Severity.WARNING,
+)
+def see_no_checksum(file: Placed) -> Iterator[Seen]:
+    signed = any(head.is_hashes for head in file.elf.program_headers)
+    if QNN_SKEL.fullmatch(file.elf.path.name) and not file.elf.checksum and not signed:
         yield file.seen()
 
 

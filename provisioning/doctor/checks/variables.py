@@ -148,6 +148,20 @@ def see_rivals(variables: Variables) -> Iterator[Seen]:
             yield seen(name, value)
 
 
+@VARIABLES.check(
+    "QNN410",
+    "DSP_LIBRARY_PATH hides ADSP_LIBRARY_PATH",
+    "FastRPC takes it instead (qualcomm/fastrpc#379) and does not find the skel: 14001 or 4000",
+    "unset it, or set it to {wanted}",
+    severity=Severity.WARNING,
+)
+def see_hidden_path(variables: Variables) -> Iterator[Seen]:
+    values = variables.facts.values
+    hiding, wanted = values.get("DSP_LIBRARY_PATH"), values.get("ADSP_LIBRARY_PATH")
+    if hiding and wanted and hiding != wanted:
+        yield seen("DSP_LIBRARY_PATH", hiding, wanted=wanted)
+
+
 class PythonPath(NamedTuple):
     """PYTHONPATH: nothing for the wheel, the checkout's parent for a checkout."""
 

@@ -56,6 +56,7 @@ def age(world: World) -> None:
     world.replace(world.android / "sdk.yaml", b"version: 2.37.0.250724\n")
     for path in [*(world.android / ANDROID).iterdir(), *(world.android / LPAI).iterdir()]:
         world.edit(path, elf.set_build(BUILD, "v2.37.0.250724175447"))
+        world.edit(path, elf.reseal)
 
 
 def drop_v81(world: World) -> None:
@@ -190,6 +191,13 @@ ASKED = [
         "QNN406",
         nothing,
         variables(LD_LIBRARY_PATH="{sdk}/" + HOST + ":{sdk}/" + LINUX),
+    ),
+    Fault(
+        "another search path of the DSP",
+        "emulator",
+        "QNN410",
+        nothing,
+        variables(DSP_LIBRARY_PATH="/vendor/dsp", ADSP_LIBRARY_PATH="{sdk}/lib"),
     ),
     Fault("an SNPE too", "emulator", "QNN407", nothing, variables(SNPE_ROOT="/opt/snpe")),
     Fault(

@@ -14,6 +14,7 @@ from tests.stand_ins.faults import (
     check,
     content,
     cut,
+    damage,
     file_edit,
     moved,
     removed,
@@ -33,6 +34,7 @@ def misname(world: World) -> None:
     """Code for V75, where V75 belongs, that calls itself V79."""
     data = bytearray((world.sdk / SKEL75).read_bytes())
     elf.set_string("libQnnHtpV75Skel.so", "libQnnHtpV79Skel.so", everywhere=True)(data)
+    elf.reseal(data)
     world.add(world.sdk / SKEL75.replace("V75Skel", "V79Skel"), bytes(data))
 
 
@@ -43,6 +45,15 @@ def anonymous(world: World) -> None:
     data = bytearray((world.sdk / LINUX / "libQnnHtpNetRunExtensions.so").read_bytes())
     elf.set_string("AISW_VERSION", "AISW_VERSIOX")(data)
     world.add(world.staging / "libQnnHtpNetRunExtensions.so", bytes(data))
+
+
+def flip(data: bytearray) -> None:
+    data[len(data) // 2] ^= 1
+
+
+def strip_swiv(data: bytearray) -> None:
+    """What a strip leaves: the section of the checksum is gone."""
+    elf.set_u16(48, int.from_bytes(data[48:50], "little") - 1)(data)
 
 
 FILES = [
@@ -91,6 +102,8 @@ FILES = [
         file_edit(SAVER, elf.set_u16(elf.E_MACHINE, 40)),
     ),
     Fault("a core file", "emulator", "QNN213", file_edit(SAVER, elf.set_u16(elf.E_TYPE, 4))),
+    Fault("a skel with a flipped bit", "linux", "QNN230", damage(SKEL79, flip)),
+    Fault("a skel without its checksum", "linux", "QNN231", damage(SKEL79, strip_swiv)),
     Fault("an object file", "linux", "QNN213", file_edit(SKEL79, elf.set_u16(elf.E_TYPE, 1))),
     Fault(
         "a V75 skel of V79", "linux", "QNN214", file_edit(SKEL79, elf.set_u32(elf.E_FLAGS_32, 0x75))

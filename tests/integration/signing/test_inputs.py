@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -69,8 +70,8 @@ def test_all_missing_libraries_are_listed(verb, tmp_path: Path) -> None:
         "6 of the libraries to sign are missing",
         "none/lib/lpai-v6/unsigned/libQnnLpai.so",
         "none/lib/hexagon-v81/unsigned/libQnnSystem.so",
-        "libc++abi.so.1 (--hexagon-tools or HEXAGON_TOOLS_ROOT is not set)",
-        "libc++.so.1 (--hexagon-tools or HEXAGON_TOOLS_ROOT is not set)",
+        "libc++abi.so.1 of the Hexagon tools (--hexagon-tools or HEXAGON_TOOLS_ROOT is not set)",
+        "libc++.so.1 of the Hexagon tools (--hexagon-tools or HEXAGON_TOOLS_ROOT is not set)",
         "build-direct/backends/qualcomm/qnn_executorch/direct_mode/libqnn_executorch_skel.so",
         "build-direct/backends/qualcomm/libqnn_executorch_backend.so",
     ):
@@ -184,15 +185,75 @@ def test_existing_output_is_kept_unless_forced(verb, libraries, take_snapshot, t
     assert sorted(path.name for path in out.glob("*.so")) == ["libsecond.so"]
 
 
-def test_old_hexagon_sdk_is_a_note(verb, toolchains, hexagon_sdk, tmp_path: Path) -> None:
-    old = tmp_path / "sdk" / "6.0.0.2"
-    old.parent.mkdir()
-    old.symlink_to(hexagon_sdk)
+def test_old_hexagon_sdk_and_tools_are_notes(verb, toolchains, hexagon_sdk, tmp_path) -> None:
     words = [*DIRECT, *words_for(toolchains), "--dry-run"]
-    assert "older than 6.4.0" not in verb.run("sign", *words).stderr
-    old.unlink()
-    old.mkdir()
-    (old / "tools").symlink_to(hexagon_sdk / "tools")
-    ended = verb.run("sign", *words, "--hexagon-sdk", old)
-    assert ended.returncode == 0
-    assert "Hexagon SDK 6.0.0.2 is older than 6.4.0, with which v81" in ended.stderr
+    tools = tmp_path / "HEXAGON_Tools"
+    for sdk_version, tools_version, notes in (
+        ("6.4.0.0", "19.0.04", []),
+        ("6.0.0.2", "19.0.04", ["Hexagon SDK 6.0.0.2: the first known to work with v81 is 6.4.0"]),
+        ("6.5.0.0", "8.8.02", ["Hexagon tools 8.8.02: the first known to work with v81 is 19.0"]),
+    ):
+        sdk, fitted = tmp_path / sdk_version, tools / tools_version
+        sdk.mkdir()
+        (sdk / "tools").symlink_to(hexagon_sdk / "tools")
+        fitted.mkdir(parents=True, exist_ok=True)
+        if not (fitted / "Tools").exists():
+            (fitted / "Tools").symlink_to(toolchains["tools"] / "Tools")
+        ended = verb.run("sign", *words, "--hexagon-sdk", sdk, "--hexagon-tools", fitted)
+        assert ended.returncode == 0, ended.stderr
+        assert re.findall(r"note: (.*: the first known.*)", ended.stderr) == notes
+
+
+@pytest.mark.parametrize("version", ["v73", "v75", "v85", "v89"])
+def test_every_hexagon_version_is_known(verb, toolchains, version: str) -> None:
+    words = ["--lpai-arch", "v6", "--htp-arch", version, *words_for(toolchains), "--dry-run"]
+    ended = verb.run("sign", *words)
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_libraries_for_a_newer_dsp_than_that_of_lpai_are_noted(verb, toolchains) -> None:
+    words = [*words_for(toolchains), "--dry-run"]
+    mixed = verb.run("sign", *DIRECT, *words)
+    assert mixed.returncode == 0
+    notes = [line for line in mixed.stderr.splitlines() if "does not load it" in line]
+    assert len(notes) == 5
+    assert "note: libQnnSystem.so is Hexagon V81, libQnnLpai.so V79" in notes[0]
+    make_library(toolchains["qnn"] / "lib/lpai-v6/unsigned/libQnnLpai.so", 0x81)
+    assert "does not load it" not in verb.run("sign", *DIRECT, *words).stderr
+
+
+def test_damaged_skel_is_not_signed(verb, skels, tmp_path: Path) -> None:
+    good, bad = tmp_path / "good" / skels["v79"].name, tmp_path / "bad" / skels["v79"].name
+    for path in (good, bad):
+        path.parent.mkdir()
+        path.write_bytes(skels["v79"].read_bytes())
+    data = bytearray(bad.read_bytes())
+    data[len(data) // 2] ^= 1
+    bad.write_bytes(data)
+    assert verb.run("sign", "--out", "signed", good).returncode == 0
+    ended = verb.run("sign", "--out", "other", bad)
+    assert ended.returncode == 3
+    assert f"{bad}: is damaged: its checksum (SWIV) is " in ended.stderr
+    assert not (tmp_path / "other").exists()
+
+
+def test_sdk_yaml_that_is_not_text_is_an_error_with_its_name(verb, toolchains) -> None:
+    (toolchains["qnn"] / "sdk.yaml").write_bytes(b"version: \xff\xfe2.49\n")
+    ended = verb.run("sign", "--lpai-arch", "v6", *words_for(toolchains))
+    assert ended.returncode == 3
+    assert "qairt/sdk.yaml cannot be read" in ended.stderr
+
+
+def test_no_name_of_a_root_is_left_in_what_is_shown(verb, toolchains) -> None:
+    shown = verb.run("sign", *DIRECT, *words_for(toolchains), "--dry-run")
+    assert str(toolchains["qnn"] / "lib/lpai-v6/unsigned/libQnnLpai.so") in shown.stdout
+    for variable in ("HEXAGON_SDK_ROOT", "HEXAGON_TOOLS_ROOT"):
+        verb.environment.pop(variable, None)
+    missing = verb.run("sign", *DIRECT, "--out", "signed", QNN_CI_HOME=str(verb.directory / "home"))
+    assert missing.returncode == 3
+    assert (
+        "lib/lpai-v6/unsigned/libQnnLpai.so of the QNN SDK (--qnn-sdk or QNN_SDK_ROOT is not set)"
+        in missing.stderr
+    )
+    for ended in (shown, missing):
+        assert "{" not in ended.stdout + ended.stderr

@@ -47,6 +47,25 @@ def test_test_signature_is_made_and_its_serial_not_shown(verb, tmp_path: Path, s
     assert_nothing_shown(verified.stdout + verified.stderr)
 
 
+@pytest.mark.parametrize("form", ["padded", "short"])
+def test_leading_zeros_of_a_serial_are_found(verb, tmp_path: Path, form: str) -> None:
+    words = ["sign", "--testsig", "0x00adcafe", "--out", "signed"]
+    ended = verb.run(*words, STAND_IN_TESTSIG=form)
+    assert ended.returncode == 0, ended.stderr
+    name = "testsig-0x00adcafe.so" if form == "padded" else "testsig-0xadcafe.so"
+    assert [path.name for path in (tmp_path / "signed").glob("*.so")] == [name]
+    assert "adcafe" not in ended.stdout + ended.stderr
+    assert check_record(tmp_path / "signed") == ()
+    assert verb.run("verify-signature", "signed").returncode == 0
+
+
+@pytest.mark.parametrize("questions", ["2", "20"])
+def test_more_questions_than_expected_are_answered(verb, libraries, questions: str) -> None:
+    words = ["sign", "--out", "signed", *libraries]
+    ended = verb.run(*words, STAND_IN_QUESTIONS=questions)
+    assert ended.returncode == 0, ended.stderr
+
+
 def test_failure_does_not_show_the_serial_either(verb, tmp_path: Path) -> None:
     for how in ("exit 1", "no output", "elsewhere", "wrong hash", "truncated"):
         ended = verb.run("sign", "--json", "--testsig", "0xdeadbeef", STAND_IN_FAILS=how)
@@ -121,8 +140,8 @@ def test_interrupt_ends_the_signer_and_publishes_nothing(verb, libraries, tmp_pa
     process = verb.start("sign", "--out", "area/signed", *libraries, STAND_IN_FAILS="hang")
     assert process.stderr
     assert "signing libfirst.so" in process.stderr.readline()
-    area = tmp_path / "area" / ".signed.signing"
-    while not list(area.glob("*/scratch/0/out/Elfsigner_log.txt")):
+    log = ".signed.staging-*/.scratch/0/out/Elfsigner_log.txt"
+    while not list((tmp_path / "area").glob(log)):
         assert process.poll() is None
         time.sleep(0.02)
     process.send_signal(2)

@@ -3,7 +3,8 @@
 Takes its arguments, asks what it asks, writes what it writes: a log and a signed library in the
 directory of -o, or testsig-0xSERIAL.so. ``STAND_IN_KEYS`` is a directory with key.json and
 chain.der; ``STAND_IN_FAILS`` names how to fail, ``STAND_IN_FAILS_ON`` a part of the file name to
-fail on; ``STAND_IN_FORMAT`` is VERSION:ALGORITHM, ``STAND_IN_LEAF`` new for a new leaf certificate.
+fail on; ``STAND_IN_FORMAT`` is VERSION:ALGORITHM, ``STAND_IN_LEAF`` new for a new leaf certificate,
+``STAND_IN_TESTSIG`` padded for leading zeros in a name, ``STAND_IN_QUESTIONS`` how often it asks.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ def main() -> int:
     out.mkdir(parents=True, exist_ok=True)
     (out / "Elfsigner_log.txt").write_text("Tool launched\n")
     print("Logging to", out / "Elfsigner_log.txt")
-    ask()
+    for _ in range(int(os.environ.get("STAND_IN_QUESTIONS", "1"))):
+        ask()
     print("Signing a file may take up to 3 minutes. Please wait patiently.")
     if FAILS == "hang":
         time.sleep(3600)
@@ -46,9 +48,10 @@ def main() -> int:
         print("Signing failed!")
         return 1
     source = Path(args.image) if args.image else TESTSIG_BASE
-    # The vendor's tool writes the serial with no leading zeros.
     serial = int(args.serial, 16) if args.serial else 0
-    name = f"testsig-{serial:#x}.so" if args.serial else source.name
+    padded = os.environ.get("STAND_IN_TESTSIG") == "padded"
+    shown = f"{serial:#010x}" if padded else f"{serial:#x}"
+    name = f"testsig-{shown}.so" if args.serial else source.name
     write(out, name, source, serial)
     if args.serial:
         print("Signing for device", args.serial, "with token", os.environ.get("SIGN_TOKEN", ""))

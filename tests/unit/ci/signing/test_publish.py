@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import subprocess
 import sys
@@ -10,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ci.signing import publish as subject
-from ci.signing.publish import check_target, exchange, publish, stage
-from provisioning.errors import UnfitError, UsageError
+from ci.signing.publish import check_target, stage
+from provisioning.errors import StoreError, UsageError
 
 
 def fill(directory: Path, text: str) -> None:
@@ -23,10 +21,11 @@ def fill(directory: Path, text: str) -> None:
 def test_published_directory_replaces_the_old_one(tmp_path: Path) -> None:
     target = tmp_path / "signed"
     for text in ("first", "second"):
-        with stage(target) as staging:
+        with stage(target, force=True) as staging:
+            fill(staging.scratch / "work", "not this")
             fill(staging.ready, text)
-            publish(staging)
         assert (target / "lib.so").read_text() == text
+        assert [path.name for path in target.iterdir()] == ["lib.so"]
         assert [path.name for path in tmp_path.iterdir()] == ["signed"]
 
 
@@ -35,7 +34,7 @@ def test_failure_in_between_keeps_the_old_one(tmp_path: Path) -> None:
     fill(target, "old")
 
     def fail() -> None:
-        with stage(target) as staging:
+        with stage(target, force=True) as staging:
             fill(staging.ready, "new")
             raise KeyError
 
@@ -45,50 +44,33 @@ def test_failure_in_between_keeps_the_old_one(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["signed"]
 
 
-def test_exchange_where_the_file_system_cannot(tmp_path: Path, monkeypatch) -> None:
-    class Library:
-        @staticmethod
-        def renameat2(*arguments: object) -> int:
-            return -1
-
-    monkeypatch.setattr(subject.ctypes, "CDLL", lambda *args, **more: Library)
-    monkeypatch.setattr(subject.ctypes, "get_errno", lambda: errno.EINVAL)
-    one, other = tmp_path / "one", tmp_path / "other"
-    fill(one, "new")
-    fill(other, "old")
-    exchange(one, other)
-    assert (other / "lib.so").read_text() == "new"
-
-
-def test_target_that_a_killed_run_had_moved_aside_goes_back(tmp_path: Path) -> None:
-    fill(tmp_path / ".signed.signing", "")
-    aside = tmp_path / ".signed.signing" / "run" / "replaced"
-    aside.parent.mkdir()
-    fill(aside, "old")
-    (tmp_path / ".signed.signing" / "lib.so").unlink()
-    with stage(tmp_path / "signed"):
-        pass
-    assert (tmp_path / "signed" / "lib.so").read_text() == "old"
-
-
-def test_two_runs_do_not_share_a_target(tmp_path: Path) -> None:
+def make_while_signing(target: Path, *, force: bool) -> None:
+    """Another run makes the target while this one is at work."""
     program = (
         "import sys, pathlib; from ci.signing.publish import stage\n"
-        "with stage(pathlib.Path(sys.argv[1])): print('held', flush=True); input()"
+        "with stage(pathlib.Path(sys.argv[1]), force=False) as staging:\n"
+        "    (staging.ready / 'lib.so').write_text('other')"
     )
-    other = subprocess.Popen(
-        [sys.executable, "-c", program, tmp_path / "signed"],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[4])},
-    )  # fmt: skip
-    assert other.stdout
-    assert other.stdout.readline() == "held\n"
-    with pytest.raises(UnfitError, match="another run is signing into signed"):
-        stage(tmp_path / "signed").__enter__()
-    other.communicate("\n")
-    assert other.returncode == 0
-    with stage(tmp_path / "signed"):
-        pass
+    with stage(target, force=force) as staging:
+        fill(staging.ready, "ours")
+        environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[4])}
+        subprocess.run([sys.executable, "-c", program, target], check=True, env=environment)
+        assert (target / "lib.so").read_text() == "other"
+
+
+def test_what_another_run_made_meanwhile_is_kept_unless_forced(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="exists and is kept"):
+        make_while_signing(tmp_path / "signed", force=False)
+    assert (tmp_path / "signed" / "lib.so").read_text() == "other"
+    make_while_signing(tmp_path / "again", force=True)
+    assert (tmp_path / "again" / "lib.so").read_text() == "ours"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["again", "signed"]
+
+
+def test_place_that_cannot_be_written_is_a_store_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreError, match="cannot be written"):
+        stage(tmp_path / "file" / "signed", force=False).__enter__()
 
 
 @pytest.mark.parametrize("place", ["sdk", "sdk/lib/signed", "."])
@@ -99,9 +81,19 @@ def test_target_in_or_around_an_sdk_is_refused(tmp_path: Path, place: str) -> No
         check_target(tmp_path / place, force=True, protected=iter([sdk]))
 
 
+def test_target_beside_an_sdk_is_not(tmp_path: Path) -> None:
+    check_target(tmp_path / "sdk-signed", force=False, protected=iter([tmp_path / "sdk"]))
+
+
 def test_target_that_is_a_file_or_a_link_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "link").symlink_to(tmp_path)
     for name in ("file", "link"):
-        with pytest.raises(UsageError, match="no directory"):
+        with pytest.raises(UsageError, match="is not a directory"):
             check_target(tmp_path / name, force=True, protected=iter([]))
+
+
+def test_target_that_is_there_is_kept_unless_it_is_forced(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="exists and is kept"):
+        check_target(tmp_path, force=False, protected=iter([]))
+    check_target(tmp_path, force=True, protected=iter([]))
