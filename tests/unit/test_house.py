@@ -34,6 +34,12 @@ def list_renamed(tree: ast.Module) -> Iterator[str]:
                 yield f"{alias.name} as {alias.asname}"
 
 
+def runs_git(tree: ast.Module) -> bool:
+    """Whether a command line that begins with git stands in it."""
+    lists = (node.elts for node in ast.walk(tree) if isinstance(node, (ast.List, ast.Tuple)))
+    return any(items and ast.unparse(items[0]) == "'git'" and len(items) > 1 for items in lists)
+
+
 @pytest.mark.parametrize("room", sorted(set(ROOMS)))
 def test_a_class_name_stands_for_one_thing(room: str) -> None:
     found = Counter(
@@ -48,6 +54,11 @@ def test_a_class_name_stands_for_one_thing(room: str) -> None:
 def test_nothing_is_renamed_where_it_is_imported() -> None:
     renamed = {str(path): list(list_renamed(parse(path))) for path in MODULES}
     assert {path: names for path, names in renamed.items() if names} == {}
+
+
+def test_git_is_run_in_one_place() -> None:
+    found = [path.relative_to(ROOT).as_posix() for path in MODULES if runs_git(parse(path))]
+    assert found == ["provisioning/console/git.py"]
 
 
 def test_a_folder_holds_few_modules() -> None:

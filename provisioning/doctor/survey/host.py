@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import platform
 import re
-import shutil
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from provisioning.doctor.facts import HostFacts
 from provisioning.doctor.survey.tools import survey_tools
+from provisioning.files import free_bytes
 
 LOADER_CACHE = Path("/etc/ld.so.cache")
 DEFAULT_DIRECTORIES = (
@@ -32,14 +32,13 @@ def survey_host(
     variables: Mapping[str, str],
 ) -> HostFacts:
     """What the machine is. ``disk`` is a path whose file system's free space matters."""
-    there = next(path for path in (disk, *disk.parents) if path.exists())
     return HostFacts(
         system=platform.system(),
         machine=platform.machine(),
         glibc=_glibc(),
         cores=usable_cores(),
         memory_gb=round(_memory_bytes() / 1e9, 1),
-        disk_free_gb=round(shutil.disk_usage(there).free / 1e9, 1),
+        disk_free_gb=round(free_bytes(disk) / 1e9, 1),
         disk_path=str(disk),
         cpu_flags=frozenset(_cpu_flags()),
         tools=survey_tools(programs, variables) if programs else (),
