@@ -35,7 +35,7 @@ PYPROJECT = nox.project.load_toml(ROOT / "pyproject.toml")
 # The default package index serves torch as a CUDA build of some GB.
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 PROBE_S, HEARTBEAT_S = 2.0, 15.0
-UNFIT, DOWNLOAD = 3, 4  # docs/exit-codes.md
+DOWNLOAD = 4  # docs/exit-codes.md
 
 
 @dataclass
@@ -143,7 +143,7 @@ def locked(session: nox.Session, path: Path) -> Iterator[None]:
         path.parent.mkdir(exist_ok=True)
         lock = path.open("w")
     except OSError as error:
-        fail(session, UNFIT, f"{path.parent} cannot be written ({error.strerror}); {MOVE}")
+        fail(session, DOWNLOAD, f"{path.parent} cannot be written ({error.strerror}); {MOVE}")
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -28,14 +28,14 @@ def run_script(checkout: Path, **variables: str) -> Completed:
 def test_a_place_that_cannot_be_written(checkout: Path) -> None:
     (checkout / ".nox").write_text("in the way")
     ended = run_script(checkout)
-    assert (ended.returncode, "cannot be written" in ended.output) == (3, True)
+    assert (ended.returncode, "cannot be written" in ended.output) == (4, True)
     assert "Traceback" not in ended.output
 
 
 def test_a_lock_that_cannot_be_written(checkout: Path) -> None:
     (checkout / ".nox" / "bootstrap.lock").mkdir(parents=True)
     ended = run_script(checkout)
-    assert (ended.returncode, "cannot be written" in ended.output) == (3, True), ended.output
+    assert (ended.returncode, "cannot be written" in ended.output) == (4, True), ended.output
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
@@ -45,7 +45,7 @@ def test_a_checkout_of_somebody_else(checkout: Path) -> None:
             path.chmod(0o755)
     nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
     ended = run_process([*nobody, checkout / "nox", "--list"], timeout_s=60, check=False)
-    assert (ended.returncode, "cannot be written" in ended.output) == (3, True), ended.output
+    assert (ended.returncode, "cannot be written" in ended.output) == (4, True), ended.output
 
 
 def test_no_fit_python(checkout: Path) -> None:

@@ -85,7 +85,7 @@ def test_environments_that_cannot_be_written(bare: Stage) -> None:
     (environments / "core").unlink()
     (environments / "core.lock").mkdir()
     ended = bare.run("./nox -s parity")
-    assert (ended.returncode, "cannot be written" in ended.stderr) == (3, True), ended.said
+    assert (ended.returncode, "cannot be written" in ended.stderr) == (4, True), ended.said
 
 
 def test_packages_that_cannot_be_downloaded(bare: Stage) -> None:
