@@ -27,12 +27,14 @@ def apply_allowances(
     today: date,
     *,
     whole: bool,
+    is_current: bool,
     source: str,
 ) -> Sorted:
     """Sort findings by the allow-list; ``whole`` says that the whole tree was compared.
 
     An entry that is expired, whose condition does not hold, or that allows nothing in a whole
-    comparison, is a finding about the policy file ``source``.
+    comparison, is a finding about the policy file ``source``; not so for a tree that is not
+    ``is_current``, older than the list or another project's.
     """
     effect = {id(entry): why_without_effect(entry, files, today) for entry in policy.allow}
     live = [entry for entry in policy.allow if not effect[id(entry)]]
@@ -49,7 +51,8 @@ def apply_allowances(
     unused = [entry for entry in live if id(entry) not in used] if whole else []
     stale = [(entry, why) for entry in policy.allow if (why := effect[id(entry)])]
     stale += [(entry, "it allows nothing any more") for entry in unused]
-    return Sorted(tuple(kept), tuple(allowed), tuple(_stale(e, why, source) for e, why in stale))
+    told = stale if is_current else []
+    return Sorted(tuple(kept), tuple(allowed), tuple(_stale(e, why, source) for e, why in told))
 
 
 def why_without_effect(entry: Allowance, files: Container[str], today: date) -> str:

@@ -171,7 +171,7 @@ class ParityFacts(msgspec.Struct, frozen=True):
 
     ``macros``: macro -> files that mention it; ``headers``: file -> headers that it includes;
     ``header_names``: the last component of everything that is included; ``imports``: Python file
-    -> files that it imports.
+    -> files that it imports; ``version`` is what version.txt says.
     """
 
     buck: BuckFacts
@@ -183,6 +183,7 @@ class ParityFacts(msgspec.Struct, frozen=True):
     headers: Mapping[str, tuple[str, ...]] = {}
     header_names: frozenset[str] = frozenset()
     imports: Mapping[str, tuple[str, ...]] = {}
+    version: str = ""
 
     @property
     def not_evaluated(self) -> tuple[NotEvaluated, ...]:

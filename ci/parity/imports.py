@@ -16,6 +16,8 @@ IMPORT = re.compile(
 NAME = re.compile(r"(?:^|,)\s*([\w.]+)")
 COMMENT = re.compile(r"#[^\n]*")
 TYPING = re.compile(r"^if (?:typing\.)?TYPE_CHECKING:\n(?:[ \t]+[^\n]*\n|[ \t]*\n)+", re.MULTILINE)
+# What may be missing is no dependency.
+TRIED = re.compile(r"^([ \t]*)try:[^\n]*\n(?:\1[ \t]+[^\n]*\n|[ \t]*\n)+", re.MULTILINE)
 PROJECT = "executorch."
 
 
@@ -29,7 +31,7 @@ def find_imports(tree: SourceTree) -> Mapping[str, tuple[str, ...]]:
 
 def read_imports(tree: SourceTree, path: str) -> Iterator[str]:
     """The files that one file imports, where names of modules lead to one."""
-    text = TYPING.sub("", tree.read(path) or "")
+    text = TRIED.sub("", TYPING.sub("", tree.read(path) or ""))
     for match in IMPORT.finditer(text):
         module, plain = match["module"], match["plain"]
         names = NAME.findall(COMMENT.sub("", match["many"] or match["few"] or plain or ""))

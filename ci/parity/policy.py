@@ -6,6 +6,7 @@ from datetime import date
 from functools import cached_property, lru_cache
 
 import msgspec
+from packaging.version import InvalidVersion, Version
 
 from ci.parity.buck.globs import compile_pattern
 
@@ -49,8 +50,9 @@ class Allowance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ParityPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
-    """How the two sides are compared."""
+    """How the two sides are compared, in trees from the version ``written_for`` on."""
 
+    written_for: str = ""
     tests: tuple[str, ...] = ()
     host_only: tuple[str, ...] = ()
     android_only: tuple[str, ...] = ()
@@ -59,6 +61,7 @@ class ParityPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict
     twins: tuple[str, ...] = ()
     suffixes: tuple[str, ...] = ()
     without_buck: tuple[str, ...] = ()
+    imports: tuple[str, ...] = ()
     exclude: tuple[Exclusion, ...] = ()
     library: tuple[Library, ...] = ()
     allow: tuple[Allowance, ...] = ()
@@ -66,6 +69,13 @@ class ParityPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict
     @cached_property
     def _excluded(self) -> tuple[str, ...]:
         return tuple(pattern for entry in self.exclude for pattern in entry.files)
+
+    def is_for(self, version: str) -> bool:
+        """Whether a tree of that version is as new as the policy; "" is a tree without one."""
+        try:
+            return not self.written_for or Version(version) >= Version(self.written_for)
+        except InvalidVersion:
+            return False
 
     def is_excluded(self, path: str) -> bool:
         """Whether a path is not compared."""

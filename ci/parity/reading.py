@@ -101,6 +101,7 @@ def join_sides(tree: SourceTree, buck: BuckFacts, sides: tuple[CMakeFacts, ...])
         headers=includes.headers,
         header_names=frozenset(includes.names),
         imports=find_imports(tree),
+        version=(tree.read("version.txt") or "").strip(),
     )
 
 

@@ -16,6 +16,7 @@ from ci.parity.compare.tree import compare_tree, in_scope
 from ci.parity.facts import Configuration, NotEvaluated, ParityFacts
 from ci.parity.policy import ParityPolicy
 from ci.parity.reading import read_tree
+from ci.parity.renames import find_renames
 from ci.parity.report import ParityReport
 from ci.parity.trees import SourceTree, find_git_dir, open_tree
 from provisioning.errors import UsageError
@@ -49,8 +50,10 @@ def compare_source(
         if git_dir is None:
             raise UsageError(f"{request.source} has no revisions", fix="leave --base out")
         base = open_tree(git_dir, request.base)
-        _, before = compare_one(base, request, policy, read)
-        known = {finding.key for finding in (*before.open, *before.stale)}
+        base_facts, before = compare_one(base, request, policy, read)
+        renames = find_renames(base, tree, base_facts, facts)
+        old_ones = (*before.open, *before.stale)
+        known = {key for f in old_ones for key in (f.key, renames.translate(f))}
         found = tuple(as_new(f) for f in (*result.open, *result.stale) if f.key not in known)
         old = len(result.open) + len(result.stale) - len(found)
         changed = find_changes(found, tree, base)
@@ -102,9 +105,14 @@ def compare_one(
     """The facts of one tree and its findings, sorted by the allow-list."""
     facts = read(tree, request.cache)
     findings: list[Finding] = compare_tree(facts, policy, request.scope)
-    whole = not request.scope
     return facts, apply_allowances(
-        findings, policy, facts.files, request.today, whole=whole, source=POLICY_SOURCE
+        findings,
+        policy,
+        facts.files,
+        request.today,
+        whole=not request.scope,
+        is_current=policy.is_for(facts.version),
+        source=POLICY_SOURCE,
     )
 
 

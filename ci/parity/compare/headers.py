@@ -5,7 +5,7 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Iterator
 
-from ci.parity.compare.findings import Finding, Kind
+from ci.parity.compare.findings import Finding, Kind, Level
 from ci.parity.compare.index import BUILT, Index
 from ci.parity.compare.sources import level_of, nearest_buck_target
 from ci.parity.facts import directory_of, is_header, is_source
@@ -37,6 +37,11 @@ def cmake_headers(index: Index) -> set[str]:
     }
 
 
+def is_used(index: Index, path: str) -> bool:
+    """Whether any file of the tree includes a header of that name."""
+    return path.rpartition("/")[2] in index.facts.header_names
+
+
 def _unexported(index: Index, path: str) -> Finding:
     target = nearest_buck_target(index, path, None)
     package = index.package_of(path) or "."
@@ -44,8 +49,10 @@ def _unexported(index: Index, path: str) -> Finding:
     return Finding(
         kind=Kind.HEADER,
         path=path,
-        level=level_of(index, path),
-        message="no Buck target exports it",
+        level=level_of(index, path) if is_used(index, path) else Level.NOTE,
+        message="no Buck target exports it"
+        if is_used(index, path)
+        else "no Buck target exports it, and nothing includes it",
         buck_target=target.label if target else "",
         buck_place=target.place if target else None,
         fix=f"add {line} to the exported_headers of {target.label} ({target.place})"

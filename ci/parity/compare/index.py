@@ -97,6 +97,11 @@ class Index:
         return {facts.configuration: facts for facts in self.facts.cmake}
 
     @cached_property
+    def imported(self) -> set[str]:
+        """The Python files that any other file imports."""
+        return {path for files in self.facts.imports.values() for path in files}
+
+    @cached_property
     def buck_uses(self) -> dict[str, list[BuckUse]]:
         """Who compiles a file on the Buck side."""
         uses: dict[str, list[BuckUse]] = defaultdict(list)

@@ -232,12 +232,18 @@ def _unlisted(index: Index, path: str, message: str) -> Finding:
     return Finding(
         kind=Kind.UNLISTED,
         path=path,
-        level=Level.NOTE if index.policy.is_test(path) else Level.WARNING,
+        level=Level.NOTE if is_idle(index, path) else Level.WARNING,
         message=message,
         buck_target=target.label if target else "",
         buck_place=target.place if target else None,
         fix=f"add {line} to {target.label} ({target.place})" if target else "list it",
     )
+
+
+def is_idle(index: Index, path: str) -> bool:
+    """Whether nothing of the product can miss a file: a test, or a module nobody imports."""
+    imported = path in index.imported or not path.endswith(".py")
+    return index.policy.is_test(path) or not imported
 
 
 def python_folders(index: Index) -> set[str]:
@@ -259,25 +265,34 @@ def nearest_buck_target(
 ) -> BuckTarget | None:
     """The Buck target that most likely should list ``path``.
 
-    The one that shares most sources with ``cmake``, else most files of the same folder.
+    No twin if there is another; best one with files of the same folder; among these the one that
+    shares most sources with ``cmake``.
     """
     votes: Counter[str] = Counter()
+    homes: set[str] = set()
+    folder = directory_of(path)
     for entry in cmake.sources if cmake else ():
         for use in index.buck_uses.get(entry.path, ()):
-            same = directory_of(entry.path) == directory_of(path)
+            same = directory_of(entry.path) == folder
             votes[use.target.label] += 10 if same else 1
     for target in index.by_package.get(index.package_of(path) or "", ()):
         if suffix_fits(target, path):
-            near = sum(directory_of(e.path) == directory_of(path) for e in target.srcs)
+            near = sum(directory_of(e.path) == folder for e in target.srcs)
             votes[target.label] += near * 2 + 1
+            homes.update({target.label} if near else ())
+
+    def rank(label: str) -> tuple[bool, bool, int, str]:
+        is_twin = index.policy.is_twin(label.rpartition(":")[2])
+        return (not is_twin, label in homes, votes[label], label)
+
     fitting = [
-        (count, label)
-        for label, count in votes.items()
+        label
+        for label in votes
         if configuration is None
         or configuration in index.target_configurations(index.by_label[label])
     ]
-    best = max(fitting, key=lambda row: (row[0], row[1]), default=None)
-    return index.by_label[best[1]] if best and best[0] else None
+    best = max(fitting, key=rank, default=None)
+    return index.by_label[best] if best else None
 
 
 def suffix_fits(target: BuckTarget, path: str) -> bool:

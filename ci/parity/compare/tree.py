@@ -12,6 +12,7 @@ from ci.parity.compare.headers import find_header_drift
 from ci.parity.compare.includes import find_include_drift
 from ci.parity.compare.index import Index
 from ci.parity.compare.partial import find_partial_drift
+from ci.parity.compare.python import find_import_drift
 from ci.parity.compare.sources import find_source_drift
 from ci.parity.compare.targets import find_target_drift
 from ci.parity.compare.unread import Doubt, find_unread
@@ -35,6 +36,7 @@ def compare_tree(
         *find_partial_drift(index, groups),
         *find_dependency_drift(index, groups),
         *find_define_drift(index, groups),
+        *find_import_drift(index, groups),
     ]
     doubt = Doubt(index, groups)
     kept = [*find_unread(index), *(finding for finding in found if not doubt.covers(finding))]

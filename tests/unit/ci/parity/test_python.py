@@ -1,0 +1,129 @@
+"""What a Python library imports is in its deps, or in those of everything built of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from ci.parity.compare.findings import Finding
+from ci.parity.policy import ParityPolicy
+
+LOAD = 'load("@fbsource//xplat/executorch/build:runtime_wrapper.bzl", "runtime")\n'
+POLICY = ParityPolicy(imports=("p/**",), tests=("**/test_*",))
+CMAKE = {"CMakeLists.txt": ""}
+
+
+def rule(name: str, source: str, *deps: str, kind: str = "python_library") -> str:
+    """One Python rule."""
+    listed = ", ".join(f'"{dep}"' for dep in deps)
+    return f'runtime.{kind}(name = "{name}", srcs = ["{source}"], deps = [{listed}])\n'
+
+
+def tree(text: str, *deps: str, more: str = "") -> dict[str, str]:
+    """A library p that imports, and q with the module x."""
+    return {
+        **CMAKE,
+        "p/BUCK": LOAD + rule("p", "a.py", *deps) + more,
+        "p/a.py": text,
+        "p/b.py": "",
+        "q/BUCK": LOAD + rule("q", "x.py"),
+        "q/x.py": "",
+    }
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import executorch.q.x\n",
+        "import executorch.q.x as x, os\n",
+        "from executorch.q import x\n",
+        "from executorch.q.x import (\n    a,  # q.x\n    b,\n)\n",
+        "from executorch.q import (\n    x,\n)\n",
+        "from ..q.x import a\n",
+        "from ..q import x as y\n",
+        "def f():\n    from executorch.q.x import a\n",
+    ],
+)
+def test_an_import_without_a_dependency_is_found(
+    text: str, findings: Callable[..., list[Finding]]
+) -> None:
+    (found,) = findings(tree(text), POLICY)
+
+    assert (found.kind.value, found.path, found.detail) == (
+        "dependency",
+        "p/a.py",
+        "//p:p -> //q:q",
+    )
+    assert found.fix.startswith('add "//q:q" to the deps of //p:p')
+    assert findings(tree(text, "//executorch/q:q"), POLICY) == []
+    assert findings(tree(text), ParityPolicy()) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "# import executorch.q.x\n",
+        "import q_x\n",
+        "import executorch.q.y\n",
+        "try:\n    import executorch.q.x\nexcept ImportError:\n    pass\n",
+        "if TYPE_CHECKING:\n    from executorch.q.x import a\n",
+    ],
+    ids=["comment", "other module", "no such file", "tried", "for types"],
+)
+def test_what_need_not_be_there_is_no_dependency(
+    text: str, findings: Callable[..., list[Finding]]
+) -> None:
+    assert findings(tree(text), POLICY) == []
+
+
+def test_what_everything_built_of_it_depends_on_is_reached(
+    findings: Callable[..., list[Finding]],
+) -> None:
+    both = rule("one", "b.py", ":p", "//executorch/q:q")
+    none = rule("two", "b.py", ":p")
+
+    assert findings(tree("import executorch.q.x\n", more=both), POLICY) == []
+    (found,) = findings(tree("import executorch.q.x\n", more=both + none), POLICY)
+    assert found.path == "p/a.py"
+
+
+def test_a_module_that_nobody_imports_is_a_note(findings: Callable[..., list[Finding]]) -> None:
+    files = tree("", more=rule("b", "b.py")) | {"p/z.py": ""}
+    used = {**files, "p/b.py": "from .z import a\n"}
+
+    (idle,) = findings(files, POLICY)
+    (missed,) = findings(used, POLICY)
+    assert (idle.path, idle.level.value) == ("p/z.py", "note")
+    assert (missed.path, missed.level.value) == ("p/z.py", "warning")
+
+
+def test_a_header_that_nobody_includes_is_a_note(findings: Callable[..., list[Finding]]) -> None:
+    files = {
+        "p/BUCK": LOAD + 'runtime.cxx_library(name = "p", srcs = ["a.cpp"])\n',
+        "p/a.cpp": "int a;\n",
+        "p/b.h": "",
+        "CMakeLists.txt": "add_library(p p/a.cpp)\n",
+    }
+
+    (idle,) = findings(files)
+    (missed,) = findings({**files, "p/a.cpp": '#include "b.h"\n'})
+    assert (idle.kind.value, idle.level.value) == ("header", "note")
+    assert (missed.kind.value, missed.level.value) == ("header", "error")
+
+
+def test_a_fix_names_no_twin_and_the_nearest_folder(
+    findings: Callable[..., list[Finding]],
+) -> None:
+    rules = (
+        'runtime.cxx_library(name = "z_aten", srcs = ["new/a.cpp"])\n'
+        'runtime.cxx_library(name = "far", srcs = ["a1.cpp", "a2.cpp", "a3.cpp"])\n'
+        'runtime.cxx_library(name = "near", srcs = ["new/a.cpp"])\n'
+    )
+    names = ("new/a.cpp", "new/b.cpp", "a1.cpp", "a2.cpp", "a3.cpp")
+    listed = " ".join(f"p/{name}" for name in names)
+    files = {f"p/{name}": "int x;\n" for name in names}
+    files |= {"p/BUCK": LOAD + rules, "CMakeLists.txt": f"add_library(lib {listed})\n"}
+
+    (found,) = findings(files, ParityPolicy(twins=("*_aten",)))
+    assert found.buck_target == "//p:near"

@@ -1,0 +1,124 @@
+"""With a base, what only moved or got another name is old."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import date
+from pathlib import Path
+
+import pytest
+
+from ci.parity.policy import Allowance, ParityPolicy
+from ci.parity.reading import read_tree_here
+from ci.parity.report import ParityReport
+from ci.parity.run import ParityRequest, compare_source
+from provisioning.console.process import run_process
+
+LOAD = 'load("@fbsource//xplat/executorch/build:runtime_wrapper.bzl", "runtime")\n'
+POLICY = ParityPolicy(imports=("p/**",))
+
+
+def library(name: str, source: str, more: str = "") -> str:
+    """One library of Buck's."""
+    return f'runtime.cxx_library(name = "{name}", srcs = ["{source}"], {more})\n'
+
+
+BASE = {
+    "p/BUCK": LOAD + library("p", 'a.cpp", "a2.cpp', 'deps = ["//executorch/q:q"]'),
+    "p/a.cpp": "int a;\n#ifdef FAST\n#endif\n",
+    "p/a2.cpp": "int a2;\n",
+    "p/lonely.cpp": "int lonely;\n",
+    "q/BUCK": LOAD + library("q", "b.cpp"),
+    "q/b.cpp": "int b;\n",
+    "CMakeLists.txt": "add_library(p p/a.cpp p/a2.cpp p/gone.cpp)\nadd_library(q q/b.cpp)\n"
+    "target_compile_definitions(p PRIVATE FAST)\n",
+}
+KINDS = {"dependency", "define", "missing-file", "unlisted-file"}
+
+
+def commit(folder: Path, files: Mapping[str, str], name: str) -> None:
+    """Make the folder hold these files, and commit."""
+    git = ["git", "-C", str(folder), "-c", "user.name=t", "-c", "user.email=t@example.invalid"]
+    for path in folder.rglob("*"):
+        if path.is_file() and ".git" not in path.relative_to(folder).parts:
+            path.unlink()
+    for path_name, text in files.items():
+        path = folder / path_name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    run_process([*git, "add", "-A"])
+    run_process([*git, "commit", "-qm", name])
+
+
+def change(folder: Path, files: Mapping[str, str], policy: ParityPolicy = POLICY) -> ParityReport:
+    """The report of a change from BASE to other files."""
+    folder.mkdir()
+    run_process(["git", "-C", str(folder), "init", "-q"])
+    commit(folder, BASE, "base")
+    commit(folder, files, "change")
+    request = ParityRequest(source=folder, revision="HEAD", base="HEAD~1", today=date(2026, 1, 1))
+    return compare_source(request, policy, read_tree_here)
+
+
+def moved(old: str, new: str) -> dict[str, str]:
+    """BASE with one word replaced in every name and text."""
+    return {name.replace(old, new): text.replace(old, new) for name, text in BASE.items()}
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("p/", "r/deep/"), ('name = "p"', 'name = "r"'), ("a.cpp", "renamed.cpp")],
+    ids=["folder", "Buck target", "file"],
+)
+def test_old_findings_stay_old(old: str, new: str, tmp_path: Path) -> None:
+    files = moved(old, new)
+    report = change(tmp_path / "tree", files)
+
+    assert files != BASE
+    assert report.findings == ()
+    assert report.old == 4
+
+
+def test_a_renamed_cmake_target_keeps_its_findings(tmp_path: Path) -> None:
+    cmake = BASE["CMakeLists.txt"].replace("(p ", "(other ")
+
+    report = change(tmp_path / "tree", {**BASE, "CMakeLists.txt": cmake})
+    assert (report.findings, report.old) == ((), 4)
+
+
+def test_a_copy_is_no_move(tmp_path: Path) -> None:
+    report = change(tmp_path / "tree", {**BASE, "p/copy.cpp": BASE["p/lonely.cpp"]})
+
+    assert [(f.kind.value, f.path) for f in report.findings] == [("unlisted-file", "p/copy.cpp")]
+
+
+def test_a_new_finding_beside_a_move_is_new(tmp_path: Path) -> None:
+    files = moved("p/", "r/") | {"q/new.cpp": "int n;\n"}
+
+    report = change(tmp_path / "tree", files)
+    assert [(f.kind.value, f.path) for f in report.findings] == [("unlisted-file", "q/new.cpp")]
+
+
+def test_a_note_that_a_change_introduces_counts(tmp_path: Path) -> None:
+    cmake = BASE["CMakeLists.txt"]
+    for row, kind in (
+        ("add_library(n new/a.cpp)\n", "cmake-only-source"),
+        ("add_subdirectory(nowhere)\n", "unread-file"),
+    ):
+        files = {**BASE, "new/a.cpp": "", "CMakeLists.txt": cmake + row}
+        report = change(tmp_path / kind, files)
+        assert {f.kind.value for f in report.failing} == {kind}
+
+
+def test_the_allow_list_is_judged_in_trees_as_new_as_it(tmp_path: Path) -> None:
+    entry = Allowance(kinds=("header",), files=("**",), reason="old", until=date(2020, 1, 1))
+    policy = ParityPolicy(allow=(entry,), written_for="1.5.0")
+    for name, (version, stale) in enumerate(
+        [("1.4.9\n", False), ("1.5.0\n", True), ("1.6.0a0", True), ("", False), ("what", False)]
+    ):
+        folder = tmp_path / str(name)
+        for path, text in {**BASE, "version.txt": version}.items():
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / path).write_text(text, encoding="utf-8")
+        report = compare_source(ParityRequest(source=folder), policy, read_tree_here)
+        assert ("stale-allowance" in report.by_kind()) is stale, version
