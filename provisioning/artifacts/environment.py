@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from provisioning.artifacts.provision import Provisioned, locate_artifact, provision_artifact
+from provisioning.artifacts.provision import Provisioned, locate_artifact
 from provisioning.artifacts.sources import ArtifactRequest, Options
+from provisioning.artifacts.together import provision_artifacts
 from provisioning.console.progress import Progress
 from provisioning.errors import UnfitError
 from provisioning.manifest.reader import Profile, read_profile, read_toolchain
@@ -82,11 +83,9 @@ def provision_profile(
     profile = read_profile(name)
     chosen = options or Options(offline=offline)
     store = Store()
-    artifacts = tuple(
-        provision_artifact(request, store, progress, verify=verify)
-        for request in profile_requests(profile, chosen)
-    )
-    return compose_environment(name, profile, artifacts)
+    requests = profile_requests(profile, chosen)
+    artifacts = provision_artifacts(requests, store, progress, verify=verify)
+    return compose_environment(name, profile, tuple(artifacts))
 
 
 def locate_profile(name: str, progress: Progress) -> Environment:

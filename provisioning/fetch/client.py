@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urljoin, urlsplit
+from weakref import WeakSet
 
 from provisioning.fetch.credentials import find_headers
 from provisioning.fetch.transfer import (
@@ -33,6 +34,22 @@ USER_AGENT = "executorch-qnn-ci"
 BUNDLES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 
 
+_open_clients: WeakSet[Client] = WeakSet()
+_is_ending = threading.Event()
+
+
+@contextmanager
+def end_transfers() -> Iterator[None]:
+    """End the transfers of all threads, and let none begin as long as the block lasts."""
+    _is_ending.set()
+    try:
+        for client in list(_open_clients):
+            client.abort()
+        yield
+    finally:
+        _is_ending.clear()
+
+
 class Client:
     """A requests session whose connections can be ended from another thread."""
 
@@ -40,6 +57,7 @@ class Client:
         self.policy = policy
         self.sockets: list[socket.socket] = []
         self.session = _open_session(self.sockets)
+        _open_clients.add(self)
 
     def close(self) -> None:
         """Close its connections."""
@@ -89,6 +107,8 @@ class Client:
 
     def _ask(self, url: str, headers: Mapping[str, str]) -> Any:
         timeout = (self.policy.connect_timeout_s, self.policy.read_timeout_s)
+        if _is_ending.is_set():
+            raise PermanentError("the transfer was ended")
         _check_bundle()
         with explain_failures(url):
             sent = {**headers, **find_headers(url)}

@@ -7,9 +7,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from provisioning.artifacts.provision import Provisioned, provision_artifact
+from provisioning.artifacts.provision import Provisioned
 from provisioning.artifacts.selection import parse_selection
 from provisioning.artifacts.sources import ArtifactRequest, Options
+from provisioning.artifacts.together import provision_artifacts
 from provisioning.console.command import Outcome, given_path
 from provisioning.console.progress import Progress
 from provisioning.store.store import Store
@@ -45,7 +46,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     requests = parse_selection(args.names, read_options(args))
     if args.to:
         return _fill(requests, args.to, store, progress)
-    found = [provision_artifact(item, store, progress, verify=args.verify) for item in requests]
+    found = provision_artifacts(requests, store, progress, verify=args.verify)
     text = "".join(f"{item.name} {item.version}  {item.root}\n" for item in found)
     return Outcome(text, {"artifacts": [describe(item) for item in found]})
 

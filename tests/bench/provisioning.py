@@ -29,7 +29,7 @@ from provisioning.fetch.client import Client
 from provisioning.fetch.transfer import TransferPolicy
 from provisioning.files import hash_file
 from tests.bench.file_server import ask_server
-from tests.bench.sdk_course import HOST, VERSION, Course, lay_course
+from tests.bench.sdk_course import HOST, VERSION, Course, lay_course, slow_course
 
 ROUNDS = 3
 WARM_ROUNDS = 10
@@ -41,6 +41,15 @@ module = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(module)
 module.QNN_VERSION, module.QNN_ZIP_URL = sys.argv[3], sys.argv[2]
 sys.exit(module._download_qnn_sdk(pathlib.Path(sys.argv[4])) is None)
+"""
+RUN_MEASURED = """
+import pathlib, resource, sys
+from provisioning.__main__ import main
+code = main(sys.argv[2:])
+whose = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+most = max(resource.getrusage(who).ru_maxrss for who in whose)
+pathlib.Path(sys.argv[1]).write_text(str(most))
+sys.exit(code)
 """
 RUN_SHELL = 'curl -sS -o sdk.zip "$1" && unzip -tq sdk.zip && unzip -q sdk.zip'
 
@@ -57,11 +66,14 @@ def run_bench(progress: Progress) -> Mapping[str, Any]:
             **measure_verify(course),
             **measure_floor(course, progress),
             **measure_component(course, progress),
+            **measure_slow(course, progress),
+            **measure_memory(course, progress),
         }
     ours_s = figures["ours_s"]
     figures["ratio_upstream_downloader"] = ours_s / figures["upstream_s"]
     figures["ratio_shell"] = ours_s / figures["shell_s"]
     figures["ratio_floor"] = ours_s / figures["floor_s"]
+    figures["ratio_slow_curl"] = figures["slow_curl_s"] / figures["slow_ours_s"]
     figures["work_s"] = spread_work(figures, os.cpu_count() or 1)
     figures["ratio_work"] = ours_s / figures["work_s"]
     figures["load_average"] = os.getloadavg()[0]
@@ -241,6 +253,31 @@ def measure_component(course: Course, progress: Progress) -> dict[str, float]:
     }
 
 
+def measure_slow(course: Course, progress: Progress) -> dict[str, Any]:
+    """A server with a latency and a limit a connection: ours, curl, and aria2 where it is."""
+    with slow_course(course) as slow:
+        size_mb = slow.archive.stat().st_size / 1e6
+        progress.step(f"fetching {size_mb:.0f} MB at 2 MB/s a connection, 20 ms away")
+        figures: dict[str, Any] = {"slow_bytes": slow.archive.stat().st_size}
+        figures["slow_ours_s"] = run_ours(slow)
+        curl = ["curl", "-sS", "-o", str(slow.work / "curl.zip"), slow.url]
+        figures["slow_curl_s"] = time_process(curl, slow)
+        if shutil.which("aria2c"):
+            aria2 = ["aria2c", "-q", "-x8", "-s8", "-k1M", "-d", str(slow.work), "-o", "aria2.zip"]
+            figures["slow_aria2_s"] = time_process([*aria2, slow.url], slow)
+        return figures
+
+
+def measure_memory(course: Course, progress: Progress) -> dict[str, float]:
+    """The most memory that a fetch ever had, its children included, in MB."""
+    progress.step("measuring the memory of a fetch")
+    shutil.rmtree(course.home, ignore_errors=True)
+    note = course.work / "memory"
+    argv = [sys.executable, "-c", RUN_MEASURED, str(note), "fetch", "qnn-sdk"]
+    time_process(argv, course)
+    return {"memory_mb": int(note.read_text()) * 1024 / 1e6}
+
+
 def render_bench(figures: Mapping[str, Any]) -> str:
     """The ratios, the floor, and how close to it we come."""
     values = json.loads(json.dumps(figures))
@@ -265,5 +302,11 @@ def render_bench(figures: Mapping[str, Any]) -> str:
     lines.append(f"  {'all in place, whole process':<34} {values['warm_ms']:>7.0f} ms")
     beside = f"   sha256 alone {values['verify_floor_s']:.2f} s"
     lines.append(f"  {'verify, whole process':<34} {values['verify_s']:>8.2f} s{beside}")
+    slow_mb, ours_s = values["slow_bytes"] / 1e6, values["slow_ours_s"]
+    lines.append(f"  {slow_mb:.0f} MB, 20 ms away, 2 MB/s a connection: ours {ours_s:.2f} s")
+    for name in ("curl", "aria2"):
+        if seconds := values.get(f"slow_{name}_s"):
+            lines.append(f"    {name:<32} {seconds:>8.2f} s   {seconds / ours_s:.2f} of ours")
+    lines.append(f"  {'most memory of a fetch':<34} {values['memory_mb']:>7.0f} MB")
     lines.append(f"  load average {values['load_average']}, {values['cores']} cores")
     return "\n".join(lines) + "\n"

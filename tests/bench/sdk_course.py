@@ -32,6 +32,8 @@ DEVICES = (
 )
 SKEL = re.compile(r"libQnnHtpV(\d+)Skel\.so")
 SPACE_BYTES = 5 << 30
+SLOW = re.compile(r"lib(QnnHtpV\d+Skel|HtpPrepare)\.so")  # each there once, 62 MB together
+LATENCY_S, LIMIT_BYTES_S = 0.02, 2e6
 MANIFEST = """
 name = "qnn-sdk"
 summary = "benchmark"
@@ -89,15 +91,36 @@ def lay_course(progress: Progress) -> Iterator[Course]:
         progress.step("making an archive of real QNN libraries")
         make_archive(archive, wheels["qnn-runtime"], wheels["qnn-runtime-aarch64"])
         with serving(archive.parent) as base:
-            variables = {
-                **os.environ,
-                "QNN_CI_HOME": str(work / "home"),
-                "QNN_CI_MANIFESTS": str(work / "manifests"),
-                "PYTHONPATH": str(Path(__file__).resolve().parents[2]),
-            }
-            course = Course(work, archive, base, variables)
-            write_manifests(course)
-            yield course
+            yield _pin_archive(work, archive, base)
+
+
+@contextmanager
+def slow_course(course: Course) -> Iterator[Course]:
+    """Some tens of MB from a server as a network has it: LATENCY_S, LIMIT_BYTES_S."""
+    work = course.work / "slow"
+    (work / "served").mkdir(parents=True)
+    archive = work / "served" / "sdk.zip"
+    parts: list[tuple[Path, Callable[[str], str]]] = [(course.archive, place_host)]
+    write_archive(archive, parts, {f"{PREFIX}/sdk.yaml": f"version: {VERSION}\n".encode()})
+    with serving(archive.parent, LATENCY_S, LIMIT_BYTES_S) as base:
+        yield _pin_archive(work, archive, base)
+
+
+def place_host(name: str) -> str:
+    """Where a library of the slow course goes."""
+    return HOST if SLOW.fullmatch(name) else ""
+
+
+def _pin_archive(work: Path, archive: Path, base: str) -> Course:
+    variables = {
+        **os.environ,
+        "QNN_CI_HOME": str(work / "home"),
+        "QNN_CI_MANIFESTS": str(work / "manifests"),
+        "PYTHONPATH": str(Path(__file__).resolve().parents[2]),
+    }
+    course = Course(work, archive, base, variables)
+    write_manifests(course)
+    return course
 
 
 def make_archive(target: Path, host: Path, device: Path) -> int:

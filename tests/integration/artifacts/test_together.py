@@ -1,0 +1,78 @@
+"""The artifacts of a profile side by side: sooner, each whole, and ended by one interrupt."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.stand_ins import bad_server as bad
+from tests.stand_ins import toolchains as made
+from tests.stand_ins.bad_server import BadServer
+from tests.stand_ins.toolchains import World
+
+WORDS = [sys.executable, "-m", "provisioning", "fetch", "aot"]
+
+
+@pytest.fixture
+def server() -> Iterator[BadServer]:
+    with bad.running() as server:
+        yield server
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: BadServer) -> World:
+    world = made.serve_world(tmp_path, server)
+    for name, value in world.variables.items():
+        monkeypatch.setenv(name, value)
+    for name in ("CI", "QNN_SDK_ROOT", "QNN_CI_MIRROR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("QNN_CI_ACCEPT_LICENCE", "all")
+    return world
+
+
+def test_two_artifacts_come_at_the_same_time(world: World, server: BadServer) -> None:
+    seen: list[int] = []
+
+    def meet(handler: bad.Handler, data: bytes) -> None:
+        """Nobody is served before both are here, or for 20 s."""
+        seen.append(1)
+        until = time.monotonic() + 20
+        while len(seen) < 2 and time.monotonic() < until:
+            time.sleep(0.01)
+        handler.server.busy = max(handler.server.busy, len(seen))
+        bad.serve(handler, data)
+
+    server.faults = {"sdk.zip": [bad.serve, meet], "llvm.tar.xz": [meet]}
+    ended = subprocess.run(WORDS, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert server.busy == 2
+    assert [line.split()[0] for line in ended.stdout.splitlines()] == ["qnn-sdk", "libcxx"]
+
+
+def test_when_one_fails_the_other_is_there(world: World, server: BadServer) -> None:
+    server.files.pop("sdk.zip")
+    ended = subprocess.run(WORDS, capture_output=True, text=True, check=False)
+    assert ended.returncode == 4
+    assert "qnn-sdk" in ended.stderr
+    assert [path.name[:6] for path in (world.home / "store").iterdir()] == ["libcxx"]
+
+
+def test_an_interrupt_ends_both(world: World, server: BadServer) -> None:
+    server.faults = {"sdk.zip": [bad.stall(0.5, 30)] * 2, "llvm.tar.xz": [bad.stall(0.5, 30)]}
+    process = subprocess.Popen(WORDS, stderr=subprocess.PIPE, text=True, env={**os.environ})
+    while len(server.requests) < 2:
+        assert process.poll() is None
+        time.sleep(0.01)
+    began = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    said = process.communicate(timeout=30)[1]
+    assert process.returncode == 130, said
+    assert time.monotonic() - began < 10
+    assert not [path for path in (world.home / "store").iterdir() if path.name[0] != "."]
