@@ -1,0 +1,171 @@
+"""The checksum in a Hexagon library, over a real library that is given one."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from provisioning.artifacts.trust import check_machines
+from provisioning.elf.facts import Checksum, ElfError
+from provisioning.elf.reader import parse_checksum, read_elf
+from provisioning.elf.swiv import MAX_MEMORY_BYTES
+from provisioning.errors import IntegrityError
+from tests.stand_ins import elf_edits as elf
+from tests.stand_ins.elfsigner.keys import make_key
+from tests.stand_ins.elfsigner.mbn_writer import sign_elf
+
+LIBRARY = Path(__file__).parents[3] / "artifacts" / "elf" / "libhexagon.so"
+PROGRAM_HEADERS, FILESZ, MEMSZ, FLAGS = 52, 16, 20, 24
+
+
+@pytest.fixture
+def sealed() -> bytearray:
+    data = bytearray(LIBRARY.read_bytes())
+    elf.add_swiv(data)
+    return data
+
+
+def list_loads(data: bytes | bytearray) -> list[tuple[int, int, int, int]]:
+    """Index, offset, size in the file and in memory of each PT_LOAD."""
+    found = []
+    for index in range(struct.unpack_from("<H", data, 44)[0]):
+        words = struct.unpack_from("<8I", data, PROGRAM_HEADERS + 32 * index)
+        if words[0] == 1:
+            found.append((index, words[1], words[4], words[5]))
+    return found
+
+
+def test_library_without_one_has_none() -> None:
+    assert parse_checksum(LIBRARY.read_bytes()) is None
+    assert read_elf(LIBRARY).checksum is None
+
+
+def test_good_library_has_its_own(sealed: bytearray, tmp_path: Path) -> None:
+    checksum = parse_checksum(bytes(sealed))
+    assert checksum
+    assert not checksum.is_wrong
+    (tmp_path / "lib.so").write_bytes(sealed)
+    assert read_elf(tmp_path / "lib.so").checksum == checksum
+
+
+def test_segments_are_filled_up_to_their_size_in_memory(sealed: bytearray) -> None:
+    index, _, size, _ = next(one for one in list_loads(sealed) if one[2])
+    plain = parse_checksum(bytes(sealed))
+    elf.set_u32(PROGRAM_HEADERS + 32 * index + MEMSZ, size + 5)(sealed)
+    elf.reseal(sealed)
+    filled = parse_checksum(bytes(sealed))
+    assert plain
+    assert filled
+    assert not filled.is_wrong
+    assert filled.computed != plain.computed
+
+
+def test_flipped_bit_of_any_segment_is_seen(sealed: bytearray) -> None:
+    for _, offset, size, _ in list_loads(sealed):
+        for position in (offset, offset + size // 2, offset + size - 1) if size else ():
+            if position < PROGRAM_HEADERS + 32 * sealed[44]:
+                continue  # the headers themselves, which must be readable
+            sealed[position] ^= 1
+            checksum = parse_checksum(bytes(sealed))
+            assert checksum
+            assert checksum.is_wrong, position
+            sealed[position] ^= 1
+
+
+def test_words_name_both_sums() -> None:
+    words = Checksum(0xAB, 0xCD).describe()
+    assert words == "its checksum (SWIV) is 000000ab, its bytes have 000000cd"
+    assert Checksum(1, 2).is_wrong
+    assert not Checksum(2, 2).is_wrong
+
+
+def spoil_magic(data: bytearray) -> None:
+    place = elf.find_swiv(data)
+    assert place
+    data[place] ^= 1
+
+
+def shorten_section(data: bytearray) -> None:
+    start, count = struct.unpack_from("<I", data, 32)[0], struct.unpack_from("<H", data, 48)[0]
+    struct.pack_into("<I", data, start + 40 * (count - 1) + 20, 7)
+
+
+def claim_memory(data: bytearray) -> None:
+    index = list_loads(data)[0][0]
+    elf.set_u32(PROGRAM_HEADERS + 32 * index + MEMSZ, MAX_MEMORY_BYTES + 1)(data)
+
+
+def shrink_memory(data: bytearray) -> None:
+    index, _, size, _ = next(one for one in list_loads(data) if one[2])
+    elf.set_u32(PROGRAM_HEADERS + 32 * index + MEMSZ, size - 1)(data)
+
+
+@pytest.mark.parametrize(
+    ("edit", "words"),
+    [
+        (spoil_magic, "holds no checksum"),
+        (shorten_section, "holds no checksum"),
+        (claim_memory, "of memory"),
+        (shrink_memory, "more bytes in the file than in memory"),
+    ],
+)
+def test_hostile_file_is_an_error(
+    sealed: bytearray, tmp_path: Path, edit: Callable[[bytearray], None], words: str
+) -> None:
+    edit(sealed)
+    with pytest.raises(ValueError, match=words):
+        parse_checksum(bytes(sealed))
+    (tmp_path / "lib.so").write_bytes(sealed)
+    with pytest.raises(ElfError):
+        read_elf(tmp_path / "lib.so")
+
+
+def test_section_of_eight_bytes_is_enough(sealed: bytearray) -> None:
+    start, count = struct.unpack_from("<I", sealed, 32)[0], struct.unpack_from("<H", sealed, 48)[0]
+    struct.pack_into("<I", sealed, start + 40 * (count - 1) + 20, 8)
+    checksum = parse_checksum(bytes(sealed))
+    assert checksum
+    assert not checksum.is_wrong
+
+
+def test_other_machine_and_signed_library_are_not_asked(sealed: bytearray) -> None:
+    signed = bytearray(sign_elf(bytes(sealed), make_key()))
+    assert parse_checksum(bytes(signed)) is None
+    sealed[0x400] ^= 1
+    elf.set_u16(elf.E_MACHINE, 40)(sealed)
+    assert parse_checksum(bytes(sealed)) is None
+
+
+def test_signed_library_is_not_asked_even_with_sections(sealed: bytearray) -> None:
+    """A signer may keep the section headers; the program headers have changed, and so the sum."""
+    index = struct.unpack_from("<H", sealed, 44)[0] - 1
+    elf.set_u32(PROGRAM_HEADERS + 32 * index, 0)(sealed)
+    elf.set_u32(PROGRAM_HEADERS + 32 * index + FLAGS, 0x02000000)(sealed)
+    assert parse_checksum(bytes(sealed)) is None
+
+
+def test_what_is_not_elf_is_an_error() -> None:
+    for data in (b"", b"\x7fELF", bytes(100), b"<html>" * 20):
+        with pytest.raises(ValueError, match=r"."):
+            parse_checksum(data)
+
+
+def test_first_use_of_an_archive_compares_them(sealed: bytearray, tmp_path: Path) -> None:
+    path = tmp_path / "lib/hexagon-v69/unsigned/libQnnHtpV69Skel.so"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(sealed)
+    assert check_machines(tmp_path) == [
+        "1 libraries are hexagon",
+        "1 of them have the checksum that they carry",
+    ]
+    place = max(offset for _, offset, size, _ in list_loads(sealed) if size)
+    sealed[place] ^= 1
+    path.write_bytes(sealed)
+    with pytest.raises(IntegrityError, match="is damaged") as caught:
+        check_machines(tmp_path)
+    assert "its checksum (SWIV) is" in caught.value.why
+    path.write_bytes(LIBRARY.read_bytes())
+    assert check_machines(tmp_path) == ["1 libraries are hexagon"]
