@@ -37,10 +37,9 @@ def test_policy_lists_what_is_signed() -> None:
         "libqnn_executorch_skel.so",
         "libqnn_executorch_backend.so",
     }
-    assert {row.htp_arch: row.hexagon_sdk for row in policy.versions} == {
-        "v79": "6.0.0",
-        "v81": "6.4.0",
-    }
+    known = [row.htp_arch for row in policy.versions]
+    assert len(known) == len(set(known))
+    assert {"v73", "v75", "v79", "v81", "v85"} <= set(known) <= set(policy.hexagon_architectures)
 
 
 def test_op_package_takes_hexagon_libraries_only(tmp_path: Path) -> None:
