@@ -446,6 +446,7 @@ def test_no_play_of_the_adversary_succeeds(stage: Stage) -> None:
         stateful_step_count=PLAY_STEPS,
         deadline=None,
         database=None,
+        derandomize="QNN_CI_TEST_STEPS" not in os.environ,
         print_blob=True,
         phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
