@@ -133,16 +133,21 @@ def test_a_part_may_be_off_by_the_step_of_the_whole_against_the_quantized_model_
     assert not judge_one(limits, one_off, expect(whole), expect(rounded), joined=PARTS).accepted
 
 
-def test_a_zeroed_channel_that_the_tensor_hides_is_rejected_and_a_dead_one_is_not() -> None:
-    loud = draw(7, (4, 1, 12, 25)) * np.array([100.0] * 4 + [0.5] * 8)[:, None]
+@pytest.mark.parametrize("axis", [2, 3])
+def test_a_zeroed_channel_that_the_tensor_hides_is_rejected_and_a_dead_one_is_not(
+    axis: int,
+) -> None:
+    scale = np.array([100.0] * 4 + [0.5] * 8)
+    loud = np.moveaxis(draw(7, (4, 1, 25, 12)) * scale, 3, axis)
+    channel = (slice(None),) * axis
     noisy = loud + 0.001 * draw(8, loud.shape)
     limits = msgspec.structs.replace(OPEN, scheme="16a8w", min_sqnr_db_channel=35.0)
     assert judge_one(limits, noisy, expect(loud), expect(loud)).accepted
-    noisy[:, :, 9] = 0
+    noisy[(*channel, 9)] = 0
     (reason,) = judge_one(limits, noisy, expect(loud), expect(loud)).reasons
-    assert "channel 9 of 12 along axis 1" in reason
+    assert f"channel 9 of 12 along axis {axis - 1}" in reason
     dead = loud.copy()
-    dead[:, :, 5] = 1e-5
+    dead[(*channel, 5)] = 1e-5
     output = dead + 0.001 * draw(9, dead.shape)
     assert judge_one(limits, output, expect(dead), expect(dead)).accepted
 
