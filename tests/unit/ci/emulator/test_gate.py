@@ -152,6 +152,31 @@ def test_a_zeroed_channel_that_the_tensor_hides_is_rejected_and_a_dead_one_is_no
     assert judge_one(limits, output, expect(dead), expect(dead)).accepted
 
 
+@pytest.mark.parametrize(
+    ("values", "bits", "step"),
+    [
+        ([-4.0, 1.0], 8, 5 / 255),
+        ([2.0, 10.0], 8, 10 / 255),
+        ([-3.0, -1.0], 16, 3 / 65535),
+        ([-4.0, 1.0], 11, 4 / 2048),
+    ],
+)
+def test_the_step_of_a_tensor_is_that_of_its_range_with_zero(
+    values: list[float], bits: int, step: float
+) -> None:
+    assert find_step(np.array(values), bits) == pytest.approx(step)
+
+
+def test_a_part_that_has_to_be_zero_is_asked_to_be() -> None:
+    right = np.concatenate([draw(4, (4, 1, 3, 25)), np.zeros((4, 1, 5, 25))], axis=2)
+    wrong = right.copy()
+    wrong[:, :, 3:] = 0.001
+    limits = msgspec.structs.replace(OPEN, min_sqnr_db=20.0)
+    assert judge_one(limits, right, expect(right), joined=PARTS).accepted
+    assert judge_one(limits, wrong, expect(right)).accepted
+    assert not judge_one(limits, wrong, expect(right), joined=PARTS).accepted
+
+
 def test_figures_of_a_known_error() -> None:
     figures = measure(np.array([[3.0, 4.0]]), np.array([[3.0, 4.5]]))
     assert figures.sqnr_db == pytest.approx(10 * math.log10(25 / 0.25))
