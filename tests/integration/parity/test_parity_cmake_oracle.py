@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from ci.parity.cmake.flow import FLOW_COMMANDS
+from ci.parity.cmake.commands.flow import FLOW_COMMANDS
+from ci.parity.cmake.commands.targets import Targets
+from ci.parity.cmake.commands.variables import VARIABLE_COMMANDS
 from ci.parity.cmake.interpreter import Interpreter
 from ci.parity.cmake.state import Sources, State
-from ci.parity.cmake.targets import Targets
 from ci.parity.cmake.values import is_unknown
-from ci.parity.cmake.variables import VARIABLE_COMMANDS
 from ci.parity.facts import Configuration
 from ci.parity.trees import DirectoryTree
 from provisioning.console.process import run_process
