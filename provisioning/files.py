@@ -10,6 +10,7 @@ import hashlib
 import os
 import secrets
 import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -85,6 +86,22 @@ def staged_directory(target: Path) -> Iterator[Path]:
         os.close(descriptor)
 
 
+@contextmanager
+def scratch_directory(parent: Path, name: str) -> Iterator[Path]:
+    """A directory below ``parent`` for as long as the block takes.
+
+    What killed processes left of the same name is removed first. Raises OSError.
+    """
+    _clear_staging(parent / name)
+    scratch, descriptor = _lock_new(parent / name)
+    try:
+        yield scratch
+    finally:
+        with suppress(OSError):
+            remove_tree(scratch)
+        os.close(descriptor)
+
+
 def publish_directory(staging: Path, target: Path) -> None:
     """Put ``staging`` in the place of ``target``; what was there before is ``staging`` then.
 
@@ -131,6 +148,16 @@ def explain_writes(place: Path, fix: str = "name a place that can be written") -
         yield
     except OSError as error:
         raise explain_write(place, error, fix) from error
+
+
+def explain_no_room(error: BaseException | None) -> StoreError | None:
+    """The error for a full disk, when that is what is behind ``error``."""
+    while error:
+        if isinstance(error, OSError) and error.errno in NO_ROOM:
+            place = Path(os.fsdecode(error.filename) if error.filename else tempfile.gettempdir())
+            return explain_write(place, error, "name a place that has some")
+        error = error.__cause__ or error.__context__
+    return None
 
 
 def explain_write(place: Path, error: OSError, fix: str) -> StoreError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,8 +19,9 @@ from ci.emulator.verdict import judge_case
 from ci.lowering.artifact import INPUTS, PROGRAM, Lowered
 from ci.lowering.cases import CaseSpec
 from ci.lowering.job import LowerJob, LowerResult
-from ci.lowering.suite import SUITE
 from ci.report.schema import Case, Control, FallbackOp, Status, Threshold
+from provisioning.errors import StoreError, UnfitError
+from provisioning.files import explain_no_room
 
 SHOWN_OPS = 4
 ARTIFACT = "artifact"
@@ -60,12 +62,26 @@ class CaseRun:
         self.figures: dict[str, object] = {}
 
     def run(self) -> CaseResult:
-        """Lower, run, judge. Never raises for what the model, QNN or the runner does."""
-        shutil.rmtree(self.directory, ignore_errors=True)
-        (self.directory / "outputs").mkdir(parents=True)
-        result = self._lower_and_run()
-        if self.bench.keep:
-            keep_artifacts(self.directory, self.bench.keep / self.spec.slug)
+        """Lower, run, judge: whatever is raised is the failure of this case.
+
+        But what the machine is to blame for: raises StoreError where there is no room, UnfitError
+        where no process starts.
+        """
+        try:
+            shutil.rmtree(self.directory, ignore_errors=True)
+            (self.directory / "outputs").mkdir(parents=True)
+            result = self._lower_and_run()
+            if self.bench.keep:
+                keep_artifacts(self.directory, self.bench.keep / self.spec.slug)
+        except (StoreError, UnfitError):
+            raise
+        except Exception as error:
+            no_room = explain_no_room(error)
+            if no_room:
+                raise no_room from error
+            return self.end(
+                Status.FAILED, f"{type(error).__name__}: {error}", traceback.format_exc()
+            )
         return result
 
     def _lower_and_run(self) -> CaseResult:
@@ -103,18 +119,9 @@ class CaseRun:
             toolchain=self.bench.toolchain,
             log=str(log),
             use_cache=self.bench.use_cache,
-            warm=self.spec.model in SUITE,
             reference=self.bench.policy.reference,
         )
-        # A user's model brings modules of its own into the process: no other job gets that one.
-        return self.bench.pool.run(
-            "lower",
-            job,
-            LowerResult,
-            log,
-            self.bench.timeout_s,
-            fresh=not job.warm,
-        )
+        return self.bench.pool.run("lower", job, log, self.bench.timeout_s)
 
     def execute(self, artifact: Path, lowered: Lowered) -> Ended:
         """Run a copy of the program on copies of all input sets: a runner is shown no reference."""

@@ -4,32 +4,23 @@ from __future__ import annotations
 
 import importlib
 import os
-import traceback
 from multiprocessing.connection import Connection
+from typing import Any
 
-import msgspec
 from msgspec import Struct
 
-from ci.emulator.job import RunJob
-from ci.lowering.job import LowerJob
+from ci.lowering.forked import answer_job
 from provisioning.console.parent import end_with_parent
-from provisioning.errors import QnnCiError
 
-# kind -> job, module, function. The modules import torch: only children import them.
-JOBS: dict[str, tuple[type[Struct], str, str]] = {
-    "lower": (LowerJob, "ci.lowering.lower", "run_lower_job"),
-    "run": (RunJob, "ci.emulator.program", "run_program"),
+# kind -> module, function. The modules import torch: only children import them.
+JOBS = {
+    "lower": ("ci.lowering.lookup", "run_lower_job"),
+    "run": ("ci.emulator.program", "run_program"),
 }
 
 
-class Failure(Struct, frozen=True):
-    """Why a job gave no result."""
-
-    error: str
-
-
 def serve(connection: Connection) -> None:
-    """Do jobs until the other end closes: (kind, job as JSON, log) in, result as JSON out."""
+    """Do jobs until the other end closes: (kind, job, log) in, result or QnnCiError out."""
     end_with_parent(os.getppid())
     os.setpgid(0, 0)
     while True:
@@ -37,22 +28,14 @@ def serve(connection: Connection) -> None:
             kind, job, log = connection.recv()
         except EOFError:
             return
-        connection.send_bytes(run_job(kind, job, log))
+        connection.send(answer_job(lambda: run_job(kind, job, log)))  # noqa: B023 - called at once
 
 
-def run_job(kind: str, job: bytes, log: str) -> bytes:
+def run_job(kind: str, job: Struct, log: str) -> Any:
     """Do one job. Everything that it prints, QNN's C++ included, goes to ``log``."""
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
     os.close(descriptor)
-    job_type, module_name, function = JOBS[kind]
-    try:
-        module = importlib.import_module(module_name)
-        made = getattr(module, function)(msgspec.json.decode(job, type=job_type))
-    except QnnCiError as error:
-        made = Failure(str(error))
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - the parent reports it as the case's failure
-        traceback.print_exc()
-        made = Failure(f"{type(error).__name__}: {error}")
-    return msgspec.json.encode({type(made).__name__: made})
+    module, function = JOBS[kind]
+    return getattr(importlib.import_module(module), function)(job)

@@ -1,8 +1,8 @@
 """Processes that already hold torch and ExecuTorch, each job with a time limit.
 
-A fork server imports the heavy modules once, so that a worker starts in milliseconds. Lowerings
-share workers, which fork once more for each (see ci.lowering.forked); a worker that crashes,
-hangs or grows is replaced. Runs get a process each.
+A fork server imports torch once, so that a worker starts in milliseconds. Lowerings share
+workers, which fork once more for each (see ci.lowering.forked); a worker that crashes, hangs or
+grows is replaced. Runs get a process each.
 """
 
 from __future__ import annotations
@@ -14,25 +14,24 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import forkserver
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-import msgspec
 from msgspec import Struct
 
-from ci.emulator.child import Failure, serve
+from ci.emulator.child import serve
+from ci.lowering.numerics import VARIABLES
 from provisioning.console.process import GRACE_S, TAIL_LINES, signal_name
-from provisioning.errors import UnfitError
+from provisioning.errors import QnnCiError, StoreError, UnfitError
 
 PRELOAD = ["ci.emulator.preload"]
 STARTER = "QNN_CI_STARTER"  # for the fork server: the process that started it
 ABORTED = "the run was ended"
 MAX_WORKER_BYTES = 2 << 30
-R = TypeVar("R", bound=Struct)
 
 
 @dataclass(frozen=True)
@@ -45,16 +44,20 @@ class Ended:
     wall_s: float
 
 
-def prepare_environment(environment: Mapping[str, str], jobs: int) -> None:
-    """Make ``environment`` this process's, before the fork server starts and inherits it.
+@contextmanager
+def environment_set(environment: Mapping[str, str]) -> Iterator[None]:
+    """Make ``environment`` this process's for a while: what starts meanwhile inherits it.
 
     The dynamic linker reads LD_LIBRARY_PATH when a program starts, hence before Python runs.
     """
-    threads = str(max(1, len(os.sched_getaffinity(0)) // jobs))
+    before = dict(os.environ)
     os.environ.clear()
     os.environ.update(environment)
-    os.environ.update({"OMP_NUM_THREADS": threads, "OPENBLAS_NUM_THREADS": threads})
-    os.environ["PYTHONUTF8"] = "1"  # ExecuTorch reads files of its own in the locale's encoding
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
 
 
 class Worker:
@@ -66,16 +69,16 @@ class Worker:
         self.process.start()
         other.close()
 
-    def call(self, kind: str, job: Struct, log: Path, timeout_s: float) -> tuple[bytes, str]:
-        """The job's answer, or why there is none; then this worker is of no more use."""
+    def call(self, kind: str, job: Struct, log: Path, timeout_s: float) -> tuple[Any, str]:
+        """The job's result, or why there is none; then this worker is of no more use."""
         try:
-            self.connection.send((kind, msgspec.json.encode(job), str(log)))
+            self.connection.send((kind, job, str(log)))
             if not self.connection.poll(timeout_s):
-                return b"", f"did not end within {timeout_s:g} s"
-            return self.connection.recv_bytes(), ""
+                return None, f"did not end within {timeout_s:g} s"
+            return self.connection.recv(), ""
         except (EOFError, OSError):
             self.process.join(GRACE_S)
-            return b"", f"its process {describe_exit(self.process.exitcode)} without a result"
+            return None, f"its process {describe_exit(self.process.exitcode)} without a result"
 
     def size_bytes(self) -> int:
         """Resident memory."""
@@ -108,45 +111,49 @@ def describe_exit(code: int | None) -> str:
 
 
 class Pool:
-    """Workers for jobs; safe to use from several threads. ``close`` it when all jobs are done."""
+    """Workers for jobs in ``environment``; safe to use from several threads.
 
-    def __init__(self) -> None:
+    Making one starts the imports. They end with the thread that makes it, or with ``close``.
+    """
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
         self.context = multiprocessing.get_context("forkserver")
         self.context.set_forkserver_preload(PRELOAD)
-        os.environ[STARTER] = str(os.getpid())
-        # By this thread, since the server ends with the thread that starts it.
-        forkserver.ensure_running()
+        own = {
+            STARTER: str(os.getpid()),
+            "PYTHONUTF8": "1",  # ExecuTorch reads files of its own in the locale's encoding
+            **VARIABLES,
+        }
+        with environment_set({**environment, **own}):
+            forkserver.ensure_running()
         self.idle: queue.SimpleQueue[Worker] = queue.SimpleQueue()
         self.aborted = threading.Event()
 
     def close(self) -> None:
-        """End the workers that are idle."""
-        with suppress(queue.Empty):
-            while True:
-                self.idle.get_nowait().close()
-
-    def abort(self) -> None:
         """End every process of the pool; their jobs end with a failure, and so do later ones.
 
         The workers end with the fork server, and lowerings with their workers.
         """
         self.aborted.set()
-        server: int | None = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
-        if server:
-            with suppress(ProcessLookupError):
-                os.kill(server, signal.SIGKILL)
+        server = forkserver._forkserver  # multiprocessing has no public way to end it
+        pid: int | None = server._forkserver_pid  # type: ignore[attr-defined]
+        if pid:
+            os.kill(pid, signal.SIGKILL)
+            server._stop()  # type: ignore[attr-defined]
 
     def run(
         self,
         kind: str,
         job: Struct,
-        result_type: type[R],
         log: Path,
         timeout_s: float,
         *,
         fresh: bool = False,
     ) -> Ended:
-        """Do one job, at most ``timeout_s`` seconds; ``fresh`` asks for a process of its own."""
+        """Do one job, at most ``timeout_s`` seconds; ``fresh`` asks for a process of its own.
+
+        Raises StoreError where the job found no room.
+        """
         if self.aborted.is_set():
             return Ended(None, ABORTED, "", 0.0)
         try:
@@ -158,7 +165,7 @@ class Pool:
         started = time.monotonic()
         reusable = False
         try:
-            answer, failure = worker.call(kind, job, log, timeout_s)
+            result, failure = worker.call(kind, job, log, timeout_s)
             reusable = not fresh and not failure and worker.size_bytes() < MAX_WORKER_BYTES
         finally:
             wall_s = time.monotonic() - started
@@ -166,9 +173,10 @@ class Pool:
                 self.idle.put(worker)
             else:
                 worker.close()
-        result = None
-        if not failure:
-            result, failure = read_answer(answer, result_type)
+        if isinstance(result, StoreError):
+            raise result
+        if isinstance(result, QnnCiError):
+            result, failure = None, str(result)
         return Ended(result, failure, read_tail(log), wall_s)
 
     def _take(self, *, fresh: bool) -> Worker:
@@ -184,14 +192,6 @@ class Pool:
                 fix="see whether memory, CPU time or files are limited (ulimit -a), and whether "
                 f"`{sys.executable} -c 'import torch, executorch'` works",
             ) from error
-
-
-def read_answer(answer: bytes, result_type: type[R]) -> tuple[R | None, str]:
-    """The result, or the failure that the child told."""
-    ((name, value),) = msgspec.json.decode(answer).items()
-    if name == Failure.__name__:
-        return None, msgspec.convert(value, Failure).error
-    return msgspec.convert(value, result_type, strict=False), ""
 
 
 def read_tail(log: Path) -> str:

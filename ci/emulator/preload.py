@@ -1,4 +1,4 @@
-"""Imported once by the fork server: everything that a lowering or a run would import.
+"""Imported once by the fork server: all that a run, or a lowering that is in the cache, needs.
 
 The fork server ends with the process that started it, also while it imports; each fork of it ends
 with the fork server.
@@ -38,4 +38,6 @@ signal.signal(signal.SIGINT, signal.SIG_IGN)
 end_with_parent(int(os.environ[STARTER]))
 with quiet_stderr():
     import ci.emulator.program
-    import ci.lowering.lower  # noqa: F401 - held for the forks
+    import ci.lowering.lookup
+
+    ci.lowering.lookup.warm_export()

@@ -11,7 +11,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from executorch.runtime import Runtime
+
+# Not executorch.runtime, which is the same with three seconds of imports of the compiler.
+from executorch.extension.pybindings import _C
 
 from ci.emulator.job import RunJob, RunResult
 from provisioning.errors import FailedError
@@ -22,12 +24,10 @@ def run_program(job: RunJob) -> RunResult:
 
     Raises FailedError for an input file that is missing or of another size.
     """
-    method: Any = Runtime.get().load_program(Path(job.model)).load_method("forward")
-    if method is None:
-        raise FailedError(f"{job.model} has no method 'forward'")
-    metas = [
-        method.metadata.input_tensor_meta(index) for index in range(method.metadata.num_inputs())
-    ]
+    program = _C._load_program(job.model)
+    method = program.load_method("forward")
+    meta = method.method_meta()
+    metas = [meta.input_tensor_meta(index) for index in range(meta.num_inputs())]
     lines = Path(job.input_list).read_text(encoding="utf-8").splitlines()
     for number, line in enumerate(lines):
         files = [Path(word) for word in line.split()]
@@ -35,14 +35,14 @@ def run_program(job: RunJob) -> RunResult:
             raise FailedError(f"line {number} names {len(files)} inputs, {len(metas)} are wanted")
         inputs = [read_input(file, meta) for file, meta in zip(files, metas, strict=True)]
         # A None or a number among the outputs comes as itself, and needs no proof.
-        outputs = [one for one in method.execute(inputs) if isinstance(one, torch.Tensor)]
+        outputs = [one for one in method(inputs) if isinstance(one, torch.Tensor)]
         for index, output in enumerate(outputs):
             array = output.contiguous().numpy()
             (Path(job.outputs) / f"output_{number}_{index}.raw").write_bytes(array.tobytes())
     return RunResult(len(lines))
 
 
-# executorch.runtime gives ScalarType by its number in torch's own order.
+# ExecuTorch gives ScalarType by its number in torch's own order.
 SCALAR_TYPES = {
     0: torch.uint8,
     1: torch.int8,

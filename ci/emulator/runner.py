@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import shlex
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from ci.emulator.job import RunJob, RunResult
+from ci.emulator.job import RunJob
 from ci.emulator.pool import Ended, Pool
 from provisioning.console.command import given_program
 from provisioning.console.process import run_process
@@ -34,14 +34,15 @@ class PythonRunner:
     name: str = "python"
 
     def execute(self, job: RunJob, log: Path, timeout_s: float) -> Ended:
-        return self.pool.run("run", job, RunResult, log, timeout_s, fresh=True)
+        return self.pool.run("run", job, log, timeout_s, fresh=True)
 
 
 @dataclass(frozen=True)
 class ProgramRunner:
-    """A program that takes qnn_executor_runner's flags."""
+    """A program that takes qnn_executor_runner's flags, run in ``environment``."""
 
     argv: Sequence[str]
+    environment: Mapping[str, str]
 
     @property
     def name(self) -> str:
@@ -65,7 +66,9 @@ class ProgramRunner:
         return Ended(None, failure, ended.tail, ended.wall_s)
 
 
-def find_runner(word: str, pool: Pool, progress: Progress) -> Runner:
+def find_runner(
+    word: str, pool: Pool, environment: Mapping[str, str], progress: Progress
+) -> Runner:
     """``python``, ``cpp`` (built here against ExecuTorch's wheel), or a command of the user's.
 
     Raises UsageError when there is no such program, and what the build of ``cpp`` raises.
@@ -75,7 +78,7 @@ def find_runner(word: str, pool: Pool, progress: Progress) -> Runner:
     if word == "cpp":
         from ci.build.runner import ensure_wheel_runner
 
-        return ProgramRunner([str(ensure_wheel_runner(progress))])
+        return ProgramRunner([str(ensure_wheel_runner(progress))], environment)
     try:
         argv, why = shlex.split(word), "it is not a program that can be started"
     except ValueError as error:
@@ -87,4 +90,4 @@ def find_runner(word: str, pool: Pool, progress: Progress) -> Runner:
             why=why,
             fix="python, cpp, or a program that takes qnn_executor_runner's flags",
         )
-    return ProgramRunner([str(Path(program).resolve()), *argv[1:]])
+    return ProgramRunner([str(Path(program).resolve()), *argv[1:]], environment)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import importlib.metadata
+import math
 import os
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -15,9 +15,12 @@ from pathlib import Path
 from ci.emulator.baselines import read_baselines
 from ci.emulator.case import Bench, CaseResult, CaseRun, describe_limits
 from ci.emulator.policy import EmulatorPolicy
-from ci.emulator.pool import Pool, prepare_environment
+from ci.emulator.pool import Pool
 from ci.emulator.runner import Runner, find_runner
+from ci.emulator.workshop import Workshop
 from ci.lowering.cases import CaseSpec
+from ci.lowering.numerics import NUMERICS
+from ci.lowering.suite import FP16_SHARE, LOWER_S
 from ci.report.host import read_host, started_now
 from ci.report.schema import Phase, Report, Status, Tool, summarize
 from provisioning.artifacts.environment import Environment
@@ -33,6 +36,7 @@ PACKAGES = ("torch", "executorch", "torchao", "numpy")
 class SessionOptions:
     """What a user may change about a run."""
 
+    policy: EmulatorPolicy
     jobs: int
     timeout_s: float
     runner: str = "python"
@@ -64,20 +68,23 @@ class Phases:
 
 def run_session(
     specs: Sequence[CaseSpec],
-    policy: EmulatorPolicy,
     environment: Environment,
     options: SessionOptions,
     phases: Phases,
+    workshop: Workshop,
 ) -> Report:
-    """Run every case; what one does never stops another. Raises what finding the runner raises."""
+    """Run every case; what one does never stops another.
+
+    Raises what finding the runner raises, and StoreError where there is no room.
+    """
     started = started_now()
     tools = describe_tools(environment)
-    prepare_environment(environment.apply(os.environ), options.jobs)
-    with tempfile.TemporaryDirectory(prefix="qnn-ci-") as scratch, closing(Pool()) as pool:
-        runner = find_runner(options.runner, pool, phases.progress)
-        bench = make_bench(policy, options, tools, scratch=Path(scratch), pool=pool, runner=runner)
-        with phases.measure("cases"):
-            results = run_cases(list(specs), bench, options.jobs, phases.progress)
+    variables = environment.apply(os.environ)
+    pool = workshop.open_pool(variables)
+    runner = find_runner(options.runner, pool, variables, phases.progress)
+    bench = make_bench(options, tools, scratch=workshop.scratch, pool=pool, runner=runner)
+    with phases.measure("cases"):
+        results = run_cases(list(specs), bench, options.jobs, phases.progress)
     cases = tuple(result.case for result in results)
     controls = tuple(control for result in results for control in result.controls)
     return Report(
@@ -85,7 +92,7 @@ def run_session(
         started=started,
         host=read_host(),
         toolchain=tools,
-        thresholds=describe_limits(policy, list(specs)),
+        thresholds=describe_limits(options.policy, list(specs)),
         cases=cases,
         controls=controls,
         summary=summarize(cases, controls, phases.wall_s(), phases.rows),
@@ -93,7 +100,6 @@ def run_session(
 
 
 def make_bench(
-    policy: EmulatorPolicy,
     options: SessionOptions,
     tools: tuple[Tool, ...],
     *,
@@ -105,7 +111,7 @@ def make_bench(
     return Bench(
         pool=pool,
         runner=runner,
-        policy=policy,
+        policy=options.policy,
         cache=store_home() / "lowered",
         toolchain=tuple(f"{tool.name} {tool.version} {tool.sha256 or ''}" for tool in tools),
         work=scratch,
@@ -128,14 +134,22 @@ def run_cases(
 
         def abort() -> None:
             progress.step("ending what runs")
-            bench.pool.abort()
+            bench.pool.close()
 
         def run(spec: CaseSpec) -> CaseResult:
             with bar.busy(f"{Path(spec.model).name} {spec.scheme.value} {spec.soc}"):
                 return CaseRun(spec, bench).run()
 
-        tasks = [partial(run, spec) for spec in specs]
-        return run_tasks(tasks, jobs, on_done=show, abort=abort)
+        order = sorted(specs, key=expect_lower_s, reverse=True)
+        results = run_tasks([partial(run, spec) for spec in order], jobs, on_done=show, abort=abort)
+    done = dict(zip(order, results, strict=True))
+    return [done[spec] for spec in specs]
+
+
+def expect_lower_s(spec: CaseSpec) -> float:
+    """How long a case is likely to take: the longest come first, lest one core ends alone."""
+    lower_s = LOWER_S.get(spec.model, math.inf)
+    return lower_s if spec.scheme.quantized else lower_s * FP16_SHARE
 
 
 def describe_progress(done: int, total: int, result: CaseResult) -> str:
@@ -157,4 +171,4 @@ def describe_tools(environment: Environment) -> tuple[Tool, ...]:
         for artifact in environment.artifacts
     ]
     packages = [Tool(name=name, version=importlib.metadata.version(name)) for name in PACKAGES]
-    return (*artifacts, *packages)
+    return (*artifacts, *packages, Tool(name="numerics", version=NUMERICS))

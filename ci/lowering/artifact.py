@@ -10,11 +10,12 @@ quantized/<set>_<index>.raw        outputs of the quantized eager model, where t
 from __future__ import annotations
 
 import hashlib
-import shutil
 from pathlib import Path
 
 import msgspec
 from msgspec import Struct
+
+from provisioning.files import hash_file, publish_directory
 
 PROGRAM, RECORD, INPUTS, FLOAT, QUANTIZED = (
     "program.pte",
@@ -57,7 +58,10 @@ class Delegation(Struct, frozen=True):
 
 
 class Lowered(Struct, frozen=True):
-    """lowered.json: ``files`` maps each file to its SHA-256; ``sets`` counts the inputs."""
+    """lowered.json: ``files`` maps each file to its SHA-256; ``sets`` counts the inputs.
+
+    ``digest`` is of all that the record says beside it.
+    """
 
     key: str
     model: str
@@ -70,11 +74,7 @@ class Lowered(Struct, frozen=True):
     lower_s: float
     pte_bytes: int
     files: dict[str, str]
-
-
-def hash_file(path: Path) -> str:
-    """SHA-256 of a file, in hex."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    digest: str = ""
 
 
 def hash_files(directory: Path) -> dict[str, str]:
@@ -90,25 +90,41 @@ def artifact_path(cache: Path, key: str) -> Path:
     return cache / key[:2] / key
 
 
+def write_record(directory: Path, lowered: Lowered) -> None:
+    """lowered.json, with the digest of what it says."""
+    sealed = msgspec.structs.replace(lowered, digest=digest_record(lowered))
+    (directory / RECORD).write_bytes(msgspec.json.format(msgspec.json.encode(sealed), indent=1))
+
+
+def digest_record(lowered: Lowered) -> str:
+    """SHA-256 of a record, but for the digest in it."""
+    return hashlib.sha256(
+        msgspec.json.encode(msgspec.structs.replace(lowered, digest=""))
+    ).hexdigest()
+
+
 def read_artifact(directory: Path) -> Lowered | None:
-    """The record of a whole artifact; None when there is none or any byte of it differs."""
+    """The record of a whole artifact; None when there is none or any bit of it differs."""
     try:
         lowered = msgspec.json.decode((directory / RECORD).read_bytes(), type=Lowered)
-        return lowered if hash_files(directory) == lowered.files else None
-    except (OSError, msgspec.MsgspecError):
+        whole = lowered.digest == digest_record(lowered) and lowered.key == directory.name
+        return lowered if whole and hash_files(directory) == lowered.files else None
+    except (OSError, ValueError, RecursionError, msgspec.MsgspecError):
         return None
 
 
-def publish_artifact(staging: Path, lowered: Lowered, directory: Path) -> None:
-    """Write the record and move ``staging`` to ``directory`` by one rename."""
-    (staging / RECORD).write_bytes(msgspec.json.format(msgspec.json.encode(lowered), indent=1))
+def publish_artifact(staging: Path, directory: Path) -> bool:
+    """Move ``staging`` to ``directory`` in one step, unless a good artifact is there.
+
+    That one may be in use. What is left of a damaged one is ``staging`` then. Raises OSError.
+    """
     directory.parent.mkdir(parents=True, exist_ok=True)
-    if directory.exists():
-        shutil.rmtree(directory, ignore_errors=True)
+    if read_artifact(directory):
+        return False
     try:
-        staging.rename(directory)
+        publish_directory(staging, directory)
     except OSError:
-        # Another process published the same key first.
-        if read_artifact(directory) is None:
-            raise
-        shutil.rmtree(staging, ignore_errors=True)
+        if read_artifact(directory):  # another process was first
+            return False
+        raise
+    return True

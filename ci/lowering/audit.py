@@ -13,7 +13,7 @@ from executorch.backends.qualcomm.partition import qnn_partitioner
 from executorch.devtools.backend_debug import get_delegation_info
 
 from ci.lowering.artifact import Delegation, Fallback
-from ci.lowering.factory import is_installed
+from ci.lowering.factory import find_line
 
 # The router's lines, and those that name the place in QNN's graph preparation.
 QNN_ERROR = re.compile(r"(?:<E>\s*|\.cc:\d+::ERROR:\s*)(.+)")
@@ -22,7 +22,6 @@ NOISE = re.compile(
     r"Please refer|QnnBackend_validateOpConfig failed|Failed to get context binary"
     r"|(Requested|Supported) I/O datatype set"
 )
-STACK_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 MAX_REASON = 400
 COMPUTES_NOTHING = {"getitem"}
 
@@ -88,13 +87,6 @@ def record_refusals(log: Path | None) -> Iterator[Refusals]:
 
 def name_operator(node: Any) -> str:
     return getattr(node.target, "__name__", str(node.target))
-
-
-def find_line(node: Any) -> str:
-    """`` [net.py:12]``: the line of the model that a node is from; empty where it is not known."""
-    frames = STACK_FRAME.findall(node.meta.get("stack_trace") or "")
-    own = [(file, line) for file, line in frames if not is_installed(file)] or frames
-    return f" [{Path(own[-1][0]).name}:{own[-1][1]}]" if own else ""
 
 
 def audit_delegation(graph_module: Any, refusals: Refusals) -> Delegation:

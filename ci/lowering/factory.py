@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import sys
 import sysconfig
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -23,18 +24,18 @@ from provisioning.console.command import given_path
 from provisioning.errors import FailedError, QnnCiError, UsageError
 
 CONTRACT = "a factory returns (module, example_inputs) or (module, example_inputs, calibration)"
+STACK_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 NO_DTYPE_OF_QNN = {torch.float64, torch.bfloat16, torch.complex64, torch.complex128}
 
 Inputs = tuple[Tensor, ...]
 
 
-def call_factory(reference: str) -> tuple[set[Path], object]:
-    """The files that a user's factory brought into this process, and what it made.
+def call_factory(reference: str) -> object:
+    """What a user's factory makes.
 
     Right only where no other user's model was loaded in the process. Relative paths in it are
     those of whoever called ./nox. Raises UsageError, and FailedError for what the factory raises.
     """
-    before = set(sys.modules)
     file, separator, attribute = reference.rpartition(":")
     path = Path(file).resolve()
     if not separator or not path.is_file():
@@ -45,9 +46,7 @@ def call_factory(reference: str) -> tuple[set[Path], object]:
         factory = getattr(_import_file(path), attribute, None)
         if not callable(factory):
             raise UsageError(f"{path} has no function {attribute!r}", fix=CONTRACT)
-        made = factory()
-    brought = [sys.modules[name] for name in sys.modules.keys() - before]
-    return {path, *own_files(brought)}, made
+        return factory()
 
 
 def _import_file(path: Path) -> ModuleType:
@@ -192,9 +191,8 @@ def is_users_file(file: str) -> bool:
     return file.endswith(".py") and not is_installed(file) and not file.startswith(f"{here}/ci/")
 
 
-def own_files(modules: Iterable[ModuleType]) -> Iterable[Path]:
-    """Files of modules that are neither the standard library's nor an installed package's."""
-    for module in modules:
-        file = getattr(module, "__file__", None)
-        if isinstance(file, str) and file.endswith(".py") and not is_installed(file):
-            yield Path(file).resolve()
+def find_line(node: Any) -> str:
+    """`` [net.py:12]``: the line of the model that a node is from; empty where it is not known."""
+    frames = STACK_FRAME.findall(node.meta.get("stack_trace") or "")
+    own = [(file, line) for file, line in frames if not is_installed(file)] or frames
+    return f" [{Path(own[-1][0]).name}:{own[-1][1]}]" if own else ""

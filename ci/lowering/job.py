@@ -12,8 +12,7 @@ from ci.lowering.schemes import Scheme
 class LowerJob(Struct, frozen=True):
     """What to lower. ``toolchain`` names every version and digest that takes part.
 
-    ``warm`` says that the process serves more lowerings, each in a fork of its own; without it
-    the process is the job's alone. ``reference`` says which references prove nothing.
+    ``reference`` says which references prove nothing.
     """
 
     model: str
@@ -23,7 +22,6 @@ class LowerJob(Struct, frozen=True):
     toolchain: tuple[str, ...]
     log: str
     use_cache: bool = True
-    warm: bool = True
     reference: ReferencePolicy | None = None
 
 

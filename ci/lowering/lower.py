@@ -1,11 +1,8 @@
-"""PyTorch module -> QNN HTP program, once for each content: what determines it is its cache key."""
+"""PyTorch module -> QNN HTP program, with the references that it is judged by."""
 
 from __future__ import annotations
 
-import importlib.metadata
-import os
 import shutil
-import tempfile
 import time
 import traceback
 from collections.abc import Sequence
@@ -33,77 +30,44 @@ from ci.lowering.artifact import (
     REFERENCE,
     Lowered,
     TensorInfo,
-    artifact_path,
-    hash_file,
     hash_files,
     publish_artifact,
-    read_artifact,
+    write_record,
 )
 from ci.lowering.audit import audit_delegation, qnn_errors, record_refusals
 from ci.lowering.context_digest import sign_by_content
 from ci.lowering.eager import keep_state, run_eager
 from ci.lowering.factory import Inputs
-from ci.lowering.forked import run_forked, warm_up
 from ci.lowering.job import LowerJob, LowerResult
-from ci.lowering.model import Model, hash_model, load_model
+from ci.lowering.model import Model
 from ci.lowering.quantize import quantize_model
-from ci.lowering.reference import ReferencePolicy, find_degenerate
 from ci.lowering.schemes import Scheme
 from ci.lowering.ties import find_joined, find_ties
-from provisioning.errors import FailedError
+from provisioning.files import explain_no_room, explain_writes, scratch_directory
 
 MAX_RAISED = 300
 
 
-def run_lower_job(job: LowerJob) -> LowerResult:
-    """Lower, or find what was lowered before.
+def lower_and_publish(model: Model, job: LowerJob, entry: LowerResult) -> LowerResult:
+    """Lower, and publish it as ``entry``; beside the job's log where a good one is there already.
 
-    Raises UsageError for a wrong model reference, FailedError when its outputs prove nothing.
+    Raises StoreError where there is no room.
     """
-    # OpenMP's threads do not live on in a fork, which then waits for them for ever.
-    torch.set_num_threads(1)
-    model = load_model(job.model)
-    if job.reference:
-        require_proof(model, job.reference)
-    key = hash_model(model, [*job.toolchain, *code_digests(), job.scheme.value, job.soc])
-    directory = artifact_path(Path(job.cache), key)
-    known = read_artifact(directory) if job.use_cache else None
-    if known:
-        return LowerResult(str(directory), known, cached=True)
-    damaged = job.use_cache and directory.exists()
-    if job.warm:
-        warm_up(job.soc)
-        made = run_forked(
-            lambda: msgspec.json.encode(lower_and_publish(model, job, key, directory))
-        )
-        result = msgspec.json.decode(made, type=LowerResult)
-    else:
-        result = lower_and_publish(model, job, key, directory)
-    return msgspec.structs.replace(result, repaired=damaged)
-
-
-def require_proof(model: Model, policy: ReferencePolicy) -> None:
-    """Raises FailedError for outputs of the float32 model that no program could be judged by."""
-    reference = [[tensor.numpy() for tensor in tensors] for tensors in model.reference]
-    degenerate = find_degenerate(reference, policy)
-    if degenerate:
-        raise FailedError(f"the reference proves nothing: {degenerate}")
-
-
-def lower_and_publish(model: Model, job: LowerJob, key: str, directory: Path) -> LowerResult:
-    """Lower into a staging directory beside the cache's entries, then publish it."""
-    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-    cache = Path(job.cache)
+    cache, directory = Path(job.cache), Path(entry.directory)
     cache.mkdir(parents=True, exist_ok=True)
-    staging = Path(tempfile.mkdtemp(prefix="lowering-", dir=cache))
-    try:
-        lowered = lower_model(model, job, key, staging)
-        publish_artifact(staging, lowered, directory)
-    except Exception as error:  # noqa: BLE001 - ExecuTorch raises AssertionError and many others
-        return LowerResult(refused=describe_refusal(error, Path(job.log)))
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
-    return LowerResult(str(directory), lowered)
+    with explain_writes(cache), scratch_directory(cache, "lowering") as scratch:
+        try:
+            lowered = lower_model(model, job, scratch / directory.name)
+        except Exception as error:
+            no_room = explain_no_room(error)
+            if no_room:
+                raise no_room from error
+            return LowerResult(refused=describe_refusal(error, Path(job.log)))
+        if not publish_artifact(scratch / directory.name, directory) and not job.use_cache:
+            fresh = Path(job.log).with_name("lowered") / directory.name
+            shutil.move(scratch / directory.name, fresh)
+            directory = fresh
+    return msgspec.structs.replace(entry, directory=str(directory), lowered=lowered)
 
 
 def describe_refusal(error: Exception, log: Path) -> str:
@@ -125,19 +89,8 @@ def describe_error(error: BaseException) -> str:
     return text if len(text) <= MAX_RAISED else f"{text[:MAX_RAISED]}..."
 
 
-def code_digests() -> list[str]:
-    """Digests of this package's own modules that shape a program, and of the packages under it."""
-    here = Path(__file__).parent
-    names = ("lower", "quantize", "schemes", "model", "factory", "eager", "ties", "context_digest")
-    own = [hash_file(here / f"{name}.py") for name in names]
-    return [
-        *own,
-        *(f"{name} {importlib.metadata.version(name)}" for name in ("torch", "executorch")),
-    ]
-
-
-def lower_model(model: Model, job: LowerJob, key: str, staging: Path) -> Lowered:
-    """Quantize where asked, lower, and write everything but the record into ``staging``."""
+def lower_model(model: Model, job: LowerJob, staging: Path) -> Lowered:
+    """Quantize where asked, lower, and write everything into ``staging``, named by its key."""
     started = time.monotonic()
     write_sets(staging / INPUTS, model.evaluation)
     module: Any = model.module
@@ -154,9 +107,7 @@ def lower_model(model: Model, job: LowerJob, key: str, staging: Path) -> Lowered
             module,
             model.evaluation[0],
             compiler_spec(job.scheme, job.soc),
-            # Measured with QNN 2.49.40: a block-quantized linear layer of more than 64 outputs
-            # computes something else (SQNR 3 dB), the same layer as a convolution does not.
-            convert_linear_to_conv2d=job.scheme is Scheme.A16W4_BLOCK,
+            convert_linear_to_conv2d=job.scheme.recipe.linear_as_convolution,
             # Seen with ExecuTorch 1.5.1: a mutable buffer that is delegated holds what the
             # memory held before (SQNR -90 dB).
             skip_mutable_buffer=True,
@@ -164,8 +115,8 @@ def lower_model(model: Model, job: LowerJob, key: str, staging: Path) -> Lowered
     delegation = audit_delegation(edge.exported_program().graph_module, refusals)
     program = sign_by_content(edge.to_executorch(keep_initial_state(edge)).buffer)
     (staging / PROGRAM).write_bytes(program)
-    return Lowered(
-        key=key,
+    lowered = Lowered(
+        key=staging.name,
         model=job.model,
         scheme=job.scheme.value,
         soc=job.soc,
@@ -177,6 +128,8 @@ def lower_model(model: Model, job: LowerJob, key: str, staging: Path) -> Lowered
         pte_bytes=len(program),
         files=hash_files(staging),
     )
+    write_record(staging, lowered)
+    return lowered
 
 
 def write_reference(

@@ -15,8 +15,6 @@ from ci.lowering.eager import copy_inputs, keep_state
 from ci.lowering.model import Model
 from ci.lowering.schemes import Scheme
 
-BLOCK = 32
-
 
 def quantize_model(model: Model, scheme: Scheme, soc: str) -> GraphModule:
     """Calibrate and convert; the result runs eagerly and lowers to QNN.
@@ -28,13 +26,13 @@ def quantize_model(model: Model, scheme: Scheme, soc: str) -> GraphModule:
         exported = torch.export.export(model.module, model.evaluation[0], strict=True).module()
     quantizer = QnnQuantizer(soc_model=QcomChipset[soc])
     quantizer.set_default_quant_config(
-        QuantDtype[scheme.qualcomm_name],
+        QuantDtype[scheme.recipe.dtype],
         is_conv_per_channel=True,
         is_linear_per_channel=True,
         act_observer=MinMaxObserver,
     )
-    if scheme is Scheme.A16W4_BLOCK:
-        quantizer.set_block_size_map(block_sizes(exported))
+    if scheme.recipe.block:
+        quantizer.set_block_size_map(block_sizes(exported, scheme.recipe.block))
     prepared = prepare_pt2e(exported, quantizer)
     own = [name for name, _ in model.module.named_buffers()]
     with torch.no_grad(), keep_state(prepared, own):
@@ -44,7 +42,7 @@ def quantize_model(model: Model, scheme: Scheme, soc: str) -> GraphModule:
     return converted
 
 
-def block_sizes(graph_module: GraphModule) -> dict[str, tuple[int, ...]]:
+def block_sizes(graph_module: GraphModule, block: int) -> dict[str, tuple[int, ...]]:
     """Block shape (output, input, kernel...) by node, for the layers that blocks fit.
 
     One size for all: ExecuTorch 1.5.1 keeps one configuration for every node of a model.
@@ -52,16 +50,16 @@ def block_sizes(graph_module: GraphModule) -> dict[str, tuple[int, ...]]:
     sizes = {}
     for node in graph_module.graph.nodes:
         shape = _weight_shape(node)
-        if shape and _takes_blocks(shape):
-            sizes[node.name] = (1, BLOCK, *(1 for _ in shape[2:]))
+        if shape and _takes_blocks(shape, block):
+            sizes[node.name] = (1, block, *(1 for _ in shape[2:]))
     return sizes
 
 
-def _takes_blocks(shape: tuple[int, ...]) -> bool:
+def _takes_blocks(shape: tuple[int, ...], block: int) -> bool:
     # Measured with QNN 2.49.40: with a wider kernel the emulator computes something else than
     # the quantized eager model (SQNR near 0 dB, another result each time).
     _, inputs, *kernel = shape
-    return not inputs % BLOCK and all(size == 1 for size in kernel)
+    return not inputs % block and all(size == 1 for size in kernel)
 
 
 def _weight_shape(node: Node) -> tuple[int, ...] | None:

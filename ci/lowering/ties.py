@@ -57,7 +57,7 @@ def find_ties(
     under noise. Magnitudes come back as they are."""
     low, high = (list(map(list, outputs)) for _ in range(2))
     for seed in range(DRAWS):
-        with keep_state(module), Disturbance(NOISE[scheme.activation_bits], seed):
+        with keep_state(module), Disturbance(NOISE[scheme.recipe.activation_bits], seed):
             disturbed = run_eager(module, sets)
         for number, tensors in enumerate(disturbed):
             for index, tensor in enumerate(tensors):

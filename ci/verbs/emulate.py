@@ -79,17 +79,12 @@ def run(
     """Provision, check, then run the cases, each step said and timed."""
     require_packages()
     from ci.emulator.session import Phases, SessionOptions, run_session
+    from ci.emulator.workshop import open_workshop
     from provisioning.doctor.examine import examine
 
     phases = Phases(progress)
-    progress.step(f"1/4 provision profile {PROFILE}")
-    with phases.measure("provision"):
-        environment = provision_profile(PROFILE, progress, verify=True, offline=args.offline)
-    progress.step("2/4 check the environment")
-    with phases.measure("check"):
-        examine(PROFILE, environment).require()
-    progress.step(f"3/4 lower, run and judge {len(specs)} cases, {args.jobs} at a time")
     options = SessionOptions(
+        policy=policy,
         jobs=args.jobs,
         timeout_s=args.timeout_s,
         runner=args.runner,
@@ -97,7 +92,16 @@ def run(
         keep=args.keep_artifacts,
         record=args.record,
     )
-    report = run_session(specs, policy, environment, options, phases)
+    with open_workshop() as workshop:
+        progress.step(f"1/4 provision profile {PROFILE}")
+        workshop.guess_pool(PROFILE)
+        with phases.measure("provision"):
+            environment = provision_profile(PROFILE, progress, verify=True, offline=args.offline)
+        progress.step("2/4 check the environment")
+        with phases.measure("check"):
+            examine(PROFILE, environment).require()
+        progress.step(f"3/4 lower, run and judge {len(specs)} cases, {args.jobs} at a time")
+        report = run_session(specs, environment, options, phases, workshop)
     progress.step("4/4 report")
     return report
 

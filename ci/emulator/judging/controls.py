@@ -75,7 +75,7 @@ def _weakest_channel(right: Array, _random: np.random.Generator, limits: Thresho
     """The quietest channel that rises above the noise of its tensor, zeroed."""
     if limits.min_sqnr_db_channel is None or not is_floating(right):
         return None
-    floor = AUDIBLE * STEPS * find_step(right, Scheme(limits.scheme).activation_bits)
+    floor = AUDIBLE * STEPS * find_step(right, Scheme(limits.scheme).recipe.activation_bits)
     heard = [
         (float(rms), axis, number)
         for axis in channel_axes(right)

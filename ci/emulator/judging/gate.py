@@ -147,7 +147,7 @@ def _judge_magnitudes(
         return OutputJudgement(tuple(reasons), against_float, against_quantized)
     fit = fit_line(best.values, output)
     reasons += _is_off_line(fit, limits, against)
-    bits = Scheme(limits.scheme).activation_bits
+    bits = Scheme(limits.scheme).recipe.activation_bits
     channel = None
     if limits.min_sqnr_db_channel is not None:
         channel = worst_channel(best.values, output, bits, limits.min_sqnr_db_channel)
@@ -163,7 +163,7 @@ def _judge_joined(
     asked = [(references.float32[index].values, limits.min_sqnr_db, FLOAT32, 0.0)]
     if references.quantized is not None:
         best = references.quantized[index].values
-        step = find_step(best, Scheme(limits.scheme).activation_bits)
+        step = find_step(best, Scheme(limits.scheme).recipe.activation_bits)
         asked.append((best, limits.min_sqnr_db_quantized, QUANTIZED, step))
     for values, wanted_db, against, step in asked:
         if wanted_db is not None and info.joined:

@@ -16,3 +16,16 @@ SUITE: dict[str, str] = {
     "superres": "super-resolution with pixel shuffle",
     "lstm": "recurrent net",
 }
+
+# Seconds that one lowering took, quantized, on two cores: which cases to begin with.
+LOWER_S = {
+    "lstm": 20.0,
+    "decoder": 9.0,
+    "transformer": 6.0,
+    "superres": 4.0,
+    "deeplab": 3.0,
+    "resnet": 2.0,
+    "mlp": 1.5,
+    "mobilenet": 1.5,
+}
+FP16_SHARE = 0.35

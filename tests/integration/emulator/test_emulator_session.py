@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -18,7 +19,7 @@ import pytest
 
 from ci.emulator.case import Bench, CaseResult, CaseRun
 from ci.emulator.policy import EmulatorPolicy, read_emulator_policy
-from ci.emulator.pool import Pool, prepare_environment
+from ci.emulator.pool import Pool
 from ci.emulator.runner import ProgramRunner, PythonRunner
 from ci.lowering.cases import CaseSpec
 from ci.lowering.schemes import Scheme
@@ -38,13 +39,9 @@ RunCase = Callable[..., CaseResult]
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Pool, Path]]:
     """A pool whose imports all tests share, and a cache of lowered programs."""
-    before = dict(os.environ)
     environment = provision_profile("emulator", Progress())
-    prepare_environment(environment.apply(os.environ), jobs=2)
-    with closing(Pool()) as pool:
+    with closing(Pool(environment.apply(os.environ))) as pool:
         yield pool, tmp_path_factory.mktemp("lowered")
-    os.environ.clear()
-    os.environ.update(before)
 
 
 @pytest.fixture
@@ -61,7 +58,7 @@ def run_case(shared: tuple[Pool, Path], tmp_path: Path) -> RunCase:
         timeout_s: float = 200.0,
         use_cache: bool = True,
     ) -> CaseResult:
-        stand_in = ProgramRunner([sys.executable, str(STAND_IN), fault, str(cache)])
+        stand_in = ProgramRunner([sys.executable, str(STAND_IN), fault, str(cache)], os.environ)
         bench = Bench(
             pool=pool,
             runner=stand_in if fault else PythonRunner(pool),
@@ -79,14 +76,25 @@ def run_case(shared: tuple[Pool, Path], tmp_path: Path) -> RunCase:
 
 
 def run_emulator(
-    reports: Path, *words: str, home: Path | None = None
+    reports: Path, *words: str, home: Path | None = None, limit_bytes: int = -1
 ) -> tuple[subprocess.CompletedProcess[str], Any]:
     """The command as a user runs it, and its report."""
     argv = [sys.executable, "-m", "ci", "test-emulator", "--reports", str(reports), *words]
     environment = {**os.environ, **({"QNN_CI_HOME": str(home)} if home else {})}
-    ended = subprocess.run(
-        argv, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=500, check=False
-    )
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, limit[1]))
+    try:
+        ended = subprocess.run(
+            argv,
+            cwd=ROOT,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=500,
+            check=False,
+        )
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
     file = reports / "test_emulator" / "report.json"
     return ended, json.loads(file.read_text()) if file.is_file() else None
 
@@ -292,6 +300,29 @@ def test_kept_artifacts_are_whole_and_damage_in_the_cache_is_noticed(
     assert again.case.status is Status.PASSED
     assert not again.case.cached
     assert again.remark == "a damaged cache entry was lowered again"
+
+
+def test_an_exception_in_a_case_is_its_failure_and_no_other_s(
+    run_case: RunCase, tmp_path: Path
+) -> None:
+    taken = tmp_path / "kept" / "mlp-fp16-SM8650"
+    taken.parent.mkdir()
+    taken.write_text("a file where a directory is wanted")
+    case = run_case("mlp", Scheme.FP16).case
+    assert (case.status, "FileExistsError" in case.reason) == (Status.FAILED, True)
+    assert run_case("mlp", Scheme.A8W8).case.status is Status.PASSED
+
+
+@pytest.mark.parametrize("words", [(), ("--no-cache",)])
+def test_a_full_disk_ends_with_4(tmp_path: Path, words: tuple[str, ...]) -> None:
+    """The limit of a file's size is met as a full disk is: by the copy that a runner is given,
+    and by a lowering."""
+    words = ("--model", "mlp", "--scheme", "fp16", *words)
+    assert run_emulator(tmp_path / "before", *words)[0].returncode == 0
+    ended, report = run_emulator(tmp_path, *words, limit_bytes=20_000)
+    assert (ended.returncode, report) == (4, None), ended.stderr
+    assert "there is no room in" in ended.stderr
+    assert "Traceback" not in ended.stderr
 
 
 def test_two_lowerings_give_the_same_bytes(run_case: RunCase, tmp_path: Path) -> None:

@@ -14,14 +14,14 @@ pytest.importorskip("torch", reason="torch is not installed in this environment"
 ROOT = Path(__file__).resolve().parents[3]
 CODE = """
 import json, sys
-from ci.lowering.model import hash_model, load_model
+from ci.lowering.model import digest_model, load_model
 from provisioning.errors import QnnCiError
 said = {}
 for name in sys.argv[2:]:
     try:
         model = load_model(f"{sys.argv[1]}:{name}")
         shape = [list(one.shape) for one in model.reference[0]]
-        said[name] = [hash_model(model, ["context"]), str(shape)]
+        said[name] = [digest_model(model), str(shape)]
     except QnnCiError as error:
         said[name] = [type(error).__name__, str(error)]
 print(json.dumps(said))
@@ -53,6 +53,9 @@ plain = lambda: (Net(lambda self, x: self.linear(x)), X)
 largest = lambda: (Net(lambda self, x: self.linear(x).argmax(-1)), X)
 configured = lambda: (Net(lambda self, x: self.linear(x) * CONFIG), X)
 CONFIG = json.loads((HERE / "config.json").read_text())
+OPERATOR = {"relu": torch.relu, "clamp": lambda x: x.clamp(min=0)}
+chosen = lambda: (Net(lambda self, x: choose()(self.linear(x))), X)
+choose = lambda: OPERATOR[(HERE / "operator.txt").read_text()]
 relative = lambda: (Net(lambda self, x, by=json.load(open("weights.json")): x * by), X)
 accumulating = lambda: (Net(accumulate), X)
 with_a_number = lambda: (Net(lambda self, x: (self.linear(x), None, 3)), X)
@@ -91,7 +94,7 @@ no_output = lambda: (Net(lambda self, x: 3), X)
 no_file = lambda: (Net(None), torch.load("nowhere.pt"))
 asks = lambda size: None
 """
-GOOD = ["plain", "largest", "configured", "relative", "accumulating", "with_a_number"]
+GOOD = ["plain", "largest", "configured", "chosen", "relative", "accumulating", "with_a_number"]
 GOOD += ["writes_its_input", "channels_last", "many"]
 WRONG = {
     "missing": ("UsageError", "has no function 'missing'"),
@@ -132,6 +135,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models")
     (folder / "nets.py").write_text(MODELS)
     (folder / "config.json").write_text("2.0")
+    (folder / "operator.txt").write_text("relu")
     (folder / "called_here").mkdir()
     (folder / "called_here" / "weights.json").write_text("3.0")
     return folder
@@ -175,3 +179,13 @@ def test_a_number_from_a_file_changes_the_key_of_what_it_changes(
     assert changed["configured"][0] != said["configured"][0]
     assert changed["plain"] == said["plain"]
     assert load_models(folder, "accumulating") == {"accumulating": said["accumulating"]}
+
+
+def test_an_operator_chosen_by_a_file_changes_the_key_though_no_output_differs(
+    folder: Path, said: dict[str, list[str]]
+) -> None:
+    (folder / "operator.txt").write_text("clamp")
+    changed = load_models(folder, "chosen", "plain")
+    (folder / "operator.txt").write_text("relu")
+    assert changed["chosen"][0] != said["chosen"][0]
+    assert changed["plain"] == said["plain"]

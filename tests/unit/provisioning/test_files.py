@@ -19,6 +19,7 @@ from provisioning.files import (
     explain_writes,
     hash_file,
     remove_tree,
+    scratch_directory,
     staged_directory,
     write_whole,
 )
@@ -200,3 +201,31 @@ def test_what_the_system_refuses_has_one_kind_and_one_code(number: int, what: st
     assert caught.value.why.endswith(f"/here/file: {os.strerror(number)}")
     assert (" MiB are free; " in caught.value.why) == what.startswith("there is no room")
     assert caught.value.exit_code == ExitCode.DOWNLOAD
+
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from provisioning.files import scratch_directory
+with scratch_directory(Path(sys.argv[1]), "run") as scratch:
+    (scratch / "file").write_text("x")
+    print(scratch, flush=True)
+    time.sleep(60)
+"""
+
+
+def test_what_a_killed_process_left_is_swept_and_what_a_living_one_holds_is_not(
+    tmp_path: Path,
+) -> None:
+    argv = [sys.executable, "-c", HOLDER, str(tmp_path)]
+    holders = [subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    killed, held = [Path(one.stdout.readline().strip()) for one in holders if one.stdout]
+    holders[0].kill()
+    holders[0].wait()
+    assert (killed / "file").exists()
+    with scratch_directory(tmp_path, "run") as scratch:
+        assert sorted(tmp_path.iterdir()) == sorted([held, scratch])
+    assert list(tmp_path.iterdir()) == [held]
+    holders[1].kill()
+    for one in holders:
+        one.communicate()

@@ -1,0 +1,52 @@
+"""The scratch directory of a run and its pool, which starts before the environment is proven."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from ci.emulator.pool import Pool
+from provisioning.artifacts.environment import locate_profile
+from provisioning.console.progress import Progress
+from provisioning.errors import QnnCiError
+from provisioning.files import scratch_directory
+
+
+class Workshop:
+    """One pool at a time, whose temporary files are all below ``scratch``."""
+
+    def __init__(self, scratch: Path) -> None:
+        self.scratch = scratch
+        self.pool: Pool | None = None
+        self.variables: Mapping[str, str] = {}
+
+    def guess_pool(self, profile: str) -> None:
+        """Start the imports for what seems to be provisioned already: they take seconds."""
+        with suppress(QnnCiError):
+            self.open_pool(locate_profile(profile, Progress()).apply(os.environ))
+
+    def open_pool(self, variables: Mapping[str, str]) -> Pool:
+        """The pool whose environment is ``variables``; one of another environment is ended."""
+        if self.pool is None or variables != self.variables:
+            self.close()
+            self.variables = variables
+            self.pool = Pool({**variables, "TMPDIR": str(self.scratch)})
+        return self.pool
+
+    def close(self) -> None:
+        if self.pool:
+            self.pool.close()
+
+
+@contextmanager
+def open_workshop() -> Iterator[Workshop]:
+    """A workshop, which is cleared at the end. Raises OSError where there is no room."""
+    with scratch_directory(Path(tempfile.gettempdir()), "qnn-ci") as scratch:
+        workshop = Workshop(scratch)
+        try:
+            yield workshop
+        finally:
+            workshop.close()

@@ -1,0 +1,136 @@
+"""A lowering that is asked for: found among what was lowered before, or made.
+
+Needs torch alone. ExecuTorch's compiler, whose import takes seconds, is loaded for the first
+program that has to be made.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import sys
+from pathlib import Path
+
+import msgspec
+import torch
+
+from ci.lowering.artifact import artifact_path, read_artifact
+from ci.lowering.forked import run_forked
+from ci.lowering.graph_digest import digest_graph
+from ci.lowering.job import LowerJob, LowerResult
+from ci.lowering.model import Model, digest_model, load_model
+from ci.lowering.numerics import NUMERICS, fix_numerics, name_instructions
+from ci.lowering.reference import ReferencePolicy, find_degenerate
+from ci.lowering.suite import SUITE
+from provisioning.errors import FailedError
+from provisioning.files import digest_sources
+
+COMPILER = "ci.lowering.lower"
+# These say which programs are wanted, and nothing of how one is made.
+CHOOSING = {"cases.py", "job.py", "schemes.py"}
+
+
+def run_lower_job(job: LowerJob) -> LowerResult:
+    """Lower, or find what was lowered before.
+
+    The process serves more jobs: QNN is only loaded in forks of it, and so is a user's model,
+    which brings modules of its own. Raises UsageError for a wrong model reference, FailedError
+    when its outputs prove nothing, StoreError where there is no room.
+    """
+    if job.model in SUITE:
+        entry = find_entry(*load_suite_model(job.model), job)
+        if entry.lowered:
+            return entry
+        warm_compiler()
+        return run_forked(lambda: _lower(load_suite_model(job.model)[0], job, entry))
+    if COMPILER not in sys.modules:
+        entry = run_forked(lambda: _find(job)[1])
+        if entry.lowered:
+            return entry
+        warm_compiler()
+    return run_forked(lambda: _find_or_lower(job))
+
+
+def _find(job: LowerJob) -> tuple[Model, LowerResult]:
+    model = load_model(job.model)
+    return model, find_entry(model, digest_model(model), job)
+
+
+def _find_or_lower(job: LowerJob) -> LowerResult:
+    model, entry = _find(job)
+    return entry if entry.lowered else _lower(model, job, entry)
+
+
+def _lower(model: Model, job: LowerJob, entry: LowerResult) -> LowerResult:
+    from ci.lowering.lower import lower_and_publish
+
+    return lower_and_publish(model, job, entry)
+
+
+def warm_compiler() -> None:
+    """Load the compiler, and let it do once what is slow the first time."""
+    from ci.lowering.warm import warm_up
+
+    warm_up()
+
+
+def warm_export() -> None:
+    """Let torch.export do once, before all forks, what is slow the first time."""
+    fix_numerics()
+    digest_graph(torch.nn.Identity(), (torch.ones(1),))
+
+
+@functools.cache
+def load_suite_model(name: str) -> tuple[Model, str]:
+    """A model of the suite and its digest, once a process."""
+    model = load_model(name)
+    return model, digest_model(model)
+
+
+def find_entry(model: Model, digest: str, job: LowerJob) -> LowerResult:
+    """The entry of the cache: whole, with its record, or where it would be.
+
+    Raises FailedError for outputs of the float32 model that no program could be judged by.
+    """
+    if job.reference:
+        require_proof(model, job.reference)
+    directory = artifact_path(Path(job.cache), digest_key(digest, job))
+    known = read_artifact(directory) if job.use_cache else None
+    return LowerResult(
+        str(directory),
+        known,
+        cached=known is not None,
+        repaired=job.use_cache and known is None and directory.exists(),
+    )
+
+
+def digest_key(model_digest: str, job: LowerJob) -> str:
+    """SHA-256 over all that decides about a program and its references.
+
+    Of the schemes, only what this one is lowered with: a new row changes no other's key.
+    """
+    words = (
+        model_digest,
+        *job.toolchain,
+        digest_compiler(),
+        NUMERICS,
+        name_instructions(),
+        msgspec.json.encode(job.scheme.recipe).decode(),
+        job.soc,
+    )
+    return hashlib.sha256("".join(f"{len(word)}:{word}" for word in words).encode()).hexdigest()
+
+
+@functools.cache
+def digest_compiler() -> str:
+    """Of this package; the suite's models count by their graphs."""
+    here = Path(__file__).parent
+    return digest_sources(*(file for file in here.glob("*.py") if file.name not in CHOOSING))
+
+
+def require_proof(model: Model, policy: ReferencePolicy) -> None:
+    """Raises FailedError for outputs of the float32 model that no program could be judged by."""
+    reference = [[tensor.numpy() for tensor in tensors] for tensors in model.reference]
+    degenerate = find_degenerate(reference, policy)
+    if degenerate:
+        raise FailedError(f"the reference proves nothing: {degenerate}")

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from ci.lowering.artifact import (
+    PROGRAM,
+    RECORD,
+    Delegation,
+    Lowered,
+    TensorInfo,
+    hash_files,
+    publish_artifact,
+    read_artifact,
+    write_record,
+)
+
+KEY = "0123abcd"
+LOWERED = Lowered(
+    key=KEY,
+    model="mlp",
+    scheme="fp16",
+    soc="SM8650",
+    sets=4,
+    inputs=(TensorInfo("float32", (1, 16)),),
+    outputs=(TensorInfo("int64", (4,)),),
+    delegation=Delegation(3, 0, 1),
+    lower_s=1.5,
+    pte_bytes=4,
+    files={},
+)
+
+
+@pytest.fixture
+def staging(tmp_path: Path) -> Path:
+    """An artifact that is ready to be published."""
+    return make_artifact(tmp_path / "staging" / KEY)
+
+
+def make_artifact(directory: Path, program: bytes = b"good") -> Path:
+    directory.mkdir(parents=True)
+    (directory / PROGRAM).write_bytes(program)
+    write_record(directory, msgspec.structs.replace(LOWERED, files=hash_files(directory)))
+    return directory
+
+
+def test_no_bit_of_the_record_can_flip_unnoticed(staging: Path) -> None:
+    right = read_artifact(staging)
+    record = (staging / RECORD).read_bytes()
+    assert right is not None
+    for index in range(len(record)):
+        for bit in range(8):
+            damaged = bytearray(record)
+            damaged[index] ^= 1 << bit
+            (staging / RECORD).write_bytes(damaged)
+            assert read_artifact(staging) in (None, right), bytes(damaged)
+
+
+@pytest.mark.parametrize(
+    "record", [b"", b"{", b"[" * 100_000, b'{"key": "\xff"}', b'{"key": 1}', b"null"]
+)
+def test_a_record_that_is_none_is_a_miss(staging: Path, record: bytes) -> None:
+    (staging / RECORD).write_bytes(record)
+    assert read_artifact(staging) is None
+
+
+def test_an_artifact_under_another_key_is_a_miss(staging: Path) -> None:
+    assert read_artifact(staging.rename(staging.with_name("f" * 8))) is None
+
+
+def test_a_good_entry_is_never_replaced_and_a_damaged_one_is(tmp_path: Path, staging: Path) -> None:
+    entry = tmp_path / "cache" / KEY
+    assert publish_artifact(staging, entry)
+    first = (entry / PROGRAM).stat().st_ino
+    assert not publish_artifact(make_artifact(tmp_path / "second" / KEY, b"new"), entry)
+    assert (entry / PROGRAM).stat().st_ino == first
+    (entry / PROGRAM).write_bytes(b"rust")
+    assert publish_artifact(tmp_path / "second" / KEY, entry)
+    assert (entry / PROGRAM).read_bytes() == b"new"
