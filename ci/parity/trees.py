@@ -175,49 +175,6 @@ class RevisionTree:
         return self._listing.get(path, ("", ""))[1]
 
 
-class OverlayTree:
-    """Another tree with some files replaced (text) or removed (None)."""
-
-    def __init__(self, base: SourceTree, changes: Mapping[str, str | None]) -> None:
-        self.base = base
-        self.changes = dict(changes)
-
-    @property
-    def name(self) -> str:
-        """How a report calls this tree."""
-        return f"{self.base.name} with {len(self.changes)} changed files"
-
-    @cached_property
-    def files(self) -> frozenset[str]:
-        """The base's files, with additions and without removals."""
-        added = {path for path, text in self.changes.items() if text is not None}
-        return (self.base.files - self.changes.keys()) | added
-
-    @property
-    def submodules(self) -> tuple[str, ...]:
-        """The base's."""
-        return self.base.submodules
-
-    @property
-    def links(self) -> Mapping[str, str]:
-        """The base's."""
-        return self.base.links
-
-    def read(self, path: str) -> str | None:
-        """The replaced text, or the base's."""
-        return self.changes[path] if path in self.changes else self.base.read(path)
-
-    def read_all(self, paths: Iterable[str]) -> None:
-        """Let the base read in bulk what is not replaced."""
-        self.base.read_all([path for path in paths if path not in self.changes])
-
-    def digest(self, path: str) -> str:
-        """A hash of the replaced text, or the base's digest."""
-        if path not in self.changes:
-            return self.base.digest(path)
-        return hashlib.sha256((self.changes[path] or "").encode()).hexdigest()[:20]
-
-
 def show_path(path: str) -> str:
     r"""A path as text that can be written: bytes of it that are no UTF-8 as ``\udcff``."""
     return path.encode("utf-8", "backslashreplace").decode("utf-8")

@@ -24,8 +24,9 @@ from ci.parity.compare.tree import compare_tree
 from ci.parity.facts import ParityFacts, Place
 from ci.parity.policy import ParityPolicy
 from ci.parity.reading import read_cmake_side, read_tree_here
-from ci.parity.trees import OverlayTree, RevisionTree, SourceTree, find_git_dir
+from ci.parity.trees import RevisionTree, SourceTree, find_git_dir
 from provisioning.manifest.reader import read_policy
+from tests.stand_ins.overlay_tree import OverlayTree
 
 ROOT = os.environ.get("EXECUTORCH_ROOT", "")
 REPETITIONS = int(os.environ.get("QNN_CI_PARITY_REMOVALS", "3"))
