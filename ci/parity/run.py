@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from ci.parity.allow import Sorted, apply_allowances
+from ci.parity.buck_build import build_targets, find_buck
 from ci.parity.compare.findings import Finding, order_findings
 from ci.parity.compare.tree import compare_tree, in_scope
 from ci.parity.facts import Configuration, NotEvaluated, ParityFacts
@@ -35,12 +36,21 @@ class ParityRequest:
     base: str | None = None
     today: date = date.max
     cache: Path | None = None
+    build_buck: bool = False
 
 
 def compare_source(
     request: ParityRequest, policy: ParityPolicy, read: Reader = read_tree
 ) -> ParityReport:
-    """Read, compare and sort. Raises UsageError for a source, revision or scope that is not."""
+    """Read, compare and sort.
+
+    Raises UsageError for a source, revision or scope that is not, MissingToolError for a build
+    without buck2.
+    """
+    if request.build_buck:
+        find_buck()
+        if request.revision is not None:
+            raise UsageError("buck2 builds a work tree, not a revision", fix="leave --rev out")
     tree = open_tree(request.source, request.revision)
     check_tree(tree, request.scope)
     facts, result = compare_one(tree, request, policy, read)
@@ -59,6 +69,8 @@ def compare_source(
         changed = find_changes(found, tree, base)
     else:
         found = (*result.open, *result.stale)
+    if request.build_buck:
+        found = (*found, *build_targets(request.source, facts, request.scope))
     return ParityReport(
         tree=tree.name,
         scope=request.scope,

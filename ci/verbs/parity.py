@@ -39,6 +39,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--notes", action="store_true", help="show notes about tests too")
     parser.add_argument("--sarif", type=given_path, metavar="FILE", help="write SARIF 2.1.0 there")
     parser.add_argument("--annotate", action="store_true", help="print GitHub annotations instead")
+    parser.add_argument(
+        "--build-buck", action="store_true", help="let buck2 build the targets of the scope, too"
+    )
     parser.add_argument("--no-cache", action="store_true", help="read everything anew")
     parser.add_argument("--policy", type=given_path, metavar="FILE", help="another policy file")
 
@@ -51,6 +54,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         scope=tuple(folder.strip("/") for folder in args.scope),
         base=args.base,
         today=datetime.now(timezone.utc).date(),
+        build_buck=args.build_buck,
         cache=None if args.no_cache else store_home() / "parity",
     )
     progress.step(f"comparing Buck and CMake in {args.source}")

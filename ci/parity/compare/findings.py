@@ -24,6 +24,7 @@ class Kind(str, Enum):
     HEADER = "header"
     INCLUDE = "include"
     UNLISTED = "unlisted-file"
+    BUILD = "build-failure"
     UNREAD = "unread-file"
     STALE = "stale-allowance"
 
