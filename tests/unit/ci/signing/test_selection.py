@@ -9,6 +9,7 @@ import pytest
 from ci.signing.inputs import read_directory_version
 from ci.signing.plan import list_version_notes
 from ci.signing.policy import read_signing_policy
+from ci.signing.roots import Roots
 from ci.signing.selection import list_op_package, read_place
 
 
@@ -70,8 +71,21 @@ def test_version_of_a_directory(tmp_path: Path, name: str, version: str) -> None
 
 
 @pytest.mark.parametrize(
-    ("arch", "version", "count"),
-    [("v81", "6.0.0.2", 1), ("v81", "6.4.0.2", 0), ("v79", "6.0.0", 0), ("v75", "1.0", 0)],
+    ("arch", "sdk", "tools", "noted"),
+    [
+        ("v81", "6.0.0.2", "19.0.04", ["Hexagon SDK 6.0.0.2"]),
+        ("v81", "6.4.0.2", "19.0.04", []),
+        ("v81", "6.4.0.2", "8.8.02", ["Hexagon tools 8.8.02"]),
+        ("v79", "6.0.0", "8.8", []),
+        ("v75", "1.0", "8.6.02", ["Hexagon SDK 1.0", "Hexagon tools 8.6.02"]),
+        ("v73", "1.0", "8.6.02", []),  # no SDK is known to be the first
+        ("v89", "1.0", "1.0", []),
+        ("", "1.0", "1.0", []),
+    ],
 )
-def test_versions_table_notes_an_older_hexagon_sdk(arch: str, version: str, count: int) -> None:
-    assert len(list(list_version_notes(arch, version, read_signing_policy()))) == count
+def test_versions_table_notes_what_is_older(
+    tmp_path: Path, arch: str, sdk: str, tools: str, noted: list[str]
+) -> None:
+    roots = Roots(hexagon_sdk=tmp_path / sdk, hexagon_tools=tmp_path / tools)
+    notes = list_version_notes(arch, roots, read_signing_policy())
+    assert [note.partition(":")[0] for note in notes] == noted
