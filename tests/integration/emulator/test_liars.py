@@ -25,7 +25,7 @@ from tests.stand_ins.liars import LIES
 
 ROOT = Path(__file__).resolve().parents[3]
 LIARS = ROOT / "tests" / "stand_ins" / "liars.py"
-pytestmark = pytest.mark.emulator
+pytestmark = [pytest.mark.emulator, pytest.mark.timeout(1800)]  # the suite is lowered once
 pytest.importorskip("executorch", reason="ExecuTorch is not installed in this environment")
 
 EIGHT_BITS = {"decoder", "deeplab", "lstm", "mlp", "mobilenet", "resnet", "superres", "transformer"}
@@ -58,7 +58,7 @@ class Kept(msgspec.Struct, frozen=True):
 def run_suite(reports: Path, *words: str) -> Report:
     argv = [sys.executable, "-m", "ci", "test-emulator", "--reports", str(reports), *words]
     subprocess.run(
-        argv, cwd=ROOT, env=dict(os.environ), capture_output=True, timeout=900, check=False
+        argv, cwd=ROOT, env=dict(os.environ), capture_output=True, timeout=1700, check=False
     )
     return read_report(reports / "test_emulator")
 

@@ -14,7 +14,7 @@ from ci.report.schema import Case, Status
 from ci.report.write import read_report
 
 ROOT = Path(__file__).resolve().parents[3]
-pytestmark = pytest.mark.emulator
+pytestmark = [pytest.mark.emulator, pytest.mark.timeout(1800)]
 pytest.importorskip("executorch", reason="ExecuTorch is not installed in this environment")
 
 # One scheme a model is enough, and keeps this short.
@@ -66,7 +66,7 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Case]:
             if own_scheme == scheme:
                 argv += ["--model", f"{ROOT / 'tests' / 'realistic' / file}:{name}"]
         subprocess.run(
-            argv, cwd=ROOT, env=dict(os.environ), capture_output=True, timeout=900, check=False
+            argv, cwd=ROOT, env=dict(os.environ), capture_output=True, timeout=1700, check=False
         )
         report = read_report(reports / "test_emulator")
         found |= {f"{case.model.rpartition(':')[2]} {scheme}": case for case in report.cases}
