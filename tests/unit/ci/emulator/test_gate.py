@@ -212,6 +212,17 @@ def test_the_worst_input_set_counts_for_every_figure() -> None:
     assert worst.max_abs > 1
 
 
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("name", ["max_gain_error", "max_offset"])
+def test_a_gain_and_an_offset_are_limited_both_ways(name: str, sign: int) -> None:
+    wanted = draw(24)
+    output = wanted * (1 + sign * 0.1) if name == "max_gain_error" else wanted + sign * 0.1
+    limits = msgspec.structs.replace(OPEN, **{name: 0.05})
+    assert not judge_one(limits, output, expect(wanted)).accepted
+    limits = msgspec.structs.replace(OPEN, **{name: 0.15})
+    assert judge_one(limits, output, expect(wanted)).accepted
+
+
 def test_noise_widens_what_a_small_output_may_be_off_by() -> None:
     few, many = draw(12, (4, 5)), draw(12, (4, 5000))
     limits = msgspec.structs.replace(OPEN, max_gain_error=0.007)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -175,16 +176,45 @@ def test_recorded_figures_are_kept_to(artifact: Path, recorded: float, passes: b
     assert case.recorded_sqnr_db == recorded
 
 
-def test_what_a_runner_wrote_is_read_with_care(artifact: Path) -> None:
+def link_to_a_twin(file: Path) -> None:
+    twin = file.rename(file.parents[1] / "twin")
+    file.symlink_to(twin)
+
+
+def share_with_a_twin(file: Path) -> None:
+    (file.parents[1] / "twin").hardlink_to(file)
+
+
+def make_pipe(file: Path) -> None:
+    file.unlink()
+    os.mkfifo(file)
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda file: file.unlink(), "output_3_2.raw was not written"),
+        (lambda file: file.write_bytes(b"\0" * 5), "output_3_2.raw has 5 bytes, 6 are wanted"),
+        (lambda file: file.write_bytes(b"\0" * 7), "output_3_2.raw has 7 bytes, 6 are wanted"),
+        (link_to_a_twin, "output_3_2.raw is a link"),
+        (share_with_a_twin, "output_3_2.raw is a second name of another file"),
+        (make_pipe, "output_3_2.raw is not a regular file"),
+        (lambda file: file.with_name("output_0_3.raw").touch(), "output_0_3.raw was written, wh"),
+        (lambda file: file.with_name(".hidden").mkdir(), ".hidden was written, which is not an"),
+    ],
+)
+def test_what_a_runner_wrote_is_read_with_care(
+    artifact: Path, damage: Callable[[Path], object], words: str
+) -> None:
     policy = read_emulator_policy()
     folder = artifact.parent / "work"
     references = read_references(artifact, LOWERED)
     folder.mkdir()
     write_outputs(folder / "outputs", RIGHT)
     assert judge_case(SPEC, references, folder, LOWERED, policy).reasons == ()
-    (folder / "outputs" / "output_3_2.raw").write_bytes(b"\0" * 7)
+    damage(folder / "outputs" / "output_3_2.raw")
     verdict = judge_case(SPEC, references, folder, LOWERED, policy)
-    assert verdict.reasons == ("run: output_3_2.raw has 7 bytes, 6 are wanted",)
+    assert verdict.reasons[0].startswith(f"run: {words}")
     assert verdict.controls == ()
 
 
