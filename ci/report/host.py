@@ -26,9 +26,9 @@ def read_host() -> Host:
     )
 
 
-def _processor_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+def _processor_name() -> str:
     try:
-        lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return platform.processor()
     named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))

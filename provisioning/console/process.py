@@ -128,9 +128,7 @@ def run_bytes(
     *,
     data: bytes | None = None,
     env: Mapping[str, str] | None = None,
-    cwd: Path | None = None,
     timeout_s: float | None = None,
-    fix: str = "",
 ) -> bytes:
     """Run ``argv`` to its end with ``data`` as its stdin, and return its stdout unchanged.
 
@@ -145,22 +143,19 @@ def run_bytes(
             env=None if env is None else dict(env),
             input=data or b"",
             capture_output=True,
-            cwd=cwd,
             timeout=timeout_s,
             check=False,
         )
     except OSError as error:
-        raise explain_start(words[0], cwd, error, fix) from error
+        raise explain_start(words[0], None, error, "") from error
     except subprocess.TimeoutExpired as error:
         raise ToolError(
-            f"{Path(words[0]).name} did not end within {timeout_s:.0f} s: {' '.join(words)}",
-            fix=fix,
+            f"{Path(words[0]).name} did not end within {timeout_s:.0f} s: {' '.join(words)}"
         ) from error
     if ended.returncode != 0:
         raise ToolError(
             f"{Path(words[0]).name} exited with {ended.returncode}: {' '.join(words)}",
             why=ended.stderr.decode("utf-8", "replace").strip() or "it printed nothing",
-            fix=fix,
         )
     return ended.stdout
 

@@ -78,13 +78,12 @@ def examine(
     environment: Environment,
     *,
     python: Path | None = None,
-    soc: str | None = None,
     progress: Progress | None = None,
 ) -> Verdict:
     """Examine a composed environment, as the process of a job would have it.
 
-    ``python`` None is the running interpreter. Raises UsageError for an unknown SoC and
-    ManifestError for a profile without a policy; every fault is a finding.
+    ``python`` None is the running interpreter. Raises ManifestError for a profile without a
+    policy; every fault is a finding.
     """
     request = SurveyRequest(
         profile,
@@ -94,7 +93,6 @@ def examine(
         variables=environment.apply(os.environ),
         home=store_home(),
         python=python,
-        soc=soc,
     )
     return examine_request(request, progress)
 

@@ -68,9 +68,9 @@ def parse_toml(text: str, kind: type[T]) -> T:
     return msgspec.convert(tomllib.loads(text), kind, strict=True)
 
 
-def read_policy(name: str, kind: type[T], root: Path | None = None) -> T:
+def read_policy(name: str, kind: type[T]) -> T:
     """Decode manifests/policies/``name``.toml into ``kind``. Raises ManifestError."""
-    return read_toml(f"policies/{name}.toml", kind, root)
+    return read_toml(f"policies/{name}.toml", kind)
 
 
 class Licence(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -156,21 +156,21 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return wanted[0] if wanted else ("", "")
 
 
-def read_toolchain(name: str, root: Path | None = None) -> Toolchain:
+def read_toolchain(name: str) -> Toolchain:
     """Decode manifests/toolchains/``name``.toml. Raises UsageError and ManifestError."""
-    if name not in (known := list_toolchains(root)):
+    if name not in (known := list_toolchains()):
         raise UsageError(f"no artifact {name!r}", fix="one of: " + ", ".join(known))
-    return read_toml(f"toolchains/{name}.toml", Toolchain, root)
+    return read_toml(f"toolchains/{name}.toml", Toolchain)
 
 
-def list_toolchains(root: Path | None = None) -> list[str]:
+def list_toolchains() -> list[str]:
     """The names of all artifacts, sorted."""
-    return sorted(path.stem for path in ((root or manifests_root()) / "toolchains").glob("*.toml"))
+    return sorted(path.stem for path in (manifests_root() / "toolchains").glob("*.toml"))
 
 
-def read_profiles(root: Path | None = None) -> dict[str, Profile]:
+def read_profiles() -> dict[str, Profile]:
     """All profiles by name, each on top of the one that it is like. Raises ManifestError."""
-    written = read_toml("profiles.toml", dict[str, Profile], root)
+    written = read_toml("profiles.toml", dict[str, Profile])
     for name, profile in written.items():
         if profile.like and (profile.like not in written or written[profile.like].like):
             raise ManifestError(
@@ -183,9 +183,9 @@ def read_profiles(root: Path | None = None) -> dict[str, Profile]:
     }
 
 
-def read_profile(name: str, root: Path | None = None) -> Profile:
+def read_profile(name: str) -> Profile:
     """One profile. Raises UsageError, naming the profiles there are."""
-    profiles = read_profiles(root)
+    profiles = read_profiles()
     if name not in profiles:
         raise UsageError(f"no profile {name!r}", fix="one of: " + ", ".join(profiles))
     return profiles[name]

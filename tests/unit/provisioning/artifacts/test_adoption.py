@@ -103,7 +103,10 @@ def test_every_kind_of_release_has_the_source_of_its_name(kind: type[Release]) -
     assert load_source(kind(**wanted).source).can_lock is issubclass(kind, FileRelease)
 
 
-def test_a_manifest_of_another_kind_or_with_its_keys_is_refused(tmp_path: Path) -> None:
+def test_a_manifest_of_another_kind_or_with_its_keys_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QNN_CI_MANIFESTS", str(tmp_path))
     (tmp_path / "toolchains").mkdir()
     manifest = tmp_path / "toolchains" / "one.toml"
     for release, why in (
@@ -121,7 +124,7 @@ version = "1"
 {release}
 """)
         with pytest.raises(ManifestError) as caught:
-            read_toolchain("one", tmp_path)
+            read_toolchain("one")
         assert why in caught.value.why
 
 
