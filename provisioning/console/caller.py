@@ -62,6 +62,11 @@ def keep_cause(text: str) -> None:
         Path(path).write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
+def caller_path(path: Path) -> Path:
+    """``path`` as the caller means it: a relative one begins where ./nox was called."""
+    return Path(os.environ.get(DIRECTORY_VARIABLE, ""), path)
+
+
 def shown_path(path: Path) -> str:
     """``path`` as it holds where the caller stands: relative if below that directory."""
     whole = Path(os.path.abspath(path))  # noqa: PTH100 - links stay as the user knows them

@@ -22,7 +22,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Protocol, cast
 
-from provisioning.console.caller import NOX_VARIABLE, Caller, keep_cause
+from provisioning.console.caller import NOX_VARIABLE, Caller, caller_path, keep_cause
 from provisioning.console.interrupts import catch_signals, ignore_signals, signals_as_interrupt
 from provisioning.console.progress import Progress
 from provisioning.console.terminal import (
@@ -309,7 +309,7 @@ def given_path(text: str) -> Path:
 
     An empty one is refused: it would be the directory itself.
     """
-    path = Path(os.environ.get("QNN_CI_CALLER_DIR", ""), given_word(text))
+    path = caller_path(Path(given_word(text)))
     try:
         return path.expanduser()
     except RuntimeError as error:  # no home directory

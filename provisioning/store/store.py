@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from provisioning.console.caller import caller_path
 from provisioning.console.progress import Progress
 from provisioning.errors import StoreError, UnfitError
 from provisioning.files import explain_writes, free_bytes, mib, publish_directory, remove_tree
@@ -51,7 +52,7 @@ def store_home() -> Path:
     except RuntimeError as error:
         fix = f"set {HOME_VARIABLE} or HOME to a directory that can be written"
         raise UnfitError("there is no home directory", why=str(error), fix=fix) from error
-    home = Path(os.environ.get("QNN_CI_CALLER_DIR", ""), home).absolute()
+    home = caller_path(Path(home)).absolute()
     if home.exists() and not home.is_dir():
         fix = f"set {HOME_VARIABLE} to a directory that can be written"
         raise UnfitError(f"the store's directory {home} is not a directory", fix=fix)
