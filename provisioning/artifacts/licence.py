@@ -39,6 +39,7 @@ def require_acceptance(request: ArtifactRequest, store: Store, progress: Progres
     """
     licence = request.toolchain.licence
     if not licence.accept:
+        progress.step(f"{request.label}: {licence.name}, {licence.text}")
         return
     key = f"{request.name} {request.release.version}: {licence.name}"
     accepted = _read(store)

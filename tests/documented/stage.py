@@ -23,7 +23,7 @@ import nox.project
 from tests.documented.pages import ROOT
 
 FOLDERS = ("ci", "docs", "manifests", "provisioning", "tests/bench")
-FILES = ("nox", "noxfile.py", "pyproject.toml")
+FILES = ("nox", "noxfile.py", "pyproject.toml", "README.md", "LICENSE")
 REAL = ("bootstrap", "core")
 BORROWED = ("lowering", "test", "unit")
 KEPT_VARIABLES = (

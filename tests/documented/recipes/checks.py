@@ -66,6 +66,9 @@ RECIPES = {
     "python -m provisioning doctor linux --root staging=out/device --soc SM8750 --device": Recipe(
         setup=(stage_device, attach_phone), code=3, says=("QNN100", "QNN212", "QNN802")
     ),
+    "nox -s validate -- linux --root staging=out/device --soc SM8750 --device": Recipe(
+        setup=(stage_device, attach_phone), code=3, says=("QNN100", "QNN212", "QNN802")
+    ),
     "nox -s bench -- doctor": Recipe(
         setup=(shrink_doctor_bench,),
         says=("ratio to the shell loop",),

@@ -1,11 +1,11 @@
-"""README.md, CONTRIBUTING.md and docs/exit-codes.md."""
+"""README.md, CONTRIBUTING.md, docs/exit-codes.md, concepts.md and troubleshooting.md."""
 
 from __future__ import annotations
 
 import ci.__main__
-import provisioning.__main__
 from tests.documented.recipe import Recipe
 from tests.documented.setups import leave_doctor_out, plant_toolchains, shrink_suite, use_our_store
+from tests.documented.stage import Ended, Stage
 
 PASSED = "1 passed"
 PAGE = "reports/test_emulator/index.html"
@@ -13,6 +13,15 @@ EMULATOR = Recipe(
     setup=(use_our_store, shrink_suite), says=(PASSED, PAGE), leaves=(PAGE,), with_models=True
 )
 HELP = {"says": (r"usage: .*\[--json\]",), "adds": "--help"}
+
+
+def is_installed(stage: Stage, ended: Ended) -> None:
+    """The wheel has its manifests and runs without the checkout."""
+    stage.variables["PYTHONPATH"] = str(stage.project / "installed")
+    stage.directory = stage.home
+    listed = stage.run(f"{stage.project}/installed/bin/qnn-ci list")
+    assert "qnn-runtime" in listed.stdout, listed.said
+
 
 RECIPES = {
     "nox -s test_emulator": EMULATOR,
@@ -26,10 +35,20 @@ RECIPES = {
         needs=("clang", "ld.lld"),
         with_models=True,
     ),
-    "python -m provisioning VERB": Recipe(
-        fill={"VERB": tuple(provisioning.__main__.VERBS)}, **HELP
+    "nox -s validate -- emulator": Recipe(
+        setup=(use_our_store,), says=("emulator: fit",), with_models=True
     ),
-    "python -m ci VERB": Recipe(fill={"VERB": tuple(ci.__main__.VERBS)}, **HELP),
+    "nox -s validate -- android": Recipe(code=3, says=("not fit", "provision -- android")),
+    "nox -s qnn_ci -- cache info": Recipe(says=("toolchains", "in all")),
+    "nox -s qnn_ci -- cache clean all": Recipe(says=("removed .* MiB of store, ",)),
+    "pip install .": Recipe(
+        adds="--quiet --no-deps --target installed", says=("^",), then=is_installed
+    ),
+    "qnn-ci VERB": Recipe(fill={"VERB": tuple(ci.__main__.VERBS)}, **HELP),
+    "qnn-ci --version": Recipe(says=(r"^executorch-qnn-ci \d",)),
+    "qnn-ci completion bash": Recipe(says=("complete .*qnn-ci",)),
+    "qnn-ci completion zsh": Recipe(says=("#compdef qnn-ci",)),
+    'eval "$(qnn-ci completion bash)"': Recipe(adds="&& complete -p qnn-ci", says=("-F ",)),
     # Whatever a session runs, its exit code is kept.
     "nox -s SESSION": Recipe(
         fill={"SESSION": "parity -- --source /nonexistent"}, code=2, says=("is not a directory",)

@@ -102,6 +102,7 @@ RECIPES = {
     "python -m provisioning env PROFILE": Recipe(
         setup=FETCHED, fill={"PROFILE": ("emulator", "aot")}, says=("export QNN_SDK_ROOT=",)
     ),
+    "qnn-ci env emulator": Recipe(setup=FETCHED, says=("export QNN_SDK_ROOT=",)),
     'eval "$(python -m provisioning env emulator --shell)"': Recipe(
         setup=FETCHED, adds='&& ls "$QNN_SDK_ROOT/lib"', says=("x86_64-linux-clang",)
     ),
