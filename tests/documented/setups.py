@@ -15,7 +15,7 @@ from ci.report.write import write_report
 from provisioning.store.store import store_home
 from tests.documented.pages import ROOT
 from tests.documented.stage import Stage
-from tests.stand_ins import bad_server, dsp_toolchains, tiny_toolchains, toolchains
+from tests.stand_ins import bad_server, dsp_toolchains, second_ndk, tiny_toolchains, toolchains
 
 STAND_INS = ROOT / "tests" / "stand_ins"
 LIBRARIES = ROOT / "tests" / "artifacts" / "elf"
@@ -103,6 +103,17 @@ def plant_toolchains(stage: Stage) -> None:
         "QNN_CI_LIBCXX_ROOT": str(tiny_toolchains.make_libcxx(stage.folder / "libcxx")),
         "ANDROID_NDK_ROOT": str(tiny_toolchains.make_ndk(stage.folder / "ndk")),
         "HEXAGON_SDK_ROOT": str(tiny_toolchains.make_hexagon_sdk(stage.folder / "hexagon")),
+    }
+
+
+def plant_second_ndk(stage: Stage) -> None:
+    """The manifests that the page shows, with NDK r27 beside r26c."""
+    plant_toolchains(stage)
+    stage.variables |= {
+        "ANDROID_NDK_ROOT": str(
+            tiny_toolchains.make_ndk(stage.folder / "r27", second_ndk.REVISION)
+        ),
+        "QNN_CI_MANIFESTS": str(second_ndk.make_manifests(stage.folder / "manifests")),
     }
 
 
@@ -238,25 +249,6 @@ def git(folder: Path, *words: str) -> None:
 def commit(folder: Path, message: str) -> None:
     git(folder, "add", "-A")
     git(folder, "commit", "-qm", message)
-
-
-def forget_submodules(stage: Stage) -> None:
-    """The working directory is a clone whose submodule was not fetched."""
-    parts = (stage.folder / "json", stage.folder / "origin")
-    for folder in parts:
-        plant(folder, {"README": folder.name})
-        git(folder, "init", "-q", "-b", "main")
-        commit(folder, "first")
-    allow = ("-c", "protocol.file.allow=always")
-    git(parts[1], *allow, "submodule", "add", "-q", str(parts[0]), "third-party/json")
-    commit(parts[1], "submodule")
-    git(stage.home, "clone", "-q", str(parts[1]), "executorch")
-    stage.directory = stage.home / "executorch"
-    stage.variables |= {
-        "GIT_CONFIG_COUNT": "1",
-        "GIT_CONFIG_KEY_0": "protocol.file.allow",
-        "GIT_CONFIG_VALUE_0": "always",
-    }
 
 
 # -- signing ------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from tests.documented.recipe import Recipe
 from tests.documented.setups import (
     build_alone,
     keep_artifacts,
+    plant_second_ndk,
     plant_toolchains,
     serve_artifacts,
     shrink_suite,
@@ -79,6 +80,13 @@ RECIPES = {
         adds=NO_DOCTOR, **{**BUILD, "then": is_installed}
     ),
     "nox -s build_android -- --release --jobs 4": Recipe(adds=NO_DOCTOR, **BUILD),
+    "nox -s build_android -- --profile android-r27": Recipe(
+        setup=(plant_second_ndk,),
+        says=("android_toolchain|cmake",),
+        adds=f"{NO_DOCTOR} --dry-run",
+        needs=NEEDS,
+        with_models=True,
+    ),
     "nox -s build_linux": Recipe(**LINUX),
     "nox -s build_linux -- --clean": Recipe(**{**LINUX, "adds": NO_DOCTOR}),
     "nox -s build_direct -- --soc SM8750 --dsp-type 3 --dry-run": Recipe(

@@ -13,7 +13,6 @@ from tests.documented.setups import (
     LIBRARIES,
     attach_phone,
     clone_executorch,
-    forget_submodules,
     plant_toolchains,
     shrink_doctor_bench,
     stage_device,
@@ -29,21 +28,6 @@ def fits_schema(stage: Stage, ended: Ended) -> None:
     verdict = json.loads(ended.stdout)
     jsonschema.validate(verdict, schema)
     assert verdict["fit"]
-
-
-def has_no_symbols(stage: Stage, ended: Ended) -> None:
-    assert ".symtab" not in stage.run("readelf -S libwhole.so").stdout
-
-
-def compile_library(stage: Stage) -> None:
-    """libwhole.so, not stripped."""
-    (stage.project / "whole.cpp").write_text("int whole() { return 1; }\n")
-    stage.run("g++ -shared -fPIC -o libwhole.so whole.cpp")
-    assert ".symtab" in stage.run("readelf -S libwhole.so").stdout
-
-
-def has_submodule(stage: Stage, ended: Ended) -> None:
-    assert (stage.directory / "third-party/json/README").read_text() == "json"
 
 
 RECIPES = {
@@ -76,10 +60,4 @@ RECIPES = {
         with_models=True,
     ),
     "readelf -h -d -l -n -V": Recipe(adds=str(LIBRARIES / "libx86.so"), says=("NEEDED",)),
-    "strip --strip-unneeded": Recipe(
-        setup=(compile_library,), adds="libwhole.so", then=has_no_symbols, needs=("g++",)
-    ),
-    "git submodule update --init --recursive": Recipe(
-        setup=(forget_submodules,), then=has_submodule
-    ),
 }
