@@ -21,7 +21,6 @@ PAGES = (main, builds, checks, emulator, parity, provisioning, reports, signing)
 # What can be run nowhere here, and why.
 NOT_RUN = {
     "gh attestation verify": "it asks GitHub for an attestation that only a signing job makes",
-    "git lfs pull": "it needs a Git LFS server",
 }
 
 
