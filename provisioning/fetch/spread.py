@@ -15,11 +15,12 @@ from provisioning.fetch.client import Client
 from provisioning.fetch.part_file import PartFile
 from provisioning.fetch.transfer import PermanentError, TransferPolicy, TransientError
 
-PIECE_BYTES = 2 << 20
-WINDOW_PIECES = 24
+PIECE_BYTES = 1 << 20
+WINDOW_PIECES = 48
 FIRST_CONNECTIONS, STEP_CONNECTIONS, MOST_CONNECTIONS = 4, 2, 8
+ROUND_S = 0.4
 MIN_FILE_BYTES = 16 << 20
-PROBE_S = 0.5
+PROBE_S = 0.25
 FAST_BYTES_S = 32 << 20
 GAIN = 1.15
 
@@ -27,7 +28,7 @@ GAIN = 1.15
 def is_worth_it(left_bytes: int, came_bytes: int, seconds: float) -> bool:
     """Whether more connections may help, after one gave ``came_bytes`` in ``seconds``."""
     is_slow = came_bytes < FAST_BYTES_S * seconds
-    return seconds >= PROBE_S and is_slow and left_bytes > 4 * PIECE_BYTES
+    return seconds >= PROBE_S and is_slow and left_bytes > 8 * PIECE_BYTES
 
 
 class Spread:
@@ -79,11 +80,11 @@ class Spread:
         return sum(thread.is_alive() for thread in self.clients)
 
     def _gather(self) -> None:
-        """Append pieces in order; each second, see whether more connections give more."""
+        """Append pieces in order; each ROUND_S, see whether more connections give more."""
         best, since, before = 0.0, time.monotonic(), 0
         while self.part.size < self.size_bytes:
             with self.changed:
-                self.changed.wait_for(lambda: self.part.size in self.pieces, 0.1)
+                self.changed.wait_for(lambda: self.part.size in self.pieces, 0.05)
                 data = self.pieces.pop(self.part.size, b"")
                 self.changed.notify_all()
             if data:
@@ -91,11 +92,11 @@ class Spread:
                 self.bar.advance(len(data))
             elif not self._count():
                 return
-            if (elapsed_s := time.monotonic() - since) >= 1:
+            if (elapsed_s := time.monotonic() - since) >= ROUND_S:
                 rate = (self.came_bytes - before) / elapsed_s
-                if rate > GAIN * best > 0:
+                if rate > GAIN * best:
                     self.wanted += STEP_CONNECTIONS
-                if self.refusals < MOST_CONNECTIONS:
+                if self.refusals < MOST_CONNECTIONS and self.next < self.size_bytes:
                     self._connect(min(self.most, self.wanted) - self._count())
                 best, since, before = max(best, rate), time.monotonic(), self.came_bytes
 

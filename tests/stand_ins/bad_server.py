@@ -186,6 +186,7 @@ def limited(bytes_s: float, *, most: int = 99, wrong_after: int = 1 << 60) -> Fa
             handler.head(429, 0)
             return
         handler.server.busy += 1
+        handler.server.peak = max(handler.server.peak, handler.server.busy)
         try:
             start, end = handler.span(data) or (0, len(data))
             where = f"bytes {start}-{end - 1}/{len(data)}"
@@ -324,7 +325,7 @@ class BadServer(ThreadingHTTPServer):
         self.requests: list[Asked] = []
         self.scheme = "http"
         self.usual: Fault = serve
-        self.busy = 0
+        self.busy = self.peak = 0
 
     def handle_error(self, *_: Any) -> None:
         pass

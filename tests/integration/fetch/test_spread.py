@@ -46,7 +46,8 @@ def fetch(server: BadServer, directory: Path, pin: Pin = PIN) -> tuple[float, st
 
 def test_several_connections_bring_it_sooner(server: BadServer, tmp_path: Path) -> None:
     seconds, _ = fetch(server, tmp_path)
-    assert seconds < 0.6 * len(DATA) / RATE
+    assert seconds < 0.8 * len(DATA) / RATE  # 0.3 on an idle machine
+    assert 4 <= server.peak <= 8
     assert server.sent_bytes < 1.2 * len(DATA)
 
 
@@ -58,10 +59,10 @@ def test_without_a_hash_one_connection_does(server: BadServer, tmp_path: Path) -
 
 def test_a_server_that_likes_fewer_gets_fewer(server: BadServer, tmp_path: Path) -> None:
     server.usual = bad.limited(RATE, most=2)
-    seconds, _ = fetch(server, tmp_path)
-    assert seconds < 0.9 * len(DATA) / RATE
+    fetch(server, tmp_path)
+    assert server.peak == 2
     refused = [asked for asked in server.requests if not asked.sent]
-    assert len(refused) <= 8
+    assert len(refused) <= 12
 
 
 def reset_each_third(handler: bad.Handler, data: bytes) -> None:
@@ -144,9 +145,8 @@ def test_a_thousand_parts_are_not_a_thousand_round_trips(server: BadServer, tmp_
 def test_a_large_part_comes_over_several_connections(server: BadServer, tmp_path: Path) -> None:
     with open_remote(server.url("a.zip"), tmp_path / ".parts", Progress(), QUICK) as remote:
         remote.open(70_000)
-        began = time.monotonic()
         remote.fetch([(100, 22 << 20)])
-        assert time.monotonic() - began < 0.85 * (22 << 20) / RATE
+        assert server.peak >= 4
         assert remote.read_at(100, 20 << 20) == DATA[100 : 100 + (20 << 20)]
 
 
