@@ -26,7 +26,7 @@ _ODD = re.compile(r"[\x00-\x1f\x7f\\]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Member:
     """One member of an archive, as its directory declares it.
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import lzma
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, cast
 
@@ -19,8 +20,10 @@ from provisioning.archives.layout import (
     place_members,
     unsafe,
 )
-from provisioning.archives.tar_members import TarReader
+from provisioning.archives.tar_members import COPY_BYTES, ByteStream, TarReader
 from provisioning.store.tree import TreeEntry
+
+XZ_MEMORY_BYTES = 160 << 20  # xz -9 takes 65 MiB
 
 
 def is_tarball(filename: str) -> bool:
@@ -58,9 +61,49 @@ def extract_tar(
     return work.finish()
 
 
-def _open(path: Path) -> IO[bytes]:
-    if path.name.endswith((".xz", ".txz")):
-        return cast("IO[bytes]", lzma.open(path, "rb"))
+@contextmanager
+def _open(path: Path) -> Iterator[ByteStream]:
+    with path.open("rb") if is_xz(path.name) else _open_other(path) as file:
+        yield XzStream(file) if is_xz(path.name) else file
+
+
+def is_xz(filename: str) -> bool:
+    """Whether a file's name says that it is compressed by xz."""
+    return filename.endswith((".xz", ".txz"))
+
+
+class XzStream:
+    """An xz file, of several streams too, unpacked with a limit for what xz's dictionary takes."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self.file = file
+        self.inner = self._begin()
+        self.buffered = b""
+
+    def _begin(self) -> lzma.LZMADecompressor:
+        return lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=XZ_MEMORY_BYTES)
+
+    def read(self, count: int, /) -> bytes:
+        """At most ``count`` bytes; none at the end. Raises EOFError when the file is cut."""
+        while count:
+            if self.inner.eof:
+                rest = self.inner.unused_data or self.file.read(COPY_BYTES)
+                rest = rest.lstrip(b"\0")  # the padding between streams
+                if not rest:
+                    return b""
+                self.inner, self.buffered = self._begin(), rest
+            if self.inner.needs_input and not self.buffered:
+                self.buffered = self.file.read(COPY_BYTES)
+                if not self.buffered:
+                    raise EOFError("the compressed data is cut short")
+            data = self.inner.decompress(self.buffered, count)
+            self.buffered = b""
+            if data:
+                return data
+        return b""
+
+
+def _open_other(path: Path) -> IO[bytes]:
     if path.name.endswith((".gz", ".tgz")):
         return _open_gzip(path)
     return path.open("rb")

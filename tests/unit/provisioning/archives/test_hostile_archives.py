@@ -13,6 +13,7 @@ import sys
 import tarfile
 import time
 import zipfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -331,6 +332,25 @@ def test_a_wrong_or_missing_trailer_is_refused(
     archive.write_bytes(cuts.get(damage, data[:-3]))
     with pytest.raises(IntegrityError, match="is refused"):
         unpack(archive, tmp_path / "root")
+
+
+def test_a_dictionary_of_xz_has_a_limit(tmp_path: Path) -> None:
+    """One of 1.5 GiB, as its block header (xz file format, 3.1) says."""
+    data = bytearray(lzma.compress(plain_tar()))
+    size = (data[12] + 1) * 4
+    data[16] = 37  # 2**30 * 1.5
+    data[12 + size - 4 : 12 + size] = struct.pack("<I", zlib.crc32(data[12 : 12 + size - 4]))
+    (tmp_path / "a.tar.xz").write_bytes(data)
+    with pytest.raises(IntegrityError) as caught:
+        unpack(tmp_path / "a.tar.xz", tmp_path / "root")
+    assert "emory" in caught.value.why
+
+
+def test_a_tarball_may_be_several_streams_of_xz(tmp_path: Path) -> None:
+    data = plain_tar()
+    halves = lzma.compress(data[:700]) + bytes(8) + lzma.compress(data[700:]) + bytes(4)
+    (tmp_path / "a.tar.xz").write_bytes(halves)
+    assert sorted(unpack(tmp_path / "a.tar.xz", tmp_path / "root")) == sorted(GOOD)
 
 
 def test_links_through_links_and_empty_directories_are_kept(tmp_path: Path) -> None:
