@@ -18,7 +18,6 @@ COMMENT = re.compile(r"#[^\n]*")
 TYPING = re.compile(r"^if (?:typing\.)?TYPE_CHECKING:\n(?:[ \t]+[^\n]*\n|[ \t]*\n)+", re.MULTILINE)
 # What may be missing is no dependency.
 TRIED = re.compile(r"^([ \t]*)try:[^\n]*\n(?:\1[ \t]+[^\n]*\n|[ \t]*\n)+", re.MULTILINE)
-PROJECT = "executorch."
 
 
 def find_imports(tree: SourceTree) -> Mapping[str, tuple[str, ...]]:
@@ -36,9 +35,9 @@ def read_imports(tree: SourceTree, path: str) -> Iterator[str]:
         module, plain = match["module"], match["plain"]
         names = NAME.findall(COMMENT.sub("", match["many"] or match["few"] or plain or ""))
         if plain:
-            folders = [absolute(name, path) for name in names]
+            folders = [absolute(name, path, tree.layout.project) for name in names]
         else:
-            folder = absolute(module, path)
+            folder = absolute(module, path, tree.layout.project)
             folders = [f"{folder}/{name}".lstrip("/") for name in names]
             if not all(is_module(tree, inner) for inner in folders):
                 folders.append(folder)
@@ -51,11 +50,11 @@ def is_module(tree: SourceTree, folder: str) -> bool:
     return f"{folder}.py" in tree.files or f"{folder}/__init__.py" in tree.files
 
 
-def absolute(module: str, path: str) -> str:
+def absolute(module: str, path: str, project: str) -> str:
     """A module's path without its suffix, from the root of the tree."""
     name = module.lstrip(".")
     dots = len(module) - len(name)
-    inner = name.removeprefix(PROJECT).replace(".", "/")
+    inner = name.removeprefix(f"{project}.").replace(".", "/")
     if not dots:
         return inner
     folder = directory_of(path)

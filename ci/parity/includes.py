@@ -19,7 +19,6 @@ from ci.parity.facts import (
 from ci.parity.trees import SourceTree
 
 INCLUDE = re.compile(r"^[ \t]*#[ \t]*(?:include|import)[ \t]*([<\"])([^>\"\n]+)", re.MULTILINE)
-WHOLE = "executorch/"
 
 
 @dataclass
@@ -57,12 +56,13 @@ def read_includes(
     Those that begin with the project's name, or stand beside the header, need no directory.
     """
     text = tree.read(path) or ""
+    whole = f"{tree.layout.project}/"
     for match in INCLUDE.finditer(text):
         name = match[2]
         row = Include(name, Place(path, text.count("\n", 0, match.start()) + 1), None)
         beside = posixpath.normpath(posixpath.join(directory_of(path), name))
-        if name.startswith(WHOLE):
-            inner = name.removeprefix(WHOLE)
+        if name.startswith(whole):
+            inner = name.removeprefix(whole)
             yield row, inner if inner in tree.files else ""
         elif match[1] == '"' and beside in tree.files:
             yield row, beside

@@ -9,6 +9,7 @@ import msgspec
 from packaging.version import InvalidVersion, Version
 
 from ci.parity.buck.globs import compile_pattern
+from ci.parity.layout import Layout
 
 
 class Exclusion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -52,6 +53,7 @@ class Allowance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class ParityPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
     """How the two sides are compared, in trees from the version ``written_for`` on."""
 
+    layout: Layout = Layout()
     written_for: str = ""
     tests: tuple[str, ...] = ()
     host_only: tuple[str, ...] = ()

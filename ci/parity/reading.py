@@ -30,6 +30,7 @@ from ci.parity.facts import (
 )
 from ci.parity.imports import find_imports
 from ci.parity.includes import find_includes
+from ci.parity.layout import Layout
 from ci.parity.macros import find_macros
 from ci.parity.trees import DirectoryTree, RevisionTree, SourceTree
 from provisioning.console.process import run_process
@@ -50,6 +51,7 @@ class Order(msgspec.Struct, frozen=True):
     side: str
     source: bytes
     commit: str
+    layout: Layout
 
 
 @dataclass(frozen=True)
@@ -119,9 +121,9 @@ def read_tree(tree: SourceTree, cache: Path | None = None) -> ParityFacts:
 def order_for(tree: SourceTree) -> Order | None:
     """How a worker finds a tree again; None for a tree that exists only in this process."""
     if isinstance(tree, RevisionTree):
-        return Order("", os.fsencode(tree.git_dir.resolve()), tree.commit)
+        return Order("", os.fsencode(tree.git_dir.resolve()), tree.commit, tree.layout)
     if isinstance(tree, DirectoryTree):
-        return Order("", os.fsencode(tree.root.resolve()), "")
+        return Order("", os.fsencode(tree.root.resolve()), "", tree.layout)
     return None
 
 
@@ -166,6 +168,7 @@ def digest_side(tree: SourceTree, side: Side[Any]) -> str:
     """A digest of all that a side is read from: file names, build files, and this reader."""
     is_read = is_build_file if side.name == BUCK.name else is_cmake_input
     hasher = hashlib.sha256(digest_sources(Path(__file__).parent).encode())
+    hasher.update(msgspec.json.encode(tree.layout))
     for part in tree.submodules:
         hasher.update(f"{part}\n".encode())
     for path in sorted(tree.files):

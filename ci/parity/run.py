@@ -51,7 +51,7 @@ def compare_source(
         find_buck()
         if request.revision is not None:
             raise UsageError("buck2 builds a work tree, not a revision", fix="leave --rev out")
-    tree = open_tree(request.source, request.revision)
+    tree = open_tree(request.source, request.revision, policy.layout)
     check_tree(tree, request.scope)
     facts, result = compare_one(tree, request, policy, read)
     found, old, changed = result.open, 0, None
@@ -59,7 +59,7 @@ def compare_source(
         git_dir = find_git_dir(request.source)
         if git_dir is None:
             raise UsageError(f"{request.source} has no revisions", fix="leave --base out")
-        base = open_tree(git_dir, request.base)
+        base = open_tree(git_dir, request.base, policy.layout)
         base_facts, before = compare_one(base, request, policy, read)
         renames = find_renames(base, tree, base_facts, facts)
         old_ones = (*before.open, *before.stale)

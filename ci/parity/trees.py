@@ -12,16 +12,21 @@ from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
+from ci.parity.layout import Layout
 from provisioning.console.git import ask_git, is_git_directory, parse_submodules, read_commit
 from provisioning.errors import MissingToolError, ToolError, UsageError
 
+NO_LAYOUT = Layout()
 LEFT_OUT = frozenset({".git", "buck-out", "cmake-out", "node_modules", "__pycache__", ".venv"})
 SUBMODULE_MODE = "160000"
 LINK_MODE = "120000"
 
 
 class SourceTree(Protocol):
-    """The files of one state of a source tree."""
+    """The files of one state of a source tree, and how its project names things."""
+
+    @property
+    def layout(self) -> Layout: ...
 
     @property
     def name(self) -> str: ...
@@ -45,10 +50,11 @@ class SourceTree(Protocol):
 class DirectoryTree:
     """A checkout, or any directory: what is on disk now, untracked files included."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, layout: Layout = NO_LAYOUT) -> None:
         if not root.is_dir():
             raise UsageError(f"{root} is not a directory", fix="give --source a checkout")
         self.root = root
+        self.layout = layout
         self._texts: dict[str, str | None] = {}
         self._real: dict[str, str] = {}
 
@@ -112,8 +118,9 @@ class DirectoryTree:
 class RevisionTree:
     """A revision of a git directory, read without a work tree."""
 
-    def __init__(self, git_dir: Path, revision: str) -> None:
+    def __init__(self, git_dir: Path, revision: str, layout: Layout = NO_LAYOUT) -> None:
         self.git_dir = git_dir
+        self.layout = layout
         self.revision = revision
         self.commit = resolve_revision(git_dir, revision)
         self._texts: dict[str, str | None] = {}
@@ -180,17 +187,17 @@ def show_path(path: str) -> str:
     return path.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-def open_tree(source: Path, revision: str | None) -> SourceTree:
+def open_tree(source: Path, revision: str | None, layout: Layout = NO_LAYOUT) -> SourceTree:
     """A checkout without ``revision``; with it, or for a bare git directory, a revision.
 
     Raises UsageError for a source that is neither.
     """
     git_dir = find_git_dir(source)
     if revision is None and git_dir != source:
-        return DirectoryTree(source)
+        return DirectoryTree(source, layout)
     if git_dir is None:
         raise UsageError(f"{source} is not a git directory", fix="leave --rev out")
-    return RevisionTree(git_dir, revision or "HEAD")
+    return RevisionTree(git_dir, revision or "HEAD", layout)
 
 
 def find_git_dir(source: Path) -> Path | None:

@@ -30,8 +30,8 @@ def main(argv: list[str]) -> int:
 def open_ordered(order: Order) -> SourceTree:
     """The tree that an order names."""
     if order.commit:
-        return RevisionTree(Path(os.fsdecode(order.source)), order.commit)
-    return DirectoryTree(Path(os.fsdecode(order.source)))
+        return RevisionTree(Path(os.fsdecode(order.source)), order.commit, order.layout)
+    return DirectoryTree(Path(os.fsdecode(order.source)), order.layout)
 
 
 def limit_memory(limit_bytes: int) -> None:

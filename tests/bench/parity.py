@@ -71,7 +71,7 @@ def measure_runs(source: Path, cache: Path) -> dict[str, Taken]:
     cmake, buck = source / SCOPE / "CMakeLists.txt", source / SCOPE / "runtime" / "BUCK"
 
     def run() -> None:
-        compare_tree(read_tree(DirectoryTree(source), cache), policy)
+        compare_tree(read_tree(DirectoryTree(source, policy.layout), cache), policy)
 
     def changed(path: Path) -> Callable[[], None]:
         def change_and_run() -> None:
@@ -87,7 +87,7 @@ def measure_runs(source: Path, cache: Path) -> dict[str, Taken]:
 def measure_stages(source: Path) -> dict[str, Taken]:
     """Each stage in one process."""
     taken: dict[str, Taken] = {}
-    tree = DirectoryTree(source)
+    tree = DirectoryTree(source, read_policy("parity", ParityPolicy).layout)
     with timed(taken, "list and read files"):
         tree.read_all(tree.files)
     with timed(taken, "evaluate Buck"):

@@ -28,16 +28,6 @@ DEPTH_LIMIT = 300
 RETRIES = 40
 RULE_CALL = re.compile(r"\b(?:native|runtime|fb_native)\.(\w+)")
 UNKNOWN_NAME = re.compile(r"Variable `(\w+)` not found")
-# Stubbed even when the tree has a file: what these record is what the author wrote.
-STUBBED = {
-    "runtime_wrapper.bzl",
-    "selects.bzl",
-    "env_interface.bzl",
-    "glob_defs.bzl",
-    "paths.bzl",
-    "build_file_migration.bzl",
-    "fbsource_utils.bzl",
-}
 
 
 LIBRARIES = (
@@ -252,12 +242,10 @@ class Evaluator:
     def _load(
         self, load: sl.AstLoad, path: str, folder: str, text: str
     ) -> tuple[sl.FrozenModule, tuple[str, ...]]:
-        tree = self.tree
-        found = resolve_load(
-            load.module_id, folder, tree.files, self.owned.folders, tree.submodules
-        )
+        found = resolve_load(load.module_id, folder, self.tree, self.owned.folders)
         # A link in the tree (shim/) may stand for a file that is not a Starlark module.
-        if found.path is None or found.path.rpartition("/")[2] in STUBBED:
+        stubbed = self.tree.layout.stubbed
+        if found.path is None or found.path.rpartition("/")[2] in stubbed:
             return self._stub(found, set(load.symbols.values()), text, path), ()
         return self._load_file(found.path, path)
 
@@ -277,7 +265,8 @@ class Evaluator:
 
     def _stub(self, found: Loaded, symbols: set[str], text: str, path: str) -> sl.FrozenModule:
         name = found.module.rpartition(":")[2].rpartition("/")[2]
-        if found.own and found.path is None and name not in STUBBED and not symbols <= {"runtime"}:
+        known = name in self.tree.layout.stubbed or symbols <= {"runtime"}
+        if found.own and found.path is None and not known:
             raise NotEvaluatedError(path, f"loads {found.module}, which is not in the tree")
         return self._stub_module(symbols, text, "[]" if found.vendored else "'{}'")
 

@@ -1,19 +1,17 @@
 """Which file of the tree a load() statement names.
 
-ExecuTorch's cells: ``@fbsource//xplat/executorch/P:F.bzl`` and ``@fbcode//executorch/P:F.bzl``
-are P/F.bzl, or the open source stand-in below shim_et/ (shim/ or build/ in older trees).
+``@fbsource//xplat/executorch/P:F.bzl`` and ``@fbcode//executorch/P:F.bzl`` are P/F.bzl of the
+tree, or an open source stand-in for it: the layout of the tree says where.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Container
 from dataclasses import dataclass
 
 from ci.parity.facts import is_inside
-
-OWN_CELLS = ("", "fbsource", "fbcode", "executorch", "root")
-OWN_PREFIXES = ("xplat/executorch", "executorch", "fbcode/executorch")
-STAND_INS = ("shim_et/xplat/executorch", "shim/xplat/executorch", "shim", "shim_et")
+from ci.parity.layout import Layout
+from ci.parity.trees import SourceTree
 
 
 @dataclass(frozen=True)
@@ -29,13 +27,7 @@ class Loaded:
     vendored: bool = False
 
 
-def resolve_load(
-    module: str,
-    package: str,
-    files: Container[str],
-    folders: Container[str],
-    submodules: Sequence[str] = (),
-) -> Loaded:
+def resolve_load(module: str, package: str, tree: SourceTree, folders: Container[str]) -> Loaded:
     """Find the file that ``module``, as written in a file of ``package``, stands for.
 
     ``//p:f.bzl`` of a folder that the tree does not have is one of Meta's.
@@ -44,46 +36,27 @@ def resolve_load(
     if not slashes:
         name = module.removeprefix(":")
         path = f"{package}/{name}" if package else name
-        return Loaded(module, path if path in files else None, own=True)
+        return Loaded(module, path if path in tree.files else None, own=True)
     cell = cell.removeprefix("@")
     folder, _, name = rest.partition(":")
     if not name:
         folder, _, name = rest.rpartition("/")
-    for candidate in candidates(cell, folder):
+    for candidate in candidates(cell, folder, tree.layout):
         path = f"{candidate}/{name}" if candidate else name
-        if path in files:
+        if path in tree.files:
             return Loaded(module, path, own=True)
-    inside = is_inside(folder, submodules)
-    own = is_own(folder) or (cell == "" and folder in folders)
-    return Loaded(module, None, own and not inside and not is_internal(folder), inside)
+    inside = is_inside(folder, tree.submodules)
+    own = tree.layout.strip_root(folder) is not None or (cell == "" and folder in folders)
+    is_internal = not set(folder.split("/")).isdisjoint(tree.layout.internal)
+    return Loaded(module, None, own and not inside and not is_internal, inside)
 
 
-def candidates(cell: str, folder: str) -> list[str]:
+def candidates(cell: str, folder: str, layout: Layout) -> list[str]:
     """The folders where a module of this tree may be, best first."""
-    if cell not in OWN_CELLS:
+    if cell not in layout.cells:
         return []
-    inner = strip_prefix(folder)
-    found = [] if inner is None else [inner, *(f"{top}/{inner}" for top in STAND_INS)]
-    if cell in {"", "executorch", "root"}:
+    inner = layout.strip_root(folder)
+    found = [] if inner is None else [inner, *(f"{top}/{inner}" for top in layout.stand_ins)]
+    if cell in {"", "root", layout.project}:
         found.append(folder)
     return [path.strip("/") for path in found]
-
-
-def is_internal(folder: str) -> bool:
-    """Whether a folder is one that Meta keeps out of the open tree: its name is ``fb``."""
-    return "fb" in folder.split("/")
-
-
-def is_own(folder: str) -> bool:
-    """Whether a folder of a cell is ExecuTorch's."""
-    return strip_prefix(folder) is not None
-
-
-def strip_prefix(folder: str) -> str | None:
-    """``xplat/executorch/build`` as ``build``; None when it is not ExecuTorch's."""
-    for prefix in OWN_PREFIXES:
-        if folder == prefix:
-            return ""
-        if folder.startswith(prefix + "/"):
-            return folder[len(prefix) + 1 :]
-    return None

@@ -35,6 +35,7 @@ from ci.parity.facts import (
     is_inside,
     is_source,
 )
+from ci.parity.layout import Layout
 from ci.parity.trees import SourceTree
 
 Key: TypeAlias = "tuple[str, str, bool]"
@@ -47,7 +48,6 @@ HEADER_KEYS = ("headers", "raw_headers")
 EXPORTED_KEYS = ("exported_headers", "public_headers")
 NAMED_KEYS = ("headers", *EXPORTED_KEYS)
 DIRECTORY_KEYS = ("include_directories", "public_include_directories")
-META_ROOTS = ("executorch/", "xplat/executorch/")
 EXPORTED_FLAG_KEYS = (
     "exported_preprocessor_flags",
     "propagated_pp_flags",
@@ -238,6 +238,10 @@ class Context:
     package: Package
     place: Place
 
+    def absolute(self, label: str) -> str:
+        """A label of this package with its package."""
+        return absolute(label, self.package.package, self.literals.tree.layout)
+
     def entries(self, given: dict[str, Any], keys: Sequence[str]) -> tuple[ListEntry, ...]:
         """The files and labels of some attributes; a label stays a label."""
         items = [item for key in keys for item in walk(given.get(key))]
@@ -261,7 +265,7 @@ class Context:
         words = [item.text, base, base.partition(".")[0], *self.patterns(item.text)]
         place = self.literals.find(words, self.package.files, self.place)
         if is_label(item.text):
-            return ListEntry(absolute(item.text, self.package.package), place, item.condition)
+            return ListEntry(self.absolute(item.text), place, item.condition)
         path = posixpath.normpath(posixpath.join(self.package.package, item.text))
         return ListEntry(path, place, item.condition)
 
@@ -281,7 +285,7 @@ class Context:
         found = []
         for item in (item for key in keys for item in walk(given.get(key))):
             place = self.literals.find([item.text], self.package.files, self.place)
-            text = absolute(item.text, self.package.package) if is_label(item.text) else item.text
+            text = self.absolute(item.text) if is_label(item.text) else item.text
             found.append(Word(text, place, item.condition))
         return tuple(found)
 
@@ -306,9 +310,9 @@ class Context:
         for item in (item for key in DIRECTORY_KEYS for item in walk(given.get(key))):
             yield posixpath.normpath(posixpath.join(self.package.package, item.text.lstrip("/")))
         for item in (item for key in FLAG_KEYS for item in walk(given.get(key))):
-            for root in META_ROOTS:
-                if item.text.startswith(f"-I{root}"):
-                    yield posixpath.normpath(item.text.removeprefix(f"-I{root}"))
+            inner = self.literals.tree.layout.strip_root(item.text.removeprefix("-I"))
+            if item.text.startswith("-I") and inner is not None:
+                yield posixpath.normpath(inner)
 
     def defines(self, given: dict[str, Any]) -> Iterator[Word]:
         """What -D flags and ``defines`` define, without the -D."""
@@ -345,26 +349,18 @@ def is_label(text: str) -> bool:
     return text.startswith((":", "@", "$(")) or "//" in text
 
 
-def absolute(label: str, package: str) -> str:
+def absolute(label: str, package: str, layout: Layout) -> str:
     """``:x`` and ``//executorch/p:x`` as ``//p:x``; outside labels stay as they are."""
     if label.startswith(":"):
         return f"//{package}{label}"
     cell, slashes, rest = label.partition("//")
-    if not slashes or cell.removeprefix("@") not in {"", "fbsource", "fbcode", "root"}:
+    if not slashes or cell.removeprefix("@") not in layout.cells:
         return label
-    for prefix in ("xplat/executorch/", "executorch/"):
-        if rest.startswith(prefix):
-            rest = rest.removeprefix(prefix)
-            break
-    else:
-        for prefix in ("xplat/executorch:", "executorch:"):
-            if rest.startswith(prefix):
-                return "//:" + rest.removeprefix(prefix)
-        if cell:
-            return label
-    if ":" not in rest:
-        rest = f"{rest}:{rest.rpartition('/')[2]}"
-    return f"//{rest}"
+    folder, colon, name = rest.partition(":")
+    inner = layout.strip_root(folder)
+    if inner is None and cell:
+        return label
+    return f"//{folder if inner is None else inner}:{name if colon else folder.rpartition('/')[2]}"
 
 
 def stems(name: str) -> list[str]:

@@ -40,6 +40,7 @@ class Interpreter:
         self.state = state
         self.commands = commands
         self.has_target = has_target
+        self.layout = state.sources.tree.layout
         self.scope = Variables()
         self.path = ""
         self.directory = ""
@@ -60,7 +61,7 @@ class Interpreter:
         if name == "CMAKE_CURRENT_LIST_FILE":
             return (f"{ROOT}/{self.path}",)
         value = self.scope.get(name)
-        if value is None and name.startswith("_") and name.endswith("__srcs"):
+        if value is None and name.endswith(self.layout.generated):
             return unknown(name)
         return value if value is not None else ("",)
 
@@ -131,7 +132,8 @@ class Interpreter:
 
     def run_root(self, directory: str) -> None:
         """Run a top-level CMakeLists.txt."""
-        self.scope.table.update(root_variables(self.state.configuration, directory))
+        variables = root_variables(self.state.configuration, directory, self.layout.root_variable)
+        self.scope.table.update(variables)
         self.directory = directory
         self.run_file(posixpath.join(directory, LIST_FILE), 0)
 

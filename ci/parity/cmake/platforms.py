@@ -43,8 +43,13 @@ def platform_variables(configuration: Configuration) -> dict[str, Value]:
     return {name: (known.get(name, ""),) for name in PLATFORM_NAMES}
 
 
-def root_variables(configuration: Configuration, directory: str) -> dict[str, Value]:
-    """What a top-level CMakeLists.txt in ``directory`` (from the tree's root) begins with."""
+def root_variables(
+    configuration: Configuration, directory: str, root_variable: str
+) -> dict[str, Value]:
+    """What a top-level CMakeLists.txt in ``directory`` (from the tree's root) begins with.
+
+    ``root_variable`` is the one that the project calls the tree's root.
+    """
     source = f"{ROOT}/{directory}".rstrip("/")
     build = f"{BUILD}/{directory}".rstrip("/")
     fixed = {
@@ -55,7 +60,7 @@ def root_variables(configuration: Configuration, directory: str) -> dict[str, Va
         "CMAKE_CURRENT_SOURCE_DIR": source,
         "CMAKE_CURRENT_BINARY_DIR": build,
         "CMAKE_CURRENT_LIST_DIR": source,
-        "EXECUTORCH_ROOT": ROOT,
+        root_variable: ROOT,
         "CMAKE_INSTALL_PREFIX": "/install",
         "CMAKE_INSTALL_LIBDIR": "lib",
         "CMAKE_INSTALL_INCLUDEDIR": "include",

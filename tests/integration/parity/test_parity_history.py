@@ -35,8 +35,8 @@ def findings_at(revision: str, scope: tuple[str, ...]) -> dict[tuple[str, ...], 
     """The findings of a revision below some folders, by their key."""
     git_dir = find_git_dir(Path(ROOT))
     assert git_dir is not None
-    facts = read_tree_here(RevisionTree(git_dir, revision))
     policy = read_policy("parity", ParityPolicy)
+    facts = read_tree_here(RevisionTree(git_dir, revision, policy.layout))
     return {finding.key: finding for finding in compare_tree(facts, policy, scope)}
 
 

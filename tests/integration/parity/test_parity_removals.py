@@ -135,7 +135,8 @@ def compare(
 def test_removed_names_are_found_and_nothing_else() -> None:
     git_dir = find_git_dir(Path(ROOT))
     assert git_dir is not None
-    tree, policy = RevisionTree(git_dir, REVISION), read_policy("parity", ParityPolicy)
+    policy = read_policy("parity", ParityPolicy)
+    tree = RevisionTree(git_dir, REVISION, policy.layout)
     removed, missed, extra = 0, [], []
     facts = read_tree_here(tree)
     index = Index(facts, policy)

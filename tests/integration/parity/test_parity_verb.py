@@ -27,6 +27,10 @@ FIRST = {
 SECOND = {"p/b.cpp": "int b;\n", "CMakeLists.txt": "add_library(lib p/a.cpp\n  p/b.cpp)\n"}
 POLICY = 'android_only = ["*_android_build"]\n'
 ROOT = Path(__file__).parents[3]
+LAYOUT = (
+    '[layout]\nproject = "executorch"\ncells = ["fbsource"]\nroots = ["xplat/executorch"]\n'
+    'stubbed = ["runtime_wrapper.bzl"]\n'
+)
 
 Parity = Callable[..., Completed]
 
@@ -62,7 +66,7 @@ def source(tmp_path: Path) -> Path:
 def parity(tmp_path: Path) -> Parity:
     """Run the verb; stdout and stderr come back as one text."""
     policy = tmp_path / "policy.toml"
-    policy.write_text(POLICY, encoding="utf-8")
+    policy.write_text(POLICY + LAYOUT, encoding="utf-8")
     env = {**os.environ, "QNN_CI_HOME": str(tmp_path / "home")}
 
     def run(*words: object) -> Completed:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from datetime import date
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from ci.parity.compare.findings import Finding
@@ -13,7 +14,9 @@ from ci.parity.policy import ParityPolicy
 from ci.parity.reading import read_tree_here
 from ci.parity.report import ParityReport
 from ci.parity.run import ParityRequest, compare_source
+from provisioning.manifest.reader import read_policy
 
+LAYOUT = read_policy("parity", ParityPolicy).layout
 POLICY = ParityPolicy(
     tests=("**/test/**", "test/**"),
     android_only=("*_android_build",),
@@ -44,6 +47,7 @@ def report(plant: Callable[[Files], Path]) -> Callable[..., ParityReport]:
 
     def compare(files: Files, policy: ParityPolicy = POLICY, **options: object) -> ParityReport:
         today = date(2026, 1, 1)
+        policy = msgspec.structs.replace(policy, layout=LAYOUT)
         request = ParityRequest(source=plant(files), today=today, **options)  # type: ignore[arg-type]
         return compare_source(request, policy, read_tree_here)
 

@@ -13,9 +13,11 @@ from ci.parity.reading import read_tree_here
 from ci.parity.report import ParityReport
 from ci.parity.run import ParityRequest, compare_source
 from provisioning.console.process import run_process
+from provisioning.manifest.reader import read_policy
 
 LOAD = 'load("@fbsource//xplat/executorch/build:runtime_wrapper.bzl", "runtime")\n'
-POLICY = ParityPolicy(imports=("p/**",))
+LAYOUT = read_policy("parity", ParityPolicy).layout
+POLICY = ParityPolicy(imports=("p/**",), layout=LAYOUT)
 
 
 def library(name: str, source: str, more: str = "") -> str:
