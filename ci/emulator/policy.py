@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct, field
 
-from ci.lowering.reference import ReferencePolicy
+from ci.lowering.references.degenerate import ReferencePolicy
 from ci.lowering.schemes import Scheme
 from ci.lowering.suite import SUITE
 from ci.report.schema import ANY_MODEL, Threshold, find_threshold

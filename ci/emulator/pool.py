@@ -24,7 +24,7 @@ from typing import Any
 from msgspec import Struct
 
 from ci.emulator.child import serve
-from ci.lowering.numerics import VARIABLES
+from ci.lowering.references.numerics import VARIABLES
 from provisioning.console.process import GRACE_S, TAIL_LINES, signal_name
 from provisioning.errors import QnnCiError, StoreError, UnfitError
 

@@ -19,7 +19,7 @@ from ci.emulator.pool import Pool
 from ci.emulator.runner import Runner, find_runner
 from ci.emulator.workshop import Workshop
 from ci.lowering.cases import CaseSpec
-from ci.lowering.numerics import NUMERICS
+from ci.lowering.references.numerics import NUMERICS
 from ci.lowering.suite import FP16_SHARE, LOWER_S
 from ci.report.host import read_host, started_now
 from ci.report.schema import Phase, Report, Status, Tool, summarize

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule, Node
 
-from ci.lowering.eager import keep_state
 from ci.lowering.factory import Inputs, find_line
+from ci.lowering.references.eager import keep_state
 
 
 def digest_graph(module: nn.Module, inputs: Inputs) -> str:

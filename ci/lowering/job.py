@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from ci.lowering.artifact import Lowered
-from ci.lowering.reference import ReferencePolicy
+from ci.lowering.references.degenerate import ReferencePolicy
 from ci.lowering.schemes import Scheme
 
 

@@ -19,8 +19,8 @@ from ci.lowering.forked import run_forked
 from ci.lowering.graph_digest import digest_graph
 from ci.lowering.job import LowerJob, LowerResult
 from ci.lowering.model import Model, digest_model, load_model
-from ci.lowering.numerics import NUMERICS, fix_numerics, name_instructions
-from ci.lowering.reference import ReferencePolicy, find_degenerate
+from ci.lowering.references.degenerate import ReferencePolicy, find_degenerate
+from ci.lowering.references.numerics import NUMERICS, fix_numerics, name_instructions
 from ci.lowering.suite import SUITE
 from provisioning.errors import FailedError
 from provisioning.files import digest_sources

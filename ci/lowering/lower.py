@@ -36,13 +36,13 @@ from ci.lowering.artifact import (
 )
 from ci.lowering.audit import audit_delegation, qnn_errors, record_refusals
 from ci.lowering.context_digest import sign_by_content
-from ci.lowering.eager import keep_state, run_eager
 from ci.lowering.factory import Inputs
 from ci.lowering.job import LowerJob, LowerResult
 from ci.lowering.model import Model
 from ci.lowering.quantize import quantize_model
+from ci.lowering.references.eager import keep_state, run_eager
+from ci.lowering.references.ties import find_joined, find_ties
 from ci.lowering.schemes import Scheme
-from ci.lowering.ties import find_joined, find_ties
 from provisioning.files import explain_no_room, explain_writes, scratch_directory
 
 MAX_RAISED = 300

@@ -11,8 +11,8 @@ from torch.fx import GraphModule, Node
 from torchao.quantization.pt2e import MinMaxObserver
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 
-from ci.lowering.eager import copy_inputs, keep_state
 from ci.lowering.model import Model
+from ci.lowering.references.eager import copy_inputs, keep_state
 from ci.lowering.schemes import Scheme
 
 

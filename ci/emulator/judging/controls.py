@@ -10,7 +10,7 @@ from ci.emulator.judging.channels import STEPS, channel_axes, channel_rms, find_
 from ci.emulator.judging.figures import Array
 from ci.emulator.judging.gate import Expected, References, judge_output
 from ci.lowering.artifact import TensorInfo
-from ci.lowering.reference import is_floating
+from ci.lowering.references.degenerate import is_floating
 from ci.lowering.schemes import Scheme
 from ci.report.schema import ControlKind, Threshold
 

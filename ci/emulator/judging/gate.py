@@ -18,7 +18,7 @@ from ci.emulator.judging.figures import (
     share_equal,
 )
 from ci.lowering.artifact import TensorInfo
-from ci.lowering.reference import is_floating
+from ci.lowering.references.degenerate import is_floating
 from ci.lowering.schemes import Scheme
 from ci.report.schema import Threshold
 

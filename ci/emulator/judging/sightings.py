@@ -11,7 +11,7 @@ import numpy as np
 
 from ci.emulator.judging.channels import channel_axes, channel_rms
 from ci.emulator.judging.figures import Array, decibels, fit_line
-from ci.lowering.reference import is_floating
+from ci.lowering.references.degenerate import is_floating
 
 RUNNER = "the runner or its files, not QNN"
 LAYOUT = "a memory layout: a permute that QNN or the runner left out"

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ci.lowering.eager import flatten_outputs, keep_state, run_eager
 from ci.lowering.factory import Inputs
+from ci.lowering.references.eager import flatten_outputs, keep_state, run_eager
 from ci.lowering.schemes import Scheme
 
 # The share of a tensor's RMS by which its elements may be off before a comparison, by bits of an

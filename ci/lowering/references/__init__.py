@@ -1,0 +1,1 @@
+"""What eager models compute: the references that programs are judged by."""
