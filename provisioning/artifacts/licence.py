@@ -12,8 +12,7 @@ import msgspec
 from provisioning.artifacts.sources import ArtifactRequest
 from provisioning.console.progress import Progress
 from provisioning.errors import UnfitError
-from provisioning.files import write_whole
-from provisioning.store.store import Store, explain_errors
+from provisioning.store.store import Store
 
 ACCEPT_VARIABLE = "QNN_CI_ACCEPT_LICENCE"
 
@@ -47,9 +46,8 @@ def require_acceptance(request: ArtifactRequest, store: Store, progress: Progres
         return
     how = _ask(request, progress)
     accepted[key] = Acceptance(licence.name, licence.text, how, _today())
-    with explain_errors(store.home):
-        text = msgspec.json.format(msgspec.json.encode(accepted), indent=1) + b"\n"
-        write_whole(record_path(store), text)
+    text = msgspec.json.format(msgspec.json.encode(accepted), indent=1) + b"\n"
+    store.write_record(record_path(store), text)
 
 
 def _read(store: Store) -> dict[str, Acceptance]:

@@ -32,7 +32,7 @@ def provision_artifacts(
     missing = _find_missing(requests, store) if len(groups) > 1 else []
     if len({request.name for request in missing}) < 2:
         return [provision_artifact(each, store, progress, verify=verify) for each in requests]
-    for request in missing:
+    for request in (each for each in missing if each.toolchain.licence.accept):
         require_acceptance(request, store, progress)
     plain = Progress(progress.stream)  # several live bars would share one line
 

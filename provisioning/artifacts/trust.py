@@ -21,7 +21,7 @@ from provisioning.elf.qnn_build import find_qnn_build
 from provisioning.elf.reader import read_elf
 from provisioning.errors import IntegrityError
 from provisioning.fetch.transfer import redact_url
-from provisioning.files import hash_file, write_whole
+from provisioning.files import hash_file
 from provisioning.manifest.releases import FileRelease
 from provisioning.store.store import Key, Store, explain_errors
 from provisioning.store.tree import TreeEntry
@@ -45,8 +45,7 @@ def require_pin(request: ArtifactRequest, store: Store, progress: Progress) -> A
     progress.step(f"{request.label}: no hash is pinned; trusting this first use")
     lock = make_lock(request, store, progress)
     path = machine_lock_path(store, request.name, request.release.version)
-    with explain_errors(store.home):
-        write_whole(path, encode_lock(lock))
+    store.write_record(path, encode_lock(lock))
     for line in lock.evidence:
         progress.step(f"  {line}")
     progress.step(f"{request.label}: trusted as SHA-256 {lock.sha256}, recorded in {path}")

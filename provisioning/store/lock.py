@@ -26,6 +26,7 @@ class HeldLock:
 
     def take(self) -> bool:
         """Take the lock when nobody has it. Raises OSError."""
+        self._drop_foreign()
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         fd = os.open(self.path, flags, self.mode)
         try:
@@ -40,6 +41,13 @@ class HeldLock:
         finally:
             if fd >= 0:
                 os.close(fd)
+
+    def _drop_foreign(self) -> None:
+        """A link, or a second name of another file, loses the lock's name: it is written to."""
+        with suppress(FileNotFoundError):
+            state = self.path.lstat()
+            if not stat.S_ISREG(state.st_mode) or state.st_nlink > 1:
+                self.path.unlink()
 
     def release(self) -> None:
         """Let others have it."""

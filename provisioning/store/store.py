@@ -25,7 +25,14 @@ from typing import Any
 from provisioning.console.caller import caller_path
 from provisioning.console.progress import Progress
 from provisioning.errors import StoreError, UnfitError
-from provisioning.files import explain_writes, free_bytes, mib, publish_directory, remove_tree
+from provisioning.files import (
+    explain_writes,
+    free_bytes,
+    mib,
+    publish_directory,
+    remove_tree,
+    write_whole,
+)
 from provisioning.store.lock import HeldLock, find_callers, is_alive
 from provisioning.store.tree import DIRECTORY_MODE, Tree, encode_tree, parse_tree
 
@@ -193,6 +200,14 @@ class Store:
             finally:
                 if path.exists():
                     remove_tree(path)
+
+    def write_record(self, path: Path, data: bytes) -> None:
+        """Replace a file of the store; a link in its place goes, and what it names stays."""
+        with explain_errors(self.home):
+            self._make_room()
+            if path.is_symlink():
+                path.unlink()
+            write_whole(path, data)
 
     def note_use(self, root: Path) -> None:
         """Note that the shell that called us gets ``root`` in its variables, for gc."""

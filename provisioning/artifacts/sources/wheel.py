@@ -167,7 +167,7 @@ def _fetch_from_mirror(request: ArtifactRequest, target: Path, progress: Progres
     try:
         fetch_file(urls, target, Pin(release.size_bytes, release.sha256), progress)
         return True
-    except DownloadError:
+    except (DownloadError, IntegrityError):  # said by fetch_file
         return False
 
 

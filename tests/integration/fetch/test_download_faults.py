@@ -300,6 +300,11 @@ def test_a_trusted_one_is_taken_and_a_fall_back_to_http_is_not(
         server.faults["down.zip"] = [bad.redirect(plain.url("a.zip"))]
         ended, said = fetch(server.url("down.zip"), tmp_path)
         assert (ended, "from https to http" in said) == ("DownloadError", True)
+        plain.faults["back.zip"] = [bad.redirect(server.url("a.zip"))]
+        server.faults["round.zip"] = [bad.redirect(plain.url("back.zip"))]
+        ended, said = fetch(server.url("round.zip"), tmp_path)
+        assert (ended, "from https to http" in said) == ("DownloadError", True)
+        assert plain.requests == []
         assert fetch(server.url("a.zip"), tmp_path)[0] == "ok"
 
 

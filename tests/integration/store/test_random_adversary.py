@@ -373,6 +373,16 @@ class Adversary(RuleBasedStateMachine):
             path.unlink()
             dice.choice([path.symlink_to, path.hardlink_to])(self.outside / "keep")
 
+    @rule(
+        name=st.sampled_from(["locks/qnn-sdk.lock", "licences.json", "pins/x.json", "uses/x"]),
+        hard=st.booleans(),
+    )
+    def link_a_record(self, name: str, hard: bool) -> None:
+        path = self.world.home / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)
+        (path.hardlink_to if hard else path.symlink_to)(self.outside / "keep")
+
     @rule(what=st.sampled_from(["store", "downloads", "locks", "."]))
     def lose(self, what: str) -> None:
         shutil.rmtree(self.world.home / what, ignore_errors=True)

@@ -307,3 +307,30 @@ def test_a_hard_link_of_a_tarball_is_repaired_and_a_cut_one_is_not_trusted(
     (root / "lib/hard").unlink()
     assert fetch(name="libcxx", verify=True)[0].repaired == ("lib/hard",)
     assert fetch(name="libcxx", verify=True)[0].repaired == ()
+
+
+@pytest.mark.parametrize(
+    ("make", "name", "end"),
+    [
+        (Path.symlink_to, "locks/qnn-sdk.lock", "keep.txt"),
+        (Path.hardlink_to, "locks/qnn-sdk.lock", "keep.txt"),
+        (Path.symlink_to, "licences.json", "keep.txt"),
+        (Path.hardlink_to, "licences.json", "keep.txt"),
+        (Path.symlink_to, f"pins/{LOCK}", "not there"),
+    ],
+)
+def test_a_link_in_the_place_of_a_record_is_not_written_through(
+    world: World,
+    outside: Path,
+    server: BadServer,
+    make: Callable[[Path, Path], None],
+    name: str,
+    end: str,
+) -> None:
+    text = made.describe_sdk([server.url("sdk.zip")])
+    (world.manifests / "toolchains/qnn-sdk.toml").write_text(text)
+    (world.home / name).parent.mkdir(parents=True, exist_ok=True)
+    make(world.home / name, outside / end)
+    before = snapshot(outside)
+    assert fetch(trust=True)[0].fetched
+    assert snapshot(outside) == before
