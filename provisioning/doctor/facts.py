@@ -40,11 +40,16 @@ class FileFacts:
 
 @dataclass(frozen=True)
 class TreeFacts:
-    """The libraries and programs below ``root``; ``links`` maps symbolic links to their targets."""
+    """The libraries and programs below ``root``; ``links`` maps symbolic links to their targets,
+    ``dangling`` are those whose target is not there, ``lowered`` the .pte files.
+    """
 
     root: Path
     files: tuple[FileFacts, ...]
     links: Mapping[str, str] = field(default_factory=dict)
+    dangling: frozenset[str] = frozenset()
+    lowered: tuple[FileFacts, ...] = ()
+    is_directory: bool = True
 
     @property
     def link_names(self) -> frozenset[str]:
@@ -62,7 +67,7 @@ class SdkFacts:
     """A QNN SDK, or a tree of its shape.
 
     ``version`` and ``stamp`` (12 digits, of build_id) are what sdk.yaml says, ``fault`` is why
-    it cannot be read.
+    it cannot be read. ``api_version`` is that of the headers, ``library_api`` libQnnHtp.so's own.
     """
 
     root: Path
@@ -74,6 +79,7 @@ class SdkFacts:
     directories: tuple[str, ...] = ()
     headers: tuple[str, ...] = ()
     api_version: str | None = None
+    library_api: str | None = None
 
 
 @dataclass(frozen=True)
@@ -121,7 +127,8 @@ class PythonFacts:
 
     ``tag`` is what follows the module's name in an extension's file name, such as
     ``.cpython-311-x86_64-linux-gnu.so``. ``adaptors`` are the files of PyQnnManagerAdaptor.
-    ``error`` is set when the interpreter could not be asked.
+    ``unmet`` are (distribution, installed version, what executorch asks for); ``error`` is set
+    when the interpreter could not be asked.
     """
 
     executable: str
@@ -133,15 +140,19 @@ class PythonFacts:
     adaptors: tuple[str, ...] = ()
     adaptor: FileFacts | None = None
     flatc: str | None = None
+    unmet: tuple[tuple[str, str, str], ...] = ()
     error: str = ""
 
 
 @dataclass(frozen=True)
 class PathEntry:
-    """One entry of LD_LIBRARY_PATH and the libraries in it that concern QNN."""
+    """One entry of LD_LIBRARY_PATH: the libraries in it that concern QNN, and those that hide
+    the compiler's runtime.
+    """
 
     directory: str
     libraries: tuple[FileFacts, ...] = ()
+    runtimes: tuple[FileFacts, ...] = ()
 
 
 @dataclass(frozen=True)

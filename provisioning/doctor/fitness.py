@@ -56,7 +56,8 @@ class Fitness(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     ``sdk`` names the artifacts that may serve as the SDK, the best first; ``libraries`` maps
     its directories to the files that must lie there; ``skels`` says whether stubs and skels
-    are shipped from it; ``roots`` are the other artifacts that must be there.
+    are shipped from it, ``staged`` what a device needs besides them; ``roots`` are the other
+    artifacts that must be there.
     """
 
     machines: tuple[str, ...] = ("x86_64",)
@@ -68,6 +69,7 @@ class Fitness(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sdk: tuple[str, ...] = ()
     libraries: Mapping[str, tuple[str, ...]] = {}
     skels: bool = False
+    staged: tuple[str, ...] = ()
     headers: bool = False
     root_on_device: bool = False
     python: bool = False

@@ -152,6 +152,7 @@ class ElfFacts:
     rpath: tuple[str, ...] = ()
     runpath: tuple[str, ...] = ()
     version_needs: tuple[VersionNeed, ...] = ()
+    version_defs: tuple[str, ...] = ()
     android: AndroidNote | None = None
     build_id: str | None = None
     interpreter: str | None = None
@@ -181,6 +182,11 @@ class ElfFacts:
     def load_align(self) -> int:
         """The smallest alignment of a LOAD segment in bytes, 0 without one."""
         return min((head.align for head in self.program_headers if head.type == PT_LOAD), default=0)
+
+    def highest_def(self, prefix: str) -> tuple[int, ...] | None:
+        """The highest numbered version that it has of a family: (3, 4, 30) for ``GLIBCXX``."""
+        versions = (_numbers(version, prefix) for version in self.version_defs)
+        return max(filter(None, versions), default=None)
 
     def highest_need(self, prefix: str) -> tuple[int, ...] | None:
         """The highest numbered version needed of a family: (2, 34) for ``GLIBC``."""

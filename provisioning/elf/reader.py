@@ -170,6 +170,7 @@ class _Elf:
             rpath=_split(self._first_string(tags, "DT_RPATH")),
             runpath=_split(self._first_string(tags, "DT_RUNPATH")),
             version_needs=tuple(self._version_needs(tags)),
+            version_defs=tuple(self._version_defs(tags)),
             android=find_android(notes),
             build_id=find_build_id(notes),
             interpreter=self._interpreter(),
@@ -286,12 +287,20 @@ class _Elf:
             )
             yield VersionNeed(self._dynamic_string(tags, entry["vn_file"]), versions)
 
+    def _version_defs(self, tags: dict[str, list[int]]) -> Iterator[str]:
+        if "DT_VERDEF" not in tags:
+            return
+        start = self._offset_of(tags["DT_VERDEF"][0])
+        for entry in self._chain("Elf_Verdef", "vd_next", start, MAX_ENTRIES):
+            aux = self._parse("Elf_Verdaux", entry["at"] + entry["vd_aux"])
+            yield self._dynamic_string(tags, aux["vda_name"])
+
     def _chain(self, kind: str, link: str, position: int, count: int) -> Iterator[Any]:
         """Entries linked by their distance in bytes, ``at`` holding the position of each."""
         for _ in range(count):
             self.links += 1
             if self.links > MAX_ENTRIES:
-                raise ValueError("its version needs have no end")
+                raise ValueError("its symbol versions have no end")
             entry = self._parse(kind, position)
             entry["at"] = position
             yield entry

@@ -56,6 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     find_fitness(args.profile)
     given = parse_roots(args.root)
+    check_roots(args.profile, given)
     request = compose_request(args.profile, given, os.environ, keep_variables=args.shell)
     python = Path(args.python) if args.python else None
     request = replace(request, python=python, soc=args.soc, device=args.device)
@@ -84,6 +85,17 @@ def parse_roots(words: list[str]) -> dict[str, Path]:
             )
         roots[name] = given_path(directory).absolute()
     return roots
+
+
+def check_roots(profile: str, given: Mapping[str, Path]) -> None:
+    """Raises UsageError for a root that a profile has no use for."""
+    known = [STAGING, *(request.name for request in wanted_requests(profile))]
+    for name in given:
+        if name not in known:
+            raise UsageError(
+                f"--root {name}=... : profile {profile} has no {name}",
+                fix=f"one of: {', '.join(known)}",
+            )
 
 
 def compose_request(

@@ -20,6 +20,8 @@ from provisioning.versions import is_same
 PAIR = re.compile(
     r"libQnn(?P<backend>Htp|Lpai)(?:V(?P<version>[0-9a-f]{2,3}))?(?P<side>Stub|Skel)[.]so"
 )
+# Each of these does in 2.20, 2.37 and 2.47 to 2.51; others, such as the LPAI skel, do not.
+NAMES_A_BUILD = re.compile(r"libQnnHtp(Prepare|V[0-9a-f]+(Stub|Skel))?[.]so|libHtpPrepare[.]so")
 SKEL = re.compile(r"libQnnHtpV(?P<version>[0-9a-f]{2,3})(?:Skel)?[.]so")
 
 
@@ -95,6 +97,20 @@ def see_no_build(family: Family) -> Iterator[Seen]:
     named = [file for file in family.files if file.name.startswith("libQnn")]
     if named and most_common_build(family.files) is None:
         yield seen("QNN libraries", named[0].path.parent)
+
+
+@FAMILIES.check(
+    "QNN314",
+    "{subject} names no build of QNN, the others are {usual}",
+    "it is not a library of that SDK, whatever its name: it lacks what the others call",
+    "take {subject} from the SDK again",
+)
+def see_nobodys(family: Family) -> Iterator[Seen]:
+    usual = most_common_build(family.files)
+    for file in family.files if usual else ():
+        is_readable = file.elf and file.elf.little_endian
+        if usual and is_readable and not file.build and NAMES_A_BUILD.fullmatch(file.name):
+            yield seen(file.name, file.path, usual=usual.text)
 
 
 @FAMILIES.check(

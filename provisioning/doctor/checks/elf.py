@@ -19,6 +19,7 @@ from provisioning.versions import parse_version
 
 TYPE_NAMES = {1: "a relocatable object", 2: "an executable", 3: "a shared object", 4: "a core"}
 QNN_SKEL = re.compile(r"libQnn(Htp|Lpai)(V[0-9]+)?Skel[.]so")
+GLIBC = ("libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "libstdc++.so.6")
 REBUILD = "build it for this target, or take it from the matching directory of the SDK"
 
 
@@ -125,6 +126,31 @@ def see_other_byte_order(file: Placed) -> Iterator[Seen]:
 def see_other_type(file: Placed) -> Iterator[Seen]:
     if file.elf.type not in file.policy.types:
         yield file.seen(kind=TYPE_NAMES.get(file.elf.type, f"of e_type {file.elf.type}"))
+
+
+@TARGET.check(
+    "QNN232",
+    "{subject} is for Linux with glibc, not for Android: it needs {needed}",
+    "'library \"{needed}\" not found' on the device: Android has a C library of its own",
+    "take {subject} from the SDK's lib/aarch64-android",
+    after=("QNN213",),
+)
+def see_glibc_on_android(file: Placed) -> Iterator[Seen]:
+    needed = [name for name in file.elf.needed if name in GLIBC]
+    if file.policy.android_api is not None and needed:
+        yield file.seen(needed=needed[0])
+
+
+@TARGET.check(
+    "QNN233",
+    "{subject} is for Android, not for Linux with glibc",
+    "'libc.so: cannot open shared object file' or 'invalid ELF header' on the device",
+    "take {subject} from the SDK's directory for that Linux, such as lib/aarch64-oe-linux-gcc11.2",
+    after=("QNN213",),
+)
+def see_android_on_linux(file: Placed) -> Iterator[Seen]:
+    if file.elf.android and file.policy.glibc is not None:
+        yield file.seen()
 
 
 @TARGET.check(

@@ -9,17 +9,21 @@ from typing import NamedTuple
 from provisioning.doctor.checks.registry import Case, Seen, Subjects, seen
 from provisioning.doctor.facts import PythonFacts
 from provisioning.doctor.fitness import PythonPolicy
+from provisioning.elf.facts import EM_X86_64, MACHINE_NAMES
 from provisioning.versions import is_older, is_same
 
 REINSTALL = "install the executorch wheel for this Python, or build target aot for it"
 
 
 class Interpreter(NamedTuple):
-    """A Python and its policy; ``glibc`` is the machine's."""
+    """A Python and its policy; ``glibc`` is the machine's, ``is_hidden`` says that the executorch
+    it finds lies on PYTHONPATH.
+    """
 
     facts: PythonFacts
     policy: PythonPolicy
     glibc: str | None = None
+    is_hidden: bool = False
 
     def seen(self, subject: str, where: object = "", **values: object) -> Seen:
         policy = self.policy
@@ -39,7 +43,12 @@ class Interpreter(NamedTuple):
 def find_python(case: Case) -> Iterator[Interpreter]:
     """The interpreter, where the profile lowers with one."""
     if case.facts.python:
-        yield Interpreter(case.facts.python, case.policy.python, case.facts.host.glibc)
+        python, variables = case.facts.python, case.facts.variables
+        entries = variables.executorch_on_path if variables else ()
+        is_hidden = bool(python.executorch) and any(
+            Path(python.executorch or "").is_relative_to(entry) for entry in entries
+        )
+        yield Interpreter(python, case.policy.python, case.facts.host.glibc, is_hidden)
 
 
 PYTHON = Subjects(find_python)
@@ -131,7 +140,7 @@ def see_no_executorch(python: Interpreter) -> Iterator[Seen]:
     after=("QNN506",),
 )
 def see_no_adaptor(python: Interpreter) -> Iterator[Seen]:
-    if not python.facts.adaptors:
+    if not python.facts.adaptors and not python.is_hidden:  # else QNN408 tells the cause
         yield python.seen("PyQnnManagerAdaptor", python.directory)
 
 
@@ -143,7 +152,7 @@ def see_no_adaptor(python: Interpreter) -> Iterator[Seen]:
     after=("QNN507",),
 )
 def see_other_tag(python: Interpreter) -> Iterator[Seen]:
-    if python.facts.adaptor is None:
+    if python.facts.adaptors and python.facts.adaptor is None:
         names = ", ".join(Path(path).name for path in python.facts.adaptors)
         yield python.seen("PyQnnManagerAdaptor", python.directory, names=names)
 
@@ -163,11 +172,38 @@ def see_broken_adaptor(python: Interpreter) -> Iterator[Seen]:
 
 
 @PYTHON.check(
+    "QNN513",
+    "the QNN adaptor is for {machine}, this machine is {wanted}",
+    "a bare ModuleNotFoundError or ImportError for PyQnnManagerAdaptor",
+    REINSTALL,
+    after=("QNN512",),
+)
+def see_other_machine(python: Interpreter) -> Iterator[Seen]:
+    adaptor = python.facts.adaptor
+    if adaptor and adaptor.elf and adaptor.elf.machine != EM_X86_64:
+        wanted = MACHINE_NAMES[EM_X86_64]
+        machine = adaptor.elf.machine_name
+        yield python.seen(adaptor.name, adaptor.path, machine=machine, wanted=wanted)
+
+
+@PYTHON.check(
+    "QNN514",
+    "{subject} is {found}, executorch asks for {wanted}",
+    "what executorch imports of it is not there, or behaves as in another version",
+    "install '{subject}{wanted}'",
+    after=("QNN506",),
+)
+def see_unmet(python: Interpreter) -> Iterator[Seen]:
+    for name, found, wanted in python.facts.unmet:
+        yield python.seen(name, found=found, wanted=wanted)
+
+
+@PYTHON.check(
     "QNN509",
     "the QNN adaptor needs GLIBC {need}, the machine has {glibc}",
     '"version `GLIBC_{need}\' not found" when a model is lowered',
     "build it on this machine, or use the wheel's",
-    after=("QNN512",),
+    after=("QNN513",),
 )
 def see_newer_adaptor(python: Interpreter) -> Iterator[Seen]:
     adaptor, glibc = python.facts.adaptor, python.glibc

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from provisioning.doctor.checks.finding import Severity
 from provisioning.doctor.checks.registry import Case, Seen, Subjects, seen
 from provisioning.doctor.facts import SdkFacts, TreeFacts
-from provisioning.versions import is_older, is_same
+from provisioning.versions import is_older, is_same, parse_version
 
 REFETCH = "provision it again, or give another root"
 
@@ -161,6 +161,48 @@ def see_no_headers(sdk: Sdk) -> Iterator[Seen]:
     wanted = sdk.case.policy.headers if sdk.case.fitness.headers else ()
     if names := [name for name in wanted if name not in sdk.facts.headers]:
         yield seen("include/QNN", f"{sdk.facts.root}/include/QNN", names=", ".join(names))
+
+
+@SDK.check(
+    "QNN110",
+    "the headers have QNN API {headers}, libQnnHtp.so has {library}",
+    "'Qnn API version mismatched' when a model is lowered: what was compiled asks for more",
+    "take headers and libraries from one SDK: provision it again, or give another root",
+    after=("QNN108",),
+)
+def see_other_api(sdk: Sdk) -> Iterator[Seen]:
+    headers, library = sdk.facts.api_version, sdk.facts.library_api
+    if headers and library:
+        asked, has = parse_version(headers), parse_version(library)
+        if asked.major != has.major or asked.minor > has.minor:
+            where = f"{sdk.facts.root}/include/QNN/QnnCommon.h"
+            yield seen("QnnCommon.h", where, headers=headers, library=library)
+
+
+@SDK.check(
+    "QNN111",
+    "the path of the SDK holds a ':'",
+    "LD_LIBRARY_PATH is split at every ':', so that no library of this SDK is found",
+    "move it to a path without ':'",
+    after=("QNN101",),
+)
+def see_colon(sdk: Sdk) -> Iterator[Seen]:
+    if ":" in str(sdk.facts.root):
+        yield seen("QNN SDK", sdk.facts.root)
+
+
+@SDK.check(
+    "QNN112",
+    "{subject} is a link to {target}, which is not there",
+    "'{subject}: cannot open shared object file' for a file that a listing shows",
+    "copy the SDK with its links' targets (cp -a of all of it), or provision it again",
+    after=("QNN102",),
+)
+def see_dangling_links(sdk: Sdk) -> Iterator[Seen]:
+    for path in sorted(sdk.tree.dangling):
+        name = path.rpartition("/")[2]
+        if name.startswith("libQnn"):  # others are told where they are needed
+            yield seen(name, sdk.facts.root / path, target=sdk.tree.links[path])
 
 
 @SDK.check(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
@@ -10,11 +10,12 @@ from typing import NamedTuple
 from provisioning.doctor.checks.finding import Severity
 from provisioning.doctor.checks.registry import Case, Seen, Subjects, seen
 from provisioning.doctor.facts import HOST_DIRECTORY, FileFacts, PathEntry, VariableFacts
-from provisioning.elf.facts import EM_AARCH64, EM_QDSP6
+from provisioning.elf.facts import EM_AARCH64, EM_QDSP6, EM_X86_64
 
 LIBCXX = ("libc++", "libunwind")
 RIVALS = ("QAIRT_SDK_ROOT", "QAIRT_ROOT", "SNPE_ROOT", "AISW_SDK_ROOT")
 COMPOSE = "`qnn-ci env PROFILE` prints the lines that set them all"
+FAMILIES = ("GLIBCXX", "CXXABI", "GCC")
 EMPTY_ENTRY = "(an empty entry: the current directory)"
 
 
@@ -40,7 +41,7 @@ class Variables(NamedTuple):
 def find_variables(case: Case) -> Iterator[Variables]:
     """The variables, where there is an SDK for them to name."""
     facts = case.facts
-    if facts.variables and facts.sdk and facts.sdk.is_directory:
+    if facts.variables and facts.sdk and facts.sdk.markers:
         yield Variables(facts.variables, facts.sdk.root, case.runs_on_host)
 
 
@@ -160,6 +161,95 @@ def see_hidden_path(variables: Variables) -> Iterator[Seen]:
     hiding, wanted = values.get("DSP_LIBRARY_PATH"), values.get("ADSP_LIBRARY_PATH")
     if hiding and wanted and hiding != wanted:
         yield seen("DSP_LIBRARY_PATH", hiding, wanted=wanted)
+
+
+@VARIABLES.check(
+    "QNN414",
+    "QNN_SDK_ROOT is a relative path: {where}",
+    "CMake and ExecuTorch read it in directories of their own, where it names nothing",
+    "set it to {root}",
+    after=("QNN402",),
+)
+def see_relative_root(variables: Variables) -> Iterator[Seen]:
+    if not Path(variables.root).is_absolute():
+        yield seen("QNN_SDK_ROOT", variables.root, root=variables.sdk_root)
+
+
+class Runtime(NamedTuple):
+    """A libstdc++ or libgcc_s on the search path, and the highest version that each family of
+    symbols must have, with who needs it.
+    """
+
+    entry: str
+    file: FileFacts
+    needs: Mapping[str, tuple[tuple[int, ...], str]]
+
+
+def find_runtimes(case: Case) -> Iterator[Runtime]:
+    """Those that the loader of this machine would take before the system's."""
+    facts = case.facts
+    tree, adaptor = facts.trees.get(facts.sdk_name), facts.python.adaptor if facts.python else None
+    users = [*(tree.files if tree else ()), *([adaptor] if adaptor else [])]
+    needs: dict[str, tuple[tuple[int, ...], str]] = {}
+    for file in users:
+        for family in FAMILIES if file.elf and file.elf.machine == EM_X86_64 else ():
+            need = file.elf.highest_need(family) if file.elf else None
+            if need and need > needs.get(family, ((), ""))[0]:
+                needs[family] = (need, file.name)
+    taken: set[str] = set()
+    for entry in facts.variables.library_path if facts.variables and case.runs_on_host else ():
+        for file in entry.runtimes:
+            is_skipped = file.elf is not None and file.elf.machine != EM_X86_64
+            if file.name not in taken and not is_skipped:
+                taken.add(file.name)
+                yield Runtime(entry.directory or EMPTY_ENTRY, file, needs)
+
+
+RUNTIMES = Subjects(find_runtimes)
+
+
+@RUNTIMES.check(
+    "QNN415",
+    "{subject} of {where} comes first and has {family} {found} at most; {user} needs {need}",
+    '"version `{family}_{need}\' not found" when {user} is loaded',
+    "take {where} out of LD_LIBRARY_PATH",
+)
+def see_old_runtime(runtime: Runtime) -> Iterator[Seen]:
+    for family, (need, user) in runtime.needs.items():
+        has = runtime.file.elf.highest_def(family) if runtime.file.elf else None
+        if has and need > has:
+            found, wanted = (".".join(map(str, version)) for version in (has, need))
+            yield seen(
+                runtime.file.name, runtime.entry, family=family, found=found, need=wanted, user=user
+            )
+
+
+@RUNTIMES.check(
+    "QNN411",
+    "{subject} of {where} comes first and is {defect}",
+    "'file too short' or 'invalid ELF header' when anything of C++ is loaded",
+    "take {where} out of LD_LIBRARY_PATH, or repair that file",
+)
+def see_broken_runtime(runtime: Runtime) -> Iterator[Seen]:
+    if runtime.file.defect:
+        yield seen(runtime.file.name, runtime.entry, defect=runtime.file.defect.value)
+
+
+DSP_PATHS: Subjects[VariableFacts] = Subjects(
+    lambda case: [case.facts.variables] if case.facts.variables else []
+)
+
+
+@DSP_PATHS.check(
+    "QNN412",
+    "{subject} is joined by ':'",
+    "FastRPC takes ':' as part of one name and finds no skel: error 4000",
+    "join its directories by ';': {subject}='{joined}'",
+)
+def see_colons(variables: VariableFacts) -> Iterator[Seen]:
+    for name in ("ADSP_LIBRARY_PATH", "DSP_LIBRARY_PATH"):
+        if ":" in (value := variables.values.get(name, "")):
+            yield seen(name, value, joined=value.replace(":", ";"))
 
 
 class PythonPath(NamedTuple):

@@ -10,6 +10,7 @@ from provisioning.console.progress import Progress
 from provisioning.doctor.elf_policy import ElfPolicy, choose_policy
 from provisioning.doctor.facts import (
     CHECKOUT,
+    HOST_KIND,
     LIBCXX,
     NDK,
     STAGING,
@@ -76,7 +77,7 @@ def survey_environment(
         submodules=request.submodules,
         roots={name: str(root) for name, root in request.roots.items()},
         sdk_name=sdk_name,
-        sdk=_survey_sdk(request, sdk_name, policy),
+        sdk=_survey_sdk(request, sdk_name, policy, fitness),
         trees=trees,
         ndk=survey_ndk(request.roots[NDK], policy.ndk.host_tag) if NDK in request.roots else None,
         python=_survey_python(request, policy) if fitness.python else None,
@@ -101,8 +102,13 @@ def _survey_trees(
     return trees
 
 
-def _survey_sdk(request: SurveyRequest, name: str, policy: DoctorPolicy) -> SdkFacts | None:
-    return survey_sdk(request.roots[name], policy.headers) if name else None
+def _survey_sdk(
+    request: SurveyRequest, name: str, policy: DoctorPolicy, fitness: Fitness
+) -> SdkFacts | None:
+    asks_library = fitness.headers and HOST_KIND in fitness.kinds
+    if not name:
+        return None
+    return survey_sdk(request.roots[name], policy.headers, asks_library=asks_library)
 
 
 def _survey_host(

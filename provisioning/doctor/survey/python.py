@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from packaging.requirements import Requirement
 
 from provisioning.console.process import run_process
 from provisioning.doctor.facts import FileFacts, PythonFacts
@@ -56,7 +58,18 @@ def _describe(said: Mapping[str, Any]) -> PythonFacts:
         adaptors=adaptors,
         adaptor=_read(Path(fitting[0])) if fitting else None,
         flatc=said["flatc"],
+        unmet=tuple(_unmet(said["asked"], ".".join(map(str, said["version"])))),
     )
+
+
+def _unmet(asked: Sequence[Sequence[str]], version: str) -> Iterator[tuple[str, str, str]]:
+    """Installed distributions of a version other than what is asked for on this Python."""
+    python = {"python_full_version": version, "python_version": ".".join(version.split(".")[:2])}
+    for line, installed in asked:
+        wanted = Requirement(line)
+        applies = wanted.marker is None or wanted.marker.evaluate({**python, "extra": ""})
+        if installed and applies and not wanted.specifier.contains(installed, prereleases=True):
+            yield wanted.name, installed, str(wanted.specifier)
 
 
 def _read(path: Path) -> FileFacts:

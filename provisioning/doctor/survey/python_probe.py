@@ -10,6 +10,7 @@ import importlib.machinery
 import importlib.metadata
 import importlib.util
 import json
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -30,6 +31,7 @@ def probe(distributions: list[str], modules: list[str]) -> dict[str, Any]:
         "executorch": executorch,
         "adaptors": _adaptors(executorch),
         "flatc": shutil.which("flatc"),
+        "asked": _asked("executorch"),
     }
 
 
@@ -38,6 +40,16 @@ def _version(name: str) -> str | None:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
         return None
+
+
+def _asked(name: str) -> list[list[str]]:
+    """What a distribution asks for, with the version of it that is installed."""
+    try:
+        asked = importlib.metadata.requires(name) or []
+    except importlib.metadata.PackageNotFoundError:
+        return []
+    names = [re.split(r"[^\w.-]", line.strip(), maxsplit=1)[0] for line in asked]
+    return [[line, _version(name) or ""] for line, name in zip(asked, names)]  # noqa: B905
 
 
 def _locate(name: str) -> str | None:

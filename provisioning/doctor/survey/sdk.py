@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
 from provisioning.artifacts.sdk_yaml import SDK_YAML, SdkIdentity, read_sdk_yaml
-from provisioning.doctor.facts import SdkFacts
-from provisioning.errors import UnfitError
+from provisioning.console.process import run_process
+from provisioning.doctor.facts import HOST_DIRECTORY, SdkFacts
+from provisioning.doctor.survey import api_probe
+from provisioning.errors import ToolError, UnfitError
 
 MARKERS = (SDK_YAML, "QNN_README.txt")
 API_PART = re.compile(r"^\s*#\s*define\s+QNN_API_VERSION_(MAJOR|MINOR|PATCH)\s+(\d+)", re.MULTILINE)
 API_HEADER = "include/QNN/QnnCommon.h"
 MAX_TEXT_BYTES = 1 << 20
+TIMEOUT_S = 30.0
 
 
-def survey_sdk(root: Path, headers: Iterable[str]) -> SdkFacts:
-    """What is there of an SDK. ``headers`` are the paths below include/QNN to look for."""
+def survey_sdk(root: Path, headers: Iterable[str], *, asks_library: bool = False) -> SdkFacts:
+    """What is there of an SDK. ``headers`` are the paths below include/QNN to look for;
+    ``asks_library`` loads libQnnHtp.so in a process of its own for its API version.
+    """
     if not root.is_dir():
         return SdkFacts(root, is_directory=False)
     identity, fault = SdkIdentity(), ""
@@ -36,7 +43,20 @@ def survey_sdk(root: Path, headers: Iterable[str]) -> SdkFacts:
         directories=tuple(_directories(root)),
         headers=tuple(name for name in headers if (root / "include" / "QNN" / name).is_file()),
         api_version=_api_version(read_text(root / API_HEADER)),
+        library_api=ask_api(root / HOST_DIRECTORY) if asks_library else None,
     )
+
+
+def ask_api(directory: Path) -> str | None:
+    """The core API version that libQnnHtp.so says it has; None when it cannot be loaded."""
+    variables = {**os.environ, "LD_LIBRARY_PATH": str(directory)}
+    words = [sys.executable, api_probe.__file__, str(directory / "libQnnHtp.so")]
+    try:
+        ended = run_process(words, env=variables, timeout_s=TIMEOUT_S, check=False)
+    except ToolError:
+        return None
+    found = re.search(r"^api (\d+\.\d+\.\d+)$", ended.output, re.MULTILINE)
+    return found[1] if found else None
 
 
 def read_text(path: Path) -> str:

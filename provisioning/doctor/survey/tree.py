@@ -24,7 +24,7 @@ from provisioning.elf.facts import ElfError
 
 POOL_BYTES = 512 << 20
 CHUNK = 4
-MAGIC = b"\x7fELF"
+MAGIC, LOWERED = b"\x7fELF", ".pte"
 Wanted = Callable[[str], bool]
 
 
@@ -36,16 +36,31 @@ def survey_tree(
     Symbolic links are not followed but listed. A missing root is an empty tree.
     """
     links: dict[str, str] = {}
+    dangling: set[str] = set()
     found: dict[str, tuple[Path, Identity]] = {}
+    lowered: list[FileFacts] = []
     for path, status in _walk(root, "", wanted):
         relative = path.relative_to(root).as_posix()
         if stat.S_ISLNK(status.st_mode):
             with suppress(OSError):
                 links[relative] = str(path.readlink())
+            if not path.exists():
+                dangling.add(relative)
+        elif path.suffix == LOWERED and stat.S_ISREG(status.st_mode):
+            lowered.append(_read_lowered(relative, path, status.st_size))
         elif _is_candidate(path, status):
             found[relative] = (path, Identity.of(status))
     facts = read_files(found, cache or FactsCache(None))
-    return TreeFacts(root, facts, links)
+    return TreeFacts(root, facts, links, frozenset(dangling), tuple(lowered), root.is_dir())
+
+
+def _read_lowered(relative: str, path: Path, size_bytes: int) -> FileFacts:
+    """A program for ExecuTorch: its context binaries name the QNN that compiled them."""
+    from provisioning.elf.qnn_build import find_qnn_build
+
+    with suppress(ElfError):
+        return FileFacts(relative, path, size_bytes, build=find_qnn_build(path))
+    return FileFacts(relative, path, size_bytes)
 
 
 def read_files(

@@ -24,8 +24,11 @@ NAMES = (
     "ANDROID_NDK_ROOT",
     "HEXAGON_SDK_ROOT",
     "EXECUTORCH_ROOT",
+    "ADSP_LIBRARY_PATH",
+    "DSP_LIBRARY_PATH",
 )
 CONCERNED = re.compile(r"lib(Qnn|Htp|Genie|c\+\+|unwind)[^/]*\.so[.0-9]*$")
+RUNTIME = re.compile(r"libstdc\+\+\.so\.6|libgcc_s\.so\.1")
 
 
 def survey_variables(
@@ -56,11 +59,13 @@ def _real_paths(paths: Iterable[str], sdk_root: Path | None) -> dict[str, str]:
 
 def _survey_entry(directory: str, cache: FactsCache) -> PathEntry:
     place = Path(directory or ".")
-    found = {}
+    found: dict[str, tuple[Path, Identity]] = {}
+    runtimes: dict[str, tuple[Path, Identity]] = {}
     try:
         for entry in os.scandir(place):
-            if CONCERNED.match(entry.name) and entry.is_file():
-                found[entry.name] = (Path(entry.path), Identity.of(entry.stat()))
+            kept = runtimes if RUNTIME.fullmatch(entry.name) else found
+            if (kept is runtimes or CONCERNED.match(entry.name)) and entry.is_file():
+                kept[entry.name] = (Path(entry.path), Identity.of(entry.stat()))
     except OSError:
         return PathEntry(directory)
-    return PathEntry(directory, read_files(found, cache))
+    return PathEntry(directory, read_files(found, cache), read_files(runtimes, cache))

@@ -57,6 +57,16 @@ def test_a_wrong_profile_or_option_is_a_usage_error(tmp_path: Path) -> None:
     assert run_doctor(tmp_path, "--soc", "SM1").returncode == 2
 
 
+def test_a_root_that_the_profile_has_no_use_for_is_a_usage_error(tmp_path: Path) -> None:
+    for name in ("qnn-skd", "android-ndk"):
+        ended = run_doctor(tmp_path, "emulator", f"--root={name}={tmp_path}")
+        assert (ended.returncode, "one of: staging, qnn-runtime, qnn-sdk" in ended.stderr) == (
+            2,
+            True,
+        )
+    assert run_doctor(tmp_path, "emulator", f"--root=qnn-sdk={tmp_path}").returncode == 3
+
+
 @pytest.fixture
 def phone(tmp_path: Path) -> dict[str, str]:
     """A phone with one library of QNN on it, and the variables that attach it."""

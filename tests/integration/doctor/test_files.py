@@ -39,12 +39,10 @@ def misname(world: World) -> None:
 
 
 def anonymous(world: World) -> None:
-    """Only a library that names a version and no build."""
+    """Libraries that name no build any more."""
     for path in sorted(world.staging.iterdir()):
-        world.remove(path)
-    data = bytearray((world.sdk / LINUX / "libQnnHtpNetRunExtensions.so").read_bytes())
-    elf.set_string("AISW_VERSION", "AISW_VERSIOX")(data)
-    world.add(world.staging / "libQnnHtpNetRunExtensions.so", bytes(data))
+        world.edit(path, elf.set_build(BUILD[9:], "x" * len(BUILD[9:])))
+        world.edit(path, elf.reseal)
 
 
 def flip(data: bytearray) -> None:

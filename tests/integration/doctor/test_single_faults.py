@@ -1,0 +1,763 @@
+"""Single faults, each found under its own id, and gone when its fix is followed to the letter.
+
+Each row says what is broken, the fix that has to be told, and what that fix makes of it.
+"""
+
+from __future__ import annotations
+
+import ctypes.util
+import re
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from provisioning.doctor.examine import examine_request
+from provisioning.doctor.survey.environment import SurveyRequest
+from provisioning.elf.reader import read_elf
+from tests.stand_ins import elf_edits as elf
+from tests.stand_ins.environments import (
+    ANDROID,
+    BUILD,
+    HOST,
+    LIBRARIES,
+    LINUX,
+    World,
+    adaptor_path,
+    git,
+    install,
+    write,
+    write_program,
+)
+from tests.stand_ins.faults import SIZES, Ask, Mutate, as_it_is, find, nothing, staged
+
+OLDER, NEWER = "v2.48.40.260710101010", "v2.50.40.260901101010"
+STUB, SKEL = "libQnnHtpV79Stub.so", "libQnnHtpV79Skel.so"
+SKEL_PLACE = f"lib/hexagon-v79/unsigned/{SKEL}"
+CLANG = "toolchains/llvm/prebuilt/linux-x86_64/bin/clang++"
+CORE = f"{ANDROID}/libQnnHtp.so"
+STDCXX = ctypes.util.find_library("stdc++")
+
+
+class Row(NamedTuple):
+    """A fault, the words of its fix, and the fix itself: to files, to what is asked, or both."""
+
+    name: str
+    profile: str
+    wanted: str
+    says: str
+    mutate: Mutate = nothing
+    ask: Ask = as_it_is
+    repair: Mutate = nothing
+    asked_again: Ask | None = None
+
+    def __str__(self) -> str:
+        return f"{self.wanted} {self.name}"
+
+
+def request_of(world: World, profile: str) -> SurveyRequest:
+    return staged(world) if profile == "staging" else world.request(profile)
+
+
+def findings_of(request: SurveyRequest) -> dict[str, str]:
+    """The fix of each finding by its id."""
+    verdict = examine_request(request)
+    return {one.id: one.fix for one in verdict.findings if one.id not in SIZES}
+
+
+def rooted(name: str, place: Callable[[World], Path]) -> Ask:
+    return lambda request, world: replace(request, roots={**request.roots, name: place(world)})
+
+
+def variables(**values: str) -> Ask:
+    def ask(request: SurveyRequest, world: World) -> SurveyRequest:
+        filled = {
+            name: text.format(base=world.base, sdk=world.sdk) for name, text in values.items()
+        }
+        return replace(request, variables={**request.variables, **filled})
+
+    return ask
+
+
+def for_soc(request: SurveyRequest, world: World) -> SurveyRequest:
+    return replace(request, soc="SM8750")
+
+
+def removed(*names: str) -> Mutate:
+    def mutate(world: World) -> None:
+        for name in names:
+            world.remove(find(world, name))
+
+    return mutate
+
+
+def copied(*pairs: tuple[str, str]) -> Mutate:
+    """Copy files of the SDK to where the fix says."""
+
+    def mutate(world: World) -> None:
+        for source, target in pairs:
+            path = find(world, target)
+            path.unlink(missing_ok=True)
+            path.write_bytes(find(world, source).read_bytes())
+
+    return mutate
+
+
+def empty_staging(world: World) -> None:
+    for path in sorted(world.staging.iterdir()):
+        world.remove(path)
+
+
+def stage_all(world: World) -> None:
+    names = ("libQnnHtp.so", "libQnnHtpPrepare.so", "libQnnSystem.so", STUB)
+    for source in (*(world.sdk / LINUX / name for name in names), world.sdk / SKEL_PLACE):
+        (world.staging / source.name).write_bytes(source.read_bytes())
+
+
+def restore(world: World) -> None:
+    """What taking it from the SDK again, or provisioning it again, comes to."""
+    world.restore()
+
+
+def other_pair(world: World) -> None:
+    """Stub and skel of V75 in the place of V79's."""
+    removed(f"staging/{STUB}", f"staging/{SKEL}")(world)
+    for source in (f"{LINUX}/libQnnHtpV75Stub.so", "lib/hexagon-v75/unsigned/libQnnHtpV75Skel.so"):
+        path = world.sdk / source
+        world.add(world.staging / path.name, path.read_bytes())
+
+
+def lowered(build: str) -> Mutate:
+    content = b"\x00ET12 a program " + build.encode() + b"\0 and more"
+    return lambda world: world.add(world.staging / "model.pte", content)
+
+
+def lower_again(build: str) -> Mutate:
+    def mutate(world: World) -> None:
+        path = world.staging / "model.pte"
+        path.write_bytes(path.read_bytes().replace(NEWER.encode(), build.encode()))
+
+    return mutate
+
+
+def anonymous(name: str) -> Mutate:
+    """A file of the right name, machine and soname that no SDK has."""
+
+    def mutate(world: World) -> None:
+        data = bytearray(find(world, name).read_bytes())
+        for text in (BUILD, BUILD[9:], "AISW_VERSION"):
+            data = data.replace(text.encode(), b"x" * len(text))
+        world.replace(find(world, name), bytes(data))
+
+    return mutate
+
+
+def foreign_runtime(edit: Callable[[bytes], bytes]) -> Mutate:
+    def mutate(world: World) -> None:
+        use_libstdcxx(world)
+        source = next(Path("/").glob(f"usr/lib/*/{STDCXX}"))
+        world.add(world.base / "conda" / "libstdc++.so.6", edit(source.read_bytes()))
+
+    return mutate
+
+
+def use_libstdcxx(world: World) -> None:
+    """An adaptor that needs a version of libstdc++, as the real one does."""
+    source = next(Path("/").glob(f"usr/lib/*/{STDCXX}"))
+    world.replace(adaptor_path(world), needing_libstdcxx(source.parent))
+
+
+def needing_libstdcxx(libraries: Path) -> bytes:
+    for path in sorted(libraries.glob("lib*.so*")):
+        if path.is_file() and not path.name.startswith("libstdc++"):
+            facts = read_elf(path)
+            if (facts.highest_need("GLIBCXX") or ()) > (3, 4, 20) and facts.machine == 62:
+                return path.read_bytes()
+    pytest.skip("no library of this machine needs libstdc++")
+
+
+def age_libstdcxx(data: bytes) -> bytes:
+    """Without any version after GLIBCXX_3.4.19."""
+    return re.sub(
+        rb"GLIBCXX_3\.4\.(2\d|3\d)\0", lambda found: b"GLIBCXX_3.4.1" + found[1][:1] + b"\0", data
+    )
+
+
+def requires(world: World, line: str) -> None:
+    """Metadata of executorch that asks for it."""
+    path = world.site / "executorch-0.dist-info" / "METADATA"
+    world.replace(path, path.read_bytes() + f"Requires-Dist: {line}\n".encode())
+
+
+def installed(name: str, found: str, line: str) -> Mutate:
+    def mutate(world: World) -> None:
+        requires(world, line)
+        world.add(
+            world.site / f"{name}-0.dist-info" / "METADATA",
+            f"Metadata-Version: 2.1\nName: {name}\nVersion: {found}\n".encode(),
+        )
+
+    return mutate
+
+
+def api(major: int, minor: int) -> Mutate:
+    parts = (("MAJOR", major), ("MINOR", minor), ("PATCH", 0))
+    text = "".join(f"#define QNN_API_VERSION_{name} {number}\n" for name, number in parts)
+    return lambda world: world.replace(world.sdk / "include/QNN/QnnCommon.h", text.encode())
+
+
+def colon(world: World) -> Path:
+    return world.base / "opt:qairt"
+
+
+def move_sdk(world: World) -> None:
+    world.move(world.sdk, colon(world))
+
+
+def move_back(world: World) -> None:
+    colon(world).rename(world.sdk)
+    world.undo.clear()
+
+
+def in_colon(request: SurveyRequest, world: World) -> SurveyRequest:
+    place = colon(world)
+    values = {"QNN_SDK_ROOT": str(place)}
+    roots = {**request.roots, "qnn-sdk": place}
+    return replace(request, roots=roots, variables={**request.variables, **values})
+
+
+def glibc_on_android(world: World) -> None:
+    world.replace(find(world, f"android/{CORE}"), find(world, f"{LINUX}/libQnnHtp.so").read_bytes())
+    name = (world.sdk / LINUX / "libQnnHtp.so").name
+    assert name == "libQnnHtp.so"
+
+
+def android_on_linux(world: World) -> None:
+    data = bytearray(find(world, f"android/{ANDROID}/libQnnSystem.so").read_bytes())
+    world.replace(world.sdk / LINUX / "libQnnSystem.so", bytes(data))
+
+
+def hide_executorch(world: World) -> None:
+    world.add(world.base / "pythonpath" / "executorch" / "__init__.py", b"")
+
+
+def without_path(request: SurveyRequest, world: World) -> SurveyRequest:
+    kept = {name: text for name, text in request.variables.items() if name != "PYTHONPATH"}
+    return replace(request, variables=kept)
+
+
+def dangle(world: World) -> None:
+    path = world.sdk / HOST / "libQnnSystem.so"
+    world.remove(path)
+    path.symlink_to("../gone/libQnnSystem.so")
+
+
+def break_interpreter(world: World) -> None:
+    write_program(world.base / "broken" / "python", "no such library", 127)
+    world.undo.append(lambda: shutil.rmtree(world.base / "broken"))
+
+
+def fake_python(world: World) -> None:
+    """Python 3.9, as a script that answers what it would."""
+    said = (
+        '{\\"executable\\": \\"/opt/python3.9\\", \\"version\\": [3, 9, 18], \\"tag\\": \\".so\\", '
+        '\\"distributions\\": {}, \\"modules\\": {}, \\"executorch\\": null, \\"adaptors\\": [], '
+        '\\"flatc\\": null, \\"asked\\": []}'
+    )
+    write_program(world.base / "broken" / "python", said)
+    world.undo.append(lambda: shutil.rmtree(world.base / "broken"))
+
+
+def asks_python(request: SurveyRequest, world: World) -> SurveyRequest:
+    return replace(request, python=world.base / "broken" / "python")
+
+
+def tool(name: str, says: str, code: int = 0) -> Mutate:
+    def mutate(world: World) -> None:
+        world.remove(world.tools / name)
+        write_program(world.tools / name, says, code)
+
+    return mutate
+
+
+def wrap(world: World) -> None:
+    (world.base / "wrapped").mkdir()
+    (world.base / "wrapped" / "qairt").symlink_to(world.sdk)
+    world.undo.append(lambda: shutil.rmtree(world.base / "wrapped"))
+
+
+def reset_nested(world: World) -> None:
+    nested = world.checkout / "third-party/json/deep"
+    before = git(nested, "rev-parse", "HEAD").strip()
+    git(nested, "commit", "-q", "--allow-empty", "-m", "mine")
+    world.undo.append(lambda: git(nested, "reset", "-q", "--hard", before))
+
+
+def run_fix(wanted: str) -> Mutate:
+    """Run the commands that the finding tells, as a reader would."""
+
+    def mutate(world: World) -> None:
+        fix = findings_of(world.request("linux"))[wanted]
+        words = fix.split()
+        assert words[:2] == ["git", "-C"], fix
+        git(Path(words[2]), *words[3:])
+        world.undo.clear()
+
+    return mutate
+
+
+def replace_text(name: str, text: str) -> Mutate:
+    return lambda world: world.replace(find(world, name), text.encode())
+
+
+def leave_flatcc(world: World) -> None:
+    compiler = (LIBRARIES / "libaarch64.so").read_bytes()
+    path = world.checkout / "third-party" / "flatcc" / "bin" / "flatcc"
+    write(path, "")
+    path.write_bytes(compiler)
+
+
+def drop_flatcc(world: World) -> None:
+    (world.checkout / "third-party" / "flatcc" / "bin" / "flatcc").unlink()
+
+
+def no_mode(world: World) -> None:
+    (world.ndk / CLANG).chmod(0o644)
+
+
+def flip_skel(world: World) -> None:
+    """One bit of the skel's code."""
+    data = bytearray((world.staging / SKEL).read_bytes())
+    data[0x2000] ^= 1
+    world.replace(world.staging / SKEL, bytes(data))
+
+
+def give_mode(world: World) -> None:
+    (world.ndk / CLANG).chmod(0o755)
+
+
+STAGING = [
+    Row(
+        "staged nowhere",
+        "staging",
+        "QNN308",
+        "correct --root staging=DIR",
+        ask=rooted("staging", lambda world: world.base / "none"),
+        asked_again=as_it_is,
+    ),
+    Row(
+        "a file as staging",
+        "staging",
+        "QNN308",
+        "correct --root staging=DIR",
+        ask=rooted("staging", lambda world: world.sdk / "sdk.yaml"),
+        asked_again=as_it_is,
+    ),
+    Row(
+        "an empty staging directory",
+        "staging",
+        "QNN309",
+        "copy the libraries of the SDK",
+        empty_staging,
+        repair=stage_all,
+    ),
+    Row(
+        "a README alone",
+        "staging",
+        "QNN309",
+        "copy the libraries of the SDK",
+        lambda world: (empty_staging(world), world.add(world.staging / "README", b"to do")),
+        repair=stage_all,
+    ),
+    Row(
+        "no libQnnHtp.so",
+        "staging",
+        "QNN310",
+        "copy libQnnHtp.so from the SDK",
+        removed("staging/libQnnHtp.so"),
+        repair=copied((f"{LINUX}/libQnnHtp.so", "staging/libQnnHtp.so")),
+    ),
+    Row(
+        "no libQnnSystem.so",
+        "staging",
+        "QNN310",
+        "copy libQnnSystem.so from the SDK",
+        removed("staging/libQnnSystem.so"),
+        repair=copied((f"{LINUX}/libQnnSystem.so", "staging/libQnnSystem.so")),
+    ),
+    Row(
+        "neither stub nor skel",
+        "staging",
+        "QNN311",
+        "copy stub and skel.*SM8750 has V79",
+        removed(f"staging/{STUB}", f"staging/{SKEL}"),
+        repair=copied((f"{LINUX}/{STUB}", f"staging/{STUB}"), (SKEL_PLACE, f"staging/{SKEL}")),
+    ),
+    Row(
+        "stub and skel of another SoC",
+        "staging",
+        "QNN312",
+        f"copy {STUB} and {SKEL}",
+        other_pair,
+        for_soc,
+        copied((f"{LINUX}/{STUB}", f"staging/{STUB}"), (SKEL_PLACE, f"staging/{SKEL}")),
+    ),
+    Row(
+        "a skel without its stub",
+        "staging",
+        "QNN312",
+        f"copy {STUB} of the same SDK",
+        removed(f"staging/{STUB}"),
+        for_soc,
+        copied((f"{LINUX}/{STUB}", f"staging/{STUB}")),
+    ),
+    Row(
+        "a program of a newer QNN",
+        "staging",
+        "QNN313",
+        "lower it with QNN 2.49.40",
+        lowered(NEWER),
+        repair=lower_again(BUILD),
+    ),
+    Row(
+        "a stub that is nobody's",
+        "staging",
+        "QNN314",
+        f"take {STUB} from the SDK again",
+        anonymous(f"staging/{STUB}"),
+        repair=copied((f"{LINUX}/{STUB}", f"staging/{STUB}")),
+    ),
+    Row(
+        "a skel with a flipped byte",
+        "staging",
+        "QNN230",
+        "take it from the SDK again",
+        flip_skel,
+        repair=copied((SKEL_PLACE, f"staging/{SKEL}")),
+    ),
+]
+
+
+IMPORT = [
+    Row(
+        "an old libstdc++ first",
+        "emulator",
+        "QNN415",
+        "take .*/conda out of LD_LIBRARY_PATH",
+        foreign_runtime(age_libstdcxx),
+        variables(LD_LIBRARY_PATH="{base}/conda:{sdk}/" + HOST),
+        asked_again=as_it_is,
+    ),
+    Row(
+        "a libstdc++ that is empty",
+        "emulator",
+        "QNN411",
+        "take .*/conda out of LD_LIBRARY_PATH",
+        lambda world: world.add(world.base / "conda" / "libstdc++.so.6", b""),
+        variables(LD_LIBRARY_PATH="{sdk}/" + HOST + ":{base}/conda"),
+        asked_again=as_it_is,
+    ),
+    Row(
+        "a libgcc_s that is a page",
+        "emulator",
+        "QNN411",
+        "or repair that file",
+        lambda world: world.add(world.base / "conda" / "libgcc_s.so.1", b"<html>"),
+        variables(LD_LIBRARY_PATH="{base}/conda:{sdk}/" + HOST),
+        asked_again=as_it_is,
+    ),
+    Row(
+        "an adaptor for aarch64",
+        "emulator",
+        "QNN513",
+        "install the executorch wheel",
+        lambda world: world.replace(
+            adaptor_path(world), (LIBRARIES / "libaarch64.so").read_bytes()
+        ),
+        repair=restore,
+    ),
+    Row(
+        "an old flatbuffers",
+        "emulator",
+        "QNN514",
+        "install 'flatbuffers>=23.5'",
+        installed("flatbuffers", "2.0", "flatbuffers>=23.5"),
+        repair=lambda world: install(world.site, "flatbuffers", "24.3.25"),
+    ),
+    Row(
+        "an old numpy",
+        "emulator",
+        "QNN514",
+        "install 'numpy>=2.0.0'",
+        installed("numpy", "1.26.4", 'numpy>=2.0.0; python_version >= "3.10"'),
+        repair=lambda world: install(world.site, "numpy", "2.0.0"),
+    ),
+    Row(
+        "a torchao that is too new",
+        "emulator",
+        "QNN514",
+        "install 'torchao<0.19,>=0.18.0'",
+        installed("torchao", "0.19.0", "torchao<0.19,>=0.18.0"),
+        repair=lambda world: install(world.site, "torchao", "0.18.0"),
+    ),
+    Row(
+        "a libQnnHtp.so that is nobody's",
+        "emulator",
+        "QNN314",
+        "take libQnnHtp.so from the SDK",
+        anonymous(f"{HOST}/libQnnHtp.so"),
+        repair=restore,
+    ),
+    Row(
+        "an executorch on PYTHONPATH",
+        "emulator",
+        "QNN408",
+        "take .*/pythonpath out of PYTHONPATH",
+        hide_executorch,
+        variables(PYTHONPATH="{base}/pythonpath"),
+        asked_again=without_path,
+    ),
+    Row(
+        "a Python that cannot start",
+        "emulator",
+        "QNN501",
+        "give another with --python",
+        break_interpreter,
+        asks_python,
+        asked_again=as_it_is,
+    ),
+    Row(
+        "Python 3.9",
+        "emulator",
+        "QNN502",
+        "from 3.10 to below 3.14: name it with --python",
+        fake_python,
+        asks_python,
+        asked_again=as_it_is,
+    ),
+]
+
+VARIABLES = [
+    Row(
+        "ADSP_LIBRARY_PATH joined by colons",
+        "linux",
+        "QNN412",
+        "ADSP_LIBRARY_PATH='/a;/b'",
+        ask=variables(ADSP_LIBRARY_PATH="/a:/b"),
+        asked_again=variables(ADSP_LIBRARY_PATH="/a;/b"),
+    ),
+    Row(
+        "DSP_LIBRARY_PATH joined by colons",
+        "linux",
+        "QNN412",
+        "DSP_LIBRARY_PATH='/a;/b'",
+        ask=variables(DSP_LIBRARY_PATH="/a:/b"),
+        asked_again=variables(DSP_LIBRARY_PATH="/a;/b"),
+    ),
+    Row(
+        "two paths for the DSP",
+        "linux",
+        "QNN410",
+        "unset it",
+        ask=variables(ADSP_LIBRARY_PATH="/a", DSP_LIBRARY_PATH="/b"),
+        asked_again=variables(ADSP_LIBRARY_PATH="/a"),
+    ),
+    Row(
+        "an empty QNN_SDK_ROOT",
+        "emulator",
+        "QNN401",
+        "set it to .*/sdk",
+        ask=variables(QNN_SDK_ROOT=""),
+        asked_again=variables(QNN_SDK_ROOT="{sdk}"),
+    ),
+    Row(
+        "a file as QNN_SDK_ROOT",
+        "emulator",
+        "QNN402",
+        "set it to .*/sdk",
+        ask=variables(QNN_SDK_ROOT="{sdk}/sdk.yaml"),
+        asked_again=variables(QNN_SDK_ROOT="{sdk}"),
+    ),
+    Row(
+        "a home directory that no shell expanded",
+        "emulator",
+        "QNN404",
+        "put .* first",
+        ask=variables(LD_LIBRARY_PATH="~/sdk/lib"),
+        asked_again=variables(LD_LIBRARY_PATH="{sdk}/" + HOST + ":/usr/lib"),
+    ),
+]
+
+SDKS = [
+    Row(
+        "headers of a newer QNN",
+        "aot",
+        "QNN110",
+        "headers and libraries from one SDK",
+        api(2, 99),
+        repair=restore,
+    ),
+    Row(
+        "headers of another major version",
+        "aot",
+        "QNN110",
+        "headers and libraries from one SDK",
+        api(1, 0),
+        repair=restore,
+    ),
+    Row(
+        "a colon in the SDK's path",
+        "linux",
+        "QNN111",
+        "move it to a path without ':'",
+        move_sdk,
+        in_colon,
+        move_back,
+        as_it_is,
+    ),
+    Row(
+        "a library that is a broken link",
+        "emulator",
+        "QNN112",
+        "copy the SDK with its links",
+        dangle,
+        repair=restore,
+    ),
+    Row(
+        "the directory above the SDK",
+        "emulator",
+        "QNN102",
+        "the directory that has sdk.yaml in it",
+        wrap,
+        rooted("qnn-runtime", lambda world: world.base / "wrapped"),
+        asked_again=as_it_is,
+    ),
+    Row(
+        "a directory of the SDK",
+        "emulator",
+        "QNN102",
+        "the directory that has sdk.yaml in it",
+        ask=rooted("qnn-runtime", lambda world: world.sdk / "lib"),
+        asked_again=as_it_is,
+    ),
+    Row(
+        "glibc's libraries for Android",
+        "android",
+        "QNN232",
+        "take libQnnHtp.so from the SDK's lib/aarch64-android",
+        glibc_on_android,
+        repair=restore,
+    ),
+    Row(
+        "Android's libraries for Linux",
+        "linux",
+        "QNN233",
+        "take libQnnSystem.so from the SDK's directory for that Linux",
+        android_on_linux,
+        repair=restore,
+    ),
+    Row(
+        "a prebuilt library for a newer Android",
+        "android",
+        "QNN223",
+        "take a prebuilt one from the SDK",
+        lambda world: world.edit(
+            find(world, f"android/{CORE}"), elf.set_string("Android\0\x1e", "Android\0\x1f")
+        ),
+        repair=restore,
+    ),
+]
+
+BUILDS = [
+    Row(
+        "an NDK without clang++",
+        "android",
+        "QNN608",
+        "unpack the whole NDK again",
+        removed(f"ndk/{CLANG}"),
+        repair=restore,
+    ),
+    Row("a clang++ without its mode", "android", "QNN606", "chmod", no_mode, repair=give_mode),
+    Row(
+        "a cmake that says nothing",
+        "linux",
+        "QNN011",
+        "reinstall cmake",
+        tool("cmake", ""),
+        repair=restore,
+    ),
+    Row(
+        "a cmake just too old",
+        "linux",
+        "QNN012",
+        "install cmake 3.28 or newer",
+        tool("cmake", "cmake version 3.23.5"),
+        repair=lambda world: write_program(world.tools / "cmake", "cmake version 3.28.0"),
+    ),
+    Row(
+        "a nested submodule elsewhere",
+        "linux",
+        "QNN707",
+        "submodule update .* third-party/json",
+        reset_nested,
+        repair=run_fix("QNN707"),
+    ),
+    Row(
+        "a submodule that was never fetched",
+        "linux",
+        "QNN705",
+        "submodule update --init --recursive third-party/flatcc",
+        lambda world: git(world.checkout, "submodule", "deinit", "-q", "-f", "third-party/flatcc"),
+        repair=run_fix("QNN705"),
+    ),
+    Row(
+        "a flatcc of another machine",
+        "linux",
+        "QNN708",
+        "remove .*/third-party/flatcc/bin/flatcc",
+        leave_flatcc,
+        repair=drop_flatcc,
+    ),
+    Row(
+        "an NDK just too old",
+        "android",
+        "QNN602",
+        r"use NDK r26c \(26.2.11394342\)",
+        replace_text("ndk/source.properties", "Pkg.Revision = 25.9.99999999\n"),
+        repair=restore,
+    ),
+]
+
+
+@pytest.mark.parametrize("row", [*STAGING, *IMPORT, *VARIABLES, *SDKS, *BUILDS], ids=str)
+def test_a_fault_is_found_and_its_fix_mends_it(world: World, row: Row) -> None:
+    if row.wanted == "QNN415" and STDCXX is None:
+        pytest.skip("no libstdc++ here")
+    row.mutate(world)
+    found = findings_of(row.ask(request_of(world, row.profile), world))
+    assert set(found) == {row.wanted}, found
+    assert re.search(row.says, found[row.wanted]), found
+    row.repair(world)
+    again = row.asked_again or row.ask
+    assert findings_of(again(request_of(world, row.profile), world)) == {}
+
+
+def test_there_are_forty_of_them() -> None:
+    assert len([*STAGING, *IMPORT, *VARIABLES, *SDKS, *BUILDS]) >= 40
+
+
+@pytest.mark.parametrize("build", [BUILD, OLDER], ids=["the same", "older"])
+def test_a_program_of_the_same_or_an_older_qnn_is_no_fault(world: World, build: str) -> None:
+    lowered(build)(world)
+    assert findings_of(staged(world)) == {}
+
+
+def test_a_libstdcxx_of_this_machine_is_no_fault(world: World) -> None:
+    if STDCXX is None:
+        pytest.skip("no libstdc++ here")
+    foreign_runtime(bytes)(world)
+    ask = variables(LD_LIBRARY_PATH="{base}/conda:{sdk}/" + HOST)
+    assert findings_of(ask(world.request("emulator"), world)) == {}
