@@ -104,7 +104,7 @@ def _judge_rsa(
             "the signature is of the leaf's key over another digest: it was made for another file, "
             "or the header or the hash table was changed since"
         )
-    return _wrong("the signature is not of the leaf's key")
+    return _wrong("the signature does not verify with the leaf's key")
 
 
 def _recover_pkcs1(key: rsa.RSAPublicKey, value: bytes) -> bytes:
@@ -156,4 +156,4 @@ def _judge_ecdsa(
         except (InvalidSignature, ValueError):
             continue
         return Judgement(Scheme.ECDSA)
-    return _wrong("the signature is not of the leaf's key over this header and hash table")
+    return _wrong("the signature does not verify with the leaf's key")

@@ -120,7 +120,7 @@ def test_signature_of_another_key_fails_whatever_is_accepted(
     ended = verb.run(*words, STAND_IN_KEYS=str(keys))
     assert ended.returncode == 5
     assert Failure.INVALID.value in ended.stderr
-    assert "the signature is not of the leaf's key" in ended.stderr
+    assert "the signature does not verify with the leaf's key" in ended.stderr
     assert not (tmp_path / "signed").exists()
 
 
@@ -151,3 +151,18 @@ def test_verification_at_a_date(verb, libraries) -> None:
     wrong = verb.run("verify-signature", "--at", "yesterday", "signed")
     assert wrong.returncode == 2
     assert "'yesterday' is not a date such as 2026-11-20" in wrong.stderr
+
+
+def test_one_bad_file_of_two_fails(verb, libraries, tmp_path: Path) -> None:
+    """A good one beside it, an unsigned one that is wanted signed, a record that does not match."""
+    assert verb.run("sign", "--out", "signed", *libraries).returncode == 0
+    first, second = sorted((tmp_path / "signed").glob("*.so"))
+    assert verb.run("verify-signature", first, second).returncode == 0
+    assert verb.run("verify-signature", first, libraries[0]).returncode == 1
+    unsigned = ("verify-signature", "--expect", "unsigned", "--accept-unrecognised")
+    assert verb.run(*unsigned, *libraries).returncode == 0
+    assert verb.run(*unsigned, first).returncode == 1
+    (tmp_path / "signed" / "more.so").write_bytes(first.read_bytes())
+    ended = verb.run("verify-signature", "signed")
+    assert ended.returncode == 1
+    assert "wrong: more.so is not in signing.json" in ended.stdout

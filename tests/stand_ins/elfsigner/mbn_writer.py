@@ -48,11 +48,12 @@ def sign_elf(
     wrong_entry: int | None = None,
     trailer: bytes = b"",
     vendor: Key | None = None,
+    uncovered: int = 0,
 ) -> bytes:
     """The signed form of ``data``, an unsigned ELF32; ``wrong_entry`` spoils one hash.
 
     ``trailer`` stands after the chain in the hash segment; ``vendor`` signs before ``key`` does,
-    in version 6.
+    in version 6. ``uncovered`` bytes of the headers are left out of the first hash.
     """
     phoff, count = struct.unpack_from("<I", data, 28)[0], struct.unpack_from("<H", data, 44)[0]
     before = [list(PHDR.unpack_from(data, phoff + PHDR.size * i)) for i in range(count)]
@@ -68,7 +69,7 @@ def sign_elf(
     shift = _align(place + size)
     address = _align(max(one[3] + one[5] for one in before))
     segments = [
-        [0, 0, 0, 0, headers_end, 0, PF_HEADERS, 0],
+        [0, 0, 0, 0, headers_end - uncovered, 0, PF_HEADERS, 0],
         [0, place, address, address, size, _align(size), PF_HASH, PAGE],
         *([kind, offset + shift, *rest] for kind, offset, *rest in before),
     ]
@@ -77,7 +78,10 @@ def sign_elf(
     struct.pack_into("<H", header, 44, len(segments))
     struct.pack_into("<HH", header, 48, 0, 0)
     head = bytes(header) + b"".join(PHDR.pack(*one) for one in segments)
-    entries = [hashlib.new(algorithm, head).digest(), serial.to_bytes(4, "little")]
+    entries = [
+        hashlib.new(algorithm, head[: len(head) - uncovered]).digest(),
+        serial.to_bytes(4, "little"),
+    ]
     view = memoryview(data)
     for one in before:
         part = view[one[1] : one[1] + one[4]]

@@ -8,7 +8,7 @@ from functools import cache
 
 import pytest
 from cryptography import x509
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import NameOID
 
 from ci.signing.proof.certificates import (
@@ -229,3 +229,11 @@ def test_padding_is_of_one_kind(data: bytes, expected: bool) -> None:
 def test_what_is_no_chain_is_malformed(data: bytes, words: str) -> None:
     with pytest.raises(MalformedError, match=words):
         parse_chain(data)
+
+
+@pytest.mark.parametrize(("bits", "noted"), [(1024, True), (2048, False)])
+def test_small_rsa_key_is_a_note(bits: int, noted: bool) -> None:
+    key = rsa.generate_private_key(65537, bits)
+    leaf = certify(name_of("leaf"), key, name_of("ca"), make_key("ca"), extensions=[LEAF])
+    notes = list_chain_notes(parse_chain(leaf + CA + ROOT))
+    assert notes == (["certificate 0 has an RSA key of only 1024 bits"] if noted else [])

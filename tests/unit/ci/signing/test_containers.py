@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from pathlib import Path
 
 import pytest
 
@@ -10,10 +11,12 @@ from ci.signing.proof.mbn import parse_hash_segment
 from ci.signing.proof.segments import MalformedError, parse_image
 from ci.signing.proof.verdict import Verdict, Verification
 from ci.signing.proof.verify import SIGNED_MACHINES, verify_bytes
+from tests.stand_ins.elfsigner import mbn_writer
 from tests.stand_ins.elfsigner.keys import make_key
 from tests.stand_ins.elfsigner.mbn_writer import CHAIN_BYTES, Key, sign_elf
 
 PLACE = 0x1000
+ELF_FILES = Path(__file__).parents[3] / "artifacts" / "elf"
 
 
 def verify(data: bytes) -> Verification:
@@ -225,3 +228,91 @@ def test_first_part_of_a_split_image_is_told_from_a_truncated_file(
     assert "the first part (.mdt) of a split image" in error
     (other,) = verify(first + b"\0").errors
     assert "truncated" in other
+
+
+def sign_whole(data: bytes, place: int, *pairs: tuple[Key, int]) -> bytes:
+    """Sign again over all that stands before the signatures, nothing left out."""
+    changed = bytearray(data)
+    for signer, position in pairs:
+        changed[position : position + signer.size] = signer.sign(bytes(data[PLACE:place]), 6)
+    return bytes(changed)
+
+
+def test_two_signatures_over_the_whole_header_are_proven_too(
+    key: Key, vendor: Key, library: bytes
+) -> None:
+    data = sign_elf(library, key, vendor=vendor)
+    place = PLACE + 48 + 240 + 11 * 48
+    second = place + vendor.size + len(vendor.chain)
+    report = verify(sign_whole(data, place, (vendor, place), (key, second)))
+    assert (report.verdict, report.errors) == (Verdict.PROVEN, [])
+
+
+def test_metadata_of_a_signer_that_did_not_sign_is_not_left_out(
+    key: Key, vendor: Key, library: bytes
+) -> None:
+    """Only a second signature can vouch for what the first leaves out."""
+    data = bytearray(sign_elf(library, key, vendor=vendor))
+    place = PLACE + 48 + 240 + 11 * 48
+    gone = vendor.size + len(vendor.chain)
+    # The same segment without Qualcomm's signature and chain, and without their sizes.
+    data[place : place + 0x4000] = data[place + gone : place + 0x4000] + b"\xff" * gone
+    data[PLACE + 8 : PLACE + 16] = bytes(8)
+    report = verify(bytes(data))
+    assert [one.authority for one in report.signers] == ["OEM"]
+    assert any("OEM: the signature" in error for error in report.errors)
+
+
+def test_hashes_without_any_signature_are_invalid(
+    key: Key, library: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class NoKey(Key):
+        size = 0
+
+        def sign(self, signed: bytes, version: int) -> bytes:
+            return b""
+
+    monkeypatch.setattr(mbn_writer, "CHAIN_BYTES", 0)
+    report = verify(sign_elf(library, NoKey(0, 0, b""), 5))
+    assert report.errors == ["the hash segment holds hashes but no signature"]
+    assert report.verdict is Verdict.INVALID
+
+
+def test_first_program_header_stands_for_the_headers(
+    key: Key, library: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mbn_writer, "PF_HEADERS", 0x06000000)
+    (error,) = verify(sign_elf(library, key)).errors
+    assert error == "the first program header does not stand for the headers"
+
+
+@pytest.mark.parametrize("less", [0, 1, 32])
+def test_first_hash_covers_the_headers_and_no_less(key: Key, library: bytes, less: int) -> None:
+    report = verify(sign_elf(library, key, uncovered=less))
+    assert len(report.errors) == (1 if less else 0)
+    assert not less or report.errors[0].startswith("the first hash covers ")
+
+
+def test_hash_segment_may_touch_its_neighbours(
+    key: Key, library: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mbn_writer, "PAGE", 4)
+    data = sign_elf(library, key)
+    image = parse_image(memoryview(data))
+    (segment,) = image.hash_segments
+    assert segment.offset == image.headers_end
+    assert verify(data).errors == []
+
+
+@pytest.mark.parametrize(("count", "good"), [(99, True), (100, True), (101, False)])
+def test_a_hundred_program_headers_are_read(library: bytes, count: int, good: bool) -> None:
+    data = library[:44] + struct.pack("<H", count) + library[46:52]
+    data += struct.pack("<8I", 0, 0, 0, 0, 0, 0, 0, 0) * count
+    report = verify(data)
+    assert report.verdict is (Verdict.UNSIGNED if good else Verdict.INVALID)
+    assert good or report.errors == ["101 program headers"]
+
+
+def test_other_byte_order_is_invalid() -> None:
+    data = (ELF_FILES / "libbigendian.so").read_bytes()
+    assert verify(data).errors == ["not a little-endian ELF file of version 1"]

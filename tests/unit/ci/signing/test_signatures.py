@@ -114,9 +114,12 @@ WRONG = {
     "mixed padding": (lambda: sign_pss(SIGNED, "sha384") + b"\xff\0", "258 bytes for a key of"),
     "n": (lambda: modulus().to_bytes(256, "big"), "a number that the leaf's key cannot have made"),
     "n + 5": (lambda: (modulus() + 5).to_bytes(256, "big"), "a number that the leaf's key cannot"),
-    "n - 1": (lambda: (modulus() - 1).to_bytes(256, "big"), "is not of the leaf's key"),
-    "1": (lambda: (1).to_bytes(256, "big"), "is not of the leaf's key"),
-    "of another key": (lambda: sign_pss(SIGNED, "sha384", 1), "is not of the leaf's key"),
+    "n - 1": (lambda: (modulus() - 1).to_bytes(256, "big"), "does not verify"),
+    "1": (lambda: (1).to_bytes(256, "big"), "does not verify"),
+    "of another key": (
+        lambda: sign_pss(SIGNED, "sha384", 1),
+        "does not verify",
+    ),
     "another file's": (lambda: sign_pss(OTHER, "sha384"), "of the leaf's key over another digest"),
     "another file's, SHA-256": (
         lambda: sign_pss(OTHER, "sha256", salt=64),
@@ -125,6 +128,10 @@ WRONG = {
     "another file's, without a salt": (
         lambda: sign_pss(OTHER, "sha512", salt=0),
         "of the leaf's key over another digest",
+    ),
+    "another file's, with a salt that leaves no padding to see": (
+        lambda: sign_pss(OTHER, "sha256", salt=256 - 32 - 2),
+        "does not verify",
     ),
     "another file's, PKCS #1": (
         lambda: sign_plain(hashlib.sha256(OTHER).digest()),
@@ -181,8 +188,11 @@ WRONG_EC = {
     "one byte": (lambda: b"\x30", "not one of ECDSA"),
     "short": (lambda: sign_ec(SIGNED)[:-1], "not one of ECDSA"),
     "bytes behind it": (lambda: sign_ec(SIGNED) + b"\0\1", "followed by bytes"),
-    "another file's": (lambda: sign_ec(OTHER), "not of the leaf's key over this header"),
-    "r and s of 1": (lambda: utils.encode_dss_signature(1, 1), "not of the leaf's key over this"),
+    "another file's": (lambda: sign_ec(OTHER), "does not verify"),
+    "r and s of 1": (
+        lambda: utils.encode_dss_signature(1, 1),
+        "does not verify",
+    ),
     "RSA's": (lambda: sign_pss(SIGNED, "sha384"), "ECDSA"),
 }
 

@@ -112,7 +112,7 @@ class FixedKey(Key):
     [
         (b"\xff" * 256, "OEM: the signature is filled with 0xff"),
         (b"", "OEM: the signature is empty"),
-        (b"\x33" * 256, "OEM: the signature is not of the leaf's key"),
+        (b"\x33" * 256, "OEM: the signature does not verify with the leaf's key"),
     ],
 )
 def test_signature_that_is_none_is_invalid(
@@ -211,7 +211,12 @@ def test_resigned_other_bytes_have_right_hashes_and_still_differ(key: Key, libra
 
 @pytest.mark.parametrize(
     ("field", "words"),
-    [(24, "e_entry"), (36, "e_flags"), (52 + 6 * 4, "other addresses or flags")],
+    [
+        (18, "e_machine"),
+        (24, "e_entry"),
+        (36, "e_flags"),
+        *((52 + word * 4, "other addresses or flags") for word in (2, 3, 5, 6, 7)),
+    ],
 )
 def test_changed_header_of_resigned_library_differs(
     key: Key, library: bytes, field: int, words: str
@@ -223,6 +228,12 @@ def test_changed_header_of_resigned_library_differs(
 def test_lost_segment_differs(key: Key, library: bytes) -> None:
     other = spoil(library, 44, 8, 0)
     assert "8 loadable segments, the input has 9" in verify(sign_elf(other, key), library).errors
+
+
+def test_added_segment_differs(key: Key, library: bytes) -> None:
+    fewer = spoil(library, 44, 8, 0)
+    errors = verify(sign_elf(library, key), fewer).errors
+    assert "9 loadable segments, the input has 8" in errors
 
 
 def test_segment_without_a_hash_is_an_error(key: Key, library: bytes) -> None:
