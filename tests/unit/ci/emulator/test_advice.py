@@ -112,6 +112,19 @@ def test_what_wrong_ids_look_like_is_told(wrong: Any, words: str) -> None:
     assert ("  seen: " in told) == bool(words)
 
 
+def test_only_an_output_that_is_rejected_is_looked_at() -> None:
+    mask = np.zeros((4, 12), np.uint8)
+    infos = (TensorInfo("uint8", (12,)), TensorInfo("int64", (12,)))
+    boundary = (TensorInfo("float32", (1, 4)),)
+    lowered = Lowered("", "m", "fp16", "S", 4, boundary, infos, Delegation(1, 0, 1), 1.0, 1, {})
+    references = References([expect(mask), expect(IDS)])
+    limits = Threshold(scheme="fp16", min_equal=0.995)
+    outputs = [mask, IDS + 1]
+    judgement = judge(references, outputs, infos, limits)
+    (told,) = advise_on_figures(judgement, references, outputs, lowered, limits)
+    assert told.startswith("  seen: output 1: off by +1")
+
+
 def test_outputs_out_of_order_are_told() -> None:
     other = RANDOM.standard_normal((4, 2, 54))
     assert "those of output 1" in find_sighting([EAGER, other], other.reshape(EAGER.shape), 0)
