@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import http.client
-import os
-import re
 import socket
-import ssl
 import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Any
 from urllib.parse import urljoin, urlsplit
 from weakref import WeakSet
 
 from provisioning.fetch.credentials import find_headers
+from provisioning.fetch.failures import check_bundle, explain_failures
 from provisioning.fetch.transfer import (
     Head,
     PermanentError,
@@ -24,14 +20,12 @@ from provisioning.fetch.transfer import (
     TransientError,
     check_status,
     parse_head,
-    redact_url,
 )
 
 MAX_REDIRECTS = 10
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 READ_BYTES = 512 << 10
 USER_AGENT = "executorch-qnn-ci"
-BUNDLES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 
 
 _open_clients: WeakSet[Client] = WeakSet()
@@ -109,7 +103,7 @@ class Client:
         timeout = (self.policy.connect_timeout_s, self.policy.read_timeout_s)
         if _is_ending.is_set():
             raise PermanentError("the transfer was ended")
-        _check_bundle()
+        check_bundle()
         with explain_failures(url):
             sent = {**headers, **find_headers(url)}
             return self.session.get(url, headers=sent, stream=True, timeout=timeout)
@@ -205,105 +199,3 @@ def _open_session(sockets: list[socket.socket]) -> Any:
     session.mount("https://", Adapter())
     session.headers.update({"Accept-Encoding": "identity", "User-Agent": USER_AGENT})
     return session
-
-
-def _check_bundle() -> None:
-    for name in BUNDLES:
-        if path := os.environ.get(name):
-            if not Path(path).exists():
-                raise PermanentError(f"{name} names {path}, which is not there")
-            return
-
-
-@contextmanager
-def explain_failures(url: str) -> Iterator[None]:
-    """Turn what requests, urllib3 and sockets raise into the two kinds of failure."""
-    import requests
-    import urllib3
-
-    try:
-        yield
-    except (requests.exceptions.InvalidURL, requests.exceptions.InvalidSchema) as error:
-        raise PermanentError(f"{redact_url(url)} is not a URL that can be fetched") from error
-    except requests.exceptions.MissingSchema as error:
-        raise PermanentError(f"{redact_url(url)} has no scheme") from error
-    except requests.exceptions.InvalidHeader as error:
-        raise PermanentError("a header for it holds what HTTP does not allow") from error
-    except (requests.exceptions.RequestException, urllib3.exceptions.HTTPError, OSError) as error:
-        raise _classify(error) from error
-    except (ValueError, http.client.HTTPException) as error:
-        raise TransientError(f"the answer is not HTTP ({type(error).__name__})") from error
-
-
-def _classify(error: BaseException) -> TransientError | PermanentError:
-    import requests
-
-    chain = list(_causes(error))
-    if found := _classify_tls(chain):
-        return found
-    if isinstance(error, requests.exceptions.ProxyError):
-        return _classify_proxy(chain)
-    for kind, why in _transient_kinds():
-        if any(isinstance(cause, kind) for cause in chain):
-            return TransientError(why)
-    return TransientError(f"the connection failed ({type(chain[-1]).__name__})")
-
-
-def _classify_tls(chain: list[BaseException]) -> TransientError | PermanentError | None:
-    errors = [cause for cause in chain if isinstance(cause, ssl.SSLError)]
-    for cause in errors:
-        if isinstance(cause, ssl.SSLCertVerificationError):
-            return PermanentError(
-                f"its certificate is not trusted: {cause.verify_message} "
-                "(REQUESTS_CA_BUNDLE names other authorities)"
-            )
-        if isinstance(cause, ssl.SSLEOFError | ssl.SSLZeroReturnError):
-            return TransientError("the server closed the connection while TLS began")
-        if cause.reason in {"NO_CERTIFICATE_OR_CRL_FOUND", "PEM_LIB"}:
-            names = [f"{name}={os.environ[name]}" for name in BUNDLES if os.environ.get(name)]
-            return PermanentError(f"{' or '.join(names) or 'the CA bundle'} holds no certificates")
-    if errors:
-        return PermanentError("TLS failed: the server and this machine agree on no connection")
-    return None
-
-
-def _classify_proxy(chain: list[BaseException]) -> TransientError | PermanentError:
-    said = " ".join(str(cause) for cause in chain)
-    if found := re.search(r"Tunnel connection failed: (\d{3})", said):
-        status = int(found[1])
-        if status == 407:
-            return PermanentError(
-                "the proxy wants credentials (HTTP 407; HTTPS_PROXY=http://USER:PASSWORD@HOST)"
-            )
-        if status < 500:
-            return PermanentError(f"the proxy refuses this host (HTTP {status})")
-        return TransientError(f"the proxy fails (HTTP {status})")
-    return TransientError("the proxy cannot be reached (HTTP_PROXY, HTTPS_PROXY)")
-
-
-def _transient_kinds() -> list[tuple[type[BaseException], str]]:
-    import urllib3
-
-    return [
-        (socket.gaierror, "the host's name cannot be resolved"),
-        (ConnectionRefusedError, "the connection was refused"),
-        (urllib3.exceptions.IncompleteRead, "the connection closed before the end of the body"),
-        (http.client.IncompleteRead, "the connection closed before the end of the body"),
-        (http.client.RemoteDisconnected, "the server closed the connection without an answer"),
-        (ConnectionResetError, "the connection was reset"),
-        (TimeoutError, "nothing came for the whole time limit"),
-        (urllib3.exceptions.TimeoutError, "nothing came for the whole time limit"),
-    ]
-
-
-def _causes(error: BaseException) -> Iterator[BaseException]:
-    seen: set[int] = set()
-    stack: list[BaseException] = [error]
-    while stack:
-        at = stack.pop()
-        if id(at) in seen:
-            continue
-        seen.add(id(at))
-        yield at
-        inner = [at.__cause__, at.__context__, getattr(at, "reason", None), *at.args]
-        stack.extend(item for item in inner if isinstance(item, BaseException))

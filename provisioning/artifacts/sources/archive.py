@@ -24,12 +24,8 @@ from provisioning.artifacts.sources.pipeline import Pipeline, read_ahead
 from provisioning.artifacts.sources.unpack import select_members, unpack_file, unpack_members
 from provisioning.console.progress import Progress
 from provisioning.errors import DownloadError, IntegrityError, UsageError
-from provisioning.fetch.download import (
-    Pin,
-    check_pin,
-    fetch_file,
-    mirror_urls,
-)
+from provisioning.fetch.download import Pin, check_pin, fetch_file
+from provisioning.fetch.mirrors import mirror_urls
 from provisioning.fetch.part_file import Watch, ignore_growth
 from provisioning.fetch.ranges import CostlyError, Span, open_remote
 from provisioning.fetch.transfer import MismatchError, PermanentError, redact_url

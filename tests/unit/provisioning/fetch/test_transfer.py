@@ -8,7 +8,8 @@ from provisioning.archives.layout import Layout, Member
 from provisioning.artifacts.sources.archive import member_spans
 from provisioning.console.progress import Bar
 from provisioning.errors import UnfitError
-from provisioning.fetch.download import Pin, mirror_urls, place_body, range_headers
+from provisioning.fetch.download import Pin, place_body, range_headers
+from provisioning.fetch.mirrors import mirror_urls
 from provisioning.fetch.ranges import merge_spans, plan_spans, split_spans
 from provisioning.fetch.transfer import (
     MismatchError,

@@ -1,0 +1,36 @@
+"""The user's mirror: a directory, a URL, or a template of one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from urllib.parse import quote, urlsplit, urlunsplit
+
+from provisioning.errors import UnfitError
+
+TEMPLATE = "{filename}"
+
+
+def mirror_urls(filename: str, variables: Mapping[str, str] = os.environ) -> list[str]:
+    """Where QNN_CI_MIRROR would have a file; empty when it is not set.
+
+    It is a directory, a URL (whose query stays at the end), or a template with ``{filename}``.
+    Raises UnfitError for one that is none of these.
+    """
+    base = variables.get("QNN_CI_MIRROR", "")
+    if not base:
+        return []
+    name = quote(filename)
+    try:
+        if "://" not in base:
+            base = Path(base).expanduser().absolute().as_uri().replace("%7Bfilename%7D", TEMPLATE)
+        if TEMPLATE in base:
+            return [base.replace(TEMPLATE, name)]
+        parts = urlsplit(base)
+    except (RuntimeError, ValueError) as error:
+        fix = "set it to a directory or a URL that `fetch --to` made, or unset it"
+        raise UnfitError(
+            "QNN_CI_MIRROR names no directory and no URL", why=str(error), fix=fix
+        ) from error
+    return [urlunsplit(parts._replace(path=f"{parts.path.rstrip('/')}/{name}"))]
