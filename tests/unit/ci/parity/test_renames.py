@@ -124,3 +124,39 @@ def test_the_allow_list_is_judged_in_trees_as_new_as_it(tmp_path: Path) -> None:
             (folder / path).write_text(text, encoding="utf-8")
         report = compare_source(ParityRequest(source=folder), policy, read_tree_here)
         assert ("stale-allowance" in report.by_kind()) is stale, version
+
+
+def test_a_target_of_other_sources_is_another(tmp_path: Path) -> None:
+    """A target that goes and one that comes with another's drift are no rename."""
+    files = {name: text for name, text in BASE.items() if not name.startswith("p/")}
+    files |= {
+        "r/BUCK": LOAD + library("p2", 'c.cpp", "d.cpp', 'deps = ["//executorch/q:q"]'),
+        "r/c.cpp": "int c;\n",
+        "r/d.cpp": "int d;\n",
+        "CMakeLists.txt": "add_library(p2 r/c.cpp r/d.cpp)\nadd_library(q q/b.cpp)\n",
+    }
+
+    report = change(tmp_path / "tree", files)
+    assert [(f.kind.value, f.detail) for f in report.findings] == [
+        ("dependency", "//r:p2 -> //q:q")
+    ]
+
+
+def test_one_of_two_files_of_a_name_is_no_move(tmp_path: Path) -> None:
+    """With two candidates nobody knows which has moved."""
+    base = {**BASE, "p/s/x.cpp": "int one;\n", "p/t/x.cpp": "int two;\n", "p/s/y.cpp": ""}
+    folder = tmp_path / "tree"
+    folder.mkdir()
+    run_process(["git", "-C", str(folder), "init", "-q"])
+    listed = base | {
+        "p/BUCK": BASE["p/BUCK"] + library("s", 's/y.cpp", "t/z.cpp'),
+        "CMakeLists.txt": BASE["CMakeLists.txt"] + "add_library(s p/s/y.cpp p/t/z.cpp)\n",
+        "p/t/z.cpp": "int z;\n",
+    }
+    commit(folder, listed, "base")
+    head = {k: v for k, v in listed.items() if not k.endswith("/x.cpp")}
+    commit(folder, {**head, "q/x.cpp": "int three;\n"}, "change")
+    request = ParityRequest(source=folder, revision="HEAD", base="HEAD~1", today=date(2026, 1, 1))
+
+    report = compare_source(request, POLICY, read_tree_here)
+    assert [(f.kind.value, f.path) for f in report.findings] == [("unlisted-file", "q/x.cpp")]

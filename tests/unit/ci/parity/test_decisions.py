@@ -1,0 +1,405 @@
+"""Where a finding begins and ends: one case at the limit, and one beside it that must not be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import date
+from pathlib import Path
+
+import pytest
+
+from ci.parity.compare.findings import Finding
+from ci.parity.policy import Allowance, ParityPolicy
+from ci.parity.reading import BUCK, CMAKE, digest_side
+from ci.parity.report import ParityReport
+from ci.parity.trees import DirectoryTree
+
+LOAD = 'load("@fbsource//xplat/executorch/build:runtime_wrapper.bzl", "runtime")\n'
+MIGRATION = (
+    'load("@fbcode_macros//build_defs:build_file_migration.bzl", "fbcode_target",'
+    ' "non_fbcode_target")\n'
+)
+Pairs = Callable[..., set[tuple[str, str]]]
+Findings = Callable[..., list[Finding]]
+
+
+def library(name: str, srcs: str, more: str = "") -> str:
+    """One library of Buck's."""
+    return f'runtime.cxx_library(name = "{name}", srcs = {srcs}, {more})\n'
+
+
+def tree(first: str = "", cmake: str = "", **files: str) -> dict[str, str]:
+    """Libraries p and q on both sides; more for the first, and more of CMake's."""
+    return {
+        "p/BUCK": LOAD + library("p", '["a.cpp"]', first),
+        "p/a.cpp": "",
+        "q/BUCK": LOAD + library("q", '["b.cpp"]'),
+        "q/b.cpp": "",
+        "CMakeLists.txt": f"add_library(p p/a.cpp)\nadd_library(q q/b.cpp)\n{cmake}\n",
+        **files,
+    }
+
+
+def package(srcs: str, cmake: str, *names: str) -> dict[str, str]:
+    """One library of some files."""
+    files = dict.fromkeys((f"p/{name}" for name in names), "")
+    return {"p/BUCK": LOAD + library("lib", srcs), "CMakeLists.txt": f"{cmake}\n", **files}
+
+
+DEP = 'deps = ["//executorch/q:q"]'
+FOUND = {("dependency", "p/BUCK")}
+
+
+# Dependencies
+
+
+def test_a_dependency_of_one_platform_is_not_compared(pairs: Pairs) -> None:
+    chosen = 'deps = select({"DEFAULT": [], "ovr_config//os:android": ["//executorch/q:q"]})'
+
+    assert pairs(tree(chosen)) == set()
+    assert pairs(tree(DEP)) == FOUND
+
+
+def test_a_dependency_of_meta_s_builds_is_not_compared(pairs: Pairs) -> None:
+    inner = 'deps = [] if runtime.is_oss else ["//executorch/q:q"]'
+    outer = 'deps = ["//executorch/q:q"] if runtime.is_oss else []'
+
+    assert pairs(tree(inner)) == set()
+    assert pairs(tree(outer)) == FOUND
+
+
+def test_a_target_of_fbcode_is_one_of_the_open_build(pairs: Pairs) -> None:
+    rule = f'fbcode_target(_kind = runtime.cxx_library, name = "p", srcs = ["a.cpp"], {DEP})\n'
+
+    assert pairs(tree() | {"p/BUCK": MIGRATION + LOAD + rule}) == FOUND
+
+
+def test_a_dependency_that_is_exported_is_one(pairs: Pairs) -> None:
+    assert pairs(tree('exported_deps = ["//executorch/q:q"]')) == FOUND
+
+
+@pytest.mark.parametrize(("mains", "found"), [("p q", False), ("p", True)], ids=["all", "some"])
+def test_every_program_must_link_what_a_library_leaves_out(
+    mains: str, found: bool, pairs: Pairs
+) -> None:
+    cmake = "add_executable(one m/m.cpp)\ntarget_link_libraries(one p q)\n"
+    cmake += f"add_executable(two m/m.cpp)\ntarget_link_libraries(two {mains})\n"
+    policy = ParityPolicy(without_buck=("m/**",))
+
+    assert pairs(tree(DEP, cmake) | {"m/m.cpp": ""}, policy) == (FOUND if found else set())
+
+
+@pytest.mark.parametrize(("more", "found"), [("p/c.cpp e/x.cpp", True), ("e/x.cpp", False)])
+def test_more_than_half_of_the_sources_make_a_target_the_same(
+    more: str, found: bool, pairs: Pairs
+) -> None:
+    files = tree() | {"e/x.cpp": "", "p/c.cpp": ""}
+    files["p/BUCK"] = LOAD + library("p", '["a.cpp", "c.cpp"]', DEP)
+    files["CMakeLists.txt"] = f"add_library(p p/a.cpp {more})\nadd_library(q q/b.cpp)\n"
+    if "p/c.cpp" not in more:
+        files["CMakeLists.txt"] += "add_executable(other p/c.cpp q/b.cpp)\n"
+    found_pairs = pairs(files, ParityPolicy(without_buck=("e/**",)))
+
+    assert (("dependency", "p/BUCK") in found_pairs) is found
+
+
+def test_a_program_of_another_folder_does_not_stand_for_a_library(pairs: Pairs) -> None:
+    files = tree(cmake="add_subdirectory(m)")
+    files["m/CMakeLists.txt"] = (
+        "add_executable(main ../p/a.cpp)\ntarget_link_libraries(main q gflags)\n"
+    )
+    policy = ParityPolicy()
+
+    assert pairs(files, policy) == set()
+
+
+def test_what_a_twin_depends_on_does_not_count(pairs: Pairs) -> None:
+    files = tree(cmake="target_link_libraries(p q)")
+    files["p/BUCK"] += library("p_aten", '["a.cpp"]', DEP)
+
+    assert pairs(files, ParityPolicy(twins=("*_aten",))) == {("dependency", "CMakeLists.txt")}
+    assert pairs(files) == set()
+
+
+def test_a_group_of_files_leads_to_what_it_lists(pairs: Pairs) -> None:
+    files = tree('deps = [":group"]', "target_link_libraries(p q)")
+    files["p/BUCK"] += 'runtime.filegroup(name = "group", srcs = ["//executorch/q:q"])\n'
+
+    assert pairs(files) == set()
+
+
+def test_a_word_is_certain_when_one_of_its_ways_is(pairs: Pairs) -> None:
+    cmake = (
+        "option(ONE '' ON)\noption(TWO '' ON)\nadd_library(q q/b.cpp)\n"
+        "if(TWO)\n  set(libs q)\nendif()\n"
+        "if(ONE)\n  set(more q)\nendif()\nif(ONE)\n  add_library(p p/a.cpp)\n"
+        "  target_link_libraries(p ${libs} ${more})\nendif()\n"
+    )
+    files = tree() | {"CMakeLists.txt": cmake}
+
+    assert pairs(files) == {("dependency", "CMakeLists.txt")}
+
+
+# Sources
+
+
+def test_a_folder_with_sources_that_cannot_be_told_is_not_judged(pairs: Pairs) -> None:
+    files = package('["a.cpp", "b.cpp"]', "add_subdirectory(p)", "a.cpp", "b.cpp")
+    told = {"p/CMakeLists.txt": "add_library(lib a.cpp)\n"}
+    open_ = {"p/CMakeLists.txt": "find_library(WHERE z)\nadd_library(lib a.cpp ${WHERE}/z.cpp)\n"}
+
+    assert pairs(files | told) == {("buck-only-source", "p/b.cpp")}
+    assert pairs(files | open_) == set()
+
+
+def test_a_file_of_a_submodule_is_not_missing(pairs: Pairs) -> None:
+    files = package('["a.cpp"]', "add_library(lib p/a.cpp third/x.cpp)", "a.cpp")
+    module = {".gitmodules": '[submodule "t"]\n\tpath = third\n\turl = x\n'}
+
+    assert pairs(files) == {("missing-file", "third/x.cpp")}
+    assert pairs(files | module) == set()
+
+
+def test_a_file_in_two_choices_is_listed_once(pairs: Pairs) -> None:
+    cmake = "add_library(lib p/a.cpp)"
+    choice = 'select({"DEFAULT": ["a.cpp"], "ovr_config//os:linux": ["a.cpp"]})'
+
+    assert pairs(package(choice, cmake, "a.cpp")) == set()
+    assert pairs(package('["a.cpp"] + ["a.cpp"]', cmake, "a.cpp")) == {
+        ("duplicate-source", "p/a.cpp")
+    }
+
+
+def test_a_file_for_the_host_that_buck_selects_for_android_is_found(findings: Findings) -> None:
+    files = package(
+        'select({"DEFAULT": [], "ovr_config//os:android": ["a.cpp"]})',
+        "if(NOT ANDROID)\n  add_library(lib p/a.cpp)\nendif()",
+        "a.cpp",
+    )
+
+    assert {
+        (f.kind.value, f.configuration.value if f.configuration else "") for f in findings(files)
+    } == {
+        ("cmake-only-source", "host"),
+        ("variant", "android"),
+    }
+
+
+def test_an_expression_of_a_platform_is_that_platform_s(pairs: Pairs) -> None:
+    cmake = "add_library(lib p/a.cpp $<$<PLATFORM_ID:Android>:p/b.cpp>)"
+    choice = '["a.cpp"] + select({"DEFAULT": [], "ovr_config//os:android": ["b.cpp"]})'
+
+    assert pairs(package(choice, cmake, "a.cpp", "b.cpp")) == set()
+
+
+def test_a_source_of_every_platform_says_so(findings: Findings) -> None:
+    cmake = "if(ANDROID)\n  add_library(lib p/a.cpp)\nendif()"
+
+    (found,) = findings(package('["a.cpp"]', cmake, "a.cpp"))
+    assert "for every platform, lib does not for host" in found.message
+    assert found.level.value == "warning"
+
+
+@pytest.mark.parametrize(
+    ("taken", "forgotten", "found"), [(5, 1, True), (4, 1, False), (5, 2, False), (6, 1, True)]
+)
+def test_a_target_that_takes_five_and_forgets_one_is_found(
+    taken: int, forgotten: int, found: bool, pairs: Pairs
+) -> None:
+    some = [f"s{n}.cpp" for n in range(taken)]
+    rest = [f"r{n}.cpp" for n in range(forgotten)]
+    listed = " ".join(f"p/{name}" for name in some)
+    left = " ".join(f"p/{name}" for name in rest)
+    cmake = f"add_library(lib {listed} {left})\nadd_executable(main {listed})\n"
+    names = ", ".join(f'"{name}"' for name in (*some, *rest))
+
+    result = pairs(package(f"[{names}]", cmake, *some, *rest))
+    assert result == ({("buck-only-source", f"p/{rest[0]}")} if found else set())
+
+
+@pytest.mark.parametrize(("listed", "found"), [(2, True), (1, False)], ids=["most", "half"])
+def test_a_python_file_is_missed_where_most_are_listed(
+    listed: int, found: bool, pairs: Pairs
+) -> None:
+    names = ", ".join(f'"x{n}.py"' for n in range(listed))
+    files = package('["a.cpp"]', "add_library(lib p/a.cpp)", "a.cpp")
+    files["q/BUCK"] = LOAD + f'runtime.python_library(name = "q", srcs = [{names}])\n'
+    files |= {f"q/x{n}.py": "" for n in range(listed)} | {"q/new.py": ""}
+
+    assert pairs(files) == ({("unlisted-file", "q/new.py")} if found else set())
+
+
+def test_a_header_that_only_cmake_names_is_found(pairs: Pairs) -> None:
+    files = package('["a.cpp"]', "add_library(lib p/a.cpp p/include/x.h)", "a.cpp", "include/x.h")
+    bare = package('["a.cpp"]', "add_library(lib p/a.cpp)", "a.cpp", "include/x.h")
+
+    assert pairs(files) == {("header", "p/include/x.h")}
+    assert pairs(bare) == set()
+
+
+def test_an_include_in_brackets_is_not_looked_for_beside(pairs: Pairs) -> None:
+    cmake = "include_directories(p)\nadd_library(lib p/a.cpp)"
+    files = package('["a.cpp"]', cmake, "a.cpp", "b.h")
+    files["p/BUCK"] = LOAD + library("lib", '["a.cpp"]', 'headers = ["b.h"]')
+
+    assert pairs(files | {"p/a.cpp": "#include <b.h>\n"}) == {("include", "p/a.cpp")}
+    assert pairs(files | {"p/a.cpp": '#include "b.h"\n'}) == set()
+
+
+# Buck
+
+
+def test_a_pattern_without_a_file_is_a_note_beside_others(findings: Findings) -> None:
+    cmake = "add_library(lib p/a.cpp)"
+    beside = package('glob(["*.cpp", "gone/*.cpp"])', cmake, "a.cpp")
+    alone = package('["a.cpp"] + glob(["gone/*.cpp"])', cmake, "a.cpp")
+
+    assert [(f.kind.value, f.level.value) for f in findings(beside)] == [("empty-glob", "note")]
+    assert [(f.kind.value, f.level.value) for f in findings(alone)] == [("empty-glob", "error")]
+
+
+def test_each_exclude_of_a_glob_counts(pairs: Pairs) -> None:
+    srcs = 'glob(["*.cpp"], exclude = ["b.cpp", "c.cpp"])'
+    files = package(srcs, "add_library(lib p/a.cpp)", "a.cpp", "b.cpp", "c.cpp")
+
+    assert pairs(files) == {("unlisted-file", "p/b.cpp"), ("unlisted-file", "p/c.cpp")}
+
+
+def test_a_helper_of_the_tree_is_not_run(pairs: Pairs) -> None:
+    files = package('["a.cpp"]', "add_library(lib p/a.cpp)", "a.cpp")
+    files["build/runtime_wrapper.bzl"] = 'fail("never run")\nruntime = 1\n'
+
+    assert pairs(files) == set()
+
+
+def test_a_name_that_nothing_defines_makes_no_second_target(pairs: Pairs) -> None:
+    files = package('["a.cpp"]', "add_library(lib p/a.cpp)", "a.cpp")
+    files["p/BUCK"] += "unknown_helper(1)\nother_helper(2)\n"
+
+    assert pairs(files) == set()
+
+
+def test_a_folder_of_meta_s_inside_the_tree_s_is_not_missed(
+    report: Callable[[Mapping[str, str]], ParityReport],
+) -> None:
+    files = package('["a.cpp"]', "add_library(lib p/a.cpp)", "a.cpp")
+    for folder, missed in (("p/fb", False), ("p/inner", True)):
+        load = f'load("@fbsource//xplat/executorch/{folder}:x.bzl", "x")\n'
+        result = report(files | {"p/BUCK": load + files["p/BUCK"]})
+        assert bool(result.not_evaluated) is missed
+
+
+def test_a_label_of_another_cell_is_outside(pairs: Pairs) -> None:
+    inside = 'deps = ["@fbsource//xplat/executorch/q:q"]'
+    outside = 'deps = ["@fbsource//third-party/q:q"]'
+    other = 'deps = ["other//executorch/q:q"]'
+
+    assert pairs(tree(inside)) == FOUND
+    assert pairs(tree(outside)) == pairs(tree(other)) == set()
+
+
+def test_a_place_is_the_next_one_below_its_target(findings: Findings) -> None:
+    rules = library("one", '["a.cpp"]') + "\n\n" + library("two", '["a.cpp", "gone.cpp"]')
+    files = package("[]", "add_library(lib p/a.cpp)", "a.cpp")
+    files["p/BUCK"] = LOAD + 'X = "gone.cpp"\n' + rules
+
+    (found,) = findings(files)
+    assert str(found.buck_place) == "p/BUCK:6"
+
+
+def test_drift_in_a_package_below_an_unread_one_is_found(pairs: Pairs) -> None:
+    files = tree(cmake="add_library(s q/sub/s.cpp)") | {
+        "q/BUCK": "def (",
+        "q/sub/BUCK": LOAD + library("other", '["o.cpp"]'),
+        "q/sub/o.cpp": "",
+        "q/sub/s.cpp": "",
+    }
+
+    assert pairs(files) == {
+        ("unread-file", "q/BUCK"),
+        ("cmake-only-source", "q/sub/s.cpp"),
+        ("buck-only-source", "q/sub/o.cpp"),
+    }
+
+
+# CMake
+
+
+def test_a_value_for_the_caller_may_be_either(pairs: Pairs) -> None:
+    cmake = (
+        "option(X '' ON)\nfunction(f)\n  if(X)\n    set(S p/b.cpp PARENT_SCOPE)\n  endif()\n"
+        "endfunction()\nset(S p/a.cpp)\nf()\nadd_library(lib ${S})"
+    )
+
+    assert pairs(package('["a.cpp", "b.cpp"]', cmake, "a.cpp", "b.cpp")) == set()
+
+
+def test_a_cache_entry_does_not_replace_a_variable(pairs: Pairs) -> None:
+    cmake = 'set(S p/a.cpp)\nset(S p/b.cpp CACHE STRING "")\nadd_library(lib ${S})'
+    forced = cmake.replace('"")', '"" FORCE)')
+
+    assert pairs(package('["a.cpp"]', cmake, "a.cpp")) == set()
+    assert pairs(package('["b.cpp"]', forced, "b.cpp")) == {("unlisted-file", "p/a.cpp")}
+
+
+def test_a_folder_of_a_file_set_is_no_file(pairs: Pairs) -> None:
+    cmake = (
+        "add_library(lib p/a.cpp)\ntarget_sources(lib PUBLIC FILE_SET HEADERS BASE_DIRS p/inc.d"
+        " FILES p/x.h)"
+    )
+    files = package('["a.cpp"]', cmake, "a.cpp", "x.h")
+    files["p/BUCK"] = LOAD + library("lib", '["a.cpp"]', 'headers = ["x.h"]')
+
+    assert pairs(files) == set()
+
+
+def test_a_directory_that_an_option_adds_need_not_be_there(findings: Findings) -> None:
+    cmake = "option(X '' ON)\nadd_library(lib p/a.cpp)\nif(X)\n  add_subdirectory(gone)\nendif()"
+
+    assert findings(package('["a.cpp"]', cmake, "a.cpp")) == []
+
+
+def test_a_directory_is_read_once(report: Callable[[Mapping[str, str]], ParityReport]) -> None:
+    files = package('["a.cpp"]', "add_subdirectory(p)", "a.cpp")
+
+    assert (
+        report(files | {"p/CMakeLists.txt": "add_library(lib a.cpp)\n"}).counts["cmake_targets"]
+        == 1
+    )
+
+
+# The allow-list and the cache
+
+
+def test_details_narrow_an_entry(pairs: Pairs) -> None:
+    def allow(detail: str) -> ParityPolicy:
+        entry = Allowance(
+            kinds=("dependency",), files=("p/**",), reason="r", details=(detail,),
+            until=date(2027, 1, 1),
+        )  # fmt: skip
+        return ParityPolicy(allow=(entry,))
+
+    stale = ("stale-allowance", "manifests/policies/parity.toml")
+    assert pairs(tree(DEP), allow("//p:p -> **")) == set()
+    assert pairs(tree(DEP), allow("//other**")) == FOUND | {stale}
+
+
+@pytest.mark.parametrize(
+    ("name", "sides"),
+    [
+        ("p/BUCK", {"buck"}),
+        ("p/list.bzl", {"buck", "cmake"}),
+        ("CMakeLists.txt", {"cmake"}),
+        ("p/x.cmake", {"cmake"}),
+        ("p/a.cpp", set()),
+    ],
+)
+def test_a_side_is_read_anew_when_what_it_reads_changes(
+    name: str, sides: set[str], plant: Callable[[Mapping[str, str]], Path]
+) -> None:
+    files = tree() | {"p/list.bzl": "x = 1\n", "p/x.cmake": "", name: "one = 1\n"}
+    before = DirectoryTree(plant(files))
+    old = {side.name: digest_side(before, side) for side in (BUCK, CMAKE)}
+    after = DirectoryTree(plant({**files, name: "two = 2\n"}))
+
+    assert {s.name for s in (BUCK, CMAKE) if digest_side(after, s) != old[s.name]} == sides
