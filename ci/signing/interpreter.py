@@ -14,6 +14,7 @@ from ci.signing.policy import SignerPython
 from provisioning.console.process import run_process
 from provisioning.console.progress import Progress
 from provisioning.errors import ToolError, UnfitError
+from provisioning.files import explain_writes
 from provisioning.versions import is_older, parse_version
 
 VARIABLE = "QNN_CI_SIGNER_PYTHON"
@@ -118,11 +119,13 @@ def made_interpreter(policy: SignerPython) -> Path:
 
 
 def make_interpreter(policy: SignerPython, progress: Progress) -> Interpreter:
-    """Fetch the pinned Python below the store's home. Raises UnfitError when it cannot be had."""
+    """Fetch the pinned Python below the store's home.
+
+    Raises UnfitError when it cannot be had, StoreError when it cannot be written.
+    """
     target = made_interpreter(policy).parents[1]
-    target.parent.mkdir(parents=True, exist_ok=True)
     progress.step(f"no Python below {policy.below} found: fetching {policy.make} into {target}")
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".making-") as scratch:
+    with explain_writes(target, "set QNN_CI_HOME"), _scratch(target.parent) as scratch:
         tools, made = Path(scratch) / "venv", Path(scratch) / "python"
         python = tools / "bin" / "python"
         try:
@@ -142,6 +145,11 @@ def make_interpreter(policy: SignerPython, progress: Progress) -> Interpreter:
     if not found:
         raise _cannot_make(policy, f"{target} holds no Python that runs")
     return found
+
+
+def _scratch(place: Path) -> tempfile.TemporaryDirectory[str]:
+    place.mkdir(parents=True, exist_ok=True)
+    return tempfile.TemporaryDirectory(dir=place, prefix=".making-")
 
 
 def _cannot_make(policy: SignerPython, why: str) -> UnfitError:

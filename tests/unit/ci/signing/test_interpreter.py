@@ -18,7 +18,7 @@ from ci.signing.interpreter import (
 )
 from ci.signing.policy import SignerPython, read_signing_policy
 from provisioning.console.progress import Progress
-from provisioning.errors import UnfitError
+from provisioning.errors import StoreError, UnfitError
 
 SCRIPT = '#!/bin/sh\ncase "$*" in *"import imp"*) {body} ;; esac\n'
 
@@ -140,3 +140,12 @@ def test_made_python_is_published_whole(tmp_path: Path, policy: SignerPython, mo
     monkeypatch.setattr(subject.sys, "executable", str(maker))
     found = make_interpreter(policy, Progress())
     assert (found.path, found.version) == (made_interpreter(policy), policy.make)
+
+
+def test_home_that_cannot_be_written_is_a_store_error(
+    tmp_path: Path, policy: SignerPython, monkeypatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("QNN_CI_HOME", str(tmp_path / "file" / "home"))
+    with pytest.raises(StoreError, match="cannot be written"):
+        make_interpreter(policy, Progress())
