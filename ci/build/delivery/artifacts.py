@@ -10,8 +10,8 @@ from pathlib import Path
 from ci.build.plan.plan import BuildPlan
 from ci.build.plan.targets import Artifact, fill_placeholders
 from provisioning.doctor.checks.elf import judge, judge_defect
-from provisioning.doctor.checks.finding import Finding, Severity
 from provisioning.doctor.elf_policy import ElfPolicy
+from provisioning.doctor.finding import Finding, Severity
 from provisioning.doctor.policies import elf_policy
 from provisioning.elf.facts import ElfFacts
 from provisioning.elf.reader import ElfError, read_elf

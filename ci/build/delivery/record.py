@@ -10,7 +10,7 @@ from typing import Any
 
 from ci.build.builder import Result
 from ci.build.delivery.artifacts import Judged
-from provisioning.doctor.checks.finding import Finding
+from provisioning.doctor.finding import Finding
 from provisioning.elf.facts import ElfFacts
 from provisioning.files import write_whole
 

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
-from provisioning.doctor.checks.finding import Finding, Severity
 from provisioning.doctor.checks.registry import Seen, Subjects, seen
 from provisioning.doctor.elf_policy import ElfPolicy
+from provisioning.doctor.finding import Finding, Severity
 from provisioning.elf.facts import MACHINE_NAMES, Defect, ElfError, ElfFacts
 from provisioning.versions import parse_version
 

@@ -12,7 +12,6 @@ from provisioning.doctor.checks.coherence import FAMILIES
 from provisioning.doctor.checks.device import DEVICES
 from provisioning.doctor.checks.elf import CONTENT, DEFECTS, TARGET
 from provisioning.doctor.checks.files import find_groups, judge_group
-from provisioning.doctor.checks.finding import Finding
 from provisioning.doctor.checks.host import MACHINE, SYSTEM, TOOLS
 from provisioning.doctor.checks.ndk import NDKS
 from provisioning.doctor.checks.needs import NEEDS
@@ -22,6 +21,7 @@ from provisioning.doctor.checks.sdk import ROOTS, SDK
 from provisioning.doctor.checks.staging import STAGINGS
 from provisioning.doctor.checks.variables import DSP_PATHS, PYTHON_PATH, RUNTIMES, VARIABLES
 from provisioning.doctor.facts import HOST_KIND
+from provisioning.doctor.finding import Finding
 
 SUBJECTS: tuple[Subjects[Any], ...] = (
     *(MACHINE, SYSTEM, TOOLS, ROOTS, SDK, DEFECTS, TARGET, CONTENT, NEEDS, FAMILIES, STAGINGS),

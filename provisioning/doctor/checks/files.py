@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from posixpath import normpath
 
 from provisioning.doctor.checks.elf import TARGET, Placed, judge, judge_defect
-from provisioning.doctor.checks.finding import Finding
 from provisioning.doctor.checks.needs import NEEDS, find_needs
 from provisioning.doctor.checks.registry import Case
 from provisioning.doctor.elf_policy import ElfPolicy, choose_policy, hexagon_policy
 from provisioning.doctor.facts import HOST_KIND, LIBCXX, STAGING, FileFacts
+from provisioning.doctor.finding import Finding
 from provisioning.elf.facts import EM_QDSP6, EM_X86_64, ElfError
 
 

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from provisioning.doctor.checks.finding import Finding, Severity
 from provisioning.doctor.elf_policy import ElfPolicy
 from provisioning.doctor.facts import HOST_KIND, EnvironmentFacts
+from provisioning.doctor.finding import Finding, Severity
 from provisioning.doctor.fitness import DoctorPolicy, Fitness
 
 S = TypeVar("S")

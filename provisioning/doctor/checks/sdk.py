@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from provisioning.doctor.checks.finding import Severity
 from provisioning.doctor.checks.registry import Case, Seen, Subjects, seen
 from provisioning.doctor.facts import SdkFacts, TreeFacts
+from provisioning.doctor.finding import Severity
 from provisioning.versions import is_older, is_same, parse_version
 
 REFETCH = "provision it again, or give another root"

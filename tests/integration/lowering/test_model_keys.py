@@ -82,6 +82,7 @@ ROW = '    A16W8 = "16a8w", Recipe("use_16a8w", 16)\n'
         ("ci/lowering/schemes.py", ROW, ROW + ROW.replace("8w", "2w").replace("W8", "W2"), True),
         ("ci/lowering/cases.py", "import difflib", "import difflib  # changed", True),
         ("ci/lowering/audit.py", "refused without a reason", "refused", False),
+        ("ci/lowering/references/eager.py", "import torch\n", "import torch  # changed\n", False),
     ],
 )
 def test_a_new_scheme_lowers_nothing_again_and_other_reasons_of_refusals_all(

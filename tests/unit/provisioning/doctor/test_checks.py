@@ -11,12 +11,12 @@ import pytest
 from provisioning.doctor.checks.device import DEVICES, Device
 from provisioning.doctor.checks.elf import judge_defect
 from provisioning.doctor.checks.files import group_tree, judge_group
-from provisioning.doctor.checks.finding import Finding, Severity
 from provisioning.doctor.checks.host import MACHINE, SYSTEM, Machine, SystemLibrary
 from provisioning.doctor.checks.needs import NEEDS, find_needs
 from provisioning.doctor.checks.python import PYTHON, Interpreter
 from provisioning.doctor.examine import find_fitness
 from provisioning.doctor.facts import DeviceFacts, FileFacts, HostFacts, PythonFacts
+from provisioning.doctor.finding import Finding, Severity
 from provisioning.doctor.fitness import DevicePolicy
 from provisioning.doctor.policies import read_doctor_policy, read_elf_policies
 from provisioning.elf.facts import EM_X86_64, Defect, ElfError, ElfFacts

@@ -19,7 +19,6 @@ from provisioning.doctor.checks.coherence import Family
 from provisioning.doctor.checks.device import Device
 from provisioning.doctor.checks.elf import Placed
 from provisioning.doctor.checks.environment import SUBJECTS, list_checks
-from provisioning.doctor.checks.finding import Finding
 from provisioning.doctor.checks.host import Machine, SystemLibrary, Tool
 from provisioning.doctor.checks.ndk import Ndk
 from provisioning.doctor.checks.needs import Need
@@ -44,6 +43,7 @@ from provisioning.doctor.facts import (
     TreeFacts,
     VariableFacts,
 )
+from provisioning.doctor.finding import Finding
 from provisioning.doctor.fitness import (
     DevicePolicy,
     DoctorPolicy,
