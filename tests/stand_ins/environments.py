@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib.machinery
 import os
+import re
 import shutil
 import sys
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from provisioning.artifacts.lockfile import project_lock_path, read_lock
 from provisioning.artifacts.provision import provision_artifact
 from provisioning.artifacts.sources import ArtifactRequest
 from provisioning.console.process import run_process
@@ -27,9 +29,20 @@ from tests.stand_ins import elf_edits as elf
 from tests.stand_ins.elf_edits import Edit, named, set_string
 
 LIBRARIES = Path(__file__).parents[1] / "artifacts" / "elf"
-VERSION = "2.49.40"
 NDK_REVISION = "26.2.11394342"
-BUILD = "v2.49.40.260810104044"
+
+
+def _locked_build() -> tuple[str, str]:
+    """The pinned QNN, and the whole name of its build, as the lock's evidence has it."""
+    version = read_toolchain("qnn-runtime").default
+    lock = read_lock(project_lock_path("qnn-runtime", version))
+    found = re.search(r"libraries say (\S+)", "\n".join(lock.evidence if lock else ()))
+    assert found
+    return version, f"v{found[1]}"
+
+
+VERSION, BUILD = _locked_build()
+PLACEHOLDER_BUILD = "v2.49.40.260810104044"  # of tests/artifacts/elf
 HOST = "lib/x86_64-linux-clang"
 LINUX = "lib/aarch64-oe-linux-gcc11.2"
 ANDROID = "lib/aarch64-android"
@@ -201,10 +214,13 @@ def _make_android_sdk(root: Path) -> None:
         name = f"libQnn{part}.so"
         path = root / ANDROID / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(named(LIBRARIES / "libplaceholder_for_android.so", name))
+        data = bytearray(named(LIBRARIES / "libplaceholder_for_android.so", name))
+        elf.set_build(PLACEHOLDER_BUILD, BUILD)(data)
+        path.write_bytes(data)
     skel = root / LPAI / "libQnnLpaiSkel.so"
     skel.parent.mkdir(parents=True)
     data = bytearray(named(LIBRARIES / "libplaceholder_for_hexagon.so", skel.name))
+    elf.set_build(PLACEHOLDER_BUILD, BUILD)(data)
     elf.add_swiv(data)
     skel.write_bytes(data)
 

@@ -16,6 +16,7 @@ from tests.stand_ins.environments import (
     LIBRARIES,
     LINUX,
     LPAI,
+    VERSION,
     World,
     adaptor_path,
     install,
@@ -158,7 +159,7 @@ ASKED = [
         "another build in sdk.yaml",
         "emulator",
         "QNN302",
-        content("sdk.yaml", b"version: 2.49.40\nbuild_id: 260810999999_1\n"),
+        content("sdk.yaml", f"version: {VERSION}\nbuild_id: 260810999999_1\n".encode()),
     ),
     Fault(
         "no skel for the SoC", "linux", "QNN307", drop_v81, lambda r, w: replace(r, soc="SM8850")

@@ -14,7 +14,7 @@ from provisioning.doctor.examine import examine
 from provisioning.errors import ExitCode, UnfitError
 from tests.bench import doctor as bench
 from tests.stand_ins import elf_edits as elf
-from tests.stand_ins.environments import HOST, World, adaptor_path
+from tests.stand_ins.environments import HOST, VERSION, World, adaptor_path
 from tests.stand_ins.faults import SIZES
 
 
@@ -27,7 +27,7 @@ def test_the_provisioned_emulator_is_fit_and_told_in_no_time(world: World) -> No
     assert verdict.fit
     assert {finding.id for finding in verdict.findings} <= SIZES
     facts = verdict.facts
-    assert facts["sdk"]["version"] == "2.49.40"
+    assert facts["sdk"]["version"] == VERSION
     assert facts["trees"]["qnn-runtime"]["files"] == 11
     assert facts["python"]["distributions"]["executorch"] == "1.5.1"
 
@@ -45,7 +45,7 @@ def test_the_benchmark_scans_what_it_says(world: World, tmp_path: Path) -> None:
     shutil.copytree(world.sdk / HOST, host, symlinks=True)
     assert bench.scan(tmp_path / "tree", tmp_path / "memory") == 0
     data = bytearray((host / "libQnnSaver.so").read_bytes())
-    elf.set_string("v2.49.40.", "v2.48.40.")(data)
+    elf.set_string(f"v{VERSION}.", "v2.11.40.")(data)
     (host / "libQnnSaver.so").write_bytes(data)
     assert bench.scan(tmp_path / "tree", tmp_path / "memory") == 1
 

@@ -7,7 +7,7 @@ import pytest
 from provisioning.doctor.examine import examine_request
 from provisioning.elf.facts import PT_GNU_STACK
 from tests.stand_ins import elf_edits as elf
-from tests.stand_ins.environments import ANDROID, BUILD, HOST, LINUX, World
+from tests.stand_ins.environments import ANDROID, BUILD, HOST, LINUX, VERSION, World
 from tests.stand_ins.faults import (
     SIZES,
     Fault,
@@ -22,7 +22,7 @@ from tests.stand_ins.faults import (
     taken,
 )
 
-OTHER_BUILD = "v2.48.40.260710101010"
+OTHER_BUILD = "v2.11.40.230710101010"
 STUB79, SKEL79 = f"{LINUX}/libQnnHtpV79Stub.so", "lib/hexagon-v79/unsigned/libQnnHtpV79Skel.so"
 SKEL75 = "lib/hexagon-v75/unsigned/libQnnHtpV75Skel.so"
 SAVER, SYSTEM = f"{HOST}/libQnnSaver.so", f"{HOST}/libQnnSystem.so"
@@ -244,7 +244,8 @@ COHERENCE = [
         "emulator",
         "QNN301",
         file_edit(
-            f"{HOST}/libGenie.so", elf.set_build("AISW_VERSION: 2.49.40", "AISW_VERSION: 2.48.40")
+            f"{HOST}/libGenie.so",
+            elf.set_build(f"AISW_VERSION: {VERSION}", "AISW_VERSION: 2.11.40"),
         ),
     ),
     Fault("a stub without its skel", "linux", "QNN304", removed(SKEL79)),

@@ -25,6 +25,7 @@ from tests.stand_ins.environments import (
     HOST,
     LIBRARIES,
     LINUX,
+    VERSION,
     World,
     adaptor_path,
     git,
@@ -34,7 +35,7 @@ from tests.stand_ins.environments import (
 )
 from tests.stand_ins.faults import SIZES, Ask, Mutate, as_it_is, find, nothing, staged
 
-OLDER, NEWER = "v2.48.40.260710101010", "v2.50.40.260901101010"
+OLDER, NEWER = "v2.11.40.230710101010", "v2.99.40.290901101010"
 STUB, SKEL = "libQnnHtpV79Stub.so", "libQnnHtpV79Skel.so"
 SKEL_PLACE = f"lib/hexagon-v79/unsigned/{SKEL}"
 CLANG = "toolchains/llvm/prebuilt/linux-x86_64/bin/clang++"
@@ -418,7 +419,7 @@ STAGING = [
         "a program of a newer QNN",
         "staging",
         "QNN313",
-        "lower it with QNN 2.49.40",
+        f"lower it with QNN {VERSION}",
         lowered(NEWER),
         repair=lower_again(BUILD),
     ),
