@@ -264,6 +264,7 @@ def lint(session: nox.Session) -> None:
         "lint-imports",
         shlex.join(["check-jsonschema", "--builtin-schema", "vendor.github-workflows", *workflows]),
         "zizmor --offline --quiet .github",
+        "hadolint docker/Dockerfile",
     ):
         program, *words = shlex.split(line)
         session.run(str(programs / program), *words, env={"PYTHONPATH": str(ROOT)})
@@ -338,6 +339,25 @@ def build_direct(session: nox.Session) -> None:
 def sign_skel(session: nox.Session) -> None:
     """Sign what a device's DSP loads: ``nox -s sign_skel -- --lpai-arch v6``."""
     run_module(session, "core", "ci", "sign", *session.posargs)
+
+
+@nox.session(default=False)
+def docker_build(session: nox.Session) -> None:
+    """Build Docker images: ``nox -s docker_build -- emulator``."""
+    run_module(session, "core", "ci", "image", "build", *session.posargs)
+
+
+@nox.session(default=False)
+def docker_shell(session: nox.Session) -> None:
+    """A dev shell, or one command, in an image: ``nox -s docker_shell -- aot make``."""
+    run_module(session, "core", "ci", "image", "shell", *session.posargs)
+
+
+@nox.session(default=False)
+def environments(session: nox.Session) -> None:
+    """Make the environments that most sessions share, and run nothing in them."""
+    for group in session.posargs or ["core", "lowering"]:
+        make_environment(session, group)
 
 
 @nox.session(default=False)

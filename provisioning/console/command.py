@@ -68,7 +68,7 @@ class Outcome:
 
     text: str = ""
     data: Mapping[str, Any] = field(default_factory=dict)
-    exit_code: ExitCode = ExitCode.OK
+    exit_code: int = ExitCode.OK
     exact: bool = False
 
     def render(self, *, as_json: bool) -> str:

@@ -11,6 +11,7 @@ import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 
 from markdown_it import MarkdownIt
@@ -67,8 +68,9 @@ class Command:
 
     @property
     def passed_on(self) -> list[str]:
-        """What a session receives."""
-        return list(self.words[self.words.index("--") + 1 :]) if "--" in self.words else []
+        """What a session receives, up to a command of its own."""
+        words = self.words[self.words.index("--") + 1 :] if "--" in self.words else ()
+        return list(takewhile(lambda word: word != "./nox", words))
 
     @property
     def verb(self) -> tuple[str, list[str]] | None:

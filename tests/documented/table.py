@@ -8,6 +8,7 @@ from tests.documented.recipe import Recipe
 from tests.documented.recipes import (
     builds,
     checks,
+    docker,
     emulator,
     main,
     parity,
@@ -16,7 +17,7 @@ from tests.documented.recipes import (
     signing,
 )
 
-PAGES = (main, builds, checks, emulator, parity, provisioning, reports, signing)
+PAGES = (main, builds, checks, docker, emulator, parity, provisioning, reports, signing)
 
 # What can be run nowhere here, and why.
 NOT_RUN = {

@@ -1,0 +1,92 @@
+"""A terminal, or plain streams, joined to a container: bytes both ways, resizes, half-close."""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import signal
+import socket
+import struct
+import sys
+import termios
+import threading
+import tty
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from docker.client import DockerClient
+
+READ_BYTES = 1 << 16
+HEADER = struct.Struct(">BxxxL")  # stream, size: what precedes each piece without a terminal
+STDERR = 2
+
+
+def open_stream(client: DockerClient, container_id: str) -> socket.socket:
+    """The container's stdin, stdout and stderr as one socket; open it before the start."""
+    wanted = {"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1}
+    opened: Any = client.api.attach_socket(container_id, params=wanted)
+    stream: socket.socket = getattr(opened, "_sock", opened)
+    stream.settimeout(None)
+    return stream
+
+
+def copy_streams(stream: socket.socket, *, terminal: bool) -> None:
+    """Copy until the container closes its side."""
+    done = threading.Event()
+    feeder = threading.Thread(target=_feed, args=(stream, done), daemon=True)
+    feeder.start()
+    try:
+        for number, data in _pieces(stream, terminal):
+            os.write(STDERR if number == STDERR else 1, data)
+    finally:
+        done.set()
+        feeder.join(1.0)
+
+
+def _feed(stream: socket.socket, done: threading.Event) -> None:
+    with suppress(OSError, ValueError):
+        while not done.is_set():
+            if not select.select([0], [], [], 0.2)[0]:
+                continue
+            data = os.read(0, READ_BYTES)
+            if not data:
+                stream.shutdown(socket.SHUT_WR)
+                return
+            stream.sendall(data)
+
+
+def _pieces(stream: socket.socket, terminal: bool) -> Iterator[tuple[int, bytes]]:
+    if terminal:
+        while data := stream.recv(READ_BYTES):
+            yield 1, data
+        return
+    with stream.makefile("rb") as frames:
+        while len(header := frames.read(HEADER.size)) == HEADER.size:
+            number, size = HEADER.unpack(header)
+            yield number, frames.read(size)
+
+
+@contextmanager
+def raw_terminal(client: DockerClient, container_id: str) -> Iterator[None]:
+    """Keys go to the container as they are typed, and it learns the terminal's size."""
+    before = termios.tcgetattr(0)
+    former = signal.getsignal(signal.SIGWINCH)
+
+    def resize(_number: int = 0, _frame: FrameType | None = None) -> None:
+        size = shutil.get_terminal_size()
+        with suppress(Exception):  # the container may have ended: there is nothing to resize
+            client.api.resize(container_id, height=size.lines, width=size.columns)
+
+    try:
+        tty.setraw(0)
+        signal.signal(signal.SIGWINCH, resize)
+        resize()
+        yield
+    finally:
+        signal.signal(signal.SIGWINCH, former)
+        termios.tcsetattr(0, termios.TCSADRAIN, before)
+        sys.stdout.flush()

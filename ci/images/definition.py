@@ -1,0 +1,166 @@
+"""What an image is made of: manifests/images.toml, docker/, and the digest that is its tag."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from provisioning.errors import UnfitError, UsageError
+from provisioning.files import hash_file
+from provisioning.manifest.reader import manifests_root, read_toml
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+REPOSITORY = "executorch-qnn-ci"
+LABEL = "executorch-qnn-ci"
+BUILD_FILES = ("nox", "noxfile.py", "pyproject.toml")
+SCRIPTS = ("Dockerfile", "packages.sh", "environments.sh", "entry.sh")
+TAG_DIGITS = 16
+GROUPS = ("core", "lowering")
+INSTALLING = ("digest_group", "install")
+
+
+class Base(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A base image by digest, the snapshot of its package archive, and its Python's version."""
+
+    image: str
+    python: str
+    snapshot: str = ""
+
+
+class Image(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An image: what it adds to ``parent``, its profile, and how large it may be (10^6 bytes)."""
+
+    summary: str
+    profile: str
+    budget_mb: int
+    parent: str = ""
+
+
+class Images(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """manifests/images.toml."""
+
+    default_base: str
+    bases: dict[str, Base]
+    images: dict[str, Image]
+
+
+@dataclass(frozen=True)
+class ImagePlan:
+    """One image on one base: what determines it, and so its tag.
+
+    ``base`` is a row of the manifest, or an image of the user's own with its id as digest.
+    """
+
+    name: str
+    image: Image
+    base_name: str
+    base: Base
+    base_digest: str
+    checkout: Path
+
+    @property
+    def locks(self) -> Path:
+        """The directory of this base's package locks."""
+        return manifests_root() / "locks" / "images"
+
+    @property
+    def apt_lock(self) -> Path:
+        """name=version of every package, for a base without a snapshot."""
+        return self.locks / f"{self.base_name}-{self.name}.apt.txt"
+
+    @property
+    def python_lock(self) -> Path:
+        """Requirements with hashes for the base's Python."""
+        return self.locks / f"python-{self.base.python}.txt"
+
+    def inputs(self) -> dict[str, str]:
+        """Every input of the image by name, as a SHA-256 or as it is."""
+        docker = self.checkout / "docker"
+        files = [docker / name for name in SCRIPTS]
+        files += [docker / "packages" / f"{name}.txt" for name in chain(self.name)]
+        files += [path for path in (self.apt_lock, self.python_lock) if path.is_file()]
+        return {
+            "base": self.base_digest,
+            "snapshot": self.base.snapshot,
+            "environments": describe_environments(self.checkout),
+            **{path.name: hash_file(path) for path in files},
+        }
+
+    def reference(self) -> str:
+        """``executorch-qnn-ci/NAME:TAG``; the tag is a digest of the inputs."""
+        text = "\n".join(f"{name} {value}" for name, value in sorted(self.inputs().items()))
+        tag = hashlib.sha256(text.encode()).hexdigest()[:TAG_DIGITS]
+        return f"{REPOSITORY}/{self.name}:{tag}"
+
+
+def wanted_requirements(checkout: Path) -> list[str]:
+    """What ./nox and the environments that sessions share install, as requirement strings."""
+    groups = tomllib.loads((checkout / "pyproject.toml").read_text("utf-8"))["dependency-groups"]
+    nox_version = re.search(r"(?m)^NOX_VERSION=(\S+)$", (checkout / "nox").read_text("utf-8"))
+    if nox_version is None:
+        raise UnfitError(f"{checkout / 'nox'} names no version of nox")
+    found = {one for name in GROUPS for one in _expand(groups, name)}
+    return sorted(found | {f"nox=={nox_version[1]}"})
+
+
+def _expand(groups: dict[str, list[object]], name: str) -> Iterator[str]:
+    for row in groups[name]:
+        if isinstance(row, dict):
+            yield from _expand(groups, str(row["include-group"]))
+        else:
+            yield str(row)
+
+
+def describe_environments(checkout: Path) -> str:
+    """What is installed and how: not all of the noxfile, whose other changes change no image."""
+    text = (checkout / "noxfile.py").read_text("utf-8")
+    functions = (node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef))
+    how = [ast.unparse(node) for node in functions if node.name in INSTALLING]
+    return hashlib.sha256("\n".join([*wanted_requirements(checkout), *how]).encode()).hexdigest()
+
+
+def read_images() -> Images:
+    """manifests/images.toml. Raises ManifestError."""
+    return read_toml("images.toml", Images)
+
+
+def find_image(name: str) -> Image:
+    """One image. Raises UsageError, naming those there are."""
+    images = read_images().images
+    if name not in images:
+        raise UsageError(f"no image {name!r}", fix="one of: " + ", ".join(images))
+    return images[name]
+
+
+def chain(name: str) -> list[str]:
+    """The image and what it is built on, the lowest first."""
+    image = find_image(name)
+    return [*(chain(image.parent) if image.parent else []), name]
+
+
+def find_checkout() -> Path:
+    """The checkout that this code runs from, which docker/ is a part of. Raises UnfitError."""
+    checkout = Path(__file__).resolve().parents[2]
+    if not (checkout / "docker" / "Dockerfile").is_file():
+        raise UnfitError(
+            "images are built from a checkout",
+            why=f"{checkout} has no docker/Dockerfile",
+            fix="clone executorch-qnn-ci and run ./nox -s docker_build in it",
+        )
+    return checkout
+
+
+def name_base(reference: str) -> str:
+    """A file name for a base of the user's own: ``debian-bookworm`` of ``debian:bookworm``."""
+    return re.sub(r"[^A-Za-z0-9.]+", "-", reference.split("@", maxsplit=1)[0]).strip("-")

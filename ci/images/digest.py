@@ -1,0 +1,98 @@
+"""Whether an image is reproducible: build it twice from clean and compare layer by layer."""
+
+from __future__ import annotations
+
+import tarfile
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ci.images.build import Built, build_image
+from ci.images.normalize import hash_stream, saved_layers
+from provisioning.console.progress import Progress
+
+if TYPE_CHECKING:
+    from docker.client import DockerClient
+
+
+SHOWN = 20
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two builds of one image: their ids, and the paths that differ in each unequal layer."""
+
+    name: str
+    ids: tuple[str, str]
+    layers: int
+    differences: Mapping[int, tuple[str, ...]]
+
+    @property
+    def equal(self) -> bool:
+        return self.ids[0] == self.ids[1] and not self.differences
+
+
+def describe_digest(client: DockerClient, built: Built) -> dict[str, Any]:
+    """The reference, the id (a digest of the configuration) and the layers' digests."""
+    diff_ids = _digests(client, built.image_id)
+    return {"reference": built.reference, "id": built.image_id, "diff_ids": diff_ids}
+
+
+def compare_builds(
+    client: DockerClient, name: str, progress: Progress, *, base: str = ""
+) -> Comparison:
+    """Build ``name`` twice without any cache; what differs is named path by path."""
+    first = build_image(client, name, progress, base=base, fresh=True)
+    second = build_image(client, name, progress, base=base, fresh=True)
+    count = len(_digests(client, first.image_id))
+    found = find_differences(client, first.image_id, second.image_id)
+    return Comparison(name, (first.image_id, second.image_id), count, found)
+
+
+def find_differences(client: DockerClient, first: str, second: str) -> dict[int, tuple[str, ...]]:
+    """The paths that differ, by the index of their layer; empty when all layers are equal."""
+    pairs = zip(_digests(client, first), _digests(client, second), strict=True)
+    unequal = [index for index, (one, other) in enumerate(pairs) if one != other]
+    if not unequal:
+        return {}
+    left, right = (list(_read_layers(client, one)) for one in (first, second))
+    return {index: tuple(_differing(left[index], right[index])) for index in unequal}
+
+
+def _digests(client: DockerClient, image_id: str) -> list[str]:
+    return list(client.images.get(image_id).attrs["RootFS"]["Layers"])
+
+
+def _read_layers(client: DockerClient, image_id: str) -> Iterator[dict[str, str]]:
+    with tempfile.TemporaryDirectory(prefix="qnn-ci-image-") as directory:
+        saved = Path(directory) / "saved.tar"
+        with saved.open("wb") as file:
+            for chunk in client.images.get(image_id).save(named=False):
+                file.write(chunk)
+        for layer in saved_layers(saved):
+            yield {member.name: _describe(layer, member) for member in layer}
+
+
+def _describe(layer: tarfile.TarFile, member: tarfile.TarInfo) -> str:
+    body = layer.extractfile(member) if member.isreg() else None
+    content = hash_stream(body) if body else member.linkname
+    return f"{member.type!r} {member.mode:o} {member.uid}:{member.gid} {content}"
+
+
+def _differing(left: Mapping[str, str], right: Mapping[str, str]) -> Iterator[str]:
+    for path in sorted(left.keys() | right.keys()):
+        if left.get(path) != right.get(path):
+            yield path
+
+
+def describe_comparison(compared: Comparison) -> list[str]:
+    """The verdict and, where layers differ, at most SHOWN paths of each."""
+    verdict = "equal" if compared.equal else "NOT equal"
+    lines = [f"{compared.name}: two clean builds are {verdict}, {compared.layers} layers"]
+    lines += [f"  id {one}" for one in compared.ids]
+    for index, paths in compared.differences.items():
+        lines.append(f"  layer {index}: {len(paths)} paths differ")
+        lines += [f"    {path}" for path in paths[:SHOWN]]
+    return lines

@@ -1,0 +1,75 @@
+"""The engine behind the ``docker`` package: Docker, or Podman by its Docker-compatible socket."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from provisioning.errors import QnnCiError, StoreError, ToolError, UnfitError
+
+if TYPE_CHECKING:
+    from docker.client import DockerClient
+
+TIMEOUT_S = 1800
+GROUP_FIX = (
+    "add yourself to its group (sudo usermod -aG docker $USER, then log in again), "
+    "or name another engine's socket in DOCKER_HOST"
+)
+START_FIX = (
+    "start it (sudo systemctl start docker; for Podman: systemctl --user start podman.socket and "
+    "DOCKER_HOST=unix://$XDG_RUNTIME_DIR/podman/podman.sock), or install docker.io"
+)
+
+
+@contextmanager
+def connect_engine() -> Iterator[DockerClient]:
+    """A client of the engine that DOCKER_HOST names, or the local one.
+
+    Raises UnfitError when none answers, and what explain_error makes of an error inside.
+    """
+    from docker.errors import DockerException
+
+    import docker
+
+    try:
+        client = docker.from_env(timeout=TIMEOUT_S)
+    except DockerException as error:
+        raise explain_connection(error) from error
+    try:
+        client.ping()
+        yield client
+    except DockerException as error:
+        raise explain_error(error) from error
+    finally:
+        client.close()
+
+
+def explain_connection(error: Exception) -> UnfitError:
+    """No engine: which socket was asked, why it did not answer, and what helps."""
+    where = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")
+    denied = "Permission denied" in str(error)
+    return UnfitError(
+        "no Docker engine answers",
+        why=f"{where}: {'permission denied' if denied else error}",
+        fix=GROUP_FIX if denied else START_FIX,
+    )
+
+
+def explain_error(error: Exception) -> QnnCiError:
+    """An engine's error in words; a full disk is told apart."""
+    text = str(getattr(error, "explanation", None) or error)
+    if "no space left on device" in text.lower():
+        return StoreError(
+            "the engine's disk is full",
+            why=text,
+            fix="free some room: `docker system df` shows what it holds",
+        )
+    return ToolError("the Docker engine refused", why=text)
+
+
+def is_podman(client: DockerClient) -> bool:
+    """Whether Podman answers: its user namespaces need to be told to keep the caller's id."""
+    components = client.version().get("Components") or []
+    return any("podman" in str(row.get("Name", "")).lower() for row in components)

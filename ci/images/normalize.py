@@ -1,0 +1,155 @@
+"""Makes an image a function of what is in it: equal contents become equal bytes.
+
+An engine stamps layers and configuration with times, container ids and host names. Here an image
+that was saved as a tar is written anew: in the layers above its base every member has the same
+time and no owner's name, and the configuration keeps what a container needs and its labels.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+import io
+import json
+import os
+import tarfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+from provisioning.errors import ToolError
+
+# What a run of an image uses; all else of a configuration tells how it was built.
+KEPT_CONFIG = ("Cmd", "Entrypoint", "Env", "Labels", "User", "WorkingDir")
+KEPT_PAX = ("SCHILY.xattr.",)
+BLOCK_BYTES = 1 << 20
+
+
+def normalize_image(
+    saved: Path, target: Path, *, keep_layers: int, time_s: int, labels: Mapping[str, str]
+) -> tuple[str, ...]:
+    """Rewrite the saved image ``saved`` as ``target`` and give the digests of its layers.
+
+    The lowest ``keep_layers`` layers stay as they are, so that a base is shared.
+    """
+    with tarfile.open(saved) as source, tarfile.open(target, "w") as out:
+        manifest = json.loads(_read(source, "manifest.json"))[0]
+        config = json.loads(_read(source, manifest["Config"]))
+        names, digests = [], []
+        for index, path in enumerate(manifest["Layers"]):
+            layer = _rewrite_layer(source, path, target.parent, index < keep_layers, time_s)
+            digest = _hash(layer)
+            names.append(f"{digest}.tar")
+            digests.append(f"sha256:{digest}")
+            _add_file(out, names[-1], layer)
+            layer.unlink()
+        text = json.dumps(_clean_config(config, digests, time_s, labels), sort_keys=True)
+        name = f"{hashlib.sha256(text.encode()).hexdigest()}.json"
+        _add_text(out, name, text)
+        _add_text(
+            out,
+            "manifest.json",
+            json.dumps([{"Config": name, "RepoTags": None, "Layers": names}]),
+        )
+    return tuple(digests)
+
+
+def saved_layers(saved: Path) -> Iterator[tarfile.TarFile]:
+    """Every layer of a saved image, the lowest first, open for reading in order."""
+    with tarfile.open(saved) as source:
+        manifest = json.loads(_read(source, "manifest.json"))[0]
+        for path in manifest["Layers"]:
+            with tarfile.open(fileobj=_open_layer(source, path), mode="r|") as layer:
+                yield layer
+
+
+def _open_layer(source: tarfile.TarFile, path: str) -> IO[bytes]:
+    member = source.getmember(path)
+    while member.issym() or member.islnk():  # older engines link equal layers
+        member = source.getmember(os.path.normpath(f"{Path(member.name).parent}/{member.linkname}"))
+    body = source.extractfile(member)
+    if body is None:
+        raise ToolError("the engine saved an image that cannot be read", why=f"{path} is no file")
+    return body
+
+
+def _clean_config(
+    config: dict[str, Any], digests: list[str], time_s: int, labels: Mapping[str, str]
+) -> dict[str, Any]:
+    created = dt.datetime.fromtimestamp(time_s, dt.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    kept = {name: config["config"][name] for name in KEPT_CONFIG if config["config"].get(name)}
+    kept["Labels"] = {**kept.get("Labels", {}), **labels}
+    return {
+        "architecture": config["architecture"],
+        "os": config["os"],
+        "created": created,
+        "config": kept,
+        "history": [{"created": created, "created_by": LAYER_BY} for _ in digests],
+        "rootfs": {"type": "layers", "diff_ids": digests},
+    }
+
+
+LAYER_BY = "docker/Dockerfile"
+
+
+def _rewrite_layer(
+    source: tarfile.TarFile, path: str, directory: Path, keep: bool, time_s: int
+) -> Path:
+    body = _open_layer(source, path)
+    target = directory / "layer.tar"
+    with target.open("wb") as out:
+        if keep:
+            while block := body.read(BLOCK_BYTES):
+                out.write(block)
+        else:
+            with (
+                tarfile.open(fileobj=body, mode="r|") as layer,
+                tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as fresh,
+            ):
+                _copy_members(layer, fresh, time_s)
+    return target
+
+
+def _copy_members(layer: tarfile.TarFile, fresh: tarfile.TarFile, time_s: int) -> None:
+    for member in layer:
+        member.mtime = time_s
+        member.uname = member.gname = ""
+        member.pax_headers = {
+            name: value for name, value in member.pax_headers.items() if name.startswith(KEPT_PAX)
+        }
+        fresh.addfile(member, layer.extractfile(member) if member.isreg() else None)
+
+
+def _read(source: tarfile.TarFile, name: str) -> bytes:
+    body = source.extractfile(name)
+    if body is None:
+        raise ToolError(
+            "the engine saved an image that cannot be read", why="a member of it is not a file"
+        )
+    return body.read()
+
+
+def _hash(path: Path) -> str:
+    with path.open("rb") as file:
+        return hash_stream(file)
+
+
+def hash_stream(file: IO[bytes]) -> str:
+    """SHA-256 of what is left of a stream."""
+    hasher = hashlib.sha256()
+    while block := file.read(BLOCK_BYTES):
+        hasher.update(block)
+    return hasher.hexdigest()
+
+
+def _add_file(out: tarfile.TarFile, name: str, path: Path) -> None:
+    info = tarfile.TarInfo(name)
+    info.size = path.stat().st_size
+    with path.open("rb") as body:
+        out.addfile(info, body)
+
+
+def _add_text(out: tarfile.TarFile, name: str, text: str) -> None:
+    info = tarfile.TarInfo(name)
+    info.size = len(text.encode())
+    out.addfile(info, io.BytesIO(text.encode()))

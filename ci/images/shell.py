@@ -1,0 +1,247 @@
+"""The dev shell: a container with the checkout and the store, as the user who called.
+
+Nothing outlives the caller: the container reads from a pipe that the caller holds open, so that
+even a caller that was killed takes it along, and it is removed when it ends.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import signal
+import sys
+import tarfile
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ci.images.attach import copy_streams, open_stream, raw_terminal
+from ci.images.build import Built
+from ci.images.definition import LABEL, ImagePlan
+from ci.images.engine import is_podman
+from provisioning.console.git import ask_git
+from provisioning.errors import ToolError
+from provisioning.store.store import store_home
+
+if TYPE_CHECKING:
+    from docker.client import DockerClient
+
+CALLER = "/run/qnn-ci-caller"
+HOME = "/home/dev"
+GRACE_S = 5
+SHELL_LABEL = f"{LABEL}.shell"
+# Variables of the caller that mean the same inside.
+PASSED = ("CI", "NO_COLOR", "TERM", "QNN_CI_JOBS", "SOURCE_DATE_EPOCH")
+
+
+@dataclass(frozen=True)
+class ShellRequest:
+    """What to run in which image; no words is an interactive shell."""
+
+    plan: ImagePlan
+    built: Built
+    words: tuple[str, ...]
+    read_only_store: bool = False
+    baked: bool = False
+
+
+def run_shell(client: DockerClient, request: ShellRequest) -> int:
+    """Run the command to its end and give its exit code.
+
+    A KeyboardInterrupt ends the container as the signal would end the command, then goes on.
+    """
+    terminal = sys.stdin.isatty() and sys.stdout.isatty()
+    with _caller_pipe() as pipe, _prepared(client, request, pipe, terminal) as container_id:
+        stream = open_stream(client, container_id)
+        code = _Waiter(client, container_id)
+        client.api.start(container_id)
+        try:
+            if terminal:
+                with raw_terminal(client, container_id):
+                    copy_streams(stream, terminal=True)
+            else:
+                copy_streams(stream, terminal=False)
+        except KeyboardInterrupt:
+            _end(client, container_id, code, terminal=terminal)
+            raise
+        finally:
+            stream.close()
+        return code.result()
+
+
+@contextmanager
+def _caller_pipe() -> Iterator[Path]:
+    """A pipe that only this process holds open: whoever reads from it learns that this one died."""
+    with tempfile.TemporaryDirectory(prefix="qnn-ci-caller-") as directory:
+        path = Path(directory) / "pipe"
+        os.mkfifo(path)
+        path.chmod(0o666)  # whoever the user is inside
+        end = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            yield path
+        finally:
+            os.close(end)
+
+
+class _Waiter:
+    """The exit code of a container that is removed when it ends: asked for before it starts."""
+
+    def __init__(self, client: DockerClient, container_id: str) -> None:
+        self.code = 1
+        self.thread = threading.Thread(target=self._wait, args=(client, container_id), daemon=True)
+        self.thread.start()
+
+    def _wait(self, client: DockerClient, container_id: str) -> None:
+        answer = client.api.wait(container_id, condition="removed")
+        self.code = int(answer["StatusCode"])
+
+    def ended(self, timeout_s: float) -> bool:
+        self.thread.join(timeout_s)
+        return not self.thread.is_alive()
+
+    def result(self) -> int:
+        self.thread.join()
+        return self.code
+
+
+def _end(client: DockerClient, container_id: str, code: _Waiter, *, terminal: bool) -> None:
+    """Ask, then insist; an interactive shell listens to neither SIGINT nor SIGTERM."""
+    asked = (signal.SIGHUP,) if terminal else (signal.SIGINT, signal.SIGTERM)
+    for number in (*asked, signal.SIGKILL):
+        with suppress(Exception):  # it may have ended by itself
+            client.api.kill(container_id, number.value)
+        if code.ended(GRACE_S):
+            return
+
+
+@contextmanager
+def _prepared(
+    client: DockerClient, request: ShellRequest, pipe: Path, terminal: bool
+) -> Iterator[str]:
+    checkout = request.plan.checkout
+    (checkout / ".nox").mkdir(exist_ok=True)
+    volumes = _own_volumes(client, request)
+    config = client.api.create_host_config(
+        binds=_binds(request, pipe, volumes),
+        init=True,
+        auto_remove=True,
+        userns_mode="keep-id" if is_podman(client) and os.getuid() else None,
+    )
+    created = client.api.create_container(
+        request.built.image_id,
+        list(request.words) or None,
+        user=f"{os.getuid()}:{os.getgid()}",
+        tty=terminal,
+        stdin_open=True,
+        environment=_variables(request),
+        working_dir=str(_working_directory(checkout)),
+        host_config=config,
+        labels={SHELL_LABEL: request.plan.name},
+    )
+    container_id = str(created["Id"])
+    try:
+        _name_user(client, container_id)
+        yield container_id
+    finally:
+        with suppress(Exception):  # gone already, as it should be
+            client.api.remove_container(container_id, force=True)
+
+
+def _working_directory(checkout: Path) -> Path:
+    caller = Path(os.environ.get("QNN_CI_CALLER_DIR") or Path.cwd())
+    return caller if caller == checkout or checkout in caller.parents else checkout
+
+
+def _variables(request: ShellRequest) -> dict[str, str]:
+    umask = os.umask(0)
+    os.umask(umask)
+    own = {
+        "HOME": HOME,
+        "QNN_CI_CHECKOUT": str(request.plan.checkout),
+        "QNN_CI_PROFILE": request.plan.image.profile,
+        "QNN_CI_UMASK": f"{umask:03o}",
+        **({} if request.baked else {"QNN_CI_HOME": str(store_home())}),
+    }
+    return {**{name: os.environ[name] for name in PASSED if name in os.environ}, **own}
+
+
+def _binds(request: ShellRequest, pipe: Path, volumes: dict[str, str]) -> list[str]:
+    """The checkout, its git directories and the store where they are outside; volumes; the lock."""
+    checkout = request.plan.checkout
+    binds = [f"{path}:{path}:rw" for path in (checkout, *_outer_git(checkout))]
+    if not request.baked:
+        home = store_home()
+        home.mkdir(parents=True, exist_ok=True)
+        binds.append(f"{home}:{home}:rw")
+        if request.read_only_store and (home / "store").is_dir():
+            binds.append(f"{home}/store:{home}/store:ro")
+    binds += [f"{name}:{inside}:rw" for name, inside in volumes.items()]
+    return [*binds, f"{pipe}:{CALLER}:rw"]
+
+
+def _outer_git(checkout: Path) -> list[Path]:
+    """Where git keeps a work tree's repository, when that is outside of the checkout."""
+    try:
+        words = ("rev-parse", "--path-format=absolute", "--git-common-dir")
+        found = Path(ask_git(checkout, *words).decode().rstrip("\n"))
+    except ToolError:  # not a repository: nothing more to mount
+        return []
+    return [] if checkout in found.parents else [found]
+
+
+def _own_volumes(client: DockerClient, request: ShellRequest) -> dict[str, str]:
+    """Named volumes and where they go: a home with pip's and ccache's caches, and a .nox."""
+    checkout = request.plan.checkout
+    place = hashlib.sha256(str(checkout).encode()).hexdigest()[:8]
+    volumes = {
+        f"{LABEL}-home-{os.getuid()}": HOME,
+        f"{LABEL}-nox-{os.getuid()}-{request.plan.name}-{place}": f"{checkout}/.nox",
+    }
+    there = {str(one.name) for one in client.volumes.list(filters={"label": SHELL_LABEL})}
+    for name in volumes.keys() - there:
+        client.volumes.create(name, labels={SHELL_LABEL: request.plan.name})
+        owner = f"{os.getuid()}:{os.getgid()}"
+        config = client.api.create_host_config(binds=[f"{name}:/volume:rw"], auto_remove=True)
+        created = client.api.create_container(
+            request.built.image_id,
+            ["/volume"],
+            entrypoint=["chown", owner],
+            user="0:0",
+            host_config=config,
+            labels={SHELL_LABEL: request.plan.name},
+        )
+        code = _Waiter(client, str(created["Id"]))
+        client.api.start(created["Id"])
+        code.result()
+    return volumes
+
+
+def _name_user(client: DockerClient, container_id: str) -> None:
+    """Give the caller's ids a name inside: git, ssh and getpass ask for one."""
+    uid, gid = os.getuid(), os.getgid()
+    if uid == 0:
+        return
+    lines = {
+        "passwd": f"dev:x:{uid}:{gid}:dev:{HOME}:/bin/bash\n",
+        "group": f"dev:x:{gid}:\n",
+    }
+    with io.BytesIO() as file:
+        with tarfile.open(fileobj=file, mode="w") as archive:
+            for name, line in lines.items():
+                text = (_read_file(client, container_id, f"/etc/{name}") + line).encode()
+                info = tarfile.TarInfo(name)
+                info.size, info.mode = len(text), 0o644
+                archive.addfile(info, io.BytesIO(text))
+        client.api.put_archive(container_id, "/etc", file.getvalue())
+
+
+def _read_file(client: DockerClient, container_id: str, path: str) -> str:
+    stream, _ = client.api.get_archive(container_id, path)
+    with tarfile.open(fileobj=io.BytesIO(b"".join(stream))) as archive:
+        body: Any = archive.extractfile(Path(path).name)
+        return str(body.read().decode("utf-8", "replace"))

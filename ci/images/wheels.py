@@ -1,0 +1,138 @@
+"""The wheels of an image: fetched on this machine by its own pip settings, checked by hash.
+
+So no index, credential or proxy of this machine reaches a build, let alone a layer.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from ci.images.definition import ImagePlan, wanted_requirements
+from provisioning.console.process import run_process
+from provisioning.console.progress import Progress
+from provisioning.errors import DownloadError, ToolError, UnfitError
+from provisioning.store.store import store_home
+
+# QNN needs glibc 2.34, and so may every wheel beside it.
+PLATFORMS = (*(f"manylinux_2_{n}_x86_64" for n in range(34, 16, -1)), "manylinux2014_x86_64")
+# torch comes from the index of CPU builds, a mirror or the default index: its bytes differ by that.
+UNHASHED = "torch"
+CPU_INDEX = "https://download.pytorch.org/whl/cpu"
+# A package that has no wheel (antlr4-python3-runtime) is built in the image, by these.
+SOURCE_BUILDERS = ("setuptools", "wheel")
+# What only a CUDA build of torch asks for.
+CUDA = re.compile(r"(nvidia|cuda|triton)(-|$)")
+
+
+def resolve_lock(plan: ImagePlan, progress: Progress) -> str:
+    """Requirements with hashes for the base's Python, torch without one.
+
+    pip judges markers by the Python that runs it, so that one of the base's version is needed.
+    Raises DownloadError, UnfitError.
+    """
+    python = shutil.which(f"python{plan.base.python}")
+    if python is None:
+        raise UnfitError(
+            f"no python{plan.base.python} on PATH",
+            why="pip resolves for the Python that it runs in",
+            fix=f"install it, or run this in a container of {plan.base.image}",
+        )
+    progress.step(f"resolving the packages of Python {plan.base.python}")
+    answer = _run_pip(
+        ["install", "--dry-run", "--ignore-installed", "--quiet", "--report", "-"],
+        [*wanted_requirements(plan.checkout), *SOURCE_BUILDERS],
+        python,
+    )
+    rows = json.loads(answer[answer.index("{") :])["install"]
+    return "".join(sorted(pin_lines(rows)))
+
+
+def pin_lines(rows: Sequence[dict[str, dict[str, object]]]) -> Iterator[str]:
+    """Lines of a lock from the rows of pip's report, without what only a CUDA build needs."""
+    for row in rows:
+        name = str(row["metadata"]["name"]).lower().replace("_", "-")
+        if CUDA.match(name):
+            continue
+        pin = f"{name}=={str(row['metadata']['version']).split('+')[0]}"
+        hashes = row["download_info"]["archive_info"]["hashes"]  # type: ignore[index]
+        yield f"{pin}\n" if name == UNHASHED else f"{pin} --hash=sha256:{hashes['sha256']}\n"
+
+
+def fetch_wheels(plan: ImagePlan, progress: Progress) -> list[Path]:
+    """The wheels of the lock, in the store's downloads. Raises DownloadError, UnfitError."""
+    if not plan.python_lock.is_file():
+        raise UnfitError(
+            f"no lock of packages for Python {plan.base.python}",
+            why=f"{plan.python_lock} is not there",
+            fix=f"run `python -m ci image lock {plan.name}` with the same --base",
+        )
+    lines = plan.python_lock.read_text("utf-8").splitlines()
+    directory = store_home() / "downloads" / "wheels" / f"python-{plan.base.python}"
+    directory.mkdir(parents=True, exist_ok=True)
+    hashed = directory / "requirements.txt"
+    hashed.write_text("".join(f"{line}\n" for line in lines if "--hash" in line), "utf-8")
+    progress.step(f"fetching {len(lines)} wheels for Python {plan.base.python}")
+    common: list[str | Path] = [
+        "download",
+        "--quiet",
+        "--no-deps",
+        "--dest",
+        directory,
+        *_target(plan),
+    ]
+    _run_pip(common, ["--require-hashes", "-r", hashed])
+    _fetch_torch([*common, *(line for line in lines if "--hash" not in line)])
+    names = {wheel_name(line.split()[0]) for line in lines}
+    return sorted(path for path in directory.iterdir() if is_wanted(path, names))
+
+
+def _fetch_torch(words: Sequence[str | Path]) -> None:
+    """As ./nox does: QNN_CI_TORCH_INDEX, else PyTorch's CPU builds, else what pip is set up for."""
+    named = os.environ.get("QNN_CI_TORCH_INDEX")
+    if named is None:
+        try:
+            _run_pip(words, ["--index-url", CPU_INDEX, "--timeout", "5", "--retries", "0"])
+            return
+        except DownloadError:
+            named = ""
+    _run_pip(words, ["--index-url", named] if named not in {"", "none"} else [])
+
+
+def wheel_name(pin: str) -> str:
+    """``NAME-VERSION`` as it begins the file of ``name==version``."""
+    name, version = pin.split("==")
+    return f"{re.sub(r'[-_.]+', '_', name)}-{version}"
+
+
+def is_wanted(path: Path, names: set[str]) -> bool:
+    """Whether a wheel or a source archive is of one of ``names``."""
+    if path.suffix == ".whl":
+        name, version = path.name.split("-")[:2]
+    elif not path.name.endswith(".tar.gz"):
+        return False
+    else:
+        name, _, version = path.name.removesuffix(".tar.gz").rpartition("-")
+    return f"{re.sub(r'[-_.]+', '_', name.lower())}-{version.split('+')[0]}" in names
+
+
+def _target(plan: ImagePlan) -> list[str]:
+    platforms = [word for name in PLATFORMS for word in ("--platform", name)]
+    return ["--python-version", plan.base.python, *platforms]
+
+
+def _run_pip(
+    command: Sequence[str | Path], words: Sequence[str | Path], python: str = sys.executable
+) -> str:
+    argv = [python, "-m", "pip", "--disable-pip-version-check", "--no-input", *command, *words]
+    try:
+        return run_process(argv, fix="check pip's index, proxy and certificates").output
+    except ToolError as error:
+        raise DownloadError(
+            "pip could not fetch the image's packages", why=error.why, fix=error.fix
+        ) from error

@@ -1,0 +1,14 @@
+#!/bin/sh
+# Make nox and its shared environments where a dev shell finds them, from /wheels and nothing else.
+set -eu
+cd /opt/qnn-ci
+export PIP_NO_INDEX=1 PIP_FIND_LINKS=/wheels PIP_NO_COMPILE=1 PIP_NO_CACHE_DIR=1
+export PYTHONDONTWRITEBYTECODE=1 VIRTUALENV_NO_PERIODIC_UPDATE=1
+QNN_CI_TORCH_INDEX=none ./nox -s environments
+
+# ./nox makes its environment under a name with its process id in it, which stays in some files.
+grep -rlIE '\.nox/bootstrap\.[0-9]+' .nox/bootstrap | xargs sed -i -E 's#(\.nox/bootstrap)\.[0-9]+#\1#g'
+find .nox/bootstrap -name RECORD -exec sed -i '/^\.\..*\/bin\//d' {} +
+find .nox -name __pycache__ -type d -prune -exec rm -rf {} +
+find .nox \( -name '*.lock' -o -name 'nox-*' \) -type f ! -name nox-version -delete
+chmod -R a+rX .nox

@@ -1,0 +1,176 @@
+"""The dev shell as a user calls it, through the verb's code in a process of its own."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from docker.client import DockerClient
+from docker.errors import APIError
+
+ROOT = Path(__file__).parents[3]
+CALL = """
+import sys
+from pathlib import Path
+from ci.images.build import Built
+from ci.images.definition import Base, Image, ImagePlan
+from ci.images.engine import connect_engine
+from ci.images.shell import ShellRequest, run_shell
+from provisioning.console.interrupts import catch_signals, signals_as_interrupt
+image, checkout, frozen, *words = sys.argv[1:]
+plan = ImagePlan("tiny", Image("", "", 1), "tiny", Base("tiny", "3.11"), "tiny", Path(checkout))
+request = ShellRequest(plan, Built("tiny", image, 0, False), tuple(words), frozen == "frozen")
+catch_signals()
+with connect_engine() as client, signals_as_interrupt():
+    try:
+        code = run_shell(client, request)
+    except KeyboardInterrupt:
+        code = 130
+sys.exit(code)
+"""
+WAIT_S = 60.0
+
+
+class Shell:
+    """Calls of the dev shell in one checkout and one store."""
+
+    def __init__(self, engine: DockerClient, image: str, base: Path) -> None:
+        self.engine, self.image = engine, image
+        self.checkout, self.home = base / "checkout", base / "home"
+        self.checkout.mkdir()
+        (self.home / "store").mkdir(parents=True)
+        self.env = {**os.environ, "QNN_CI_HOME": str(self.home), "PYTHONPATH": str(ROOT)}
+        self.env.pop("QNN_CI_CALLER_DIR", None)
+
+    def argv(self, *words: str, frozen: str = "") -> list[str]:
+        return [sys.executable, "-c", CALL, self.image, str(self.checkout), frozen, *words]
+
+    def run(
+        self, *words: str, text: str = "", frozen: str = ""
+    ) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            self.argv(*words, frozen=frozen),
+            env=self.env,
+            input=text,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    def containers(self) -> list[str]:
+        label = "executorch-qnn-ci.shell=tiny"
+        found = self.engine.containers.list(all=True, filters={"label": label})
+        return [str(one.id) for one in found if self.is_mine(one.attrs)]
+
+    def is_mine(self, attrs: dict[str, dict[str, list[str]]]) -> bool:
+        return f"QNN_CI_CHECKOUT={self.checkout}" in attrs["Config"]["Env"]
+
+    def wait_for(self, count: int) -> None:
+        until = time.monotonic() + WAIT_S
+        while len(self.containers()) != count:
+            assert time.monotonic() < until, f"{self.containers()} are left, not {count}"
+            time.sleep(0.1)
+
+
+@pytest.fixture
+def shell(engine: DockerClient, busybox: str, tmp_path: Path) -> Iterator[Shell]:
+    made = Shell(engine, busybox, tmp_path)
+    yield made
+    for volume in engine.volumes.list(filters={"label": "executorch-qnn-ci.shell=tiny"}):
+        with suppress(APIError):  # a test that failed may have left what uses it
+            volume.remove(force=True)
+
+
+def test_a_command_has_its_streams_and_its_exit_code(shell: Shell) -> None:
+    ended = shell.run("sh", "-c", "cat; echo out; echo err >&2; exit 7", text="in\n")
+    assert (ended.returncode, ended.stdout, ended.stderr) == (7, "in\nout\n", "err\n")
+    shell.wait_for(0)
+
+
+def test_files_belong_to_the_caller_with_his_umask(shell: Shell) -> None:
+    former = os.umask(0o027)
+    try:
+        ended = shell.run("sh", "-c", "touch made; echo $PWD")
+    finally:
+        os.umask(former)
+    assert ended.stdout == f"{shell.checkout}\n"
+    status = (shell.checkout / "made").stat()
+    assert (status.st_uid, status.st_gid) == (os.getuid(), os.getgid())
+    assert status.st_mode & 0o777 == 0o640
+
+
+def test_the_store_is_there_and_can_be_kept_from_changes(shell: Shell) -> None:
+    assert shell.run("touch", str(shell.home / "store" / "new")).returncode == 0
+    ended = shell.run("touch", str(shell.home / "store" / "newer"), frozen="frozen")
+    assert ended.returncode != 0
+    assert "Read-only" in ended.stderr
+    assert not (shell.home / "store" / "newer").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_no_container_outlives_its_caller(shell: Shell, number: signal.Signals) -> None:
+    with subprocess.Popen(
+        shell.argv("sleep", "300"),
+        env=shell.env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+    ) as process:
+        shell.wait_for(1)
+        time.sleep(0.5)
+        process.send_signal(number)
+        process.wait(WAIT_S)
+    assert process.returncode == (-number if number is signal.SIGKILL else 130)
+    shell.wait_for(0)
+
+
+def test_a_terminal_has_the_callers_size_and_passes_keys(shell: Shell) -> None:
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 33, 77, 0, 0))
+    env = {name: text for name, text in shell.env.items() if name not in {"LINES", "COLUMNS"}}
+    with subprocess.Popen(
+        shell.argv("sh"),
+        env=env,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+    ) as process:
+        os.close(theirs)
+        shell.wait_for(1)
+        type_line(ours, b"sleep 60")
+        time.sleep(0.5)
+        os.write(ours, b"\x03")
+        type_line(ours, b"stty size")
+        read_until(ours, b"33 77")
+        type_line(ours, b"exit 5")
+        process.wait(WAIT_S)
+    os.close(ours)
+    assert process.returncode == 5
+    shell.wait_for(0)
+
+
+def type_line(fd: int, line: bytes) -> None:
+    """Type a line and wait for its echo."""
+    os.write(fd, line + b"\n")
+    read_until(fd, line)
+
+
+def read_until(fd: int, wanted: bytes) -> None:
+    seen, until = b"", time.monotonic() + WAIT_S
+    while wanted not in seen:
+        assert time.monotonic() < until, seen
+        if select.select([fd], [], [], 0.2)[0]:
+            seen += os.read(fd, 4096)

@@ -1,0 +1,185 @@
+from __future__ import annotations
+
+import io
+import re
+import shutil
+import tarfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ci.images.context import write_context
+from ci.images.definition import (
+    Base,
+    ImagePlan,
+    chain,
+    find_checkout,
+    find_image,
+    name_base,
+    read_images,
+    wanted_requirements,
+)
+from ci.images.engine import explain_connection, explain_error
+from ci.images.wheels import is_wanted, pin_lines, wheel_name
+from provisioning.errors import UsageError
+
+ROOT = find_checkout()
+BASE = Base(image="base", python="3.12")
+
+
+def plan(checkout: Path = ROOT, name: str = "emulator") -> ImagePlan:
+    return ImagePlan(name, find_image(name), "base", BASE, "sha256:1", checkout)
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    for name in ("nox", "noxfile.py", "pyproject.toml"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    shutil.copytree(ROOT / "docker", tmp_path / "docker")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "name", ["docker/Dockerfile", "docker/entry.sh", "docker/packages.sh", "docker/environments.sh"]
+)
+def test_a_changed_script_changes_the_tag(checkout: Path, name: str) -> None:
+    before = plan(checkout).reference()
+    with (checkout / name).open("a") as file:
+        file.write("# more\n")
+    assert plan(checkout).reference() != before
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        ("pyproject.toml", '"rich==', '"richer=='),
+        ("nox", "NOX_VERSION=2", "NOX_VERSION=3"),
+        ("noxfile.py", "stamp.write_text(digest_group(group))", 'stamp.write_text("x")'),
+    ],
+)
+def test_what_is_installed_and_how_changes_the_tag(
+    checkout: Path, name: str, old: str, new: str
+) -> None:
+    before = plan(checkout).reference()
+    text = (checkout / name).read_text("utf-8")
+    assert old in text
+    (checkout / name).write_text(text.replace(old, new), "utf-8")
+    assert plan(checkout).reference() != before
+
+
+def test_other_changes_of_the_project_change_no_tag(checkout: Path) -> None:
+    before = plan(checkout).reference()
+    text = (checkout / "noxfile.py").read_text("utf-8")
+    (checkout / "noxfile.py").write_text(text + "\n\ndef more() -> None: ...\n", "utf-8")
+    pyproject = (checkout / "pyproject.toml").read_text("utf-8")
+    (checkout / "pyproject.toml").write_text(pyproject + "\n[tool.more]\n", "utf-8")
+    (checkout / "docker" / "packages" / "aot.txt").write_text("more\n")  # of another image
+    assert plan(checkout).reference() == before
+
+
+def test_a_parent_s_packages_change_the_tag_of_its_children(checkout: Path) -> None:
+    before = plan(checkout, "full").reference()
+    (checkout / "docker" / "packages" / "aot.txt").write_text("more\n")
+    assert plan(checkout, "full").reference() != before
+
+
+def test_base_and_snapshot_change_the_tag() -> None:
+    one = plan()
+    assert replace(one, base_digest="sha256:2").reference() != one.reference()
+    later = Base(image="base", python="3.12", snapshot="20260101T000000Z")
+    assert replace(one, base=later).reference() != one.reference()
+
+
+def test_every_image_has_its_packages_and_a_chain_to_a_root() -> None:
+    for name in read_images().images:
+        assert chain(name)[0] == "emulator"
+        assert (ROOT / "docker" / "packages" / f"{name}.txt").is_file()
+    with pytest.raises(UsageError, match="no image 'gone'"):
+        chain("gone")
+
+
+def test_every_base_is_named_by_digest_with_a_lock_for_its_python() -> None:
+    images = read_images()
+    for base in images.bases.values():
+        assert re.fullmatch(r"ubuntu@sha256:[0-9a-f]{64}", base.image)
+        assert (ROOT / f"manifests/locks/images/python-{base.python}.txt").is_file()
+    assert images.default_base in images.bases
+
+
+@pytest.mark.parametrize("python", ["3.10", "3.11", "3.12", "3.13"])
+def test_the_lock_holds_what_is_installed(python: str) -> None:
+    lines = (ROOT / f"manifests/locks/images/python-{python}.txt").read_text("utf-8").splitlines()
+    pins = {line.split()[0] for line in lines}
+    wanted = {one for one in wanted_requirements(ROOT) if ";" not in one}
+    assert wanted - pins == set()
+    unhashed = [line for line in lines if "--hash=sha256:" not in line]
+    assert [line.split("==")[0] for line in unhashed] == ["torch"]
+
+
+def test_a_lock_leaves_out_cuda_and_local_versions() -> None:
+    def row(name: str, version: str) -> dict[str, dict[str, object]]:
+        hashes = {"archive_info": {"hashes": {"sha256": "ab"}}}
+        return {"metadata": {"name": name, "version": version}, "download_info": hashes}
+
+    rows = [row("torch", "2.13.0+cpu"), row("nvidia-cublas", "1"), row("Py_YAML", "6")]
+    assert list(pin_lines([*rows, row("triton", "3")])) == [
+        "torch==2.13.0\n",
+        "py-yaml==6 --hash=sha256:ab\n",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("file", "wanted"),
+    [
+        ("torch-2.13.0+cpu-cp311-cp311-linux.whl", True),
+        ("torch-2.13.1-cp311-cp311-linux.whl", False),
+        ("torch_more-2.13.0-py3-none-any.whl", False),
+        ("torch-2.13.0.tar.gz", True),
+        ("torch-2.13.0.zip.txt", False),
+    ],
+)
+def test_only_wheels_of_the_lock_are_sent(file: str, wanted: bool) -> None:
+    assert is_wanted(Path(file), {wheel_name("torch==2.13.0")}) is wanted
+
+
+def test_the_context_holds_our_files_and_wheels_only(tmp_path: Path) -> None:
+    wheel = tmp_path / "a-1-py3-none-any.whl"
+    wheel.write_bytes(b"wheel")
+    first, second = io.BytesIO(), io.BytesIO()
+    for file in (first, second):
+        write_context(file, plan(), [wheel])
+    assert first.getvalue() == second.getvalue()
+    with tarfile.open(fileobj=io.BytesIO(first.getvalue())) as archive:
+        modes = {member.name: member.mode for member in archive}
+    assert modes == {
+        "locks": 0o755,
+        "wheels": 0o755,
+        "docker/Dockerfile": 0o644,
+        "docker/entry.sh": 0o755,
+        "docker/environments.sh": 0o755,
+        "docker/packages.sh": 0o755,
+        "docker/packages/emulator.txt": 0o644,
+        "nox": 0o755,
+        "noxfile.py": 0o644,
+        "pyproject.toml": 0o644,
+        "wheels/a-1-py3-none-any.whl": 0o644,
+    }
+
+
+def test_a_base_of_one_s_own_has_a_file_name() -> None:
+    assert name_base("debian:bookworm") == "debian-bookworm"
+    assert name_base("host/team/base:1@sha256:00") == "host-team-base-1"
+
+
+def test_no_engine_and_no_permission_have_fixes_of_their_own() -> None:
+    absent = explain_connection(OSError("Connection refused"))
+    denied = explain_connection(OSError("Permission denied"))
+    assert (absent.exit_code, denied.exit_code) == (3, 3)
+    assert "start docker" in absent.fix
+    assert "usermod -aG docker" in denied.fix
+
+
+def test_a_full_disk_ends_with_4_and_another_refusal_with_5() -> None:
+    assert explain_error(OSError("write: no space left on device")).exit_code == 4
+    assert explain_error(OSError("no such image")).exit_code == 5
