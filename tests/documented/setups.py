@@ -10,12 +10,19 @@ from pathlib import Path
 from filelock import FileLock
 from markdown_it import MarkdownIt
 
-from ci.report.schema import Case, Host, Report, Status, summarize
+from ci.report.schema import Case, Status
 from ci.report.write import write_report
 from provisioning.store.store import store_home
 from tests.documented.pages import ROOT
 from tests.documented.stage import Stage
-from tests.stand_ins import bad_server, dsp_toolchains, second_ndk, tiny_toolchains, toolchains
+from tests.stand_ins import (
+    bad_server,
+    dsp_toolchains,
+    reports,
+    second_ndk,
+    tiny_toolchains,
+    toolchains,
+)
 
 STAND_INS = ROOT / "tests" / "stand_ins"
 LIBRARIES = ROOT / "tests" / "artifacts" / "elf"
@@ -301,23 +308,4 @@ def stage_device(stage: Stage) -> None:
 def record_report(stage: Stage) -> None:
     """A report with one case that passed."""
     case = Case(model="mlp", scheme="fp16", soc="SM8650", status=Status.PASSED, sqnr_db=61.2)
-    host = Host(
-        system="Linux",
-        machine="x86_64",
-        processor="a processor",
-        cpus=2,
-        memory_bytes=8 << 30,
-        libc="glibc 2.36",
-        python="3.11.2",
-    )
-    report = Report(
-        session="test_emulator",
-        started="2026-11-20T08:00:00Z",
-        host=host,
-        toolchain=(),
-        thresholds=(),
-        cases=(case,),
-        controls=(),
-        summary=summarize([case], [], 1.0, []),
-    )
-    write_report(report, stage.project / "reports/test_emulator")
+    write_report(reports.make_report([case]), stage.project / "reports/test_emulator")

@@ -10,6 +10,9 @@ import pytest
 from filelock import FileLock
 
 from tests.documented.stage import Stage, make_environments, make_stage
+from tests.stand_ins import bad_server
+from tests.stand_ins.bad_server import BadServer
+from tests.stand_ins.toolchains import World, serve_world
 
 
 @pytest.fixture(scope="session")
@@ -31,3 +34,21 @@ def stage(tmp_path: Path, environments: Path) -> Iterator[Stage]:
     made = make_stage(tmp_path, environments)
     with made.cleanup:
         yield made
+
+
+@pytest.fixture
+def server() -> Iterator[BadServer]:
+    """An HTTP server that does what a test asks, wrong things too."""
+    with bad_server.running() as server:
+        yield server
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: BadServer) -> World:
+    """Artifacts of that server and of a package index, and a store; no licence is accepted."""
+    world = serve_world(tmp_path, server)
+    for name, value in {**world.variables, "QNN_CI_BACKOFF_S": "0.01"}.items():
+        monkeypatch.setenv(name, value)
+    for name in ("CI", "QNN_SDK_ROOT", "QNN_CI_MIRROR", "QNN_CI_ACCEPT_LICENCE"):
+        monkeypatch.delenv(name, raising=False)
+    return world

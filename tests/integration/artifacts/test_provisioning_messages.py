@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -16,7 +18,7 @@ from provisioning.artifacts.sources import ArtifactRequest, Options
 from provisioning.console.progress import Progress
 from provisioning.errors import QnnCiError
 from provisioning.manifest.reader import read_toolchain
-from provisioning.store.store import Store, explain_errors
+from provisioning.store.store import Store
 from tests.stand_ins import bad_server as bad
 from tests.stand_ins import toolchains as made
 from tests.stand_ins.bad_server import BadServer
@@ -26,24 +28,10 @@ PAGE = Path(__file__).parents[3] / "docs" / "provisioning.md"
 YES = Options(accept_licence=True)
 
 
-@pytest.fixture
-def server() -> Iterator[BadServer]:
-    with bad.running() as server:
-        yield server
-
-
-@pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: BadServer) -> World:
-    world = made.make_world(tmp_path)
-    sdk = made.make_sdk(tmp_path / "sdk.zip")
-    server.files = {"sdk.zip": sdk.read_bytes()}
-    path = world.manifests / "toolchains" / "qnn-sdk.toml"
-    path.write_text(made.describe_sdk([server.url("sdk.zip")], sdk))
-    for name, value in {**world.variables, "QNN_CI_BACKOFF_S": "0", "QNN_CI_ATTEMPTS": "2"}.items():
-        monkeypatch.setenv(name, value)
-    for name in ("CI", "QNN_SDK_ROOT", "QNN_CI_MIRROR", "QNN_CI_ACCEPT_LICENCE"):
-        monkeypatch.delenv(name, raising=False)
-    return world
+@pytest.fixture(autouse=True)
+def try_twice(monkeypatch: pytest.MonkeyPatch, world: World) -> None:
+    monkeypatch.setenv("QNN_CI_BACKOFF_S", "0")
+    monkeypatch.setenv("QNN_CI_ATTEMPTS", "2")
 
 
 def fetch(options: Options = YES) -> None:
@@ -114,11 +102,25 @@ def say_no_room(world: World, server: BadServer) -> str:
 
 
 def say_read_only(world: World, server: BadServer) -> str:
-    def refuse() -> None:
-        with explain_errors(world.home):
-            raise PermissionError(13, "Permission denied", str(world.home / "downloads"))
+    world.home.mkdir(mode=0o555)
+    with as_nobody(world.home.parents):
+        return message_of(fetch)
 
-    return message_of(refuse)
+
+@contextmanager
+def as_nobody(folders: Iterable[Path]) -> Iterator[None]:
+    """Be a user to whom the modes of directories mean something; these may be entered."""
+    if os.geteuid() != 0:
+        yield
+        return
+    for folder in folders:
+        if "pytest-of-" in str(folder):
+            folder.chmod(0o755)
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
 
 
 def say_missing_profile(world: World, server: BadServer) -> str:

@@ -7,34 +7,19 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.stand_ins import bad_server as bad
-from tests.stand_ins import toolchains as made
 from tests.stand_ins.bad_server import BadServer
 from tests.stand_ins.toolchains import World
 
 WORDS = [sys.executable, "-m", "provisioning", "fetch", "aot"]
 
 
-@pytest.fixture
-def server() -> Iterator[BadServer]:
-    with bad.running() as server:
-        yield server
-
-
-@pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: BadServer) -> World:
-    world = made.serve_world(tmp_path, server)
-    for name, value in world.variables.items():
-        monkeypatch.setenv(name, value)
-    for name in ("CI", "QNN_SDK_ROOT", "QNN_CI_MIRROR"):
-        monkeypatch.delenv(name, raising=False)
+@pytest.fixture(autouse=True)
+def accept_licences(monkeypatch: pytest.MonkeyPatch, world: World) -> None:
     monkeypatch.setenv("QNN_CI_ACCEPT_LICENCE", "all")
-    return world
 
 
 def test_two_artifacts_come_at_the_same_time(world: World, server: BadServer) -> None:

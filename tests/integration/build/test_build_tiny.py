@@ -52,7 +52,7 @@ pytestmark = [needs_host, needs_models]
 
 
 @dataclass
-class World:
+class BuildWorld:
     """A checkout, toolchains and a home of their own, and the way to call the builder in them."""
 
     folder: Path
@@ -101,9 +101,9 @@ class World:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> World:
+def world(tmp_path: Path) -> BuildWorld:
     # A copy whose directory has another name: the builder's own tree is called executorch.
-    made = World(tmp_path)
+    made = BuildWorld(tmp_path)
     shutil.copytree(TINY, made.checkout)
     made.variables = {
         "EXECUTORCH_ROOT": str(made.checkout),
@@ -118,7 +118,7 @@ def by_name(build: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def test_the_adaptor_takes_the_suffix_of_its_python_and_leaves_the_checkout_clean(
-    world: World,
+    world: BuildWorld,
 ) -> None:
     before = sorted(world.checkout.rglob("*"))
     build = world.build("aot", "--install", "none")
@@ -129,13 +129,15 @@ def test_the_adaptor_takes_the_suffix_of_its_python_and_leaves_the_checkout_clea
     assert sorted(world.checkout.rglob("*")) == before
 
 
-def test_an_older_tree_has_a_second_adaptor(world: World) -> None:
+def test_an_older_tree_has_a_second_adaptor(world: BuildWorld) -> None:
     build = world.build("aot", "--install", "none", "-D", "TINY_SECOND_ADAPTOR=PyQnnWrapperAdaptor")
     assert list(by_name(build)) == [f"{name}{SUFFIX}" for name in
                                     ("PyQnnManagerAdaptor", "PyQnnWrapperAdaptor")]  # fmt: skip
 
 
-def test_install_into_the_checkout_puts_the_schemas_where_upstream_wants_them(world: World) -> None:
+def test_install_into_the_checkout_puts_the_schemas_where_upstream_wants_them(
+    world: BuildWorld,
+) -> None:
     world.build("aot", "--install", "checkout")
     found = {path.relative_to(world.checkout).as_posix() for path in world.checkout.rglob("*")}
     assert f"backends/qualcomm/python/PyQnnManagerAdaptor{SUFFIX}" in found
@@ -143,7 +145,7 @@ def test_install_into_the_checkout_puts_the_schemas_where_upstream_wants_them(wo
     assert not [path for path in found if path.endswith(".new")]
 
 
-def test_the_runner_of_a_checkout_runs_where_it_lies(world: World) -> None:
+def test_the_runner_of_a_checkout_runs_where_it_lies(world: BuildWorld) -> None:
     build = world.build("runner", "--source", str(world.checkout))
     assert build["target"] == "runner_checkout"
     rows = by_name(build)
@@ -154,7 +156,7 @@ def test_the_runner_of_a_checkout_runs_where_it_lies(world: World) -> None:
 
 
 @needs_cross
-def test_aarch64_linux_is_built_by_the_distribution_and_runs_under_qemu(world: World) -> None:
+def test_aarch64_linux_is_built_by_the_distribution_and_runs_under_qemu(world: BuildWorld) -> None:
     build = world.build("linux")
     rows = by_name(build)
     assert {row["elf"]["machine"] for row in rows.values()} == {"aarch64"}
@@ -166,7 +168,7 @@ def test_aarch64_linux_is_built_by_the_distribution_and_runs_under_qemu(world: W
 
 
 @needs_cross
-def test_a_vendor_sysroot_is_taken_whole_or_not_at_all(world: World) -> None:
+def test_a_vendor_sysroot_is_taken_whole_or_not_at_all(world: BuildWorld) -> None:
     world.variables["TOOLCHAIN_ROOT_HOST"] = str(world.folder)
     code, data, _ = world.call("linux")
     assert (code, "do not fit" in data["what"]) == (3, True)
@@ -183,7 +185,7 @@ def test_a_vendor_sysroot_is_taken_whole_or_not_at_all(world: World) -> None:
 
 
 @needs_clang
-def test_android_objects_name_their_level_and_ndk(world: World) -> None:
+def test_android_objects_name_their_level_and_ndk(world: BuildWorld) -> None:
     world.variables["ANDROID_NDK_ROOT"] = str(make_ndk(world.folder / "ndk"))
     build = world.build("android")
     rows = by_name(build)
@@ -198,7 +200,7 @@ def test_android_objects_name_their_level_and_ndk(world: World) -> None:
 
 
 @needs_clang
-def test_the_llama_runner_is_an_extra_that_needs_its_submodules(world: World) -> None:
+def test_the_llama_runner_is_an_extra_that_needs_its_submodules(world: BuildWorld) -> None:
     world.variables["ANDROID_NDK_ROOT"] = str(make_ndk(world.folder / "ndk"))
     code, data, _ = world.call("android", "--with", "llama")
     assert code == 3
@@ -210,7 +212,7 @@ def test_the_llama_runner_is_an_extra_that_needs_its_submodules(world: World) ->
 
 
 @needs_clang
-def test_direct_mode_is_for_one_hexagon_and_within_its_budget(world: World) -> None:
+def test_direct_mode_is_for_one_hexagon_and_within_its_budget(world: BuildWorld) -> None:
     world.variables["ANDROID_NDK_ROOT"] = str(make_ndk(world.folder / "ndk"))
     world.variables["HEXAGON_SDK_ROOT"] = str(make_hexagon_sdk(world.folder / "hexagon"))
     build = world.build("direct", "--soc", "SM8450")
@@ -230,7 +232,7 @@ def test_direct_mode_is_for_one_hexagon_and_within_its_budget(world: World) -> N
     assert all(path.stat().st_size < 200 * 1024 for path in world.published())
 
 
-def test_direct_mode_needs_a_soc_that_has_what_is_asked_for(world: World) -> None:
+def test_direct_mode_needs_a_soc_that_has_what_is_asked_for(world: BuildWorld) -> None:
     world.variables["ANDROID_NDK_ROOT"] = str(world.folder)
     for words, message in (
         ((), "a direct mode build is for one SoC"),
@@ -242,7 +244,7 @@ def test_direct_mode_needs_a_soc_that_has_what_is_asked_for(world: World) -> Non
         assert (code, message in data["what"]) == (2, True), data
 
 
-def test_an_artifact_that_needs_what_nobody_brings_is_not_published(world: World) -> None:
+def test_an_artifact_that_needs_what_nobody_brings_is_not_published(world: BuildWorld) -> None:
     code, data, _ = world.call("aot", "-D", "TINY_LOST_LIBRARY=ON")
     assert code == 1
     (row,) = data["builds"][0]["artifacts"]
@@ -264,7 +266,7 @@ def test_an_artifact_that_needs_what_nobody_brings_is_not_published(world: World
     ],
 )
 def test_a_missing_toolchain_names_the_command_that_provisions_it(
-    world: World, target: str, variable: str, message: str
+    world: BuildWorld, target: str, variable: str, message: str
 ) -> None:
     world.variables.pop(variable, None)
     code, data, _ = world.call(target, *(["--soc", "SM8450"] if target == "direct" else []))
@@ -274,7 +276,7 @@ def test_a_missing_toolchain_names_the_command_that_provisions_it(
     assert not (world.home / "builds").exists()
 
 
-def test_every_missing_submodule_is_named_with_the_command(world: World) -> None:
+def test_every_missing_submodule_is_named_with_the_command(world: BuildWorld) -> None:
     for path in ("third-party/json", "third-party/gflags"):
         (world.checkout / path / "README").unlink()
     code, data, _ = world.call("aot")
@@ -284,7 +286,7 @@ def test_every_missing_submodule_is_named_with_the_command(world: World) -> None
     assert not (world.home / "builds").exists()
 
 
-def test_a_missing_header_is_named_before_cmake_runs(world: World) -> None:
+def test_a_missing_header_is_named_before_cmake_runs(world: BuildWorld) -> None:
     (world.folder / "qnn/include/QNN/HTP/QnnHtpDevice.h").unlink()
     code, data, _ = world.call("aot")
     assert (code, "lacks include/QNN/HTP/QnnHtpDevice.h" in data["what"]) == (3, True)
@@ -292,7 +294,7 @@ def test_a_missing_header_is_named_before_cmake_runs(world: World) -> None:
 
 
 @needs_clang
-def test_an_old_ndk_is_refused_and_a_later_one_is_not(world: World) -> None:
+def test_an_old_ndk_is_refused_and_a_later_one_is_not(world: BuildWorld) -> None:
     world.variables["ANDROID_NDK_ROOT"] = str(make_ndk(world.folder / "old", "21.4.7075529"))
     code, data, _ = world.call("android")
     assert (code, "is 21.4.7075529, 26.2.11394342 or later" in data["what"]) == (3, True)
@@ -301,7 +303,7 @@ def test_an_old_ndk_is_refused_and_a_later_one_is_not(world: World) -> None:
 
 
 @needs_clang
-def test_a_second_ndk_builds_by_a_profile_of_its_own(world: World) -> None:
+def test_a_second_ndk_builds_by_a_profile_of_its_own(world: BuildWorld) -> None:
     world.variables["ANDROID_NDK_ROOT"] = str(make_ndk(world.folder / "new", REVISION))
     world.variables["QNN_CI_MANIFESTS"] = str(make_manifests(world.folder / "manifests"))
     code, data, _ = world.call("android", "--profile", PROFILE, "--dry-run")
@@ -311,7 +313,7 @@ def test_a_second_ndk_builds_by_a_profile_of_its_own(world: World) -> None:
     assert (code, "profile linux is not like android" in data["what"]) == (2, True)
 
 
-def test_what_the_doctor_objects_to_is_not_built(world: World) -> None:
+def test_what_the_doctor_objects_to_is_not_built(world: BuildWorld) -> None:
     world.with_doctor = True
     code, data, _ = world.call("aot", "--install", "none")
     assert (code, data["what"].startswith("QNN")) == (3, True), data
@@ -319,7 +321,7 @@ def test_what_the_doctor_objects_to_is_not_built(world: World) -> None:
     assert not list((world.home / "builds").glob("*/stages"))
 
 
-def test_a_python_without_the_modules_is_refused(world: World) -> None:
+def test_a_python_without_the_modules_is_refused(world: BuildWorld) -> None:
     subprocess.run(
         [sys.executable, "-m", "venv", "--without-pip", "bare"], cwd=world.folder, check=True
     )
@@ -329,7 +331,7 @@ def test_a_python_without_the_modules_is_refused(world: World) -> None:
     assert (code, "no Python '9.99'" in data["what"]) == (3, True)
 
 
-def test_a_python_without_executorch_has_no_overlay(world: World) -> None:
+def test_a_python_without_executorch_has_no_overlay(world: BuildWorld) -> None:
     bare = world.folder / "bare"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(bare)], check=True)
     (site,) = bare.glob("lib/python*/site-packages")
@@ -343,7 +345,9 @@ def test_a_python_without_executorch_has_no_overlay(world: World) -> None:
     assert (build["python"], build["import_lacks"]) == (str(bare / "bin/python"), [])
 
 
-def test_a_python_without_torch_proves_nothing_and_says_so_before_it_builds(world: World) -> None:
+def test_a_python_without_torch_proves_nothing_and_says_so_before_it_builds(
+    world: BuildWorld,
+) -> None:
     bare = world.folder / "bare"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(bare)], check=True)
     (site,) = bare.glob("lib/python*/site-packages")
@@ -359,7 +363,7 @@ def test_a_python_without_torch_proves_nothing_and_says_so_before_it_builds(worl
     assert Path(build["overlay"], "executorch/backends/qualcomm/python").is_dir()
 
 
-def test_an_adaptor_for_another_python_is_not_published(world: World) -> None:
+def test_an_adaptor_for_another_python_is_not_published(world: BuildWorld) -> None:
     suffix = ".cpython-39-x86_64-linux-gnu.so"
     words = ("aot", "--install", "none", "-D", f"TINY_SUFFIX={suffix}")
     code, data, _ = world.call(*words)
@@ -369,19 +373,19 @@ def test_an_adaptor_for_another_python_is_not_published(world: World) -> None:
     assert world.published() == []
 
 
-def test_an_adaptor_that_python_cannot_import_fails_the_build(world: World) -> None:
+def test_an_adaptor_that_python_cannot_import_fails_the_build(world: BuildWorld) -> None:
     code, data, _ = world.call("aot", "--install", "none", "-D", "TINY_NO_MODULE=ON")
     assert (code, "cannot import PyQnnManagerAdaptor" in data["what"]) == (1, True), data
     assert "SystemError" in data["why"]
 
 
-def test_an_import_that_needs_a_module_of_python_s_is_told_and_no_fault(world: World) -> None:
+def test_an_import_that_needs_a_module_of_python_s_is_told_and_no_fault(world: BuildWorld) -> None:
     build = world.build("aot", "--install", "none", "-D", "TINY_LACKS=ON")
     assert build["published"]
     assert build["import_lacks"] == ["tiny_lacks"]
 
 
-def test_wrong_words_end_with_2(world: World) -> None:
+def test_wrong_words_end_with_2(world: BuildWorld) -> None:
     calls = (
         ["no_such"],
         ["aot", "--with", "llama"],
@@ -396,7 +400,9 @@ def test_wrong_words_end_with_2(world: World) -> None:
 # -- what fails on the way ---------------------------------------------------------------------
 
 
-def test_a_compile_error_is_told_again_with_its_file_and_publishes_nothing(world: World) -> None:
+def test_a_compile_error_is_told_again_with_its_file_and_publishes_nothing(
+    world: BuildWorld,
+) -> None:
     world.build("aot", "--install", "checkout")
     installed = world.checkout / f"backends/qualcomm/python/PyQnnManagerAdaptor{SUFFIX}"
     good, published = installed.read_bytes(), world.published()[0].read_bytes()
@@ -413,7 +419,7 @@ def test_a_compile_error_is_told_again_with_its_file_and_publishes_nothing(world
     assert world.published()[0].read_bytes() == published
 
 
-def test_a_missing_include_names_file_and_header(world: World) -> None:
+def test_a_missing_include_names_file_and_header(world: BuildWorld) -> None:
     (world.checkout / "backends/qualcomm/runtime/Backend.h").unlink()
     code, data, _ = world.call("runner_checkout")
     assert code == 5
@@ -422,7 +428,7 @@ def test_a_missing_include_names_file_and_header(world: World) -> None:
     assert re.search(shown, data["what"])
 
 
-def test_a_cmake_error_is_told_with_its_text(world: World) -> None:
+def test_a_cmake_error_is_told_with_its_text(world: BuildWorld) -> None:
     with (world.checkout / "CMakeLists.txt").open("a") as stream:
         stream.write('message(FATAL_ERROR "the moon is full")\n')
     code, data, _ = world.call("aot")
@@ -431,7 +437,7 @@ def test_a_cmake_error_is_told_with_its_text(world: World) -> None:
 
 
 @pytest.mark.parametrize("limit", [0, 2000])
-def test_a_full_disk_is_called_so(world: World, limit: int) -> None:
+def test_a_full_disk_is_called_so(world: BuildWorld, limit: int) -> None:
     # RLIMIT_FSIZE makes a write fail as on a full disk: in our copy at 0, in the linker at 2000.
     code = f"import resource as r, os, sys; r.setrlimit(r.RLIMIT_FSIZE, ({limit}, {limit})); "
     code += "import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
@@ -454,7 +460,7 @@ def test_a_full_disk_is_called_so(world: World, limit: int) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_ends_with_130_leaves_nothing_running_and_the_next_build_is_whole(
-    world: World, number: signal.Signals
+    world: BuildWorld, number: signal.Signals
 ) -> None:
     marker = world.folder / "compiling"
     compiler = world.folder / "slow-c++"
@@ -493,7 +499,7 @@ def _runs(cmdline: Path, program: Path) -> bool:
         return False
 
 
-def test_two_builds_of_one_target_do_not_meet(world: World) -> None:
+def test_two_builds_of_one_target_do_not_meet(world: BuildWorld) -> None:
     world.build("runner_checkout")
     (place,) = (world.home / "builds").iterdir()
     lock = HeldLock(place / "lock")
@@ -507,7 +513,7 @@ def test_two_builds_of_one_target_do_not_meet(world: World) -> None:
 # -- a build is a function of its inputs -------------------------------------------------------
 
 
-def test_nothing_runs_twice_and_an_edit_rebuilds_its_targets_only(world: World) -> None:
+def test_nothing_runs_twice_and_an_edit_rebuilds_its_targets_only(world: BuildWorld) -> None:
     first = world.build("runner_checkout")
     again = world.build("runner_checkout")
     assert again["wall_s"] < 2
@@ -529,7 +535,7 @@ def test_nothing_runs_twice_and_an_edit_rebuilds_its_targets_only(world: World) 
 
 
 @pytest.mark.parametrize("change", ["option", "header", "artifact", "clean", "type"])
-def test_options_headers_and_lost_artifacts_are_inputs_too(world: World, change: str) -> None:
+def test_options_headers_and_lost_artifacts_are_inputs_too(world: BuildWorld, change: str) -> None:
     first = world.build("aot", "--install", "none")
     words = ["aot", "--install", "none"]
     if change == "option":
@@ -549,9 +555,9 @@ def test_options_headers_and_lost_artifacts_are_inputs_too(world: World, change:
         assert second["artifacts"][0]["sha256"] == first["artifacts"][0]["sha256"]
 
 
-def test_two_directories_give_the_same_bytes(world: World) -> None:
+def test_two_directories_give_the_same_bytes(world: BuildWorld) -> None:
     first = world.build("runner_checkout")
-    other = World(world.folder / "elsewhere", dict(world.variables))
+    other = BuildWorld(world.folder / "elsewhere", dict(world.variables))
     shutil.copytree(world.checkout, other.checkout)
     shutil.copytree(world.folder / "qnn", other.folder / "sdk")
     other.variables |= {
@@ -568,7 +574,7 @@ def test_two_directories_give_the_same_bytes(world: World) -> None:
     assert os.fsencode(world.folder) not in data
 
 
-def test_artifacts_json_is_right_about_every_file(world: World) -> None:
+def test_artifacts_json_is_right_about_every_file(world: BuildWorld) -> None:
     import hashlib
 
     world.build("runner_checkout")
@@ -592,7 +598,7 @@ def test_artifacts_json_is_right_about_every_file(world: World) -> None:
         assert json.loads(Path(path).read_text())
 
 
-def test_one_checkout_builds_for_two_machines_side_by_side(world: World) -> None:
+def test_one_checkout_builds_for_two_machines_side_by_side(world: BuildWorld) -> None:
     if missing_programs("aarch64-linux-gnu-g++"):
         pytest.skip(missing_programs("aarch64-linux-gnu-g++"))
     calls = [
@@ -612,7 +618,7 @@ def test_one_checkout_builds_for_two_machines_side_by_side(world: World) -> None
 
 
 @pytest.mark.skipif(bool(missing_programs("ccache")), reason=missing_programs("ccache"))
-def test_ccache_is_used_and_counted_and_changes_no_byte(world: World) -> None:
+def test_ccache_is_used_and_counted_and_changes_no_byte(world: BuildWorld) -> None:
     world.variables |= {"QNN_CI_CACHE": "ccache", "CCACHE_DIR": str(world.folder / "ccache")}
     first = world.build("runner_checkout")
     second = world.build("runner_checkout", "--clean")

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from ci.report.html import render_html
-from ci.report.schema import Case, Host, Report, Status, summarize
+from ci.report.schema import Case, Report, Status
 from provisioning.console.process import run_process
+from tests.stand_ins.reports import make_report
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 OPTIONS = (
@@ -49,24 +50,7 @@ def report() -> Report:
         make_case("gamma", -3.0, Status.FAILED),
         make_case("<script>document.title='owned'</script>", None, Status.UNSUPPORTED),
     ]
-    return Report(
-        session="test_emulator",
-        started="2026-11-20T08:00:00Z",
-        host=Host(
-            system="Linux",
-            machine="x86_64",
-            processor="",
-            cpus=2,
-            memory_bytes=1 << 30,
-            libc="glibc 2.36",
-            python="3.11",
-        ),
-        toolchain=(),
-        thresholds=(),
-        cases=tuple(cases),
-        controls=(),
-        summary=summarize(cases, (), 1.0),
-    )
+    return make_report(cases)
 
 
 def make_case(model: str, sqnr_db: float | None, status: Status = Status.PASSED) -> Case:

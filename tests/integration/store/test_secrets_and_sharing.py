@@ -9,7 +9,6 @@ import socket
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,23 +23,10 @@ from tests.stand_ins.toolchains import World
 SECRETS = ("hunter2", "s1gnature")
 
 
-@pytest.fixture
-def server() -> Iterator[BadServer]:
-    with bad.running() as server:
-        yield server
-
-
-@pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: BadServer) -> World:
-    world = made.serve_world(tmp_path, server)
-    for name, value in world.variables.items():
-        monkeypatch.setenv(name, value)
-    for name in ("CI", "QNN_SDK_ROOT", "QNN_CI_MIRROR"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("QNN_CI_BACKOFF_S", "0.01")
+@pytest.fixture(autouse=True)
+def accept_licences(monkeypatch: pytest.MonkeyPatch, world: World) -> None:
     monkeypatch.setenv("QNN_CI_ATTEMPTS", "2")
     monkeypatch.setenv("QNN_CI_ACCEPT_LICENCE", "all")
-    return world
 
 
 def run(*words: str, umask: int = -1) -> subprocess.CompletedProcess[str]:

@@ -14,38 +14,17 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from provisioning.store.tree import compare_tree, parse_tree
 from tests.stand_ins import bad_server as bad
-from tests.stand_ins import toolchains as made
 from tests.stand_ins.bad_server import BadServer
 from tests.stand_ins.toolchains import VERSION, World
 
 KILLS = int(os.environ.get("QNN_CI_TEST_KILLS", "25"))
 PARTS = ["qnn-sdk:host", "qnn-sdk:host,headers", "qnn-sdk:android", "qnn-sdk", "libcxx"]
-
-
-@pytest.fixture
-def server() -> Iterator[BadServer]:
-    with bad.running() as server:
-        yield server
-
-
-@pytest.fixture
-def world(tmp_path: Path, server: BadServer) -> World:
-    world = made.make_world(tmp_path)
-    sdk = made.make_sdk(tmp_path / "sdk.zip")
-    llvm = made.make_llvm(tmp_path / "llvm.tar.xz")
-    server.files = {"sdk.zip": sdk.read_bytes(), "llvm.tar.xz": llvm.read_bytes()}
-    folder = world.manifests / "toolchains"
-    (folder / "qnn-sdk.toml").write_text(made.describe_sdk([server.url("sdk.zip")], sdk))
-    (folder / "libcxx.toml").write_text(made.describe_libcxx(server.url("llvm.tar.xz"), llvm))
-    (world.manifests / "profiles.toml").write_text(made.PROFILES + made.AOT)
-    return world
 
 
 def start(world: World, *words: str) -> subprocess.Popen[str]:

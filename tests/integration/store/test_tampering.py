@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,23 +31,6 @@ from tests.stand_ins.toolchains import VERSION, World
 
 LIBRARY = "lib/x86_64-linux-clang/libQnnHtp.so"
 LOCK = f"qnn-sdk-{VERSION}.json"
-
-
-@pytest.fixture
-def server() -> Iterator[BadServer]:
-    with bad.running() as server:
-        yield server
-
-
-@pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: BadServer) -> World:
-    world = made.serve_world(tmp_path, server)
-    for name, value in world.variables.items():
-        monkeypatch.setenv(name, value)
-    for name in ("CI", "QNN_SDK_ROOT", "QNN_CI_MIRROR", "QNN_CI_ACCEPT_LICENCE"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("QNN_CI_BACKOFF_S", "0.01")
-    return world
 
 
 def fetch(

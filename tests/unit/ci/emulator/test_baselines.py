@@ -9,8 +9,9 @@ import pytest
 
 from ci.emulator.baselines import Baseline, find_changes, read_baselines, record_baselines
 from ci.emulator.policy import read_emulator_policy
-from ci.report.schema import Case, Host, Report, Status, Tool, summarize
+from ci.report.schema import Case, Status, Tool
 from provisioning.manifest.reader import MANIFESTS_VARIABLE
+from tests.stand_ins.reports import make_report
 
 TOOLS = (
     Tool(name="libcxx", version="1"),
@@ -41,20 +42,6 @@ def test_a_figure_that_moved_by_more_than_3_db_is_a_change(
     assert list(find_changes({"sqnr_db": 30.0}, Baseline(30.0))) == []
 
 
-def make_report(*cases: Case) -> Report:
-    host = Host(system="", machine="", processor="", cpus=1, memory_bytes=1, libc="", python="")
-    return Report(
-        session="test_emulator",
-        started="2026-11-20T08:00:00Z",
-        host=host,
-        toolchain=TOOLS,
-        thresholds=(),
-        cases=cases,
-        controls=(),
-        summary=summarize(cases, (), 1.0),
-    )
-
-
 def test_what_is_recorded_is_read_back_for_that_toolchain_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -71,9 +58,9 @@ def test_what_is_recorded_is_read_back_for_that_toolchain_alone(
     other = msgspec.structs.replace(case, scheme="fp16", sqnr_db=64.3, sqnr_db_quantized=None)
     failed = msgspec.structs.replace(case, scheme="16a8w", status=Status.FAILED)
     users = msgspec.structs.replace(case, model="/home/me/net.py:factory")
-    path = record_baselines(make_report(case, failed, users))
+    path = record_baselines(make_report([case, failed, users], toolchain=TOOLS))
     assert path == tmp_path / "baselines" / "executorch-9.2-qnn-runtime-9.1.toml"
-    record_baselines(make_report(other))
+    record_baselines(make_report([other], toolchain=TOOLS))
     assert read_baselines(TOOLS) == {
         "mlp 8a8w SM8650": Baseline(33.5, 32.4),
         "mlp fp16 SM8650": Baseline(64.3),

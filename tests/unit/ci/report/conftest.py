@@ -12,14 +12,13 @@ from ci.report.schema import (
     Control,
     ControlKind,
     FallbackOp,
-    Host,
     Phase,
     Report,
     Status,
     Threshold,
     Tool,
-    summarize,
 )
+from tests.stand_ins import reports
 
 MODELS = ("mlp", "resnet", "mobile", "deeplab", "encoder", "decoder_step", "superres", "lstm")
 SCHEMES = {"fp16": 62.0, "8a8w": 27.0, "16a8w": 41.0, "16a16w": 58.0, "16a4w": 22.0}
@@ -58,18 +57,9 @@ def make_case(model: str, scheme: str, index: int) -> Case:
 def make_report(cases: list[Case], controls: list[Control]) -> Report:
     phases = [Phase(name="provision", seconds=2.4), Phase(name="lower", seconds=81.0)]
     phases += [Phase(name="run", seconds=9.5), Phase(name="compare", seconds=1.2)]
-    return Report(
-        session="test_emulator",
-        started="2026-11-20T08:00:00Z",
-        host=Host(
-            system="Linux 6.1",
-            machine="x86_64",
-            processor="A processor",
-            cpus=2,
-            memory_bytes=8 << 30,
-            libc="glibc 2.36",
-            python="3.11.2",
-        ),
+    return reports.make_report(
+        cases,
+        controls,
         toolchain=(
             Tool(name="onnxruntime-qnn", version="2.5.0", sha256="a1" * 32),
             Tool(name="executorch", version="1.5.1", sha256="b2" * 32),
@@ -79,9 +69,8 @@ def make_report(cases: list[Case], controls: list[Control]) -> Report:
             Threshold(scheme=scheme, min_sqnr_db=limit, min_cosine=0.99)
             for scheme, limit in LIMITS.items()
         ),
-        cases=tuple(cases),
-        controls=tuple(controls),
-        summary=summarize(cases, controls, 94.2, phases),
+        wall_s=94.2,
+        phases=phases,
     )
 
 
