@@ -92,14 +92,21 @@ def _see_other_input(wanted: Array, output: Array, least_db: float) -> str:
 def _see_line(wanted: Array, output: Array, least_db: float) -> str:
     gain = 1 + fit_line(wanted, output).gain if wanted.any() else 0.0
     if gain and _is_match(wanted * gain, output, least_db):
-        near = Fraction(abs(gain)).limit_denominator(64)
-        ratio = f" ({near})" if near and abs(near / abs(gain) - 1) < 0.01 else ""
-        sign = "the negative of " if gain < 0 else ""
-        return f"{sign}{abs(gain):.4g}{ratio} of the right values; likely a scale that QNN mistakes"
+        return f"{_name_gain(gain)} the right values; likely a scale that QNN mistakes"
     error = output.astype(np.float64) - wanted
     if _is_match(wanted + error.mean(), output, least_db):
         return f"off by a constant {error.mean():.4g}; likely a zero point or a bias"
     return ""
+
+
+def _name_gain(gain: float) -> str:
+    """``0.0625 (1/16) of``, ``the negative of``."""
+    near = Fraction(abs(gain)).limit_denominator(64)
+    exact = bool(near) and abs(near / abs(gain) - 1) < 0.01
+    if exact and near == 1 and gain < 0:
+        return "the negative of"
+    share = f" ({near})" if exact and near < 1 and near.numerator == 1 else ""
+    return f"{gain:.4g}{share} of"
 
 
 def _see_order(wanted: Array, output: Array, least_db: float) -> str:
