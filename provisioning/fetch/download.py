@@ -30,6 +30,7 @@ from provisioning.files import READ_BYTES
 
 PAGE_BYTES = 64 << 10
 PATIENCE_S = 2.0
+FILE_MODE = 0o644  # whatever the umask: a store may be shared
 
 
 class MixedError(TransientError):
@@ -130,6 +131,7 @@ def _fetch_from(url: str, target: Path, pin: Pin, options: _FetchOptions) -> Dow
             if error.errno in {errno.ENOSPC, errno.EDQUOT}:
                 part.discard()
             raise
+    part.path.chmod(FILE_MODE)
     part.path.replace(target)
     for other in target.parent.glob(f".{glob.escape(target.name)}.*.*"):
         if other.suffix in {".part", ".json"}:

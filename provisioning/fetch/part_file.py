@@ -27,11 +27,16 @@ def open_own(path: Path) -> int:
 
     A symbolic link, a second name of another file, or a pipe would lead elsewhere.
     """
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     with suppress(FileNotFoundError):
         state = path.lstat()
         if not stat.S_ISREG(state.st_mode) or state.st_nlink != 1:
             path.unlink()
-    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        return os.open(path, flags, 0o600)
+    except PermissionError:  # another user's, in a store that is shared
+        path.unlink()
+        return os.open(path, flags, 0o600)
 
 
 class PartFile:

@@ -208,6 +208,7 @@ class Store:
             if path.is_symlink():
                 path.unlink()
             write_whole(path, data)
+            path.chmod(0o644)
 
     def note_use(self, root: Path) -> None:
         """Note that the shell that called us gets ``root`` in its variables, for gc."""

@@ -22,7 +22,7 @@ from provisioning.console.process import run_process
 from provisioning.console.progress import Progress
 from provisioning.elf.qnn_build import find_qnn_build
 from provisioning.errors import DownloadError, IntegrityError, ToolError, UnfitError
-from provisioning.fetch.download import Pin, fetch_file
+from provisioning.fetch.download import FILE_MODE, Pin, fetch_file
 from provisioning.fetch.mirrors import mirror_urls
 from provisioning.files import hash_file, mib
 from provisioning.manifest.releases import WheelRelease
@@ -155,6 +155,7 @@ def obtain_wheel(request: ArtifactRequest, store: Store, progress: Progress) -> 
                     why=problem,
                     fix="the index serves another file under this name: check pip's index",
                 )
+            fetched.chmod(FILE_MODE)
             fetched.replace(target)
     return target
 

@@ -167,7 +167,9 @@ def test_a_store_that_others_can_change_is_said(world: World) -> None:
         assert "belongs to user 1234" in run("fetch", "libcxx").stderr
 
 
-def test_a_shared_store_stays_readable_and_writable_whatever_the_umask(world: World) -> None:
+def test_a_shared_store_stays_readable_and_writable_whatever_the_umask(
+    world: World, server: BadServer
+) -> None:
     world.home.mkdir(mode=0o777)
     world.home.chmod(0o777)
     assert run("fetch", "libcxx", umask=0o077).returncode == 0
@@ -175,6 +177,13 @@ def test_a_shared_store_stays_readable_and_writable_whatever_the_umask(world: Wo
         if not path.is_symlink():
             wanted = 0o005 if path.is_dir() else 0o004
             assert stat.S_IMODE(path.stat().st_mode) & 0o005 == wanted, path
+    words = ("fetch", "qnn-sdk", "qnn-runtime")
+    text = made.describe_sdk([server.url("sdk.zip")])
+    (world.manifests / "toolchains/qnn-sdk.toml").write_text(text)
+    assert run(*words, "--trust-first-use", umask=0o077).returncode == 0
+    records = [world.home / "licences.json", *(world.home / "pins").iterdir()]
+    for path in [*records, *(world.home / "downloads").iterdir()]:
+        assert stat.S_IMODE(path.stat().st_mode) == 0o644, path
     for name in ("store", "downloads", "locks", "pins"):
         assert stat.S_IMODE((world.home / name).stat().st_mode) == 0o777
     assert stat.S_IMODE((world.home / "locks/libcxx.lock").stat().st_mode) == 0o666
