@@ -131,7 +131,7 @@ def check_members(archive: str, members: Sequence[Member], limits: Limits) -> No
     seen: dict[str, str] = {}
     folded: dict[str, str] = {}
     for member in members:
-        _check_name(archive, member)
+        check_name(archive, member)
         path = member.name.rstrip("/")
         if path in seen and not (member.kind == "dir" and seen[path] == "dir"):
             raise unsafe(archive, f"two members are named {path!r}")
@@ -144,7 +144,8 @@ def check_members(archive: str, members: Sequence[Member], limits: Limits) -> No
     _check_sizes(archive, members, limits)
 
 
-def _check_name(archive: str, member: Member) -> None:
+def check_name(archive: str, member: Member) -> None:
+    """Refuse a member whose name could lead elsewhere, or whose kind is not taken."""
     name = member.name
     parts = name.rstrip("/").split("/")
     problems = {

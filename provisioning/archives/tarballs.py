@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import lzma
+import posixpath
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from provisioning.archives.layout import (
     Limits,
     Member,
     check_members,
+    check_name,
     make_directories,
     make_parents,
     place_members,
@@ -97,6 +99,7 @@ class _Extraction:
         self.aliases: dict[str, str] = {}
         self.places: dict[str, str] = {}
         self.taken: set[str] = set()
+        self.made: set[str] = set()
         self.total = 0
 
     def has_all(self) -> bool:
@@ -112,7 +115,7 @@ class _Extraction:
         path = self.layout.place(member.name) if member.kind != "dir" else ""
         if not path:
             return
-        check_members(self.name, [_without_link(member)], self.limits)
+        check_name(self.name, member)
         if path in self.taken:
             raise unsafe(self.name, f"two members go to {path!r}")
         self.taken.add(path)
@@ -126,7 +129,9 @@ class _Extraction:
 
     def _write(self, reader: TarReader, path: str, member: Member) -> TreeEntry:
         try:
-            make_parents(self.root, [path])
+            if (parent := posixpath.dirname(path)) not in self.made:
+                make_parents(self.root, [path])
+                self.made.add(parent)
             writer = FileWriter(self.root, path, self.name, member.size)
         except (FileExistsError, NotADirectoryError) as error:
             raise unsafe(self.name, f"member {member.name!r} clashes with another") from error
@@ -164,8 +169,3 @@ class _Extraction:
         placed = place_members(self.members, self.layout)
         empty = [path for path, member in placed if member.kind == "dir"]
         return [*self.entries.values(), *make_directories(self.root, empty)], self.links
-
-
-def _without_link(member: Member) -> Member:
-    """A member judged by its name alone; its link is judged when all are known."""
-    return Member(member.name, member.size, kind="file" if member.link else member.kind)
