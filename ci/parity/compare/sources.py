@@ -214,6 +214,7 @@ def find_unlisted(index: Index) -> Iterator[Finding]:
     listed = index.buck_mentions | index.cmake_mentions
     folders = {directory_of(path) for path in listed if is_source(path)}
     python = python_folders(index)
+    needed = {file for path in listed for file in index.facts.imports.get(path, ())}
     for path in sorted(index.facts.files - listed):
         if index.is_vendored(path) or index.policy.is_excluded(path):
             continue
@@ -221,6 +222,8 @@ def find_unlisted(index: Index) -> Iterator[Finding]:
             continue
         if is_source(path) and directory_of(path) in folders:
             yield _unlisted(index, path, "neither Buck nor CMake lists it")
+        elif path in needed and index.package_of(path) is not None:
+            yield _unlisted(index, path, "no Buck target lists it, though listed files import it")
         elif path.endswith(".py") and directory_of(path) in python:
             yield _unlisted(index, path, "no Buck target lists it, though it lists its neighbours")
 

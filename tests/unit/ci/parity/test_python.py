@@ -127,3 +127,18 @@ def test_a_fix_names_no_twin_and_the_nearest_folder(
 
     (found,) = findings(files, ParityPolicy(twins=("*_aten",)))
     assert found.buck_target == "//p:near"
+
+
+def test_a_module_that_listed_files_import_is_missed_wherever_it_is(
+    findings: Callable[..., list[Finding]],
+) -> None:
+    files = tree("from .deep.x import a\n") | {
+        "p/deep/x.py": "",
+        "p/deep/y.py": "",
+        "p/BUCK": LOAD + rule("p", "a.py") + rule("b", "b.py"),
+    }
+
+    (found,) = findings(files, POLICY)
+    assert (found.path, found.level.value) == ("p/deep/x.py", "warning")
+    assert "listed files import it" in found.message
+    assert findings({**files, "p/a.py": ""}, POLICY) == []

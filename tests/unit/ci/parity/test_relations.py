@@ -334,3 +334,28 @@ def test_a_source_of_one_platform_that_buck_compiles_everywhere_is_found(
         ("variant", Configuration.HOST)
     ]
     assert findings({**files, **chosen}) == []
+
+
+def test_a_define_under_a_choice_is_not_compared(pairs: Pairs) -> None:
+    chosen = 'select({"DEFAULT": [], "ovr_config//os:android": ["-DFAST"]})'
+
+    assert pairs(tree(f"preprocessor_flags = {chosen}")) == set()
+
+
+def test_a_private_define_of_a_library_is_not_its_users(pairs: Pairs) -> None:
+    """Another library exports the macro, so that every file is searched for it."""
+    files = tree(
+        'deps = ["//executorch/q:q"]',
+        "target_link_libraries(p q)\ntarget_compile_definitions(q PRIVATE FAST)\n"
+        "add_library(s s/s.cpp)\ntarget_compile_definitions(s PUBLIC FAST)\n",
+    )
+    flags = 'exported_preprocessor_flags = ["-DFAST"]'
+    files |= {
+        "s/BUCK": LOAD + f'runtime.cxx_library(name = "s", srcs = ["s.cpp"], {flags})\n',
+        "s/s.cpp": "#ifdef FAST\n#endif\n",
+    }
+
+    assert pairs(files) == set()
+    private = {"s/BUCK": files["s/BUCK"].replace("exported_", "")}
+    deps = {"p/BUCK": files["p/BUCK"].replace("q:q", "s:s"), **private}
+    assert ("define", "s/BUCK") not in pairs({**files, **deps})
