@@ -96,7 +96,7 @@ RECIPES = {
         adds=NO_DOCTOR,
         with_models=True,
     ),
-    "python -m ci build TARGET": Recipe(
+    "qnn-ci build TARGET": Recipe(
         setup=(plant_toolchains,),
         fill={"TARGET": tuple(read_targets())},
         adds=f"{NO_DOCTOR} --dry-run --soc SM8750",

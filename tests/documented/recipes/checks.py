@@ -31,15 +31,15 @@ def fits_schema(stage: Stage, ended: Ended) -> None:
 
 
 RECIPES = {
-    "python -m provisioning doctor emulator": Recipe(says=("emulator: fit",), **FIT),
-    "python -m provisioning doctor emulator --json": Recipe(then=fits_schema, **FIT),
+    "qnn-ci doctor emulator": Recipe(says=("emulator: fit",), **FIT),
+    "qnn-ci doctor emulator --json": Recipe(then=fits_schema, **FIT),
     "nox -s validate -- PROFILE": Recipe(
         fill={"PROFILE": "emulator"}, says=("emulator: fit",), **FIT
     ),
-    "python -m provisioning doctor PROFILE": Recipe(
+    "qnn-ci doctor PROFILE": Recipe(
         fill={"PROFILE": sorted(read_profiles())}, code=3, says=("not fit", "QNN100")
     ),
-    "python -m provisioning doctor aot --root qnn-sdk=/opt/qairt/2.37.0.250724 "
+    "qnn-ci doctor aot --root qnn-sdk=/opt/qairt/2.37.0.250724 "
     "--root executorch=$HOME/executorch": Recipe(
         setup=(plant_toolchains, clone_executorch),
         fill={"/opt/qairt/2.37.0.250724": "$QNN_SDK_ROOT"},
@@ -47,7 +47,7 @@ RECIPES = {
         says=("aot: not fit", "QNN107"),
         needs=("clang", "ld.lld"),
     ),
-    "python -m provisioning doctor linux --root staging=out/device --soc SM8750 --device": Recipe(
+    "qnn-ci doctor linux --root staging=out/device --soc SM8750 --device": Recipe(
         setup=(stage_device, attach_phone), code=3, says=("QNN100", "QNN212", "QNN802")
     ),
     "nox -s validate -- linux --root staging=out/device --soc SM8750 --device": Recipe(

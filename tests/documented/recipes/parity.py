@@ -42,7 +42,7 @@ RECIPES = {
     "nox -s parity -- --source executorch --base origin/main --annotate --sarif parity.sarif": (
         Recipe(setup=(clone_beside,), code=1, says=("::error file=",), then=has_sarif)
     ),
-    "python -m ci parity": Recipe(says=(NEW_FILE,), **HERE),
+    "qnn-ci parity": Recipe(says=(NEW_FILE,), **HERE),
     "nox -s parity": Recipe(fill={"nox": "../../project/nox"}, says=(NEW_FILE,), **HERE),
     "nox -s bench -- parity": Recipe(
         setup=(shrink_parity_bench,),

@@ -56,29 +56,29 @@ RECIPES = {
         setup=ACCEPTED, fill={"NAME...": "emulator libcxx"}, says=("qnn-runtime 9", "libcxx 14")
     ),
     "qnn-ci fetch aot": Recipe(setup=ACCEPTED, says=("qnn-sdk 2.37", "libcxx 14")),
-    "python -m provisioning fetch qnn-sdk:headers,host": Recipe(
+    "qnn-ci fetch qnn-sdk:headers,host": Recipe(
         setup=ACCEPTED, says=("qnn-sdk 2.37",), then=has_two_components
     ),
     # What no machine may do without a person: a licence is accepted by nobody.
     "qnn-ci fetch qnn-sdk": Recipe(
         setup=SERVED, code=3, says=("has not been accepted", "--accept-licence")
     ),
-    "python -m provisioning list": Recipe(
+    "qnn-ci list": Recipe(
         setup=FETCHED, says=("qnn-sdk +2.37", "profile aot: qnn-sdk, libcxx", "MiB")
     ),
-    "python -m provisioning fetch NAME...": Recipe(
+    "qnn-ci fetch NAME...": Recipe(
         setup=ACCEPTED, fill={"NAME...": "qnn-sdk qnn-runtime"}, says=("qnn-sdk 2", "qnn-runtime 9")
     ),
-    "python -m provisioning path NAME": Recipe(
+    "qnn-ci path NAME": Recipe(
         setup=FETCHED, fill={"NAME": ("qnn-runtime", "libcxx")}, says=("^/.*/store/",)
     ),
-    "python -m provisioning verify [NAME...]": Recipe(
+    "qnn-ci verify [NAME...]": Recipe(
         setup=FETCHED, fill={"[NAME...]": ("", "libcxx")}, says=("as they should be",)
     ),
-    "python -m provisioning verify --repair": Recipe(
+    "qnn-ci verify --repair": Recipe(
         setup=(*FETCHED, damage_store), code=0, says=("repaired",), then=is_repaired
     ),
-    "python -m provisioning lock NAME...": Recipe(
+    "qnn-ci lock NAME...": Recipe(
         setup=ACCEPTED,
         fill={"NAME...": "qnn-sdk"},
         says=(r"\+\+\+ b/manifests/locks/qnn-sdk", "nothing was written"),
@@ -92,21 +92,20 @@ RECIPES = {
         fill={"lock": "python -m provisioning lock", "NAME": "qnn-sdk"},
         then=has_lock,
     ),
-    "python -m provisioning update ARTIFACT[@VERSION]": Recipe(
+    "qnn-ci update ARTIFACT[@VERSION]": Recipe(
         setup=ACCEPTED,
         fill={"ARTIFACT[@VERSION]": ("qnn-runtime", "qnn-runtime@1.0")},
         says=("nothing changed",),
     ),
     "qnn-ci gc": Recipe(setup=FETCHED, says=(r"freed 0\.0 MiB",)),
-    "python -m provisioning gc": Recipe(setup=FETCHED, says=(r"freed 0\.0 MiB",)),
-    "python -m provisioning env PROFILE": Recipe(
+    "qnn-ci env PROFILE": Recipe(
         setup=FETCHED, fill={"PROFILE": ("emulator", "aot")}, says=("export QNN_SDK_ROOT=",)
     ),
     "qnn-ci env emulator": Recipe(setup=FETCHED, says=("export QNN_SDK_ROOT=",)),
-    'eval "$(python -m provisioning env emulator --shell)"': Recipe(
+    'eval "$(qnn-ci env emulator --shell)"': Recipe(
         setup=FETCHED, adds='&& ls "$QNN_SDK_ROOT/lib"', says=("x86_64-linux-clang",)
     ),
-    'python -m provisioning env emulator --github >> "$GITHUB_ENV"': Recipe(
+    'qnn-ci env emulator --github >> "$GITHUB_ENV"': Recipe(
         setup=(*FETCHED, name_github_files), then=sets_variables
     ),
     "fetch --to": Recipe(

@@ -16,10 +16,10 @@ def is_the_schema(stage: Stage, ended: Ended) -> None:
 
 
 RECIPES = {
-    "python -m ci report PATH": Recipe(
+    "qnn-ci report PATH": Recipe(
         setup=(record_report,),
         fill={"PATH": ("reports/test_emulator", "reports/test_emulator/report.json")},
         says=("mlp +fp16", "61.2", "1 passed"),
     ),
-    "python -m ci report --schema": Recipe(then=is_the_schema),
+    "qnn-ci report --schema": Recipe(then=is_the_schema),
 }

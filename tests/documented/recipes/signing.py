@@ -33,7 +33,7 @@ RECIPES = {
         says=("signed and verified in signed: 6",),
         leaves=("signed/libQnnLpai.so", "signed/libqnn_executorch_skel.so"),
     ),
-    "python -m ci verify-signature signed": Recipe(
+    "qnn-ci verify-signature signed": Recipe(
         setup=SIGNED, says=("proven", "record of signed: matches")
     ),
     "verify-signature DIRECTORY": Recipe(
@@ -50,7 +50,7 @@ RECIPES = {
         says=("proven",),
     ),
     "nox -s sign_skel": Recipe(setup=(give_signer,), code=2),
-    "python -m ci sign": Recipe(setup=(give_signer,), code=2),
+    "qnn-ci sign": Recipe(setup=(give_signer,), code=2),
     # Nobody accepted Qualcomm's licence here: refused before a byte is fetched.
     "nox -s provision -- lpai": Recipe(code=3, says=("qnn-sdk 2.39", "licence")),
     "nox -s build_direct": Recipe(code=2, says=("is for one SoC",), with_models=True),
