@@ -26,10 +26,14 @@ class LowerJob(Struct, frozen=True):
 
 
 class LowerResult(Struct, frozen=True):
-    """Where the artifact is, or ``refused``: why QNN or ExecuTorch did not lower the model."""
+    """Where the artifact is, or ``refused``: why QNN or ExecuTorch did not lower the model.
+
+    ``stages`` are the seconds that it took now, by stage.
+    """
 
     directory: str = ""
     lowered: Lowered | None = None
     cached: bool = False
     repaired: bool = False
     refused: str = ""
+    stages: dict[str, float] = {}

@@ -21,13 +21,14 @@ from ci.lowering.job import LowerJob, LowerResult
 from ci.lowering.model import Model, digest_model, load_model
 from ci.lowering.references.degenerate import ReferencePolicy, find_degenerate
 from ci.lowering.references.numerics import NUMERICS, fix_numerics, name_instructions
+from ci.lowering.stages import Stages
 from ci.lowering.suite import SUITE
 from provisioning.errors import FailedError
 from provisioning.files import digest_sources
 
 COMPILER = "ci.lowering.lower"
-# These say which programs are wanted, and nothing of how one is made.
-CHOOSING = {"cases.py", "job.py", "schemes.py"}
+# These say which programs are wanted, and nothing of how one is made; models count by their graphs.
+CHOOSING = {"cases.py", "job.py", "schemes.py", "suite"}
 
 
 def run_lower_job(job: LowerJob) -> LowerResult:
@@ -38,10 +39,15 @@ def run_lower_job(job: LowerJob) -> LowerResult:
     when its outputs prove nothing, StoreError where there is no room.
     """
     if job.model in SUITE:
-        entry = find_entry(*load_suite_model(job.model), job)
+        stages = Stages()
+        with stages.measure("models"):
+            entry = find_entry(*load_suite_model(job.model), job)
+        if not entry.lowered:
+            with stages.measure("imports"):
+                warm_compiler()
+        entry = msgspec.structs.replace(entry, stages=stages.seconds)
         if entry.lowered:
             return entry
-        warm_compiler()
         return run_forked(lambda: _lower(load_suite_model(job.model)[0], job, entry))
     if COMPILER not in sys.modules:
         entry = run_forked(lambda: _find(job)[1])
@@ -123,10 +129,9 @@ def digest_key(model_digest: str, job: LowerJob) -> str:
 
 @functools.cache
 def digest_compiler() -> str:
-    """Of this package; the suite's models count by their graphs."""
+    """Of this package, rooms included."""
     here = Path(__file__).parent
-    own = [file for file in here.glob("*.py") if file.name not in CHOOSING]
-    return digest_sources(here / "references", *own)
+    return digest_sources(*(place for place in here.iterdir() if place.name not in CHOOSING))
 
 
 def require_proof(model: Model, policy: ReferencePolicy) -> None:

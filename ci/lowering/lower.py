@@ -28,6 +28,7 @@ from ci.lowering.artifact import (
     PROGRAM,
     QUANTIZED,
     REFERENCE,
+    Delegation,
     Lowered,
     TensorInfo,
     hash_files,
@@ -43,6 +44,7 @@ from ci.lowering.quantize import quantize_model
 from ci.lowering.references.eager import keep_state, run_eager
 from ci.lowering.references.ties import find_joined, find_ties
 from ci.lowering.schemes import Scheme
+from ci.lowering.stages import Stages
 from provisioning.files import explain_no_room, explain_writes, scratch_directory
 
 MAX_RAISED = 300
@@ -53,11 +55,11 @@ def lower_and_publish(model: Model, job: LowerJob, entry: LowerResult) -> LowerR
 
     Raises StoreError where there is no room.
     """
-    cache, directory = Path(job.cache), Path(entry.directory)
+    cache, directory, stages = Path(job.cache), Path(entry.directory), Stages()
     cache.mkdir(parents=True, exist_ok=True)
     with explain_writes(cache), scratch_directory(cache, "lowering") as scratch:
         try:
-            lowered = lower_model(model, job, scratch / directory.name)
+            lowered = lower_model(model, job, scratch / directory.name, stages)
         except Exception as error:
             no_room = explain_no_room(error)
             if no_room:
@@ -67,7 +69,8 @@ def lower_and_publish(model: Model, job: LowerJob, entry: LowerResult) -> LowerR
             fresh = Path(job.log).with_name("lowered") / directory.name
             shutil.move(scratch / directory.name, fresh)
             directory = fresh
-    return msgspec.structs.replace(entry, directory=str(directory), lowered=lowered)
+    seconds = {**entry.stages, **stages.seconds}
+    return msgspec.structs.replace(entry, directory=str(directory), lowered=lowered, stages=seconds)
 
 
 def describe_refusal(error: Exception, log: Path) -> str:
@@ -89,31 +92,20 @@ def describe_error(error: BaseException) -> str:
     return text if len(text) <= MAX_RAISED else f"{text[:MAX_RAISED]}..."
 
 
-def lower_model(model: Model, job: LowerJob, staging: Path) -> Lowered:
+def lower_model(model: Model, job: LowerJob, staging: Path, stages: Stages) -> Lowered:
     """Quantize where asked, lower, and write everything into ``staging``, named by its key."""
     started = time.monotonic()
     write_sets(staging / INPUTS, model.evaluation)
     module: Any = model.module
-    write_reference(staging / FLOAT, module, model, job.scheme, model.reference)
-    if job.scheme.quantized:
-        module = quantize_model(model, job.scheme, job.soc)
-        with keep_state(module):
-            quantized = run_eager(module, model.evaluation)
-        write_reference(staging / QUANTIZED, module, model, job.scheme, quantized)
-    # Without gradients, or a model that switches them off itself, as Hugging Face's Llama does,
-    # is exported with a node that ExecuTorch's passes do not know.
-    with torch.no_grad(), record_refusals(Path(job.log)) as refusals:
-        edge = to_edge_transform_and_lower_to_qnn(
-            module,
-            model.evaluation[0],
-            compiler_spec(job.scheme, job.soc),
-            convert_linear_to_conv2d=job.scheme.recipe.linear_as_convolution,
-            # Seen with ExecuTorch 1.5.1: a mutable buffer that is delegated holds what the
-            # memory held before (SQNR -90 dB).
-            skip_mutable_buffer=True,
-        )
-    delegation = audit_delegation(edge.exported_program().graph_module, refusals)
-    program = sign_by_content(edge.to_executorch(keep_initial_state(edge)).buffer)
+    with stages.measure("quantizing"):
+        write_reference(staging / FLOAT, module, model, job.scheme, model.reference)
+        if job.scheme.quantized:
+            module = quantize_model(model, job.scheme, job.soc)
+            with keep_state(module):
+                quantized = run_eager(module, model.evaluation)
+            write_reference(staging / QUANTIZED, module, model, job.scheme, quantized)
+    with stages.measure("passes"), stages.measure_qnn():
+        program, delegation = compile_program(module, model, job)
     (staging / PROGRAM).write_bytes(program)
     lowered = Lowered(
         key=staging.name,
@@ -130,6 +122,24 @@ def lower_model(model: Model, job: LowerJob, staging: Path) -> Lowered:
     )
     write_record(staging, lowered)
     return lowered
+
+
+def compile_program(module: Any, model: Model, job: LowerJob) -> tuple[bytes, Delegation]:
+    """The program of a float or quantized module, and what QNN took of it."""
+    # Without gradients, or a model that switches them off itself, as Hugging Face's Llama does,
+    # is exported with a node that ExecuTorch's passes do not know.
+    with torch.no_grad(), record_refusals(Path(job.log)) as refusals:
+        edge = to_edge_transform_and_lower_to_qnn(
+            module,
+            model.evaluation[0],
+            compiler_spec(job.scheme, job.soc),
+            convert_linear_to_conv2d=job.scheme.recipe.linear_as_convolution,
+            # Seen with ExecuTorch 1.5.1: a mutable buffer that is delegated holds what the
+            # memory held before (SQNR -90 dB).
+            skip_mutable_buffer=True,
+        )
+    delegation = audit_delegation(edge.exported_program().graph_module, refusals)
+    return sign_by_content(edge.to_executorch(keep_initial_state(edge)).buffer), delegation
 
 
 def write_reference(

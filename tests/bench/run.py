@@ -15,6 +15,7 @@ from provisioning.errors import UsageError
 from provisioning.files import write_whole
 
 BENCHES: dict[str, str] = {
+    "emulator": "tests.bench.emulator",
     "parity": "tests.bench.parity",
     "doctor": "tests.bench.doctor",
     "provisioning": "tests.bench.provisioning",

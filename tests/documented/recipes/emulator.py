@@ -24,4 +24,9 @@ RECIPES = {
         leaves=("reports/test_emulator/report.json",),
         with_models=True,
     ),
+    "nox -s bench -- emulator": Recipe(
+        says=("1 cases on", "cold +[0-9.]+ s", "warm +[0-9.]+ s", "one by one", "0 failed"),
+        leaves=("reports/bench/emulator.json",),
+        **MODELS,
+    ),
 }

@@ -81,6 +81,8 @@ ROW = '    A16W8 = "16a8w", Recipe("use_16a8w", 16)\n'
     [
         ("ci/lowering/schemes.py", ROW, ROW + ROW.replace("8w", "2w").replace("W8", "W2"), True),
         ("ci/lowering/cases.py", "import difflib", "import difflib  # changed", True),
+        ("ci/lowering/suite/mlp.py", "A multi-layer", "Some multi-layer", True),
+        ("ci/lowering/references/ties.py", "DRAWS = 16", "DRAWS = 17", False),
         ("ci/lowering/audit.py", "refused without a reason", "refused", False),
         ("ci/lowering/references/eager.py", "import torch\n", "import torch  # changed\n", False),
     ],
