@@ -72,7 +72,7 @@ def see_unready(device: Device) -> Iterator[Seen]:
     "QNN802",
     "{subject} is a {device.soc}, not a {soc}",
     "a context binary for another SoC ends with error 5005 or 14001",
-    "--soc {device.soc}",
+    "give --soc {device.soc}, and lower the model for it",
     after=("QNN801",),
 )
 def see_other_soc(device: Device) -> Iterator[Seen]:

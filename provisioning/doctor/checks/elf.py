@@ -263,7 +263,8 @@ def see_newer_level(file: Placed) -> Iterator[Seen]:
     "QNN225",
     "{subject} has LOAD segments aligned to {align} bytes, not {wanted}",
     "a device with 16 KiB pages refuses it; NDK r26's own libc++_shared.so is one of these",
-    "link with -Wl,-z,max-page-size=16384 (NDK r28 does so by itself)",
+    "link with -Wl,-z,max-page-size=16384 (NDK r28 does so by itself); for a prebuilt one, take a "
+    "newer SDK",
     severity=Severity.WARNING,
 )
 def see_small_pages(file: Placed) -> Iterator[Seen]:
@@ -275,7 +276,7 @@ def see_small_pages(file: Placed) -> Iterator[Seen]:
     "QNN226",
     "{subject} has text relocations",
     "Android and hardened kernels refuse it: 'has text relocations'",
-    "compile with -fPIC",
+    "compile it with -fPIC, or take a fresh copy of a prebuilt one",
 )
 def see_text_relocations(file: Placed) -> Iterator[Seen]:
     if file.elf.textrel:
@@ -286,7 +287,8 @@ def see_text_relocations(file: Placed) -> Iterator[Seen]:
     "QNN227",
     "{subject} asks for an executable stack",
     "kernels that enforce W^X refuse it: 'cannot enable executable stack'",
-    "link with -Wl,-z,noexecstack; an assembly file without .note.GNU-stack is the cause",
+    "link with -Wl,-z,noexecstack (an assembly file without .note.GNU-stack is the cause), or take "
+    "a fresh copy of a prebuilt one",
 )
 def see_executable_stack(file: Placed) -> Iterator[Seen]:
     if file.elf.execstack:
@@ -323,7 +325,7 @@ def see_no_checksum(file: Placed) -> Iterator[Seen]:
     "QNN228",
     "{subject} is not stripped",
     "its symbols are shipped: size, and names that others can read",
-    "strip --strip-unneeded, if it is for shipping",
+    "run `strip --strip-unneeded` on it, if it is for shipping",
     severity=Severity.WARNING,
 )
 def see_symbols(file: Placed) -> Iterator[Seen]:

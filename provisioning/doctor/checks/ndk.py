@@ -61,7 +61,7 @@ def see_no_ndk(ndk: Ndk) -> Iterator[Seen]:
     "NDK {revision} is older than r{minimum}",
     "its clang and libc++ refuse the sources: __builtin_available, '[[]] attributes are a C23 "
     "extension' (executorch#4230), a header that QnnBackendUnifiedRegistry.h includes",
-    "use {pinned}",
+    "run `qnn-ci fetch android-ndk`, or set ANDROID_NDK_ROOT to {pinned}",
     after=("QNN601",),
 )
 def see_old_ndk(ndk: Ndk) -> Iterator[Seen]:

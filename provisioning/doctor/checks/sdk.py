@@ -10,7 +10,7 @@ from provisioning.doctor.facts import SdkFacts, TreeFacts
 from provisioning.doctor.finding import Severity
 from provisioning.versions import is_older, is_same, parse_version
 
-REFETCH = "provision it again, or give another root"
+REFETCH = "provision the profile again, or give the root of another SDK"
 
 
 class WantedRoot(NamedTuple):
@@ -113,7 +113,7 @@ def see_old_sdk(sdk: Sdk) -> Iterator[Seen]:
     "QNN104",
     "QNN {version} is here, the pin is {pin}",
     "the pin is what was tested; with others the emulator has failed with error 14001",
-    "provision {pin}, or change the pin and run the emulator's suite",
+    "provision QNN {pin}, or change the pin and run the emulator's suite",
     after=("QNN105",),
 )
 def see_other_version(sdk: Sdk) -> Iterator[Seen]:
@@ -154,7 +154,7 @@ def see_no_library(sdk: Sdk) -> Iterator[Seen]:
     "QNN108",
     "headers are missing: {names}",
     "CMake configures without a word, the compiler fails: 'no such file or directory'",
-    f"{REFETCH} with its include directory; ExecuTorch needs all of these",
+    f"{REFETCH}: one with include/QNN, which the runtime out of a wheel does not have",
     after=("QNN102",),
 )
 def see_no_headers(sdk: Sdk) -> Iterator[Seen]:
@@ -167,7 +167,7 @@ def see_no_headers(sdk: Sdk) -> Iterator[Seen]:
     "QNN110",
     "the headers have QNN API {headers}, libQnnHtp.so has {library}",
     "'Qnn API version mismatched' when a model is lowered: what was compiled asks for more",
-    "take headers and libraries from one SDK: provision it again, or give another root",
+    f"take headers and libraries from one SDK: {REFETCH}",
     after=("QNN108",),
 )
 def see_other_api(sdk: Sdk) -> Iterator[Seen]:

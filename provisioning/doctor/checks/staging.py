@@ -105,7 +105,7 @@ def see_other_soc(staging: Staging) -> Iterator[Seen]:
 @STAGINGS.check(
     "QNN313",
     "{subject} was compiled with QNN {compiler}, the libraries beside it are of {runtime}",
-    "an older runtime does not read it: 'Unknown QNN BinaryInfo version', error 30010 or 5000",
+    "an older runtime does not read it: 'Unknown QNN BinaryInfo version', error 30010",
     "lower it with QNN {runtime}, or stage the libraries of QNN {compiler} or newer",
     after=("QNN309",),
 )

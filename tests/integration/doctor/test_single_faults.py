@@ -726,7 +726,7 @@ BUILDS = [
         "an NDK just too old",
         "android",
         "QNN602",
-        r"use NDK r26c \(26.2.11394342\)",
+        r"ANDROID_NDK_ROOT to NDK r26c \(26.2.11394342\)",
         replace_text("ndk/source.properties", "Pkg.Revision = 25.9.99999999\n"),
         repair=restore,
     ),
