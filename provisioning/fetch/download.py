@@ -217,16 +217,18 @@ def _attempt(client: Client, url: str, part: PartFile, pin: Pin, bar: Bar) -> No
             bar.done = 0
         else:
             part.was_resumed = True
-        began, before = time.monotonic(), part.size
+        before, waited_s, asked = part.size, 0.0, time.monotonic()
         for data in body:
+            waited_s += time.monotonic() - asked
             part.append(data)
             bar.advance(len(data))
             if part.size > pin.size_bytes > 0:
                 raise MismatchError(f"more than the pinned {pin.size_bytes} bytes came")
             if _may_spread(part, pin) and is_worth_it(
-                pin.size_bytes - part.size, part.size - before, time.monotonic() - began
+                pin.size_bytes - part.size, part.size - before, waited_s
             ):
                 break
+            asked = time.monotonic()
         else:
             check_whole(head, position, part, pin)
             return

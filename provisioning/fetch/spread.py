@@ -26,7 +26,7 @@ GAIN = 1.15
 
 
 def is_worth_it(left_bytes: int, came_bytes: int, seconds: float) -> bool:
-    """Whether more connections may help, after one gave ``came_bytes`` in ``seconds``."""
+    """Whether more connections may help, after ``seconds`` of waiting for ``came_bytes``."""
     is_slow = came_bytes < FAST_BYTES_S * seconds
     return seconds >= PROBE_S and is_slow and left_bytes > 8 * PIECE_BYTES
 
