@@ -14,6 +14,7 @@ class OverlayTree:
 
     def __init__(self, base: SourceTree, changes: Mapping[str, str | None]) -> None:
         self.base = base
+        self.layout = base.layout
         self.changes = dict(changes)
 
     @property
