@@ -115,7 +115,8 @@ class Sources:
 class State:
     """What a run has read and found, apart from variables.
 
-    ``optional`` has the words that variables got in branches, with the conditions of those.
+    ``optional`` has the words that variables got in branches, with the conditions of those;
+    ``libraries`` the names that find_library() looked for, by the unknown value that it gave.
     """
 
     sources: Sources
@@ -127,4 +128,5 @@ class State:
     globbed: dict[str, Place] = field(default_factory=dict)
     optional: dict[str, set[frozenset[str]]] = field(default_factory=dict)
     not_evaluated: dict[tuple[str, str], NotEvaluated] = field(default_factory=dict)
+    libraries: dict[str, str] = field(default_factory=dict)
     steps: int = 0

@@ -24,9 +24,9 @@ def find_dependency_drift(index: Index, groups: Groups) -> Iterator[Finding]:
 
 
 def _cmake_only(index: Index, groups: Groups, target: CMakeTarget) -> Iterator[Finding]:
-    labels = groups.buck_of[target.name]
+    labels = groups.labels_of(target)
     reach = groups.buck_reach(labels)
-    for word in groups.certain(target, "links"):
+    for word in groups.certain(target, "links") if labels else ():
         name = groups.cmake_name(word.text)
         wanted = groups.buck_of.get(name, set())
         library = library_of(index, word.text, "cmake")

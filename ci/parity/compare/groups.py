@@ -63,6 +63,11 @@ class Groups:
                 found[label].add(name)
         return found
 
+    def labels_of(self, target: CMakeTarget) -> set[str]:
+        """Labels of the Buck targets that own the files of one of several targets of a name."""
+        uses = (u for e in target.sources for u in self.index.buck_uses.get(e.path, ()))
+        return self.buck_of.get(target.name, set()) & {use.target.label for use in uses}
+
     def cmake_name(self, text: str) -> str:
         """A linked name as the target that it stands for."""
         name = self.aliases.get(text, text)

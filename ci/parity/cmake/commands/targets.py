@@ -249,7 +249,8 @@ def words_for(
             exported = True
         elif item.text in {"PRIVATE", "LINK_PRIVATE"}:
             exported = False
-        for text in resolve_genex(item.text, run.state.configuration):
+        for word in resolve_genex(item.text, run.state.configuration):
+            text = run.state.libraries.get(word, word)
             if text in keywords or is_unknown(text):
                 continue
             sets = run.state.optional.get(item.text) if item.text not in written else None

@@ -194,6 +194,9 @@ def find_something(run: Interpreter, call: Call) -> None:
     if words:
         run.state.open_names.add(words[0])
         run.set(words[0], unknown(words[0]))
+        named = [word for word in words[1:] if word != "NAMES"]
+        if call.command.name == "find_library" and named:
+            run.state.libraries[unknown(words[0])[0]] = named[0]
 
 
 def find_package(run: Interpreter, call: Call) -> None:

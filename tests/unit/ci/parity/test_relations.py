@@ -359,3 +359,31 @@ def test_a_private_define_of_a_library_is_not_its_users(pairs: Pairs) -> None:
     private = {"s/BUCK": files["s/BUCK"].replace("exported_", "")}
     deps = {"p/BUCK": files["p/BUCK"].replace("q:q", "s:s"), **private}
     assert ("define", "s/BUCK") not in pairs({**files, **deps})
+
+
+@pytest.mark.parametrize("words", ["WHERE log", "WHERE NAMES log log2"])
+def test_a_library_that_is_searched_goes_by_its_name(words: str, pairs: Pairs) -> None:
+    policy = ParityPolicy(library=(Library("log", buck=("log",), cmake=("log",)),))
+    link = f"find_library({words})\ntarget_link_libraries(p ${{WHERE}})"
+
+    assert pairs(tree('external_deps = ["log"]', link), policy) == set()
+    assert pairs(tree(cmake=link), policy) == {("dependency", "CMakeLists.txt")}
+
+
+def test_targets_of_one_name_are_told_apart_by_their_files(pairs: Pairs) -> None:
+    """Two directories have a library of one name; only one of them links."""
+    files = tree() | {
+        "r/BUCK": LOAD + 'runtime.cxx_library(name = "r", srcs = ["c.cpp"])\n',
+        "r/c.cpp": "",
+        "CMakeLists.txt": "option(X '' ON)\nadd_library(q q/b.cpp)\nif(X)\n"
+        "  add_subdirectory(p)\nelse()\n  add_subdirectory(r)\nendif()\n",
+        "p/CMakeLists.txt": "add_library(same a.cpp)\ntarget_link_libraries(same gflags)\n",
+        "r/CMakeLists.txt": "add_library(same c.cpp)\n",
+    }
+    policy = ParityPolicy(library=(Library("gflags", buck=("gflags",), cmake=("gflags",)),))
+    depends = {
+        "p/BUCK": files["p/BUCK"].replace('["a.cpp"],', '["a.cpp"], external_deps = ["gflags"],')
+    }
+
+    assert pairs({**files, **depends}, policy) == set()
+    assert pairs(files, policy) == {("dependency", "p/CMakeLists.txt")}
