@@ -7,7 +7,6 @@ exit status; so what counts is the file that it wrote.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import shlex
@@ -22,6 +21,7 @@ from ci.signing.interpreter import Interpreter
 from ci.signing.masking import Masker, mask_arguments
 from provisioning.console.process import Completed, run_process
 from provisioning.errors import ToolError, UnfitError, UsageError
+from provisioning.files import hash_file
 
 # ExecuTorch's own script pipes `yes`; what asks for a secret is not content with it.
 ANSWERS = "y\n" * 20
@@ -96,11 +96,7 @@ class Signer:
         ]
         ours = self.python.path if self.python else None
         files = [Path(path) for path in paths if path and Path(path).is_file()]
-        return [
-            (str(path), hashlib.sha256(path.read_bytes()).hexdigest())
-            for path in files
-            if path != ours
-        ]
+        return [(str(path), hash_file(path)) for path in files if path != ours]
 
 
 def _fill(word: str, places: Mapping[str, str]) -> str:
