@@ -17,7 +17,7 @@ from provisioning.errors import IntegrityError, UnfitError
 from provisioning.files import mib
 from provisioning.manifest.releases import Origin
 from provisioning.store.store import Key, Published, Store
-from provisioning.store.tree import Difference, Tree, TreeEntry, compare_tree
+from provisioning.store.tree import GIT, Difference, Tree, TreeEntry, compare_tree
 
 SHOWN_DIFFERENCES = 10
 
@@ -243,6 +243,8 @@ def _is_of(request: ArtifactRequest, tree: Tree) -> bool:
     said = (tree.artifact, tree.version, tree.source_sha256)
     patterns = [glob for name in tree.components for glob in known.get(name, ("/",))]
     fits = sorted(patterns) == sorted(request.patterns)
+    if release.origin.commit:  # one that was published before .git was looked at names none of it
+        fits = fits and any(entry.path == f"{GIT}/config" for entry in tree.files)
     return fits and said == (request.name, release.version, source)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import shutil
 import subprocess
@@ -254,3 +255,15 @@ def test_a_changed_git_directory_is_found_and_leads_nowhere(
     assert (root / "third-party/json/json.hpp").read_text() == "j"
     after = {path: path.lstat().st_mtime_ns for path in (tmp_path / "outside").rglob("*")}
     assert after == before
+
+
+def test_a_checkout_published_before_its_git_directory_was_looked_at_is_published_anew(
+    world: World,
+) -> None:
+    root = fetch("adaptor")[0].root
+    path = root.parent / "tree.json"
+    data = json.loads(path.read_text())
+    data["files"] = [row for row in data["files"] if not row["path"].startswith(".git/")]
+    path.write_text(json.dumps(data))
+    assert fetch("adaptor", verify=True)[0].repaired == ("tree.json",)
+    assert fetch("adaptor", verify=True)[0].repaired == ()
