@@ -162,13 +162,14 @@ def install(session: nox.Session, environment: Path, group: str) -> None:
     stamp.unlink(missing_ok=True)
     wanted = nox.project.dependency_groups(PYPROJECT, group)
     pip = [str(environment / "bin" / "python"), "-m", "pip", "install", "-q"]
+    quiet = {"silent": True, "log": False}  # heartbeat says what goes on; pip speaks if it fails
     try:
-        session.run(sys.executable, "-m", "virtualenv", "-q", str(environment), silent=True)
+        session.run(sys.executable, "-m", "virtualenv", "-q", str(environment), **quiet)
         with heartbeat(session, f"installing {len(wanted)} packages into {environment.name}"):
             for torch in (one for one in wanted if one.startswith("torch==")):
                 index = choose_index(session)
-                session.run(*pip, "--no-deps", torch, *index, silent=True)
-            session.run(*pip, *wanted, silent=True)
+                session.run(*pip, "--no-deps", torch, *index, **quiet)
+            session.run(*pip, *wanted, **quiet)
     except CommandFailed:
         hint = "look at what pip said above, and at its index, proxy and certificates"
         fail(session, DOWNLOAD, f"{environment} could not be made: {hint} (pip config list)")
@@ -233,13 +234,13 @@ def test_emulator(session: nox.Session) -> None:
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """The project's own tests."""
+    """Run the project's own tests."""
     run_tests(session, "test", "-n2")
 
 
 @nox.session(default=False)
 def unit(session: nox.Session) -> None:
-    """The tests that need neither torch nor a download."""
+    """Run the tests that need neither torch nor a download."""
     run_tests(session, "unit", "-n2", "tests/unit")
 
 
@@ -253,7 +254,7 @@ def run_tests(session: nox.Session, group: str, *words: str) -> None:
 
 @nox.session
 def lint(session: nox.Session) -> None:
-    """ruff, mypy strict, the contracts between packages, and the workflows."""
+    """Run ruff, mypy, import-linter, and check the workflows."""
     started.append(session.name)
     programs = make_environment(session, "lint").parent
     workflows = sorted(map(str, Path(".github/workflows").glob("*.yml")))
@@ -272,13 +273,13 @@ def lint(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def provision(session: nox.Session) -> None:
-    """Fetch, verify and publish artifacts or the artifacts of a profile."""
+    """Fetch, verify and publish artifacts or whole profiles."""
     run_module(session, "core", "provisioning", "fetch", *session.posargs)
 
 
 @nox.session(default=False)
 def validate(session: nox.Session) -> None:
-    """Check whether the environment of a profile is fit: ``nox -s validate -- emulator``."""
+    """Check the environment of a profile, name every fix."""
     python = find_environment(session, "lowering") / "bin" / "python"
     words = list(session.posargs)
     if python.exists() and not any(word.split("=")[0] == "--python" for word in words):
@@ -288,13 +289,13 @@ def validate(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def bench(session: nox.Session) -> None:
-    """Measure a part beside its peer: ``nox -s bench -- provisioning``."""
+    """Measure a part against its peer: provisioning, doctor."""
     run_module(session, "lowering", "tests.bench", *session.posargs)
 
 
 @nox.session(default=False)
 def parity(session: nox.Session) -> None:
-    """Report where the Buck and the CMake description of an ExecuTorch tree differ."""
+    """Report where ExecuTorch's Buck and CMake files disagree."""
     run_module(session, "core", "ci", "parity", *session.posargs)
 
 
@@ -307,37 +308,37 @@ def run_build(session: nox.Session, target: str) -> None:
 
 @nox.session(default=False)
 def build_runner(session: nox.Session) -> None:
-    """The x86-64 runner: against the installed wheel, or with ``--source`` from a checkout."""
+    """Build the x86-64 runner against the wheel or a checkout."""
     run_module(session, "lowering", "ci", "build", "runner", *session.posargs)
 
 
 @nox.session(default=False)
 def build_aot(session: nox.Session) -> None:
-    """PyQnnManagerAdaptor from an ExecuTorch checkout, proven by lowering a model with it."""
+    """Build and prove the AOT adaptor from a checkout."""
     run_build(session, "aot")
 
 
 @nox.session(default=False)
 def build_android(session: nox.Session) -> None:
-    """Runtime and runner for Android arm64-v8a."""
+    """Build runtime and runner for Android arm64-v8a."""
     run_build(session, "android")
 
 
 @nox.session(default=False)
 def build_linux(session: nox.Session) -> None:
-    """Runtime and runner for aarch64 embedded Linux."""
+    """Build runtime and runner for aarch64 embedded Linux."""
     run_build(session, "linux")
 
 
 @nox.session(default=False)
 def build_direct(session: nox.Session) -> None:
-    """The QNN backend for Hexagon itself, for one ``--soc``."""
+    """Build the QNN backend for Hexagon, for one ``--soc``."""
     run_build(session, "direct")
 
 
 @nox.session(default=False)
 def sign_skel(session: nox.Session) -> None:
-    """Sign what a device's DSP loads: ``nox -s sign_skel -- --lpai-arch v6``."""
+    """Sign what a device's DSP loads."""
     run_module(session, "core", "ci", "sign", *session.posargs)
 
 
@@ -362,5 +363,5 @@ def environments(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def qnn_ci(session: nox.Session) -> None:
-    """Any verb, also those without a session of their own: ``nox -s qnn_ci -- cache info``."""
+    """Run any verb: ``./nox -s qnn_ci -- cache info``."""
     run_module(session, "core", "ci", *session.posargs)
