@@ -104,10 +104,10 @@ class Worker:
 
 
 def describe_exit(code: int | None) -> str:
-    """``was ended by SIGSEGV``, ``exited with 3``."""
+    """``was killed by SIGSEGV``, ``exited with 3``."""
     if code is None:
         return "closed its pipe"
-    return f"was ended by {signal_name(-code)}" if code < 0 else f"exited with {code}"
+    return f"was killed by {signal_name(-code)}" if code < 0 else f"exited with {code}"
 
 
 class Pool:

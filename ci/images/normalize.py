@@ -69,7 +69,9 @@ def _open_layer(source: tarfile.TarFile, path: str) -> IO[bytes]:
         member = source.getmember(os.path.normpath(f"{Path(member.name).parent}/{member.linkname}"))
     body = source.extractfile(member)
     if body is None:
-        raise ToolError("the engine saved an image that cannot be read", why=f"{path} is no file")
+        raise ToolError(
+            "the engine saved an image that cannot be read", why=f"{path} is not a file"
+        )
     return body
 
 

@@ -75,7 +75,7 @@ def match_model(word: str) -> list[str]:
         if not reference.isprintable():  # it stands in reports, which are UTF-8 text
             raise UsageError(
                 f"no model {word!r}",
-                why="its path has bytes that are no UTF-8, or control characters",
+                why="its path has bytes that are not UTF-8, or control characters",
                 fix="rename or copy it",
             )
         return [reference]

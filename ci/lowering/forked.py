@@ -46,7 +46,7 @@ def run_forked(function: Callable[[], R]) -> R:
     _, status = os.waitpid(pid, 0)
     code = os.waitstatus_to_exitcode(status)
     if code or not data:
-        how = f"was ended by {signal_name(-code)}" if code < 0 else f"exited with {code}"
+        how = f"was killed by {signal_name(-code)}" if code < 0 else f"exited with {code}"
         raise FailedError(f"its process {how} without a result")
     result: Any = pickle.loads(data)  # noqa: S301 - of our own fork
     if isinstance(result, QnnCiError):

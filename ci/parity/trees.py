@@ -183,7 +183,7 @@ class RevisionTree:
 
 
 def show_path(path: str) -> str:
-    r"""A path as text that can be written: bytes of it that are no UTF-8 as ``\udcff``."""
+    r"""A path as text that can be written: bytes of it that are not UTF-8 as ``\udcff``."""
     return path.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
@@ -210,7 +210,9 @@ def find_git_dir(source: Path) -> Path | None:
 def resolve_revision(git_dir: Path, revision: str) -> str:
     """The commit that a revision names. Raises UsageError."""
     if not revision or revision.startswith("-"):
-        raise UsageError(f"{revision!r} is no revision", fix="see whether a variable in it is set")
+        raise UsageError(
+            f"{revision!r} is not a revision", fix="see whether a variable in it is set"
+        )
     try:
         return read_commit(git_dir, revision)
     except MissingToolError:

@@ -62,7 +62,7 @@ def make_grids(report: Report) -> list[Grid]:
             "run",
             "Time to run",
             "s",
-            "On the emulator, which is no measure of a device.",
+            "On the emulator, which says nothing about a device.",
             _draw_run,
         ),
     )

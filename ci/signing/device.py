@@ -23,7 +23,7 @@ def parse_serial(text: str) -> str:
         number = int(text, 16 if text.strip().lower().startswith("0x") else 10)
     except ValueError as error:
         raise UsageError(
-            "the serial number is no number", fix="0x and up to eight hexadecimal digits"
+            "the serial number is not a number", fix="0x and up to eight hexadecimal digits"
         ) from error
     if not 0 < number < 1 << 32:
         raise UsageError("the serial number is not one of 32 bits", why="the signer takes no other")

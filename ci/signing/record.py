@@ -92,7 +92,7 @@ def read_time(environment: Mapping[str, str]) -> tuple[str, str]:
     try:
         return datetime.fromtimestamp(int(given), timezone.utc).isoformat(), "SOURCE_DATE_EPOCH"
     except (ValueError, OverflowError, OSError) as error:
-        raise UsageError("SOURCE_DATE_EPOCH is no number of seconds", why=str(error)) from error
+        raise UsageError("SOURCE_DATE_EPOCH is not a number of seconds", why=str(error)) from error
 
 
 def write_record(directory: Path, record: SigningRecord) -> None:

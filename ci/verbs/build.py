@@ -100,7 +100,7 @@ def choose_target(args: argparse.Namespace) -> Target:
 def make_request(args: argparse.Namespace, python: str) -> BuildRequest:
     """What the command line asks of one build. Raises UsageError, UnfitError."""
     if args.jobs < 0:
-        raise UsageError(f"--jobs {args.jobs} is no number of compilers")
+        raise UsageError(f"--jobs {args.jobs} is not a number of compilers")
     return BuildRequest(
         source=args.source.absolute() if args.source else None,
         python=find_python(python),

@@ -42,8 +42,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--build-buck", action="store_true", help="let buck2 build the targets of the scope, too"
     )
-    parser.add_argument("--no-cache", action="store_true", help="read everything anew")
-    parser.add_argument("--policy", type=given_path, metavar="FILE", help="another policy file")
+    parser.add_argument("--no-cache", action="store_true", help="read everything again")
+    parser.add_argument(
+        "--policy", type=given_path, metavar="FILE", help="a policy file of your own"
+    )
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:

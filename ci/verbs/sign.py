@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     where.add_argument("--out", type=given_path, metavar="DIR", help="default: signed")
     how = parser.add_argument_group("how")
     how.add_argument(
-        "--signer", type=given_word, metavar="CMD", help="another signer than the SDK's"
+        "--signer", type=given_word, metavar="CMD", help="a signer other than the SDK's"
     )
     how.add_argument("--signer-python", default="", metavar="PYTHON", help="a Python below 3.12")
     how.add_argument("--timeout", type=float, default=300.0, metavar="S", help="of one library")

@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--accept-unrecognised",
         action="store_true",
-        help="a signature by a key for which no scheme is published is no failure",
+        help="accept a signature by a key for which no scheme is published",
     )
     parser.add_argument(
         "--at",
@@ -90,7 +90,7 @@ def _expand(paths: list[Path]) -> list[Path]:
         file for path in paths for file in (sorted(path.glob("*.so*")) if path.is_dir() else [path])
     ]
     if not files:
-        raise UsageError("there is no library to verify", fix="name files named *.so")
+        raise UsageError("no library to verify was named", fix="name files named *.so")
     return files
 
 

@@ -103,7 +103,7 @@ def apply_lock(name: str, release: Release, store: Store) -> tuple[Release, Lock
     for lock in _locks(name, release, store):
         if release.sha256 and lock.sha256 != release.sha256:
             raise IntegrityError(
-                f"{name} {release.version} is locked to another archive than its manifest pins",
+                f"{name} {release.version} is locked to an archive that its manifest does not pin",
                 why=f"the lock has SHA-256 {lock.sha256}, the manifest {release.sha256}",
                 fix="find out which one the vendor serves, and correct the other",
             )

@@ -131,7 +131,7 @@ def check_adopted(request: ArtifactRequest, adopted: Provisioned) -> None:
         raise UnfitError(
             f"{adopted.root} is not {request.label} as it is locked",
             why=f"{found[0]}{more}",
-            fix="install it anew, or unset the variable that names it and fetch it",
+            fix="reinstall it, or unset the variable that names it and fetch it",
         )
 
 

@@ -170,11 +170,11 @@ def check_machines(root: Path) -> list[str]:
         try:
             elf = read_elf(path)
         except ElfError as error:
-            raise IntegrityError(f"{relative} is no library", why=str(error)) from error
+            raise IntegrityError(f"{relative} is not a library", why=str(error)) from error
         if elf.machine != wanted:
             names = [MACHINE_NAMES.get(number, str(number)) for number in (elf.machine, wanted)]
             raise IntegrityError(
-                f"{relative} is for another machine than its directory says",
+                f"{relative} is for a machine other than its directory says",
                 why=f"it is {names[0]}, the directory says {names[1]}",
                 fix="do not use this archive",
             )

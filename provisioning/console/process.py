@@ -50,7 +50,7 @@ class Completed:
         if self.timed_out:
             return f"did not end within {self.wall_s:.0f} s"
         if self.returncode < 0:
-            return f"was ended by {signal_name(-self.returncode)}"
+            return f"was killed by {signal_name(-self.returncode)}"
         return f"exited with {self.returncode}"
 
 

@@ -41,7 +41,7 @@ def clean_output(text: str) -> str:
 def clean_message(text: str) -> str:
     """Lines in which no terminal and no CI runner finds a command, and nobody a password.
 
-    Bytes that are no UTF-8 are shown as ``\\udcff``.
+    Bytes that are not UTF-8 are shown as ``\\udcff``.
     """
     shown = mask_credentials(text.encode("utf-8", "backslashreplace").decode("utf-8"))
     return _defuse(clean(shown))

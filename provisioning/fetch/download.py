@@ -119,7 +119,7 @@ def _fetch_from(url: str, target: Path, pin: Pin, options: _FetchOptions) -> Dow
             except MismatchError as error:
                 if not part.was_resumed:
                     raise
-                options.progress.step(f"{target.name}: {error}; it was resumed: beginning anew")
+                options.progress.step(f"{target.name}: {error}; it was resumed: starting over")
                 part.restart()
                 part.can_spread = False
                 sha256 = _fill(url, part, pin, bar, options)
@@ -262,7 +262,7 @@ def _judge_416(head: Head, part: PartFile) -> None:
     if head.total == part.size > 0:
         return
     part.restart()
-    raise TransientError("HTTP 416: the server has fewer bytes than came before; starting anew")
+    raise TransientError("HTTP 416: the server has fewer bytes than came before; starting over")
 
 
 def place_body(head: Head, have: int, validator: str, pin: Pin) -> int:
@@ -279,9 +279,9 @@ def place_body(head: Head, have: int, validator: str, pin: Pin) -> int:
     if head.range_start != have:
         raise TransientError(f"the server resumed at byte {head.range_start}, not at {have}")
     if head.validator and head.validator != validator:
-        raise MixedError("the file changed in mid-way (another ETag or date); starting anew")
+        raise MixedError("the file changed in mid-way (another ETag or date); starting over")
     if pin.size_bytes and head.total not in {-1, pin.size_bytes}:
-        raise MixedError(f"the file changed in mid-way (now {head.total} bytes); starting anew")
+        raise MixedError(f"the file changed in mid-way (now {head.total} bytes); starting over")
     return have
 
 

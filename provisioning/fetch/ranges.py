@@ -125,7 +125,7 @@ class RemoteFile:
             if size_bytes not in {0, head.total}:
                 raise MismatchError(f"it has {head.total} bytes, {size_bytes} are pinned")
             if head.range_start != max(0, head.total - tail_bytes):
-                raise NoRangesError("the server sent another range than was asked for")
+                raise NoRangesError("the server sent a range other than the one requested")
             self.size, self.validator = head.total, head.validator
             at = self._store(head.range_start, head.total, body)
         if at != self.size:

@@ -207,7 +207,7 @@ def try_again(
             best = max(best, there)
             if max(failures, restarts()) >= policy.attempts:
                 tries = "1 try" if failures == 1 else f"{failures} tries"
-                again = f", begun anew {restarts()} times" if restarts() else ""
+                again = f", started over {restarts()} times" if restarts() else ""
                 raise PermanentError(f"{error} ({tries}{again})") from error
             if error.wait_s > policy.patience_s:
                 raise BusyError(f"{error}; it asks for {error.wait_s:.0f} s of patience") from error

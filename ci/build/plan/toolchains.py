@@ -81,7 +81,7 @@ def find_compiler(variable: str, names: tuple[str, ...], fix: str) -> Path:
         found = shutil.which(name)
         if found:
             return Path(found)
-    what = f"{variable}={wanted} is no program" if wanted else f"no {' or '.join(names)} on PATH"
+    what = f"{variable}={wanted} is not a program" if wanted else f"no {' or '.join(names)} on PATH"
     raise UnfitError(f"no compiler: {what}", fix=fix)
 
 

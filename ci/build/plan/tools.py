@@ -82,12 +82,14 @@ def choose_program(name: str, floor: Version) -> Program:
 def find_cache() -> Program | None:
     """The compiler cache that QNN_CI_CACHE names, else ccache or sccache, whichever works first.
 
-    ``none`` is no cache. Raises UsageError for another name, UnfitError when a named one is not
+    ``none`` is not a cache. Raises UsageError for another name, UnfitError when a named one is not
     there.
     """
     wanted = os.environ.get("QNN_CI_CACHE", "")
     if wanted not in {"", "none", *CACHES}:
-        raise UsageError(f"QNN_CI_CACHE={wanted} is no cache", fix="ccache, sccache or none")
+        raise UsageError(
+            f"QNN_CI_CACHE={wanted} is not a compiler cache", fix="ccache, sccache or none"
+        )
     for name in CACHES if not wanted else [name for name in CACHES if name == wanted]:
         found = shutil.which(name)
         program = probe_program(Path(found)) if found else None

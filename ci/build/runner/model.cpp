@@ -131,7 +131,7 @@ void Model::load_program(const Flags& flags) {
   loader_ = std::make_unique<FileDataLoader>(std::move(*loader));
   auto program = Program::load(loader_.get(), Program::Verification::InternalConsistency);
   if (!program.ok()) {
-    fail(flags.model_path + " is no program that this runtime reads", program.error());
+    fail(flags.model_path + " is not a program that this runtime reads", program.error());
   }
   program_ = std::make_unique<Program>(std::move(*program));
   if (static_cast<size_t>(flags.method_index) >= program_->num_methods()) {

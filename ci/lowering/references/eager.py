@@ -41,7 +41,7 @@ def compute_reference(name: str, module: nn.Module, sets: Sequence[Inputs]) -> t
     if not all(map(_is_same, outputs[0], again[0])):
         raise FailedError(
             f"{name} gives other outputs for the same inputs",
-            why="it draws random numbers, or keeps what is no buffer",
+            why="it draws random numbers, or keeps state that is not a buffer",
             fix="switch dropout and noise off in eval mode, and make state a buffer",
         )
     return tuple(outputs)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-# Whatever ends a line or leads a terminal, and bytes of a name that are no UTF-8.
+# Whatever ends a line or leads a terminal, and bytes of a name that are not UTF-8.
 UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 

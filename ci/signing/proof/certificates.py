@@ -163,7 +163,8 @@ def list_link_errors(chain: Sequence[Certificate]) -> list[str]:
     if not last.is_root and (others or _is_nearly_root(last)):
         errors.append(f"certificate {path[-1]} is signed by none after it: {last.subject}")
     return errors + [
-        f"certificate {index} is no part of the leaf's chain and no root: {chain[index].subject}"
+        f"certificate {index} is neither part of the leaf's chain nor a root: "
+        f"{chain[index].subject}"
         for index in sorted(others)
         if not (_is_issued_by(chain[index], chain[index]) and _is_authority(chain[index], 0))
     ]

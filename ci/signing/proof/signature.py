@@ -149,7 +149,7 @@ def _judge_ecdsa(
     except (MalformedError, ValueError):
         return _wrong("the signature is not one of ECDSA, as the leaf's key is")
     if not is_padding(signature[size:]):
-        return _wrong("the signature is followed by bytes that are no padding")
+        return _wrong("the signature is followed by bytes that are not padding")
     for name, digest in digests:
         try:
             key.verify(signature[:size], digest, ec.ECDSA(utils.Prehashed(HASHES[name])))

@@ -99,7 +99,7 @@ def _judge_image(image: Image, report: Verification, serial: int, at: datetime |
     report.add(
         Kind.LAYOUT,
         *(
-            f"bytes {start:#x} to {end:#x}, which no hash covers, are no padding"
+            f"bytes {start:#x} to {end:#x}, which no hash covers, are not padding"
             for start, end in report.uncovered
             if not is_padding(bytes(image.data[start:end]))
         ),

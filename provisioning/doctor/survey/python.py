@@ -42,7 +42,7 @@ def survey_python(
             str(python), error=error.why.splitlines()[-1] if error.why else error.what
         )
     except (ValueError, IndexError, KeyError, TypeError) as error:
-        return PythonFacts(str(python), error=f"its answer is not understood: {error}")
+        return PythonFacts(str(python), error=f"its answer cannot be read: {error}")
 
 
 def _describe(said: Mapping[str, Any]) -> PythonFacts:

@@ -126,7 +126,7 @@ def test_models_pass_a_second_run_lowers_nothing_and_damage_is_noticed(tmp_path:
     [
         ("zeros", "SQNR 0.0 dB against the float32 eager model"),
         ("hang", "did not end within 4 s"),
-        ("die", "was ended by SIGSEGV"),
+        ("die", "was killed by SIGSEGV"),
         ("exit", "exited with 134"),
         ("short", "output_0_0.raw has"),
         ("long", "output_0_0.raw has 258 bytes, 256 are wanted"),

@@ -88,7 +88,7 @@ MENDED: dict[str, tuple[list[Fault], str, float]] = {
     "chunked, cut": ([bad.chunked(0.5)], "connection", 1.6),
     "no HTTP at all": ([bad.raw(b"SSH-2.0-server\r\n")], "connection", 1.01),
     "an answer of nothing": ([bad.raw(b"")], "without an answer", 1.01),
-    "416 to a resume": ([bad.cut(0.5), bad.status(416)], "starting anew", 1.6),
+    "416 to a resume": ([bad.cut(0.5), bad.status(416)], "starting over", 1.6),
     "ignored Range": ([bad.cut(0.5), bad.whole()], "closed before the end", 1.6),
     "resumed elsewhere": ([bad.cut(0.5), bad.part(-5)], "resumed at byte", 2.1),
     "malformed Content-Range": (
@@ -207,7 +207,7 @@ def test_a_damaged_part_file_is_found_by_the_hash_and_begun_anew(
     data = part.read_bytes()
     part.write_bytes(b"x" + data[1:] if where == "first byte" else data[:-4096] + bytes(4096))
     ended, said = fetch(server.url("a.zip"), tmp_path)
-    assert (ended, "it was resumed: beginning anew" in said) == ("ok", True)
+    assert (ended, "it was resumed: starting over" in said) == ("ok", True)
 
 
 def test_the_next_mirror_is_asked(server: BadServer, tmp_path: Path) -> None:

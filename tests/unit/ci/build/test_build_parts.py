@@ -78,8 +78,8 @@ def test_a_full_disk_is_no_fault_of_the_sources(line: str, error: type[Exception
 
 def test_without_an_error_line_the_end_is_told() -> None:
     output, _ = read_output("all quiet")
-    error = explain_failure("build", output, "was ended by SIGKILL", "all quiet", Path("log"))
-    assert (error.what, error.why) == ("build failed: was ended by SIGKILL", "all quiet")
+    error = explain_failure("build", output, "was killed by SIGKILL", "all quiet", Path("log"))
+    assert (error.what, error.why) == ("build failed: was killed by SIGKILL", "all quiet")
 
 
 def test_every_target_names_what_there_is() -> None:
@@ -230,7 +230,7 @@ def test_the_cache_is_chosen_by_a_variable(tmp_path: Path, monkeypatch: pytest.M
         found[word] = program.path.name if program else None
     assert found == {"": "ccache", "ccache": "ccache", "sccache": "sccache", "none": None}
     monkeypatch.setenv("QNN_CI_CACHE", "attic")
-    with pytest.raises(UsageError, match="attic is no cache"):
+    with pytest.raises(UsageError, match="attic is not a compiler cache"):
         find_cache()
     (tmp_path / "sccache").unlink()
     monkeypatch.setenv("QNN_CI_CACHE", "sccache")
@@ -253,7 +253,7 @@ def test_a_program_that_is_too_old_is_named(
 
 def test_a_compiler_that_a_variable_names_must_be_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "/no/such/c++")
-    with pytest.raises(UnfitError, match="CXX=/no/such/c\\+\\+ is no program"):
+    with pytest.raises(UnfitError, match="CXX=/no/such/c\\+\\+ is not a program"):
         find_compiler("CXX", ("c++",), "install one")
     monkeypatch.setenv("CXX", sys.executable)
     assert find_compiler("CXX", ("c++",), "") == Path(sys.executable)

@@ -113,7 +113,7 @@ def troubled(controls: list[Control]) -> Report:
         scheme="8a8w",
         soc="SM8650",
         status=Status.FAILED,
-        reason="the emulator was ended by SIGSEGV",
+        reason="the emulator was killed by SIGSEGV",
         log_tail="loading\nQnnBackend: error 14001\n",
     )
     let_through = msgspec.structs.replace(controls[0], rejected=False, sqnr_db=0.0)

@@ -108,7 +108,7 @@ def test_what_failed_comes_first_with_its_reason_and_log(troubled: Report) -> No
     page = read_page(troubled)
     reasons = [element.text for element in page.find("p", "reason")]
     assert reasons[0].startswith("The gate let wrong outputs pass: zeros, SQNR 0.0 dB")
-    assert reasons[1:] == ["SQNR 3.4 dB is below 20.0 dB", "the emulator was ended by SIGSEGV"]
+    assert reasons[1:] == ["SQNR 3.4 dB is below 20.0 dB", "the emulator was killed by SIGSEGV"]
     assert page.find("pre")[0].text == "loading\nQnnBackend: error 14001\n"
     assert "aten.cdist.default" in text
     assert "QNN: block quantization needs rank 4" in text

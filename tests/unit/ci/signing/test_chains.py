@@ -135,19 +135,19 @@ BAD = {
     ),
     "signed by an earlier certificate": (
         [LEAF_CERTIFICATE, CA, ROOT, make("late", "ca")],
-        "certificate 3 is no part of the leaf's chain and no root",
+        "certificate 3 is neither part of the leaf's chain nor a root",
     ),
     "another leaf": (
         [LEAF_CERTIFICATE, make("leaf 2", "ca"), CA, ROOT],
-        "certificate 1 is no part of the leaf's chain and no root",
+        "certificate 1 is neither part of the leaf's chain nor a root",
     ),
     "spare root that may not sign": (
         [LEAF_CERTIFICATE, CA, ROOT, make("root 2", "root 2", LEAF)],
-        "certificate 3 is no part of the leaf's chain and no root",
+        "certificate 3 is neither part of the leaf's chain nor a root",
     ),
     "spare root of another key": (
         [LEAF_CERTIFICATE, CA, ROOT, make("root 2", "root 2", key="other")],
-        "certificate 3 is no part of the leaf's chain and no root",
+        "certificate 3 is neither part of the leaf's chain nor a root",
     ),
     "root that another key signed": (
         [LEAF_CERTIFICATE, CA, make("root", "root", key="other")],

@@ -40,7 +40,7 @@ def test_a_hang_is_ended_with_its_children() -> None:
 
 def test_a_signal_has_a_name() -> None:
     ended = run_process([sys.executable, "-c", "import os; os.kill(os.getpid(), 11)"], check=False)
-    assert ended.describe() == "was ended by SIGSEGV"
+    assert ended.describe() == "was killed by SIGSEGV"
 
 
 def test_a_missing_program_is_an_error_of_the_tree() -> None:
