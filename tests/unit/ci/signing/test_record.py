@@ -99,9 +99,14 @@ def change_byte(path: Path) -> None:
             lambda d: edit_json(d / STATEMENT_NAME, lambda s: s["subject"].pop()),
             "statement.intoto.json says other than signing.json",
         ),
-        (
-            lambda d: edit_json(d / RECORD_NAME, lambda r: r.update(schema_version=9)),
-            "signing.json has schema 9",
+        *(
+            (
+                lambda d, other=other: edit_json(
+                    d / RECORD_NAME, lambda r: r.update(schema_version=other)
+                ),
+                f"signing.json has schema {other}, not {SCHEMA_VERSION}",
+            )
+            for other in (SCHEMA_VERSION - 1, SCHEMA_VERSION + 1)
         ),
     ],
 )
