@@ -135,7 +135,12 @@ def examine_request(request: SurveyRequest, progress: Progress | None = None) ->
     fitness = find_fitness(request.profile)
     wanted = {name: kinds[name] for name in fitness.kinds}
     soc = (request.soc.upper(), find_soc(request.soc).hexagon) if request.soc else None
-    facts = survey_environment(request, policy, fitness, wanted, progress)
+    adoptions = {
+        one.name: one.toolchain.adoption
+        for one in wanted_requests(request.profile)
+        if one.toolchain.adoption
+    }
+    facts = survey_environment(request, policy, fitness, wanted, adoptions, progress=progress)
     minimum = read_profile(request.profile).minimum(facts.sdk_name)
     case = Case(facts, policy, fitness, kinds, soc, minimum)
     findings = judge_environment(case)

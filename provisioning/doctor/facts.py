@@ -127,6 +127,7 @@ class PythonFacts:
 
     ``tag`` is what follows the module's name in an extension's file name, such as
     ``.cpython-311-x86_64-linux-gnu.so``. ``adaptors`` are the files of PyQnnManagerAdaptor.
+    ``lacking`` are libraries that the adaptor needs and the loader would not find;
     ``unmet`` are (distribution, installed version, what executorch asks for); ``error`` is set
     when the interpreter could not be asked.
     """
@@ -139,6 +140,7 @@ class PythonFacts:
     executorch: str | None = None
     adaptors: tuple[str, ...] = ()
     adaptor: FileFacts | None = None
+    lacking: tuple[str, ...] = ()
     flatc: str | None = None
     unmet: tuple[tuple[str, str, str], ...] = ()
     error: str = ""
@@ -172,6 +174,18 @@ class VariableFacts:
         """Whether two paths are one place."""
         names = [str(Path(path)) for path in (left, right)]
         return self.real.get(names[0], names[0]) == self.real.get(names[1], names[1])
+
+
+@dataclass(frozen=True)
+class InstallationFacts:
+    """An artifact at its root: what it lacks, and what the variable that names it says."""
+
+    name: str
+    root: Path
+    missing: tuple[str, ...] = ()
+    variable: str = ""
+    value: str = ""
+    is_same: bool = True
 
 
 @dataclass(frozen=True)
@@ -227,4 +241,5 @@ class EnvironmentFacts:
     python: PythonFacts | None = None
     variables: VariableFacts | None = None
     checkout: CheckoutFacts | None = None
+    installations: tuple[InstallationFacts, ...] = ()
     devices: tuple[DeviceFacts, ...] | None = None

@@ -105,7 +105,7 @@ class World:
         if profile == "android":
             roots["android-ndk"] = self.ndk
         if profile == "lpai":
-            roots["hexagon-sdk"] = self.ndk
+            roots["hexagon-sdk"] = self.base / "hexagon-sdk"
         pins = {name: VERSION, "executorch-commit": self.commit, "android-ndk": NDK_REVISION}
         python = self.python if profile == "emulator" else None
         return SurveyRequest(
@@ -167,6 +167,7 @@ def make_environments(base: Path) -> World:
     _make_sdk(world)
     _make_android_sdk(world.android)
     _make_ndk(world.ndk)
+    (base / "hexagon-sdk" / "tools" / "HEXAGON_Tools").mkdir(parents=True)
     _make_checkout(world)
     _make_python(world)
     _make_staging(world)
@@ -272,7 +273,9 @@ def _make_python(world: World) -> None:
     write(world.site / "executorch" / "__init__.py", "")
     adaptor = adaptor_path(world)
     adaptor.parent.mkdir(parents=True)
-    shutil.copyfile(LIBRARIES / "libx86.so", adaptor)
+    data = bytearray((LIBRARIES / "libx86.so").read_bytes())
+    elf.set_string("libneeded.so", "libc.so.6", everywhere=True)(data)
+    adaptor.write_bytes(data)
 
 
 def install(site: Path, name: str, version: str) -> None:

@@ -17,14 +17,27 @@ from provisioning.doctor.checks.ndk import NDKS
 from provisioning.doctor.checks.needs import NEEDS
 from provisioning.doctor.checks.python import PYTHON
 from provisioning.doctor.checks.registry import Case, Check, Subjects
-from provisioning.doctor.checks.sdk import ROOTS, SDK
+from provisioning.doctor.checks.sdk import INSTALLATIONS, ROOTS, SDK
 from provisioning.doctor.checks.staging import STAGINGS
 from provisioning.doctor.checks.variables import DSP_PATHS, PYTHON_PATH, RUNTIMES, VARIABLES
 from provisioning.doctor.facts import HOST_KIND
 from provisioning.doctor.finding import Finding
 
 SUBJECTS: tuple[Subjects[Any], ...] = (
-    *(MACHINE, SYSTEM, TOOLS, ROOTS, SDK, DEFECTS, TARGET, CONTENT, NEEDS, FAMILIES, STAGINGS),
+    *(
+        MACHINE,
+        SYSTEM,
+        TOOLS,
+        ROOTS,
+        INSTALLATIONS,
+        SDK,
+        DEFECTS,
+        TARGET,
+        CONTENT,
+        NEEDS,
+        FAMILIES,
+        STAGINGS,
+    ),
     *(VARIABLES, RUNTIMES, DSP_PATHS, PYTHON_PATH, PYTHON, NDKS, CHECKOUTS, DEVICES),
 )
 

@@ -187,6 +187,18 @@ def see_other_machine(python: Interpreter) -> Iterator[Seen]:
 
 
 @PYTHON.check(
+    "QNN515",
+    "{subject} is nowhere; the QNN adaptor needs it",
+    "'{subject}: cannot open shared object file' when a model is lowered",
+    "install executorch=={python.distributions[executorch]} again: its wheel brings {subject}",
+    after=("QNN513",),
+)
+def see_lone_adaptor(python: Interpreter) -> Iterator[Seen]:
+    for name in python.facts.lacking:
+        yield python.seen(name, python.facts.adaptor.path if python.facts.adaptor else "")
+
+
+@PYTHON.check(
     "QNN514",
     "{subject} is {found}, executorch asks for {wanted}",
     "what executorch imports of it is not there, or behaves as in another version",

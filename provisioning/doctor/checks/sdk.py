@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from provisioning.doctor.checks.registry import Case, Seen, Subjects, seen
-from provisioning.doctor.facts import SdkFacts, TreeFacts
+from provisioning.doctor.facts import CHECKOUT, LIBCXX, NDK, InstallationFacts, SdkFacts, TreeFacts
 from provisioning.doctor.finding import Severity
 from provisioning.versions import is_older, is_same, parse_version
 
@@ -40,6 +40,34 @@ ROOTS = Subjects(find_wanted_roots)
 def see_no_root(root: WantedRoot) -> Iterator[Seen]:
     if not root.is_there:
         yield seen(root.name, f"profile {root.profile}", profile=root.profile)
+
+
+INSTALLATIONS: Subjects[InstallationFacts] = Subjects(lambda case: case.facts.installations)
+
+
+@INSTALLATIONS.check(
+    "QNN113",
+    "this is not {subject}: it has no {missing}",
+    "what is built or signed with it stops in the middle, or takes another one",
+    "give the root of {subject}: --root {subject}=DIR, or {variable}",
+)
+def see_other_installation(one: InstallationFacts) -> Iterator[Seen]:
+    # Others have checks of their own, which look into them.
+    is_looked_into = one.name in (NDK, CHECKOUT, LIBCXX) or one.name.startswith("qnn-")
+    if one.missing and not is_looked_into:
+        missing = ", ".join(one.missing)
+        yield seen(one.name, one.root, missing=missing, variable=one.variable)
+
+
+@INSTALLATIONS.check(
+    "QNN416",
+    "{variable} is not the {subject} that was examined",
+    "what was examined is not what would be used",
+    "set it to {root}; `qnn-ci env PROFILE` prints the lines that set them all",
+)
+def see_other_variable(one: InstallationFacts) -> Iterator[Seen]:
+    if not one.is_same and one.variable != "QNN_SDK_ROOT":  # of which QNN403 tells
+        yield seen(one.name, one.value, variable=one.variable, root=one.root)
 
 
 class Sdk(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +18,7 @@ from provisioning.doctor.facts import (
     EnvironmentFacts,
     FileFacts,
     HostFacts,
+    InstallationFacts,
     PythonFacts,
     SdkFacts,
     TreeFacts,
@@ -32,6 +34,7 @@ from provisioning.doctor.survey.sdk import survey_sdk
 from provisioning.doctor.survey.tree import survey_tree
 from provisioning.doctor.survey.variables import survey_variables
 from provisioning.elf.facts import EM_X86_64
+from provisioning.manifest.reader import Adoption
 
 DISTRIBUTIONS = ("torch", "executorch", "torchao")
 
@@ -61,6 +64,8 @@ def survey_environment(
     policy: DoctorPolicy,
     fitness: Fitness,
     kinds: Mapping[str, ElfPolicy],
+    adoptions: Mapping[str, Adoption],
+    *,
     progress: Progress | None = None,
 ) -> EnvironmentFacts:
     """Look at everything that the profile asks about; nothing is changed."""
@@ -83,10 +88,24 @@ def survey_environment(
         python=_survey_python(request, policy) if fitness.python else None,
         variables=survey_variables(request.variables, cache, request.roots.get(sdk_name)),
         checkout=survey_checkout(request.roots[CHECKOUT]) if CHECKOUT in request.roots else None,
+        installations=tuple(
+            _survey_installation(name, request, adoption)
+            for name, adoption in adoptions.items()
+            if name in request.roots
+        ),
         devices=survey_devices(request.variables, request.device_directory)
         if request.device
         else None,
     )
+
+
+def _survey_installation(
+    name: str, request: SurveyRequest, adoption: Adoption
+) -> InstallationFacts:
+    root, value = request.roots[name], request.variables.get(adoption.variable, "")
+    missing = tuple(path for path in adoption.markers if not (root / path).exists())
+    is_same = not value or os.path.realpath(value) == os.path.realpath(root)
+    return InstallationFacts(name, root, missing, adoption.variable, value, is_same)
 
 
 def _survey_trees(

@@ -13,8 +13,9 @@ from packaging.requirements import Requirement
 from provisioning.console.process import run_process
 from provisioning.doctor.facts import FileFacts, PythonFacts
 from provisioning.doctor.survey import python_probe
+from provisioning.doctor.survey.host import find_libraries
 from provisioning.doctor.survey.tree import read_file
-from provisioning.elf.facts import Defect
+from provisioning.elf.facts import EM_X86_64, Defect
 from provisioning.errors import ToolError
 
 TIMEOUT_S = 60.0
@@ -29,14 +30,14 @@ def survey_python(
     """Facts of ``python``, or of the running interpreter when it is None."""
     request = {"distributions": list(distributions), "modules": list(modules)}
     if python is None:
-        return _describe(python_probe.probe(**request))
+        return _describe(python_probe.probe(**request), variables)
     try:
         ended = run_process(
             [python, python_probe.__file__, json.dumps(request)],
             env=variables,
             timeout_s=TIMEOUT_S,
         )
-        return _describe(json.loads(ended.output.splitlines()[-1]))
+        return _describe(json.loads(ended.output.splitlines()[-1]), variables)
     except ToolError as error:
         return PythonFacts(
             str(python), error=error.why.splitlines()[-1] if error.why else error.what
@@ -45,9 +46,10 @@ def survey_python(
         return PythonFacts(str(python), error=f"its answer cannot be read: {error}")
 
 
-def _describe(said: Mapping[str, Any]) -> PythonFacts:
+def _describe(said: Mapping[str, Any], variables: Mapping[str, str]) -> PythonFacts:
     adaptors = tuple(said["adaptors"])
     fitting = [path for path in adaptors if path.endswith(said["tag"])]
+    adaptor = _read(Path(fitting[0])) if fitting else None
     return PythonFacts(
         executable=said["executable"] or sys.executable,
         version=tuple(said["version"]),
@@ -56,10 +58,24 @@ def _describe(said: Mapping[str, Any]) -> PythonFacts:
         modules=said["modules"],
         executorch=said["executorch"],
         adaptors=adaptors,
-        adaptor=_read(Path(fitting[0])) if fitting else None,
+        adaptor=adaptor,
+        lacking=tuple(_lacking(adaptor, variables)) if adaptor else (),
         flatc=said["flatc"],
         unmet=tuple(_unmet(said["asked"], ".".join(map(str, said["version"])))),
     )
+
+
+def _lacking(file: FileFacts, variables: Mapping[str, str]) -> Iterator[str]:
+    """The needed libraries that are on no path of the loader: its own, the job's, the system's."""
+    if file.elf is None or file.elf.machine != EM_X86_64:
+        return
+    origin, listed = str(file.path.parent), variables.get("LD_LIBRARY_PATH", "").split(":")
+    own = [entry.replace("${ORIGIN}", "$ORIGIN") for entry in (*file.elf.rpath, *file.elf.runpath)]
+    places = [Path(entry.replace("$ORIGIN", origin)) for entry in [*own, *listed] if entry]
+    system = find_libraries(file.elf.needed)
+    for name in file.elf.needed:
+        if not system[name] and not any((place / name).exists() for place in places):
+            yield name
 
 
 def _unmet(asked: Sequence[Sequence[str]], version: str) -> Iterator[tuple[str, str, str]]:

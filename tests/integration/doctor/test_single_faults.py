@@ -336,6 +336,11 @@ def flip_skel(world: World) -> None:
     world.replace(world.staging / SKEL, bytes(data))
 
 
+def needing_more(world: World) -> None:
+    """An adaptor that needs a library which no loader finds."""
+    world.replace(adaptor_path(world), (LIBRARIES / "libx86.so").read_bytes())
+
+
 def give_mode(world: World) -> None:
     (world.ndk / CLANG).chmod(0o755)
 
@@ -673,6 +678,30 @@ SDKS = [
 ]
 
 BUILDS = [
+    Row(
+        "another directory as the Hexagon SDK",
+        "lpai",
+        "QNN113",
+        "--root hexagon-sdk=DIR, or HEXAGON_SDK_ROOT",
+        ask=rooted("hexagon-sdk", lambda world: world.ndk),
+        asked_again=as_it_is,
+    ),
+    Row(
+        "another NDK in the shell",
+        "android",
+        "QNN416",
+        "set it to .*/android-ndk",
+        ask=variables(ANDROID_NDK_ROOT="{base}/tools"),
+        asked_again=variables(ANDROID_NDK_ROOT="{base}/android-ndk"),
+    ),
+    Row(
+        "an adaptor without its library",
+        "emulator",
+        "QNN515",
+        "install executorch==1.5.1 again: its wheel brings libneeded.so",
+        needing_more,
+        repair=restore,
+    ),
     Row(
         "an NDK without clang++",
         "android",
