@@ -29,6 +29,7 @@ from provisioning.console.threads import run_tasks
 from provisioning.store.store import store_home
 
 SESSION = "test_emulator"
+HOST_LIBRARIES = "lib/x86_64-linux-clang/*.so*"
 PACKAGES = ("torch", "executorch", "torchao", "numpy")
 
 
@@ -82,7 +83,9 @@ def run_session(
     variables = environment.apply(os.environ)
     pool = workshop.open_pool(variables)
     runner = find_runner(options.runner, pool, variables, phases.progress)
-    bench = make_bench(options, tools, scratch=workshop.scratch, pool=pool, runner=runner)
+    bench = make_bench(
+        options, tools, environment, scratch=workshop.scratch, pool=pool, runner=runner
+    )
     with phases.measure("cases"):
         results = run_cases(list(specs), bench, options.jobs, phases.progress)
     cases = tuple(result.case for result in results)
@@ -102,6 +105,7 @@ def run_session(
 def make_bench(
     options: SessionOptions,
     tools: tuple[Tool, ...],
+    environment: Environment,
     *,
     scratch: Path,
     pool: Pool,
@@ -113,13 +117,26 @@ def make_bench(
         runner=runner,
         policy=options.policy,
         cache=store_home() / "lowered",
-        toolchain=tuple(f"{tool.name} {tool.version} {tool.sha256 or ''}" for tool in tools),
+        toolchain=name_toolchain(tools, environment),
         work=scratch,
         timeout_s=options.timeout_s,
         use_cache=options.use_cache,
         keep=options.keep,
         baselines={} if options.record else read_baselines(tools),
     )
+
+
+def name_toolchain(tools: tuple[Tool, ...], environment: Environment) -> tuple[str, ...]:
+    """What decides about a program besides the model: versions, digests, and of an installation
+    that is used in place, which has no digest, its libraries by size and time."""
+    adopted = (artifact.root for artifact in environment.artifacts if artifact.adopted)
+    stamps = [
+        f"{path.relative_to(root)} {path.stat().st_size} {path.stat().st_mtime_ns}"
+        for root in adopted
+        for path in sorted(root.glob(HOST_LIBRARIES))
+    ]
+    named = (f"{tool.name} {tool.version} {tool.sha256 or ''}" for tool in tools)
+    return (*named, *stamps)
 
 
 def run_cases(

@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+from ci.emulator.session import expect_lower_s, name_toolchain
+from ci.lowering.cases import CaseSpec
+from ci.lowering.schemes import Scheme
+from ci.report.schema import Tool
+from provisioning.artifacts.environment import Environment
+from provisioning.artifacts.provision import Provisioned
+
+TOOLS = (Tool(name="qnn-runtime", version="2.49.40"),)
+
+
+def test_a_library_replaced_in_an_adopted_installation_changes_the_keys(tmp_path: Path) -> None:
+    library = tmp_path / "lib/x86_64-linux-clang/libQnnHtp.so"
+    library.parent.mkdir(parents=True)
+    library.write_bytes(b"one")
+    sdk = Provisioned("qnn-runtime", "2.49.40", tmp_path, adopted=True)
+    environment = Environment("emulator", (sdk,), {})
+    before = name_toolchain(TOOLS, environment)
+    assert name_toolchain(TOOLS, environment) == before
+    library.write_bytes(b"another")
+    assert name_toolchain(TOOLS, environment) != before
+    (library.parent / "libQnnSystem.so").write_bytes(b"")
+    assert len(name_toolchain(TOOLS, environment)) == len(before) + 1
+
+
+def test_the_cases_that_take_longest_come_first() -> None:
+    specs = [
+        CaseSpec("mlp", Scheme.FP16, "SM8650"),
+        CaseSpec("lstm", Scheme.FP16, "SM8650"),
+        CaseSpec("lstm", Scheme.A8W8, "SM8650"),
+        CaseSpec("/net.py:factory", Scheme.FP16, "SM8650"),
+    ]
+    assert sorted(specs, key=expect_lower_s, reverse=True) == specs[::-1]
