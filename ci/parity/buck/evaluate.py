@@ -169,13 +169,11 @@ class Evaluator:
         if is_too_deep(text):
             raise NotEvaluatedError(path, "is nested too deeply")
         unknown: set[str] = set()
-        rules_before = len(self.current.rules)
         while len(unknown) < RETRIES:
             result = self._attempt(path, folder, text, unknown)
             if not isinstance(result, str):
                 return result
             unknown.add(result)
-            del self.current.rules[rules_before:]
         raise NotEvaluatedError(path, "uses too many names that nothing defines")
 
     def _attempt(
