@@ -1,8 +1,8 @@
-"""Sessions of executorch-qnn-ci: ``nox -s test_emulator``; ``nox --list`` shows them all.
+"""Sessions of executorch-qnn-ci: ``./nox -s test_emulator``.
 
-Each session runs a process in an environment that holds one dependency group of pyproject.toml.
-Sessions share them: ``core`` is small, ``lowering`` holds torch, so that what does not need torch
-does not wait for it.
+Each runs a process in an environment that holds one dependency group of
+pyproject.toml. Sessions share them: ``core`` is small, ``lowering`` has torch, so
+that what does not need torch does not wait for it.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ ROOT = Path(__file__).resolve().parent
 PYPROJECT = nox.project.load_toml(ROOT / "pyproject.toml")
 # The default package index serves torch as a CUDA build of some GB.
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
+PARALLEL = ("-n2", "--dist", "worksteal")  # tests of seconds lie beside tests of minutes
 PROBE_S, HEARTBEAT_S = 2.0, 15.0
 DOWNLOAD = 4  # docs/exit-codes.md
 
@@ -228,20 +229,20 @@ def heartbeat(session: nox.Session, what: str) -> Iterator[None]:
 
 @nox.session(default=False)
 def test_emulator(session: nox.Session) -> None:
-    """Lower the suite, run it on the HTP emulator, judge and report."""
+    """Lower models, run them on the HTP emulator, judge."""
     run_module(session, "lowering", "ci", "test-emulator", *session.posargs)
 
 
 @nox.session
 def tests(session: nox.Session) -> None:
     """Run the project's own tests."""
-    run_tests(session, "test", "-n2")
+    run_tests(session, "test", *PARALLEL)
 
 
 @nox.session(default=False)
 def unit(session: nox.Session) -> None:
     """Run the tests that need neither torch nor a download."""
-    run_tests(session, "unit", "-n2", "tests/unit")
+    run_tests(session, "unit", *PARALLEL, "tests/unit")
 
 
 def run_tests(session: nox.Session, group: str, *words: str) -> None:
@@ -350,13 +351,13 @@ def docker_build(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def docker_shell(session: nox.Session) -> None:
-    """A dev shell, or one command, in an image: ``nox -s docker_shell -- aot make``."""
+    """Open a shell, or run a command, in an image."""
     run_module(session, "core", "ci", "image", "shell", *session.posargs)
 
 
 @nox.session(default=False)
 def environments(session: nox.Session) -> None:
-    """Make the environments that most sessions share, and run nothing in them."""
+    """Make the environments that most sessions share."""
     for group in session.posargs or ["core", "lowering"]:
         make_environment(session, group)
 
