@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from datetime import datetime
 from pathlib import Path
@@ -16,7 +17,15 @@ from ci.signing.policy import SigningPolicy, read_signing_policy
 from ci.signing.proof.verdict import Kind, Verification
 from ci.signing.selection import Selection, Wanted, list_wanted, read_place
 from ci.signing.sign import require_good
-from ci.signing.signer import Failure, SignerError, find_output, is_named
+from ci.signing.signer import (
+    DROPPED,
+    Failure,
+    Signer,
+    SignerError,
+    find_output,
+    is_named,
+    run_signer,
+)
 from ci.verbs.verify_signature import parse_date
 from provisioning.errors import UnfitError, UsageError
 from tests.stand_ins.dsp_toolchains import make_library
@@ -184,3 +193,15 @@ def test_date_is_utc_wherever_one_is(
     finally:
         monkeypatch.undo()
         time.tzset()
+
+
+def test_signer_gets_our_environment_without_another_python_s(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in (*DROPPED, "SIGNING_SERVER"):
+        monkeypatch.setenv(name, str(tmp_path))
+    names = {"SIGNING_SERVER", *DROPPED}
+    program = f"import os; print(sorted(set(os.environ) & {names}))"
+    words = (sys.executable, "-I", "-c", program)
+    said = run_signer(Signer(words, 60.0), words, tmp_path, "lib.so", Masker())
+    assert said.strip() == "['SIGNING_SERVER']"

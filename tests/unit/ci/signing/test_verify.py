@@ -194,6 +194,12 @@ def test_truncated_file_is_invalid(key: Key, library: bytes, size: int) -> None:
     assert report.faults[0].kind in {Kind.TRUNCATED, Kind.LAYOUT}
 
 
+def test_last_byte_that_is_missing_is_named_as_such(key: Key, library: bytes) -> None:
+    (fault,) = verify(sign_elf(library, key)[:-1]).faults
+    assert fault.kind is Kind.TRUNCATED
+    assert "ends after the file's end" in fault.text
+
+
 def test_changed_segment_differs_from_input_and_from_its_hash(key: Key, library: bytes) -> None:
     data = sign_elf(library, key)
     segment = parse_image(memoryview(data)).segments[4]
