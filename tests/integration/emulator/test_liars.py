@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -139,9 +140,10 @@ def test_a_program_that_lies_fails_its_session(
 ) -> None:
     (kept,) = [case for case in suite[1] if case.name == "mlp fp16"]
     for lie in ("the weakest channel zero", "a gain of 1 %", "another input's", "one sixteenth"):
-        runner = f"'{sys.executable}' '{LIARS}' '{lie}' '{kept.directory}'"
-        report = run_suite(tmp_path, "--model", "mlp", "--scheme", "fp16", "--runner", runner)
+        runner = shlex.join([sys.executable, str(LIARS), lie, str(kept.directory)])
+        words = ("--model", "mlp", "--scheme", "fp16", "--runner", runner)
+        report = run_suite(tmp_path / lie.replace(" ", "-"), *words)
         (case,) = report.cases
         assert case.status is Status.FAILED, lie
-        words = {"another input's": "seen: the outputs of another", "one sixteenth": "(1/16)"}
-        assert words.get(lie, "wanted") in case.reason
+        seen = {"another input's": "seen: the outputs of another", "one sixteenth": "(1/16)"}
+        assert seen.get(lie, "wanted") in case.reason
