@@ -28,7 +28,7 @@ ARTIFACT = "artifact"
 
 
 @dataclass(frozen=True)
-class Bench:
+class RunSetup:
     """What all cases of a run share. ``work`` is a scratch directory."""
 
     pool: Pool
@@ -55,10 +55,10 @@ class CaseResult:
 class CaseRun:
     """One case, step by step; every step may end it with a reason."""
 
-    def __init__(self, spec: CaseSpec, bench: Bench) -> None:
-        self.spec, self.bench = spec, bench
-        self.directory = bench.work / spec.slug
-        self.limits = bench.policy.limits_of(spec.model, spec.scheme)
+    def __init__(self, spec: CaseSpec, setup: RunSetup) -> None:
+        self.spec, self.setup = spec, setup
+        self.directory = setup.work / spec.slug
+        self.limits = setup.policy.limits_of(spec.model, spec.scheme)
         self.figures: dict[str, object] = {}
 
     def run(self) -> CaseResult:
@@ -71,8 +71,8 @@ class CaseRun:
             shutil.rmtree(self.directory, ignore_errors=True)
             (self.directory / "outputs").mkdir(parents=True)
             result = self._lower_and_run()
-            if self.bench.keep:
-                keep_artifacts(self.directory, self.bench.keep / self.spec.slug)
+            if self.setup.keep:
+                keep_artifacts(self.directory, self.setup.keep / self.spec.slug)
         except (StoreError, UnfitError):
             raise
         except Exception as error:
@@ -100,7 +100,7 @@ class CaseRun:
         # Before the runner starts: what it writes there later changes no verdict.
         references = read_references(artifact, result.lowered)
         run = self.execute(artifact, result.lowered)
-        if self.bench.keep:
+        if self.setup.keep:
             shutil.copytree(artifact, self.directory / ARTIFACT, dirs_exist_ok=True)
         self.figures["run_s"] = round(run.wall_s, 3)
         if run.failure:
@@ -115,13 +115,13 @@ class CaseRun:
             model=self.spec.model,
             scheme=self.spec.scheme,
             soc=self.spec.soc,
-            cache=str(self.bench.cache),
-            toolchain=self.bench.toolchain,
+            cache=str(self.setup.cache),
+            toolchain=self.setup.toolchain,
             log=str(log),
-            use_cache=self.bench.use_cache,
-            reference=self.bench.policy.reference,
+            use_cache=self.setup.use_cache,
+            reference=self.setup.policy.reference,
         )
-        return self.bench.pool.run("lower", job, log, self.bench.timeout_s)
+        return self.setup.pool.run("lower", job, log, self.setup.timeout_s)
 
     def execute(self, artifact: Path, lowered: Lowered) -> Ended:
         """Run a copy of the program on copies of all input sets: a runner is shown no reference."""
@@ -139,13 +139,13 @@ class CaseRun:
         input_list = self.directory / "input_list.txt"
         input_list.write_text("".join(f"{row}\n" for row in rows), encoding="utf-8")
         job = RunJob(str(given / PROGRAM), str(input_list), str(self.directory / "outputs"))
-        return self.bench.runner.execute(job, self.directory / "run.log", self.bench.timeout_s)
+        return self.setup.runner.execute(job, self.directory / "run.log", self.setup.timeout_s)
 
     def judge_outputs(
         self, references: References, lowered: Lowered, run: Ended, remark: str
     ) -> CaseResult:
         """Judge what the runner wrote, and check delegation."""
-        verdict = judge_case(self.spec, references, self.directory, lowered, self.bench.policy)
+        verdict = judge_case(self.spec, references, self.directory, lowered, self.setup.policy)
         self.figures |= verdict.figures
         changes = self.find_changes()
         reasons = [*verdict.reasons, *changes, *self.delegation_faults(lowered)]
@@ -158,7 +158,7 @@ class CaseRun:
         """How the figures differ from those recorded for this toolchain, where some are."""
         spec = self.spec
         name = name_case(spec.model, spec.scheme.value, spec.soc)
-        baseline = self.bench.baselines.get(name)
+        baseline = self.setup.baselines.get(name)
         if baseline is None:
             return []
         changes = list(find_changes(self.figures, baseline))
@@ -195,7 +195,7 @@ class CaseRun:
     def refuse(self, reason: str, log_tail: str) -> CaseResult:
         """A refusal that the policy knows is ``unsupported``; any other fails the case."""
         spec = self.spec
-        known = self.bench.policy.expects_refusal(spec.model, spec.scheme, spec.soc, reason)
+        known = self.setup.policy.expects_refusal(spec.model, spec.scheme, spec.soc, reason)
         if known:
             return self.end(Status.UNSUPPORTED, f"{reason} [{known}]", log_tail)
         return self.end(Status.FAILED, f"refused: {reason}", log_tail)
@@ -208,7 +208,7 @@ class CaseRun:
         controls: tuple[Control, ...] = (),
         remark: str = "",
     ) -> CaseResult:
-        advice = self.bench.policy.advise(reason) if status is Status.FAILED else ""
+        advice = self.setup.policy.advise(reason) if status is Status.FAILED else ""
         case = Case(
             model=self.spec.model,
             scheme=self.spec.scheme.value,
@@ -216,7 +216,7 @@ class CaseRun:
             status=status,
             reason=f"{reason}\n  fix: {advice}" if advice else reason,
             log_tail=log_tail,
-            runner=self.bench.runner.name,
+            runner=self.setup.runner.name,
             **self.figures,  # type: ignore[arg-type]
         )
         return CaseResult(case, controls, remark)

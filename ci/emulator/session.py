@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from ci.emulator.baselines import read_baselines
-from ci.emulator.case import Bench, CaseResult, CaseRun, describe_limits
+from ci.emulator.case import CaseResult, CaseRun, RunSetup, describe_limits
 from ci.emulator.policy import EmulatorPolicy
 from ci.emulator.pool import Pool
 from ci.emulator.runner import Runner, find_runner
@@ -83,11 +83,11 @@ def run_session(
     variables = environment.apply(os.environ)
     pool = workshop.open_pool(variables)
     runner = find_runner(options.runner, pool, variables, phases.progress)
-    bench = make_bench(
+    setup = make_setup(
         options, tools, environment, scratch=workshop.scratch, pool=pool, runner=runner
     )
     with phases.measure("cases"):
-        results = run_cases(list(specs), bench, options.jobs, phases.progress)
+        results = run_cases(list(specs), setup, options.jobs, phases.progress)
     cases = tuple(result.case for result in results)
     controls = tuple(control for result in results for control in result.controls)
     return Report(
@@ -102,7 +102,7 @@ def run_session(
     )
 
 
-def make_bench(
+def make_setup(
     options: SessionOptions,
     tools: tuple[Tool, ...],
     environment: Environment,
@@ -110,9 +110,9 @@ def make_bench(
     scratch: Path,
     pool: Pool,
     runner: Runner,
-) -> Bench:
+) -> RunSetup:
     """What the cases share."""
-    return Bench(
+    return RunSetup(
         pool=pool,
         runner=runner,
         policy=options.policy,
@@ -140,7 +140,7 @@ def name_toolchain(tools: tuple[Tool, ...], environment: Environment) -> tuple[s
 
 
 def run_cases(
-    specs: list[CaseSpec], bench: Bench, jobs: int, progress: Progress
+    specs: list[CaseSpec], setup: RunSetup, jobs: int, progress: Progress
 ) -> list[CaseResult]:
     """Run ``jobs`` cases at a time; results come in the order of ``specs``."""
     with progress.bar("cases", len(specs), "") as bar:
@@ -151,11 +151,11 @@ def run_cases(
 
         def abort() -> None:
             progress.step("ending what runs")
-            bench.pool.close()
+            setup.pool.close()
 
         def run(spec: CaseSpec) -> CaseResult:
             with bar.busy(f"{Path(spec.model).name} {spec.scheme.value} {spec.soc}"):
-                return CaseRun(spec, bench).run()
+                return CaseRun(spec, setup).run()
 
         order = sorted(specs, key=expect_lower_s, reverse=True)
         results = run_tasks([partial(run, spec) for spec in order], jobs, on_done=show, abort=abort)

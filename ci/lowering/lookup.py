@@ -15,8 +15,8 @@ import msgspec
 import torch
 
 from ci.lowering.artifact import artifact_path, read_artifact
+from ci.lowering.digests.graph_digest import digest_graph
 from ci.lowering.forked import run_forked
-from ci.lowering.graph_digest import digest_graph
 from ci.lowering.job import LowerJob, LowerResult
 from ci.lowering.model import Model, digest_model, load_model
 from ci.lowering.references.degenerate import ReferencePolicy, find_degenerate

@@ -36,7 +36,7 @@ from ci.lowering.artifact import (
     write_record,
 )
 from ci.lowering.audit import audit_delegation, qnn_errors, record_refusals
-from ci.lowering.context_digest import sign_by_content
+from ci.lowering.digests.context_digest import sign_by_content
 from ci.lowering.factory import Inputs
 from ci.lowering.job import LowerJob, LowerResult
 from ci.lowering.model import Model

@@ -10,8 +10,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from ci.lowering.digests.graph_digest import digest_graph, update_tensor
 from ci.lowering.factory import Inputs, call_factory, unpack
-from ci.lowering.graph_digest import digest_graph, update_tensor
 from ci.lowering.references.eager import compute_reference
 from ci.lowering.references.numerics import fix_numerics
 from ci.lowering.suite import SUITE

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from ci.emulator.case import Bench, CaseResult, CaseRun
+from ci.emulator.case import CaseResult, CaseRun, RunSetup
 from ci.emulator.policy import EmulatorPolicy, read_emulator_policy
 from ci.emulator.pool import Pool
 from ci.emulator.runner import ProgramRunner, PythonRunner
@@ -59,7 +59,7 @@ def run_case(shared: tuple[Pool, Path], tmp_path: Path) -> RunCase:
         use_cache: bool = True,
     ) -> CaseResult:
         stand_in = ProgramRunner([sys.executable, str(STAND_IN), fault, str(cache)], os.environ)
-        bench = Bench(
+        setup = RunSetup(
             pool=pool,
             runner=stand_in if fault else PythonRunner(pool),
             policy=policy or read_emulator_policy(),
@@ -70,7 +70,7 @@ def run_case(shared: tuple[Pool, Path], tmp_path: Path) -> RunCase:
             use_cache=use_cache,
             keep=tmp_path / "kept",
         )
-        return CaseRun(CaseSpec(model, scheme, soc), bench).run()
+        return CaseRun(CaseSpec(model, scheme, soc), setup).run()
 
     return run
 

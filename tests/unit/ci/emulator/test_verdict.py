@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from ci.emulator.baselines import Baseline
-from ci.emulator.case import Bench, CaseResult, CaseRun
+from ci.emulator.case import CaseResult, CaseRun, RunSetup
 from ci.emulator.outputs import read_outputs, read_references, write_outputs
 from ci.emulator.policy import EmulatorPolicy, read_emulator_policy
 from ci.emulator.pool import Ended
@@ -68,7 +68,7 @@ def run_case(
     baselines: Mapping[str, Baseline] | None = None,
 ) -> CaseResult:
     """From a runner's files to the case's row."""
-    bench = Bench(
+    setup = RunSetup(
         pool=cast("Any", None),
         runner=cast("Any", Named()),
         policy=policy or read_emulator_policy(),
@@ -78,7 +78,7 @@ def run_case(
         timeout_s=1.0,
         baselines=baselines or {},
     )
-    case = CaseRun(SPEC, bench)
+    case = CaseRun(SPEC, setup)
     shutil.rmtree(case.directory, ignore_errors=True)
     case.directory.mkdir(parents=True)
     write_outputs(case.directory / "outputs", outputs)
