@@ -182,6 +182,7 @@ def test_an_include_of_a_rule_that_finds_its_headers_goes_by_the_file_name(pairs
         ("option(X ON)\nif(X AND OTHER)\n{p}{q}endif()\nif(OTHER)\n{link}{define}endif()", True),
         ("option(X ON)\nif(NOT X)\n{p}{q}endif()\nif(X)\nelse()\n{link}{define}endif()", True),
         ("option(X ON)\n{p}{q}if(X)\n{link}{define}endif()", False),
+        ("option(X ON)\n{p}{q}if(X)\nelse()\n{link}{define}endif()", False),
         ("option(X ON)\nif(X)\n{p}{q}endif()\nif(OTHER)\n{link}{define}endif()", False),
         ("option(X ON)\nif(X)\n{p}{q}endif()\nif(NOT X)\n{link}{define}endif()", False),
         ("option(X ON)\nif(X OR OTHER)\n{p}{q}endif()\nif(X)\n{link}{define}endif()", False),
@@ -191,8 +192,8 @@ def test_an_include_of_a_rule_that_finds_its_headers_goes_by_the_file_name(pairs
     ],
     ids=[
         "the target's own", "the same again", "a part of it", "the other branch",
-        "an option inside", "another option", "the opposite", "one of two", "every platform",
-        "one platform", "another platform",
+        "an option inside", "its other branch", "another option", "the opposite", "one of two",
+        "every platform", "one platform", "another platform",
     ],
 )  # fmt: skip
 def test_a_condition_is_judged_beside_that_of_its_target(

@@ -113,3 +113,21 @@ def test_a_variable_that_an_option_sets_may_be_unset(read: Callable[[Files], CMa
     )
 
     assert sources(facts) == {("", "fast"): {"a.cpp"}, ("", "slow"): {"b.cpp"}}
+
+
+def test_sources_go_to_the_target_of_their_own_directory(
+    read: Callable[[Files], CMakeFacts],
+) -> None:
+    facts = read(
+        {
+            "CMakeLists.txt": "option(X '' ON)\nadd_subdirectory(one)\n",
+            "one/CMakeLists.txt": "add_library(ops o.cpp)\nif(X)\n  add_subdirectory(../two)\n"
+            "endif()\ntarget_sources(ops PRIVATE more.cpp)\n",
+            "two/CMakeLists.txt": "add_library(ops o.cpp)\n",
+        }
+    )
+
+    assert sources(facts) == {
+        ("one", "ops"): {"one/o.cpp", "one/more.cpp"},
+        ("two", "ops"): {"two/o.cpp"},
+    }
