@@ -80,7 +80,7 @@ def test_a_users_model_whose_path_no_report_can_hold_is_refused(
     file.write_text("")
     with pytest.raises(UsageError, match="no model") as caught:
         select_cases(SUITE_SCHEMES, SOCS, models=[f"{file}:make"])
-    assert "no UTF-8" in caught.value.why
+    assert "not UTF-8" in caught.value.why
 
 
 def test_the_default_suite_is_large_enough() -> None:
