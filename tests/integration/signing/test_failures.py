@@ -140,6 +140,8 @@ def test_unrecognised_signature_fails_unless_it_is_accepted(
     assert verb.run(*words, "--accept-unrecognised", STAND_IN_KEYS=keys).returncode == 0
     assert verb.run("verify-signature", "signed").returncode == 1
     assert verb.run("verify-signature", "--accept-unrecognised", "signed").returncode == 0
+    unsigned = ("--expect", "unsigned", "--accept-unrecognised")
+    assert verb.run("verify-signature", *unsigned, "signed").returncode == 1
 
 
 def test_verification_at_a_date(verb, libraries) -> None:
