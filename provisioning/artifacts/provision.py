@@ -97,12 +97,12 @@ def adopt_artifact(
 ) -> Provisioned | None:
     """The user's own installation, when the variable that names one is set.
 
-    One that points into the store is what `env` gave for some profile, not an installation.
-    A release that is copied is not adopted. Raises UnfitError.
+    Another version in the store is one too. A release that is copied is not adopted.
+    Raises UnfitError.
     """
     adoption = None if request.release.is_copied else request.toolchain.adoption
     named = os.environ.get(adoption.variable) if adoption else None
-    if not named or Path(named).resolve().is_relative_to(store.trees.resolve()):
+    if not named or _is_of_env(Path(named).expanduser().resolve(), request, store):
         return None
     from provisioning.artifacts.sources.local import find_installation
 
@@ -114,6 +114,17 @@ def adopt_artifact(
     where = f"{found.variable}={found.root}"
     progress.step(f"{request.name}: using {where}, version {found.version}{note}")
     return Provisioned(request.name, found.version, found.root, adopted=True)
+
+
+def _is_of_env(root: Path, request: ArtifactRequest, store: Store) -> bool:
+    """Whether ``root`` is what `env` gave for some profile: in the store, and either the version
+    that is asked for or another artifact, such as the runtime of profile emulator."""
+    trees = store.trees.resolve()
+    if not root.is_relative_to(trees):
+        return False
+    directory, artifact = (*root.relative_to(trees).parts, "", "")[:2]
+    pinned = f"{request.name}-{request.release.version}-"
+    return artifact != request.name or directory.startswith(pinned)
 
 
 def check_adopted(request: ArtifactRequest, adopted: Provisioned) -> None:

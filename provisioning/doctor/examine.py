@@ -12,6 +12,7 @@ import msgspec
 
 from provisioning.artifacts.environment import Environment, profile_requests
 from provisioning.artifacts.sources import ArtifactRequest, Options
+from provisioning.artifacts.sources.local import read_version
 from provisioning.console.progress import Progress
 from provisioning.doctor.checks.environment import judge_environment
 from provisioning.doctor.checks.registry import Case
@@ -85,10 +86,11 @@ def examine(
     ``python`` None is the running interpreter. Raises ManifestError for a profile without a
     policy; every fault is a finding.
     """
+    roots = {artifact.name: artifact.root for artifact in environment.artifacts}
     request = SurveyRequest(
         profile,
-        roots={artifact.name: artifact.root for artifact in environment.artifacts},
-        pins=find_pins(profile),
+        roots=roots,
+        pins=find_pins(profile, roots),
         submodules=submodules(profile),
         variables=environment.apply(os.environ),
         home=store_home(),
@@ -108,13 +110,18 @@ def wanted_requests(profile: str) -> list[ArtifactRequest]:
     return requests
 
 
-def find_pins(profile: str) -> dict[str, str]:
-    """The pinned version of each artifact, and the commit of the ExecuTorch checkout."""
+def find_pins(profile: str, roots: Mapping[str, Path]) -> dict[str, str]:
+    """The pinned version of each artifact, and the commit that the checkout in ``roots`` has in
+    its own version, or in the profile's where that version has none."""
     pins = {}
     for request in wanted_requests(profile):
         pins[request.name] = request.release.version
         if request.name == CHECKOUT:
-            pins[CHECKOUT_COMMIT] = request.release.pin
+            toolchain = request.toolchain
+            commits = {release.version: release.pin for release in toolchain.releases}
+            root, adoption = roots.get(CHECKOUT), toolchain.adoption
+            version = read_version(root, adoption) if root and adoption else ""
+            pins[CHECKOUT_COMMIT] = commits.get(version, request.release.pin)
     return pins
 
 

@@ -119,7 +119,12 @@ def compose_request(
     if not keep_variables and {artifact.name for artifact in wanted.artifacts} <= roots.keys():
         variables = compose_environment(profile, wanted, tuple(located)).apply(base)
     return SurveyRequest(
-        profile, roots, variables, store_home(), find_pins(profile), submodules=submodules(profile)
+        profile,
+        roots,
+        variables,
+        store_home(),
+        find_pins(profile, roots),
+        submodules=submodules(profile),
     )
 
 

@@ -253,6 +253,15 @@ def test_an_artifact_that_needs_what_nobody_brings_is_not_published(world: Build
     assert world.published() == []
 
 
+def test_a_checkout_that_is_named_is_built_wherever_it_lies(world: BuildWorld) -> None:
+    other = world.home / "store/executorch-1.5.1-0123456789ab/executorch"
+    shutil.copytree(TINY, other)
+    (other / "version.txt").write_text("1.5.1\n")
+    code, data, text = world.call("runner_checkout", "--source", str(other), "--dry-run")
+    assert code == 0, data
+    assert f"executorch: using EXECUTORCH_ROOT={other}, version 1.5.1" in text
+
+
 # -- what is not there is told before a compiler starts ----------------------------------------
 
 

@@ -12,9 +12,12 @@ import pytest
 from provisioning.artifacts.environment import locate_profile, provision_profile
 from provisioning.artifacts.sources import load_source
 from provisioning.console.progress import Progress
+from provisioning.doctor.examine import find_pins
 from provisioning.errors import ExitCode, ManifestError, UnfitError
 from provisioning.manifest.reader import list_toolchains, read_profiles, read_toolchain
 from provisioning.manifest.releases import AnyRelease, FileRelease, Release
+
+PIN, LINUX = "2.37.0.250724", "lib/aarch64-oe-linux-gcc11.2"
 
 
 @pytest.fixture(autouse=True)
@@ -31,10 +34,10 @@ def make_sdk(root: Path, version: str = "2.37.0.250724", *folders: str) -> Path:
     return root
 
 
-def make_checkout(root: Path) -> Path:
+def make_checkout(root: Path, version: str = "1.4.1") -> Path:
     (root / "backends/qualcomm").mkdir(parents=True)
     (root / "backends/qualcomm/CMakeLists.txt").touch()
-    (root / "version.txt").write_text("1.4.1\n")
+    (root / "version.txt").write_text(f"{version}\n")
     for module in read_toolchain("executorch").components["runner"]:
         (root / module).mkdir(parents=True, exist_ok=True)
     return root
@@ -63,6 +66,22 @@ def test_installations_are_used_in_place(tmp_path: Path, monkeypatch: pytest.Mon
     assert all(artifact.adopted for artifact in environment.artifacts)
     assert "executorch: using EXECUTORCH_ROOT=" in said.getvalue()
     assert not (tmp_path / "home").exists()
+
+
+def test_another_version_in_the_store_is_used_and_what_env_gave_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QNN_SDK_ROOT", str(make_sdk(tmp_path / "sdk", PIN, LINUX)))
+    trees = tmp_path / "home/store"
+    other = make_checkout(trees / "executorch-1.5.1-0123456789ab/executorch", "1.5.1")
+    monkeypatch.setenv("EXECUTORCH_ROOT", str(other))
+    assert locate_profile("linux", Progress()).root("executorch") == other
+    pins = find_pins("linux", {"executorch": other})
+    assert pins["executorch-commit"] == read_toolchain("executorch").release("1.5.1").pin
+    for name in ("executorch-1.4.1-0123456789ab/executorch", "qnn-runtime-2.49-0123/qnn-runtime"):
+        monkeypatch.setenv("EXECUTORCH_ROOT", str(make_checkout(trees / name)))
+        with pytest.raises(UnfitError, match="lacks executorch"):
+            locate_profile("linux", Progress())
 
 
 @pytest.mark.parametrize("missing", ["sdk.yaml", "include"])
