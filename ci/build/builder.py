@@ -14,7 +14,7 @@ from ci.build.delivery.artifacts import (
     collect_artifacts,
     publish_artifacts,
 )
-from ci.build.inputs import Snapshot, digest_snapshot, take_snapshot
+from ci.build.inputs import NO_FILE, Snapshot, digest_snapshot, take_snapshot
 from ci.build.overlay import sync_overlay
 from ci.build.plan.job import BuildJob
 from ci.build.plan.place import Place
@@ -58,6 +58,7 @@ def run_build(job: BuildJob, progress: Progress) -> Result:
     """
     started = time.monotonic()
     place = job.plan.place
+    job.check()
     with explain_errors(place.root), place.locked():
         before = State() if job.request.clean else read_state(place.state)
         snapshots = _take_snapshots(job, before)
@@ -67,7 +68,6 @@ def run_build(job: BuildJob, progress: Progress) -> Result:
             write_state(place.state, now)
             found = collect_artifacts(job.plan, job.request.extras)
             return Result(job.plan, digest, found, True, True, wall_s=time.monotonic() - started)
-        job.check()
         return _build(job, before, now, progress, started)
 
 
@@ -96,6 +96,7 @@ def _build(job: BuildJob, before: State, now: State, progress: Progress, started
     place.log.unlink(missing_ok=True)
     progress.step(f"building {plan.target.name} in {place.root}")
     changed = sync_overlay(plan.source, plan.overlay, now.inputs[SOURCE], place.tree_record)
+    changed += sum(_count_changes(before.inputs.get(name), now.inputs[name]) for name in job.inputs)
     meter = start_meter(plan)
     times = {stage.name: run_stage(plan, stage, progress) for stage in plan.stages}
     judged = collect_artifacts(plan, job.request.extras)
@@ -105,6 +106,15 @@ def _build(job: BuildJob, before: State, now: State, progress: Progress, started
     cache = meter.read() if meter else None
     wall_s = time.monotonic() - started
     return Result(plan, now.digest, judged, good, False, changed, times, wall_s, cache)
+
+
+def _count_changes(before: Snapshot | None, now: Snapshot) -> int:
+    """Files that came, went or have other bytes; none where there is nothing to compare with."""
+    known = now if before is None else before
+    return sum(
+        known.get(path, NO_FILE).sha256 != now.get(path, NO_FILE).sha256
+        for path in known.keys() | now.keys()
+    )
 
 
 def _publish(plan: BuildPlan, judged: tuple[Judged, ...], now: State) -> None:

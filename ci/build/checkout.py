@@ -11,7 +11,7 @@ from pathlib import Path
 from ci.build.plan.job import BuildJob
 from ci.build.plan.place import find_place
 from ci.build.plan.plan import BuildRequest, Kit, make_plan
-from ci.build.plan.targets import Needs, Target
+from ci.build.plan.targets import Needs, Target, read_targets
 from ci.build.plan.toolchains import resolve_compilers
 from ci.build.plan.tools import ask_python, find_tools
 from provisioning.artifacts.environment import Environment, locate_profile
@@ -54,7 +54,7 @@ def prepare_checkout(target: Target, request: BuildRequest, progress: Progress) 
     variant = "\0".join([tag if target.per_python else "", *soc.values()])
     plan = make_plan(target, request, source, find_place(target.name, source, variant), kit)
     inputs = {QNN_SDK: environment.root(QNN_SDK) / "include"}
-    skip = unneeded_submodules(source, components)
+    skip = unneeded_submodules(source, components) | find_installed(source)
     check = partial(check_fitness, environment, request, progress)
     return BuildJob(plan, request, inputs, skip, environment.variables, check)
 
@@ -124,6 +124,13 @@ def _has_files(directory: Path) -> bool:
 def unneeded_submodules(source: Path, components: tuple[str, ...]) -> frozenset[str]:
     """Submodules of the checkout that no component names: they are neither read nor copied."""
     return frozenset(list_submodules(source)) - set(wanted_submodules(components))
+
+
+def find_installed(source: Path) -> frozenset[str]:
+    """What ``--install checkout`` put into a checkout: results of a build, not its sources."""
+    rows = {row for target in read_targets().values() for row in target.installs}
+    found = (path for row in rows for path in (source / row.to).glob(Path(row.path).name))
+    return frozenset(path.relative_to(source).as_posix() for path in found)
 
 
 def check_headers(sdk: Path, headers: tuple[str, ...]) -> None:

@@ -33,6 +33,7 @@ class InputEntry(msgspec.Struct, frozen=True, array_like=True):
     sha256: str
 
 
+NO_FILE = InputEntry(0, 0, 0, 0, "missing")
 Snapshot: TypeAlias = dict[str, InputEntry]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +14,8 @@ from provisioning.console.process import run_process
 from provisioning.console.progress import Progress
 from provisioning.errors import StoreError, ToolError
 
+CONFIGURED = "configured"  # left by a configuration that succeeded
+
 
 def run_stage(plan: BuildPlan, stage: StagePlan, progress: Progress) -> float:
     """Configure, build and install one stage; returns seconds.
@@ -20,15 +23,27 @@ def run_stage(plan: BuildPlan, stage: StagePlan, progress: Progress) -> float:
     Raises ToolError with the first error, StoreError when the disk is full.
     """
     started = time.monotonic()
-    ask_file_api(stage.build)
     name = plan.target.name
+    configured = stage.build / CONFIGURED
+    if not configured.is_file():
+        forget_configuration(stage.build)
+    configured.unlink(missing_ok=True)
+    ask_file_api(stage.build)
     _run_step(plan, f"{name}: configure {stage.name}", plan.configure_command(stage), progress)
+    configured.touch()
     present = read_cmake_targets(stage.build) if stage.if_present else frozenset()
     more = tuple(target for target in stage.if_present if target in present)
     _run_step(plan, f"{name}: compile {stage.name}", plan.compile_command(stage, more), progress)
     if stage.install:
         _run_step(plan, f"{name}: install {stage.name}", plan.install_command(stage), progress)
     return time.monotonic() - started
+
+
+def forget_configuration(build: Path) -> None:
+    """Remove what CMake found out, as ``cmake --fresh`` does, but leave the objects."""
+    (build / "CMakeCache.txt").unlink(missing_ok=True)
+    for found in build.glob("CMakeFiles/[0-9]*"):
+        shutil.rmtree(found)
 
 
 def _run_step(plan: BuildPlan, label: str, command: Sequence[str], progress: Progress) -> None:

@@ -61,6 +61,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     for job in jobs:
         check_delivery(job, args.install, with_proof=not args.no_proof)
     if args.dry_run:
+        check_jobs(jobs)
         return describe_plans(jobs)
     path = args.reports.absolute() / target.session / "artifacts.json"
     rows: list[dict[str, Any]] = []

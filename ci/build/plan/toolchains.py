@@ -19,7 +19,6 @@ from provisioning.console.process import run_process
 from provisioning.doctor.policies import elf_policy
 from provisioning.errors import UnfitError
 from provisioning.manifest.reader import read_toolchain
-from provisioning.versions import is_older
 
 NDK, HEXAGON_SDK = "android-ndk", "hexagon-sdk"
 NDK_BIN = "toolchains/llvm/prebuilt/linux-x86_64/bin"
@@ -119,19 +118,10 @@ def resolve_linux_cross(_: Given) -> Compilers:
 
 
 def resolve_ndk(given: Given) -> Compilers:
-    """The NDK of the profile, at the pinned release or a later one.
-
-    An older one's libc++ lacks what ExecuTorch's QNN backend includes.
-    """
+    """The NDK of the profile; the doctor judges its version."""
     root = given.roots[NDK]
     toolchain = read_toolchain(NDK)
     found = read_version(root, toolchain.adoption) if toolchain.adoption else toolchain.default
-    if is_older(found, toolchain.default):
-        raise UnfitError(
-            f"the NDK in {root} is {found}, {toolchain.default} or later is needed",
-            why="the libc++ of an older NDK fails to compile ExecuTorch's QNN backend",
-            fix=f"unset ANDROID_NDK_ROOT and run `qnn-ci fetch {NDK}`",
-        )
     platform = f"android-{elf_policy('aarch64-android').android_api}"
     options = {
         "CMAKE_TOOLCHAIN_FILE": str(root / "build/cmake/android.toolchain.cmake"),

@@ -303,12 +303,12 @@ def test_a_missing_header_is_named_before_cmake_runs(world: BuildWorld) -> None:
 
 
 @needs_clang
-def test_an_old_ndk_is_refused_and_a_later_one_is_not(world: BuildWorld) -> None:
+def test_the_doctor_alone_judges_the_ndk_and_no_doctor_passes_it(world: BuildWorld) -> None:
     world.variables["ANDROID_NDK_ROOT"] = str(make_ndk(world.folder / "old", "21.4.7075529"))
-    code, data, _ = world.call("android")
-    assert (code, "is 21.4.7075529, 26.2.11394342 or later" in data["what"]) == (3, True)
-    world.variables["ANDROID_NDK_ROOT"] = str(make_ndk(world.folder / "new", "27.0.12077973"))
     assert world.call("android", "--dry-run")[0] == 0
+    world.with_doctor = True
+    code, data, _ = world.call("android", "--dry-run")
+    assert (code, data["what"].startswith("QNN")) == (3, True)
 
 
 @needs_clang
@@ -328,6 +328,14 @@ def test_what_the_doctor_objects_to_is_not_built(world: BuildWorld) -> None:
     assert (code, data["what"].startswith("QNN")) == (3, True), data
     assert "`python -m ci doctor aot`" in data["what"]
     assert not list((world.home / "builds").glob("*/stages"))
+
+
+def test_a_build_that_was_forced_once_is_judged_again(world: BuildWorld) -> None:
+    world.build("runner_checkout")
+    world.with_doctor = True
+    for words in (("runner_checkout",), ("runner_checkout", "--dry-run")):
+        code, data, _ = world.call(*words)
+        assert (code, data["what"].startswith("QNN")) == (3, True), words
 
 
 def test_a_python_without_the_modules_is_refused(world: BuildWorld) -> None:
@@ -445,6 +453,24 @@ def test_a_cmake_error_is_told_with_its_text(world: BuildWorld) -> None:
     assert "the moon is full" in data["why"]
 
 
+PROBE = """
+include(CheckIncludeFileCXX)
+set(CMAKE_REQUIRED_INCLUDES ${QNN_SDK_ROOT}/share)
+check_include_file_cxx(mended.h HAS_MENDED)
+if(NOT HAS_MENDED)
+  message(FATAL_ERROR "mended.h is broken")
+endif()
+"""
+
+
+def test_what_is_mended_after_a_failed_configuration_is_found(world: BuildWorld) -> None:
+    with (world.checkout / "CMakeLists.txt").open("a") as stream:
+        stream.write(PROBE)
+    assert world.call("runner_checkout")[0] == 5
+    (world.folder / "qnn/share/mended.h").touch()
+    world.build("runner_checkout")
+
+
 @pytest.mark.parametrize("limit", [0, 2000])
 def test_a_full_disk_is_called_so(world: BuildWorld, limit: int) -> None:
     # RLIMIT_FSIZE makes a write fail as on a full disk: in our copy at 0, in the linker at 2000.
@@ -543,6 +569,13 @@ def test_nothing_runs_twice_and_an_edit_rebuilds_its_targets_only(world: BuildWo
     assert by_name(third)[BACKEND]["sha256"] != by_name(first)[BACKEND]["sha256"]
 
 
+def test_what_is_installed_into_the_checkout_is_not_a_source(world: BuildWorld) -> None:
+    world.build("runner_checkout")
+    world.build("aot", "--install", "checkout")
+    assert world.build("aot", "--install", "checkout")["up_to_date"]
+    assert world.build("runner_checkout")["up_to_date"]
+
+
 @pytest.mark.parametrize("change", ["option", "header", "artifact", "clean", "type"])
 def test_options_headers_and_lost_artifacts_are_inputs_too(world: BuildWorld, change: str) -> None:
     first = world.build("aot", "--install", "none")
@@ -559,7 +592,7 @@ def test_options_headers_and_lost_artifacts_are_inputs_too(world: BuildWorld, ch
     else:
         words += ["-D", "CMAKE_BUILD_TYPE=Debug"]
     second = world.build(*words)
-    assert not second["up_to_date"]
+    assert (second["up_to_date"], second["changed_files"]) == (False, int(change == "header"))
     if change != "type":
         assert second["artifacts"][0]["sha256"] == first["artifacts"][0]["sha256"]
 
