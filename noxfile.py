@@ -295,6 +295,12 @@ def bench(session: nox.Session) -> None:
 
 
 @nox.session(default=False)
+def mutants(session: nox.Session) -> None:
+    """Plant small faults in what decides, see which tests notice."""
+    run_module(session, "mutants", "tests.mutants", *session.posargs)
+
+
+@nox.session(default=False)
 def parity(session: nox.Session) -> None:
     """Report where ExecuTorch's Buck and CMake files disagree."""
     run_module(session, "core", "ci", "parity", *session.posargs)

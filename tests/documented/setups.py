@@ -35,6 +35,13 @@ FIRST = {
     "CMakeLists.txt": "cmake_minimum_required(VERSION 3.20)\nproject(tiny CXX)\n"
     f"add_library(lib {QUALCOMM}/a.cpp)\n",
 }
+FAR_FROM_THE_LIMIT = """from ci.emulator.judging.limit import is_loud
+
+
+def test_that_loud_is_loud() -> None:
+    assert is_loud(41)
+    assert not is_loud(0)
+"""
 NEW_FILE = f"{QUALCOMM}/b.cpp"
 
 
@@ -208,6 +215,19 @@ def shrink_provisioning_bench(stage: Stage) -> None:
         text = text.replace('"qnn-runtime"', f'"qnn-runtime{name}"')
         text = text.replace('"tiny-qnn"', f'"{package}"')
         (folder / f"manifests/toolchains/qnn-runtime{name}.toml").write_text(text)
+
+
+# -- mutants of one small function --------------------------------------------------------------
+
+
+def shrink_judging(stage: Stage) -> None:
+    """A package of one function in the gate's place, and a test that leaves its limit out."""
+    package = stage.project / "ci" / "emulator" / "judging"
+    shutil.rmtree(package)
+    tests = stage.project / "tests" / "unit" / "ci" / "emulator"
+    limit = "def is_loud(decibels: int) -> bool:\n    return decibels > 40\n"
+    plant(package, {"__init__.py": "", "limit.py": limit})
+    plant(tests, {"test_limit.py": FAR_FROM_THE_LIMIT})
 
 
 # -- parity -------------------------------------------------------------------------------------

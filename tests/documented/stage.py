@@ -22,10 +22,10 @@ import nox.project
 
 from tests.documented.pages import ROOT
 
-FOLDERS = ("ci", "docs", "manifests", "provisioning", "tests/bench")
+FOLDERS = ("ci", "docs", "manifests", "provisioning", "tests/bench", "tests/mutants")
 FILES = ("nox", "noxfile.py", "pyproject.toml", "README.md", "LICENSE")
 REAL = ("bootstrap", "core")
-BORROWED = ("lowering", "test", "unit")
+BORROWED = ("lowering", "mutants", "test", "unit")
 KEPT_VARIABLES = (
     "PIP_",
     "SSL_",

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import re
+
 import ci.__main__
 from tests.documented.recipe import Recipe
-from tests.documented.setups import leave_doctor_out, plant_toolchains, shrink_suite, use_our_store
+from tests.documented.setups import (
+    leave_doctor_out,
+    plant_toolchains,
+    shrink_judging,
+    shrink_suite,
+    use_our_store,
+)
 from tests.documented.stage import Ended, Stage
 
 PASSED = "1 passed"
@@ -23,10 +31,41 @@ def is_installed(stage: Stage, ended: Ended) -> None:
     assert "qnn-runtime" in listed.stdout, listed.said
 
 
+MUTANTS = "nox -s mutants -- ci/emulator/judging"
+EQUIVALENT = """
+[[equivalent]]
+path = "ci/emulator/judging/limit.py"
+function = "is_loud"
+removed = "return decibels > 40"
+added = "return decibels >= 40"
+reason = "no sound has 40 dB"
+"""
+
+
+def resumes(stage: Stage, ended: Ended) -> None:
+    """A survivor that is listed as equivalent counts no more; a new test kills it all the same."""
+    page = stage.project / "reports/mutants/ci.emulator.judging.md"
+    assert "+    return decibels >= 40" in page.read_text("utf-8")
+    (stage.project / "tests/mutants/equivalents.toml").write_text(EQUIVALENT)
+    listed = stage.run(f"./{MUTANTS}").said
+    assert re.search(r"judging +2 +1 +0 +0 +1 +0 +100\.0\n", listed), listed
+    assert "no sound has 40 dB" in page.read_text("utf-8")
+    stage.edit("tests/unit/ci/emulator/test_limit.py", "is_loud(0)", "is_loud(40)")
+    killed = stage.run(f"./{MUTANTS}").said
+    assert re.search(r"judging +2 +2 +0 +0 +0 +0 +100\.0\n", killed), killed
+    assert "no surviving mutant of ci/emulator/judging/limit.py fits is_loud" in killed, killed
+
+
 RECIPES = {
     "nox -s test_emulator": EMULATOR,
     "nox -s tests": Recipe(says=("1 passed",)),
     "nox -s unit": Recipe(says=("1 passed",)),
+    MUTANTS: Recipe(
+        setup=(shrink_judging,),
+        says=(r"ci/emulator/judging +2 +1 +1 +0 +0 +0 +50\.0\n",),
+        leaves=("reports/mutants/ci.emulator.judging.md",),
+        then=resumes,
+    ),
     "nox -s lint": Recipe(elsewhere=".ci/run"),
     "nox -s build_android test_emulator": Recipe(
         setup=(use_our_store, shrink_suite, plant_toolchains, leave_doctor_out),

@@ -1,0 +1,45 @@
+"""``mutants [PACKAGE ...]``: plant small faults in what decides verdicts, count those noticed."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from provisioning.console.command import Outcome, given_path
+from provisioning.console.progress import Progress
+from provisioning.errors import UsageError
+from provisioning.files import remove_tree, write_whole
+from tests.mutants.packages import PACKAGES, read_equivalents
+from tests.mutants.render import render_json, render_page, render_table
+from tests.mutants.verdicts import read_result
+from tests.mutants.workplace import ROOT, place_of, run_mutmut
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("packages", nargs="*", help="some of: " + ", ".join(PACKAGES))
+    parser.add_argument("--fresh", action="store_true", help="forget what earlier runs found")
+    parser.add_argument("--jobs", type=int, default=0, help="mutants at a time (default: CPUs)")
+    parser.add_argument(
+        "--reports", type=given_path, default=Path("reports"), help="where to write"
+    )
+
+
+def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
+    wanted = [name.strip("/") for name in args.packages] or list(PACKAGES)
+    for name in wanted:
+        if name not in PACKAGES:
+            raise UsageError(f"no package {name!r}", fix="one of: " + ", ".join(PACKAGES))
+    equivalents = read_equivalents()
+    results = []
+    for name in wanted:
+        if args.fresh:
+            remove_tree(place_of(name))
+        run_mutmut(name, args.jobs, progress)
+        result = read_result(ROOT, name, place_of(name), equivalents)
+        stem = args.reports / "mutants" / name.replace("/", ".")
+        write_whole(stem.with_name(f"{stem.name}.json"), render_json(result))
+        write_whole(stem.with_name(f"{stem.name}.md"), render_page(result))
+        results.append(result)
+    return Outcome(
+        render_table(results, args.reports), {one.package: one.counts for one in results}
+    )

@@ -1,0 +1,129 @@
+"""What mutmut found, from the .meta files that it keeps: mutants by package, and their diffs."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from mutmut.mutation.diff_apply import get_diff_for_mutant
+from mutmut.stats import status_by_exit_code
+from mutmut.utils.file_utils import change_cwd
+from mutmut.utils.format_utils import orig_function_and_class_names_from_key
+
+from tests.mutants.packages import Equivalent
+
+# A mutant that never ends, crashes, or lets no test be collected has been noticed.
+NOTICED = {"killed", "timeout", "segfault", "check was interrupted by user"}
+UNJUDGED = {"not checked", "skipped"}
+
+
+@dataclass(frozen=True)
+class Survivor:
+    """A mutant that no test noticed. ``status`` is ``survived``, ``no tests`` or ``suspicious``."""
+
+    name: str
+    path: str
+    function: str
+    status: str
+    diff: str
+    removed: str
+    added: str
+    reason: str = ""
+
+    @property
+    def is_equivalent(self) -> bool:
+        return bool(self.reason)
+
+
+@dataclass(frozen=True)
+class Result:
+    """The mutants of a package: how many were generated and noticed, and those that were not.
+
+    ``stale`` are its rows of equivalents.toml that no surviving mutant fits.
+    """
+
+    package: str
+    generated: int
+    killed: int
+    unjudged: int
+    unnoticed: Sequence[Survivor]
+    stale: Sequence[Equivalent]
+
+    @property
+    def survivors(self) -> list[Survivor]:
+        return [one for one in self.unnoticed if not one.is_equivalent]
+
+    @property
+    def equivalent(self) -> list[Survivor]:
+        return [one for one in self.unnoticed if one.is_equivalent]
+
+    @property
+    def share(self) -> float | None:
+        """Killed of those judged that are not equivalent, in percent."""
+        judged = self.killed + len(self.survivors)
+        return 100 * self.killed / judged if judged else None
+
+    @property
+    def counts(self) -> Mapping[str, float | None]:
+        return {
+            "generated": self.generated,
+            "killed": self.killed,
+            "survived": len(self.survivors),
+            "without_tests": sum(one.status == "no tests" for one in self.survivors),
+            "equivalent": len(self.equivalent),
+            "unjudged": self.unjudged,
+            "killed_percent": None if self.share is None else round(self.share, 1),
+        }
+
+
+def read_result(root: Path, package: str, place: Path, equivalents: Sequence[Equivalent]) -> Result:
+    """The verdicts on a package's mutants below ``place``, of files that ``root`` still has."""
+    verdicts = list(_read_verdicts(root, package, place))
+    counts = Counter(status for _, _, status in verdicts)
+    left = NOTICED | UNJUDGED
+    with change_cwd(place):
+        unnoticed = [
+            _describe(name, path, status, equivalents)
+            for path, name, status in verdicts
+            if status not in left
+        ]
+    found = {(one.path, one.function, one.removed, one.added) for one in unnoticed}
+    own = [row for row in equivalents if row.path.startswith(f"{package}/")]
+    return Result(
+        package,
+        len(verdicts),
+        sum(counts[status] for status in NOTICED),
+        sum(counts[status] for status in UNJUDGED),
+        unnoticed,
+        [row for row in own if not any(row.is_of(*one) for one in found)],
+    )
+
+
+def _read_verdicts(root: Path, package: str, place: Path) -> Iterator[tuple[str, str, str]]:
+    """Path, name and status of each mutant."""
+    for file in sorted((root / package).rglob("*.py")):
+        path = str(file.relative_to(root))
+        meta = place / "mutants" / f"{path}.meta"
+        if meta.is_file():
+            codes = json.loads(meta.read_text("utf-8"))["exit_code_by_key"]
+            for name, code in codes.items():
+                yield path, name, status_by_exit_code[code]
+
+
+def _describe(name: str, path: str, status: str, equivalents: Sequence[Equivalent]) -> Survivor:
+    function, owner = orig_function_and_class_names_from_key(name)
+    function = f"{owner}.{function}" if owner else function
+    diff = get_diff_for_mutant(name, path=path)
+    removed, added = _changed(diff, "-"), _changed(diff, "+")
+    reasons = [one.reason for one in equivalents if one.is_of(path, function, removed, added)]
+    reason = reasons[0] if reasons else ""
+    return Survivor(name, path, function, status, diff, removed, added, reason)
+
+
+def _changed(diff: str, sign: str) -> str:
+    """The lines of a unified diff that have ``sign``, without it and their indentation."""
+    lines = diff.splitlines()[2:]
+    return "\n".join(line[1:].strip() for line in lines if line.startswith(sign))
