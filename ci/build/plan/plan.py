@@ -193,6 +193,7 @@ def _base_options(
         "CMAKE_EXPORT_COMPILE_COMMANDS": "ON",
         "CMAKE_COLOR_DIAGNOSTICS": "OFF",
         "CMAKE_BUILD_RPATH_USE_ORIGIN": "ON",
+        "CMAKE_PROJECT_INCLUDE": str(STAND_INS / "prefix_map.cmake"),
     }
 
 
@@ -231,8 +232,9 @@ def _spell(value: str | bool, known: Mapping[str, str]) -> str:
 def _make_environment(kit: Kit, place: Place, known: Mapping[str, str]) -> dict[str, str]:
     """What the tools see: none of the caller's CFLAGS or LD_LIBRARY_PATH.
 
-    The flags come this way since CMAKE_CXX_FLAGS would take the place of a toolchain file's own;
-    the launcher since it then reaches the projects too that a project builds for this machine.
+    The flags come this way since CMAKE_CXX_FLAGS would take the place of a toolchain file's own
+    (prefix_map.cmake adds them where such a file drops them); flags and launcher so reach the
+    projects too that a project builds for this machine.
     """
     tools, flags = kit.tools, _map_prefixes(place, known)
     kept = {

@@ -94,6 +94,8 @@ class BuildWorld:
     def build(self, *words: str) -> dict[str, Any]:
         code, data, text = self.call(*words)
         assert code == 0, text + json.dumps(data)
+        for row in data["builds"][0]["artifacts"]:
+            assert os.fsencode(self.home) not in Path(row["path"]).read_bytes(), row["name"]
         return data["builds"][0]
 
     def published(self) -> list[Path]:
@@ -197,6 +199,9 @@ def test_android_objects_name_their_level_and_ndk(world: BuildWorld) -> None:
         # 4096 is what NDK r26 aligns to: a warning, and published all the same.
         assert [(one["id"], one["severity"]) for one in row["findings"]] == [("QNN225", "warning")]
     assert build["identity"]["ndk release"] == "26.2.11394342"
+    for path in build["compile_commands"]:
+        commands = [row["command"] for row in json.loads(Path(path).read_text())]
+        assert all("-DOF_NDK" in one and "-ffile-prefix-map=" in one for one in commands)
 
 
 @needs_clang

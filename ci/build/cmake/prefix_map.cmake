@@ -1,0 +1,5 @@
+# For a toolchain file that presets CMAKE_C_FLAGS, as the NDK's does: CMake then leaves out CFLAGS.
+if(NOT CMAKE_C_FLAGS MATCHES "-ffile-prefix-map=")
+  separate_arguments(flags_of_build UNIX_COMMAND "$ENV{CFLAGS}")
+  add_compile_options(${flags_of_build})
+endif()
