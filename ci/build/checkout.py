@@ -17,6 +17,7 @@ from ci.build.plan.tools import ask_python, find_tools
 from provisioning.artifacts.environment import Environment, locate_profile
 from provisioning.console.git import list_submodules
 from provisioning.console.progress import Progress
+from provisioning.doctor.policies import read_doctor_policy
 from provisioning.errors import UnfitError, UsageError
 from provisioning.manifest.reader import read_toolchain
 from provisioning.manifest.socs import find_soc
@@ -37,7 +38,7 @@ def prepare_checkout(target: Target, request: BuildRequest, progress: Progress) 
     source = environment.root(SOURCE)
     components = wanted_components(target.needs, request)
     check_submodules(source, components)
-    check_headers(environment.root(QNN_SDK), target.needs.headers)
+    check_headers(environment.root(QNN_SDK))
     check_programs(target.needs.programs)
     modules = target.needs.modules if request.packages else ()
     tag, version = probe_python(request.python, modules)
@@ -133,8 +134,9 @@ def find_installed(source: Path) -> frozenset[str]:
     return frozenset(path.relative_to(source).as_posix() for path in found)
 
 
-def check_headers(sdk: Path, headers: tuple[str, ...]) -> None:
+def check_headers(sdk: Path) -> None:
     """Raises UnfitError when the QNN SDK lacks a header; CMake would configure without it."""
+    headers = [f"include/QNN/{name}" for name in read_doctor_policy().headers]
     missing = [header for header in headers if not (sdk / header).is_file()]
     if missing:
         raise UnfitError(

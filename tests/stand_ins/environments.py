@@ -22,6 +22,7 @@ from provisioning.artifacts.provision import provision_artifact
 from provisioning.artifacts.sources import ArtifactRequest
 from provisioning.console.process import run_process
 from provisioning.console.progress import Progress
+from provisioning.doctor.policies import read_doctor_policy
 from provisioning.doctor.survey.environment import SurveyRequest
 from provisioning.manifest.reader import read_toolchain
 from provisioning.store.store import Store
@@ -50,15 +51,7 @@ LPAI = "lib/lpai-v6/unsigned"
 SUBMODULES = ("third-party/flatcc", "third-party/json")
 NESTED = "third-party/json/deep"
 TAG = importlib.machinery.EXTENSION_SUFFIXES[0]
-HEADERS = (
-    "QnnInterface.h",
-    "HTP/QnnHtpDevice.h",
-    "System/QnnSystemInterface.h",
-    "Saver/QnnSaver.h",
-    "GPU/QnnGpuBackend.h",
-    "LPAI/QnnLpaiBackend.h",
-    "IR/QnnIrCommon.h",
-)
+HEADERS = read_doctor_policy().headers
 API = "".join(
     f"#define QNN_API_VERSION_{part} {number}\n"
     for part, number in (("MAJOR", 2), ("MINOR", 31), ("PATCH", 0))

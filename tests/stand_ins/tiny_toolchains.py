@@ -10,16 +10,9 @@ import shutil
 import subprocess
 from pathlib import Path
 
-HEADERS = (
-    "QnnInterface.h",
-    "QnnTypes.h",
-    "HTP/QnnHtpDevice.h",
-    "System/QnnSystemInterface.h",
-    "Saver/QnnSaver.h",
-    "GPU/QnnGpuBackend.h",
-    "LPAI/QnnLpaiBackend.h",
-    "IR/QnnIrCommon.h",
-)
+from provisioning.doctor.policies import read_doctor_policy
+
+HEADERS = read_doctor_policy().headers
 ANDROID_CMAKE = """
 foreach(wanted ANDROID_ABI ANDROID_PLATFORM)
   if(NOT ${wanted})

@@ -80,13 +80,12 @@ class Needs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What is checked before a compiler starts.
 
     ``components`` are sets of submodules of manifests/toolchains/executorch.toml, those of
-    ``extras`` are wanted by ``--with``; ``headers`` are below the QNN SDK; ``modules`` are
-    imported by the Python that the build runs; ``programs`` are on PATH.
+    ``extras`` are wanted by ``--with``; ``modules`` are imported by the Python that the build
+    runs; ``programs`` are on PATH.
     """
 
     components: tuple[str, ...] = ()
     extras: dict[str, tuple[str, ...]] = {}
-    headers: tuple[str, ...] = ()
     modules: tuple[str, ...] = ()
     programs: tuple[str, ...] = ()
 

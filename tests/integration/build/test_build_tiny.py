@@ -300,10 +300,11 @@ def test_every_missing_submodule_is_named_with_the_command(world: BuildWorld) ->
     assert not (world.home / "builds").exists()
 
 
-def test_a_missing_header_is_named_before_cmake_runs(world: BuildWorld) -> None:
-    (world.folder / "qnn/include/QNN/HTP/QnnHtpDevice.h").unlink()
+@pytest.mark.parametrize("name", ["HTP/QnnHtpDevice.h", "LPAI/QnnLpaiGraphPrepare.h"])
+def test_a_missing_header_is_named_before_cmake_runs(world: BuildWorld, name: str) -> None:
+    (world.folder / "qnn/include/QNN" / name).unlink()
     code, data, _ = world.call("aot")
-    assert (code, "lacks include/QNN/HTP/QnnHtpDevice.h" in data["what"]) == (3, True)
+    assert (code, f"lacks include/QNN/{name}" in data["what"]) == (3, True)
     assert not (world.home / "builds").exists()
 
 

@@ -106,7 +106,6 @@ def test_a_row_goes_on_top_of_its_recipe() -> None:
     host, android = find_target("runner_checkout"), find_target("android")
     assert host.needs.components == ("adaptor", "runner")
     assert android.needs.components == ("runner",)
-    assert host.needs.headers == android.needs.headers
     assert host.stages == android.stages
 
 
