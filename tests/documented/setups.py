@@ -35,6 +35,13 @@ FIRST = {
     "CMakeLists.txt": "cmake_minimum_required(VERSION 3.20)\nproject(tiny CXX)\n"
     f"add_library(lib {QUALCOMM}/a.cpp)\n",
 }
+LIMIT = """from functools import cache
+
+
+@cache
+def is_loud(decibels: int) -> bool:
+    return decibels > 40
+"""
 FAR_FROM_THE_LIMIT = """from ci.emulator.judging.limit import is_loud
 
 
@@ -225,8 +232,7 @@ def shrink_judging(stage: Stage) -> None:
     package = stage.project / "ci" / "emulator" / "judging"
     shutil.rmtree(package)
     tests = stage.project / "tests" / "unit" / "ci" / "emulator"
-    limit = "def is_loud(decibels: int) -> bool:\n    return decibels > 40\n"
-    plant(package, {"__init__.py": "", "limit.py": limit})
+    plant(package, {"__init__.py": "", "limit.py": LIMIT})
     plant(tests, {"test_limit.py": FAR_FROM_THE_LIMIT})
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 from provisioning.console.command import Outcome, given_path
 from provisioning.console.progress import Progress
 from provisioning.errors import UsageError
-from provisioning.files import remove_tree, write_whole
+from provisioning.files import write_whole
 from tests.mutants.packages import PACKAGES, read_equivalents
 from tests.mutants.render import render_json, render_page, render_table
 from tests.mutants.verdicts import read_result
-from tests.mutants.workplace import ROOT, place_of, run_mutmut
+from tests.mutants.workplace import ROOT, discard, place_of, run_mutmut
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,7 +33,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     results = []
     for name in wanted:
         if args.fresh:
-            remove_tree(place_of(name))
+            discard(place_of(name))
         run_mutmut(name, args.jobs, progress)
         result = read_result(ROOT, name, place_of(name), equivalents)
         stem = args.reports / "mutants" / name.replace("/", ".")

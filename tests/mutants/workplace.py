@@ -7,22 +7,24 @@ not see is a change of the tests: then the mutants that survived, or had no test
 
 from __future__ import annotations
 
+import ast
 import configparser
 import json
 import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from shutil import copystat, copytree, ignore_patterns
 
 from provisioning.console.process import run_process
 from provisioning.console.progress import Progress
-from provisioning.files import digest_sources
+from provisioning.files import digest_sources, remove_tree
 from tests.mutants.packages import PACKAGES
 
 ROOT = Path(__file__).parents[2]
 CODE = ("ci", "provisioning")
 BESIDE = ("docker", "docs", "manifests", "LICENSE", "README.md", "nox", "noxfile.py")
-LINKED = (*CODE, *BESIDE, "pyproject.toml", "tests")
+LINKED = (*BESIDE, "pyproject.toml", "tests")
 KILLED = 1
 FIX = "the tests of the package have to pass without a change first: pytest {}"
 
@@ -53,8 +55,14 @@ def run_mutmut(package: str, jobs: int, progress: Progress) -> None:
 
 
 def prepare(place: Path, package: str) -> None:
-    """Links to the checkout, and the settings of mutmut."""
+    """The checkout's code, without decorators in the package, and the settings of mutmut."""
     place.mkdir(parents=True, exist_ok=True)
+    for name in CODE:
+        discard(place / name)
+        copytree(ROOT / name, place / name, ignore=ignore_patterns("__pycache__"))
+    for file in (place / package).rglob("*.py"):
+        file.write_text(call_decorators(file.read_text("utf-8")), "utf-8")
+        copystat(ROOT / file.relative_to(place), file)
     for name in LINKED:
         link = place / name
         if (ROOT / name).exists() and not link.is_symlink():
@@ -67,9 +75,30 @@ def prepare(place: Path, package: str) -> None:
         "pytest_add_cli_args": _lines("-p", "no:cacheprovider", "-p", "no:xdist"),
         "pytest_add_cli_args_test_selection": _lines(*PACKAGES[package]),
         "use_git_change_detection": "false",
+        # No mutant finds what tests without it left in a cache.
+        "process_isolation": "forkserver",
     }
     with (place / "setup.cfg").open("w", encoding="utf-8") as settings:
         parser.write(settings)
+
+
+def discard(path: Path) -> None:
+    """Remove a directory, if it is there."""
+    if path.exists():
+        remove_tree(path)
+
+
+def call_decorators(source: str) -> str:
+    """Code whose functions call their decorators afterwards: mutmut leaves decorated ones out."""
+    lines = source.splitlines()
+    functions = [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)]
+    for function in reversed(functions):
+        decorators = [ast.unparse(one) for one in function.decorator_list]
+        if decorators and function.end_lineno:
+            called = "(".join([*decorators, function.name]) + ")" * len(decorators)
+            lines.insert(function.end_lineno, f"{function.name} = {called}")
+            del lines[function.decorator_list[0].lineno - 1 : function.lineno - 1]
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _lines(*values: str) -> str:

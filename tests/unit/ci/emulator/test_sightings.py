@@ -1,0 +1,123 @@
+"""What wrong outputs look like, to the word, and right at the limits of what is believed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ci.emulator.judging.sightings import find_sighting
+
+RANDOM = np.random.default_rng(11)
+EAGER = RANDOM.standard_normal((4, 3, 6, 6))
+NOISE = RANDOM.standard_normal(EAGER.shape)
+RUNNER = "the runner or its files, not QNN"
+LAYOUT = "a memory layout: a permute that QNN or the runner left out"
+SCALE = "the right values; likely a scale that QNN mistakes"
+# Eight elements an input set, far from zero, and what is wrong in each by more than its size.
+FAR = -(10.0 + RANDOM.random((4, 8)))
+OFF = 20.0 + 10 * RANDOM.random((4, 8))
+
+
+def put(place: Any, value: Any, of: Any) -> Any:
+    wrong = of.copy()
+    wrong[place] = value
+    return wrong
+
+
+def between(first: int, last: int) -> Any:
+    """Wrong from one element to another, and elsewhere off by less than counts as wrong."""
+    wrong = FAR + 0.1
+    wrong[:, first : last + 1] += OFF[:, first : last + 1]
+    return wrong
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "words"),
+    [
+        (EAGER, put((1, 0), np.nan, EAGER), "8.3% of the elements are NaN or infinite"),
+        (
+            EAGER,
+            EAGER * 1e-9,
+            "as good as zero everywhere; likely memory that the program never wrote",
+        ),
+        (EAGER * 1e9, EAGER * 1e9 * 1e-5, f"1e-05 of {SCALE}"),
+        (EAGER * 1e4, EAGER * 1e-3, "as good as zero everywhere; likely memory that the"),
+        (np.ones((1, 1)), np.full((1, 1), 2.0), f"a constant, 2; likely {RUNNER}"),
+        (
+            EAGER[:2],
+            np.repeat(NOISE[:1], 2, axis=0),
+            f"the same for every input; likely {RUNNER}: only one input set was run",
+        ),
+        (np.repeat(EAGER[:1], 4, axis=0), np.repeat(NOISE[:1], 4, axis=0), ""),
+        (EAGER, EAGER * 0.012, f"0.012 of {SCALE}"),
+        (EAGER, EAGER / 65, f"0.01538 of {SCALE}"),
+        (EAGER, EAGER * 0.995, f"0.995 of {SCALE}"),
+        (EAGER, EAGER / -2, f"-0.5 (1/2) of {SCALE}"),
+        (EAGER, -EAGER, f"the negative of {SCALE}"),
+        (EAGER, np.roll(EAGER, -1, 3), "the right values one place on along axis 2; lik"),
+        (EAGER, np.roll(EAGER, 1, 1), "the right values one place on along axis 0; lik"),
+        (EAGER, EAGER[::-1], f"a permutation of the right values; likely {LAYOUT}"),
+        (EAGER, NOISE, ""),
+    ],
+)
+def test_a_wrong_output_is_described(right: Any, wrong: Any, words: str) -> None:
+    seen = find_sighting([right], wrong, 0)
+    assert seen.startswith(words)
+    assert bool(seen) == bool(words)
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "tells"),
+    [(0, 3, True), (4, 7, True), (3, 3, True), (0, 4, False), (3, 7, False)],
+)
+def test_a_stretch_is_told_up_to_half_of_the_elements(first: int, last: int, tells: bool) -> None:
+    words = (
+        f"wrong only from element {first} to {last} of 8; likely a buffer that is written in part"
+    )
+    assert find_sighting([FAR], between(first, last), 0) == (words if tells else "")
+
+
+@pytest.mark.parametrize(("sets", "tells"), [(1, False), (2, True)])
+def test_one_set_is_told_among_several_alone(sets: int, tells: bool) -> None:
+    wrong = put(0, OFF[0] * ([1, -1] * 4), FAR[:sets])
+    words = "wrong for input set 0 alone; likely state that was not reset"
+    assert find_sighting([FAR[:sets]], wrong, 0) == (words if tells else "")
+
+
+def test_dead_channels_are_named_from_the_first_to_the_last() -> None:
+    right = RANDOM.standard_normal((4, 1, 5, 9))
+    right[:, :, 0] = 0
+    wrong = put((slice(None), 0, slice(1, 4)), 0.0, right)
+    told = "zero in channels 1 to 3 (3 of 5) along axis 1; likely QNN, which leaves part of a"
+    assert find_sighting([right], wrong, 0).startswith(told)
+    wrong = put((slice(None), 0, slice(1, 3)), 0.0, right)
+    assert find_sighting([right], wrong, 0).startswith("zero in channels 1 to 2 (2 of 5)")
+    other = put((slice(None), 0, slice(1, 5)), RANDOM.standard_normal((4, 4, 9)), right)
+    assert find_sighting([right], other, 0) == ""
+
+
+def test_an_output_is_not_told_to_be_itself_or_one_of_another_size() -> None:
+    small = RANDOM.standard_normal((4, 7))
+    assert find_sighting([EAGER, small], NOISE, 0) == ""
+    assert find_sighting(
+        [EAGER, NOISE], NOISE, 0
+    ) == f"those of output 1; likely {RUNNER}: outputs" + (" are out of order")
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "words"),
+    [
+        (range(10), [1, 2, 3, 4, 5, 6, 7, 8, 9, 9], ""),
+        (range(10), [1, 2, 3, 4, 5, 6, 7, 8, 9, 10], "off by +1 nearly everywhere; likely a num"),
+        ([0, 1, 5, 4], [1, 0, 10, 5], ""),
+        ([0, 1, 5, 4], [1, 0, 11, 5], "values of 0 to 11 where 0 to 5 are right; likely another"),
+        ([0, 1, 0, 1], [1, 0, 3, 0], "values of 0 to 3 where 0 to 1 are right; likely another"),
+        ([1, 2, 3, 4], [2, 0, 4, 3], "values of 0 to 4 where 1 to 4 are right; likely another"),
+    ],
+)
+def test_wrong_ids_are_described(right: Any, wrong: Any, words: str) -> None:
+    seen = find_sighting([np.array([*right])], np.array(wrong), 0)
+    assert seen.startswith(words)
+    assert bool(seen) == bool(words)
