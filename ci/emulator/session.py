@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import math
 import os
 import time
@@ -26,10 +27,12 @@ from ci.report.schema import Phase, Report, Status, Tool, summarize
 from provisioning.artifacts.environment import Environment
 from provisioning.console.progress import Progress
 from provisioning.console.threads import run_tasks
+from provisioning.files import digest_sources
 from provisioning.store.store import store_home
 
 SESSION = "test_emulator"
 HOST_LIBRARIES = "lib/x86_64-linux-clang/*.so*"
+LOWERING = ("backends/qualcomm", "exir")
 PACKAGES = ("torch", "executorch", "torchao", "numpy")
 
 
@@ -127,8 +130,9 @@ def make_setup(
 
 
 def name_toolchain(tools: tuple[Tool, ...], environment: Environment) -> tuple[str, ...]:
-    """What decides about a program besides the model: versions, digests, and of an installation
-    that is used in place, which has no digest, its libraries by size and time."""
+    """What decides about a program besides the model: versions, digests, ExecuTorch's own code, and
+    of an installation that is used in place, which has no digest, its libraries by size and time.
+    """
     adopted = (artifact.root for artifact in environment.artifacts if artifact.adopted)
     stamps = [
         f"{path.relative_to(root)} {path.stat().st_size} {path.stat().st_mtime_ns}"
@@ -136,7 +140,16 @@ def name_toolchain(tools: tuple[Tool, ...], environment: Environment) -> tuple[s
         for path in sorted(root.glob(HOST_LIBRARIES))
     ]
     named = (f"{tool.name} {tool.version} {tool.sha256 or ''}" for tool in tools)
-    return (*named, *stamps)
+    return (*named, digest_executorch(), *stamps)
+
+
+def digest_executorch() -> str:
+    """SHA-256 over the Python that lowers and its QNN adaptor: PYTHONPATH may put an overlay or a
+    checkout before the wheel, whose version says nothing of them."""
+    spec = importlib.util.find_spec("executorch")
+    roots = map(Path, spec.submodule_search_locations or ()) if spec else ()
+    parts = (root / part for root in roots for part in LOWERING)
+    return digest_sources(*(part for part in parts if part.is_dir()))
 
 
 def run_cases(

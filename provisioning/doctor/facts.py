@@ -159,7 +159,8 @@ class PathEntry:
 
 @dataclass(frozen=True)
 class VariableFacts:
-    """The variables that concern QNN; ``executorch_on_path`` are PYTHONPATH entries with one.
+    """The variables that concern QNN; ``executorch_on_path`` are PYTHONPATH entries with one,
+    ``without_adaptor`` those of them where it has no QNN adaptor.
 
     ``real`` maps each path in them, and the SDK's root, to what it is without symbolic links.
     """
@@ -167,6 +168,7 @@ class VariableFacts:
     values: Mapping[str, str]
     library_path: tuple[PathEntry, ...] = ()
     executorch_on_path: tuple[str, ...] = ()
+    without_adaptor: tuple[str, ...] = ()
     roots_that_exist: frozenset[str] = frozenset()
     real: Mapping[str, str] = field(default_factory=dict)
 
@@ -199,7 +201,8 @@ class SubmoduleFacts:
 
 @dataclass(frozen=True)
 class CheckoutFacts:
-    """A source tree of ExecuTorch. ``leftovers`` are (path, machine name) of flatcc's outputs."""
+    """A source tree of ExecuTorch. ``leftovers`` are (path, machine name) of flatcc's outputs;
+    ``has_adaptor`` says that an adaptor was built into it."""
 
     root: Path
     is_directory: bool
@@ -207,6 +210,7 @@ class CheckoutFacts:
     commit: str | None = None
     submodules: tuple[SubmoduleFacts, ...] = ()
     leftovers: tuple[tuple[str, str], ...] = ()
+    has_adaptor: bool = False
 
 
 @dataclass(frozen=True)

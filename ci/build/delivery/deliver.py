@@ -52,7 +52,7 @@ def _deliver_overlay(
     job: BuildJob, result: Result, progress: Progress, *, with_proof: bool
 ) -> dict[str, Any]:
     target, place = job.plan.target, result.place
-    package = find_package(job.request.python)
+    package = _find_wheel(job)
     overlay, record = place.root / "overlay", place.root / "proof.json"
     key = hashlib.sha256("\0".join(_list_ingredients(job, result, package)).encode()).hexdigest()
     known = recall_proof(record, key)
@@ -72,9 +72,13 @@ def check_delivery(job: BuildJob, where: str, *, with_proof: bool) -> None:
     """Raises UnfitError, before anything is built, when there is no wheel to lay the files over,
     or no torch to lower a model with."""
     if job.plan.target.installs and where == OVERLAY:
-        find_package(job.request.python)
+        _find_wheel(job)
         if with_proof:
             check_provable(job.request.python)
+
+
+def _find_wheel(job: BuildJob) -> Path:
+    return find_package(job.request.python, job.plan.source, job.plan.place.root.parent)
 
 
 def _list_ingredients(job: BuildJob, result: Result, package: Path) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -61,12 +62,20 @@ def _link_tree(package: Path, target: Path, below: Path, opened: set[Path]) -> N
         (target / one).mkdir(parents=True, exist_ok=True)
 
 
-def find_package(python: Path) -> Path:
-    """The executorch that ``python`` imports. Raises UnfitError when there is none."""
-    if found := ask_python(python).executorch:
+def find_package(python: Path, *built: Path) -> Path:
+    """The executorch that is installed for ``python``, not one that PYTHONPATH finds below
+    ``built``: the checkout, or an overlay made before. Raises UnfitError when there is none."""
+    entries = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    kept = [entry for entry in entries if not _is_below(Path(entry, "executorch"), built)]
+    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(kept)}
+    if found := ask_python(python, variables=variables).executorch:
         return Path(found)
     raise UnfitError(
         f"executorch is not installed in {python}",
         why="an overlay is the installed wheel with another adaptor, and a model is lowered in it",
         fix="pip install the executorch of the checkout's version, or add --install none",
     )
+
+
+def _is_below(path: Path, places: tuple[Path, ...]) -> bool:
+    return any(path.resolve().is_relative_to(place.resolve()) for place in places)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,9 +56,11 @@ def probe_program(path: Path) -> Program | None:
     return Program(path, parse_version(version)) if version else None
 
 
-def ask_python(python: Path, modules: Sequence[str] = ()) -> PythonFacts:
+def ask_python(
+    python: Path, modules: Sequence[str] = (), variables: Mapping[str, str] | None = None
+) -> PythonFacts:
     """What an interpreter is and which of ``modules`` it has. Raises UnfitError."""
-    facts = survey_python(python, (), modules, os.environ)
+    facts = survey_python(python, (), modules, variables or os.environ)
     if facts.error:
         raise UnfitError(f"{python} cannot be used", why=facts.error, fix="correct --python")
     return facts

@@ -253,7 +253,8 @@ def see_colons(variables: VariableFacts) -> Iterator[Seen]:
 
 
 class PythonPath(NamedTuple):
-    """PYTHONPATH: nothing for the wheel, the checkout's parent for a checkout."""
+    """PYTHONPATH: nothing for the wheel, or what has an adaptor of its own; the checkout's parent
+    for a checkout that an adaptor was built into."""
 
     facts: VariableFacts
     checkout: Path | None
@@ -263,7 +264,7 @@ class PythonPath(NamedTuple):
 def find_python_path(case: Case) -> Iterator[PythonPath]:
     """The variables, with the checkout that Python can import from the directory above."""
     checkout = case.facts.checkout
-    is_importable = checkout and checkout.is_directory and checkout.root.name == "executorch"
+    is_importable = checkout and checkout.has_adaptor and checkout.root.name == "executorch"
     if case.facts.variables:
         root = checkout.root if checkout and is_importable else None
         yield PythonPath(case.facts.variables, root, case.fitness.python)
@@ -279,7 +280,7 @@ PYTHON_PATH = Subjects(find_python_path)
     "take {where} out of PYTHONPATH, or build the adaptor into that checkout",
 )
 def see_hiding(path: PythonPath) -> Iterator[Seen]:
-    for entry in path.facts.executorch_on_path[:1] if path.uses_wheel else ():
+    for entry in path.facts.without_adaptor[:1] if path.uses_wheel else ():
         yield seen("PYTHONPATH", entry)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from provisioning.console.git import ask_git, read_commit
 from provisioning.doctor.facts import CheckoutFacts, SubmoduleFacts
+from provisioning.doctor.survey.python_probe import find_adaptors
 from provisioning.elf.facts import MACHINE_NAMES
 from provisioning.errors import ToolError
 
@@ -32,6 +33,7 @@ def survey_checkout(root: Path) -> CheckoutFacts:
         commit=commit,
         submodules=tuple(_parse_status(status)),
         leftovers=tuple(_leftovers(root / "third-party" / "flatcc")),
+        has_adaptor=bool(find_adaptors(str(root))),
     )
 
 

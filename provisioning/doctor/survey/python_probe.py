@@ -29,7 +29,7 @@ def probe(distributions: list[str], modules: list[str]) -> dict[str, Any]:
         "distributions": {name: _version(name) for name in distributions},
         "modules": {name: _locate(name) is not None for name in modules},
         "executorch": executorch,
-        "adaptors": _adaptors(executorch),
+        "adaptors": find_adaptors(executorch),
         "flatc": shutil.which("flatc"),
         "asked": _asked("executorch"),
     }
@@ -64,7 +64,8 @@ def _locate(name: str) -> str | None:
     return places[0] if places else spec.origin
 
 
-def _adaptors(executorch: str | None) -> list[str]:
+def find_adaptors(executorch: str | None) -> list[str]:
+    """The QNN adaptors of an executorch, sorted, whatever Python they are for."""
     if executorch is None:
         return []
     directory = Path(executorch) / "backends" / "qualcomm" / "python"

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from provisioning.doctor.facts import HOST_DIRECTORY, PathEntry, VariableFacts
 from provisioning.doctor.survey.facts_cache import FactsCache, Identity
+from provisioning.doctor.survey.python_probe import find_adaptors
 from provisioning.doctor.survey.tree import read_files
 
 NAMES = (
@@ -39,12 +40,12 @@ def survey_variables(
     entries = values["LD_LIBRARY_PATH"].split(":") if values.get("LD_LIBRARY_PATH") else []
     python_path = [part for part in values.get("PYTHONPATH", "").split(":") if part]
     roots = [value for name, value in values.items() if name.endswith("_ROOT") and value]
+    on_path = tuple(part for part in python_path if (Path(part) / "executorch").is_dir())
     return VariableFacts(
         values,
         library_path=tuple(_survey_entry(entry, cache) for entry in entries),
-        executorch_on_path=tuple(
-            part for part in python_path if (Path(part) / "executorch").is_dir()
-        ),
+        executorch_on_path=on_path,
+        without_adaptor=tuple(part for part in on_path if not find_adaptors(f"{part}/executorch")),
         roots_that_exist=frozenset(root for root in roots if Path(root).is_dir()),
         real=_real_paths([*roots, *filter(None, entries)], sdk_root),
     )

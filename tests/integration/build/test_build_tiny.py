@@ -386,6 +386,21 @@ def test_a_python_without_torch_proves_nothing_and_says_so_before_it_builds(
     assert Path(build["overlay"], "executorch/backends/qualcomm/python").is_dir()
 
 
+def test_an_overlay_is_of_the_installed_wheel_whatever_pythonpath_finds_first(
+    world: BuildWorld,
+) -> None:
+    source = world.folder / "src"
+    source.mkdir()
+    (source / "executorch").symlink_to(world.checkout)
+    first = source
+    for _ in range(2):  # the checkout's parent first, then the overlay that was just made
+        world.variables["PYTHONPATH"] = f"{first}{os.pathsep}{ROOT}"
+        first = Path(world.build("aot", "--no-proof", "--clean")["overlay"])
+        links = [path for path in first.rglob("*") if path.is_symlink()]
+        assert links
+        assert not [path for path in links if path.resolve().is_relative_to(world.folder)]
+
+
 def test_an_adaptor_for_another_python_is_not_published(world: BuildWorld) -> None:
     suffix = ".cpython-39-x86_64-linux-gnu.so"
     words = ("aot", "--install", "none", "-D", f"TINY_SUFFIX={suffix}")

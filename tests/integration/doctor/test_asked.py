@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from provisioning.doctor.examine import examine_request
 from provisioning.doctor.survey.environment import SurveyRequest
+from provisioning.doctor.survey.facts_cache import FactsCache
+from provisioning.doctor.survey.variables import survey_variables
 from tests.stand_ins import elf_edits as elf
 from tests.stand_ins.environments import (
     ANDROID,
@@ -16,6 +19,7 @@ from tests.stand_ins.environments import (
     LIBRARIES,
     LINUX,
     LPAI,
+    TAG,
     VERSION,
     World,
     adaptor_path,
@@ -46,6 +50,18 @@ def variables(**changed: str | None) -> Ask:
 
 def shadow(world: World) -> None:
     world.add(world.base / "other" / "libQnnHtp.so", (LIBRARIES / "libx86.so").read_bytes())
+
+
+BUILT_ADAPTOR = f"backends/qualcomm/python/PyQnnManagerAdaptor{TAG}"
+
+
+def test_an_executorch_on_pythonpath_that_has_an_adaptor_hides_nothing(tmp_path: Path) -> None:
+    (tmp_path / "executorch/backends/qualcomm/python").mkdir(parents=True)
+    variables = {"PYTHONPATH": str(tmp_path)}
+    assert survey_variables(variables, FactsCache(tmp_path)).without_adaptor == (str(tmp_path),)
+    (tmp_path / "executorch" / BUILT_ADAPTOR).touch()
+    facts = survey_variables(variables, FactsCache(tmp_path))
+    assert (facts.executorch_on_path, facts.without_adaptor) == ((str(tmp_path),), ())
 
 
 def other_executorch(world: World) -> None:
@@ -208,7 +224,13 @@ ASKED = [
         other_executorch,
         variables(PYTHONPATH="{base}/pythonpath"),
     ),
-    Fault("no PYTHONPATH for the checkout", "aot", "QNN409", nothing, variables(PYTHONPATH=None)),
+    Fault(
+        "no PYTHONPATH for the checkout",
+        "aot",
+        "QNN409",
+        lambda world: world.add(world.checkout / BUILT_ADAPTOR, b""),
+        variables(PYTHONPATH=None),
+    ),
     Fault(
         "no such checkout",
         "linux",

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from ci.emulator.session import expect_lower_s, name_toolchain
 from ci.lowering.cases import CaseSpec
 from ci.lowering.schemes import Scheme
@@ -24,6 +26,20 @@ def test_a_library_replaced_in_an_adopted_installation_changes_the_keys(tmp_path
     assert name_toolchain(TOOLS, environment) != before
     (library.parent / "libQnnSystem.so").write_bytes(b"")
     assert len(name_toolchain(TOOLS, environment)) == len(before) + 1
+
+
+def test_another_adaptor_on_pythonpath_changes_the_keys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environment = Environment("emulator", (), {})
+    keys = {name_toolchain(TOOLS, environment)}
+    adaptor = tmp_path / "executorch/backends/qualcomm/python/PyQnnManagerAdaptor.so"
+    adaptor.parent.mkdir(parents=True)
+    monkeypatch.syspath_prepend(tmp_path)
+    for content in (b"one", b"another"):
+        adaptor.write_bytes(content)
+        keys.add(name_toolchain(TOOLS, environment))
+    assert len(keys) == 3
 
 
 def test_the_cases_that_take_longest_come_first() -> None:

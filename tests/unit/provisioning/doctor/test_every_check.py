@@ -201,7 +201,7 @@ def dsp(**values: str) -> VariableFacts:
 
 
 def on_path(*entries: str, wheel: bool, checkout: str = "") -> PythonPath:
-    facts = VariableFacts({}, executorch_on_path=entries)
+    facts = VariableFacts({}, executorch_on_path=entries, without_adaptor=entries)
     return PythonPath(facts, Path(checkout) if checkout else None, wheel)
 
 
