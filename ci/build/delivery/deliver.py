@@ -18,6 +18,7 @@ from ci.build.delivery.proof import (
     run_proof,
 )
 from ci.build.plan.job import BuildJob
+from ci.build.plan.tools import ask_python
 from provisioning.console.progress import Progress
 from provisioning.files import digest_sources
 
@@ -55,17 +56,19 @@ def _deliver_overlay(
     package = _find_wheel(job)
     overlay, record = place.root / "overlay", place.root / "proof.json"
     key = hashlib.sha256("\0".join(_list_ingredients(job, result, package)).encode()).hexdigest()
+    version = ask_python(job.request.python).distributions["executorch"]
+    told = {"overlay": str(overlay), "wheel": {"path": str(package), "version": version}}
     known = recall_proof(record, key)
     if known and overlay.is_dir():
-        return {"overlay": str(overlay), "proof": {**asdict(known), "cached": True}}
+        return {**told, "proof": {**asdict(known), "cached": True}}
     make_overlay(target, place, package, overlay)
     if not with_proof:
-        return {"overlay": str(overlay)}
+        return told
     progress.step(f"lowering a model with the adaptor in {overlay}")
     with progress.waiting("lowering"):
         proof = run_proof(overlay, job.request.python, job.variables)
     remember_proof(record, key, proof)
-    return {"overlay": str(overlay), "proof": {**asdict(proof), "cached": False}}
+    return {**told, "proof": {**asdict(proof), "cached": False}}
 
 
 def check_delivery(job: BuildJob, where: str, *, with_proof: bool) -> None:

@@ -39,6 +39,7 @@ def describe_result(result: Result) -> dict[str, Any]:
         "settings_sha256": plan.settings_digest,
         "source": os.fspath(plan.source),
         "identity": dict(plan.identity),
+        "roots": {name: path for name, path in plan.values.items() if name.endswith("_root")},
         "ccache": asdict(result.cache) if result.cache else None,
         "log": os.fspath(plan.place.log),
         "artifacts": [_describe_artifact(one, result) for one in result.artifacts],

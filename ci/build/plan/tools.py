@@ -60,7 +60,7 @@ def ask_python(
     python: Path, modules: Sequence[str] = (), variables: Mapping[str, str] | None = None
 ) -> PythonFacts:
     """What an interpreter is and which of ``modules`` it has. Raises UnfitError."""
-    facts = survey_python(python, (), modules, variables or os.environ)
+    facts = survey_python(python, ("executorch",), modules, variables or os.environ)
     if facts.error:
         raise UnfitError(f"{python} cannot be used", why=facts.error, fix="correct --python")
     return facts

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.machinery
+import importlib.metadata
 import importlib.util
 import json
 import os
@@ -395,7 +396,11 @@ def test_an_overlay_is_of_the_installed_wheel_whatever_pythonpath_finds_first(
     first = source
     for _ in range(2):  # the checkout's parent first, then the overlay that was just made
         world.variables["PYTHONPATH"] = f"{first}{os.pathsep}{ROOT}"
-        first = Path(world.build("aot", "--no-proof", "--clean")["overlay"])
+        build = world.build("aot", "--no-proof", "--clean")
+        assert build["roots"]["qnn_sdk_root"] == str(world.folder / "qnn")
+        assert build["wheel"]["version"] == importlib.metadata.version("executorch")
+        assert not Path(build["wheel"]["path"]).is_relative_to(world.folder)
+        first = Path(build["overlay"])
         links = [path for path in first.rglob("*") if path.is_symlink()]
         assert links
         assert not [path for path in links if path.resolve().is_relative_to(world.folder)]
