@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import signal
 
-# Set by ./nox for the verbs of a session: paths would be relative to it, not to a test's directory.
-os.environ.pop("QNN_CI_CALLER_DIR", None)
+# Set by ./nox for the verbs of a session: where paths are relative to, and how hints name verbs.
+for name in ("QNN_CI_CALLER_DIR", "QNN_CI_COMMAND", "QNN_CI_CAUSE_FILE"):
+    os.environ.pop(name, None)
 
 # A shell starts what runs in the background with SIGINT ignored; every process of a test would
 # inherit that, and outlive the interrupt that it is sent.

@@ -7,7 +7,7 @@ from tests.documented.stage import Stage
 
 
 def have_no_engine(stage: Stage) -> None:
-    stage.env["DOCKER_HOST"] = f"unix://{stage.folder}/no.sock"
+    stage.variables["DOCKER_HOST"] = f"unix://{stage.folder}/no.sock"
 
 
 ABSENT = {
