@@ -14,7 +14,7 @@ VERBS: dict[str, Verb] = {
         "ci.verbs.emulate", "lower models, run them on the HTP emulator, judge", "test_emulator"
     ),
     "build": Verb("ci.verbs.build", "build adaptors and runners with CMake", "build_"),
-    "image": Verb("ci.verbs.image", "build Docker images, and run a dev shell in one", "docker_"),
+    "image": Verb("ci.verbs.image", "build Docker images, and run a dev shell in one"),
     "report": Verb("ci.verbs.report", "show a report.json again, or rewrite its other files"),
     "parity": Verb(
         "ci.verbs.parity", "report where Buck and CMake build different things", "parity"

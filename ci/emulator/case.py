@@ -226,6 +226,10 @@ def keep_artifacts(directory: Path, target: Path) -> None:
     """Copy a case's program, inputs, references, outputs and logs to ``target``."""
     shutil.rmtree(target, ignore_errors=True)
     shutil.copytree(directory, target, symlinks=True, ignore=list_special)
+    rows = target / "input_list.txt"
+    if rows.is_file():  # it names files by their whole paths, and the run's own go
+        text = rows.read_text(encoding="utf-8")
+        rows.write_text(text.replace(f"{directory}/", f"{target.resolve()}/"), encoding="utf-8")
 
 
 def list_special(directory: str, names: list[str]) -> set[str]:

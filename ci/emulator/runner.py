@@ -56,6 +56,7 @@ class ProgramRunner:
                 f"--input_list_path={job.input_list}",
                 f"--output_folder_path={job.outputs}",
             ],
+            env=self.environment,
             cwd=Path(job.outputs).parent,
             timeout_s=timeout_s,
             log=log,

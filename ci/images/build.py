@@ -182,7 +182,7 @@ def follow_build(events: Iterable[dict[str, Any]], name: str, progress: Progress
     Raises ToolError with the failing step's last lines, StoreError for a full disk.
     """
     tail: deque[str] = deque(maxlen=TAIL_LINES)
-    step, image_id = "", ""
+    step, image_id, failure = "", "", None
     for event in events:
         for line in str(event.get("stream", "")).splitlines():
             if found := STEP.match(line):
@@ -193,7 +193,9 @@ def follow_build(events: Iterable[dict[str, Any]], name: str, progress: Progress
                 tail.append(line.rstrip())
         image_id = str((event.get("aux") or {}).get("ID", image_id))
         if "error" in event:
-            raise _explain_step(name, step, str(event["error"]), list(tail))
+            failure = _explain_step(name, step, str(event["error"]), list(tail))
+    if failure:
+        raise failure
     if not image_id:
         raise ToolError(f"the engine built no image {name}", why="\n".join(tail))
     return image_id

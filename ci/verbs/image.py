@@ -42,7 +42,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action.add_argument(
             "--base",
             type=given_word,
-            default="",
             help="a base of images.toml, or an image you have",
         )
         OPTIONS[name](action)
@@ -50,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _build_options(parser: argparse.ArgumentParser) -> None:
     _add_names(parser)
-    parser.add_argument("--push", type=given_word, default="", metavar="REF", help="push it as REF")
+    parser.add_argument("--push", type=given_word, metavar="REF", help="push it as REF")
     parser.add_argument("--no-cache", action="store_true", help="build every step again")
     _add_toolchains(parser)
 
@@ -96,6 +95,7 @@ def _add_toolchains(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
+    args.base = args.base or ""
     with connect_engine() as client:
         return ACTIONS[args.action](client, args, progress)
 
@@ -187,12 +187,8 @@ def _lock(client: DockerClient, args: argparse.Namespace, progress: Progress) ->
 
 
 def _prune(client: DockerClient, args: argparse.Namespace, _progress: Progress) -> Outcome:
-    bases = [args.base] if args.base else [""]
-    current = {
-        plan_image(client, name, base).reference()
-        for name in read_images().images
-        for base in bases
-    }
+    names = read_images().images
+    current = {plan_image(client, name, args.base).reference() for name in names}
     stale = find_stale(client, current)
     gone = stale if args.dry_run else remove_stale(client, stale)
     word = "would go" if args.dry_run else "removed"

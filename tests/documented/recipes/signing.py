@@ -25,12 +25,12 @@ RECIPES = {
     ),
     "nox -s sign_skel -- --lpai-arch v6": Recipe(
         setup=(give_signer,),
-        says=("proven", "signed and verified in signed: 1"),
+        says=("proven", r"signed and verified in \S*signed: 1"),
         leaves=("signed/libQnnLpaiSkel.so", "signed/signing.json"),
     ),
     DIRECT: Recipe(
         setup=(give_signer,),
-        says=("signed and verified in signed: 6",),
+        says=(r"signed and verified in \S*signed: 6",),
         leaves=("signed/libQnnLpai.so", "signed/libqnn_executorch_skel.so"),
     ),
     "qnn-ci verify-signature signed": Recipe(

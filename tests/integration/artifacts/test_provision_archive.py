@@ -243,7 +243,9 @@ def test_a_lock_and_a_manifest_that_disagree_show_both(world: World) -> None:
     data = json.loads(path.read_text())
     data["sha256"] = "0" * 64
     path.write_text(json.dumps(data))
-    with pytest.raises(IntegrityError, match="locked to an archive that its manifest does not pin") as caught:
+    with pytest.raises(
+        IntegrityError, match="locked to an archive that its manifest does not pin"
+    ) as caught:
         fetch()
     assert "0" * 64 in caught.value.why
 

@@ -104,7 +104,9 @@ def world(tmp_path: Path, index: str) -> World:
 
 
 def run(world: World, index: str, *words: str) -> subprocess.CompletedProcess[str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("PIP_")}
+    kept = {
+        name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "CI"))
+    }
     index = {"PIP_INDEX_URL": index, "PIP_CONFIG_FILE": "/dev/null"}
     home = {"QNN_CI_MANIFESTS": str(world.manifests), "QNN_CI_HOME": str(world.home)}
     command = [sys.executable, "-m", "provisioning", *words]

@@ -142,7 +142,7 @@ def test_a_terminal_has_the_callers_size_and_passes_keys(shell: Shell) -> None:
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 33, 77, 0, 0))
     env = {name: text for name, text in shell.env.items() if name not in {"LINES", "COLUMNS"}}
     with subprocess.Popen(
-        shell.argv("sh"),
+        shell.argv("sh", "-c", SIZE_THEN_WAIT),
         env=env,
         stdin=theirs,
         stdout=theirs,
