@@ -7,8 +7,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ci.emulator.judging.advice import BIAS, UINT8, advise_on_figures
-from ci.emulator.judging.gate import Expected, References, judge
+from ci.emulator.judging.advice import (
+    APART,
+    BIAS,
+    CALIBRATE,
+    UINT8,
+    advise_on_figures,
+    is_as_asked,
+)
+from ci.emulator.judging.figures import Figures
+from ci.emulator.judging.gate import Expected, OutputJudgement, References, judge
 from ci.emulator.judging.sightings import find_sighting
 from ci.emulator.policy import read_emulator_policy
 from ci.lowering.artifact import Delegation, Lowered, TensorInfo
@@ -53,6 +61,44 @@ def test_the_figures_tell_quantization_from_qnn() -> None:
     assert BIAS in advise(coarse, EAGER, coarse, limits=many_bits)
     assert advise(EAGER, EAGER, EAGER, "uint8") == ""
     assert advise(other, dtype="uint8") == f"  fix: {UINT8}"
+
+
+@pytest.mark.parametrize(
+    ("scheme", "joined", "fix"),
+    [("8a8w", (), CALIBRATE), ("16a16w", (), BIAS), ("8a8w", (2, 1), APART)],
+)
+def test_the_fix_is_of_the_scheme_and_of_a_part(
+    scheme: str, joined: tuple[int, ...], fix: str
+) -> None:
+    limits = Threshold(scheme=scheme, min_sqnr_db=20.0, min_sqnr_db_quantized=20.0)
+    right = EAGER * ([[[1.0]], [[1.0]], [[0.01]]] if joined else 1.0)
+    coarse = right + 0.2 * NOISE * ([[[0.0]], [[0.0]], [[0.01]]] if joined else 1.0)
+    coarse += 0.5 * (coarse - right)
+    info = (TensorInfo("float64", EAGER.shape[1:], joined=joined, joined_axis=1),)
+    boundary = (TensorInfo("float32", (1, 4)),)
+    lowered = Lowered("", "m", scheme, "S", 4, boundary, info, Delegation(1, 0, 1), 1.0, 1, {})
+    references = References([expect(right)], [expect(coarse)])
+    judgement = judge(references, [coarse], info, limits)
+    *_, last = advise_on_figures(judgement, references, [coarse], lowered, limits)
+    assert last == f"  fix: {fix}"
+
+
+@pytest.mark.parametrize(
+    ("least", "wanted", "agrees"),
+    [(0.9, 0.9, True), (0.89, 0.9, False), (0.5, None, True), (0.0, 0.0, True)],
+)
+def test_ids_agree_from_the_share_that_is_wanted_on(
+    least: float, wanted: float | None, agrees: bool
+) -> None:
+    limits = Threshold(scheme="8a8w", min_equal_quantized=wanted)
+    assert is_as_asked(OutputJudgement(equal_quantized=least), limits) == agrees
+
+
+@pytest.mark.parametrize(("sqnr_db", "agrees"), [(20.0, True), (19.9, False)])
+def test_magnitudes_agree_from_the_sqnr_that_is_wanted_on(sqnr_db: float, agrees: bool) -> None:
+    output = OutputJudgement(quantized_figures=Figures(sqnr_db, 1.0, 0.0))
+    assert is_as_asked(output, LIMITS) == agrees
+    assert not is_as_asked(output, Threshold(scheme="8a8w"))
 
 
 def put(place: Any, value: Any, of: Any = EAGER) -> Any:

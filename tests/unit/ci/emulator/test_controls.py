@@ -98,3 +98,59 @@ def test_where_every_element_is_a_tie_or_right_by_chance_nothing_is_wrong() -> N
     assert make_control(ControlKind.ZEROS, ties, limits) is None
     assert make_control(ControlKind.ZEROS, zeros, limits) is None
     assert make_control(ControlKind.PLUS_ONE, zeros, limits) is not None
+
+
+def control_of(kind: ControlKind, right: Any, scheme: str = "8a8w") -> Any:
+    limits = Threshold(scheme=scheme, min_sqnr_db_channel=10.0, max_gain_error=0.01, min_equal=1.0)
+    wrong = make_control(kind, expect(right), limits)
+    assert wrong is not None
+    return wrong
+
+
+def test_a_control_is_the_same_in_every_run() -> None:
+    right = OUTPUTS["picture"]
+    for kind in (ControlKind.NOISE, ControlKind.PERMUTED, ControlKind.GARBAGE_TAIL):
+        assert (control_of(kind, right) == control_of(kind, right)).all()
+
+
+@pytest.mark.parametrize("name", ["picture", "ids"])
+def test_each_control_is_wrong_in_its_own_way(name: str) -> None:
+    right = OUTPUTS[name]
+    permuted = control_of(ControlKind.PERMUTED, right)
+    assert (np.sort(permuted, axis=None) == np.sort(right, axis=None)).all()
+    other = control_of(ControlKind.OTHER_INPUT, right)
+    assert all((other[i] == right[(i + 1) % 4]).all() for i in range(4))
+    if name in FLOATING:
+        assert control_of(ControlKind.GAIN, right) == pytest.approx(right * 1.05)
+    else:
+        assert (control_of(ControlKind.PLUS_ONE, right) == right + 1).all()
+
+
+def test_noise_has_the_level_of_magnitudes_and_the_range_of_integers() -> None:
+    loud = 100 * OUTPUTS["picture"]
+    noise = control_of(ControlKind.NOISE, loud)
+    assert np.sqrt(np.mean(noise**2)) == pytest.approx(np.sqrt(np.mean(loud**2)), rel=0.1)
+    classes = np.arange(120).reshape(4, 30) % 4 + 2
+    drawn = control_of(ControlKind.NOISE, classes)
+    assert np.unique(drawn).tolist() == [2, 3, 4, 5]
+
+
+@pytest.mark.parametrize(("size", "count"), [(12, 1), (75, 2), (100, 2), (250, 5)])
+@pytest.mark.parametrize("dtype", [np.float64, np.int64])
+def test_a_garbage_tail_is_the_last_2_percent_of_every_set(
+    size: int, count: int, dtype: Any
+) -> None:
+    right = (100 * RANDOM.standard_normal((4, size))).astype(dtype)
+    wrong = control_of(ControlKind.GARBAGE_TAIL, right)
+    tail = [[n, size - count + i] for n in range(4) for i in range(count)]
+    assert np.argwhere(wrong != right).tolist() == tail
+    if dtype is np.int64:
+        assert (wrong - right).sum() == len(tail)
+
+
+def test_the_weakest_channel_is_zeroed() -> None:
+    right = OUTPUTS["picture"] * [[[1.0]], [[0.5]], [[1.0]]]
+    wrong = control_of(ControlKind.WEAKEST_CHANNEL, right, "16a8w")
+    changed = wrong != right
+    assert not wrong[changed].any()
+    assert changed.any()
