@@ -12,6 +12,7 @@ import pytest
 from ci.emulator.judging.channels import find_step, worst_channel
 from ci.emulator.judging.figures import (
     Array,
+    Figures,
     fit_line,
     measure,
     measure_pooled,
@@ -75,6 +76,66 @@ def test_each_limit_by_itself_is_met_exactly_and_missed_by_a_hair(name: str) -> 
         judgement = judge_one(limits, OUTPUT, expect(NEAR), expect(FAR))
         assert judgement.accepted == accepted, judgement.reasons
         assert len(judgement.reasons) == (not accepted)
+
+
+@pytest.mark.parametrize(
+    ("name", "limit", "reason"),
+    [
+        ("min_sqnr_db", 90, "SQNR 33.1 dB against the float32 eager model, 90 dB wanted"),
+        ("min_cosine", 1, "cosine 0.99975 against the float32 eager model, 1 wanted"),
+        ("max_abs", 0.01, "an element is 0.0666 off, 0.01 allowed"),
+        (
+            "min_sqnr_db_quantized",
+            90,
+            "SQNR 23.7 dB against the quantized eager model, 90 dB wanted",
+        ),
+        ("min_cosine_quantized", 1, "cosine 0.99789 against the quantized eager model, 1 wanted"),
+        ("max_gain_error", 0, "gain 0.9000 against the quantized eager model, 1 +- 0 wanted"),
+        ("max_offset", 0, "offset of 0.2000 standard deviations against the quantized"),
+        (
+            "min_sqnr_db_channel",
+            20,
+            "SQNR 0.0 dB in channel 2 of 8 along axis 1 against the quantized",
+        ),
+    ],
+)
+def test_a_reason_names_the_figure_the_model_and_the_limit(
+    name: str, limit: float, reason: str
+) -> None:
+    limits = Threshold(**{"scheme": "16a16w", name: limit})
+    dead = FAR.copy()
+    dead[:, :, 2] = 0
+    shifted = FAR + 0.2 * FAR.std()
+    outputs = {"max_gain_error": 0.9 * FAR, "max_offset": shifted, "min_sqnr_db_channel": dead}
+    wrong = outputs.get(name, OUTPUT)
+    (told,) = judge_one(limits, wrong, expect(NEAR), expect(FAR)).reasons
+    assert told.startswith(reason)
+
+
+@pytest.mark.parametrize("against", ["float32", "quantized"])
+def test_a_share_names_the_model(against: str) -> None:
+    name = {"float32": "min_equal", "quantized": "min_equal_quantized"}[against]
+    limits = msgspec.structs.replace(OPEN, **{name: 1.0})
+    (told,) = judge_one(limits, OFF, expect(IDS), expect(IDS)).reasons
+    assert told.endswith(
+        f"of the elements equal those of the {against} eager model, 100.00% wanted"
+    )
+
+
+def test_figures_are_kept_where_nothing_else_can_be_measured() -> None:
+    silent = np.zeros(SHAPE)
+    limits = msgspec.structs.replace(OPEN, max_abs=0.5)
+    (one,) = judge_one(limits, silent + 1, expect(silent), expect(silent + 0.5)).outputs
+    assert one.reasons == ("an element is 1 off, 0.5 allowed",)
+    assert one.float_figures == measure(silent, silent + 1)
+    assert one.quantized_figures == measure(silent + 0.5, silent + 1)
+    (one,) = judge_one(limits, silent + 1, expect(silent), expect(silent)).outputs
+    assert (one.reasons, one.fit) == (("an element is 1 off, 0.5 allowed",), None)
+    assert one.float_figures == one.quantized_figures == measure(silent, silent + 1)
+    (one,) = judge_one(OPEN, silent + np.nan, expect(NEAR)).outputs
+    assert one.float_figures == Figures(-math.inf, -1.0, math.inf)
+    assert measure(silent, NEAR).sqnr_db == -math.inf
+    assert measure(silent, NEAR).cosine == 0.0
 
 
 def test_the_limit_of_a_channel_is_met_exactly_and_missed_by_a_hair() -> None:
