@@ -1,0 +1,40 @@
+"""What must be refused, and what may go: with a real engine and the tiny image."""
+
+from __future__ import annotations
+
+import pytest
+from docker.client import DockerClient
+
+from ci.images.build import Built
+from ci.images.prune import find_stale, remove_stale
+from ci.images.push import TOOLCHAINS_LABEL, push_image
+from provisioning.console.progress import Progress
+from provisioning.errors import ToolError, UsageError
+from tests.integration.images.conftest import build
+
+NOWHERE = "127.0.0.1:9/executorch-qnn-ci/tiny:test"
+
+
+def test_an_image_with_toolchains_is_never_pushed(engine: DockerClient, busybox: str) -> None:
+    labelled = build(engine, f'FROM {busybox}\nLABEL {TOOLCHAINS_LABEL}="qnn-sdk-2.37"\n', {})
+    with pytest.raises(UsageError) as caught:
+        push_image(engine, Built("tiny:1", labelled, 0, fresh=True), NOWHERE, Progress())
+    assert "qnn-sdk-2.37" in caught.value.why
+    engine.images.remove(labelled, force=True, noprune=True)
+
+
+def test_one_without_is_offered_to_the_registry(engine: DockerClient, busybox: str) -> None:
+    with pytest.raises(ToolError, match="was not pushed"):
+        push_image(engine, Built("tiny:1", busybox, 0, fresh=True), NOWHERE, Progress())
+
+
+def test_images_of_other_inputs_go_and_today_s_stay(engine: DockerClient, busybox: str) -> None:
+    names = [f"executorch-qnn-ci/prune-test:{word}" for word in ("today", "before")]
+    made = [build(engine, f"FROM {busybox}\nENV WORD={word}\n", {}) for word in names]
+    for name, image_id in zip(names, made, strict=True):
+        engine.api.tag(image_id, *name.split(":"))
+    stale = [one for one in find_stale(engine, {names[0]}) if one.name in made]
+    assert [one.name for one in stale] == [made[1]]
+    assert remove_stale(engine, stale) == stale
+    assert [one.id for one in engine.images.list("executorch-qnn-ci/prune-test")] == [made[0]]
+    engine.images.remove(made[0], force=True, noprune=True)
