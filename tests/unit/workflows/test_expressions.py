@@ -1,0 +1,99 @@
+"""The evaluator of ${{ }} says what GitHub's does."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from pathlib import Path
+
+import pytest
+
+from tests.workflows.expressions import Context, ExpressionError, evaluate, judge, render
+
+VALUES = {
+    "github": {"ref": "refs/heads/main", "event": {"pull_request": {"number": 7}}, "run-id": "9"},
+    "inputs": {"empty": "", "yes": True, "list": ["a", "B"]},
+    "steps": {"one": {"outputs": {"x": "1"}}, "two": {"outputs": {"x": "2"}}},
+}
+CONTEXT = Context(VALUES)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("github.ref == 'refs/heads/main'", True),
+        ("github.ref == 'REFS/HEADS/MAIN'", True),
+        ("github.event.pull_request.number == '7'", True),
+        ("github.event.nothing.at.all", None),
+        ("github['run-id']", "9"),
+        ("github.run-id", "9"),
+        ("inputs.empty || 'default'", "default"),
+        ("inputs.yes && 'a' || 'b'", "a"),
+        ("!inputs.yes", False),
+        ("!(1 == 2) && 3 >= 2", True),
+        ("'it''s'", "it's"),
+        ("null == ''", True),
+        ("true == 1", True),
+        ("'x' == 0", False),
+        ("0x10", 16),
+        ("-1.5", -1.5),
+        ("contains(inputs.list, 'b')", True),
+        ("contains('Hello', 'LL')", True),
+        ("contains(steps.*.outputs.x, '2')", True),
+        ("startsWith(github.ref, 'refs/heads')", True),
+        ("endsWith(github.ref, '/Main')", True),
+        ("format('{0} {{x}} {1}', 1, true)", "1 {x} true"),
+        ("join(inputs.list, '-')", "a-B"),
+        ("fromJSON('{\"a\": [1, 2]}').a[1]", 2),
+        ("toJSON(inputs.list)", '[\n  "a",\n  "B"\n]'),
+        ("inputs.list[0]", "a"),
+        ("inputs.list[5]", None),
+    ],
+)
+def test_values(text: str, value: object) -> None:
+    assert evaluate(text, CONTEXT) == value
+
+
+def test_not_a_number_equals_nothing() -> None:
+    assert math.isnan(evaluate("nan", CONTEXT))
+    assert evaluate("'x' == 1 || 'x' < 1 || 'x' > 1", CONTEXT) is False
+
+
+@pytest.mark.parametrize(
+    "text", ["nothing.at", "shout('a')", "1 +", "(1", "fromJSON('')", "format('{1}', 0)", "a b", ""]
+)
+def test_what_github_refuses(text: str) -> None:
+    with pytest.raises(ExpressionError):
+        evaluate(text, CONTEXT)
+
+
+@pytest.mark.parametrize(
+    ("condition", "status", "runs"),
+    [
+        (None, "success", True),
+        (None, "failure", False),
+        ("github.ref == 'x'", "success", False),
+        ("github.ref != 'x'", "failure", False),
+        ("failure()", "failure", True),
+        ("failure()", "success", False),
+        ("always() && github.ref != 'x'", "failure", True),
+        ("${{ !cancelled() }}", "failure", True),
+        ("${{ !cancelled() }}", "cancelled", False),
+        ("always()", "cancelled", True),
+        ("success() || failure()", "cancelled", False),
+        ("true", "skipped", False),
+    ],
+)
+def test_conditions(condition: str | None, status: str, runs: bool) -> None:
+    assert judge(condition, Context(VALUES, status)) is runs
+
+
+def test_text_around_expressions_stays() -> None:
+    assert render("a ${{ inputs.yes }}-${{ '}}' }} ${{ 3 }}", CONTEXT) == "a true-}} 3"
+
+
+def test_files_are_hashed(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text("1")
+    whole = hashlib.sha256(hashlib.sha256(b"1").digest()).hexdigest()
+    assert evaluate("hashFiles('*.toml')", Context({}, "success", tmp_path)) == whole
+    assert evaluate("hashFiles('*.lock')", Context({}, "success", tmp_path)) == ""

@@ -1,0 +1,1 @@
+"""The project's workflows, read, judged and executed without GitHub."""

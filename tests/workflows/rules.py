@@ -1,0 +1,158 @@
+"""Rules of this project that no linter of workflows knows: a document -> what breaks them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from tests.workflows.document import Document
+from tests.workflows.expressions import EXPRESSION
+
+Rule = Callable[[Document], Iterator[str]]
+PINNED = re.compile(r"[\w.-]+/[\w./-]+@[0-9a-f]{40}")
+LONGEST_MINUTES = 120
+UNTRUSTED_TRIGGERS = frozenset({"pull_request_target", "workflow_run", "issue_comment"})
+# What only a protected environment may do; a workflow that others call has none of its own.
+IDENTITY = frozenset({"id-token", "attestations", "packages"})
+
+
+def list_uses(document: Document) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Every ``uses``, of steps and of jobs, with what names it."""
+    for _, step, _ in document.steps():
+        if "uses" in step:
+            yield step["uses"], step
+    for job in document.jobs.values():
+        if "uses" in job:
+            yield job["uses"], job
+
+
+def see_expression_in_shell(document: Document) -> Iterator[str]:
+    for block in document.run_blocks():
+        for found in EXPRESSION.finditer(block.text):
+            yield f"{block.place}: {found[0]} stands in shell; pass it through env"
+
+
+def see_shell_that_goes_on(document: Document) -> Iterator[str]:
+    for block in document.run_blocks():
+        if block.shell != "bash":
+            yield f"{block.place}: without `shell: bash` a failure in a pipe is not one"
+
+
+def see_unpinned_action(document: Document) -> Iterator[str]:
+    text = document.path.read_text(encoding="utf-8")
+    for name, _ in list_uses(document):
+        if name.startswith("./"):
+            continue
+        if not PINNED.fullmatch(name):
+            yield f"{name} is not pinned by a commit"
+        elif not re.search(rf"{re.escape(name)} # v\d+(\.\d+)+\n", text):
+            yield f"{name} has no version in a comment"
+
+
+def see_kept_credentials(document: Document) -> Iterator[str]:
+    for name, step in list_uses(document):
+        kept = step.get("with", {}).get("persist-credentials") is not False
+        if name.startswith("actions/checkout@") and kept:
+            yield "a checkout keeps the token: persist-credentials: false"
+
+
+def see_wide_permissions(document: Document) -> Iterator[str]:
+    if document.is_action:
+        return
+    if document.data.get("permissions") != {}:
+        yield "permissions: {} is missing at the top"
+    for name, job in document.jobs.items():
+        if not isinstance(job.get("permissions"), dict):
+            yield f"{name}: no permissions of its own"
+
+
+def see_endless_job(document: Document) -> Iterator[str]:
+    for name, job in document.jobs.items():
+        minutes = job.get("timeout-minutes", 0)
+        is_bounded = isinstance(minutes, str) or 0 < minutes <= LONGEST_MINUTES
+        if "uses" not in job and not is_bounded:
+            yield f"{name}: timeout-minutes is missing, or over {LONGEST_MINUTES}"
+
+
+def see_no_concurrency(document: Document) -> Iterator[str]:
+    if not document.is_action and "group" not in document.data.get("concurrency", {}):
+        yield "concurrency is missing"
+
+
+def see_untrusted_trigger(document: Document) -> Iterator[str]:
+    for name in sorted(UNTRUSTED_TRIGGERS & document.triggers.keys()):
+        yield f"{name} runs with this repository's rights for what others wrote"
+
+
+def see_secret_outside_environment(document: Document) -> Iterator[str]:
+    for name, job in document.jobs.items():
+        text = str({key: value for key, value in job.items() if key != "secrets"})
+        if re.search(r"\bsecrets\b", text) and "environment" not in job:
+            yield f"{name}: a secret outside of a protected environment"
+
+
+def see_identity_outside_environment(document: Document) -> Iterator[str]:
+    for name, job in document.jobs.items():
+        wide = {key for key, value in (job.get("permissions") or {}).items() if value == "write"}
+        if wide & IDENTITY and "environment" not in job:
+            yield f"{name}: {', '.join(sorted(wide & IDENTITY))} outside of a protected environment"
+
+
+def see_write_on_pull_request(document: Document) -> Iterator[str]:
+    if "pull_request" not in document.triggers:
+        return
+    for name, job in document.jobs.items():
+        writes = [k for k, value in (job.get("permissions") or {}).items() if value == "write"]
+        if writes and "if" not in job:
+            yield f"{name}: a pull request's job may write {', '.join(writes)}"
+
+
+def see_silent_failure(document: Document) -> Iterator[str]:
+    for place, step, _ in document.steps():
+        if step.get("continue-on-error"):
+            yield f"{place}: continue-on-error hides a failure"
+    for name, job in document.jobs.items():
+        if job.get("continue-on-error"):
+            yield f"{name}: continue-on-error hides a failure"
+    for block in document.run_blocks():
+        if re.search(r"(?m)^\s*exit 0\b|\|\| true\b|^\s*set \+e\b", block.text):
+            yield f"{block.place}: a failure is thrown away"
+
+
+def see_cache_of_branch(document: Document) -> Iterator[str]:
+    for name, step in list_uses(document):
+        if name.startswith("actions/cache"):
+            key = str(step.get("with", {}).get("key", ""))
+            if re.search(r"github\.(ref|ref_name|head_ref|base_ref)\b", key):
+                yield f"{name}: a cache is named by what it holds, not by a branch"
+
+
+def see_ignore_without_reason(document: Document) -> Iterator[str]:
+    for line in document.path.read_text(encoding="utf-8").splitlines():
+        if re.search(r"(zizmor: ignore\[[\w,-]+\]|shellcheck disable=\S+)\s*$", line):
+            yield f"an ignore without a reason: {line.strip()}"
+
+
+RULES: tuple[Rule, ...] = (
+    see_expression_in_shell,
+    see_shell_that_goes_on,
+    see_unpinned_action,
+    see_kept_credentials,
+    see_wide_permissions,
+    see_endless_job,
+    see_no_concurrency,
+    see_untrusted_trigger,
+    see_secret_outside_environment,
+    see_identity_outside_environment,
+    see_write_on_pull_request,
+    see_silent_failure,
+    see_cache_of_branch,
+    see_ignore_without_reason,
+)
+
+
+def judge_document(document: Document) -> list[str]:
+    """Every rule that a document breaks, as ``FILE: what``."""
+    name = "/".join(document.path.parts[-3:])
+    return [f"{name}: {what}" for rule in RULES for what in rule(document)]
