@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ci.images.contents import save_image
 from ci.images.context import write_context
 from ci.images.definition import (
     LABEL,
@@ -219,9 +220,7 @@ def _load_normalized(
     directory: Path,
 ) -> str:
     saved, target = directory / "saved.tar", directory / "image.tar"
-    with saved.open("wb") as file:
-        for chunk in client.images.get(raw_id).save(named=False):
-            file.write(chunk)
+    save_image(client, raw_id, saved)
     keep = len(client.images.get(base).attrs["RootFS"]["Layers"])
     labels = {f"{LABEL}.image": plan.name, f"{LABEL}.base": plan.base.image}
     normalize_image(saved, target, keep_layers=keep, time_s=TIME_S, labels=labels)

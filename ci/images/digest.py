@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import tarfile
-import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ci.images.build import Built, build_image
-from ci.images.normalize import hash_stream, saved_layers
+from ci.images.contents import open_layers
+from ci.images.normalize import hash_stream
 from provisioning.console.progress import Progress
 
 if TYPE_CHECKING:
@@ -66,12 +65,8 @@ def _digests(client: DockerClient, image_id: str) -> list[str]:
 
 
 def _read_layers(client: DockerClient, image_id: str) -> Iterator[dict[str, str]]:
-    with tempfile.TemporaryDirectory(prefix="qnn-ci-image-") as directory:
-        saved = Path(directory) / "saved.tar"
-        with saved.open("wb") as file:
-            for chunk in client.images.get(image_id).save(named=False):
-                file.write(chunk)
-        for layer in saved_layers(saved):
+    with open_layers(client, image_id) as layers:
+        for layer in layers:
             yield {member.name: _describe(layer, member) for member in layer}
 
 

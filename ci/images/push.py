@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from ci.images.build import Built
+from ci.images.contents import find_forbidden
 from ci.images.definition import LABEL
 from provisioning.console.progress import Progress
 from provisioning.errors import ToolError, UsageError
@@ -14,13 +15,15 @@ if TYPE_CHECKING:
     from docker.client import DockerClient
 
 TOOLCHAINS_LABEL = f"{LABEL}.toolchains"
+SHOWN = 10
 REFERENCE = re.compile(r"[a-z0-9][\w.:/-]*[a-zA-Z0-9]")
 
 
 def push_image(client: DockerClient, built: Built, reference: str, progress: Progress) -> str:
     """Tag ``built`` as ``reference``, push it, and give the digest that the registry answered.
 
-    Raises UsageError for an image with toolchains in it, ToolError when the registry refuses.
+    Raises UsageError for an image that holds what must not be published, ToolError when the
+    registry refuses.
     """
     labels = client.images.get(built.image_id).labels
     if TOOLCHAINS_LABEL in labels:
@@ -31,6 +34,12 @@ def push_image(client: DockerClient, built: Built, reference: str, progress: Pro
         )
     if not REFERENCE.fullmatch(reference):
         raise UsageError(f"{reference!r} is not an image reference", fix="REGISTRY/NAME:TAG")
+    if found := find_forbidden(client, built.image_id):
+        raise UsageError(
+            f"{built.reference} is not pushed",
+            why="\n".join(found[:SHOWN]),
+            fix="its base holds them, or something was added by hand: use a base without",
+        )
     head, _, tail = reference.rpartition(":")
     repository, tag = (
         (head, tail)

@@ -7,6 +7,7 @@ import pytest
 from docker.client import DockerClient
 
 from ci.images.build import follow_build
+from ci.images.contents import save_image
 from ci.images.digest import Comparison, describe_comparison, find_differences
 from ci.images.normalize import normalize_image
 from provisioning.console.progress import Progress
@@ -18,9 +19,7 @@ STEP = "FROM {base}\nRUN mkdir /made && echo {text} > /made/file && touch /made/
 
 def normalized(engine: DockerClient, image_id: str, base: str, directory: Path) -> str:
     saved, target = directory / "saved.tar", directory / "image.tar"
-    with saved.open("wb") as file:
-        for chunk in engine.images.get(image_id).save(named=False):
-            file.write(chunk)
+    save_image(engine, image_id, saved)
     keep = len(engine.images.get(base).attrs["RootFS"]["Layers"])
     normalize_image(saved, target, keep_layers=keep, time_s=86400, labels={"made.by": "a test"})
     with target.open("rb") as file:

@@ -1,0 +1,55 @@
+"""The images as they are built: named by QNN_CI_TEST_IMAGES, since a build takes minutes.
+
+For example: ``QNN_CI_TEST_IMAGES="executorch-qnn-ci/emulator:latest"``.
+"""
+
+from __future__ import annotations
+
+import configparser
+import os
+import socket
+import subprocess
+import sys
+from urllib.parse import urlsplit
+
+import pytest
+from docker.client import DockerClient
+
+from ci.images.contents import find_forbidden, open_layers
+from ci.images.definition import LABEL
+
+NAMES = os.environ.get("QNN_CI_TEST_IMAGES", "").split()
+pytestmark = pytest.mark.skipif(not NAMES, reason="QNN_CI_TEST_IMAGES names no image")
+
+
+def describe_machine() -> set[bytes]:
+    """What would give the build machine away: its name, its proxies, pip's index."""
+    shown = subprocess.run(
+        [sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=True
+    )
+    parser = configparser.ConfigParser(interpolation=None)
+    parser.read_string("[pip]\n" + shown.stdout)
+    words = [word.strip("'") for text in parser["pip"].values() for word in text.split()]
+    words += [text for name, text in os.environ.items() if name.lower().endswith("_proxy")]
+    hosts = {urlsplit(word).netloc for word in words if "://" in word}
+    return {one.encode() for one in hosts | {socket.gethostname()} if len(one) > 4}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_layer_holds_a_setting_or_a_toolchain(engine: DockerClient, name: str) -> None:
+    assert find_forbidden(engine, name) == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_file_of_our_layers_names_the_build_machine(engine: DockerClient, name: str) -> None:
+    image = engine.images.get(name)
+    base = engine.images.get(image.labels[f"{LABEL}.base"]).attrs["RootFS"]["Layers"]
+    words = describe_machine()
+    found = []
+    with open_layers(engine, name) as layers:
+        for index, layer in enumerate(layers):
+            for member in layer if index >= len(base) else ():
+                body = layer.extractfile(member) if member.isreg() else None
+                data = body.read() if body else b""
+                found += [(member.name, word) for word in words if word in data]
+    assert found == []
