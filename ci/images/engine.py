@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from provisioning.errors import QnnCiError, StoreError, ToolError, UnfitError
 
 if TYPE_CHECKING:
     from docker.client import DockerClient
+    from docker.types import Mount
 
 TIMEOUT_S = 1800
 GROUP_FIX = (
@@ -73,3 +75,17 @@ def is_podman(client: DockerClient) -> bool:
     """Whether Podman answers: its user namespaces need to be told to keep the caller's id."""
     components = client.version().get("Components") or []
     return any("podman" in str(row.get("Name", "")).lower() for row in components)
+
+
+def bind_mount(outside: Path, inside: Path, *, read_only: bool = False) -> Mount:
+    """A directory or file of this machine; the short form ``A:B`` would end a path at a colon."""
+    from docker.types import Mount
+
+    return Mount(str(inside), str(outside), type="bind", read_only=read_only)
+
+
+def volume_mount(name: str, inside: str) -> Mount:
+    """A named volume."""
+    from docker.types import Mount
+
+    return Mount(inside, name, type="volume")

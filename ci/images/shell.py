@@ -23,13 +23,14 @@ from typing import TYPE_CHECKING, Any
 from ci.images.attach import copy_streams, open_stream, raw_terminal
 from ci.images.build import Built
 from ci.images.definition import LABEL, ImagePlan
-from ci.images.engine import is_podman
+from ci.images.engine import bind_mount, is_podman, volume_mount
 from provisioning.console.git import ask_git
 from provisioning.errors import ToolError
 from provisioning.store.store import store_home
 
 if TYPE_CHECKING:
     from docker.client import DockerClient
+    from docker.types import Mount
 
 CALLER = "/run/qnn-ci-caller"
 HOME = "/home/dev"
@@ -127,7 +128,7 @@ def _prepared(
     (checkout / ".nox").mkdir(exist_ok=True)
     volumes = _own_volumes(client, request)
     config = client.api.create_host_config(
-        binds=_binds(request, pipe, volumes),
+        mounts=_mounts(request, pipe, volumes),
         init=True,
         auto_remove=True,
         userns_mode="keep-id" if is_podman(client) and os.getuid() else None,
@@ -170,18 +171,21 @@ def _variables(request: ShellRequest) -> dict[str, str]:
     return {**{name: os.environ[name] for name in PASSED if name in os.environ}, **own}
 
 
-def _binds(request: ShellRequest, pipe: Path, volumes: dict[str, str]) -> list[str]:
+def _mounts(request: ShellRequest, pipe: Path, volumes: dict[str, str]) -> list[Mount]:
     """The checkout, its git directories and the store where they are outside; volumes; the lock."""
     checkout = request.plan.checkout
-    binds = [f"{path}:{path}:rw" for path in (checkout, *_outer_git(checkout))]
+    places = [checkout, *_outer_git(checkout)]
+    home, frozen = store_home(), []
     if not request.baked:
-        home = store_home()
-        home.mkdir(parents=True, exist_ok=True)
-        binds.append(f"{home}:{home}:rw")
-        if request.read_only_store and (home / "store").is_dir():
-            binds.append(f"{home}/store:{home}/store:ro")
-    binds += [f"{name}:{inside}:rw" for name, inside in volumes.items()]
-    return [*binds, f"{pipe}:{CALLER}:rw"]
+        (home / "store").mkdir(parents=True, exist_ok=True)
+        places.append(home)
+        frozen = [home / "store"] if request.read_only_store else []
+    return [
+        *(bind_mount(path, path) for path in places),
+        *(bind_mount(path, path, read_only=True) for path in frozen),
+        *(volume_mount(name, inside) for name, inside in volumes.items()),
+        bind_mount(pipe, Path(CALLER)),
+    ]
 
 
 def _outer_git(checkout: Path) -> list[Path]:
@@ -206,7 +210,9 @@ def _own_volumes(client: DockerClient, request: ShellRequest) -> dict[str, str]:
     for name in volumes.keys() - there:
         client.volumes.create(name, labels={SHELL_LABEL: request.plan.name})
         owner = f"{os.getuid()}:{os.getgid()}"
-        config = client.api.create_host_config(binds=[f"{name}:/volume:rw"], auto_remove=True)
+        config = client.api.create_host_config(
+            mounts=[volume_mount(name, "/volume")], auto_remove=True
+        )
         created = client.api.create_container(
             request.built.image_id,
             ["/volume"],

@@ -49,7 +49,7 @@ class Shell:
 
     def __init__(self, engine: DockerClient, image: str, base: Path) -> None:
         self.engine, self.image = engine, image
-        self.checkout, self.home = base / "checkout", base / "home"
+        self.checkout, self.home = base / "a checkout:1", base / "home"
         self.checkout.mkdir()
         (self.home / "store").mkdir(parents=True)
         self.env = {**os.environ, "QNN_CI_HOME": str(self.home), "PYTHONPATH": str(ROOT)}

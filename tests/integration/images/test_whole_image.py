@@ -5,12 +5,10 @@ For example: ``QNN_CI_TEST_IMAGES="executorch-qnn-ci/emulator:latest"``.
 
 from __future__ import annotations
 
-import configparser
 import os
 import socket
 import subprocess
 import sys
-from urllib.parse import urlsplit
 
 import pytest
 from docker.client import DockerClient
@@ -23,16 +21,15 @@ pytestmark = pytest.mark.skipif(not NAMES, reason="QNN_CI_TEST_IMAGES names no i
 
 
 def describe_machine() -> set[bytes]:
-    """What would give the build machine away: its name, its proxies, pip's index."""
+    """What would give the build machine away: its name, its proxies, where pip looks."""
     shown = subprocess.run(
         [sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=True
     )
-    parser = configparser.ConfigParser(interpolation=None)
-    parser.read_string("[pip]\n" + shown.stdout)
-    words = [word.strip("'") for text in parser["pip"].values() for word in text.split()]
-    words += [text for name, text in os.environ.items() if name.lower().endswith("_proxy")]
-    hosts = {urlsplit(word).netloc for word in words if "://" in word}
-    return {one.encode() for one in hosts | {socket.gethostname()} if len(one) > 4}
+    rows = [line.partition("=") for line in shown.stdout.splitlines()]
+    values = [value for key, _, value in rows if key.endswith(("index-url", "find-links", "proxy"))]
+    values += [text for name, text in os.environ.items() if name.lower().endswith("_proxy")]
+    words = [word for value in values for word in value.strip("'").split()]
+    return {one.encode() for one in (*words, socket.gethostname()) if len(one) > 4}
 
 
 @pytest.mark.parametrize("name", NAMES)
