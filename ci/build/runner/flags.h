@@ -1,45 +1,151 @@
 // The command line, with the names that ExecuTorch's qnn_executor_runner gives its flags.
 #pragma once
 
-#include <optional>
+#include <charconv>
+#include <limits>
+#include <map>
+#include <sstream>
 #include <string>
+#include <string_view>
+
+#include "failure.h"
 
 namespace qnn_ci {
 
-struct Flags {
-  std::string model_path;
-  std::string input_list_path;
-  std::string output_folder_path = "outputs";
-  std::string input_shape_path;
-  std::string output_shape_path;
-  std::string etdump_path;
-  std::string debug_output_path;
-  std::string performance_output_path;
-  int iteration = 1;
-  int warm_up = 0;
-  int method_index = 0;
-  int debug_buffer_size = 100000000;  // bytes
-  bool shared_buffer = false;
-  bool dump_intermediate_outputs = false;
-  bool help = false;
+constexpr int kMany = std::numeric_limits<int>::max();
 
-  // Runtime options of the QNN backend: each overrides what the .pte was lowered with.
-  std::optional<int> log_level;
-  std::optional<int> htp_performance_mode;
-  std::optional<int> profile_level;
-  std::optional<int> lpai_fps;
-  std::optional<int> lpai_ftrt_ratio;
-  std::optional<int> lpai_client_perf_type;
-  std::optional<int> lpai_affinity;
-  std::optional<int> lpai_core_selection;
-  std::string heap_profiling_path;
+// A number of the QNN backend overrides what the .pte was lowered with.
+enum class Kind { kText, kNumber, kSwitch, kBackendNumber };
+
+struct Row {
+  std::string_view name;
+  Kind kind;
+  const char* initial;  // empty: not given
+  const char* help;
+  int low = 0;
+  int high = kMany;
 };
 
-// Reads --name=value, --name value, --switch and --noswitch, with one dash or two.
-// Throws Failure(kUsage) for an unknown flag, a bad or missing value, or a stray word.
-Flags parse_flags(int argc, char** argv);
+constexpr Row kRows[] = {
+    {"model_path", Kind::kText, "", "the .pte to run"},
+    {"input_list_path", Kind::kText, "",
+     "text file, a line an execution: raw input files in the method's order, separated by spaces"},
+    {"output_folder_path", Kind::kText, "outputs",
+     "existing directory for output_EXECUTION_INDEX.raw (default: outputs)"},
+    {"iteration", Kind::kNumber, "1", "timed runs an execution (default: 1)", 1},
+    {"warm_up", Kind::kNumber, "0", "runs before the timed ones (default: 0)"},
+    {"method_index", Kind::kNumber, "0", "which method of the program (default: 0)"},
+    {"shared_buffer", Kind::kSwitch, "", "inputs and outputs in the backend's shared memory"},
+    {"input_shape_path", Kind::kText, "",
+     "for dynamic shapes: a line an input, dimensions separated by commas"},
+    {"output_shape_path", Kind::kText, "", "the same for outputs"},
+    {"etdump_path", Kind::kText, "", "write an ETDump here (default: none)"},
+    {"dump_intermediate_outputs", Kind::kSwitch, "", "log every delegate's intermediate outputs"},
+    {"debug_output_path", Kind::kText, "", "where intermediate outputs go"},
+    {"debug_buffer_size", Kind::kNumber, "100000000", "bytes for them (default: 100000000)", 1},
+    {"performance_output_path", Kind::kText, "",
+     "write the average time of an execution, in ms (default: none)"},
+    {"log_level", Kind::kBackendNumber, "", "QNN log level, 0 to 5", 0, 5},
+    {"htp_performance_mode", Kind::kBackendNumber, "", "HTP performance mode, 0 to 9", 0, 9},
+    {"profile_level", Kind::kBackendNumber, "", "profile level, 0 to 2", 0, 2},
+    {"lpai_fps", Kind::kBackendNumber, "", "LPAI frames a second"},
+    {"lpai_ftrt_ratio", Kind::kBackendNumber, "", "LPAI ratio, faster than real time"},
+    {"lpai_client_perf_type", Kind::kBackendNumber, "", "1 real time, 2 not", 1, 2},
+    {"lpai_affinity", Kind::kBackendNumber, "", "1 soft, 2 hard", 1, 2},
+    {"lpai_core_selection", Kind::kBackendNumber, "", "LPAI cores, a bit each"},
+    {"heap_profiling_path", Kind::kText, "", "write QNN's heap profile here"},
+    {"help", Kind::kSwitch, "", "print this"},
+};
+
+inline const Row* find_row(std::string_view name) {
+  for (const Row& row : kRows) {
+    if (row.name == name) {
+      return &row;
+    }
+  }
+  return nullptr;
+}
+
+class Flags {
+ public:
+  // Reads --name=value, --name value, --switch and --noswitch, with one dash or two.
+  // Throws Failure(kUsage) for an unknown flag, a bad or missing value, or a stray word.
+  Flags(int argc, char** argv) {
+    for (const Row& row : kRows) {
+      values_[row.name] = row.initial;
+    }
+    for (int index = 1; index < argc; ++index) {
+      std::string word = argv[index];
+      if (word.size() < 2 || word[0] != '-') {
+        reject("'" + word + "' is no flag");
+      }
+      word.erase(0, word[1] == '-' ? 2 : 1);
+      const size_t equals = word.find('=');
+      const std::string name = word.substr(0, equals);
+      const Row* row = find_row(name);
+      const Row* negated = name.rfind("no", 0) == 0 ? find_row(name.substr(2)) : nullptr;
+      if (row == nullptr && negated != nullptr && negated->kind == Kind::kSwitch) {
+        assign(*negated, "false");
+      } else if (row == nullptr) {
+        reject("no flag --" + name);
+      } else if (equals != std::string::npos) {
+        assign(*row, word.substr(equals + 1));
+      } else if (row->kind == Kind::kSwitch) {
+        assign(*row, "true");
+      } else if (index + 1 < argc) {
+        assign(*row, argv[++index]);
+      } else {
+        reject("--" + name + " needs a value");
+      }
+    }
+  }
+
+  const std::string& text(std::string_view name) const { return values_.at(name); }
+  bool has(std::string_view name) const { return !text(name).empty(); }
+  int number(std::string_view name) const { return std::stoi(text(name)); }
+
+ private:
+  [[noreturn]] static void reject(const std::string& message) {
+    throw Failure(ExitCode::kUsage, message + "; --help lists the flags");
+  }
+
+  void assign(const Row& row, std::string value) {
+    if (row.kind == Kind::kSwitch) {
+      if (value != "true" && value != "1" && value != "false" && value != "0") {
+        reject("--" + std::string(row.name) + " takes true or false, not '" + value + "'");
+      }
+      value = value == "true" || value == "1" ? "true" : "";
+    } else if (row.kind != Kind::kText) {
+      check_number(row, value);
+    }
+    values_[row.name] = value;
+  }
+
+  static void check_number(const Row& row, const std::string& text) {
+    int value = 0;
+    const char* end = text.data() + text.size();
+    const auto [stop, error] = std::from_chars(text.data(), end, value);
+    if (error != std::errc() || stop != end || value < row.low || value > row.high) {
+      const std::string most = row.high == kMany ? "" : " to " + std::to_string(row.high);
+      reject("--" + std::string(row.name) + " takes a whole number from " +
+             std::to_string(row.low) + most + ", not '" + text + "'");
+    }
+  }
+
+  std::map<std::string_view, std::string> values_;
+};
 
 // What --help prints.
-std::string describe_flags();
+inline std::string describe_flags() {
+  std::ostringstream text;
+  text << "Runs an ExecuTorch program with the QNN backend.\n\n";
+  for (const Row& row : kRows) {
+    text << "  --" << row.name << "\n      " << row.help << "\n";
+  }
+  text << "\nExit codes: 0 fine, 1 the model failed, 2 a flag or a file given is wrong,\n"
+          "3 the environment is not fit, 4 a file cannot be written. Options of the QNN backend\n"
+          "override those of the .pte.\n";
+  return text.str();
+}
 
 }  // namespace qnn_ci

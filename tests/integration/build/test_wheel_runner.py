@@ -213,12 +213,12 @@ def test_a_truncated_program_ends_with_1(case: Case, programs: Path, share: floa
     cut.write_bytes(whole[: int(len(whole) * share)])
     code, text = case.run(model_path=str(cut))
     assert code == 1
-    assert "no program that this runtime reads" in text
+    assert "is not a program that this runtime reads" in text
 
 
-def test_a_full_disk_and_shared_memory_on_a_host_end_with_3(case: Case) -> None:
+def test_a_full_disk_ends_with_4_and_shared_memory_on_a_host_with_3(case: Case) -> None:
     code, text = case.run(performance_output_path="/dev/full")
-    assert (code, "cannot write /dev/full" in text) == (3, True)
+    assert (code, "cannot write /dev/full" in text) == (4, True)
     code, text = case.run("--shared_buffer")
     assert (code, "--shared_buffer needs a device" in text) == (3, True)
 
