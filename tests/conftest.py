@@ -8,6 +8,9 @@ import signal
 # Set by ./nox for the verbs of a session: where paths are relative to, and how hints name verbs.
 for name in ("QNN_CI_CALLER_DIR", "QNN_CI_COMMAND", "QNN_CI_CAUSE_FILE"):
     os.environ.pop(name, None)
+# What CI says of itself: tests that need it say it themselves.
+for name in [one for one in os.environ if one.startswith(("GITHUB_", "GITLAB_CI", "BUILDKITE"))]:
+    del os.environ[name]
 
 # A shell starts what runs in the background with SIGINT ignored; every process of a test would
 # inherit that, and outlive the interrupt that it is sent.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import dataclass, field
 
@@ -55,8 +54,3 @@ class Output:
     def excerpt(self) -> str:
         """The first error with the lines after it."""
         return "\n".join(self._excerpt).rstrip()
-
-
-def is_grouping() -> bool:
-    """Whether this runs in GitHub Actions, which folds output between group marks."""
-    return os.environ.get("GITHUB_ACTIONS") == "true"

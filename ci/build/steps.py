@@ -8,8 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ci.build.file_api import ask_file_api, read_cmake_targets
-from ci.build.output import Output, is_grouping
+from ci.build.output import Output
 from ci.build.plan.plan import BuildPlan, StagePlan
+from ci.provider.providers import detect_provider
+from ci.provider.speech import group
 from provisioning.console.process import run_process
 from provisioning.console.progress import Progress
 from provisioning.errors import StoreError, ToolError
@@ -47,20 +49,16 @@ def forget_configuration(build: Path) -> None:
 
 
 def _run_step(plan: BuildPlan, label: str, command: Sequence[str], progress: Progress) -> None:
-    grouping = is_grouping()
-    if grouping:
-        progress.step(f"::group::{label}")
+    provider = detect_provider()
     log = plan.place.root / "step.log"
-    with progress.bar(label, unit="") as bar:
-        output = Output(bar, progress, echo=grouping)
+    with group(provider, progress, label), progress.bar(label, unit="") as bar:
+        output = Output(bar, progress, echo=provider.folds)
         try:
             ended = run_process(
                 command, env=plan.environment, log=log, on_line=output.read_line, check=False
             )
         finally:
             _append_log(plan.place.log, command, log)
-            if grouping:
-                progress.step("::endgroup::")
     if ended.returncode != 0:
         raise explain_failure(label, output, ended.describe(), ended.tail, plan.place.log)
 

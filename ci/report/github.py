@@ -6,15 +6,13 @@ import html
 import os
 import re
 from collections.abc import Mapping
-from pathlib import Path
 
+from ci.provider.providers import detect_provider
 from ci.report.columns import columns_of
 from ci.report.schema import Case, Report, Status
 from ci.report.text import clean_log_line, show_counts
 from provisioning.console.terminal import clean
-from provisioning.files import explain_writes
 
-VARIABLE = "GITHUB_STEP_SUMMARY"
 ROWS = 200
 REASON_CHARS = 2000
 LOG_LINES = 40
@@ -30,17 +28,11 @@ _MARKDOWN = re.compile(r"(?:(?<=[A-Za-z0-9])[_-](?=[A-Za-z0-9])|(?<=\d)\.(?=\d))
 
 
 def append_summary(report: Report, environ: Mapping[str, str] = os.environ) -> bool:
-    """Add the report to the step's summary, where there is one; whether there was.
+    """Show the report on the page of the run, where the CI system has one; whether it has.
 
     Raises StoreError when it cannot be written.
     """
-    path = environ.get(VARIABLE, "")
-    if not path:
-        return False
-    fix = f"unset {VARIABLE}, or let it name a file that can be written"
-    with explain_writes(Path(path), fix), Path(path).open("a", encoding="utf-8") as file:
-        file.write(render_summary(report))
-    return True
+    return detect_provider(environ).add_summary(render_summary(report), report.session)
 
 
 def render_summary(report: Report) -> str:

@@ -9,12 +9,13 @@ from importlib import metadata
 from pathlib import Path
 
 from ci.parity.policy import ParityPolicy
-from ci.parity.render.annotations import render_annotations
+from ci.parity.render.annotations import make_annotations
 from ci.parity.render.document import render_document
 from ci.parity.render.sarif import render_sarif
 from ci.parity.render.table import render_table
 from ci.parity.report import ParityReport
 from ci.parity.run import ParityRequest, compare_source
+from ci.provider.providers import detect_provider
 from provisioning.console.command import Outcome, given_path
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode
@@ -38,7 +39,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--base", metavar="REV", help="only what this revision does not have")
     parser.add_argument("--notes", action="store_true", help="show notes about tests too")
     parser.add_argument("--sarif", type=given_path, metavar="FILE", help="write SARIF 2.1.0 there")
-    parser.add_argument("--annotate", action="store_true", help="print GitHub annotations instead")
+    parser.add_argument(
+        "--annotate",
+        action="store_true",
+        help="print annotations for the CI system instead",
+    )
     parser.add_argument(
         "--build-buck", action="store_true", help="let buck2 build the targets of the scope, too"
     )
@@ -64,7 +69,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     if args.sarif:
         write_sarif(args.sarif, report)
     if args.annotate:
-        text = render_annotations(report, report.changed)
+        text = detect_provider().annotate(make_annotations(report, report.changed))
     else:
         text = render_table(report, notes=args.notes)
     code = ExitCode.FAILED if report.failing or report.unread else ExitCode.OK

@@ -156,10 +156,11 @@ def render_github(environment: Environment) -> str:
     """
     stale = sorted(set(DROPPED_VARIABLES) - environment.variables.keys())
     values = {**dict.fromkeys(stale, ""), **environment.variables}
-    return "".join(_github_line(name, value) for name, value in values.items())
+    return "".join(github_line(name, value) for name, value in values.items())
 
 
-def _github_line(name: str, value: str) -> str:
+def github_line(name: str, value: str) -> str:
+    """One value for a file of GitHub's; of several lines with a delimiter that is not in it."""
     if "\n" not in value and "\r" not in value:
         return f"{name}={value}\n"
     delimiter = f"end_{hashlib.sha256(value.encode()).hexdigest()}"

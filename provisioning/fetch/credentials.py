@@ -27,7 +27,7 @@ def find_headers(url: str) -> dict[str, str]:
     host = parts.hostname or ""
     if parts.scheme != "https" and host not in LOOPBACK:
         return {}
-    tokens = _parse_tokens(os.environ.get(TOKENS_VARIABLE, ""))
+    tokens = parse_tokens(os.environ.get(TOKENS_VARIABLE, ""))
     if token := tokens.get(parts.netloc.rpartition("@")[2], tokens.get(host, "")):
         return {"Authorization": f"Bearer {token}"}
     helper = os.environ.get(HELPER_VARIABLE, "")
@@ -38,8 +38,8 @@ def find_headers(url: str) -> dict[str, str]:
     )
 
 
-def _parse_tokens(text: str) -> dict[str, str]:
-    """``host=token``, several separated by blanks or commas."""
+def parse_tokens(text: str) -> dict[str, str]:
+    """``host=token``, several separated by blanks or commas. Raises UnfitError."""
     tokens = {}
     for word in re.split(r"[\s,]+", text.strip()):
         host, equals, token = word.partition("=")

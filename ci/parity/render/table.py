@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import groupby
 
 from ci.parity.compare.findings import Finding
-from ci.parity.render.text import one_line
 from ci.parity.report import ParityReport
+from ci.provider.annotation import one_line
 
 SHOWN_NOT_EVALUATED = 20
 

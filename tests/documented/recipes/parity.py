@@ -30,6 +30,10 @@ def has_sarif(stage: Stage, ended: Ended) -> None:
     assert len(results) == 1
 
 
+def be_on_github(stage: Stage) -> None:
+    stage.variables["GITHUB_ACTIONS"] = "true"
+
+
 RECIPES = {
     "nox -s parity -- --source ~/executorch": Recipe(says=(NEW_FILE, "old.cpp"), **CLONE),
     "nox -s parity -- --source ~/executorch --rev main": Recipe(says=(NEW_FILE,), **CLONE),
@@ -40,7 +44,7 @@ RECIPES = {
         then=shows_only_the_new, **CLONE
     ),
     "nox -s parity -- --source executorch --base origin/main --annotate --sarif parity.sarif": (
-        Recipe(setup=(clone_beside,), code=1, says=("::error file=",), then=has_sarif)
+        Recipe(setup=(clone_beside, be_on_github), code=1, says=("::error file=",), then=has_sarif)
     ),
     "qnn-ci parity": Recipe(says=(NEW_FILE,), **HERE),
     "nox -s parity": Recipe(fill={"nox": "../../project/nox"}, says=(NEW_FILE,), **HERE),

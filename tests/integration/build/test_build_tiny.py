@@ -28,6 +28,7 @@ from tests.stand_ins.tiny_toolchains import (
     make_qnn_sdk,
     missing_programs,
 )
+from tests.workflows.commands import Heard
 
 ROOT = Path(__file__).resolve().parents[3]
 TINY = ROOT / "tests/stand_ins/tiny_executorch"
@@ -451,8 +452,12 @@ def test_a_compile_error_is_told_again_with_its_file_and_publishes_nothing(
     good, published = installed.read_bytes(), world.published()[0].read_bytes()
     source = world.checkout / "backends/qualcomm/runtime/Python.cpp"
     source.write_text("int broken(\n")
+    world.variables["GITHUB_ACTIONS"] = "true"
     code, data, text = world.call("aot", "--install", "checkout")
     assert code == 5
+    heard = Heard()
+    heard.hear(text)
+    assert (heard.groups[-1], heard.depth) == ("aot: compile backend", 0)
     assert "aot: compile backend failed: " in data["what"]
     assert "Python.cpp:" in data["what"]
     assert "error: " in data["what"]

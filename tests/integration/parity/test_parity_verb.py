@@ -108,7 +108,7 @@ def test_a_base_leaves_only_what_is_new(source: Path, parity: Parity) -> None:
 def test_annotations_are_on_the_file_that_changed(source: Path, parity: Parity) -> None:
     ended = parity("--source", source, "--base", "main~1", "--annotate")
 
-    assert "::error file=CMakeLists.txt,line=2," in ended.output
+    assert "CMakeLists.txt:2: error: p/b.cpp: " in ended.output
 
 
 def test_what_is_kept_gives_the_same_report(source: Path, parity: Parity, tmp_path: Path) -> None:
@@ -147,6 +147,7 @@ def test_a_side_that_could_not_be_read_fails(
 
     code, text = run_command("ci", VERBS, words)
     assert (code, "the buck side was NOT READ" in text) == (ExitCode.FAILED, True)
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
     code, text = run_command("ci", VERBS, [*words, "--annotate"])
     assert (code, "::error title=parity::the buck side" in text) == (ExitCode.FAILED, True)
     code, text = run_command("ci", VERBS, [*words, "--json"])

@@ -10,12 +10,13 @@ import jsonschema
 import pytest
 
 from ci.parity.compare.findings import Kind
-from ci.parity.render.annotations import render_annotations
+from ci.parity.render.annotations import Changes, make_annotations
 from ci.parity.render.document import render_document
 from ci.parity.render.sarif import render_sarif
 from ci.parity.render.table import render_table
 from ci.parity.report import ParityReport
 from ci.parity.run import changed_lines
+from ci.provider.providers import GitHub
 
 LOAD = 'load("@fbsource//xplat/executorch/build:runtime_wrapper.bzl", "runtime")\n'
 DRIFTED = {
@@ -90,6 +91,10 @@ def test_a_fingerprint_survives_moved_lines(
 
     assert prints(moved) == prints(drifted)
     assert moved.findings != drifted.findings
+
+
+def render_annotations(report: ParityReport, changed: Changes | None = None) -> str:
+    return GitHub({}).annotate(make_annotations(report, changed))
 
 
 def test_annotations_point_into_the_change(drifted: ParityReport) -> None:

@@ -19,22 +19,26 @@ def tags_of(markdown: str) -> list[str]:
     return [t.tag for t in [*tokens, *inside] if t.tag] + raw
 
 
+GITHUB = {"GITHUB_ACTIONS": "true"}
+
+
 def test_the_summary_is_added_where_github_asks_for_it(report: Report, tmp_path: Path) -> None:
     path = tmp_path / "summary"
     path.write_text("before\n")
-    assert append_summary(report, {"GITHUB_STEP_SUMMARY": str(path)})
+    assert append_summary(report, {**GITHUB, "GITHUB_STEP_SUMMARY": str(path)})
     text = path.read_text()
     assert text.startswith("before\n## test_emulator: passed\n")
     assert "40 passed, 0 failed" in text
     assert text.count(":white_check_mark:") == 40
     assert not append_summary(report, {})
+    assert not append_summary(report, GITHUB)
 
 
 def test_a_summary_that_cannot_be_written_is_an_error_of_the_tree(
     report: Report, tmp_path: Path
 ) -> None:
     with pytest.raises(StoreError, match="cannot be written"):
-        append_summary(report, {"GITHUB_STEP_SUMMARY": str(tmp_path)})
+        append_summary(report, {**GITHUB, "GITHUB_STEP_SUMMARY": str(tmp_path)})
 
 
 def test_what_failed_comes_before_the_table(troubled: Report) -> None:
