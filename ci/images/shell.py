@@ -37,7 +37,11 @@ HOME = "/home/dev"
 GRACE_S = 5
 SHELL_LABEL = f"{LABEL}.shell"
 # Variables of the caller that mean the same inside.
-PASSED = ("CI", "NO_COLOR", "TERM", "QNN_CI_JOBS", "SOURCE_DATE_EPOCH")
+PASSED = (
+    *("CI", "NO_COLOR", "TERM", "QNN_CI_JOBS", "SOURCE_DATE_EPOCH"),
+    *("QNN_CI_MIRROR", "QNN_CI_TORCH_INDEX", "PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL"),
+    *("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"),
+)
 
 
 @dataclass(frozen=True)

@@ -113,6 +113,12 @@ def test_files_belong_to_the_caller_with_his_umask(shell: Shell) -> None:
     assert status.st_mode & 0o777 == 0o640
 
 
+def test_where_to_download_from_is_the_callers(shell: Shell) -> None:
+    shell.env.update(QNN_CI_MIRROR="https://mirror.invalid", HTTPS_PROXY="http://proxy.invalid:1")
+    ended = shell.run("sh", "-c", "echo $QNN_CI_MIRROR $HTTPS_PROXY")
+    assert ended.stdout == "https://mirror.invalid http://proxy.invalid:1\n"
+
+
 def test_the_store_is_there_and_can_be_kept_from_changes(shell: Shell) -> None:
     assert shell.run("touch", str(shell.home / "store" / "new")).returncode == 0
     ended = shell.run("touch", str(shell.home / "store" / "newer"), frozen="frozen")
