@@ -11,7 +11,8 @@ from pathlib import Path
 from ci.emulator.baselines import Baseline, find_changes, name_case
 from ci.emulator.job import RunJob
 from ci.emulator.judging.gate import References
-from ci.emulator.outputs import read_references
+from ci.emulator.judging.metric import judge_metric
+from ci.emulator.outputs import read_outputs, read_references
 from ci.emulator.policy import EmulatorPolicy
 from ci.emulator.pool import Ended, Pool
 from ci.emulator.runner import Runner
@@ -19,7 +20,9 @@ from ci.emulator.verdict import judge_case
 from ci.lowering.artifact import INPUTS, PROGRAM, Lowered
 from ci.lowering.cases import CaseSpec
 from ci.lowering.job import LowerJob, LowerResult
-from ci.report.schema import Case, Control, FallbackOp, Status, Threshold
+from ci.lowering.users.entry import MetricJob, MetricResult
+from ci.lowering.users.places import find_factory, find_lines
+from ci.report.schema import Case, Control, FallbackOp, Place, Status, Threshold
 from provisioning.errors import StoreError, UnfitError
 from provisioning.files import explain_no_room
 
@@ -112,7 +115,8 @@ class CaseRun:
         """Lower in a fork; the log is beside the outputs."""
         log = self.directory / "lower.log"
         job = LowerJob(
-            model=self.spec.model,
+            model=self.spec.source.reference or self.spec.model,
+            source=self.spec.source,
             scheme=self.spec.scheme,
             soc=self.spec.soc,
             cache=str(self.setup.cache),
@@ -148,11 +152,34 @@ class CaseRun:
         verdict = judge_case(self.spec, references, self.directory, lowered, self.setup.policy)
         self.figures |= verdict.figures
         changes = self.find_changes()
-        reasons = [*verdict.reasons, *changes, *self.delegation_faults(lowered)]
+        measured = self.measure_metric(references, lowered) if verdict.figures else []
+        reasons = [*verdict.reasons, *changes, *measured, *self.delegation_faults(lowered)]
         if not reasons:
             return self.end(Status.PASSED, controls=verdict.controls, remark=remark)
         told = "\n".join(["; ".join(reasons), *verdict.advice])
         return self.end(Status.FAILED, told, run.log_tail, verdict.controls, remark)
+
+    def measure_metric(self, references: References, lowered: Lowered) -> list[str]:
+        """What the user's metric, where the model has one, says against the program."""
+        entry = self.setup.policy.models.get(self.spec.model)
+        if entry is None or entry.metric is None:
+            return []
+        job = MetricJob(
+            metric=entry.metric,
+            outputs=read_outputs(self.directory / "outputs", lowered),
+            float32=[one.values for one in references.float32],
+        )
+        log = self.directory / "metric.log"
+        ended = self.setup.pool.run("metric", job, log, self.setup.timeout_s, fresh=True)
+        if ended.failure:
+            return [f"metric: {ended.failure}"]
+        result: MetricResult = ended.result
+        self.figures |= {
+            "metric": result.value,
+            "metric_float": result.float32,
+            "metric_name": entry.metric.name,
+        }
+        return list(judge_metric(entry.metric, result.value, result.float32, result.shifted))
 
     def find_changes(self) -> list[str]:
         """How the figures differ from those recorded for this toolchain, where some are."""
@@ -215,11 +242,19 @@ class CaseRun:
             soc=self.spec.soc,
             status=status,
             reason=f"{reason}\n  fix: {advice}" if advice else reason,
+            places=self.find_places(reason) if status is Status.FAILED else (),
             log_tail=log_tail,
             runner=self.setup.runner.name,
             **self.figures,  # type: ignore[arg-type]
         )
         return CaseResult(case, controls, remark)
+
+    def find_places(self, reason: str) -> tuple[Place, ...]:
+        """The lines of the user's files that a failure is from; none of a suite's model."""
+        if not self.spec.source.reference:
+            return ()
+        lines = find_lines(reason) or [find_factory(self.spec.source.reference)]
+        return tuple(Place(file=one.file, line=max(one.line, 1)) for one in lines)
 
 
 def keep_artifacts(directory: Path, target: Path) -> None:

@@ -16,6 +16,7 @@ from provisioning.console.parent import end_with_parent
 JOBS = {
     "lower": ("ci.lowering.lookup", "run_lower_job"),
     "run": ("ci.emulator.program", "run_program"),
+    "metric": ("ci.lowering.users.metric", "run_metric"),
 }
 
 

@@ -1,37 +1,26 @@
-"""manifests/policies/emulator.toml as values: the suite, the limits, the known refusals."""
+"""A policy as values: models, limits, known refusals. The default is
+manifests/policies/emulator.toml; a user's own extends or replaces it."""
 
 from __future__ import annotations
 
 import re
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct, field
 
+from ci.lowering.cases import match_names
 from ci.lowering.references.degenerate import ReferencePolicy
 from ci.lowering.schemes import Scheme
 from ci.lowering.suite import SUITE
+from ci.lowering.users.entry import Limits, Metric, ModelEntry, resolve_entry
 from ci.report.schema import ANY_MODEL, Threshold, find_threshold
-from provisioning.errors import ManifestError
+from provisioning.errors import ManifestError, UsageError
 from provisioning.manifest.reader import read_policy, read_toml
 
-
-class Limits(Struct, frozen=True, forbid_unknown_fields=True):
-    """What is asked of a scheme; the fields are those of the report's Threshold."""
-
-    min_sqnr_db: float
-    min_cosine: float
-    min_sqnr_db_quantized: float | None = None
-    min_cosine_quantized: float | None = None
-    min_sqnr_db_channel: float | None = None
-    min_equal: float | None = None
-    min_equal_quantized: float | None = None
-    max_gain_error: float | None = None
-    max_offset: float | None = None
-    max_nearer_db: float | None = None
-    max_abs: float | None = None
-    full_delegation: bool = True
+DEFAULT = "default"
 
 
 class Override(Struct, frozen=True, forbid_unknown_fields=True):
@@ -69,21 +58,25 @@ class Advice(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class EmulatorPolicy(Struct, frozen=True, forbid_unknown_fields=True):
-    """The whole file."""
+    """The whole file. ``models`` are the user's, ``suite`` those of this project."""
 
     reference: ReferencePolicy
     schemes: dict[Scheme, Limits]
-    suite: dict[str, tuple[Scheme, ...]]
+    suite: dict[str, tuple[Scheme, ...]] = field(default_factory=dict)
+    models: dict[str, ModelEntry] = field(default_factory=dict)
+    extends: Literal["", "default"] = ""
     override: tuple[Override, ...] = field(default_factory=tuple)
     unsupported: tuple[Unsupported, ...] = field(default_factory=tuple)
     advice: tuple[Advice, ...] = field(default_factory=tuple)
 
     def limits_of(self, model: str, scheme: Scheme) -> Threshold:
         """The limits of a case. Raises ManifestError: a case without a policy is not judged."""
+        entry = self.models.get(model)
+        if entry and (own := entry.limits.get(scheme) or self.schemes.get(scheme)):
+            return _threshold(scheme, own, model, metric=entry.metric)
         rules = [_threshold(name, limits) for name, limits in self.schemes.items()]
         rules += [
-            _threshold(entry.scheme, entry.limits, entry.model, entry.reason)
-            for entry in self.override
+            _threshold(one.scheme, one.limits, one.model, one.reason) for one in self.override
         ]
         found = find_threshold(rules, model, scheme.value)
         if found is None:
@@ -108,21 +101,70 @@ class EmulatorPolicy(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def _threshold(
-    scheme: Scheme, limits: Limits, model: str = ANY_MODEL, reason: str = ""
+    scheme: Scheme,
+    limits: Limits,
+    model: str = ANY_MODEL,
+    reason: str = "",
+    *,
+    metric: Metric | None = None,
 ) -> Threshold:
     return Threshold(
-        scheme=scheme.value, model=model, reason=reason, **msgspec.structs.asdict(limits)
+        scheme=scheme.value,
+        model=model,
+        reason=reason,
+        min_metric=metric.min if metric else None,
+        max_metric_drop=metric.max_drop if metric else None,
+        **msgspec.structs.asdict(limits),
     )
 
 
 def read_emulator_policy(path: Path | None = None) -> EmulatorPolicy:
-    """The policy in the repository, or in a user's file. Raises ManifestError."""
-    policy = (
-        read_toml(path.name, EmulatorPolicy, path.parent)
-        if path
-        else read_policy("emulator", EmulatorPolicy)
-    )
-    unknown = policy.suite.keys() - SUITE.keys()
-    if unknown:
-        raise ManifestError(f"the emulator policy names models that are not there: {unknown}")
-    return policy
+    """The default policy, or a user's, its paths made whole. Raises ManifestError."""
+    if path is None:
+        return read_policy("emulator", EmulatorPolicy)
+    policy = read_toml(path.name, EmulatorPolicy, path.parent, prepare=extend_default)
+    try:
+        for name in policy.suite:
+            match_names("model", name, SUITE)
+        models = {
+            name: resolve_entry(name, entry, path.parent) for name, entry in policy.models.items()
+        }
+    except UsageError as error:
+        raise ManifestError(f"{path}: {error.what}", why=error.why, fix=error.fix) from error
+    return msgspec.structs.replace(policy, models=models)
+
+
+def extend_default(own: dict[str, Any]) -> dict[str, Any]:
+    """What a user's policy and, where it says so, the default come to. Models of the user's stand
+    in the place of the suite, and their limits on top of their scheme's.
+
+    Raises UsageError for a policy that is no whole one and extends none.
+    """
+    merged = own
+    if own.get("extends") == DEFAULT:
+        merged = merge(read_policy("emulator", dict[str, Any]), own)
+        if own.keys() & {"models", "suite"}:
+            merged["suite"] = own.get("suite", {})
+    elif "extends" not in own and not {"reference", "schemes"} <= own.keys():
+        raise UsageError(
+            "the policy has no limits of its own, and does not say what it extends",
+            fix=f'write extends = "{DEFAULT}" into its first line',
+        )
+    for entry in _tables(merged.get("models")).values():
+        limits = _tables(_tables(entry).get("limits"))
+        for scheme, changed in limits.items():
+            limits[scheme] = merge(_tables(merged.get("schemes")).get(scheme), changed)
+    return merged
+
+
+def merge(base: Any, own: Any) -> Any:
+    """Tables key by key; of lists, the own entries first, which are looked at first."""
+    if isinstance(base, dict) and isinstance(own, dict):
+        return {**base, **{key: merge(base.get(key), value) for key, value in own.items()}}
+    if isinstance(base, list) and isinstance(own, list):
+        return [*own, *base]
+    return own
+
+
+def _tables(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}

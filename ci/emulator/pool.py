@@ -25,10 +25,13 @@ from msgspec import Struct
 
 from ci.emulator.child import serve
 from ci.lowering.references.numerics import VARIABLES
+from provisioning.console.caller import DIRECTORY_VARIABLE
+from provisioning.console.command import given_path
 from provisioning.console.process import GRACE_S, TAIL_LINES, signal_name
 from provisioning.errors import QnnCiError, StoreError, UnfitError
 
 PRELOAD = ["ci.emulator.preload"]
+ROOT = Path(__file__).resolve().parents[2]
 STARTER = "QNN_CI_STARTER"  # for the fork server: the process that started it
 ABORTED = "the run was ended"
 MAX_WORKER_BYTES = 2 << 30
@@ -45,19 +48,31 @@ class Ended:
 
 
 @contextmanager
-def environment_set(environment: Mapping[str, str]) -> Iterator[None]:
-    """Make ``environment`` this process's for a while: what starts meanwhile inherits it.
+def process_set(environment: Mapping[str, str], directory: Path) -> Iterator[None]:
+    """Have ``environment`` and ``directory`` for a while: what starts meanwhile inherits both.
 
     The dynamic linker reads LD_LIBRARY_PATH when a program starts, hence before Python runs.
+    multiprocessing starts Python with -c, which imports from the working directory first.
     """
-    before = dict(os.environ)
+    before, here = dict(os.environ), Path.cwd()
     os.environ.clear()
     os.environ.update(environment)
+    os.chdir(directory)
     try:
         yield
     finally:
+        os.chdir(here)
         os.environ.clear()
         os.environ.update(before)
+
+
+def list_python_path(given: str) -> str:
+    """PYTHONPATH for a process that starts elsewhere: what was given, in whole paths, and this
+    project where it is not installed."""
+    paths = [os.path.abspath(path) for path in given.split(os.pathsep) if path]  # noqa: PTH100
+    if ROOT.name not in {"site-packages", "dist-packages"}:
+        paths.append(str(ROOT))
+    return os.pathsep.join(dict.fromkeys(paths))
 
 
 class Worker:
@@ -114,17 +129,20 @@ class Pool:
     """Workers for jobs in ``environment``; safe to use from several threads.
 
     Making one starts the imports. They end with the thread that makes it, or with ``close``.
+    The processes stand in ``directory``, which holds nothing that Python could import.
     """
 
-    def __init__(self, environment: Mapping[str, str]) -> None:
+    def __init__(self, environment: Mapping[str, str], directory: Path) -> None:
         self.context = multiprocessing.get_context("forkserver")
         self.context.set_forkserver_preload(PRELOAD)
         own = {
             STARTER: str(os.getpid()),
             "PYTHONUTF8": "1",  # ExecuTorch reads files of its own in the locale's encoding
+            DIRECTORY_VARIABLE: str(given_path(".").resolve()),
+            "PYTHONPATH": list_python_path(environment.get("PYTHONPATH", "")),
             **VARIABLES,
         }
-        with environment_set({**environment, **own}):
+        with process_set({**environment, **own}, directory):
             forkserver.ensure_running()
         self.idle: queue.SimpleQueue[Worker] = queue.SimpleQueue()
         self.aborted = threading.Event()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,6 +34,8 @@ def quiet_stderr() -> Iterator[None]:
             os.close(kept)
 
 
+# A model's factory runs in its user's directory, which is not to be imported from.
+sys.path[:] = [place for place in sys.path if place]
 # Ctrl-C reaches this process too, which ends with the one that started it.
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 end_with_parent(int(os.environ[STARTER]))

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from ci.emulator.job import RunJob
 from ci.emulator.pool import Ended, Pool
-from provisioning.console.command import given_program
+from provisioning.console.command import given_path, given_program
 from provisioning.console.process import run_process
 from provisioning.console.progress import Progress
 from provisioning.errors import UsageError
@@ -91,4 +91,7 @@ def find_runner(
             why=why,
             fix="python, cpp, or a program that takes qnn_executor_runner's flags",
         )
-    return ProgramRunner([str(Path(program).resolve()), *argv[1:]], environment)
+    words = (
+        str(path.resolve()) if (path := given_path(word)).is_file() else word for word in argv[1:]
+    )
+    return ProgramRunner([str(Path(program).resolve()), *words], environment)

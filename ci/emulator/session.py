@@ -47,6 +47,7 @@ class SessionOptions:
     use_cache: bool = True
     keep: Path | None = None
     record: bool = False
+    command: str = ""
 
 
 @dataclass
@@ -102,6 +103,7 @@ def run_session(
         cases=cases,
         controls=controls,
         summary=summarize(cases, controls, phases.wall_s(), phases.rows),
+        command=options.command,
     )
 
 

@@ -33,7 +33,9 @@ class Workshop:
         if self.pool is None or variables != self.variables:
             self.close()
             self.variables = variables
-            self.pool = Pool({**variables, "TMPDIR": str(self.scratch)})
+            empty = self.scratch / "cwd"
+            empty.mkdir(exist_ok=True)
+            self.pool = Pool({**variables, "TMPDIR": str(self.scratch)}, empty)
         return self.pool
 
     def close(self) -> None:

@@ -8,31 +8,36 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
+from types import MappingProxyType
 
-from ci.lowering.schemes import Scheme
+from ci.lowering.schemes import DEFAULT_SCHEMES, Scheme
 from ci.lowering.suite import SUITE
+from ci.lowering.users.entry import FACTORY, NO_SOURCE, ModelEntry, Source, resolve_file
+from ci.lowering.users.places import find_repository, name_file
+from provisioning.console.caller import shown_path
 from provisioning.console.command import given_path
 from provisioning.errors import UsageError
 
 DEFAULT_SOC = "SM8650"
-# For a model of the user's, when no scheme is asked for.
-DEFAULT_SCHEMES = (Scheme.FP16, Scheme.A8W8, Scheme.A16W8)
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True)
 class CaseSpec:
-    """One case: a model's name or reference, a scheme, a SoC's name."""
+    """One case: a model as reports name it, a scheme, a SoC's name; of a user's model, its
+    source."""
 
     model: str
     scheme: Scheme
     soc: str
+    source: Source = NO_SOURCE
 
     @property
     def slug(self) -> str:
         """A file name of its own for the case."""
         name = self.model
         if name not in SUITE:
-            digest = hashlib.sha256(name.encode()).hexdigest()[:8]
+            reference = self.source.reference or name
+            digest = hashlib.sha256(reference.encode()).hexdigest()[:8]
             name = f"{Path(name).name.replace('.py:', '-')}-{digest}"
         return f"{name}-{self.scheme.value}-{self.soc}"
 
@@ -41,47 +46,52 @@ def select_cases(
     suite: Mapping[str, Sequence[Scheme]],
     socs: Sequence[str],
     *,
+    entries: Mapping[str, ModelEntry] = MappingProxyType({}),
     models: Sequence[str] = (),
     schemes: Sequence[str] = (),
     soc_names: Sequence[str] = (),
 ) -> list[CaseSpec]:
-    """The cases asked for, in the suite's order, each once.
+    """The cases asked for, in the order of ``entries`` and the suite, each once.
 
-    Without ``schemes`` a model of the suite has the suite's schemes. Raises UsageError for a
-    name or glob that matches nothing.
+    Without ``schemes`` or ``soc_names`` a model has those of its entry or of the suite. Raises
+    UsageError for a name or glob that matches nothing.
     """
-    chosen_models = [name for word in models for name in match_model(word)] or list(suite)
-    chosen_socs = [name for word in soc_names for name in match_names("SoC", word, socs)]
+    known = {
+        **{name: ModelEntry("", tuple(suite.get(name, DEFAULT_SCHEMES))) for name in SUITE},
+        **entries,
+    }
+    chosen: dict[str, ModelEntry] = {}
+    for word in models or [*entries, *suite]:
+        for name, entry in find_models(word, known).items():
+            alike = chosen.get(name, entry).source != entry.source
+            chosen[entry.path if alike else name] = entry
     every = [scheme.value for scheme in Scheme]
-    chosen_schemes = [
-        Scheme(name) for word in schemes for name in match_names("scheme", word, every)
-    ]
+    asked = [Scheme(name) for word in schemes for name in match_names("scheme", word, every)]
+    asked_socs = [name for word in soc_names for name in match_names("SoC", word, socs)]
     cases = [
-        CaseSpec(model, scheme, soc)
-        for model in chosen_models
-        for scheme in chosen_schemes or suite.get(model, DEFAULT_SCHEMES)
-        for soc in chosen_socs or [DEFAULT_SOC]
+        CaseSpec(name, scheme, soc, entry.source)
+        for name, entry in chosen.items()
+        for scheme in asked or entry.schemes
+        for soc in asked_socs or find_socs(entry, socs)
     ]
     return list(dict.fromkeys(cases))
 
 
-def match_model(word: str) -> list[str]:
-    """Models of the suite that a name or glob means, or a user's ``file.py:factory`` as it is."""
-    if ":" in word:
-        file = given_path(word.rpartition(":")[0])
-        if not file.is_file():
-            raise UsageError(f"no model {word!r}", why=f"{file} is not a file")
-        reference = f"{file.resolve()}:{word.rpartition(':')[2]}"
-        if not reference.isprintable():  # it stands in reports, which are UTF-8 text
-            raise UsageError(
-                f"no model {word!r}",
-                why="its path has bytes that are not UTF-8, or control characters",
-                fix="rename or copy it",
-            )
-        return [reference]
-    if word.endswith(".py"):
-        raise UsageError(f"{word!r} names no function", fix=f"write {word}:factory")
-    return match_names("model", word, SUITE)
+def find_socs(entry: ModelEntry, socs: Sequence[str]) -> list[str]:
+    """The SoCs of an entry's names and globs."""
+    return [name for word in entry.socs for name in match_names("SoC", word, socs)] or [DEFAULT_SOC]
+
+
+def find_models(word: str, known: Mapping[str, ModelEntry]) -> dict[str, ModelEntry]:
+    """The models that a name or glob means, or a user's ``file.py:factory``, by the name that
+    reports have. Raises UsageError."""
+    if ":" not in word and not word.endswith(".py"):
+        return {name: known[name] for name in match_names("model", word, known)}
+    file, separator, function = word.rpartition(":")
+    reference = resolve_file(f"{given_path(file or word)}{separator}{function}", FACTORY)
+    path = Path(reference.rpartition(":")[0])
+    name = name_file(path) if find_repository(path) else shown_path(path)
+    return {f"{name}:{function}": ModelEntry(reference)}
 
 
 def match_names(kind: str, word: str, names: Iterable[str]) -> list[str]:

@@ -5,22 +5,24 @@ A factory returns ``(module, example_inputs)`` or ``(module, example_inputs, cal
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import os
 import re
 import sys
 import sysconfig
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from provisioning.console.command import given_path
+from ci.lowering.users.places import name_file
+from provisioning.console.command import OWN_PACKAGES, given_path
 from provisioning.errors import FailedError, QnnCiError, UsageError
 
 CONTRACT = "a factory returns (module, example_inputs) or (module, example_inputs, calibration)"
@@ -34,29 +36,69 @@ def call_factory(reference: str) -> object:
     """What a user's factory makes.
 
     Right only where no other user's model was loaded in the process. Relative paths in it are
-    those of whoever called ./nox. Raises UsageError, and FailedError for what the factory raises.
+    the caller's. Raises UsageError, and FailedError for what the factory raises.
     """
+    with users_code(reference):
+        return load_function(reference, CONTRACT)()
+
+
+@contextmanager
+def users_code(reference: str) -> Iterator[None]:
+    """Where a user's file is imported and called: it stands in the caller's directory, and what
+    it raises is a FailedError."""
+    with blame_model(reference), working_directory(given_path(".")), own_packages_hidden():
+        yield
+
+
+def load_function(reference: str, contract: str) -> Callable[..., Any]:
+    """The function of ``file.py:function``. Raises UsageError, and whatever the file raises."""
     file, separator, attribute = reference.rpartition(":")
     path = Path(file).resolve()
     if not separator or not path.is_file():
-        raise UsageError(f"no model {reference!r}", why=f"{path} is not a file")
-    # Python prepends the directory of a script; siblings of the model are importable alike.
-    sys.path.insert(0, str(path.parent))
-    with blame_model(reference), working_directory(given_path(".")):
-        factory = getattr(_import_file(path), attribute, None)
-        if not callable(factory):
-            raise UsageError(f"{path} has no function {attribute!r}", fix=CONTRACT)
-        return factory()
+        raise UsageError(f"no {reference!r}", why=f"{path} is not a file")
+    function = getattr(import_file(path), attribute, None)
+    if not callable(function):
+        raise UsageError(f"{path} has no function {attribute!r}", fix=contract)
+    return cast("Callable[..., Any]", function)
 
 
-def _import_file(path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"model_{path.stem}", path)
+def import_file(path: Path) -> ModuleType:
+    """Import a file as Python does a script, or a module where it is in a package: siblings of
+    it and of its package are importable."""
+    packages: list[str] = []
+    top = path.parent
+    while (top / "__init__.py").is_file():
+        packages.insert(0, top.name)
+        top = top.parent
+    sys.path[:0] = list(dict.fromkeys([str(path.parent), str(top)]))
+    for count in range(len(packages)):
+        importlib.import_module(".".join(packages[: count + 1]))
+    spec = importlib.util.spec_from_file_location(
+        ".".join([*packages, path.stem]) if packages else f"model_{path.stem}", path
+    )
     if spec is None or spec.loader is None:
         raise UsageError(f"{path} is not a Python file")
     loaded = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = loaded
     spec.loader.exec_module(loaded)
     return loaded
+
+
+@contextmanager
+def own_packages_hidden() -> Iterator[None]:
+    """Let a user's file import packages of its own that are called as ours are."""
+    ours = {name: sys.modules.pop(name) for name in list(sys.modules) if is_own(name)}
+    try:
+        yield
+    finally:
+        for name in filter(is_own, list(sys.modules)):
+            del sys.modules[name]
+        sys.modules.update(ours)
+
+
+def is_own(module: str) -> bool:
+    """Whether a module's name is in one of this project's packages."""
+    return module.partition(".")[0] in OWN_PACKAGES
 
 
 @contextmanager
@@ -75,20 +117,29 @@ def blame_model(reference: str, doing: str = "") -> Iterator[None]:
 
 
 def _find_place(error: BaseException) -> str:
-    """``net.py, line 12, in forward``: the innermost line that is the user's own."""
+    """``nets/net.py, line 12, in forward``: the innermost line that is the user's own."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if is_users_file(frame.filename)]
-    return f"{own[-1].filename}, line {own[-1].lineno}, in {own[-1].name}" if own else ""
+    if isinstance(error, SyntaxError) and error.filename:
+        own = [traceback.FrameSummary(error.filename, error.lineno, "<module>", lookup_line=False)]
+    return (
+        f"{name_file(Path(own[-1].filename))}, line {own[-1].lineno}, in {own[-1].name}"
+        if own
+        else ""
+    )
 
 
 def _advise(error: BaseException) -> str:
     if isinstance(error, FileNotFoundError):
         return (
-            f"a relative path is looked up in {given_path('.').resolve()}, where ./nox was called;"
-            " Path(__file__).parent is the folder of the model"
+            f"a relative path is looked up in {given_path('.').resolve()}, where the command was"
+            " typed; Path(__file__).parent is the folder of the model"
         )
     if isinstance(error, ModuleNotFoundError):
-        return f"{sys.executable} -m pip install it, or put it beside the model"
+        return (
+            f"{sys.executable} -m pip install it, put it beside the model, or name its folder in"
+            " PYTHONPATH"
+        )
     return ""
 
 
@@ -180,8 +231,9 @@ def check_dtype(name: str, place: str, tensor: Tensor) -> None:
 def is_installed(file: str) -> bool:
     """Whether a file is the standard library's or an installed package's."""
     paths = sysconfig.get_paths()
-    return file.startswith(
-        tuple({paths[key] for key in ("stdlib", "platstdlib", "purelib", "platlib")})
+    places = tuple({paths[key] for key in ("stdlib", "platstdlib", "purelib", "platlib")})
+    return file.startswith(places) or not {"site-packages", "dist-packages"}.isdisjoint(
+        Path(file).parts
     )
 
 
@@ -192,7 +244,7 @@ def is_users_file(file: str) -> bool:
 
 
 def find_line(node: Any) -> str:
-    """`` [net.py:12]``: the line of the model that a node is from; empty where it is not known."""
+    """`` [nets/net.py:12]``: the line that a node is from; empty where it is not known."""
     frames = STACK_FRAME.findall(node.meta.get("stack_trace") or "")
     own = [(file, line) for file, line in frames if not is_installed(file)] or frames
-    return f" [{Path(own[-1][0]).name}:{own[-1][1]}]" if own else ""
+    return f" [{name_file(Path(own[-1][0]))}:{own[-1][1]}]" if own else ""

@@ -7,10 +7,12 @@ from msgspec import Struct
 from ci.lowering.artifact import Lowered
 from ci.lowering.references.degenerate import ReferencePolicy
 from ci.lowering.schemes import Scheme
+from ci.lowering.users.entry import NO_SOURCE, Source
 
 
 class LowerJob(Struct, frozen=True):
-    """What to lower. ``toolchain`` names every version and digest that takes part.
+    """What to lower. ``toolchain`` names every version and digest that takes part, ``model`` is
+    one of the suite or a user's ``file.py:factory``, and ``source`` has the data beside it.
 
     ``reference`` says which references prove nothing.
     """
@@ -23,6 +25,7 @@ class LowerJob(Struct, frozen=True):
     log: str
     use_cache: bool = True
     reference: ReferencePolicy | None = None
+    source: Source = NO_SOURCE
 
 
 class LowerResult(Struct, frozen=True):

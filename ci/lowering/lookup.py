@@ -58,7 +58,7 @@ def run_lower_job(job: LowerJob) -> LowerResult:
 
 
 def _find(job: LowerJob) -> tuple[Model, LowerResult]:
-    model = load_model(job.model)
+    model = load_model(job.model, job.source)
     return model, find_entry(model, digest_model(model), job)
 
 

@@ -15,6 +15,9 @@ from ci.lowering.factory import Inputs, call_factory, unpack
 from ci.lowering.references.eager import compute_reference
 from ci.lowering.references.numerics import fix_numerics
 from ci.lowering.suite import SUITE
+from ci.lowering.users.data import read_sets
+from ci.lowering.users.entry import NO_SOURCE, Source
+from provisioning.errors import UsageError
 
 MIN_SETS = 4
 DERIVED_SETS = 7
@@ -34,12 +37,18 @@ class Model:
     reference: tuple[Inputs, ...] = ()
 
 
-def load_model(reference: str) -> Model:
-    """Build a model and run it. Raises UsageError when the reference or what it returns is not of
-    the form, FailedError when its own code fails."""
+def load_model(reference: str, source: Source = NO_SOURCE) -> Model:
+    """Build a model, or load the user's, and run it on what it is judged on: the ``inputs`` of
+    its source, else the first MIN_SETS of example and calibration.
+
+    Raises UsageError when the reference or what it returns is not of the form, FailedError when
+    its own code fails.
+    """
     in_suite = reference in SUITE
     made = _call_suite(reference) if in_suite else call_factory(reference)
     module, example, calibration = unpack(reference, made)
+    if source.calibration:
+        *_, calibration = unpack(reference, (module, example, read_sets(source.calibration)))
     # Seen with ExecuTorch 1.5.1: what a convolution with channels-last weights gives is declared
     # channels-last, and QNN writes it row-major (SQNR -3 dB).
     module.eval().to(memory_format=torch.contiguous_format)
@@ -47,6 +56,11 @@ def load_model(reference: str) -> Model:
     if len(sets) < MIN_SETS:
         sets = (*sets, *derive_inputs(example)[1:])
     judged = sets[:MIN_SETS]
+    if source.inputs:
+        *_, judged = unpack(reference, (module, example, read_sets(source.inputs)))
+        if len(judged) < MIN_SETS:
+            why = f"{Path(source.inputs).name} has {len(judged)} input sets"
+            raise UsageError("too few inputs to judge on", why=why, fix=f"give {MIN_SETS} or more")
     fix_numerics()
     outputs = compute_reference(Path(reference).name, module, judged)
     return Model(reference, module, judged, sets, outputs)
@@ -80,7 +94,7 @@ def _vary(tensor: Tensor, generator: torch.Generator) -> Tensor:
 def digest_model(model: Model) -> str:
     """SHA-256 over the graph, the inputs, and the outputs that are kept with the program."""
     digest = hashlib.sha256(digest_graph(model.module, model.evaluation[0]).encode())
-    for tensors in (*model.calibration, *model.reference):
+    for tensors in (*model.evaluation, *model.calibration, *model.reference):
         digest.update(f"{len(tensors)} tensors".encode())
         for tensor in tensors:
             update_tensor(digest, tensor)

@@ -48,3 +48,7 @@ class Scheme(str, Enum):
     @property
     def quantized(self) -> bool:
         return bool(self.recipe.dtype)
+
+
+# For a model of the user's, when no scheme is asked for.
+DEFAULT_SCHEMES = (Scheme.FP16, Scheme.A8W8, Scheme.A16W8)

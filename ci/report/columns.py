@@ -85,6 +85,15 @@ COLUMNS = (
         told="{} of the elements equal",
     ),
     Column("equal q", lambda case: show_equal(case.equal_quantized), lambda c: c.equal_quantized),
+    Column(
+        "metric",
+        lambda case: _format(case.metric, ".4g"),
+        lambda case: case.metric,
+        terminal="metric",
+        summary="metric",
+        told="metric {}",
+        hint=lambda case: f"{case.metric_name}, float32 {_format(case.metric_float, '.4g')}",
+    ),
     Column("gain", lambda case: _format(case.gain, ".4f"), told="gain {}"),
     Column("offset", lambda case: _format(case.offset, ".4f"), told="offset {}"),
     Column("cosine", lambda case: _format(case.cosine, ".5f")),
@@ -170,5 +179,7 @@ LIMITS = (
     Limit("nearer dB", lambda rule: _format(rule.max_nearer_db, ".3g")),
     Limit("cosine", lambda rule: _format(rule.min_cosine, ".6g")),
     Limit("cosine q", lambda rule: _format(rule.min_cosine_quantized, ".6g")),
+    Limit("metric drop", lambda rule: _format(rule.max_metric_drop, ".3g")),
+    Limit("metric", lambda rule: _format(rule.min_metric, ".3g")),
     Limit("max abs", lambda rule: _format(rule.max_abs, ".3g")),
 )

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-SCHEMA_VERSION: Final = 2
+SCHEMA_VERSION: Final = 3
 ANY_MODEL = "*"
 
 Decibels = Annotated[float, Meta(description="signal to quantization noise ratio, dB")]
@@ -110,6 +110,8 @@ class Threshold(Record, frozen=True, kw_only=True):
     max_offset: float | None = None
     max_nearer_db: Decibels | None = None
     max_abs: Difference | None = None
+    max_metric_drop: Difference | None = None
+    min_metric: float | None = None
     full_delegation: bool = True
     reason: str = ""
 
@@ -121,6 +123,13 @@ class FallbackOp(Record, frozen=True, kw_only=True):
     reason: str
 
 
+class Place(Record, frozen=True, kw_only=True):
+    """A line of a file of the user's, relative to its repository."""
+
+    file: str
+    line: Annotated[int, Meta(ge=1)]
+
+
 class Case(Record, frozen=True, kw_only=True):
     """One model, scheme and SoC. Figures named ``_quantized`` are against the quantized eager
     model, those from ``sqnr_db_channel`` to ``offset`` against it where there is one, the others
@@ -128,8 +137,10 @@ class Case(Record, frozen=True, kw_only=True):
     ``inputs``, the number of inputs. ``equal`` is the share of elements that are right in outputs
     of integers or booleans, ``gain`` less 1 the slope of an output over its reference, ``offset``
     the mean error in standard deviations, ``channel`` the channel nearest to its limit.
-    ``recorded_`` figures are those of an earlier run with this toolchain. ``lower_s`` of a cached
-    case is what lowering it took when it was lowered."""
+    ``metric`` is the user's own, called ``metric_name``, and ``metric_float`` what the float32
+    model has of it. ``recorded_`` figures are those of an earlier run with this toolchain.
+    ``lower_s`` of a cached case is what lowering it took when it was lowered. ``places`` are the
+    lines of the user's files that a failure is from."""
 
     model: str
     scheme: str
@@ -146,6 +157,9 @@ class Case(Record, frozen=True, kw_only=True):
     offset: float | None = None
     equal: Share | None = None
     equal_quantized: Share | None = None
+    metric: float | None = None
+    metric_float: float | None = None
+    metric_name: str = ""
     recorded_sqnr_db: Decibels | None = None
     recorded_sqnr_db_quantized: Decibels | None = None
     delegated_nodes: Count | None = None
@@ -156,6 +170,7 @@ class Case(Record, frozen=True, kw_only=True):
     pte_bytes: Count | None = None
     cached: bool = False
     reason: str = ""
+    places: tuple[Place, ...] = ()
     fallback_ops: tuple[FallbackOp, ...] = ()
     log_tail: str = ""
     runner: str = ""
@@ -195,7 +210,8 @@ class Summary(Record, frozen=True, kw_only=True):
 
 
 class Report(Record, frozen=True, kw_only=True):
-    """A run of a session. ``started`` is UTC, ISO 8601, from SOURCE_DATE_EPOCH when that is set."""
+    """A run of a session. ``started`` is UTC, ISO 8601, from SOURCE_DATE_EPOCH when that is set.
+    ``command`` begins what repeats a case: its model, scheme and SoC go after it."""
 
     session: str
     started: Annotated[str, Meta(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")]
@@ -205,7 +221,8 @@ class Report(Record, frozen=True, kw_only=True):
     cases: tuple[Case, ...]
     controls: tuple[Control, ...]
     summary: Summary
-    schema_version: Literal[2] = SCHEMA_VERSION
+    command: str = ""
+    schema_version: Literal[3] = SCHEMA_VERSION
 
     @property
     def ok(self) -> bool:

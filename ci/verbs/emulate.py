@@ -55,7 +55,12 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     if args.list:
         return list_choices(policy, socs)
     specs = select_cases(
-        policy.suite, socs, models=args.model, schemes=args.scheme, soc_names=args.soc
+        policy.suite,
+        socs,
+        entries=policy.models,
+        models=args.model,
+        schemes=args.scheme,
+        soc_names=args.soc,
     )
     report = run(specs, policy, args, progress)
     directory = args.reports / "test_emulator"
@@ -121,7 +126,7 @@ def require_packages() -> None:
         raise UnfitError(
             f"this Python has no {' and no '.join(missing)}",
             why="models are lowered with them",
-            fix="pip install them, or run ./nox -s test_emulator in a checkout",
+            fix='pip install "executorch-qnn-ci[lowering]", with the versions that were tested',
         )
 
 

@@ -255,7 +255,7 @@ def explain_missing(error: ImportError) -> UnfitError:
     return UnfitError(
         f"this Python has no package {error.name!r}" if missing else f"import failed: {error}",
         why=f"{sys.executable} was not set up for this",
-        fix="run the nox session, which installs what it needs, or pip install this project",
+        fix='pip install "executorch-qnn-ci[lowering]"; in a checkout, run the nox session',
     )
 
 
@@ -318,4 +318,4 @@ def given_path(text: str) -> Path:
 
 def given_program(text: str) -> str:
     """A program that the user gave: a path as given_path has it, or a name to look for on PATH."""
-    return str(given_path(text)) if "/" in text or not text else text
+    return os.path.abspath(given_path(text)) if "/" in text or not text else text  # noqa: PTH100

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
 from provisioning.console.user_files import read_user_file
 from provisioning.errors import ManifestError, UsageError
+from provisioning.manifest.faults import find_faults, find_line, show_path
 from provisioning.manifest.releases import AnyRelease, Release
 
 if sys.version_info >= (3, 11):
@@ -38,15 +40,21 @@ def manifests_root() -> Path:
     return packaged if packaged.is_dir() else package.parent / "manifests"
 
 
-def read_toml(relative: str, kind: type[T], root: Path | None = None) -> T:
-    """Decode manifests/``relative`` into ``kind``, a msgspec.Struct.
+def read_toml(
+    relative: str,
+    kind: type[T],
+    root: Path | None = None,
+    prepare: Callable[[dict[str, Any]], dict[str, Any]] = dict,
+) -> T:
+    """Decode manifests/``relative``, or a user's file below ``root``, into ``kind``, a
+    msgspec.Struct, after ``prepare`` has changed the decoded tables.
 
     Raises ManifestError.
     """
     path = (root or manifests_root()) / relative
     try:
-        text = read_user_file(path, "the manifest", LIMIT_BYTES).decode("utf-8")
-        return parse_toml(text, kind)
+        text = read_user_file(path, "the manifest", LIMIT_BYTES).decode("utf-8-sig")
+        return convert_toml(prepare(tomllib.loads(text)), kind, text)
     except UsageError as error:
         fix = f"correct {MANIFESTS_VARIABLE}" if os.environ.get(MANIFESTS_VARIABLE) else error.fix
         raise ManifestError(error.what, why=error.why, fix=fix) from error
@@ -56,16 +64,29 @@ def read_toml(relative: str, kind: type[T], root: Path | None = None) -> T:
         UnicodeDecodeError,
         RecursionError,
     ) as error:
+        page = "your-repository.md" if root else "provisioning.md"
         raise ManifestError(
             f"manifest {relative} does not fit its schema",
             why=str(error),
-            fix=f"correct {path}; docs/provisioning.md describes every key",
+            fix=f"correct {path}; docs/{page} describes every key",
         ) from error
 
 
 def parse_toml(text: str, kind: type[T]) -> T:
     """Decode ``text`` into ``kind``. Raises tomllib.TOMLDecodeError, msgspec.ValidationError."""
-    return msgspec.convert(tomllib.loads(text), kind, strict=True)
+    return convert_toml(tomllib.loads(text), kind, text)
+
+
+def convert_toml(made: Any, kind: type[T], text: str) -> T:
+    """What ``text`` was decoded into as ``kind``. Raises msgspec.ValidationError, which names the
+    line, the key and what was probably meant."""
+    try:
+        return msgspec.convert(made, kind, strict=True)
+    except msgspec.ValidationError as error:
+        for place, why in find_faults(made, kind):
+            line = f"line {number}, " if (number := find_line(text, place)) else ""
+            raise msgspec.ValidationError(f"{line}{show_path(place)}: {why}") from error
+        raise
 
 
 def read_policy(name: str, kind: type[T]) -> T:

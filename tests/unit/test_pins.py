@@ -65,6 +65,16 @@ def test_every_requirement_has_a_pin_that_fits_it() -> None:
         assert requirement.specifier.contains(pin.version)
 
 
+@pytest.mark.parametrize("name", PROJECT["project"]["optional-dependencies"])
+def test_an_extra_is_the_group_of_its_name(name: str) -> None:
+    """Without core, which is in the dependencies; with the extra of build, which core includes."""
+    extra = PROJECT["project"]["optional-dependencies"][name]
+    group = [one for one in PROJECT["dependency-groups"][name] if isinstance(one, str)]
+    assert [one for one in extra if not one.startswith("executorch-qnn-ci[")] == group
+    included = [one for one in PROJECT["dependency-groups"][name] if isinstance(one, dict)]
+    assert ("executorch-qnn-ci[build]" in extra) == bool(included)
+
+
 def test_nox_is_the_one_of_the_script() -> None:
     script = (ROOT / "nox").read_text(encoding="utf-8")
     (version,) = re.findall(r"(?m)^NOX_VERSION=(\S+)$", script)

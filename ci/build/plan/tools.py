@@ -77,7 +77,7 @@ def choose_program(name: str, floor: Version) -> Program:
     raise UnfitError(
         f"no {name} of version {floor} or newer",
         why="; ".join(seen) or f"{name} is neither beside this Python nor on PATH",
-        fix=f"pip install {name}, or run through nox, which pins it",
+        fix=f'pip install {name}, or "executorch-qnn-ci[build]", which pins it',
     )
 
 

@@ -24,7 +24,7 @@ NOT_SOURCES = frozenset({"__init__.py"})
 
 def find_wheel_sdk() -> Path:
     """The root of the installed executorch package with its C++ SDK. Raises UnfitError."""
-    fix = "install executorch 1.5.1, as ./nox -s build_runner does in a checkout"
+    fix = 'pip install "executorch-qnn-ci[lowering]", or executorch 1.5.1 alone'
     spec = importlib.util.find_spec("executorch")
     for root in map(Path, spec.submodule_search_locations or ()) if spec else ():
         if all((root / part).is_dir() for part in SDK_PARTS):

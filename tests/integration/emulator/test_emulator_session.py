@@ -40,7 +40,8 @@ RunCase = Callable[..., CaseResult]
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Pool, Path]]:
     """A pool whose imports all tests share, and a cache of lowered programs."""
     environment = provision_profile("emulator", Progress())
-    with closing(Pool(environment.apply(os.environ))) as pool:
+    empty = tmp_path_factory.mktemp("cwd")
+    with closing(Pool(environment.apply(os.environ), empty)) as pool:
         yield pool, tmp_path_factory.mktemp("lowered")
 
 

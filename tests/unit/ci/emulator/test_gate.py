@@ -165,6 +165,7 @@ def test_the_share_that_is_equal_is_met_exactly_and_missed_by_a_hair(against: st
 def test_every_limit_of_a_threshold_is_tested_here() -> None:
     own = {"min_sqnr_db_channel", "min_equal", "min_equal_quantized"}
     other = {"scheme", "model", "reason", "full_delegation"}
+    other |= {"max_metric_drop", "min_metric"}  # test_metric.py
     assert set(EXACT) | own | other == set(Threshold.__struct_fields__)
 
 

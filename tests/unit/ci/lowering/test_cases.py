@@ -68,7 +68,25 @@ def test_a_users_model_may_be_relative_to_where_nox_was_called(
     (tmp_path / "net.py").write_text("")
     monkeypatch.setenv("QNN_CI_CALLER_DIR", str(tmp_path))
     (case,) = select_cases(SUITE_SCHEMES, SOCS, models=["net.py:make"], schemes=["8a8w"])
-    assert case.model == f"{tmp_path / 'net.py'}:make"
+    assert case.model == "net.py:make"
+    assert case.source.reference == f"{tmp_path / 'net.py'}:make"
+
+
+def test_a_model_in_a_repository_is_called_by_its_path_in_it_wherever_the_caller_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for repository in ("mine", "other"):
+        (tmp_path / repository / ".git").mkdir(parents=True)
+        (tmp_path / repository / "nets").mkdir()
+        (tmp_path / repository / "nets" / "net.py").write_text("")
+    monkeypatch.chdir(tmp_path / "mine" / "nets")
+    words = ["net.py:make", "../nets/net.py:make", str(tmp_path / "mine/nets/net.py:make")]
+    (case,) = select_cases(SUITE_SCHEMES, SOCS, models=words, schemes=["8a8w"])
+    assert case.model == "nets/net.py:make"
+    words = ["net.py:make", "../../other/nets/net.py:make"]
+    two = select_cases(SUITE_SCHEMES, SOCS, models=words, schemes=["8a8w"])
+    assert [one.model for one in two] == ["nets/net.py:make", f"{tmp_path}/other/nets/net.py:make"]
+    assert len({one.slug for one in two}) == 2
 
 
 @pytest.mark.parametrize("folder", ["\udcff", "a\nb"])

@@ -1,0 +1,1 @@
+"""Models, data and metrics of whoever uses this: where they are, and what they hold."""

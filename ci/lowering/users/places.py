@@ -1,0 +1,47 @@
+"""Where a user's files are: named relative to their repository, the same on every machine."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+# As find_line and blame_model write them into reasons: [nets/net.py:12], net.py, line 12, in f
+_PLACE = re.compile(r"\[([^\[\]\n]+\.py):(\d+)\]|(?m:^  why: (.+\.py), line (\d+), in )")
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of a file, which is named as name_file does."""
+
+    file: str
+    line: int
+
+
+def find_repository(path: Path) -> Path | None:
+    """The root of the git repository or work tree that an absolute path is in."""
+    return next((folder for folder in path.parents if (folder / ".git").exists()), None)
+
+
+def name_file(path: Path) -> str:
+    """``nets/net.py``: a file's path in its repository; its name where there is none."""
+    root = find_repository(path)
+    return path.relative_to(root).as_posix() if root else path.name
+
+
+def find_lines(reason: str) -> list[Line]:
+    """The lines that a reason names, each once."""
+    found = (Line(one[1] or one[3], int(one[2] or one[4])) for one in _PLACE.finditer(reason))
+    return [*dict.fromkeys(found)]
+
+
+def find_factory(reference: str) -> Line:
+    """Where a user's ``file.py:factory`` is defined; line 1 where that cannot be seen."""
+    file, _, name = reference.rpartition(":")
+    path, written = Path(file), re.compile(rf"\s*(?:def|class)\s+{re.escape(name)}\b|{name}\s*[:=]")
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    numbers = (number for number, text in enumerate(lines, 1) if written.match(text))
+    return Line(name_file(path), next(numbers, 1))

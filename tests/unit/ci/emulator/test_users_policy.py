@@ -1,0 +1,178 @@
+"""A user's policy: what it extends, what it may say, and what is said of one that is wrong."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from ci.emulator.policy import EmulatorPolicy, read_emulator_policy
+from ci.lowering.cases import CaseSpec, select_cases
+from ci.lowering.schemes import Scheme
+from ci.lowering.users.entry import Source
+from provisioning.errors import ManifestError
+
+SOCS = ["SM8550", "SM8650", "SM8750"]
+EXTENDS = 'extends = "default"\n'
+WHOLE = """extends = "default"
+
+[schemes.8a8w]
+min_sqnr_db = 25.0
+
+[models.net]
+path = "nets/net.py:factory"
+schemes = ["8a8w", "fp16"]
+socs = ["SM8[67]50"]
+calibration = "data/calibration.npz"
+inputs = "data/make.py:inputs"
+
+[models.net.limits.8a8w]
+max_abs = 0.5
+
+[models.net.metric]
+function = "metrics.py:top1"
+labels = "data/labels.npy"
+max_drop = 0.02
+
+[models."other-net"]
+path = "nets/net.py:other"
+"""
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    root = tmp_path / "a répo"
+    for name in ("nets/net.py", "metrics.py", "data/make.py", "data/labels.npy"):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text("")
+    (root / "data/calibration.npz").write_text("")
+    return root
+
+
+def read(root: Path, text: str | bytes) -> EmulatorPolicy:
+    file = root / "qnn.toml"
+    file.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return read_emulator_policy(file)
+
+
+def test_a_policy_on_top_of_the_default_says_only_what_differs(repository: Path) -> None:
+    default, own = read_emulator_policy(), read(repository, WHOLE)
+    assert own.limits_of("mlp", Scheme.FP16) == default.limits_of("mlp", Scheme.FP16)
+    changed = own.limits_of("mlp", Scheme.A8W8)
+    assert (changed.min_sqnr_db, changed.min_cosine) == (25.0, 0.99)
+    limits = own.limits_of("net", Scheme.A8W8)
+    assert (limits.min_sqnr_db, limits.max_abs, limits.model) == (25.0, 0.5, "net")
+    assert (limits.max_metric_drop, limits.min_metric) == (0.02, None)
+    assert own.limits_of("net", Scheme.FP16).max_abs is None
+    assert own.limits_of("net", Scheme.FP16).max_metric_drop == 0.02
+    assert own.limits_of("other-net", Scheme.A8W8).max_metric_drop is None
+    assert own.advice == default.advice
+    assert own.unsupported == default.unsupported
+
+
+def test_models_of_a_policy_are_run_with_their_schemes_socs_and_data(repository: Path) -> None:
+    policy = read(repository, WHOLE)
+    assert policy.suite == {}
+    cases = select_cases(policy.suite, SOCS, entries=policy.models)
+    source = Source(
+        f"{repository}/nets/net.py:factory",
+        f"{repository}/data/calibration.npz",
+        f"{repository}/data/make.py:inputs",
+    )
+    assert cases[:2] == [CaseSpec("net", Scheme.A8W8, soc, source) for soc in ("SM8650", "SM8750")]
+    assert [one.scheme.value for one in cases[4:]] == ["fp16", "8a8w", "16a8w"]
+    assert {one.soc for one in cases[4:]} == {"SM8650"}
+    assert len({one.slug for one in cases}) == len(cases) == 7
+    (one,) = select_cases(
+        {}, SOCS, entries=policy.models, models=["n*"], schemes=["fp16"], soc_names=["SM8550"]
+    )
+    assert (one.model, one.source) == ("net", source)
+    (mlp,) = select_cases({}, SOCS, entries=policy.models, models=["mlp"], schemes=["fp16"])
+    assert mlp.source == Source()
+
+
+def test_own_entries_are_looked_at_before_those_of_the_default(repository: Path) -> None:
+    text = EXTENDS + '[[advice]]\npattern = "did not end within"\nfix = "mine"\n'
+    policy = read(repository, text)
+    assert policy.advise("the runner did not end within 4 s") == "mine"
+    assert len(policy.advice) == len(read_emulator_policy().advice) + 1
+    assert policy.suite == read_emulator_policy().suite
+    assert read(repository, EXTENDS + '[suite]\nmlp = ["fp16"]\n').suite == {"mlp": (Scheme.FP16,)}
+
+
+@pytest.mark.parametrize("ends", ["\n", "\r\n"])
+def test_a_policy_may_come_from_windows(repository: Path, ends: str) -> None:
+    policy = read(repository, b"\xef\xbb\xbf" + WHOLE.replace("\n", ends).encode())
+    assert set(policy.models) == {"net", "other-net"}
+
+
+WRONG = {
+    "a key": (WHOLE.replace("schemes =", "schems ="), 8, "models.net.schems.*did you mean schemes"),
+    "a table": (WHOLE.replace("[models.net.metric]", "[models.net.metrics]"), 16, "mean metric"),
+    "a limit": (WHOLE.replace("max_abs", "max_ab"), 14, r"limits.8a8w.max_ab: .*mean max_abs"),
+    "a scheme": (
+        WHOLE.replace('"fp16"]', '"fp61"]'),
+        8,
+        r"schemes\[1\]: 'fp61'.*did you mean fp16",
+    ),
+    "a scheme's table": (WHOLE.replace("[schemes.8a8w]", "[schemes.8w8a]"), 3, "schemes.8w8a"),
+    "a type": (WHOLE.replace("= 0.5", '= "half"'), 14, "max_abs: Expected `float | null`, got"),
+    "a list": (WHOLE.replace('["8a8w", "fp16"]', '"fp16"'), 8, "schemes: Expected `array`"),
+    "a range": (WHOLE.replace("= 0.02", "= -0.02"), 19, "max_drop: Expected `float` >= 0"),
+    "a cosine": (EXTENDS + "[schemes.fp16]\nmin_cosine = 1.5\n", 3, "min_cosine: .*<= 1"),
+    "NaN": (WHOLE.replace("= 25.0", "= nan"), 4, "min_sqnr_db: nan is not a number that"),
+    "infinity": (WHOLE.replace("= 0.5", "= -inf"), 14, "max_abs: -inf is not a number"),
+    "NaN of a budget": (WHOLE.replace("= 0.02", "= nan"), 19, "max_drop: nan is not a number"),
+    "a missing key": (WHOLE.replace("max_drop = 0.02\n", ""), 16, "metric: the key max_drop is"),
+    "what it extends": (WHOLE.replace('"default"', '"defualt"'), 1, "mean default"),
+    "a list of tables": (
+        EXTENDS + '[[advice]]\npattern = "a"\n[[override]]\n',
+        2,
+        r"advice\[0\]: .*fix",
+    ),
+    "a table for a value": (EXTENDS + "models = 3\n", 2, "models: Expected `object`, got `int`"),
+    "limits of nothing": (EXTENDS + "[models.net]\nlimits = 3\n", 3, "limits: Expected `object`"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_wrong_is_said_with_its_line_and_what_was_meant(
+    repository: Path, name: str
+) -> None:
+    text, line, words = WRONG[name]
+    with pytest.raises(ManifestError) as caught:
+        read(repository, text)
+    assert caught.value.why.startswith(f"line {line}, "), caught.value.why
+    assert re.search(words, caught.value.why), caught.value.why
+    assert "qnn.toml" in caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (WHOLE + "[models.net]\n", "twice .at line 23"),
+        (WHOLE.replace("socs =", "schemes ="), "line 9"),
+        ("[models.net]\n", "does not say what it extends"),
+        ("extends = \n", "line 1"),
+        (b"\xff\xfe", "codec can't decode"),
+        (EXTENDS + "a=" + "[" * 3000, "recursion|nested|Unclosed|Invalid"),
+        (WHOLE.replace("nets/net.py:other", "nets/nte.py:other"), "nte.py is not a file"),
+        (WHOLE.replace("net.py:other", "net.py"), "models.other-net.path: .*names no function"),
+        (WHOLE.replace("net.py:other", "net.pt"), "net.pt is not a file"),
+        (WHOLE.replace("net.py:other", "../data/labels.npy"), "not a Python file"),
+        (WHOLE.replace("calibration.npz", "../../gone.npz"), "models.net.calibration: .*gone.npz"),
+        (WHOLE.replace("labels.npy", "label.npy"), "models.net.metric.labels: no file"),
+        (WHOLE.replace("metrics.py:top1", "metrics.py"), "metrics.py:function"),
+        (WHOLE.replace('"other-net"', "mlp"), "the suite has one of that name"),
+        (WHOLE.replace('"other-net"', '"a/b"'), "not a name for a model"),
+        (WHOLE.replace('"other-net"', '"::error::x"'), "not a name for a model"),
+        (EXTENDS + '[suite]\nmpl = ["fp16"]\n', "the nearest is mlp"),
+    ],
+)
+def test_a_policy_that_will_not_do_is_an_error_that_names_it(
+    repository: Path, text: str | bytes, words: str
+) -> None:
+    with pytest.raises(ManifestError) as caught:
+        read(repository, text)
+    assert re.search(words, str(caught.value), re.DOTALL), str(caught.value)
