@@ -54,7 +54,31 @@ class Word(msgspec.Struct, frozen=True):
     exported: bool = False
 
 
-class BuckTarget(msgspec.Struct, frozen=True):
+class BuildTarget(msgspec.Struct, frozen=True, kw_only=True):
+    """What targets of both sides have; ``defines`` without -D."""
+
+    name: str
+    kind: str
+    place: Place
+    defines: tuple[Word, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """What messages call it."""
+        return self.name
+
+    @property
+    def compiled(self) -> tuple[ListEntry, ...]:
+        """The files that it lists as sources."""
+        raise NotImplementedError
+
+    @property
+    def entries(self) -> tuple[ListEntry, ...]:
+        """All files that it lists."""
+        raise NotImplementedError
+
+
+class BuckTarget(BuildTarget, frozen=True, kw_only=True):
     """One Buck rule as its author wrote it, before any macro of Meta's is applied.
 
     ``include_names`` are what its header maps and a namespace of its own call its headers,
@@ -62,9 +86,6 @@ class BuckTarget(msgspec.Struct, frozen=True):
     """
 
     package: str
-    name: str
-    kind: str
-    place: Place
     worlds: tuple[str, ...] = ()
     srcs: tuple[ListEntry, ...] = ()
     headers: tuple[ListEntry, ...] = ()
@@ -72,7 +93,6 @@ class BuckTarget(msgspec.Struct, frozen=True):
     deps: tuple[Word, ...] = ()
     exported_deps: tuple[Word, ...] = ()
     external_deps: tuple[Word, ...] = ()
-    defines: tuple[Word, ...] = ()
     include_names: tuple[str, ...] = ()
     include_directories: tuple[str, ...] = ()
     platforms: tuple[str, ...] = ()
@@ -82,6 +102,14 @@ class BuckTarget(msgspec.Struct, frozen=True):
     def label(self) -> str:
         """``//package:name``."""
         return f"//{self.package}:{self.name}"
+
+    @property
+    def compiled(self) -> tuple[ListEntry, ...]:
+        return self.srcs
+
+    @property
+    def entries(self) -> tuple[ListEntry, ...]:
+        return (*self.srcs, *self.headers, *self.exported_headers)
 
 
 class Glob(msgspec.Struct, frozen=True):
@@ -126,23 +154,27 @@ class BuckFacts(msgspec.Struct, frozen=True):
     not_evaluated: tuple[NotEvaluated, ...] = ()
 
 
-class CMakeTarget(msgspec.Struct, frozen=True):
+class CMakeTarget(BuildTarget, frozen=True, kw_only=True):
     """One library or executable of a configuration, its sources merged from all commands.
 
     ``directory_defines`` are those of add_definitions() and its like; only the static reading
     tells them from the target's own.
     """
 
-    name: str
-    kind: str
-    place: Place
     directory: str
     sources: tuple[ListEntry, ...] = ()
     headers: tuple[ListEntry, ...] = ()
     links: tuple[Word, ...] = ()
-    defines: tuple[Word, ...] = ()
     directory_defines: tuple[Word, ...] = ()
     complete: bool = True
+
+    @property
+    def compiled(self) -> tuple[ListEntry, ...]:
+        return self.sources
+
+    @property
+    def entries(self) -> tuple[ListEntry, ...]:
+        return (*self.sources, *self.headers)
 
 
 class CMakeFacts(msgspec.Struct, frozen=True):

@@ -34,7 +34,7 @@ class Includes:
 def find_includes(tree: SourceTree, buck: BuckFacts, cmake: Iterable[CMakeFacts]) -> Includes:
     """Read the includes of every source and header of the tree."""
     folders = sorted({folder for facts in cmake for folder in facts.include_directories})
-    entries = (e for t in buck.targets for e in (*t.srcs, *t.headers, *t.exported_headers))
+    entries = (e for t in buck.targets for e in t.entries)
     listed = {entry.path for entry in entries}
     paths = sorted(path for path in tree.files if is_source(path) or is_header(path))
     tree.read_all(paths)

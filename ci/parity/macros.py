@@ -21,13 +21,8 @@ def find_macros(
     """
     wanted: dict[str, set[str]] = defaultdict(set)
     exported: set[str] = set()
-    for target in buck.targets:
-        listed = (*target.srcs, *target.headers, *target.exported_headers)
-        exported |= note_defines(wanted, target.defines, (e.path for e in listed))
-    for facts in cmake:
-        for cmake_target in facts.targets:
-            entries = (*cmake_target.sources, *cmake_target.headers)
-            exported |= note_defines(wanted, cmake_target.defines, (e.path for e in entries))
+    for target in (*buck.targets, *(t for facts in cmake for t in facts.targets)):
+        exported |= note_defines(wanted, target.defines, (e.path for e in target.entries))
     paths = sorted(path for path in tree.files if is_source(path) or is_header(path))
     tree.read_all(paths)
     found: dict[str, list[str]] = defaultdict(list)

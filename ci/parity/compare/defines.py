@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from ci.parity.compare.findings import Finding, Kind, Level
+from ci.parity.compare.findings import Finding, Kind, Level, at
 from ci.parity.compare.groups import Groups
 from ci.parity.compare.index import Index
 from ci.parity.facts import BuckTarget, CMakeTarget, Configuration, Word
@@ -64,11 +64,9 @@ def _cmake_only(index: Index, groups: Groups, target: CMakeTarget) -> Iterator[F
                 level=Level.WARNING,
                 message=f"CMake defines {word.text} for {reader.name}, Buck does not for {label}",
                 detail=f"{target.name}: {name}",
-                buck_target=label,
-                cmake_target=reader.name,
-                buck_place=index.by_label[label].place,
-                cmake_place=word.place,
                 fix=f'add "-D{word.text}" to the preprocessor_flags of {label}',
+                **at(index.by_label[label]),
+                **at(reader, word.place),
             )
             break
 
@@ -104,11 +102,9 @@ def _buck_only(index: Index, groups: Groups, target: BuckTarget) -> Iterator[Fin
                 message=f"Buck defines {word.text} for {reader.label}, CMake does not for "
                 f"{first.name}",
                 detail=f"{target.label}: {name}",
-                buck_target=reader.label,
-                cmake_target=first.name,
-                buck_place=word.place,
-                cmake_place=first.place,
                 fix=f"target_compile_definitions({first.name} PRIVATE {word.text})",
+                **at(reader, word.place),
+                **at(first),
             )
             break
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ci.parity.compare.findings import Finding, Kind, Level
+from ci.parity.compare.findings import Finding, Kind, Level, at
 from ci.parity.compare.groups import Groups
 from ci.parity.compare.index import Index
 from ci.parity.facts import BuckTarget, CMakeTarget, Word
@@ -47,7 +47,7 @@ def _buck_only(index: Index, groups: Groups, target: BuckTarget) -> Iterator[Fin
             wanted = set(library.cmake)
         elif not wanted or any(is_implied(index, name) for name in wanted):
             continue
-        if word.condition or wanted & names or groups.links_in_the_end(names, wanted):
+        if word.condition or wanted & names or groups.links_transitively(names, wanted):
             continue
         yield _missing_in_cmake(groups, target, word, min(names), min(wanted))
 
@@ -59,8 +59,8 @@ def uses(index: Index, target: CMakeTarget, label: str) -> bool:
     """
     buck = index.by_label[label]
     offered = {e.path for e in index.resolved((*buck.headers, *buck.exported_headers))}
-    files = (entry.path for entry in (*target.sources, *target.headers))
-    return any(not offered.isdisjoint(index.facts.headers.get(path, ())) for path in files)
+    included = (index.facts.headers.get(entry.path, ()) for entry in target.entries)
+    return any(not offered.isdisjoint(headers) for headers in included)
 
 
 def library_of(index: Index, text: str, side: str) -> Library | None:
@@ -92,8 +92,7 @@ def _missing_in_buck(
         message=f"{target.name} links {word.text}; {label} does not depend on {wanted}",
         detail=f"{target.name} -> {word.text}",
         buck_target=label,
-        cmake_target=target.name,
-        cmake_place=word.place,
+        **at(target, word.place),
         fix=f'add "{wanted}" to the deps of {label}, or do not link {word.text}',
     )
 
@@ -101,16 +100,13 @@ def _missing_in_buck(
 def _missing_in_cmake(
     groups: Groups, target: BuckTarget, word: Word, name: str, wanted: str
 ) -> Finding:
-    owner = groups.cmake[name][0]
     return Finding(
         kind=Kind.DEPENDENCY,
         path=word.place.path,
         level=Level.WARNING,
         message=f"{target.label} depends on {word.text}; {name} does not link {wanted}",
         detail=f"{target.label} -> {word.text}",
-        buck_target=target.label,
-        cmake_target=name,
-        buck_place=word.place,
-        cmake_place=owner.place,
+        **at(target, word.place),
+        **at(groups.cmake[name][0]),
         fix=f"link {wanted} to {name}, or do not depend on {word.text}",
     )

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from enum import Enum
+from typing import Any
 
 import msgspec
 
-from ci.parity.facts import Configuration, Place
+from ci.parity.facts import BuckTarget, BuildTarget, Configuration, Place
 
 
 class Kind(str, Enum):
@@ -66,6 +67,16 @@ class Finding(msgspec.Struct, frozen=True):
     def place(self) -> Place:
         """The line where a reader should look first."""
         return self.buck_place or self.cmake_place or Place(self.path)
+
+
+def at(target: BuildTarget | None, place: Place | None = None) -> dict[str, Any]:
+    """The fields of a finding that name a target of either side: at ``place``, else its own."""
+    if target is None:
+        return {}
+    where = place or target.place
+    if isinstance(target, BuckTarget):
+        return {"buck_target": target.label, "buck_place": where}
+    return {"cmake_target": target.name, "cmake_place": where}
 
 
 def order_findings(findings: list[Finding]) -> list[Finding]:

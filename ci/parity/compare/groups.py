@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from functools import cached_property
 
 from ci.parity.compare.index import BUILT, Index, is_compiling
-from ci.parity.facts import BuckTarget, CMakeTarget, Configuration, Place, Word, is_source
+from ci.parity.facts import BuildTarget, CMakeTarget, Configuration, Place, Word, is_source
 
 FINAL_KINDS = {"shared", "module", "add_executable", "pybind11_add_module"}
 
@@ -115,7 +115,7 @@ class Groups:
                     found[linked].add(name)
         return found
 
-    def links_in_the_end(self, names: Iterable[str], wanted: set[str]) -> bool:
+    def links_transitively(self, names: Iterable[str], wanted: set[str]) -> bool:
         """Whether what is built of some CMake targets also links one of ``wanted``.
 
         A static library need not name what it uses as long as every executable or shared
@@ -152,22 +152,18 @@ class Groups:
 
         CMake lists hardly name headers.
         """
-        found = {entry.path for entry in (*target.sources, *target.headers)}
+        found = {entry.path for entry in target.entries}
         for label in self.buck_of.get(target.name, ()):
             buck = self.index.by_label[label]
             found.update(entry.path for entry in (*buck.headers, *buck.exported_headers))
         return found
 
     @staticmethod
-    def is_python(target: BuckTarget | CMakeTarget) -> bool:
+    def is_python(target: BuildTarget) -> bool:
         """Whether a target is a Python extension module: what these link differs by design."""
-        return "python" in target.kind or target.kind in {
-            "module",
-            "pybind11_add_module",
-            "python_add_library",
-        }
+        return "python" in target.kind or target.kind in {"module", "pybind11_add_module"}
 
-    def is_left_out(self, target: BuckTarget | CMakeTarget) -> bool:
+    def is_left_out(self, target: BuildTarget) -> bool:
         """Whether a target's dependencies and defines are not compared."""
         return (
             self.is_test(target)
@@ -175,10 +171,10 @@ class Groups:
             or self.index.policy.is_excluded(target.place.path)
         )
 
-    def is_test(self, target: BuckTarget | CMakeTarget) -> bool:
+    def is_test(self, target: BuildTarget) -> bool:
         """Whether every source of a target belongs to tests."""
-        entries = target.srcs if isinstance(target, BuckTarget) else target.sources
-        return bool(entries) and all(self.index.policy.is_test(entry.path) for entry in entries)
+        paths = [entry.path for entry in target.compiled]
+        return bool(paths) and all(map(self.index.policy.is_test, paths))
 
 
 def closure(start: Iterable[str], edges: Callable[[str], Iterable[str]]) -> set[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Iterator
 
-from ci.parity.compare.findings import Finding, Kind, Level
+from ci.parity.compare.findings import Finding, Kind, Level, at
 from ci.parity.compare.index import Index, is_compiling
 from ci.parity.facts import BuckTarget, Include
 
@@ -20,9 +20,8 @@ def find_include_drift(index: Index) -> Iterator[Finding]:
     folders = {folder for target in targets for folder in target.include_directories}
     owners: dict[str, BuckTarget] = {}
     for target in targets:
-        for entry in (*target.srcs, *target.headers, *target.exported_headers):
-            if is_compiling(target):
-                owners.setdefault(entry.path, target)
+        for entry in target.entries if is_compiling(target) else ():
+            owners.setdefault(entry.path, target)
     for row in index.facts.includes:
         header = posixpath.normpath(posixpath.join(row.directory or "", row.text))
         owner = owners.get(row.place.path)
@@ -47,9 +46,8 @@ def _unresolved(index: Index, row: Include, header: str, owner: BuckTarget) -> F
         message=f"it includes {row.text}, which CMake finds in {row.directory or 'the root'}; no "
         "Buck target offers a header of that name",
         detail=row.text,
-        buck_target=owner.label,
-        buck_place=owner.place,
         cmake_place=row.place,
         fix=f'a library of //{package} with exported_headers = {{"{row.text}": "{inside}"}} '
         'and header_namespace = "", or include it by its whole path',
+        **at(owner),
     )

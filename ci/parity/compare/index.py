@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Generic, TypeVar
 
 from ci.parity.facts import (
     BuckTarget,
@@ -20,6 +21,8 @@ from ci.parity.facts import (
 )
 from ci.parity.policy import ParityPolicy, matches
 
+Target = TypeVar("Target", BuckTarget, CMakeTarget)
+
 BUILT = (Configuration.HOST, Configuration.ANDROID)
 # Rules that name files without compiling them.
 NOT_COMPILING = (
@@ -32,18 +35,10 @@ ANDROID_KEYS = ("android",)
 
 
 @dataclass(frozen=True)
-class BuckUse:
-    """A file in a Buck target, in one of its configurations."""
+class Use(Generic[Target]):
+    """A file in a target of one side, and of one configuration on CMake's."""
 
-    target: BuckTarget
-    entry: ListEntry
-
-
-@dataclass(frozen=True)
-class CMakeUse:
-    """A file in a CMake target of one configuration."""
-
-    target: CMakeTarget
+    target: Target
     entry: ListEntry
 
 
@@ -97,45 +92,52 @@ class Index:
         return {facts.configuration: facts for facts in self.facts.cmake}
 
     @cached_property
+    def built(self) -> tuple[CMakeTarget, ...]:
+        """The CMake targets of the platforms that are compared; one of both is there twice."""
+        return tuple(t for c in BUILT if c in self.cmake for t in self.cmake[c].targets)
+
+    @cached_property
+    def everywhere(self) -> set[str]:
+        """The files that CMake compiles in some configuration."""
+        return {path for uses in self.cmake_uses.values() for path in uses}
+
+    @cached_property
     def imported(self) -> set[str]:
         """The Python files that any other file imports."""
         return {path for files in self.facts.imports.values() for path in files}
 
     @cached_property
-    def buck_uses(self) -> dict[str, list[BuckUse]]:
+    def buck_uses(self) -> dict[str, list[Use[BuckTarget]]]:
         """Who compiles a file on the Buck side."""
-        uses: dict[str, list[BuckUse]] = defaultdict(list)
+        uses: dict[str, list[Use[BuckTarget]]] = defaultdict(list)
         for target in self.facts.buck.targets:
             if is_compiling(target):
                 for entry in self.resolved(target.srcs):
-                    uses[entry.path].append(BuckUse(target, entry))
+                    uses[entry.path].append(Use(target, entry))
         return uses
 
     @cached_property
     def buck_mentions(self) -> set[str]:
         """Every file that some Buck target lists, compiled or not."""
-        found = set(self.buck_uses)
-        for target in self.facts.buck.targets:
-            for entries in (target.srcs, target.headers, target.exported_headers):
-                found.update(entry.path for entry in self.resolved(entries))
-        return found
+        entries = (entry for t in self.facts.buck.targets for entry in self.resolved(t.entries))
+        return {*self.buck_uses, *(entry.path for entry in entries)}
 
     @cached_property
-    def cmake_uses(self) -> dict[Configuration, dict[str, list[CMakeUse]]]:
+    def cmake_uses(self) -> dict[Configuration, dict[str, list[Use[CMakeTarget]]]]:
         """Who compiles a file on the CMake side, by configuration."""
         found = {}
         for configuration, facts in self.cmake.items():
-            uses: dict[str, list[CMakeUse]] = defaultdict(list)
+            uses: dict[str, list[Use[CMakeTarget]]] = defaultdict(list)
             for target in facts.targets:
                 for entry in target.sources:
-                    uses[entry.path].append(CMakeUse(target, entry))
+                    uses[entry.path].append(Use(target, entry))
             found[configuration] = uses
         return found
 
     @cached_property
     def cmake_mentions(self) -> set[str]:
         """Every file that CMake names in some configuration, compiled or not."""
-        found = {path for uses in self.cmake_uses.values() for path in uses}
+        found = set(self.everywhere)
         for facts in self.facts.cmake:
             found.update(facts.mentioned)
             found.update(e.path for target in facts.targets for e in target.headers)
@@ -159,8 +161,7 @@ class Index:
         """The first two folders of every place where CMake builds tests at all."""
         targets = (target for facts in self.facts.cmake for target in facts.targets)
         places = [f"{t.directory}/x" for t in targets if "test" in t.name.lower()]
-        everywhere = {path for uses in self.cmake_uses.values() for path in uses}
-        return {area_of(path) for path in (*places, *everywhere) if self.policy.is_test(path)}
+        return {area_of(path) for path in (*places, *self.everywhere) if self.policy.is_test(path)}
 
     def resolved(self, entries: Iterable[ListEntry], depth: int = 3) -> Iterator[ListEntry]:
         """Entries with the files of filegroups and exported files in place of their labels."""
@@ -175,7 +176,7 @@ class Index:
 
     # Configurations of the Buck side
 
-    def configurations(self, use: BuckUse) -> tuple[Configuration, ...]:
+    def configurations(self, use: Use[BuckTarget]) -> tuple[Configuration, ...]:
         """What a use is built for: its select() key, its target's name, its platforms."""
         condition = use.entry.condition.lower()
         if any(key in condition for key in ANDROID_KEYS):
@@ -188,12 +189,9 @@ class Index:
         """HOST or ANDROID for one of two variants, both for every other target."""
         if matches(target.name, self.policy.android_only):
             return (Configuration.ANDROID,)
-        if self._has_android_twin(target) or matches(target.name, self.policy.host_only):
+        if self.android_twin(target.label) or matches(target.name, self.policy.host_only):
             return (Configuration.HOST,)
         return BUILT
-
-    def _has_android_twin(self, target: BuckTarget) -> bool:
-        return bool(self.android_twin(target.label))
 
     def android_twin(self, label: str) -> str:
         """The label of a target's variant for Android; empty when it has none."""
@@ -225,8 +223,7 @@ class Index:
 
     def files_of(self, target: BuckTarget) -> set[str]:
         """The sources and headers of a Buck target."""
-        entries = (*target.srcs, *target.headers, *target.exported_headers)
-        return {entry.path for entry in self.resolved(entries)}
+        return {entry.path for entry in self.resolved(target.entries)}
 
     def is_vendored(self, path: str) -> bool:
         """Whether a file lies in a submodule."""
@@ -239,8 +236,7 @@ class Index:
     @cached_property
     def shared_files(self) -> set[str]:
         """The sources that both sides compile."""
-        everywhere = {path for uses in self.cmake_uses.values() for path in uses}
-        return {path for path in self.buck_uses if path in everywhere and is_source(path)}
+        return {path for path in self.buck_uses.keys() & self.everywhere if is_source(path)}
 
     @cached_property
     def incomplete_folders(self) -> set[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ci.parity.compare.findings import Finding, Kind, Level
+from ci.parity.compare.findings import Finding, Kind, Level, at
 from ci.parity.compare.groups import Groups
 from ci.parity.compare.index import Index, is_compiling
 from ci.parity.facts import CMakeTarget, is_source
@@ -50,9 +50,7 @@ def _partial(index: Index, target: CMakeTarget, label: str, path: str, taken: se
         level=Level.NOTE if index.policy.is_test(path) else Level.WARNING,
         message=f"{target.name} compiles the {len(taken)} other sources of {label} and not this",
         detail=target.name,
-        buck_target=label,
-        cmake_target=target.name,
-        buck_place=use.entry.place,
-        cmake_place=entry.place,
         fix=f"add {path} to {target.name} ({entry.place})",
+        **at(index.by_label[label], use.entry.place),
+        **at(target, entry.place),
     )

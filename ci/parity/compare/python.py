@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
-from ci.parity.compare.findings import Finding, Kind, Level
+from ci.parity.compare.findings import Finding, Kind, Level, at
 from ci.parity.compare.groups import Groups
 from ci.parity.compare.index import Index
 from ci.parity.facts import BuckTarget
@@ -53,7 +53,6 @@ def _missing(
                 message=f"it imports {imported}; {target.label} does not depend on {label}, nor "
                 "does all that is built of it",
                 detail=f"{target.label} -> {label}",
-                buck_target=target.label,
-                buck_place=target.place,
                 fix=f'add "{label}" to the deps of {target.label} ({target.place})',
+                **at(target),
             )

@@ -6,12 +6,11 @@ import posixpath
 from collections import Counter
 from collections.abc import Iterator
 
-from ci.parity.compare.findings import Finding, Kind, Level
+from ci.parity.compare.findings import Finding, Kind, Level, at
 from ci.parity.compare.index import (
     BUILT,
-    BuckUse,
-    CMakeUse,
     Index,
+    Use,
     area_of,
     is_compiling,
     is_native,
@@ -65,7 +64,7 @@ def find_cmake_only(index: Index) -> Iterator[Finding]:
                 yield _without_buck(index, path, uses[path][0])
 
 
-def _cmake_only(index: Index, path: str, use: CMakeUse) -> Finding:
+def _cmake_only(index: Index, path: str, use: Use[CMakeTarget]) -> Finding:
     target = nearest_buck_target(index, path, use.target)
     where = f" to {target.label} ({target.place})" if target else ""
     package = index.package_of(path) or ""
@@ -75,11 +74,9 @@ def _cmake_only(index: Index, path: str, use: CMakeUse) -> Finding:
         path=path,
         level=level_of(index, path),
         message=f"CMake compiles it in {use.target.name}; no Buck target lists it",
-        buck_target=target.label if target else "",
-        cmake_target=use.target.name,
-        buck_place=target.place if target else None,
-        cmake_place=use.entry.place,
         fix=f"add {line}{where}",
+        **at(target),
+        **at(use.target, use.entry.place),
     )
 
 
@@ -88,7 +85,7 @@ def is_left_to_cmake(index: Index, path: str) -> bool:
     return index.policy.is_test(path) or matches(path, index.policy.without_buck)
 
 
-def _without_buck(index: Index, path: str, use: CMakeUse) -> Finding:
+def _without_buck(index: Index, path: str, use: Use[CMakeTarget]) -> Finding:
     folder = index.folder_without_buck(path)
     return Finding(
         kind=Kind.CMAKE_ONLY,
@@ -97,9 +94,8 @@ def _without_buck(index: Index, path: str, use: CMakeUse) -> Finding:
         when_new=Level.WARNING,
         message=f"CMake compiles its sources in {use.target.name}; it has no Buck target",
         detail=WHOLE_FOLDER,
-        cmake_target=use.target.name,
-        cmake_place=use.entry.place,
         fix=f"describe the libraries of {folder} in a BUCK file",
+        **at(use.target, use.entry.place),
     )
 
 
@@ -117,7 +113,7 @@ def find_buck_only(index: Index) -> Iterator[Finding]:
         yield _buck_only(index, path, use)
 
 
-def _buck_only(index: Index, path: str, use: BuckUse) -> Finding:
+def _buck_only(index: Index, path: str, use: Use[BuckTarget]) -> Finding:
     target, entry = nearest_cmake_target(index, path, use.target)
     where = f" to {target.name} ({entry.place if entry else target.place})" if target else ""
     return Finding(
@@ -125,41 +121,26 @@ def _buck_only(index: Index, path: str, use: BuckUse) -> Finding:
         path=path,
         level=level_of(index, path),
         message=f"Buck compiles it in {use.target.label}; no CMake target does",
-        buck_target=use.target.label,
-        cmake_target=target.name if target else "",
-        buck_place=use.entry.place,
-        cmake_place=entry.place if entry else target.place if target else None,
         fix=f"add {path}{where}",
+        **at(use.target, use.entry.place),
+        **at(target, entry.place if entry else None),
     )
 
 
 def find_missing(index: Index) -> Iterator[Finding]:
     """Files that a target lists and that are not in the tree."""
-    for target in index.facts.buck.targets:
-        for entry in (*target.srcs, *target.headers, *target.exported_headers):
+    targets = (t for facts in index.facts.cmake for t in facts.targets)
+    for target in (*index.facts.buck.targets, *targets):
+        for entry in target.entries:
             if _is_missing(index, entry):
                 yield Finding(
                     kind=Kind.MISSING,
                     path=entry.path,
                     message=f"{target.label} lists it, and it is not in the tree",
-                    detail="buck",
-                    buck_target=target.label,
-                    buck_place=entry.place,
+                    detail="buck" if isinstance(target, BuckTarget) else "cmake",
                     fix="take it out, or correct its name",
+                    **at(target, entry.place),
                 )
-    for facts in index.facts.cmake:
-        for cmake_target in facts.targets:
-            for entry in (*cmake_target.sources, *cmake_target.headers):
-                if _is_missing(index, entry):
-                    yield Finding(
-                        kind=Kind.MISSING,
-                        path=entry.path,
-                        message=f"{cmake_target.name} lists it, and it is not in the tree",
-                        detail="cmake",
-                        cmake_target=cmake_target.name,
-                        cmake_place=entry.place,
-                        fix="take it out, or correct its name",
-                    )
 
 
 def _is_missing(index: Index, entry: ListEntry) -> bool:
@@ -174,39 +155,19 @@ def _is_missing(index: Index, entry: ListEntry) -> bool:
 
 def find_duplicates(index: Index) -> Iterator[Finding]:
     """A source that one target lists twice."""
-    for target in index.facts.buck.targets:
-        counts = Counter((e.path, e.condition) for e in target.srcs if is_source(e.path))
-        last = {entry.path: entry for entry in target.srcs}
-        for (path, _), count in counts.items():
-            if count > 1 and is_compiling(target) and is_compared(index, path):
+    compiling = (target for target in index.facts.buck.targets if is_compiling(target))
+    for target in (*compiling, *index.built):
+        last = {entry.path: entry for entry in target.compiled}
+        for (path, _), count in Counter((e.path, e.condition) for e in target.compiled).items():
+            if count > 1 and is_compared(index, path):
                 yield Finding(
                     kind=Kind.DUPLICATE_SOURCE,
                     path=path,
                     message=f"{target.label} lists it {count} times",
                     detail=target.label,
-                    buck_target=target.label,
-                    buck_place=last[path].place,
                     fix="keep one of them",
+                    **at(target, last[path].place),
                 )
-    for cmake_target in _unique_cmake_targets(index):
-        last = {entry.path: entry for entry in cmake_target.sources}
-        for path, count in Counter(e.path for e in cmake_target.sources).items():
-            if count > 1 and is_compared(index, path):
-                yield Finding(
-                    kind=Kind.DUPLICATE_SOURCE,
-                    path=path,
-                    message=f"{cmake_target.name} lists it {count} times",
-                    detail=cmake_target.name,
-                    cmake_target=cmake_target.name,
-                    cmake_place=last[path].place,
-                    fix="keep one of them",
-                )
-
-
-def _unique_cmake_targets(index: Index) -> Iterator[CMakeTarget]:
-    for configuration in BUILT:
-        if configuration in index.cmake:
-            yield from index.cmake[configuration].targets
 
 
 def find_unlisted(index: Index) -> Iterator[Finding]:
@@ -237,9 +198,8 @@ def _unlisted(index: Index, path: str, message: str) -> Finding:
         path=path,
         level=Level.NOTE if is_idle(index, path) else Level.WARNING,
         message=message,
-        buck_target=target.label if target else "",
-        buck_place=target.place if target else None,
         fix=f"add {line} to {target.label} ({target.place})" if target else "list it",
+        **at(target),
     )
 
 

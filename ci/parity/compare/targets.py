@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ci.parity.compare.findings import Finding, Kind, Level
+from ci.parity.compare.findings import Finding, Kind, Level, at
 from ci.parity.compare.index import BUILT, Index
+from ci.parity.facts import BuckTarget
 
 
 def find_target_drift(index: Index) -> Iterator[Finding]:
@@ -16,29 +17,18 @@ def find_target_drift(index: Index) -> Iterator[Finding]:
 
 def find_repeated(index: Index) -> Iterator[Finding]:
     """Two targets of one name on one side."""
-    for target in index.facts.buck.repeated:
+    again = (t for c in BUILT if c in index.cmake for t in index.cmake[c].repeated)
+    for target in (*index.facts.buck.repeated, *again):
         if not index.policy.is_excluded(target.place.path):
+            side = "" if isinstance(target, BuckTarget) else "CMake target "
             yield Finding(
                 kind=Kind.DUPLICATE_TARGET,
                 path=target.place.path,
-                message=f"{target.label} is defined twice",
+                message=f"{side}{target.label} is defined twice",
                 detail=target.label,
-                buck_target=target.label,
-                buck_place=target.place,
                 fix="rename or remove one of them",
+                **at(target),
             )
-    for configuration in BUILT:
-        for again in index.cmake[configuration].repeated if configuration in index.cmake else ():
-            if not index.policy.is_excluded(again.place.path):
-                yield Finding(
-                    kind=Kind.DUPLICATE_TARGET,
-                    path=again.place.path,
-                    message=f"CMake target {again.name} is defined twice",
-                    detail=again.name,
-                    cmake_target=again.name,
-                    cmake_place=again.place,
-                    fix="rename or remove one of them",
-                )
 
 
 def find_empty_globs(index: Index) -> Iterator[Finding]:

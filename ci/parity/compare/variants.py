@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ci.parity.compare.findings import Finding, Kind, Level
+from ci.parity.compare.findings import Finding, Kind, Level, at
 from ci.parity.compare.groups import Groups
-from ci.parity.compare.index import BUILT, BuckUse, CMakeUse, Index
+from ci.parity.compare.index import BUILT, Index, Use
 from ci.parity.compare.sources import is_compared, nearest_buck_target
-from ci.parity.facts import BuckTarget, Configuration, Word
+from ci.parity.facts import BuckTarget, CMakeTarget, Configuration, Word
 
 
 def find_variants(index: Index) -> Iterator[Finding]:
@@ -51,7 +51,11 @@ def find_variant_dependencies(index: Index) -> Iterator[Finding]:
 
 
 def _left_out(
-    index: Index, path: str, cmake: CMakeUse, buck: BuckUse, configuration: Configuration
+    index: Index,
+    path: str,
+    cmake: Use[CMakeTarget],
+    buck: Use[BuckTarget],
+    configuration: Configuration,
 ) -> Finding:
     target = nearest_buck_target(index, path, cmake.target, configuration) or buck.target
     return Finding(
@@ -59,34 +63,34 @@ def _left_out(
         path=path,
         message=f"CMake compiles it for {configuration.value}; Buck has it only in "
         f"{buck.target.label}, which is for the other platform",
-        buck_target=target.label,
-        cmake_target=cmake.target.name,
         configuration=configuration,
-        buck_place=target.place,
-        cmake_place=cmake.entry.place,
+        **at(target),
+        **at(cmake.target, cmake.entry.place),
         fix=f"add it to {target.label} ({target.place})",
     )
 
 
 def _wrong_variant(
-    path: str, cmake: CMakeUse, buck: BuckUse, configuration: Configuration
+    path: str, cmake: Use[CMakeTarget], buck: Use[BuckTarget], configuration: Configuration
 ) -> Finding:
     return Finding(
         kind=Kind.VARIANT,
         path=path,
         message=f"{buck.target.label} is for {configuration.value}, CMake compiles this file "
         f"for the other platform only",
-        buck_target=buck.target.label,
-        cmake_target=cmake.target.name,
         configuration=configuration,
-        buck_place=buck.entry.place,
-        cmake_place=cmake.entry.place,
+        **at(buck.target, buck.entry.place),
+        **at(cmake.target, cmake.entry.place),
         fix=f"use the file of the {configuration.value} variant",
     )
 
 
 def _everywhere(
-    index: Index, path: str, cmake: CMakeUse, buck: BuckUse, configuration: Configuration
+    index: Index,
+    path: str,
+    cmake: Use[CMakeTarget],
+    buck: Use[BuckTarget],
+    configuration: Configuration,
 ) -> Finding:
     return Finding(
         kind=Kind.VARIANT,
@@ -94,11 +98,9 @@ def _everywhere(
         level=Level.NOTE if index.policy.is_test(path) else Level.WARNING,
         message=f"{buck.target.label} compiles it for every platform, {cmake.target.name} does not "
         f"for {configuration.value}",
-        buck_target=buck.target.label,
-        cmake_target=cmake.target.name,
         configuration=configuration,
-        buck_place=buck.entry.place,
-        cmake_place=cmake.entry.place,
+        **at(buck.target, buck.entry.place),
+        **at(cmake.target, cmake.entry.place),
         fix=f"select() it in {buck.target.label}, or compile it for {configuration.value} too",
     )
 
@@ -109,8 +111,7 @@ def _wrong_dependency(target: BuckTarget, word: Word, twin: str) -> Finding:
         path=word.place.path,
         message=f"{target.label} is for Android and depends on {word.text}, which is for the host",
         detail=f"{target.label} -> {word.text}",
-        buck_target=target.label,
         configuration=Configuration.ANDROID,
-        buck_place=word.place,
+        **at(target, word.place),
         fix=f"depend on {twin}",
     )
