@@ -67,7 +67,6 @@ def why_without_effect(entry: Allowance, files: Container[str], today: date) -> 
 
 
 def covers(entry: Allowance, finding: Finding) -> bool:
-    """Whether an entry is about a finding."""
     return (
         finding.kind.value in entry.kinds
         and matches(finding.path, entry.files)

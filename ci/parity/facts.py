@@ -137,7 +137,6 @@ class NotEvaluated(msgspec.Struct, frozen=True):
 
     @property
     def is_whole(self) -> bool:
-        """Whether it is the whole side."""
         return self.place == WHOLE
 
 

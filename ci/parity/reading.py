@@ -10,7 +10,7 @@ import hashlib
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -28,11 +28,9 @@ from ci.parity.facts import (
     NotEvaluated,
     ParityFacts,
 )
-from ci.parity.imports import find_imports
-from ci.parity.includes import find_includes
-from ci.parity.layout import Layout
-from ci.parity.macros import find_macros
+from ci.parity.policy import Layout
 from ci.parity.trees import DirectoryTree, RevisionTree, SourceTree
+from ci.parity.uses import find_imports, find_includes, find_macros
 from provisioning.console.process import run_process
 from provisioning.console.threads import run_tasks
 from provisioning.errors import ToolError
@@ -56,26 +54,19 @@ class Order(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Side(Generic[Facts]):
-    """One side of the build: its name, the type of its facts, and the facts of a failed reader."""
+    """One side of the build: its name, the type of its facts, and those of a reader that failed."""
 
     name: str
     kind: Any
-    refuse: Callable[[str], Facts]
+    unread: Callable[[NotEvaluated], Facts]
 
 
-def refuse_buck(reason: str) -> BuckFacts:
-    """The Buck side when it could not be read at all."""
-    return BuckFacts(not_evaluated=(NotEvaluated("buck", WHOLE, reason),))
-
-
-def refuse_cmake(reason: str) -> tuple[CMakeFacts, ...]:
-    """The CMake side when it could not be read at all."""
-    row = NotEvaluated("cmake", WHOLE, reason)
-    return tuple(CMakeFacts(each, not_evaluated=(row,)) for each in Configuration)
-
-
-BUCK = Side("buck", BuckFacts, refuse_buck)
-CMAKE = Side("cmake", tuple[CMakeFacts, ...], refuse_cmake)
+BUCK = Side("buck", BuckFacts, lambda row: BuckFacts(not_evaluated=(row,)))
+CMAKE = Side(
+    "cmake",
+    tuple[CMakeFacts, ...],
+    lambda row: tuple(CMakeFacts(each, not_evaluated=(row,)) for each in Configuration),
+)
 
 
 def read_tree_here(tree: SourceTree, _cache: Path | None = None) -> ParityFacts:
@@ -84,13 +75,11 @@ def read_tree_here(tree: SourceTree, _cache: Path | None = None) -> ParityFacts:
 
 
 def read_cmake_side(tree: SourceTree) -> tuple[CMakeFacts, ...]:
-    """Every configuration of the CMake side."""
     reader = StaticReader(tree)
     return tuple(reader.read(configuration) for configuration in Configuration)
 
 
 def join_sides(tree: SourceTree, buck: BuckFacts, sides: tuple[CMakeFacts, ...]) -> ParityFacts:
-    """Facts of both sides with what they share."""
     macros = find_macros(tree, buck, sides)
     includes = find_includes(tree, buck, sides)
     return ParityFacts(
@@ -137,7 +126,7 @@ def read_side(tree: SourceTree, side: Side[Facts], order: Order, cache: Path | N
             kept.unlink(missing_ok=True)
     answer = run_worker(msgspec.structs.replace(order, side=side.name))
     if isinstance(answer, str):
-        return side.refuse(answer)
+        return side.unread(NotEvaluated(side.name, WHOLE, answer))
     facts = cast("Facts", msgspec.json.decode(answer, type=side.kind))
     if kept is not None:
         keep(kept, answer)
@@ -155,31 +144,23 @@ def run_worker(order: Order) -> bytes | str:
             return answer.read_bytes()
         except (ToolError, OSError) as error:
             why = getattr(error, "why", "") or str(error)
-            return f"the reader of this side {last_line(why)}"
-
-
-def last_line(text: str) -> str:
-    """The last line of an error, which says what it was."""
-    lines = [line for line in text.splitlines() if line.strip()]
-    return f"failed: {lines[-1].strip()}" if lines else "failed"
+            lines = [line.strip() for line in why.splitlines() if line.strip()]
+            return ": ".join(["the reader of this side failed", *lines[-1:]])
 
 
 def digest_side(tree: SourceTree, side: Side[Any]) -> str:
     """A digest of all that a side is read from: file names, build files, and this reader."""
-    is_read = is_build_file if side.name == BUCK.name else is_cmake_input
     hasher = hashlib.sha256(digest_sources(Path(__file__).parent).encode())
     hasher.update(msgspec.json.encode(tree.layout))
     for part in tree.submodules:
         hasher.update(f"{part}\n".encode())
     for path in sorted(tree.files):
-        content = tree.digest(path) if is_read(path) else ""
+        # CMake takes file lists out of .bzl files, too.
+        is_list = is_list_file(path) or path.endswith(".bzl")
+        is_read = is_build_file(path) if side.name == BUCK.name else is_list
+        content = tree.digest(path) if is_read else ""
         hasher.update(f"{path}\0{content}\n".encode("utf-8", "surrogateescape"))
     return hasher.hexdigest()[:32]
-
-
-def is_cmake_input(path: str) -> bool:
-    """Whether CMake's side may be read from a file: list files, and lists of .bzl files."""
-    return is_list_file(path) or path.endswith(".bzl")
 
 
 def keep(path: Path, answer: bytes) -> None:
@@ -188,11 +169,6 @@ def keep(path: Path, answer: bytes) -> None:
         write_whole(path, answer)
     except OSError:  # a cache that cannot be written costs time, not the answer
         return
-    for old in oldest(path.parent.glob("*.json"))[:-KEPT_FILES]:
+    aged = sorted((old.stat().st_mtime, old) for old in path.parent.glob("*.json") if old.exists())
+    for _, old in aged[:-KEPT_FILES]:
         old.unlink(missing_ok=True)
-
-
-def oldest(paths: Iterable[Path]) -> list[Path]:
-    """Paths by age, oldest first; those that vanish meanwhile are left out."""
-    aged = [(path.stat().st_mtime, path) for path in paths if path.exists()]
-    return [path for _, path in sorted(aged)]

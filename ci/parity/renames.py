@@ -41,7 +41,6 @@ class Renames:
 def find_renames(
     base: SourceTree, tree: SourceTree, before: ParityFacts, after: ParityFacts
 ) -> Renames:
-    """What has moved from ``base`` to ``tree``."""
     files = find_moves(base, tree)
     folders: dict[str, str] = {}
     left = {directory_of(path) for path in tree.files}
@@ -76,7 +75,6 @@ def find_moves(base: SourceTree, tree: SourceTree) -> dict[str, str]:
 
 
 def group(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
-    """Pairs by their first half."""
     found: dict[str, list[str]] = defaultdict(list)
     for key, value in pairs:
         found[key].append(value)
@@ -84,12 +82,10 @@ def group(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
 
 
 def sources_of_buck(facts: ParityFacts) -> dict[str, set[str]]:
-    """The sources of each Buck target."""
     return {t.label: {entry.path for entry in t.srcs} for t in facts.buck.targets}
 
 
 def sources_of_cmake(facts: ParityFacts) -> dict[str, set[str]]:
-    """The sources of each CMake target."""
     sides = [side for side in facts.cmake if side.configuration is Configuration.ANY]
     return {t.name: {e.path for e in t.sources} for side in sides for t in side.targets}
 

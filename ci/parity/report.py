@@ -46,5 +46,4 @@ class ParityReport:
         return tuple(finding for finding in self.findings if finding.level is Level.NOTE)
 
     def by_kind(self) -> dict[str, int]:
-        """How many findings of each kind, notes included."""
         return dict(Counter(finding.kind.value for finding in self.findings))

@@ -142,12 +142,10 @@ def check_tree(tree: SourceTree, scope: Sequence[str]) -> None:
 
 
 def unevaluated(facts: ParityFacts, scope: Sequence[str]) -> tuple[NotEvaluated, ...]:
-    """What no side could evaluate, each thing once."""
     return tuple(r for r in facts.not_evaluated if r.is_whole or in_scope(r.place.path, scope))
 
 
 def count_facts(facts: ParityFacts) -> dict[str, int]:
-    """How much was compared."""
     everything = [f for f in facts.cmake if f.configuration is Configuration.ANY] or facts.cmake
     return {
         "buck_targets": len(facts.buck.targets),

@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
-from ci.parity.layout import Layout
+from ci.parity.policy import Layout
 from provisioning.console.git import ask_git, is_git_directory, parse_submodules, read_commit
 from provisioning.errors import MissingToolError, ToolError, UsageError
 

@@ -28,14 +28,12 @@ def main(argv: list[str]) -> int:
 
 
 def open_ordered(order: Order) -> SourceTree:
-    """The tree that an order names."""
     if order.commit:
         return RevisionTree(Path(os.fsdecode(order.source)), order.commit, order.layout)
     return DirectoryTree(Path(os.fsdecode(order.source)), order.layout)
 
 
 def limit_memory(limit_bytes: int) -> None:
-    """Let this process have no more address space than that."""
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     soft = limit_bytes if hard == resource.RLIM_INFINITY else min(limit_bytes, hard)
     resource.setrlimit(resource.RLIMIT_AS, (soft, hard))

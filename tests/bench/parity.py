@@ -18,10 +18,10 @@ from ci.parity.buck.reader import is_build_file, read_buck
 from ci.parity.cmake.reader import StaticReader, is_list_file
 from ci.parity.compare.tree import compare_tree
 from ci.parity.facts import Configuration, ParityFacts, is_header, is_source
-from ci.parity.macros import find_macros
 from ci.parity.policy import ParityPolicy
 from ci.parity.reading import read_tree
 from ci.parity.trees import DirectoryTree, RevisionTree, find_git_dir
+from ci.parity.uses import find_macros
 from provisioning.console.progress import Progress
 from provisioning.errors import UsageError
 from provisioning.manifest.reader import read_policy

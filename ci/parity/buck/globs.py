@@ -55,7 +55,6 @@ class PackageFiles:
         return self._files.get(package, [])
 
     def match(self, package: str, include: Sequence[str], exclude: Sequence[str]) -> Matched:
-        """Evaluate one glob() call of ``package``."""
         files = self.files_of(package)
         kept: dict[str, None] = {}
         empty = []

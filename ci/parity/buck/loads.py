@@ -10,7 +10,7 @@ from collections.abc import Container
 from dataclasses import dataclass
 
 from ci.parity.facts import is_inside
-from ci.parity.layout import Layout
+from ci.parity.policy import Layout
 from ci.parity.trees import SourceTree
 
 

@@ -25,35 +25,30 @@ class Literals:
         self.tree = tree
         self._lines: dict[str, dict[str, list[int]]] = {}
 
-    def lines_of(self, path: str) -> dict[str, list[int]]:
-        """Literal to line numbers, comments left out."""
-        if path not in self._lines:
-            self._lines[path] = scan_literals(self.tree.read(path) or "")
-        return self._lines[path]
-
     def find(self, words: Iterable[str], files: Sequence[str], near: Place) -> Place:
         """The first of ``words`` that is written somewhere, nearest below ``near``."""
+        return self.look_up(words, files, near) or near
+
+    def look_up(self, words: Iterable[str], files: Sequence[str], near: Place) -> Place | None:
+        """The same; None when none of them is."""
         ordered = sorted(files, key=lambda path: path != near.path)
         for word in words:
             for path in ordered:
-                lines = self.lines_of(path).get(word)
-                if lines:
+                if path not in self._lines:
+                    self._lines[path] = self.scan(path)
+                if lines := self._lines[path].get(word):
                     after = bisect_left(lines, near.line) if path == near.path else 0
                     return Place(path, lines[after % len(lines)])
-        return near
+        return None
 
-
-def scan_literals(text: str) -> dict[str, list[int]]:
-    """The string literals of a Starlark file, each with its lines; docstrings are left out."""
-    found: dict[str, list[int]] = {}
-    text = BLOCK.sub(lambda block: "\n" * block.group().count("\n"), text)
-    for number, line in enumerate(text.splitlines(), 1):
-        for match in LITERAL.finditer(line):
-            if "#" in line[: match.start()] and _is_comment(line[: match.start()]):
-                break
-            found.setdefault(match.group(1) or match.group(2) or "", []).append(number)
-    return found
-
-
-def _is_comment(before: str) -> bool:
-    return "#" in LITERAL.sub("", before)
+    def scan(self, path: str) -> dict[str, list[int]]:
+        """The string literals of a Starlark file, each with its lines; docstrings are left out."""
+        found: dict[str, list[int]] = {}
+        text = BLOCK.sub(lambda block: "\n" * block.group().count("\n"), self.tree.read(path) or "")
+        for number, line in enumerate(text.splitlines(), 1):
+            for match in LITERAL.finditer(line):
+                before = line[: match.start()]
+                if "#" in before and "#" in LITERAL.sub("", before):
+                    break
+                found.setdefault(match.group(1) or match.group(2) or "", []).append(number)
+        return found

@@ -15,7 +15,6 @@ from ci.parity.buck.evaluate import (
     RULE_CALL,
     WORLDS,
     Evaluator,
-    Globbed,
     NotEvaluatedError,
     Package,
     Parsed,
@@ -35,7 +34,7 @@ from ci.parity.facts import (
     is_inside,
     is_source,
 )
-from ci.parity.layout import Layout
+from ci.parity.policy import Layout
 from ci.parity.trees import SourceTree
 
 Key: TypeAlias = "tuple[str, str, bool]"
@@ -53,11 +52,11 @@ EXPORTED_FLAG_KEYS = (
     "propagated_pp_flags",
     "exported_compiler_flags",
 )
+WORD_FIELDS = ("deps", "exported_deps", "external_deps", "defines")
 FLAG_KEYS = ("defines", "preprocessor_flags", "compiler_flags", *EXPORTED_FLAG_KEYS)
 
 
 def is_build_file(path: str) -> bool:
-    """Whether Buck reads this file."""
     return path.rpartition("/")[2] in BUILD_NAMES or path.endswith(".bzl")
 
 
@@ -74,7 +73,7 @@ def read_buck(tree: SourceTree) -> BuckFacts:
         evaluator = Evaluator(tree, owned, world, rules, parsed)
         for path in builds:
             merger.evaluate(evaluator, path)
-    merger.refuse_unloaded(path for path in paths if not is_inside(path, tree.submodules))
+    merger.note_unloaded(path for path in paths if not is_inside(path, tree.submodules))
     return merger.facts(sorted({path.rpartition("/")[0] for path in builds}))
 
 
@@ -102,7 +101,7 @@ class Merger:
         self.targets: dict[Key, BuckTarget] = {}
         self.repeated: dict[Key, BuckTarget] = {}
         self.globs: dict[tuple[str, tuple[str, ...]], Glob] = {}
-        self.refused: dict[str, NotEvaluated] = {}
+        self.unread: dict[str, NotEvaluated] = {}
         self.read: set[str] = set()
         self.recorded: dict[Key, Recorded] = {}
         self.open_words: dict[Key, set[str]] = {}
@@ -112,7 +111,9 @@ class Merger:
         try:
             self.add(evaluator.evaluate(path), evaluator.world)
         except NotEvaluatedError as error:
-            self.refuse(path, error)
+            place, folder = Place(error.path, error.line), path.rpartition("/")[0]
+            reason = f"{path}: {error.reason}"
+            self.unread[path] = NotEvaluated("buck", place, reason, folder, is_broken=True)
 
     def add(self, package: Package, world: str) -> None:
         """Take the rules and globs of one build file in one world."""
@@ -131,45 +132,30 @@ class Merger:
             seen.add(target.name)
             self.recorded[key] = rule
             if world == "oss":
-                self.open_words[key] = {word.text for word in words_of(target)}
+                words = (word for name in WORD_FIELDS for word in getattr(target, name))
+                self.open_words[key] = {word.text for word in words}
             self.targets[key] = merge_targets(known, target) if known else target
         for call in package.globs:
-            self.add_glob(package, call)
+            if (glob := (package.package, call.patterns)) not in self.globs:
+                names = [*call.matched.empty, *call.patterns]
+                place = self.literals.find(names, package.files, Place(package.path))
+                self.globs[glob] = Glob(*glob, call.matched.empty, place, len(call.matched.files))
 
-    def add_glob(self, package: Package, call: Globbed) -> None:
-        """Take one glob() call; the same call of another world counts once."""
-        key = (package.package, call.patterns)
-        if key in self.globs:
-            return
-        words = [*call.matched.empty, *call.patterns]
-        place = self.literals.find(words, package.files, Place(package.path))
-        self.globs[key] = Glob(
-            package.package, call.patterns, call.matched.empty, place, len(call.matched.files)
-        )
-
-    def refuse(self, path: str, error: NotEvaluatedError) -> None:
-        """Name a build file that could not be evaluated."""
-        place = Place(error.path, error.line)
-        folder = path.rpartition("/")[0]
-        reason = f"{path}: {error.reason}"
-        self.refused[path] = NotEvaluated("buck", place, reason, folder, is_broken=True)
-
-    def refuse_unloaded(self, paths: Iterable[str]) -> None:
+    def note_unloaded(self, paths: Iterable[str]) -> None:
         """Name each targets.bzl that no build file loads and whose targets are nowhere else."""
-        refused = {path.rpartition("/")[0] for path in self.refused}
+        unread = {path.rpartition("/")[0] for path in self.unread}
         for path in paths:
             folder, _, name = path.rpartition("/")
-            if name != TARGETS_FILE or path in self.read or folder in refused:
+            if name != TARGETS_FILE or path in self.read or folder in unread:
                 continue
             names = TARGET_NAME.findall(self.literals.tree.read(path) or "")
             known = {key[1] for key in self.targets if key[0] == folder}
             if not known.issuperset(names):
-                self.refused[path] = NotEvaluated(
+                self.unread[path] = NotEvaluated(
                     "buck", Place(path), "no build file loads it", folder, is_broken=True
                 )
 
     def build_target(self, package: Package, rule: Recorded, world: str) -> BuckTarget:
-        """One recorded rule as a fact."""
         given = rule.arguments
         name = str(given["name"])
         near = Place(package.path, 1)
@@ -210,22 +196,15 @@ class Merger:
                 for word in words
             )
 
-        return replace(
-            target,
-            deps=mark(target.deps),
-            exported_deps=mark(target.exported_deps),
-            external_deps=mark(target.external_deps),
-            defines=mark(target.defines),
-        )
+        return replace(target, **{name: mark(getattr(target, name)) for name in WORD_FIELDS})
 
     def facts(self, packages: Sequence[str]) -> BuckFacts:
-        """Everything that was collected, in a stable order."""
         return BuckFacts(
             targets=tuple(self.marked(key) for key in sorted(self.targets)),
             globs=tuple(self.globs[key] for key in sorted(self.globs)),
             repeated=tuple(self.repeated[key] for key in sorted(self.repeated)),
             packages=tuple(packages),
-            not_evaluated=tuple(self.refused[key] for key in sorted(self.refused)),
+            not_evaluated=tuple(self.unread[key] for key in sorted(self.unread)),
         )
 
 
@@ -239,7 +218,6 @@ class Context:
     place: Place
 
     def absolute(self, label: str) -> str:
-        """A label of this package with its package."""
         return absolute(label, self.package.package, self.literals.tree.layout)
 
     def entries(self, given: dict[str, Any], keys: Sequence[str]) -> tuple[ListEntry, ...]:
@@ -270,7 +248,6 @@ class Context:
         return ListEntry(path, place, item.condition)
 
     def is_there(self, text: str) -> bool:
-        """Whether a string is a label or a file of the tree."""
         path = posixpath.normpath(posixpath.join(self.package.package, text))
         return is_label(text) or path in self.literals.tree.files
 
@@ -345,12 +322,10 @@ def walk(value: Any, condition: str = "") -> Iterator[BuckWord]:
 
 
 def is_label(text: str) -> bool:
-    """Whether a string names a target instead of a file."""
     return text.startswith((":", "@", "$(")) or "//" in text
 
 
 def absolute(label: str, package: str, layout: Layout) -> str:
-    """``:x`` and ``//executorch/p:x`` as ``//p:x``; outside labels stay as they are."""
     if label.startswith(":"):
         return f"//{package}{label}"
     cell, slashes, rest = label.partition("//")
@@ -369,11 +344,6 @@ def stems(name: str) -> list[str]:
     return ["_".join(parts[:end]) for end in range(len(parts) - 1, 0, -1)]
 
 
-def words_of(target: BuckTarget) -> tuple[Word, ...]:
-    """The dependencies and defines of a target."""
-    return (*target.deps, *target.exported_deps, *target.external_deps, *target.defines)
-
-
 def merge_targets(left: BuckTarget, right: BuckTarget) -> BuckTarget:
     """One target of two worlds: the union of what both say."""
 
@@ -384,21 +354,7 @@ def merge_targets(left: BuckTarget, right: BuckTarget) -> BuckTarget:
         )
         return first + tuple(extra)
 
-    return BuckTarget(
-        package=left.package,
-        name=left.name,
-        kind=left.kind,
-        place=left.place,
-        worlds=union(left.worlds, right.worlds),
-        srcs=union(left.srcs, right.srcs),
-        headers=union(left.headers, right.headers),
-        exported_headers=union(left.exported_headers, right.exported_headers),
-        deps=union(left.deps, right.deps),
-        exported_deps=union(left.exported_deps, right.exported_deps),
-        external_deps=union(left.external_deps, right.external_deps),
-        defines=union(left.defines, right.defines),
-        include_names=union(left.include_names, right.include_names),
-        include_directories=union(left.include_directories, right.include_directories),
-        platforms=union(left.platforms, right.platforms),
-        visibility=union(left.visibility, right.visibility),
+    lists = [name for name in left.__struct_fields__ if isinstance(getattr(left, name), tuple)]
+    return replace(
+        left, **{name: union(getattr(left, name), getattr(right, name)) for name in lists}
     )

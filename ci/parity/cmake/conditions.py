@@ -108,14 +108,12 @@ def _is_operator(token: Operand) -> bool:
 
 
 def either(left: Answer, right: Answer) -> Answer:
-    """OR."""
     if Answer.YES in (left, right):
         return Answer.YES
     return Answer.BOTH if Answer.BOTH in (left, right) else Answer.NO
 
 
 def negate(answer: Answer) -> Answer:
-    """NOT."""
     return {Answer.YES: Answer.NO, Answer.NO: Answer.YES}.get(answer, Answer.BOTH)
 
 

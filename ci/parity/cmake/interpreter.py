@@ -77,7 +77,6 @@ class Interpreter:
         scope.table[name] = value
 
     def note_match(self, match: re.Match[str] | None) -> None:
-        """Set CMAKE_MATCH_n to what an expression matched."""
         groups = (match.group(), *match.groups("")) if match else ()
         self.set("CMAKE_MATCH_COUNT", (str(max(len(groups) - 1, 0)),))
         for number in range(MOST_GROUPS):
@@ -85,7 +84,6 @@ class Interpreter:
             self.set(f"CMAKE_MATCH_{number}", (value,))
 
     def note_unknown_match(self) -> None:
-        """Set CMAKE_MATCH_n to unknown values."""
         for number in range(MOST_GROUPS):
             self.set(f"CMAKE_MATCH_{number}", unknown(f"CMAKE_MATCH_{number}"))
 
@@ -114,24 +112,22 @@ class Interpreter:
     # Reporting
 
     def place(self, line: int) -> Place:
-        """A line of the file that is running."""
         return Place(self.path, line)
 
-    def refuse(
+    def note_unread(
         self, line: int, reason: str, folder: str | None = None, *, is_broken: bool = False
     ) -> None:
         """Name something that could not be evaluated; the same thing counts once."""
         row = NotEvaluated("cmake", self.place(line), reason, folder, is_broken)
         self.state.not_evaluated.setdefault((self.path, reason), row)
 
-    def refuse_file(self, line: int, reason: str) -> None:
+    def note_broken(self, line: int, reason: str) -> None:
         """Name a list file that cannot be run: nothing of the present directory is certain."""
-        self.refuse(line, reason, self.directory, is_broken=True)
+        self.note_unread(line, reason, self.directory, is_broken=True)
 
     # Files
 
     def run_root(self, directory: str) -> None:
-        """Run a top-level CMakeLists.txt."""
         variables = root_variables(self.state.configuration, directory, self.layout.root_variable)
         self.scope.table.update(variables)
         self.directory = directory
@@ -141,7 +137,7 @@ class Interpreter:
         """Run a list file in the present scope; syntax errors and cycles are named."""
         if path in self.stack:
             chain = " -> ".join([*self.stack[self.stack.index(path) :], path])
-            self.refuse_file(line, f"list files include each other: {chain}")
+            self.note_broken(line, f"list files include each other: {chain}")
             return
         if len(self.stack) > MOST_DEPTH:
             raise LimitError(f"more than {MOST_DEPTH} list files inside each other")
@@ -152,7 +148,7 @@ class Interpreter:
         self.stack.append(path)
         try:
             if isinstance(nodes, CMakeSyntaxError):
-                self.refuse_file(nodes.line, nodes.reason)
+                self.note_broken(nodes.line, nodes.reason)
             else:
                 self.run(nodes)
         finally:
@@ -174,7 +170,7 @@ class Interpreter:
         except (LimitError, RecursionError) as error:
             self.branch, self.conditions = branch, conditions
             self.path = posixpath.join(directory, LIST_FILE)
-            self.refuse_file(0, str(error) if isinstance(error, LimitError) else TOO_DEEP)
+            self.note_broken(0, str(error) if isinstance(error, LimitError) else TOO_DEEP)
             self.path, self.state.steps = path, steps
             del self.stack[depth:]
         finally:
@@ -375,7 +371,7 @@ class Interpreter:
     def _turn(self, block: Block, names: list[str], rows: list[tuple[str, ...]]) -> Flow:
         for turn, row in enumerate(rows):
             if turn >= MOST_TURNS:
-                self.refuse(block.head.line, f"foreach() over more than {MOST_TURNS} items")
+                self.note_unread(block.head.line, f"foreach() over more than {MOST_TURNS} items")
                 break
             self.scope.table.update({name: (word,) for name, word in zip(names, row, strict=False)})
             flow = self.run(block.body)
@@ -427,18 +423,16 @@ class Interpreter:
                 return flow
             if flow is Flow.BREAK:
                 return Flow.NORMAL
-        self.refuse(block.head.line, f"while() with more than {MOST_TURNS} turns")
+        self.note_unread(block.head.line, f"while() with more than {MOST_TURNS} turns")
         return Flow.NORMAL
 
     # Paths
 
     def absolute(self, text: str) -> str:
-        """A path from the present source directory, normalized."""
         base = f"{ROOT}/{self.directory}"
         return posixpath.normpath(posixpath.join(base, text))
 
     def relative(self, text: str) -> str | None:
-        """A path from the root of the tree, or None outside of it."""
         path = self.absolute(text)
         if path == ROOT:
             return ""

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import posixpath
-from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 
-from ci.parity.buck.places import scan_literals
+from ci.parity.buck.places import Literals
 from ci.parity.cmake.commands.flow import FLOW_COMMANDS
 from ci.parity.cmake.commands.targets import Builder, Listed, Targets, is_certain
 from ci.parity.cmake.commands.variables import VARIABLE_COMMANDS
@@ -29,13 +28,7 @@ from ci.parity.trees import SourceTree
 
 
 def is_list_file(path: str) -> bool:
-    """Whether CMake reads this file."""
     return path.endswith((".cmake", "/" + LIST_FILE)) or path == LIST_FILE
-
-
-def read_cmake(tree: SourceTree, configuration: Configuration) -> CMakeFacts:
-    """Run every top-level list file of ``tree`` statically."""
-    return StaticReader(tree).read(configuration)
 
 
 class StaticReader:
@@ -60,8 +53,8 @@ class StaticReader:
         )
 
     def _run(self, root: str, configuration: Configuration) -> Run:
-        run = Run(self.sources, configuration)
-        run.execute(root)
+        run = Run(self.sources, configuration, root)
+        run.execute()
         return run
 
     @cached_property
@@ -79,7 +72,7 @@ class StaticReader:
 
     def _facts(self, configuration: Configuration, runs: Sequence[Run]) -> CMakeFacts:
         builders = [builder for run in runs for builder in run.targets.finished()]
-        refused = {(n.place, n.reason): n for run in runs for n in run.refused()}
+        unread = {(n.place, n.reason): n for run in runs for n in run.state.not_evaluated.values()}
         for run in runs:
             self.globbed.update(run.state.globbed)
         self.lists = sorted({p for run in runs for p in run.state.read if p.endswith(".bzl")})
@@ -92,7 +85,7 @@ class StaticReader:
                 sorted({d for run in runs for d in run.targets.include_directories})
             ),
             aliases={a: t for run in runs for a, t in run.targets.aliases.items()},
-            not_evaluated=tuple(refused[key] for key in sorted(refused)),
+            not_evaluated=tuple(unread[key] for key in sorted(unread)),
         )
 
     def _locate(self, entry: ListEntry, target: Place) -> ListEntry:
@@ -106,38 +99,32 @@ class StaticReader:
 
     def _target(self, builder: Builder) -> CMakeTarget:
         """A target whose files carry the lines where their names are written."""
-        files = [
+        builder.files = [
             replace(listed, entry=self._locate(listed.entry, builder.place))
             for listed in certain_duplicates_last(builder.files)
         ]
-        builder.files = files
         return builder.build()
 
 
 class Run:
     """One top-level list file in one configuration."""
 
-    def __init__(self, sources: Sources, configuration: Configuration) -> None:
+    def __init__(self, sources: Sources, configuration: Configuration, root: str) -> None:
+        self.root = root
         self.state = State(sources, configuration)
         self.targets = Targets()
-        self.root = ""
 
-    def execute(self, directory: str) -> None:
+    def execute(self) -> None:
         """Run it; exceeding a limit is named like everything else that was not evaluated."""
-        self.root = directory
         commands = {**VARIABLE_COMMANDS, **FLOW_COMMANDS, **self.targets.commands()}
         interpreter = Interpreter(self.state, commands, self.targets.has)
         try:
-            interpreter.run_root(directory)
+            interpreter.run_root(self.root)
         except (LimitError, RecursionError) as error:
-            place = Place(posixpath.join(directory, LIST_FILE))
+            place = Place(posixpath.join(self.root, LIST_FILE))
             reason = str(error) if isinstance(error, LimitError) else TOO_DEEP
-            refused = NotEvaluated("cmake", place, reason, directory, is_broken=True)
-            self.state.not_evaluated[(place.path, reason)] = refused
-
-    def refused(self) -> list[NotEvaluated]:
-        """What was not evaluated."""
-        return list(self.state.not_evaluated.values())
+            row = NotEvaluated("cmake", place, reason, self.root, is_broken=True)
+            self.state.not_evaluated[(place.path, reason)] = row
 
 
 def certain_duplicates_last(files: list[Listed]) -> list[Listed]:
@@ -153,43 +140,28 @@ def certain_duplicates_last(files: list[Listed]) -> list[Listed]:
     return kept
 
 
-class ListWords:
+class ListWords(Literals):
     """Where a file's name is written in the list files, comments left out."""
-
-    def __init__(self, tree: SourceTree) -> None:
-        self.tree = tree
-        self._words: dict[str, dict[str, list[int]]] = {}
 
     def locate(self, entry: ListEntry, paths: Sequence[str]) -> ListEntry | None:
         """The entry with the line of its name, when one of some files has the name."""
-        base = posixpath.basename(entry.path)
-        for path in dict.fromkeys(paths):
-            lines = self._of(path).get(base)
-            if lines:
-                after = bisect_left(lines, entry.place.line) if path == entry.place.path else 0
-                place = Place(path, lines[after % len(lines)])
-                return ListEntry(entry.path, place, entry.condition)
-        return None
+        names = [posixpath.basename(entry.path)]
+        place = self.look_up(names, list(dict.fromkeys(paths)), entry.place)
+        return ListEntry(entry.path, place, entry.condition) if place else None
 
-    def _of(self, path: str) -> dict[str, list[int]]:
-        if path not in self._words:
-            self._words[path] = self._scan(path)
-        return self._words[path]
-
-    def _scan(self, path: str) -> dict[str, list[int]]:
+    def scan(self, path: str) -> dict[str, list[int]]:
         found: dict[str, list[int]] = {}
         if path.endswith(".bzl"):
-            for word, lines in scan_literals(self.tree.read(path) or "").items():
+            for word, lines in super().scan(path).items():
                 found.setdefault(word.rsplit("/", 1)[-1], []).extend(lines)
             return found
         try:
             commands = parse_commands(self.tree.read(path) or "")
         except CMakeSyntaxError:
             return found
-        for command in commands:
-            for argument in command.arguments:
-                for offset, line in enumerate(argument.text.split("\n")):
-                    for word in line.split(";"):
-                        base = word.rsplit("/", 1)[-1].strip()
-                        found.setdefault(base, []).append(argument.line + offset)
+        for argument in (argument for command in commands for argument in command.arguments):
+            for offset, line in enumerate(argument.text.split("\n")):
+                for word in line.split(";"):
+                    base = word.rsplit("/", 1)[-1].strip()
+                    found.setdefault(base, []).append(argument.line + offset)
         return found

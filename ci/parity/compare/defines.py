@@ -26,7 +26,6 @@ def find_define_drift(index: Index, groups: Groups) -> Iterator[Finding]:
 
 
 def name_of(word: Word) -> str:
-    """The macro that a define sets."""
     return word.text.partition("=")[0]
 
 

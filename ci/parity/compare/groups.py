@@ -74,7 +74,6 @@ class Groups:
         return name if name in self.cmake else name.rpartition("::")[2]
 
     def cmake_edges(self, name: str) -> Iterable[str]:
-        """What a CMake target links."""
         for target in self.cmake.get(name, ()):
             for word in target.links:
                 yield self.cmake_name(word.text)
@@ -164,7 +163,6 @@ class Groups:
         return "python" in target.kind or target.kind in {"module", "pybind11_add_module"}
 
     def is_left_out(self, target: BuildTarget) -> bool:
-        """Whether a target's dependencies and defines are not compared."""
         return (
             self.is_test(target)
             or self.is_python(target)
@@ -172,13 +170,11 @@ class Groups:
         )
 
     def is_test(self, target: BuildTarget) -> bool:
-        """Whether every source of a target belongs to tests."""
         paths = [entry.path for entry in target.compiled]
         return bool(paths) and all(map(self.index.policy.is_test, paths))
 
 
 def closure(start: Iterable[str], edges: Callable[[str], Iterable[str]]) -> set[str]:
-    """Everything that is reachable from ``start``."""
     seen = set(start)
     pending = list(seen)
     while pending:

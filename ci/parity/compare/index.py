@@ -48,7 +48,6 @@ def is_compiling(target: BuckTarget) -> bool:
 
 
 def is_native(target: BuckTarget) -> bool:
-    """Whether a rule is a C or C++ library, binary, test or extension."""
     words = ("cxx", "cpp", "apple_library", "pybind")
     return any(word in target.kind for word in words) or (
         is_compiling(target) and any(is_source(entry.path) for entry in target.srcs)
@@ -88,7 +87,6 @@ class Index:
 
     @cached_property
     def cmake(self) -> dict[Configuration, CMakeFacts]:
-        """The CMake side of each configuration."""
         return {facts.configuration: facts for facts in self.facts.cmake}
 
     @cached_property
@@ -202,7 +200,6 @@ class Index:
     # Areas
 
     def package_of(self, path: str) -> str | None:
-        """The Buck package that a file belongs to."""
         folder = directory_of(path)
         while folder not in self.packages:
             if not folder:
@@ -222,7 +219,6 @@ class Index:
         return {"/".join(each[:end]) for each in parts for end in range(1, len(each) + 1)}
 
     def files_of(self, target: BuckTarget) -> set[str]:
-        """The sources and headers of a Buck target."""
         return {entry.path for entry in self.resolved(target.entries)}
 
     def is_vendored(self, path: str) -> bool:
@@ -230,7 +226,6 @@ class Index:
         return is_inside(path, self.facts.submodules)
 
     def exists(self, path: str) -> bool:
-        """Whether a file is in the tree."""
         return path in self.facts.files
 
     @cached_property

@@ -31,7 +31,6 @@ WHOLE_FOLDER = "folder"
 
 
 def find_source_drift(index: Index) -> Iterator[Finding]:
-    """Everything that is about a source file."""
     yield from find_cmake_only(index)
     yield from find_buck_only(index)
     yield from find_missing(index)
@@ -81,7 +80,6 @@ def _cmake_only(index: Index, path: str, use: Use[CMakeTarget]) -> Finding:
 
 
 def is_left_to_cmake(index: Index, path: str) -> bool:
-    """Whether Buck need not know of a source: tests, and folders that the policy names."""
     return index.policy.is_test(path) or matches(path, index.policy.without_buck)
 
 
@@ -128,7 +126,6 @@ def _buck_only(index: Index, path: str, use: Use[BuckTarget]) -> Finding:
 
 
 def find_missing(index: Index) -> Iterator[Finding]:
-    """Files that a target lists and that are not in the tree."""
     targets = (t for facts in index.facts.cmake for t in facts.targets)
     for target in (*index.facts.buck.targets, *targets):
         for entry in target.entries:
@@ -259,7 +256,6 @@ def nearest_buck_target(
 
 
 def suffix_fits(target: BuckTarget, path: str) -> bool:
-    """Whether a rule is of the language of a file."""
     if path.endswith(".py"):
         return target.kind.startswith("python")
     return is_native(target) and (is_source(path) or is_header(path))

@@ -10,13 +10,11 @@ from ci.parity.facts import BuckTarget
 
 
 def find_target_drift(index: Index) -> Iterator[Finding]:
-    """Everything that is about a target or a glob."""
     yield from find_repeated(index)
     yield from find_empty_globs(index)
 
 
 def find_repeated(index: Index) -> Iterator[Finding]:
-    """Two targets of one name on one side."""
     again = (t for c in BUILT if c in index.cmake for t in index.cmake[c].repeated)
     for target in (*index.facts.buck.repeated, *again):
         if not index.policy.is_excluded(target.place.path):

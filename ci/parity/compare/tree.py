@@ -8,8 +8,7 @@ from ci.parity.compare.defines import find_define_drift
 from ci.parity.compare.dependencies import find_dependency_drift
 from ci.parity.compare.findings import Finding, order_findings
 from ci.parity.compare.groups import Groups
-from ci.parity.compare.headers import find_header_drift
-from ci.parity.compare.includes import find_include_drift
+from ci.parity.compare.headers import find_header_drift, find_include_drift
 from ci.parity.compare.index import Index
 from ci.parity.compare.partial import find_partial_drift
 from ci.parity.compare.python import find_import_drift
@@ -44,12 +43,10 @@ def compare_tree(
 
 
 def is_about(finding: Finding, scope: Sequence[str]) -> bool:
-    """Whether a finding's file, or a line that it points to, is in ``scope``."""
     places = (finding.buck_place, finding.cmake_place)
     paths = [finding.path, *(place.path for place in places if place)]
     return any(in_scope(path, scope) for path in paths)
 
 
 def in_scope(path: str, scope: Sequence[str]) -> bool:
-    """Whether a path is in one of the folders of ``scope``."""
     return not scope or is_inside(path, scope)

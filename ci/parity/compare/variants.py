@@ -12,7 +12,6 @@ from ci.parity.facts import BuckTarget, CMakeTarget, Configuration, Word
 
 
 def find_variants(index: Index) -> Iterator[Finding]:
-    """Everything that is about a variant of Buck's."""
     yield from find_variant_files(index)
     yield from find_variant_dependencies(index)
 

@@ -7,12 +7,10 @@ from typing import Any
 import msgspec
 
 from ci.parity.compare.findings import Finding
-from ci.parity.facts import Place
 from ci.parity.report import SCHEMA, ParityReport
 
 
 def render_document(report: ParityReport) -> dict[str, Any]:
-    """The whole report as JSON values."""
     return {
         "schema_version": SCHEMA,
         "tree": report.tree,
@@ -37,21 +35,6 @@ def render_document(report: ParityReport) -> dict[str, Any]:
 
 def render_finding(finding: Finding) -> dict[str, Any]:
     """One finding as JSON values; what does not apply is null."""
-    return {
-        "kind": finding.kind.value,
-        "level": finding.level.value,
-        "path": finding.path,
-        "detail": finding.detail or None,
-        "message": finding.message,
-        "buck_target": finding.buck_target or None,
-        "cmake_target": finding.cmake_target or None,
-        "configuration": finding.configuration.value if finding.configuration else None,
-        "buck_place": render_place(finding.buck_place),
-        "cmake_place": render_place(finding.cmake_place),
-        "fix": finding.fix or None,
-    }
-
-
-def render_place(place: Place | None) -> dict[str, Any] | None:
-    """A place as JSON values."""
-    return msgspec.to_builtins(place) if place else None
+    values = {name: value or None for name, value in msgspec.to_builtins(finding).items()}
+    del values["when_new"]
+    return {**values, "path": finding.path}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ci.parity.cmake.reader import read_cmake
+from ci.parity.cmake.reader import StaticReader
 from ci.parity.facts import CMakeFacts, Configuration
 from ci.parity.trees import DirectoryTree
 from provisioning.console.process import run_process
@@ -73,7 +73,7 @@ def summary(facts: CMakeFacts) -> dict[str, set[str]]:
 @needs_cmake
 def test_the_reply_and_the_static_reading_agree(source: Path, build: Path) -> None:
     exact = read_file_api(build, source, Configuration.HOST)
-    static = read_cmake(DirectoryTree(source), Configuration.HOST)
+    static = StaticReader(DirectoryTree(source)).read(Configuration.HOST)
 
     assert summary(exact) == {
         "first": {"one.cpp", "inner/two.cpp", "first.h"},

@@ -37,7 +37,7 @@ def include_file(run: Interpreter, call: Call) -> None:
     if path in run.state.sources.files:
         run.run_file(path, call.command.line)
     elif words[0].endswith(".cmake") and "OPTIONAL" not in words:
-        run.refuse_file(call.command.line, f"includes {path}, which is not in the tree")
+        run.note_broken(call.command.line, f"includes {path}, which is not in the tree")
 
 
 def add_subdirectory(run: Interpreter, call: Call) -> None:
@@ -53,7 +53,7 @@ def add_subdirectory(run: Interpreter, call: Call) -> None:
     if posixpath.join(directory, LIST_FILE) in run.state.sources.files:
         run.add_directory(directory, call.command.line)
     elif not run.branch:
-        run.refuse(call.command.line, f"adds {directory}, which has no {LIST_FILE}", directory)
+        run.note_unread(call.command.line, f"adds {directory}, which has no {LIST_FILE}", directory)
 
 
 def guard_include(run: Interpreter, _call: Call) -> Flow | None:
@@ -62,21 +62,6 @@ def guard_include(run: Interpreter, _call: Call) -> Flow | None:
         return Flow.RETURN
     run.state.guarded.add(run.path)
     return None
-
-
-def return_now(_run: Interpreter, _call: Call) -> Flow:
-    """return()."""
-    return Flow.RETURN
-
-
-def break_loop(_run: Interpreter, _call: Call) -> Flow:
-    """break()."""
-    return Flow.BREAK
-
-
-def continue_loop(_run: Interpreter, _call: Call) -> Flow:
-    """continue()."""
-    return Flow.CONTINUE
 
 
 def run_program(run: Interpreter, call: Call) -> None:
@@ -103,13 +88,13 @@ def file_list(run: Interpreter, path: str, name: str) -> list[str] | None:
         known[path] = read_file_lists(run.state.sources.tree.read(path), path)
     lists = known[path]
     run.state.read.add(path)
-    if isinstance(lists, str):
-        run.refuse(0, f"{path} is not evaluated: {lists}")
-        return None
-    if name not in lists:
-        run.refuse(0, f"{path} has no list {name}")
-        return None
-    return lists[name]
+    if not isinstance(lists, str) and name in lists:
+        return lists[name]
+    is_unread = isinstance(lists, str)
+    run.note_unread(
+        0, f"{path} is not evaluated: {lists}" if is_unread else f"{path} has no list {name}"
+    )
+    return None
 
 
 def read_file_lists(text: str | None, path: str) -> Mapping[str, list[str]] | str:
@@ -119,23 +104,14 @@ def read_file_lists(text: str | None, path: str) -> Mapping[str, list[str]] | st
     module = starlark.Module()
     try:
         ast = starlark.parse(path, text, starlark.Dialect.extended())
-        options = starlark.EvalOptions(check_cancelled=Deadline(FILE_LIST_LIMIT_S))
+        end = time.monotonic() + FILE_LIST_LIMIT_S
+        options = starlark.EvalOptions(check_cancelled=lambda: time.monotonic() > end)
         starlark.eval_with(options, module, ast, starlark.Globals.standard())
     except starlark.StarlarkError as error:
         return str(error).strip().splitlines()[0]
     names = re.findall(r"^(\w+)\s*=", text, re.MULTILINE)
     values = {name: module[name] for name in names}
     return {k: [str(item) for item in v] for k, v in values.items() if isinstance(v, list)}
-
-
-class Deadline:
-    """True once a time is over; starlark asks it now and then."""
-
-    def __init__(self, limit_s: float) -> None:
-        self.end = time.monotonic() + limit_s
-
-    def __call__(self) -> bool:
-        return time.monotonic() > self.end
 
 
 def use_language(run: Interpreter, call: Call) -> Flow | None:
@@ -148,9 +124,9 @@ def use_language(run: Interpreter, call: Call) -> Flow | None:
         try:
             return run.run(nest_commands(parse_commands(code)))
         except CMakeSyntaxError as error:
-            run.refuse(command.line, f"cmake_language(EVAL): {error.reason}")
+            run.note_unread(command.line, f"cmake_language(EVAL): {error.reason}")
     elif words[:1] == ["DEFER"]:
-        run.refuse(command.line, "cmake_language(DEFER) runs later")
+        run.note_unread(command.line, "cmake_language(DEFER) runs later")
     return None
 
 
@@ -158,9 +134,9 @@ FLOW_COMMANDS: dict[str, Handler] = {
     "include": include_file,
     "add_subdirectory": add_subdirectory,
     "include_guard": guard_include,
-    "return": return_now,
-    "break": break_loop,
-    "continue": continue_loop,
+    "return": lambda *_: Flow.RETURN,
+    "break": lambda *_: Flow.BREAK,
+    "continue": lambda *_: Flow.CONTINUE,
     "execute_process": run_program,
     "cmake_language": use_language,
 }

@@ -36,7 +36,6 @@ HASHES = ("MD5", "SHA")
 
 
 def edit_string(run: Interpreter, call: Call) -> None:
-    """string()."""
     words = [run.expand(argument)[0] for argument in call.command.arguments]
     if len(words) < 2:
         return
@@ -108,7 +107,6 @@ FORMULA = re.compile(r"[\s0-9a-fA-FxX()+*/%|&^-]{1,200}")
 
 
 def do_math(run: Interpreter, call: Call) -> None:
-    """math(EXPR)."""
     words = call.words
     if len(words) < 3:
         return

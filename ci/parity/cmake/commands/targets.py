@@ -54,7 +54,6 @@ class Builder:
     complete: bool = True
 
     def build(self) -> CMakeTarget:
-        """The target as a fact."""
         entries = [listed.entry for listed in self.files]
         return CMakeTarget(
             name=self.name,
@@ -85,7 +84,6 @@ class Targets:
         self.directory_defines: list[tuple[str, Word]] = []
 
     def has(self, name: str) -> bool:
-        """Whether a target or alias exists."""
         return name in self.table or name in self.aliases
 
     def find(self, name: str, directory: str) -> Builder | None:
@@ -103,7 +101,6 @@ class Targets:
             yield target
 
     def commands(self) -> dict[str, Handler]:
-        """The table of commands."""
         return {
             "add_library": self.add_library,
             "add_executable": self.add_library,
@@ -114,7 +111,7 @@ class Targets:
             "target_sources": self.add_sources,
             "target_link_libraries": self.add_links,
             "target_compile_definitions": self.add_defines,
-            "target_compile_options": self.add_options,
+            "target_compile_options": self.add_defines,
             "add_definitions": self.define_in_directory,
             "add_compile_definitions": self.define_in_directory,
             "add_compile_options": self.define_in_directory,
@@ -155,7 +152,7 @@ class Targets:
         """target_sources(), file sets included."""
         target = self.find(call.words[0], run.directory) if call.words else None
         if target is None:
-            self._refuse(run, call)
+            self._note_unknown(run, call)
             return
         self._list(run, target, file_set_items(call.items[1:]))
 
@@ -172,38 +169,29 @@ class Targets:
         if is_unknown(text):
             target.complete = False
             name = text.split("\x01")[1]
-            run.refuse(line, f"the sources of {target.name} depend on {name}")
+            run.note_unread(line, f"the sources of {target.name} depend on {name}")
             return
         if text.startswith("TARGET_OBJECTS:"):
             target.links.append(Word(text.partition(":")[2], run.place(line)))
             return
-        path = source_path(run, text)
-        if path is not None:
-            entry = ListEntry(path, run.place(line))
-            target.files.append(Listed(entry, run.branch))
+        if (path := source_path(run, text)) is not None:
+            target.files.append(Listed(ListEntry(path, run.place(line)), run.branch))
 
     def add_links(self, run: Interpreter, call: Call) -> None:
-        """target_link_libraries()."""
         target = self.find(call.words[0], run.directory) if call.words else None
         if target is None:
-            self._refuse(run, call)
+            self._note_unknown(run, call)
             return
         target.links.extend(words_for(run, call, target, KEYWORDS | LINK_TYPES))
 
     def add_defines(self, run: Interpreter, call: Call) -> None:
-        """target_compile_definitions()."""
+        """target_compile_definitions(), and what begins with -D in target_compile_options()."""
         target = self.find(call.words[0], run.directory) if call.words else None
+        is_flag = call.command.name == "target_compile_options"
         if target is not None:
             words = words_for(run, call, target, KEYWORDS)
-            target.defines.extend(replace(w, text=w.text.removeprefix("-D")) for w in words)
-
-    def add_options(self, run: Interpreter, call: Call) -> None:
-        """target_compile_options(): only -D matters here."""
-        target = self.find(call.words[0], run.directory) if call.words else None
-        if target is not None:
-            words = words_for(run, call, target, KEYWORDS)
-            flags = (word for word in words if word.text.startswith("-D"))
-            target.defines.extend(replace(w, text=w.text.removeprefix("-D")) for w in flags)
+            kept = (word for word in words if word.text.startswith("-D") or not is_flag)
+            target.defines.extend(replace(w, text=w.text.removeprefix("-D")) for w in kept)
 
     def define_in_directory(self, run: Interpreter, call: Call) -> None:
         """add_definitions() and its like: for every target of the directory and of those below."""
@@ -229,10 +217,10 @@ class Targets:
             if path:
                 self.mentioned.add(path)
 
-    def _refuse(self, run: Interpreter, call: Call) -> None:
+    def _note_unknown(self, run: Interpreter, call: Call) -> None:
         if call.words and not is_unknown(call.words[0]) and not run.branch:
             what = f"{call.command.name}({call.words[0]}) names a target that is not here"
-            run.refuse(call.command.line, what)
+            run.note_unread(call.command.line, what)
 
 
 def words_for(
@@ -261,7 +249,6 @@ def words_for(
 
 
 def is_below(directory: str, above: str) -> bool:
-    """Whether a directory is another one or in it."""
     return not above or f"{directory}/".startswith(f"{above}/")
 
 
@@ -302,7 +289,4 @@ def source_path(run: Interpreter, text: str) -> str | None:
     files = run.state.sources.files
     if path in files or posixpath.splitext(path)[1] in EXTENSIONS:
         return path
-    for extension in EXTENSIONS:
-        if path + extension in files:
-            return path + extension
-    return path
+    return next((path + extension for extension in EXTENSIONS if path + extension in files), path)

@@ -47,7 +47,6 @@ def value_of(run: Interpreter, arguments: Sequence[Argument]) -> Value:
 
 
 def unset_variable(run: Interpreter, call: Call) -> None:
-    """unset()."""
     words = call.words
     if words:
         run.set(words[0], None, parent="PARENT_SCOPE" in words)
@@ -103,7 +102,6 @@ def glob_files(run: Interpreter, words: list[str], *, recursive: bool) -> list[s
 
 
 def match_files(run: Interpreter, pattern: str, *, recursive: bool) -> list[str]:
-    """The files of the tree that a pattern from its root matches."""
     folder, _, last = pattern.rpartition("/")
     folders = run.state.sources.folders
     if not recursive and "*" not in folder:
@@ -116,7 +114,6 @@ def match_files(run: Interpreter, pattern: str, *, recursive: bool) -> list[str]
 
 
 def split_name(run: Interpreter, call: Call) -> None:
-    """get_filename_component()."""
     words = call.words
     if len(words) < 3:
         return
@@ -129,7 +126,6 @@ def split_name(run: Interpreter, call: Call) -> None:
 
 
 def component(run: Interpreter, path: str, mode: str) -> str:
-    """One part of a path."""
     base = posixpath.basename(path)
     if mode in {"ABSOLUTE", "REALPATH"}:
         return run.absolute(path)
@@ -189,7 +185,7 @@ def group_arguments(
 
 
 def find_something(run: Interpreter, call: Call) -> None:
-    """find_library() and its like: only a configuration could tell what they find."""
+    """find_library(), get_property() and their like: only a configuration could tell."""
     words = call.words
     if words:
         run.state.open_names.add(words[0])
@@ -206,16 +202,7 @@ def find_package(run: Interpreter, call: Call) -> None:
         run.state.open_names.update({f"{words[0]}_FOUND", f"{words[0].upper()}_FOUND"})
 
 
-def query_property(run: Interpreter, call: Call) -> None:
-    """get_target_property() and its like give an unknown value."""
-    words = call.words
-    if words:
-        run.state.open_names.add(words[0])
-        run.set(words[0], unknown(words[0]))
-
-
 def separate(run: Interpreter, call: Call) -> None:
-    """separate_arguments()."""
     if call.words:
         run.set(call.words[0], unknown("separate_arguments"))
 
@@ -259,10 +246,10 @@ VARIABLE_COMMANDS: dict[str, Handler] = {
     "find_path": find_something,
     "find_file": find_something,
     "find_package": find_package,
-    "get_target_property": query_property,
-    "get_property": query_property,
-    "get_directory_property": query_property,
-    "get_source_file_property": query_property,
+    "get_target_property": find_something,
+    "get_property": find_something,
+    "get_directory_property": find_something,
+    "get_source_file_property": find_something,
     "math": do_math,
     "project": begin_project,
 }

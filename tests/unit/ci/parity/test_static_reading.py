@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ci.parity.cmake.reader import read_cmake
+from ci.parity.cmake.reader import StaticReader
 from ci.parity.facts import CMakeFacts, Configuration
 from ci.parity.trees import DirectoryTree
 
@@ -17,7 +17,7 @@ Files = Mapping[str, str]
 @pytest.fixture
 def read(plant: Callable[[Files], Path]) -> Callable[[Files], CMakeFacts]:
     """The host configuration of a miniature tree."""
-    return lambda files: read_cmake(DirectoryTree(plant(files)), Configuration.HOST)
+    return lambda files: StaticReader(DirectoryTree(plant(files))).read(Configuration.HOST)
 
 
 def sources(facts: CMakeFacts) -> dict[tuple[str, str], set[str]]:

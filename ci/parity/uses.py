@@ -1,0 +1,174 @@
+"""What the files of the tree use of each other: headers, Python modules, macros of build files."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from ci.parity.facts import (
+    BuckFacts,
+    CMakeFacts,
+    Include,
+    Place,
+    Word,
+    directory_of,
+    is_header,
+    is_source,
+)
+from ci.parity.trees import SourceTree
+
+INCLUDE = re.compile(r"^[ \t]*#[ \t]*(?:include|import)[ \t]*([<\"])([^>\"\n]+)", re.MULTILINE)
+
+
+@dataclass
+class Includes:
+    """What was found: includes that need a directory of CMake's, in files that Buck lists; the
+    headers that each file includes; the last components of all that any file includes."""
+
+    by_directory: list[Include] = field(default_factory=list)
+    headers: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    names: set[str] = field(default_factory=set)
+
+
+def find_includes(tree: SourceTree, buck: BuckFacts, cmake: Iterable[CMakeFacts]) -> Includes:
+    """Read the includes of every source and header of the tree."""
+    folders = sorted({folder for facts in cmake for folder in facts.include_directories})
+    entries = (e for t in buck.targets for e in t.entries)
+    listed = {entry.path for entry in entries}
+    paths = sorted(path for path in tree.files if is_source(path) or is_header(path))
+    tree.read_all(paths)
+    found = Includes()
+    for path in paths:
+        rows = list(read_includes(tree, path, folders))
+        found.headers[path] = tuple(dict.fromkeys(header for _, header in rows if header))
+        found.names.update(row.text.rpartition("/")[2] for row, _ in rows)
+        if path in listed:
+            found.by_directory.extend(row for row, header in rows if row.directory is not None)
+    return found
+
+
+def read_includes(
+    tree: SourceTree, path: str, folders: Iterable[str]
+) -> Iterator[tuple[Include, str]]:
+    """The includes of one file, each with the header of the tree that it means, or "".
+
+    Those that begin with the project's name, or stand beside the header, need no directory.
+    """
+    text = tree.read(path) or ""
+    whole = f"{tree.layout.project}/"
+    for match in INCLUDE.finditer(text):
+        name = match[2]
+        row = Include(name, Place(path, text.count("\n", 0, match.start()) + 1), None)
+        beside = posixpath.normpath(posixpath.join(directory_of(path), name))
+        if name.startswith(whole):
+            inner = name.removeprefix(whole)
+            yield row, inner if inner in tree.files else ""
+        elif match[1] == '"' and beside in tree.files:
+            yield row, beside
+        else:
+            yield next(resolve(tree, row, folders), (row, ""))
+
+
+def resolve(
+    tree: SourceTree, row: Include, folders: Iterable[str]
+) -> Iterator[tuple[Include, str]]:
+    """An include by each folder that has a header of its name."""
+    for folder in folders:
+        header = posixpath.normpath(posixpath.join(folder, row.text))
+        if header in tree.files:
+            yield Include(row.text, row.place, folder), header
+
+
+IMPORT = re.compile(
+    r"^(?P<indent>[ \t]*)(?:from[ \t]+(?P<module>\.*[\w.]*)[ \t]+import[ \t]+"
+    r"(?:\((?P<many>[^)]*)\)|(?P<few>[^\n#;]+))|import[ \t]+(?P<plain>[\w.]+(?:[^\n#;]*)))",
+    re.MULTILINE,
+)
+NAME = re.compile(r"(?:^|,)\s*([\w.]+)")
+COMMENT = re.compile(r"#[^\n]*")
+TYPING = re.compile(r"^if (?:typing\.)?TYPE_CHECKING:\n(?:[ \t]+[^\n]*\n|[ \t]*\n)+", re.MULTILINE)
+# What may be missing is no dependency.
+TRIED = re.compile(r"^([ \t]*)try:[^\n]*\n(?:\1[ \t]+[^\n]*\n|[ \t]*\n)+", re.MULTILINE)
+
+
+def find_imports(tree: SourceTree) -> Mapping[str, tuple[str, ...]]:
+    """Each Python file of the tree with the files of the tree that it imports."""
+    paths = sorted(path for path in tree.files if path.endswith(".py"))
+    tree.read_all(paths)
+    found = {path: sorted(set(read_imports(tree, path))) for path in paths}
+    return {path: tuple(files) for path, files in found.items() if files}
+
+
+def read_imports(tree: SourceTree, path: str) -> Iterator[str]:
+    """The files that one file imports, where names of modules lead to one."""
+    text = TRIED.sub("", TYPING.sub("", tree.read(path) or ""))
+    for match in IMPORT.finditer(text):
+        module, plain = match["module"], match["plain"]
+        names = NAME.findall(COMMENT.sub("", match["many"] or match["few"] or plain or ""))
+        if plain:
+            folders = [absolute(name, path, tree.layout.project) for name in names]
+        else:
+            folder = absolute(module, path, tree.layout.project)
+            folders = [f"{folder}/{name}".lstrip("/") for name in names]
+            if not all(is_module(tree, inner) for inner in folders):
+                folders.append(folder)
+        for folder in folders:
+            yield from (f for f in (f"{folder}.py", f"{folder}/__init__.py") if f in tree.files)
+
+
+def is_module(tree: SourceTree, folder: str) -> bool:
+    return f"{folder}.py" in tree.files or f"{folder}/__init__.py" in tree.files
+
+
+def absolute(module: str, path: str, project: str) -> str:
+    """A module's path without its suffix, from the root of the tree."""
+    name = module.lstrip(".")
+    dots = len(module) - len(name)
+    inner = name.removeprefix(f"{project}.").replace(".", "/")
+    if not dots:
+        return inner
+    folder = directory_of(path)
+    for _ in range(dots - 1):
+        folder = directory_of(folder)
+    return f"{folder}/{inner}".strip("/")
+
+
+WORD = re.compile(r"[A-Za-z_]\w*")
+
+
+def find_macros(
+    tree: SourceTree, buck: BuckFacts, cmake: Iterable[CMakeFacts]
+) -> dict[str, tuple[str, ...]]:
+    """Macro to the files that mention it, among the files of targets that define it.
+
+    An exported macro is looked for in every file.
+    """
+    wanted: dict[str, set[str]] = defaultdict(set)
+    exported: set[str] = set()
+    for target in (*buck.targets, *(t for facts in cmake for t in facts.targets)):
+        exported |= note_defines(wanted, target.defines, (e.path for e in target.entries))
+    paths = sorted(path for path in tree.files if is_source(path) or is_header(path))
+    tree.read_all(paths)
+    found: dict[str, list[str]] = defaultdict(list)
+    anywhere = re.compile("|".join(map(re.escape, sorted(exported))) or "(?!)")
+    for path in paths:
+        text = tree.read(path) or ""
+        names = wanted.get(path, set())
+        names = names | exported if anywhere.search(text) else names
+        for name in names.intersection(WORD.findall(text)) if names else ():
+            found[name].append(path)
+    return {name: tuple(paths) for name, paths in sorted(found.items())}
+
+
+def note_defines(
+    wanted: dict[str, set[str]], defines: Iterable[Word], paths: Iterable[str]
+) -> set[str]:
+    """Remember which files may read some macros; return those that other targets get too."""
+    words = list(defines)
+    names = {word.text.partition("=")[0] for word in words}
+    for path in paths if names else ():
+        wanted[path] |= names
+    return {word.text.partition("=")[0] for word in words if word.exported}
