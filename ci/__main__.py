@@ -10,6 +10,7 @@ from provisioning.console.command import Verb, run_program
 
 VERBS: dict[str, Verb] = {
     **provisioning.__main__.VERBS,
+    "setup": Verb("ci.verbs.setup", "provision and examine a profile for the steps of a CI job"),
     "test-emulator": Verb(
         "ci.verbs.emulate", "lower models, run them on the HTP emulator, judge", "test_emulator"
     ),

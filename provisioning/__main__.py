@@ -25,6 +25,9 @@ VERBS: dict[str, Verb] = {
         "provisioning.verbs.gc", "remove from the store what no profile names and nothing uses"
     ),
     "cache": Verb("provisioning.verbs.cache", "show how large caches are; remove them"),
+    "cache-key": Verb(
+        "provisioning.verbs.cache_key", "print what a CI system may cache, and its content's name"
+    ),
     "env": Verb("provisioning.verbs.env", "print the variables of a profile"),
     "doctor": Verb(
         "provisioning.verbs.doctor",

@@ -155,7 +155,10 @@ class GitLab(Provider):
 
     def annotate(self, annotations: Sequence[Annotation]) -> str:
         path = Path(self.environ.get("CI_PROJECT_DIR") or ".") / QUALITY_FILE
-        rows = {row["fingerprint"]: row for row in [*_read_rows(path), *map(_rate, annotations)]}
+        placed = [one for one in annotations if one.path]
+        if not placed:
+            return super().annotate(annotations)
+        rows = {row["fingerprint"]: row for row in [*_read_rows(path), *map(_rate, placed)]}
         with explain_writes(path, "let CI_PROJECT_DIR name a directory that can be written"):
             write_whole(path, json.dumps(list(rows.values()), indent=1) + "\n")
         return super().annotate(annotations)
@@ -181,7 +184,7 @@ def _rate(annotation: Annotation) -> dict[str, Any]:
         "fingerprint": hashlib.sha256("\0".join(words).encode("utf-8", "replace")).hexdigest(),
         "severity": SEVERITIES[annotation.level],
         "location": {
-            "path": one_line(annotation.path) or ".",
+            "path": one_line(annotation.path),
             "lines": {"begin": max(annotation.line, 1)},
         },
     }

@@ -11,7 +11,12 @@ from provisioning.artifacts.environment import profile_requests
 from provisioning.artifacts.provision import with_lock
 from provisioning.artifacts.sources import ArtifactRequest, Options
 from provisioning.errors import ManifestError, UsageError
-from provisioning.manifest.reader import list_toolchains, read_profiles, read_toolchain
+from provisioning.manifest.reader import (
+    list_toolchains,
+    read_profile,
+    read_profiles,
+    read_toolchain,
+)
 from provisioning.store.store import Published, Store
 from provisioning.store.tree import Tree
 
@@ -31,8 +36,8 @@ def all_requests(options: Options) -> list[ArtifactRequest]:
 
 def _parse_word(word: str, options: Options) -> list[ArtifactRequest]:
     profiles = read_profiles()
-    if word in profiles:
-        return profile_requests(profiles[word], options)
+    if word.partition("+")[0] in profiles:
+        return profile_requests(read_profile(word), options)
     head, _, components = word.partition(":")
     name, _, version = head.partition("@")
     if name not in (known := list_toolchains()):

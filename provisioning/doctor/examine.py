@@ -158,7 +158,8 @@ def find_fitness(profile: str) -> Fitness:
     """What a profile asks, or the one that it is like. Raises ManifestError for any other."""
     profiles = read_doctor_policy().profiles
     known = read_profiles()
-    profile = known[profile].like or profile if profile in known else profile
+    name = profile.partition("+")[0]
+    profile = known[name].like or name if name in known else profile
     if profile not in profiles:
         raise ManifestError(
             f"the doctor has no policy for profile {profile!r}",

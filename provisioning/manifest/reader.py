@@ -95,11 +95,15 @@ def read_policy(name: str, kind: type[T]) -> T:
 
 
 class Licence(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Under what terms an artifact comes. ``text`` is a URL or a path inside the artifact."""
+    """Under what terms an artifact comes. ``text`` is a URL or a path inside the artifact.
+
+    ``accept``: somebody has to accept it; ``redistribute``: it may be passed on to anybody.
+    """
 
     name: str
     text: str
     accept: bool = False
+    redistribute: bool = False
 
 
 class Adoption(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -204,9 +208,28 @@ def read_profiles() -> dict[str, Profile]:
     }
 
 
-def read_profile(name: str) -> Profile:
-    """One profile. Raises UsageError, naming the profiles there are."""
+def read_profile(text: str) -> Profile:
+    """``NAME``, or ``NAME+ARTIFACT@VERSION``: a profile with other versions of some artifacts.
+
+    Raises UsageError, naming the profiles or artifacts there are.
+    """
+    name, *changes = text.split("+")
     profiles = read_profiles()
     if name not in profiles:
         raise UsageError(f"no profile {name!r}", fix="one of: " + ", ".join(profiles))
-    return profiles[name]
+    profile = profiles[name]
+    for change in changes:
+        profile = _change_version(profile, change)
+    return msgspec.structs.replace(profile, like=profile.like or name) if changes else profile
+
+
+def _change_version(profile: Profile, change: str) -> Profile:
+    artifact, _, version = change.partition("@")
+    known = {one.name: one for one in profile.artifacts}
+    if artifact not in known or not version:
+        raise UsageError(
+            f"{change!r} is not ARTIFACT@VERSION of the profile",
+            fix="one of: " + ", ".join(f"{one}@VERSION" for one in known),
+        )
+    known[artifact] = msgspec.structs.replace(known[artifact], version=version)
+    return msgspec.structs.replace(profile, artifacts=tuple(known.values()))

@@ -29,7 +29,11 @@ SHELLS = {
 
 
 class ActionError(Exception):
-    """An action that failed, with what it says."""
+    """An action that failed, with what it says and the outputs that it had set by then."""
+
+    def __init__(self, text: str, outputs: Mapping[str, str] | None = None) -> None:
+        super().__init__(text)
+        self.outputs = outputs or {}
 
 
 @dataclass(frozen=True)
@@ -99,6 +103,7 @@ class JobRun:
     summary: str = ""
     ran: list[str] = field(default_factory=list)
     action_path: Path | None = None
+    permissions: Mapping[str, str] = field(default_factory=dict)
 
     def context(self, steps: Mapping[str, StepResult], **more: Any) -> Context:
         """What expressions see."""
@@ -141,7 +146,8 @@ class JobRun:
         except (ActionError, ExpressionError, CommandError) as error:
             self.heard.hear(f"::error::{error}")
             hidden = step.get("continue-on-error") is True
-            return StepResult("failure", "success" if hidden else "failure")
+            outputs = error.outputs if isinstance(error, ActionError) else {}
+            return StepResult("failure", "success" if hidden else "failure", outputs)
         return StepResult("success", "success", outputs)
 
     def _run_shell(
@@ -172,7 +178,7 @@ class JobRun:
         self.summary += with_files["GITHUB_STEP_SUMMARY"].read_text(encoding="utf-8")
         outputs = read_pairs(with_files["GITHUB_OUTPUT"])
         if ended.returncode:
-            raise ActionError(f"Process completed with exit code {ended.returncode}.")
+            raise ActionError(f"Process completed with exit code {ended.returncode}.", outputs)
         return outputs
 
     def _variables(self, env: Mapping[str, str], files: Mapping[str, Path]) -> dict[str, str]:
@@ -244,6 +250,7 @@ class JobRun:
             heard=self.heard,
             ran=self.ran,
             action_path=action.path.parent,
+            permissions=self.permissions,
         )
         results = inner.run_steps(data["runs"]["steps"], inputs=inputs)
         self.env |= {key: value for key, value in inner.env.items() if env.get(key) != value}
@@ -254,5 +261,5 @@ class JobRun:
             for name, one in data.get("outputs", {}).items()
         }
         if inner.status != "success":
-            raise ActionError(f"{action.path.parent.name} ended as {inner.status}")
+            raise ActionError(f"{action.path.parent.name} ended as {inner.status}", outputs)
         return outputs

@@ -99,7 +99,8 @@ class WorkflowRun:
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(parents=True)
         self.prepare(name, row, setting)
-        run = JobRun(setting, {**values, "matrix": row})
+        permissions = job.get("permissions", self.document.data.get("permissions", {}))
+        run = JobRun(setting, {**values, "matrix": row}, permissions=permissions)
         defaults = (self.document.data.get("defaults"), job.get("defaults"))
         for one in defaults:
             run.shell = (one or {}).get("run", {}).get("shell", run.shell)
@@ -122,6 +123,9 @@ class WorkflowRun:
         given = render_value(job.get("with", {}), run.context({}))
         inputs = {key: one.get("default", "") for key, one in declared.get("inputs", {}).items()}
         assert not given.keys() - inputs.keys(), f"no such inputs: {given.keys() - inputs.keys()}"
+        for inner_job in document.jobs.values():
+            wider = set(inner_job["permissions"].items()) - set(run.permissions.items())
+            assert not wider, f"the caller's job does not allow {wider}"
         inner = WorkflowRun(document, self.setting, {**inputs, **given}, self.prepare)
         results = inner.run()
         run.status = _join_result([one.result for one in results.values()])

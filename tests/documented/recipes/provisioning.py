@@ -56,6 +56,9 @@ RECIPES = {
         setup=ACCEPTED, fill={"NAME...": "emulator libcxx"}, says=("qnn-runtime 9", "libcxx 14")
     ),
     "qnn-ci fetch aot": Recipe(setup=ACCEPTED, says=("qnn-sdk 2.37", "libcxx 14")),
+    "qnn-ci fetch emulator+qnn-runtime@2.49.40": Recipe(
+        setup=SERVED, fill={"2.49.40": "9.9.9"}, says=("qnn-runtime 9.9.9 +/",)
+    ),
     "qnn-ci fetch qnn-sdk:headers,host": Recipe(
         setup=ACCEPTED, says=("qnn-sdk 2.37",), then=has_two_components
     ),

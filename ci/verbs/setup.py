@@ -1,0 +1,135 @@
+"""``setup``: a profile in place and proven, and its environment given to what follows in a job."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+from ci.provider.annotation import Annotation, Level
+from ci.provider.providers import Provider, detect_provider
+from ci.provider.speech import group, mask_secrets
+from provisioning.artifacts.environment import (
+    DROPPED_VARIABLES,
+    Environment,
+    provision_profile,
+    render_shell,
+)
+from provisioning.artifacts.provision import Provisioned
+from provisioning.console.command import Outcome, given_path, given_program
+from provisioning.console.progress import Progress
+from provisioning.console.terminal import write_through
+from provisioning.doctor.examine import Verdict, examine
+from provisioning.doctor.verdict_text import render_verdict
+from provisioning.errors import ExitCode
+from provisioning.files import explain_writes, write_whole
+from provisioning.verbs.fetch import add_options, read_options
+
+TITLE = "setup-qnn"
+SHOWN = 5
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("profile", nargs="?", default="emulator", help="PROFILE[+ARTIFACT@VERSION]")
+    parser.add_argument(
+        "--report", type=given_path, default=Path("reports/setup/doctor.json"), metavar="FILE"
+    )
+    parser.add_argument(
+        "--cached",
+        action="append",
+        type=given_path,
+        default=[],
+        metavar="PATH",
+        help="what a cache may have brought: see whether it was good; repeatable",
+    )
+    parser.add_argument("--python", type=given_program, help="the interpreter to examine")
+    add_options(parser)
+
+
+def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
+    provider = detect_provider()
+    mask_secrets(provider, os.environ)
+    before = {path: identify(path) for path in args.cached}
+    with group(provider, progress, f"provision {args.profile}"):
+        environment = provision_profile(
+            args.profile, progress, verify=True, options=read_options(args)
+        )
+    with group(provider, progress, f"doctor {args.profile}"):
+        python = Path(args.python) if args.python else None
+        verdict = examine(args.profile, environment, python=python, progress=progress)
+    write_verdict(args.report, verdict)
+    changed = [path for path, state in before.items() if identify(path) != state]
+    replaced = [path for path in changed if before[path] and path.is_file()]
+    notes = [*describe_repairs(environment.artifacts, replaced), *describe_errors(verdict)]
+    write_through(sys.stderr, provider.annotate(notes) if notes else "")
+    outputs = {
+        **list_outputs(environment, args.report),
+        "changed": json.dumps(bool(changed)),
+        "repaired": json.dumps(any(one.level is Level.WARNING for one in notes)),
+    }
+    if verdict.fit:
+        return Outcome(hand_over(provider, environment, outputs), verdict.data(), exact=True)
+    provider.export({}, [], outputs)
+    return Outcome(render_verdict(verdict), verdict.data(), ExitCode.ENVIRONMENT)
+
+
+def write_verdict(path: Path, verdict: Verdict) -> None:
+    """The doctor's verdict as JSON. Raises StoreError."""
+    with explain_writes(path, "name another file with --report"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, json.dumps(verdict.data(), indent=1) + "\n")
+
+
+def identify(path: Path) -> tuple[int, int] | None:
+    """What tells a file or directory from what takes its place; None where there is none."""
+    try:
+        state = path.stat()
+    except OSError:
+        return None
+    return state.st_ino, state.st_mtime_ns
+
+
+def hand_over(provider: Provider, environment: Environment, outputs: Mapping[str, str]) -> str:
+    """Export the environment, or give the lines that a shell evaluates where nothing can be."""
+    stale = [name for name in DROPPED_VARIABLES if os.environ.get(name)]
+    variables = {**dict.fromkeys(stale, ""), **environment.variables}
+    program = Path(sys.argv[0])
+    programs = [program.absolute().parent] if program.name == "qnn-ci" else []
+    if not provider.export(variables, programs, outputs):
+        return render_shell(environment)
+    rows = (f"{one.name} {one.version}  {one.root}\n" for one in environment.artifacts)
+    return "".join(rows)
+
+
+def list_outputs(environment: Environment, report: Path) -> dict[str, str]:
+    """What a step of a workflow can ask for."""
+    artifacts = environment.artifacts
+    return {
+        "roots": json.dumps({one.name: str(one.root) for one in artifacts}),
+        "versions": json.dumps({one.name: one.version for one in artifacts}),
+        "report": str(report.absolute()),
+    }
+
+
+def describe_repairs(
+    artifacts: Iterable[Provisioned], replaced: Iterable[Path]
+) -> Iterator[Annotation]:
+    """A warning for each artifact and file that was there and not what is pinned."""
+    for one in artifacts:
+        if one.repaired:
+            more = f" and {len(one.repaired) - SHOWN} more" if len(one.repaired) > SHOWN else ""
+            names = ", ".join(one.repaired[:SHOWN]) + more
+            said = f"{one.name} {one.version}, kept by a cache, was damaged and is repaired"
+            yield Annotation(Level.WARNING, f"{said}: {names}", TITLE)
+    for path in replaced:
+        said = f"{path.name}, kept by a cache, was damaged and is fetched again"
+        yield Annotation(Level.WARNING, said, TITLE)
+
+
+def describe_errors(verdict: Verdict) -> Iterator[Annotation]:
+    """The doctor's errors, each with its fix."""
+    for one in verdict.errors:
+        yield Annotation(Level.ERROR, f"{one.id}: {one.what}. Fix: {one.fix}", TITLE)

@@ -1,0 +1,311 @@
+"""The action setup-qnn, step by step, in a repository that is not this one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ci.__main__ import VERBS
+from provisioning.console.command import run_command
+from provisioning.store.store import store_home
+from tests.integration.workflows.conftest import GitHub, commit, site_packages
+from tests.stand_ins.bad_server import BadServer
+from tests.stand_ins.toolchains import World
+from tests.workflows.commands import Annotation
+from tests.workflows.document import ROOT
+from tests.workflows.job import JobRun
+
+WHEEL = "onnxruntime_qnn-2.5.0-cp311-cp311-manylinux_2_35_x86_64.whl"
+ACTION = f"somebody/executorch-qnn-ci/.github/actions/setup-qnn@{'0' * 40}"
+WORKFLOW = """
+    on: push
+    permissions: {{}}
+    jobs:
+      test:
+        runs-on: ubuntu-24.04
+        permissions: {{ contents: read }}
+        defaults: {{ run: {{ shell: bash }} }}
+        outputs:
+          hit: ${{{{ steps.qnn.outputs.cache-hit }}}}
+          repaired: ${{{{ steps.qnn.outputs.repaired }}}}
+          roots: ${{{{ steps.qnn.outputs.roots }}}}
+          versions: ${{{{ steps.qnn.outputs.versions }}}}
+          report: ${{{{ steps.qnn.outputs.report }}}}
+        steps:
+          - uses: actions/checkout@{zeros} # v7
+            with: {{ persist-credentials: false }}
+          - uses: {action}
+            id: qnn
+            with: {inputs}
+          - run: {command}
+"""
+
+
+def write_workflow(command: str = "true", **inputs: str) -> str:
+    given = {key.replace("_", "-"): value for key, value in inputs.items()}
+    words = {"zeros": "0" * 40, "action": ACTION, "command": json.dumps(command)}
+    return WORKFLOW.format(inputs=json.dumps(given), **words)
+
+
+def warnings(run: JobRun) -> list[str]:
+    return [one.text for one in run.heard.annotations if one.level != "notice"]
+
+
+# -- a usable environment -----------------------------------------------------------------------
+
+
+def test_a_job_of_another_repository_gets_an_environment_that_it_can_use(github: GitHub) -> None:
+    """pip, the wheel and the doctor are real; torch and ExecuTorch are this Python's, not pip's."""
+    github.variables["PYTHONPATH"] = site_packages()
+    kept = store_home() / "downloads"
+    mirror = str(kept) if (kept / WHEEL).is_file() else ""
+    (github.services.repository / "ci").mkdir()  # a package of that name is the caller's
+    (github.services.repository / "ci" / "__init__.py").write_text("raise ImportError")
+    commit(github.services.repository, "with a ci of its own")
+    command = (
+        "python3 -c \"import ctypes, os; ctypes.CDLL('libQnnHtp.so');"
+        " print('QNN at', os.environ['QNN_SDK_ROOT'])\"\n"
+        "qnn-ci --version"
+    )
+    (result,) = github.run(
+        write_workflow(command, extras="", torch_index="", mirror=mirror)
+    ).values()
+    (run,) = result.runs
+
+    assert result.result == "success", run.heard.text
+    (root,) = json.loads(result.outputs["roots"]).values()
+    assert f"QNN at {root}" in run.heard.log
+    assert "executorch-qnn-ci 0." in run.heard.text
+    assert json.loads(result.outputs["versions"]) == {"qnn-runtime": "2.49.40"}
+    assert json.loads(Path(result.outputs["report"]).read_text())["fit"] is True
+    assert (result.outputs["hit"], result.outputs["repaired"]) == ("false", "false")
+    assert run.path == [f"{run.setting.temp}/setup-qnn/bin"]
+    assert "qnn-runtime is in no cache: its licence lets nobody pass it on" in run.heard.text
+    assert (github.services.caches, run.heard.depth) == ([], 0)
+
+
+# -- caches --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def tiny(github: GitHub, world: World, quick_python: Path) -> GitHub:
+    """A GitHub whose artifacts are those of a test's server; libcxx may be passed on."""
+    manifest = world.manifests / "toolchains" / "libcxx.toml"
+    text = manifest.read_text().replace('text = "none"', 'text = "none"\nredistribute = true')
+    manifest.write_text(text)
+    profiles = world.manifests / "profiles.toml"
+    profiles.write_text(profiles.read_text() + PROFILE)
+    policies = world.manifests / "policies"
+    policies.mkdir()
+    for path in (ROOT / "manifests" / "policies").glob("*.toml"):
+        (policies / path.name).write_text(path.read_text())
+    with (policies / "doctor.toml").open("a") as file:
+        file.write("\n[profiles.cxx]\n")
+    for name in ("socs.toml", "targets.toml"):
+        (world.manifests / name).write_text((ROOT / "manifests" / name).read_text())
+    github.variables |= {**world.variables, "QNN_CI_BACKOFF_S": "0.01"}
+    github.variables["PATH"] = f"{quick_python.parent}:{github.variables['PATH']}"
+    return github
+
+
+PROFILE = """
+[cxx]
+summary = "what may be passed on, and what may not"
+artifacts = [{ name = "libcxx" }, { name = "qnn-sdk", components = ["headers"] }]
+[cxx.variables]
+CXX_ROOT = "{libcxx}"
+"""
+
+
+def run_tiny(github: GitHub, **inputs: str) -> tuple[dict[str, str], JobRun, str]:
+    """One run on a machine with an empty disk."""
+    home = Path(github.variables["QNN_CI_HOME"])
+    if home.exists():
+        home.rename(home.with_name(f"home-{github.runs}"))
+    given = {"profile": "cxx", "python": str(github.folder / "quick-python"), **inputs}
+    given.setdefault("accept_licence", "qnn-sdk")
+    (result,) = github.run(write_workflow('test -f "$CXX_ROOT/lib/libc++.so.1"', **given)).values()
+    (run,) = result.runs
+    return result.outputs, run, result.result
+
+
+def test_a_trusted_run_saves_what_may_be_passed_on_and_the_next_one_uses_it(
+    tiny: GitHub, server: BadServer
+) -> None:
+    _, run, result = run_tiny(tiny)
+    assert result == "success", run.heard.text
+    (entry,) = tiny.services.caches
+    assert [path.name.split("%2F")[-1] for path in entry.folder.iterdir()] == ["llvm.tar.xz"]
+
+    server.files.pop("llvm.tar.xz")
+    outputs, run, result = run_tiny(tiny)
+    assert (result, outputs["hit"], outputs["repaired"]) == ("success", "true", "false")
+    assert warnings(run) == []
+    assert len(tiny.services.caches) == 1
+
+
+def test_the_key_is_the_content_and_no_branch(tiny: GitHub, world: World) -> None:
+    run_tiny(tiny)
+    tiny.github = {"ref": "refs/heads/topic", "event_name": "push"}
+    outputs, _, _ = run_tiny(tiny)
+    assert outputs["hit"] == "true"  # a branch reads what main has
+    manifest = world.manifests / "toolchains" / "libcxx.toml"
+    manifest.write_text(manifest.read_text().replace('"lib/" },\n]', '"lib64/" },\n]'))
+    tiny.github = {}
+    outputs, _, _ = run_tiny(tiny)
+    assert outputs["hit"] == "false"  # the same version with another layout is another content
+    first, second = (one.key.rsplit("-", 2)[0] for one in tiny.services.caches)
+    assert first != second
+
+
+@pytest.mark.parametrize("damage", ["flipped", "half", "gone"])
+def test_a_corrupted_cache_is_repaired_once_and_the_job_goes_on(tiny: GitHub, damage: str) -> None:
+    run_tiny(tiny)
+    (entry,) = tiny.services.caches
+    (saved,) = entry.folder.iterdir()
+    data = bytearray(saved.read_bytes())
+    data[len(data) // 2] ^= 1
+    if damage == "gone":
+        saved.unlink()
+    else:
+        saved.write_bytes(data if damage == "flipped" else data[: len(data) // 2])
+
+    outputs, run, result = run_tiny(tiny)
+    assert (result, outputs["hit"]) == ("success", "true"), run.heard.text
+    said = ["llvm.tar.xz, kept by a cache, was damaged and is fetched again"]
+    assert warnings(run) == ([] if damage == "gone" else said)
+    assert outputs["repaired"] == str(damage != "gone").lower()
+
+    assert len(tiny.services.caches) == 2  # the newest is what later runs get
+    outputs, run, result = run_tiny(tiny)
+    assert (result, outputs["hit"], outputs["repaired"]) == ("success", "true", "false")
+    assert warnings(run) == []
+
+
+def test_a_locked_tree_that_comes_back_damaged_is_repaired_file_by_file(
+    tiny: GitHub, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tree is cached where every file of it is locked; half of it, a strange file and a link
+    come back."""
+    for name, value in tiny.variables.items():
+        monkeypatch.setenv(name, value)
+    assert run_command("ci", VERBS, ["lock", "libcxx", "--write"])[0] == 0
+    run_tiny(tiny)
+    (entry,) = tiny.services.caches
+    (tree,) = entry.folder.iterdir()
+    assert "store%2Flibcxx-14.0.0" in tree.name
+    library = tree / "libcxx" / "lib" / "libc++.so.1.0"
+    library.unlink()
+    library.symlink_to("/etc/passwd")
+    (tree / "libcxx" / "lib" / "libstrange.so").write_bytes(b"x")
+
+    outputs, run, result = run_tiny(tiny)
+    assert (result, outputs["hit"], outputs["repaired"]) == ("success", "true", "true")
+    (said,) = warnings(run)
+    assert said.startswith("libcxx 14.0.0, kept by a cache, was damaged and is repaired: ")
+    assert "lib/libc++.so.1.0" in said
+    assert "lib/libstrange.so" in said
+    outputs, _, result = run_tiny(tiny)
+    assert (result, outputs["hit"], outputs["repaired"]) == ("success", "true", "false")
+
+
+UNTRUSTED = [
+    {"event_name": "pull_request", "ref": "refs/pull/1/merge", "base_ref": "main"},
+    {"event_name": "push", "ref": "refs/heads/topic"},
+    {"event_name": "push", "ref": "refs/tags/main"},
+    {"event_name": "workflow_dispatch", "ref": "refs/heads/topic"},
+    {"event_name": "pull_request_target", "ref": "refs/heads/main"},
+    {"event_name": "workflow_run", "ref": "refs/heads/main"},
+]
+
+
+@pytest.mark.parametrize("event", UNTRUSTED, ids=lambda one: "-".join(one.values()))
+def test_nobody_else_s_run_saves(tiny: GitHub, event: dict[str, str]) -> None:
+    tiny.github = event
+    _, run, result = run_tiny(tiny)
+    assert (result, tiny.services.caches) == ("success", []), run.heard.text
+
+
+def test_a_schedule_saves(tiny: GitHub) -> None:
+    tiny.github = {"event_name": "schedule", "event": {"schedule": "1 1 * * *"}}
+    run_tiny(tiny)
+    assert len(tiny.services.caches) == 1
+
+
+def test_a_private_cache_of_a_public_repository_holds_no_more(tiny: GitHub) -> None:
+    _, run, result = run_tiny(tiny, cache="private")
+    assert result == "success"
+    assert "cache: private is for private repositories" in warnings(run)[0]
+    (entry,) = tiny.services.caches
+    assert "qnn" not in " ".join(path.name for path in entry.folder.iterdir())
+
+
+def test_a_private_repository_may_keep_the_rest(tiny: GitHub) -> None:
+    tiny.github = {"event": {"repository": {"private": True, "default_branch": "main"}}}
+    run_tiny(tiny, cache="private")
+    (entry,) = tiny.services.caches
+    names = {path.name.split("%2F")[-1] for path in entry.folder.iterdir()}
+    assert names == {"llvm.tar.xz", "qairt-2.37.0.250724.zip"}
+
+
+def test_no_cache_where_none_is_wanted(tiny: GitHub) -> None:
+    _, _, result = run_tiny(tiny, cache="off")
+    assert (result, tiny.services.caches) == ("success", [])
+
+
+# -- what is wrong -------------------------------------------------------------------------------
+
+
+def test_a_licence_is_accepted_by_the_caller_alone(tiny: GitHub) -> None:
+    _, run, result = run_tiny(tiny, accept_licence="")
+    assert result == "failure"
+    assert "QNN_CI_ACCEPT_LICENCE=qnn-sdk" in run.heard.text
+
+
+def test_the_caller_s_own_variables_count_where_an_input_is_empty(tiny: GitHub) -> None:
+    tiny.variables["QNN_CI_ACCEPT_LICENCE"] = "all"
+    assert run_tiny(tiny, accept_licence="")[2] == "success"
+
+
+@pytest.mark.parametrize(
+    ("inputs", "said"),
+    [
+        ({"cache": "branch"}, "the input cache is public, private or off"),
+        ({"profile": "no-such"}, "no profile or artifact 'no-such'"),
+        ({"profile": "cxx\nprogram=/bin/false"}, "profile is a name"),
+        ({"versions": "libcxx@3"}, "libcxx has no version 3"),
+        ({"versions": "$(id)"}, "profile is a name"),
+        ({"offline": "true"}, "--offline was given"),
+    ],
+)
+def test_a_wrong_input_ends_with_what_is_wrong(
+    tiny: GitHub, inputs: dict[str, str], said: str
+) -> None:
+    _, run, result = run_tiny(tiny, **inputs)
+    assert (result, said in run.heard.text) == ("failure", True), run.heard.text
+
+
+def test_other_versions_are_taken(tiny: GitHub) -> None:
+    outputs, _, result = run_tiny(tiny, versions="libcxx@14.0.0 qnn-sdk@2.37.0.250724")
+    assert (result, "14.0.0" in outputs["versions"]) == ("success", True)
+
+
+def test_an_unfit_environment_ends_with_the_doctor_s_words_and_the_report(tiny: GitHub) -> None:
+    outputs, run, result = run_tiny(tiny, profile="emulator")
+    assert result == "failure"
+    assert Path(outputs["report"]).is_file()
+    errors = [one for one in run.heard.annotations if one.level == "error"]
+    assert any(isinstance(one, Annotation) and "Fix: " in one.text for one in errors)
+    assert "QNN_SDK_ROOT" not in run.env
+
+
+def test_tokens_are_masked_for_the_steps_that_follow(tiny: GitHub) -> None:
+    tiny.variables["QNN_CI_BEARER_TOKENS"] = "mirror.example=s3cret-token"
+    home = tiny.variables["QNN_CI_HOME"]
+    text = write_workflow("echo s3cret-token", profile="cxx", accept_licence="all",
+                          python=str(tiny.folder / "quick-python"))  # fmt: skip
+    (result,) = tiny.run(text).values()
+    assert (result.result, Path(home).is_dir()) == ("success", True)
+    assert result.runs[0].heard.log[-1] == "***"
