@@ -250,7 +250,8 @@ def run_tests(session: nox.Session, group: str, *words: str) -> None:
     started.append(session.name)
     python = make_environment(session, group)
     env = {"PATH": f"{python.parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"}
-    session.run(str(python), "-m", "pytest", *(session.posargs or words), env=env)
+    report = f"--junit-xml={ROOT / 'reports' / session.name / 'junit.xml'}"
+    session.run(str(python), "-m", "pytest", report, *(session.posargs or words), env=env)
 
 
 @nox.session
@@ -302,6 +303,12 @@ def mutants(session: nox.Session) -> None:
 def parity(session: nox.Session) -> None:
     """Report where ExecuTorch's Buck and CMake files disagree."""
     run_module(session, "core", "ci", "parity", *session.posargs)
+
+
+@nox.session(default=False)
+def plan(session: nox.Session) -> None:
+    """Say which sessions a change needs, and why."""
+    run_module(session, "core", "ci", "plan", *session.posargs)
 
 
 def run_build(session: nox.Session, target: str) -> None:

@@ -20,6 +20,9 @@ VERBS: dict[str, Verb] = {
     "parity": Verb(
         "ci.verbs.parity", "report where Buck and CMake build different things", "parity"
     ),
+    "plan": Verb("ci.verbs.plan", "say which sessions a change needs, and why", "plan"),
+    "matrix": Verb("ci.verbs.matrix", "print a plan's jobs as GitHub's matrix"),
+    "gate": Verb("ci.verbs.gate", "judge what the jobs of a plan left: one verdict"),
     "sign": Verb("ci.verbs.sign", "sign and verify the libraries that a DSP loads", "sign_skel"),
     "completion": Verb("ci.verbs.completion", "print completions for bash or zsh"),
     "verify-signature": Verb(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
-import math
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -21,7 +20,7 @@ from ci.emulator.runner import Runner, find_runner
 from ci.emulator.workshop import Workshop
 from ci.lowering.cases import CaseSpec
 from ci.lowering.references.numerics import NUMERICS
-from ci.lowering.suite import FP16_SHARE, LOWER_S
+from ci.lowering.suite import expect_s
 from ci.report.host import read_host, started_now
 from ci.report.schema import Phase, Report, Status, Tool, summarize
 from provisioning.artifacts.environment import Environment
@@ -180,8 +179,7 @@ def run_cases(
 
 def expect_lower_s(spec: CaseSpec) -> float:
     """How long a case is likely to take: the longest come first, lest one core ends alone."""
-    lower_s = LOWER_S.get(spec.model, math.inf)
-    return lower_s if spec.scheme.quantized else lower_s * FP16_SHARE
+    return expect_s(spec.model, spec.scheme.value)
 
 
 def describe_progress(done: int, total: int, result: CaseResult) -> str:

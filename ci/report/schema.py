@@ -209,6 +209,18 @@ class Summary(Record, frozen=True, kw_only=True):
     phases: tuple[Phase, ...] = ()
 
 
+class ShardMark(Record, frozen=True, kw_only=True):
+    """Which part of a run a report is: shard ``index`` of ``count``, from 1. ``positions`` are the
+    places of its cases in the whole run, ``whole`` a digest of all its cases in their order,
+    ``policy`` one of what they are judged by."""
+
+    index: Annotated[int, Meta(ge=1)]
+    count: Annotated[int, Meta(ge=1)]
+    positions: tuple[Count, ...]
+    whole: Sha256
+    policy: Sha256
+
+
 class Report(Record, frozen=True, kw_only=True):
     """A run of a session. ``started`` is UTC, ISO 8601, from SOURCE_DATE_EPOCH when that is set.
     ``command`` begins what repeats a case: its model, scheme and SoC go after it."""
@@ -222,6 +234,7 @@ class Report(Record, frozen=True, kw_only=True):
     controls: tuple[Control, ...]
     summary: Summary
     command: str = ""
+    shard: ShardMark | None = None
     schema_version: Literal[3] = SCHEMA_VERSION
 
     @property

@@ -7,8 +7,11 @@ import importlib.util
 import os
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from ci.emulator.baselines import record_baselines
 from ci.emulator.policy import EmulatorPolicy, read_emulator_policy
+from ci.gate.portion import list_planned, take_shard
 from ci.lowering.cases import CaseSpec, select_cases
 from ci.lowering.schemes import Scheme
 from ci.lowering.suite import SUITE
@@ -43,6 +46,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="limits of your own, like the emulator policy",
     )
+    add("--plan", type=given_path, metavar="FILE", help="only the cases of a plan.json")
+    add("--shard", default="", metavar="I/N", help="only this part of the cases, as 2/3")
     add("--record", action="store_true", help="record the suite's figures for this toolchain")
     add("--offline", action="store_true", help="use only what is provisioned already")
     add("--reports", type=given_path, default=Path("reports"), help="where to write test_emulator/")
@@ -62,7 +67,12 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         schemes=args.scheme,
         soc_names=args.soc,
     )
-    report = run(specs, policy, args, progress)
+    if args.plan:
+        specs = list_planned(args.plan)
+    mark = None
+    if args.shard:
+        specs, mark = take_shard(specs, args.shard, policy, args.runner)
+    report = replace(run(specs, policy, args, progress), shard=mark)
     directory = args.reports / "test_emulator"
     write_report(report, directory)
     if args.record:
@@ -112,7 +122,9 @@ def run(
 
 
 def check_numbers(args: argparse.Namespace) -> None:
-    """Raises UsageError for a number that makes no sense."""
+    """Raises UsageError for a number that makes no sense, and for options that exclude others."""
+    if args.plan and (args.model or args.scheme or args.soc):
+        raise UsageError("--plan names the cases", fix="leave out --model, --scheme and --soc")
     if args.jobs < 1:
         raise UsageError(f"--jobs {args.jobs}", fix="1 or more")
     if not args.timeout_s > 0:

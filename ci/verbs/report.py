@@ -1,10 +1,11 @@
-"""``report PATH``: show a report.json again, and write its other files anew."""
+"""``report PATH``: show a report.json again, write its other files anew, merge shards."""
 
 from __future__ import annotations
 
 import argparse
 import json
 
+from ci.report.merge import merge_reports
 from ci.report.schema import make_json_schema
 from ci.report.table import render_table, terminal_style
 from ci.report.write import read_report, report_data, write_report
@@ -15,7 +16,12 @@ from provisioning.errors import ExitCode, UsageError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("path", type=given_path, nargs="?", help="a report.json or its directory")
+    parser.add_argument(
+        "path",
+        type=given_path,
+        nargs="*",
+        help="a report.json or its directory; several are the shards of one run",
+    )
     parser.add_argument(
         "--to", type=given_path, help="write report.json, junit.xml and index.html here"
     )
@@ -26,9 +32,10 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     if args.schema:
         schema = make_json_schema()
         return Outcome(json.dumps(schema, indent=1) + "\n", schema)
-    if args.path is None:
+    if not args.path:
         raise UsageError("no report named", fix="name a report.json, or its directory")
-    report = read_report(args.path)
+    reports = [read_report(path) for path in args.path]
+    report = merge_reports(reports) if len(reports) > 1 else reports[0]
     if args.to:
         write_report(report, args.to)
         progress.step(f"written to {shown_path(args.to)}")

@@ -10,6 +10,7 @@ from tests.documented.recipes import (
     checks,
     docker,
     emulator,
+    gate,
     main,
     parity,
     provisioning,
@@ -17,7 +18,7 @@ from tests.documented.recipes import (
     signing,
 )
 
-PAGES = (main, builds, checks, docker, emulator, parity, provisioning, reports, signing)
+PAGES = (main, builds, checks, docker, emulator, gate, parity, provisioning, reports, signing)
 
 # What can be run nowhere here, and why.
 NOT_RUN = {

@@ -29,3 +29,10 @@ LOWER_S = {
     "mobilenet": 1.5,
 }
 FP16_SHARE = 0.35
+UNKNOWN_S = 30.0  # of a model of the user's: longer than ours, so that it begins first
+
+
+def expect_s(model: str, scheme: str) -> float:
+    """How long lowering a case is likely to take, in seconds on two cores."""
+    share = FP16_SHARE if scheme == "fp16" else 1.0
+    return LOWER_S[model] * share if model in LOWER_S else UNKNOWN_S

@@ -1,0 +1,68 @@
+"""What differs between two trees: the words of ``git diff --raw -z`` as changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+SUBMODULE, NONE = "160000", "000000"
+
+
+class Kind(str, Enum):
+    """How a path differs."""
+
+    ADDED = "added"
+    DELETED = "deleted"
+    MODIFIED = "modified"
+    MODE = "mode"
+    TYPE = "type"
+    RENAMED_FROM = "renamed from"
+    RENAMED_TO = "renamed to"
+    COPIED_TO = "copied to"
+    SUBMODULE = "submodule"
+
+
+@dataclass(frozen=True, order=True)
+class Change:
+    """A path that is not what it was; a rename is two of them."""
+
+    path: str
+    kind: Kind
+
+
+LETTERS = {"A": Kind.ADDED, "D": Kind.DELETED, "M": Kind.MODIFIED, "T": Kind.TYPE}
+PAIRS = {"R": (Kind.RENAMED_FROM, Kind.RENAMED_TO), "C": (None, Kind.COPIED_TO)}
+
+
+def parse_raw_diff(text: str) -> tuple[Change, ...]:
+    """The changes in what ``git diff --raw -z --no-abbrev`` prints, each once, by path.
+
+    Its format: https://git-scm.com/docs/diff-format. Raises ValueError for anything else.
+    """
+    fields = iter(text.split("\0"))
+    found: list[Change] = []
+    for head in fields:
+        if head:
+            found.extend(_read_entry(head, fields))
+    return tuple(sorted(set(found)))
+
+
+def _read_entry(head: str, fields: Iterable[str]) -> Iterator[Change]:
+    if not head.startswith(":"):
+        raise ValueError(f"not a line of git diff --raw: {head[:80]!r}")
+    old_mode, new_mode, old_blob, new_blob, status = head[1:].split(" ")
+    names = iter(fields)
+    if status[0] in PAIRS:
+        for kind in PAIRS[status[0]]:
+            path = next(names)
+            if kind:
+                yield Change(path, kind)
+        return
+    path = next(names)
+    if SUBMODULE in (old_mode, new_mode):
+        yield Change(path, Kind.SUBMODULE)
+    elif status[0] == "M" and old_blob == new_blob and new_blob.strip("0"):
+        yield Change(path, Kind.MODE)
+    else:  # X and U, an unmerged path, are modifications of some kind
+        yield Change(path, LETTERS.get(status[0], Kind.MODIFIED))

@@ -1,0 +1,132 @@
+"""What one Python file names: modules that it imports, files that its strings mean."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+WORD = re.compile(r"[\w.@+*-]+(?:/[\w.@+*-]+)*")
+DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.\w+)+")
+# A table of verbs names modules that only the verb's own sessions run.
+TABLES = frozenset({"Verb"})
+READERS = {"read_policy": "policies/{}.toml"}
+
+
+@dataclass(frozen=True)
+class PythonFacts:
+    """``imports``: dotted names, relative ones with their dots. ``families``: packages of which any
+    module may be imported by name. ``words``: paths, ``*`` for what is not constant.
+    ``strings``: constants that are one plain word. ``profiles``: values of names like PROFILE."""
+
+    imports: frozenset[str] = frozenset()
+    families: frozenset[str] = frozenset()
+    words: frozenset[str] = frozenset()
+    strings: frozenset[str] = frozenset()
+    profiles: frozenset[str] = frozenset()
+
+
+def parse_python(text: str) -> PythonFacts:
+    """The facts of a file; of one that this Python cannot parse, every dotted name is an import."""
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return PythonFacts(imports=frozenset(DOTTED.findall(text)))
+    reader = _Reader()
+    reader.visit(tree)
+    return PythonFacts(
+        frozenset(reader.imports),
+        frozenset(reader.families),
+        frozenset(reader.words),
+        frozenset(reader.strings),
+        frozenset(reader.profiles),
+    )
+
+
+class _Reader(ast.NodeVisitor):
+    def __init__(self) -> None:
+        self.imports: set[str] = set()
+        self.families: set[str] = set()
+        self.words: set[str] = set()
+        self.strings: set[str] = set()
+        self.profiles: set[str] = set()
+
+    def visit_Assign(self, node: ast.Assign) -> None:
+        if any(getattr(target, "id", "").endswith("PROFILE") for target in node.targets):
+            self.profiles.update(_list_strings(node.value))
+        self.generic_visit(node)
+
+    def visit_Import(self, node: ast.Import) -> None:
+        self.imports.update(alias.name for alias in node.names)
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
+        module = "." * node.level + (node.module or "")
+        self.imports.add(module)
+        joint = "" if module.endswith(".") else "."
+        self.imports.update(f"{module}{joint}{alias.name}" for alias in node.names)
+
+    def visit_Call(self, node: ast.Call) -> None:
+        name = getattr(node.func, "id", getattr(node.func, "attr", ""))
+        if name in TABLES:
+            return
+        first = node.args[0] if node.args else None
+        if name in READERS and isinstance(first, ast.Constant):
+            self.words.add(READERS[name].format(first.value))
+        if name in {"Path", "joinpath", "with_name"}:
+            self.add_word("/".join(map(_show, node.args)), bare=True)
+        self.generic_visit(node)
+
+    def visit_BinOp(self, node: ast.BinOp) -> None:
+        if isinstance(node.op, ast.Div):
+            self.add_word("/".join(_flatten(node)).lstrip("*/"), bare=True)
+        self.generic_visit(node)
+
+    def visit_JoinedStr(self, node: ast.JoinedStr) -> None:
+        text = _show(node)
+        first = node.values[0] if node.values else None
+        if isinstance(first, ast.FormattedValue) and getattr(first.value, "id", "") == "__name__":
+            self.families.add(".")
+        elif DOTTED.fullmatch(text.removesuffix(".*")) and text.endswith(".*"):
+            self.families.add(text.removesuffix(".*"))
+        self.add_word(text)
+        self.generic_visit(node)
+
+    def visit_Constant(self, node: ast.Constant) -> None:
+        if not isinstance(node.value, str):
+            return
+        self.add_word(node.value)
+        if DOTTED.fullmatch(node.value):
+            self.imports.add(node.value)
+        if re.fullmatch(r"\w+", node.value):
+            self.strings.add(node.value)
+
+    def add_word(self, text: str, *, bare: bool = False) -> None:
+        """Keep what may be the name of a file; a plain word only where it is part of a path."""
+        word = text.strip("/").removeprefix("./")
+        named = word.replace("*", "").strip("./")
+        wild = (word.startswith("*") and "/" not in word) or word.endswith("/__init__.py")
+        if named and not wild and WORD.fullmatch(word) and (bare or "/" in word or "." in word):
+            self.words.add(word)
+
+
+def _flatten(node: ast.expr) -> Iterator[str]:
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
+        yield from _flatten(node.left)
+        yield from _flatten(node.right)
+    else:
+        yield _show(node)
+
+
+def _list_strings(node: ast.expr) -> Iterator[str]:
+    inner = (one.value for one in ast.walk(node) if isinstance(one, ast.Constant))
+    return (value for value in inner if isinstance(value, str))
+
+
+def _show(node: ast.expr) -> str:
+    """A constant as it is, and ``*`` for anything else."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    if isinstance(node, ast.JoinedStr):
+        return "".join(map(_show, node.values))
+    return "*"

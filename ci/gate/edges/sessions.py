@@ -1,0 +1,130 @@
+"""Where each session starts, and what it uses beside code: dependency groups, profiles, pins."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ci.gate.edges.noxfile import SessionFacts, parse_noxfile, parse_verbs
+from ci.gate.edges.parts import parse_table
+from ci.gate.edges.reach import Graph, Reach
+from ci.gate.rules import GateRules, fits_any
+
+NOXFILE, PYPROJECT = "noxfile.py", "pyproject.toml"
+PROFILES, TARGETS = "manifests/profiles.toml", "manifests/targets.toml"
+MAINS = ("provisioning/__main__.py", "ci/__main__.py")
+LOWERING = "lowering"  # the group with what models are made of
+Read = Callable[[str], str]
+
+
+@dataclass(frozen=True)
+class SessionInputs:
+    """What a session depends on: files that are reached, and what else counts, with the reason.
+
+    ``uses`` holds files and ``FILE#KEY`` parts. ``known`` is false for a session that nothing is
+    derived of: any change needs it.
+    """
+
+    name: str
+    reach: Reach
+    uses: Mapping[str, str] = field(default_factory=dict)
+    known: bool = True
+
+
+def describe_sessions(graph: Graph, read: Read, rules: GateRules) -> dict[str, SessionInputs]:
+    """Every session of the noxfile, and every one that the rules alone define, by name."""
+    files = graph.tree.files
+    sessions = parse_noxfile(read(NOXFILE)) if NOXFILE in files else {}
+    verbs = {verb: module for main in MAINS for verb, module in parse_verbs(read(main)).items()}
+    project = load(read, PYPROJECT, files)
+    found = {}
+    for name in (*sessions, *(name for name in rules.sessions if name not in sessions)):
+        facts = sessions.get(name, SessionFacts(name))
+        starts = {*list_starts(facts, verbs, files), *_by_rule(name, rules, files)}
+        groups = close_groups(facts.groups, project)
+        reach = graph.follow(starts, by_name=LOWERING in groups)
+        uses = dict(list_uses(facts, groups, reach, graph, read))
+        found[name] = SessionInputs(name, reach, uses, bool(starts))
+    return found
+
+
+def _by_rule(name: str, rules: GateRules, files: Iterable[str]) -> Iterator[str]:
+    roots = rules.sessions[name].roots if name in rules.sessions else ()
+    return (path for path in files if roots and fits_any(path, roots))
+
+
+def list_starts(
+    facts: SessionFacts, verbs: Mapping[str, str], files: frozenset[str]
+) -> Iterator[str]:
+    """The files that a session runs: modules of its verbs, or tests with their conftest.py."""
+    for words in facts.programs:
+        package, verb = words[0], words[1] if len(words) > 1 else ""
+        modules = [verbs[verb]] if verb in verbs else []
+        if not verb and package in {"ci", "provisioning"}:
+            modules = list(verbs.values())
+        for module in (f"{package}.__main__", *modules):
+            path = f"{module.replace('.', '/')}.py"
+            if path in files:
+                yield path
+    if "pytest" in facts.words:
+        folders = facts.tests or {"tests"}
+        for path in files:
+            folder = path.rpartition("/")[0]
+            above = path.endswith("/conftest.py") and any(
+                one.startswith(f"{folder}/") for one in folders
+            )
+            if above or any(path.startswith(f"{one}/") for one in folders):
+                yield path
+
+
+def list_uses(
+    facts: SessionFacts, groups: Iterable[str], reach: Reach, graph: Graph, read: Read
+) -> Iterator[tuple[str, str]]:
+    """Parts of pyproject.toml and of manifests/ that a session uses, each with the reason."""
+    files = graph.tree.files
+    for group in groups:
+        yield f"{PYPROJECT}#dependency-groups.{group}", f"its environment has the group {group}"
+    known = load(read, PROFILES, files)
+    named = {name for path in reach.parents for name in graph.profiles_of(path)}
+    targets = load(read, TARGETS, files).get("target", [])
+    named |= {row.get("profile", "") for row in targets if row.get("session") == facts.name}
+    for profile in sorted(named & known.keys()):
+        for name in (profile, known[profile].get("like", "")):
+            if name:
+                yield f"{PROFILES}#{name}", f"it uses profile {profile}"
+                artifacts = [
+                    row.get("name", "") for row in known.get(name, {}).get("artifacts", [])
+                ]
+                for path in list_pins(artifacts, files):
+                    yield path, f"a pin of profile {profile}"
+
+
+def close_groups(groups: Iterable[str], project: Mapping[str, Any]) -> tuple[str, ...]:
+    """Dependency groups with those that they include."""
+    tables = project.get("dependency-groups", {})
+    found: dict[str, None] = {}
+    waiting = sorted(groups)
+    while waiting:
+        group = waiting.pop(0)
+        if group not in found:
+            found[group] = None
+            rows = [row for row in tables.get(group, []) if isinstance(row, dict)]
+            waiting += [row["include-group"] for row in rows if "include-group" in row]
+    return tuple(found)
+
+
+def list_pins(artifacts: Iterable[str], files: Iterable[str]) -> Iterator[str]:
+    """The manifest of each artifact, and its locks: ``locks/NAME-VERSION.json``."""
+    wanted = set(artifacts)
+    for path in sorted(files):
+        lock = re.fullmatch(r"manifests/locks/(.+?)-\d[^/]*\.json", path)
+        pin = re.fullmatch(r"manifests/toolchains/([^/]+)\.toml", path)
+        if any(match and match[1] in wanted for match in (lock, pin)):
+            yield path
+
+
+def load(read: Read, path: str, files: Iterable[str]) -> dict[str, Any]:
+    """A TOML file of the tree; empty where it is missing or broken."""
+    return (parse_table(read(path)) if path in files else None) or {}

@@ -1,0 +1,162 @@
+"""The files of one tree, and which of them a file depends on."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
+
+from ci.gate.edges.python import PythonFacts
+from ci.gate.rules import GateRules, fits, fits_any
+from ci.parity.facts import directory_of
+from ci.parity.includes import INCLUDE
+
+SOURCES = (".c", ".cc", ".cpp", ".cxx", ".cu", ".h", ".hpp", ".hh", ".inl")
+TESTS = "tests/"
+
+
+class TreeFiles:
+    """Paths and symbolic links of a tree, for looking up what a name in a file means."""
+
+    def __init__(self, files: Iterable[str], links: Mapping[str, str], rules: GateRules) -> None:
+        self.files = frozenset(files)
+        self.links = links
+        self.rules = rules
+        self._words: dict[str, tuple[str, ...]] = {}
+
+    @cached_property
+    def folders(self) -> Mapping[str, tuple[str, ...]]:
+        """The files below each folder."""
+        found: dict[str, list[str]] = {}
+        for path in sorted(self.files):
+            folder = directory_of(path)
+            while folder:
+                found.setdefault(folder, []).append(path)
+                folder = directory_of(folder)
+        return {folder: tuple(paths) for folder, paths in found.items()}
+
+    @cached_property
+    def _endings(self) -> Mapping[str, tuple[str, ...]]:
+        """Files and folders by each way to write the end of their path."""
+        found: dict[str, list[str]] = {}
+        for path in (*sorted(self.files), *self.folders):
+            parts = path.split("/")
+            for start in range(len(parts)):
+                found.setdefault("/".join(parts[start:]), []).append(path)
+        return {ending: tuple(paths) for ending, paths in found.items()}
+
+    def list_dependencies(self, path: str, facts: PythonFacts | str | None) -> set[str]:
+        """The files that ``path`` depends on, by its facts, or the text of a C++ file."""
+        found: set[str] = set()
+        if isinstance(facts, PythonFacts):
+            for name in facts.imports:
+                found.update(self.find_module(name, path))
+            for family in facts.families:
+                found.update(self.find_family(family, path))
+            if self.rules.words:
+                for word in facts.words:
+                    found.update(self.find_word(word, path))
+                found.update(self.list_beside(path))
+        elif facts is not None:
+            found.update(self.find_includes(path, facts))
+        if path in self.links:
+            target = posixpath.normpath(posixpath.join(directory_of(path), self.links[path]))
+            found.update(self.expand(target))
+        return {one for one in found if one != path and not self.is_unread(path, one)}
+
+    def is_unread(self, reader: str, path: str) -> bool:
+        """Whether the rules say that ``reader`` does not depend on ``path`` though it names it."""
+        return any(
+            fits(reader, row.reader) and fits_any(path, row.files) for row in self.rules.unread
+        )
+
+    def expand(self, path: str) -> tuple[str, ...]:
+        """A file itself, or the files of a folder."""
+        return (path,) if path in self.files else self.folders.get(path, ())
+
+    def find_module(self, name: str, importer: str) -> Iterator[str]:
+        """The files that importing a dotted name runs: packages above it, and the module."""
+        base = absolute_name(name, importer)
+        if self.rules.package:
+            base = base.removeprefix(f"{self.rules.package}.")
+        parts = base.split(".")
+        for count in range(1, len(parts) + 1):
+            stem = "/".join(parts[:count])
+            yield from (
+                file for file in (f"{stem}.py", f"{stem}/__init__.py") if file in self.files
+            )
+
+    def find_family(self, family: str, importer: str) -> Iterator[str]:
+        """The modules of a package; ``.`` is the importer's own."""
+        folder = directory_of(importer) if family == "." else family.replace(".", "/")
+        for path in self.folders.get(folder, ()):
+            if path.endswith(".py") and directory_of(path) == folder:
+                yield path
+
+    def find_word(self, word: str, reader: str) -> tuple[str, ...]:
+        """The files that a string may mean: whole paths, or the end of one.
+
+        A module without its folder is one beside the reader. What is not a test reads no test.
+        """
+        if word not in self._words:
+            self._words[word] = tuple(self._match_word(word))
+        beside = directory_of(reader)
+        return tuple(
+            path
+            for path in self._words[word]
+            if ("/" in word or not path.endswith(".py") or directory_of(path) == beside)
+            and (reader.startswith(TESTS) or not path.startswith(TESTS) or path == word)
+        )
+
+    def _match_word(self, word: str) -> Iterator[str]:
+        if "*" not in word:
+            for path in self._endings.get(word, ()):
+                yield from self.expand(path)
+            return
+        text = "[^/]*".join(map(re.escape, word.split("*")))
+        test = re.compile(f"(?:.*/)?{text}")
+        for path in (*self.files, *self.folders):
+            if test.fullmatch(path):
+                yield from self.expand(path)
+
+    def list_beside(self, path: str) -> Iterator[str]:
+        """Data in the folder of a Python file, or below it with no Python file nearer."""
+        folder = directory_of(path)
+        for file in self.folders.get(folder, ()) if folder else ():
+            if not file.endswith(".py") and self._nearest(directory_of(file)) == folder:
+                yield file
+
+    def _nearest(self, folder: str) -> str:
+        """The folder that holds Python files, this one or the nearest above."""
+        while folder and folder not in self._packages:
+            folder = directory_of(folder)
+        return folder
+
+    @cached_property
+    def _packages(self) -> frozenset[str]:
+        return frozenset(directory_of(path) for path in self.files if path.endswith(".py"))
+
+    def find_includes(self, path: str, text: str) -> Iterator[str]:
+        """The headers of the tree that a C++ file includes, each with the source of its name."""
+        for quote, name in INCLUDE.findall(text):
+            inner = name.removeprefix(f"{self.rules.package}/") if self.rules.package else name
+            beside = posixpath.normpath(posixpath.join(directory_of(path), name))
+            candidates = (beside, inner) if quote == '"' else (inner,)
+            header = next((one for one in candidates if one in self.files), "")
+            if header:
+                yield header
+                stem = posixpath.splitext(header)[0]
+                yield from (f"{stem}{end}" for end in SOURCES if f"{stem}{end}" in self.files)
+
+
+def absolute_name(name: str, importer: str) -> str:
+    """A dotted name without leading dots; those are folders above the importer."""
+    bare = name.lstrip(".")
+    dots = len(name) - len(bare)
+    if not dots:
+        return bare
+    folder = importer
+    for _ in range(dots):
+        folder = directory_of(folder)
+    return ".".join(part for part in (folder.replace("/", "."), bare) if part)

@@ -1,0 +1,182 @@
+"""The two trees that a plan compares: revisions of a repository, or its work tree."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ci.gate.cases import MODELS, POLICY
+from ci.gate.changes import Change, Kind, parse_raw_diff
+from ci.gate.edges.parts import list_changed_keys
+from ci.gate.edges.python import PythonFacts
+from ci.gate.edges.reach import Graph
+from ci.gate.edges.sessions import describe_sessions, load
+from ci.gate.edges.tree import TreeFiles
+from ci.gate.facts import Difference, TreeFacts
+from ci.gate.rules import GateRules
+from ci.gate.schema import WORK_TREE
+from ci.parity.trees import DirectoryTree, RevisionTree, SourceTree, find_git_dir, show_path
+from provisioning.console.git import ask_git, read_commit
+from provisioning.errors import MissingToolError, ToolError, UsageError
+
+DIFF = ("--raw", "-z", "--no-abbrev", "--find-renames", "--no-relative", "--no-ext-diff")
+FETCH = "fetch the whole history: fetch-depth: 0 of actions/checkout, or git fetch --unshallow"
+
+
+class WorkTree(DirectoryTree):
+    """A checkout as git sees it: tracked files that are there, and untracked ones not ignored."""
+
+    @property
+    def files(self) -> frozenset[str]:
+        raw = ask_git(self.root, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+        names = {show_path(name) for name in _decode(raw).split("\0") if name}
+        return frozenset(name for name in names if self._is_file(name))
+
+    def _is_file(self, name: str) -> bool:
+        path = self.root / name
+        return path.is_symlink() or path.is_file()
+
+    @property
+    def links(self) -> Mapping[str, str]:
+        places = {name: self.root / name for name in self.files}
+        return {name: str(path.readlink()) for name, path in places.items() if path.is_symlink()}
+
+
+@dataclass
+class Repository:
+    """A checkout or git directory, with what was read of it before."""
+
+    source: Path
+    rules: GateRules
+    known: dict[str, PythonFacts] = field(default_factory=dict)
+    trees: dict[str, tuple[SourceTree, TreeFacts]] = field(default_factory=dict)
+
+    @property
+    def git_dir(self) -> Path:
+        """Raises UsageError."""
+        found = find_git_dir(self.source)
+        if found is None:
+            raise UsageError(
+                f"{self.source} is not a git repository",
+                fix="call it in a checkout, or name one with --source",
+            )
+        return found
+
+    def require_history(self) -> None:
+        """Raises UsageError for a shallow clone, in which merge bases and counts are wrong."""
+        if self.ask("rev-parse", "--is-shallow-repository").strip() == "true":
+            raise UsageError(
+                f"{self.source} is a shallow clone",
+                why="what a change is compared with may be missing",
+                fix=FETCH,
+            )
+
+    def ask(self, *words: str) -> str:
+        """What git prints."""
+        return _decode(ask_git(self.git_dir, *words))
+
+    def resolve(self, revision: str) -> str:
+        """The commit that a revision names. Raises UsageError."""
+        if not revision or revision.startswith("-") or "\0" in revision:
+            raise UsageError(
+                f"{revision!r} is not a revision", fix="see whether a variable in it is set"
+            )
+        try:
+            return read_commit(self.git_dir, revision)
+        except MissingToolError:
+            raise
+        except ToolError as error:
+            raise UsageError(
+                f"no revision {revision!r} in {self.source}",
+                why=error.why if error.why.startswith("fatal:") else "",
+                fix="fetch it, or correct it",
+            ) from error
+
+    def find_base(self, base: str, head: str) -> str:
+        """The merge base of ``base`` (or of the main branch) with the head. Raises UsageError."""
+        own = self.resolve(head or "HEAD")
+        other = self.resolve(base) if base else self._find_branch(own)
+        try:
+            return self.ask("merge-base", other, own).strip()
+        except MissingToolError:
+            raise
+        except ToolError as error:
+            raise UsageError(
+                f"{base or self.rules.branch} and {head or 'HEAD'} have no commit in common",
+                why=error.why,
+                fix="name a base of the same history with --base",
+            ) from error
+
+    def _find_branch(self, otherwise: str) -> str:
+        """The main branch, as the origin has it where it does; the head itself without one."""
+        names = (f"refs/remotes/origin/{self.rules.branch}", f"refs/heads/{self.rules.branch}")
+        known = self.ask("for-each-ref", "--format=%(refname) %(objectname)", *names)
+        found = dict(row.split(" ") for row in known.splitlines())
+        return next((found[name] for name in names if name in found), otherwise)
+
+    def count_commits(self, commit: str) -> int:
+        """First-parent commits from the root to ``commit``."""
+        return int(self.ask("rev-list", "--count", "--first-parent", commit))
+
+    def compare(self, base: str, head: str) -> Difference:
+        """How the work tree, or the commit ``head``, differs from the commit ``base``."""
+        changes = self.list_changes(base, head)
+        old, before = self.read_tree(base)
+        new, after = self.read_tree(head)
+        tables = [change.path for change in changes if change.path.endswith(".toml")]
+        for tree in (old, new):
+            tree.read_all([path for path in tables if path in tree.files])
+        keys = {
+            path: list_changed_keys(old.read(path) or "", new.read(path) or "") for path in tables
+        }
+        return Difference(before, after, changes, keys)
+
+    def list_changes(self, base: str, head: str) -> tuple[Change, ...]:
+        """The changes from ``base`` to ``head``; those of the work tree without one."""
+        if head:
+            return parse_raw_diff(show_path(self.ask("diff-tree", "-r", *DIFF, base, head)))
+        root = self.source
+        text = _decode(ask_git(root, "diff", *DIFF, "--ignore-submodules=none", base))
+        others = _decode(ask_git(root, "ls-files", "-z", "--others", "--exclude-standard"))
+        added = {Change(show_path(name), Kind.ADDED) for name in others.split("\0") if name}
+        return tuple(sorted({*parse_raw_diff(show_path(text)), *added}))
+
+    def read_tree(self, commit: str) -> tuple[SourceTree, TreeFacts]:
+        """A commit, or the work tree, and its facts."""
+        if commit and commit in self.trees:
+            return self.trees[commit]
+        tree: SourceTree = RevisionTree(self.git_dir, commit) if commit else WorkTree(self.source)
+        found = tree, self._read_facts(tree)
+        if commit:
+            self.trees = {**dict(list(self.trees.items())[-3:]), commit: found}
+        return found
+
+    def _read_facts(self, tree: SourceTree) -> TreeFacts:
+        files = TreeFiles(tree.files, tree.links, self.rules)
+
+        def read(path: str) -> str:
+            return tree.read(path) or ""
+
+        def read_many(paths: Iterable[str]) -> Mapping[str, str]:
+            wanted = list(paths)
+            tree.read_all(wanted)
+            return {path: read(path) for path in wanted}
+
+        suite = load(read, POLICY, files.files).get("suite", {}) if self.rules.cases else {}
+        modules = {model: MODELS.format(model) for model in suite}
+        graph = Graph(files, read_many, self.known, modules)
+        return TreeFacts(
+            sessions=describe_sessions(graph, read, self.rules),
+            suite={model: tuple(schemes) for model, schemes in suite.items()},
+            models={model: graph.follow([path]) for model, path in modules.items()},
+        )
+
+
+def name_tree(commit: str) -> str:
+    """A commit, or the words for the work tree."""
+    return commit or WORK_TREE
+
+
+def _decode(raw: bytes) -> str:
+    return raw.decode("utf-8", "surrogateescape")

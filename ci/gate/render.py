@@ -1,0 +1,141 @@
+"""A plan for people: a table, and Markdown for a job's summary."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from ci.gate.schema import Plan, PlannedCase, PlannedSession
+from ci.gate.verdict import GateVerdict, JobVerdict
+from ci.report.github import LIMIT_BYTES, escape_markdown
+
+SHOWN_FILES, SHOWN_CHANGES = 20, 200
+
+
+def render_table(plan: Plan) -> str:
+    """One line a session: what is done about it, and why."""
+    rows = [(one.name, show_fate(one, plan), show_reason(one)) for one in order(plan.sessions)]
+    widths = [max((len(row[index]) for row in rows), default=0) for index in range(2)]
+    lines = [f"  {name:<{widths[0]}}  {fate:<{widths[1]}}  {why}" for name, fate, why in rows]
+    return "\n".join([describe(plan), "", *lines, ""])
+
+
+def order(sessions: Sequence[PlannedSession]) -> list[PlannedSession]:
+    """What runs first."""
+    return sorted(sessions, key=lambda one: (not one.run, bool(one.by_hand)))
+
+
+def describe(plan: Plan) -> str:
+    """One line: between what, how much changed, and how many jobs that makes."""
+    span = f"{plan.base[:12]} to {plan.head[:12]}" if plan.base else plan.head[:12]
+    changes = count(len(plan.changes), "file changed", "files changed")
+    jobs = count(len(plan.jobs), "job", "jobs")
+    whole = f"; everything runs: {plan.everything}" if plan.everything else ""
+    return f"{span}: {changes}, {jobs}{whole}"
+
+
+def count(number: int, one: str, many: str) -> str:
+    return f"{number} {one if number == 1 else many}"
+
+
+def show_fate(session: PlannedSession, plan: Plan) -> str:
+    """``run``, how many of a kind, ``by hand`` or ``-``."""
+    if not session.run:
+        return "-"
+    if session.by_hand:
+        return "by hand"
+    jobs = sum(job.session == session.name for job in plan.jobs)
+    return "run" if jobs == 1 else f"run, {jobs} jobs"
+
+
+def show_reason(session: PlannedSession) -> str:
+    """The reason with the first files; for one by hand, why it is."""
+    files = list(session.files[:3])
+    more = [f"and {len(session.files) - 3} more"] if len(session.files) > 3 else []
+    named = ", ".join(files + more)
+    text = f"{named}: {session.reason}" if named and session.reason else session.reason
+    return f"{text} ({session.by_hand})" if session.run and session.by_hand else text
+
+
+def render_markdown(plan: Plan) -> str:
+    """Markdown of at most LIMIT_BYTES; what is left out is counted."""
+    parts = [f"## Plan\n\n{escape_markdown(describe(plan))}\n\n", _make_table(plan)]
+    if plan.cases:
+        parts.append(f"\n{describe_cases(plan.cases)}\n")
+    parts.append(_list_changes(plan, SHOWN_CHANGES))
+    kept = ""
+    for part in parts:
+        if len((kept + part).encode()) > LIMIT_BYTES:
+            return kept + "\nThe rest is in plan.json: a summary has a limit.\n"
+        kept += part
+    return kept
+
+
+def _make_table(plan: Plan) -> str:
+    lines = ["| session | | why | files |", "|---|---|---|---|"]
+    for one in order(plan.sessions):
+        files = ", ".join(escape_markdown(path) for path in one.files[:SHOWN_FILES])
+        rest = len(one.files) - SHOWN_FILES
+        more = f" and {rest} more" if rest > 0 else ""
+        reason = f"{one.reason}; by hand: {one.by_hand}" if one.run and one.by_hand else one.reason
+        lines.append(
+            f"| {escape_markdown(one.name)} | {show_fate(one, plan)} "
+            f"| {escape_markdown(reason)} | {files}{more} |"
+        )
+    return "".join(f"{line}\n" for line in lines)
+
+
+def describe_cases(cases: Sequence[PlannedCase]) -> str:
+    """How many cases of which models, on which SoCs."""
+    models = Counter(case.model for case in cases)
+    socs = dict.fromkeys(case.soc for case in cases)
+    named = ", ".join(f"{model} {number}" for model, number in models.items())
+    return escape_markdown(f"Cases: {len(cases)} ({named}) on {', '.join(socs)}")
+
+
+def _list_changes(plan: Plan, shown: int) -> str:
+    rows = [f"- {one.kind.value}: {escape_markdown(one.path)}" for one in plan.changes[:shown]]
+    rest = len(plan.changes) - shown
+    more = [f"- and {rest} more"] if rest > 0 else []
+    if not rows:
+        return ""
+    head = f"\n<details><summary>{count(len(plan.changes), 'change', 'changes')}</summary>\n"
+    return "\n".join([head, *rows, *more, "", "</details>", ""])
+
+
+MARKS = {
+    JobVerdict.PASSED: ":white_check_mark:",
+    JobVerdict.FAILED: ":x:",
+    JobVerdict.INFRASTRUCTURE: ":construction:",
+}
+AGAIN = "Only machines failed: run the failed jobs again."
+
+
+def render_verdict(verdict: GateVerdict) -> str:
+    """The verdict as lines; the last one says what it comes to."""
+    width = max((len(one.job) for one in verdict.jobs), default=0)
+    lines = [f"  {one.job:<{width}}  {one.verdict.value:<14}  {one.why}" for one in verdict.jobs]
+    lines += [f"  {note}" for note in verdict.notes]
+    return "\n".join([*lines, conclude(verdict), ""])
+
+
+def conclude(verdict: GateVerdict) -> str:
+    if verdict.is_green:
+        return f"green: {count(len(verdict.jobs), 'job', 'jobs')} of the plan passed"
+    bad = [one.job for one in verdict.jobs if one.verdict is not JobVerdict.PASSED]
+    again = f" {AGAIN}" if verdict.is_infrastructure else ""
+    return f"red: {', '.join(bad) or 'see above'}.{again}"
+
+
+def render_verdict_markdown(verdict: GateVerdict) -> str:
+    """The verdict as Markdown of at most LIMIT_BYTES."""
+    head = [f"## Gate: {escape_markdown(conclude(verdict))}", ""]
+    rows = [
+        f"| {MARKS[one.verdict]} | {escape_markdown(one.job)} | {one.verdict.value} "
+        f"| {escape_markdown(one.why)} |"
+        for one in verdict.jobs
+    ]
+    table = ["| | job | | why |", "|---|---|---|---|", *rows] if rows else []
+    notes = [f"- {escape_markdown(note)}" for note in verdict.notes]
+    text = "\n".join([*head, *notes, "", *table, ""])
+    return text if len(text.encode()) <= LIMIT_BYTES else "\n".join([*head, "See the log.", ""])

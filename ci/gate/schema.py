@@ -1,0 +1,65 @@
+"""What plan.json holds: frozen values; docs/gate.md describes every field."""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+from msgspec import Struct
+
+from ci.gate.changes import Change
+
+SCHEMA_VERSION: Final = 1
+WORK_TREE: Final = "work tree"
+
+
+class PlannedSession(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A session, whether it has to run, and why: ``files`` are the changed ones that need it."""
+
+    name: str
+    run: bool
+    reason: str
+    files: tuple[str, ...] = ()
+    by_hand: str = ""
+
+
+class PlannedCase(Struct, frozen=True, order=True, forbid_unknown_fields=True):
+    """A case of test_emulator."""
+
+    model: str
+    scheme: str
+    soc: str
+
+    def __str__(self) -> str:
+        return f"{self.model} {self.scheme} {self.soc}"
+
+
+class PlannedJob(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One job of the matrix, whose result the gate demands. ``report`` is the file of
+    reports/SESSION/ that has to tell of at least one case; empty for none."""
+
+    id: str
+    session: str
+    python: str
+    words: tuple[str, ...] = ()
+    shard: str = ""
+    timeout_minutes: int = 30
+    report: str = ""
+
+
+class Plan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which sessions, cases and jobs the changes between two trees need. ``base`` and ``head`` are
+    commits, or the work tree; ``everything`` is why all of them run, if they do."""
+
+    base: str
+    head: str
+    event: str = ""
+    everything: str = ""
+    changes: tuple[Change, ...] = ()
+    sessions: tuple[PlannedSession, ...] = ()
+    cases: tuple[PlannedCase, ...] = ()
+    jobs: tuple[PlannedJob, ...] = ()
+    schema_version: Literal[1] = SCHEMA_VERSION
+
+    def session(self, name: str) -> PlannedSession:
+        """One of its sessions. Raises KeyError."""
+        return {one.name: one for one in self.sessions}[name]

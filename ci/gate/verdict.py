@@ -1,0 +1,137 @@
+"""The verdict of the one required check: results against the plan, infrastructure told apart."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from ci.gate.schema import Plan, PlannedJob
+
+# Of docs/exit-codes.md: for whoever keeps the machines, or ended from outside (128 + SIGKILL,
+# SIGTERM: no memory, a runner that shuts down).
+MACHINE = {
+    3: "the environment is not fit",
+    4: "a download, or room on the disk",
+    130: "it was interrupted",
+    137: "it was killed",
+    143: "it was ended",
+}
+AUTHOR = {
+    1: "what it tests failed",
+    2: "a wrong command or file",
+    5: "a tool failed",
+    70: "a defect",
+}
+PLAN_JOB = "plan"
+
+
+class JobVerdict(str, Enum):
+    """How a job of the plan came out, and whose it is."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    INFRASTRUCTURE = "infrastructure"
+
+
+@dataclass(frozen=True)
+class JobResult:
+    """What a job left. ``exit_code`` is the text of exit-code.txt, None where there is none;
+    ``cases`` how many its report tells of, None without a report; ``fault`` why not."""
+
+    exit_code: str | None = None
+    cases: int | None = None
+    fault: str = ""
+
+
+@dataclass(frozen=True)
+class JobLine:
+    """A job's part of the verdict."""
+
+    job: str
+    verdict: JobVerdict
+    why: str
+
+
+@dataclass(frozen=True)
+class GateVerdict:
+    """All of it; ``notes`` are faults that belong to no job of the plan, all the author's."""
+
+    jobs: tuple[JobLine, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def is_green(self) -> bool:
+        return not self.notes and all(one.verdict is JobVerdict.PASSED for one in self.jobs)
+
+    @property
+    def is_infrastructure(self) -> bool:
+        """Whether nothing but machines is to blame."""
+        verdicts = {one.verdict for one in self.jobs}
+        return not self.notes and not self.is_green and JobVerdict.FAILED not in verdicts
+
+
+def judge(
+    plan: Plan, needs: Mapping[str, str], results: Mapping[str, JobResult], faults: Sequence[str]
+) -> GateVerdict:
+    """Judge every job of the plan by what it left, and GitHub's own results by it.
+
+    ``needs`` has GitHub's result of each job of the workflow; ``faults`` is what is wrong with the
+    shards taken together.
+    """
+    lines = tuple(
+        judge_job(job, results.get(job.id, JobResult()), describe_needs(needs)) for job in plan.jobs
+    )
+    notes = [*faults, *judge_needs(needs, all_passed=all(_passed(one) for one in lines))]
+    stray = sorted(results.keys() - {job.id for job in plan.jobs})
+    if stray:
+        notes.append(f"results of jobs that the plan does not have: {', '.join(stray)}")
+    return GateVerdict(lines, tuple(notes))
+
+
+def judge_job(job: PlannedJob, result: JobResult, needs: str) -> JobLine:
+    """One job: its exit code, then whether it ran a case at all."""
+    code = result.exit_code
+    if code is None:
+        return JobLine(job.id, JobVerdict.INFRASTRUCTURE, f"it left no result ({needs})")
+    if not re.fullmatch(r"\d{1,3}", code.strip(), re.ASCII):
+        return JobLine(job.id, JobVerdict.FAILED, f"its exit code is {code.strip()[:40]!r}")
+    number = int(code)
+    if number in MACHINE:
+        return JobLine(job.id, JobVerdict.INFRASTRUCTURE, f"exit code {number}: {MACHINE[number]}")
+    if number:
+        why = AUTHOR.get(number, "no documented one")
+        return JobLine(job.id, JobVerdict.FAILED, f"exit code {number}: {why}")
+    if job.report and result.fault:
+        return JobLine(job.id, JobVerdict.FAILED, result.fault)
+    if job.report and not result.cases:
+        why = "it ran no case" if result.cases == 0 else f"it left no {job.report}"
+        return JobLine(job.id, JobVerdict.FAILED, why)
+    return JobLine(job.id, JobVerdict.PASSED, f"{result.cases} cases" if job.report else "")
+
+
+def judge_needs(needs: Mapping[str, str], *, all_passed: bool) -> list[str]:
+    """What GitHub's results say beyond those of the plan's jobs."""
+    notes = []
+    if needs.get(PLAN_JOB) != "success":
+        notes.append(f"the job {PLAN_JOB} ended with {needs.get(PLAN_JOB, 'nothing')}")
+    for name, result in needs.items():
+        odd = result not in {"success", "skipped", "failure", "cancelled"}
+        if name != PLAN_JOB and (odd or (all_passed and result in {"failure", "cancelled"})):
+            notes.append(f"the job {name} ended with {result}, though its results are good")
+    return notes
+
+
+def describe_needs(needs: Mapping[str, str]) -> str:
+    """What GitHub says of the jobs that are not the plan's own."""
+    others = {result for name, result in needs.items() if name != PLAN_JOB}
+    if "cancelled" in others:
+        return "cancelled, or out of time"
+    if others == {"skipped"}:
+        return "skipped, though the plan has it run"
+    return "the runner was lost, or the job never began"
+
+
+def _passed(line: JobLine) -> bool:
+    return line.verdict is JobVerdict.PASSED

@@ -1,0 +1,134 @@
+"""Shards of one run into one report; a set that is not whole, or not of one run, is refused."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
+
+import msgspec
+
+from ci.report.schema import Case, Control, Phase, Report, ShardMark, Threshold, summarize
+from provisioning.errors import UsageError
+
+Name = tuple[str, str, str]
+
+
+def name_of(case: Case | Control) -> Name:
+    return case.model, case.scheme, case.soc
+
+
+def digest_names(names: Iterable[Name]) -> str:
+    """SHA-256 over the cases of a whole run, in their order."""
+    return hashlib.sha256("\n".join(" ".join(name) for name in names).encode()).hexdigest()
+
+
+def merge_reports(reports: Sequence[Report]) -> Report:
+    """The report of the whole run, its cases in the order that they would have had.
+
+    Raises UsageError for reports that are not all shards of one run.
+    """
+    faults = find_faults(reports)
+    if faults:
+        raise UsageError(
+            "these are not the shards of one run",
+            why="; ".join(faults),
+            fix="name the report of each shard once",
+        )
+    places = {
+        name_of(case): position
+        for report in reports
+        for case, position in zip(report.cases, mark_of(report).positions, strict=True)
+    }
+    cases = sorted(
+        (case for one in reports for case in one.cases), key=lambda c: places[name_of(c)]
+    )
+    controls = sorted(
+        (control for one in reports for control in one.controls),
+        key=lambda control: places.get(name_of(control), len(places)),
+    )
+    first = min(reports, key=lambda one: one.started)
+    wall_s = max(one.summary.wall_s for one in reports)
+    return msgspec.structs.replace(
+        first,
+        thresholds=tuple(_order_thresholds(reports, cases)),
+        cases=tuple(cases),
+        controls=tuple(controls),
+        summary=summarize(cases, controls, wall_s, _longest_phases(reports)),
+        shard=None,
+    )
+
+
+def _order_thresholds(reports: Sequence[Report], cases: Iterable[Case]) -> Iterator[Threshold]:
+    """The rules in the order in which the cases ask for them."""
+    rules = {
+        name_of(case): rule
+        for report in reports
+        for case in report.cases
+        if (rule := report.threshold_for(case))
+    }
+    ordered = (rules[name_of(case)] for case in cases if name_of(case) in rules)
+    return iter({(one.scheme, one.model): one for one in ordered}.values())
+
+
+def _longest_phases(reports: Sequence[Report]) -> list[Phase]:
+    """Each phase as long as the shard that took longest: they run side by side."""
+    found: dict[str, float] = {}
+    for phase in (phase for report in reports for phase in report.summary.phases):
+        found[phase.name] = max(phase.seconds, found.get(phase.name, 0.0))
+    return [Phase(name=name, seconds=seconds) for name, seconds in found.items()]
+
+
+def find_faults(reports: Sequence[Report], wanted: Collection[Name] = ()) -> list[str]:
+    """Why reports are not the shards of one run, or not of the ``wanted`` cases."""
+    marks = [report.shard for report in reports]
+    if not reports or None in marks:
+        return ["one of them is not a shard" if reports else "there is none"]
+    faults = list(_compare_runs(reports))
+    count = mark_of(reports[0]).count
+    indexes = Counter(mark_of(report).index for report in reports)
+    faults += [f"shard {one}/{count} is missing" for one in range(1, count + 1) if not indexes[one]]
+    faults += [
+        f"shard {one}/{count} comes {n} times" for one, n in sorted(indexes.items()) if n > 1
+    ]
+    return faults or [*_check_cases(reports, wanted)]
+
+
+def _compare_runs(reports: Sequence[Report]) -> Iterator[str]:
+    """What the shards of one run have in common, and these have not."""
+    views: dict[str, set[object]] = {
+        "sessions": {report.session for report in reports},
+        "toolchains": {report.toolchain for report in reports},
+        "policies": {mark_of(report).policy for report in reports},
+        "numbers of shards": {mark_of(report).count for report in reports},
+        "lists of cases": {mark_of(report).whole for report in reports},
+    }
+    return (f"they have different {what}" for what, found in views.items() if len(found) > 1)
+
+
+def _check_cases(reports: Sequence[Report], wanted: Collection[Name]) -> Iterator[str]:
+    rows = [
+        (position, name_of(case))
+        for report in reports
+        for case, position in zip(report.cases, mark_of(report).positions, strict=False)
+    ]
+    names = [name for _, name in sorted(rows)]
+    if any(len(report.cases) != len(mark_of(report).positions) for report in reports):
+        yield "a shard does not have the cases that it was given"
+    elif [position for position, _ in sorted(rows)] != list(range(len(rows))):
+        yield "a case is missing, or comes twice"
+    elif digest_names(names) != mark_of(reports[0]).whole:
+        yield "the cases are not those of the whole run"
+    for word, those in (
+        ("planned", set(wanted) - set(names)),
+        ("not planned", set(names) - set(wanted)),
+    ):
+        if wanted and those:
+            yield f"{len(those)} {word}: {', '.join(' '.join(one) for one in sorted(those)[:5])}"
+
+
+def mark_of(report: Report) -> ShardMark:
+    """What a shard's report says of the run that it is a part of. Raises UsageError."""
+    if report.shard is None:
+        raise UsageError("a report is not one of a shard", fix="run it with --shard")
+    return report.shard

@@ -1,0 +1,71 @@
+"""``gate``: the verdict on what the jobs of a plan left, for the one required check."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from ci.gate.render import render_verdict, render_verdict_markdown
+from ci.gate.results import read_needs, read_plan, read_results, read_shards
+from ci.gate.schema import Plan
+from ci.gate.verdict import GateVerdict, judge
+from ci.report.merge import find_faults
+from provisioning.console.command import Outcome, given_path
+from provisioning.console.progress import Progress
+from provisioning.errors import ExitCode, UsageError
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("plan", type=given_path, help="plan.json, as `plan --out` writes it")
+    add("--needs", type=given_path, required=True, metavar="FILE", help="GitHub's toJSON(needs)")
+    add("--results", type=given_path, required=True, metavar="DIR", help="holds result-JOB/")
+    add("--markdown", action="store_true", help="print Markdown for a job's summary")
+
+
+def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
+    del progress
+    verdict = reach_verdict(args.plan, args.needs, args.results)
+    text = render_verdict_markdown(verdict) if args.markdown else render_verdict(verdict)
+    return Outcome(text, describe(verdict), choose_code(verdict), exact=args.markdown)
+
+
+def reach_verdict(plan_file: Path, needs_file: Path, directory: Path) -> GateVerdict:
+    """Read and judge; what cannot be read is a fault, since nothing proves that all is well."""
+    try:
+        plan = read_plan(plan_file)
+        needs = read_needs(needs_file)
+    except UsageError as error:
+        return GateVerdict((), (error.what,))
+    return judge(plan, needs, read_results(directory, plan), judge_shards(directory, plan))
+
+
+def judge_shards(directory: Path, plan: Plan) -> list[str]:
+    """What is wrong with the shards of the plan taken together."""
+    if not plan.cases or not any(job.shard for job in plan.jobs):
+        return []
+    try:
+        reports = read_shards(directory, plan)
+    except UsageError:
+        return []  # said of its own job
+    wanted = {(case.model, case.scheme, case.soc) for case in plan.cases}
+    return find_faults(reports, wanted) if reports else []
+
+
+def choose_code(verdict: GateVerdict) -> ExitCode:
+    """FAILED for the author; DOWNLOAD where nothing but machines failed: run it again."""
+    if verdict.is_green:
+        return ExitCode.OK
+    return ExitCode.DOWNLOAD if verdict.is_infrastructure else ExitCode.FAILED
+
+
+def describe(verdict: GateVerdict) -> dict[str, Any]:
+    """The verdict for --json."""
+    return {
+        "green": verdict.is_green,
+        "jobs": [
+            {"job": one.job, "verdict": one.verdict.value, "why": one.why} for one in verdict.jobs
+        ],
+        "notes": list(verdict.notes),
+    }

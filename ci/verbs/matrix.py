@@ -1,0 +1,21 @@
+"""``matrix``: a plan's jobs as GitHub's matrix, on one line."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from ci.gate.jobs import render_matrix
+from ci.gate.results import read_plan
+from provisioning.console.command import Outcome, given_path
+from provisioning.console.progress import Progress
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("plan", type=given_path, help="plan.json, as `plan --out` writes it")
+
+
+def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
+    del progress
+    matrix = render_matrix(read_plan(args.plan).jobs)
+    return Outcome(json.dumps(matrix, separators=(",", ":")) + "\n", matrix, exact=True)
