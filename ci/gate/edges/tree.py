@@ -10,7 +10,7 @@ from functools import cached_property
 from ci.gate.edges.python import PythonFacts
 from ci.gate.rules import GateRules, fits, fits_any
 from ci.parity.facts import directory_of
-from ci.parity.includes import INCLUDE
+from ci.parity.uses import INCLUDE
 
 SOURCES = (".c", ".cc", ".cpp", ".cxx", ".cu", ".h", ".hpp", ".hh", ".inl")
 TESTS = "tests/"
