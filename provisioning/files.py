@@ -27,7 +27,8 @@ REPLACED = "replaced"
 def write_whole(path: Path, data: bytes | str) -> None:
     """Replace ``path`` by ``data`` (text as UTF-8) in one step, making its directory.
 
-    What a symbolic link names, a pipe or a device is written to as it is. Raises OSError.
+    What a symbolic link names, a pipe or a device is written to as it is. What processes that were
+    killed meanwhile left beside it goes. Raises OSError.
     """
     raw = data.encode() if isinstance(data, str) else data
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -36,10 +37,18 @@ def write_whole(path: Path, data: bytes | str) -> None:
         return
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     try:
+        _clear_writes(path)
         fresh.write_bytes(raw)
         fresh.replace(path)
     finally:
         fresh.unlink(missing_ok=True)
+
+
+def _clear_writes(path: Path) -> None:
+    for left in path.parent.glob(f".{glob.escape(path.name)}.[0-9]*"):
+        number = left.suffix[1:]
+        if number.isdecimal() and not Path("/proc", number).exists():
+            left.unlink(missing_ok=True)
 
 
 def hash_file(path: Path) -> str:

@@ -27,7 +27,7 @@ from provisioning.errors import StoreError, UnfitError
 from provisioning.files import explain_no_room
 
 SHOWN_OPS = 4
-ARTIFACT = "artifact"
+ARTIFACT, OUTPUTS = "artifact", "outputs"
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class CaseRun:
         """
         try:
             shutil.rmtree(self.directory, ignore_errors=True)
-            (self.directory / "outputs").mkdir(parents=True)
+            (self.directory / OUTPUTS).mkdir(parents=True)
             result = self._lower_and_run()
             if self.setup.keep:
                 keep_artifacts(self.directory, self.setup.keep / self.spec.slug)
@@ -102,14 +102,11 @@ class CaseRun:
             return self.refuse(f"QNN took no node: {reasons}", ended.log_tail)
         # Before the runner starts: what it writes there later changes no verdict.
         references = read_references(artifact, result.lowered)
-        run = self.execute(artifact, result.lowered)
+        job = self.give(artifact, result.lowered)
+        run = self.run_and_judge(job, references, result.lowered, remark)
         if self.setup.keep:
             shutil.copytree(artifact, self.directory / ARTIFACT, dirs_exist_ok=True)
-        self.figures["run_s"] = round(run.wall_s, 3)
-        if run.failure:
-            faults = [f"run: {run.failure}", *self.delegation_faults(result.lowered)]
-            return self.end(Status.FAILED, "; ".join(faults), run.log_tail)
-        return self.judge_outputs(references, result.lowered, run, remark)
+        return run
 
     def lower(self) -> Ended:
         """Lower in a fork; the log is beside the outputs."""
@@ -127,8 +124,8 @@ class CaseRun:
         )
         return self.setup.pool.run("lower", job, log, self.setup.timeout_s)
 
-    def execute(self, artifact: Path, lowered: Lowered) -> Ended:
-        """Run a copy of the program on copies of all input sets: a runner is shown no reference."""
+    def give(self, artifact: Path, lowered: Lowered) -> RunJob:
+        """A copy of the program and of all input sets: a runner is shown no reference."""
         given = self.directory / ARTIFACT
         given.mkdir()
         shutil.copyfile(artifact / PROGRAM, given / PROGRAM)
@@ -142,13 +139,37 @@ class CaseRun:
         ]
         input_list = self.directory / "input_list.txt"
         input_list.write_text("".join(f"{row}\n" for row in rows), encoding="utf-8")
-        job = RunJob(str(given / PROGRAM), str(input_list), str(self.directory / "outputs"))
-        return self.setup.runner.execute(job, self.directory / "run.log", self.setup.timeout_s)
+        return RunJob(str(given / PROGRAM), str(input_list), str(self.directory / OUTPUTS))
 
-    def judge_outputs(
+    def run_and_judge(
+        self, job: RunJob, references: References, lowered: Lowered, remark: str
+    ) -> CaseResult:
+        """What fails in a process that ran other programs before is run again in a fresh one: only
+        what fails there is this program's fault."""
+        before = dict(self.figures)
+        run = self.execute(job)
+        result = self.judge_run(references, lowered, run, remark)
+        if result.case.status is Status.PASSED or not run.used:
+            return result
+        self.figures = before
+        shutil.rmtree(job.outputs)
+        Path(job.outputs).mkdir()
+        seen = f"in a process that ran other programs before: {result.case.reason.splitlines()[0]}"
+        run = self.execute(job, fresh=True)
+        return self.judge_run(references, lowered, run, "; ".join(filter(None, [remark, seen])))
+
+    def execute(self, job: RunJob, *, fresh: bool = False) -> Ended:
+        log = self.directory / "run.log"
+        return self.setup.runner.execute(job, log, self.setup.timeout_s, fresh=fresh)
+
+    def judge_run(
         self, references: References, lowered: Lowered, run: Ended, remark: str
     ) -> CaseResult:
-        """Judge what the runner wrote, and check delegation."""
+        """Judge how a run ended and what it wrote, and check delegation."""
+        self.figures["run_s"] = round(run.wall_s, 3)
+        if run.failure:
+            faults = [f"run: {run.failure}", *self.delegation_faults(lowered)]
+            return self.end(Status.FAILED, "; ".join(faults), run.log_tail, remark=remark)
         verdict = judge_case(self.spec, references, self.directory, lowered, self.setup.policy)
         self.figures |= verdict.figures
         changes = self.find_changes()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import os
 from multiprocessing.connection import Connection
@@ -39,4 +40,7 @@ def run_job(kind: str, job: Struct, log: str) -> Any:
     os.dup2(descriptor, 2)
     os.close(descriptor)
     module, function = JOBS[kind]
-    return getattr(importlib.import_module(module), function)(job)
+    try:
+        return getattr(importlib.import_module(module), function)(job)
+    finally:
+        ctypes.CDLL(None).fflush(None)  # what C code printed belongs to this log

@@ -1,8 +1,9 @@
 """Processes that already hold torch and ExecuTorch, each job with a time limit.
 
-A fork server imports torch once, so that a worker starts in milliseconds. Lowerings share
-workers, which fork once more for each (see ci.lowering.forked); a worker that crashes, hangs or
-grows is replaced. Runs get a process each.
+A fork server imports torch once, so that a worker starts in milliseconds. A worker does jobs of one
+kind, one at a time; one that crashes, hangs or grows is replaced. Lowerings fork once more for each
+(see ci.lowering.forked). Runs share a process, in which QNN's libraries are loaded once; whoever
+doubts a run asks for a process that has run nothing yet.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from ci.emulator.child import serve
+from ci.emulator.child import JOBS, serve
+from ci.emulator.memory import TUNABLES
 from ci.lowering.references.numerics import VARIABLES
 from provisioning.console.caller import DIRECTORY_VARIABLE
 from provisioning.console.command import given_path
@@ -39,12 +41,16 @@ MAX_WORKER_BYTES = 2 << 30
 
 @dataclass(frozen=True)
 class Ended:
-    """How a job ended: ``failure`` is empty when ``result`` is there."""
+    """How a job ended: ``failure`` is empty when ``result`` is there.
+
+    ``used`` says that its process had done other jobs before.
+    """
 
     result: Any
     failure: str
     log_tail: str
     wall_s: float
+    used: bool = False
 
 
 @contextmanager
@@ -79,6 +85,7 @@ class Worker:
     """A forked process that does one job at a time."""
 
     def __init__(self, context: Any) -> None:
+        self.used = False
         self.connection, other = context.Pipe()
         self.process = context.Process(target=serve, args=(other,), daemon=True)
         self.process.start()
@@ -140,11 +147,14 @@ class Pool:
             "PYTHONUTF8": "1",  # ExecuTorch reads files of its own in the locale's encoding
             DIRECTORY_VARIABLE: str(given_path(".").resolve()),
             "PYTHONPATH": list_python_path(environment.get("PYTHONPATH", "")),
+            "GLIBC_TUNABLES": ":".join(filter(None, [environment.get("GLIBC_TUNABLES"), TUNABLES])),
             **VARIABLES,
         }
         with process_set({**environment, **own}, directory):
             forkserver.ensure_running()
-        self.idle: queue.SimpleQueue[Worker] = queue.SimpleQueue()
+        self.idle: dict[str, queue.SimpleQueue[Worker]] = {
+            kind: queue.SimpleQueue() for kind in JOBS
+        }
         self.aborted = threading.Event()
 
     def close(self) -> None:
@@ -168,39 +178,40 @@ class Pool:
         *,
         fresh: bool = False,
     ) -> Ended:
-        """Do one job, at most ``timeout_s`` seconds; ``fresh`` asks for a process of its own.
+        """Do one job, at most ``timeout_s`` seconds; ``fresh`` asks for a process without a past.
 
         Raises StoreError where the job found no room.
         """
         if self.aborted.is_set():
             return Ended(None, ABORTED, "", 0.0)
         try:
-            worker = self._take(fresh=fresh)
+            worker = self._take(kind, fresh=fresh)
         except UnfitError:
             if self.aborted.is_set():  # meanwhile: the first start of a worker takes seconds
                 return Ended(None, ABORTED, "", 0.0)
             raise
         started = time.monotonic()
+        used, worker.used = worker.used, True
         reusable = False
         try:
             result, failure = worker.call(kind, job, log, timeout_s)
-            reusable = not fresh and not failure and worker.size_bytes() < MAX_WORKER_BYTES
+            reusable = not failure and worker.size_bytes() < MAX_WORKER_BYTES
         finally:
             wall_s = time.monotonic() - started
             if reusable:
-                self.idle.put(worker)
+                self.idle[kind].put(worker)
             else:
                 worker.close()
         if isinstance(result, StoreError):
             raise result
         if isinstance(result, QnnCiError):
             result, failure = None, str(result)
-        return Ended(result, failure, read_tail(log), wall_s)
+        return Ended(result, failure, read_tail(log), wall_s, used)
 
-    def _take(self, *, fresh: bool) -> Worker:
+    def _take(self, kind: str, *, fresh: bool) -> Worker:
         if not fresh:
             with suppress(queue.Empty):
-                return self.idle.get_nowait()
+                return self.idle[kind].get_nowait()
         try:
             return Worker(self.context)
         except (EOFError, ConnectionError) as error:

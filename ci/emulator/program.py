@@ -16,14 +16,17 @@ import torch
 from executorch.extension.pybindings import _C
 
 from ci.emulator.job import RunJob, RunResult
+from ci.emulator.memory import overwrite_freed_memory
 from provisioning.errors import FailedError
 
 
 def run_program(job: RunJob) -> RunResult:
     """Load the program once and execute it for every line of the input list.
 
-    Raises FailedError for an input file that is missing or of another size.
+    The process may run more programs; none finds what another left in memory. Raises FailedError
+    for an input file that is missing or of another size.
     """
+    overwrite_freed_memory()
     program = _C._load_program(job.model)
     method = program.load_method("forward")
     meta = method.method_meta()

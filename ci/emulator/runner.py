@@ -18,23 +18,25 @@ from provisioning.errors import UsageError
 
 
 class Runner(Protocol):
-    """Executes one job in a process of its own, at most ``timeout_s`` seconds."""
+    """Executes one job, at most ``timeout_s`` seconds; ``fresh``: in a process that ran nothing."""
 
     @property
     def name(self) -> str: ...
 
-    def execute(self, job: RunJob, log: Path, timeout_s: float) -> Ended: ...
+    def execute(
+        self, job: RunJob, log: Path, timeout_s: float, *, fresh: bool = False
+    ) -> Ended: ...
 
 
 @dataclass(frozen=True)
 class PythonRunner:
-    """ExecuTorch's Python runtime in a fork of the pool."""
+    """ExecuTorch's Python runtime in a process of the pool."""
 
     pool: Pool
     name: str = "python"
 
-    def execute(self, job: RunJob, log: Path, timeout_s: float) -> Ended:
-        return self.pool.run("run", job, log, timeout_s, fresh=True)
+    def execute(self, job: RunJob, log: Path, timeout_s: float, *, fresh: bool = False) -> Ended:
+        return self.pool.run("run", job, log, timeout_s, fresh=fresh)
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,8 @@ class ProgramRunner:
     def name(self) -> str:
         return Path(self.argv[0]).name
 
-    def execute(self, job: RunJob, log: Path, timeout_s: float) -> Ended:
+    def execute(self, job: RunJob, log: Path, timeout_s: float, *, fresh: bool = False) -> Ended:
+        del fresh  # each run is a process of its own
         ended = run_process(
             [
                 *self.argv,

@@ -6,6 +6,7 @@ import os
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from multiprocessing import current_process
 from pathlib import Path
 
 from ci.emulator.pool import Pool
@@ -13,6 +14,8 @@ from provisioning.artifacts.environment import locate_profile
 from provisioning.console.progress import Progress
 from provisioning.errors import QnnCiError
 from provisioning.files import scratch_directory
+
+SOCKET, MAX_SOCKET_PATH = "listener-12345678", 108  # unix(7)
 
 
 class Workshop:
@@ -46,9 +49,26 @@ class Workshop:
 @contextmanager
 def open_workshop() -> Iterator[Workshop]:
     """A workshop, which is cleared at the end. Raises OSError where there is no room."""
-    with scratch_directory(Path(tempfile.gettempdir()), "qnn-ci") as scratch:
+    with (
+        scratch_directory(Path(tempfile.gettempdir()), "qnn-ci") as scratch,
+        sockets_below(scratch),
+    ):
         workshop = Workshop(scratch)
         try:
             yield workshop
         finally:
             workshop.close()
+
+
+@contextmanager
+def sockets_below(directory: Path) -> Iterator[None]:
+    """Let multiprocessing make its sockets in ``directory``, so that they go with it when the
+    process is killed; where the path is too long for one, they are where they were."""
+    config: dict[str, str | None] = current_process()._config  # type: ignore[attr-defined]
+    before = config.get("tempdir")
+    if len(str(directory / SOCKET)) < MAX_SOCKET_PATH:
+        config["tempdir"] = str(directory)
+    try:
+        yield
+    finally:
+        config["tempdir"] = before

@@ -73,7 +73,7 @@ def measure_run(folder: Path, home: Path) -> dict[str, Any]:
     """One run of the whole suite as a user starts it."""
     stages, reports = folder / "stages.json", folder / "reports"
     words = ["test-emulator", "--json", "--offline", "--reports", str(reports)]
-    argv = [sys.executable, "-m", "tests.bench.staged_run", str(stages), *words]
+    argv = [sys.executable, "-m", "tests.bench.staged", str(stages), *words]
     taken = measure(argv, {**os.environ, "QNN_CI_HOME": str(home)})
     del taken["output"]
     summary = json.loads((reports / "test_emulator" / "report.json").read_text())["summary"]

@@ -9,24 +9,31 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ci.emulator.case import CaseResult, CaseRun, RunSetup
+from ci.emulator.job import RunJob
+from ci.emulator.memory import TUNABLES
 from ci.emulator.policy import EmulatorPolicy, read_emulator_policy
-from ci.emulator.pool import Pool
-from ci.emulator.runner import ProgramRunner, PythonRunner
+from ci.emulator.pool import Ended, Pool
+from ci.emulator.runner import ProgramRunner, PythonRunner, Runner
 from ci.lowering.cases import CaseSpec
 from ci.lowering.schemes import Scheme
 from ci.report.schema import Status
 from provisioning.artifacts.environment import provision_profile
 from provisioning.console.progress import Progress
+from provisioning.files import scratch_directory
 from provisioning.store.store import store_home
+from tests.bench.emulator import make_home
 
 ROOT = Path(__file__).resolve().parents[3]
 STAND_IN = ROOT / "tests" / "stand_ins" / "executor_runner.py"
@@ -58,11 +65,12 @@ def run_case(shared: tuple[Pool, Path], tmp_path: Path) -> RunCase:
         policy: EmulatorPolicy | None = None,
         timeout_s: float = 200.0,
         use_cache: bool = True,
+        runner: Runner | None = None,
     ) -> CaseResult:
         stand_in = ProgramRunner([sys.executable, str(STAND_IN), fault, str(cache)], os.environ)
         setup = RunSetup(
             pool=pool,
-            runner=stand_in if fault else PythonRunner(pool),
+            runner=runner or (stand_in if fault else PythonRunner(pool)),
             policy=policy or read_emulator_policy(),
             cache=cache,
             toolchain=("test",),
@@ -100,12 +108,13 @@ def run_emulator(
     return ended, json.loads(file.read_text()) if file.is_file() else None
 
 
-def test_models_pass_a_second_run_lowers_nothing_and_damage_is_noticed(tmp_path: Path) -> None:
-    words = ("--model", "mlp", "--model", "superres", "--scheme", "8a8w", "--no-cache")
-    # One job has all cores as threads, which must not be there when a lowering forks.
-    first, report = run_emulator(tmp_path, *words, "--jobs", "1", "--timeout-s", "100")
+def test_models_pass_and_no_later_run_lowers_any_again(tmp_path: Path) -> None:
+    """mobilenet's depthwise convolutions are what oneDNN once computed in two ways."""
+    home = make_home(tmp_path / "home")
+    words = ("--model", "mobilenet", "--scheme", "fp16", "--scheme", "8a8w")
+    first, report = run_emulator(tmp_path, *words, "--timeout-s", "100", home=home)
     assert first.returncode == 0, first.stderr
-    assert report["summary"]["passed"] == 2
+    assert (report["summary"]["passed"], report["summary"]["cached"]) == (2, 0)
     kinds = {control["kind"] for control in report["controls"]}
     floating = {"zeros", "noise", "permuted", "other_input", "weakest_channel", "gain"}
     assert kinds == {*floating, "garbage_tail"}
@@ -116,10 +125,107 @@ def test_models_pass_a_second_run_lowers_nothing_and_damage_is_noticed(tmp_path:
         assert case["delegated_nodes"] >= case["partitions"] == 1
         assert case["inputs"] >= 4
         assert not case["cached"]
-    second, report = run_emulator(tmp_path, *words[:-1], "--json")
-    assert second.returncode == 0
-    assert json.loads(second.stdout) == report
-    assert all(case["cached"] for case in report["cases"])
+    figures = [case["sqnr_db"] for case in report["cases"]]
+    # One job has all cores as threads, which must not be there when a lowering forks.
+    for more in (("--json",), ("--jobs", "1"), ("--model", "mlp")):
+        later, report = run_emulator(tmp_path, *words, *more, home=home)
+        assert later.returncode == 0, later.stderr
+        assert [case["cached"] for case in report["cases"]][:2] == [True] * 2
+        assert [case["sqnr_db"] for case in report["cases"]][:2] == figures
+        if more == ("--json",):
+            assert json.loads(later.stdout) == report
+    assert report["summary"]["cached"] == 2
+
+
+def make_job(folder: Path, sets: str = "") -> RunJob:
+    """A run of the program that a case left in ``folder``."""
+    outputs = folder / "again"
+    shutil.rmtree(outputs, ignore_errors=True)
+    outputs.mkdir()
+    rows = Path(sets or folder / "input_list.txt")
+    return RunJob(str(folder / "artifact/program.pte"), str(rows), str(outputs))
+
+
+def test_runs_share_a_process_until_one_hangs_or_dies_and_give_the_same_bits(
+    run_case: RunCase, shared: tuple[Pool, Path], tmp_path: Path
+) -> None:
+    assert run_case("mlp", Scheme.FP16).case.status is Status.PASSED
+    folder, pool = tmp_path / "kept" / "mlp-fp16-SM8650", shared[0]
+    os.mkfifo(tmp_path / "never")
+
+    def run(rows: str = "", timeout_s: float = 60.0) -> tuple[bool, str]:
+        ended = pool.run("run", make_job(folder, rows), tmp_path / "log", timeout_s)
+        return ended.used, ended.failure
+
+    def outputs(name: str) -> list[bytes]:
+        return [file.read_bytes() for file in sorted((folder / name).iterdir())]
+
+    assert run() == (True, "")  # after the case's own
+    assert outputs("again") == outputs("outputs")
+    hung = run(str(tmp_path / "never"), timeout_s=1.0)
+    assert hung == (True, "did not end within 1 s")
+    assert [run(), run()] == [(False, ""), (True, "")]
+    assert outputs("again") == outputs("outputs")
+
+    (worker,) = [pool.idle["run"].get()]
+    pool.idle["run"].put(worker)
+    killer = threading.Timer(0.5, os.kill, (worker.process.pid, signal.SIGSEGV))
+    killer.start()
+    assert run(str(tmp_path / "never")) == (
+        True,
+        "its process was killed by SIGSEGV without a result",
+    )
+    assert run() == (False, "")
+    assert run(str(tmp_path / "nowhere"))[1].startswith("FileNotFoundError")
+    assert run() == (True, "")  # what raised nothing but an exception goes on
+
+
+@dataclass
+class Forgetful:
+    """A runner that gets wrong what it does in a process that ran other programs before."""
+
+    runner: PythonRunner
+    name: str = "forgetful"
+
+    def execute(self, job: RunJob, log: Path, timeout_s: float, *, fresh: bool = False) -> Ended:
+        ended = self.runner.execute(job, log, timeout_s)
+        first = Path(job.outputs, "output_0_0.raw")
+        first.write_bytes(first.read_bytes() if fresh else bytes(first.stat().st_size))
+        return replace(ended, used=not fresh)
+
+
+def test_only_what_fails_in_a_fresh_process_fails_a_case(
+    run_case: RunCase, shared: tuple[Pool, Path]
+) -> None:
+    result = run_case("mlp", Scheme.FP16, runner=Forgetful(PythonRunner(shared[0])))
+    assert result.case.status is Status.PASSED, result.case.reason
+    assert result.remark.startswith("in a process that ran other programs before: SQNR 0.0 dB")
+
+
+def test_memory_of_one_run_is_not_seen_by_the_next() -> None:
+    script = """
+import ctypes
+from ci.emulator.memory import overwrite_freed_memory
+libc = ctypes.CDLL(None)
+libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+def outputs(): return [libc.malloc(size) for size in (64, 4096, 1 << 16, 1 << 20)]
+def left(): return [ctypes.string_at(place + 32, 32) for place in outputs()]
+for place, size in zip(made := outputs(), (64, 4096, 1 << 16, 1 << 20)):
+    ctypes.memset(place, 7, size)
+if __import__("sys").argv[1:]: overwrite_freed_memory()
+for place in made: libc.free(place)
+print(bytes([7] * 32) in left())
+"""
+    seen = [
+        subprocess.check_output(
+            [sys.executable, "-c", script, *words],
+            cwd=ROOT,
+            text=True,
+            env={**os.environ, "GLIBC_TUNABLES": TUNABLES},
+        )
+        for words in ((), ("overwrite",))
+    ]
+    assert seen == ["True\n", "False\n"]
 
 
 @pytest.mark.parametrize(
@@ -379,6 +485,13 @@ def is_running(home: Path) -> bool:
     return any("executor_runner.py hang . --model_path" in words for words in find_processes(home))
 
 
+@pytest.fixture
+def scratch() -> Iterator[Path]:
+    """A directory with a path as short as a socket wants it."""
+    with tempfile.TemporaryDirectory() as name:
+        yield Path(name)
+
+
 @pytest.mark.parametrize(
     ("number", "runner", "is_busy"),
     [
@@ -390,7 +503,11 @@ def is_running(home: Path) -> bool:
     ],
 )
 def test_an_interrupt_ends_with_130_and_leaves_no_process(
-    tmp_path: Path, number: signal.Signals, runner: str, is_busy: Callable[[Path], bool]
+    tmp_path: Path,
+    scratch: Path,
+    number: signal.Signals,
+    runner: str,
+    is_busy: Callable[[Path], bool],
 ) -> None:
     home = tmp_path / "home"
     (home / "downloads").mkdir(parents=True)
@@ -398,7 +515,7 @@ def test_an_interrupt_ends_with_130_and_leaves_no_process(
         shutil.copy(file, home / "downloads")
     argv = [sys.executable, "-m", "ci", "test-emulator", "--reports", str(tmp_path)]
     argv += ["--model", "mlp", "--scheme", "fp16", "--runner", runner]
-    environment = {**os.environ, "QNN_CI_HOME": str(home)}
+    environment = {**os.environ, "QNN_CI_HOME": str(home), "TMPDIR": str(scratch)}
     log = tmp_path / "log"
     with (
         log.open("w") as sink,
@@ -413,6 +530,12 @@ def test_an_interrupt_ends_with_130_and_leaves_no_process(
     assert code == (130 if number == signal.SIGINT else -number), log.read_text()
     assert "Traceback" not in log.read_text()
     wait_until(lambda: not find_processes(home), limit_s=1.0)
+    left = [path.name for path in scratch.iterdir()]
+    assert (
+        all(name.startswith(".qnn-ci.") for name in left) if number == signal.SIGKILL else not left
+    )
+    with scratch_directory(scratch, "qnn-ci"):  # as the next run begins
+        assert len(list(scratch.iterdir())) == 1
 
 
 def wait_until(holds: Callable[[], bool], limit_s: float = 120.0) -> None:

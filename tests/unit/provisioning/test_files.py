@@ -229,3 +229,14 @@ def test_what_a_killed_process_left_is_swept_and_what_a_living_one_holds_is_not(
     holders[1].kill()
     for one in holders:
         one.communicate()
+
+
+def test_what_killed_writers_left_goes_and_what_others_write_stays(tmp_path: Path) -> None:
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    names = [f".report.json.{ended.pid}", f".report.json.{os.getppid()}", f".other.{ended.pid}"]
+    for name in [*names, ".report.json.bak"]:
+        (tmp_path / name).write_text("half")
+    write_whole(tmp_path / "report.json", "{}")
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left == {"report.json", ".report.json.bak", *names[1:]}

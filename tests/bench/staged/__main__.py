@@ -1,7 +1,8 @@
-"""``python -m tests.bench.staged_run FILE WORD...``: ``python -m ci WORD...`` with a clock.
+"""``python -m tests.bench.staged FILE WORD...``: ``python -m ci WORD...`` with a clock.
 
-Writes the seconds of each stage, added up over all cases, to FILE as JSON. "imports" are those of
-the fork server until its first worker is there, and of the compiler in each worker.
+Named ``__main__``, which multiprocessing does not import anew in each worker. Writes the seconds of
+each stage, added up over all cases, to FILE as JSON. "imports" are those of the fork server until
+its first worker is there, and of the compiler in each worker.
 """
 
 from __future__ import annotations

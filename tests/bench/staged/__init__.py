@@ -1,0 +1,1 @@
+"""The main job with a clock on its stages."""
