@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from ci.onnx.option_table import Option, read_options
+from ci.onnx.options.table import Option, read_options
 
 PAGE = Path(__file__).parents[2] / "docs" / "onnx.md"
 OPTIONS = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import PurePath
 
-from ci.onnx.option_table import Option, OptionTable, read_options
+from ci.onnx.options.table import Option, OptionTable, read_options
 from provisioning.manifest.socs import Soc, read_socs
 
 OFF = ("", "0", "off")

@@ -12,8 +12,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from ci.onnx.combinations import find_conflicts
-from ci.onnx.option_table import Kind, Option, read_options
+from ci.onnx.options.combinations import find_conflicts
+from ci.onnx.options.table import Kind, Option, read_options
 from provisioning.errors import UsageError
 from provisioning.manifest.socs import read_socs
 from provisioning.versions import is_older

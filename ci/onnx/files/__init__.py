@@ -1,0 +1,1 @@
+"""ONNX files read without the onnx package: what they hold, and what is wrong with them."""
