@@ -46,7 +46,6 @@ class Result:
 
     @property
     def place(self) -> Place:
-        """Where it is."""
         return self.plan.place
 
 

@@ -35,7 +35,6 @@ class Meter:
     before: tuple[int, int] = (0, 0)
 
     def read(self) -> CacheCounts:
-        """The counts since the start."""
         hits, misses = self._count()
         return CacheCounts(
             self.program.path.name,

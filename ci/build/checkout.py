@@ -95,7 +95,6 @@ def describe_soc(request: BuildRequest) -> dict[str, str]:
 
 
 def wanted_components(needs: Needs, request: BuildRequest) -> tuple[str, ...]:
-    """The sets of submodules that a request wants."""
     more = [name for extra in sorted(request.extras) for name in needs.extras.get(extra, ())]
     return (*needs.components, *more)
 

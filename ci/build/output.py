@@ -25,7 +25,6 @@ class Output:
     disk_is_full: bool = False
 
     def read_line(self, line: str) -> None:
-        """Take one line of cmake or ninja."""
         count = NINJA_COUNT.match(line)
         if count:
             words = line[count.end() :].split()
@@ -52,5 +51,4 @@ class Output:
 
     @property
     def excerpt(self) -> str:
-        """The first error with the lines after it."""
         return "\n".join(self._excerpt).rstrip()

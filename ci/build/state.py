@@ -35,7 +35,6 @@ def read_state(path: Path) -> State:
 
 
 def write_state(path: Path, state: State) -> None:
-    """Replace the state in one step."""
     write_whole(path, msgspec.json.encode(state))
 
 

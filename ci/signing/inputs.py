@@ -93,7 +93,6 @@ def explain_file(path: Path) -> str:
 
 
 def list_input_faults(one: Input) -> Iterator[str]:
-    """What is wrong with one input by itself."""
     found = f"v{one.hexagon_version:x}"
     if one.wanted.hexagon and found != one.wanted.hexagon:
         yield f"{one.wanted.path}: is Hexagon {found}, its place says {one.wanted.hexagon}"

@@ -96,7 +96,6 @@ def read_time(environment: Mapping[str, str]) -> tuple[str, str]:
 
 
 def write_record(directory: Path, record: SigningRecord) -> None:
-    """Write signing.json and the statement into ``directory``."""
     _write_json(directory / RECORD_NAME, msgspec.to_builtins(record))
     _write_json(directory / STATEMENT_NAME, make_statement(record))
 

@@ -37,7 +37,6 @@ class Roots:
         }
 
     def protected(self) -> Iterator[Path]:
-        """What is never written to."""
         return (
             root
             for root in (self.qnn_sdk, self.hexagon_sdk, self.hexagon_tools)

@@ -134,6 +134,5 @@ def check_jobs(jobs: list[BuildJob]) -> Outcome:
 
 
 def describe_plans(jobs: list[BuildJob]) -> Outcome:
-    """What would run, in order."""
     commands = [command for job in jobs for command in job.plan.list_commands()]
     return Outcome(render_commands(commands), {"commands": [shlex.join(one) for one in commands]})

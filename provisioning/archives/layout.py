@@ -59,7 +59,6 @@ class Limits:
 
 
 def unsafe(archive: str, why: str) -> IntegrityError:
-    """The error for a hostile or broken archive."""
     return IntegrityError(
         f"{archive} is refused",
         why=why,
@@ -263,7 +262,6 @@ class FileWriter:
         return TreeEntry(self.path, self.size, mode, self.digest.hexdigest())
 
     def close(self) -> None:
-        """Close the descriptor, whatever happened."""
         os.close(self.fd)
 
 

@@ -28,7 +28,6 @@ from provisioning.store.tree import TreeEntry
 
 
 def is_tarball(filename: str) -> bool:
-    """Whether a file's name says that it is a tarball."""
     return filename.endswith((".tar", ".tar.xz", ".txz", ".tar.gz", ".tgz"))
 
 
@@ -69,7 +68,6 @@ def _open(path: Path) -> Iterator[ByteStream]:
 
 
 def is_xz(filename: str) -> bool:
-    """Whether a file's name says that it is compressed by xz."""
     return filename.endswith((".xz", ".txz"))
 
 

@@ -51,7 +51,6 @@ class FileSource:
         return os.pread(self.fd, count, offset)
 
     def close(self) -> None:
-        """Close the descriptor."""
         os.close(self.fd)
 
 

@@ -111,7 +111,6 @@ def locate_profile(name: str, progress: Progress) -> Environment:
 
 
 def profile_requests(profile: Profile, options: Options) -> list[ArtifactRequest]:
-    """What a profile asks of each of its artifacts."""
     requests = []
     for wanted in profile.artifacts:
         toolchain = read_toolchain(wanted.name)

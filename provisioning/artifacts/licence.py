@@ -27,7 +27,6 @@ class Acceptance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def record_path(store: Store) -> Path:
-    """The file of what was accepted on this machine."""
     return store.home / "licences.json"
 
 

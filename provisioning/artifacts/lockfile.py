@@ -35,7 +35,6 @@ class Lock(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
 
 
 def lock_name(artifact: str, version: str) -> str:
-    """The name of a lock file."""
     return f"{artifact}-{version}.json"
 
 
@@ -77,7 +76,6 @@ def read_lock(path: Path) -> Lock | None:
 
 
 def damaged_locks(store: Store) -> list[ManifestError]:
-    """What is wrong with the locks of the project and of this machine."""
     found = []
     for directory in (project_lock_path("", "").parent, machine_lock_path(store, "", "").parent):
         for path in sorted(directory.glob("*.json")):

@@ -36,7 +36,6 @@ class Change:
     old: Path | None = None
 
     def diff(self) -> str:
-        """The change as a unified diff."""
         old, new = (
             path.relative_to(manifests_root().parent) for path in (self.old or self.path, self.path)
         )
@@ -154,7 +153,6 @@ def _cannot_rewrite(name: str, why: str) -> ManifestError:
 
 
 def render_changes(changes: Iterable[Change]) -> str:
-    """All of them as one diff."""
     return "".join(change.diff() for change in changes)
 
 

@@ -262,7 +262,6 @@ def _is_of(request: ArtifactRequest, tree: Tree) -> bool:
 def report_differences(
     request: ArtifactRequest, differences: Sequence[Difference], progress: Progress
 ) -> None:
-    """Name what differs, on the terminal."""
     for difference in differences[:SHOWN_DIFFERENCES]:
         progress.step(f"{request.label}: {difference}")
     if (more := len(differences) - SHOWN_DIFFERENCES) > 0:

@@ -53,7 +53,6 @@ def require_pin(request: ArtifactRequest, store: Store, progress: Progress) -> A
 
 
 def lock_request(request: ArtifactRequest, lock: Lock) -> ArtifactRequest:
-    """The request, pinned to what ``lock`` says."""
     release = msgspec.structs.replace(
         request.release, sha256=lock.sha256, size_bytes=lock.size_bytes
     )

@@ -190,7 +190,6 @@ def _run_verb(caller: Caller, verbs: Mapping[str, Verb], name: str, words: list[
 
 
 def load_verb(verb: Verb) -> VerbModule:
-    """The module of a verb."""
     return cast(VerbModule, importlib.import_module(verb.module))
 
 

@@ -42,11 +42,9 @@ class Completed:
 
     @property
     def tail(self) -> str:
-        """The last lines of what it printed."""
         return "\n".join(self.output.splitlines()[-TAIL_LINES:])
 
     def describe(self) -> str:
-        """How it ended, in words."""
         if self.timed_out:
             return f"did not end within {self.wall_s:.0f} s"
         if self.returncode < 0:

@@ -99,7 +99,6 @@ class Bar:
             write_through(self.stream, f"{CLEAR}{text}" if self.live else f"{text}\n")
 
     def close(self) -> None:
-        """Take the live line away."""
         if self.stream and self.live:
             with self.lock:
                 write_through(self.stream, CLEAR)

@@ -40,7 +40,6 @@ class Verdict:
 
     @property
     def errors(self) -> tuple[Finding, ...]:
-        """The findings that make an environment unfit."""
         return tuple(one for one in self.findings if one.severity is Severity.ERROR)
 
     @property
@@ -137,7 +136,6 @@ def submodules(profile: str) -> tuple[str, ...]:
 
 
 def examine_request(request: SurveyRequest, progress: Progress | None = None) -> Verdict:
-    """Examine what ``request`` names."""
     policy, kinds = read_doctor_policy(), read_elf_policies()
     fitness = find_fitness(request.profile)
     wanted = {name: kinds[name] for name in fitness.kinds}

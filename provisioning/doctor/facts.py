@@ -28,7 +28,6 @@ class FileFacts:
 
     @property
     def name(self) -> str:
-        """The file's name without its directory."""
         return self.path.name
 
     @property
@@ -53,12 +52,10 @@ class TreeFacts:
 
     @property
     def link_names(self) -> frozenset[str]:
-        """The names of the symbolic links, without their directories."""
         return frozenset(PurePosixPath(link).name for link in self.links)
 
     @property
     def size_bytes(self) -> int:
-        """The bytes of all of them."""
         return sum(file.size_bytes for file in self.files)
 
 
@@ -173,7 +170,6 @@ class VariableFacts:
     real: Mapping[str, str] = field(default_factory=dict)
 
     def is_same(self, left: str | Path, right: str | Path) -> bool:
-        """Whether two paths are one place."""
         names = [str(Path(path)) for path in (left, right)]
         return self.real.get(names[0], names[0]) == self.real.get(names[1], names[1])
 

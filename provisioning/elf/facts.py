@@ -165,7 +165,6 @@ class ElfFacts:
 
     @property
     def machine_name(self) -> str:
-        """``x86-64``, ``aarch64``, ``hexagon``, or ``e_machine 8``."""
         return name_machine(self.machine)
 
     @property

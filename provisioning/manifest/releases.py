@@ -45,7 +45,6 @@ class Release(
 
     @property
     def source(self) -> str:
-        """The kind of source."""
         return str(self.__struct_config__.tag)
 
     @property

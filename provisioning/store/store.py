@@ -95,7 +95,6 @@ class Published:
         return self.path / self.artifact
 
     def read_tree(self) -> Tree | None:
-        """Its tree.json, or None when that is missing, damaged, or of another artifact."""
         try:
             tree = parse_tree((self.path / TREE_FILE).read_bytes())
         except (OSError, ValueError):

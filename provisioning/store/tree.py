@@ -51,7 +51,6 @@ class Tree(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def size_bytes(self) -> int:
-        """The sum of the files' sizes."""
         return sum(entry.size for entry in self.files)
 
 
@@ -67,7 +66,6 @@ class Difference(msgspec.Struct, frozen=True):
 
 
 def encode_tree(tree: Tree) -> bytes:
-    """The bytes of tree.json."""
     return msgspec.json.format(msgspec.json.encode(tree), indent=1) + b"\n"
 
 

@@ -37,7 +37,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def read_options(args: argparse.Namespace) -> Options:
-    """The Options that the command line asks for."""
     return Options(args.offline, args.trust_first_use, args.accept_licence)
 
 

@@ -65,7 +65,6 @@ def recall_proof(record: Path, key: str) -> Proof | None:
 
 
 def remember_proof(record: Path, key: str, proof: Proof) -> None:
-    """Replace ``record`` in one step."""
     write_whole(record, msgspec.json.encode(Record(key, proof)))
 
 

@@ -87,7 +87,6 @@ class BuildPlan:
         return (str(self.tools.cmake.path), "--install", str(stage.build))
 
     def list_commands(self) -> list[tuple[str, ...]]:
-        """Everything that runs, in order."""
         commands: list[tuple[str, ...]] = []
         for stage in self.stages:
             commands += [self.configure_command(stage), self.compile_command(stage)]
@@ -156,7 +155,6 @@ def make_plan(
 
 
 def fill_values(target: Target, place: Place, kit: Kit) -> dict[str, str]:
-    """What stands for each placeholder."""
     values = dict(kit.values)
     for compilers in kit.compilers.values():
         values.update(compilers.values)

@@ -116,6 +116,7 @@ class Evaluator:
         self.prelude = self._load_prelude(rules)
 
     def evaluate(self, build_file: str) -> Package:
+        """Evaluate one build file. Raises NotEvaluatedError."""
         folder = build_file.rpartition("/")[0]
         self.current = Package(build_file, folder)
         self.deadline = time.monotonic() + FILE_LIMIT_S

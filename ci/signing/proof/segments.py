@@ -56,7 +56,6 @@ class Segment:
 
     @property
     def file_size(self) -> int:
-        """Its bytes in the file."""
         return self.header.filesz
 
     @property
@@ -90,11 +89,9 @@ class Image:
 
     @property
     def machine(self) -> int:
-        """e_machine"""
         return self.headers.machine
 
     def bytes_of(self, segment: Segment) -> memoryview:
-        """The segment's bytes in the file."""
         return self.data[segment.offset : segment.end]
 
     def loadable(self) -> Iterator[Segment]:

@@ -85,17 +85,14 @@ class Verification:
     signature_ranges: list[tuple[int, int]] = field(default_factory=list)
 
     def add(self, kind: Kind, *texts: str) -> None:
-        """Note faults of one kind."""
         self.faults += [Fault(kind, text) for text in texts]
 
     @property
     def errors(self) -> list[str]:
-        """The faults in words."""
         return [fault.text for fault in self.faults]
 
     @property
     def verdict(self) -> Verdict:
-        """The verdict of everything found so far."""
         if self.faults:
             return Verdict.INVALID
         if not self.signed:

@@ -108,7 +108,6 @@ class GitSource:
         return mirror_repositories(job.root, job.request.release.place, directory)
 
     def find_release(self, job: FillJob, version: str) -> GitRelease:
-        """A tag ``vVERSION`` of the repository; the newest is no pre-release."""
         old = job.request.release_as(GitRelease)
         words = (*BY_FILE, *_mirror_words(), "ls-remote", "--tags", old.url)
         try:

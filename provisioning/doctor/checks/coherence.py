@@ -36,7 +36,6 @@ class Family(NamedTuple):
 
 
 def find_families(case: Case) -> Iterator[Family]:
-    """The SDK's libraries, and those that are staged."""
     facts = case.facts
     if facts.sdk and facts.sdk.is_directory:
         files, is_pushed = facts.trees[facts.sdk_name].files, case.fitness.skels

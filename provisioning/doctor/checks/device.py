@@ -33,7 +33,6 @@ class Device(NamedTuple):
 
 
 def find_devices(case: Case) -> Iterator[Device]:
-    """Every device that adb lists."""
     facts = case.facts
     tree = facts.trees.get(facts.sdk_name)
     files = tree.files if tree else ()

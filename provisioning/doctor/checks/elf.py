@@ -51,7 +51,6 @@ def judge(facts: ElfFacts, policy: ElfPolicy, *, depth: int = 1) -> list[Finding
 
 
 def judge_defect(error: ElfError) -> Finding:
-    """The fault of a file that could not be read as ELF."""
     (finding,) = DEFECTS.judge(error)
     return finding
 

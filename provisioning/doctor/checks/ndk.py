@@ -37,7 +37,6 @@ def ndk_name(revision: str) -> str:
 
 
 def find_ndk(case: Case) -> Iterator[Ndk]:
-    """The NDK, where the profile has one."""
     if ndk := case.facts.ndk:
         yield Ndk(ndk, case.policy.ndk, case.facts.pins.get(NDK, ""), case.android_api)
 

@@ -34,7 +34,6 @@ class Case:
 
     @property
     def host_policy(self) -> ElfPolicy | None:
-        """The policy of libraries for this machine."""
         return self.kinds.get(HOST_KIND)
 
     @property
@@ -49,7 +48,6 @@ class Case:
 
     @property
     def pin(self) -> str | None:
-        """The pinned version of the SDK."""
         return self.facts.pins.get(self.facts.sdk_name)
 
 
@@ -80,7 +78,6 @@ class Check(Generic[S]):
     severity: Severity = Severity.ERROR
 
     def judge(self, subject: S) -> Iterator[Finding]:
-        """A finding for each fault that the function sees."""
         for one in self.see(subject):
             rows = (self.what, self.why, self.fix)
             what, why, fix = (text.format_map(one.values).rstrip() for text in rows)
@@ -113,7 +110,6 @@ class Subjects(Generic[S]):
         return register
 
     def judge(self, subject: S) -> Iterator[Finding]:
-        """Every finding of one thing."""
         silent: set[str] = set()
         for check in self.checks:
             found = [] if silent.intersection(check.after) else list(check.judge(subject))
@@ -122,6 +118,5 @@ class Subjects(Generic[S]):
             yield from found
 
     def judge_all(self, case: Case) -> Iterator[Finding]:
-        """Every finding of every such thing in the environment."""
         for subject in self.find(case):
             yield from self.judge(subject)

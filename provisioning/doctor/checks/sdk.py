@@ -79,7 +79,6 @@ class Sdk(NamedTuple):
 
 
 def find_sdk(case: Case) -> Iterator[Sdk]:
-    """The SDK, where there is one."""
     if case.facts.sdk:
         yield Sdk(case.facts.sdk, case.facts.trees[case.facts.sdk_name], case)
 

@@ -48,7 +48,6 @@ def _parse_status(output: str) -> Iterator[SubmoduleFacts]:
 
 
 def _leftovers(flatcc: Path) -> Iterator[tuple[str, str]]:
-    """What flatcc's build left in its source tree, and for which machine."""
     for relative in FLATCC_OUTPUTS:
         path = flatcc / relative
         if path.is_file():

@@ -28,7 +28,6 @@ class Identity(NamedTuple):
 
     @classmethod
     def of(cls, status: os.stat_result) -> Identity:
-        """The identity in the result of a stat."""
         return cls(
             status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
         )
@@ -55,7 +54,6 @@ class FactsCache:
         return kept[1] if kept and kept[0] == identity else None
 
     def keep(self, path: Path, identity: Identity, facts: FileFacts) -> None:
-        """Remember ``facts``."""
         self.rows[str(path)] = (identity, facts)
         self.changed = True
 
