@@ -14,12 +14,20 @@ from ci.build.delivery.artifacts import (
     collect_artifacts,
     publish_artifacts,
 )
-from ci.build.inputs import NO_FILE, Snapshot, digest_snapshot, take_snapshot
+from ci.build.inputs import (
+    NO_FILE,
+    Built,
+    Snapshot,
+    State,
+    digest_snapshot,
+    has_artifacts,
+    read_state,
+    take_snapshot,
+    write_state,
+)
 from ci.build.overlay import sync_overlay
-from ci.build.plan.job import BuildJob
 from ci.build.plan.place import Place
-from ci.build.plan.plan import BuildPlan
-from ci.build.state import Built, State, has_artifacts, read_state, write_state
+from ci.build.plan.plan import BuildJob, BuildPlan
 from ci.build.steps import run_stage
 from provisioning.console.progress import Progress
 from provisioning.store.store import explain_errors

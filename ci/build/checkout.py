@@ -8,9 +8,8 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from ci.build.plan.job import BuildJob
 from ci.build.plan.place import find_place
-from ci.build.plan.plan import BuildRequest, Kit, make_plan
+from ci.build.plan.plan import BuildJob, BuildRequest, Kit, make_plan
 from ci.build.plan.targets import Needs, Target, read_targets
 from ci.build.plan.toolchains import resolve_compilers
 from ci.build.plan.tools import ask_python, find_tools

@@ -1,8 +1,7 @@
-"""What a build reads: every file of its input directories, with a digest over all of them.
+"""What a build reads and remembers: every file of its inputs, with a digest over all of them.
 
 A file whose size, time and inode are as before keeps its hash, so that a second look at
-twelve thousand files takes a fraction of a second and a touched but equal file is no change.
-"""
+twelve thousand files takes a fraction of a second and a touched but equal file is no change."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ from typing import TypeAlias
 import msgspec
 
 from provisioning.errors import UnfitError
-from provisioning.files import hash_file
+from provisioning.files import hash_file, write_whole
 
 PRUNED = frozenset({".git", "__pycache__", ".nox", ".mypy_cache", ".pytest_cache", "node_modules"})
 GENERATED_MARKS = ("CMakeCache.txt", "pyvenv.cfg")
@@ -92,3 +91,39 @@ def _read_entry(entry: os.DirEntry[str], known: InputEntry | None) -> InputEntry
     if not stat.S_ISREG(status.st_mode):
         return InputEntry(*state, "")
     return InputEntry(*state, hash_file(Path(entry.path)))
+
+
+class Built(msgspec.Struct, frozen=True):
+    """One artifact as it was published."""
+
+    path: str
+    sha256: str
+
+
+class State(msgspec.Struct, frozen=True):
+    """The inputs and results of the last good build; ``inputs``: a snapshot a directory."""
+
+    settings: str = ""
+    inputs: dict[str, Snapshot] = msgspec.field(default_factory=dict)
+    digest: str = ""
+    artifacts: tuple[Built, ...] = ()
+
+
+def read_state(path: Path) -> State:
+    """The state of a build, empty when there is none or it cannot be read."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=State)
+    except (OSError, msgspec.DecodeError):
+        return State()
+
+
+def write_state(path: Path, state: State) -> None:
+    write_whole(path, msgspec.json.encode(state))
+
+
+def has_artifacts(directory: Path, state: State) -> bool:
+    """Whether every published artifact is still there with the same bytes."""
+    return bool(state.artifacts) and all(
+        (directory / row.path).is_file() and hash_file(directory / row.path) == row.sha256
+        for row in state.artifacts
+    )

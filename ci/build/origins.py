@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ci.build.checkout import prepare_checkout
-from ci.build.plan.job import BuildJob
-from ci.build.plan.plan import BuildRequest
+from ci.build.plan.plan import BuildJob, BuildRequest
 from ci.build.plan.targets import Origin, Target
 from ci.build.runner import prepare_runner
 from provisioning.console.progress import Progress

@@ -11,7 +11,7 @@ from typing import Any
 from msgspec import Struct
 
 from ci.lowering.forked import answer_job
-from provisioning.console.parent import end_with_parent
+from provisioning.console.process import end_with_parent
 
 # kind -> module, function. The modules import torch: only children import them.
 JOBS = {

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ci.emulator.pool import STARTER
-from provisioning.console.parent import end_with_parent
+from provisioning.console.process import end_with_parent
 
 
 @contextmanager

@@ -16,8 +16,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypeVar, cast
 
-from provisioning.console.parent import end_with_parent
-from provisioning.console.process import signal_name
+from provisioning.console.process import end_with_parent, signal_name
 from provisioning.errors import FailedError, QnnCiError
 from provisioning.files import explain_no_room
 

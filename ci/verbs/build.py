@@ -12,11 +12,9 @@ import msgspec
 from ci.build.builder import run_build
 from ci.build.checkout import find_python
 from ci.build.delivery.deliver import PLACES, check_delivery, deliver
-from ci.build.delivery.record import describe_result, write_record
-from ci.build.delivery.text import render_commands, render_result
+from ci.build.delivery.record import describe_result, render_commands, render_result, write_record
 from ci.build.origins import prepare_job
-from ci.build.plan.job import BuildJob
-from ci.build.plan.plan import BuildRequest
+from ci.build.plan.plan import BuildJob, BuildRequest
 from ci.build.plan.targets import Target, find_target, read_targets
 from provisioning.console.caller import shown_path
 from provisioning.console.command import Outcome, given_path, given_program

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import io
 import math
 import os
@@ -300,3 +301,16 @@ def end_group(process: subprocess.Popen[str]) -> None:
             time.sleep(GROUP_POLL_S)
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
+
+
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+def end_with_parent(parent: int) -> None:
+    """Have the kernel kill this process as soon as the thread that started it is gone.
+
+    ``parent`` is the process id that the parent has, or had. A fork does not inherit this.
+    """
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    if os.getppid() != parent:  # it ended before the kernel was told
+        os._exit(1)

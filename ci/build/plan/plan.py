@@ -6,7 +6,7 @@ import hashlib
 import os
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -262,3 +262,21 @@ def _choose_launcher(cache: Program | None) -> dict[str, str]:
         return {"CCACHE_DISABLE": "1"}
     names = ("CMAKE_C_COMPILER_LAUNCHER", "CMAKE_CXX_COMPILER_LAUNCHER")
     return dict.fromkeys(names, str(cache.path))
+
+
+def check_nothing() -> None:
+    """For a build that needs nothing but a compiler."""
+
+
+@dataclass(frozen=True)
+class BuildJob:
+    """``inputs`` are directories besides the plan's source; ``skip`` the parts of the source
+    that do not count; ``variables`` what a program needs that uses the artifacts; ``check``
+    raises UnfitError when the environment is not fit, and is called before anything is built."""
+
+    plan: BuildPlan
+    request: BuildRequest
+    inputs: Mapping[str, Path]
+    skip: frozenset[str]
+    variables: Mapping[str, str] = field(default_factory=dict)
+    check: Callable[[], None] = check_nothing

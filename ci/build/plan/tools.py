@@ -12,8 +12,8 @@ from pathlib import Path
 from packaging.version import Version
 
 from provisioning.doctor.facts import PythonFacts
+from provisioning.doctor.survey.host import ask_version
 from provisioning.doctor.survey.python import survey_python
-from provisioning.doctor.survey.tools import ask_version
 from provisioning.errors import UnfitError, UsageError
 from provisioning.versions import parse_version
 

@@ -7,9 +7,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from ci.build.builder import run_build
-from ci.build.plan.job import BuildJob
 from ci.build.plan.place import find_place
-from ci.build.plan.plan import BuildRequest, Kit, make_plan
+from ci.build.plan.plan import BuildJob, BuildRequest, Kit, make_plan
 from ci.build.plan.targets import Target, find_target
 from ci.build.plan.toolchains import resolve_compilers
 from ci.build.plan.tools import find_tools

@@ -11,10 +11,9 @@ from provisioning.doctor.checks.checkout import CHECKOUTS
 from provisioning.doctor.checks.coherence import FAMILIES
 from provisioning.doctor.checks.device import DEVICES
 from provisioning.doctor.checks.elf import CONTENT, DEFECTS, TARGET
-from provisioning.doctor.checks.files import find_groups, judge_group
+from provisioning.doctor.checks.files import NEEDS, find_groups, judge_group
 from provisioning.doctor.checks.host import MACHINE, SYSTEM, TOOLS
 from provisioning.doctor.checks.ndk import NDKS
-from provisioning.doctor.checks.needs import NEEDS
 from provisioning.doctor.checks.python import PYTHON
 from provisioning.doctor.checks.registry import Case, Check, Subjects
 from provisioning.doctor.checks.sdk import INSTALLATIONS, ROOTS, SDK

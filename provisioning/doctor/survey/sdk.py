@@ -1,4 +1,4 @@
-"""A QNN SDK on disk: markers, version, directories, headers and their API version."""
+"""A QNN SDK or an Android NDK on disk: versions, directories, headers, and the NDK's clang."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from pathlib import Path
 
 from provisioning.artifacts.sdk_yaml import SDK_YAML, SdkIdentity, read_sdk_yaml
 from provisioning.console.process import run_process
-from provisioning.doctor.facts import HOST_DIRECTORY, SdkFacts
+from provisioning.doctor.facts import HOST_DIRECTORY, NdkFacts, SdkFacts
 from provisioning.doctor.survey import api_probe
+from provisioning.doctor.survey.host import ask_version
 from provisioning.errors import ToolError, UnfitError
 
 MARKERS = (SDK_YAML, "QNN_README.txt")
@@ -77,3 +78,26 @@ def _api_version(text: str) -> str | None:
     parts = dict(API_PART.findall(text))
     names = ("MAJOR", "MINOR", "PATCH")
     return ".".join(parts[name] for name in names) if set(names) <= parts.keys() else None
+
+
+REVISION = re.compile(r"^Pkg\.Revision\s*=\s*([\w.+-]+)", re.MULTILINE)
+TARGET = "aarch64-linux-android"
+
+
+def survey_ndk(root: Path, host_tag: str) -> NdkFacts:
+    """What is there of an NDK; its clang is run once."""
+    if not root.is_dir():
+        return NdkFacts(root, is_directory=False)
+    revision = REVISION.search(read_text(root / "source.properties"))
+    prebuilt = root / "toolchains" / "llvm" / "prebuilt"
+    clang = prebuilt / host_tag / "bin" / "clang++"
+    levels = prebuilt / host_tag / "sysroot" / "usr" / "lib" / TARGET
+    return NdkFacts(
+        root,
+        is_directory=True,
+        revision=revision[1] if revision else None,
+        has_toolchain_file=(root / "build" / "cmake" / "android.toolchain.cmake").is_file(),
+        host_tags=tuple(sorted(path.name for path in prebuilt.glob("*") if path.is_dir())),
+        clang=ask_version("clang++", clang) if clang.exists() else None,
+        api_levels=tuple(sorted(int(p.name) for p in levels.glob("*") if p.name.isdecimal())),
+    )

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("executorch", reason="the executorch wheel is not installed here")
 
-from ci.build.delivery.install import find_package, make_overlay
+from ci.build.delivery.deliver import find_package, make_overlay
 from ci.build.delivery.proof import recall_proof, remember_proof, run_proof
 from ci.build.plan.place import Place
 from ci.build.plan.targets import find_target

@@ -10,9 +10,8 @@ import pytest
 
 from provisioning.doctor.checks.device import DEVICES, Device
 from provisioning.doctor.checks.elf import judge_defect
-from provisioning.doctor.checks.files import group_tree, judge_group
+from provisioning.doctor.checks.files import NEEDS, find_needs, group_tree, judge_group
 from provisioning.doctor.checks.host import MACHINE, SYSTEM, Machine, SystemLibrary
-from provisioning.doctor.checks.needs import NEEDS, find_needs
 from provisioning.doctor.checks.python import PYTHON, Interpreter
 from provisioning.doctor.examine import find_fitness
 from provisioning.doctor.facts import DeviceFacts, FileFacts, HostFacts, PythonFacts

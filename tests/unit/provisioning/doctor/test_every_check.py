@@ -19,9 +19,9 @@ from provisioning.doctor.checks.coherence import Family
 from provisioning.doctor.checks.device import Device
 from provisioning.doctor.checks.elf import Placed
 from provisioning.doctor.checks.environment import SUBJECTS, list_checks
+from provisioning.doctor.checks.files import Need
 from provisioning.doctor.checks.host import Machine, SystemLibrary, Tool
 from provisioning.doctor.checks.ndk import Ndk
-from provisioning.doctor.checks.needs import Need
 from provisioning.doctor.checks.python import Interpreter
 from provisioning.doctor.checks.registry import Case, Subjects
 from provisioning.doctor.checks.sdk import Sdk, WantedRoot
