@@ -1,22 +1,31 @@
-"""The report in a GitHub job: markdown for the step's summary."""
+"""The report as Markdown, for the page of a run and of a pull request."""
 
 from __future__ import annotations
 
 import html
 import os
 import re
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 
 from ci.provider.providers import detect_provider
 from ci.report.columns import columns_of
+from ci.report.review.compare import Change, Comparison
+from ci.report.review.failures import repeat_command
 from ci.report.schema import Case, Report, Status
-from ci.report.text import clean_log_line, show_counts
+from ci.report.text import clean_log_line, show_bytes, show_counts, show_decibels
 from provisioning.console.terminal import clean
 
 ROWS = 200
+NAMES = 20
+WORST = 5
+NAME_CHARS = 160
 REASON_CHARS = 2000
-LOG_LINES = 40
-# A summary over 1 MiB is dropped whole by GitHub.
+LOG_LINES, LOG_CHARS = 40, 400
+VARIABLE = "GITHUB_STEP_SUMMARY"
+# GitHub drops a step's summary of more than 1 MiB whole, what other programs wrote into it too.
 LIMIT_BYTES = 1_000_000
 MARKS = {
     Status.PASSED: ":white_check_mark:",
@@ -25,71 +34,241 @@ MARKS = {
 }
 # Letters, digits and spaces stay; so do _ - and the points of figures, inside a word.
 _MARKDOWN = re.compile(r"(?:(?<=[A-Za-z0-9])[_-](?=[A-Za-z0-9])|(?<=\d)\.(?=\d))|([!-/:-@\[-`{-~])")
+# GitHub looks for people and issues in the text that is shown, so that escapes do not help.
+_REFERENCE = re.compile(r"(?<=[@#])(?=\w)|(?<=\bGH)(?=-\d)")
+WORD_JOINER = "\u2060"
+LEFT_OUT = "The rest is in report.json: a summary has a limit.\n"
 
 
-def append_summary(report: Report, environ: Mapping[str, str] = os.environ) -> bool:
+def append_summary(
+    report: Report,
+    environ: Mapping[str, str] = os.environ,
+    *,
+    base: Comparison | None = None,
+    note: str = "",
+) -> bool:
     """Show the report on the page of the run, where the CI system has one; whether it has.
 
     Raises StoreError when it cannot be written.
     """
-    return detect_provider(environ).add_summary(render_summary(report), report.session)
+    used = 0
+    with suppress(OSError):
+        used = Path(environ.get(VARIABLE) or os.devnull).stat().st_size
+    text = render_summary(report, base=base, note=note, limit_bytes=LIMIT_BYTES - used)
+    return detect_provider(environ).add_summary(text, report.session)
 
 
-def render_summary(report: Report) -> str:
-    """Markdown of at most LIMIT_BYTES: the verdict, what failed and why, then every case."""
+def render_summary(
+    report: Report,
+    *,
+    base: Comparison | None = None,
+    note: str = "",
+    limit_bytes: int = LIMIT_BYTES,
+) -> str:
+    """Markdown of at most ``limit_bytes``: the verdict, what differs from the base (``note`` says
+    why nothing is compared), what failed, what is nearest to its limit, what did not run, every
+    case.
+
+    What failed, with logs, gets the room that the rest leaves.
+    """
     verdict = "passed" if report.ok else "FAILED"
-    head = [f"## {escape_markdown(report.session)}: {verdict}", ""]
-    head += [f"{show_counts(report.summary)} in {report.summary.wall_s:.1f} s", ""]
-    parts = [*_describe_controls(report)]
-    parts += [_describe_problem(case) for case in report.cases if case.status is Status.FAILED]
-    parts.append(_make_table(report.cases))
-    kept = "\n".join(head)
-    for part in parts:
-        if len((kept + part).encode()) > LIMIT_BYTES:
-            return kept + "\nThe rest is in report.json: a summary has a limit.\n"
-        kept += part
-    return kept
+    head = f"## {escape_markdown(report.session)}: {verdict}\n\n"
+    head += f"{show_counts(report.summary)} in {report.summary.wall_s:.1f} s\n\n"
+    failed = (case for case in report.cases if case.status is Status.FAILED)
+    room = Room(limit_bytes - len(LEFT_OUT))
+    before = room.take([head, *_describe_controls(report)])
+    before += room.take(_describe_changes(base) if base else [])
+    before += room.take([f"Nothing to compare with: {escape_markdown(note)}\n\n"] if note else [])
+    after = room.take([*_list_worst(report), *_list_refused(report), _make_table(report.cases)])
+    problems = room.take(_describe_problem(report, case) for case in failed)
+    return "".join([*before, *problems, *after, LEFT_OUT if room.is_full else ""])
+
+
+class Room:
+    """What is left of a limit; ``is_full`` once something found no room."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.left_bytes, self.is_full = limit_bytes, False
+
+    def take(self, parts: Iterable[str]) -> list[str]:
+        """The first parts, as many as there is room for; later ones are not even made."""
+        kept: list[str] = []
+        for part in parts:
+            size = len(part.encode())
+            if size > self.left_bytes:
+                self.is_full = True
+                break
+            self.left_bytes -= size
+            kept.append(part)
+        return kept
 
 
 def escape_markdown(text: str) -> str:
-    """One line in which nothing is markup, a link or the border of a cell."""
-    line = clean_log_line(text)
+    """One line in which nothing is markup, a link, somebody's name or the border of a cell."""
+    line = _REFERENCE.sub(WORD_JOINER, clean_log_line(text))
     return _MARKDOWN.sub(lambda m: f"&#{ord(m[1])};" if m[1] else m[0], line)
 
 
-def _describe_controls(report: Report) -> list[str]:
+def escape_name(text: str) -> str:
+    """The same, of a word that belongs on one line."""
+    return escape_markdown(text if len(text) <= NAME_CHARS else f"{text[: NAME_CHARS - 3]}...")
+
+
+def show_case(case: Case) -> str:
+    """``nets/net.py:factory 8a8w SM8650``, escaped."""
+    return escape_name(f"{case.model} {case.scheme} {case.soc}")
+
+
+def _describe_controls(report: Report) -> Iterator[str]:
     counts = report.summary
-    lines = [
-        f"Controls: {counts.controls - counts.controls_passed} of {counts.controls} rejected\n\n"
+    rejected = counts.controls - counts.controls_passed
+    yield f"Controls: {rejected} of {counts.controls} rejected\n\n"
+    passing = [control for control in report.controls if not control.rejected]
+    for control in passing[:NAMES]:
+        name = escape_name(f"{control.model} {control.scheme} {control.soc}")
+        yield f"- :x: the gate let {control.kind.value} pass for {name}\n\n"
+    if len(passing) > NAMES:
+        yield f"- and {len(passing) - NAMES} more in report.json\n\n"
+
+
+def _list_worst(report: Report) -> Iterator[str]:
+    """The cases with the least room to a limit in decibels."""
+    margins = [(margin, case) for case in report.cases if (margin := find_margin(report, case))]
+    if len(margins) > 1:
+        rows = [
+            [MARKS[case.status], *_name_cells(case), figure, show_decibels(value), f"{margin:+.1f}"]
+            for (margin, figure, value), case in sorted(margins, key=lambda pair: pair[0])[:WORST]
+        ]
+        head = ["", "model", "scheme", "SoC", "figure", "dB", "above its limit"]
+        yield f"Nearest to their limits:\n\n{_render_table(head, rows, numbers=2)}\n\n"
+
+
+def find_margin(report: Report, case: Case) -> tuple[float, str, float] | None:
+    """How far a case's figure nearest to its limit is above it, in dB, which, and the figure."""
+    rule = report.threshold_for(case)
+    pairs = (
+        [
+            (case.sqnr_db, rule.min_sqnr_db, "SQNR"),
+            (case.sqnr_db_quantized, rule.min_sqnr_db_quantized, "against the quantized model"),
+        ]
+        if rule
+        else []
+    )
+    found = [
+        (now - least, name, now)
+        for now, least, name in pairs
+        if now is not None and least is not None
     ]
-    for control in report.controls:
-        if not control.rejected:
-            name = escape_markdown(f"{control.model} {control.scheme} {control.soc}")
-            lines.append(f"- :x: the gate let {control.kind.value} pass for {name}\n\n")
-    return lines
+    return min(found, default=None)
 
 
-def _describe_problem(case: Case) -> str:
-    name = escape_markdown(f"{case.model} {case.scheme} {case.soc}")
+def _describe_changes(base: Comparison) -> Iterator[str]:
+    """What differs from the base: figures, cases that are gone or skipped, and tools."""
+    count = len(base.changed)
+    yield f"Against the base: {count} cases differ, {base.same} do not.\n\n"
+    for name, before, now in base.tools:
+        was = f"{escape_name(name)} {escape_name(before or 'none')}"
+        yield f"- made with {escape_name(name)} {escape_name(now or 'none')}, the base with {was}\n"
+    for cases, what in (
+        (base.missing, ":warning: in the base, and not here"),
+        (base.skipped, ":warning: unsupported, and not so in the base"),
+        (base.new, "not in the base"),
+    ):
+        if cases:
+            more = f", and {len(cases) - NAMES} more" if len(cases) > NAMES else ""
+            yield f"- {what} ({len(cases)}): {', '.join(map(show_case, cases[:NAMES]))}{more}\n"
+    if count:
+        head = ["model", "scheme", "SoC", "", "SQNR dB", "metric", ".pte", "on the CPU"]
+        rows = map(_change_cells, base.changed[:ROWS])
+        more = f"\n\nand {count - ROWS} more" if count > ROWS else ""
+        yield f"\n{_render_table(head, rows, numbers=4)}{more}\n"
+    yield "\n"
+
+
+def _change_cells(change: Change) -> list[str]:
+    before, now = change.before, change.now
+    statuses = [MARKS[one.status] for one in (before, now)]
+    size = change.pte_bytes
+    sign = "+" if (size or 0) > 0 else "-"
+    return [
+        *_name_cells(now),
+        " → ".join(dict.fromkeys(statuses)),
+        _show_change(show_decibels(now.sqnr_db, now.max_abs), change.sqnr_db, "+.1f"),
+        _show_change("-" if now.metric is None else f"{now.metric:.4g}", change.metric, "+.4g"),
+        show_bytes(now.pte_bytes) + (f" ({sign}{show_bytes(abs(size))})" if size else ""),
+        _show_change(
+            str("-" if now.fallback_nodes is None else now.fallback_nodes),
+            change.fallback_nodes,
+            "+d",
+        ),
+    ]
+
+
+def _show_change(now: str, change: float | None, form: str) -> str:
+    return f"{now} ({format(change, form)})" if change and float(format(change, form)) else now
+
+
+def _describe_problem(report: Report, case: Case) -> str:
     reason = escape_markdown(case.reason[:REASON_CHARS]) or "no reason was given"
-    lines = [f"**{MARKS[case.status]} {name}**: {reason}", ""]
+    lines = [f"**{MARKS[case.status]} {show_case(case)}**: {reason}", ""]
+    lines += [f"- at {escape_name(place.file)}, line {place.line}" for place in case.places[:NAMES]]
     lines += [
-        f"- on the CPU: {escape_markdown(op.op)}: {escape_markdown(op.reason)}"
-        for op in case.fallback_ops
+        f"- on the CPU: {escape_markdown(op.op)}: {escape_markdown(op.reason[:REASON_CHARS])}"
+        for op in case.fallback_ops[:NAMES]
     ]
+    if command := repeat_command(report, case):
+        lines += ["", f"<pre>{html.escape(clean_log_line(command))}</pre>"]
     log = clean(case.log_tail).splitlines()[-LOG_LINES:]
     if log:
         lines += ["", "<details><summary>log</summary>", ""]
-        lines += ["<pre>", *(html.escape(line) for line in log), "</pre>", "", "</details>"]
+        lines += [
+            "<pre>",
+            *(html.escape(line[:LOG_CHARS]) for line in log),
+            "</pre>",
+            "",
+            "</details>",
+        ]
     return "\n".join([*lines, "", ""])
 
 
+def _list_refused(report: Report) -> Iterator[str]:
+    """What did not run, by reason."""
+    refused = [case for case in report.cases if case.status is Status.UNSUPPORTED]
+    reasons = Counter(case.reason for case in refused)
+    if refused:
+        yield "Not run, since QNN refuses them as the policy expects:\n\n"
+    for reason, count in reasons.most_common(NAMES):
+        names = [show_case(case) for case in refused if case.reason == reason][:NAMES]
+        more = f" and {count - NAMES} more" if count > NAMES else ""
+        yield f"- {', '.join(names)}{more}: {escape_markdown(reason[:REASON_CHARS])}\n"
+    if refused:
+        yield "\n"
+
+
 def _make_table(cases: tuple[Case, ...]) -> str:
+    """Every case, those that failed first where there are too many for all."""
     columns = [column for column in columns_of(cases) if column.summary]
-    lines = [f"| | {' | '.join(column.summary for column in columns)} |"]
-    lines.append(f"|---|{'|'.join('--:' if column.number else '---' for column in columns)}|")
-    for case in cases[:ROWS]:
-        cells = [MARKS[case.status], *(escape_markdown(column.show(case)) for column in columns)]
-        lines.append(f"| {' | '.join(cells)} |")
+    shown = (
+        sorted(cases, key=lambda case: case.status is not Status.FAILED)
+        if len(cases) > ROWS
+        else cases
+    )
+    rows = [
+        [MARKS[case.status], *(escape_name(column.show(case)) for column in columns)]
+        for case in shown[:ROWS]
+    ]
+    head = ["", *(column.summary for column in columns)]
     more = len(cases) - ROWS
-    return "\n".join([*lines, "", f"and {more} more in report.json\n" if more > 0 else ""])
+    table = _render_table(head, rows, numbers=sum(column.number for column in columns))
+    return f"{table}\n\n" + (f"and {more} more in report.json\n" if more > 0 else "")
+
+
+def _name_cells(case: Case) -> list[str]:
+    return [escape_name(word) for word in (case.model, case.scheme, case.soc)]
+
+
+def _render_table(head: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: int) -> str:
+    """Markdown, the last ``numbers`` columns being numbers."""
+    words = len(head) - numbers
+    lines = [head, ["---"] * words + ["--:"] * numbers, *rows]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)

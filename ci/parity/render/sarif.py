@@ -1,21 +1,14 @@
-"""The report as SARIF 2.1.0, for code scanning.
-
-Source: OASIS SARIF 2.1.0, sections 3.4 (artifact locations), 3.11 (messages), 3.13 (log), 3.14
-(run), 3.27 (result), 3.49 (rule).
-"""
+"""The report as SARIF 2.1.0, for code scanning."""
 
 from __future__ import annotations
 
-import hashlib
 from typing import Any
-from urllib.parse import quote
 
 from ci.parity.compare.findings import Finding, Kind
-from ci.parity.facts import Place
 from ci.parity.report import ParityReport
+from ci.provider.sarif import fingerprint, render_location, render_log, render_message
 
-SCHEMA_URI = "https://json.schemastore.org/sarif-2.1.0.json"
-TREE = "%SRCROOT%"
+ROOT = "The root of the tree that was compared."
 RULES: dict[Kind, str] = {
     Kind.CMAKE_ONLY: "A source that CMake compiles and Buck does not list.",
     Kind.BUCK_ONLY: "A source that Buck compiles and CMake does not list.",
@@ -38,29 +31,9 @@ RULES: dict[Kind, str] = {
 def render_sarif(report: ParityReport, version: str) -> dict[str, Any]:
     """The report as one SARIF run; ``version`` is this tool's."""
     kinds = list(RULES)
-    return {
-        "$schema": SCHEMA_URI,
-        "version": "2.1.0",
-        "runs": [
-            {
-                "tool": {
-                    "driver": {
-                        "name": "executorch-qnn-ci parity",
-                        "version": version,
-                        "rules": [
-                            {"id": kind.value, "shortDescription": {"text": RULES[kind]}}
-                            for kind in kinds
-                        ],
-                    }
-                },
-                "originalUriBaseIds": {
-                    TREE: {"description": {"text": "The root of the tree that was compared."}}
-                },
-                "columnKind": "utf16CodeUnits",
-                "results": [render_result(f, kinds.index(f.kind)) for f in report.findings],
-            }
-        ],
-    }
+    results = [render_result(finding, kinds.index(finding.kind)) for finding in report.findings]
+    rules = {kind.value: RULES[kind] for kind in kinds}
+    return render_log("executorch-qnn-ci parity", version, ROOT, rules, results)
 
 
 def render_result(finding: Finding, rule_index: int) -> dict[str, Any]:
@@ -69,38 +42,15 @@ def render_result(finding: Finding, rule_index: int) -> dict[str, Any]:
     text = f"{finding.path}: {finding.message}"
     if finding.fix:
         text += f". Fix: {finding.fix}"
-    digest = hashlib.sha256("\n".join(finding.key).encode()).hexdigest()[:32]
     return {
         "ruleId": finding.kind.value,
         "ruleIndex": rule_index,
         "level": finding.level.value,
         "message": render_message(text),
-        "locations": [render_location(places[0])],
+        "locations": [render_location(places[0].path, places[0].line)],
         "relatedLocations": [
-            {**render_location(place), "message": {"text": "the CMake side"}}
+            {**render_location(place.path, place.line), "message": {"text": "the CMake side"}}
             for place in places[1:]
         ],
-        "partialFingerprints": {"parity/v1": digest},
+        "partialFingerprints": {"parity/v1": fingerprint(*finding.key)},
     }
-
-
-def render_message(text: str) -> dict[str, str]:
-    """A plain text; a brace would begin a placeholder, so it stands twice."""
-    return {"text": text.replace("{", "{{").replace("}", "}}")}
-
-
-def render_location(place: Place) -> dict[str, Any]:
-    """A line of a file of the tree, or of CMake's own modules outside of it."""
-    return {
-        "physicalLocation": {
-            "artifactLocation": render_artifact(place.path),
-            "region": {"startLine": max(place.line, 1)},
-        }
-    }
-
-
-def render_artifact(path: str) -> dict[str, str]:
-    """A path as a URI: relative to the tree, absolute outside of it."""
-    if path.startswith("/"):
-        return {"uri": "file://" + quote(path)}
-    return {"uri": quote(path), "uriBaseId": TREE}

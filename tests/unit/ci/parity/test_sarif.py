@@ -16,9 +16,9 @@ from typing import Any
 import jsonschema
 import pytest
 
-from ci.parity.facts import Place
-from ci.parity.render.sarif import render_artifact, render_location, render_sarif
+from ci.parity.render.sarif import render_sarif
 from ci.parity.report import ParityReport
+from ci.provider.sarif import render_artifact, render_location
 
 OURS = Path(__file__).resolve().parents[3] / "artifacts/parity/sarif.schema.json"
 WHOLE = os.environ.get("SARIF_SCHEMA", "")
@@ -100,7 +100,7 @@ def test_a_file_outside_of_the_tree_has_a_whole_uri() -> None:
     assert render_artifact("/usr/share/cmake/My Module.cmake") == {
         "uri": "file:///usr/share/cmake/My%20Module.cmake"
     }
-    assert render_location(Place("p/b c.cpp"))["physicalLocation"]["artifactLocation"] == {
+    assert render_location("p/b c.cpp", 3)["physicalLocation"]["artifactLocation"] == {
         "uri": "p/b%20c.cpp",
         "uriBaseId": "%SRCROOT%",
     }

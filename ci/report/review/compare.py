@@ -1,0 +1,100 @@
+"""A report against that of the base of a change, case by case."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeVar
+
+from ci.report.schema import Case, Report, Status
+
+T = TypeVar("T", int, float)
+SEEN_DB = 0.05  # what a figure of one decimal shows
+RANKS = {Status.PASSED: 0, Status.UNSUPPORTED: 1, Status.FAILED: 2}
+
+
+@dataclass(frozen=True)
+class Change:
+    """A case in both reports that differs; a difference is what is now less what was before."""
+
+    before: Case
+    now: Case
+
+    @property
+    def status_is_worse(self) -> bool:
+        return RANKS[self.now.status] > RANKS[self.before.status]
+
+    @property
+    def sqnr_db(self) -> float | None:
+        return _subtract(self.now.sqnr_db, self.before.sqnr_db)
+
+    @property
+    def metric(self) -> float | None:
+        if self.now.metric_name != self.before.metric_name:
+            return None
+        return _subtract(self.now.metric, self.before.metric)
+
+    @property
+    def pte_bytes(self) -> int | None:
+        return _subtract(self.now.pte_bytes, self.before.pte_bytes)
+
+    @property
+    def fallback_nodes(self) -> int | None:
+        return _subtract(self.now.fallback_nodes, self.before.fallback_nodes)
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether status, accuracy, size or delegation differ."""
+        rest = (self.metric, self.pte_bytes, self.fallback_nodes)
+        return (
+            self.now.status is not self.before.status
+            or abs(self.sqnr_db or 0.0) >= SEEN_DB
+            or any(rest)
+        )
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """``changed`` with the worst first; ``missing`` cases are in the base alone, ``new`` ones not
+    in it; ``skipped`` are unsupported now and were not; ``tools`` differ: (name, before, now)."""
+
+    changed: tuple[Change, ...]
+    same: int
+    missing: tuple[Case, ...]
+    new: tuple[Case, ...]
+    tools: tuple[tuple[str, str, str], ...]
+
+    @property
+    def skipped(self) -> tuple[Case, ...]:
+        return tuple(
+            one.now
+            for one in self.changed
+            if one.now.status is Status.UNSUPPORTED is not one.before.status
+        )
+
+
+def compare_reports(base: Report, report: Report) -> Comparison:
+    """What a change did to the cases of its base."""
+    before, now = ({name_case(case): case for case in one.cases} for one in (base, report))
+    pairs = [Change(before[name], case) for name, case in now.items() if name in before]
+    changed = sorted((one for one in pairs if one.is_shown), key=_rank)
+    was, now_is = ({tool.name: tool.version for tool in one.toolchain} for one in (base, report))
+    tools = ((name, was.get(name, ""), now_is.get(name, "")) for name in {**was, **now_is})
+    return Comparison(
+        changed=tuple(changed),
+        same=len(pairs) - len(changed),
+        missing=tuple(case for name, case in before.items() if name not in now),
+        new=tuple(case for name, case in now.items() if name not in before),
+        tools=tuple(one for one in tools if one[1] != one[2]),
+    )
+
+
+def name_case(case: Case) -> tuple[str, str, str]:
+    return case.model, case.scheme, case.soc
+
+
+def _rank(change: Change) -> tuple[bool, float, float]:
+    return (not change.status_is_worse, change.metric or 0.0, change.sqnr_db or 0.0)
+
+
+def _subtract(now: T | None, before: T | None) -> T | None:
+    return None if now is None or before is None else now - before
