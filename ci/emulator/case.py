@@ -21,7 +21,7 @@ from ci.lowering.artifact import INPUTS, PROGRAM, Lowered
 from ci.lowering.cases import CaseSpec
 from ci.lowering.job import LowerJob, LowerResult
 from ci.lowering.users.entry import MetricJob, MetricResult
-from ci.lowering.users.places import find_factory, find_lines
+from ci.lowering.users.places import find_factory, find_lines, find_suite_model
 from ci.report.schema import Case, Control, FallbackOp, Place, Status, Threshold
 from provisioning.errors import StoreError, UnfitError
 from provisioning.files import explain_no_room
@@ -271,10 +271,9 @@ class CaseRun:
         return CaseResult(case, controls, remark)
 
     def find_places(self, reason: str) -> tuple[Place, ...]:
-        """The lines of the user's files that a failure is from; none of a suite's model."""
-        if not self.spec.source.reference:
-            return ()
-        lines = find_lines(reason) or [find_factory(self.spec.source.reference)]
+        """The lines of a repository's files that a failure is from; else of its factory."""
+        reference = self.spec.source.reference or find_suite_model(self.spec.model)
+        lines = find_lines(reason) or [find_factory(reference)] if reference else []
         return tuple(Place(file=one.file, line=max(one.line, 1)) for one in lines)
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from xml.etree import ElementTree as ET
 
 from ci.report.columns import COLUMNS
+from ci.report.review.failures import repeat_command
 from ci.report.schema import Case, Control, Report, Status, Tool
 from ci.report.text import show_decibels
 from provisioning.console.terminal import clean
@@ -33,7 +34,7 @@ class JunitCase:
 
 def render_junit(report: Report) -> bytes:
     """junit.xml: UTF-8 with an XML declaration, indented."""
-    cases = [_case_entry(case) for case in report.cases]
+    cases = [_case_entry(case, report) for case in report.cases]
     controls = [_control_entry(control) for control in report.controls]
     root = ET.Element("testsuites", name=clean(report.session))
     _count(root, [*cases, *controls], report.summary.wall_s)
@@ -44,8 +45,9 @@ def render_junit(report: Report) -> bytes:
     return bytes(ET.tostring(root, encoding="utf-8", xml_declaration=True)) + b"\n"
 
 
-def _case_entry(case: Case) -> JunitCase:
+def _case_entry(case: Case, report: Report) -> JunitCase:
     seconds = (case.run_s or 0.0) + (0.0 if case.cached else case.lower_s or 0.0)
+    again = [repeat_command(report, case)] if case.status is Status.FAILED else []
     operators = [f"on the CPU: {op.op}: {op.reason}" for op in case.fallback_ops]
     return JunitCase(
         group=case.model,
@@ -53,7 +55,7 @@ def _case_entry(case: Case) -> JunitCase:
         seconds=seconds,
         tag=TAGS.get(case.status, ""),
         message="\n".join([case.reason or case.status.value, *operators]),
-        output="\n".join([_describe(case), *operators, case.log_tail]).strip(),
+        output="\n".join([_describe(case), *operators, case.log_tail, *again]).strip(),
     )
 
 

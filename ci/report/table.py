@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ci.report.columns import columns_of
+from ci.report.review.failures import repeat_command
 from ci.report.schema import Case, Report, Status
 from ci.report.text import (
     clean_log_line,
@@ -65,7 +66,7 @@ def render_table(report: Report, *, colour: bool, width: int) -> str:
         console.print(_fit_table(report, console))
         for case in report.cases:
             if case.reason or case.fallback_ops:
-                _print_reason(console, case)
+                _print_reason(console, case, report)
         _print_controls(console, report)
         _print_summary(console, report)
     return "".join(f"{line.rstrip()}\n" for line in capture.get().splitlines())
@@ -112,13 +113,14 @@ def _print_marked(console: Console, line: str, style: str = "") -> None:
         console.print(Text.assemble(("  | ", style), piece))
 
 
-def _print_reason(console: Console, case: Case) -> None:
+def _print_reason(console: Console, case: Case, report: Report) -> None:
     title = clean_name(f"{case.model} {case.scheme} {case.soc}")
     console.print(Text.assemble("\n", (case.status.value, STYLES[case.status]), f"  {title}"))
     lines = clean(case.reason).splitlines()
     lines += [f"on the CPU: {op.op}: {op.reason}" for op in case.fallback_ops]
     if case.status is Status.FAILED:
         lines += clean(case.log_tail).splitlines()[-LOG_LINES:]
+        lines += [f"again: {command}" for command in (repeat_command(report, case),) if command]
     for line in lines:
         _print_marked(console, line)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import os
+import shlex
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -15,7 +16,8 @@ from ci.gate.portion import list_planned, take_shard
 from ci.lowering.cases import CaseSpec, select_cases
 from ci.lowering.schemes import Scheme
 from ci.lowering.suite import SUITE
-from ci.report.github import append_summary
+from ci.lowering.users.places import name_file
+from ci.report.review import telling
 from ci.report.schema import Report
 from ci.report.table import render_table, terminal_style
 from ci.report.write import report_data, write_report
@@ -50,6 +52,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--shard", default="", metavar="I/N", help="only this part of the cases, as 2/3")
     add("--record", action="store_true", help="record the suite's figures for this toolchain")
     add("--offline", action="store_true", help="use only what is provisioned already")
+    telling.add_arguments(parser)
+    parser.set_defaults(program=parser.prog)
     add("--reports", type=given_path, default=Path("reports"), help="where to write test_emulator/")
 
 
@@ -78,10 +82,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     if args.record:
         progress.step(f"recorded: {record_baselines(report)}")
     progress.step(f"report: {shown_path(directory / 'index.html')}")
-    try:
-        append_summary(report)
-    except UnfitError as error:  # the report is there: what it says counts
-        progress.step(f"note: {error}")
+    telling.tell(report, args, progress)
     colour, width = terminal_style()
     text = render_table(report, colour=colour, width=width)
     code = ExitCode.OK if report.ok else ExitCode.FAILED
@@ -106,6 +107,7 @@ def run(
         use_cache=not args.no_cache,
         keep=args.keep_artifacts,
         record=args.record,
+        command=repeat_command(args),
     )
     with open_workshop() as workshop:
         progress.step(f"1/4 provision profile {PROFILE}")
@@ -119,6 +121,13 @@ def run(
         report = run_session(specs, environment, options, phases, workshop)
     progress.step("4/4 report")
     return report
+
+
+def repeat_command(args: argparse.Namespace) -> str:
+    """How this was called, less the choice of cases, as it is typed at a repository's root."""
+    words = ["--policy", name_file(args.policy.absolute())] if args.policy else []
+    words += ["--runner", args.runner] if args.runner != "python" else []
+    return " ".join([args.program, *map(shlex.quote, words)])
 
 
 def check_numbers(args: argparse.Namespace) -> None:

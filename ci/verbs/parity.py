@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 from datetime import datetime, timezone
-from importlib import metadata
 from pathlib import Path
 
 from ci.parity.policy import ParityPolicy
@@ -16,7 +15,7 @@ from ci.parity.render.table import render_table
 from ci.parity.report import ParityReport
 from ci.parity.run import ParityRequest, compare_source
 from ci.provider.providers import detect_provider
-from provisioning.console.command import Outcome, given_path
+from provisioning.console.command import Outcome, given_path, read_version
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode
 from provisioning.files import explain_writes, write_whole
@@ -86,12 +85,4 @@ def read_policy_file(path: Path | None) -> ParityPolicy:
 def write_sarif(path: Path, report: ParityReport) -> None:
     """Write the SARIF log. Raises StoreError when the file cannot be written."""
     with explain_writes(path):
-        write_whole(path, json.dumps(render_sarif(report, tool_version()), indent=1) + "\n")
-
-
-def tool_version() -> str:
-    """The version of the installed distribution; 0 in a checkout that is not installed."""
-    try:
-        return metadata.version("executorch-qnn-ci")
-    except metadata.PackageNotFoundError:
-        return "0"
+        write_whole(path, json.dumps(render_sarif(report, read_version()), indent=1) + "\n")

@@ -5,8 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 
+from ci.provider.providers import detect_provider
+from ci.report.github import append_summary, render_summary
 from ci.report.merge import merge_reports
-from ci.report.schema import make_json_schema
+from ci.report.review import telling
+from ci.report.review.failures import make_annotations
+from ci.report.schema import Report, make_json_schema
 from ci.report.table import render_table, terminal_style
 from ci.report.write import read_report, report_data, write_report
 from provisioning.console.caller import shown_path
@@ -25,6 +29,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--to", type=given_path, help="write report.json, junit.xml and index.html here"
     )
+    parser.add_argument(
+        "--summary",
+        action="store_true",
+        help="show it on the page of the run; where there is none, print its Markdown instead",
+    )
+    parser.add_argument(
+        "--annotate", action="store_true", help="print annotations for the CI system instead"
+    )
+    telling.add_arguments(parser)
     parser.add_argument("--schema", action="store_true", help="print the schema of report.json")
 
 
@@ -39,7 +52,19 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     if args.to:
         write_report(report, args.to)
         progress.step(f"written to {shown_path(args.to)}")
-    colour, width = terminal_style()
-    text = render_table(report, colour=colour, width=width)
+    if args.sarif:
+        telling.write_sarif(report, args.sarif)
+    text = render_text(report, args)
     code = ExitCode.OK if report.ok else ExitCode.FAILED
     return Outcome(text, report_data(report), code, exact=True)
+
+
+def render_text(report: Report, args: argparse.Namespace) -> str:
+    """The table, or what was asked for instead. Raises StoreError when it cannot be written."""
+    if args.annotate:
+        return detect_provider().annotate(make_annotations(report))
+    base, note = telling.read_base(args.base, report)
+    if args.summary and not append_summary(report, base=base, note=note):
+        return render_summary(report, base=base, note=note)
+    colour, width = terminal_style()
+    return render_table(report, colour=colour, width=width)

@@ -1,10 +1,12 @@
-"""Where a user's files are: named relative to their repository, the same on every machine."""
+"""Where models' files are: named relative to their repository, the same on every machine."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
 from pathlib import Path
+
+from ci.lowering import suite
 
 # As find_line and blame_model write them into reasons: [nets/net.py:12], net.py, line 12, in f
 _PLACE = re.compile(r"\[([^\[\]\n]+\.py):(\d+)\]|(?m:^  why: (.+\.py), line (\d+), in )")
@@ -45,3 +47,10 @@ def find_factory(reference: str) -> Line:
         lines = []
     numbers = (number for number, text in enumerate(lines, 1) if written.match(text))
     return Line(name_file(path), next(numbers, 1))
+
+
+def find_suite_model(name: str) -> str:
+    """``file.py:make_case`` of a model of the suite; empty unless it is in a checkout."""
+    path = Path(suite.__file__).parent / f"{name}.py"
+    installed = "site-packages" in path.parts
+    return "" if installed or not path.is_file() else f"{path}:make_case"

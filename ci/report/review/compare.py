@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeVar
 
+from ci.report.merge import name_of
 from ci.report.schema import Case, Report, Status
 
 T = TypeVar("T", int, float)
@@ -74,7 +75,7 @@ class Comparison:
 
 def compare_reports(base: Report, report: Report) -> Comparison:
     """What a change did to the cases of its base."""
-    before, now = ({name_case(case): case for case in one.cases} for one in (base, report))
+    before, now = ({name_of(case): case for case in one.cases} for one in (base, report))
     pairs = [Change(before[name], case) for name, case in now.items() if name in before]
     changed = sorted((one for one in pairs if one.is_shown), key=_rank)
     was, now_is = ({tool.name: tool.version for tool in one.toolchain} for one in (base, report))
@@ -86,10 +87,6 @@ def compare_reports(base: Report, report: Report) -> Comparison:
         new=tuple(case for name, case in now.items() if name not in before),
         tools=tuple(one for one in tools if one[1] != one[2]),
     )
-
-
-def name_case(case: Case) -> tuple[str, str, str]:
-    return case.model, case.scheme, case.soc
 
 
 def _rank(change: Change) -> tuple[bool, float, float]:

@@ -3,10 +3,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import jsonschema
+import msgspec
 import pytest
 
 from ci.__main__ import main
-from ci.report.schema import Report, make_json_schema
+from ci.report.schema import Place, Report, make_json_schema
 from ci.report.write import report_data, write_report
 from provisioning.errors import ExitCode
 
@@ -40,3 +42,66 @@ def test_no_report_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report"]) == ExitCode.USAGE
     assert main(["report", "no-such-file.json"]) == ExitCode.USAGE
     assert "no-such-file.json" in capsys.readouterr().err
+
+
+@pytest.fixture
+def failing(troubled: Report, tmp_path: Path) -> Path:
+    """A report whose failures are at a line of a file with a name that a runner could obey."""
+    places = (Place(file="nets/a,b%::net.py", line=7),)
+    cases = [
+        msgspec.structs.replace(
+            case, model="nets/n.py:f", scheme=scheme, places=places, reason="no"
+        )
+        for case in troubled.cases[1:2]
+        for scheme in ("8a8w", "fp16", "16a8w")
+    ]
+    write_report(msgspec.structs.replace(troubled, cases=tuple(cases)), tmp_path / "now")
+    return tmp_path / "now"
+
+
+def test_failures_of_one_line_are_one_annotation(
+    failing: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    assert main(["report", str(failing), "--annotate"]) == ExitCode.FAILED
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line == (
+        "::error file=nets/a%2Cb%25%3A%3Anet.py,line=7,title=test_emulator%3A nets/n.py%3Af::"
+        "no (8a8w SM8650, fp16 SM8650, 16a8w SM8650)"
+    )
+
+
+def test_failures_are_written_for_code_scanning(failing: Path, tmp_path: Path) -> None:
+    main(["report", str(failing), "--sarif", str(tmp_path / "a.sarif")])
+    log = json.loads((tmp_path / "a.sarif").read_text())
+    schema = Path(__file__).parents[3] / "artifacts" / "parity" / "sarif.schema.json"
+    jsonschema.validate(log, json.loads(schema.read_text()))
+    (run,) = log["runs"]
+    (result,) = run["results"]
+    place = result["locations"][0]["physicalLocation"]
+    assert place["artifactLocation"]["uri"] == "nets/a%2Cb%25%3A%3Anet.py"
+    assert place["region"] == {"startLine": 7}
+    assert "8a8w SM8650, fp16 SM8650" in result["message"]["text"]
+    assert run["tool"]["driver"]["rules"][result["ruleIndex"]]["id"] == result["ruleId"]
+
+
+def test_a_summary_is_printed_or_added_to_the_page_of_the_run(
+    report: Report,
+    failing: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    write_report(report, tmp_path / "base")
+    words = ["report", str(failing), "--summary", "--base", str(tmp_path / "base")]
+    assert main(words) == ExitCode.FAILED
+    printed = capsys.readouterr().out
+    assert "in the base, and not here" in printed
+    page = tmp_path / "page.md"
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(page))
+    assert main(words) == ExitCode.FAILED
+    assert page.read_text() == printed
+    assert "in the base" not in capsys.readouterr().out
+    assert main([*words[:-1], str(tmp_path / "gone.json")]) == ExitCode.FAILED
+    assert "Nothing to compare with: cannot read the report" in page.read_text()

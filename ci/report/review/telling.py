@@ -1,0 +1,69 @@
+"""What a run tells its reviewers: a summary, annotations and a file for code scanning."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from ci.provider.providers import detect_provider
+from ci.provider.sarif import render_annotations, render_log
+from ci.report.github import append_summary
+from ci.report.review.compare import Comparison, compare_reports
+from ci.report.review.failures import make_annotations
+from ci.report.schema import Report
+from ci.report.write import read_report
+from provisioning.console.command import given_path, read_version
+from provisioning.console.progress import Progress
+from provisioning.console.terminal import write_through
+from provisioning.errors import UnfitError, UsageError
+from provisioning.files import explain_writes, write_whole
+
+RULE = "case-failed"
+RULES = {RULE: "A model that QNN refuses, or computes otherwise than PyTorch does."}
+ROOT = "The root of the repository that the model is in."
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options that the verbs with a report share."""
+    add = parser.add_argument
+    add("--base", type=given_path, metavar="FILE", help="a report.json of before, to compare with")
+    add("--sarif", type=given_path, metavar="FILE", help="write failures there as SARIF 2.1.0")
+
+
+def read_base(path: Path | None, report: Report) -> tuple[Comparison | None, str]:
+    """What differs from a base, or why nothing can be compared: no verdict depends on it."""
+    if path is None:
+        return None, ""
+    try:
+        return compare_reports(read_report(path), report), ""
+    except UsageError as error:
+        return None, f"{error.what}: {error.why}".rstrip(": ")
+
+
+def tell(report: Report, args: argparse.Namespace, progress: Progress) -> None:
+    """Show a run on the page of the CI system, with annotations, and write what is asked for.
+
+    Raises StoreError when a file that was asked for cannot be written.
+    """
+    if args.sarif:
+        write_sarif(report, args.sarif)
+    base, note = read_base(args.base, report)
+    if note:
+        progress.step(f"note: nothing to compare with: {note}")
+    provider = detect_provider()
+    try:
+        append_summary(report, base=base, note=note)
+        if provider.name != "terminal":
+            write_through(sys.stderr, provider.annotate(make_annotations(report)))
+    except UnfitError as error:  # the report is there: what it says counts
+        progress.step(f"note: {error}")
+
+
+def write_sarif(report: Report, path: Path) -> None:
+    """Write the SARIF log of the failures. Raises StoreError when it cannot be written."""
+    results = render_annotations(RULE, make_annotations(report))
+    log = render_log("executorch-qnn-ci", read_version(), ROOT, RULES, results)
+    with explain_writes(path):
+        write_whole(path, json.dumps(log, indent=1) + "\n")
