@@ -23,8 +23,13 @@ def list_suite(tree: TreeFacts, soc: str = DEFAULT_SOC) -> tuple[PlannedCase, ..
     )
 
 
-def choose_cases(path: str, difference: Difference, rule: CaseRule) -> tuple[PlannedCase, ...]:
-    """The cases that a changed file needs: of a model, of a row of a manifest, or all."""
+def choose_cases(
+    path: str, difference: Difference, rule: CaseRule
+) -> tuple[PlannedCase, ...] | None:
+    """The cases that a changed file needs: of a model, of a row of a manifest, or all.
+
+    None for a file that is nothing to any; no case for one of a model that is gone.
+    """
     suite = list_suite(difference.head)
     keys = difference.keys.get(path)
     for pattern, choose in CHOOSERS.items():
@@ -39,7 +44,7 @@ def choose_cases(path: str, difference: Difference, rule: CaseRule) -> tuple[Pla
     models = {
         model for tree in difference.trees for model, reach in tree.models.items() if path in reach
     }
-    return tuple(case for case in suite if case.model in models)
+    return tuple(case for case in suite if case.model in models) if models else None
 
 
 def _planned(difference: Difference, rule: CaseRule) -> Iterator[TreeFacts]:

@@ -83,9 +83,10 @@ def note_uses(path: str, difference: Difference, rules: GateRules, needs: Needs)
                 yield name
     if rules.cases and planned in difference.head.sessions:
         cases = choose_cases(path, difference, rules.cases)
-        needs.cases.update(cases)
+        needs.cases.update(cases or ())
         if cases:
             needs.note(planned, path, describe_cases(cases, difference))
+        if cases is not None:
             yield planned
 
 

@@ -124,12 +124,7 @@ class Repository:
         changes = self.list_changes(base, head)
         old, before = self.read_tree(base)
         new, after = self.read_tree(head)
-        tables = [change.path for change in changes if change.path.endswith(".toml")]
-        for tree in (old, new):
-            tree.read_all([path for path in tables if path in tree.files])
-        keys = {
-            path: list_changed_keys(old.read(path) or "", new.read(path) or "") for path in tables
-        }
+        keys = compare_keys(old, new, changes)
         return Difference(before, after, changes, keys)
 
     def list_changes(self, base: str, head: str) -> tuple[Change, ...]:
@@ -147,30 +142,48 @@ class Repository:
         if commit and commit in self.trees:
             return self.trees[commit]
         tree: SourceTree = RevisionTree(self.git_dir, commit) if commit else WorkTree(self.source)
-        found = tree, self._read_facts(tree)
+        found = tree, read_facts(tree, self.rules, self.known)
         if commit:
             self.trees = {**dict(list(self.trees.items())[-3:]), commit: found}
         return found
 
-    def _read_facts(self, tree: SourceTree) -> TreeFacts:
-        files = TreeFiles(tree.files, tree.links, self.rules)
 
-        def read(path: str) -> str:
-            return tree.read(path) or ""
+def read_facts(tree: SourceTree, rules: GateRules, known: dict[str, PythonFacts]) -> TreeFacts:
+    """What a plan needs of one tree; ``known`` keeps what was parsed, by its text."""
+    files = TreeFiles(tree.files, tree.links, rules)
 
-        def read_many(paths: Iterable[str]) -> Mapping[str, str]:
-            wanted = list(paths)
-            tree.read_all(wanted)
-            return {path: read(path) for path in wanted}
+    def read(path: str) -> str:
+        return tree.read(path) or ""
 
-        suite = load(read, POLICY, files.files).get("suite", {}) if self.rules.cases else {}
-        modules = {model: MODELS.format(model) for model in suite}
-        graph = Graph(files, read_many, self.known, modules)
-        return TreeFacts(
-            sessions=describe_sessions(graph, read, self.rules),
-            suite={model: tuple(schemes) for model, schemes in suite.items()},
-            models={model: graph.follow([path]) for model, path in modules.items()},
-        )
+    def read_many(paths: Iterable[str]) -> Mapping[str, str]:
+        wanted = list(paths)
+        tree.read_all(wanted)
+        return {path: read(path) for path in wanted}
+
+    suite = load(read, POLICY, files.files).get("suite", {}) if rules.cases else {}
+    modules = {model: MODELS.format(model) for model in suite}
+    graph = Graph(files, read_many, known, modules)
+    return TreeFacts(
+        sessions=describe_sessions(graph, read, rules),
+        suite={model: tuple(schemes) for model, schemes in suite.items()},
+        models={model: graph.follow([path]) for model, path in modules.items()},
+    )
+
+
+def compare_keys(
+    old: SourceTree, new: SourceTree, changes: Iterable[Change]
+) -> dict[str, frozenset[str]]:
+    """The changed keys of each changed TOML file; a missing one is empty."""
+    tables = sorted({change.path for change in changes if change.path.endswith(".toml")})
+    for tree in (old, new):
+        tree.read_all([path for path in tables if path in tree.files])
+    return {
+        path: list_changed_keys(_read_known(old, path), _read_known(new, path)) for path in tables
+    }
+
+
+def _read_known(tree: SourceTree, path: str) -> str:
+    return (tree.read(path) or "") if path in tree.files else ""
 
 
 def name_tree(commit: str) -> str:

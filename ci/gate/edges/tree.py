@@ -50,6 +50,7 @@ class TreeFiles:
         """The files that ``path`` depends on, by its facts, or the text of a C++ file."""
         found: set[str] = set()
         if isinstance(facts, PythonFacts):
+            found.update(self.list_packages(path))
             for name in facts.imports:
                 found.update(self.find_module(name, path))
             for family in facts.families:
@@ -86,6 +87,13 @@ class TreeFiles:
             yield from (
                 file for file in (f"{stem}.py", f"{stem}/__init__.py") if file in self.files
             )
+
+    def list_packages(self, path: str) -> Iterator[str]:
+        """The packages that a module lies in, which are imported before it."""
+        folder = directory_of(path)
+        while folder and f"{folder}/__init__.py" in self.files:
+            yield f"{folder}/__init__.py"
+            folder = directory_of(folder)
 
     def find_family(self, family: str, importer: str) -> Iterator[str]:
         """The modules of a package; ``.`` is the importer's own."""

@@ -1,0 +1,230 @@
+"""A project like this one, small enough to know by heart: what depends on what is plain to see."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from ci.gate.changes import Change, Kind
+from ci.gate.edges.python import PythonFacts
+from ci.gate.facts import Difference, TreeFacts
+from ci.gate.reading import compare_keys, read_facts
+from ci.gate.rules import GateRules
+from ci.parity.policy import Layout
+
+NOXFILE = """
+import nox
+
+def run_module(session, group, *words): ...
+def run_tests(session, group, *words): ...
+def make_environment(session, group): ...
+def run_build(session, target):
+    run_module(session, "core", "ci", "build", target, "--check", *session.posargs)
+    run_module(session, "lowering", "ci", "build", target, *session.posargs)
+
+@nox.session(default=False)
+def test_emulator(session):
+    run_module(session, "lowering", "ci", "test-emulator", *session.posargs)
+
+@nox.session
+def tests(session):
+    run_tests(session, "test", *PARALLEL)
+
+@nox.session(default=False)
+def unit(session):
+    run_tests(session, "unit", *PARALLEL, "tests/unit")
+
+@nox.session
+def lint(session):
+    make_environment(session, "lint")
+
+@nox.session(default=False)
+def build_android(session):
+    run_build(session, "android")
+
+@nox.session(default=False)
+def sign_skel(session):
+    run_module(session, "core", "ci", "sign", *session.posargs)
+
+@nox.session(default=False)
+def docker_build(session):
+    run_module(session, "core", "ci", "image", "build", *session.posargs)
+
+@nox.session(default=False)
+def bench(session):
+    run_module(session, "lowering", "tests.bench", *session.posargs)
+"""
+
+PROJECT = """
+[project]
+name = "small"
+[build-system]
+requires = ["hatchling"]
+[dependency-groups]
+core = ["msgspec==1"]
+lowering = [{ include-group = "core" }, "torch==2"]
+unit = [{ include-group = "core" }, "pytest==9"]
+test = [{ include-group = "lowering" }, { include-group = "unit" }]
+lint = ["ruff==1"]
+[tool.ruff]
+line-length = 100
+[tool.mypy]
+strict = true
+[tool.pytest.ini_options]
+timeout = 600
+"""
+
+FILES: Mapping[str, str] = {
+    "README.md": "# Small\n",
+    "LICENSE": "free\n",
+    "nox": "#!/bin/sh\n",
+    "noxfile.py": NOXFILE,
+    "pyproject.toml": PROJECT,
+    "docs/emulator.md": "`nox -s test_emulator`\n",
+    "docs/schemas/report.json": "{}\n",
+    ".github/workflows/pr.yml": "name: pr\n",
+    ".github/workflows/sign.yml": "name: sign\n",
+    ".ci/run": "./nox -s tests\n",
+    "docker/Dockerfile": "FROM scratch\n",
+    "docker/packages/emulator.txt": "git\n",
+    "ci/__init__.py": "",
+    "ci/__main__.py": 'VERBS = {"test-emulator": Verb("ci.verbs.emulate", "t"),\n'
+    ' "build": Verb("ci.verbs.build", "b"), "sign": Verb("ci.verbs.sign", "s"),\n'
+    ' "image": Verb("ci.verbs.image", "i")}\n',
+    "ci/verbs/__init__.py": "",
+    "ci/verbs/emulate.py": "from ci.emulator import session\nfrom provisioning.files import x\n"
+    'PROFILE = "emulator"\n',
+    "ci/verbs/build.py": "def execute():\n    from ci.build.builder import build\n",
+    "ci/verbs/sign.py": 'PROFILE = "lpai"\nfrom provisioning.files import x\n',
+    "ci/verbs/image.py": "import ci.images.build\n",
+    "ci/build/__init__.py": "",
+    "ci/build/builder.py": "from provisioning.manifest.reader import read_toml\n"
+    'read_toml("targets.toml")\n',
+    "ci/build/stand_in.cmake": "# nothing\n",
+    "ci/emulator/__init__.py": "",
+    "ci/emulator/session.py": "from . import policy\nfrom ci.report import write\n"
+    "from ci.lowering.model import load\n",
+    "ci/emulator/policy.py": "from provisioning.manifest.reader import read_policy\n"
+    'read_policy("emulator", object)\nread_toml("socs.toml")\nPath("baselines", f"{name}.toml")\n',
+    "ci/lowering/__init__.py": "",
+    "ci/lowering/model.py": 'import_module(f"ci.lowering.suite.{name}")\nimport ci.lowering.suite\n',
+    "ci/lowering/suite/__init__.py": 'SUITE = {"mlp": "a", "lstm": "b"}\n',
+    "ci/lowering/suite/mlp.py": "from ci.lowering.suite.seeding import seed\n",
+    "ci/lowering/suite/lstm.py": "from ci.lowering.suite.seeding import seed\nimport ci.lowering.cell\n",
+    "ci/lowering/suite/seeding.py": "import torch\n",
+    "ci/lowering/cell.py": "",
+    "ci/images/__init__.py": "",
+    "ci/images/build.py": 'folder = ROOT / "docker"\n',
+    "ci/report/__init__.py": "",
+    "ci/report/write.py": 'TEMPLATE = "page.html.j2"\n',
+    "ci/report/templates/page.html.j2": "<html>\n",
+    "ci/forgotten.py": "",
+    "provisioning/__init__.py": "",
+    "provisioning/__main__.py": "VERBS = {}\n",
+    "provisioning/files.py": "",
+    "provisioning/manifest/__init__.py": "",
+    "provisioning/manifest/reader.py": 'ROOT / "manifests"\n',
+    "manifests/profiles.toml": '[emulator]\nartifacts = [{ name = "qnn-runtime" }]\n'
+    '[android]\nartifacts = [{ name = "ndk" }, { name = "qnn-sdk" }]\n'
+    '[android16]\nlike = "android"\nartifacts = [{ name = "ndk2" }]\n'
+    '[lpai]\nartifacts = [{ name = "qnn-sdk" }]\n',
+    "manifests/targets.toml": '[[target]]\nname = "android"\nsession = "build_android"\n'
+    'profile = "android16"\n',
+    "manifests/socs.toml": "[SM8650]\nid = 57\n[SM8750]\nid = 69\n",
+    "manifests/policies/emulator.toml": '[suite]\nmlp = ["fp16", "8a8w"]\nlstm = ["fp16"]\n'
+    "[schemes.fp16]\nmin = 40\n[schemes.8a8w]\nmin = 20\n[reference]\nmin_rms = 1\n",
+    "manifests/policies/gate.toml": "\n",
+    "manifests/baselines/one.toml": '[cases]\n"mlp fp16 SM8650" = 1\n"lstm fp16 SM8650" = 2\n',
+    "manifests/toolchains/qnn-runtime.toml": 'version = "1"\n',
+    "manifests/toolchains/qnn-runtime-aarch64.toml": 'version = "1"\n',
+    "manifests/toolchains/qnn-sdk.toml": 'version = "1"\n',
+    "manifests/toolchains/ndk.toml": 'version = "1"\n',
+    "manifests/toolchains/ndk2.toml": 'version = "1"\n',
+    "manifests/locks/qnn-runtime-2.49.json": "{}\n",
+    "manifests/locks/qnn-runtime-aarch64-2.49.json": "{}\n",
+    "tests/conftest.py": "",
+    "tests/unit/test_files.py": "from provisioning.files import x\n"
+    'SCHEMA = ROOT / "docs" / "schemas" / "report.json"\n',
+    "tests/integration/test_run.py": 'run("mlp")\nimport tests.stand_ins.server\n'
+    "import ci.verbs.emulate\n",
+    "tests/stand_ins/server.py": "",
+    "tests/artifacts/lib.so": "ELF\n",
+    "tests/bench/__init__.py": "",
+    "tests/bench/__main__.py": "from tests.bench import run\n",
+    "tests/bench/run.py": "",
+}
+
+
+@dataclass
+class MemoryTree:
+    """A tree of texts, as ci.parity.trees has them of directories and revisions."""
+
+    texts: Mapping[str, str]
+    links: Mapping[str, str] = field(default_factory=dict)
+    layout: Layout = field(default_factory=Layout)
+    name: str = "memory"
+    submodules: tuple[str, ...] = ()
+
+    @property
+    def files(self) -> frozenset[str]:
+        return frozenset(self.texts)
+
+    def read(self, path: str) -> str | None:
+        return self.texts.get(path)
+
+    def read_all(self, paths: Iterable[str]) -> None:
+        """All of it is here."""
+
+    def digest(self, path: str) -> str:
+        return self.texts.get(path, "")
+
+
+Edits = Mapping[str, "str | None"]
+
+
+def edit(files: Mapping[str, str], edits: Edits) -> dict[str, str]:
+    """``files`` with new texts; None deletes, a text that begins with + is added at the end."""
+    changed = dict(files)
+    for path, text in edits.items():
+        if text is None:
+            del changed[path]
+        else:
+            changed[path] = files.get(path, "") + text[1:] if text.startswith("+") else text
+    return changed
+
+
+def list_differences(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[Change, ...]:
+    """The changes between two trees, without renames."""
+    kinds = {(True, False): Kind.DELETED, (False, True): Kind.ADDED, (True, True): Kind.MODIFIED}
+    return tuple(
+        Change(path, kinds[path in before, path in after])
+        for path in sorted(before.keys() | after.keys())
+        if before.get(path) != after.get(path)
+    )
+
+
+PARSED: dict[str, PythonFacts] = {}
+_BASES: list[tuple[GateRules, TreeFacts]] = []
+
+
+def read_base(rules: GateRules) -> TreeFacts:
+    """The facts of the small project, once for each set of rules."""
+    for known, facts in _BASES:
+        if known is rules:
+            return facts
+    _BASES.append((rules, read_facts(MemoryTree(FILES), rules, PARSED)))
+    return _BASES[-1][1]
+
+
+def compare(
+    after: Mapping[str, str], rules: GateRules, before: Mapping[str, str] = FILES
+) -> Difference:
+    """The difference between two small projects."""
+    old, new = MemoryTree(before), MemoryTree(after)
+    changes = list_differences(before, after)
+    return Difference(
+        read_base(rules) if before is FILES else read_facts(old, rules, PARSED),
+        read_facts(new, rules, PARSED),
+        changes,
+        compare_keys(old, new, changes),
+    )

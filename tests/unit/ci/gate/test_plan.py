@@ -1,0 +1,186 @@
+"""What a change needs: a table over a small project, with this project's own rules."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from ci.gate.assemble import make_plan
+from ci.gate.changes import Change, Kind
+from ci.gate.facts import Difference
+from ci.gate.rules import GateRules, read_rules
+from ci.gate.schema import Plan
+from tests.stand_ins.small_project import FILES, PROJECT, Edits, compare, edit
+
+RULES = read_rules()
+# Of the small project; ``all`` is every one of them.
+SESSIONS = "test_emulator tests unit lint build_android sign_skel docker_build bench"
+MLP, LSTM = ("mlp fp16 SM8650", "mlp 8a8w SM8650"), ("lstm fp16 SM8650",)
+EVERY_CASE = (*MLP, *LSTM)
+
+
+@dataclass(frozen=True)
+class Row:
+    """Edits, the sessions that they need, the cases, and words of the reason for everything."""
+
+    name: str
+    edits: Edits
+    sessions: str
+    cases: tuple[str, ...] = ()
+    everything: str = ""
+
+
+def everything(name: str, edits: Edits, why: str) -> Row:
+    return Row(name, edits, SESSIONS, EVERY_CASE, why)
+
+
+POLICY = "manifests/policies/emulator.toml"
+SUITE = "ci/lowering/suite"
+TESTS = "tests lint"
+UNIT = "tests unit lint"
+EMULATOR = "test_emulator tests lint"
+
+ROWS = [
+    Row("nothing", {}, ""),
+    # Prose
+    Row("a page", {"docs/emulator.md": "+more\n"}, "lint"),
+    Row("the readme", {"README.md": "+more\n"}, "lint"),
+    Row("a new page", {"docs/new.md": "new\n"}, "lint"),
+    Row("a page in a folder", {"docs/deep/er/new.md": "new\n"}, "lint"),
+    Row("a page that is gone", {"docs/emulator.md": None}, "lint"),
+    Row("two pages", {"docs/emulator.md": "+a\n", "README.md": "+b\n"}, "lint"),
+    Row("a page below ci is no page of ours", {"ci/build/notes.md": "x"}, "build_android lint"),
+    Row("a schema beside the pages", {"docs/schemas/report.json": "[]"}, UNIT),
+    # One model
+    Row("a model", {f"{SUITE}/mlp.py": "+x = 1\n"}, EMULATOR, MLP),
+    Row("the other model, which no test names", {f"{SUITE}/lstm.py": "+x\n"}, "test_emulator lint", LSTM),
+    Row("what one model alone imports", {"ci/lowering/cell.py": "x = 1\n"}, "test_emulator lint", LSTM),
+    Row("what all models import", {f"{SUITE}/seeding.py": "+x\n"}, EMULATOR, EVERY_CASE),
+    Row("the list of models", {f"{SUITE}/__init__.py": "+x\n"}, EMULATOR, EVERY_CASE),
+    Row("both models", {f"{SUITE}/mlp.py": "+x", f"{SUITE}/lstm.py": "+x"}, EMULATOR, EVERY_CASE),
+    Row("a model that is gone, and its row not", {f"{SUITE}/lstm.py": None}, "test_emulator lint", LSTM),
+    Row(
+        "a model that is gone with its row",
+        {f"{SUITE}/lstm.py": None, POLICY: FILES[POLICY].replace('lstm = ["fp16"]\n', "")},
+        UNIT,
+    ),
+    Row(
+        "a new model with its row",
+        {
+            f"{SUITE}/gru.py": "import torch\n",
+            POLICY: FILES[POLICY].replace("[schemes.fp16]", 'gru = ["8a8w"]\n[schemes.fp16]'),
+        },
+        "test_emulator tests unit lint",
+        ("gru 8a8w SM8650",),
+    ),
+    Row("a new model without a row", {f"{SUITE}/gru.py": "import torch\n"}, EMULATOR, EVERY_CASE),
+    # What all models go through
+    Row("how models are lowered", {"ci/lowering/model.py": "+x"}, EMULATOR, EVERY_CASE),
+    Row("the verb", {"ci/verbs/emulate.py": "+x"}, EMULATOR, EVERY_CASE),
+    Row("imported by a relative name", {"ci/emulator/policy.py": "+x"}, EMULATOR, EVERY_CASE),
+    Row("imported as part of a package", {"ci/report/write.py": "+x"}, EMULATOR, EVERY_CASE),
+    Row("a template", {"ci/report/templates/page.html.j2": "+x"}, EMULATOR, EVERY_CASE),
+    Row(
+        "a package's __init__.py above what is imported",
+        {"ci/__init__.py": "+x"},
+        "test_emulator tests lint build_android sign_skel docker_build",
+        EVERY_CASE,
+    ),
+    Row(
+        "used by two sessions and a test",
+        {"provisioning/files.py": "+x"},
+        "test_emulator tests unit lint sign_skel",
+        EVERY_CASE,
+    ),
+    Row("deleted, and still imported", {"ci/emulator/policy.py": None}, EMULATOR, EVERY_CASE),
+    Row(
+        "deleted with its import",
+        {"ci/emulator/policy.py": None, "ci/emulator/session.py": "x = 1\n"},
+        EMULATOR,
+        EVERY_CASE,
+    ),
+    # Rows of manifests
+    Row("a row of the suite", {POLICY: FILES[POLICY].replace('["fp16"]', '["8a8w"]')}, "test_emulator tests unit lint", ("lstm 8a8w SM8650",)),
+    Row("limits of a scheme", {POLICY: FILES[POLICY].replace("min = 20", "min = 21")}, "test_emulator tests unit lint", MLP[1:]),
+    Row("limits of all", {POLICY: FILES[POLICY].replace("min_rms = 1", "min_rms = 2")}, "test_emulator tests unit lint", EVERY_CASE),
+    Row("a comment in the policy", {POLICY: "+# note\n"}, UNIT),
+    Row("a broken policy", {POLICY: "+[[[\n"}, "tests unit lint"),
+    Row("a recorded figure", {"manifests/baselines/one.toml": FILES["manifests/baselines/one.toml"].replace("= 1", "= 3")}, "test_emulator tests unit lint", MLP[:1]),
+    Row("the default SoC", {"manifests/socs.toml": FILES["manifests/socs.toml"].replace("57", "58")}, "test_emulator tests unit lint", EVERY_CASE),
+    Row("another SoC", {"manifests/socs.toml": FILES["manifests/socs.toml"].replace("69", "70")}, "test_emulator tests unit lint", ("mlp 8a8w SM8750", "mlp fp16 SM8750")),
+    Row("a new SoC", {"manifests/socs.toml": "+[SM9]\nid = 1\n"}, "test_emulator tests unit lint", ("mlp 8a8w SM9", "mlp fp16 SM9")),
+    # Pins
+    Row("the emulator's pin", {"manifests/toolchains/qnn-runtime.toml": 'version = "2"\n'}, "test_emulator tests unit lint", EVERY_CASE),
+    Row("the emulator's lock", {"manifests/locks/qnn-runtime-2.49.json": "[]"}, "test_emulator tests unit lint", EVERY_CASE),
+    Row("a pin whose name only begins like it", {"manifests/toolchains/qnn-runtime-aarch64.toml": "+x = 1\n"}, UNIT),
+    Row("a lock whose name only begins like it", {"manifests/locks/qnn-runtime-aarch64-2.49.json": "[]"}, UNIT),
+    Row("a new lock of the emulator's pin", {"manifests/locks/qnn-runtime-2.50.json": "{}"}, "test_emulator tests unit lint", EVERY_CASE),
+    Row("a pin of a profile that another is like", {"manifests/toolchains/ndk.toml": "+x = 1\n"}, "tests unit lint build_android"),
+    Row("a pin of the profile alone", {"manifests/toolchains/ndk2.toml": "+x = 1\n"}, "tests unit lint build_android"),
+    Row("a pin of two profiles", {"manifests/toolchains/qnn-sdk.toml": "+x = 1\n"}, "tests unit lint build_android sign_skel"),
+    Row("a profile's own row", {"manifests/profiles.toml": FILES["manifests/profiles.toml"].replace('"qnn-runtime"', '"qnn-sdk"')}, "test_emulator tests unit lint", EVERY_CASE),
+    Row("the profile that another is like", {"manifests/profiles.toml": FILES["manifests/profiles.toml"].replace('{ name = "ndk" }, ', "")}, "tests unit lint build_android"),
+    Row("a profile that nothing uses yet", {"manifests/profiles.toml": "+[linux]\nartifacts = []\n"}, UNIT),
+    Row("a target", {"manifests/targets.toml": "+help = 'x'\n"}, "tests unit lint build_android"),
+    # Dependency groups
+    Row("the group of one session", {"pyproject.toml": PROJECT.replace("ruff==1", "ruff==2")}, "lint"),
+    Row("a group that others include", {"pyproject.toml": PROJECT.replace("msgspec==1", "msgspec==2")}, SESSIONS, EVERY_CASE),
+    Row("the group with torch", {"pyproject.toml": PROJECT.replace("torch==2", "torch==3")}, "test_emulator tests lint build_android bench", EVERY_CASE),
+    Row("the group of tests without torch", {"pyproject.toml": PROJECT.replace("pytest==9", "pytest==10")}, UNIT),
+    Row("a linter's settings", {"pyproject.toml": PROJECT.replace("= 100", "= 90")}, "lint"),
+    Row("pytest's settings", {"pyproject.toml": PROJECT.replace("= 600", "= 60")}, UNIT),
+    Row("what is packaged", {"pyproject.toml": PROJECT.replace('"small"', '"tiny"')}, UNIT),
+    everything("a key that nothing explains", {"pyproject.toml": "+[tool.news]\na = 1\n"}, "pyproject.toml"),
+    everything("a broken pyproject.toml", {"pyproject.toml": "+[[["}, "pyproject.toml"),
+    # Tests, images, workflows
+    Row("a unit test", {"tests/unit/test_files.py": "+x"}, UNIT),
+    Row("a new unit test", {"tests/unit/test_new.py": "x"}, UNIT),
+    Row("an integration test", {"tests/integration/test_run.py": "+x"}, TESTS),
+    Row("the conftest.py above both", {"tests/conftest.py": "x"}, UNIT),
+    Row("an artifact of the tests", {"tests/artifacts/lib.so": "ELF2"}, UNIT),
+    Row("a stand-in of one", {"tests/stand_ins/server.py": "x"}, TESTS),
+    Row("a bench", {"tests/bench/run.py": "x"}, "tests lint bench"),
+    Row("the Dockerfile", {"docker/Dockerfile": "+RUN x\n"}, "lint docker_build"),
+    Row("a new file for an image", {"docker/packages/aot.txt": "g++\n"}, "lint docker_build"),
+    Row("data beside a module", {"ci/build/stand_in.cmake": "x"}, "lint build_android"),
+    Row("a workflow", {".github/workflows/sign.yml": "+x: y\n"}, UNIT),
+    everything("the workflow that runs all", {".github/workflows/pr.yml": "+x: y\n"}, "decides"),
+    everything("an action", {".github/actions/setup/action.yml": "x"}, "decides"),
+    everything("the rules", {"manifests/policies/gate.toml": "+x = 1\n"}, "decides"),
+    everything("the noxfile", {"noxfile.py": "+x = 1\n"}, "every session"),
+    everything("the script nox", {"nox": "+x\n"}, "every session"),
+    everything("the planner", {"ci/gate/plan.py": "x"}, "every session"),
+    everything("a file that nothing knows", {"Makefile": "x"}, "Makefile"),
+    everything("a module that nothing imports", {"ci/forgotten.py": "x = 1\n"}, "forgotten"),
+    everything("a file in a folder that is new", {"rust/src/main.rs": "x"}, "main.rs"),
+    everything("a page and a file that nothing knows", {"README.md": "+x", "x.rs": "x"}, "x.rs"),
+]  # fmt: skip
+
+
+def plan_edits(edits: Edits, rules: GateRules = RULES) -> Plan:
+    return make_plan(compare(edit(FILES, edits), rules), rules)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_a_change_needs(row: Row) -> None:
+    plan = plan_edits(row.edits)
+    run = [one.name for one in plan.sessions if one.run and one.name in SESSIONS.split()]
+    assert sorted(run) == sorted(row.sessions.split())
+    assert sorted(map(str, plan.cases)) == sorted(row.cases)
+    assert bool(row.everything) == bool(plan.everything)
+    assert row.everything in plan.everything
+
+
+def test_there_are_sixty_rows() -> None:
+    assert len({row.name for row in ROWS}) == len(ROWS) >= 60
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_every_session_is_named_with_a_reason(row: Row) -> None:
+    plan = plan_edits(row.edits)
+    assert {one.name for one in plan.sessions} == {*SESSIONS.split(), *RULES.sessions}
+    for one in plan.sessions:
+        assert one.reason
+        assert one.run or not one.files
+        assert set(one.files) <= {change.path for change in plan.changes}

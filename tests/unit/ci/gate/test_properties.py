@@ -1,0 +1,87 @@
+"""What holds for any set of changes, whatever they are."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ci.gate.assemble import make_plan
+from ci.gate.changes import Change, Kind
+from ci.gate.facts import Difference
+from ci.gate.rules import read_rules
+from ci.gate.schema import Plan
+from tests.stand_ins.small_project import FILES, PROJECT, compare, edit
+
+RULES = read_rules()
+# Two trees that differ in a bit of everything, so that any of their changes may be taken alone.
+EDITS = {
+    "ci/emulator/policy.py": None,
+    "ci/emulator/session.py": "from ci.report import write\n",
+    "ci/lowering/suite/lstm.py": None,
+    "ci/lowering/suite/gru.py": "import ci.lowering.cell\n",
+    "ci/build/builder.py": "import provisioning.files\n",
+    "pyproject.toml": PROJECT.replace("ruff==1", "ruff==2").replace("torch==2", "torch==3"),
+    "manifests/socs.toml": "[SM8650]\nid = 57\n[SM8750]\nid = 70\n",
+    "Makefile": "all:\n",
+    "docs/new.md": "new\n",
+}
+WHOLE = compare(edit(FILES, EDITS), RULES)
+PATHS = sorted({*FILES, *EDITS, "unknown/file.rs", "docs/other.md", "ci/new.py"})
+KINDS = st.sampled_from([*Kind])
+CHANGES = st.frozensets(st.builds(Change, st.sampled_from(PATHS), KINDS), max_size=6)
+
+
+def plan_some(changes: frozenset[Change]) -> Plan:
+    keys = {
+        path: keys for path, keys in WHOLE.keys.items() if path in {one.path for one in changes}
+    }
+    difference = replace(WHOLE, changes=tuple(sorted(changes)), keys=keys)
+    return make_plan(difference, RULES)
+
+
+def list_running(plan: Plan) -> set[str]:
+    return {one.name for one in plan.sessions if one.run}
+
+
+@settings(max_examples=150, deadline=None)
+@given(CHANGES, CHANGES)
+def test_the_plan_of_a_union_covers_the_union_of_the_plans(
+    one: frozenset[Change], other: frozenset[Change]
+) -> None:
+    both, first, second = plan_some(one | other), plan_some(one), plan_some(other)
+    assert list_running(both) >= list_running(first) | list_running(second)
+    assert {*both.cases} >= {*first.cases, *second.cases}
+    assert bool(both.everything) >= bool(first.everything or second.everything)
+    sessions = {job.session for job in both.jobs}
+    assert sessions >= {job.session for job in (*first.jobs, *second.jobs)}
+
+
+@settings(max_examples=60, deadline=None)
+@given(CHANGES)
+def test_a_plan_has_a_job_for_each_session_that_runs_and_for_no_other(
+    changes: frozenset[Change],
+) -> None:
+    plan = plan_some(changes)
+    planned = {one.name for one in plan.sessions if one.run and not one.by_hand}
+    if not plan.cases:
+        planned -= {"test_emulator"}
+    assert {job.session for job in plan.jobs} == planned
+    assert len({job.id for job in plan.jobs}) == len(plan.jobs)
+    assert bool(plan.jobs) == bool(changes)
+
+
+@settings(max_examples=60, deadline=None)
+@given(CHANGES)
+def test_a_plan_is_the_same_whatever_the_order(changes: frozenset[Change]) -> None:
+    backwards = replace(WHOLE, changes=tuple(sorted(changes, reverse=True)))
+    forwards = replace(WHOLE, changes=tuple(sorted(changes)))
+    one, other = make_plan(backwards, RULES), make_plan(forwards, RULES)
+    assert (one.sessions, one.cases, one.jobs) == (other.sessions, other.cases, other.jobs)
+
+
+def test_no_change_needs_nothing() -> None:
+    plan = make_plan(Difference(WHOLE.base, WHOLE.head, ()), RULES)
+    assert list_running(plan) == set()
+    assert plan.jobs == ()
