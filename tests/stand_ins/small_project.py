@@ -105,12 +105,15 @@ FILES: Mapping[str, str] = {
     "ci/emulator/session.py": "from . import policy\nfrom ci.report import write\n"
     "from ci.lowering.model import load\n",
     "ci/emulator/policy.py": "from provisioning.manifest.reader import read_policy\n"
-    'read_policy("emulator", object)\nread_toml("socs.toml")\nPath("baselines", f"{name}.toml")\n',
+    'read_policy("emulator", object)\nread_toml("socs.toml")\n'
+    'Path("baselines", f"{name}.toml")\n',
     "ci/lowering/__init__.py": "",
-    "ci/lowering/model.py": 'import_module(f"ci.lowering.suite.{name}")\nimport ci.lowering.suite\n',
+    "ci/lowering/model.py": 'import_module(f"ci.lowering.suite.{name}")\n'
+    "import ci.lowering.suite\n",
     "ci/lowering/suite/__init__.py": 'SUITE = {"mlp": "a", "lstm": "b"}\n',
     "ci/lowering/suite/mlp.py": "from ci.lowering.suite.seeding import seed\n",
-    "ci/lowering/suite/lstm.py": "from ci.lowering.suite.seeding import seed\nimport ci.lowering.cell\n",
+    "ci/lowering/suite/lstm.py": "from ci.lowering.suite.seeding import seed\n"
+    "import ci.lowering.cell\n",
     "ci/lowering/suite/seeding.py": "import torch\n",
     "ci/lowering/cell.py": "",
     "ci/images/__init__.py": "",

@@ -7,11 +7,9 @@ from dataclasses import dataclass
 import pytest
 
 from ci.gate.assemble import make_plan
-from ci.gate.changes import Change, Kind
-from ci.gate.facts import Difference
 from ci.gate.rules import GateRules, read_rules
 from ci.gate.schema import Plan
-from tests.stand_ins.small_project import FILES, PROJECT, Edits, compare, edit
+from tests.stand_ins.small_project import FILES, Edits, compare, edit
 
 RULES = read_rules()
 # Of the small project; ``all`` is every one of them.
@@ -40,6 +38,14 @@ SUITE = "ci/lowering/suite"
 TESTS = "tests lint"
 UNIT = "tests unit lint"
 EMULATOR = "test_emulator tests lint"
+MANIFEST, ANDROID = "test_emulator tests unit lint", "tests unit lint build_android"
+PYPROJECT, PROFILES = "pyproject.toml", "manifests/profiles.toml"
+SOCS, BASELINE = "manifests/socs.toml", "manifests/baselines/one.toml"
+
+
+def swap(path: str, old: str, new: str) -> Edits:
+    return {path: FILES[path].replace(old, new)}
+
 
 ROWS = [
     Row("nothing", {}, ""),
@@ -54,12 +60,27 @@ ROWS = [
     Row("a schema beside the pages", {"docs/schemas/report.json": "[]"}, UNIT),
     # One model
     Row("a model", {f"{SUITE}/mlp.py": "+x = 1\n"}, EMULATOR, MLP),
-    Row("the other model, which no test names", {f"{SUITE}/lstm.py": "+x\n"}, "test_emulator lint", LSTM),
-    Row("what one model alone imports", {"ci/lowering/cell.py": "x = 1\n"}, "test_emulator lint", LSTM),
+    Row(
+        "the other model, which no test names",
+        {f"{SUITE}/lstm.py": "+x\n"},
+        "test_emulator lint",
+        LSTM,
+    ),
+    Row(
+        "what one model alone imports",
+        {"ci/lowering/cell.py": "x = 1\n"},
+        "test_emulator lint",
+        LSTM,
+    ),
     Row("what all models import", {f"{SUITE}/seeding.py": "+x\n"}, EMULATOR, EVERY_CASE),
     Row("the list of models", {f"{SUITE}/__init__.py": "+x\n"}, EMULATOR, EVERY_CASE),
     Row("both models", {f"{SUITE}/mlp.py": "+x", f"{SUITE}/lstm.py": "+x"}, EMULATOR, EVERY_CASE),
-    Row("a model that is gone, and its row not", {f"{SUITE}/lstm.py": None}, "test_emulator lint", LSTM),
+    Row(
+        "a model that is gone, and its row not",
+        {f"{SUITE}/lstm.py": None},
+        "test_emulator lint",
+        LSTM,
+    ),
     Row(
         "a model that is gone with its row",
         {f"{SUITE}/lstm.py": None, POLICY: FILES[POLICY].replace('lstm = ["fp16"]\n', "")},
@@ -71,7 +92,7 @@ ROWS = [
             f"{SUITE}/gru.py": "import torch\n",
             POLICY: FILES[POLICY].replace("[schemes.fp16]", 'gru = ["8a8w"]\n[schemes.fp16]'),
         },
-        "test_emulator tests unit lint",
+        MANIFEST,
         ("gru 8a8w SM8650",),
     ),
     Row("a new model without a row", {f"{SUITE}/gru.py": "import torch\n"}, EMULATOR, EVERY_CASE),
@@ -101,38 +122,78 @@ ROWS = [
         EVERY_CASE,
     ),
     # Rows of manifests
-    Row("a row of the suite", {POLICY: FILES[POLICY].replace('["fp16"]', '["8a8w"]')}, "test_emulator tests unit lint", ("lstm 8a8w SM8650",)),
-    Row("limits of a scheme", {POLICY: FILES[POLICY].replace("min = 20", "min = 21")}, "test_emulator tests unit lint", MLP[1:]),
-    Row("limits of all", {POLICY: FILES[POLICY].replace("min_rms = 1", "min_rms = 2")}, "test_emulator tests unit lint", EVERY_CASE),
+    Row(
+        "a row of the suite", swap(POLICY, '["fp16"]', '["8a8w"]'), MANIFEST, ("lstm 8a8w SM8650",)
+    ),
+    Row("limits of a scheme", swap(POLICY, "min = 20", "min = 21"), MANIFEST, MLP[1:]),
+    Row("limits of all", swap(POLICY, "min_rms = 1", "min_rms = 2"), MANIFEST, EVERY_CASE),
     Row("a comment in the policy", {POLICY: "+# note\n"}, UNIT),
     Row("a broken policy", {POLICY: "+[[[\n"}, "tests unit lint"),
-    Row("a recorded figure", {"manifests/baselines/one.toml": FILES["manifests/baselines/one.toml"].replace("= 1", "= 3")}, "test_emulator tests unit lint", MLP[:1]),
-    Row("the default SoC", {"manifests/socs.toml": FILES["manifests/socs.toml"].replace("57", "58")}, "test_emulator tests unit lint", EVERY_CASE),
-    Row("another SoC", {"manifests/socs.toml": FILES["manifests/socs.toml"].replace("69", "70")}, "test_emulator tests unit lint", ("mlp 8a8w SM8750", "mlp fp16 SM8750")),
-    Row("a new SoC", {"manifests/socs.toml": "+[SM9]\nid = 1\n"}, "test_emulator tests unit lint", ("mlp 8a8w SM9", "mlp fp16 SM9")),
+    Row("a recorded figure", swap(BASELINE, "= 1", "= 3"), MANIFEST, MLP[:1]),
+    Row("the default SoC", swap(SOCS, "57", "58"), MANIFEST, EVERY_CASE),
+    Row("another SoC", swap(SOCS, "69", "70"), MANIFEST, ("mlp 8a8w SM8750", "mlp fp16 SM8750")),
+    Row("a new SoC", {SOCS: "+[SM9]\nid = 1\n"}, MANIFEST, ("mlp 8a8w SM9", "mlp fp16 SM9")),
     # Pins
-    Row("the emulator's pin", {"manifests/toolchains/qnn-runtime.toml": 'version = "2"\n'}, "test_emulator tests unit lint", EVERY_CASE),
-    Row("the emulator's lock", {"manifests/locks/qnn-runtime-2.49.json": "[]"}, "test_emulator tests unit lint", EVERY_CASE),
-    Row("a pin whose name only begins like it", {"manifests/toolchains/qnn-runtime-aarch64.toml": "+x = 1\n"}, UNIT),
-    Row("a lock whose name only begins like it", {"manifests/locks/qnn-runtime-aarch64-2.49.json": "[]"}, UNIT),
-    Row("a new lock of the emulator's pin", {"manifests/locks/qnn-runtime-2.50.json": "{}"}, "test_emulator tests unit lint", EVERY_CASE),
-    Row("a pin of a profile that another is like", {"manifests/toolchains/ndk.toml": "+x = 1\n"}, "tests unit lint build_android"),
-    Row("a pin of the profile alone", {"manifests/toolchains/ndk2.toml": "+x = 1\n"}, "tests unit lint build_android"),
-    Row("a pin of two profiles", {"manifests/toolchains/qnn-sdk.toml": "+x = 1\n"}, "tests unit lint build_android sign_skel"),
-    Row("a profile's own row", {"manifests/profiles.toml": FILES["manifests/profiles.toml"].replace('"qnn-runtime"', '"qnn-sdk"')}, "test_emulator tests unit lint", EVERY_CASE),
-    Row("the profile that another is like", {"manifests/profiles.toml": FILES["manifests/profiles.toml"].replace('{ name = "ndk" }, ', "")}, "tests unit lint build_android"),
-    Row("a profile that nothing uses yet", {"manifests/profiles.toml": "+[linux]\nartifacts = []\n"}, UNIT),
-    Row("a target", {"manifests/targets.toml": "+help = 'x'\n"}, "tests unit lint build_android"),
+    Row(
+        "the emulator's pin",
+        {"manifests/toolchains/qnn-runtime.toml": 'version = "2"\n'},
+        MANIFEST,
+        EVERY_CASE,
+    ),
+    Row(
+        "the emulator's lock", {"manifests/locks/qnn-runtime-2.49.json": "[]"}, MANIFEST, EVERY_CASE
+    ),
+    Row(
+        "a pin whose name only begins like it",
+        {"manifests/toolchains/qnn-runtime-aarch64.toml": "+x = 1\n"},
+        UNIT,
+    ),
+    Row(
+        "a lock whose name only begins like it",
+        {"manifests/locks/qnn-runtime-aarch64-2.49.json": "[]"},
+        UNIT,
+    ),
+    Row(
+        "a new lock of the emulator's pin",
+        {"manifests/locks/qnn-runtime-2.50.json": "{}"},
+        MANIFEST,
+        EVERY_CASE,
+    ),
+    Row(
+        "a pin of a profile that another is like",
+        {"manifests/toolchains/ndk.toml": "+x = 1\n"},
+        ANDROID,
+    ),
+    Row("a pin of the profile alone", {"manifests/toolchains/ndk2.toml": "+x = 1\n"}, ANDROID),
+    Row(
+        "a pin of two profiles",
+        {"manifests/toolchains/qnn-sdk.toml": "+x = 1\n"},
+        "tests unit lint build_android sign_skel",
+    ),
+    Row("a profile's own row", swap(PROFILES, '"qnn-runtime"', '"qnn-sdk"'), MANIFEST, EVERY_CASE),
+    Row("the profile that another is like", swap(PROFILES, '{ name = "ndk" }, ', ""), ANDROID),
+    Row("a profile that nothing uses yet", {PROFILES: "+[linux]\nartifacts = []\n"}, UNIT),
+    Row("a target", {"manifests/targets.toml": "+help = 'x'\n"}, ANDROID),
     # Dependency groups
-    Row("the group of one session", {"pyproject.toml": PROJECT.replace("ruff==1", "ruff==2")}, "lint"),
-    Row("a group that others include", {"pyproject.toml": PROJECT.replace("msgspec==1", "msgspec==2")}, SESSIONS, EVERY_CASE),
-    Row("the group with torch", {"pyproject.toml": PROJECT.replace("torch==2", "torch==3")}, "test_emulator tests lint build_android bench", EVERY_CASE),
-    Row("the group of tests without torch", {"pyproject.toml": PROJECT.replace("pytest==9", "pytest==10")}, UNIT),
-    Row("a linter's settings", {"pyproject.toml": PROJECT.replace("= 100", "= 90")}, "lint"),
-    Row("pytest's settings", {"pyproject.toml": PROJECT.replace("= 600", "= 60")}, UNIT),
-    Row("what is packaged", {"pyproject.toml": PROJECT.replace('"small"', '"tiny"')}, UNIT),
-    everything("a key that nothing explains", {"pyproject.toml": "+[tool.news]\na = 1\n"}, "pyproject.toml"),
-    everything("a broken pyproject.toml", {"pyproject.toml": "+[[["}, "pyproject.toml"),
+    Row("the group of one session", swap(PYPROJECT, "ruff==1", "ruff==2"), "lint"),
+    Row(
+        "a group that others include",
+        swap(PYPROJECT, "msgspec==1", "msgspec==2"),
+        SESSIONS,
+        EVERY_CASE,
+    ),
+    Row(
+        "the group with torch",
+        swap(PYPROJECT, "torch==2", "torch==3"),
+        "test_emulator tests lint build_android bench",
+        EVERY_CASE,
+    ),
+    Row("the group of tests without torch", swap(PYPROJECT, "pytest==9", "pytest==10"), UNIT),
+    Row("a linter's settings", swap(PYPROJECT, "= 100", "= 90"), "lint"),
+    Row("pytest's settings", swap(PYPROJECT, "= 600", "= 60"), UNIT),
+    Row("what is packaged", swap(PYPROJECT, '"small"', '"tiny"'), UNIT),
+    everything("a key that nothing explains", {PYPROJECT: "+[tool.news]\na = 1\n"}, PYPROJECT),
+    everything("a broken pyproject.toml", {PYPROJECT: "+[[["}, PYPROJECT),
     # Tests, images, workflows
     Row("a unit test", {"tests/unit/test_files.py": "+x"}, UNIT),
     Row("a new unit test", {"tests/unit/test_new.py": "x"}, UNIT),
@@ -155,7 +216,7 @@ ROWS = [
     everything("a module that nothing imports", {"ci/forgotten.py": "x = 1\n"}, "forgotten"),
     everything("a file in a folder that is new", {"rust/src/main.rs": "x"}, "main.rs"),
     everything("a page and a file that nothing knows", {"README.md": "+x", "x.rs": "x"}, "x.rs"),
-]  # fmt: skip
+]
 
 
 def plan_edits(edits: Edits, rules: GateRules = RULES) -> Plan:
