@@ -22,10 +22,10 @@ from ci.build.inputs import (
     digest_snapshot,
     has_artifacts,
     read_state,
+    sync_overlay,
     take_snapshot,
     write_state,
 )
-from ci.build.overlay import sync_overlay
 from ci.build.plan.place import Place
 from ci.build.plan.plan import BuildJob, BuildPlan
 from ci.build.steps import run_stage

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ci.build.plan.plan import BuildPlan
-from ci.build.plan.tools import PROBE_S, Program
+from ci.build.plan.toolchains import PROBE_S, Program
 from provisioning.console.process import run_process
 
 HITS = frozenset({"direct_cache_hit", "preprocessed_cache_hit"})

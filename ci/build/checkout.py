@@ -11,8 +11,7 @@ from pathlib import Path
 from ci.build.plan.place import find_place
 from ci.build.plan.plan import BuildJob, BuildRequest, Kit, make_plan
 from ci.build.plan.targets import Needs, Target, read_targets
-from ci.build.plan.toolchains import resolve_compilers
-from ci.build.plan.tools import ask_python, find_tools
+from ci.build.plan.toolchains import ask_python, find_tools, resolve_compilers
 from provisioning.artifacts.environment import Environment, locate_profile
 from provisioning.console.git import list_submodules
 from provisioning.console.progress import Progress

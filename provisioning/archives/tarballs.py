@@ -22,8 +22,7 @@ from provisioning.archives.layout import (
     place_members,
     unsafe,
 )
-from provisioning.archives.tar_members import ByteStream, TarReader
-from provisioning.archives.xz_stream import XzStream
+from provisioning.archives.tar_members import ByteStream, TarReader, XzStream
 from provisioning.store.tree import TreeEntry
 
 

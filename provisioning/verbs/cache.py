@@ -10,8 +10,14 @@ from provisioning.console.progress import Progress
 from provisioning.errors import UsageError
 from provisioning.files import mib
 from provisioning.manifest.reader import list_toolchains
-from provisioning.store.collect import Garbage, Kept, remove_garbage
-from provisioning.store.parts import CachePart, find_removable, list_parts
+from provisioning.store.collect import (
+    CachePart,
+    Garbage,
+    Kept,
+    find_removable,
+    list_parts,
+    remove_garbage,
+)
 from provisioning.store.store import Store, explain_errors
 
 LOCKED = frozenset({"store", "downloads"})

@@ -23,8 +23,7 @@ from provisioning.doctor.checks.files import group_tree, judge_group
 from provisioning.doctor.facts import FileFacts
 from provisioning.doctor.finding import Finding
 from provisioning.doctor.policies import read_elf_policies
-from provisioning.doctor.survey.facts_cache import FactsCache
-from provisioning.doctor.survey.tree import survey_tree
+from provisioning.doctor.survey.tree import FactsCache, survey_tree
 from provisioning.errors import DownloadError
 from provisioning.store.store import store_home
 from tests.bench.wheels import unpack_versions

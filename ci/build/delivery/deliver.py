@@ -21,7 +21,7 @@ from ci.build.delivery.proof import (
 from ci.build.plan.place import Place
 from ci.build.plan.plan import BuildJob
 from ci.build.plan.targets import Target
-from ci.build.plan.tools import ask_python
+from ci.build.plan.toolchains import ask_python
 from provisioning.console.progress import Progress
 from provisioning.errors import UnfitError
 from provisioning.files import digest_sources, explain_writes, staged_directory

@@ -14,8 +14,7 @@ import msgspec
 
 from ci.build.plan.place import Place
 from ci.build.plan.targets import CompilerChoice, Stage, Target, fill_placeholders
-from ci.build.plan.toolchains import Compilers
-from ci.build.plan.tools import Program, Tools
+from ci.build.plan.toolchains import Compilers, Program, Tools
 
 EPOCH = "315532800"  # 1980-01-01, the earliest that zip archives can hold too
 STAND_INS = Path(__file__).resolve().parents[1] / "cmake"

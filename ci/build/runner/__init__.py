@@ -10,8 +10,7 @@ from ci.build.builder import run_build
 from ci.build.plan.place import find_place
 from ci.build.plan.plan import BuildJob, BuildRequest, Kit, make_plan
 from ci.build.plan.targets import Target, find_target
-from ci.build.plan.toolchains import resolve_compilers
-from ci.build.plan.tools import find_tools
+from ci.build.plan.toolchains import find_tools, resolve_compilers
 from provisioning.console.progress import Progress
 from provisioning.errors import FailedError, UnfitError
 

@@ -1,12 +1,14 @@
-"""Commands nested into blocks: if, foreach, while, function, macro, block."""
+"""CMake's grammar: text in, commands with arguments and lines out, nested into blocks.
+
+Source: the cmake-language(7) manual, sections on syntax and arguments.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TypeAlias
-
-from ci.parity.cmake.lexer import CMakeSyntaxError, Command
 
 ENDS = {
     "if": "endif",
@@ -69,3 +71,118 @@ def _read_block(stream: Iterator[Command], head: Command) -> Block:
         line = end.line if end else head.line
         raise CMakeSyntaxError(f"{head.name}() of line {head.line} ends with {found}()", line)
     return block
+
+
+TOKEN = re.compile(
+    r"""
+    (?P<space>[ \t\r]+)
+  | (?P<newline>\n)
+  | (?P<block_comment>\#\[(?P<ceq>=*)\[.*?\](?P=ceq)\])
+  | (?P<line_comment>\#[^\n]*)
+  | (?P<bracket>\[(?P<eq>=*)\[\n?(?P<inside>.*?)\](?P=eq)\])
+  | (?P<quoted>"(?P<text>(?:[^"\\]|\\.)*)")
+  | (?P<open>\()
+  | (?P<close>\))
+  | (?P<bare>(?:[^\s()\#"\\]|\\.|(?<=[^\s(])"(?:[^"\\]|\\.)*")+)
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+UNCLOSED = re.compile(r"#\[=*\[")
+NAME = re.compile(r"[A-Za-z_]\w*")
+
+
+class CMakeSyntaxError(Exception):
+    """A CMake file that does not scan or nest; ``line`` is where it was noticed."""
+
+    def __init__(self, reason: str, line: int) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.line = line
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One argument as written. A bracket argument is literal: nothing in it is expanded."""
+
+    text: str
+    line: int
+    quoted: bool = False
+    literal: bool = False
+
+
+@dataclass(frozen=True)
+class Command:
+    """One invocation; the name is in lower case. Inner parentheses are arguments of their own."""
+
+    name: str
+    arguments: tuple[Argument, ...]
+    line: int
+
+
+@dataclass(frozen=True)
+class Token:
+    """A piece of text that is neither space nor comment."""
+
+    kind: str
+    text: str
+    line: int
+
+
+def scan_tokens(text: str) -> list[Token]:
+    """Split a file. Raises CMakeSyntaxError at an unterminated string or bracket."""
+    tokens = []
+    line = 1
+    at = 0
+    while at < len(text):
+        match = TOKEN.match(text, at)
+        if match is None:
+            raise CMakeSyntaxError(f"unexpected {text[at]!r}", line)
+        kind = _kind_of(match)
+        if kind == "comment" and UNCLOSED.match(match.group()) and match.group("ceq") is None:
+            raise CMakeSyntaxError("a comment is not closed", line)
+        if kind in {"bracket", "quoted", "open", "close", "bare"}:
+            body = {"bracket": match.group("inside"), "quoted": match.group("text")}
+            tokens.append(Token(kind, body.get(kind, match.group()), line))
+        line += match.group().count("\n")
+        at = match.end()
+    return tokens
+
+
+def _kind_of(match: re.Match[str]) -> str:
+    for kind in ("space", "newline", "bare", "quoted", "open", "close"):
+        if match.group(kind) is not None:
+            return kind
+    return "bracket" if match.group("bracket") is not None else "comment"
+
+
+def parse_commands(text: str) -> list[Command]:
+    """The commands of a file. Raises CMakeSyntaxError."""
+    tokens = scan_tokens(text.removeprefix("\ufeff"))
+    commands = []
+    at = 0
+    while at < len(tokens):
+        head = tokens[at]
+        if head.kind != "bare" or not NAME.fullmatch(head.text):
+            raise CMakeSyntaxError(f"expected a command, found {head.text[:40]!r}", head.line)
+        if at + 1 >= len(tokens) or tokens[at + 1].kind != "open":
+            raise CMakeSyntaxError(f"no '(' after {head.text}", head.line)
+        arguments, at = _arguments(tokens, at + 2, head)
+        commands.append(Command(head.text.lower(), tuple(arguments), head.line))
+    return commands
+
+
+def _arguments(tokens: list[Token], at: int, head: Token) -> tuple[list[Argument], int]:
+    found: list[Argument] = []
+    depth = 1
+    while at < len(tokens):
+        token = tokens[at]
+        at += 1
+        if token.kind == "close":
+            depth -= 1
+            if depth == 0:
+                return found, at
+        elif token.kind == "open":
+            depth += 1
+        quoted = token.kind in {"quoted", "bracket"}
+        found.append(Argument(token.text, token.line, quoted, token.kind == "bracket"))
+    raise CMakeSyntaxError(f"no ')' for {head.text}(", head.line)

@@ -11,9 +11,8 @@ import re
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from ci.parity.cmake.blocks import Block, Node
+from ci.parity.cmake.blocks import Argument, Block, CMakeSyntaxError, Command, Node
 from ci.parity.cmake.conditions import Answer, Operand, Scope, decide
-from ci.parity.cmake.lexer import Argument, CMakeSyntaxError, Command
 from ci.parity.cmake.platforms import PLATFORM_NAMES, ROOT, root_variables
 from ci.parity.cmake.state import Call, Flow, Item, LimitError, Routine, State, Variables
 from ci.parity.cmake.values import Value, expand, is_unknown, merge_value, split_list, unknown

@@ -8,11 +8,11 @@ from dataclasses import replace
 from functools import cached_property
 
 from ci.parity.buck.places import Literals
+from ci.parity.cmake.blocks import CMakeSyntaxError, parse_commands
 from ci.parity.cmake.commands.flow import FLOW_COMMANDS
 from ci.parity.cmake.commands.targets import Builder, Listed, Targets, is_certain
 from ci.parity.cmake.commands.variables import VARIABLE_COMMANDS
 from ci.parity.cmake.interpreter import LIST_FILE, TOO_DEEP, Interpreter
-from ci.parity.cmake.lexer import CMakeSyntaxError, parse_commands
 from ci.parity.cmake.regex import forget_slow
 from ci.parity.cmake.state import LimitError, Sources, State
 from ci.parity.facts import (

@@ -8,8 +8,14 @@ from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
 
-from ci.parity.cmake.blocks import Block, Node, nest_commands
-from ci.parity.cmake.lexer import CMakeSyntaxError, Command, parse_commands
+from ci.parity.cmake.blocks import (
+    Block,
+    CMakeSyntaxError,
+    Command,
+    Node,
+    nest_commands,
+    parse_commands,
+)
 from ci.parity.cmake.platforms import PLATFORM_NAMES
 from ci.parity.cmake.values import Value
 from ci.parity.facts import Configuration, NotEvaluated, Place

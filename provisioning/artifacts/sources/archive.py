@@ -20,8 +20,13 @@ from provisioning.artifacts.sources import (
     require_version,
     substitute,
 )
-from provisioning.artifacts.sources.pipeline import Pipeline, read_ahead
-from provisioning.artifacts.sources.unpack import select_members, unpack_file, unpack_members
+from provisioning.artifacts.sources.pipeline import (
+    Pipeline,
+    read_ahead,
+    select_members,
+    unpack_file,
+    unpack_members,
+)
 from provisioning.console.progress import Progress
 from provisioning.errors import DownloadError, IntegrityError, UsageError
 from provisioning.fetch.download import Pin, check_pin, fetch_file

@@ -17,7 +17,7 @@ from packaging.utils import parse_wheel_filename
 
 from provisioning.archives.zip_directory import FileSource, read_directory
 from provisioning.artifacts.sources import ArtifactRequest, FillJob, copy_to_mirror
-from provisioning.artifacts.sources.unpack import select_members, unpack_file
+from provisioning.artifacts.sources.pipeline import select_members, unpack_file
 from provisioning.console.process import run_process
 from provisioning.console.progress import Progress
 from provisioning.elf.qnn_build import find_qnn_build

@@ -8,9 +8,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from provisioning.doctor.facts import HOST_DIRECTORY, PathEntry, VariableFacts
-from provisioning.doctor.survey.facts_cache import FactsCache, Identity
 from provisioning.doctor.survey.python_probe import find_adaptors
-from provisioning.doctor.survey.tree import read_files
+from provisioning.doctor.survey.tree import FactsCache, Identity, read_files
 
 NAMES = (
     "QNN_SDK_ROOT",

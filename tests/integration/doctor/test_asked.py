@@ -9,7 +9,7 @@ import pytest
 
 from provisioning.doctor.examine import examine_request
 from provisioning.doctor.survey.environment import SurveyRequest
-from provisioning.doctor.survey.facts_cache import FactsCache
+from provisioning.doctor.survey.tree import FactsCache
 from provisioning.doctor.survey.variables import survey_variables
 from tests.stand_ins import elf_edits as elf
 from tests.stand_ins.environments import (

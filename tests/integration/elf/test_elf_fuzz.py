@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 
 from provisioning.doctor.checks.elf import judge, judge_defect
 from provisioning.doctor.policies import elf_policy
-from provisioning.doctor.survey.facts_cache import FactsCache, Identity
-from provisioning.doctor.survey.tree import read_file
+from provisioning.doctor.survey.tree import FactsCache, Identity, read_file
 from provisioning.elf.facts import ElfError, ElfFacts
 from provisioning.elf.qnn_build import find_qnn_build
 from provisioning.elf.reader import read_elf

@@ -12,7 +12,7 @@ import pytest
 from provisioning.__main__ import main
 from provisioning.artifacts.environment import provision_profile
 from provisioning.console.progress import Progress
-from provisioning.store import parts
+from provisioning.store import collect
 from tests.stand_ins import toolchains
 
 
@@ -33,7 +33,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (checkout / ".nox" / name).mkdir(parents=True)
         (checkout / ".nox" / name / "file").write_bytes(b"x" * 1000)
     (checkout / "noxfile.py").touch()
-    monkeypatch.setattr(parts, "CHECKOUT", checkout)
+    monkeypatch.setattr(collect, "CHECKOUT", checkout)
     return world.home
 
 

@@ -10,10 +10,9 @@ from itertools import pairwise
 
 import starlark
 
-from ci.parity.cmake.blocks import nest_commands
+from ci.parity.cmake.blocks import CMakeSyntaxError, Command, nest_commands, parse_commands
 from ci.parity.cmake.commands.variables import Handler, declare
 from ci.parity.cmake.interpreter import LIST_FILE, Interpreter
-from ci.parity.cmake.lexer import CMakeSyntaxError, Command, parse_commands
 from ci.parity.cmake.state import Call, Flow
 from ci.parity.cmake.values import is_unknown, unknown
 from ci.parity.facts import is_inside

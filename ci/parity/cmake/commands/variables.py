@@ -6,10 +6,10 @@ import posixpath
 from collections.abc import Callable, Sequence
 
 from ci.parity.buck.globs import compile_pattern
+from ci.parity.cmake.blocks import Argument
 from ci.parity.cmake.commands.lists import edit_list
 from ci.parity.cmake.commands.strings import do_math, edit_string
 from ci.parity.cmake.interpreter import Interpreter
-from ci.parity.cmake.lexer import Argument
 from ci.parity.cmake.platforms import ROOT
 from ci.parity.cmake.state import Call, Flow
 from ci.parity.cmake.values import Value, is_unknown, split_list, unknown

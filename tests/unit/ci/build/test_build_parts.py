@@ -8,13 +8,19 @@ import pytest
 
 from ci.build.cache import CacheCounts, Meter
 from ci.build.checkout import unneeded_submodules, wanted_submodules
-from ci.build.output import Output
 from ci.build.plan.place import Place
 from ci.build.plan.plan import BuildRequest, Kit, make_plan
 from ci.build.plan.targets import CompilerChoice, fill_placeholders, find_target, read_targets
-from ci.build.plan.toolchains import Compilers, find_compiler
-from ci.build.plan.tools import Program, Tools, Version, choose_program, find_cache
-from ci.build.steps import explain_failure
+from ci.build.plan.toolchains import (
+    Compilers,
+    Program,
+    Tools,
+    Version,
+    choose_program,
+    find_cache,
+    find_compiler,
+)
+from ci.build.steps import Output, explain_failure
 from provisioning.console.progress import Bar, Progress
 from provisioning.doctor.policies import elf_policy
 from provisioning.errors import ManifestError, StoreError, ToolError, UnfitError, UsageError

@@ -11,11 +11,9 @@ import pytest
 from provisioning.console.process import run_process
 from provisioning.doctor.checks.variables import VARIABLES, Variables
 from provisioning.doctor.examine import examine_request
-from provisioning.doctor.survey import facts_cache
-from provisioning.doctor.survey import tree as tree_module
+from provisioning.doctor.survey import tree
 from provisioning.doctor.survey.environment import SurveyRequest
-from provisioning.doctor.survey.facts_cache import FactsCache
-from provisioning.doctor.survey.tree import survey_tree
+from provisioning.doctor.survey.tree import FactsCache, survey_tree
 from provisioning.doctor.survey.variables import survey_variables
 from provisioning.doctor.verdict_text import render_verdict
 from provisioning.elf.facts import Defect
@@ -36,7 +34,7 @@ def forbid_reading(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(item: tuple[str, Path]) -> None:
         raise AssertionError(f"{item} was read again")
 
-    monkeypatch.setattr(tree_module, "read_file", refuse)
+    monkeypatch.setattr(tree, "read_file", refuse)
 
 
 def test_libraries_and_programs_are_found_and_nothing_else(root: Path) -> None:
@@ -168,7 +166,7 @@ def test_facts_of_another_reader_are_not_trusted(
 ) -> None:
     before = FactsCache(tmp_path)
     survey_tree(root, cache=before)
-    monkeypatch.setattr(facts_cache, "READERS", (*facts_cache.READERS, Path(__file__)))
+    monkeypatch.setattr(tree, "READERS", (*tree.READERS, Path(__file__)))
     after = FactsCache(tmp_path)
     assert (after.rows, after.file == before.file) == ({}, False)
     survey_tree(root, cache=after)
