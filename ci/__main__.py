@@ -24,6 +24,7 @@ VERBS: dict[str, Verb] = {
     "matrix": Verb("ci.verbs.matrix", "print a plan's jobs as GitHub's matrix"),
     "gate": Verb("ci.verbs.gate", "judge what the jobs of a plan left: one verdict"),
     "sign": Verb("ci.verbs.sign", "sign and verify the libraries that a DSP loads", "sign_skel"),
+    "context": Verb("ci.verbs.context", "say what an ONNX context model holds and who can load it"),
     "completion": Verb("ci.verbs.completion", "print completions for bash or zsh"),
     "verify-signature": Verb(
         "ci.verbs.verify_signature", "verify a signed Hexagon library from its bytes"

@@ -51,6 +51,8 @@ WITH_PLACES = (
     "ci parity --source @ --sarif {}",
     "ci verify-signature {}",
     "ci verify-signature @/README.md --input {}",
+    "ci context {}",
+    "ci context {} --soc SM8750 --seal",
     "ci sign {} --signer true",
     "ci sign @/README.md --signer true --out {}",
     "ci sign --lpai-arch v6 --qnn-sdk {} --dry-run",

@@ -1,0 +1,53 @@
+"""``context FILE``: what a context model of ONNX Runtime holds, and whether a SoC can load it."""
+
+from __future__ import annotations
+
+import argparse
+
+from ci.onnx.contexts import Context, check_context, read_context, seal_context
+from provisioning.console.command import Outcome, given_path
+from provisioning.console.progress import Progress
+from provisioning.errors import UsageError
+from provisioning.manifest.socs import read_socs
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", type=given_path, metavar="FILE", help="a NAME_ctx.onnx")
+    parser.add_argument(
+        "--soc", type=str.upper, choices=sorted(read_socs()), metavar="SOC", help="judge it for SOC"
+    )
+    parser.add_argument(
+        "--qnn", default="", metavar="VERSION", help="judge it for a runtime of VERSION: 2.49.40"
+    )
+    parser.add_argument(
+        "--seal",
+        action="store_true",
+        help="write the SHA-256 of its binary into it, so that a change is found later",
+    )
+
+
+def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
+    if args.qnn and not args.soc:
+        raise UsageError("--qnn needs --soc", fix="add --soc, SM8750 for one")
+    progress.step(f"reading {args.file.name}")
+    if args.seal:
+        seal_context(args.file)
+    file, soc = args.file, args.soc
+    context = check_context(file, soc, args.qnn) if soc else read_context(file)
+    return Outcome(_render(context, args.soc), context.as_data())
+
+
+def _render(context: Context, soc: str | None) -> str:
+    where = context.file.name if context.file else "in the model"
+    made_for = ", ".join(
+        f"{one.soc} (V{one.hexagon}, {one.vtcm_mb} MB VTCM)" for one in context.targets
+    )
+    rows = {
+        "binary": f"{where}, {context.size_bytes} bytes",
+        "compiled with": f"QNN {context.qnn or 'unknown'}",
+        "compiled for": made_for or "unknown",
+        "graphs": ", ".join(context.partitions),
+        "sealed": "yes, the binary is what was compiled" if context.sealed else "no",
+        **({"verdict": f"fits {soc}"} if soc else {}),
+    }
+    return "".join(f"{name:14} {value}\n" for name, value in rows.items())
