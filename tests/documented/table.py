@@ -12,13 +12,14 @@ from tests.documented.recipes import (
     emulator,
     gate,
     main,
+    onnx,
     parity,
     provisioning,
     reports,
     signing,
 )
 
-PAGES = (main, builds, checks, docker, emulator, gate, parity, provisioning, reports, signing)
+PAGES = (main, onnx, builds, checks, docker, emulator, gate, parity, provisioning, reports, signing)
 
 # What can be run nowhere here, and why.
 NOT_RUN = {
