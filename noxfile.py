@@ -256,7 +256,7 @@ def run_tests(session: nox.Session, group: str, *words: str) -> None:
 
 @nox.session
 def lint(session: nox.Session) -> None:
-    """Run ruff, mypy, import-linter, and check the workflows, their shell and every script."""
+    """Run ruff, mypy, import-linter, check workflows and scripts, and test what pages say."""
     started.append(session.name)
     programs = make_environment(session, "lint").parent
     for line in (
@@ -266,6 +266,7 @@ def lint(session: nox.Session) -> None:
         "lint-imports",
         "python -m tests.workflows",
         "hadolint docker/Dockerfile",
+        "python -m pytest -q tests/static tests/unit/test_house.py",
     ):
         program, *words = shlex.split(line)
         session.run(str(programs / program), *words, env={"PYTHONPATH": str(ROOT)})

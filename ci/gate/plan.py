@@ -45,11 +45,11 @@ def note_change(path: str, difference: Difference, rules: GateRules, needs: Need
     for name, session in rules.sessions.items():
         if session.always:
             needs.note(name, path, "it looks at every file")
+    keys = difference.keys.get(path, frozenset())
+    explained = {key for key in keys if note_key(path, key, difference, rules, needs)}
     if any(rule.alone for rule in fitting):
         return True
     found = [*note_uses(path, difference, rules, needs)]
-    keys = difference.keys.get(path, frozenset())
-    explained = {key for key in keys if note_key(path, key, difference, rules, needs)}
     if is_split(path, difference, rules):
         return explained == keys
     return bool(fitting or found or explained)
@@ -91,7 +91,7 @@ def note_uses(path: str, difference: Difference, rules: GateRules, needs: Needs)
 
 
 def note_key(path: str, key: str, difference: Difference, rules: GateRules, needs: Needs) -> bool:
-    """Note what a changed key of a TOML file needs; whether anything explains it."""
+    """Note what a changed part of a file needs; whether anything explains it."""
     found = False
     for rule in (one for one in rules.rule if fits_any(f"{path}#{key}", one.files)):
         note_rule(rule, path, difference, rules, needs)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ci.gate.cases import MODELS, POLICY
 from ci.gate.changes import Change, Kind, parse_raw_diff
-from ci.gate.edges.parts import list_changed_keys
+from ci.gate.edges.parts import list_changed_parts
 from ci.gate.edges.python import PythonFacts
 from ci.gate.edges.reach import Graph
 from ci.gate.edges.sessions import describe_sessions, load
@@ -173,13 +173,15 @@ def read_facts(tree: SourceTree, rules: GateRules, known: dict[str, PythonFacts]
 def compare_keys(
     old: SourceTree, new: SourceTree, changes: Iterable[Change]
 ) -> dict[str, frozenset[str]]:
-    """The changed keys of each changed TOML file; a missing one is empty."""
-    tables = sorted({change.path for change in changes if change.path.endswith(".toml")})
+    """The changed parts of each changed file that has parts; a missing one is empty."""
+    paths = sorted({one.path for one in changes if one.path.endswith((".toml", ".md"))})
     for tree in (old, new):
-        tree.read_all([path for path in tables if path in tree.files])
-    return {
-        path: list_changed_keys(_read_known(old, path), _read_known(new, path)) for path in tables
+        tree.read_all([path for path in paths if path in tree.files])
+    found = {
+        path: list_changed_parts(path, _read_known(old, path), _read_known(new, path))
+        for path in paths
     }
+    return {path: parts for path, parts in found.items() if parts is not None}
 
 
 def _read_known(tree: SourceTree, path: str) -> str:

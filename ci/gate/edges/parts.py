@@ -1,7 +1,9 @@
-"""Keys of TOML files as parts of their own: ``pyproject.toml#dependency-groups.lint``."""
+"""Parts of files that count by themselves: keys of TOML, ``pyproject.toml#dependency-groups.lint``,
+and the code of pages, ``docs/emulator.md#code``."""
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -12,6 +14,25 @@ else:
     import tomli as tomllib
 
 DEPTH = 2
+CODE = "code"
+# Lines to type are known by their text: tests/static finds those without a test.
+TYPED = frozenset({"", "sh", "bash", "console", "text"})
+FENCE = re.compile(r"^[ \t]*```([^\n`]*)\n(.*?)^[ \t]*```[ \t]*$", re.MULTILINE | re.DOTALL)
+
+
+def list_changed_parts(path: str, old: str, new: str) -> frozenset[str] | None:
+    """The changed parts of a TOML file or page; None for a file without parts."""
+    if path.endswith(".toml"):
+        return list_changed_keys(old, new)
+    if path.endswith(".md"):
+        return frozenset({CODE} if list_code(old) != list_code(new) else ())
+    return None
+
+
+def list_code(text: str) -> list[tuple[str, str]]:
+    """The code blocks of a page that are more than lines to type, with their languages."""
+    blocks = [(kind.strip(), body) for kind, body in FENCE.findall(text)]
+    return [block for block in blocks if block[0] not in TYPED]
 
 
 def list_changed_keys(old: str, new: str) -> frozenset[str]:

@@ -57,6 +57,10 @@ ROWS = [
     Row("a page that is gone", {"docs/emulator.md": None}, "lint"),
     Row("two pages", {"docs/emulator.md": "+a\n", "README.md": "+b\n"}, "lint"),
     Row("a page below ci is no page of ours", {"ci/build/notes.md": "x"}, "build_android lint"),
+    Row("a command of a page", {"docs/emulator.md": "+```sh\nnox -s lint\n```\n"}, "lint"),
+    Row(
+        "a model that a page shows", {"docs/emulator.md": "+```python\nx = 1\n```\n"}, "tests lint"
+    ),
     Row("a schema beside the pages", {"docs/schemas/report.json": "[]"}, UNIT),
     # One model
     Row("a model", {f"{SUITE}/mlp.py": "+x = 1\n"}, EMULATOR, MLP),

@@ -1,0 +1,44 @@
+"""What pages and sources hold is tested here, by lint, or where commands are run: nowhere else.
+
+So a change of prose needs nothing but lint.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ci.gate.edges.python import parse_python
+
+ROOT = Path(__file__).parents[2]
+PAGES = {
+    path.relative_to(ROOT).as_posix() for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"))
+}
+# The first runs the code of a page, which is a part of its own in a plan; the others name pages.
+EXEMPT = {
+    "tests/integration/artifacts/test_provisioning_messages.py",
+    "tests/integration/test_documented_commands_run.py",
+    "tests/unit/ci/gate/test_plan.py",
+    "tests/unit/ci/onnx/test_options.py",
+}
+TESTS = sorted(
+    path.relative_to(ROOT).as_posix()
+    for folder in ("unit", "integration")
+    for path in (ROOT / "tests" / folder).rglob("*.py")
+)
+
+
+def list_pages(text: str) -> set[str]:
+    """The pages that the code of a test names as paths, by themselves."""
+    return {word for word in parse_python(text).words if word.endswith(".md")} & PAGES
+
+
+@pytest.mark.parametrize("path", [path for path in TESTS if path not in EXEMPT])
+def test_a_test_of_code_reads_no_page(path: str) -> None:
+    assert list_pages((ROOT / path).read_text("utf-8")) == set()
+
+
+def test_a_test_that_reads_a_page_is_seen() -> None:
+    text = 'PAGE = Path(__file__).parents[2] / "docs" / "exit-codes.md"'
+    assert list_pages(text) == {"docs/exit-codes.md"}
