@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import PurePosixPath
 
 from packaging.version import InvalidVersion, Version
 
@@ -10,6 +11,17 @@ NUMBERS = re.compile(r"v?(\d+(?:\.\d+)*)")
 # QNN 2.37.0.250724 and v2.37.0.250724175447_124859 are one release, and so are 2.23.0.240624 and
 # v2.23.0.24.06.24: what follows the third number is when it was built.
 BUILT = re.compile(r"v?(\d+\.\d+\.\d+)\.(?:\d{6}(?:\d{6})?(?:_\d+)?|\d\d\.\d\d\.\d\d)")
+
+DIRECTORY = re.compile(r"(\d+\.\d+(?:\.\d+)*)")
+# Our store keeps an artifact in hexagon-sdk-6.5.0.0-0123456789ab/hexagon-sdk.
+STORED = re.compile(r"[a-z][a-z0-9-]*-(\d+\.\d+(?:\.\d+)*)-[0-9a-f]{12}")
+
+
+def find_place_version(place: str) -> str:
+    """The version that a directory is named after, or that the store has it under; else empty."""
+    path = PurePosixPath(place)
+    found = DIRECTORY.fullmatch(path.name) or STORED.fullmatch(path.parent.name)
+    return found[1] if found else ""
 
 
 def parse_version(text: str) -> Version:

@@ -50,7 +50,8 @@ def prepare_checkout(target: Target, request: BuildRequest, progress: Progress) 
         name: environment.variables[name] for name in EXPORTED & environment.variables.keys()
     }
     kit = Kit(find_tools(), compilers, values, exported)
-    variant = "\0".join([tag if target.per_python else "", *soc.values()])
+    own = (tag, values["qnn_sdk_version"]) if target.per_python else ("",)
+    variant = "\0".join([*own, *soc.values()])
     plan = make_plan(target, request, source, find_place(target.name, source, variant), kit)
     inputs = {QNN_SDK: environment.root(QNN_SDK) / "include"}
     skip = unneeded_submodules(source, components) | find_installed(source)
@@ -64,7 +65,11 @@ def check_fitness(environment: Environment, request: BuildRequest, progress: Pro
         from provisioning.doctor.examine import examine
 
         examine(
-            environment.profile, environment, python=request.python, progress=progress
+            environment.profile,
+            environment,
+            python=request.python,
+            soc=request.soc,
+            progress=progress,
         ).require()
 
 

@@ -19,13 +19,10 @@ from provisioning.elf.qnn_build import QnnBuild, find_qnn_build
 from provisioning.elf.reader import parse_checksum
 from provisioning.errors import UnfitError
 from provisioning.manifest.reader import read_profile
-from provisioning.versions import is_older
+from provisioning.versions import find_place_version, is_older
 
 READERS = 2
 LPAI_NAME = re.compile(r"libQnnLpai")
-DIRECTORY_VERSION = re.compile(r"(\d+\.\d+(?:\.\d+)*)")
-# Our store keeps an artifact in hexagon-sdk-6.5.0.0-0123456789ab/hexagon-sdk.
-STORE_VERSION = re.compile(r"[a-z][a-z0-9-]*-(\d+\.\d+(?:\.\d+)*)-[0-9a-f]{12}")
 
 
 @dataclass(frozen=True)
@@ -155,8 +152,4 @@ def find_sdk_version(qnn_sdk: Path | None, inputs: Sequence[Input] = ()) -> str:
 
 def read_directory_version(root: Path | None) -> str:
     """The version that the directory's name says, "" when it says none."""
-    if root is None:
-        return ""
-    place = root.resolve()
-    named = DIRECTORY_VERSION.fullmatch(place.name) or STORE_VERSION.fullmatch(place.parent.name)
-    return named[1] if named else ""
+    return find_place_version(str(root.resolve())) if root else ""

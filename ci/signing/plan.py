@@ -22,6 +22,7 @@ from ci.signing.selection import Selection, check_selection, list_wanted
 from ci.signing.signer import Signer, parse_signer
 from provisioning.console.progress import Progress
 from provisioning.errors import UnfitError, UsageError
+from provisioning.manifest.pairs import read_pairs
 from provisioning.versions import is_older
 
 
@@ -63,7 +64,7 @@ def make_plan(request: SignRequest) -> SignPlan:
     wanted = list_wanted(selection, policy, roots.places())
     inputs = read_inputs(wanted, selection, policy, roots.qnn_sdk)
     notes = [
-        *list_version_notes(selection.htp_arch, roots, policy),
+        *list_version_notes(selection.htp_arch, roots),
         *list_mixed_notes(inputs),
     ]
     return SignPlan(request, policy, inputs, tuple(notes))
@@ -74,14 +75,14 @@ def find_hexagon_version(roots: Roots) -> str:
     return read_directory_version(roots.hexagon_sdk)
 
 
-def list_version_notes(htp_arch: str, roots: Roots, policy: SigningPolicy) -> Iterator[str]:
-    """What the versions table says of an SDK or of tools that are older than an architecture's."""
-    row = next((one for one in policy.versions if one.htp_arch == htp_arch), None)
+def list_version_notes(htp_arch: str, roots: Roots) -> Iterator[str]:
+    """What the pairs say of an SDK or of tools that are older than an architecture's."""
+    row = next((one for one in read_pairs().hexagon if one.arch == htp_arch), None)
     if row is None:
         return
     for what, root, known in (
-        ("Hexagon SDK", roots.hexagon_sdk, row.hexagon_sdk),
-        ("Hexagon tools", roots.hexagon_tools, row.hexagon_tools),
+        ("Hexagon SDK", roots.hexagon_sdk, row.sdk),
+        ("Hexagon tools", roots.hexagon_tools, row.tools),
     ):
         version = read_directory_version(root)
         if version and known and is_older(version, known):

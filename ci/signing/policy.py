@@ -23,14 +23,6 @@ class OpPackage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     patterns: tuple[str, ...]
 
 
-class SdkVersion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A row of the versions table; "" is not known."""
-
-    htp_arch: str
-    hexagon_tools: str
-    hexagon_sdk: str = ""
-
-
 class SignerPython(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Which Python the SDK's signer needs, and how one is made."""
 
@@ -49,7 +41,6 @@ class SigningPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     usual: tuple[Library, ...]
     direct: tuple[Library, ...]
     op_package: OpPackage
-    versions: tuple[SdkVersion, ...]
     python: SignerPython
 
 

@@ -101,8 +101,11 @@ def adopt_artifact(
     Raises UnfitError.
     """
     adoption = None if request.release.is_copied else request.toolchain.adoption
-    named = os.environ.get(adoption.variable) if adoption else None
-    if not named or _is_of_env(Path(named).expanduser().resolve(), request, store):
+    _, named = adoption.find_named(os.environ) if adoption else ("", "")
+    is_chosen = adoption and adoption.find_choice(os.environ)
+    if not named:
+        return None
+    if not is_chosen and _is_of_env(Path(named).expanduser().resolve(), request, store):
         return None
     from provisioning.artifacts.sources.local import find_installation
 

@@ -22,6 +22,7 @@ from provisioning.doctor.fitness import Fitness
 from provisioning.doctor.policies import read_doctor_policy, read_elf_policies
 from provisioning.doctor.survey.environment import SurveyRequest, survey_environment
 from provisioning.errors import ManifestError, UnfitError
+from provisioning.manifest.pairs import read_pairs
 from provisioning.manifest.reader import read_profile, read_profiles, read_toolchain
 from provisioning.manifest.socs import find_soc
 from provisioning.store.store import store_home
@@ -78,11 +79,14 @@ def examine(
     environment: Environment,
     *,
     python: Path | None = None,
+    soc: str = "",
+    tries_device: bool = False,
     progress: Progress | None = None,
 ) -> Verdict:
     """Examine a composed environment, as the process of a job would have it.
 
-    ``python`` None is the running interpreter. Raises ManifestError for a profile without a
+    ``python`` None is the running interpreter; ``tries_device`` lets the adaptor create a device
+    in a process of its own. Raises ManifestError for a profile without a
     policy; every fault is a finding.
     """
     roots = {artifact.name: artifact.root for artifact in environment.artifacts}
@@ -94,6 +98,8 @@ def examine(
         variables=environment.apply(os.environ),
         home=store_home(),
         python=python,
+        soc=soc or None,
+        tries_device=tries_device,
     )
     return examine_request(request, progress)
 
@@ -110,11 +116,13 @@ def wanted_requests(profile: str) -> list[ArtifactRequest]:
 
 
 def find_pins(profile: str, roots: Mapping[str, Path]) -> dict[str, str]:
-    """The pinned version of each artifact, and the commit that the checkout in ``roots`` has in
-    its own version, or in the profile's where that version has none."""
+    """The pinned version of each artifact, unless QNN_CI_SDK chose another, and the commit that the
+    checkout in ``roots`` has in its own version, or in the profile's where that has none."""
     pins = {}
     for request in wanted_requests(profile):
-        pins[request.name] = request.release.version
+        chosen = request.toolchain.adoption
+        if not (chosen and chosen.find_choice(os.environ)):
+            pins[request.name] = request.release.version
         if request.name == CHECKOUT:
             toolchain = request.toolchain
             commits = {release.version: release.pin for release in toolchain.releases}
@@ -147,7 +155,7 @@ def examine_request(request: SurveyRequest, progress: Progress | None = None) ->
     }
     facts = survey_environment(request, policy, fitness, wanted, adoptions, progress=progress)
     minimum = read_profile(request.profile).minimum(facts.sdk_name)
-    case = Case(facts, policy, fitness, kinds, soc, minimum)
+    case = Case(facts, policy, fitness, kinds, soc, minimum, read_pairs())
     findings = judge_environment(case)
     return Verdict(request.profile, tuple(findings), summarize(facts))
 

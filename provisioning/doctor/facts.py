@@ -64,7 +64,8 @@ class SdkFacts:
     """A QNN SDK, or a tree of its shape.
 
     ``version`` and ``stamp`` (12 digits, of build_id) are what sdk.yaml says, ``fault`` is why
-    it cannot be read. ``api_version`` is that of the headers, ``library_api`` libQnnHtp.so's own.
+    it cannot be read. ``api_version`` is that of the headers, ``library_api`` libQnnHtp.so's own;
+    ``soc_offset`` the byte of QnnHtpDevice_CustomConfig_t at which it reads socModel.
     """
 
     root: Path
@@ -77,6 +78,7 @@ class SdkFacts:
     headers: tuple[str, ...] = ()
     api_version: str | None = None
     library_api: str | None = None
+    soc_offset: int | None = None
 
 
 @dataclass(frozen=True)
@@ -126,7 +128,10 @@ class PythonFacts:
     ``.cpython-311-x86_64-linux-gnu.so``. ``adaptors`` are the files of PyQnnManagerAdaptor.
     ``lacking`` are libraries that the adaptor needs and the loader would not find;
     ``unmet`` are (distribution, installed version, what executorch asks for); ``error`` is set
-    when the interpreter could not be asked.
+    when the interpreter could not be asked. ``headers`` is the QNN release whose headers the
+    adaptor was compiled with; ``checkout`` and ``built_with`` the ExecuTorch and the SDK that an
+    overlay was built from; ``no_device`` why the adaptor creates no device, None where it was not
+    tried.
     """
 
     executable: str
@@ -141,6 +146,10 @@ class PythonFacts:
     flatc: str | None = None
     unmet: tuple[tuple[str, str, str], ...] = ()
     error: str = ""
+    headers: str = ""
+    checkout: str = ""
+    built_with: str = ""
+    no_device: str | None = None
 
 
 @dataclass(frozen=True)
@@ -198,7 +207,7 @@ class SubmoduleFacts:
 @dataclass(frozen=True)
 class CheckoutFacts:
     """A source tree of ExecuTorch. ``leftovers`` are (path, machine name) of flatcc's outputs;
-    ``has_adaptor`` says that an adaptor was built into it."""
+    ``has_adaptor`` says that an adaptor was built into it; ``version`` is version.txt's."""
 
     root: Path
     is_directory: bool
@@ -207,6 +216,7 @@ class CheckoutFacts:
     submodules: tuple[SubmoduleFacts, ...] = ()
     leftovers: tuple[tuple[str, str], ...] = ()
     has_adaptor: bool = False
+    version: str = ""
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,8 @@ class ToolPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class PythonPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What is asked of the interpreter that lowers.
 
-    ``torch`` and ``executorch`` are the pin; ``pairs`` other (executorch, torch) seen to work.
+    ``torch`` and ``executorch`` are the pin; ``pairs`` all (executorch, torch) seen to work. These
+    three are out of manifests/pairs.toml.
     ``modules`` maps a module that is imported to the distribution that has it; ``flatc_below``
     is the first executorch that brings its own flatc.
     """
@@ -31,8 +32,8 @@ class PythonPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     minimum: str
     below: str
     torch_minimum: str
-    torch: str
-    executorch: str
+    torch: str = ""
+    executorch: str = ""
     pairs: tuple[tuple[str, str], ...] = ()
     modules: Mapping[str, str] = {}
     flatc_below: str = ""

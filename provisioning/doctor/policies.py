@@ -6,9 +6,12 @@ import functools
 import re
 from collections.abc import Mapping
 
+import msgspec
+
 from provisioning.doctor.elf_policy import ElfPolicy, hexagon_policy
 from provisioning.doctor.fitness import DoctorPolicy
 from provisioning.errors import UsageError
+from provisioning.manifest.pairs import read_pairs
 from provisioning.manifest.reader import read_policy
 
 
@@ -20,8 +23,19 @@ def read_elf_policies() -> Mapping[str, ElfPolicy]:
 
 @functools.cache
 def read_doctor_policy() -> DoctorPolicy:
-    """manifests/policies/doctor.toml. Raises ManifestError."""
-    return read_policy("doctor", DoctorPolicy)
+    """manifests/policies/doctor.toml, with manifests/pairs.toml's torch and executorch.
+
+    Raises ManifestError.
+    """
+    policy, pairs = read_policy("doctor", DoctorPolicy), read_pairs()
+    first = pairs.find(pairs.default) or pairs.executorch[0]
+    python = msgspec.structs.replace(
+        policy.python,
+        torch=first.torch[0],
+        executorch=first.version,
+        pairs=tuple((row.version, torch) for row in pairs.executorch for torch in row.torch),
+    )
+    return msgspec.structs.replace(policy, python=python)
 
 
 def elf_policy(kind: str) -> ElfPolicy:

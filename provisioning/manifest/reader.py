@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -111,13 +111,28 @@ class Adoption(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     ``variable`` names its root; every path in ``markers`` must exist below it;
     ``version_pattern``, a regular expression with one group, finds the version in
-    ``version_file``.
+    ``version_file``. ``choice`` is a variable whose directory is used whatever is pinned, unless
+    it holds one of ``choice_words``.
     """
 
     variable: str
     markers: tuple[str, ...]
     version_file: str = ""
     version_pattern: str = ""
+    choice: str = ""
+    choice_words: tuple[str, ...] = ()
+
+    def find_choice(self, variables: Mapping[str, str]) -> str:
+        """The directory that ``choice`` names; else empty."""
+        word = variables.get(self.choice, "") if self.choice else ""
+        return "" if word in self.choice_words else word
+
+    def find_named(self, variables: Mapping[str, str]) -> tuple[str, str]:
+        """The variable that names an installation and what it says; both '' where none does."""
+        if chosen := self.find_choice(variables):
+            return self.choice, chosen
+        value = variables.get(self.variable, "")
+        return (self.variable, value) if value else ("", "")
 
 
 class Toolchain(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -134,8 +134,9 @@ def _locate(
     if wanted.name in given:
         return given[wanted.name]
     adoption = wanted.toolchain.adoption
-    if adoption and base.get(adoption.variable):
-        return Path(base[adoption.variable]).expanduser().absolute()
+    _, named = adoption.find_named(base) if adoption else ("", "")
+    if named:
+        return Path(named).expanduser().absolute()
     store = Store()
     published = store.find(with_lock(wanted, store).key())
     return published.root if published else None

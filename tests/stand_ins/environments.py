@@ -235,7 +235,7 @@ def _make_checkout(world: World) -> None:
         _commit(repository, "README", repository.name)
     git(json, "submodule", "add", "-q", str(deep), "deep")
     git(json, "commit", "-qm", "deep")
-    _commit(world.checkout, "version.txt", "1.4.1")
+    _commit(world.checkout, "version.txt", "1.5.1")
     for name in ("flatcc", "json"):
         git(world.checkout, "submodule", "add", "-q", str(origin / name), f"third-party/{name}")
     git(world.checkout, "submodule", "update", "-q", "--init", "--recursive")

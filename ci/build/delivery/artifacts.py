@@ -50,7 +50,7 @@ def collect_artifacts(plan: BuildPlan, extras: frozenset[str]) -> tuple[Judged, 
         if row.extra and row.extra not in extras:
             continue
         paths = sorted(path for path in plan.place.root.glob(row.path) if path.is_file())
-        if not paths:
+        if not paths and not row.optional:
             raise FailedError(
                 f"{plan.target.name}: the build ended well and left no {row.path}",
                 fix=f"look at {plan.place.log}, or correct the target in manifests/targets.toml",
@@ -112,7 +112,7 @@ def _judge_size(facts: ElfFacts, row: Artifact) -> Iterator[Finding]:
 
 def _judge_tag(facts: ElfFacts, tag: str) -> Iterator[Finding]:
     name = facts.path.name
-    if tag and f".{tag}-" not in name:
+    if tag and name.startswith("Py") and f".{tag}-" not in name:
         yield Finding(
             OTHER_PYTHON,
             name,

@@ -22,6 +22,7 @@ from ci.build.plan.place import Place
 from ci.build.plan.plan import BuildJob
 from ci.build.plan.targets import Target
 from ci.build.plan.toolchains import ask_python
+from provisioning.artifacts.overlays import OverlayRecord, write_overlay
 from provisioning.console.progress import Progress
 from provisioning.errors import UnfitError
 from provisioning.files import digest_sources, explain_writes, staged_directory
@@ -42,7 +43,8 @@ def deliver(
     if not target.installs:
         return {}
     python = job.request.python
-    paths = [place.artifacts / one.path.name for one in result.artifacts]
+    names = (one.path.name for one in result.artifacts)
+    paths = [place.artifacts / name for name in names if name.startswith("Py")]
     lacks = {name for path in paths if (name := run_import(path, python, job.variables))}
     told: dict[str, Any] = {"python": str(python), "import_lacks": sorted(lacks)}
     if where == CHECKOUT:
@@ -66,6 +68,7 @@ def _deliver_overlay(
     if known and overlay.is_dir():
         return {**told, "proof": {**asdict(known), "cached": True}}
     make_overlay(target, place, package, overlay)
+    write_overlay(overlay, _describe_overlay(job))
     if not with_proof:
         return told
     progress.step(f"lowering a model with the adaptor in {overlay}")
@@ -73,6 +76,15 @@ def _deliver_overlay(
         proof = run_proof(overlay, job.request.python, job.variables)
     remember_proof(record, key, proof)
     return {**told, "proof": {**asdict(proof), "cached": False}}
+
+
+def _describe_overlay(job: BuildJob) -> OverlayRecord:
+    values = job.plan.values
+    return OverlayRecord(
+        executorch=values["executorch_version"],
+        sdk=values["qnn_sdk_version"],
+        python=values["python_version"].split()[0],
+    )
 
 
 def check_delivery(job: BuildJob, where: str, *, with_proof: bool) -> None:

@@ -57,7 +57,8 @@ class Artifact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     ``policy`` is a kind of manifests/policies/elf.toml, or a placeholder for one. ``needed`` are
     the libraries that it may need besides those of the policy's system. ``size_budget`` is in
-    bytes, 0 for none. ``accept`` maps ids of findings to the reason why they are right here.
+    bytes, 0 for none. ``accept`` maps ids of findings to the reason why they are right here. One
+    that is ``optional`` some versions of the sources do not have.
     """
 
     path: str
@@ -66,6 +67,7 @@ class Artifact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     size_budget: int = 0
     accept: dict[str, str] = {}
     extra: str = ""
+    optional: bool = False
 
 
 class Install(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

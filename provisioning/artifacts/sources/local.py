@@ -35,19 +35,20 @@ def find_installation(request: ArtifactRequest, variables: Mapping[str, str]) ->
     Raises UnfitError when a marker or a component is missing, or it is too old.
     """
     adoption = request.toolchain.adoption
-    if adoption is None or not (named := variables.get(adoption.variable)):
+    variable, named = adoption.find_named(variables) if adoption else ("", "")
+    if adoption is None or not named:
         return None
     root = Path(named).expanduser()
     missing = [path for path in expected_paths(request, adoption) if not (root / path).exists()]
     if missing:
         raise UnfitError(
-            f"{adoption.variable}={named} is not a fit {request.name}",
+            f"{variable}={named} is not a fit {request.name}",
             why=f"it has no {', '.join(missing)}",
-            fix=f"correct {adoption.variable}, or unset it and run `qnn-ci fetch {request.name}`",
+            fix=f"correct {variable}, or unset it and run `qnn-ci fetch {request.name}`",
         )
     version = read_version(root, adoption)
-    _check_minimum(request, adoption, version)
-    return Adopted(root.resolve(), version, adoption.variable)
+    _check_minimum(request, variable, version)
+    return Adopted(root.resolve(), version, variable)
 
 
 def expected_paths(request: ArtifactRequest, adoption: Adoption) -> list[str]:
@@ -71,12 +72,12 @@ def read_version(root: Path, adoption: Adoption) -> str:
     return found.group(1) if found else "unknown"
 
 
-def _check_minimum(request: ArtifactRequest, adoption: Adoption, version: str) -> None:
+def _check_minimum(request: ArtifactRequest, variable: str, version: str) -> None:
     if request.minimum and version != "unknown" and is_older(version, request.minimum):
         raise UnfitError(
-            f"{request.name} {version} of {adoption.variable} is too old",
+            f"{request.name} {version} of {variable} is too old",
             why=request.minimum_reason or f"{request.minimum} or later is needed",
-            fix=f"set {adoption.variable} to {request.minimum} or later, or unset it",
+            fix=f"set {variable} to {request.minimum} or later, or unset it",
         )
 
 

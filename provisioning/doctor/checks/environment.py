@@ -14,6 +14,7 @@ from provisioning.doctor.checks.elf import CONTENT, DEFECTS, TARGET
 from provisioning.doctor.checks.files import NEEDS, find_groups, judge_group
 from provisioning.doctor.checks.host import MACHINE, SYSTEM, TOOLS
 from provisioning.doctor.checks.ndk import NDKS
+from provisioning.doctor.checks.pairs import ADAPTOR, TOOLCHAINS
 from provisioning.doctor.checks.python import PYTHON
 from provisioning.doctor.checks.registry import Case, Check, Subjects
 from provisioning.doctor.checks.sdk import INSTALLATIONS, ROOTS, SDK
@@ -38,6 +39,7 @@ SUBJECTS: tuple[Subjects[Any], ...] = (
         STAGINGS,
     ),
     *(VARIABLES, RUNTIMES, DSP_PATHS, PYTHON_PATH, PYTHON, NDKS, CHECKOUTS, DEVICES),
+    *(ADAPTOR, TOOLCHAINS),
 )
 
 

@@ -14,15 +14,18 @@ from provisioning.doctor.elf_policy import ElfPolicy
 from provisioning.doctor.facts import HOST_KIND, EnvironmentFacts
 from provisioning.doctor.finding import Finding, Severity
 from provisioning.doctor.fitness import DoctorPolicy, Fitness
+from provisioning.manifest.pairs import Pairs
 
 S = TypeVar("S")
+NO_PAIRS = Pairs("", ())
 
 
 @dataclass(frozen=True)
 class Case:
     """One environment and what is asked of it.
 
-    ``soc`` is a name and its Hexagon version; ``minimum`` the oldest SDK that serves, and why.
+    ``soc`` is a name and its Hexagon version; ``minimum`` the oldest SDK that serves, and why;
+    ``pairs`` the versions that belong together.
     """
 
     facts: EnvironmentFacts
@@ -31,6 +34,7 @@ class Case:
     kinds: Mapping[str, ElfPolicy]
     soc: tuple[str, int] | None = None
     minimum: tuple[str, str] = ("", "")
+    pairs: Pairs = NO_PAIRS
 
     @property
     def host_policy(self) -> ElfPolicy | None:

@@ -1,23 +1,72 @@
-"""Asks a QNN backend library which API version it has. Standard library only: run as a script.
+"""Asks libQnnHtp.so which API version it has, and where it reads socModel. Standard library only:
+run as a script, in a process that may end in any way.
 
 QnnInterface_getProviders (QnnInterface.h) gives structs that begin with the backend's id (32
-bits), a pointer to its name and the core API version: three numbers of 32 bits.
+bits), a pointer to its name and the core and backend API versions: six numbers of 32 bits. A table
+of functions follows, which grows at its end only.
 """
 
 from __future__ import annotations
 
 import ctypes
 import sys
+from typing import Any
+
+FUNCTIONS, BACKEND_CREATE, DEVICE_CREATE = 40, 1, 40  # bytes before the table; places in it
+CUSTOM, SOC = 0, 0  # QNN_DEVICE_CONFIG_OPTION_CUSTOM, QNN_HTP_DEVICE_CONFIG_OPTION_SOC
+SM8650 = 57
+OFFSETS = (4, 8)  # a 32-bit option, then a union, which a pointer in it aligns to 8 bytes
+WORD, POINTER = ctypes.c_uint32, ctypes.c_void_p
 
 
-def ask_version(path: str) -> tuple[int, ...]:
-    """(2, 38, 0) of the first provider. Raises OSError for what is not such a library."""
-    providers, count = ctypes.POINTER(ctypes.c_void_p)(), ctypes.c_uint32()
+def find_provider(path: str) -> int:
+    """The address of the first provider. Raises OSError for what is not such a library."""
+    providers, count = ctypes.POINTER(POINTER)(), WORD()
     library = ctypes.CDLL(path)
     if library.QnnInterface_getProviders(ctypes.byref(providers), ctypes.byref(count)) != 0:
         raise OSError(f"{path} names no provider")
-    return tuple((ctypes.c_uint32 * 7).from_address(providers[0] or 0)[4:])
+    return providers[0] or 0
+
+
+def bind_function(provider: int, place: int, *kinds: Any) -> Any:
+    """A function of the provider's table that gives a QNN error number, 0 for none."""
+    address = POINTER.from_address(provider + FUNCTIONS + place * ctypes.sizeof(POINTER)).value
+    return ctypes.CFUNCTYPE(ctypes.c_uint64, *kinds)(address or 0)
+
+
+class DeviceConfig(ctypes.Structure):
+    """QnnDevice_Config_t."""
+
+    _fields_ = [("option", WORD), ("custom", POINTER)]
+
+
+def find_soc_offset(provider: int) -> int:
+    """The byte of QnnHtpDevice_CustomConfig_t at which a device finds its SoC; 0 where none does.
+
+    A device is created with an SoC there and zeros elsewhere.
+    """
+    backend, device = POINTER(), POINTER()
+    create = bind_function(provider, BACKEND_CREATE, POINTER, POINTER, POINTER)
+    create(None, None, ctypes.addressof(backend))
+    create_device = bind_function(provider, DEVICE_CREATE, POINTER, POINTER, POINTER)
+    for offset in OFFSETS:
+        words = (WORD * 8)(SOC)
+        words[offset // ctypes.sizeof(WORD)] = SM8650
+        config = DeviceConfig(CUSTOM, ctypes.addressof(words))
+        configs = (POINTER * 2)(ctypes.addressof(config), None)
+        if create_device(None, ctypes.addressof(configs), ctypes.addressof(device)) == 0:
+            return offset
+    return 0
+
+
+def main(path: str) -> None:
+    """Print ``api CORE`` and ``socModel OFFSET``, each as soon as it is known."""
+    provider = find_provider(path)
+    core = (WORD * 7).from_address(provider)[4:]
+    sys.stdout.write(f"api {'.'.join(map(str, core))}\n")
+    sys.stdout.flush()
+    sys.stdout.write(f"socModel {find_soc_offset(provider)}\n")
 
 
 if __name__ == "__main__":
-    sys.stdout.write(f"api {'.'.join(map(str, ask_version(sys.argv[1])))}\n")
+    main(sys.argv[1])

@@ -16,6 +16,7 @@ STATES = {"-": "missing", "+": "moved", "U": "moved", " ": "ok"}
 FLATCC_OUTPUTS = ("bin/flatcc", "bin/flatcc_d", "lib/libflatccrt.a", "lib/libflatccrt_d.a")
 ARCHIVE = b"!<arch>\n"
 MAX_BYTES = 64 << 20
+MAX_VERSION = 40
 
 
 def survey_checkout(root: Path) -> CheckoutFacts:
@@ -34,7 +35,14 @@ def survey_checkout(root: Path) -> CheckoutFacts:
         submodules=tuple(_parse_status(status)),
         leftovers=tuple(_leftovers(root / "third-party" / "flatcc")),
         has_adaptor=bool(find_adaptors(str(root))),
+        version=_read_version(root / "version.txt"),
     )
+
+
+def _read_version(path: Path) -> str:
+    with suppress(OSError):
+        return path.read_text("utf-8", "replace").strip()[:MAX_VERSION]
+    return ""
 
 
 def _parse_status(output: str) -> Iterator[SubmoduleFacts]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from provisioning.console.progress import Progress
 from provisioning.doctor.elf_policy import ElfPolicy, choose_policy
 from provisioning.doctor.facts import (
     CHECKOUT,
+    HOST_DIRECTORY,
     HOST_KIND,
     LIBCXX,
     NDK,
@@ -25,6 +26,7 @@ from provisioning.doctor.facts import (
 )
 from provisioning.doctor.fitness import DoctorPolicy, Fitness
 from provisioning.doctor.survey.checkout import survey_checkout
+from provisioning.doctor.survey.creation import try_device
 from provisioning.doctor.survey.device import survey_devices
 from provisioning.doctor.survey.host import survey_host
 from provisioning.doctor.survey.python import survey_python
@@ -41,7 +43,8 @@ DISTRIBUTIONS = ("torch", "executorch", "torchao")
 class SurveyRequest:
     """What to examine: roots by name of artifact, their pins, a job's variables.
 
-    ``python`` None is the running interpreter; ``device`` asks adb for devices and the
+    ``python`` None is the running interpreter, whose adaptor creates a device of the emulator where
+    ``tries_device`` says so; ``device`` asks adb for devices and the
     libraries in ``device_directory``.
     """
 
@@ -52,6 +55,7 @@ class SurveyRequest:
     pins: Mapping[str, str] = field(default_factory=dict)
     submodules: tuple[str, ...] = ()
     python: Path | None = None
+    tries_device: bool = False
     soc: str | None = None
     device: bool = False
     device_directory: str = "/data/local/tmp"
@@ -83,7 +87,7 @@ def survey_environment(
         sdk=_survey_sdk(request, sdk_name, policy, fitness),
         trees=trees,
         ndk=survey_ndk(request.roots[NDK], policy.ndk.host_tag) if NDK in request.roots else None,
-        python=_survey_python(request, policy) if fitness.python else None,
+        python=_survey_python(request, policy, sdk_name) if fitness.python else None,
         variables=survey_variables(request.variables, cache, request.roots.get(sdk_name)),
         checkout=survey_checkout(request.roots[CHECKOUT]) if CHECKOUT in request.roots else None,
         installations=tuple(
@@ -122,7 +126,7 @@ def _survey_trees(
 def _survey_sdk(
     request: SurveyRequest, name: str, policy: DoctorPolicy, fitness: Fitness
 ) -> SdkFacts | None:
-    asks_library = fitness.headers and HOST_KIND in fitness.kinds
+    asks_library = (fitness.headers or request.tries_device) and HOST_KIND in fitness.kinds
     if not name:
         return None
     return survey_sdk(request.roots[name], policy.headers, asks_library=asks_library)
@@ -147,6 +151,14 @@ def _needed_on_host(files: Iterable[FileFacts]) -> set[str]:
     return {name for elf in elves for name in elf.needed}
 
 
-def _survey_python(request: SurveyRequest, policy: DoctorPolicy) -> PythonFacts:
+def _survey_python(request: SurveyRequest, policy: DoctorPolicy, sdk_name: str) -> PythonFacts:
     modules = list(policy.python.modules)
-    return survey_python(request.python, DISTRIBUTIONS, modules, request.variables)
+    facts = survey_python(request.python, DISTRIBUTIONS, modules, request.variables)
+    libraries = request.roots[sdk_name] / HOST_DIRECTORY if sdk_name else Path()
+    is_there = facts.adaptor and facts.adaptor.elf and (libraries / "libQnnHtp.so").is_file()
+    if not (request.tries_device and facts.adaptor and is_there):
+        return facts
+    why = try_device(
+        request.python, facts.adaptor.path, libraries, request.variables, request.home / "doctor"
+    )
+    return replace(facts, no_device=why)

@@ -5,17 +5,20 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from packaging.requirements import Requirement
 
+from provisioning.artifacts.overlays import read_overlay
 from provisioning.console.process import run_process
 from provisioning.doctor.facts import FileFacts, PythonFacts
 from provisioning.doctor.survey import python_probe
 from provisioning.doctor.survey.host import find_libraries
 from provisioning.doctor.survey.tree import read_file
 from provisioning.elf.facts import EM_X86_64, Defect
+from provisioning.elf.qnn_api import find_headers_version
 from provisioning.errors import ToolError
 
 TIMEOUT_S = 60.0
@@ -50,6 +53,7 @@ def _describe(said: Mapping[str, Any], variables: Mapping[str, str]) -> PythonFa
     adaptors = tuple(said["adaptors"])
     fitting = [path for path in adaptors if path.endswith(said["tag"])]
     adaptor = _read(Path(fitting[0])) if fitting else None
+    built = read_overlay(Path(said["executorch"]).parent) if said["executorch"] else None
     return PythonFacts(
         executable=said["executable"] or sys.executable,
         version=tuple(said["version"]),
@@ -62,7 +66,16 @@ def _describe(said: Mapping[str, Any], variables: Mapping[str, str]) -> PythonFa
         lacking=tuple(_lacking(adaptor, variables)) if adaptor else (),
         flatc=said["flatc"],
         unmet=tuple(_unmet(said["asked"], ".".join(map(str, said["version"])))),
+        headers=_read_headers(adaptor) if adaptor and adaptor.elf else "",
+        checkout=built.executorch if built else "",
+        built_with=built.sdk if built else "",
     )
+
+
+def _read_headers(adaptor: FileFacts) -> str:
+    with suppress(OSError):
+        return find_headers_version(adaptor.path)
+    return ""
 
 
 def _lacking(file: FileFacts, variables: Mapping[str, str]) -> Iterator[str]:

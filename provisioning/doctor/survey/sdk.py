@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from provisioning.artifacts.sdk_yaml import SDK_YAML, SdkIdentity, read_sdk_yaml
 from provisioning.console.process import run_process
@@ -44,20 +45,25 @@ def survey_sdk(root: Path, headers: Iterable[str], *, asks_library: bool = False
         directories=tuple(_directories(root)),
         headers=tuple(name for name in headers if (root / "include" / "QNN" / name).is_file()),
         api_version=_api_version(read_text(root / API_HEADER)),
-        library_api=ask_api(root / HOST_DIRECTORY) if asks_library else None,
+        **(ask_library(root / HOST_DIRECTORY) if asks_library else {}),
     )
 
 
-def ask_api(directory: Path) -> str | None:
-    """The core API version that libQnnHtp.so says it has; None when it cannot be loaded."""
+def ask_library(directory: Path) -> dict[str, Any]:
+    """The core API version that libQnnHtp.so says it has, and where it reads socModel; nothing when
+    it cannot be loaded."""
     variables = {**os.environ, "LD_LIBRARY_PATH": str(directory)}
     words = [sys.executable, api_probe.__file__, str(directory / "libQnnHtp.so")]
     try:
         ended = run_process(words, env=variables, timeout_s=TIMEOUT_S, check=False)
     except ToolError:
-        return None
-    found = re.search(r"^api (\d+\.\d+\.\d+)$", ended.output, re.MULTILINE)
-    return found[1] if found else None
+        return {}
+    api = re.search(r"^api (\d+\.\d+\.\d+)$", ended.output, re.MULTILINE)
+    offset = re.search(r"^socModel ([1-9]\d*)$", ended.output, re.MULTILINE)
+    return {
+        "library_api": api[1] if api else None,
+        "soc_offset": int(offset[1]) if offset else None,
+    }
 
 
 def read_text(path: Path) -> str:

@@ -126,8 +126,8 @@ def test_the_adaptor_takes_the_suffix_of_its_python_and_leaves_the_checkout_clea
 ) -> None:
     before = sorted(world.checkout.rglob("*"))
     build = world.build("aot", "--install", "none")
-    (row,) = build["artifacts"]
-    assert row["name"] == f"PyQnnManagerAdaptor{SUFFIX}"
+    row, backend = build["artifacts"]
+    assert (row["name"], backend["name"]) == (f"PyQnnManagerAdaptor{SUFFIX}", BACKEND)
     assert row["elf"]["machine"] == "x86-64"
     assert row["findings"] == []
     assert sorted(world.checkout.rglob("*")) == before
@@ -135,8 +135,8 @@ def test_the_adaptor_takes_the_suffix_of_its_python_and_leaves_the_checkout_clea
 
 def test_an_older_tree_has_a_second_adaptor(world: BuildWorld) -> None:
     build = world.build("aot", "--install", "none", "-D", "TINY_SECOND_ADAPTOR=PyQnnWrapperAdaptor")
-    assert list(by_name(build)) == [f"{name}{SUFFIX}" for name in
-                                    ("PyQnnManagerAdaptor", "PyQnnWrapperAdaptor")]  # fmt: skip
+    adaptors = [f"{name}{SUFFIX}" for name in ("PyQnnManagerAdaptor", "PyQnnWrapperAdaptor")]
+    assert list(by_name(build)) == [*adaptors, BACKEND]
 
 
 def test_install_into_the_checkout_puts_the_schemas_where_upstream_wants_them(
@@ -254,19 +254,19 @@ def test_direct_mode_needs_a_soc_that_has_what_is_asked_for(world: BuildWorld) -
 def test_an_artifact_that_needs_what_nobody_brings_is_not_published(world: BuildWorld) -> None:
     code, data, _ = world.call("aot", "-D", "TINY_LOST_LIBRARY=ON")
     assert code == 1
-    (row,) = data["builds"][0]["artifacts"]
+    row = data["builds"][0]["artifacts"][0]
     found = [(one["id"], one["what"]) for one in row["findings"]]
     assert ("BUILD101", f"PyQnnManagerAdaptor{SUFFIX} needs liblost.so") in found
     assert world.published() == []
 
 
 def test_a_checkout_that_is_named_is_built_wherever_it_lies(world: BuildWorld) -> None:
-    other = world.home / "store/executorch-1.5.1-0123456789ab/executorch"
+    other = world.home / "store/executorch-1.4.1-0123456789ab/executorch"
     shutil.copytree(TINY, other)
-    (other / "version.txt").write_text("1.5.1\n")
+    (other / "version.txt").write_text("1.4.1\n")
     code, data, text = world.call("runner_checkout", "--source", str(other), "--dry-run")
     assert code == 0, data
-    assert f"executorch: using EXECUTORCH_ROOT={other}, version 1.5.1" in text
+    assert f"executorch: using EXECUTORCH_ROOT={other}, version 1.4.1" in text
 
 
 # -- what is not there is told before a compiler starts ----------------------------------------
@@ -411,7 +411,7 @@ def test_an_adaptor_for_another_python_is_not_published(world: BuildWorld) -> No
     suffix = ".cpython-39-x86_64-linux-gnu.so"
     words = ("aot", "--install", "none", "-D", f"TINY_SUFFIX={suffix}")
     code, data, _ = world.call(*words)
-    (row,) = data["builds"][0]["artifacts"]
+    row = data["builds"][0]["artifacts"][0]
     assert (code, row["name"]) == (1, f"PyQnnManagerAdaptor{suffix}")
     assert [finding["id"] for finding in row["findings"]] == ["BUILD103"]
     assert world.published() == []

@@ -11,6 +11,7 @@ from ci.signing.plan import list_version_notes
 from ci.signing.policy import read_signing_policy
 from ci.signing.roots import Roots
 from ci.signing.selection import list_op_package, read_place
+from provisioning.manifest.pairs import read_pairs
 
 
 @pytest.mark.parametrize(
@@ -38,7 +39,7 @@ def test_policy_lists_what_is_signed() -> None:
         "libqnn_executorch_skel.so",
         "libqnn_executorch_backend.so",
     }
-    known = [row.htp_arch for row in policy.versions]
+    known = [row.arch for row in read_pairs().hexagon]
     assert len(known) == len(set(known))
     assert {"v73", "v75", "v79", "v81", "v85"} <= set(known) <= set(policy.hexagon_architectures)
 
@@ -87,5 +88,5 @@ def test_versions_table_notes_what_is_older(
     tmp_path: Path, arch: str, sdk: str, tools: str, noted: list[str]
 ) -> None:
     roots = Roots(hexagon_sdk=tmp_path / sdk, hexagon_tools=tmp_path / tools)
-    notes = list_version_notes(arch, roots, read_signing_policy())
+    notes = list_version_notes(arch, roots)
     assert [note.partition(":")[0] for note in notes] == noted

@@ -34,7 +34,7 @@ def make_sdk(root: Path, version: str = "2.37.0.250724", *folders: str) -> Path:
     return root
 
 
-def make_checkout(root: Path, version: str = "1.4.1") -> Path:
+def make_checkout(root: Path, version: str = "1.5.1") -> Path:
     (root / "backends/qualcomm").mkdir(parents=True)
     (root / "backends/qualcomm/CMakeLists.txt").touch()
     (root / "version.txt").write_text(f"{version}\n")
@@ -48,7 +48,7 @@ def test_what_is_missing_is_named_with_the_command_that_provisions_it() -> None:
         locate_profile("android", Progress())
     message = str(caught.value)
     assert caught.value.exit_code is ExitCode.ENVIRONMENT
-    assert "qnn-sdk 2.37.0.250724, android-ndk 26.2.11394342, executorch 1.4.1" in message
+    assert "qnn-sdk 2.37.0.250724, android-ndk 26.2.11394342, executorch 1.5.1" in message
     assert "`qnn-ci fetch android`" in message
     assert "QNN_SDK_ROOT, ANDROID_NDK_ROOT, EXECUTORCH_ROOT" in message
 
@@ -73,12 +73,12 @@ def test_another_version_in_the_store_is_used_and_what_env_gave_is_not(
 ) -> None:
     monkeypatch.setenv("QNN_SDK_ROOT", str(make_sdk(tmp_path / "sdk", PIN, LINUX)))
     trees = tmp_path / "home/store"
-    other = make_checkout(trees / "executorch-1.5.1-0123456789ab/executorch", "1.5.1")
+    other = make_checkout(trees / "executorch-1.4.1-0123456789ab/executorch", "1.4.1")
     monkeypatch.setenv("EXECUTORCH_ROOT", str(other))
     assert locate_profile("linux", Progress()).root("executorch") == other
     pins = find_pins("linux", {"executorch": other})
-    assert pins["executorch-commit"] == read_toolchain("executorch").release("1.5.1").pin
-    for name in ("executorch-1.4.1-0123456789ab/executorch", "qnn-runtime-2.49-0123/qnn-runtime"):
+    assert pins["executorch-commit"] == read_toolchain("executorch").release("1.4.1").pin
+    for name in ("executorch-1.5.1-0123456789ab/executorch", "qnn-runtime-2.49-0123/qnn-runtime"):
         monkeypatch.setenv("EXECUTORCH_ROOT", str(make_checkout(trees / name)))
         with pytest.raises(UnfitError, match="lacks executorch"):
             locate_profile("linux", Progress())

@@ -22,6 +22,7 @@ from provisioning.doctor.checks.environment import SUBJECTS, list_checks
 from provisioning.doctor.checks.files import Need
 from provisioning.doctor.checks.host import Machine, SystemLibrary, Tool
 from provisioning.doctor.checks.ndk import Ndk
+from provisioning.doctor.checks.pairs import Adaptor, Toolchains
 from provisioning.doctor.checks.python import Interpreter
 from provisioning.doctor.checks.registry import Case, Subjects
 from provisioning.doctor.checks.sdk import Sdk, WantedRoot
@@ -67,6 +68,7 @@ from provisioning.elf.facts import (
     VersionNeed,
 )
 from provisioning.elf.qnn_build import QnnBuild
+from provisioning.manifest.pairs import ExecutorchPairs, HexagonPair, NdkRange, Pairs, QnnRange
 
 HOST = HostFacts("Linux", "x86_64", "2.34", 2, 3, 5, "/")
 FIT = Fitness(cpu_flags=("avx",), memory_gb=3, disk_gb=5, cores=2)
@@ -265,6 +267,22 @@ PHONE = DeviceFacts(
 def device(*, root: bool = True, align: int = 16384, **change: Any) -> Device:
     facts = replace(PHONE, **change)
     return Device(facts, DevicePolicy(500), 30, "SM8750", BUILD.text, align, needs_root=root)
+
+
+def laid(**change: Any) -> Adaptor:
+    facts = SdkFacts(Path("/sdk"), is_directory=True, version="2.49.40", soc_offset=4)
+    return Adaptor(replace(PYTHON, **{"headers": "2.37", **change}), facts, "2.49.40")
+
+
+ROW = ExecutorchPairs(
+    "1.5.1", ("2.13.0",), QnnRange("2.37", "2.49.40", "2.37.0"), NdkRange("26", "26.2"), "seen"
+)
+
+
+def tools(version: str = "2.37", *, hexagon: str = "", soc: int = 0) -> Toolchains:
+    facts = SdkFacts(Path("/sdk"), is_directory=True, version=version)
+    known = Pairs("1.5.1", (ROW,), (HexagonPair("v81", "19.0", "6.4.0"),))
+    return Toolchains("1.5.1", facts, hexagon, ("SM8850", soc) if soc else None, known)
 
 
 def error(defect: Defect) -> ElfError:
@@ -495,6 +513,12 @@ PAIRS: Mapping[str, tuple[Any, Any]] = {
     "QNN805": (device(is_root=False), device(is_root=False, root=False)),
     "QNN806": (device(libraries={"l": OTHER.text}), device(libraries={"l": ""})),
     "QNN807": (device(align=4096), device(align=16384)),
+    "QNN901": (laid(checkout="1.4.1"), laid(checkout="1.5.1+cpu")),
+    "QNN902": (laid(headers="2.50"), laid(headers="2.49")),
+    "QNN903": (laid(no_device="unknown custom config socModel 0"), laid(no_device="")),
+    "QNN904": (tools("2.36.1"), tools("2.37.0.250724")),
+    "QNN905": (tools("2.49.41"), tools("2.49.40")),
+    "QNN906": (tools(hexagon="6.3.9", soc=81), tools(hexagon="6.4.0.2", soc=81)),
 }
 
 

@@ -1,0 +1,46 @@
+"""Overlays that ``build aot`` made: an installed executorch with an adaptor of our own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from provisioning.files import write_whole
+from provisioning.store.store import store_home
+
+RECORD = "overlay.json"
+# Where ExecuTorch's Python runtime looks for the QNN backend: until 1.4, and from 1.5 on.
+BACKENDS = ("executorch/backends/qualcomm", "executorch/lib")
+
+
+class OverlayRecord(msgspec.Struct, frozen=True):
+    """overlay.json: the checkout's version, the SDK whose headers it was built with, its Python."""
+
+    executorch: str
+    sdk: str
+    python: str
+
+
+def write_overlay(overlay: Path, record: OverlayRecord) -> None:
+    """Say in an overlay what it was built from."""
+    write_whole(overlay / RECORD, msgspec.json.format(msgspec.json.encode(record), indent=1))
+
+
+def read_overlay(overlay: Path) -> OverlayRecord | None:
+    """What an overlay was built from; None where it does not tell."""
+    try:
+        return msgspec.json.decode((overlay / RECORD).read_bytes(), type=OverlayRecord)
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
+def find_overlays(home: Path | None = None) -> Iterator[tuple[Path, OverlayRecord]]:
+    """Every overlay below ``builds/`` that tells what it was built from, the newest first."""
+    found = [
+        (path, record)
+        for path in (home or store_home()).glob("builds/aot-*/overlay")
+        if (record := read_overlay(path))
+    ]
+    yield from sorted(found, key=lambda pair: pair[0].stat().st_mtime_ns, reverse=True)

@@ -1,0 +1,153 @@
+"""Versions that belong together: ExecuTorch, its adaptor, the QNN SDK and the Hexagon SDK."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from provisioning.doctor.checks.coherence import most_common_build
+from provisioning.doctor.checks.registry import Case, Seen, Subjects, seen
+from provisioning.doctor.facts import PythonFacts, SdkFacts
+from provisioning.doctor.finding import Severity
+from provisioning.manifest.pairs import Pairs
+from provisioning.versions import find_place_version, is_older, is_same, parse_version
+
+HEXAGON_SDK = "hexagon-sdk"
+
+
+class Adaptor(NamedTuple):
+    """The adaptor that lowers, and the SDK whose libraries it loads; ``library`` is their QNN."""
+
+    python: PythonFacts
+    sdk: SdkFacts
+    library: str
+
+    @property
+    def installed(self) -> str:
+        return self.python.distributions.get("executorch") or ""
+
+    def seen(self, **values: object) -> Seen:
+        where = self.python.adaptor.path if self.python.adaptor else ""
+        given = {"library": self.library, "root": self.sdk.root, "installed": self.installed}
+        headers = self.python.headers or "an unknown QNN"
+        return seen("PyQnnManagerAdaptor", where, headers=headers, **given, **values)
+
+
+def find_adaptor(case: Case) -> Iterator[Adaptor]:
+    """The adaptor, where there is one and an SDK."""
+    facts = case.facts
+    if facts.python and facts.python.adaptor and facts.sdk and facts.sdk.is_directory:
+        usual = most_common_build(facts.trees[facts.sdk_name].files)
+        library = (usual.version if usual else None) or facts.sdk.version or "an unknown version"
+        yield Adaptor(facts.python, facts.sdk, library)
+
+
+ADAPTOR = Subjects(find_adaptor)
+REBUILD = "`qnn-ci build aot --sdk {root}` builds one for this SDK: then add --adaptor overlay"
+
+
+@ADAPTOR.check(
+    "QNN901",
+    "the QNN adaptor was built from ExecuTorch {checkout}, executorch {installed} is installed",
+    "the Python that calls it passes structures of another version",
+    "install executorch=={checkout}, or build the adaptor from a checkout of {installed}",
+)
+def see_other_checkout(adaptor: Adaptor) -> Iterator[Seen]:
+    checkout = adaptor.python.checkout
+    if checkout and adaptor.installed and not is_same(checkout, adaptor.installed):
+        yield adaptor.seen(checkout=checkout)
+
+
+@ADAPTOR.check(
+    "QNN902",
+    "the QNN adaptor was built with the headers of QNN {headers}, libQnnHtp.so is of {library}",
+    "it calls what an older library does not have: 'Qnn API version mismatched', error 30010",
+    REBUILD,
+)
+def see_newer_headers(adaptor: Adaptor) -> Iterator[Seen]:
+    headers = adaptor.python.headers
+    if headers and adaptor.library[:1].isdigit():
+        library = ".".join(map(str, parse_version(adaptor.library).release[:2]))
+        if is_older(library, headers):
+            yield adaptor.seen()
+
+
+@ADAPTOR.check(
+    "QNN903",
+    "the QNN adaptor (headers of QNN {headers}) creates no device with QNN {library}: {reason}",
+    "the library reads socModel at {place} of QnnHtpDevice_CustomConfig_t: error 14001",
+    REBUILD,
+    after=("QNN902",),
+)
+def see_no_device(adaptor: Adaptor) -> Iterator[Seen]:
+    if adaptor.python.no_device:
+        offset = adaptor.sdk.soc_offset
+        place = f"byte {offset}" if offset else "an unknown byte"
+        yield adaptor.seen(reason=adaptor.python.no_device, place=place)
+
+
+class Toolchains(NamedTuple):
+    """Versions of an environment; ``executorch`` is the checkout's, else the installed one's."""
+
+    executorch: str
+    sdk: SdkFacts | None
+    hexagon_sdk: str
+    soc: tuple[str, int] | None
+    pairs: Pairs
+
+
+def find_toolchains(case: Case) -> Iterator[Toolchains]:
+    """All of them, once."""
+    facts = case.facts
+    installed = facts.python.distributions.get("executorch") if facts.python else None
+    checkout = facts.checkout.version if facts.checkout else ""
+    hexagon = find_place_version(facts.roots.get(HEXAGON_SDK, ""))
+    yield Toolchains(checkout or installed or "", facts.sdk, hexagon, case.soc, case.pairs)
+
+
+TOOLCHAINS = Subjects(find_toolchains)
+
+
+@TOOLCHAINS.check(
+    "QNN904",
+    "QNN SDK {sdk} with ExecuTorch {executorch}: {oldest} is the oldest that goes with it",
+    "its sources use what older headers and libraries do not have",
+    "take QNN {oldest} or later (upstream's pin is {pinned}), or an older ExecuTorch",
+)
+def see_older_sdk(tools: Toolchains) -> Iterator[Seen]:
+    row = tools.pairs.find(tools.executorch) if tools.executorch else None
+    version = tools.sdk.version if tools.sdk else None
+    if row and version and is_older(version, row.qnn.oldest):
+        qnn, where = row.qnn, tools.sdk.root if tools.sdk else ""
+        versions = {"sdk": version, "executorch": tools.executorch}
+        yield seen("QNN SDK", where, **versions, oldest=qnn.oldest, pinned=qnn.pinned)
+
+
+@TOOLCHAINS.check(
+    "QNN905",
+    "QNN SDK {sdk} with ExecuTorch {executorch}: {newest} is the newest that was seen to work",
+    "structures of later headers have moved before: error 14001 when a device is created",
+    "run the emulator's suite with it before it ships",
+    severity=Severity.WARNING,
+)
+def see_newer_sdk(tools: Toolchains) -> Iterator[Seen]:
+    row = tools.pairs.find(tools.executorch) if tools.executorch else None
+    version = tools.sdk.version if tools.sdk else None
+    if row and version and is_older(row.qnn.newest, version):
+        versions = {"sdk": version, "executorch": tools.executorch, "newest": row.qnn.newest}
+        yield seen("QNN SDK", tools.sdk.root if tools.sdk else "", **versions)
+
+
+@TOOLCHAINS.check(
+    "QNN906",
+    "Hexagon SDK {version} with {soc}: the first with tools for its V{hexagon} is {first}",
+    "its compiler does not know the architecture: 'unknown target CPU'",
+    "give the root of Hexagon SDK {first} or later, or an SoC that it knows",
+)
+def see_older_hexagon(tools: Toolchains) -> Iterator[Seen]:
+    if tools.soc and tools.hexagon_sdk:
+        soc, hexagon = tools.soc
+        first = tools.pairs.find_hexagon_sdk(f"v{hexagon}")
+        if first and is_older(tools.hexagon_sdk, first):
+            version = tools.hexagon_sdk
+            yield seen(HEXAGON_SDK, soc, version=version, soc=soc, hexagon=hexagon, first=first)

@@ -1,0 +1,229 @@
+"""manifests/pairs.toml: the defaults fit together, and wrong pairs end with exit 3, each named."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provisioning.doctor.checks.environment import judge_environment
+from provisioning.doctor.checks.registry import Case
+from provisioning.doctor.examine import Verdict, find_fitness
+from provisioning.doctor.facts import (
+    CheckoutFacts,
+    EnvironmentFacts,
+    FileFacts,
+    HostFacts,
+    NdkFacts,
+    PythonFacts,
+    SdkFacts,
+    TreeFacts,
+)
+from provisioning.doctor.policies import read_doctor_policy, read_elf_policies
+from provisioning.elf.facts import EM_X86_64, ElfFacts
+from provisioning.elf.qnn_build import QnnBuild
+from provisioning.errors import ExitCode, UnfitError
+from provisioning.manifest.pairs import read_pairs
+from provisioning.manifest.reader import read_profile, read_toolchain
+from provisioning.versions import find_place_version, is_older, is_same
+
+PAIRS = read_pairs()
+DEFAULT = PAIRS.find(PAIRS.default)
+IDS = ("QNN104", "QNN105", "QNN505", "QNN514", "QNN602", "QNN603")
+
+
+def test_the_defaults_are_of_one_row() -> None:
+    assert DEFAULT is not None
+    assert read_toolchain("executorch").default == PAIRS.default
+    assert is_same(read_toolchain("qnn-sdk").default, DEFAULT.qnn.pinned)
+    assert is_same(read_toolchain("hexagon-sdk").default, DEFAULT.hexagon)
+    assert is_same(read_toolchain("android-ndk").default, DEFAULT.ndk.pinned)
+    assert not is_older(DEFAULT.qnn.newest, read_toolchain("qnn-runtime").default)
+    assert is_same(DEFAULT.wheel_adaptor + ".0", DEFAULT.qnn.pinned)
+
+
+def test_every_row_is_in_order_and_agrees_with_the_policies() -> None:
+    policy = read_doctor_policy()
+    assert {str(policy.ndk.minimum)} == {row.ndk.oldest for row in PAIRS.executorch}
+    for row in PAIRS.executorch:
+        assert not is_older(row.qnn.pinned, row.qnn.oldest)
+        assert not is_older(row.qnn.newest, row.qnn.pinned)
+        assert (row.version, row.torch[0]) in policy.python.pairs
+        assert row.source
+    lpai = read_profile("lpai").minimum("qnn-sdk")[0]
+    assert {lpai} == {row.lpai for row in PAIRS.executorch if row.lpai}
+
+
+def test_every_checkout_that_can_be_fetched_has_a_row() -> None:
+    known = {row.version for row in PAIRS.executorch}
+    assert {release.version for release in read_toolchain("executorch").releases} <= known
+
+
+@pytest.mark.parametrize(
+    ("place", "version"),
+    [
+        ("/opt/Hexagon_SDK/6.0.0.2/", "6.0.0.2"),
+        ("/h/store/hexagon-sdk-6.5.0.0-0123456789ab/hexagon-sdk", "6.5.0.0"),
+        ("/opt/hexagon", ""),
+        ("", ""),
+    ],
+)
+def test_the_version_of_a_place(place: str, version: str) -> None:
+    assert find_place_version(place) == version
+
+
+def library(name: str, version: str) -> FileFacts:
+    path = Path("/sdk/lib/x86_64-linux-clang", name)
+    facts = ElfFacts(path, 1, 64, True, EM_X86_64, 3, 0, soname=name)
+    stamp = "260810104044"
+    build = QnnBuild(version, stamp, f"v{version}.{stamp}")
+    return FileFacts(f"lib/x86_64-linux-clang/{name}", path, 1, facts, build)
+
+
+def compose(
+    profile: str,
+    *,
+    sdk: str = "2.37.0",
+    executorch: str = "1.5.1",
+    torch: str = "2.13.0",
+    ndk: str = "26.2.11394342",
+    hexagon: str = "6.5.0.0",
+    soc: tuple[str, int] | None = None,
+    checkout: str = "1.5.1",
+    **adaptor: Any,
+) -> Case:
+    """An environment of versions alone: what else it lacks is told by checks of no pair."""
+    root = Path("/sdk")
+    files = (library("libQnnHtp.so", sdk), library("libQnnSystem.so", sdk))
+    python = PythonFacts(
+        "python",
+        (3, 11, 7),
+        ".so",
+        {"torch": torch, "executorch": executorch},
+        executorch="/site/executorch",
+        adaptors=("/site/P.so",),
+        adaptor=FileFacts("P.so", Path("/site/P.so"), 1, files[0].elf),
+        **{"headers": "2.37", **adaptor},
+    )
+    name = find_fitness(profile).sdk[-1]
+    facts = EnvironmentFacts(
+        profile,
+        HostFacts("Linux", "x86_64", "2.36", 2, 9, 99, "/"),
+        roots={name: "/sdk", "hexagon-sdk": f"/opt/Hexagon_SDK/{hexagon}"},
+        sdk_name=name,
+        sdk=SdkFacts(root, is_directory=True, markers=("sdk.yaml",), version=sdk),
+        trees={name: TreeFacts(root, files)},
+        ndk=NdkFacts(Path("/ndk"), is_directory=True, revision=ndk),
+        python=python if find_fitness(profile).python else None,
+        checkout=CheckoutFacts(Path("/src/executorch"), is_directory=True, version=checkout),
+    )
+    policy, fitness, kinds = read_doctor_policy(), find_fitness(profile), read_elf_policies()
+    wanted = {kind: kinds[kind] for kind in fitness.kinds}
+    minimum = read_profile(profile).minimum(name)
+    if fitness.python:
+        facts = replace(facts, checkout=None, ndk=None)
+    return Case(facts, policy, fitness, {**kinds, **wanted}, soc, minimum, PAIRS)
+
+
+def find_pair_faults(case: Case) -> Verdict:
+    """The verdict of the checks that are about a pair of versions."""
+    found = [one for one in judge_environment(case) if one.id in IDS or one.id.startswith("QNN9")]
+    return Verdict(case.facts.profile, tuple(found))
+
+
+SOCS = {"SM8750": ("SM8750", 79), "SM8850": ("SM8850", 81), "SM8650": ("SM8650", 75)}
+WRONG: Mapping[str, tuple[str, dict[str, Any], tuple[str, str]]] = {
+    "torch of an older release": ("emulator", {"torch": "2.12.0"}, ("1.5.1", "2.12.0")),
+    "torch of a newer release": ("emulator", {"torch": "2.15.0"}, ("1.5.1", "2.15.0")),
+    "executorch that nobody tried": ("emulator", {"executorch": "1.0.1"}, ("1.0.1", "2.13.0")),
+    "executorch 1.4.1 with its successor's torch": (
+        "emulator",
+        {"executorch": "1.4.1", "torch": "2.14.0"},
+        ("1.4.1", "2.14.0"),
+    ),
+    "an overlay of an older checkout": ("emulator", {"checkout_of": "1.4.1"}, ("1.4.1", "1.5.1")),
+    "an overlay of a newer checkout": (
+        "emulator-sdk",
+        {"executorch": "1.4.1", "checkout_of": "1.5.1"},
+        ("1.5.1", "1.4.1"),
+    ),
+    "an adaptor of newer headers": ("emulator-sdk", {"headers": "2.40"}, ("2.40", "2.37.0")),
+    "an adaptor of the next release": (
+        "emulator-sdk",
+        {"sdk": "2.48.40", "headers": "2.49"},
+        ("2.49", "2.48.40"),
+    ),
+    "the wheel's adaptor with moved structures": (
+        "emulator-sdk",
+        {"sdk": "2.47.0", "no_device": "unknown custom config socModel 0"},
+        ("2.37", "2.47.0"),
+    ),
+    "an SDK before upstream's pin": ("aot", {"sdk": "2.36.1"}, ("2.36.1", "1.5.1")),
+    "an SDK of three years ago": ("android", {"sdk": "2.20.0"}, ("2.20.0", "1.5.1")),
+    "an old SDK for embedded Linux": (
+        "linux",
+        {"sdk": "2.31.0", "checkout": "1.4.1"},
+        ("2.31.0", "1.4.1"),
+    ),
+    "an old SDK for an installed executorch": (
+        "emulator-sdk",
+        {"sdk": "2.36.1", "headers": "2.36"},
+        ("2.36.1", "1.5.1"),
+    ),
+    "LPAI with upstream's pin": ("lpai", {"sdk": "2.37.0"}, ("2.37.0", "2.39")),
+    "an NDK before r26": ("android", {"ndk": "25.2.9519653"}, ("25.2.9519653", "26")),
+    "an NDK of five years ago": ("direct", {"ndk": "21.4.7075529"}, ("21.4.7075529", "26")),
+    "a Hexagon SDK without tools for v81": (
+        "direct",
+        {"hexagon": "6.0.0.2", "soc": SOCS["SM8850"]},
+        ("6.0.0.2", "SM8850"),
+    ),
+    "a Hexagon SDK without tools for v79": (
+        "direct",
+        {"hexagon": "5.5.6.0", "soc": SOCS["SM8750"]},
+        ("5.5.6.0", "SM8750"),
+    ),
+    "a Hexagon SDK without tools for v75": (
+        "direct",
+        {"hexagon": "5.4.0", "soc": SOCS["SM8650"]},
+        ("5.4.0", "SM8650"),
+    ),
+}
+
+
+@pytest.mark.parametrize("row", WRONG)
+def test_a_wrong_pair_is_refused_and_named(row: str) -> None:
+    profile, versions, named = WRONG[row]
+    versions = dict(versions)
+    if "checkout_of" in versions:
+        versions["built_with"] = "2.37.0"
+        of = versions.pop("checkout_of")
+        case = compose(profile, **versions)
+        python = case.facts.python
+        assert python
+        case = replace(case, facts=replace(case.facts, python=replace(python, checkout=of)))
+    else:
+        case = compose(profile, **versions)
+    with pytest.raises(UnfitError) as caught:
+        find_pair_faults(case).require()
+    assert caught.value.exit_code == ExitCode.ENVIRONMENT
+    assert all(version in caught.value.what for version in named), caught.value.what
+
+
+@pytest.mark.parametrize(
+    ("profile", "versions"),
+    [
+        ("emulator", {"sdk": "2.49.40"}),
+        ("emulator-sdk", {"no_device": ""}),
+        ("aot", {}),
+        ("android", {}),
+        ("linux", {}),
+        ("direct", {"soc": SOCS["SM8850"]}),
+        ("lpai", {"sdk": "2.39.0"}),
+    ],
+)
+def test_the_defaults_give_no_false_alarm(profile: str, versions: dict[str, Any]) -> None:
+    assert find_pair_faults(compose(profile, **versions)).findings == ()
