@@ -14,6 +14,7 @@ VERBS: dict[str, Verb] = {
     "test-emulator": Verb(
         "ci.verbs.emulate", "lower models, run them on the HTP emulator, judge", "test_emulator"
     ),
+    "init": Verb("ci.verbs.init", "write a policy and a workflow into a repository"),
     "build": Verb("ci.verbs.build", "build adaptors and runners with CMake", "build_"),
     "image": Verb("ci.verbs.image", "build Docker images, and run a dev shell in one"),
     "report": Verb("ci.verbs.report", "show a report.json again, or rewrite its other files"),

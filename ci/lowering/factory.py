@@ -86,13 +86,15 @@ def import_file(path: Path) -> ModuleType:
 
 @contextmanager
 def own_packages_hidden() -> Iterator[None]:
-    """Let a user's file import packages of its own that are called as ours are."""
+    """Let a user's file import packages of its own that are called as ours are.
+
+    Its modules stay where ours have others: torch.export and ExecuTorch look up by name what a
+    model calls.
+    """
     ours = {name: sys.modules.pop(name) for name in list(sys.modules) if is_own(name)}
     try:
         yield
     finally:
-        for name in filter(is_own, list(sys.modules)):
-            del sys.modules[name]
         sys.modules.update(ours)
 
 

@@ -1,0 +1,113 @@
+"""``init``: a policy and a workflow for a repository with models of its own."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shlex
+from contextlib import suppress
+from importlib import metadata
+from pathlib import Path
+
+from ci.lowering.cases import find_models
+from ci.lowering.suite import SUITE
+from ci.lowering.users.places import find_repository
+from provisioning.console.caller import shown_path
+from provisioning.console.command import Outcome, given_path, read_version
+from provisioning.console.progress import Progress
+from provisioning.errors import UsageError
+from provisioning.files import explain_writes, write_whole
+
+TEMPLATES = Path(__file__).resolve().parent / "templates"
+POLICY, WORKFLOW, MODEL = "qnn.toml", ".github/workflows/qnn.yml", "qnn_model.py"
+USES = re.compile(r"[A-Za-z0-9-]+/[A-Za-z0-9._-]+@[0-9a-f]{40}")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--model", default="", help="file.py:factory; without it an example is written")
+    add(
+        "--uses",
+        default="",
+        metavar="OWNER/REPOSITORY@COMMIT",
+        help="executorch-qnn-ci on GitHub, with the commit whose workflow is called",
+    )
+    add("--policy-only", action="store_true", help="write no workflow")
+    add("--directory", type=given_path, help="the repository; by default that of the caller")
+    add("--force", action="store_true", help="write over files that are there")
+
+
+def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
+    del progress
+    here = given_path(".").absolute()
+    root = Path(os.path.abspath(args.directory or find_repository(here / POLICY) or here))  # noqa: PTH100
+    if not root.is_dir():
+        raise UsageError(f"{root} is not a directory")
+    uses = args.uses or find_origin()
+    files = make_files(args.model, root, uses, policy_only=args.policy_only)
+    present = [name for name in files if os.path.lexists(root / name)]
+    if present and not args.force:
+        what = f"{', '.join(present)} {'is' if len(present) == 1 else 'are'} there already"
+        raise UsageError(what, why="nothing was written", fix="--force writes over them")
+    with explain_writes(root, "name another --directory"):
+        for name, text in files.items():
+            write_whole(root / name, text)
+    written = [shown_path(root / name) for name in files]
+    policy = shlex.quote(shown_path(root / POLICY))
+    return Outcome(
+        "".join(f"wrote {name}\n" for name in written)
+        + f"next: `qnn-ci test-emulator --policy {policy}`, then commit them\n",
+        {"written": written, "policy": policy},
+    )
+
+
+def make_files(model: str, root: Path, uses: str, *, policy_only: bool) -> dict[str, str]:
+    """Each file's text by its path below ``root``. Raises UsageError for a model that is not
+    there, or a workflow that cannot be named."""
+    if not policy_only and not USES.fullmatch(uses):
+        raise UsageError(
+            f"--uses {uses} is not a commit" if uses else "which workflow to call is not known",
+            why="it is called by its commit, which nobody can change afterwards",
+            fix="--uses OWNER/REPOSITORY@COMMIT, of 40 digits; or --policy-only",
+        )
+    path, factory, files = MODEL, "factory", {}
+    if model:
+        (entry,) = find_models(model, {}).values()
+        file, _, factory = entry.path.rpartition(":")
+        if not Path(file).is_relative_to(root):
+            raise UsageError(f"{file} is not in {root}", fix="name --directory, or another model")
+        path = Path(file).relative_to(root).as_posix()
+    else:
+        files[MODEL] = fill_template("qnn_model.txt", {})
+    quoted = json.dumps(f"{path}:{factory}", ensure_ascii=False)
+    words = {'"PATH:FACTORY"': quoted, "FACTORY": factory, "NAME": name_model(path)}
+    files[POLICY] = fill_template("qnn.toml", words)
+    if not policy_only:
+        owner, _, commit = uses.partition("@")
+        words = {"OWNER/REPOSITORY": owner, "COMMIT": commit, "VERSION": f"v{read_version()}"}
+        files[WORKFLOW] = fill_template("qnn.yml", words)
+    return files
+
+
+def name_model(path: str) -> str:
+    """A key of the policy for a model's file."""
+    name = re.sub(r"[^A-Za-z0-9_-]+", "-", Path(path).stem).strip("-_")[:40] or "model"
+    return f"my-{name}" if name in SUITE else name
+
+
+def find_origin() -> str:
+    """``OWNER/REPOSITORY@COMMIT`` where pip installed this from GitHub, as it records (PEP 610)."""
+    with suppress(metadata.PackageNotFoundError, ValueError, KeyError, TypeError):
+        text = metadata.distribution("executorch-qnn-ci").read_text("direct_url.json")
+        found = json.loads(text or "{}")
+        owner = re.fullmatch(r".*github\.com[/:](.+?)(?:\.git)?/?", found["url"])
+        return f"{owner[1]}@{found['vcs_info']['commit_id']}" if owner else ""
+    return ""
+
+
+def fill_template(name: str, words: dict[str, str]) -> str:
+    """A template with ``words`` put in the place of others, all at once."""
+    text = (TEMPLATES / name).read_text(encoding="utf-8")
+    return re.sub("|".join(map(re.escape, words)) or "$^", lambda found: words[found[0]], text)

@@ -1,0 +1,147 @@
+"""What ``qnn-ci init`` writes, and what it leaves alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+import yaml
+
+import ci.verbs.init
+from ci.__main__ import main
+from ci.emulator.policy import read_emulator_policy
+from provisioning.errors import ExitCode
+
+USES = "example/executorch-qnn-ci@" + "0a" * 20
+WRITTEN = ["qnn_model.py", "qnn.toml", ".github/workflows/qnn.yml"]
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository, with the caller below its root."""
+    root = tmp_path / "a répo"
+    (root / ".git").mkdir(parents=True)
+    (root / "below").mkdir()
+    monkeypatch.chdir(root / "below")
+    monkeypatch.delenv("QNN_CI_CALLER_DIR", raising=False)
+    return root
+
+
+def test_a_policy_a_workflow_and_a_model_are_written_at_the_root(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["init", "--uses", USES, "--json"]) == ExitCode.OK
+    assert json.loads(capsys.readouterr().out)["written"] == [str(root / name) for name in WRITTEN]
+    policy = read_emulator_policy(root / "qnn.toml")
+    assert policy.extends == "default"
+    assert policy.models["qnn_model"].path == f"{root}/qnn_model.py:factory"
+    text = (root / WRITTEN[2]).read_text()
+    workflow = yaml.safe_load(text)
+    name, _, commit = USES.partition("@")
+    called = workflow["jobs"]["models"]["uses"]
+    assert called == f"{name}/.github/workflows/qnn-ci.yml@{commit}"
+    assert workflow["permissions"] == {}
+    assert len([line for line in text.splitlines() if not line.startswith("#")]) <= 10
+
+
+def test_every_key_that_the_policy_shows_as_a_comment_is_one(root: Path) -> None:
+    main(["init", "--uses", USES])
+    for name in ("data/calibration.npz", "data/evaluation.npz", "data/labels.npy", "metrics.py"):
+        (root / name).parent.mkdir(exist_ok=True)
+        (root / name).write_text("")
+    text = (root / "qnn.toml").read_text()
+    (root / "all.toml").write_text(re.sub(r"(?m)^# (?=\[|\w+ = )", "", text))
+    entry = read_emulator_policy(root / "all.toml").models["qnn_model"]
+    assert entry.metric
+    assert (entry.metric.name, len(entry.limits), bool(entry.calibration)) == ("top1", 1, True)
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_nothing_is_written_over(root: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    (root / name).parent.mkdir(parents=True, exist_ok=True)
+    (root / name).symlink_to("nowhere")
+    assert main(["init", "--uses", USES]) == ExitCode.USAGE
+    assert f"{name} is there already" in capsys.readouterr().err
+    assert sum(os.path.lexists(root / one) for one in WRITTEN) == 1
+    assert main(["init", "--uses", USES, "--force"]) == ExitCode.OK
+    assert (root / name).is_file()
+
+
+@pytest.mark.parametrize(
+    ("file", "name"),
+    [
+        ("nets/NAME.py", "NAME"),
+        ('nets/FACTORY "COMMIT".py', "FACTORY-COMMIT"),
+        ("mlp.py", "my-mlp"),
+        ("é.py", "model"),
+        ("a\\b.py", "a-b"),
+    ],
+)
+def test_a_model_of_any_name_is_found_by_the_policy(root: Path, file: str, name: str) -> None:
+    (root / file).parent.mkdir(exist_ok=True)
+    (root / file).write_text("")
+    words = ["init", "--uses", USES, "--model", f"../{file}:NAME"]
+    assert main(words) == ExitCode.OK
+    assert not (root / "qnn_model.py").exists()
+    policy = read_emulator_policy(root / "qnn.toml")
+    assert {key: one.path for key, one in policy.models.items()} == {name: f"{root}/{file}:NAME"}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "which workflow to call is not known"),
+        (["--uses", "example/executorch-qnn-ci@main"], "is not a commit"),
+        (["--uses", f"{USES}; rm -rf"], "is not a commit"),
+        (["--uses", USES, "--model", "gone.py:f"], "gone.py is not a file"),
+        (["--uses", USES, "--model", f"{__file__}:f"], "is not in"),
+        (["--uses", USES, "--directory", "gone"], "is not a directory"),
+    ],
+)
+def test_what_cannot_be_written_is_said(
+    root: Path,
+    words: list[str],
+    said: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ci.verbs.init, "find_origin", lambda: "")
+    assert main(["init", *words]) == ExitCode.USAGE
+    assert said in capsys.readouterr().err
+    assert not any((root / name).exists() for name in WRITTEN)
+
+
+def test_a_policy_alone_needs_no_commit(root: Path) -> None:
+    assert main(["init", "--policy-only"]) == ExitCode.OK
+    assert [name for name in WRITTEN if (root / name).exists()] == WRITTEN[:2]
+
+
+@pytest.mark.parametrize(
+    ("url", "found"),
+    [
+        (
+            "https://github.com/example/executorch-qnn-ci.git",
+            "example/executorch-qnn-ci@" + "b" * 40,
+        ),
+        ("ssh://git@github.com/example/executorch-qnn-ci", "example/executorch-qnn-ci@" + "b" * 40),
+        ("https://gitlab.com/example/executorch-qnn-ci", ""),
+        ("file:///home/me/executorch-qnn-ci", ""),
+    ],
+)
+def test_an_installation_from_github_knows_its_commit(
+    tmp_path: Path, url: str, found: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As pip records it: PEP 610."""
+    info = tmp_path / "executorch_qnn_ci-0.1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: executorch-qnn-ci\nVersion: 0.1.0\n"
+    )
+    origin = {"url": url, "vcs_info": {"vcs": "git", "commit_id": "b" * 40}}
+    (info / "direct_url.json").write_text(json.dumps(origin))
+    monkeypatch.setattr(metadata, "distribution", lambda _: metadata.PathDistribution(info))
+    assert ci.verbs.init.find_origin() == found
