@@ -1,8 +1,9 @@
 """A process that makes sessions with the QNN execution provider, one request a line of stdin.
 
-A request is {"model": PATH, "options": {}, "entries": {}, "run": {}, "inputs": bool}; the answer,
-on the last descriptor that was stdout, is {"session": bool, "error": TEXT, "log": TEXT,
-"outputs": [[...]]}. The log is what ONNX Runtime and the provider wrote meanwhile, verbose.
+A request is {"model": PATH, "options": {}, "entries": {}, "run": {}, "keep": false}; with "run" it
+is run once, with "keep" the session lives as long as the process. The answer, a line of stdout, is
+{"session": bool, "error": TEXT, "log": TEXT, "outputs": [[...]]}. The log is what ONNX Runtime and
+the provider wrote meanwhile, verbose.
 """
 
 from __future__ import annotations
@@ -18,12 +19,15 @@ import onnxruntime
 import onnxruntime_qnn
 
 NAME = "QNNExecutionProvider"
+KEPT: list[Any] = []
 
 
 def answer(request: dict[str, Any], devices: list[Any]) -> dict[str, Any]:
     outputs: list[Any] = []
     try:
         session = open_session(request, devices)
+        if request.get("keep"):
+            KEPT.append(session)
         if request.get("run") is not None:
             outputs = run(session, request["run"])
         return {"session": True, "error": "", "outputs": outputs}

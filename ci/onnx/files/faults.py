@@ -197,7 +197,7 @@ def find_tensor_fault(tensor: Tensor, directory: Path) -> str:
     label = f"weight {tensor.name!r}"
     bits = BITS.get(tensor.kind)
     if bits is None and tensor.kind != STRING:
-        return f"{label} has the element type {tensor.kind}, which ONNX does not have"
+        return f"{label} has the element type {tensor.kind}, which QNN does not have"
     if min(tensor.dims, default=1) < 0:
         return f"{label} has a dimension of {min(tensor.dims)}"
     size = (math.prod(tensor.dims) * (bits or 0) + 7) // 8
@@ -229,7 +229,7 @@ def _find_external_fault(tensor: Tensor, size: int, directory: Path) -> str:
 def find_location_fault(location: str, directory: Path) -> str:
     """Why a file that a model names is not to be read; empty when it may be.
 
-    ONNX Runtime follows symbolic links, and so would read any file of the machine.
+    ONNX Runtime refuses a symbolic link that leads out; QNN's provider follows it.
     """
     parts = PurePosixPath(location.replace("\\", "/"))
     if not location or "\0" in location:

@@ -1,0 +1,149 @@
+"""Context binaries that QNN has compiled: judged here, and what the provider says of the same."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("onnxruntime_qnn", reason="onnxruntime-qnn is not installed")
+
+from ci.onnx.contexts import check_context, find_misfit, read_context, seal_context
+from ci.onnx.models import check_model
+from provisioning.errors import FailedError, UnfitError
+from tests.qnn_provider.asking import SOC, STRICT, ask
+from tests.qnn_provider.models import write_conv
+
+CONTEXT = {**STRICT, "ep.context_enable": "1"}
+SHARED = {"ep.share_ep_contexts": "1", "ep.context_embed_mode": "0"}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Contexts of one model by SoC and embed mode, and two graphs that share their weights."""
+    made = tmp_path_factory.mktemp("contexts")
+    model = write_conv(made / "conv.onnx", seed=1)
+    write_conv(made / "large.onnx", seed=1, size=12)
+
+    def request(source: str, name: str, soc: str, **entries: str) -> dict[str, Any]:
+        target = {"ep.context_file_path": str(made / f"{name}.onnx")}
+        return {
+            "model": str(made / f"{source}.onnx"),
+            "options": {**SOC, "soc_model": soc},
+            "entries": {**CONTEXT, **target, **entries},
+        }
+
+    def embed(mode: str) -> dict[str, str]:
+        return {"ep.context_embed_mode": mode}
+
+    last = {"ep.stop_share_ep_contexts": "1"}
+    requests = [
+        request("conv", "beside", "69", **embed("0")),
+        request("conv", "inside", "69", **embed("1")),
+        request("conv", "other", "43", **embed("0")),
+        request("conv", "several", "57,69", **embed("0")),
+    ]
+    assert all(answer["session"] for answer in ask(requests)), ask(requests)
+    shared = [
+        request("conv", "first", "69", **SHARED),
+        request("large", "second", "69", **SHARED, **last),
+    ]
+    # The first session has to live while the second is made.
+    answers = ask([{**one, "keep": True} for one in shared])
+    assert all(answer["session"] for answer in answers), answers
+    assert model.is_file()
+    return made
+
+
+def run_context(path: Path, soc: str = "69") -> dict[str, Any]:
+    options = {**SOC, "soc_model": soc}
+    (answer,) = ask([{"model": str(path), "options": options, "entries": STRICT, "run": {}}])
+    return answer
+
+
+def copy(folder: Path, tmp_path: Path, name: str, change: tuple[bytes, bytes] = (b"", b"")) -> Path:
+    for suffix in (".onnx", "_qnn.bin"):
+        data = (folder / f"{name}{suffix}").read_bytes()
+        data = data.replace(*change) if change[0] and suffix != ".onnx" else data
+        (tmp_path / f"{name}{suffix}").write_bytes(data)
+    return tmp_path / f"{name}.onnx"
+
+
+@pytest.mark.parametrize("name", ["beside", "inside"])
+def test_a_compiled_context_fits_and_runs(folder: Path, name: str) -> None:
+    path = folder / f"{name}.onnx"
+    context = check_context(path, "SM8750", "2.49.40")
+    (target,) = context.targets
+    assert (target.soc, target.hexagon, target.vtcm_mb) == ("SM8750", 79, 8)
+    assert (context.qnn, context.socs, context.source) == ("2.49.40", (69,), "QNNExecutionProvider")
+    assert (context.file is None) == (name == "inside")
+    check_model(path)
+    assert run_context(path)["outputs"]
+
+
+def test_one_for_several_socs_fits_each(folder: Path) -> None:
+    path = folder / "several.onnx"
+    assert [one.soc for one in read_context(path).targets] == ["SM8650", "SM8750"]
+    for soc in ("SM8650", "SM8750"):
+        check_context(path, soc, "2.49.40")
+    with pytest.raises(UnfitError):
+        check_context(path, "SM8550")
+    data = (folder / "several_qnn.bin").read_bytes()
+    (folder / "several_qnn.bin").write_bytes(data[:-100])
+    with pytest.raises(FailedError):
+        read_context(path)
+    (folder / "several_qnn.bin").write_bytes(data)
+
+
+def test_what_the_emulator_runs_is_refused_here(folder: Path, tmp_path: Path) -> None:
+    """Another SoC's, a newer QNN's, and one with changed weights."""
+    other = folder / "other.onnx"
+    assert run_context(other, "69")["outputs"]
+    with pytest.raises(UnfitError, match="compiled for SM8550, not for SM8750"):
+        check_context(other, "SM8750")
+
+    newer = copy(folder, tmp_path, "beside", (b"v2.49.40.", b"v2.60.40."))
+    assert run_context(newer)["outputs"]
+    with pytest.raises(FailedError, match="cannot be loaded"):
+        check_context(newer, "SM8750", "2.49.40")
+    older = find_misfit(read_context(folder / "beside.onnx"), "SM8750", "2.48.40")
+    assert isinstance(older, UnfitError)
+
+    sealed = copy(folder, tmp_path, "beside")
+    right = run_context(sealed)["outputs"]
+    seal_context(sealed)
+    assert run_context(sealed)["outputs"] == right, "the seal disturbs nothing"
+    binary = tmp_path / "beside_qnn.bin"
+    data = binary.read_bytes()
+    binary.write_bytes(data[: len(data) // 2] + b"\x55" * 64 + data[len(data) // 2 + 64 :])
+    assert run_context(sealed)["session"], "the provider sees no change"
+    with pytest.raises(FailedError) as caught:
+        read_context(sealed)
+    assert "SHA-256" in caught.value.why
+
+
+@pytest.mark.parametrize("size", [0, 1, 2000, -1])
+def test_what_the_provider_refuses_is_refused_here_with_the_reason(
+    folder: Path, tmp_path: Path, size: int
+) -> None:
+    path = copy(folder, tmp_path, "beside")
+    binary = tmp_path / "beside_qnn.bin"
+    binary.write_bytes(binary.read_bytes()[:size])
+    assert "Failed to load from EpContext model" in run_context(path)["error"]
+    with pytest.raises(FailedError) as caught:
+        read_context(path)
+    assert re.search(r"is empty|has \d+ bytes", caught.value.why)
+
+
+def test_graphs_that_share_weights(folder: Path) -> None:
+    """One binary for both; the emulator does not load it."""
+    binaries = set()
+    for name in ("first", "second"):
+        context = check_context(folder / f"{name}.onnx", "SM8750", "2.49.40")
+        assert context.file
+        binaries.add(context.file.name)
+    assert binaries == {"first_qnn.bin"}
+    answer = run_context(folder / "second.onnx")
+    assert "QNN_COMMON_ERROR_NOT_SUPPORTED" in answer["error"]
