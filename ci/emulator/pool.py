@@ -178,7 +178,7 @@ class Pool:
         *,
         fresh: bool = False,
     ) -> Ended:
-        """Do one job, at most ``timeout_s`` seconds; ``fresh`` asks for a process without a past.
+        """Do one job, at most ``timeout_s`` seconds; ``fresh`` asks for a process of its own.
 
         Raises StoreError where the job found no room.
         """
@@ -195,7 +195,7 @@ class Pool:
         reusable = False
         try:
             result, failure = worker.call(kind, job, log, timeout_s)
-            reusable = not failure and worker.size_bytes() < MAX_WORKER_BYTES
+            reusable = not fresh and not failure and worker.size_bytes() < MAX_WORKER_BYTES
         finally:
             wall_s = time.monotonic() - started
             if reusable:
