@@ -233,6 +233,12 @@ def test_emulator(session: nox.Session) -> None:
     run_module(session, "lowering", "ci", "test-emulator", *session.posargs)
 
 
+@nox.session(default=False)
+def test_onnx(session: nox.Session) -> None:
+    """Compile models with ONNX Runtime's QNN provider, run them on the HTP emulator, judge."""
+    run_module(session, "onnx", "ci", "test-onnx", *session.posargs)
+
+
 @nox.session
 def tests(session: nox.Session) -> None:
     """Run the project's own tests."""

@@ -14,6 +14,11 @@ VERBS: dict[str, Verb] = {
     "test-emulator": Verb(
         "ci.verbs.emulate", "lower models, run them on the HTP emulator, judge", "test_emulator"
     ),
+    "test-onnx": Verb(
+        "ci.verbs.lanes.onnx",
+        "compile models with ONNX Runtime, run them on the emulator",
+        "test_onnx",
+    ),
     "init": Verb("ci.verbs.init", "write a policy and a workflow into a repository"),
     "build": Verb("ci.verbs.build", "build adaptors and runners with CMake", "build_"),
     "image": Verb("ci.verbs.image", "build Docker images, and run a dev shell in one"),

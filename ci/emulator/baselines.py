@@ -37,14 +37,14 @@ class Baselines(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def baselines_path(tools: Iterable[Tool]) -> Path:
-    """The file of a toolchain, relative to manifests/: named after ExecuTorch and QNN."""
+    """The file of a toolchain, relative to manifests/: named after the lane and QNN."""
     parts = [f"{tool.name}-{tool.version}" for tool in tools if is_part(tool.name)]
     return Path("baselines", f"{'-'.join(sorted(parts))}.toml")
 
 
 def is_part(name: str) -> bool:
     """Whether figures depend on an artifact or package to be told apart by it."""
-    return name == "executorch" or name.startswith("qnn-")
+    return name in {"executorch", "onnxruntime"} or name.startswith("qnn-")
 
 
 def read_baselines(tools: Iterable[Tool]) -> Mapping[str, Baseline]:

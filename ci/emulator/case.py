@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -128,7 +128,7 @@ class CaseRun:
         """A copy of the program and of all input sets: a runner is shown no reference."""
         given = self.directory / ARTIFACT
         given.mkdir()
-        shutil.copyfile(artifact / PROGRAM, given / PROGRAM)
+        program = self.copy_program(artifact, given)
         shutil.copytree(artifact / INPUTS, given / INPUTS)
         rows = [
             " ".join(
@@ -139,7 +139,10 @@ class CaseRun:
         ]
         input_list = self.directory / "input_list.txt"
         input_list.write_text("".join(f"{row}\n" for row in rows), encoding="utf-8")
-        return RunJob(str(given / PROGRAM), str(input_list), str(self.directory / OUTPUTS))
+        return RunJob(str(program), str(input_list), str(self.directory / OUTPUTS))
+
+    def copy_program(self, artifact: Path, given: Path) -> Path:
+        return shutil.copyfile(artifact / PROGRAM, given / PROGRAM)
 
     def run_and_judge(
         self, job: RunJob, references: References, lowered: Lowered, remark: str
@@ -297,7 +300,7 @@ def list_special(directory: str, names: list[str]) -> set[str]:
     }
 
 
-def describe_limits(policy: EmulatorPolicy, specs: list[CaseSpec]) -> tuple[Threshold, ...]:
+def describe_limits(policy: EmulatorPolicy, specs: Iterable[CaseSpec]) -> tuple[Threshold, ...]:
     """The limits that a run used, each once."""
     limits = [policy.limits_of(spec.model, spec.scheme) for spec in specs]
     return tuple({(one.scheme, one.model): one for one in limits}.values())

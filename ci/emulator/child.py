@@ -13,10 +13,12 @@ from msgspec import Struct
 from ci.lowering.forked import answer_job
 from provisioning.console.process import end_with_parent
 
-# kind -> module, function. The modules import torch: only children import them.
+# kind -> module, function. The modules import torch or onnxruntime: only children import them.
 JOBS = {
     "lower": ("ci.lowering.lookup", "run_lower_job"),
     "run": ("ci.emulator.program", "run_program"),
+    "compile": ("ci.onnx.lookup", "run_compile_job"),
+    "session": ("ci.onnx.sessions.run", "run_session_job"),
     "metric": ("ci.lowering.users.metric", "run_metric"),
 }
 

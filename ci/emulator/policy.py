@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,7 +21,7 @@ from ci.report.schema import ANY_MODEL, Threshold, find_threshold
 from provisioning.errors import ManifestError, UsageError
 from provisioning.manifest.reader import read_policy, read_toml
 
-DEFAULT = "default"
+DEFAULT, EMULATOR = "default", "emulator"
 
 
 class Override(Struct, frozen=True, forbid_unknown_fields=True):
@@ -118,11 +119,13 @@ def _threshold(
     )
 
 
-def read_emulator_policy(path: Path | None = None) -> EmulatorPolicy:
-    """The default policy, or a user's, its paths made whole. Raises ManifestError."""
+def read_emulator_policy(path: Path | None = None, lane: str = EMULATOR) -> EmulatorPolicy:
+    """A lane's default policy, or a user's, its paths made whole. Raises ManifestError."""
     if path is None:
-        return read_policy("emulator", EmulatorPolicy)
-    policy = read_toml(path.name, EmulatorPolicy, path.parent, prepare=extend_default)
+        return read_policy(lane, EmulatorPolicy)
+    policy = read_toml(
+        path.name, EmulatorPolicy, path.parent, prepare=partial(extend_default, lane=lane)
+    )
     try:
         for name in policy.suite:
             match_names("model", name, SUITE)
@@ -134,15 +137,15 @@ def read_emulator_policy(path: Path | None = None) -> EmulatorPolicy:
     return msgspec.structs.replace(policy, models=models)
 
 
-def extend_default(own: dict[str, Any]) -> dict[str, Any]:
-    """What a user's policy and, where it says so, the default come to. Models of the user's stand
-    in the place of the suite, and their limits on top of their scheme's.
+def extend_default(own: dict[str, Any], lane: str = EMULATOR) -> dict[str, Any]:
+    """What a user's policy and, where it says so, the lane's default come to. Models of the user's
+    stand in the place of the suite, and their limits on top of their scheme's.
 
     Raises UsageError for a policy that is no whole one and extends none.
     """
     merged = own
     if own.get("extends") == DEFAULT:
-        merged = merge(read_policy("emulator", dict[str, Any]), own)
+        merged = merge(read_policy(lane, dict[str, Any]), own)
         if own.keys() & {"models", "suite"}:
             merged["suite"] = own.get("suite", {})
     elif "extends" not in own and not {"reference", "schemes"} <= own.keys():

@@ -15,7 +15,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import forkserver
@@ -33,8 +33,10 @@ from provisioning.console.process import GRACE_S, TAIL_LINES, signal_name
 from provisioning.errors import QnnCiError, StoreError, UnfitError
 
 PRELOAD = ["ci.emulator.preload"]
+EXECUTORCH = ("ci.emulator.program", "ci.lowering.lookup")
 ROOT = Path(__file__).resolve().parents[2]
-STARTER = "QNN_CI_STARTER"  # for the fork server: the process that started it
+# For the fork server: the process that started it, and what to import for all of its forks.
+STARTER, IMPORTS = "QNN_CI_STARTER", "QNN_CI_IMPORTS"
 ABORTED = "the run was ended"
 MAX_WORKER_BYTES = 2 << 30
 
@@ -135,15 +137,19 @@ def describe_exit(code: int | None) -> str:
 class Pool:
     """Workers for jobs in ``environment``; safe to use from several threads.
 
-    Making one starts the imports. They end with the thread that makes it, or with ``close``.
+    Making one starts the imports, of ``imports``. They end with the thread that makes it,
+    or with ``close``.
     The processes stand in ``directory``, which holds nothing that Python could import.
     """
 
-    def __init__(self, environment: Mapping[str, str], directory: Path) -> None:
+    def __init__(
+        self, environment: Mapping[str, str], directory: Path, imports: Sequence[str] = EXECUTORCH
+    ) -> None:
         self.context = multiprocessing.get_context("forkserver")
         self.context.set_forkserver_preload(PRELOAD)
         own = {
             STARTER: str(os.getpid()),
+            IMPORTS: " ".join(imports),
             "PYTHONUTF8": "1",  # ExecuTorch reads files of its own in the locale's encoding
             DIRECTORY_VARIABLE: str(given_path(".").resolve()),
             "PYTHONPATH": list_python_path(environment.get("PYTHONPATH", "")),
@@ -216,10 +222,10 @@ class Pool:
             return Worker(self.context)
         except (EOFError, ConnectionError) as error:
             raise UnfitError(
-                "the process that holds torch and ExecuTorch cannot be started",
+                "the process that holds what models are lowered with cannot be started",
                 why="it ended while it imported them; what it said stands above",
                 fix="see whether memory, CPU time or files are limited (ulimit -a), and whether "
-                f"`{sys.executable} -c 'import torch, executorch'` works",
+                f"`{sys.executable} -c 'import torch'` works",
             ) from error
 
 

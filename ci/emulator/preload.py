@@ -1,4 +1,4 @@
-"""Imported once by the fork server: all that a run, or a lowering that is in the cache, needs.
+"""Imported once by the fork server: what its forks need, for a run or a lookup in the cache.
 
 The fork server ends with the process that started it, also while it imports; each fork of it ends
 with the fork server.
@@ -6,6 +6,7 @@ with the fork server.
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import sys
@@ -13,7 +14,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ci.emulator.pool import STARTER
+from ci.emulator.pool import IMPORTS, STARTER
 from provisioning.console.process import end_with_parent
 
 
@@ -40,7 +41,6 @@ sys.path[:] = [place for place in sys.path if place]
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 end_with_parent(int(os.environ[STARTER]))
 with quiet_stderr():
-    import ci.emulator.program
-    import ci.lowering.lookup
-
-    ci.lowering.lookup.warm_export()
+    for module in os.environ[IMPORTS].split():
+        importlib.import_module(module)
+    importlib.import_module("ci.lowering.lookup").warm_export()

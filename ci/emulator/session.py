@@ -6,7 +6,7 @@ import importlib.metadata
 import importlib.util
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -90,15 +90,32 @@ def run_session(
         options, tools, environment, scratch=workshop.scratch, pool=pool, runner=runner
     )
     with phases.measure("cases"):
-        results = run_cases(list(specs), setup, options.jobs, phases.progress)
+        runs = [CaseRun(spec, setup) for spec in specs]
+        results = run_cases(runs, pool, options.jobs, phases.progress)
+    return make_report(
+        specs, results, phases, options, session=SESSION, started=started, tools=tools
+    )
+
+
+def make_report(
+    specs: Iterable[CaseSpec],
+    results: Sequence[CaseResult],
+    phases: Phases,
+    options: SessionOptions,
+    *,
+    session: str,
+    started: str,
+    tools: tuple[Tool, ...],
+) -> Report:
+    """The report of a session's results, in their order."""
     cases = tuple(result.case for result in results)
     controls = tuple(control for result in results for control in result.controls)
     return Report(
-        session=SESSION,
+        session=session,
         started=started,
         host=read_host(),
         toolchain=tools,
-        thresholds=describe_limits(options.policy, list(specs)),
+        thresholds=describe_limits(options.policy, specs),
         cases=cases,
         controls=controls,
         summary=summarize(cases, controls, phases.wall_s(), phases.rows),
@@ -154,27 +171,28 @@ def digest_executorch() -> str:
 
 
 def run_cases(
-    specs: list[CaseSpec], setup: RunSetup, jobs: int, progress: Progress
+    runs: Sequence[CaseRun], pool: Pool, jobs: int, progress: Progress
 ) -> list[CaseResult]:
-    """Run ``jobs`` cases at a time; results come in the order of ``specs``."""
-    with progress.bar("cases", len(specs), "") as bar:
+    """Run ``jobs`` cases at a time; results come in the order of ``runs``."""
+    with progress.bar("cases", len(runs), "") as bar:
 
         def show(result: CaseResult) -> None:
             bar.advance(1)
-            progress.step(describe_progress(int(bar.done), len(specs), result))
+            progress.step(describe_progress(int(bar.done), len(runs), result))
 
         def abort() -> None:
             progress.step("ending what runs")
-            setup.pool.close()
+            pool.close()
 
-        def run(spec: CaseSpec) -> CaseResult:
+        def run(one: CaseRun) -> CaseResult:
+            spec = one.spec
             with bar.busy(f"{Path(spec.model).name} {spec.scheme.value} {spec.soc}"):
-                return CaseRun(spec, setup).run()
+                return one.run()
 
-        order = sorted(specs, key=expect_lower_s, reverse=True)
-        results = run_tasks([partial(run, spec) for spec in order], jobs, on_done=show, abort=abort)
-    done = dict(zip(order, results, strict=True))
-    return [done[spec] for spec in specs]
+        order = sorted(runs, key=lambda one: expect_lower_s(one.spec), reverse=True)
+        results = run_tasks([partial(run, one) for one in order], jobs, on_done=show, abort=abort)
+    done = {one.spec: result for one, result in zip(order, results, strict=True)}
+    return [done[one.spec] for one in runs]
 
 
 def expect_lower_s(spec: CaseSpec) -> float:
@@ -194,11 +212,13 @@ def describe_progress(done: int, total: int, result: CaseResult) -> str:
     return f"  [{done}/{total}] {name:<34} {case.status.value:<11} {figure:>8}  {tail}".rstrip()
 
 
-def describe_tools(environment: Environment) -> tuple[Tool, ...]:
+def describe_tools(
+    environment: Environment, distributions: Sequence[str] = PACKAGES
+) -> tuple[Tool, ...]:
     """Artifacts with the digest of their source, and the packages that take part."""
     artifacts = [
         Tool(name=artifact.name, version=artifact.version, sha256=artifact.origin.sha256 or None)
         for artifact in environment.artifacts
     ]
-    packages = [Tool(name=name, version=importlib.metadata.version(name)) for name in PACKAGES]
+    packages = [Tool(name=name, version=importlib.metadata.version(name)) for name in distributions]
     return (*artifacts, *packages, Tool(name="numerics", version=NUMERICS))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing import current_process
 from pathlib import Path
 
-from ci.emulator.pool import Pool
+from ci.emulator.pool import EXECUTORCH, Pool
 from provisioning.artifacts.environment import locate_profile
 from provisioning.console.progress import Progress
 from provisioning.errors import QnnCiError
@@ -21,8 +21,8 @@ SOCKET, MAX_SOCKET_PATH = "listener-12345678", 108  # unix(7)
 class Workshop:
     """One pool at a time, whose temporary files are all below ``scratch``."""
 
-    def __init__(self, scratch: Path) -> None:
-        self.scratch = scratch
+    def __init__(self, scratch: Path, imports: Sequence[str] = EXECUTORCH) -> None:
+        self.scratch, self.imports = scratch, imports
         self.pool: Pool | None = None
         self.variables: Mapping[str, str] = {}
 
@@ -38,7 +38,7 @@ class Workshop:
             self.variables = variables
             empty = self.scratch / "cwd"
             empty.mkdir(exist_ok=True)
-            self.pool = Pool({**variables, "TMPDIR": str(self.scratch)}, empty)
+            self.pool = Pool({**variables, "TMPDIR": str(self.scratch)}, empty, self.imports)
         return self.pool
 
     def close(self) -> None:
@@ -47,13 +47,13 @@ class Workshop:
 
 
 @contextmanager
-def open_workshop() -> Iterator[Workshop]:
+def open_workshop(imports: Sequence[str] = EXECUTORCH) -> Iterator[Workshop]:
     """A workshop, which is cleared at the end. Raises OSError where there is no room."""
     with (
         scratch_directory(Path(tempfile.gettempdir()), "qnn-ci") as scratch,
         sockets_below(scratch),
     ):
-        workshop = Workshop(scratch)
+        workshop = Workshop(scratch, imports)
         try:
             yield workshop
         finally:

@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from types import MappingProxyType
 
-from ci.lowering.schemes import DEFAULT_SCHEMES, Scheme
+from ci.lowering.schemes import EXECUTORCH, ONNX, Lane, Scheme
 from ci.lowering.suite import SUITE
 from ci.lowering.users.entry import FACTORY, NO_SOURCE, ModelEntry, Source, resolve_file
 from ci.lowering.users.places import find_repository, name_file
@@ -50,31 +50,40 @@ def select_cases(
     models: Sequence[str] = (),
     schemes: Sequence[str] = (),
     soc_names: Sequence[str] = (),
+    lane: Lane = EXECUTORCH,
 ) -> list[CaseSpec]:
     """The cases asked for, in the order of ``entries`` and the suite, each once.
 
-    Without ``schemes`` or ``soc_names`` a model has those of its entry or of the suite. Raises
-    UsageError for a name or glob that matches nothing.
+    Without ``schemes`` or ``soc_names`` a model has those of its entry or of the suite that are the
+    lane's. Raises UsageError for a name or glob that matches nothing.
     """
     known = {
-        **{name: ModelEntry("", tuple(suite.get(name, DEFAULT_SCHEMES))) for name in SUITE},
+        **{name: ModelEntry("", tuple(suite.get(name, ()))) for name in SUITE},
         **entries,
     }
     chosen: dict[str, ModelEntry] = {}
     for word in models or [*entries, *suite]:
-        for name, entry in find_models(word, known).items():
+        for name, entry in find_models(word, known, lane).items():
             alike = chosen.get(name, entry).source != entry.source
             chosen[entry.path if alike else name] = entry
-    every = [scheme.value for scheme in Scheme]
+    foreign = [name for name, one in chosen.items() if one.path.endswith(ONNX.suffix)]
+    if foreign and not lane.suffix:
+        raise UsageError(f"{foreign[0]} is an ONNX model", fix="give it to ./nox -s test_onnx")
+    every = [scheme.value for scheme in lane.schemes]
     asked = [Scheme(name) for word in schemes for name in match_names("scheme", word, every)]
     asked_socs = [name for word in soc_names for name in match_names("SoC", word, socs)]
     cases = [
         CaseSpec(name, scheme, soc, entry.source)
         for name, entry in chosen.items()
-        for scheme in asked or entry.schemes
+        for scheme in asked or find_schemes(entry, lane)
         for soc in asked_socs or find_socs(entry, socs)
     ]
     return list(dict.fromkeys(cases))
+
+
+def find_schemes(entry: ModelEntry, lane: Lane) -> Sequence[Scheme]:
+    """The schemes of an entry that the lane has, its default ones where there is none."""
+    return [scheme for scheme in entry.schemes if scheme in lane.schemes] or lane.default
 
 
 def find_socs(entry: ModelEntry, socs: Sequence[str]) -> list[str]:
@@ -82,16 +91,20 @@ def find_socs(entry: ModelEntry, socs: Sequence[str]) -> list[str]:
     return [name for word in entry.socs for name in match_names("SoC", word, socs)] or [DEFAULT_SOC]
 
 
-def find_models(word: str, known: Mapping[str, ModelEntry]) -> dict[str, ModelEntry]:
-    """The models that a name or glob means, or a user's ``file.py:factory``, by the name that
-    reports have. Raises UsageError."""
-    if ":" not in word and not word.endswith(".py"):
+def find_models(
+    word: str, known: Mapping[str, ModelEntry], lane: Lane = EXECUTORCH
+) -> dict[str, ModelEntry]:
+    """The models that a name or glob means, or a user's ``file.py:factory`` or file that is a
+    model to the lane, by the name that reports have. Raises UsageError."""
+    is_file = bool(lane.suffix) and word.endswith(lane.suffix)
+    if not is_file and ":" not in word and not word.endswith(".py"):
         return {name: known[name] for name in match_names("model", word, known)}
-    file, separator, function = word.rpartition(":")
-    reference = resolve_file(f"{given_path(file or word)}{separator}{function}", FACTORY)
-    path = Path(reference.rpartition(":")[0])
+    file, separator, function = ("", "", word) if is_file else word.rpartition(":")
+    place = given_path(word) if is_file else f"{given_path(file or word)}{separator}{function}"
+    reference = resolve_file(str(place), FACTORY)
+    path = Path(reference if is_file else reference.rpartition(":")[0])
     name = name_file(path) if find_repository(path) else shown_path(path)
-    return {f"{name}:{function}": ModelEntry(reference)}
+    return {name if is_file else f"{name}:{function}": ModelEntry(reference)}
 
 
 def match_names(kind: str, word: str, names: Iterable[str]) -> list[str]:

@@ -8,9 +8,11 @@ fork of a process that has exported once, and has never loaded QNN, is both quic
 from __future__ import annotations
 
 import gc
+import importlib
 import os
 import pickle
 import sys
+import threading
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
@@ -51,6 +53,15 @@ def run_forked(function: Callable[[], R]) -> R:
     if isinstance(result, QnnCiError):
         raise result
     return cast("R", result)
+
+
+def still_tqdm() -> None:
+    """Before tqdm is first used: its thread would be lost in a fork, and Python warns of that; its
+    lock is a semaphore of the system, which a worker that is ended leaves behind."""
+    with suppress(ImportError):
+        tqdm = importlib.import_module("tqdm").tqdm
+        tqdm.monitor_interval = 0
+        tqdm.set_lock(threading.RLock())
 
 
 def answer_job(function: Callable[[], Any]) -> Any:

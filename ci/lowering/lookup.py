@@ -100,6 +100,11 @@ def find_entry(model: Model, digest: str, job: LowerJob) -> LowerResult:
     """
     if job.reference:
         require_proof(model, job.reference)
+    return find_artifact(digest, job)
+
+
+def find_artifact(digest: str, job: LowerJob) -> LowerResult:
+    """The entry of the cache for a model of this digest."""
     directory = artifact_path(Path(job.cache), digest_key(digest, job))
     known = read_artifact(directory) if job.use_cache else None
     return LowerResult(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 import traceback
 from collections.abc import Sequence
@@ -32,7 +31,6 @@ from ci.lowering.artifact import (
     Lowered,
     TensorInfo,
     hash_files,
-    publish_artifact,
     write_record,
 )
 from ci.lowering.audit import audit_delegation, qnn_errors, record_refusals
@@ -40,14 +38,12 @@ from ci.lowering.digests.context_digest import sign_by_content
 from ci.lowering.factory import Inputs
 from ci.lowering.job import LowerJob, LowerResult
 from ci.lowering.model import Model
+from ci.lowering.publishing import describe_error, publish_lowering
 from ci.lowering.quantize import quantize_model
 from ci.lowering.references.eager import keep_state, run_eager
 from ci.lowering.references.ties import find_joined, find_ties
 from ci.lowering.schemes import Scheme
 from ci.lowering.stages import Stages
-from provisioning.files import explain_no_room, explain_writes, scratch_directory
-
-MAX_RAISED = 300
 
 
 def lower_and_publish(model: Model, job: LowerJob, entry: LowerResult) -> LowerResult:
@@ -55,22 +51,12 @@ def lower_and_publish(model: Model, job: LowerJob, entry: LowerResult) -> LowerR
 
     Raises StoreError where there is no room.
     """
-    cache, directory, stages = Path(job.cache), Path(entry.directory), Stages()
-    cache.mkdir(parents=True, exist_ok=True)
-    with explain_writes(cache), scratch_directory(cache, "lowering") as scratch:
-        try:
-            lowered = lower_model(model, job, scratch / directory.name, stages)
-        except Exception as error:
-            no_room = explain_no_room(error)
-            if no_room:
-                raise no_room from error
-            return LowerResult(refused=describe_refusal(error, Path(job.log)))
-        if not publish_artifact(scratch / directory.name, directory) and not job.use_cache:
-            fresh = Path(job.log).with_name("lowered") / directory.name
-            shutil.move(scratch / directory.name, fresh)
-            directory = fresh
-    seconds = {**entry.stages, **stages.seconds}
-    return msgspec.structs.replace(entry, directory=str(directory), lowered=lowered, stages=seconds)
+    return publish_lowering(
+        job,
+        entry,
+        lambda staging, stages: lower_model(model, job, staging, stages),
+        lambda error: describe_refusal(error, Path(job.log)),
+    )
 
 
 def describe_refusal(error: Exception, log: Path) -> str:
@@ -84,12 +70,6 @@ def describe_refusal(error: Exception, log: Path) -> str:
     raised += f" [{file.rpartition('site-packages/')[2]}]"
     said = qnn_errors(text)
     return f"{said} ({raised})" if said else raised
-
-
-def describe_error(error: BaseException) -> str:
-    """An exception on one line, at most MAX_RAISED characters."""
-    text = " ".join(f"{type(error).__name__}: {error}".split()).rstrip(":")
-    return text if len(text) <= MAX_RAISED else f"{text[:MAX_RAISED]}..."
 
 
 def lower_model(model: Model, job: LowerJob, staging: Path, stages: Stages) -> Lowered:

@@ -1,7 +1,11 @@
-"""Quantization schemes, a row each: bits of activations, bits of weights, how they are lowered."""
+"""Quantization schemes of both lanes, a row each: bits of activations and of weights.
+
+``8a8w`` is ExecuTorch's way of naming them, ``u8`` that of ONNX Runtime; ``fp16`` is both's.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum
 
 from msgspec import Struct
@@ -13,12 +17,17 @@ class Recipe(Struct, frozen=True):
     ``dtype`` is the member of ExecuTorch's QuantDtype, empty for float16; ``activation_bits`` are
     those of a float16's significand there. ``block`` input channels share a scale, 0 for one
     scale an output channel. ``linear_as_convolution`` lowers linear layers as 1x1 convolutions.
+    ``activations`` and ``weights`` are members of ONNX Runtime's QuantType, ``per_channel`` gives
+    each output channel of a convolution a scale.
     """
 
     dtype: str = ""
     activation_bits: int = 11
     block: int = 0
     linear_as_convolution: bool = False
+    activations: str = ""
+    weights: str = ""
+    per_channel: bool = False
 
 
 FLOAT16 = Recipe()
@@ -38,6 +47,19 @@ class Scheme(str, Enum):
     # Measured with QNN 2.49.40: a block-quantized linear layer of more than 64 outputs computes
     # something else (SQNR 3 dB), the same layer as a convolution does not.
     A16W4_BLOCK = "16a4w_block", Recipe("use_16a4w_block", 16, block=32, linear_as_convolution=True)
+    U8 = "u8", Recipe("", 8, activations="QUInt8", weights="QUInt8")
+    # HTP takes scales by channel with signed weights only, and so it does 16-bit weights.
+    U8_CHANNEL = (
+        "u8_channel",
+        Recipe("", 8, activations="QUInt8", weights="QInt8", per_channel=True),
+    )
+    U16A8W = "u16a8w", Recipe("", 16, activations="QUInt16", weights="QUInt8")
+    U16A8W_CHANNEL = (
+        "u16a8w_channel",
+        Recipe("", 16, activations="QUInt16", weights="QInt8", per_channel=True),
+    )
+    U16A16W = "u16a16w", Recipe("", 16, activations="QUInt16", weights="QInt16")
+    U16A4W = "u16a4w", Recipe("", 16, activations="QUInt16", weights="QInt4", per_channel=True)
 
     def __new__(cls, name: str, recipe: Recipe = FLOAT16) -> Scheme:  # noqa: PYI034 - Python 3.10
         member = str.__new__(cls, name)
@@ -47,8 +69,25 @@ class Scheme(str, Enum):
 
     @property
     def quantized(self) -> bool:
-        return bool(self.recipe.dtype)
+        return bool(self.recipe.dtype or self.recipe.activations)
 
 
-# For a model of the user's, when no scheme is asked for.
-DEFAULT_SCHEMES = (Scheme.FP16, Scheme.A8W8, Scheme.A16W8)
+@dataclass(frozen=True)
+class Lane:
+    """What a lane quantizes with: its schemes, those for a model of the user's when none is asked
+    for, and how a file ends that is a model by itself."""
+
+    schemes: tuple[Scheme, ...]
+    default: tuple[Scheme, ...]
+    suffix: str = ""
+
+
+EXECUTORCH = Lane(
+    tuple(scheme for scheme in Scheme if not scheme.recipe.activations),
+    (Scheme.FP16, Scheme.A8W8, Scheme.A16W8),
+)
+ONNX = Lane(
+    tuple(scheme for scheme in Scheme if not scheme.recipe.dtype),
+    (Scheme.FP16, Scheme.U8, Scheme.U16A8W),
+    ".onnx",
+)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import sys
-import threading
 from typing import Any
 
 import torch
@@ -12,6 +11,7 @@ from executorch.exir import to_edge_transform_and_lower
 from torch.fx.traceback import NodeSource
 
 from ci.lowering import lower  # noqa: F401 - held for the forks
+from ci.lowering.forked import still_tqdm
 from ci.lowering.model import Model
 from ci.lowering.quantize import quantize_model
 from ci.lowering.schemes import Scheme
@@ -22,11 +22,7 @@ SOC = "SM8650"
 @functools.cache
 def warm_up() -> None:
     """Export, quantize and lower a small model without QNN, once a process."""
-    # Its thread would be lost in a fork, and Python warns of that.
-    if "tqdm" in sys.modules:
-        sys.modules["tqdm"].tqdm.monitor_interval = 0
-        # Its own lock is a semaphore of the system, which a worker that is ended leaves behind.
-        sys.modules["tqdm"].tqdm.set_lock(threading.RLock())
+    still_tqdm()
     inputs = tuple((torch.ones(1, 4) * number,) for number in range(2))
     model = Model("warm-up", torch.nn.Linear(4, 4).eval(), inputs[:1], inputs)
     converted = quantize_model(model, Scheme.A8W8, SOC)

@@ -1,0 +1,1 @@
+"""The ONNX Runtime lane: quantize, compile a context binary, run on the HTP emulator, judge."""

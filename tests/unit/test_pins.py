@@ -69,12 +69,14 @@ def test_every_requirement_has_a_pin_that_fits_it() -> None:
 
 @pytest.mark.parametrize("name", PROJECT["project"]["optional-dependencies"])
 def test_an_extra_is_the_group_of_its_name(name: str) -> None:
-    """Without core, which is in the dependencies; with the extra of build, which core includes."""
+    """Without core, which is in the dependencies, but for the build that core includes."""
     extra = PROJECT["project"]["optional-dependencies"][name]
     group = [one for one in PROJECT["dependency-groups"][name] if isinstance(one, str)]
     assert [one for one in extra if not one.startswith("executorch-qnn-ci[")] == group
     included = [one for one in PROJECT["dependency-groups"][name] if isinstance(one, dict)]
-    assert ("executorch-qnn-ci[build]" in extra) == bool(included)
+    groups = [one["include-group"].replace("core", "build") for one in included]
+    extras = [one for one in extra if one.startswith("executorch-qnn-ci[")]
+    assert extras == [f"executorch-qnn-ci[{group}]" for group in groups]
 
 
 def test_nox_is_the_one_of_the_script() -> None:

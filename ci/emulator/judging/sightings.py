@@ -120,9 +120,12 @@ def _see_order(wanted: Array, output: Array, least_db: float) -> str:
                 return f"the right values one place on along axis {axis - 1}; likely {RUNNER}"
         if _is_match(np.flip(wanted, axis), output, least_db):
             return f"the right values in reverse along axis {axis - 1}; likely {LAYOUT}"
-    # Two samples of one distribution agree that far in order, too.
+    # Two samples of one distribution agree that far in order, too; and what is nearly right in
+    # place is only nearer when it is sorted.
     by_chance_db = 10 * math.log10(wanted.size) + GAINED_DB
-    if _is_match(np.sort(wanted, axis=None), np.sort(output, axis=None), by_chance_db):
+    if least_db < BELIEVED_DB + GAINED_DB and _is_match(
+        np.sort(wanted, axis=None), np.sort(output, axis=None), by_chance_db
+    ):
         return f"a permutation of the right values; likely {LAYOUT}"
     return ""
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct, field, structs
 
-from ci.lowering.schemes import DEFAULT_SCHEMES, Scheme
+from ci.lowering.schemes import ONNX, Scheme
 from ci.lowering.suite import SUITE
 from provisioning.errors import UsageError
 
@@ -90,13 +90,14 @@ class MetricResult(Struct, frozen=True):
 
 
 class ModelEntry(Struct, frozen=True, forbid_unknown_fields=True):
-    """A model of the user's, ``path`` being ``file.py:factory``; paths are relative to the policy.
+    """A model of the user's, ``path`` being ``file.py:factory`` or an .onnx file; paths are
+    relative to the policy.
 
     ``limits`` are its own, by scheme.
     """
 
     path: FileOrFunction
-    schemes: tuple[Scheme, ...] = DEFAULT_SCHEMES
+    schemes: tuple[Scheme, ...] = ()
     socs: tuple[str, ...] = ()
     calibration: str = ""
     inputs: str = ""
@@ -148,13 +149,14 @@ def resolve_file(word: str, kind: str = "") -> str:
     """
     file, _, function = word.rpartition(":")
     is_function = file.endswith(".py")
+    is_model = kind == FACTORY and word.endswith(ONNX.suffix)
     what = f"no {'model' if kind == FACTORY else kind or 'file'} {word!r}"
     if word.endswith(".py"):
         raise UsageError(f"{word!r} names no function", fix=f"write {word}:{kind or FUNCTION}")
     path = Path(os.path.abspath(file if is_function or (kind and file) else word))  # noqa: PTH100
     if not path.is_file():
         raise UsageError(what, why=f"{path} is not a file")
-    if kind and not is_function:
+    if kind and not is_function and not is_model:
         raise UsageError(what, why=f"{path} is not a Python file", fix=f"file.py:{kind}")
     if not str(path).isprintable():  # it stands in reports, which are UTF-8 text
         why = "its path has bytes that are not UTF-8, or control characters"

@@ -9,12 +9,15 @@ import pytest
 
 from ci.emulator.judging.controls import is_rejected, make_control
 from ci.emulator.judging.gate import Expected, References, judge
-from ci.emulator.policy import read_emulator_policy
+from ci.emulator.policy import EmulatorPolicy, read_emulator_policy
 from ci.lowering.artifact import TensorInfo
-from ci.lowering.schemes import Scheme
+from ci.lowering.schemes import EXECUTORCH, ONNX, Scheme
 from ci.report.schema import ControlKind, Threshold
 
-POLICY = read_emulator_policy()
+POLICIES = (
+    *((read_emulator_policy(), scheme) for scheme in EXECUTORCH.schemes),
+    *((read_emulator_policy(lane="onnx"), scheme) for scheme in ONNX.schemes),
+)
 RANDOM = np.random.default_rng(5)
 OUTPUTS = {
     "logits": RANDOM.standard_normal((4, 1, 10)),
@@ -36,13 +39,13 @@ def expect(values: Any) -> Expected:
     return Expected(values, values, values)
 
 
-@pytest.mark.parametrize("scheme", list(Scheme))
+@pytest.mark.parametrize(("policy", "scheme"), POLICIES)
 @pytest.mark.parametrize("kind", list(ControlKind))
 @pytest.mark.parametrize("name", OUTPUTS)
 def test_every_control_is_rejected_under_the_policy_of_every_scheme(
-    scheme: Scheme, kind: ControlKind, name: str
+    policy: EmulatorPolicy, scheme: Scheme, kind: ControlKind, name: str
 ) -> None:
-    limits = POLICY.limits_of("mlp", scheme)
+    limits = policy.limits_of("mlp", scheme)
     right = expect(OUTPUTS[name])
     wrong = make_control(kind, right, limits)
     assert (wrong is not None) == (name in KINDS.get(kind, OUTPUTS))

@@ -83,7 +83,7 @@ def run_case(
     case.directory.mkdir(parents=True)
     write_outputs(case.directory / "outputs", outputs)
     references = read_references(artifact, lowered)
-    return case.judge_outputs(references, lowered, Ended(None, "", "the log", 0.1), "")
+    return case.judge_run(references, lowered, Ended(None, "", "the log", 0.1), "")
 
 
 class Named:

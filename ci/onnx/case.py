@@ -1,0 +1,111 @@
+"""One case of this lane: as one of test_emulator's, but compiled and run by ONNX Runtime."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import msgspec
+
+from ci.emulator.case import CaseResult, CaseRun, RunSetup
+from ci.emulator.job import RunJob
+from ci.emulator.judging.gate import References
+from ci.emulator.pool import Ended
+from ci.lowering.artifact import Lowered
+from ci.onnx.job import CompileJob, SessionJob, SessionResult
+from ci.onnx.sessions.fallback import QNN
+from ci.onnx.target import make_options
+
+PROGRAM, CONTEXT = "program", "model.onnx"
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnnxSetup(RunSetup):
+    """``sdk`` is the root of QNN's libraries, ``given`` the provider options of the user's."""
+
+    sdk: Path
+    given: Mapping[str, str] = field(default_factory=dict)
+    embed: bool = True
+
+
+class OnnxRun(CaseRun):
+    """Compiles, then runs from the context binary in a process of its own."""
+
+    setup: OnnxSetup
+
+    def lower(self) -> Ended:
+        spec, setup = self.spec, self.setup
+        log = self.directory / "lower.log"
+        job = CompileJob(
+            model=spec.source.reference or spec.model,
+            source=spec.source,
+            scheme=spec.scheme,
+            soc=spec.soc,
+            cache=str(setup.cache),
+            toolchain=setup.toolchain,
+            log=str(log),
+            use_cache=setup.use_cache,
+            reference=setup.policy.reference,
+            options=self.options(),
+            embed=setup.embed,
+        )
+        return setup.pool.run("compile", job, log, setup.timeout_s)
+
+    def options(self) -> dict[str, str]:
+        return make_options(self.spec.scheme, self.spec.soc, self.setup.sdk, self.setup.given)
+
+    def copy_program(self, artifact: Path, given: Path) -> Path:
+        return Path(shutil.copytree(artifact / PROGRAM, given / PROGRAM)) / CONTEXT
+
+    def give(self, artifact: Path, lowered: Lowered) -> SessionJob:
+        job = super().give(artifact, lowered)
+        return SessionJob(
+            **msgspec.structs.asdict(job),
+            tensors=lowered.inputs,
+            options=self.options(),
+            strict=not lowered.delegation.fallback_ops,
+        )
+
+    def execute(self, job: RunJob, *, fresh: bool = False) -> Ended:
+        """Run the context in a fork; no process of the pool itself ever loads QNN."""
+        log = self.directory / "run.log"
+        ended = self.setup.pool.run("session", job, log, self.setup.timeout_s, fresh=fresh)
+        return replace(ended, used=False)
+
+    def judge_run(
+        self, references: References, lowered: Lowered, run: Ended, remark: str
+    ) -> CaseResult:
+        self.ran: SessionResult | None = run.result
+        if self.ran and self.ran.restarts:
+            remark = f"the session was made anew {self.ran.restarts} times after a restart"
+        return super().judge_run(references, lowered, run, remark)
+
+    def delegation_faults(self, lowered: Lowered) -> list[str]:
+        """Also what the session's own profile says against the provider."""
+        told = list(find_lies(self.ran, lowered)) if self.ran else []
+        return [*told, *super().delegation_faults(lowered)]
+
+
+def find_lies(ran: SessionResult, lowered: Lowered) -> Iterator[str]:
+    """How the nodes that were executed differ from those that were compiled."""
+    if not ran.providers.get(QNN):
+        yield f"QNN executed nothing, by the session's own profile: {describe_providers(ran)}"
+        return
+    others = sum(len(names) for name, names in ran.providers.items() if name != QNN)
+    if others > lowered.delegation.fallback_nodes:
+        yield (
+            f"{others} nodes ran elsewhere, {lowered.delegation.fallback_nodes} of which were"
+            f" compiled so: {describe_providers(ran)}"
+        )
+
+
+def describe_providers(ran: SessionResult) -> str:
+    """``CPUExecutionProvider ran node_1, node_2``."""
+    told = (
+        f"{name} ran {', '.join(nodes[:4])}{' ...' if len(nodes) > 4 else ''}"
+        for name, nodes in ran.providers.items()
+        if name != QNN
+    )
+    return "; ".join(told) or "no node is in it"

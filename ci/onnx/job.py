@@ -1,0 +1,38 @@
+"""A compilation and a run as they are asked for and answered: what crosses between processes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from ci.emulator.job import RunJob
+from ci.lowering.artifact import TensorInfo
+from ci.lowering.job import LowerJob
+
+
+class CompileJob(LowerJob, frozen=True, kw_only=True):
+    """What to compile: ``options`` are the provider's, ``embed`` says whether the context binary
+    lies inside the ONNX file (embed mode 1) or beside it (0)."""
+
+    options: Mapping[str, str] = {}
+    embed: bool = True
+
+
+class SessionJob(RunJob, frozen=True, kw_only=True):
+    """A run of the context at ``model``, whose inputs are ``tensors``.
+
+    ``strict`` lets no node fall back to the CPU. ``options`` are the provider's.
+    """
+
+    tensors: tuple[TensorInfo, ...]
+    options: Mapping[str, str]
+    strict: bool = True
+
+
+class SessionResult(Struct, frozen=True):
+    """Which nodes each provider executed, by the session's own profile, and how often the session
+    had to be made anew because the subsystem restarted."""
+
+    providers: Mapping[str, tuple[str, ...]]
+    restarts: int = 0

@@ -1,0 +1,87 @@
+"""A compilation that is asked for: found among what was compiled before, or made.
+
+Everything that could stay behind in a process, QNN's libraries and a user's modules, is loaded in
+forks of it.
+"""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import msgspec
+
+from ci.lowering.forked import run_forked
+from ci.lowering.job import LowerResult
+from ci.lowering.lookup import find_artifact, load_suite_model
+from ci.lowering.model import digest_model, load_model
+from ci.lowering.publishing import publish_lowering
+from ci.lowering.suite import SUITE
+from ci.onnx.job import CompileJob
+from ci.onnx.making.source import SUFFIX, Source, from_file, from_torch
+from provisioning.files import digest_sources
+
+
+def run_compile_job(job: CompileJob) -> LowerResult:
+    """Compile, or find what was compiled before.
+
+    Raises UsageError for a wrong model or data, FailedError where its outputs prove nothing,
+    StoreError where there is no room.
+    """
+    job = name_lane(job)
+    if job.model in SUITE:
+        load_suite_model(job.model)  # before the fork, for all that follow
+    entry = run_forked(lambda: find_artifact(load_source(job.model).digest, job))
+    if entry.lowered:
+        return entry
+    if not job.model.endswith(SUFFIX):
+        warm_up()
+    return run_forked(lambda: _compile(job))
+
+
+def _compile(job: CompileJob) -> LowerResult:
+    from ci.onnx.making.compile import compile_source, describe_refusal
+
+    source = load_source(job.model)
+    return publish_lowering(
+        job,
+        find_artifact(source.digest, job),
+        lambda staging, stages: compile_source(source, job, staging, stages),
+        lambda error: describe_refusal(error, Path(job.log)),
+    )
+
+
+def load_source(model: str) -> Source:
+    """A model of the suite, a user's factory or file, with the digest of what determines it."""
+    if model in SUITE:
+        return from_torch(*load_suite_model(model))
+    if model.endswith(SUFFIX):
+        from ci.onnx.models import external_files, read_model
+
+        path = Path(model)
+        return from_file(path, read_model(path), external_files(path))
+    loaded = load_model(model)
+    return from_torch(loaded, digest_model(loaded))
+
+
+def name_lane(job: CompileJob) -> CompileJob:
+    """The job with all that decides about a context besides the model, the scheme and the SoC."""
+    options = {key: value for key, value in job.options.items() if key != "backend_path"}
+    words = (digest_lane(), msgspec.json.encode(sorted(options.items())).decode(), str(job.embed))
+    return msgspec.structs.replace(job, toolchain=(*job.toolchain, *words))
+
+
+@functools.cache
+def digest_lane() -> str:
+    """Of this package."""
+    return digest_sources(Path(__file__).parent)
+
+
+@functools.cache
+def warm_up() -> None:
+    """Let the exporter load, once a process, what takes it seconds the first time."""
+    from ci.onnx.making.export import warm_exporter
+
+    with TemporaryDirectory() as scratch:
+        warm_exporter(Path(scratch))

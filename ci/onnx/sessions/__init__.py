@@ -1,0 +1,1 @@
+"""Sessions of ONNX Runtime: made, run, and asked which node ran where."""

@@ -1,0 +1,30 @@
+"""The provider's options for a SoC and a scheme."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from ci.lowering.schemes import Scheme
+from provisioning.manifest.socs import find_soc
+
+HTP = "lib/x86_64-linux-clang/libQnnHtp.so"
+
+
+def choose_options(scheme: Scheme, soc: str, given: Mapping[str, str]) -> dict[str, str]:
+    """The options but for the backend's path, with those that a user has ``given`` over ours.
+
+    Without a SoC the emulator computes float models in float32, which no HTP does. The provider's
+    own default leaves the quantization of inputs and outputs to the CPU. Neither is wanted here.
+    """
+    return {
+        "soc_model": str(find_soc(soc).id),
+        "enable_htp_fp16_precision": str(int(not scheme.quantized)),
+        "offload_graph_io_quantization": "0",
+        **given,
+    }
+
+
+def make_options(scheme: Scheme, soc: str, sdk: Path, given: Mapping[str, str]) -> dict[str, str]:
+    """All options, for QNN's libraries below ``sdk``."""
+    return {"backend_path": str(sdk / HTP), **choose_options(scheme, soc, given)}

@@ -1,0 +1,1 @@
+"""Verbs that judge cases, and what they share."""

@@ -1,0 +1,104 @@
+"""``test-onnx``: ONNX Runtime's lane, from pinned wheels to judged outputs."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+
+from ci.emulator.policy import EmulatorPolicy, read_emulator_policy
+from ci.lowering.cases import CaseSpec, select_cases
+from ci.lowering.schemes import ONNX
+from ci.onnx.options.check import check_options, parse_options
+from ci.onnx.target import choose_options
+from ci.report.schema import Report
+from ci.verbs.lanes.steps import (
+    Steps,
+    add_case_arguments,
+    check_numbers,
+    list_choices,
+    publish,
+    repeat_command,
+    require_packages,
+)
+from provisioning.console.command import Outcome
+from provisioning.console.progress import Progress
+from provisioning.manifest.socs import read_socs
+
+PROFILE = "onnx"
+SESSION = "test_onnx"
+PACKAGES = ("torch", "onnx", "onnxruntime", "onnxruntime_qnn", "onnxscript")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_case_arguments(parser, "name or glob, file.onnx, or file.py:factory", SESSION)
+    add = parser.add_argument
+    add(
+        "--option",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="an option of QNN's provider",
+    )
+    add(
+        "--embed-mode",
+        choices=("0", "1"),
+        default="1",
+        help="context binary beside the ONNX file (0) or inside",
+    )
+
+
+def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
+    check_numbers(args)
+    given = parse_options(args.option)
+    policy = read_emulator_policy(args.policy, PROFILE)
+    socs = sorted(read_socs())
+    if args.list:
+        return list_choices(policy, socs, ONNX)
+    specs = select_cases(
+        policy.suite,
+        socs,
+        entries=policy.models,
+        models=args.model,
+        schemes=args.scheme,
+        soc_names=args.soc,
+        lane=ONNX,
+    )
+    for scheme, soc in dict.fromkeys((spec.scheme, spec.soc) for spec in specs):
+        check_options(choose_options(scheme, soc, given))
+    report = run(specs, policy, given, args, progress)
+    return publish(report, args.reports / SESSION, args, progress)
+
+
+def run(
+    specs: list[CaseSpec],
+    policy: EmulatorPolicy,
+    given: Mapping[str, str],
+    args: argparse.Namespace,
+    progress: Progress,
+) -> Report:
+    """Provision, check, then run the cases, each step said and timed."""
+    require_packages(PACKAGES, PROFILE)
+    from ci.emulator.session import Phases
+    from ci.onnx.lane import IMPORTS, LaneOptions, run_lane
+
+    phases = Phases(progress)
+    options = LaneOptions(
+        policy=policy,
+        jobs=args.jobs,
+        timeout_s=args.timeout_s,
+        runner="onnxruntime",
+        use_cache=not args.no_cache,
+        keep=args.keep_artifacts,
+        record=args.record,
+        command=repeat_command(args),
+        given=given,
+        embed=args.embed_mode == "1",
+    )
+    steps = Steps(
+        PROFILE, f"compile, run and judge {len(specs)} cases, {args.jobs} at a time", IMPORTS
+    )
+    return steps.take(
+        lambda environment, workshop: run_lane(specs, environment, options, phases, workshop),
+        phases,
+        offline=args.offline,
+    )

@@ -1,0 +1,157 @@
+"""What the verbs that judge cases share: options, the list of choices, the report."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ci.emulator.baselines import record_baselines
+from ci.emulator.policy import EmulatorPolicy
+from ci.lowering.schemes import Lane
+from ci.lowering.suite import SUITE
+from ci.lowering.users.places import name_file
+from ci.report.review import telling
+from ci.report.schema import Report
+from ci.report.table import render_table, terminal_style
+from ci.report.write import report_data, write_report
+from provisioning.console.caller import shown_path
+from provisioning.console.command import Outcome, given_path
+from provisioning.console.progress import Progress
+from provisioning.errors import ExitCode, UnfitError, UsageError
+
+if TYPE_CHECKING:  # these bring what a list of choices can do without
+    from ci.emulator.session import Phases
+    from ci.emulator.workshop import Workshop
+    from provisioning.artifacts.environment import Environment
+
+
+def add_case_arguments(parser: argparse.ArgumentParser, model: str, session: str) -> None:
+    """Which cases; ``model`` says what a model is, ``session`` where its report lies."""
+    add = parser.add_argument
+    add("--model", action="append", default=[], help=model)
+    add("--scheme", action="append", default=[], help="name or glob of a quantization scheme")
+    add("--soc", action="append", default=[], help="name or glob of a SoC; default SM8650")
+    add("--list", action="store_true", help="list models, schemes and SoCs, run nothing")
+    add("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="cases at a time")
+    add("--timeout-s", type=float, default=300.0, help="limit of each lowering and of each run")
+    add("--keep-artifacts", type=given_path, metavar="DIR", help="keep programs, outputs and logs")
+    add("--no-cache", action="store_true", help="lower again what was lowered before")
+    add(
+        "--policy",
+        type=given_path,
+        metavar="FILE",
+        help="limits of your own, like the policy of this session",
+    )
+    add("--record", action="store_true", help="record the suite's figures for this toolchain")
+    add("--offline", action="store_true", help="use only what is provisioned already")
+    telling.add_arguments(parser)
+    parser.set_defaults(program=parser.prog)
+    add("--reports", type=given_path, default=Path("reports"), help=f"where to write {session}/")
+
+
+def check_numbers(args: argparse.Namespace) -> None:
+    """Raises UsageError for a number that makes no sense."""
+    if args.jobs < 1:
+        raise UsageError(f"--jobs {args.jobs}", fix="1 or more")
+    if not args.timeout_s > 0:
+        raise UsageError(f"--timeout-s {args.timeout_s}", fix="a number of seconds above 0")
+
+
+def require_packages(names: Sequence[str], extra: str) -> None:
+    """Raises UnfitError where a package that models are lowered with is not installed."""
+    missing = [name for name in names if not importlib.util.find_spec(name)]
+    if missing:
+        raise UnfitError(
+            f"this Python has no {' and no '.join(missing)}",
+            why="models are lowered with them",
+            fix=f'pip install "executorch-qnn-ci[{extra}]", with the versions that were tested',
+        )
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The four steps of a run, each said and timed: ``work`` says what the third one does.
+
+    ``imports`` are what the pool imports; that starts on what seems to be provisioned already.
+    """
+
+    profile: str
+    work: str
+    imports: tuple[str, ...] = ()
+
+    def take(
+        self,
+        run: Callable[[Environment, Workshop], Report],
+        phases: Phases,
+        *,
+        offline: bool = False,
+    ) -> Report:
+        """Provision the profile, check it, then ``run``."""
+        from ci.emulator.pool import EXECUTORCH
+        from ci.emulator.workshop import open_workshop
+        from provisioning.artifacts.environment import provision_profile
+        from provisioning.doctor.examine import examine
+
+        progress = phases.progress
+        with open_workshop(self.imports or EXECUTORCH) as workshop:
+            progress.step(f"1/4 provision profile {self.profile}")
+            workshop.guess_pool(self.profile)
+            with phases.measure("provision"):
+                environment = provision_profile(
+                    self.profile, progress, verify=True, offline=offline
+                )
+            progress.step("2/4 check the environment")
+            with phases.measure("check"):
+                examine(self.profile, environment).require()
+            progress.step(f"3/4 {self.work}")
+            report = run(environment, workshop)
+        progress.step("4/4 report")
+        return report
+
+
+def repeat_command(args: argparse.Namespace, **more: str) -> str:
+    """How this was called, less the choice of cases, as it is typed at a repository's root."""
+    words = ["--policy", name_file(args.policy.absolute())] if args.policy else []
+    words += [word for name, value in more.items() if value for word in (f"--{name}", value)]
+    return " ".join([args.program, *map(shlex.quote, words)])
+
+
+def publish(
+    report: Report, directory: Path, args: argparse.Namespace, progress: Progress
+) -> Outcome:
+    """Write the report, and say what it says."""
+    write_report(report, directory)
+    if args.record:
+        progress.step(f"recorded: {record_baselines(report)}")
+    progress.step(f"report: {shown_path(directory / 'index.html')}")
+    telling.tell(report, args, progress)
+    colour, width = terminal_style()
+    text = render_table(report, colour=colour, width=width)
+    code = ExitCode.OK if report.ok else ExitCode.FAILED
+    return Outcome(text, report_data(report), code, exact=True)
+
+
+def list_choices(policy: EmulatorPolicy, socs: list[str], lane: Lane) -> Outcome:
+    """Models with what they are and their default schemes, schemes, SoCs."""
+    models = {
+        name: {"about": about, "schemes": [scheme.value for scheme in policy.suite.get(name, ())]}
+        for name, about in SUITE.items()
+    }
+    schemes = [scheme.value for scheme in lane.schemes]
+    width = max(map(len, models))
+    rows = [
+        f"  {name:<{width}}  {model['about']} ({', '.join(model['schemes'])})"
+        for name, model in models.items()
+    ]
+    text = "\n".join(
+        ["models (default schemes)", *rows, "", "schemes", "  " + " ".join(schemes), "", "SoCs"]
+    )
+    lines = [" ".join(socs[start : start + 10]) for start in range(0, len(socs), 10)]
+    text += "".join(f"\n  {line}" for line in lines) + "\n"
+    return Outcome(text, {"models": models, "schemes": schemes, "socs": socs})
