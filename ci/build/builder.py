@@ -69,7 +69,8 @@ def run_build(job: BuildJob, progress: Progress) -> Result:
     with explain_errors(place.root), place.locked():
         before = State() if job.request.clean else read_state(place.state)
         snapshots = _take_snapshots(job, before)
-        digest = _digest_all(snapshots)
+        rows = (f"{name}\0{digest_snapshot(snapshots[name])}" for name in sorted(snapshots))
+        digest = hashlib.sha256("\n".join(rows).encode()).hexdigest()
         now = State(job.plan.settings_digest, snapshots, digest, before.artifacts)
         if _is_current(before, now) and has_artifacts(place.artifacts, before):
             write_state(place.state, now)
@@ -89,11 +90,6 @@ def _take_snapshots(job: BuildJob, before: State) -> dict[str, Snapshot]:
     return snapshots
 
 
-def _digest_all(snapshots: Mapping[str, Snapshot]) -> str:
-    rows = (f"{name}\0{digest_snapshot(snapshots[name])}" for name in sorted(snapshots))
-    return hashlib.sha256("\n".join(rows).encode()).hexdigest()
-
-
 def _build(job: BuildJob, before: State, now: State, progress: Progress, started: float) -> Result:
     plan, place = job.plan, job.plan.place
     if before.settings != now.settings:
@@ -109,7 +105,9 @@ def _build(job: BuildJob, before: State, now: State, progress: Progress, started
     judged = collect_artifacts(plan, job.request.extras)
     good = not any(one.errors for one in judged)
     if good:
-        _publish(plan, judged, now)
+        publish_artifacts(plan, judged)
+        built = tuple(Built(one.path.name, one.sha256) for one in judged)
+        write_state(plan.place.state, State(now.settings, now.inputs, now.digest, built))
     cache = meter.read() if meter else None
     wall_s = time.monotonic() - started
     return Result(plan, now.digest, judged, good, False, changed, times, wall_s, cache)
@@ -122,9 +120,3 @@ def _count_changes(before: Snapshot | None, now: Snapshot) -> int:
         known.get(path, NO_FILE).sha256 != now.get(path, NO_FILE).sha256
         for path in known.keys() | now.keys()
     )
-
-
-def _publish(plan: BuildPlan, judged: tuple[Judged, ...], now: State) -> None:
-    publish_artifacts(plan, judged)
-    built = tuple(Built(one.path.name, one.sha256) for one in judged)
-    write_state(plan.place.state, State(now.settings, now.inputs, now.digest, built))

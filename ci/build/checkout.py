@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ci.build.plan.place import find_place
 from ci.build.plan.plan import BuildJob, BuildRequest, Kit, make_plan
-from ci.build.plan.targets import Needs, Target, read_targets
+from ci.build.plan.targets import Target, read_targets
 from ci.build.plan.toolchains import ask_python, find_tools, resolve_compilers
 from provisioning.artifacts.environment import Environment, locate_profile
 from provisioning.console.git import list_submodules
@@ -34,7 +34,8 @@ def prepare_checkout(target: Target, request: BuildRequest, progress: Progress) 
         os.environ["EXECUTORCH_ROOT"] = str(request.source)
     environment = locate_profile(target.profile, progress)
     source = environment.root(SOURCE)
-    components = wanted_components(target.needs, request)
+    more = [name for extra in sorted(request.extras) for name in target.needs.extras.get(extra, ())]
+    components = (*target.needs.components, *more)
     check_submodules(source, components)
     check_headers(environment.root(QNN_SDK))
     check_programs(target.needs.programs)
@@ -95,11 +96,6 @@ def describe_soc(request: BuildRequest) -> dict[str, str]:
         "dsp_type": str(request.dsp_type),
         "hexagon_policy": f"hexagon-{arch}",
     }
-
-
-def wanted_components(needs: Needs, request: BuildRequest) -> tuple[str, ...]:
-    more = [name for extra in sorted(request.extras) for name in needs.extras.get(extra, ())]
-    return (*needs.components, *more)
 
 
 def wanted_submodules(components: tuple[str, ...]) -> tuple[str, ...]:

@@ -31,7 +31,9 @@ def run_stage(plan: BuildPlan, stage: StagePlan, progress: Progress) -> float:
     if not configured.is_file():
         forget_configuration(stage.build)
     configured.unlink(missing_ok=True)
-    ask_file_api(stage.build)
+    query = stage.build / API / "query"
+    query.mkdir(parents=True, exist_ok=True)
+    (query / CODE_MODEL).touch()
     _run_step(plan, f"{name}: configure {stage.name}", plan.configure_command(stage), progress)
     configured.touch()
     present = read_cmake_targets(stage.build) if stage.if_present else frozenset()
@@ -91,13 +93,6 @@ def explain_failure(
 
 API = Path(".cmake/api/v1")
 CODE_MODEL = "codemodel-v2"
-
-
-def ask_file_api(build: Path) -> None:
-    """Ask for the targets; cmake answers when it configures."""
-    query = build / API / "query"
-    query.mkdir(parents=True, exist_ok=True)
-    (query / CODE_MODEL).touch()
 
 
 def read_cmake_targets(build: Path) -> frozenset[str]:

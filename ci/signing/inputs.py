@@ -72,8 +72,8 @@ def _read_input(wanted: Wanted) -> Input | str:
         image = parse_image(memoryview(data))
     except MalformedError as error:
         return f"{wanted.path}: {explain_file(wanted.path) or error}"
-    if image.machine != EM_QDSP6:
-        name = MACHINE_NAMES.get(image.machine, f"e_machine {image.machine}")
+    if image.headers.machine != EM_QDSP6:
+        name = MACHINE_NAMES.get(image.headers.machine, f"e_machine {image.headers.machine}")
         return f"{wanted.path}: is of machine {name}, not Hexagon"
     return Input(wanted, data, image.hexagon_version, find_qnn_build(wanted.path))
 

@@ -215,7 +215,10 @@ def verify_published(
         differences = find_differences(request, published)
         if not differences:
             return _describe(request, published)
-        report_differences(request, differences, progress)
+        for difference in differences[:SHOWN_DIFFERENCES]:
+            progress.step(f"{request.label}: {difference}")
+        if (more := len(differences) - SHOWN_DIFFERENCES) > 0:
+            progress.step(f"{request.label}: and {more} more")
         was_damaged = trusted_tree(request, published) is None
         _fetch(request, key, store, progress)
         if left := find_differences(request, published):
@@ -260,12 +263,3 @@ def _is_of(request: ArtifactRequest, tree: Tree) -> bool:
     if release.origin.commit:  # one that was published before .git was looked at names none of it
         fits = fits and any(entry.path == f"{GIT}/config" for entry in tree.files)
     return fits and said == (request.name, release.version, source)
-
-
-def report_differences(
-    request: ArtifactRequest, differences: Sequence[Difference], progress: Progress
-) -> None:
-    for difference in differences[:SHOWN_DIFFERENCES]:
-        progress.step(f"{request.label}: {difference}")
-    if (more := len(differences) - SHOWN_DIFFERENCES) > 0:
-        progress.step(f"{request.label}: and {more} more")

@@ -139,7 +139,8 @@ def run_command(program: str, verbs: Mapping[str, Verb], argv: Sequence[str]) ->
     a record on stdout.
     """
     words = list(argv)
-    caller = find_caller(program, verbs, words)
+    sessions = {name: verb.session for name, verb in verbs.items()}
+    caller = Caller(program, sessions, tuple(words), os.environ.get(NOX_VARIABLE, ""))
     as_json = "--json" in words
     if words and words[0] in {"-h", "--help"}:
         return ExitCode.OK, describe_verbs(caller, verbs)
@@ -158,12 +159,6 @@ def run_command(program: str, verbs: Mapping[str, Verb], argv: Sequence[str]) ->
     if outcome.exit_code:
         keep_cause("\n".join(clean_output(outcome.text).strip().splitlines()[-1:]))
     return outcome.exit_code, caller.translate(outcome.render(as_json=as_json))
-
-
-def find_caller(program: str, verbs: Mapping[str, Verb], words: Sequence[str]) -> Caller:
-    """How ``program`` was called, which nox tells in its environment."""
-    sessions = {name: verb.session for name, verb in verbs.items()}
-    return Caller(program, sessions, tuple(words), os.environ.get(NOX_VARIABLE, ""))
 
 
 def read_version() -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from provisioning.errors import UnfitError
@@ -13,44 +12,16 @@ from provisioning.store.lock import HeldLock
 from provisioning.store.store import store_home
 
 
-@dataclass(frozen=True)
 class Place:
-    """The directories and files of one build."""
+    """The directories and files of one build; ``tree`` is the parent of the overlay, so that the
+    overlay can have the name that it needs."""
 
-    root: Path
-
-    @property
-    def tree(self) -> Path:
-        """The parent of the overlay, so that the overlay can have the name that it needs."""
-        return self.root / "tree"
-
-    @property
-    def tree_record(self) -> Path:
-        return self.root / "tree.json"
-
-    @property
-    def stages(self) -> Path:
-        return self.root / "stages"
-
-    @property
-    def prefix(self) -> Path:
-        return self.root / "prefix"
-
-    @property
-    def artifacts(self) -> Path:
-        return self.root / "artifacts"
-
-    @property
-    def state(self) -> Path:
-        return self.root / "state.json"
-
-    @property
-    def log(self) -> Path:
-        return self.root / "build.log"
-
-    @property
-    def cache_log(self) -> Path:
-        return self.root / "ccache.log"
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.tree, self.tree_record = root / "tree", root / "tree.json"
+        self.stages, self.prefix = root / "stages", root / "prefix"
+        self.artifacts, self.state = root / "artifacts", root / "state.json"
+        self.log, self.cache_log = root / "build.log", root / "ccache.log"
 
     @contextmanager
     def locked(self) -> Iterator[None]:

@@ -82,15 +82,6 @@ class Image:
     headers: ElfHeaders
     segments: tuple[Segment, ...]
 
-    @property
-    def headers_end(self) -> int:
-        """The first byte of the file after the program headers."""
-        return self.headers.end
-
-    @property
-    def machine(self) -> int:
-        return self.headers.machine
-
     def bytes_of(self, segment: Segment) -> memoryview:
         return self.data[segment.offset : segment.end]
 
@@ -105,7 +96,7 @@ class Image:
     @property
     def hexagon_version(self) -> int:
         """The number that e_flags holds: 0x75 for V75; 0 for another machine."""
-        return self.headers.flags & EF_HEXAGON_MACH if self.machine == EM_QDSP6 else 0
+        return self.headers.flags & EF_HEXAGON_MACH if self.headers.machine == EM_QDSP6 else 0
 
 
 def read_bytes(path: Path) -> bytes:
@@ -137,4 +128,4 @@ def parse_image(data: memoryview) -> Image:
 def _is_first_part(image: Image) -> bool:
     """Whether it is the .mdt of a split image: the headers, and at most the hash segment."""
     hashes = sum(one.file_size for one in image.hash_segments)
-    return len(image.data) in {image.headers_end, image.headers_end + hashes}
+    return len(image.data) in {image.headers.end, image.headers.end + hashes}

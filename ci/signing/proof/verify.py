@@ -64,8 +64,11 @@ def verify_bytes(
     report = Verification(len(data))
     try:
         image = parse_image(data)
-        report.machine, report.hexagon_version = name_machine(image.machine), image.hexagon_version
-        if image.machine not in SIGNED_MACHINES:
+        report.machine, report.hexagon_version = (
+            name_machine(image.headers.machine),
+            image.hexagon_version,
+        )
+        if image.headers.machine not in SIGNED_MACHINES:
             report.add(Kind.LAYOUT, f"is of machine {report.machine}, which no signed image is")
         if original is not None:
             report.add(Kind.DIFFERENT, *list_differences(image, parse_image(original)))
@@ -110,11 +113,11 @@ def _judge_layout(image: Image, hash_segment: Segment, report: Verification) -> 
     first = image.segments[0]
     if not first.is_header_placeholder:
         raise MalformedError("the first program header does not stand for the headers")
-    if (first.offset, first.file_size) != (0, image.headers_end):
+    if (first.offset, first.file_size) != (0, image.headers.end):
         report.add(
             Kind.LAYOUT,
             f"the first hash covers {first.file_size} bytes at {first.offset:#x}, "
-            f"the headers have {image.headers_end} at 0x0",
+            f"the headers have {image.headers.end} at 0x0",
         )
     for other in image.segments:
         apart = other.end <= hash_segment.offset or hash_segment.end <= other.offset
@@ -235,7 +238,7 @@ def _is_equal(one: memoryview, other: memoryview) -> bool:
 def list_uncovered(image: Image) -> list[tuple[int, int]]:
     """File ranges outside the headers and every segment: padding, section headers, trailers."""
     taken = sorted(
-        [(0, image.headers_end)]
+        [(0, image.headers.end)]
         + [(one.offset, one.end) for one in image.segments if one.file_size]
     )
     gaps, position = [], 0

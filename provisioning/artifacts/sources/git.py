@@ -51,7 +51,7 @@ def mirror_repositories(root: Path, url: str, directory: Path) -> list[Path]:
 
 
 def _copy_bare(source: Path, url: str, directory: Path) -> Path:
-    target = directory / "git" / _repository_path(url)
+    target = directory / "git" / re.sub(r"^[a-z+]+://", "", redact_url(url)).lstrip("/")
     target.mkdir(parents=True, exist_ok=True)
     commit = read_commit(source)
     what = [f"file://{source.resolve()}", f"+HEAD:refs/heads/{commit}"]
@@ -63,11 +63,6 @@ def _copy_bare(source: Path, url: str, directory: Path) -> Path:
     ):
         run_git(target, *words)
     return target
-
-
-def _repository_path(url: str) -> str:
-    """Where a mirror has the repository of a URL: host and path, without the scheme."""
-    return re.sub(r"^[a-z+]+://", "", redact_url(url)).lstrip("/")
 
 
 def _secret_words(url: str) -> tuple[str, ...]:

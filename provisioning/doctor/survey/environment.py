@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -17,7 +17,6 @@ from provisioning.doctor.facts import (
     NDK,
     STAGING,
     EnvironmentFacts,
-    FileFacts,
     HostFacts,
     InstallationFacts,
     PythonFacts,
@@ -141,14 +140,10 @@ def _survey_host(
 ) -> HostFacts:
     files = [file for tree in trees.values() for file in tree.files]
     system = {name for kind in kinds.values() for name in kind.system}
-    wanted = (_needed_on_host(files) & system) | set(policy.host_libraries)
+    elves = [file.elf for file in files if file.elf and file.elf.machine == EM_X86_64]
+    wanted = ({name for elf in elves for name in elf.needed} & system) | set(policy.host_libraries)
     programs = {name: policy.tools[name].program for name in fitness.tools}
     return survey_host(request.home, programs, wanted, request.variables)
-
-
-def _needed_on_host(files: Iterable[FileFacts]) -> set[str]:
-    elves = [file.elf for file in files if file.elf and file.elf.machine == EM_X86_64]
-    return {name for elf in elves for name in elf.needed}
 
 
 def _survey_python(request: SurveyRequest, policy: DoctorPolicy, sdk_name: str) -> PythonFacts:

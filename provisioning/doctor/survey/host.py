@@ -35,6 +35,7 @@ def survey_host(
     variables: Mapping[str, str],
 ) -> HostFacts:
     """What the machine is. ``disk`` is a path whose file system's free space matters."""
+    line = re.search(r"^flags\s*:(.*)$", _virtual("/proc/cpuinfo"), re.MULTILINE)
     return HostFacts(
         system=platform.system(),
         machine=platform.machine(),
@@ -43,7 +44,7 @@ def survey_host(
         memory_gb=round(_memory_bytes() / 1e9, 1),
         disk_free_gb=round(free_bytes(disk) / 1e9, 1),
         disk_path=str(disk),
-        cpu_flags=frozenset(_cpu_flags()),
+        cpu_flags=frozenset(line[1].split() if line else []),
         tools=survey_tools(programs, variables) if programs else (),
         libraries=find_libraries(libraries),
     )
@@ -96,11 +97,6 @@ def _memory_bytes() -> int:
     limits = [text.strip() for path in MEMORY_LIMITS if (text := _virtual(path))]
     known = [int(total[1]) * 1024] if total else []
     return min([*known, *(int(text) for text in limits if text.isdecimal())], default=0)
-
-
-def _cpu_flags() -> list[str]:
-    line = re.search(r"^flags\s*:(.*)$", _virtual("/proc/cpuinfo"), re.MULTILINE)
-    return line[1].split() if line else []
 
 
 def _virtual(path: str) -> str:

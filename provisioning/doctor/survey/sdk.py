@@ -35,6 +35,8 @@ def survey_sdk(root: Path, headers: Iterable[str], *, asks_library: bool = False
         identity = read_sdk_yaml(root)
     except UnfitError as error:
         fault = error.why
+    parts = dict(API_PART.findall(read_text(root / API_HEADER)))
+    names = ("MAJOR", "MINOR", "PATCH")
     return SdkFacts(
         root,
         is_directory=True,
@@ -44,7 +46,7 @@ def survey_sdk(root: Path, headers: Iterable[str], *, asks_library: bool = False
         fault=fault,
         directories=tuple(_directories(root)),
         headers=tuple(name for name in headers if (root / "include" / "QNN" / name).is_file()),
-        api_version=_api_version(read_text(root / API_HEADER)),
+        api_version=".".join(parts[name] for name in names) if set(names) <= parts.keys() else None,
         **(ask_library(root / HOST_DIRECTORY) if asks_library else {}),
     )
 
@@ -78,12 +80,6 @@ def _directories(root: Path) -> list[str]:
     """lib/x86_64-linux-clang, lib/hexagon-v75/unsigned and their like."""
     found = [*root.glob("lib/*"), *root.glob("lib/*/*signed"), *root.glob("bin/*")]
     return sorted(path.relative_to(root).as_posix() for path in found if path.is_dir())
-
-
-def _api_version(text: str) -> str | None:
-    parts = dict(API_PART.findall(text))
-    names = ("MAJOR", "MINOR", "PATCH")
-    return ".".join(parts[name] for name in names) if set(names) <= parts.keys() else None
 
 
 REVISION = re.compile(r"^Pkg\.Revision\s*=\s*([\w.+-]+)", re.MULTILINE)

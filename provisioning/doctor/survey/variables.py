@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from provisioning.doctor.facts import HOST_DIRECTORY, PathEntry, VariableFacts
@@ -24,8 +24,6 @@ NAMES = (
     "ANDROID_NDK_ROOT",
     "HEXAGON_SDK_ROOT",
     "EXECUTORCH_ROOT",
-    "ADSP_LIBRARY_PATH",
-    "DSP_LIBRARY_PATH",
 )
 CONCERNED = re.compile(r"lib(Qnn|Htp|Genie|c\+\+|unwind)[^/]*\.so[.0-9]*$")
 RUNTIME = re.compile(r"libstdc\+\+\.so\.6|libgcc_s\.so\.1")
@@ -40,21 +38,17 @@ def survey_variables(
     python_path = [part for part in values.get("PYTHONPATH", "").split(":") if part]
     roots = [value for name, value in values.items() if name.endswith("_ROOT") and value]
     on_path = tuple(part for part in python_path if (Path(part) / "executorch").is_dir())
+    places = [Path(path) for path in [*roots, *filter(None, entries)]]
+    if sdk_root:
+        places += [sdk_root, sdk_root / HOST_DIRECTORY]
     return VariableFacts(
         values,
         library_path=tuple(_survey_entry(entry, cache) for entry in entries),
         executorch_on_path=on_path,
         without_adaptor=tuple(part for part in on_path if not find_adaptors(f"{part}/executorch")),
         roots_that_exist=frozenset(root for root in roots if Path(root).is_dir()),
-        real=_real_paths([*roots, *filter(None, entries)], sdk_root),
+        real={str(place): os.path.realpath(place) for place in places},
     )
-
-
-def _real_paths(paths: Iterable[str], sdk_root: Path | None) -> dict[str, str]:
-    places = [Path(path) for path in paths]
-    if sdk_root:
-        places += [sdk_root, sdk_root / HOST_DIRECTORY]
-    return {str(place): os.path.realpath(place) for place in places}
 
 
 def _survey_entry(directory: str, cache: FactsCache) -> PathEntry:

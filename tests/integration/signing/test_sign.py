@@ -70,14 +70,14 @@ def find_spans(data: bytes, key: Key, version: int) -> dict[str, tuple[int, int]
     header = segment.offset + PLACES[version]
     metadata = header + {6: 120, 7: 144}.get(version, 0)
     spans = {
-        "headers": (0, image.headers_end),
+        "headers": (0, image.headers.end),
         "MBN header": (segment.offset, header),
         "metadata": (header, metadata),
         "hash table": (metadata, signature),
         "signature": (signature, chain),
         "chain": (chain, segment.end),
         "segments": (segment.end, len(data)),
-        "padding": (image.headers_end, segment.offset),
+        "padding": (image.headers.end, segment.offset),
         "anywhere": (0, len(data)),
     }
     return {name: span for name, span in spans.items() if span[0] < span[1]}

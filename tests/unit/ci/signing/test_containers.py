@@ -222,7 +222,7 @@ def test_first_part_of_a_split_image_is_told_from_a_truncated_file(
     data = sign_elf(library, key)
     image = parse_image(memoryview(data))
     (segment,) = image.hash_segments
-    first = data[: image.headers_end]
+    first = data[: image.headers.end]
     first += data[segment.offset : segment.end] if hashes else b""
     (error,) = verify(first).errors
     assert "the first part (.mdt) of a split image" in error
@@ -300,7 +300,7 @@ def test_hash_segment_may_touch_its_neighbours(
     data = sign_elf(library, key)
     image = parse_image(memoryview(data))
     (segment,) = image.hash_segments
-    assert segment.offset == image.headers_end
+    assert segment.offset == image.headers.end
     assert verify(data).errors == []
 
 

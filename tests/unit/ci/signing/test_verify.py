@@ -164,7 +164,7 @@ def test_any_flipped_bit_in_headers_and_table_is_found(
     key: Key, library: bytes, version: int, algorithm: str
 ) -> None:
     data = sign_elf(library, key, version, algorithm)
-    headers_end = parse_image(memoryview(data)).headers_end
+    headers_end = parse_image(memoryview(data)).headers.end
     digest = hashlib.new(algorithm).digest_size
     table = PLACE + PLACES[version] + {6: 120, 7: 144, 8: 144}.get(version, 0) + 11 * digest
     rng = random.Random(version)
