@@ -28,7 +28,7 @@ from ci.emulator.child import JOBS, serve
 from ci.emulator.memory import TUNABLES
 from ci.lowering.references.numerics import VARIABLES
 from provisioning.console.caller import DIRECTORY_VARIABLE
-from provisioning.console.command import given_path
+from provisioning.console.command import user_path
 from provisioning.console.process import GRACE_S, TAIL_LINES, signal_name
 from provisioning.errors import QnnCiError, StoreError, UnfitError
 
@@ -151,7 +151,7 @@ class Pool:
             STARTER: str(os.getpid()),
             IMPORTS: " ".join(imports),
             "PYTHONUTF8": "1",  # ExecuTorch reads files of its own in the locale's encoding
-            DIRECTORY_VARIABLE: str(given_path(".").resolve()),
+            DIRECTORY_VARIABLE: str(user_path(".").resolve()),
             "PYTHONPATH": list_python_path(environment.get("PYTHONPATH", "")),
             "GLIBC_TUNABLES": ":".join(filter(None, [environment.get("GLIBC_TUNABLES"), TUNABLES])),
             **VARIABLES,

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from ci.emulator.job import RunJob
 from ci.emulator.pool import Ended, Pool
-from provisioning.console.command import given_path, given_program
+from provisioning.console.command import user_path, user_program
 from provisioning.console.process import run_process
 from provisioning.console.progress import Progress
 from provisioning.errors import UsageError
@@ -87,7 +87,7 @@ def find_runner(
         argv, why = shlex.split(word), "it is not a program that can be started"
     except ValueError as error:
         argv, why = [], str(error)
-    program = shutil.which(given_program(argv[0])) if argv and argv[0] else None
+    program = shutil.which(user_program(argv[0])) if argv and argv[0] else None
     if not program:
         raise UsageError(
             f"no runner {word!r}",
@@ -95,6 +95,6 @@ def find_runner(
             fix="python, cpp, or a program that takes qnn_executor_runner's flags",
         )
     words = (
-        str(path.resolve()) if (path := given_path(word)).is_file() else word for word in argv[1:]
+        str(path.resolve()) if (path := user_path(word)).is_file() else word for word in argv[1:]
     )
     return ProgramRunner([str(Path(program).resolve()), *words], environment)

@@ -15,7 +15,7 @@ from ci.lowering.suite import SUITE
 from ci.lowering.users.entry import FACTORY, NO_SOURCE, ModelEntry, Source, resolve_file
 from ci.lowering.users.places import find_repository, name_file
 from provisioning.console.caller import shown_path
-from provisioning.console.command import given_path
+from provisioning.console.command import user_path
 from provisioning.errors import UsageError
 
 DEFAULT_SOC = "SM8650"
@@ -100,7 +100,7 @@ def find_models(
     if not is_file and ":" not in word and not word.endswith(".py"):
         return {name: known[name] for name in match_names("model", word, known)}
     file, separator, function = ("", "", word) if is_file else word.rpartition(":")
-    place = given_path(word) if is_file else f"{given_path(file or word)}{separator}{function}"
+    place = user_path(word) if is_file else f"{user_path(file or word)}{separator}{function}"
     reference = resolve_file(str(place), FACTORY)
     path = Path(reference if is_file else reference.rpartition(":")[0])
     name = name_file(path) if find_repository(path) else shown_path(path)

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from ci.lowering.users.places import name_file
-from provisioning.console.command import OWN_PACKAGES, given_path
+from provisioning.console.command import OWN_PACKAGES, user_path
 from provisioning.errors import FailedError, QnnCiError, UsageError
 
 CONTRACT = "a factory returns (module, example_inputs) or (module, example_inputs, calibration)"
@@ -46,7 +46,7 @@ def call_factory(reference: str) -> object:
 def users_code(reference: str) -> Iterator[None]:
     """Where a user's file is imported and called: it stands in the caller's directory, and what
     it raises is a FailedError."""
-    with blame_model(reference), working_directory(given_path(".")), own_packages_hidden():
+    with blame_model(reference), working_directory(user_path(".")), own_packages_hidden():
         yield
 
 
@@ -134,7 +134,7 @@ def _find_place(error: BaseException) -> str:
 def _advise(error: BaseException) -> str:
     if isinstance(error, FileNotFoundError):
         return (
-            f"a relative path is looked up in {given_path('.').resolve()}, where the command was"
+            f"a relative path is looked up in {user_path('.').resolve()}, where the command was"
             " typed; Path(__file__).parent is the folder of the model"
         )
     if isinstance(error, ModuleNotFoundError):

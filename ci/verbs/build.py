@@ -17,7 +17,7 @@ from ci.build.origins import prepare_job
 from ci.build.plan.plan import BuildJob, BuildRequest
 from ci.build.plan.targets import Target, find_target, read_targets
 from provisioning.console.caller import shown_path
-from provisioning.console.command import Outcome, given_path, given_program
+from provisioning.console.command import Outcome, user_path, user_program
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode, UsageError
 from provisioning.manifest.reader import read_profile
@@ -26,7 +26,7 @@ from provisioning.manifest.reader import read_profile
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("target", help="one of: " + ", ".join(read_targets()))
-    add("--source", type=given_path, help="ExecuTorch checkout (default: EXECUTORCH_ROOT)")
+    add("--source", type=user_path, help="ExecuTorch checkout (default: EXECUTORCH_ROOT)")
     add("--profile", default="", help="one that is like the target's, such as for another NDK")
     add("--jobs", type=int, default=0, help="compilers at a time (default: one a core)")
     add("--clean", action="store_true", help="forget what was built before")
@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--python",
         action="append",
-        type=given_program,
+        type=user_program,
         default=[],
         help="path, command or version (aot: repeat)",
     )
@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("-D", dest="defines", action="append", default=[], help="one more CMake option, NAME=VALUE")
     add("--soc", default="", help="direct: the SoC, such as SM8750")
     add("--dsp-type", type=int, default=3, help="direct: 0 LPAI (aDSP), 3 HTP (cDSP)")
-    add("--reports", type=given_path, default=Path("reports"), help="where to write")
+    add("--reports", type=user_path, default=Path("reports"), help="where to write")
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:

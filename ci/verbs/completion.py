@@ -6,7 +6,7 @@ import argparse
 
 import shtab
 
-from provisioning.console.command import Outcome, given_path, load_verb
+from provisioning.console.command import Outcome, load_verb, user_path
 from provisioning.console.progress import Progress
 
 SHELLS = ("bash", "zsh")
@@ -34,6 +34,6 @@ def make_whole_parser() -> argparse.ArgumentParser:
         parser.add_argument("--json", action="store_true", help="print the result as JSON")
         load_verb(verb).add_arguments(parser)
         for action in parser._actions:
-            if action.type is given_path:
+            if action.type is user_path:
                 action.complete = shtab.FILE  # type: ignore[attr-defined]
     return whole

@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 
 from ci.onnx.contexts import Context, check_context, read_context, seal_context
-from provisioning.console.command import Outcome, given_path
+from provisioning.console.command import Outcome, user_path
 from provisioning.console.progress import Progress
 from provisioning.errors import UsageError
 from provisioning.manifest.socs import read_socs
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", type=given_path, metavar="FILE", help="a NAME_ctx.onnx")
+    parser.add_argument("file", type=user_path, metavar="FILE", help="a NAME_ctx.onnx")
     parser.add_argument(
         "--soc", type=str.upper, choices=sorted(read_socs()), metavar="SOC", help="judge it for SOC"
     )

@@ -20,7 +20,7 @@ from ci.verbs.lanes.steps import (
     repeat_command,
     require_packages,
 )
-from provisioning.console.command import Outcome, given_path
+from provisioning.console.command import Outcome, user_path
 from provisioning.console.progress import Progress
 from provisioning.errors import UsageError
 from provisioning.manifest.socs import read_socs
@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_case_arguments(parser, "name or glob, or file.py:factory", SESSION)
     add = parser.add_argument
     add("--runner", default="python", help="python, cpp, or a program like qnn_executor_runner")
-    add("--plan", type=given_path, metavar="FILE", help="only the cases of a plan.json")
+    add("--plan", type=user_path, metavar="FILE", help="only the cases of a plan.json")
     add("--shard", default="", metavar="I/N", help="only this part of the cases, as 2/3")
 
 

@@ -11,16 +11,16 @@ from ci.gate.results import read_needs, read_plan, read_results, read_shards
 from ci.gate.schema import Plan
 from ci.gate.verdict import GateVerdict, judge
 from ci.report.merge import find_faults
-from provisioning.console.command import Outcome, given_path
+from provisioning.console.command import Outcome, user_path
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode, UsageError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("plan", type=given_path, help="plan.json, as `plan --out` writes it")
-    add("--needs", type=given_path, required=True, metavar="FILE", help="GitHub's toJSON(needs)")
-    add("--results", type=given_path, required=True, metavar="DIR", help="holds result-JOB/")
+    add("plan", type=user_path, help="plan.json, as `plan --out` writes it")
+    add("--needs", type=user_path, required=True, metavar="FILE", help="GitHub's toJSON(needs)")
+    add("--results", type=user_path, required=True, metavar="DIR", help="holds result-JOB/")
     add("--markdown", action="store_true", help="print Markdown for a job's summary")
 
 

@@ -16,7 +16,7 @@ from ci.images.prune import find_stale, remove_stale
 from ci.images.push import push_image
 from ci.images.shell import ShellRequest, run_shell
 from ci.images.toolchains import bake_toolchains
-from provisioning.console.command import Outcome, given_word
+from provisioning.console.command import Outcome, nonempty_word
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode
 
@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action.add_argument("--json", action="store_true", help="print the result as JSON")
         action.add_argument(
             "--base",
-            type=given_word,
+            type=nonempty_word,
             help="a base of images.toml, or an image you have",
         )
         OPTIONS[name](action)
@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _build_options(parser: argparse.ArgumentParser) -> None:
     _add_names(parser)
-    parser.add_argument("--push", type=given_word, metavar="REF", help="push it as REF")
+    parser.add_argument("--push", type=nonempty_word, metavar="REF", help="push it as REF")
     parser.add_argument("--no-cache", action="store_true", help="build every step again")
     _add_toolchains(parser)
 

@@ -15,7 +15,7 @@ from ci.lowering.cases import find_models
 from ci.lowering.suite import SUITE
 from ci.lowering.users.places import find_repository
 from provisioning.console.caller import shown_path
-from provisioning.console.command import Outcome, given_path, read_version
+from provisioning.console.command import Outcome, read_version, user_path
 from provisioning.console.progress import Progress
 from provisioning.errors import UsageError
 from provisioning.files import explain_writes, write_whole
@@ -35,13 +35,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="executorch-qnn-ci on GitHub, with the commit whose workflow is called",
     )
     add("--policy-only", action="store_true", help="write no workflow")
-    add("--directory", type=given_path, help="the repository; by default that of the caller")
+    add("--directory", type=user_path, help="the repository; by default that of the caller")
     add("--force", action="store_true", help="write over files that are there")
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     del progress
-    here = given_path(".").absolute()
+    here = user_path(".").absolute()
     root = Path(os.path.abspath(args.directory or find_repository(here / POLICY) or here))  # noqa: PTH100
     if not root.is_dir():
         raise UsageError(f"{root} is not a directory")

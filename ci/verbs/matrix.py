@@ -7,12 +7,12 @@ import json
 
 from ci.gate.jobs import render_matrix
 from ci.gate.results import read_plan
-from provisioning.console.command import Outcome, given_path
+from provisioning.console.command import Outcome, user_path
 from provisioning.console.progress import Progress
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("plan", type=given_path, help="plan.json, as `plan --out` writes it")
+    parser.add_argument("plan", type=user_path, help="plan.json, as `plan --out` writes it")
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:

@@ -15,7 +15,7 @@ from ci.parity.render.table import render_table
 from ci.parity.report import ParityReport
 from ci.parity.run import ParityRequest, compare_source
 from ci.provider.providers import detect_provider
-from provisioning.console.command import Outcome, given_path, read_version
+from provisioning.console.command import Outcome, read_version, user_path
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode
 from provisioning.files import explain_writes, write_whole
@@ -25,7 +25,7 @@ from provisioning.store.store import store_home
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--source", type=given_path, default=".", help="an ExecuTorch checkout or git directory"
+        "--source", type=user_path, default=".", help="an ExecuTorch checkout or git directory"
     )
     parser.add_argument("--rev", help="read this revision of it, without a work tree")
     parser.add_argument(
@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--base", metavar="REV", help="only what this revision does not have")
     parser.add_argument("--notes", action="store_true", help="show notes about tests too")
-    parser.add_argument("--sarif", type=given_path, metavar="FILE", help="write SARIF 2.1.0 there")
+    parser.add_argument("--sarif", type=user_path, metavar="FILE", help="write SARIF 2.1.0 there")
     parser.add_argument(
         "--annotate",
         action="store_true",
@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--no-cache", action="store_true", help="read everything again")
     parser.add_argument(
-        "--policy", type=given_path, metavar="FILE", help="a policy file of your own"
+        "--policy", type=user_path, metavar="FILE", help="a policy file of your own"
     )
 
 

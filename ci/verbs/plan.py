@@ -13,7 +13,7 @@ from ci.gate.reading import Repository, name_tree
 from ci.gate.render import render_markdown, render_table
 from ci.gate.rules import read_rules
 from ci.gate.schema import Plan
-from provisioning.console.command import Outcome, given_path
+from provisioning.console.command import Outcome, user_path
 from provisioning.console.progress import Progress
 from provisioning.files import explain_writes, write_whole
 
@@ -24,9 +24,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--head", default="", metavar="REV", help="plan for this revision, not the work tree")
     add("--event", default="", help="the event of GitHub that asks: some run everything")
     add("--everything", action="store_true", help="plan all, whatever changed")
-    add("--source", type=given_path, default=".", help="a checkout or git directory")
-    add("--rules", type=given_path, metavar="FILE", help="rules of your own, like gate.toml")
-    add("--out", type=given_path, metavar="FILE", help="write plan.json there, too")
+    add("--source", type=user_path, default=".", help="a checkout or git directory")
+    add("--rules", type=user_path, metavar="FILE", help="rules of your own, like gate.toml")
+    add("--out", type=user_path, metavar="FILE", help="write plan.json there, too")
     add("--markdown", action="store_true", help="print Markdown for a job's summary")
 
 

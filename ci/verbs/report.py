@@ -14,7 +14,7 @@ from ci.report.schema import Report, make_json_schema
 from ci.report.table import render_table, terminal_style
 from ci.report.write import read_report, report_data, write_report
 from provisioning.console.caller import shown_path
-from provisioning.console.command import Outcome, given_path
+from provisioning.console.command import Outcome, user_path
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode, UsageError
 
@@ -22,12 +22,12 @@ from provisioning.errors import ExitCode, UsageError
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "path",
-        type=given_path,
+        type=user_path,
         nargs="*",
         help="a report.json or its directory; several are the shards of one run",
     )
     parser.add_argument(
-        "--to", type=given_path, help="write report.json, junit.xml and index.html here"
+        "--to", type=user_path, help="write report.json, junit.xml and index.html here"
     )
     parser.add_argument(
         "--summary",

@@ -19,7 +19,7 @@ from provisioning.artifacts.environment import (
     render_shell,
 )
 from provisioning.artifacts.provision import Provisioned
-from provisioning.console.command import Outcome, given_path, given_program
+from provisioning.console.command import Outcome, user_path, user_program
 from provisioning.console.progress import Progress
 from provisioning.console.terminal import write_through
 from provisioning.doctor.examine import Verdict, examine
@@ -35,17 +35,17 @@ SHOWN = 5
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("profile", nargs="?", default="emulator", help="PROFILE[+ARTIFACT@VERSION]")
     parser.add_argument(
-        "--report", type=given_path, default=Path("reports/setup/doctor.json"), metavar="FILE"
+        "--report", type=user_path, default=Path("reports/setup/doctor.json"), metavar="FILE"
     )
     parser.add_argument(
         "--cached",
         action="append",
-        type=given_path,
+        type=user_path,
         default=[],
         metavar="PATH",
         help="what a cache may have brought: see whether it was good; repeatable",
     )
-    parser.add_argument("--python", type=given_program, help="the interpreter to examine")
+    parser.add_argument("--python", type=user_program, help="the interpreter to examine")
     add_options(parser)
 
 

@@ -19,23 +19,21 @@ from ci.signing.render import render_reports
 from ci.signing.roots import VARIABLES, find_roots
 from ci.signing.selection import Selection
 from ci.signing.sign import Signed, sign
-from provisioning.console.command import Outcome, given_path, given_word
+from provisioning.console.command import Outcome, nonempty_word, user_path
 from provisioning.console.progress import Progress
 from provisioning.errors import UnfitError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     what = parser.add_argument_group("what to sign")
-    what.add_argument("files", nargs="*", type=given_path, metavar="FILE", help="Hexagon libraries")
+    what.add_argument("files", nargs="*", type=user_path, metavar="FILE", help="Hexagon libraries")
     what.add_argument("--lpai-arch", default="", metavar="vN", help="the LPAI libraries, as v6")
     what.add_argument("--direct-mode", action="store_true", help="those of direct mode")
     what.add_argument("--htp-arch", default="", metavar="vNN", help="for direct mode, as v81")
-    what.add_argument(
-        "--op-package-dir", type=given_path, metavar="DIR", help="an op package's too"
-    )
+    what.add_argument("--op-package-dir", type=user_path, metavar="DIR", help="an op package's too")
     what.add_argument(
         "--testsig",
-        type=given_word,
+        type=nonempty_word,
         metavar="SERIAL",
         help=f"make a device's test signature; {FROM_ADB!r} asks the device for its serial",
     )
@@ -44,12 +42,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for name, variable in VARIABLES.items():
         flag = "--" + name.replace("_", "-")
         default = f"default: {variable}, else that of profile lpai"
-        where.add_argument(flag, type=given_path, metavar="DIR", help=default)
-    where.add_argument("--build-dir", type=given_path, default="build-direct", metavar="DIR")
-    where.add_argument("--out", type=given_path, metavar="DIR", help="default: signed")
+        where.add_argument(flag, type=user_path, metavar="DIR", help=default)
+    where.add_argument("--build-dir", type=user_path, default="build-direct", metavar="DIR")
+    where.add_argument("--out", type=user_path, metavar="DIR", help="default: signed")
     how = parser.add_argument_group("how")
     how.add_argument(
-        "--signer", type=given_word, metavar="CMD", help="a signer other than the SDK's"
+        "--signer", type=nonempty_word, metavar="CMD", help="a signer other than the SDK's"
     )
     how.add_argument("--signer-python", default="", metavar="PYTHON", help="a Python below 3.12")
     how.add_argument("--timeout", type=float, default=300.0, metavar="S", help="of one library")
@@ -89,7 +87,7 @@ def _read_request(args: argparse.Namespace, progress: Progress) -> SignRequest:
             files=tuple(args.files),
         ),
         roots=find_roots(given, args.build_dir, os.environ, _needed_roots(args), progress),
-        target=args.out or given_path(read_signing_policy().output),
+        target=args.out or user_path(read_signing_policy().output),
         signer_command=args.signer or "",
         signer_python=args.signer_python,
         timeout_s=args.timeout,

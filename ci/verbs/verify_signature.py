@@ -11,7 +11,7 @@ from ci.signing.proof.verdict import Verdict, Verification
 from ci.signing.proof.verify import verify_file
 from ci.signing.record import RECORD_NAME, check_record
 from ci.signing.render import render_reports
-from provisioning.console.command import Outcome, given_path
+from provisioning.console.command import Outcome, user_path
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode, UsageError
 
@@ -22,13 +22,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "files",
         nargs="+",
-        type=given_path,
+        type=user_path,
         metavar="FILE",
         help="a library, or a directory of them",
     )
     parser.add_argument(
         "--input",
-        type=given_path,
+        type=user_path,
         metavar="PATH",
         help="the unsigned library, or a directory with the unsigned ones by name: "
         "every loadable segment must have the same bytes",

@@ -291,25 +291,25 @@ def describe_verbs(caller: Caller, verbs: Mapping[str, Verb]) -> str:
     return f"{usage}\n\nverbs:\n{rows}\n"
 
 
-def given_word(text: str) -> str:
+def nonempty_word(text: str) -> str:
     """What the user gave, unless it is empty, as of a variable that is not set."""
     if not text:
         raise UsageError("an option's value is empty", fix="see whether a variable in it is set")
     return text
 
 
-def given_path(text: str) -> Path:
+def user_path(text: str) -> Path:
     """A path that the user gave, relative to where ./nox was called (QNN_CI_CALLER_DIR).
 
     An empty one is refused: it would be the directory itself.
     """
-    path = caller_path(Path(given_word(text)))
+    path = caller_path(Path(nonempty_word(text)))
     try:
         return path.expanduser()
     except RuntimeError as error:  # no home directory
         raise UsageError(f"{text} names no path", why=str(error)) from error
 
 
-def given_program(text: str) -> str:
-    """A program that the user gave: a path as given_path has it, or a name to look for on PATH."""
-    return os.path.abspath(given_path(text)) if "/" in text or not text else text  # noqa: PTH100
+def user_program(text: str) -> str:
+    """A program that the user gave: a path as user_path has it, or a name to look for on PATH."""
+    return os.path.abspath(user_path(text)) if "/" in text or not text else text  # noqa: PTH100

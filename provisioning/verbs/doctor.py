@@ -12,7 +12,7 @@ from pathlib import Path
 from provisioning.artifacts.environment import compose_environment
 from provisioning.artifacts.provision import Provisioned, with_lock
 from provisioning.artifacts.sources import ArtifactRequest
-from provisioning.console.command import Outcome, given_path, given_program
+from provisioning.console.command import Outcome, user_path, user_program
 from provisioning.console.progress import Progress
 from provisioning.doctor.examine import (
     examine_request,
@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--strict", action="store_true", help="a warning makes it unfit too")
     parser.add_argument(
-        "--python", type=given_program, help="the interpreter to examine (default: this)"
+        "--python", type=user_program, help="the interpreter to examine (default: this)"
     )
     parser.add_argument("--soc", help="the SoC that will run it, such as SM8650")
     parser.add_argument("--device", action="store_true", help="look at devices that adb lists")
@@ -83,7 +83,7 @@ def parse_roots(words: list[str]) -> dict[str, Path]:
             raise UsageError(
                 f"--root {word} is not NAME=DIR", fix="such as qnn-sdk=/opt/qairt/2.37"
             )
-        roots[name] = given_path(directory).absolute()
+        roots[name] = user_path(directory).absolute()
     return roots
 
 

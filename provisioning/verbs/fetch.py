@@ -11,7 +11,7 @@ from provisioning.artifacts.provision import Provisioned
 from provisioning.artifacts.selection import parse_selection
 from provisioning.artifacts.sources import ArtifactRequest, Options
 from provisioning.artifacts.together import provision_artifacts
-from provisioning.console.command import Outcome, given_path
+from provisioning.console.command import Outcome, user_path
 from provisioning.console.progress import Progress
 from provisioning.store.store import Store
 
@@ -19,7 +19,7 @@ from provisioning.store.store import Store
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("names", nargs="*", help="profiles, or ARTIFACT[@VERSION][:COMPONENT,...]")
     parser.add_argument("--verify", action="store_true", help="hash what is there, repair it")
-    parser.add_argument("--to", type=given_path, help="fill a mirror directory instead")
+    parser.add_argument("--to", type=user_path, help="fill a mirror directory instead")
     add_options(parser)
 
 

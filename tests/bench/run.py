@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol, cast
 
-from provisioning.console.command import Outcome, given_path
+from provisioning.console.command import Outcome, user_path
 from provisioning.console.progress import Progress
 from provisioning.errors import UsageError
 from provisioning.files import write_whole
@@ -32,9 +32,7 @@ class BenchModule(Protocol):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", help="one of: " + ", ".join(BENCHES))
-    parser.add_argument(
-        "--reports", type=given_path, default=Path("reports"), help="where to write"
-    )
+    parser.add_argument("--reports", type=user_path, default=Path("reports"), help="where to write")
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:

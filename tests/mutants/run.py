@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from provisioning.console.command import Outcome, given_path
+from provisioning.console.command import Outcome, user_path
 from provisioning.console.progress import Progress
 from provisioning.errors import UsageError
 from provisioning.files import write_whole
@@ -19,9 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("packages", nargs="*", help="some of: " + ", ".join(PACKAGES))
     parser.add_argument("--fresh", action="store_true", help="forget what earlier runs found")
     parser.add_argument("--jobs", type=int, default=0, help="mutants at a time (default: CPUs)")
-    parser.add_argument(
-        "--reports", type=given_path, default=Path("reports"), help="where to write"
-    )
+    parser.add_argument("--reports", type=user_path, default=Path("reports"), help="where to write")
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:

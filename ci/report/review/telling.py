@@ -14,7 +14,7 @@ from ci.report.review.compare import Comparison, compare_reports
 from ci.report.review.failures import make_annotations
 from ci.report.schema import Report
 from ci.report.write import read_report
-from provisioning.console.command import given_path, read_version
+from provisioning.console.command import read_version, user_path
 from provisioning.console.progress import Progress
 from provisioning.console.terminal import write_through
 from provisioning.errors import UnfitError, UsageError
@@ -28,8 +28,8 @@ ROOT = "The root of the repository that the model is in."
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options that the verbs with a report share."""
     add = parser.add_argument
-    add("--base", type=given_path, metavar="FILE", help="a report.json of before, to compare with")
-    add("--sarif", type=given_path, metavar="FILE", help="write failures there as SARIF 2.1.0")
+    add("--base", type=user_path, metavar="FILE", help="a report.json of before, to compare with")
+    add("--sarif", type=user_path, metavar="FILE", help="write failures there as SARIF 2.1.0")
 
 
 def read_base(path: Path | None, report: Report) -> tuple[Comparison | None, str]:

@@ -21,7 +21,7 @@ from ci.report.schema import Report
 from ci.report.table import render_table, terminal_style
 from ci.report.write import report_data, write_report
 from provisioning.console.caller import shown_path
-from provisioning.console.command import Outcome, given_path
+from provisioning.console.command import Outcome, user_path
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode, UnfitError, UsageError
 
@@ -40,11 +40,11 @@ def add_case_arguments(parser: argparse.ArgumentParser, model: str, session: str
     add("--list", action="store_true", help="list models, schemes and SoCs, run nothing")
     add("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="cases at a time")
     add("--timeout-s", type=float, default=300.0, help="limit of each lowering and of each run")
-    add("--keep-artifacts", type=given_path, metavar="DIR", help="keep programs, outputs and logs")
+    add("--keep-artifacts", type=user_path, metavar="DIR", help="keep programs, outputs and logs")
     add("--no-cache", action="store_true", help="lower again what was lowered before")
     add(
         "--policy",
-        type=given_path,
+        type=user_path,
         metavar="FILE",
         help="limits of your own, like the policy of this session",
     )
@@ -52,7 +52,7 @@ def add_case_arguments(parser: argparse.ArgumentParser, model: str, session: str
     add("--offline", action="store_true", help="use only what is provisioned already")
     telling.add_arguments(parser)
     parser.set_defaults(program=parser.prog)
-    add("--reports", type=given_path, default=Path("reports"), help=f"where to write {session}/")
+    add("--reports", type=user_path, default=Path("reports"), help=f"where to write {session}/")
 
 
 def check_numbers(args: argparse.Namespace) -> None:

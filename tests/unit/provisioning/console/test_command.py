@@ -15,7 +15,7 @@ import pytest
 
 from provisioning.__main__ import VERBS as PROVISIONING
 from provisioning.console import interrupts
-from provisioning.console.command import Outcome, Verb, given_path, given_program, run_command
+from provisioning.console.command import Outcome, Verb, run_command, user_path, user_program
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode, UnfitError, UsageError
 
@@ -142,12 +142,12 @@ def test_a_path_is_relative_to_where_nox_was_called(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("QNN_CI_CALLER_DIR", str(tmp_path))
-    assert given_path("a/b") == tmp_path / "a/b"
-    assert given_path("/a") == Path("/a")
-    assert given_program("./python") == str(tmp_path / "python")
-    assert given_program("python3") == "python3"
+    assert user_path("a/b") == tmp_path / "a/b"
+    assert user_path("/a") == Path("/a")
+    assert user_program("./python") == str(tmp_path / "python")
+    assert user_program("python3") == "python3"
     with pytest.raises(UsageError, match="empty"):
-        given_path("")
+        user_path("")
 
 
 @pytest.mark.parametrize(
