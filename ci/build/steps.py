@@ -112,7 +112,7 @@ def read_cmake_targets(build: Path) -> frozenset[str]:
 NINJA_COUNT = re.compile(r"^\[(\d+)/(\d+)\] ")
 ERROR = re.compile(r"(?:\b(?:fatal )?error:|CMake Error|undefined reference|^FAILED: )")
 FULL_DISK = re.compile(r"No space left on device|Disk quota exceeded|File too large")
-EXCERPT_LINES = 8
+EXCERPT_LINES, LATER_ERRORS = 8, 4
 
 
 @dataclass
@@ -134,11 +134,13 @@ class Output:
         if self.echo:
             self.progress.step(line)
         self.disk_is_full = self.disk_is_full or bool(FULL_DISK.search(line))
-        if self._excerpt or (ERROR.search(line) and not line.startswith("FAILED: ")):
+        if not line.startswith("FAILED: ") and (self._excerpt or ERROR.search(line)):
             self._keep(line)
 
     def _keep(self, line: str) -> None:
-        if len(self._excerpt) < EXCERPT_LINES:
+        """The lines after the first error, then only more errors: CMake puts a cause far below."""
+        room = EXCERPT_LINES + (LATER_ERRORS if ERROR.search(line) else 0)
+        if line.strip() and len(self._excerpt) < room:
             self._excerpt.append(line)
 
     def _count(self, done: int, total: int, what: str) -> None:

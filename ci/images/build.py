@@ -32,7 +32,7 @@ from provisioning.store.store import store_home
 if TYPE_CHECKING:
     from docker.client import DockerClient
 
-STEP = re.compile(r"^Step (\d+)/(\d+) : (.*)")
+STEP = re.compile(r"^(?:Step|STEP) (\d+)/(\d+) ?: (.*)")  # Docker, Podman
 TAIL_LINES = 30
 TIME_S = (
     1767225600  # 2026-01-01T00:00:00Z: the one time in an image, unless SOURCE_DATE_EPOCH is set

@@ -20,16 +20,19 @@ class Stale:
     size_bytes: int = 0
 
 
+PODMAN_DOMAIN = "docker.io/"  # which it puts before a name without a domain
+
+
 def find_stale(client: DockerClient, current: set[str]) -> list[Stale]:
     """Our images without a reference in ``current``, shells that never started, unused volumes."""
     stale = []
     for image in client.images.list(name=f"{REPOSITORY}/*"):
-        tags = set(image.tags)
+        tags = {tag.removeprefix(PODMAN_DOMAIN) for tag in image.tags}
         if not tags & current:
             stale.append(Stale("image", str(image.id), int(image.attrs["Size"])))
     label = {"label": f"{LABEL}.shell"}
     containers = client.containers.list(
-        all=True, filters={**label, "status": ["created", "exited"]}
+        all=True, filters={**label, "status": ["created", "exited"]}, ignore_removed=True
     )
     stale += [Stale("container", str(one.id)) for one in containers]
     volumes = client.volumes.list(filters={**label, "dangling": True})

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from docker.types import Mount
 
 CALLER = "/run/qnn-ci-caller"
-HOME = "/home/dev"
+HOME = "/opt/qnn-ci/home"  # nobody's home outside, or a mount below it would be root's
 GRACE_S = 5
 SHELL_LABEL = f"{LABEL}.shell"
 # Variables of the caller that mean the same inside.
@@ -102,7 +102,7 @@ class _Waiter:
         self.thread.start()
 
     def _wait(self, client: DockerClient, container_id: str) -> None:
-        answer = client.api.wait(container_id, condition="removed")
+        answer = client.api.wait(container_id, condition="next-exit")
         self.code = int(answer["StatusCode"])
 
     def ended(self, timeout_s: float) -> bool:

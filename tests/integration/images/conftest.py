@@ -58,6 +58,8 @@ def busybox(engine: DockerClient) -> Iterator[str]:
         'FROM scratch\nADD root.tar /\nENTRYPOINT ["/usr/local/bin/qnn-ci-entry"]\nCMD ["sh"]\n'
     )
     image_id = build(engine, dockerfile, {"root.tar": pack(files, links)})
+    # With a tag, for Podman removes an untagged parent along with its last child.
+    engine.api.tag(image_id, f"qnn-ci-test/busybox-{uuid.uuid4().hex[:8]}", "1")
     yield image_id
     with suppress(APIError):  # what tests built on it still needs it
         engine.images.remove(image_id, force=True)

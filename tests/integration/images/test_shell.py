@@ -73,7 +73,7 @@ class Shell:
 
     def containers(self) -> list[str]:
         label = "executorch-qnn-ci.shell=tiny"
-        found = self.engine.containers.list(all=True, filters={"label": label})
+        found = self.engine.containers.list(all=True, filters={"label": label}, ignore_removed=True)
         return [str(one.id) for one in found if self.is_mine(one.attrs)]
 
     def is_mine(self, attrs: dict[str, dict[str, list[str]]]) -> bool:

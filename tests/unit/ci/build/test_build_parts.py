@@ -62,6 +62,33 @@ def test_the_first_error_is_kept_with_what_follows_and_steps_are_counted() -> No
     assert echoed == ""
 
 
+CMAKE = """\
+CMake Error at CMakeTestCXXCompiler.cmake:73 (message):
+  The C++ compiler
+
+    "/usr/bin/c++"
+
+  is not able to compile a simple test program.
+
+  It fails with the following output:
+
+    Change Dir: '/build/TryCompile-ugg73j'
+    
+    Run Build Command(s): ninja -v cmTC_5c518
+    [1/2] ccache c++ -o a.o -c a.cxx
+    FAILED: [code=1] a.o 
+    ccache: error: Failed to create directory /ccache/tmp: Permission denied
+    ninja: build stopped: subcommand failed.
+"""  # noqa: W291, W293
+
+
+def test_a_cause_far_below_cmake_s_own_words_is_kept() -> None:
+    output, _ = read_output(CMAKE)
+    assert output.first_error.startswith("CMake Error at CMakeTestCXXCompiler.cmake:73")
+    assert "ccache: error: Failed to create directory" in output.excerpt.splitlines()[-1]
+    assert "" not in output.excerpt.splitlines()
+
+
 def test_in_ci_every_line_is_shown() -> None:
     assert read_output(NINJA, echo=True)[1] == NINJA
 
