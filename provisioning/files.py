@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from provisioning.errors import StoreError
 
@@ -53,13 +54,17 @@ def _clear_writes(path: Path) -> None:
 
 def hash_file(path: Path) -> str:
     """The SHA-256 of a regular file, in hexadecimal. Raises OSError."""
-    digest = hashlib.sha256()
+    with path.open("rb", buffering=0) as file:
+        return hash_stream(file, hashlib.sha256())
+
+
+def hash_stream(file: Any, digest: Any) -> str:
+    """The digest of what is left of a stream that has readinto, in hexadecimal. Raises OSError."""
     buffer = bytearray(READ_BYTES)
     view = memoryview(buffer)
-    with path.open("rb", buffering=0) as file:
-        while count := file.readinto(buffer):
-            digest.update(view[:count])
-    return digest.hexdigest()
+    while count := file.readinto(buffer):
+        digest.update(view[:count])
+    return str(digest.hexdigest())
 
 
 def digest_sources(*places: Path) -> str:

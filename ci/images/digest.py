@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import tarfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -9,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from ci.images.build import Built, build_image
 from ci.images.contents import open_layers
-from ci.images.normalize import hash_stream
 from provisioning.console.progress import Progress
+from provisioning.files import hash_stream
 
 if TYPE_CHECKING:
     from docker.client import DockerClient
@@ -72,7 +73,7 @@ def _read_layers(client: DockerClient, image_id: str) -> Iterator[dict[str, str]
 
 def _describe(layer: tarfile.TarFile, member: tarfile.TarInfo) -> str:
     body = layer.extractfile(member) if member.isreg() else None
-    content = hash_stream(body) if body else member.linkname
+    content = hash_stream(body, hashlib.sha256()) if body else member.linkname
     return f"{member.type!r} {member.mode:o} {member.uid}:{member.gid} {content}"
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from provisioning.errors import ToolError
+from provisioning.files import hash_file
 
 # What a run of an image uses; all else of a configuration tells how it was built.
 KEPT_CONFIG = ("Cmd", "Entrypoint", "Env", "Labels", "User", "WorkingDir")
@@ -38,7 +39,7 @@ def normalize_image(
         names, digests = [], []
         for index, path in enumerate(manifest["Layers"]):
             layer = _rewrite_layer(source, path, target.parent, index < keep_layers, time_s)
-            digest = _hash(layer)
+            digest = hash_file(layer)
             names.append(f"{digest}.tar")
             digests.append(f"sha256:{digest}")
             _add_file(out, names[-1], layer)
@@ -129,19 +130,6 @@ def _read(source: tarfile.TarFile, name: str) -> bytes:
             "the engine saved an image that cannot be read", why="a member of it is not a file"
         )
     return body.read()
-
-
-def _hash(path: Path) -> str:
-    with path.open("rb") as file:
-        return hash_stream(file)
-
-
-def hash_stream(file: IO[bytes]) -> str:
-    """SHA-256 of what is left of a stream."""
-    hasher = hashlib.sha256()
-    while block := file.read(BLOCK_BYTES):
-        hasher.update(block)
-    return hasher.hexdigest()
 
 
 def _add_file(out: tarfile.TarFile, name: str, path: Path) -> None:

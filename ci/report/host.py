@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 import platform
-import time
 from collections.abc import Mapping
-from datetime import datetime, timezone
 from pathlib import Path
 
 from ci.report.schema import Host
-from provisioning.errors import UsageError
+from provisioning.console.clock import read_clock
 
 
 def read_host() -> Host:
@@ -36,17 +34,5 @@ def _processor_name() -> str:
 
 
 def started_now(environ: Mapping[str, str] = os.environ) -> str:
-    """The moment as UTC ISO 8601; SOURCE_DATE_EPOCH, seconds since 1970, stands in for the clock.
-
-    Raises UsageError when that variable is no such number.
-    """
-    text = environ.get("SOURCE_DATE_EPOCH", "")
-    try:
-        moment = datetime.fromtimestamp(int(text) if text else int(time.time()), timezone.utc)
-        return f"{moment:%Y-%m-%dT%H:%M:%S}Z".zfill(20)
-    except (ValueError, OverflowError, OSError) as error:
-        raise UsageError(
-            f"SOURCE_DATE_EPOCH is {text!r}",
-            why=str(error),
-            fix="set it to seconds since 1970, or unset it",
-        ) from error
+    """The moment as UTC ISO 8601. Raises UsageError as read_clock does."""
+    return f"{read_clock(environ)[0]:%Y-%m-%dT%H:%M:%S}Z".zfill(20)

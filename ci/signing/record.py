@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from ci.signing.masking import Masker
-from provisioning.errors import UsageError
 
 RECORD_NAME, STATEMENT_NAME, LOG_NAME = "signing.json", "statement.intoto.json", "signer.log"
 SCHEMA_VERSION = 2
@@ -81,18 +79,6 @@ class RecordFinding:
 
 def digest_of(data: bytes | memoryview) -> Digest:
     return Digest(hashlib.sha256(data).hexdigest(), len(data))
-
-
-def read_time(environment: Mapping[str, str]) -> tuple[str, str]:
-    """The time to record, ISO 8601 in UTC, and where it is from. Raises UsageError."""
-    given = environment.get("SOURCE_DATE_EPOCH")
-    if given is None:
-        now = datetime.now(timezone.utc).replace(microsecond=0)
-        return now.isoformat(), "clock"
-    try:
-        return datetime.fromtimestamp(int(given), timezone.utc).isoformat(), "SOURCE_DATE_EPOCH"
-    except (ValueError, OverflowError, OSError) as error:
-        raise UsageError("SOURCE_DATE_EPOCH is not a number of seconds", why=str(error)) from error
 
 
 def write_record(directory: Path, record: SigningRecord) -> None:

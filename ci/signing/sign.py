@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -21,10 +20,10 @@ from ci.signing.record import (
     SignedLibrary,
     SigningRecord,
     digest_of,
-    read_time,
     write_record,
 )
 from ci.signing.signer import Failure, Signer, SignerError, find_output, run_signer
+from provisioning.console.clock import read_clock
 from provisioning.console.progress import Progress
 
 FAILURES = {
@@ -136,13 +135,13 @@ class Run:
 def sign(plan: SignPlan, signer: Signer, progress: Progress) -> Signed:
     """Sign, verify, record and publish. Raises SignerError and leaves the target as it was."""
     request = plan.request
-    created = read_time(os.environ)
+    created, created_from = read_clock()
     mask = Masker(list_secrets(serial=request.serial))
     with stage(request.target, force=request.force) as staging:
         run = Run(plan, signer, staging, mask)
         made = run.make_all(list_jobs(plan), progress)
         (staging.ready / LOG_NAME).write_text("".join(run.log), encoding="utf-8")
-        record = make_record(run, made, *created)
+        record = make_record(run, made, created.isoformat(), created_from)
         write_record(staging.ready, record)
     return Signed(record, {one.library.name: one.report for one in made})
 

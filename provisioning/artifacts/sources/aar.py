@@ -13,7 +13,7 @@ from provisioning.artifacts.sources import FillJob, archive, require_version
 from provisioning.errors import IntegrityError
 from provisioning.fetch.client import Client
 from provisioning.fetch.transfer import PermanentError, TransferPolicy, TransientError
-from provisioning.files import READ_BYTES, hash_file
+from provisioning.files import hash_file, hash_stream
 from provisioning.manifest.releases import AarRelease, ArchiveRelease, FileRelease
 from provisioning.store.tree import TreeEntry
 
@@ -78,7 +78,8 @@ def check_published_sha1(job: FillJob) -> None:
     except (PermanentError, TransientError) as error:
         job.progress.step(f"{job.request.label}: no published SHA-1 was had: {error}")
         return
-    found = _hash_sha1(path)
+    with path.open("rb", buffering=0) as file:
+        found = hash_stream(file, hashlib.sha1(usedforsecurity=False))
     wanted = re.match(r"[0-9a-f]{40}", text.strip())
     if wanted and wanted.group() != found:
         path.unlink()
@@ -88,11 +89,3 @@ def check_published_sha1(job: FillJob) -> None:
             fix="try again; if it stays so, the repository is damaged",
         )
     job.progress.step(f"{job.request.label}: SHA-1 {found} as published; {hash_file(path)} kept")
-
-
-def _hash_sha1(path: Path) -> str:
-    digest = hashlib.sha1(usedforsecurity=False)
-    with path.open("rb", buffering=0) as file:
-        while data := file.read(READ_BYTES):
-            digest.update(data)
-    return digest.hexdigest()

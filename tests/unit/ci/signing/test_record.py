@@ -20,10 +20,8 @@ from ci.signing.record import (
     SigningRecord,
     check_record,
     digest_of,
-    read_time,
     write_record,
 )
-from provisioning.errors import UsageError
 
 FILES = {"libone.so": b"one", "libc++.so.1": b"two", "testsig-0xdeadbeef.so": b"three"}
 
@@ -135,13 +133,3 @@ def test_statement_is_an_in_toto_statement_with_the_record_as_predicate(signed: 
     assert [one["digest"] for one in statement["subject"]] == [
         {"sha256": digest_of(data).sha256} for data in FILES.values()
     ]
-
-
-def test_time_is_that_of_source_date_epoch() -> None:
-    assert read_time({"SOURCE_DATE_EPOCH": "0"}) == (
-        "1970-01-01T00:00:00+00:00",
-        "SOURCE_DATE_EPOCH",
-    )
-    assert read_time({})[1] == "clock"
-    with pytest.raises(UsageError):
-        read_time({"SOURCE_DATE_EPOCH": "yesterday"})

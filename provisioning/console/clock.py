@@ -1,0 +1,29 @@
+"""The one reader of the clock for what is recorded, and of the variable that stands in for it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from datetime import datetime, timezone
+
+from provisioning.errors import UsageError
+
+EPOCH_VARIABLE = "SOURCE_DATE_EPOCH"
+
+
+def read_clock(environ: Mapping[str, str] = os.environ) -> tuple[datetime, str]:
+    """The moment in whole seconds of UTC, and what told it: ``clock``, or SOURCE_DATE_EPOCH.
+
+    Raises UsageError when that variable holds something other than seconds since 1970.
+    """
+    text = environ.get(EPOCH_VARIABLE, "")
+    if not text:
+        return datetime.now(timezone.utc).replace(microsecond=0), "clock"
+    try:
+        return datetime.fromtimestamp(int(text), timezone.utc), EPOCH_VARIABLE
+    except (ValueError, OverflowError, OSError) as error:
+        raise UsageError(
+            f"{EPOCH_VARIABLE} is {text!r}",
+            why=str(error),
+            fix="set it to seconds since 1970, or unset it",
+        ) from error
