@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -40,7 +41,7 @@ def read_sets(source: str) -> list[tuple[Tensor, ...]]:
 def read_labels(source: str, sets: int) -> Tensor:
     """Labels, [sets, ...]. Raises UsageError, and FailedError for what a function raises."""
     if is_function(source):
-        labels = torch.as_tensor(_call(source))
+        labels = _read_tensor(source, _call(source))
     else:
         arrays = _read_arrays(source)
         if len(arrays) != 1:
@@ -65,6 +66,14 @@ def _call(source: str) -> Any:
         return load_function(source, FORM)()
 
 
+def _read_tensor(source: str, given: Any) -> Tensor:
+    try:
+        return torch.as_tensor(given)
+    except (TypeError, ValueError, RuntimeError) as error:
+        why = f"it returned a {type(given).__name__}: {error}"
+        raise UsageError(f"{Path(source).name} gives no labels", why=why) from error
+
+
 def _read_arrays(source: str) -> list[Any]:
     """The arrays of an .npy or .npz, in the file's order."""
     try:
@@ -73,7 +82,7 @@ def _read_arrays(source: str) -> list[Any]:
             arrays = [loaded] if isinstance(loaded, np.ndarray) else [*loaded.values()]
         for array in arrays:
             torch.from_numpy(array[:0] if array.ndim else array)  # a dtype that torch has
-        return [np.ascontiguousarray(array) for array in arrays]
-    except (OSError, ValueError, TypeError, EOFError) as error:
+        return [np.array(array, order="C") for array in arrays]
+    except (OSError, ValueError, TypeError, EOFError, BadZipFile) as error:
         why = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UsageError(f"{Path(source).name} cannot be read", why=why, fix=FORM) from error
