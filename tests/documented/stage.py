@@ -132,7 +132,8 @@ def write_program(stage: Stage) -> None:
     lines = (
         f"#!{sys.executable}",
         f"import sys; sys.path.insert(0, {str(stage.project)!r})",
-        "from ci.__main__ import main; sys.exit(main())",
+        "from ci.__main__ import main",
+        "if __name__ == '__main__': sys.exit(main())",
     )
     program.write_text("".join(f"{line}\n" for line in lines))
     program.chmod(0o755)

@@ -17,9 +17,23 @@ from tests.documented.recipes import (
     provisioning,
     reports,
     signing,
+    your_repository,
 )
 
-PAGES = (main, onnx, builds, checks, docker, emulator, gate, parity, provisioning, reports, signing)
+PAGES = (
+    main,
+    onnx,
+    builds,
+    checks,
+    docker,
+    emulator,
+    gate,
+    parity,
+    provisioning,
+    reports,
+    signing,
+    your_repository,
+)
 
 # What can be run nowhere here, and why.
 NOT_RUN = {

@@ -1,0 +1,27 @@
+"""The workflow that ``qnn-ci init`` writes is one that the linters of this project accept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ci.verbs.init import WORKFLOW, make_files
+from tests.workflows.lint import PROGRAMS, check_schema, run_linter
+
+USES = "example/executorch-qnn-ci@" + "0a" * 20
+
+
+@pytest.mark.skipif(not (PROGRAMS / "zizmor").exists(), reason="the lint environment has zizmor")
+def test_the_workflow_has_no_finding(tmp_path: Path) -> None:
+    path = tmp_path / WORKFLOW
+    path.parent.mkdir(parents=True)
+    text = make_files("", tmp_path, USES, policy_only=False)[WORKFLOW]
+    path.write_text(text)
+    words = ("zizmor", "--offline", "--quiet", "--persona=auditor")
+    assert check_schema("vendor.github-workflows", [path]) == []
+    assert run_linter(*words, str(tmp_path / ".github")) == []
+    path.write_text(text.replace("0a" * 20, "main"))
+    assert run_linter(*words, str(tmp_path / ".github"))
+    path.write_text(text.replace("jobs:", "job:"))
+    assert check_schema("vendor.github-workflows", [path])
