@@ -6,7 +6,11 @@ import json
 import shutil
 import subprocess
 import sys
+from typing import Any
 
+from markdown_it import MarkdownIt
+
+from tests.documented.pages import ROOT
 from tests.documented.recipe import Recipe
 from tests.documented.setups import git, use_our_store
 from tests.documented.stage import Ended, Stage
@@ -55,6 +59,25 @@ def goes_red(stage: Stage, ended: Ended) -> None:
     assert "8a8w SM8650, 16a8w SM8650" in result["message"]["text"]
     review = stage.run(f"{REVIEW} || test $? = 1").stdout
     assert review.count(":white_check_mark: → :x:") == 2, review
+
+    compute_metrics()
+
+
+def compute_metrics() -> None:
+    """The metrics of the page are what they are called."""
+    import torch
+
+    page = (ROOT / "docs/your-repository.md").read_text("utf-8")
+    (block,) = [one.content for one in MarkdownIt("commonmark").parse(page) if one.info == "python"]
+    names: dict[str, Any] = {}
+    exec(block, names)  # noqa: S102 - the page's own code
+    logits = torch.tensor([[[3.0, 1.0]], [[0.0, 2.0]], [[5.0, 4.0]], [[1.0, 0.0]]])
+    assert float(names["top1"]([logits], torch.tensor([0, 1, 1, 0]))) == 0.75
+    seen = torch.tensor([[0, 0], [1, 1]])  # rows and columns
+    maps = torch.nn.functional.one_hot(seen, 2).permute(2, 0, 1)[None, None].float()
+    wanted = torch.tensor([[0, 1], [1, 1]])[None, None]
+    iou = float(names["mean_iou"]([maps], wanted))
+    assert abs(iou - (1 / 2 + 2 / 3) / 2) < 1e-6
 
 
 def serve_wheel(stage: Stage) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -232,19 +231,3 @@ def test_inputs_are_judged_on_and_calibration_is_calibrated_on(
     assert said["inputs users.py:sets"][:3] == [5, 8, [[0.0, 0.0, 0.0]]]
     assert said["calibration five.npy"][:3] == [4, 6, [[1.0, 1.0, 1.0]]]
     assert len({str(said[name][3]) for name in MODELS}) == len(MODELS)
-
-
-def test_the_metrics_of_the_page_compute_what_they_are_called() -> None:
-    import torch
-    from markdown_it import MarkdownIt
-
-    page = (ROOT / "docs" / "your-repository.md").read_text("utf-8")
-    (block,) = [one.content for one in MarkdownIt("commonmark").parse(page) if one.info == "python"]
-    names: dict[str, Callable[[list[torch.Tensor], torch.Tensor], torch.Tensor]] = {}
-    exec(block, names)  # noqa: S102 - the page's own code
-    logits = torch.tensor([[[3.0, 1.0]], [[0.0, 2.0]], [[5.0, 4.0]], [[1.0, 0.0]]])
-    assert float(names["top1"]([logits], torch.tensor([0, 1, 1, 0]))) == 0.75
-    seen = torch.tensor([[0, 0], [1, 1]])  # rows and columns
-    maps = torch.nn.functional.one_hot(seen, 2).permute(2, 0, 1)[None, None].float()
-    wanted = torch.tensor([[0, 1], [1, 1]])[None, None]
-    assert float(names["mean_iou"]([maps], wanted)) == pytest.approx((1 / 2 + 2 / 3) / 2)
