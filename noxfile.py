@@ -374,6 +374,20 @@ def docker_shell(session: nox.Session) -> None:
 
 
 @nox.session(default=False)
+def release(session: nox.Session) -> None:
+    """Build sdist, wheel and the SBOM of what they need, into dist/."""
+    started.append(session.name)
+    python = make_environment(session, "release")
+    core = make_environment(session, "core")
+    when = session.run("git", "log", "-1", "--format=%ct", silent=True, external=True)
+    env = {"SOURCE_DATE_EPOCH": str(when).strip()}
+    session.run(str(python), "-m", "build", "--outdir", "dist", env=env)
+    words = ["environment", str(core), "--pyproject", "pyproject.toml", "--output-reproducible"]
+    sbom = ["--output-file", "dist/sbom.cdx.json"]
+    session.run(str(python.with_name("cyclonedx-py")), *words, *sbom)
+
+
+@nox.session(default=False)
 def environments(session: nox.Session) -> None:
     """Make the environments that most sessions share."""
     for group in session.posargs or ["core", "lowering"]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 
 from provisioning.artifacts.pins import plan_update
 from provisioning.artifacts.sources import ArtifactRequest
 from provisioning.console.command import Outcome
 from provisioning.console.progress import Progress
+from provisioning.errors import UsageError
 from provisioning.manifest.reader import read_toolchain
 from provisioning.store.store import Store
 from provisioning.verbs.fetch import read_options
@@ -21,14 +23,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="ARTIFACT[@VERSION]",
         help="VERSION as the source has it: of the package, the archive, the tag; default: newest",
     )
+    parser.add_argument(
+        "--cooldown",
+        type=int,
+        default=0,
+        metavar="DAYS",
+        help="take no version that its index has had for less",
+    )
     add_write_option(parser)
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     store, plans = Store(), {}
+    options = replace(read_options(args), cooldown_days=args.cooldown)
     for word in args.names:
         name, _, version = word.partition("@")
         toolchain = read_toolchain(name)
-        request = ArtifactRequest(toolchain, toolchain.release(), options=read_options(args))
+        if args.cooldown and (source := toolchain.release().source) != "wheel":
+            why = f"its source, {source}, does not tell when a version appeared"
+            raise UsageError(f"{name} has no cooldown", why=why, fix="leave --cooldown out")
+        request = ArtifactRequest(toolchain, toolchain.release(), options=options)
         plans[request.label] = plan_update(request, version, store, progress)
     return conclude(plans, write=args.write)

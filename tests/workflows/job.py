@@ -52,7 +52,8 @@ Action = Callable[[ActionCall], Mapping[str, str]]
 class Setting:
     """What is around a job: the event, the disk, the services of GitHub as stand-ins.
 
-    ``cancel_before`` names a step at which somebody cancels the run.
+    ``cancel_before`` names a step at which somebody cancels the run, ``lost_before`` one at which
+    the machine is gone.
     """
 
     folder: Path
@@ -63,6 +64,7 @@ class Setting:
     vars: dict[str, str] = field(default_factory=dict)
     job: dict[str, str] = field(default_factory=dict)
     cancel_before: str = ""
+    lost_before: str = ""
 
     @property
     def workspace(self) -> Path:
@@ -123,6 +125,9 @@ class JobRun:
             label = step.get("name") or step.get("id") or step.get("uses") or f"step {number}"
             if self.setting.cancel_before and self.setting.cancel_before in label:
                 self.status = "cancelled"
+            if self.setting.lost_before and self.setting.lost_before in label:
+                self.status = "failure"
+                return results
             result = self._run_step(step, label, self.context(results, **more), more)
             results[step.get("id", f"#{number}")] = result
             if result.conclusion == "failure" and self.status == "success":

@@ -42,7 +42,7 @@ def see_shell_that_goes_on(document: Document) -> Iterator[str]:
 def see_unpinned_action(document: Document) -> Iterator[str]:
     text = document.path.read_text(encoding="utf-8")
     for name, _ in list_uses(document):
-        if name.startswith("./"):
+        if name.startswith(("./", "$/")):  # of a checkout, and of this commit of this repository
             continue
         if not PINNED.fullmatch(name):
             yield f"{name} is not pinned by a commit"

@@ -118,8 +118,8 @@ class WorkflowRun:
 
     def _call(self, job: Mapping[str, Any], run: JobRun, found: JobResult) -> None:
         """A reusable workflow of this repository."""
-        document = read_document(ROOT / job["uses"])
-        declared = document.triggers["workflow_call"]
+        document = read_document(ROOT / job["uses"].removeprefix("$/"))
+        declared = document.triggers["workflow_call"] or {}
         given = render_value(job.get("with", {}), run.context({}))
         inputs = {key: one.get("default", "") for key, one in declared.get("inputs", {}).items()}
         assert not given.keys() - inputs.keys(), f"no such inputs: {given.keys() - inputs.keys()}"

@@ -34,6 +34,7 @@ class Options:
     offline: bool = False
     trust_first_use: bool = False
     accept_licence: bool = False
+    cooldown_days: int = 0  # an update takes no version that is younger
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ from provisioning.files import hash_file, mib
 from provisioning.manifest.releases import WheelRelease
 from provisioning.store.store import HOME_VARIABLE, Store, explain_errors
 from provisioning.store.tree import TreeEntry
+from provisioning.versions import is_older
 
 HASHED = re.compile(r"\\-[0-9a-f]+(?=\\\.)")
 NEWEST_GLIBC = 45
@@ -51,6 +52,8 @@ class WheelSource:
         new = describe_wheel(old, wheel)
         if (new.filename, new.sha256) == (old.filename, old.sha256):
             return old
+        if not version and is_older(new.package_version, old.package_version):
+            return old  # the pin is younger than the cooldown
         with explain_errors(job.store.home):
             kept = wheel.replace(job.store.downloads / wheel.name)
         job = replace(job, request=replace(job.request, release=new), root=job.root / "tree")
@@ -117,6 +120,8 @@ def _download_version(job: FillJob, old: WheelRelease, version: str) -> Path:
     wanted = f"{old.package}=={version}" if version else old.package
     job.progress.step(f"{job.request.name}: fetching {wanted} with pip")
     words = pip_command(platforms if machine != old.platform else [old.platform], old.python)
+    if days := job.request.options.cooldown_days:
+        words.append(f"--uploaded-prior-to=P{days}D")
     try:
         with job.progress.waiting(job.request.name):
             run_process([*words, "--dest", str(job.root), wanted], timeout_s=3600, keep_lines=60)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -20,6 +21,7 @@ from tests.stand_ins import toolchains as made
 from tests.stand_ins.bad_server import BadServer
 from tests.stand_ins.toolchains import World
 
+ROOT = Path(__file__).parents[3]
 HOST = "lib/x86_64-linux-clang"
 MANIFEST = """# Why this one: a comment that stays.
 name = "qnn-runtime"
@@ -84,8 +86,18 @@ def index(tmp_path: Path) -> Iterator[str]:
 
 
 class QuietHandler(SimpleHTTPRequestHandler):
+    def guess_type(self, path: str) -> str:
+        json_page = "application/vnd.pypi.simple.v1+json"
+        return json_page if path.endswith(".json") else super().guess_type(path)
+
     def log_message(self, *_: object) -> None:
         pass
+
+    def do_GET(self) -> None:
+        page = Path(self.translate_path(self.path)) / "index.json"
+        if page.is_file():
+            self.path += "index.json"
+        super().do_GET()
 
 
 @pytest.fixture
@@ -233,3 +245,55 @@ def test_a_word_is_not_part_of_a_longer_number() -> None:
     assert substitute(text, words) == (
         "tiny-2.6.0-cp311 12.5.0 2.5.0.1 v2.6.0.whl libc++.so.1.0 = 1.1, size 10 99"
     )
+
+
+def write_times(world: World, **days_ago: int) -> None:
+    """Let the index say when each version came, as PEP 700 has it."""
+    served = world.home.parent / "served"
+    files = []
+    for path in sorted(served.glob("*.whl")):
+        age = timedelta(days=days_ago["v" + path.name.split("-")[1].replace(".", "_")])
+        files.append(
+            {
+                "filename": path.name,
+                "url": f"/{path.name}",
+                "hashes": {},
+                "size": path.stat().st_size,
+                "upload-time": f"{datetime.now(timezone.utc) - age:%Y-%m-%dT%H:%M:%SZ}",
+            }
+        )
+    page = {
+        "meta": {"api-version": "1.1"},
+        "name": "tiny-qnn",
+        "versions": ["2.5.0", "2.6.0"],
+        "files": files,
+    }
+    (served / "simple" / "tiny-qnn" / "index.json").write_text(json.dumps(page))
+
+
+def test_a_version_that_is_too_young_is_not_taken(world: World, index: str) -> None:
+    write_times(world, v2_5_0=60, v2_6_0=3)
+    assert run(world, index, "update", "qnn-runtime@2.5.0", "--write").returncode == 0
+    young = run(world, index, "update", "qnn-runtime", "--cooldown", "14")
+    assert (young.returncode, young.stdout) == (0, "nothing changed\n"), young.stderr
+    assert "2.50.40" in run(world, index, "update", "qnn-runtime", "--cooldown", "2").stdout
+
+
+def test_a_pin_that_was_taken_early_does_not_go_back(world: World, index: str) -> None:
+    write_times(world, v2_5_0=60, v2_6_0=3)
+    assert run(world, index, "update", "qnn-runtime@2.6.0", "--write").returncode == 0
+    early = run(world, index, "update", "qnn-runtime", "--cooldown", "14")
+    assert (early.returncode, early.stdout) == (0, "nothing changed\n"), early.stderr
+
+
+def test_an_index_without_times_has_no_cooldown(world: World, index: str) -> None:
+    ended = run(world, index, "update", "qnn-runtime", "--cooldown", "14")
+    assert (ended.returncode, "upload" in ended.stderr) == (4, True), ended.stderr
+
+
+def test_only_a_wheel_s_index_tells_when_a_version_came(world: World, index: str) -> None:
+    (world.manifests / "toolchains" / "executorch.toml").write_text(
+        (ROOT / "manifests" / "toolchains" / "executorch.toml").read_text()
+    )
+    ended = run(world, index, "update", "executorch", "--cooldown", "14")
+    assert (ended.returncode, "leave --cooldown out" in ended.stderr) == (2, True), ended.stderr

@@ -95,6 +95,11 @@ def quick_python(tmp_path: Path) -> Path:
 @pytest.fixture
 def github(tmp_path: Path) -> GitHub:
     """An empty repository of somebody's, with its ``main``."""
+    return make_github(tmp_path)
+
+
+def make_github(tmp_path: Path) -> GitHub:
+    """A GitHub below a directory, with one repository."""
     repository = tmp_path / "repository"
     repository.mkdir()
     git(repository, "init", "--quiet", "--initial-branch=main")

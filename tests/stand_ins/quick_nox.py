@@ -1,0 +1,99 @@
+"""``./nox`` in the tests of workflows: verbs run for real, sessions end as a test says. A plan is
+made once a change.
+
+Its first line is written by the test. QUICK_NOX names a JSON file: session or "session shard" ->
+{"code", "cases"}; what is not in it passes. Without "cases" a session writes no report.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+VERBS = {"plan": ["plan"], "qnn_ci": [], "provision": ["fetch"], "validate": ["doctor"]}
+PASSING = {"code": 0, "cases": 2}
+
+
+def main() -> int:
+    words = sys.argv[1:]
+    session = words[words.index("-s") + 1]
+    own = words[words.index("--") + 1 :] if "--" in words else []
+    with Path(os.environ["QUICK_NOX"]).with_suffix(".log").open("a") as log:
+        log.write(f"{session} {' '.join(own)}".rstrip() + "\n")
+    if session == "plan":
+        return run_plan(own)
+    if session in VERBS:
+        return run_verb([*VERBS[session], *own]).returncode
+    outcomes = json.loads(Path(os.environ["QUICK_NOX"]).read_text())
+    shard = own[own.index("--shard") + 1] if "--shard" in own else ""
+    outcome = outcomes.get(f"{session} {shard}", outcomes.get(session, PASSING))
+    folder = Path(own[own.index("--reports") + 1] if "--reports" in own else "reports") / session
+    if "cases" in outcome:
+        folder.mkdir(parents=True, exist_ok=True)
+        if session == "test_emulator":
+            write_report(folder, shard, outcome)
+        else:
+            rows = '<testcase name="one"/>' * outcome["cases"]
+            (folder / "junit.xml").write_text(f"<testsuites>{rows}</testsuites>")
+    sys.stdout.write(f"{session} ends with {outcome['code']}\n")
+    return outcome["code"]
+
+
+def run_verb(words: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
+    """A verb, by the code of PROJECT, which is compiled already."""
+    code = "import os, sys; sys.path.insert(0, os.environ['PROJECT']); "
+    code += "from ci.__main__ import main; sys.exit(main(sys.argv[1:]))"
+    return subprocess.run([sys.executable, "-c", code, *words], check=False, **options)
+
+
+def run_plan(words: list[str]) -> int:
+    """Plan a change once, and give the same again."""
+    event = os.environ["GITHUB_EVENT_NAME"], *words
+    name = hashlib.sha256(repr(event).encode()).hexdigest()
+    kept = Path(os.environ["QUICK_NOX"]).with_name(f"plan-{name}")
+    if not kept.is_dir():
+        ended = run_verb(["plan", *words], stdout=subprocess.PIPE, text=True)
+        if ended.returncode:
+            return ended.returncode
+        kept.mkdir()
+        shutil.copy("plan.json", kept)
+        (kept / "said").write_text(ended.stdout)
+    shutil.copy(kept / "plan.json", "plan.json")
+    sys.stdout.write((kept / "said").read_text())
+    return 0
+
+
+def write_report(folder: Path, shard: str, outcome: dict[str, int]) -> None:
+    """The report of a shard of plan.json, or of a small run without a plan."""
+    sys.path.insert(0, os.environ["PROJECT"])
+    from ci.emulator.policy import read_emulator_policy
+    from ci.gate.portion import list_planned, take_shard
+    from ci.report.schema import Case, Status
+    from ci.report.write import write_report as write
+    from tests.stand_ins.reports import make_report
+
+    mark, names = None, [SimpleNamespace(model="mlp", scheme="fp16", soc="SM8650")]
+    if shard:
+        specs, mark = take_shard(
+            list_planned(Path("plan.json")), shard, read_emulator_policy(None), "python"
+        )
+        names = [SimpleNamespace(model=one.model, scheme=one.scheme.value, soc=one.soc)
+                 for one in specs]  # fmt: skip
+    kept = names if outcome["cases"] else []
+    failed = Status.FAILED if outcome["code"] else Status.PASSED
+    cases = [Case(model=one.model, scheme=one.scheme, soc=one.soc, status=failed) for one in kept]
+    report = make_report(cases)
+    import msgspec
+
+    write(msgspec.structs.replace(report, shard=mark), folder)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
