@@ -79,7 +79,8 @@ class OnnxRun(CaseRun):
     ) -> CaseResult:
         self.ran: SessionResult | None = run.result
         if self.ran and self.ran.restarts:
-            remark = f"the session was made anew {self.ran.restarts} times after a restart"
+            many = "1 restart" if self.ran.restarts == 1 else f"{self.ran.restarts} restarts"
+            remark = f"the session was made anew after {many}"
         return super().judge_run(references, lowered, run, remark)
 
     def delegation_faults(self, lowered: Lowered) -> list[str]:

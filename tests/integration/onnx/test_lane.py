@@ -1,0 +1,184 @@
+"""ONNX Runtime's lane for real: exported, quantized, compiled, run on the emulator, judged."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("onnxruntime_qnn", reason="onnxruntime-qnn is not installed")
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+
+from ci.emulator.case import CaseResult
+from ci.emulator.policy import read_emulator_policy
+from ci.emulator.pool import Pool
+from ci.emulator.runner import PythonRunner
+from ci.lowering.cases import CaseSpec
+from ci.lowering.schemes import Scheme
+from ci.lowering.users.entry import Source
+from ci.onnx.case import OnnxRun, OnnxSetup
+from ci.onnx.lane import IMPORTS
+from ci.report.schema import Status
+from provisioning.artifacts.environment import provision_profile
+from provisioning.console.progress import Progress
+from tests.stand_ins.lying_sessions import LIE
+
+pytestmark = pytest.mark.emulator
+RunCase = Callable[..., CaseResult]
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Pool, Path, Path]]:
+    """A pool whose sessions lie when they are told to, a place for its files, QNN's libraries."""
+    place = tmp_path_factory.mktemp("lane")
+    (place / "lie").write_text("")
+    (place / "cwd").mkdir()
+    environment = provision_profile("onnx", Progress())
+    variables = {**environment.apply(os.environ), LIE: str(place / "lie")}
+    imports = (*IMPORTS, "tests.stand_ins.lying_sessions")
+    with closing(Pool(variables, place / "cwd", imports)) as pool:
+        yield pool, place, environment.artifacts[0].root
+
+
+@pytest.fixture
+def run_case(shared: tuple[Pool, Path, Path], tmp_path: Path) -> Iterator[RunCase]:
+    pool, place, sdk = shared
+
+    def run(
+        model: str, scheme: Scheme, *, lie: str = "", embed: bool = True, timeout_s: float = 200
+    ) -> CaseResult:
+        (place / "lie").write_text(lie)
+        setup = OnnxSetup(
+            pool=pool,
+            runner=PythonRunner(pool, "onnxruntime"),
+            policy=read_emulator_policy(lane="onnx"),
+            cache=place / "lowered",
+            toolchain=("test",),
+            work=tmp_path / "work",
+            timeout_s=timeout_s,
+            keep=tmp_path / "kept",
+            sdk=sdk,
+            embed=embed,
+        )
+        own = Source(model) if os.sep in model else Source()
+        return OnnxRun(CaseSpec(Path(model).name, scheme, "SM8650", own), setup).run()
+
+    yield run
+    (place / "lie").write_text("")
+
+
+def save(path: Path, *nodes: onnx.NodeProto, opset: int = 21) -> str:
+    """A model of an input x [1, 8, 4], a constant bias [4] and an output y of x's shape."""
+    form = (TensorProto.FLOAT, [1, 8, 4])
+    inputs, outputs = (helper.make_tensor_value_info(name, *form) for name in "xy")
+    bias = onnx.numpy_helper.from_array(np.ones(4, "float32"), "bias")
+    graph = helper.make_graph(nodes, "graph", [inputs], [outputs], [bias])
+    opsets = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=10), path)
+    return str(path)
+
+
+def describe(result: CaseResult) -> str:
+    return f"{result.case.reason}\n{result.case.log_tail}"
+
+
+@pytest.mark.parametrize(("scheme", "embed"), [(Scheme.U8, True), (Scheme.U16A4W, False)])
+def test_a_suite_model_passes_and_is_not_compiled_again(
+    run_case: RunCase, tmp_path: Path, scheme: Scheme, embed: bool
+) -> None:
+    first = run_case("mlp", scheme, embed=embed)
+    assert first.case.status is Status.PASSED, describe(first)
+    assert (first.case.fallback_nodes, first.case.partitions, first.case.inputs) == (0, 1, 4)
+    assert first.case.delegated_nodes == 3
+    assert first.controls
+    assert all(control.rejected for control in first.controls)
+    (kept,) = (tmp_path / "kept").iterdir()
+    names = sorted(path.name for path in (kept / "artifact" / "program").iterdir())
+    assert names == (["model.onnx"] if embed else ["model.onnx", "model_qnn.bin"])
+    second = run_case("mlp", scheme, embed=embed)
+    assert (second.case.status, second.case.cached) == (Status.PASSED, True)
+    assert second.case.sqnr_db == first.case.sqnr_db
+
+
+def test_a_file_is_judged_on_the_data_beside_it(run_case: RunCase, tmp_path: Path) -> None:
+    model = save(tmp_path / "net.onnx", helper.make_node("Sigmoid", ["x"], ["y"], name="s"))
+    random = np.random.default_rng(1)
+    for number in range(5):
+        folder = tmp_path / f"test_data_set_{number}"
+        folder.mkdir()
+        array = random.standard_normal((1, 8, 4)).astype("float32") + number
+        tensor = onnx.numpy_helper.from_array(array, "x")
+        (folder / "input_0.pb").write_bytes(tensor.SerializeToString())
+    result = run_case(model, Scheme.U16A16W)
+    assert result.case.status is Status.PASSED, describe(result)
+    (kept,) = (tmp_path / "kept").iterdir()
+    given = np.fromfile(kept / "artifact" / "inputs" / "3_0.raw", "float32")
+    assert 2 < given.mean() < 4
+
+
+@pytest.mark.parametrize(
+    ("node", "why"),
+    [
+        (("Erf", ""), "Operators of type `Erf` are not supported by QNN EP"),
+        (("BiasGelu", "com.microsoft"), "Operators of type `BiasGelu` are not supported"),
+    ],
+)
+def test_an_operator_that_stays_on_the_cpu_fails_by_name_and_reason(
+    run_case: RunCase, tmp_path: Path, node: tuple[str, str], why: str
+) -> None:
+    operator, domain = node
+    model = save(
+        tmp_path / "net.onnx",
+        helper.make_node("Tanh", ["x"], ["a"], name="first"),
+        helper.make_node(
+            operator, ["a", "bias"][: 2 if domain else 1], ["b"], name="odd_one", domain=domain
+        ),
+        helper.make_node("Sigmoid", ["b"], ["y"], name="last"),
+    )
+    case = run_case(model, Scheme.FP16).case
+    assert case.status is Status.FAILED
+    assert f"1 node falls back to the CPU ({operator} odd_one: {why}" in case.reason
+    assert "fix: write it with operators of the table" in case.reason
+    assert (case.delegated_nodes, case.fallback_nodes, case.partitions) == (2, 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("lie", "why"),
+    [
+        ("zeros", "seen: all zero"),
+        ("others", "dB against the quantized eager model, 20 dB wanted"),
+        ("crash", "its process was killed by SIGSEGV"),
+        ("hang", "did not end within 3 s"),
+        ("restart 9", "the subsystem restarted 4 times"),
+    ],
+)
+def test_a_session_that_lies_or_dies_fails(run_case: RunCase, lie: str, why: str) -> None:
+    run_case("mlp", Scheme.U8)
+    result = run_case("mlp", Scheme.U8, lie=lie, timeout_s=3 if lie == "hang" else 200)
+    assert result.case.status is Status.FAILED
+    assert why in result.case.reason
+
+
+def test_a_session_on_the_cpu_fails_although_its_outputs_are_right(
+    run_case: RunCase, shared: tuple[Pool, Path, Path], tmp_path: Path
+) -> None:
+    run_case("mlp", Scheme.U8)
+    (kept,) = (tmp_path / "kept").iterdir()
+    quantized = (kept / "artifact" / "quantized.onnx").rename(tmp_path / "quantized.onnx")
+    case = run_case("mlp", Scheme.U8, lie=f"cpu {quantized}").case
+    assert case.status is Status.FAILED
+    assert case.reason.startswith("QNN executed nothing, by the session's own profile: CPU")
+    assert case.sqnr_db is not None
+    assert case.sqnr_db > 25
+
+
+def test_a_restart_of_the_subsystem_makes_the_session_anew(run_case: RunCase) -> None:
+    result = run_case("mlp", Scheme.U8, lie="restart 1")
+    assert result.case.status is Status.PASSED, describe(result)
+    assert result.remark == "the session was made anew after 1 restart"
