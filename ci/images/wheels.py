@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ci.images.definition import ImagePlan, wanted_requirements
-from provisioning.console.process import run_process
+from provisioning.console.process import module_command, run_process
 from provisioning.console.progress import Progress
 from provisioning.errors import DownloadError, ToolError, UnfitError
 from provisioning.store.store import store_home
@@ -129,7 +129,8 @@ def _target(plan: ImagePlan) -> list[str]:
 def _run_pip(
     command: Sequence[str | Path], words: Sequence[str | Path], python: str = sys.executable
 ) -> str:
-    argv = [python, "-m", "pip", "--disable-pip-version-check", "--no-input", *command, *words]
+    pip = [*module_command("pip", python), "--disable-pip-version-check", "--no-input"]
+    argv = [*pip, *command, *words]
     try:
         return run_process(argv, fix="check pip's index, proxy and certificates").output
     except ToolError as error:

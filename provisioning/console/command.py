@@ -249,7 +249,7 @@ def explain_missing(error: ImportError) -> UnfitError:
     return UnfitError(
         f"this Python has no package {error.name!r}" if missing else f"import failed: {error}",
         why=f"{sys.executable} was not set up for this",
-        fix='pip install "executorch-qnn-ci[lowering]"; in a checkout, run the nox session',
+        fix='pip install "executorch-qnn-ci[lowering]"',
     )
 
 

@@ -9,6 +9,7 @@ import os
 import select
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections import deque
@@ -28,6 +29,11 @@ PIPE_POLL_S = 0.1
 PIPE_REST_S = 1.0
 TAIL_LINES = 40
 
+# Like -m with -P, which Python 3.10 lacks: "" is the working directory.
+_RUN_MODULE = (
+    "import sys; sys.path[:] = filter(None, sys.path); import runpy;"
+    " runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
+)
 _running: set[subprocess.Popen[str]] = set()
 
 
@@ -59,6 +65,11 @@ def signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
+
+
+def module_command(module: str, python: str | os.PathLike[str] = sys.executable) -> list[str]:
+    """The first words to run an installed module with, whatever the working directory holds."""
+    return [os.fspath(python), "-c", _RUN_MODULE, module]
 
 
 def run_process(

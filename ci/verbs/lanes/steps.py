@@ -139,9 +139,11 @@ def publish(
 
 def list_choices(policy: EmulatorPolicy, socs: list[str], lane: Lane) -> Outcome:
     """Models with what they are and their default schemes, schemes, SoCs."""
+    about = {name: one.path for name, one in policy.models.items()} | SUITE
+    own = {name: one.schemes for name, one in policy.models.items()} | policy.suite
     models = {
-        name: {"about": about, "schemes": [scheme.value for scheme in policy.suite.get(name, ())]}
-        for name, about in SUITE.items()
+        name: {"about": about[name], "schemes": [scheme.value for scheme in own.get(name, ())]}
+        for name in about
     }
     schemes = [scheme.value for scheme in lane.schemes]
     width = max(map(len, models))

@@ -18,7 +18,7 @@ from packaging.utils import parse_wheel_filename
 from provisioning.archives.zip_directory import FileSource, read_directory
 from provisioning.artifacts.sources import ArtifactRequest, FillJob, copy_to_mirror
 from provisioning.artifacts.sources.pipeline import select_members, unpack_file
-from provisioning.console.process import run_process
+from provisioning.console.process import module_command, run_process
 from provisioning.console.progress import Progress
 from provisioning.elf.qnn_build import find_qnn_build
 from provisioning.errors import DownloadError, IntegrityError, ToolError, UnfitError
@@ -221,7 +221,7 @@ def pip_command(platforms: Sequence[str], python: str) -> list[str]:
             why=f"{sys.executable} cannot import it",
             fix=f"run `{sys.executable} -m ensurepip`",
         )
-    words = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:"]
+    words = [*module_command("pip"), "download", "--no-deps", "--only-binary", ":all:"]
     words += [word for platform in platforms for word in ("--platform", platform)]
     words += ["--python-version", python, "--implementation", "cp"]
     return [*words, "--disable-pip-version-check", "--progress-bar", "off", "--no-input"]

@@ -145,3 +145,14 @@ def test_an_installation_from_github_knows_its_commit(
     (info / "direct_url.json").write_text(json.dumps(origin))
     monkeypatch.setattr(metadata, "distribution", lambda _: metadata.PathDistribution(info))
     assert ci.verbs.init.find_origin() == found
+
+
+def test_the_choices_are_those_of_the_policy(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["init", "--policy-only", "--json"])
+    capsys.readouterr()
+    assert main(["test-emulator", "--list", "--policy", "../qnn.toml", "--json"]) == ExitCode.OK
+    models = json.loads(capsys.readouterr().out)["models"]
+    assert models["qnn_model"]["schemes"] == ["8a8w", "16a8w"]
+    assert models["mlp"]["schemes"] == []

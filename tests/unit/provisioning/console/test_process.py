@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from provisioning.console.process import Completed, end_running, run_process
+from provisioning.console.process import Completed, end_running, module_command, run_process
 from provisioning.errors import ExitCode, MissingToolError, ToolError
 
 
@@ -113,3 +113,14 @@ def test_there_is_nothing_to_end_once_all_was_cancelled() -> None:
         pool.shutdown(wait=False, cancel_futures=True)
         end_running([busy, waiting])
     assert waiting.cancelled()
+
+
+@pytest.mark.parametrize("name", ["pip.py", "runpy.py", "logging/__init__.py"])
+def test_a_module_is_run_whatever_the_working_directory_holds(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("raise SystemExit('the wrong one')\n")
+    shadowed = run_process([sys.executable, "-m", "pip", "-V"], cwd=tmp_path, check=False)
+    assert name != "pip.py" or "the wrong one" in shadowed.output
+    ended = run_process([*module_command("pip"), "-V"], cwd=tmp_path)
+    assert ended.output.startswith("pip ")
