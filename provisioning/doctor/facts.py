@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 from provisioning.elf.facts import Defect, ElfFacts
 from provisioning.elf.qnn_build import QnnBuild
@@ -12,6 +14,29 @@ from provisioning.elf.qnn_build import QnnBuild
 HOST_KIND = "x86_64-linux-clang"
 HOST_DIRECTORY = f"lib/{HOST_KIND}"
 STAGING, NDK, CHECKOUT, LIBCXX = "staging", "android-ndk", "executorch", "libcxx"
+
+
+QNN_NAME = re.compile(r"libQnn(Htp|Lpai)(?:V([0-9a-f]{2,3}))?(Stub|Skel|Prepare)?[.]so")
+
+
+class QnnName(NamedTuple):
+    """What a library's name says: its backend, the Hexagon version, and its part: ``Stub`` on the
+    CPU, ``Skel`` on the DSP; "" where it does not say."""
+
+    backend: str
+    hexagon: str
+    part: str
+
+    @property
+    def is_half(self) -> bool:
+        """Whether it is a stub or a skel, which need each other."""
+        return self.part in {"Stub", "Skel"}
+
+
+def parse_qnn_name(name: str) -> QnnName | None:
+    """The parts of a name such as ``libQnnHtpV75Skel.so``; None for a library of another kind."""
+    found = QNN_NAME.fullmatch(name)
+    return QnnName(*(part or "" for part in found.groups())) if found else None
 
 
 @dataclass(frozen=True)
@@ -29,6 +54,10 @@ class FileFacts:
     @property
     def name(self) -> str:
         return self.path.name
+
+    @property
+    def qnn_name(self) -> QnnName | None:
+        return parse_qnn_name(self.name)
 
     @property
     def directory(self) -> str:

@@ -17,13 +17,6 @@ from provisioning.elf.facts import EM_QDSP6
 from provisioning.elf.qnn_build import QnnBuild
 from provisioning.versions import is_same
 
-PAIR = re.compile(
-    r"libQnn(?P<backend>Htp|Lpai)(?:V(?P<version>[0-9a-f]{2,3}))?(?P<side>Stub|Skel)[.]so"
-)
-# Each of these does in 2.20, 2.37 and 2.47 to 2.51; others, such as the LPAI skel, do not.
-NAMES_A_BUILD = re.compile(r"libQnnHtp(Prepare|V[0-9a-f]+(Stub|Skel))?[.]so|libHtpPrepare[.]so")
-SKEL = re.compile(r"libQnnHtpV(?P<version>[0-9a-f]{2,3})(?:Skel)?[.]so")
-
 
 class Family(NamedTuple):
     """Libraries that are used together; ``version`` and ``stamp`` are what sdk.yaml says."""
@@ -108,8 +101,15 @@ def see_nobodys(family: Family) -> Iterator[Seen]:
     usual = most_common_build(family.files)
     for file in family.files if usual else ():
         is_readable = file.elf and file.elf.little_endian
-        if usual and is_readable and not file.build and NAMES_A_BUILD.fullmatch(file.name):
+        if usual and is_readable and not file.build and _names_a_build(file):
             yield seen(file.name, file.path, usual=usual.text)
+
+
+def _names_a_build(file: FileFacts) -> bool:
+    """Libraries that do in 2.20, 2.37 and 2.47 to 2.51; others, such as the LPAI skel, do not."""
+    found = file.qnn_name
+    is_htp = found and found.backend == "Htp" and bool(found.hexagon) == found.is_half
+    return bool(is_htp) or file.name == "libHtpPrepare.so"
 
 
 @FAMILIES.check(
@@ -121,18 +121,13 @@ def see_nobodys(family: Family) -> Iterator[Seen]:
 def see_lone_stub(family: Family) -> Iterator[Seen]:
     names = {file.name for file in family.files}
     for file in family.files:
-        found = PAIR.fullmatch(file.name)
-        if not found or found["side"] != "Stub" or found["backend"] not in family.backends:
+        found = file.qnn_name
+        if not found or found.part != "Stub" or found.backend not in family.backends:
             continue
         skel = file.name.replace("Stub", "Skel")
         if skel not in names:
-            version = found["version"]
-            yield seen(
-                file.name,
-                file.path,
-                skel=skel,
-                directory=f"hexagon-v{version}" if version else "lpai-vN",
-            )
+            directory = f"hexagon-v{found.hexagon}" if found.hexagon else "lpai-vN"
+            yield seen(file.name, file.path, skel=skel, directory=directory)
 
 
 @FAMILIES.check(
@@ -163,11 +158,12 @@ def see_misnamed_skel(family: Family) -> Iterator[Seen]:
 def _skels(family: Family) -> Iterator[tuple[FileFacts, str, str, str]]:
     """Skels of a stub's backend: the file, and Hexagon's version by name, flags and directory."""
     for file in family.files if "Htp" in family.backends else ():
-        found = SKEL.fullmatch(file.name)
-        if found and file.elf and file.elf.machine == EM_QDSP6:
+        found = file.qnn_name
+        is_skel = found and found.backend == "Htp" and found.hexagon and found.part in ("Skel", "")
+        if found and is_skel and file.elf and file.elf.machine == EM_QDSP6:
             directory = re.search(r"hexagon-v([0-9a-f]{2,3})", file.directory)
             flags = f"{file.elf.hexagon_version:x}"
-            yield file, found["version"], flags, directory[1] if directory else ""
+            yield file, found.hexagon, flags, directory[1] if directory else ""
 
 
 @FAMILIES.check(

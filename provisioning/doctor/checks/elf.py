@@ -6,19 +6,18 @@ checks.coherence.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
 from provisioning.doctor.checks.registry import Seen, Subjects, seen
 from provisioning.doctor.elf_policy import ElfPolicy
+from provisioning.doctor.facts import parse_qnn_name
 from provisioning.doctor.finding import Finding, Severity
 from provisioning.elf.facts import MACHINE_NAMES, Defect, ElfError, ElfFacts
 from provisioning.versions import parse_version
 
 TYPE_NAMES = {1: "a relocatable object", 2: "an executable", 3: "a shared object", 4: "a core"}
-QNN_SKEL = re.compile(r"libQnn(Htp|Lpai)(V[0-9]+)?Skel[.]so")
 GLIBC = ("libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "libstdc++.so.6")
 REBUILD = "build it for this target, or take it from the matching directory of the SDK"
 
@@ -316,7 +315,8 @@ def see_damage(file: Placed) -> Iterator[Seen]:
 )
 def see_no_checksum(file: Placed) -> Iterator[Seen]:
     signed = any(head.is_hashes for head in file.elf.program_headers)
-    if QNN_SKEL.fullmatch(file.elf.path.name) and not file.elf.checksum and not signed:
+    name = parse_qnn_name(file.elf.path.name)
+    if name and name.part == "Skel" and not file.elf.checksum and not signed:
         yield file.seen()
 
 

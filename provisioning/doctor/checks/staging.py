@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from provisioning.doctor.checks.coherence import PAIR, most_common_build
+from provisioning.doctor.checks.coherence import most_common_build
 from provisioning.doctor.checks.registry import Case, Seen, Subjects, seen
-from provisioning.doctor.facts import STAGING, TreeFacts
+from provisioning.doctor.facts import STAGING, TreeFacts, parse_qnn_name
 from provisioning.versions import is_older
 
 
@@ -80,7 +80,7 @@ def see_not_staged(staging: Staging) -> Iterator[Seen]:
     after=("QNN309",),
 )
 def see_no_stub(staging: Staging) -> Iterator[Seen]:
-    pairs = [found for name in staging.names if (found := PAIR.fullmatch(name))]
+    pairs = [one for one in map(parse_qnn_name, staging.names) if one and one.is_half]
     if "libQnnHtp.so" in staging.names and not staging.soc and not pairs:
         yield seen("libQnnHtpVNNStub.so", staging.tree.root)
 
