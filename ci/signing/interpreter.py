@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ci.signing.policy import SignerPython
-from provisioning.console.process import module_command, run_process
+from provisioning.console.process import run_process
 from provisioning.console.progress import Progress
 from provisioning.errors import ToolError, UnfitError
 from provisioning.files import explain_writes
@@ -130,12 +130,12 @@ def make_interpreter(policy: SignerPython, progress: Progress) -> Interpreter:
         python = tools / "bin" / "python"
         try:
             commands: list[list[str | os.PathLike[str]]] = [
-                [*module_command("venv"), tools],
-                [*module_command("pip", python), "install", "--quiet", policy.installer],
-                [*module_command("pbs_installer", python), "--destination", made, policy.make],
+                [sys.executable, "-m", "venv", tools],
+                [python, "-m", "pip", "install", "--quiet", policy.installer],
+                [python, "-m", "pbs_installer", "--destination", made, policy.make],
             ]
             for command in commands:
-                run_process(command, timeout_s=MAKE_TIMEOUT_S)
+                run_process(command, cwd=Path(scratch), timeout_s=MAKE_TIMEOUT_S)
         except ToolError as error:
             last = error.why.splitlines()[-1] if error.why else ""
             raise _cannot_make(policy, f"{policy.make} could not be fetched: {last}") from error
