@@ -39,6 +39,7 @@ class Services:
     repository: Path
     caches: list[Entry] = field(default_factory=list)
     artifacts: dict[str, Path] = field(default_factory=dict)
+    others: dict[str, Path] = field(default_factory=dict)  # repositories by OWNER/NAME
     asked: list[tuple[str, Mapping[str, str]]] = field(default_factory=list)
 
     @property
@@ -68,11 +69,12 @@ class Services:
         ref = call.inputs.get("ref") or call.job.contexts["github"]["sha"]
         depth = call.inputs.get("fetch-depth", "1")
         target = call.job.setting.workspace / call.inputs.get("path", ".")
+        source = self.others.get(call.inputs.get("repository", ""), self.repository)
         target.mkdir(parents=True, exist_ok=True)
         git(target, "init", "--quiet")
-        git(target, "remote", "add", "origin", f"file://{self.repository}")
+        git(target, "remote", "add", "origin", f"file://{source}")
         shared = target / ".git" / "objects" / "info" / "alternates"  # nothing is copied
-        shared.write_text(f"{self.repository}/.git/objects\n")
+        shared.write_text(f"{source}/.git/objects\n")
         deep = [] if depth == "0" else [f"--depth={depth}"]
         what = "+refs/heads/*:refs/remotes/origin/*" if depth == "0" else ref
         git(target, "fetch", "--quiet", *deep, "origin", what)

@@ -40,14 +40,14 @@ def check_block(block: RunBlock) -> list[str]:
     words = ["--shell=bash", "--severity=style", "--enable=check-unassigned-uppercase", "-"]
     used = set(re.findall(r"\b[A-Z_]+\b", block.text))
     known = sorted(block.variables | set(filter(SET_BY_RUNNER.fullmatch, used)))
-    assigned = "".join(f"export {name}=x\n" for name in known)
+    assigned = f"read -r {' '.join(known)}\nexport {' '.join(known)}\n" if known else ""
     found = run_linter("shellcheck", *words, given=f"set -eo pipefail\n{assigned}{block.text}")
     return [f"{block.file.name}: {block.place}: {line}" for line in found]
 
 
 def check_schema(name: str, files: list[Path]) -> list[str]:
     """What a schema that check-jsonschema carries says of files."""
-    words = ("check-jsonschema", "--quiet", "--builtin-schema", name)
+    words = ("check-jsonschema", "--builtin-schema", name)
     return run_linter(*words, *map(str, files)) if files else []
 
 

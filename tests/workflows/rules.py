@@ -41,12 +41,13 @@ def see_shell_that_goes_on(document: Document) -> Iterator[str]:
 
 def see_unpinned_action(document: Document) -> Iterator[str]:
     text = document.path.read_text(encoding="utf-8")
-    for name, _ in list_uses(document):
+    for name in dict.fromkeys(name for name, _ in list_uses(document)):
         if name.startswith(("./", "$/")):  # of a checkout, and of this commit of this repository
             continue
+        notes = re.findall(rf"uses: {re.escape(name)}(.*)\n", text)
         if not PINNED.fullmatch(name):
             yield f"{name} is not pinned by a commit"
-        elif not re.search(rf"{re.escape(name)} # v\d+(\.\d+)+\n", text):
+        elif not all(re.fullmatch(r" # v\d+(\.\d+)+", note) for note in notes):
             yield f"{name} has no version in a comment"
 
 
@@ -128,6 +129,21 @@ def see_cache_of_branch(document: Document) -> Iterator[str]:
                 yield f"{name}: a cache is named by what it holds, not by a branch"
 
 
+def see_gate_that_needs_less(document: Document) -> Iterator[str]:
+    """A required check is one that waits for every other job, and runs whatever they came to."""
+    for name, job in document.jobs.items():
+        if not name.endswith("-gate"):
+            continue
+        if missing := document.jobs.keys() - {name, *_list(job.get("needs"))}:
+            yield f"{name} does not wait for {', '.join(sorted(missing))}"
+        if job.get("if") != "always()":
+            yield f"{name} does not run always()"
+
+
+def _list(value: Any) -> list[str]:
+    return [value] if isinstance(value, str) else list(value or ())
+
+
 def see_ignore_without_reason(document: Document) -> Iterator[str]:
     for line in document.path.read_text(encoding="utf-8").splitlines():
         if re.search(r"(zizmor: ignore\[[\w,-]+\]|shellcheck disable=\S+)\s*$", line):
@@ -148,6 +164,7 @@ RULES: tuple[Rule, ...] = (
     see_write_on_pull_request,
     see_silent_failure,
     see_cache_of_branch,
+    see_gate_that_needs_less,
     see_ignore_without_reason,
 )
 

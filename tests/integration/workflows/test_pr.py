@@ -96,6 +96,8 @@ def test_the_gate_is_red(
     assert results["qnn-gate"].result == "failure"
     (gate,) = results["qnn-gate"].runs
     assert why in gate.summary
+    failed = any(outcome["code"] for outcome in outcomes.values())
+    assert results["run"].result == ("failure" if failed else "success")
 
 
 def cancel_emulator(name: str, row: Mapping[str, Any], setting: Setting) -> None:

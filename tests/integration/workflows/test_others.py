@@ -1,0 +1,295 @@
+"""The other workflows: every run block of theirs in a shell, what they call as stand-ins."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provisioning.store.store import store_home
+from tests.integration.workflows.conftest import (
+    QUICK_PYTHON,
+    ROOT,
+    GitHub,
+    commit,
+    make_github,
+    put_on_path,
+)
+from tests.integration.workflows.project import Project, read_workflow
+from tests.stand_ins.actions import git
+from tests.workflows.workflow import JobResult
+
+# A program that writes down how it was called, and what it was given.
+RECORDER = """#!/bin/sh
+echo "$(basename "$0") $*" >> {log}
+if [ "$1" = login ]; then echo "stdin: $(cat)" >> {log}; fi
+if [ "$1 $2" = "pr list" ]; then echo "${{OPEN:-0}}"; fi
+if [ -n "${{DOCKER_CONFIG:-}}" ]; then touch "$DOCKER_CONFIG/config.json"; fi
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    made = Project(make_github(tmp_path))
+    put_on_path(made.github, "python3", QUICK_PYTHON.format(python=sys.executable, root=ROOT))
+    log = tmp_path / "programs.log"
+    log.touch()
+    for name in ("gh", "docker"):
+        put_on_path(made.github, name, RECORDER.format(log=log))
+    return made
+
+
+def called(project: Project) -> list[str]:
+    return (project.github.folder / "programs.log").read_text().splitlines()
+
+
+def run(project: Project, name: str, **more: Any) -> dict[str, JobResult]:
+    return project.github.run_document(read_workflow(name), **more)
+
+
+def say(results: Mapping[str, JobResult]) -> str:
+    return "\n".join(run.heard.text for one in results.values() for run in one.runs)
+
+
+def ended(results: Mapping[str, JobResult]) -> dict[str, str]:
+    return {name: one.result for name, one in results.items()}
+
+
+# -- pins ------------------------------------------------------------------------------------------
+
+NEWER = "manifests/toolchains/qnn-runtime.toml"
+
+
+NEW = {NEWER: 'version = "2"\n', "manifests/new": "x"}
+
+
+def update(project: Project, **codes: int) -> None:
+    project.github.github = {"event_name": "schedule", "event": {}}
+    suites = {
+        f"test_emulator reports/{name}": {"code": code, "cases": 1} for name, code in codes.items()
+    }
+    project.end_with(
+        {"qnn_ci update": {"code": 0, "writes": NEW}, "validate": {"code": 3}, **suites}
+    )
+
+
+def test_a_newer_pin_becomes_a_pull_request_with_what_is_known(project: Project) -> None:
+    update(project, before=0, after=0)
+    results = run(project, "pins")
+    assert ended(results) == {"try": "success", "propose": "success"}, say(results)
+    assert "qnn_ci update qnn-runtime qnn-runtime-aarch64 --cooldown 14 --write" in project.ran
+    body = (project.github.services.artifacts["proposal"] / "body.md").read_text()
+    for part in ('+version = "2"', "manifests/new", "validate ends with 3", "## The suite"):
+        assert part in body
+    assert "exit code 3" in body
+    pushed = git(project.folder, "show", "--stat", "--format=%s", "pins")
+    assert "Take newer versions of pinned artifacts" in pushed
+    assert (NEWER in pushed, "manifests/new" in pushed) == (True, True)
+    assert "proposal" not in pushed
+    assert any(line.startswith("gh pr create --head pins") for line in called(project))
+
+
+def test_a_suite_that_fails_with_a_new_pin_is_told_and_not_hidden(project: Project) -> None:
+    update(project, before=0, after=1)
+    project.github.variables["OPEN"] = "1"
+    results = run(project, "pins")
+    assert ended(results) == {"try": "success", "propose": "success"}, say(results)
+    body = (project.github.services.artifacts["proposal"] / "body.md").read_text()
+    suite = body.partition("## The suite")[2]
+    assert "FAILED" in suite
+    assert "exit code 1" in suite
+    assert any(line.startswith("gh pr edit pins") for line in called(project))
+
+
+def test_a_suite_that_fails_already_is_no_base_to_compare_with(project: Project) -> None:
+    update(project, before=1, after=0)
+    assert ended(run(project, "pins")) == {"try": "failure", "propose": "skipped"}
+
+
+def test_without_a_newer_pin_nothing_happens(project: Project) -> None:
+    project.github.github = {"event_name": "schedule", "event": {}}
+    project.end_with({"qnn_ci update": {"code": 0}})
+    results = run(project, "pins")
+    assert ended(results) == {"try": "success", "propose": "skipped"}, say(results)
+    assert [line for line in project.ran if line.startswith("test_emulator")] == []
+
+
+# -- nightly, images, release, sign ----------------------------------------------------------------
+
+
+def test_the_suite_on_newer_wheels_says_which(project: Project) -> None:
+    project.github.github = {"event_name": "schedule", "event": {}}
+    project.end_with({"qnn_ci update": {"code": 0, "writes": {NEWER: 'version = "2"\n'}}})
+    document = read_workflow("nightly")
+    document.data["jobs"].pop("everything")
+    results = project.github.run_document(document)
+    assert ended(results) == {"newest": "success"}, say(results)
+    assert set(project.github.services.artifacts) == {"newest-onnxruntime-qnn", "newest-executorch"}
+    kept = project.github.services.artifacts["newest-onnxruntime-qnn"]
+    assert '+version = "2"' in (kept / "pins.diff").read_text()
+    project.github.services.artifacts.clear()
+    project.github.variables["QUICK_CODE"] = "1"
+    assert ended(project.github.run_document(document)) == {"newest": "failure"}
+    assert len(project.github.services.artifacts) == 2
+
+
+def test_images_are_compared_for_a_change_and_pushed_by_hand_alone(project: Project) -> None:
+    project.end_with({"qnn_ci image": {"code": 0}})
+    project.github.github = {"event_name": "pull_request", "ref": "refs/pull/1/merge"}
+    assert ended(run(project, "images")) == {"build": "success", "push": "skipped"}
+    images = ("emulator", "aot", "android", "full")
+    assert project.ran == [f"qnn_ci image digest {name} --check" for name in images]
+    project.github.github = {"event_name": "workflow_dispatch", "actor": "somebody"}
+    results = run(project, "images", change={"secrets": {"GITHUB_TOKEN": "t0ken"}})
+    assert ended(results) == {"build": "success", "push": "success"}, say(results)
+    assert called(project)[:2] == [
+        "docker login ghcr.io --username somebody --password-stdin",
+        "stdin: t0ken",
+    ]
+    assert project.ran[-1].endswith("docker_build full --push ghcr.io/somebody/project/full:latest")
+    assert not (results["push"].runs[0].setting.temp / "docker").exists()
+    project.end_with({"qnn_ci image": {"code": 1}})
+    assert ended(run(project, "images")) == {"build": "failure", "push": "skipped"}
+
+
+DIST = {
+    "dist/executorch_qnn_ci-1.2.3.tar.gz": "x",
+    "dist/executorch_qnn_ci-1.2.3-py3-none-any.whl": "x",
+    "dist/sbom.cdx.json": "{}",
+}
+
+
+@pytest.mark.parametrize(("tag", "result"), [("v1.2.3", "success"), ("v1.2.4", "failure")])
+def test_a_release_is_what_its_tag_says(project: Project, tag: str, result: str) -> None:
+    project.end_with({"release": {"code": 0, "writes": DIST}})
+    project.github.github = {"ref": f"refs/tags/{tag}", "ref_name": tag}
+    results = run(project, "release")
+    assert results["build"].result == result, say(results)
+    assert results["publish"].result == ("success" if result == "success" else "skipped")
+    if result == "success":
+        (line,) = called(project)
+        assert line.startswith("gh release create v1.2.3 dist/")
+        assert "sbom.cdx.json" in line
+        attested = [given for name, given in project.github.services.asked if "attest" in name]
+        assert [bool(given.get("sbom-path")) for given in attested] == [False, True]
+
+
+def test_inputs_of_signing_are_unsigned_and_nobody_signs_for_a_pull_request(
+    project: Project,
+) -> None:
+    """The skels are real, and so are their verification and the dry run."""
+    core = project.folder / ".nox" / "core" / "bin"
+    core.mkdir(parents=True)
+    words = 'import os, sys; sys.path.insert(0, os.environ["PROJECT"])'
+    (core / "python").write_text(
+        f"#!{sys.executable}\n{words}\nimport runpy\nsys.argv.pop(0)\nsys.argv.pop(0)\n"
+        "runpy.run_module(sys.argv[0], run_name='__main__', alter_sys=True)\n"
+    )
+    (core / "python").chmod(0o755)
+    commit(project.folder, "an environment")
+    project.github.variables |= {
+        "QNN_CI_HOME": str(store_home()),
+        "QNN_CI_MANIFESTS": str(ROOT / "manifests"),
+    }
+    project.github.github = {"event_name": "pull_request", "ref": "refs/pull/1/merge"}
+    results = run(project, "sign")
+    assert ended(results) == {"inputs": "success", "sign": "skipped"}, say(results)
+
+
+SIGNED = {
+    "signed/libQnnLpaiSkel.so": "ELF",
+    "signed/signing.json": "{}",
+    "signed/statement.intoto.json": "{}",
+    "signed/signer.log": "",
+}
+
+
+@pytest.mark.parametrize(
+    ("inputs", "vars_", "words"),
+    [
+        ({"direct_mode": False}, {}, "--lpai-arch v6 --out signed --force"),
+        (
+            {"direct_mode": True},
+            {"SKEL_SIGNER": "s {input}"},
+            "--lpai-arch v6 --out signed --force --direct-mode --htp-arch v81 --signer s {input}",
+        ),
+    ],
+)
+def test_a_maintainer_signs(
+    project: Project, inputs: dict[str, bool], vars_: dict[str, str], words: str
+) -> None:
+    document = read_workflow("sign")
+    document.data["jobs"]["inputs"]["steps"] = [{"run": "true"}]  # has its own test
+    project.end_with(
+        {"sign_skel": {"code": 0, "writes": SIGNED}, "qnn_ci verify-signature": {"code": 0}}
+    )
+    project.github.github = {"event_name": "workflow_dispatch"}
+    results = project.github.run_document(
+        document, inputs=inputs, change={"vars": vars_, "secrets": {"SKEL_SIGNER_TOKEN": "t"}}
+    )
+    assert ended(results) == {"inputs": "success", "sign": "success"}, say(results)
+    assert project.ran == [f"sign_skel {words}", "qnn_ci verify-signature signed"]
+    kept = project.github.services.artifacts["signing-record"]
+    assert not list(kept.rglob("*.so"))  # the libraries are Qualcomm's
+
+
+# -- qnn-ci.yml, called by others ------------------------------------------------------------------
+
+CALLER = """
+    on: pull_request
+    permissions: {}
+    jobs:
+      models:
+        permissions: { contents: read }
+        uses: ./.github/workflows/qnn-ci.yml
+        with: { models: "net.py:one\\nnet.py:two\\n", policy: qnn.toml, requirements: more.txt }
+"""
+
+
+@pytest.fixture
+def caller(project: Project, tmp_path: Path) -> GitHub:
+    """Somebody's repository, with a folder ci/ of its own."""
+    own = tmp_path / "own"
+    (own / ".github").mkdir(parents=True)
+    (own / ".github" / "actions").symlink_to(ROOT / ".github" / "actions")
+    git(own, "init", "--quiet")
+    git(own, "config", "uploadpack.allowAnySHA1InWant", "true")
+    head = commit(own, "qnn-ci")
+    github = project.github
+    github.services.others["somebody/executorch-qnn-ci"] = own
+    github.github = {"event_name": "pull_request", "ref": "refs/pull/1/merge"}
+    github.variables["QNN_CI_HOME"] = str(store_home())
+    github.variables["QNN_CI_MANIFESTS"] = str(ROOT / "manifests")
+    github.variables["HEAD_OF_QNN_CI"] = head
+    return github
+
+
+def test_another_repository_judges_its_models_by_one_call(caller: GitHub) -> None:
+    """QNN, the doctor and setup-qnn are real; pip and the run of the models are not."""
+    head = caller.variables["HEAD_OF_QNN_CI"]
+    own = {"workflow_repository": "somebody/executorch-qnn-ci", "workflow_sha": head}
+    results = caller.run(CALLER, change={"job": own})
+    assert ended(results) == {"models": "success"}, say(results)
+    kept = caller.services.artifacts["qnn-ci"]
+    words = json.loads(next(kept.rglob("words.json")).read_text())
+    assert words == ["--model", "net.py:one", "--model", "net.py:two", "--policy", "qnn.toml"]
+    assert caller.services.caches == []
+
+
+def test_a_runner_that_does_not_tell_the_workflow_s_commit_is_refused(caller: GitHub) -> None:
+    results = caller.run(CALLER)
+    assert ended(results) == {"models": "failure"}
+    assert "use a newer runner" in say(results)
+
+
+def test_a_model_that_fails_is_red_and_leaves_its_report(caller: GitHub) -> None:
+    head = caller.variables["HEAD_OF_QNN_CI"]
+    own = {"workflow_repository": "somebody/executorch-qnn-ci", "workflow_sha": head}
+    caller.variables["QUICK_CODE"] = "1"
+    results = caller.run(CALLER, change={"job": own})
+    assert ended(results) == {"models": "failure"}
+    assert "qnn-ci" in caller.services.artifacts

@@ -1,0 +1,142 @@
+"""Each rule and each linter finds the fault that it is there for, in the project's own files."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.workflows.document import GITHUB, ROOT, read_document
+from tests.workflows.lint import check_block, check_schema, lint, list_scripts, run_linter
+from tests.workflows.rules import RULES, judge_document
+
+PR, RELEASE = "workflows/pr.yml", "workflows/release.yml"
+ACTION = "actions/setup-qnn/action.yml"
+CHECKOUT = "actions/checkout@3d3c42e5aac5ba805825da76410c181273ba90b1"
+
+# (file, what stands there, what a careless change makes of it, what is said)
+OWN = [
+    (PR, f"{CHECKOUT} # v7.0.1", "actions/checkout@v7", "is not pinned by a commit"),
+    (PR, f"{CHECKOUT} # v7.0.1", CHECKOUT, "has no version in a comment"),
+    (PR, "          persist-credentials: false\n", "", "keeps the token"),
+    (PR, "persist-credentials: false", "persist-credentials: true", "keeps the token"),
+    (PR, "permissions: {}\n", "", "permissions: {} is missing"),
+    (PR, "permissions: {}\n", "permissions: write-all\n", "permissions: {} is missing"),
+    (
+        PR,
+        "    permissions:\n      contents: read # to check out\n",
+        "",
+        "no permissions of its own",
+    ),
+    (PR, "      contents: read", "      contents: write", "a pull request's job may write"),
+    (PR, "    timeout-minutes: 10\n", "", "timeout-minutes is missing"),
+    (PR, "    timeout-minutes: 10\n", "    timeout-minutes: 600\n", "or over 120"),
+    (PR, "concurrency:\n", "env:\n", "concurrency is missing"),
+    (PR, "  pull_request:\n", "  pull_request_target:\n", "for what others wrote"),
+    (PR, "words=(--head", "t=${{ github.event.pull_request.title }}; words=(--head", "through env"),
+    (PR, "    shell: bash", "    shell: sh", "a failure in a pipe is not one"),
+    (PR, 'exit "$code"', "exit 0", "a failure is thrown away"),
+    (PR, "run: .ci/packages", "run: .ci/packages || true", "a failure is thrown away"),
+    (
+        PR,
+        "        run: .ci/p",
+        "        continue-on-error: true\n        run: .ci/p",
+        "hides a fail",
+    ),
+    (PR, "    if: always()\n    runs", "    if: success()\n    runs", "does not run always()"),
+    (PR, "needs: [plan, run]", "needs: plan", "does not wait for run"),
+    (PR, "BASE: ${{", "TOKEN: ${{ secrets.TOKEN }}\n          BASE: ${{", "a secret outside"),
+    (RELEASE, "    environment: release\n", "", "id-token outside of a protected environment"),
+    (ACTION, "key: ${{ steps", "key: ${{ github.ref_name }}-${{ steps", "not by a branch"),
+    (ACTION, "shell: bash\n", "shell: bash # zizmor: ignore[github-env]\n", "without a reason"),
+]
+
+SHELL = [
+    (PR, "          WORDS: ${{ matrix.words }}\n", "", "WORDS is referenced but not assigned"),
+    (PR, 'nox -s "$SESSION"', "nox -s $SESSION", "SC2086"),
+    (ACTION, '"$PYTHON" -m venv', '"$PYTON" -m venv', "PYTON is referenced but not assigned"),
+    (ACTION, 'read -ra changes <<< "$VERSIONS"', "changes=($VERSIONS)", "SC2206"),
+]
+
+ZIZMOR = [
+    (PR, "    steps:\n", "    container: ubuntu:latest\n    steps:\n", "unpinned-images"),
+    (PR, "    runs-on: ubuntu-24.04", "    runs-on: [self-hosted]", "self-hosted-runner"),
+    (
+        ACTION,
+        "        mkdir",
+        '        echo "$home" >> "$GITHUB_PATH"\n        mkdir',
+        "github-env",
+    ),
+    (PR, "words=(--head", "t='${{ github.head_ref }}'; words=(--head", "template-injection"),
+    ("workflows/nightly.yml", "pr.yml\n", "pr.yml\n    secrets: inherit\n", "secrets-inherit"),
+    ("dependabot.yml", "    cooldown:\n      default-days: 14\n", "", "dependabot-cooldown"),
+]
+
+SCHEMAS = [
+    (PR, "    runs-on: ubuntu-24.04", "    run-on: ubuntu-24.04", "github-workflows"),
+    (PR, "    needs: plan\n", "    need: plan\n", "github-workflows"),
+    (ACTION, "using: composite", "using: composed", "github-actions"),
+    ("dependabot.yml", "version: 2", "version: 3", "dependabot"),
+]
+
+
+def plant(folder: Path, fault: tuple[str, str, str, str], number: int = 0) -> Path:
+    """A copy of a file with a fault in it, under a name of its own."""
+    name, old, new, _ = fault
+    text = (GITHUB / name).read_text(encoding="utf-8")
+    assert old in text, f"{name} has no {old!r}"
+    path = folder / str(number) / ".github" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text.replace(old, new, 1), encoding="utf-8")
+    return path
+
+
+def test_the_project_s_own_files_have_no_finding() -> None:
+    assert list(lint(ROOT)) == []
+
+
+@pytest.mark.parametrize("fault", OWN, ids=lambda fault: fault[3])
+def test_a_rule_finds_its_fault(tmp_path: Path, fault: tuple[str, str, str, str]) -> None:
+    found = judge_document(read_document(plant(tmp_path, fault)))
+    assert any(fault[3] in line for line in found), found
+
+
+def test_every_rule_has_a_fault_that_it_finds(tmp_path: Path) -> None:
+    documents = [read_document(plant(tmp_path, one, at)) for at, one in enumerate(OWN)]
+    quiet = [rule.__name__ for rule in RULES if not any(list(rule(one)) for one in documents)]
+    assert quiet == []
+
+
+@pytest.mark.parametrize("fault", SHELL, ids=lambda fault: fault[3])
+def test_shellcheck_reads_run_blocks(tmp_path: Path, fault: tuple[str, str, str, str]) -> None:
+    document = read_document(plant(tmp_path, fault))
+    found = "\n".join(line for block in document.run_blocks() for line in check_block(block))
+    assert fault[3] in found
+
+
+def test_zizmor_s_strictest_persona_reads_all(tmp_path: Path) -> None:
+    for number, fault in enumerate(ZIZMOR):
+        plant(tmp_path, fault, number)
+    found = run_linter("zizmor", "--offline", "--quiet", "--persona=auditor", str(tmp_path))
+    text = "\n".join(found)
+    for number, (name, _, _, said) in enumerate(ZIZMOR):
+        blocks = [one for one in text.split("\n\n") if f"/{number}/.github/{name}" in one]
+        assert any(f"[{said}]" in one for one in blocks), (said, text)
+
+
+def test_the_schemas_read_all(tmp_path: Path) -> None:
+    for kind in {one[3] for one in SCHEMAS}:
+        faults = [one for one in SCHEMAS if one[3] == kind]
+        files = [plant(tmp_path, one, at) for at, one in enumerate(faults)]
+        text = "\n".join(check_schema(f"vendor.{kind}", files))
+        assert all(str(path) in text for path in files), text
+
+
+def test_scripts_are_found_and_read(tmp_path: Path) -> None:
+    names = {path.relative_to(ROOT).as_posix() for path in list_scripts(ROOT)}
+    assert {"nox", ".ci/run", ".ci/packages", "docker/entry.sh"} <= names
+    (tmp_path / "docker").mkdir()
+    (tmp_path / "docker" / "broken.sh").write_text("#!/bin/sh\nrm $1\n")
+    shutil.copytree(GITHUB, tmp_path / ".github")
+    assert any("SC2086" in line for line in lint(tmp_path))
