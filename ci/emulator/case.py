@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import traceback
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ci.emulator.baselines import Baseline, find_changes, name_case
@@ -157,9 +157,11 @@ class CaseRun:
         self.figures = before
         shutil.rmtree(job.outputs)
         Path(job.outputs).mkdir()
+        again = self.judge_run(references, lowered, self.execute(job, fresh=True), remark)
+        if again.case.status is not Status.PASSED:
+            return again
         seen = f"in a process that ran other programs before: {result.case.reason.splitlines()[0]}"
-        run = self.execute(job, fresh=True)
-        return self.judge_run(references, lowered, run, "; ".join(filter(None, [remark, seen])))
+        return replace(again, remark="; ".join(filter(None, [remark, seen])))
 
     def execute(self, job: RunJob, *, fresh: bool = False) -> Ended:
         log = self.directory / "run.log"

@@ -14,6 +14,7 @@ from executorch.devtools.backend_debug import get_delegation_info
 
 from ci.lowering.artifact import Delegation, Fallback
 from ci.lowering.factory import find_line
+from ci.lowering.forked import note_step
 
 # The router's lines, and those that name the place in QNN's graph preparation.
 QNN_ERROR = re.compile(r"(?:<E>\s*|\.cc:\d+::ERROR:\s*)(.+)")
@@ -24,6 +25,12 @@ NOISE = re.compile(
 )
 MAX_REASON = 400
 COMPUTES_NOTHING = {"getitem"}
+# Seen with ExecuTorch 1.5.1, QNN 2.49.40: the builder asks QNN for the values alone. In fp16 they
+# come out wrong (2 dB), and an index that is read ends the process with SIGSEGV.
+BROKEN = {
+    f"aten.{name}.dim": f"ExecuTorch gives QNN no indices of it: take a{name} and arg{name}"
+    for name in ("max", "min")
+}
 
 
 class Refusals(logging.Handler):
@@ -65,6 +72,10 @@ def record_refusals(log: Path | None) -> Iterator[Refusals]:
     original = support.is_node_supported
 
     def watched(self: Any, submodules: Any, node: Any) -> bool:
+        if name_operator(node) in BROKEN:
+            refusals.by_node[node.name] = BROKEN[name_operator(node)]
+            return False
+        note_step(f"QNN judged {name_operator(node)}{find_line(node)}")
         start, refusals.last = refusals.size(), ""
         try:
             supported = bool(original(self, submodules, node))
@@ -77,6 +88,7 @@ def record_refusals(log: Path | None) -> Iterator[Refusals]:
         return supported
 
     support.is_node_supported = watched
+    note_step("ExecuTorch's passes ran")
     qnn_partitioner.logger.addHandler(refusals)
     try:
         yield refusals

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import mmap
 import os
 import pickle
 import sys
@@ -23,22 +24,26 @@ from provisioning.errors import FailedError, QnnCiError
 from provisioning.files import explain_no_room
 
 R = TypeVar("R")
+STEP_BYTES = 512
+_steps: list[mmap.mmap] = []  # of this fork and of those that it is in, shared with their parents
 
 
 def run_forked(function: Callable[[], R]) -> R:
     """What ``function`` returns or raises, computed in a fork.
 
-    Raises FailedError when the fork dies. It collects no garbage: collections would touch, and so
-    copy, every object that the fork shares.
+    Raises FailedError when the fork dies, with what note_step was told last. It collects no
+    garbage: collections would touch, and so copy, every object that the fork shares.
     """
     gc.collect()
     gc.freeze()
+    step = mmap.mmap(-1, STEP_BYTES)
     reading, writing = os.pipe()
     _flush()
     worker = os.getpid()
     pid = os.fork()
     if pid == 0:
         end_with_parent(worker)
+        _steps.append(step)
         gc.disable()
         os._exit(_answer(function, writing))
     os.close(writing)
@@ -48,7 +53,8 @@ def run_forked(function: Callable[[], R]) -> R:
     code = os.waitstatus_to_exitcode(status)
     if code or not data:
         how = f"was killed by {signal_name(-code)}" if code < 0 else f"exited with {code}"
-        raise FailedError(f"its process {how} without a result")
+        doing = step[:].rstrip(b"\0").decode("utf-8", "replace")
+        raise FailedError(f"its process {how} without a result", why=doing and f"while {doing}")
     result: Any = pickle.loads(data)  # noqa: S301 - of our own fork
     if isinstance(result, QnnCiError):
         raise result
@@ -62,6 +68,12 @@ def still_tqdm() -> None:
         tqdm = importlib.import_module("tqdm").tqdm
         tqdm.monitor_interval = 0
         tqdm.set_lock(threading.RLock())
+
+
+def note_step(doing: str) -> None:
+    """Say what the fork does next, should it die of that: ``QNN compiled the graph``."""
+    for step in _steps[-1:]:
+        step[:] = doing.encode("utf-8", "replace")[:STEP_BYTES].ljust(STEP_BYTES, b"\0")
 
 
 def answer_job(function: Callable[[], Any]) -> Any:

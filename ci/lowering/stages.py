@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from ci.lowering.forked import note_step
+
 ADAPTOR = "executorch.backends.qualcomm.python.PyQnnManagerAdaptor"
 QNN = "QNN"
 QNN_CALLS = ("InitBackend", "InitContext", "IsNodeSupportedByBackend", "Compile")
@@ -39,15 +41,17 @@ class Stages:
         manager = adaptor.QnnManager
         calls = {name: getattr(manager, name) for name in QNN_CALLS if hasattr(manager, name)}
         for name, call in calls.items():
-            setattr(manager, name, self._timed(call))
+            setattr(manager, name, self._timed(name, call))
         try:
             yield
         finally:
             for name, call in calls.items():
                 setattr(manager, name, call)
 
-    def _timed(self, call: Any) -> Any:
+    def _timed(self, name: str, call: Any) -> Any:
         def timed(*words: Any) -> Any:
+            if name == "Compile":
+                note_step("QNN compiled the graph; the operators are the last ones of the log")
             with self.measure(QNN):
                 return call(*words)
 

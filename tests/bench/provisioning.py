@@ -29,9 +29,10 @@ from provisioning.fetch.client import Client
 from provisioning.fetch.transfer import TransferPolicy
 from provisioning.files import hash_file
 from tests.bench.file_server import ask_server
+from tests.bench.memory import LIMIT_MB, measure_memory
 from tests.bench.sdk_course import HOST, VERSION, Course, lay_course, slow_course
 
-ROUNDS = 3
+ROUNDS = 5
 WARM_ROUNDS = 10
 UPSTREAM = Path("backends/qualcomm/scripts/download_qnn_sdk.py")
 RUN_UPSTREAM = """
@@ -41,15 +42,6 @@ module = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(module)
 module.QNN_VERSION, module.QNN_ZIP_URL = sys.argv[3], sys.argv[2]
 sys.exit(module._download_qnn_sdk(pathlib.Path(sys.argv[4])) is None)
-"""
-RUN_MEASURED = """
-import pathlib, resource, sys
-from provisioning.__main__ import main
-code = main(sys.argv[2:])
-own = pathlib.Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0]
-most = max(int(own), resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
-pathlib.Path(sys.argv[1]).write_text(str(most))
-sys.exit(code)
 """
 RUN_SHELL = 'curl -sS -o sdk.zip "$1" && unzip -tq sdk.zip && unzip -q sdk.zip'
 
@@ -268,16 +260,6 @@ def measure_slow(course: Course, progress: Progress) -> dict[str, Any]:
         return figures
 
 
-def measure_memory(course: Course, progress: Progress) -> dict[str, float]:
-    """The most memory that a fetch ever had, its children included, in MB."""
-    progress.step("measuring the memory of a fetch")
-    shutil.rmtree(course.home, ignore_errors=True)
-    note = course.work / "memory"
-    argv = [sys.executable, "-c", RUN_MEASURED, str(note), "fetch", "qnn-sdk"]
-    time_process(argv, course)
-    return {"memory_mb": int(note.read_text()) * 1024 / 1e6}
-
-
 def render_bench(figures: Mapping[str, Any]) -> str:
     """The ratios, the floor, and how close to it we come."""
     values = json.loads(json.dumps(figures))
@@ -307,6 +289,10 @@ def render_bench(figures: Mapping[str, Any]) -> str:
     for name in ("curl", "aria2"):
         if seconds := values.get(f"slow_{name}_s"):
             lines.append(f"    {name:<32} {seconds:>8.2f} s   {seconds / ours_s:.2f} of ours")
-    lines.append(f"  {'most memory of a fetch':<34} {values['memory_mb']:>7.0f} MB")
+    for kind in ("zip", "parts", "tar_xz", "git"):
+        size_mb = values[f"memory_{kind}_mb"]
+        verdict = "ok" if size_mb < LIMIT_MB else "TOO MUCH"
+        label = f"most memory of a fetch: {kind.replace('_', '.')}"
+        lines.append(f"  {label:<34} {size_mb:>7.0f} MB   limit {LIMIT_MB} MB   {verdict}")
     lines.append(f"  load average {values['load_average']}, {values['cores']} cores")
     return "\n".join(lines) + "\n"

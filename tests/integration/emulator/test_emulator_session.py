@@ -311,6 +311,10 @@ def test_a_change_beside_a_users_model_lowers_it_again(
         ("undefined_name(x)", "NameError"),
         ("torch.special.bessel_j0(x) + x * scale", "special_bessel_j0.default: No node visitor"),
         ("torch.special.bessel_j0(x) + x + scale", "unsupported [my.py:7]"),
+        (
+            "tuple(torch.relu(x * scale).max(-1))",
+            "take amax and argmax [my.py:7]",
+        ),
         ("torch.nn.functional.max_pool2d(x.view(1, 2, 4, 4), 2)", "F.max_pool2d(x, 2, 2)"),
         ("torch.sum(x, 1, keepdim=True) * 0 + torch.arange(1.0, 17.0)", "same for every input"),
         ("torch.log(x * scale)", "the reference proves nothing: output 0 of the float32 model"),

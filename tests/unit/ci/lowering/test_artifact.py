@@ -5,12 +5,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from ci.lowering import artifact
 from ci.lowering.artifact import (
     PROGRAM,
     RECORD,
     Delegation,
     Lowered,
     TensorInfo,
+    artifact_path,
     hash_files,
     publish_artifact,
     read_artifact,
@@ -79,3 +81,24 @@ def test_a_good_entry_is_never_replaced_and_a_damaged_one_is(tmp_path: Path, sta
     (entry / PROGRAM).write_bytes(b"rust")
     assert publish_artifact(tmp_path / "second" / KEY, entry)
     assert (entry / PROGRAM).read_bytes() == b"new"
+
+
+def test_an_entry_that_another_process_publishes_meanwhile_is_taken(
+    tmp_path: Path, staging: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = artifact_path(tmp_path, KEY)
+    assert entry == tmp_path / "01" / KEY
+
+    def lose(staged: Path, target: Path) -> None:
+        make_artifact(target)
+        raise FileExistsError(str(target))
+
+    monkeypatch.setattr(artifact, "publish_directory", lose)
+    assert not publish_artifact(staging, entry)
+
+    def fail(staged: Path, target: Path) -> None:
+        raise PermissionError(str(target))
+
+    monkeypatch.setattr(artifact, "publish_directory", fail)
+    with pytest.raises(PermissionError):
+        publish_artifact(staging, artifact_path(tmp_path, "ffff"))

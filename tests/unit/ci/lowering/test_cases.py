@@ -27,7 +27,11 @@ def test_the_default_is_the_suite_on_sm8650() -> None:
 
 def test_globs_and_repeats_select_each_case_once() -> None:
     cases = select_cases(
-        SUITE_SCHEMES, SOCS, models=["mlp", "ml*"], schemes=["16a4w*"], soc_names=["sm8[57]50"]
+        SUITE_SCHEMES,
+        SOCS,
+        models=["mlp", "ml*"],
+        schemes=["16a4w*", "16A4W"],
+        soc_names=["sm8[57]50"],
     )
     assert cases == [
         CaseSpec("mlp", scheme, soc)

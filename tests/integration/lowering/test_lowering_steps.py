@@ -1,0 +1,302 @@
+"""The steps of a lowering that need ExecuTorch and no QNN: quantization, refusals, records."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import operator
+import os
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import msgspec
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed in this environment")
+pytest.importorskip("executorch", reason="ExecuTorch is not installed in this environment")
+
+# Without QNN_SDK_ROOT ExecuTorch's import downloads an SDK; and it warns of what it uses itself.
+with patch.dict(os.environ, QNN_SDK_ROOT="nowhere"), warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    from executorch.backends.qualcomm.serialization.qc_schema import QcomChipset
+    from executorch.backends.qualcomm.serialization.qc_schema_serialize import flatbuffer_to_option
+
+    from ci.lowering import audit, lower
+    from ci.lowering.audit import BROKEN, MAX_REASON, audit_delegation, record_refusals
+    from ci.lowering.quantize import block_sizes, quantize_model
+
+from ci.lowering.artifact import Delegation, Fallback, Lowered, TensorInfo  # noqa: E402
+from ci.lowering.job import LowerJob, LowerResult  # noqa: E402
+from ci.lowering.model import Model  # noqa: E402
+from ci.lowering.schemes import Scheme  # noqa: E402
+from provisioning.errors import StoreError  # noqa: E402
+
+WARNINGS = ("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
+pytestmark = pytest.mark.filterwarnings(*WARNINGS)
+JOB = LowerJob("net", Scheme.A8W8, "SM8650", "cache", ("torch 2",), "log")
+
+
+def draw(*shape: int, seed: int = 0) -> Any:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+class Convolutions(torch.nn.Module):
+    """Layers that blocks of 32 fit and that they do not, and a state."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.pointwise = torch.nn.Conv2d(32, 48, 1)
+        self.odd = torch.nn.Conv2d(48, 32, 1)
+        self.wide = torch.nn.Conv2d(32, 32, 3)
+        self.linear = torch.nn.Linear(64, 4)
+        self.register_buffer("total", torch.zeros(4))
+
+    def forward(self, x: Any) -> Any:
+        y = self.linear(self.wide(self.odd(self.pointwise(x))).reshape(1, 32, -1)[:, :, :64])
+        self.total.add_(y.mean((0, 1)))
+        x.zero_()
+        return y + self.total
+
+
+@pytest.fixture(scope="module")
+def quantized() -> tuple[Model, Any]:
+    sets = tuple((draw(1, 32, 10, 10, seed=seed) * scale,) for seed, scale in enumerate((1, 1, 8)))
+    model = Model("net", Convolutions().eval(), sets[:1], sets)
+    return model, quantize_model(model, Scheme.A8W8, "SM8650")
+
+
+def test_blocks_are_for_layers_that_they_fit_without_a_kernel() -> None:
+    exported = torch.export.export(Convolutions().eval(), (draw(1, 32, 10, 10),), strict=True)
+    sizes = block_sizes(exported.module(), 32)
+    assert list(sizes.values()) == [(1, 32, 1, 1), (1, 32)]
+
+
+def test_calibration_covers_what_it_saw_once_and_changes_neither_state_nor_inputs(
+    quantized: tuple[Model, Any],
+) -> None:
+    model, converted = quantized
+    assert all(one[0].any() for one in model.calibration)
+    assert not model.module.total.any()
+    assert not dict(converted.named_buffers())["total"].any()
+    first = next(node for node in converted.graph.nodes if "quantize_per_tensor" in str(node))
+    scale = float(first.args[1])
+    widest = max(float(one[0].abs().max()) for one in model.calibration)
+    assert scale * 255 > widest * 1.5  # a moving average stays near 1 / 100 of the way to it
+
+
+def test_convolutions_and_linear_layers_have_a_scale_a_channel(
+    quantized: tuple[Model, Any],
+) -> None:
+    targets = [str(node.target) for node in quantized[1].graph.nodes]
+    assert sum("dequantize_per_channel" in target for target in targets) >= 4
+
+
+@pytest.mark.parametrize(
+    ("scheme", "soc"), [(Scheme.FP16, "SM8650"), (Scheme.A8W8, "SM8650"), (Scheme.FP16, "SM8750")]
+)
+def test_the_compiler_is_told_the_soc_and_the_precision(scheme: Scheme, soc: str) -> None:
+    (spec,) = lower.compiler_spec(scheme, soc)
+    option = flatbuffer_to_option(spec.value)
+    assert option.soc_info.soc_model == QcomChipset[soc]
+    fp16 = lower.compiler_spec(Scheme.FP16, soc)[0].value
+    assert (spec.value == fp16) == (scheme is Scheme.FP16)
+
+
+def test_initial_values_are_kept_for_buffers_that_change() -> None:
+    def edge(*mutated: str) -> Any:
+        signature = SimpleNamespace(
+            buffers_to_mutate={f"out_{name}": name for name in mutated},
+            inputs_to_buffers={"b_total": "total", "b_fixed": "fixed"},
+        )
+        return SimpleNamespace(exported_program=lambda: SimpleNamespace(graph_signature=signature))
+
+    (kept,) = lower.keep_initial_state(edge("total")).passes
+    assert kept.patterns == ["b_total"]
+    assert lower.keep_initial_state(edge()).passes == []
+
+
+class Parts(torch.nn.Module):
+    def forward(self, x: Any) -> Any:
+        return torch.cat([x, x * 2], 1), x.argmax(1)
+
+
+def make_model() -> Model:
+    sets = tuple((draw(2, 3, seed=seed),) for seed in range(4))
+    return Model("net", Parts(), sets, sets, tuple(Parts()(*one) for one in sets))
+
+
+def test_outputs_are_described_with_the_parts_that_they_join() -> None:
+    joined, largest = lower.describe_outputs(make_model())
+    assert joined == TensorInfo("float32", (2, 6), 1, (3, 3))
+    assert largest == TensorInfo("int64", (2,))
+
+
+def test_an_index_beside_a_magnitude_gets_its_bounds(tmp_path: Path) -> None:
+    model = make_model()
+    lower.write_reference(tmp_path / "float", model.module, model, Scheme.A8W8, model.reference)
+    names = {path.name for path in (tmp_path / "float").iterdir()}
+    assert {"0_1.raw", "0_1.low.raw", "3_1.high.raw"} <= names
+    assert not {"0_0.low.raw", "0_0.high.raw"} & names
+    assert (tmp_path / "float/2_0.raw").read_bytes() == model.reference[2][0].numpy().tobytes()
+
+
+def fail(error: Exception, cause: Exception | None = None) -> Callable[..., Any]:
+    def run(*words: Any) -> Any:
+        raise error from cause
+
+    return run
+
+
+def raised(error: Exception, cause: Exception | None = None) -> Exception:
+    with pytest.raises(type(error)) as caught:
+        fail(error, cause)()
+    return caught.value
+
+
+def test_a_refusal_says_what_qnn_said_what_was_raised_and_where(tmp_path: Path) -> None:
+    root = raised(KeyError("aten.erf"))
+    error = raised(RuntimeError("cannot\n  lower"), root)
+    said = lower.describe_refusal(error, tmp_path / "none.log")
+    assert said.startswith("RuntimeError: cannot lower <- KeyError: 'aten.erf' [")
+    assert said.endswith("test_lowering_steps.py]")
+    log = tmp_path / "log"
+    log.write_bytes(b"\xff [ERROR]  <E> no such op\nfine\n")
+    assert lower.describe_refusal(error, log).startswith("no such op (RuntimeError: cannot lower")
+    assert lower.describe_error(ValueError("x" * 400)).endswith("...")
+    assert len(lower.describe_error(ValueError("x" * 400))) == lower.MAX_RAISED + 3
+
+
+def test_a_full_disk_is_no_refusal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = msgspec.structs.replace(JOB, cache=str(tmp_path / "cache"), log=str(tmp_path / "log"))
+    entry = LowerResult(str(tmp_path / "cache/00/0011"))
+    no_room = OSError(errno.ENOSPC, "No space left on device", "/there")
+    monkeypatch.setattr(lower, "lower_model", fail(RuntimeError("flatc failed"), no_room))
+    with pytest.raises(StoreError, match="there is no room in /there"):
+        lower.lower_and_publish(make_model(), job, entry)
+    monkeypatch.setattr(lower, "lower_model", fail(ValueError("QNN says no")))
+    refused = lower.lower_and_publish(make_model(), job, entry)
+    assert refused.refused.startswith("ValueError: QNN says no")
+    assert list((tmp_path / "cache").iterdir()) == []
+
+
+@pytest.mark.parametrize("use_cache", [True, False])
+def test_a_program_that_is_there_is_not_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, use_cache: bool
+) -> None:
+    """Without the cache, what is lowered again lies beside the log."""
+
+    def make(model: Model, job: LowerJob, staging: Path, stages: Any) -> Lowered:
+        staging.mkdir(parents=True)
+        (staging / "program.pte").write_text(job.soc)
+        row = Lowered("0011", "", "", "", 4, (), (), Delegation(1, 0, 1), 1.0, 4, {})
+        lowered = msgspec.structs.replace(row, files=lower.hash_files(staging))
+        lower.write_record(staging, lowered)
+        return lowered
+
+    monkeypatch.setattr(lower, "lower_model", make)
+    job = msgspec.structs.replace(
+        JOB, cache=str(tmp_path / "cache"), log=str(tmp_path / "log"), use_cache=use_cache
+    )
+    entry = LowerResult(str(tmp_path / "cache/00/0011"))
+    first = lower.lower_and_publish(make_model(), job, entry)
+    assert first.directory == entry.directory
+    (tmp_path / "lowered").mkdir()
+    later = msgspec.structs.replace(job, soc="SM8750")
+    second = lower.lower_and_publish(make_model(), later, entry)
+    assert Path(entry.directory, "program.pte").read_text() == "SM8650"
+    wanted = Path(entry.directory) if use_cache else tmp_path / "lowered" / "0011"
+    assert Path(second.directory) == wanted
+
+
+def test_qnn_s_errors_are_told_once_without_pointers_to_manuals_and_cut() -> None:
+    log = "a.cc:12::ERROR: one\n <E> two\n <E> one\n <E> Please refer to the manual\nfine\n"
+    assert audit.qnn_errors(log) == "one; two"
+    assert len(audit.qnn_errors(f"<E> {'x' * 1000}")) == MAX_REASON
+
+
+def node(name: str, target: Any, line: int = 7) -> Any:
+    trace = f'  File "/my/net.py", line {line}, in forward\n'
+    return SimpleNamespace(
+        name=name, op="call_function", target=target, meta={"stack_trace": trace}
+    )
+
+
+class Operator:
+    """What a node calls: known by its name, as ExecuTorch's are."""
+
+    def __init__(self, name: str) -> None:
+        self.__name__ = name
+
+    def __str__(self) -> str:
+        return self.__name__
+
+
+@pytest.fixture
+def partitioner(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """ExecuTorch's partitioner with answers of ours, by operator; its log is tmp_path/log."""
+    log = tmp_path / "log"
+    log.write_text("<E> of an earlier node\n")
+
+    def answer(self: Any, submodules: Any, asked: Any) -> bool:
+        if asked.target.__name__ == "raises":
+            raise KeyError("seven")
+        if asked.target.__name__ == "qnn":
+            with log.open("a") as stream:
+                stream.write("<E> QNN has no such type\n")
+        if asked.target.__name__ == "logged":
+            logging.getLogger(audit.qnn_partitioner.logger.name).warning("[QNN] node | no visitor")
+        return asked.target.__name__ == "fine"
+
+    support = audit.qnn_partitioner.QnnOperatorSupport
+    monkeypatch.setattr(support, "is_node_supported", answer)
+    return support, answer, log
+
+
+def test_each_refused_node_has_the_reason_that_was_given_for_it(partitioner: Any) -> None:
+    support, answer, log = partitioner
+    names = ["fine", "qnn", "logged", "silent", *BROKEN]
+    nodes = {name: node(name, Operator(name)) for name in names}
+    with record_refusals(log) as refusals:
+        answers = {name: support.is_node_supported(None, {}, one) for name, one in nodes.items()}
+        with pytest.raises(RuntimeError, match=r"ExecuTorch fails at raises \[net.py:7\]"):
+            support.is_node_supported(None, {}, node("r", Operator("raises")))
+    assert support.is_node_supported is answer
+    assert refusals not in audit.qnn_partitioner.logger.handlers
+    assert [name for name, taken in answers.items() if taken] == ["fine"]
+    assert refusals.by_node == {
+        "qnn": "QNN has no such type",
+        "logged": "no visitor",
+        "silent": "refused without a reason",
+        "aten.max.dim": "ExecuTorch gives QNN no indices of it: take amax and argmax",
+        "aten.min.dim": "ExecuTorch gives QNN no indices of it: take amin and argmin",
+    }
+
+
+def test_what_stays_on_the_cpu_is_counted_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    info = SimpleNamespace(num_delegated_nodes=9, num_delegated_subgraphs=2)
+    monkeypatch.setattr(audit, "get_delegation_info", lambda graph_module: info)
+    nodes = [
+        node("x", Operator("placeholder")),
+        node("call", Operator("executorch_call_delegate")),
+        node("part", operator.getitem),
+        node("erf", Operator("aten.erf"), line=3),
+        node("topk", Operator("aten.topk"), line=4),
+    ]
+    nodes[0].op = "placeholder"
+    refusals = audit.Refusals(None)
+    refusals.by_node["erf"] = "no visitor"
+    graph = SimpleNamespace(graph=SimpleNamespace(nodes=nodes))
+    assert audit_delegation(graph, refusals) == Delegation(
+        9,
+        2,
+        2,
+        (
+            Fallback("aten.erf", "no visitor [net.py:3]"),
+            Fallback("aten.topk", "not offered to QNN [net.py:4]"),
+        ),
+    )

@@ -1,0 +1,255 @@
+"""Models as they are loaded, run and keyed, function by function; no QNN takes part."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed in this environment")
+
+from ci.lowering import lookup, model  # noqa: E402
+from ci.lowering.artifact import artifact_path  # noqa: E402
+from ci.lowering.digests.graph_digest import digest_graph  # noqa: E402
+from ci.lowering.factory import find_line  # noqa: E402
+from ci.lowering.job import LowerJob  # noqa: E402
+from ci.lowering.model import Model, derive_inputs, digest_model, load_model  # noqa: E402
+from ci.lowering.references.degenerate import ReferencePolicy  # noqa: E402
+from ci.lowering.references.eager import compute_reference, keep_state, run_eager  # noqa: E402
+from ci.lowering.references.numerics import THREADS, VARIABLES, fix_numerics  # noqa: E402
+from ci.lowering.schemes import Scheme  # noqa: E402
+from provisioning.errors import FailedError  # noqa: E402
+
+
+class Net(torch.nn.Module):
+    """Any function of (module, inputs) as a module with a buffer."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+        self.register_buffer("total", torch.zeros(4))
+        self.register_buffer("other", torch.zeros(4))
+
+    def forward(self, *inputs: Any) -> Any:
+        return self.function(self, *inputs)
+
+
+def draw(seed: int = 0) -> Any:
+    return torch.randn(2, 4, generator=torch.Generator().manual_seed(seed))
+
+
+def add_up(net: Any, x: Any) -> Any:
+    net.total.add_(x.sum(0))
+    net.other.add_(1)
+    return net.total
+
+
+@pytest.fixture
+def numerics() -> Iterator[None]:
+    threads, one_dnn = torch.get_num_threads(), torch.backends.mkldnn.enabled
+    torch.set_num_threads(2)
+    torch.backends.mkldnn.enabled = True
+    yield
+    torch.set_num_threads(threads)
+    torch.backends.mkldnn.enabled = one_dnn
+
+
+def test_numerics_are_fixed_before_a_model_computes(
+    numerics: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+
+    def note(net: Any, x: Any) -> Any:
+        seen.append((torch.backends.mkldnn.enabled, torch.get_num_threads()))
+        return x
+
+    monkeypatch.setattr(model, "call_factory", lambda _: (Net(note), (draw(),)))
+    load_model("my.py:factory")
+    assert set(seen) == {(False, 1)}
+    assert (THREADS, set(VARIABLES.values())) == (1, {"1"})
+    torch.backends.mkldnn.enabled = True
+    fix_numerics()
+    assert not torch.backends.mkldnn.enabled
+
+
+def test_derived_inputs_keep_the_range_and_differ_from_each_other() -> None:
+    example = (draw(), torch.zeros(3), torch.arange(5), torch.tensor([7, 7]))
+    sets = derive_inputs(example)
+    assert len(sets) == 8
+    assert sets[0] == example
+    for index in (0, 2):
+        assert all(sorted(one[index].flatten()) == sorted(example[index].flatten()) for one in sets)
+    for index in (0, 1):
+        assert len({tuple(one[index].flatten().tolist()) for one in sets}) == 8
+    assert all(one[3].tolist() == [7, 7] for one in sets)
+    again = derive_inputs(example)
+    assert all(map(torch.equal, sets[5], again[5]))
+
+
+@pytest.mark.parametrize("given", [0, 1, 2, 7])
+def test_a_model_is_judged_on_four_sets_in_eval_mode(
+    given: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    net = Net(lambda net, x: torch.nn.functional.dropout(x, 0.5, net.training))
+    calibration = [(draw(seed),) for seed in range(1, given + 1)]
+    monkeypatch.setattr(model, "call_factory", lambda _: (net, (draw(),), calibration))
+    loaded = load_model("my.py:factory")
+    assert not loaded.module.training
+    assert len(loaded.evaluation) == len(loaded.reference) == 4
+    assert len(loaded.calibration) >= 4
+    for (made,), (asked,) in zip(loaded.reference, loaded.evaluation, strict=True):
+        assert torch.equal(made, asked)
+    for one, (wanted,) in zip(loaded.calibration[1:], calibration, strict=False):
+        assert torch.equal(one[0], wanted)
+
+
+def test_references_do_not_change_when_the_state_goes_on() -> None:
+    net = Net(add_up)
+    outputs = run_eager(net, [(draw(),), (draw(1),)])
+    assert not torch.equal(outputs[0][0], outputs[1][0])
+    net = Net(add_up)
+    first, second = compute_reference("net", net, [(draw(),), (draw(1),)])
+    assert torch.equal(second[0], first[0] + draw(1).sum(0))
+    assert not net.total.any()
+
+
+def test_an_input_that_a_model_writes_into_stays_as_it_was() -> None:
+    inputs = (draw(),)
+    run_eager(Net(lambda net, x: x.mul_(2)), [inputs])
+    assert torch.equal(inputs[0], draw())
+
+
+def test_state_is_kept_by_name() -> None:
+    net = Net(add_up)
+    with keep_state(net, {"total"}):
+        net(draw())
+    assert (bool(net.total.any()), bool(net.other.any())) == (False, True)
+
+
+def test_an_output_that_is_random_is_found_beside_one_that_is_not() -> None:
+    with pytest.raises(FailedError, match="other outputs for the same inputs"):
+        compute_reference("net", Net(lambda net, x: (x, torch.rand(2))), [(draw(),)])
+    nan = Net(lambda net, x: x * float("nan"))
+    assert compute_reference("net", nan, [(draw(),)])[0][0].isnan().all()
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (lambda net, x: x + torch.tensor([1.0]), lambda net, x: x + torch.tensor([2.0])),
+        (
+            lambda net, x: torch.ops.aten.add(x, x, alpha=2),
+            lambda net, x: torch.ops.aten.add(x, x, alpha=3),
+        ),
+        (lambda net, x: x.relu(), lambda net, x: x.sigmoid()),
+        (lambda net, x: x.sum(0), lambda net, x: x.sum(1)),
+        (lambda net, x: (x, x + 1), lambda net, x: (x + 1, x)),
+    ],
+)
+def test_what_a_graph_computes_is_in_its_digest(
+    one: Callable[..., Any], other: Callable[..., Any]
+) -> None:
+    digests = [digest_graph(Net(function), (draw(),)) for function in (one, one, other)]
+    assert digests[0] == digests[1] != digests[2]
+
+
+class Above(torch.nn.Module):
+    def forward(self, x: Any) -> Any:
+        return x.relu()
+
+
+class Below(torch.nn.Module):
+    def forward(self, x: Any) -> Any:
+        return x.relu()
+
+
+def test_the_line_that_a_refusal_would_name_is_in_the_digest_of_a_graph() -> None:
+    digests = [digest_graph(net, (draw(),)) for net in (Above(), Above(), Below())]
+    assert digests[0] == digests[1] != digests[2]
+
+
+def test_state_and_its_type_are_in_the_digest_of_a_graph() -> None:
+    def make(total: Any) -> Net:
+        net = Net(lambda net, x: x + net.total)
+        net.total = total
+        return net
+
+    inputs = (draw(),)
+    totals = [torch.zeros(4), torch.ones(4), torch.zeros(4, dtype=torch.int32)]
+    assert len({digest_graph(make(total), inputs) for total in totals}) == 3
+    net = Net(add_up)
+    digest_graph(net, inputs)
+    assert not net.total.any()
+
+
+def test_a_model_that_is_not_exported_has_another_digest_each_time() -> None:
+    branching = Net(lambda net, x: x if x.sum() > 0 else -x)
+    assert digest_graph(branching, (draw(),)) != digest_graph(branching, (draw(),))
+
+
+def test_each_tensor_that_is_kept_with_a_program_is_in_the_digest_of_its_model() -> None:
+    sets = tuple((draw(seed),) for seed in range(4))
+    known = Model("net", Net(lambda net, x: x.relu()), sets, sets, sets)
+    other = (*sets[:3], (draw(9),))
+    changed = [replace(known, **{name: other}) for name in ("evaluation", "calibration")]
+    changed += [replace(known, reference=other), replace(known, calibration=sets[:3])]
+    assert digest_model(known) == digest_model(replace(known, name="another"))
+    assert len({digest_model(one) for one in (known, *changed)}) == 5
+
+
+JOB = LowerJob("net", Scheme.A8W8, "SM8650", "cache", ("torch 2", "numpy 1"), "log")
+
+
+def test_a_key_holds_all_that_decides_about_a_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    changes: list[dict[str, Any]] = [
+        {},
+        {"scheme": Scheme.A16W8},
+        {"scheme": Scheme.FP16},
+        {"soc": "SM8750"},
+        {"toolchain": ("torch 2", "numpy 2")},
+        {"toolchain": ("torch 2n", "umpy 1")},
+    ]
+    jobs = [msgspec.structs.replace(JOB, **change) for change in changes]
+    keys = [lookup.digest_key("model", job) for job in jobs] + [lookup.digest_key("other", JOB)]
+    assert lookup.digest_key("model", msgspec.structs.replace(JOB, log="l", cache="c")) == keys[0]
+    for name, value in (
+        ("NUMERICS", "oneDNN on"),
+        ("name_instructions", lambda: "none"),
+        ("digest_compiler", lambda: "changed"),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(lookup, name, value)
+            keys.append(lookup.digest_key("model", JOB))
+    assert len(set(keys)) == len(keys)
+
+
+def test_an_entry_is_known_damaged_or_not_there(tmp_path: Path) -> None:
+    job = msgspec.structs.replace(JOB, cache=str(tmp_path))
+    reference = tuple((torch.zeros(4),) for _ in range(4))
+    known = Model("net", Net(lambda net, x: x), reference, reference, reference)
+    entry = lookup.find_entry(known, "digest", job)
+    key = lookup.digest_key("digest", job)
+    assert entry.directory == str(artifact_path(tmp_path, key)) == f"{tmp_path}/{key[:2]}/{key}"
+    assert (entry.lowered, entry.cached, entry.repaired) == (None, False, False)
+    Path(entry.directory).mkdir(parents=True)
+    assert lookup.find_entry(known, "digest", job).repaired
+    fresh = msgspec.structs.replace(job, use_cache=False)
+    assert not lookup.find_entry(known, "digest", fresh).repaired
+    strict = msgspec.structs.replace(job, reference=ReferencePolicy(0.05, 0.05))
+    with pytest.raises(FailedError, match="the reference proves nothing: output 0 is near zero"):
+        lookup.find_entry(known, "digest", strict)
+
+
+def test_the_line_of_a_node_is_the_innermost_of_the_user_s_own() -> None:
+    installed = torch.__file__
+    frames = [("/my/train.py", 3), ("/my/net.py", 12), (installed, 99)]
+    trace = "".join(f'  File "{file}", line {line}, in forward\n' for file, line in frames)
+    assert find_line(SimpleNamespace(meta={"stack_trace": trace})) == " [net.py:12]"
+    alone = f'  File "{installed}", line 99, in forward\n'
+    assert find_line(SimpleNamespace(meta={"stack_trace": alone})) == " [__init__.py:99]"
+    assert find_line(SimpleNamespace(meta={"stack_trace": None})) == ""

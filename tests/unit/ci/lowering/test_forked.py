@@ -1,0 +1,88 @@
+"""Functions in forks: what comes back, and what is said of a fork that dies."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import os
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from ci.lowering import stages
+from ci.lowering.forked import note_step, run_forked
+from ci.lowering.stages import Stages
+from provisioning.errors import FailedError, QnnCiError, StoreError, UsageError
+
+
+def fail(error: BaseException) -> Any:
+    raise error
+
+
+def die(number: int) -> None:
+    note_step("QNN compiled the graph")
+    os.kill(os.getpid(), number)
+
+
+def test_a_result_comes_back_and_what_the_fork_changes_does_not() -> None:
+    here = [1]
+    assert run_forked(lambda: [*here, here.append(2)]) == [1, None]
+    assert here == [1]
+
+
+def test_a_fork_collects_no_garbage() -> None:
+    assert not run_forked(gc.isenabled)
+    assert gc.isenabled()
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "words"),
+    [
+        (UsageError("no model", why="it is not there"), UsageError, "it is not there"),
+        (ValueError("seven"), FailedError, "ValueError: seven"),
+        (SystemExit(3), FailedError, "SystemExit: 3"),
+        (
+            OSError(errno.ENOSPC, "No space left", "/there"),
+            StoreError,
+            "there is no room in /there",
+        ),
+    ],
+)
+def test_what_is_raised_comes_back_as_an_error_of_the_tree(
+    error: BaseException, kind: type[QnnCiError], words: str
+) -> None:
+    with pytest.raises(kind, match=words):
+        run_forked(lambda: fail(error))
+
+
+def test_a_fork_that_dies_is_described_with_its_last_step() -> None:
+    with pytest.raises(FailedError, match="killed by SIGKILL") as caught:
+        run_forked(lambda: die(signal.SIGKILL))
+    assert caught.value.why == "while QNN compiled the graph"
+    with pytest.raises(FailedError, match="exited with 3 without a result") as caught:
+        run_forked(lambda: os._exit(3))
+    assert not caught.value.why  # not that of the fork before
+
+
+@pytest.fixture
+def tick(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    now = [0.0]
+    monkeypatch.setattr(stages.time, "monotonic", lambda: now[0])
+    return lambda seconds: now.__setitem__(0, now[0] + seconds)
+
+
+def test_a_stage_inside_another_counts_for_itself_alone(tick: Callable[[float], None]) -> None:
+    measured = Stages()
+    with measured.measure("passes"):
+        tick(1)
+        for _ in range(2):
+            with measured.measure("QNN"):
+                tick(10)
+                with measured.measure("inner"):
+                    tick(100)
+        tick(2)
+    with measured.measure("passes"):
+        tick(4)
+    assert measured.seconds == {"inner": 200, "QNN": 20, "passes": 7}
