@@ -9,12 +9,14 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from ci.onnx.operators import Answer, Operator, read_operators
 from ci.onnx.options.table import Option, read_options
 
 PAGE = Path(__file__).parents[2] / "docs" / "onnx.md"
 OPTIONS = (
     "| option | values | default | since | what it does | wrong value |\n" + "|---" * 6 + "|\n"
 )
+OPERATORS = "| operator | taken | refused | notes |\n|---|---|---|---|\n"
 SPECIAL = re.compile(r"([*_<>|$`])")
 
 
@@ -26,7 +28,28 @@ def render_page(page: str) -> str:
         pattern = re.compile(re.escape(OPTIONS + f"| {first} |") + r".*\n(?:\| .*\n)*")
         page, found = pattern.subn(lambda _, rows=options: OPTIONS + _rows(rows), page)
         assert found == 1, first
+    rows = "".join(map(_operator_row, read_operators().operator))
+    pattern = re.compile(re.escape(OPERATORS) + r"(?:\| .*\n)*")
+    page, found = pattern.subn(lambda _: OPERATORS + rows, page)
+    assert found == 1, "operators"
     return page
+
+
+def _operator_row(one: Operator) -> str:
+    taken = "; ".join(row.where for row in one.rows_of(Answer.TAKEN))
+    limits = "; ".join(
+        f"{row.where}: {row.reason}".removesuffix(".")
+        for row in one.rows_of(Answer.REFUSED, Answer.CRASHED)
+    )
+    if not taken and not one.rows_of(Answer.WRONG):
+        limits = one.rows_of(Answer.REFUSED, Answer.CRASHED)[0].reason
+    wrong = "; ".join(row.where for row in one.rows_of(Answer.WRONG))
+    notes = [f"Other values than the CPU's: {wrong}."] * bool(wrong)
+    notes += [note] if (note := read_operators().notes.get(one.name)) else []
+    notes += ["Not in upstream's older table."] * bool(taken and not one.listed)
+    notes += ["In upstream's table."] * bool(not taken and one.listed)
+    words = (taken, limits, " ".join(notes))
+    return "| " + " | ".join([_mark(one.name), *map(_escape, words)]) + " |\n"
 
 
 def _rows(options: Sequence[Option]) -> str:

@@ -21,8 +21,10 @@ def write_model(
     initializers: Sequence[Any] = (),
     *,
     opset: int = OPSET,
+    known: Sequence[Any] = (),
 ) -> Path:
-    graph = helper.make_graph(nodes, "graph", inputs, outputs, initializers)
+    """``known`` are values inside whose shapes are told."""
+    graph = helper.make_graph(nodes, "graph", inputs, outputs, initializers, value_info=known)
     imports = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
     onnx.save(helper.make_model(graph, opset_imports=imports, ir_version=IR), path)
     return path

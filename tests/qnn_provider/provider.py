@@ -1,9 +1,11 @@
 """A process that makes sessions with the QNN execution provider, one request a line of stdin.
 
-A request is {"model": PATH, "options": {}, "entries": {}, "run": {}, "keep": false}; with "run" it
-is run once, with "keep" the session lives as long as the process. The answer, a line of stdout, is
-{"session": bool, "error": TEXT, "log": TEXT, "outputs": [[...]]}. The log is what ONNX Runtime and
-the provider wrote meanwhile, verbose.
+A request is {"model": PATH, "options": {}, "entries": {}, "run": {}, "keep": false, "compare":
+[LEAST, MOST, STEP]}: with "run" it is run once, with "keep" the session lives as long as the
+process, with "compare" its outputs for inputs in that range are compared with the CPU's, where
+two steps off is right. The answer, a line of stdout, is {"session": bool, "error": TEXT,
+"log": TEXT, "outputs": [[...]], "agreement": DECIBELS}; of integers 100 where 99 in 100 are equal,
+else a negative number. The log is what ONNX Runtime and the provider wrote, verbose.
 """
 
 from __future__ import annotations
@@ -24,13 +26,16 @@ KEPT: list[Any] = []
 
 def answer(request: dict[str, Any], devices: list[Any]) -> dict[str, Any]:
     outputs: list[Any] = []
+    said: dict[str, Any] = {}
     try:
         session = open_session(request, devices)
+        if request.get("compare"):
+            said["agreement"] = compare(session, request["model"], *request["compare"])
         if request.get("keep"):
             KEPT.append(session)
         if request.get("run") is not None:
             outputs = run(session, request["run"])
-        return {"session": True, "error": "", "outputs": outputs}
+        return {"session": True, "error": "", "outputs": outputs, **said}
     except Exception as error:  # noqa: BLE001 - what a user would see
         return {"session": False, "error": str(error), "outputs": []}
 
@@ -50,6 +55,43 @@ def run(session: Any, entries: dict[str, str]) -> list[Any]:
         settings.add_run_config_entry(key, value)
     feeds = {given.name: np.full(given.shape, 1.0001, np.float32) for given in session.get_inputs()}
     return [output.tolist() for output in session.run(None, feeds, settings)]
+
+
+def compare(session: Any, model: str, least: float, most: float, step: float = 0.0) -> float | None:
+    """The worst output's agreement with the CPU; None where the CPU cannot run the model."""
+    dice = np.random.default_rng(0)
+    feeds = {given.name: make_input(given, dice, (least, most)) for given in session.get_inputs()}
+    try:
+        right = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+        wanted = right.run(None, feeds)
+    except Exception:  # noqa: BLE001 - no kernel for the type
+        return None
+    pairs = zip(wanted, session.run(None, feeds), strict=True)
+    return float(min(agree(left, found, step) for left, found in pairs))
+
+
+def make_input(given: Any, dice: Any, span: tuple[float, float]) -> Any:
+    kinds = {"float": "float32", "float16": "float16", "bool": "bool"}
+    kind = given.type.removeprefix("tensor(").removesuffix(")")
+    if kind.startswith("float"):
+        return dice.uniform(*span, given.shape).astype(kinds[kind])
+    return dice.integers(0, 2, given.shape).astype(kinds.get(kind, kind))
+
+
+def agree(wanted: Any, found: Any, step: float) -> float:
+    if wanted.shape != found.shape:
+        return -100.0
+    if wanted.dtype.kind != "f":
+        share = float(np.mean(wanted == found)) if wanted.size else 1.0
+        return 100.0 if share > 0.99 else 100.0 * (share - 1)
+    fit = np.isfinite(wanted)
+    wanted, found = wanted[fit].astype(np.float64), found[fit].astype(np.float64)
+    if np.abs(wanted - found).max(initial=0) <= 2 * step:
+        return 100.0
+    signal, noise = float(np.sum(wanted**2)), float(np.sum((wanted - found) ** 2))
+    if not np.isfinite(noise):
+        return -100.0
+    return 100.0 if not noise else 10 * np.log10(signal / noise) if signal else -100.0
 
 
 def main() -> None:

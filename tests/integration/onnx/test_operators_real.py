@@ -1,0 +1,127 @@
+"""The table of operators against the provider: a sample, or all rows with QNN_CI_ONNX_ALL."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("onnxruntime_qnn", reason="onnxruntime-qnn is not installed")
+
+from ci.onnx.models import check_model
+from ci.onnx.operators import Answer, read_operators
+from ci.onnx.options.check import installed_version
+from provisioning.errors import UsageError
+from tests.qnn_provider.asking import SOC, STRICT, ask
+from tests.qnn_provider.larger import write_casts, write_dynamic, write_gelu, write_if, write_loop
+from tests.qnn_provider.operators import Case, list_cases
+from tests.qnn_provider.survey import find_reason, survey
+
+EVERY = 23  # of about 2200 cases; prime, so that types and ranks change
+
+
+def find_row(case: Case) -> tuple[Answer, str] | None:
+    """What the table says of a case; None where ONNX has no such model."""
+    name = f"{case.domain}:{case.op}" if case.domain else case.op
+    (operator,) = (one for one in read_operators().operator if one.name == name)
+    for row in operator.rows:
+        if row.variant == case.variant and case.kind in row.kinds and case.rank in row.ranks:
+            return row.answer, row.reason
+    return None
+
+
+def test_rows_are_what_the_provider_answers() -> None:
+    table = read_operators()
+    assert installed_version() == table.provider
+    cases = list(list_cases())
+    chosen = cases if "QNN_CI_ONNX_ALL" in os.environ else cases[::EVERY]
+    differing = []
+    for said in survey(chosen):
+        row = find_row(said.case)
+        if said.verdict == "invalid":
+            assert row is None, said.case.key
+        elif row != (Answer(said.verdict), said.reason):
+            differing.append(f"{said.case.key}: {said}, the table says {row}")
+    assert not differing
+
+
+def test_every_case_is_in_the_table_and_nothing_else() -> None:
+    told = {
+        (one.name, row.variant, kind, rank)
+        for one in read_operators().operator
+        for row in one.rows
+        for kind in row.kinds
+        for rank in row.ranks
+    }
+    cases = {
+        (f"{case.domain}:{case.op}" if case.domain else case.op, case.variant, case.kind, case.rank)
+        for case in list_cases()
+    }
+    assert told <= cases
+    assert len(cases - told) < 40  # no ONNX: the type is none of the operator's
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, dict[str, Any]]]:
+    folder = tmp_path_factory.mktemp("flow")
+    models = {
+        "if": write_if(folder / "if.onnx", fixed=False),
+        "fixed if": write_if(folder / "fixed.onnx", fixed=True),
+        "if of one name": write_if(folder / "shared.onnx", fixed=False, shared=True),
+        "loop": write_loop(folder / "loop.onnx"),
+        "named batch": write_dynamic(folder / "named.onnx", "batch"),
+        "GELU with Erf": write_gelu(folder / "gelu.onnx"),
+        "to int64 by way of int32": write_casts(folder / "casts.onnx"),
+        "any batch": write_dynamic(folder / "any.onnx", None),
+    }
+    requests = [
+        {"model": str(path), "options": SOC, "entries": STRICT, "compare": [-2, 2, 0]}
+        for path in models.values()
+    ]
+    answered = zip(models, models.values(), ask(requests), strict=True)
+    return {name: (path, answer) for name, path, answer in answered}
+
+
+@pytest.mark.parametrize("name", ["if", "fixed if", "GELU with Erf"])
+def test_what_the_notes_say_is_taken(
+    name: str, answers: dict[str, tuple[Path, dict[str, Any]]]
+) -> None:
+    path, answer = answers[name]
+    assert answer["agreement"] > 35
+    check_model(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason", "says"),
+    [
+        ("loop", "Operators of type `Loop` are not supported by QNN EP.", "QNN has no loops"),
+        ("named batch", "Cannot get shape", "--dim_param batch --dim_value 1"),
+        ("any batch", "Cannot get shape", "--input_name x --input_shape 1,4"),
+    ],
+)
+def test_what_is_not_fixed_is_refused_with_the_way_to_fix_it(
+    name: str, reason: str, says: str, answers: dict[str, tuple[Path, dict[str, Any]]]
+) -> None:
+    path, answer = answers[name]
+    assert find_reason(answer) == reason
+    with pytest.raises(UsageError) as caught:
+        check_model(path)
+    assert says in f"{caught.value.what} {caught.value.fix}"
+
+
+def test_a_float_that_is_cast_twice_is_rounded(
+    answers: dict[str, tuple[Path, dict[str, Any]]],
+) -> None:
+    _, answer = answers["to int64 by way of int32"]
+    assert answer["agreement"] < 0
+    assert "rounded, not cut off" in read_operators().notes["Cast"]
+
+
+def test_branches_that_share_a_name_are_refused(
+    answers: dict[str, tuple[Path, dict[str, Any]]],
+) -> None:
+    _, answer = answers["if of one name"]
+    assert "share internal tensor name `i`" in find_reason(answer)
+    assert "names of their own" in read_operators().notes["If"]

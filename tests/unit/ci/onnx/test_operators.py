@@ -1,0 +1,51 @@
+"""What the table of operators says."""
+
+from __future__ import annotations
+
+import pytest
+
+from ci.onnx.operators import Answer, explain_operator, join_ranks, read_operators
+
+
+def test_the_table_agrees_with_itself() -> None:
+    table = read_operators()
+    names = [one.name for one in table.operator]
+    assert len(names) == len(set(names)) > 100
+    assert names == sorted(names)
+    assert set(table.notes) - {"If", "Loop", "Scan"} <= set(names)
+    for operator in table.operator:
+        seen = [
+            (row.variant, kind, rank)
+            for row in operator.rows
+            for kind in row.kinds
+            for rank in row.ranks
+        ]
+        assert len(seen) == len(set(seen)), operator.name
+        for row in operator.rows:
+            assert bool(row.reason) == (row.answer in (Answer.REFUSED, Answer.CRASHED))
+
+
+@pytest.mark.parametrize(
+    ("domain", "op", "says"),
+    [
+        ("", "Acos", "Acos is refused in every form: Operators of type `Acos` are not supported"),
+        ("ai.onnx", "Loop", "fixed number of steps"),
+        ("", "If", "names of their own"),
+        ("", "Softplus", "of rank 5"),
+        ("com.microsoft", "Inverse", "refused in every form"),
+        ("", "Relu", "rank"),
+        ("my.ops", "Fast", ""),
+        ("com.microsoft", "Acos", ""),
+    ],
+)
+def test_an_operator_is_explained(domain: str, op: str, says: str) -> None:
+    found = explain_operator(domain, op)
+    assert says in found
+    assert bool(found) == bool(says)
+
+
+def test_ranks_in_words() -> None:
+    assert join_ranks((1, 2, 3, 4)) == "1 to 4"
+    assert join_ranks((1, 2)) == "1, 2"
+    assert join_ranks((2, 4, 5)) == "2, 4, 5"
+    assert join_ranks((3,)) == "3"
