@@ -33,7 +33,7 @@ def choose_cases(
     suite = list_suite(difference.head)
     keys = difference.keys.get(path)
     for pattern, choose in CHOOSERS.items():
-        if keys is not None and fits(path, pattern):
+        if keys is not None and fits(path, (pattern,)):
             found = (case for key in keys for case in choose(key, suite, rule.probe))
             return tuple(dict.fromkeys(found))
     if any(path in tree.sessions[rule.session].reach for tree in _planned(difference, rule)):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from ci.gate.cases import CHOOSERS, choose_cases, find_use, list_suite
 from ci.gate.facts import Difference
-from ci.gate.rules import ALL, GateRules, Rule, SessionRule, fits, fits_any
+from ci.gate.rules import ALL, GateRules, Rule, SessionRule, fits
 from ci.gate.schema import PlannedCase, PlannedSession
 
 NOTHING = "nothing that it uses changed"
@@ -39,7 +39,7 @@ def find_needs(difference: Difference, rules: GateRules) -> Needs:
 
 def note_change(path: str, difference: Difference, rules: GateRules, needs: Needs) -> bool:
     """Note what one changed path needs; whether anything explains all of it."""
-    fitting = [rule for rule in rules.rule if fits_any(path, rule.files)]
+    fitting = [rule for rule in rules.rule if fits(path, rule.files)]
     for rule in fitting:
         note_rule(rule, path, difference, rules, needs)
     for name, session in rules.sessions.items():
@@ -93,7 +93,7 @@ def note_uses(path: str, difference: Difference, rules: GateRules, needs: Needs)
 def note_key(path: str, key: str, difference: Difference, rules: GateRules, needs: Needs) -> bool:
     """Note what a changed part of a file needs; whether anything explains it."""
     found = False
-    for rule in (one for one in rules.rule if fits_any(f"{path}#{key}", one.files)):
+    for rule in (one for one in rules.rule if fits(f"{path}#{key}", one.files)):
         note_rule(rule, path, difference, rules, needs)
         found = True
     planned = rules.cases.session if rules.cases else ""
@@ -108,7 +108,7 @@ def note_key(path: str, key: str, difference: Difference, rules: GateRules, need
 
 def is_split(path: str, difference: Difference, rules: GateRules) -> bool:
     """Whether the keys of a file count each by itself: rules or sessions name some."""
-    if path not in difference.keys or any(fits(path, one) for one in CHOOSERS):
+    if path not in difference.keys or fits(path, (*CHOOSERS,)):
         return False
     named = {one for rule in rules.rule for one in rule.files if "#" in one}
     used = {one for tree in difference.trees for row in tree.sessions.values() for one in row.uses}

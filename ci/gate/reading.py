@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ci.gate.cases import MODELS, POLICY
+from ci.gate.cases import CHOOSERS, MODELS, POLICY
 from ci.gate.changes import Change, Kind, parse_raw_diff
+from ci.gate.edges.names import READ, FileFacts, parse_file
 from ci.gate.edges.parts import list_changed_parts
-from ci.gate.edges.python import PythonFacts
 from ci.gate.edges.reach import Graph
 from ci.gate.edges.sessions import describe_sessions, load
 from ci.gate.edges.tree import TreeFiles
 from ci.gate.facts import Difference, TreeFacts
-from ci.gate.rules import GateRules
+from ci.gate.replay import Step
+from ci.gate.rules import GateRules, fits
 from ci.gate.schema import WORK_TREE
 from ci.parity.trees import DirectoryTree, RevisionTree, SourceTree, find_git_dir, show_path
 from provisioning.console.git import ask_git, read_commit
@@ -49,7 +50,7 @@ class Repository:
 
     source: Path
     rules: GateRules
-    known: dict[str, PythonFacts] = field(default_factory=dict)
+    known: dict[str, FileFacts] = field(default_factory=dict)
     trees: dict[str, tuple[SourceTree, TreeFacts]] = field(default_factory=dict)
 
     @property
@@ -119,6 +120,44 @@ class Repository:
         """First-parent commits from the root to ``commit``."""
         return int(self.ask("rev-list", "--count", "--first-parent", commit))
 
+    def list_steps(self, span: str) -> Iterator[Step]:
+        """The first-parent commits of a range, oldest first, each compared with its parent.
+
+        Raises UsageError.
+        """
+        first, dots, last = span.partition("..")
+        if not dots:
+            raise UsageError(f"{span!r} is not a range", fix="write it like HEAD~20..HEAD")
+        base, head = self.resolve(first), self.resolve(last or "HEAD")
+        self.require_history()
+        rows = self.ask("rev-list", "--first-parent", "--reverse", "--parents", f"{base}..{head}")
+        pairs = [row.split(" ")[:2] for row in rows.splitlines()]
+        number = self.count_commits(head) - len(pairs)
+        for commit, parent in pairs:
+            number += 1
+            difference = self.compare(parent, commit)
+            before, after = (self.digest_inputs(one) for one in (parent, commit))
+            yield Step(commit, parent, number, difference, before, after)
+
+    def digest_inputs(self, commit: str) -> dict[str, dict[str, str]]:
+        """The content of all files that each session depends on, but for those that rules say
+        need other sessions alone."""
+        tree, facts = self.read_tree(commit)
+        alone = tuple(one for rule in self.rules.rule if rule.alone for one in rule.files)
+        paths = {
+            name: {*inputs.reach.parents, *(one for one in inputs.uses if "#" not in one)}
+            for name, inputs in facts.sessions.items()
+        }
+        if self.rules.cases and self.rules.cases.session in paths:
+            name = self.rules.cases.session
+            shared = {one for one in paths.pop(name) if not fits(one, (*CHOOSERS,))}
+            for model, reach in facts.models.items():
+                paths[f"{name} {model}"] = shared | reach.parents.keys()
+        return {
+            name: {path: tree.digest(path) for path in sorted(found) if not fits(path, alone)}
+            for name, found in paths.items()
+        }
+
     def compare(self, base: str, head: str) -> Difference:
         """How the work tree, or the commit ``head``, differs from the commit ``base``."""
         changes = self.list_changes(base, head)
@@ -148,21 +187,23 @@ class Repository:
         return found
 
 
-def read_facts(tree: SourceTree, rules: GateRules, known: dict[str, PythonFacts]) -> TreeFacts:
-    """What a plan needs of one tree; ``known`` keeps what was parsed, by its text."""
+def read_facts(tree: SourceTree, rules: GateRules, known: dict[str, FileFacts]) -> TreeFacts:
+    """What a plan needs of one tree; ``known`` keeps what was parsed, by path and content."""
     files = TreeFiles(tree.files, tree.links, rules)
 
     def read(path: str) -> str:
         return tree.read(path) or ""
 
-    def read_many(paths: Iterable[str]) -> Mapping[str, str]:
-        wanted = list(paths)
-        tree.read_all(wanted)
-        return {path: read(path) for path in wanted}
+    def read_many(paths: Iterable[str]) -> Mapping[str, FileFacts]:
+        keys = {one: f"{one} {tree.digest(one)}" for one in paths if one.endswith(READ)}
+        new = [path for path, key in keys.items() if key not in known]
+        tree.read_all(new)
+        known.update({keys[path]: parse_file(path, read(path)) for path in new})
+        return {path: known[key] for path, key in keys.items()}
 
     suite = load(read, POLICY, files.files).get("suite", {}) if rules.cases else {}
     modules = {model: MODELS.format(model) for model in suite}
-    graph = Graph(files, read_many, known, modules)
+    graph = Graph(files, read_many, modules)
     return TreeFacts(
         sessions=describe_sessions(graph, read, rules),
         suite={model: tuple(schemes) for model, schemes in suite.items()},

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from ci.gate.replay import Savings, list_sessions_saved, saved
 from ci.gate.schema import Plan, PlannedCase, PlannedSession
 from ci.gate.verdict import GateVerdict, JobVerdict
 from ci.report.github import LIMIT_BYTES, escape_markdown
@@ -101,6 +102,25 @@ def _list_changes(plan: Plan, shown: int) -> str:
         return ""
     head = f"\n<details><summary>{count(len(plan.changes), 'change', 'changes')}</summary>\n"
     return "\n".join([head, *rows, *more, "", "</details>", ""])
+
+
+def render_savings(savings: Savings) -> str:
+    """What a replay came to, and what it would have missed."""
+    rows = [
+        f"{count(len(savings.steps), 'commit', 'commits')}, everything for {savings.whole} of them",
+        describe_share("sessions", savings.sessions),
+        describe_share("cases", savings.cases),
+        *(f"  {name}: for {number}" for name, number in list_sessions_saved(savings.steps).items()),
+        *(f"missed: {one}" for one in savings.missed),
+    ]
+    if not savings.missed:
+        rows.append("nothing that changed, and nothing known to have failed, was skipped")
+    return "\n".join([*rows, ""])
+
+
+def describe_share(what: str, ran_and_all: tuple[int, int]) -> str:
+    ran, every = ran_and_all
+    return f"{what}: {ran} of {every} ran, {saved(ran_and_all):.0f} % saved"
 
 
 MARKS = {

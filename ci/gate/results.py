@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Literal
 from xml.etree import ElementTree as ET
 
 import msgspec
@@ -15,6 +16,7 @@ from ci.report.write import read_report
 from provisioning.console.user_files import read_user_file
 from provisioning.errors import UsageError
 
+Outcomes = dict[str, dict[str, Literal["passed", "failed"]]]
 PREFIX = "result-"
 CODE = "exit-code.txt"
 LIMIT_BYTES = 64 << 20
@@ -39,6 +41,21 @@ def read_needs(path: Path) -> dict[str, str]:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise UsageError(f"{path} is not what toJSON(needs) is", why=str(error)) from error
     return {name: str(row.get("result", "nothing")) for name, row in needs.items()}
+
+
+def read_outcomes(path: Path | None) -> Outcomes:
+    """How past runs ended: a file of ``{COMMIT: {SESSION: "passed" or "failed"}}``.
+
+    Raises UsageError.
+    """
+    if path is None:
+        return {}
+    data = read_user_file(path, "the outcomes", LIMIT_BYTES)
+    try:
+        return msgspec.json.decode(data, type=Outcomes)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        fix = 'write {"COMMIT": {"SESSION": "passed"}}'
+        raise UsageError(f"{path} does not say how runs ended", why=str(error), fix=fix) from error
 
 
 def read_results(directory: Path, plan: Plan) -> Mapping[str, JobResult]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 from pathlib import Path
 
@@ -85,12 +86,13 @@ def read_rules(path: Path | None = None) -> GateRules:
     return read_toml(path.name, GateRules, root=path.parent)
 
 
-@lru_cache(maxsize=4096)
-def fits(path: str, pattern: str) -> bool:
-    """Whether a glob means the whole of a path: ``*`` stays in a folder, ``**`` does not."""
-    return bool(compile_pattern(pattern).fullmatch(path))
+def fits(path: str, patterns: tuple[str, ...]) -> bool:
+    """Whether one of the globs means the whole of a path: ``*`` stays in a folder, ``**`` not."""
+    exact, wild = _compile(patterns)
+    return path in exact or any(one.fullmatch(path) for one in wild)
 
 
-def fits_any(path: str, patterns: tuple[str, ...]) -> bool:
-    """Whether one of the globs does."""
-    return any(fits(path, pattern) for pattern in patterns)
+@lru_cache(maxsize=256)
+def _compile(patterns: tuple[str, ...]) -> tuple[frozenset[str], tuple[re.Pattern[str], ...]]:
+    exact = frozenset(one for one in patterns if not any(sign in one for sign in "*?["))
+    return exact, tuple(compile_pattern(one) for one in patterns if one not in exact)

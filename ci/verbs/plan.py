@@ -10,12 +10,17 @@ import msgspec
 
 from ci.gate.assemble import WHOLE_EVENTS, count_due, make_plan
 from ci.gate.reading import Repository, name_tree
-from ci.gate.render import render_markdown, render_table
+from ci.gate.render import render_markdown, render_savings, render_table
+from ci.gate.replay import Savings, replay_step
+from ci.gate.results import Outcomes, read_outcomes
 from ci.gate.rules import read_rules
 from ci.gate.schema import Plan
 from provisioning.console.command import Outcome, user_path
 from provisioning.console.progress import Progress
+from provisioning.errors import ExitCode
 from provisioning.files import explain_writes, write_whole
+
+SAID_EVERY = 25
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,12 +32,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--source", type=user_path, default=".", help="a checkout or git directory")
     add("--rules", type=user_path, metavar="FILE", help="rules of your own, like gate.toml")
     add("--out", type=user_path, metavar="FILE", help="write plan.json there, too")
+    add("--verify", default="", metavar="RANGE", help="plan past commits anew, as main~20..main")
+    add("--outcomes", type=user_path, metavar="FILE", help="with --verify: how runs ended")
     add("--markdown", action="store_true", help="print Markdown for a job's summary")
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
-    del progress
-    plan = plan_changes(args, Repository(Path(args.source), read_rules(args.rules)))
+    repository = Repository(Path(args.source), read_rules(args.rules))
+    if args.verify:
+        return verify(repository, args.verify, read_outcomes(args.outcomes), progress)
+    plan = plan_changes(args, repository)
     data = msgspec.json.encode(plan)
     if args.out:
         with explain_writes(args.out):
@@ -40,6 +49,39 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     text = render_markdown(plan) if args.markdown else render_table(plan)
     plain = cast("dict[str, Any]", msgspec.json.decode(data))
     return Outcome(text, plain, exact=args.markdown)
+
+
+def verify(repository: Repository, span: str, outcomes: Outcomes, progress: Progress) -> Outcome:
+    """Replay a range of commits; what would have been missed fails it."""
+    replayed = []
+    for step in repository.list_steps(span):
+        replayed.append(replay_step(step, repository.rules, outcomes))
+        if len(replayed) % SAID_EVERY == 0:
+            progress.step(f"{len(replayed)} commits")
+    savings = Savings(tuple(replayed))
+    code = ExitCode.FAILED if savings.missed else ExitCode.OK
+    return Outcome(render_savings(savings), describe_savings(savings), code)
+
+
+def describe_savings(savings: Savings) -> dict[str, Any]:
+    """The replay for --json."""
+    rows = [
+        {
+            "commit": one.commit,
+            "everything": one.plan.everything,
+            "sessions": [session.name for session in one.plan.sessions if session.run],
+            "cases": len(one.plan.cases),
+            "missed": list(one.missed),
+        }
+        for one in savings.steps
+    ]
+    names = ("ran", "of")
+    return {
+        "sessions": dict(zip(names, savings.sessions, strict=True)),
+        "cases": dict(zip(names, savings.cases, strict=True)),
+        "commits": rows,
+        "missed": list(savings.missed),
+    }
 
 
 def plan_changes(args: argparse.Namespace, repository: Repository) -> Plan:

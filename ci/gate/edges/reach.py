@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from ci.gate.edges.python import PythonFacts, parse_python
-from ci.gate.edges.tree import SOURCES, TESTS, TreeFiles
+from ci.gate.edges.names import NOTHING, FileFacts
+from ci.gate.edges.tree import TESTS, TreeFiles
 
-Load = Callable[[Iterable[str]], Mapping[str, str]]
+Load = Callable[[Iterable[str]], Mapping[str, FileFacts]]
 SHOWN = 3
 
 
@@ -36,15 +36,9 @@ class Graph:
     they are reached from a test that names them, and else are starts of their own.
     """
 
-    def __init__(
-        self,
-        tree: TreeFiles,
-        load: Load,
-        known: dict[str, PythonFacts],
-        named: Mapping[str, str],
-    ) -> None:
-        self.tree, self._load, self._known, self.named = tree, load, known, named
-        self.facts: dict[str, PythonFacts] = {}
+    def __init__(self, tree: TreeFiles, load: Load, named: Mapping[str, str]) -> None:
+        self.tree, self._load, self.named = tree, load, named
+        self.facts: dict[str, FileFacts] = {}
         self._edges: dict[str, tuple[str, ...]] = {}
 
     def follow(self, starts: Iterable[str], *, by_name: bool = False) -> Reach:
@@ -65,26 +59,17 @@ class Graph:
 
     def profiles_of(self, path: str) -> frozenset[str]:
         """The profiles that a file which was followed names as its own."""
-        return self.facts[path].profiles if path in self.facts else frozenset()
+        return self.facts.get(path, NOTHING).profiles
 
     def _list_named(self, path: str) -> Iterator[str]:
-        if path.startswith(TESTS) and path in self.facts:
-            yield from (
-                self.named[word] for word in sorted(self.facts[path].strings & self.named.keys())
-            )
+        if path.startswith(TESTS):
+            strings = self.facts.get(path, NOTHING).strings
+            yield from (self.named[word] for word in sorted(strings & self.named.keys()))
 
     def _read(self, paths: list[str]) -> None:
-        texts = self._load([path for path in paths if path.endswith((".py", *SOURCES))])
+        self.facts.update(self._load(paths))
         left_out = frozenset(self.named.values())
         for path in paths:
-            text = texts.get(path)
-            facts: PythonFacts | str | None = text
-            if text is not None and path.endswith(".py"):
-                facts = self.facts[path] = self._parse(text)
+            facts = self.facts.get(path, NOTHING)
             found = self.tree.list_dependencies(path, facts) - left_out
             self._edges[path] = tuple(sorted(found))
-
-    def _parse(self, text: str) -> PythonFacts:
-        if text not in self._known:
-            self._known[text] = parse_python(text)
-        return self._known[text]

@@ -10,7 +10,7 @@ from typing import Any
 from ci.gate.edges.noxfile import SessionFacts, parse_noxfile, parse_verbs
 from ci.gate.edges.parts import parse_table
 from ci.gate.edges.reach import Graph, Reach
-from ci.gate.rules import GateRules, fits_any
+from ci.gate.rules import GateRules, fits
 
 NOXFILE, PYPROJECT = "noxfile.py", "pyproject.toml"
 PROFILES, TARGETS = "manifests/profiles.toml", "manifests/targets.toml"
@@ -52,7 +52,7 @@ def describe_sessions(graph: Graph, read: Read, rules: GateRules) -> dict[str, S
 
 def _by_rule(name: str, rules: GateRules, files: Iterable[str]) -> Iterator[str]:
     roots = rules.sessions[name].roots if name in rules.sessions else ()
-    return (path for path in files if roots and fits_any(path, roots))
+    return (path for path in files if roots and fits(path, roots))
 
 
 def list_starts(

@@ -7,12 +7,11 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 
-from ci.gate.edges.python import PythonFacts
-from ci.gate.rules import GateRules, fits, fits_any
+from ci.gate.edges.names import SOURCES, FileFacts
+from ci.gate.rules import GateRules, fits
 from ci.parity.facts import directory_of
-from ci.parity.uses import INCLUDE
 
-SOURCES = (".c", ".cc", ".cpp", ".cxx", ".cu", ".h", ".hpp", ".hh", ".inl")
+BUILD_FILES = ("CMakeLists.txt", "BUCK", "TARGETS", "targets.bzl")
 TESTS = "tests/"
 
 
@@ -46,31 +45,25 @@ class TreeFiles:
                 found.setdefault("/".join(parts[start:]), []).append(path)
         return {ending: tuple(paths) for ending, paths in found.items()}
 
-    def list_dependencies(self, path: str, facts: PythonFacts | str | None) -> set[str]:
-        """The files that ``path`` depends on, by its facts, or the text of a C++ file."""
-        found: set[str] = set()
-        if isinstance(facts, PythonFacts):
-            found.update(self.list_packages(path))
-            for name in facts.imports:
-                found.update(self.find_module(name, path))
-            for family in facts.families:
-                found.update(self.find_family(family, path))
-            if self.rules.words:
-                for word in facts.words:
-                    found.update(self.find_word(word, path))
-                found.update(self.list_beside(path))
-        elif facts is not None:
-            found.update(self.find_includes(path, facts))
+    def list_dependencies(self, path: str, facts: FileFacts) -> set[str]:
+        """The files that ``path`` depends on, by its facts and its place."""
+        found = {name for name in facts.paths if name in self.files}
+        for name in facts.imports:
+            found.update(self.find_module(name, path))
+        for family in facts.families:
+            found.update(self.find_family(family, path))
+        found.update(self.find_includes(path, facts.includes))
+        if path.endswith((".py", *SOURCES)):
+            found.update(self.list_above(path))
+        if path.endswith(".py") and self.rules.words:
+            for word in facts.words:
+                found.update(self.find_word(word, path))
+            found.update(self.list_beside(path))
         if path in self.links:
             target = posixpath.normpath(posixpath.join(directory_of(path), self.links[path]))
             found.update(self.expand(target))
-        return {one for one in found if one != path and not self.is_unread(path, one)}
-
-    def is_unread(self, reader: str, path: str) -> bool:
-        """Whether the rules say that ``reader`` does not depend on ``path`` though it names it."""
-        return any(
-            fits(reader, row.reader) and fits_any(path, row.files) for row in self.rules.unread
-        )
+        unread = [row.files for row in self.rules.unread if fits(path, (row.reader,))]
+        return {one for one in found - {path} if not any(fits(one, files) for files in unread)}
 
     def expand(self, path: str) -> tuple[str, ...]:
         """A file itself, or the files of a folder."""
@@ -88,11 +81,14 @@ class TreeFiles:
                 file for file in (f"{stem}.py", f"{stem}/__init__.py") if file in self.files
             )
 
-    def list_packages(self, path: str) -> Iterator[str]:
-        """The packages that a module lies in, which are imported before it."""
+    def list_above(self, path: str) -> Iterator[str]:
+        """What builds a file: of its folder and those above. And the packages of a module."""
         folder = directory_of(path)
-        while folder and f"{folder}/__init__.py" in self.files:
-            yield f"{folder}/__init__.py"
+        inside = path.endswith(".py")
+        while folder:
+            inside = inside and f"{folder}/__init__.py" in self.files
+            names = ("__init__.py", *BUILD_FILES) if inside else BUILD_FILES
+            yield from (one for name in names if (one := f"{folder}/{name}") in self.files)
             folder = directory_of(folder)
 
     def find_family(self, family: str, importer: str) -> Iterator[str]:
@@ -145,9 +141,9 @@ class TreeFiles:
     def _packages(self) -> frozenset[str]:
         return frozenset(directory_of(path) for path in self.files if path.endswith(".py"))
 
-    def find_includes(self, path: str, text: str) -> Iterator[str]:
+    def find_includes(self, path: str, includes: Iterable[tuple[str, str]]) -> Iterator[str]:
         """The headers of the tree that a C++ file includes, each with the source of its name."""
-        for quote, name in INCLUDE.findall(text):
+        for quote, name in includes:
             inner = name.removeprefix(f"{self.rules.package}/") if self.rules.package else name
             beside = posixpath.normpath(posixpath.join(directory_of(path), name))
             candidates = (beside, inner) if quote == '"' else (inner,)

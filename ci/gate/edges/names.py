@@ -1,4 +1,4 @@
-"""What one Python file names: modules that it imports, files that its strings mean."""
+"""What one file names: modules that it imports, headers that it includes, files by their paths."""
 
 from __future__ import annotations
 
@@ -7,35 +7,58 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from ci.parity.uses import INCLUDE
+
 WORD = re.compile(r"[\w.@+*-]+(?:/[\w.@+*-]+)*")
 DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.\w+)+")
+SOURCES = (".c", ".cc", ".cpp", ".cxx", ".cu", ".h", ".hpp", ".hh", ".inl")
+READ = (".py", ".sh", *SOURCES)
+PATH = re.compile(r"[\w.+-]+(?:/[\w.+-]+)+")
+ABOVE = re.compile(r"(?:\.{1,2}/)+")
 # A table of verbs names modules that only the verb's own sessions run.
 TABLES = frozenset({"Verb"})
 READERS = {"read_policy": "policies/{}.toml"}
 
 
 @dataclass(frozen=True)
-class PythonFacts:
+class FileFacts:
     """``imports``: dotted names, relative ones with their dots. ``families``: packages of which any
     module may be imported by name. ``words``: paths, ``*`` for what is not constant.
-    ``strings``: constants that are one plain word. ``profiles``: values of names like PROFILE."""
+    ``strings``: constants that are one plain word. ``profiles``: values of names like PROFILE.
+    ``includes``: headers with the quote before each. ``paths``: whole paths in a script."""
 
     imports: frozenset[str] = frozenset()
     families: frozenset[str] = frozenset()
     words: frozenset[str] = frozenset()
     strings: frozenset[str] = frozenset()
     profiles: frozenset[str] = frozenset()
+    includes: frozenset[tuple[str, str]] = frozenset()
+    paths: frozenset[str] = frozenset()
 
 
-def parse_python(text: str) -> PythonFacts:
+NOTHING = FileFacts()
+
+
+def parse_file(path: str, text: str) -> FileFacts:
+    """The facts of a file, by its suffix."""
+    if path.endswith(".py"):
+        return parse_python(text)
+    if path.endswith(SOURCES):
+        return FileFacts(includes=frozenset(INCLUDE.findall(text)))
+    if path.endswith(".sh"):
+        return FileFacts(paths=frozenset(ABOVE.sub("", one) for one in PATH.findall(text)))
+    return NOTHING
+
+
+def parse_python(text: str) -> FileFacts:
     """The facts of a file; of one that this Python cannot parse, every dotted name is an import."""
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return PythonFacts(imports=frozenset(DOTTED.findall(text)))
+        return FileFacts(imports=frozenset(DOTTED.findall(text)))
     reader = _Reader()
     reader.visit(tree)
-    return PythonFacts(
+    return FileFacts(
         frozenset(reader.imports),
         frozenset(reader.families),
         frozenset(reader.words),

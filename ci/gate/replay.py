@@ -1,0 +1,136 @@
+"""Past commits planned anew: how much is saved, and whether anything needed would be skipped."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ci.gate.assemble import count_due, make_plan
+from ci.gate.facts import Difference
+from ci.gate.rules import GateRules
+from ci.gate.schema import Plan
+
+Contents = Mapping[str, str]
+FAILED = "failed"
+
+
+@dataclass(frozen=True)
+class Step:
+    """A commit on its ``parent``. ``number`` counts first-parent commits from the root; ``before``
+    and ``after`` are digests of what each session, and each ``SESSION MODEL``, depends on."""
+
+    commit: str
+    parent: str
+    number: int
+    difference: Difference
+    before: Mapping[str, Contents]
+    after: Mapping[str, Contents]
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """One step: its plan, what all would have been, and what was skipped though it was needed."""
+
+    commit: str
+    plan: Plan
+    sessions: int
+    cases: int
+    missed: tuple[str, ...] = ()
+
+    @property
+    def sessions_run(self) -> int:
+        return sum(one.run and not one.by_hand for one in self.plan.sessions)
+
+
+def replay_step(
+    step: Step, rules: GateRules, outcomes: Mapping[str, Mapping[str, str]]
+) -> Replayed:
+    """Plan a past commit, and look for what its plan should not have skipped.
+
+    ``outcomes`` has what is known of past runs: by commit and session, ``passed`` or ``failed``.
+    """
+    due = count_due(step.number - 1, step.number, rules.every_nth)
+    plan = make_plan(
+        step.difference, rules, head=step.commit, everything=f"commit {due} is due" if due else ""
+    )
+    whole = make_plan(step.difference, rules, everything="all")
+    return Replayed(
+        step.commit,
+        plan,
+        sessions=sum(not one.by_hand for one in whole.sessions),
+        cases=len(whole.cases),
+        missed=(*find_missed(step, plan), *find_failed(step, plan, outcomes)),
+    )
+
+
+def find_missed(step: Step, plan: Plan) -> list[str]:
+    """Sessions that are not planned though the content of what they depend on is another.
+
+    This does not look at the changes: digests of both trees are compared.
+    """
+    planned = {one.name for one in plan.sessions if one.run}
+    models = {case.model for case in plan.cases}
+    missed = []
+    for name, after in step.after.items():
+        before = step.before.get(name, {})
+        differing = sorted(
+            path for path in before.keys() | after.keys() if before.get(path) != after.get(path)
+        )
+        session, _, model = name.partition(" ")
+        if differing and (session not in planned or (model and model not in models)):
+            missed.append(f"{name}: {', '.join(differing[:3])}")
+    return missed
+
+
+def find_failed(step: Step, plan: Plan, outcomes: Mapping[str, Mapping[str, str]]) -> list[str]:
+    """Sessions that failed at this commit, did not fail before it, and are not planned."""
+    known = outcomes.get(step.commit, {})
+    planned = {one.name for one in plan.sessions if one.run}
+    earlier = outcomes.get(step.parent, {})
+    return [
+        f"{name}: it failed"
+        for name, outcome in known.items()
+        if outcome == FAILED and earlier.get(name) != FAILED and name not in planned
+    ]
+
+
+@dataclass(frozen=True)
+class Savings:
+    """What a replay came to. Shares are of what would have run without a plan."""
+
+    steps: tuple[Replayed, ...]
+
+    @property
+    def missed(self) -> tuple[str, ...]:
+        return tuple(f"{one.commit[:12]} {name}" for one in self.steps for name in one.missed)
+
+    @property
+    def sessions(self) -> tuple[int, int]:
+        """Sessions that ran, of how many."""
+        return sum(one.sessions_run for one in self.steps), sum(one.sessions for one in self.steps)
+
+    @property
+    def cases(self) -> tuple[int, int]:
+        """Cases that ran, of how many."""
+        ran = sum(len(set(one.plan.cases)) for one in self.steps)
+        return ran, sum(one.cases for one in self.steps)
+
+    @property
+    def whole(self) -> int:
+        """Commits for which everything ran."""
+        return sum(bool(one.plan.everything) for one in self.steps)
+
+
+def saved(ran_and_all: tuple[int, int]) -> float:
+    """The share that did not run, in percent."""
+    ran, every = ran_and_all
+    return 100.0 * (1 - ran / every) if every else 0.0
+
+
+def list_sessions_saved(steps: Sequence[Replayed]) -> dict[str, int]:
+    """For how many commits each session that CI can run did run."""
+    names = {one.name for step in steps for one in step.plan.sessions if not one.by_hand}
+    return {
+        name: sum(any(one.name == name and one.run for one in step.plan.sessions) for step in steps)
+        for name in sorted(names)
+    }
