@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ci.gate.facts import Difference
-from ci.gate.jobs import list_jobs
+from ci.gate.jobs.matrix import list_jobs
 from ci.gate.plan import find_needs, list_cases, list_sessions
 from ci.gate.rules import GateRules
 from ci.gate.schema import Plan

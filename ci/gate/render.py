@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from ci.gate.jobs.verdict import GateVerdict, JobVerdict
 from ci.gate.replay import Savings, list_sessions_saved, saved
 from ci.gate.schema import Plan, PlannedCase, PlannedSession
-from ci.gate.verdict import GateVerdict, JobVerdict
 from ci.report.github import LIMIT_BYTES, escape_markdown
 
 SHOWN_FILES, SHOWN_CHANGES = 20, 200

@@ -7,7 +7,7 @@ import argparse
 from msgspec.structs import replace
 
 from ci.emulator.policy import EmulatorPolicy, read_emulator_policy
-from ci.gate.portion import list_planned, take_shard
+from ci.gate.jobs.portion import list_planned, take_shard
 from ci.lowering.cases import CaseSpec, select_cases
 from ci.lowering.schemes import EXECUTORCH
 from ci.report.schema import Report

@@ -9,10 +9,10 @@ from typing import Any, cast
 import msgspec
 
 from ci.gate.assemble import WHOLE_EVENTS, count_due, make_plan
+from ci.gate.jobs.results import Outcomes, read_outcomes
 from ci.gate.reading import Repository, name_tree
 from ci.gate.render import render_markdown, render_savings, render_table
 from ci.gate.replay import Savings, replay_step
-from ci.gate.results import Outcomes, read_outcomes
 from ci.gate.rules import read_rules
 from ci.gate.schema import Plan
 from provisioning.console.command import Outcome, user_path

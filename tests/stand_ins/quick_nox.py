@@ -86,7 +86,7 @@ def write_report(folder: Path, shard: str, outcome: dict[str, Any]) -> None:
     """The report of a shard of plan.json, or of a small run without a plan."""
     sys.path.insert(0, os.environ["PROJECT"])
     from ci.emulator.policy import read_emulator_policy
-    from ci.gate.portion import list_planned, take_shard
+    from ci.gate.jobs.portion import list_planned, take_shard
     from ci.report.schema import Case, Status
     from ci.report.write import write_report as write
     from tests.stand_ins.reports import make_report

@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from ci.gate.jobs.shards import count_shards
 from ci.gate.plan import session_rule
 from ci.gate.rules import GateRules
 from ci.gate.schema import PlannedCase, PlannedJob, PlannedSession
-from ci.gate.shards import count_shards
 from ci.lowering.suite import expect_s
 
 FILE = "plan.json"

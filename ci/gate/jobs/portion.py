@@ -10,8 +10,8 @@ import msgspec
 
 from ci.emulator.case import describe_limits
 from ci.emulator.policy import EmulatorPolicy
-from ci.gate.results import read_plan
-from ci.gate.shards import parse_shard, split_cases
+from ci.gate.jobs.results import read_plan
+from ci.gate.jobs.shards import parse_shard, split_cases
 from ci.lowering.cases import CaseSpec
 from ci.lowering.schemes import Scheme
 from ci.lowering.suite import expect_s
