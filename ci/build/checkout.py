@@ -17,8 +17,10 @@ from provisioning.console.git import list_submodules
 from provisioning.console.progress import Progress
 from provisioning.doctor.policies import read_doctor_policy
 from provisioning.errors import UnfitError, UsageError
+from provisioning.manifest.pairs import read_pairs
 from provisioning.manifest.reader import read_toolchain
 from provisioning.manifest.socs import find_soc
+from provisioning.versions import is_older
 
 SOURCE, QNN_SDK = "executorch", "qnn-sdk"
 EXPORTED = frozenset({"QNN_SDK_ROOT", "ANDROID_NDK_ROOT", "HEXAGON_SDK_ROOT", "HEXAGON_TOOLS_ROOT"})
@@ -37,6 +39,8 @@ def prepare_checkout(target: Target, request: BuildRequest, progress: Progress) 
     more = [name for extra in sorted(request.extras) for name in target.needs.extras.get(extra, ())]
     components = (*target.needs.components, *more)
     check_submodules(source, components)
+    if target.per_soc and request.dsp_type == 0:
+        check_lpai(environment)
     check_headers(environment.root(QNN_SDK))
     check_programs(target.needs.programs)
     modules = target.needs.modules if request.packages else ()
@@ -96,6 +100,19 @@ def describe_soc(request: BuildRequest) -> dict[str, str]:
         "dsp_type": str(request.dsp_type),
         "hexagon_policy": f"hexagon-{arch}",
     }
+
+
+def check_lpai(environment: Environment) -> None:
+    """Raises UnfitError when the QNN SDK is older than ExecuTorch's lowering for LPAI asks for."""
+    versions = {item.name: item.version for item in environment.artifacts}
+    sdk, executorch = versions[QNN_SDK], versions[SOURCE]
+    row = read_pairs().find(executorch)
+    if row and row.lpai and is_older(sdk, row.lpai):
+        raise UnfitError(
+            f"QNN SDK {sdk} with ExecuTorch {executorch}: {row.lpai} is the first for LPAI",
+            why="its Python lowers with that version or later, and a runtime must not be older",
+            fix=f"name an SDK {row.lpai} or later with --sdk; profile lpai provisions one",
+        )
 
 
 def wanted_submodules(components: tuple[str, ...]) -> tuple[str, ...]:

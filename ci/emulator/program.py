@@ -13,7 +13,10 @@ import numpy as np
 import torch
 
 # Not executorch.runtime, which is the same with three seconds of imports of the compiler.
-from executorch.extension.pybindings import _C
+try:
+    from executorch.extension.pybindings import _C
+except ImportError:  # until 1.4
+    from executorch.extension.pybindings import _portable_lib as _C  # noqa: N812
 
 from ci.emulator.job import RunJob, RunResult
 from ci.emulator.memory import overwrite_freed_memory

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from ci.emulator.baselines import read_baselines
 from ci.emulator.case import CaseResult, CaseRun, RunSetup, describe_limits
+from ci.emulator.parts import describe_parts
 from ci.emulator.policy import EmulatorPolicy
 from ci.emulator.pool import Pool
 from ci.emulator.runner import Runner, find_runner
@@ -221,4 +222,5 @@ def describe_tools(
         for artifact in environment.artifacts
     ]
     packages = [Tool(name=name, version=importlib.metadata.version(name)) for name in distributions]
-    return (*artifacts, *packages, Tool(name="numerics", version=NUMERICS))
+    parts = describe_parts(environment) if "executorch" in distributions else ()
+    return (*artifacts, *packages, *parts, Tool(name="numerics", version=NUMERICS))

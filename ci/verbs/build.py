@@ -16,6 +16,7 @@ from ci.build.delivery.record import describe_result, render_commands, render_re
 from ci.build.origins import prepare_job
 from ci.build.plan.plan import BuildJob, BuildRequest
 from ci.build.plan.targets import Target, find_target, read_targets
+from provisioning.artifacts import choice
 from provisioning.console.caller import shown_path
 from provisioning.console.command import Outcome, user_path, user_program
 from provisioning.console.progress import Progress
@@ -45,12 +46,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--no-doctor", action="store_true", help="build where the doctor objects")
     add("--with", dest="extras", action="append", default=[], help="an extra: llama")
     add("-D", dest="defines", action="append", default=[], help="one more CMake option, NAME=VALUE")
+    choice.add_arguments(parser, adaptor=False)
     add("--soc", default="", help="direct: the SoC, such as SM8750")
     add("--dsp-type", type=int, default=3, help="direct: 0 LPAI (aDSP), 3 HTP (cDSP)")
     add("--reports", type=user_path, default=Path("reports"), help="where to write")
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
+    choice.read_choice(args.sdk)
     target = choose_target(args)
     requests = [make_request(args, word) for word in args.python or [""]]
     jobs = [prepare_job(target, request, progress) for request in requests]

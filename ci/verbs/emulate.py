@@ -20,12 +20,12 @@ from ci.verbs.lanes.steps import (
     repeat_command,
     require_packages,
 )
+from provisioning.artifacts import choice
 from provisioning.console.command import Outcome, user_path
 from provisioning.console.progress import Progress
 from provisioning.errors import UsageError
 from provisioning.manifest.socs import read_socs
 
-PROFILE = "emulator"
 SESSION = "test_emulator"
 
 
@@ -35,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--runner", default="python", help="python, cpp, or a program like qnn_executor_runner")
     add("--plan", type=user_path, metavar="FILE", help="only the cases of a plan.json")
     add("--shard", default="", metavar="I/N", help="only this part of the cases, as 2/3")
+    choice.add_arguments(parser)
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
@@ -69,6 +70,7 @@ def run(
     require_packages(("torch", "executorch"), "lowering")
     from ci.emulator.session import Phases, SessionOptions, run_session
 
+    chosen = choice.read_choice(args.sdk, args.adaptor)
     phases = Phases(progress)
     options = SessionOptions(
         policy=policy,
@@ -78,9 +80,12 @@ def run(
         use_cache=not args.no_cache,
         keep=args.keep_artifacts,
         record=args.record,
-        command=repeat_command(args, runner="" if args.runner == "python" else args.runner),
+        command=repeat_command(
+            args, runner="" if args.runner == "python" else args.runner, **chosen.options
+        ),
     )
-    steps = Steps(PROFILE, f"lower, run and judge {len(specs)} cases, {args.jobs} at a time")
+    work = f"lower, run and judge {len(specs)} cases, {args.jobs} at a time"
+    steps = Steps(chosen.profile, work, choice=chosen)
     return steps.take(
         lambda environment, workshop: run_session(specs, environment, options, phases, workshop),
         phases,

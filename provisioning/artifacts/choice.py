@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -9,6 +10,8 @@ from pathlib import Path
 
 from provisioning.artifacts.environment import Environment
 from provisioning.artifacts.overlays import BACKENDS
+from provisioning.console.caller import caller_path
+from provisioning.errors import UsageError
 
 SDK_VARIABLE, ADAPTOR_VARIABLE = "QNN_CI_SDK", "QNN_CI_ADAPTOR"
 WHEEL, PINNED, OVERLAY = "wheel", "pinned", "overlay"
@@ -34,26 +37,41 @@ class QnnChoice:
         return self.sdk == WHEEL and self.adaptor in {"", WHEEL}
 
     @property
-    def words(self) -> str:
-        """The options that repeat it."""
-        adaptor = f" --adaptor {self.adaptor}" if self.adaptor else ""
-        return f"--sdk {self.sdk}{adaptor}"
+    def options(self) -> dict[str, str]:
+        """The options that repeat it; empty for what is usual."""
+        return {"sdk": "" if self.sdk == WHEEL else self.sdk, "adaptor": self.adaptor}
 
 
-def chosen_sdk() -> Path | None:
-    """The SDK's directory that QNN_CI_SDK names, whatever is pinned."""
-    word = os.environ.get(SDK_VARIABLE, "")
-    return None if word in {"", WHEEL, PINNED} else Path(word).expanduser().absolute()
+def add_arguments(parser: argparse.ArgumentParser, *, adaptor: bool = True) -> None:
+    """``--sdk`` and ``--adaptor``, for every verb that follows the choice."""
+    parser.add_argument(
+        "--sdk", default="", metavar="SDK", help=f"wheel, pinned or a directory; {SDK_VARIABLE}"
+    )
+    if adaptor:
+        parser.add_argument(
+            "--adaptor",
+            default="",
+            metavar="ADAPTOR",
+            help=f"wheel, overlay or a directory: where the SDK's does not fit; {ADAPTOR_VARIABLE}",
+        )
 
 
 def read_choice(sdk: str = "", adaptor: str = "") -> QnnChoice:
     """The choice of a command line, or of the variables where it says nothing.
 
-    What it names becomes the variables' value, so that all that follows takes the same.
+    What it names becomes the variables' value, so that all that follows takes the same. Raises
+    UsageError for a directory that is not there.
     """
+    known = {SDK_VARIABLE: (WHEEL, PINNED), ADAPTOR_VARIABLE: (WHEEL, OVERLAY)}
     for name, word in ((SDK_VARIABLE, sdk), (ADAPTOR_VARIABLE, adaptor)):
-        if word:
-            os.environ[name] = word
+        named = word or os.environ.get(name, "")
+        if named and named not in known[name]:
+            named = str(caller_path(Path(named).expanduser()).absolute())
+            if not Path(named).is_dir():
+                words = " or ".join(known[name])
+                raise UsageError(f"{named} is not a directory", fix=f"{words}, or a directory")
+        if named:
+            os.environ[name] = named
     return QnnChoice(os.environ.get(SDK_VARIABLE) or WHEEL, os.environ.get(ADAPTOR_VARIABLE, ""))
 
 
@@ -61,7 +79,8 @@ def lay_over(environment: Environment, overlay: Path, base: Mapping[str, str]) -
     """An environment in which Python finds the executorch of ``overlay``, and the loader its
     backend."""
     path = [str(overlay), *filter(None, [base.get("PYTHONPATH")])]
-    libraries = [str(overlay / place) for place in BACKENDS if (overlay / place).is_dir()]
+    own = (overlay / place for place in BACKENDS)
+    libraries = [str(path.parent) for path in own if path.is_file() and not path.is_symlink()]
     variables = {
         **environment.variables,
         "PYTHONPATH": os.pathsep.join(path),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,8 +12,11 @@ from provisioning.files import write_whole
 from provisioning.store.store import store_home
 
 RECORD = "overlay.json"
-# Where ExecuTorch's Python runtime looks for the QNN backend: until 1.4, and from 1.5 on.
-BACKENDS = ("executorch/backends/qualcomm", "executorch/lib")
+# The QNN backend of ExecuTorch's Python runtime: until 1.4, and from 1.5 on.
+BACKENDS = (
+    "executorch/backends/qualcomm/libqnn_executorch_backend.so",
+    "executorch/lib/libexecutorch_backend_qnn.so",
+)
 
 
 class OverlayRecord(msgspec.Struct, frozen=True):
@@ -21,6 +25,11 @@ class OverlayRecord(msgspec.Struct, frozen=True):
     executorch: str
     sdk: str
     python: str
+
+
+def python_tag() -> str:
+    """``cpython-311``: what adaptors for the running Python are named after."""
+    return f"cpython-{sys.version_info.major}{sys.version_info.minor}"
 
 
 def write_overlay(overlay: Path, record: OverlayRecord) -> None:

@@ -9,11 +9,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from provisioning.artifacts.environment import compose_environment
+from provisioning.artifacts import choice
+from provisioning.artifacts.environment import compose_environment, locate_profile
 from provisioning.artifacts.provision import Provisioned, with_lock
 from provisioning.artifacts.sources import ArtifactRequest
 from provisioning.console.command import Outcome, user_path, user_program
 from provisioning.console.progress import Progress
+from provisioning.doctor.adaptor import settle_adaptor
 from provisioning.doctor.examine import (
     examine_request,
     find_fitness,
@@ -28,6 +30,7 @@ from provisioning.errors import ExitCode, UsageError
 from provisioning.manifest.reader import read_profile
 from provisioning.store.store import Store, store_home
 
+EMULATORS = {choice.WHEEL_PROFILE, choice.SDK_PROFILE}
 LEAST = 40  # columns, below which every word is broken
 
 
@@ -44,6 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--python", type=user_program, help="the interpreter to examine (default: this)"
     )
+    choice.add_arguments(parser)
     parser.add_argument("--soc", help="the SoC that will run it, such as SM8650")
     parser.add_argument("--device", action="store_true", help="look at devices that adb lists")
     parser.add_argument(
@@ -57,10 +61,15 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     find_fitness(args.profile)
     given = parse_roots(args.root)
     check_roots(args.profile, given)
-    request = compose_request(args.profile, given, os.environ, keep_variables=args.shell)
+    chosen = choice.read_choice(args.sdk, args.adaptor)
     python = Path(args.python) if args.python else None
-    request = replace(request, python=python, soc=args.soc, device=args.device)
-    verdict = examine_request(request, progress)
+    if args.profile in EMULATORS and not chosen.is_usual and not (given or args.shell):
+        environment = locate_profile(chosen.profile, progress)
+        _, verdict = settle_adaptor(chosen, environment, progress, python=python)
+    else:
+        request = compose_request(args.profile, given, os.environ, keep_variables=args.shell)
+        request = replace(request, python=python, soc=args.soc, device=args.device)
+        verdict = examine_request(request, progress)
     fit = verdict.fit and not (args.strict and verdict.findings)
     return Outcome(
         render_verdict(verdict, strict=args.strict, width=_width()),

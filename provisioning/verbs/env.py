@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import os
+from pathlib import Path
 
+from provisioning.artifacts import choice
 from provisioning.artifacts.environment import (
     DROPPED_VARIABLES,
     Environment,
@@ -11,10 +14,14 @@ from provisioning.artifacts.environment import (
     render_github,
     render_shell,
 )
+from provisioning.artifacts.overlays import find_overlays, python_tag
 from provisioning.console.command import Outcome
 from provisioning.console.progress import Progress
 from provisioning.store.store import Store
 from provisioning.verbs.fetch import add_options, describe, read_options
+from provisioning.versions import is_same
+
+BUILT = "aot"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,14 +30,41 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     style.add_argument("--shell", action="store_true", help="lines for eval (the default)")
     style.add_argument("--github", action="store_true", help='lines for >> "$GITHUB_ENV"')
     add_options(parser)
+    choice.add_arguments(parser)
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
-    environment = provision_profile(args.profile, progress, options=read_options(args))
+    environment = _compose(args, progress)
     for artifact in environment.artifacts:
         Store().note_use(artifact.root)
     render = render_github if args.github else render_shell
     return Outcome(render(environment), _as_data(environment), exact=True)
+
+
+def _compose(args: argparse.Namespace, progress: Progress) -> Environment:
+    """The profile's environment; with the overlay of its SDK, where one was built or chosen."""
+    chosen = choice.read_choice(args.sdk, args.adaptor)
+    is_emulator = args.profile in {choice.WHEEL_PROFILE, choice.SDK_PROFILE}
+    profile = chosen.profile if is_emulator else args.profile
+    environment = provision_profile(profile, progress, options=read_options(args))
+    if is_emulator and not chosen.is_usual:
+        from provisioning.doctor.adaptor import settle_adaptor
+
+        environment, verdict = settle_adaptor(chosen, environment, progress)
+        verdict.require()
+    if profile == BUILT and (overlay := find_built(environment)):
+        return choice.lay_over(environment, overlay, os.environ)
+    return environment
+
+
+def find_built(environment: Environment) -> Path | None:
+    """The newest overlay that was built from this checkout's version for this SDK and Python."""
+    versions = {artifact.name: artifact.version for artifact in environment.artifacts}
+    for overlay, record in find_overlays():
+        pairs = ((record.sdk, versions["qnn-sdk"]), (record.executorch, versions["executorch"]))
+        if record.python == python_tag() and all(is_same(*pair) for pair in pairs):
+            return overlay
+    return None
 
 
 def _as_data(environment: Environment) -> dict[str, object]:

@@ -26,6 +26,7 @@ from provisioning.artifacts.overlays import OverlayRecord, write_overlay
 from provisioning.console.progress import Progress
 from provisioning.errors import UnfitError
 from provisioning.files import digest_sources, explain_writes, staged_directory
+from provisioning.versions import is_same
 
 OVERLAY, CHECKOUT, _ = PLACES = ("overlay", "checkout", "none")
 
@@ -92,8 +93,22 @@ def check_delivery(job: BuildJob, where: str, *, with_proof: bool) -> None:
     or no torch to lower a model with."""
     if job.plan.target.installs and where == OVERLAY:
         _find_wheel(job)
+        _check_versions(job)
         if with_proof:
             check_provable(job.request.python)
+
+
+def _check_versions(job: BuildJob) -> None:
+    installed = ask_python(job.request.python).distributions["executorch"]
+    checkout = job.plan.values["executorch_version"]
+    if installed and not is_same(installed, checkout):
+        raise UnfitError(
+            f"the checkout is ExecuTorch {checkout}, executorch {installed} is installed",
+            why="an overlay is the installed wheel with the checkout's adaptor: they must match "
+            f"({job.request.python})",
+            fix=f"build ExecuTorch {installed} (--source), install executorch=={checkout}, or add "
+            "--install none",
+        )
 
 
 def _find_wheel(job: BuildJob) -> Path:

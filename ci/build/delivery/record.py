@@ -14,6 +14,7 @@ from ci.build.builder import Result
 from ci.build.delivery.artifacts import Judged
 from provisioning.doctor.finding import Finding
 from provisioning.elf.facts import ElfFacts
+from provisioning.elf.qnn_api import find_headers_version
 from provisioning.files import write_whole
 
 SCHEMA_VERSION = 2
@@ -56,6 +57,7 @@ def _describe_artifact(one: Judged, result: Result) -> dict[str, Any]:
         "path": os.fspath(published if result.published else one.path),
         "size_bytes": one.size_bytes,
         "size_budget": one.row.size_budget or None,
+        "qnn_headers": (find_headers_version(one.path) or None) if one.facts else None,
         "sha256": one.sha256,
         "elf": describe_elf(one.facts) if one.facts else None,
         "findings": [_describe_finding(finding) for finding in one.findings],

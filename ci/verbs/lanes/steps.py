@@ -7,7 +7,7 @@ import importlib.util
 import os
 import shlex
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,7 @@ from ci.report.review import telling
 from ci.report.schema import Report
 from ci.report.table import render_table, terminal_style
 from ci.report.write import report_data, write_report
+from provisioning.artifacts.choice import QnnChoice
 from provisioning.console.caller import shown_path
 from provisioning.console.command import Outcome, user_path
 from provisioning.console.progress import Progress
@@ -78,12 +79,14 @@ def require_packages(names: Sequence[str], extra: str) -> None:
 class Steps:
     """The four steps of a run, each said and timed: ``work`` says what the third one does.
 
-    ``imports`` are what the pool imports; that starts on what seems to be provisioned already.
+    ``imports`` are what the pool imports; that starts on what seems to be provisioned already,
+    unless ``choice`` names another QNN or adaptor than the usual.
     """
 
     profile: str
     work: str
     imports: tuple[str, ...] = ()
+    choice: QnnChoice = field(default_factory=QnnChoice)
 
     def take(
         self,
@@ -93,22 +96,26 @@ class Steps:
         offline: bool = False,
     ) -> Report:
         """Provision the profile, check it, then ``run``."""
+        from ci.emulator.parts import find_on_path
         from ci.emulator.pool import EXECUTORCH
         from ci.emulator.workshop import open_workshop
         from provisioning.artifacts.environment import provision_profile
-        from provisioning.doctor.examine import examine
+        from provisioning.doctor.adaptor import settle_adaptor
 
         progress = phases.progress
         with open_workshop(self.imports or EXECUTORCH) as workshop:
             progress.step(f"1/4 provision profile {self.profile}")
-            workshop.guess_pool(self.profile)
+            if self.choice.is_usual:
+                workshop.guess_pool(self.profile)
             with phases.measure("provision"):
                 environment = provision_profile(
                     self.profile, progress, verify=True, offline=offline
                 )
             progress.step("2/4 check the environment")
             with phases.measure("check"):
-                examine(self.profile, environment).require()
+                environment, verdict = settle_adaptor(self.choice, environment, progress)
+                verdict.require()
+                find_on_path(environment.variables)
             progress.step(f"3/4 {self.work}")
             report = run(environment, workshop)
         progress.step("4/4 report")

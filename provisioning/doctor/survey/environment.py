@@ -34,6 +34,7 @@ from provisioning.doctor.survey.tree import FactsCache, survey_tree
 from provisioning.doctor.survey.variables import survey_variables
 from provisioning.elf.facts import EM_X86_64
 from provisioning.manifest.reader import Adoption
+from provisioning.versions import is_older, is_same
 
 DISTRIBUTIONS = ("torch", "executorch", "torchao")
 
@@ -76,6 +77,7 @@ def survey_environment(
     progress.step("doctor: libraries")
     trees = _survey_trees(request, sdk_name, kinds, cache)
     progress.step("doctor: variables, machine, Python")
+    sdk = _survey_sdk(request, sdk_name, policy, fitness)
     return EnvironmentFacts(
         profile=request.profile,
         host=_survey_host(request, policy, fitness, kinds, trees),
@@ -83,10 +85,10 @@ def survey_environment(
         submodules=request.submodules,
         roots={name: str(root) for name, root in request.roots.items()},
         sdk_name=sdk_name,
-        sdk=_survey_sdk(request, sdk_name, policy, fitness),
+        sdk=sdk,
         trees=trees,
         ndk=survey_ndk(request.roots[NDK], policy.ndk.host_tag) if NDK in request.roots else None,
-        python=_survey_python(request, policy, sdk_name) if fitness.python else None,
+        python=_survey_python(request, policy, sdk) if fitness.python else None,
         variables=survey_variables(request.variables, cache, request.roots.get(sdk_name)),
         checkout=survey_checkout(request.roots[CHECKOUT]) if CHECKOUT in request.roots else None,
         installations=tuple(
@@ -146,12 +148,24 @@ def _survey_host(
     return survey_host(request.home, programs, wanted, request.variables)
 
 
-def _survey_python(request: SurveyRequest, policy: DoctorPolicy, sdk_name: str) -> PythonFacts:
+def _may_load(python: PythonFacts, sdk: SdkFacts | None) -> bool:
+    """Whether nothing that was seen of the adaptor refuses it already."""
+    elf = python.adaptor.elf if python.adaptor else None
+    if sdk and sdk.version and python.headers and is_older(sdk.version, python.headers):
+        return False
+    installed = python.distributions.get("executorch") or ""
+    is_own = not python.checkout or is_same(python.checkout, installed)
+    return bool(elf and elf.machine == EM_X86_64 and is_own and not python.lacking)
+
+
+def _survey_python(
+    request: SurveyRequest, policy: DoctorPolicy, sdk: SdkFacts | None
+) -> PythonFacts:
     modules = list(policy.python.modules)
     facts = survey_python(request.python, DISTRIBUTIONS, modules, request.variables)
-    libraries = request.roots[sdk_name] / HOST_DIRECTORY if sdk_name else Path()
-    is_there = facts.adaptor and facts.adaptor.elf and (libraries / "libQnnHtp.so").is_file()
-    if not (request.tries_device and facts.adaptor and is_there):
+    libraries = sdk.root / HOST_DIRECTORY if sdk else Path()
+    is_there = (libraries / "libQnnHtp.so").is_file()
+    if not (request.tries_device and facts.adaptor and is_there and _may_load(facts, sdk)):
         return facts
     why = try_device(
         request.python, facts.adaptor.path, libraries, request.variables, request.home / "doctor"

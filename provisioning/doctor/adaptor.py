@@ -1,0 +1,84 @@
+"""The QNN adaptor that a session lowers with: the wheel's where it fits, else an overlay's."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from provisioning.artifacts.choice import OVERLAY, WHEEL, QnnChoice, lay_over
+from provisioning.artifacts.environment import Environment
+from provisioning.artifacts.overlays import find_overlays, python_tag
+from provisioning.console.progress import Progress
+from provisioning.doctor.examine import Verdict, examine
+from provisioning.errors import UnfitError
+from provisioning.versions import is_same
+
+# Findings that another adaptor cures: it is not there, or it does not fit Python, machine or SDK.
+OF_ADAPTOR = frozenset(
+    {"QNN507", "QNN508", "QNN509", "QNN512", "QNN513", "QNN515", "QNN901", "QNN902", "QNN903"}
+)
+
+
+def settle_adaptor(
+    choice: QnnChoice, environment: Environment, progress: Progress, *, python: Path | None = None
+) -> tuple[Environment, Verdict]:
+    """The environment with the adaptor that ``choice`` means, and its verdict.
+
+    Where none is fit it is the first one's verdict, which says why. Raises UnfitError where there
+    is no overlay to take.
+    """
+    overlays = list_overlays(choice, environment)
+    tried: list[tuple[Environment, Verdict]] = []
+    for overlay in overlays:
+        candidate = lay_over(environment, overlay, os.environ) if overlay else environment
+        verdict = examine(
+            candidate.profile,
+            candidate,
+            python=python or (Path(sys.executable) if overlay else None),
+            tries_device=not choice.is_usual,
+            progress=progress,
+        )
+        tried.append((candidate, verdict))
+        if verdict.fit:
+            if overlay:
+                progress.step(f"adaptor: {overlay}")
+            return candidate, verdict
+        if not {one.id for one in verdict.errors} <= OF_ADAPTOR:
+            break
+    return tried[0]
+
+
+def list_overlays(choice: QnnChoice, environment: Environment) -> Iterator[Path | None]:
+    """What the choice allows, the best first; None is the wheel's. Raises UnfitError."""
+    if choice.adaptor in {"", WHEEL}:
+        yield None
+    if choice.adaptor not in {"", WHEEL, OVERLAY}:
+        yield find_given(Path(choice.adaptor).expanduser().absolute())
+    if choice.adaptor == OVERLAY or (not choice.adaptor and not choice.is_usual):
+        sdk = next(one for one in environment.artifacts if one.name.startswith("qnn-"))
+        tag = python_tag()
+        found = [
+            path
+            for path, record in find_overlays()
+            if is_same(record.sdk, sdk.version) and record.python == tag
+        ]
+        if choice.adaptor == OVERLAY and not found:
+            raise UnfitError(
+                f"no overlay is built for QNN {sdk.version} and {tag}",
+                why="--adaptor overlay takes one that build_aot made for this SDK and Python",
+                fix=f"run `qnn-ci build aot --sdk {sdk.root}`",
+            )
+        yield from found
+
+
+def find_given(overlay: Path) -> Path:
+    """An overlay that is named. Raises UnfitError for another directory."""
+    if not (overlay / "executorch" / "backends" / "qualcomm" / "python").is_dir():
+        raise UnfitError(
+            f"{overlay} is not an overlay",
+            why="it has no executorch/backends/qualcomm/python",
+            fix="name the directory that build_aot prints as overlay",
+        )
+    return overlay

@@ -1,0 +1,198 @@
+"""--sdk and --adaptor: what does not fit is refused before anything is lowered, with one command.
+
+The adaptor is the installed wheel's own, with single fields changed; the SDK is its runtime.
+Set QNN_CI_TEST_SDK to an SDK with headers and EXECUTORCH_ROOT to a checkout of the installed
+executorch's version for the whole way: build_aot, then the suite through the overlay.
+"""
+
+from __future__ import annotations
+
+import importlib.machinery
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ci.__main__ import main
+from provisioning.artifacts.environment import provision_profile
+from provisioning.artifacts.overlays import OverlayRecord, python_tag, write_overlay
+from provisioning.console.progress import Progress
+from provisioning.doctor.survey.python_probe import find_adaptors, probe
+from provisioning.elf.qnn_api import HTP_API, find_headers_version
+from provisioning.errors import ExitCode
+from tests.stand_ins import elf_edits as elf
+
+pytestmark = pytest.mark.emulator
+pytest.importorskip("executorch", reason="ExecuTorch is not installed in this environment")
+
+SUFFIX = importlib.machinery.EXTENSION_SUFFIXES[0]
+AARCH64 = 183
+PACKAGE = str(probe([], [])["executorch"])
+ADAPTOR = next(Path(path) for path in find_adaptors(PACKAGE) if path.endswith(SUFFIX))
+SDK, CHECKOUT = os.environ.get("QNN_CI_TEST_SDK", ""), os.environ.get("EXECUTORCH_ROOT", "")
+Make = Callable[..., Path]
+
+
+@pytest.fixture(autouse=True)
+def choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of the caller's shell, and nothing left behind."""
+    for name in ("QNN_CI_SDK", "QNN_CI_ADAPTOR", "QNN_SDK_ROOT", "PYTHONPATH"):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+
+
+@pytest.fixture
+def make_overlay(tmp_path: Path) -> Make:
+    """A directory that looks like the installed executorch with an adaptor of its own."""
+
+    def make(
+        *edits: elf.Edit, suffix: str = SUFFIX, executorch: str = "1.5.1", sdk: str = "2.37.0"
+    ) -> Path:
+        place = tmp_path / "overlay" / "executorch" / "backends" / "qualcomm" / "python"
+        place.mkdir(parents=True)
+        (tmp_path / "overlay" / "executorch" / "lib").symlink_to(Path(PACKAGE) / "lib")
+        data = bytearray(ADAPTOR.read_bytes())
+        for edit in edits:
+            edit(data)
+        (place / f"PyQnnManagerAdaptor{suffix}").write_bytes(data)
+        write_overlay(tmp_path / "overlay", OverlayRecord(executorch, sdk, python_tag()))
+        return tmp_path / "overlay"
+
+    return make
+
+
+def set_headers(minor: int) -> elf.Edit:
+    """As if the adaptor had been compiled with the headers of QNN 2.``minor``."""
+
+    def edit(data: bytearray) -> None:
+        for found in HTP_API.finditer(bytes(data)):
+            data[found.start(1)] = minor
+
+    return edit
+
+
+def refuse(capfd: pytest.CaptureFixture[str], *words: str) -> dict[str, str]:
+    """Run the main job's verb: it must end with 3 before it lowers."""
+    code = main(["test-emulator", "--json", "--model", "mlp", *words])
+    told = capfd.readouterr()
+    assert code == ExitCode.ENVIRONMENT, told.err
+    assert "3/4" not in told.err
+    said: dict[str, str] = json.loads(told.out)
+    return said
+
+
+def test_headers_are_read_from_the_code_of_the_installed_adaptor(tmp_path: Path) -> None:
+    assert find_headers_version(ADAPTOR) == "2.37"
+    other = tmp_path / "other.so"
+    data = bytearray(ADAPTOR.read_bytes())
+    set_headers(51)(data)
+    other.write_bytes(data)
+    assert find_headers_version(other) == "2.51"
+    other.write_bytes(HTP_API.sub(b"", bytes(data)))
+    assert find_headers_version(other) == ""
+
+
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        ({"executorch": "1.4.1"}, "QNN901: the QNN adaptor was built from ExecuTorch 1.4.1"),
+        ({"suffix": ".cpython-39-x86_64-linux-gnu.so"}, "QNN508: the QNN adaptor is for another"),
+    ],
+)
+def test_an_overlay_of_another_checkout_or_python_is_refused(
+    make_overlay: Make, capfd: pytest.CaptureFixture[str], made: dict[str, str], message: str
+) -> None:
+    said = refuse(capfd, "--adaptor", str(make_overlay(**made)))
+    assert message in said["what"]
+
+
+def test_an_overlay_for_another_machine_is_refused(
+    make_overlay: Make, capfd: pytest.CaptureFixture[str]
+) -> None:
+    overlay = make_overlay(elf.set_u16(elf.E_MACHINE, AARCH64))
+    assert "QNN513" in refuse(capfd, "--adaptor", str(overlay))["what"]
+
+
+def test_an_overlay_for_a_newer_sdk_is_refused_with_the_command_that_builds_one(
+    make_overlay: Make, capfd: pytest.CaptureFixture[str]
+) -> None:
+    said = refuse(capfd, "--adaptor", str(make_overlay(set_headers(51), sdk="2.51.0")))
+    assert "QNN902" in said["what"]
+    assert "headers of QNN 2.51, libQnnHtp.so is of 2.49.40" in said["what"]
+    assert "ci build aot --sdk " in said["fix"]
+
+
+def test_no_overlay_names_the_one_command_that_builds_it(
+    capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runtime = provision_profile("emulator", Progress()).root("qnn-runtime")
+    monkeypatch.setenv("QNN_CI_HOME", str(tmp_path))
+    monkeypatch.setenv("QNN_CI_LIBCXX_ROOT", str(make_libcxx(tmp_path, runtime)))
+    said = refuse(capfd, "--sdk", str(runtime), "--adaptor", "overlay")
+    assert said["what"].startswith("no overlay is built for QNN 2.49.40")
+    assert f"ci build aot --sdk {runtime}`" in said["fix"]
+
+
+def make_libcxx(folder: Path, runtime: Path) -> Path:
+    """The libraries that an SDK does not ship, as the profile asks for them."""
+    libraries = folder / "libcxx" / "lib"
+    libraries.mkdir(parents=True)
+    for path in (runtime / "lib" / "x86_64-linux-clang").glob("lib[cu][+n]*"):
+        shutil.copy(path, libraries, follow_symlinks=False)
+    return libraries.parent
+
+
+@pytest.mark.parametrize("words", [("--sdk", "nowhere"), ("--adaptor", "nowhere")])
+def test_a_directory_that_is_not_there_is_a_usage_error(
+    capfd: pytest.CaptureFixture[str], words: tuple[str, ...]
+) -> None:
+    assert main(["test-emulator", *words]) == ExitCode.USAGE
+    assert "nowhere is not a directory" in capfd.readouterr().err
+
+
+def test_the_report_tells_sdk_and_adaptor_and_the_keys_of_programs_hold_them(
+    make_overlay: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An SDK of the user's, with an overlay: one small program through both, then none again."""
+    runtime = provision_profile("emulator", Progress()).root("qnn-runtime")
+    monkeypatch.setenv("QNN_CI_LIBCXX_ROOT", str(make_libcxx(tmp_path, runtime)))
+    overlay = make_overlay(lambda data: data.extend(os.urandom(8)))
+    shutil.copytree(PACKAGE, overlay / "executorch", symlinks=True, dirs_exist_ok=True,
+                    copy_function=link_missing)  # fmt: skip
+    words = ["--sdk", str(runtime), "--adaptor", str(overlay), "--reports", str(tmp_path / "r")]
+    case = ["--model", "mlp", "--scheme", "fp16"]
+    assert main(["test-emulator", *words, *case]) == ExitCode.OK
+    report = json.loads((tmp_path / "r" / "test_emulator" / "report.json").read_text())
+    tools = {tool["name"]: tool for tool in report["toolchain"]}
+    assert tools["qnn-sdk"]["version"] == "2.49.40"
+    assert tools["libQnnHtp.so"]["version"].startswith("v2.49.40.2608")
+    assert tools["adaptor"]["version"] == "QNN 2.37"
+    assert tools["operator-validation"]["version"] == "none"
+    assert not report["cases"][0]["cached"]
+    assert f"--adaptor {overlay}" in report["command"]
+
+
+def link_missing(source: str, target: str) -> str:
+    """Link a file of the wheel where the overlay has none of its own."""
+    if not Path(target).exists():
+        Path(target).symlink_to(source)
+    return target
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not (SDK and CHECKOUT), reason="QNN_CI_TEST_SDK and EXECUTORCH_ROOT: not set")
+def test_the_suite_through_an_overlay_that_build_aot_makes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EXECUTORCH_ROOT", CHECKOUT)
+    reports = ["--reports", str(tmp_path)]
+    assert main(["build", "aot", "--sdk", SDK, *reports]) == ExitCode.OK
+    words = ["--sdk", SDK, "--adaptor", "overlay"]
+    assert main(["test-emulator", *words, *reports]) == ExitCode.OK
+    report = json.loads((tmp_path / "test_emulator" / "report.json").read_text())
+    assert report["summary"]["passed"] == len(report["cases"]) == 32
