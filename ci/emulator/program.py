@@ -6,6 +6,7 @@ written as ``output_<execution>_<index>.raw`` into ``--output_folder_path``.
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import torch
 try:
     from executorch.extension.pybindings import _C
 except ImportError:  # until 1.4
-    from executorch.extension.pybindings import _portable_lib as _C  # noqa: N812
+    _C = importlib.import_module("executorch.extension.pybindings._portable_lib")
 
 from ci.emulator.job import RunJob, RunResult
 from ci.emulator.memory import overwrite_freed_memory

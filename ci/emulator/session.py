@@ -14,12 +14,12 @@ from pathlib import Path
 
 from ci.emulator.baselines import read_baselines
 from ci.emulator.case import CaseResult, CaseRun, RunSetup, describe_limits
-from ci.emulator.parts import describe_parts
 from ci.emulator.policy import EmulatorPolicy
 from ci.emulator.pool import Pool
 from ci.emulator.runner import Runner, find_runner
 from ci.emulator.workshop import Workshop
 from ci.lowering.cases import CaseSpec
+from ci.lowering.digests.parts import describe_parts
 from ci.lowering.references.numerics import NUMERICS
 from ci.lowering.suite import expect_s
 from ci.report.host import read_host, started_now

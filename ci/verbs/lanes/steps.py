@@ -96,9 +96,9 @@ class Steps:
         offline: bool = False,
     ) -> Report:
         """Provision the profile, check it, then ``run``."""
-        from ci.emulator.parts import find_on_path
         from ci.emulator.pool import EXECUTORCH
         from ci.emulator.workshop import open_workshop
+        from ci.lowering.digests.parts import find_on_path
         from provisioning.artifacts.environment import provision_profile
         from provisioning.doctor.adaptor import settle_adaptor
 
