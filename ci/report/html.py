@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 from base64 import b64encode
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from markupsafe import Markup
 from ci.report.columns import LIMITS, columns_of
 from ci.report.figures import make_grids, make_phase_grid
 from ci.report.geometry import lay_out
+from ci.report.review.failures import repeat_command
 from ci.report.schema import Control, ControlKind, Report, Status
 from ci.report.text import show_bytes, show_counts, show_decibels, show_seconds
 from provisioning.console.terminal import clean
@@ -35,6 +37,7 @@ def render_html(report: Report) -> str:
         cases=cases,
         columns=columns_of(report.cases),
         limits=LIMITS,
+        again=partial(repeat_command, report),
         broken=[(i, case) for i, case in cases if case.status is Status.FAILED],
         unsupported=[(i, case) for i, case in cases if case.status is Status.UNSUPPORTED],
         allowed=[(i, c) for i, c in cases if c.fallback_ops and c.status is Status.PASSED],

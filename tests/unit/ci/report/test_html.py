@@ -12,7 +12,7 @@ import pytest
 
 from ci.report.figures import name_rows
 from ci.report.html import TEMPLATES, count_controls, render_html
-from ci.report.schema import ControlKind, Report, Status
+from ci.report.schema import ControlKind, Place, Report, Status
 
 VOID = {"meta", "input"}
 COLOURS = ("text", "dim", "bad", "good", "warn", "link")
@@ -230,3 +230,13 @@ def test_rows_are_named_shortly_where_that_is_clear(report: Report) -> None:
 
     assert rows("a/net.py:make", "mlp") == ["net.py:make", "mlp"]
     assert rows("a/net.py:make", "b/net.py:make") == ["a/net.py:make", "b/net.py:make"]
+
+
+def test_a_failure_names_its_line_and_what_repeats_it(troubled: Report) -> None:
+    places = (Place(file="nets/<b>.py", line=12),)
+    failed = msgspec.structs.replace(troubled.cases[1], places=places)
+    page = read_page(msgspec.structs.replace(troubled, cases=(failed,), command="qnn-ci <run>"))
+    codes = [element.text for element in page.find("code")]
+    assert "nets/<b>.py:12" in codes
+    assert "qnn-ci <run> --model resnet --scheme 8a8w --soc SM8650" in codes
+    assert not any("--model" in element.text for element in read_page(troubled).find("code"))
