@@ -32,6 +32,7 @@ with patch.dict(os.environ, QNN_SDK_ROOT="nowhere"), warnings.catch_warnings():
 from ci.lowering.artifact import Delegation, Fallback, Lowered, TensorInfo  # noqa: E402
 from ci.lowering.job import LowerJob, LowerResult  # noqa: E402
 from ci.lowering.model import Model  # noqa: E402
+from ci.lowering.publishing import MAX_RAISED, describe_error  # noqa: E402
 from ci.lowering.schemes import Scheme  # noqa: E402
 from provisioning.errors import StoreError  # noqa: E402
 
@@ -167,8 +168,8 @@ def test_a_refusal_says_what_qnn_said_what_was_raised_and_where(tmp_path: Path) 
     log = tmp_path / "log"
     log.write_bytes(b"\xff [ERROR]  <E> no such op\nfine\n")
     assert lower.describe_refusal(error, log).startswith("no such op (RuntimeError: cannot lower")
-    assert lower.describe_error(ValueError("x" * 400)).endswith("...")
-    assert len(lower.describe_error(ValueError("x" * 400))) == lower.MAX_RAISED + 3
+    assert describe_error(ValueError("x" * 400)).endswith("...")
+    assert len(describe_error(ValueError("x" * 400))) == MAX_RAISED + 3
 
 
 def test_a_full_disk_is_no_refusal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
