@@ -156,7 +156,7 @@ def check_headers(sdk: Path) -> None:
     if missing:
         raise UnfitError(
             f"the QNN SDK in {sdk} lacks {', '.join(missing)}",
-            why="without headers CMake configures well and the compiler fails",
+            why="without them, CMake configures and the compiler fails later",
             fix="provision qnn-sdk with its headers, or set QNN_SDK_ROOT to a whole SDK",
         )
 

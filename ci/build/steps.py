@@ -81,7 +81,7 @@ def explain_failure(
         return StoreError(
             f"{label}: the disk is full",
             why=output.first_error,
-            fix="free space or set QNN_CI_HOME to another disk; a second run goes on from here",
+            fix="free space or set QNN_CI_HOME to another disk; the next run continues from here",
         )
     what = output.first_error or how
     return ToolError(

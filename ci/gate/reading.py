@@ -81,7 +81,7 @@ class Repository:
         """The commit that a revision names. Raises UsageError."""
         if not revision or revision.startswith("-") or "\0" in revision:
             raise UsageError(
-                f"{revision!r} is not a revision", fix="see whether a variable in it is set"
+                f"{revision!r} is not a revision", fix="check that the variables in it are set"
             )
         try:
             return read_commit(self.git_dir, revision)

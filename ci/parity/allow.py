@@ -50,7 +50,7 @@ def apply_allowances(
             allowed.append((finding, entry))
     unused = [entry for entry in live if id(entry) not in used] if whole else []
     stale = [(entry, why) for entry in policy.allow if (why := effect[id(entry)])]
-    stale += [(entry, "it allows nothing any more") for entry in unused]
+    stale += [(entry, "it no longer allows anything") for entry in unused]
     told = stale if is_current else []
     return Sorted(tuple(kept), tuple(allowed), tuple(_stale(e, why, source) for e, why in told))
 
@@ -60,9 +60,9 @@ def why_without_effect(entry: Allowance, files: Container[str], today: date) -> 
     if entry.until is not None and today >= entry.until:
         return f"it ended on {entry.until.isoformat()}"
     if entry.exists and entry.exists not in files:
-        return f"its condition is over: {entry.exists} is not in the tree"
+        return f"its condition no longer holds: {entry.exists} is not in the tree"
     if entry.absent and entry.absent in files:
-        return f"its condition is over: {entry.absent} is in the tree"
+        return f"its condition no longer holds: {entry.absent} is in the tree"
     return ""
 
 

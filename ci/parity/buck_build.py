@@ -88,5 +88,5 @@ def as_finding(facts: ParityFacts, label: str, text: str) -> Finding:
         detail=short,
         buck_target=short,
         buck_place=place,
-        fix=f"run `buck2 build {short}` and correct what it says",
+        fix=f"run `buck2 build {short}` and fix what it reports",
     )

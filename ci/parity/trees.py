@@ -211,7 +211,7 @@ def resolve_revision(git_dir: Path, revision: str) -> str:
     """The commit that a revision names. Raises UsageError."""
     if not revision or revision.startswith("-"):
         raise UsageError(
-            f"{revision!r} is not a revision", fix="see whether a variable in it is set"
+            f"{revision!r} is not a revision", fix="check that the variables in it are set"
         )
     try:
         return read_commit(git_dir, revision)

@@ -26,7 +26,9 @@ def parse_serial(text: str) -> str:
             "the serial number is not a number", fix="0x and up to eight hexadecimal digits"
         ) from error
     if not 0 < number < 1 << 32:
-        raise UsageError("the serial number is not one of 32 bits", why="the signer takes no other")
+        raise UsageError(
+            "the serial number does not fit in 32 bits", why="the signer accepts nothing else"
+        )
     return f"{number:#x}"
 
 

@@ -57,9 +57,9 @@ def read_inputs(
     wrong += _list_qnn_faults(inputs)
     if wrong:
         raise UnfitError(
-            "the libraries are not fit to be signed",
+            "the libraries cannot be signed",
             why="\n       ".join(wrong),
-            fix="take unsigned libraries of one QNN SDK and of the architecture of their place",
+            fix="use unsigned libraries from one QNN SDK, for the architecture of their directory",
         )
     check_sdk_version(find_sdk_version(qnn_sdk, inputs), selection, policy)
     return inputs
@@ -120,7 +120,7 @@ def _list_qnn_faults(inputs: Sequence[Input]) -> list[str]:
     built = [(one, one.build) for one in inputs if one.build]
     if all(build.agrees_with(other) for _, build in built for _, other in built):
         return []
-    return [f"{one.wanted.path}: is of QNN {build.text}, others are not" for one, build in built]
+    return [f"{one.wanted.path}: is from QNN {build.text}, others are not" for one, build in built]
 
 
 def check_sdk_version(version: str, selection: Selection, policy: SigningPolicy) -> None:

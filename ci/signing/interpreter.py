@@ -74,7 +74,7 @@ def _require(named: str, policy: SignerPython) -> Interpreter:
     if not found or not is_fit(found, policy):
         raise UnfitError(
             f"{named} is not a Python below {policy.below}",
-            why="the Hexagon SDK's signer imports the module imp, which Python 3.12 took away",
+            why="the Hexagon SDK's signer imports the module imp, which Python 3.12 removed",
             fix=f"correct --signer-python or {VARIABLE}, or leave both out to have one found",
         )
     return found
@@ -155,6 +155,6 @@ def _scratch(place: Path) -> tempfile.TemporaryDirectory[str]:
 def _cannot_make(policy: SignerPython, why: str) -> UnfitError:
     return UnfitError(
         f"no Python below {policy.below} is here, and none could be made",
-        why=f"the Hexagon SDK's signer imports imp, which Python 3.12 took away; {why}",
+        why=f"the Hexagon SDK's signer imports imp, which Python 3.12 removed; {why}",
         fix=f"install Python 3.11 and name it with --signer-python or {VARIABLE}",
     )

@@ -156,5 +156,5 @@ def _check_statement(directory: Path, record: SigningRecord) -> Sequence[RecordF
         return [RecordFinding(STATEMENT_NAME, f"{STATEMENT_NAME} cannot be read: {error}")]
     wanted = json.loads(json.dumps(make_statement(record)))
     if found != wanted:
-        return [RecordFinding(STATEMENT_NAME, f"{STATEMENT_NAME} says other than {RECORD_NAME}")]
+        return [RecordFinding(STATEMENT_NAME, f"{STATEMENT_NAME} contradicts {RECORD_NAME}")]
     return []

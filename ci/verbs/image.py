@@ -78,7 +78,7 @@ def _lock_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _prune_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--dry-run", action="store_true", help="say what would go")
+    parser.add_argument("--dry-run", action="store_true", help="show what would be removed")
 
 
 def _no_options(_parser: argparse.ArgumentParser) -> None:

@@ -68,8 +68,8 @@ def read_lock(path: Path) -> Lock | None:
         ) from error
     if lock_name(lock.artifact, lock.version) != path.name:
         raise ManifestError(
-            f"the lock {path} is of something else",
-            why=f"it is of {lock.artifact} {lock.version}",
+            f"the lock {path} is for something else",
+            why=f"it is for {lock.artifact} {lock.version}",
             fix=_ways_out(path),
         )
     return lock

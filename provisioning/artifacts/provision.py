@@ -225,7 +225,7 @@ def verify_published(
             raise IntegrityError(
                 f"{request.label} cannot be repaired",
                 why=str(left[0]),
-                fix="find out who writes into the store, and repair it again",
+                fix="find out what writes into the store, and repair it again",
             )
     repaired = tuple(item.path for item in differences)
     progress.step(f"{request.label}: repaired {', '.join(repaired[:SHOWN_DIFFERENCES])}")

@@ -63,7 +63,7 @@ def _refuse_unless_trusted(request: ArtifactRequest) -> None:
     if os.environ.get("CI", "").lower() not in {"", "0", "false"}:
         why = "no hash of it is published, and in CI (CI is set) a first use is never trusted"
     elif not request.options.trust_first_use:
-        why = "no hash of it is published, so that its first use is a matter of trust"
+        why = "no hash of it is published, so its first use is a matter of trust"
     else:
         return
     adoption = request.toolchain.adoption
@@ -192,7 +192,7 @@ def check_machines(root: Path) -> list[str]:
 def contradiction(request: ArtifactRequest, why: str) -> IntegrityError:
     """The error for an archive that is not what its manifest says."""
     return IntegrityError(
-        f"{request.label} contradicts itself, so that it cannot be trusted",
+        f"{request.label} contradicts itself, so it cannot be trusted",
         why=why,
         fix="get the archive from its vendor again, or correct the manifest",
     )

@@ -50,11 +50,11 @@ NAMES = frozenset({errno.ELOOP, errno.EINVAL, errno.EISDIR, errno.ENAMETOOLONG, 
 OWN_PACKAGES = frozenset({"ci", "provisioning"})
 # What the system may refuse anywhere, and what helps.
 REFUSALS = {
-    errno.EACCES: "run it as a user who may, or name another place",
+    errno.EACCES: "run it as a user who is allowed to, or name another place",
     errno.EMFILE: "raise `ulimit -n`",
     errno.ENFILE: "close other programs",
     errno.ENOMEM: "give it more memory, or run fewer jobs at a time",
-    errno.EPERM: "run it as a user who may, or name another place",
+    errno.EPERM: "run it as a user who is allowed to, or name another place",
 }
 
 
@@ -207,7 +207,7 @@ def explain_exception(error: Exception) -> QnnCiError:
     if isinstance(error, MemoryError):
         return UnfitError(
             "out of memory",
-            why="this process was refused more (see `ulimit -v` and the container's limit)",
+            why="the system gave this process no more (see `ulimit -v` and the container's limit)",
             fix="give it more, or run fewer jobs at a time",
         )
     if isinstance(error, OSError) and error.filename and error.errno in NAMES:
@@ -223,7 +223,7 @@ def explain_exception(error: Exception) -> QnnCiError:
         where = f"{error.filename}: " if error.filename else ""
         return UnfitError(
             f"{where}{error.strerror}",
-            why="the machine refused something that is needed",
+            why="the system refused something that is needed",
             fix=REFUSALS[error.errno],
         )
     return DefectError(
@@ -294,7 +294,7 @@ def describe_verbs(caller: Caller, verbs: Mapping[str, Verb]) -> str:
 def nonempty_word(text: str) -> str:
     """What the user gave, unless it is empty, as of a variable that is not set."""
     if not text:
-        raise UsageError("an option's value is empty", fix="see whether a variable in it is set")
+        raise UsageError("an option's value is empty", fix="check that the variables in it are set")
     return text
 
 

@@ -167,7 +167,7 @@ class Store:
             return
         progress.step(
             f"the store {self.home} {who} can change what you run from it; "
-            f"set {HOME_VARIABLE} to a directory of yours unless that is meant"
+            f"set {HOME_VARIABLE} to a directory of yours unless that is intended"
         )
 
     def _shared_bits(self) -> int:

@@ -17,7 +17,7 @@ from provisioning.store.store import Store, explain_errors
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--dry-run", action="store_true", help="say what would go")
+    parser.add_argument("--dry-run", action="store_true", help="show what would be removed")
     parser.add_argument("--downloads", action="store_true", help="free kept archives, too")
 
 

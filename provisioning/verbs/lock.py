@@ -38,6 +38,6 @@ def conclude(plans: Mapping[str, list[Change]], *, write: bool) -> Outcome:
         write_changes(changes)
     changed = [label for label, plan in plans.items() if plan]
     diff = render_changes(changes)
-    hint = "" if write or not changed else "nothing was written; --write does\n"
+    hint = "" if write or not changed else "nothing was written; add --write\n"
     text = diff + (hint or ("" if changed else "nothing changed\n"))
     return Outcome(text, {"changed": changed, "written": write, "diff": diff})

@@ -52,7 +52,7 @@ def collect_artifacts(plan: BuildPlan, extras: frozenset[str]) -> tuple[Judged, 
         paths = sorted(path for path in plan.place.root.glob(row.path) if path.is_file())
         if not paths and not row.optional:
             raise FailedError(
-                f"{plan.target.name}: the build ended well and left no {row.path}",
+                f"{plan.target.name}: the build succeeded but left no {row.path}",
                 fix=f"look at {plan.place.log}, or correct the target in manifests/targets.toml",
             )
         kind = fill_placeholders(row.policy, plan.values)
@@ -118,7 +118,7 @@ def _judge_tag(facts: ElfFacts, tag: str) -> Iterator[Finding]:
             name,
             f"{name} is not for {tag}",
             str(facts.path),
-            "CMake found another Python than the one that the build was asked for",
+            "CMake found a Python other than the one that you asked for",
             "take Python's options out of -D, and build with --clean",
         )
 

@@ -36,7 +36,7 @@ except Exception as error:
 """
 LACKS = 3
 MISSING = "install what is missing into this Python, or add --no-proof"
-OTHER_VERSION = "the executorch of this Python must be of the checkout's version"
+OTHER_VERSION = "the executorch of this Python must have the checkout's version"
 
 
 @dataclass(frozen=True)

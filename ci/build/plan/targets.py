@@ -181,7 +181,7 @@ def fill_placeholders(text: str, values: Mapping[str, str]) -> str:
     def replace(match: re.Match[str]) -> str:
         if match[1] not in values:
             raise ManifestError(
-                f"nothing stands for {{{match[1]}}} in {text!r}",
+                f"there is no value for {{{match[1]}}} in {text!r}",
                 why="known here: " + ", ".join(sorted(values)),
             )
         return values[match[1]]

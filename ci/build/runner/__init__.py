@@ -54,7 +54,7 @@ def ensure_wheel_runner(progress: Progress) -> Path:
     result = run_build(prepare_runner(find_target(TARGET), BuildRequest(), progress), progress)
     if not result.published:
         faults = [str(fault) for one in result.artifacts for fault in one.errors]
-        raise FailedError("the C++ runner was built and breaks its policy", why="\n".join(faults))
+        raise FailedError("the C++ runner was built but violates its policy", why="\n".join(faults))
     return result.place.artifacts / PROGRAM
 
 

@@ -48,7 +48,7 @@ def _partial(index: Index, target: CMakeTarget, label: str, path: str, taken: se
         kind=Kind.BUCK_ONLY,
         path=path,
         level=Level.NOTE if index.policy.is_test(path) else Level.WARNING,
-        message=f"{target.name} compiles the {len(taken)} other sources of {label} and not this",
+        message=f"{target.name} compiles {len(taken)} other sources of {label} but not this one",
         detail=target.name,
         fix=f"add {path} to {target.name} ({entry.place})",
         **at(index.by_label[label], use.entry.place),

@@ -51,7 +51,7 @@ def _missing(
                 path=entry.path,
                 level=Level.NOTE if index.policy.is_test(entry.path) else Level.WARNING,
                 message=f"it imports {imported}; {target.label} does not depend on {label}, nor "
-                "does all that is built of it",
+                "does everything built from it",
                 detail=f"{target.label} -> {label}",
                 fix=f'add "{label}" to the deps of {target.label} ({target.place})',
                 **at(target),

@@ -37,7 +37,7 @@ def find_unread(index: Index) -> Iterator[Finding]:
             detail="" if row.is_broken else row.folder,
             buck_place=row.place if row.side == "buck" else None,
             cmake_place=row.place if row.side == "cmake" else None,
-            fix="correct it: until then nothing is found that rests on it",
+            fix="fix it: until then, nothing that depends on it is checked",
         )
 
 

@@ -58,7 +58,7 @@ def _summary(report: ParityReport, *, notes: bool) -> str:
     parts = [f"the {row.side} side was NOT READ" for row in report.unread]
     parts.append(f"{found} {'new ' if report.base else ''}{kind}")
     if report.base:
-        parts.append(f"{report.old} that {report.base} has too")
+        parts.append(f"{report.old} also in {report.base}")
     if report.notes and not notes:
         parts.append(f"{len(report.notes)} notes (--notes)")
     if report.allowed:

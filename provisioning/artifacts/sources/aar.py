@@ -76,7 +76,7 @@ def check_published_sha1(job: FillJob) -> None:
         ):
             text = next(body, b"")[:SHA1_BYTES].decode("ascii", "replace")
     except (PermanentError, TransientError) as error:
-        job.progress.step(f"{job.request.label}: no published SHA-1 was had: {error}")
+        job.progress.step(f"{job.request.label}: the published SHA-1 could not be fetched: {error}")
         return
     with path.open("rb", buffering=0) as file:
         found = hash_stream(file, hashlib.sha1(usedforsecurity=False))

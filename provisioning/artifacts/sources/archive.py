@@ -76,7 +76,9 @@ class ArchiveSource:
                 return _unpack_remote(url, job)
             except (PermanentError, IntegrityError) as error:
                 shown = error.why if isinstance(error, IntegrityError) else error
-                job.progress.step(f"{request.label}: not by parts: {redact_url(url)}: {shown}")
+                job.progress.step(
+                    f"{request.label}: cannot be fetched in parts: {redact_url(url)}: {shown}"
+                )
                 _clear(job.root, kept)
                 if isinstance(error, CostlyError):
                     break

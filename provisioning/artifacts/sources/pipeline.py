@@ -181,7 +181,7 @@ def complete_tree(
     """
     layout, release = job.request.layout(), job.request.release
     if not entries and not links and job.only is None:
-        raise unsafe(archive, "it has nothing of what the manifest wants")
+        raise unsafe(archive, "it contains nothing that the manifest wants")
     for path, text in release.write.items():
         if layout.wants(path) and job.wants(path):
             entries.append(_write_text(job.root, path, text))
@@ -193,7 +193,7 @@ def complete_tree(
         left_out = find_dangling(wanted, present)
         if left_out:
             job.progress.step(
-                f"{job.request.label}: left out, since they lead to what is not wanted: "
+                f"{job.request.label}: left out, since they lead to files that are not wanted: "
                 + ", ".join(left_out)
             )
         wanted = {path: end for path, end in wanted.items() if path not in left_out}

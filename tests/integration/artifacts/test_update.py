@@ -137,7 +137,7 @@ def test_a_bump_of_a_wheel_takes_one_command_and_nothing_by_hand(world: World, i
     shown = run(world, index, "update", "qnn-runtime")
     assert shown.returncode == 0, shown.stderr
     assert manifest_of(world) == before
-    assert "nothing was written; --write does" in shown.stdout
+    assert "nothing was written; add --write" in shown.stdout
     for old, new in (
         ('default = "2.49.40"', 'default = "2.50.40"'),
         ('package_version = "2.5.0" # what', 'package_version = "2.6.0" # what'),
@@ -150,7 +150,7 @@ def test_a_bump_of_a_wheel_takes_one_command_and_nothing_by_hand(world: World, i
         assert any(new in line for line in shown.stdout.splitlines() if line[:1] == "+"), new
     assert "+++ b/manifests/locks/qnn-runtime-2.50.40.json" in shown.stdout
     assert run(world, index, "update", "qnn-runtime", "--write").stdout == shown.stdout.replace(
-        "nothing was written; --write does\n", ""
+        "nothing was written; add --write\n", ""
     )
     assert "# Why this one: a comment that stays." in manifest_of(world)
     assert [path.name for path in (world.manifests / "locks").iterdir()] == [

@@ -218,7 +218,7 @@ class Targets:
 
     def _note_unknown(self, run: Interpreter, call: Call) -> None:
         if call.words and not is_unknown(call.words[0]) and not run.branch:
-            what = f"{call.command.name}({call.words[0]}) names a target that is not here"
+            what = f"{call.command.name}({call.words[0]}) names an unknown target"
             run.note_unread(call.command.line, what)
 
 
