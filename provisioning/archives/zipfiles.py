@@ -21,15 +21,11 @@ OUT_BYTES = 512 << 10  # whole pages, so that each write fills what it touches
 OnBytes = Callable[[int], None]
 
 
-def ignore_bytes(count: int) -> None:
-    """The ``on_bytes`` of those who do not count."""
-
-
 def extract_members(
     source: ByteSource,
     root: Path,
     placed: Sequence[tuple[str, Member]],
-    on_bytes: OnBytes = ignore_bytes,
+    on_bytes: OnBytes = lambda _: None,
 ) -> tuple[list[TreeEntry], dict[str, str]]:
     """Write these regular files, each at its path below ``root`` (fresh), on all cores.
 
@@ -43,18 +39,16 @@ def extract_members(
     files = [pair for pair in placed if pair[1].kind == "file"]
     files.sort(key=lambda pair: -pair[1].compressed)
     entries = _extract_parallel(source, root, files, on_bytes)
-    return [*entries, *_make_empty(root, placed)], read_links(source, placed)
+    empty, links = finish_members(source, root, placed)
+    return [*entries, *empty], links
 
 
 def finish_members(
     source: ByteSource, root: Path, placed: Sequence[tuple[str, Member]]
 ) -> tuple[list[TreeEntry], dict[str, str]]:
     """What extract_members gives beside regular files."""
-    return _make_empty(root, placed), read_links(source, placed)
-
-
-def _make_empty(root: Path, placed: Sequence[tuple[str, Member]]) -> list[TreeEntry]:
-    return make_directories(root, [path for path, member in placed if member.kind == "dir"])
+    empty = [path for path, member in placed if member.kind == "dir"]
+    return make_directories(root, empty), read_links(source, placed)
 
 
 def read_links(source: ByteSource, placed: Sequence[tuple[str, Member]]) -> dict[str, str]:
@@ -116,7 +110,7 @@ def extract_member(
     root: Path,
     path: str,
     member: Member,
-    on_bytes: OnBytes = ignore_bytes,
+    on_bytes: OnBytes = lambda _: None,
 ) -> TreeEntry:
     """Write one regular file. Raises IntegrityError, OSError.
 

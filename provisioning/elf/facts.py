@@ -50,20 +50,16 @@ class ElfError(UnfitError):
     """A file that should be ELF and cannot be read as such; ``defect`` says why."""
 
     def __init__(self, path: Path, defect: Defect, why: str = "") -> None:
-        super().__init__(f"{path} is {defect.value}", why=why, fix=_TODO[defect])
+        super().__init__(f"{path} is {defect.value}", why=why, fix=_FIXES.get(defect, _FETCH_AGAIN))
         self.path = path
         self.defect = defect
 
 
 _FETCH_AGAIN = "fetch the artifact again; a verified download cannot contain such a file"
-_TODO = {
+_FIXES = {
     Defect.UNREADABLE: "correct the permissions of the file",
-    Defect.EMPTY: _FETCH_AGAIN,
     Defect.LFS_POINTER: "run 'git lfs pull' in the checkout that the file came from",
     Defect.HTML: "a server answered with a page instead of the file; " + _FETCH_AGAIN,
-    Defect.NOT_ELF: _FETCH_AGAIN,
-    Defect.TRUNCATED: _FETCH_AGAIN,
-    Defect.CORRUPT: _FETCH_AGAIN,
 }
 
 

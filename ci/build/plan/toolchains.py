@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, TypeAlias
 
 from packaging.version import Version
 
@@ -27,6 +28,9 @@ from provisioning.versions import parse_version
 
 NDK, HEXAGON_SDK = "android-ndk", "hexagon-sdk"
 NDK_BIN = "toolchains/llvm/prebuilt/linux-x86_64/bin"
+Roots: TypeAlias = Mapping[str, Path]
+Variables: TypeAlias = Mapping[str, str]
+NONE: Mapping[str, Any] = {}
 CROSS_PREFIX = "aarch64-linux-gnu-"
 VENDOR_PREFIX = "usr/bin/aarch64-oe-linux/aarch64-oe-linux-"
 
@@ -43,21 +47,11 @@ class Compilers:
     values: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Given:
-    """What the profile put in place: roots by artifact, and the profile's variables."""
-
-    roots: Mapping[str, Path]
-    variables: Mapping[str, str]
-
-
 def resolve_compilers(
-    kind: CompilerChoice,
-    roots: Mapping[str, Path] | None = None,
-    variables: Mapping[str, str] | None = None,
+    kind: CompilerChoice, roots: Roots = NONE, variables: Variables = NONE
 ) -> Compilers:
-    """The compilers of ``kind``; ``roots`` are the profile's artifacts. Raises UnfitError."""
-    return RESOLVERS[kind](Given(roots or {}, variables or {}))
+    """The compilers of ``kind``, of the profile's artifacts and variables. Raises UnfitError."""
+    return RESOLVERS[kind](roots, variables)
 
 
 def identify_compiler(path: Path) -> str:
@@ -89,7 +83,7 @@ def find_compiler(variable: str, names: tuple[str, ...], fix: str) -> Path:
     raise UnfitError(f"no compiler: {what}", fix=fix)
 
 
-def resolve_host(_: Given) -> Compilers:
+def resolve_host(_roots: Roots, _variables: Variables) -> Compilers:
     """CC and CXX, else the C and C++ compilers of the distribution."""
     fix = "install one (Debian, Ubuntu: apt-get install g++) or set CC and CXX"
     c = find_compiler("CC", ("cc", "gcc", "clang"), fix)
@@ -97,7 +91,7 @@ def resolve_host(_: Given) -> Compilers:
     return _describe_pair(c, cxx, {}, {})
 
 
-def resolve_linux_cross(_: Given) -> Compilers:
+def resolve_linux_cross(_roots: Roots, _variables: Variables) -> Compilers:
     """A vendor's sysroots where TOOLCHAIN_ROOT_HOST and _TARGET name them, else the
     distribution's aarch64 cross compiler."""
     host, target = (os.environ.get(f"TOOLCHAIN_ROOT_{side}") for side in ("HOST", "TARGET"))
@@ -122,9 +116,9 @@ def resolve_linux_cross(_: Given) -> Compilers:
     return _describe_pair(c, cxx, options, {"linux_policy": "aarch64-oe-linux"})
 
 
-def resolve_ndk(given: Given) -> Compilers:
+def resolve_ndk(roots: Roots, _variables: Variables) -> Compilers:
     """The NDK of the profile; the doctor judges its version."""
-    root = given.roots[NDK]
+    root = roots[NDK]
     toolchain = read_toolchain(NDK)
     found = read_version(root, toolchain.adoption) if toolchain.adoption else toolchain.default
     platform = f"android-{elf_policy('aarch64-android').android_api}"
@@ -137,10 +131,10 @@ def resolve_ndk(given: Given) -> Compilers:
     return Compilers(options, identity, {"android_platform": platform})
 
 
-def resolve_hexagon(given: Given) -> Compilers:
+def resolve_hexagon(roots: Roots, variables: Variables) -> Compilers:
     """The compiler of the Hexagon SDK of the profile."""
-    sdk = given.roots[HEXAGON_SDK]
-    tools = Path(given.variables.get("HEXAGON_TOOLS_ROOT", ""))
+    sdk = roots[HEXAGON_SDK]
+    tools = Path(variables.get("HEXAGON_TOOLS_ROOT", ""))
     toolchain = sdk / "build/cmake/hexagon_toolchain.cmake"
     if not toolchain.is_file():
         raise UnfitError(f"the Hexagon SDK in {sdk} has no {toolchain.relative_to(sdk)}")
@@ -156,7 +150,7 @@ def _describe_pair(
     return Compilers(options, {"cc": identify_compiler(c), "cxx": identify_compiler(cxx)}, values)
 
 
-RESOLVERS: dict[CompilerChoice, Callable[[Given], Compilers]] = {
+RESOLVERS: dict[CompilerChoice, Callable[[Roots, Variables], Compilers]] = {
     CompilerChoice.HOST: resolve_host,
     CompilerChoice.LINUX_CROSS: resolve_linux_cross,
     CompilerChoice.NDK: resolve_ndk,

@@ -152,7 +152,7 @@ def test_same_name_from_two_places_is_refused(verb, libraries, tmp_path: Path) -
         (["--lpai-arch", "v6", "--htp-arch", "v99"], "no Hexagon architecture 'v99'"),
         (["--testsig", "1", "--timeout", "0"], "--timeout is not more than 0"),
         (["--testsig", "hello"], "the serial number is not a number"),
-        (["--testsig", "0x123456789"], "not one of 32 bits"),
+        (["--testsig", "0x123456789"], "does not fit in 32 bits"),
         (["--signer", "'", "--testsig", "1"], "cannot be split"),
     ],
 )

@@ -208,7 +208,7 @@ def lock_world(world: World) -> Path:
 def test_a_lock_of_something_else_is_refused(world: World, change: dict[str, str]) -> None:
     path = lock_world(world)
     path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
-    with pytest.raises(ManifestError, match="is of something else"):
+    with pytest.raises(ManifestError, match="is for something else"):
         fetch()
 
 

@@ -144,7 +144,7 @@ def test_wrong_names_are_told() -> None:
     with pytest.raises(UsageError, match="no build target 'x'") as caught:
         find_target("x")
     assert "runner, runner_checkout, aot" in caught.value.fix
-    with pytest.raises(ManifestError, match=r"nothing stands for \{root\}"):
+    with pytest.raises(ManifestError, match=r"there is no value for \{root\}"):
         fill_placeholders("{root}/a", {"tree": "/t"})
 
 

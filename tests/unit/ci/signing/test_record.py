@@ -95,7 +95,7 @@ def change_byte(path: Path) -> None:
         (lambda d: (d / STATEMENT_NAME).unlink(), "statement.intoto.json cannot be read"),
         (
             lambda d: edit_json(d / STATEMENT_NAME, lambda s: s["subject"].pop()),
-            "statement.intoto.json says other than signing.json",
+            "statement.intoto.json contradicts signing.json",
         ),
         *(
             (
@@ -122,7 +122,7 @@ def test_rewritten_record_still_disagrees_with_the_statement(signed: Path) -> No
         signed / RECORD_NAME,
         lambda r: r["libraries"][0].update(output=msgspec.to_builtins(digest)),
     )
-    assert messages(signed) == ["statement.intoto.json says other than signing.json"]
+    assert messages(signed) == ["statement.intoto.json contradicts signing.json"]
 
 
 def test_statement_is_an_in_toto_statement_with_the_record_as_predicate(signed: Path) -> None:

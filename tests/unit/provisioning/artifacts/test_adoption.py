@@ -129,7 +129,7 @@ def test_a_manifest_of_another_kind_or_with_its_keys_is_refused(
     (tmp_path / "toolchains").mkdir()
     manifest = tmp_path / "toolchains" / "one.toml"
     for release, why in (
-        ('source = "ftp"', "Invalid value 'ftp' - at `$.releases[0].source`"),
+        ('source = "ftp"', "releases[0]: Invalid value 'ftp' - at `$.source`"),
         ('source = "git"\nurl = ""\ncommit = ""\nsha256 = ""', "unknown field `sha256`"),
         ('source = "archive"\nurl = ""', "missing required field `filename`"),
     ):
