@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from enum import Enum
+
+from msgspec import Struct, field
 
 SUBMODULE, NONE = "160000", "000000"
 
@@ -23,12 +24,11 @@ class Kind(str, Enum):
     SUBMODULE = "submodule"
 
 
-@dataclass(frozen=True, order=True)
-class Change:
+class Change(Struct, frozen=True, order=True, forbid_unknown_fields=True):
     """A path that is not what it was; a rename is two of them."""
 
     path: str
-    kind: Kind
+    kind: Kind = field(name="change")
 
 
 LETTERS = {"A": Kind.ADDED, "D": Kind.DELETED, "M": Kind.MODIFIED, "T": Kind.TYPE}

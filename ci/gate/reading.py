@@ -64,6 +64,11 @@ class Repository:
             )
         return found
 
+    @property
+    def is_bare(self) -> bool:
+        """Whether there is no work tree."""
+        return self.git_dir == self.source
+
     def require_history(self) -> None:
         """Raises UsageError for a shallow clone, in which merge bases and counts are wrong."""
         if self.ask("rev-parse", "--is-shallow-repository").strip() == "true":

@@ -29,12 +29,14 @@ class Step:
 
 @dataclass(frozen=True)
 class Replayed:
-    """One step: its plan, what all would have been, and what was skipped though it was needed."""
+    """One step: its plan as of a pull request, how much all would have been, whether everything is
+    due on the branch anyway, and what was skipped though it was needed."""
 
     commit: str
     plan: Plan
     sessions: int
     cases: int
+    due: bool = False
     missed: tuple[str, ...] = ()
 
     @property
@@ -49,16 +51,14 @@ def replay_step(
 
     ``outcomes`` has what is known of past runs: by commit and session, ``passed`` or ``failed``.
     """
-    due = count_due(step.number - 1, step.number, rules.every_nth)
-    plan = make_plan(
-        step.difference, rules, head=step.commit, everything=f"commit {due} is due" if due else ""
-    )
+    plan = make_plan(step.difference, rules, head=step.commit)
     whole = make_plan(step.difference, rules, everything="all")
     return Replayed(
         step.commit,
         plan,
         sessions=sum(not one.by_hand for one in whole.sessions),
         cases=len(whole.cases),
+        due=bool(count_due(step.number - 1, step.number, rules.every_nth)),
         missed=(*find_missed(step, plan), *find_failed(step, plan, outcomes)),
     )
 
@@ -96,7 +96,7 @@ def find_failed(step: Step, plan: Plan, outcomes: Mapping[str, Mapping[str, str]
 
 @dataclass(frozen=True)
 class Savings:
-    """What a replay came to. Shares are of what would have run without a plan."""
+    """What a replay came to; pairs are what ran, and of how many."""
 
     steps: tuple[Replayed, ...]
 
@@ -106,14 +106,20 @@ class Savings:
 
     @property
     def sessions(self) -> tuple[int, int]:
-        """Sessions that ran, of how many."""
+        """Sessions, with each commit a pull request."""
         return sum(one.sessions_run for one in self.steps), sum(one.sessions for one in self.steps)
 
     @property
     def cases(self) -> tuple[int, int]:
-        """Cases that ran, of how many."""
+        """Cases, likewise."""
         ran = sum(len(set(one.plan.cases)) for one in self.steps)
         return ran, sum(one.cases for one in self.steps)
+
+    @property
+    def sessions_with_due(self) -> tuple[int, int]:
+        """Sessions on the branch, where some commits run everything."""
+        ran = sum(one.sessions if one.due else one.sessions_run for one in self.steps)
+        return ran, self.sessions[1]
 
     @property
     def whole(self) -> int:

@@ -87,13 +87,13 @@ def describe_savings(savings: Savings) -> dict[str, Any]:
 def plan_changes(args: argparse.Namespace, repository: Repository) -> Plan:
     """The plan that was asked for. Raises UsageError."""
     everything = "--everything" if args.everything else ""
+    wanted = args.head or ("HEAD" if repository.is_bare else "")
+    head = repository.resolve(wanted) if wanted else ""
     if everything or args.event in WHOLE_EVENTS:
-        head = repository.resolve(args.head) if args.head else ""
-        base = repository.resolve(args.head or "HEAD")
+        base = repository.resolve(wanted or "HEAD")
     else:
         repository.require_history()
-        head = repository.resolve(args.head) if args.head else ""
-        base = repository.find_base(args.base, args.head)
+        base = repository.find_base(args.base, wanted)
         everything = describe_due(repository, base, head) if args.event == "push" else ""
     return make_plan(
         repository.compare(base, head),
