@@ -33,6 +33,7 @@ from ci.lowering.artifact import (
 from ci.lowering.publishing import describe_error
 from ci.lowering.references.degenerate import find_degenerate
 from ci.lowering.stages import Stages
+from ci.onnx.contexts import check_context, seal_context
 from ci.onnx.job import CompileJob
 from ci.onnx.making.joined import find_joined
 from ci.onnx.making.quantize import quantize_file
@@ -143,13 +144,17 @@ def _agree_db(wanted: Any, got: Any) -> float:
 def write_context(model: Path, directory: Path, job: CompileJob) -> Delegation:
     """Let QNN's provider compile ``model``, and name what it leaves to the CPU.
 
-    Raises what onnxruntime raises. A model of which QNN takes nothing leaves no context.
+    The context is proven to be for the job's SoC, and sealed. Raises what onnxruntime and
+    check_context raise. A model of which QNN takes nothing leaves no context.
     """
     directory.mkdir()
     log = Path(job.log).with_name(PROVIDER_LOG)
     entries = context_entries(directory / CONTEXT, embed=job.embed) | RECORD_ASSIGNMENT
     with output_to(log):
         session = open_session(model, job.options, entries, severity=VERBOSE)
+    if (directory / CONTEXT).is_file():
+        check_context(directory / CONTEXT, job.soc)
+        seal_context(directory / CONTEXT)
     parts = [
         (part.ep_name, [(node.name, node.op_type) for node in part.get_nodes()])
         for part in session.get_provider_graph_assignment_info()

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ci.lowering.artifact import Delegation, Fallback
+from ci.onnx.operators import read_operators
 
 QNN = "QNNExecutionProvider"
 MAX_REASON = 400
@@ -64,10 +65,17 @@ def count_nodes(parts: Iterable[tuple[str, Nodes]], reasons: Mapping[str, str]) 
         len(left),
         len(taken),
         tuple(
-            Fallback(f"{operator} {name}".strip(), reasons.get(name, "not offered to QNN"))
+            Fallback(f"{operator} {name}".strip(), _explain(name, operator, reasons))
             for name, operator in left
         ),
     )
+
+
+def _explain(name: str, operator: str, reasons: Mapping[str, str]) -> str:
+    """The provider's reason, and the way round it where the table of operators has one."""
+    reason = reasons.get(name, "not offered to QNN")
+    note = read_operators().notes.get(operator)
+    return f"{reason} {note}" if note else reason
 
 
 def read_profile(path: Path) -> dict[str, tuple[str, ...]]:

@@ -23,6 +23,7 @@ from ci.lowering.cases import CaseSpec
 from ci.lowering.schemes import Scheme
 from ci.lowering.users.entry import Source
 from ci.onnx.case import OnnxRun, OnnxSetup
+from ci.onnx.contexts import read_context
 from ci.onnx.lane import IMPORTS
 from ci.report.schema import Status
 from provisioning.artifacts.environment import provision_profile
@@ -101,6 +102,9 @@ def test_a_suite_model_passes_and_is_not_compiled_again(
     (kept,) = (tmp_path / "kept").iterdir()
     names = sorted(path.name for path in (kept / "artifact" / "program").iterdir())
     assert names == (["model.onnx"] if embed else ["model.onnx", "model_qnn.bin"])
+    context = read_context(kept / "artifact" / "program" / "model.onnx")
+    assert context.sealed
+    assert [target.soc for target in context.targets] == ["SM8650"]
     second = run_case("mlp", scheme, embed=embed)
     assert (second.case.status, second.case.cached) == (Status.PASSED, True)
     assert second.case.sqnr_db == first.case.sqnr_db

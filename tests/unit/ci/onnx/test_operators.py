@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ci.onnx.operators import Answer, explain_operator, join_ranks, read_operators
+from ci.onnx.sessions.fallback import count_nodes
 
 
 def test_the_table_agrees_with_itself() -> None:
@@ -49,3 +50,11 @@ def test_ranks_in_words() -> None:
     assert join_ranks((1, 2)) == "1, 2"
     assert join_ranks((2, 4, 5)) == "2, 4, 5"
     assert join_ranks((3,)) == "3"
+
+
+def test_a_node_that_stays_on_the_cpu_is_told_the_way_round() -> None:
+    parts = [("CPUExecutionProvider", [("mask", "Trilu"), ("n1", "Acos")])]
+    reasons = {"mask": "Operators of type `Trilu` are not supported by QNN EP."}
+    first, second = count_nodes(parts, reasons).fallback_ops
+    assert first.reason == f"{reasons['mask']} {read_operators().notes['Trilu']}"
+    assert second.reason == "not offered to QNN"
