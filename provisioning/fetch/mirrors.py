@@ -9,14 +9,17 @@ from urllib.parse import quote, urlsplit, urlunsplit
 
 from provisioning.errors import UnfitError
 
-TEMPLATE = "{filename}"
+FILENAME, SHA256 = "{filename}", "{sha256}"
 
 
-def mirror_urls(filename: str, variables: Mapping[str, str] = os.environ) -> list[str]:
-    """Where QNN_CI_MIRROR would have a file; empty when it is not set.
+def mirror_urls(
+    filename: str, sha256: str = "", variables: Mapping[str, str] = os.environ
+) -> list[str]:
+    """Where QNN_CI_MIRROR would have a file; empty when it is not set, or names files by a hash
+    that is not known.
 
-    It is a directory, a URL (whose query stays at the end), or a template with ``{filename}``.
-    Raises UnfitError for one that is none of these.
+    It is a directory, a URL (whose query stays at the end), or a template with ``{filename}`` or
+    ``{sha256}``. Raises UnfitError for one that is none of these.
     """
     base = variables.get("QNN_CI_MIRROR", "")
     if not base:
@@ -24,9 +27,12 @@ def mirror_urls(filename: str, variables: Mapping[str, str] = os.environ) -> lis
     name = quote(filename)
     try:
         if "://" not in base:
-            base = Path(base).expanduser().absolute().as_uri().replace("%7Bfilename%7D", TEMPLATE)
-        if TEMPLATE in base:
-            return [base.replace(TEMPLATE, name)]
+            base = Path(base).expanduser().absolute().as_uri()
+            base = base.replace("%7B", "{").replace("%7D", "}")
+        if SHA256 in base and not sha256:
+            return []
+        if FILENAME in base or SHA256 in base:
+            return [base.replace(FILENAME, name).replace(SHA256, sha256)]
         parts = urlsplit(base)
     except (RuntimeError, ValueError) as error:
         fix = "set it to a directory or a URL that `fetch --to` made, or unset it"

@@ -220,7 +220,7 @@ def _clear(root: Path, kept: set[Path]) -> None:
 def archive_urls(release: ArchiveRelease) -> list[str]:
     """Where to look for an archive, in order: the user's mirror, the vendor, its mirrors."""
     own = [release.url] if release.url else []
-    return [*mirror_urls(release.filename), *own, *release.mirrors]
+    return [*mirror_urls(release.filename, release.sha256), *own, *release.mirrors]
 
 
 def obtain_archive(

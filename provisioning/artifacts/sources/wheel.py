@@ -168,7 +168,7 @@ def obtain_wheel(request: ArtifactRequest, store: Store, progress: Progress) -> 
 def _fetch_from_mirror(request: ArtifactRequest, target: Path, progress: Progress) -> bool:
     """Whether QNN_CI_MIRROR is set and gave the wheel; pip is asked when it did not."""
     release = request.release_as(WheelRelease)
-    urls = mirror_urls(release.filename)
+    urls = mirror_urls(release.filename, release.sha256)
     if not urls:
         return False
     try:

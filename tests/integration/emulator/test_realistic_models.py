@@ -54,23 +54,31 @@ CASES = [
 ]
 
 
+def write_policy(folder: Path) -> Path:
+    """A policy of each model in the schemes that it is tried in: one run, one set of imports."""
+    schemes: dict[tuple[str, str], list[str]] = {}
+    for file, scheme, name in CASES:
+        schemes.setdefault((file, name), []).append(scheme)
+    rows = [
+        f'[models.{name}]\npath = "{ROOT}/tests/realistic/{file}:{name}"\nschemes = {own}\n'
+        for (file, name), own in schemes.items()
+    ]
+    policy = folder / "policy.toml"
+    policy.write_text('extends = "default"\n' + "".join(rows))
+    return policy
+
+
 @pytest.fixture(scope="module")
 def cases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Case]:
     """Every model in its scheme, by "MODEL SCHEME"."""
-    found: dict[str, Case] = {}
-    for scheme in ("fp16", "8a8w", "16a8w"):
-        reports = tmp_path_factory.mktemp(scheme)
-        argv = [sys.executable, "-m", "ci", "test-emulator", "--reports", str(reports)]
-        argv += ["--scheme", scheme]
-        for file, own_scheme, name in CASES:
-            if own_scheme == scheme:
-                argv += ["--model", f"{ROOT / 'tests' / 'realistic' / file}:{name}"]
-        subprocess.run(
-            argv, cwd=ROOT, env=dict(os.environ), capture_output=True, timeout=1700, check=False
-        )
-        report = read_report(reports / "test_emulator")
-        found |= {f"{case.model.rpartition(':')[2]} {scheme}": case for case in report.cases}
-    return found
+    reports = tmp_path_factory.mktemp("realistic")
+    argv = [sys.executable, "-m", "ci", "test-emulator", "--reports", str(reports)]
+    argv += ["--policy", str(write_policy(reports))]
+    subprocess.run(
+        argv, cwd=ROOT, env=dict(os.environ), capture_output=True, timeout=1700, check=False
+    )
+    report = read_report(reports / "test_emulator")
+    return {f"{case.model} {case.scheme}": case for case in report.cases}
 
 
 @pytest.mark.parametrize("name", [f"{name} {scheme}" for _, scheme, name in CASES])

@@ -141,10 +141,12 @@ def test_parts_follow_the_round_trip_or_give_way_to_the_whole() -> None:
         ("https://h/c?sig=x", "https://h/c/a%20b.zip?sig=x"),
         ("https://h/get?file={filename}", "https://h/get?file=a%20b.zip"),
         ("/m/{filename}", "file:///m/a%20b.zip"),
+        ("https://h/v2/me/sdks/blobs/sha256:{sha256}", "https://h/v2/me/sdks/blobs/sha256:5e"),
+        ("/m/{sha256}/{filename}", "file:///m/5e/a%20b.zip"),
     ],
 )
 def test_a_mirror_may_be_a_template_or_have_a_query(mirror: str, url: str) -> None:
-    assert mirror_urls("a b.zip", {"QNN_CI_MIRROR": mirror}) == [url]
+    assert mirror_urls("a b.zip", "5e", {"QNN_CI_MIRROR": mirror}) == [url]
 
 
 def test_a_bar_says_how_long_it_takes_yet() -> None:
@@ -155,9 +157,12 @@ def test_a_bar_says_how_long_it_takes_yet() -> None:
 
 
 def test_a_mirror_is_a_directory_or_a_url() -> None:
-    assert mirror_urls("a.zip", {}) == []
-    assert mirror_urls("a.zip", {"QNN_CI_MIRROR": "/m i"}) == ["file:///m%20i/a.zip"]
-    assert mirror_urls("a.zip", {"QNN_CI_MIRROR": "https://h/m/"}) == ["https://h/m/a.zip"]
+    assert mirror_urls("a.zip", variables={}) == []
+    assert mirror_urls("a.zip", variables={"QNN_CI_MIRROR": "https://h/{sha256}"}) == []
+    assert mirror_urls("a.zip", variables={"QNN_CI_MIRROR": "/m i"}) == ["file:///m%20i/a.zip"]
+    assert mirror_urls("a.zip", variables={"QNN_CI_MIRROR": "https://h/m/"}) == [
+        "https://h/m/a.zip"
+    ]
 
 
 def test_a_layout_says_where_members_go() -> None:
