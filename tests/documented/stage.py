@@ -25,7 +25,7 @@ from tests.documented.pages import ROOT
 FOLDERS = ("ci", "docs", "manifests", "provisioning", "tests/bench", "tests/mutants")
 FILES = ("nox", "noxfile.py", "pyproject.toml", "README.md", "LICENSE")
 REAL = ("bootstrap", "core")
-BORROWED = ("lowering", "mutants", "test", "unit")
+BORROWED = ("lowering", "mutants", "onnx", "test", "unit")
 KEPT_VARIABLES = (
     "PIP_",
     "SSL_",

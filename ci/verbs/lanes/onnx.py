@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
 
 from ci.emulator.policy import EmulatorPolicy, read_emulator_policy
 from ci.lowering.cases import CaseSpec, select_cases
 from ci.lowering.schemes import ONNX
+from ci.onnx.lanes import compare_lanes
 from ci.onnx.options.check import check_options, parse_options
 from ci.onnx.target import choose_options
 from ci.report.schema import Report
+from ci.report.write import read_report
 from ci.verbs.lanes.steps import (
     Steps,
     add_case_arguments,
@@ -20,8 +24,9 @@ from ci.verbs.lanes.steps import (
     repeat_command,
     require_packages,
 )
-from provisioning.console.command import Outcome
+from provisioning.console.command import Outcome, user_path
 from provisioning.console.progress import Progress
+from provisioning.files import write_whole
 from provisioning.manifest.socs import read_socs
 
 PROFILE = "onnx"
@@ -38,6 +43,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="KEY=VALUE",
         help="an option of QNN's provider",
+    )
+    add(
+        "--compare",
+        type=user_path,
+        nargs="?",
+        const=Path(),
+        metavar="REPORT",
+        help="also a table against a report.json of test_emulator, by default its last",
     )
     add(
         "--embed-mode",
@@ -65,8 +78,22 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     )
     for scheme, soc in dict.fromkeys((spec.scheme, spec.soc) for spec in specs):
         check_options(choose_options(scheme, soc, given))
+    other = read_other(args)
     report = run(specs, policy, given, args, progress)
-    return publish(report, args.reports / SESSION, args, progress)
+    outcome = publish(report, args.reports / SESSION, args, progress)
+    if other is None:
+        return outcome
+    table = compare_lanes(other, report)
+    write_whole(args.reports / SESSION / "compare.md", table)
+    return replace(outcome, text=f"{outcome.text}\n{table}")
+
+
+def read_other(args: argparse.Namespace) -> Report | None:
+    """The report of test_emulator to compare with, where one is asked for."""
+    if args.compare is None:
+        return None
+    is_named = args.compare != Path()
+    return read_report(args.compare if is_named else args.reports / "test_emulator/report.json")
 
 
 def run(
