@@ -74,8 +74,9 @@ def name_lane(job: CompileJob) -> CompileJob:
 
 @functools.cache
 def digest_lane() -> str:
-    """Of this package."""
-    return digest_sources(Path(__file__).parent)
+    """Of what makes a model ready and sets its session up."""
+    here = Path(__file__).parent
+    return digest_sources(*(here / name for name in ("making", "sessions", "target.py")))
 
 
 @functools.cache
