@@ -76,8 +76,8 @@ def shrink_suite_to_resnet(stage: Stage) -> None:
     write_suite(stage, 'resnet = ["fp16"]')
 
 
-def write_suite(stage: Stage, row: str) -> None:
-    path = stage.project / "manifests/policies/emulator.toml"
+def write_suite(stage: Stage, row: str, lane: str = "emulator") -> None:
+    path = stage.project / f"manifests/policies/{lane}.toml"
     head, mark, rest = path.read_text("utf-8").partition("[suite]\n")
     path.write_text(f"{head}{mark}{row}\n\n" + rest.partition("\n\n")[2], "utf-8")
 

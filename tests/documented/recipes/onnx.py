@@ -1,8 +1,11 @@
-"""docs/onnx.md: a context model made byte by byte."""
+"""docs/onnx.md: models through the lane, and a context model made byte by byte."""
 
 from __future__ import annotations
 
+import pytest
+
 from tests.documented.recipe import Recipe
+from tests.documented.setups import shrink_suite, use_our_store, write_suite
 from tests.documented.stage import Stage
 from tests.qnn_provider.contexts import write_context
 
@@ -11,9 +14,47 @@ def leave_context(stage: Stage) -> None:
     write_context(stage.project).rename(stage.project / "model_ctx.onnx")
 
 
+def shrink_lane(stage: Stage) -> None:
+    """A suite of one model in one scheme for this lane, too."""
+    write_suite(stage, 'mlp = ["fp16"]', "onnx")
+
+
+def write_file(stage: Stage) -> None:
+    """net.onnx: one node, without weights."""
+    onnx = pytest.importorskip("onnx", reason="onnx is not installed")
+    form = (onnx.TensorProto.FLOAT, [1, 8, 4])
+    ends = [onnx.helper.make_tensor_value_info(name, *form) for name in "xy"]
+    node = onnx.helper.make_node("Sigmoid", ["x"], ["y"], name="node")
+    graph = onnx.helper.make_graph([node], "graph", ends[:1], ends[1:])
+    opsets = [onnx.helper.make_opsetid("", 21)]
+    model = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    onnx.save(model, stage.project / "net.onnx")
+
+
+def leave_report(stage: Stage) -> None:
+    ended = stage.run("python -m ci test-emulator --model mlp --scheme fp16")
+    assert ended.returncode == 0, ended.said
+
+
+LANE = {"setup": (use_our_store, shrink_suite, shrink_lane), "with_models": True}
 SHOWN = {"setup": (leave_context,)}
 
 RECIPES = {
+    "nox -s test_onnx -- --list": Recipe(says=("mlp ", "u16a8w_channel", "SM8650")),
+    "nox -s test_onnx -- --model mlp --scheme u8": Recipe(
+        says=("1 passed", "mlp +u8"), leaves=("reports/test_onnx/report.json",), **LANE
+    ),
+    "nox -s test_onnx -- --model net.onnx --scheme fp16 --soc SM8750": Recipe(
+        says=("1 passed", "net.onnx +fp16 +SM8750"),
+        setup=(use_our_store, write_file),
+        with_models=True,
+    ),
+    "nox -s test_onnx -- --model mlp --compare": Recipe(
+        setup=(*LANE["setup"], leave_report),
+        says=("1 passed", "fp16 / fp16"),
+        leaves=("reports/test_onnx/compare.md",),
+        with_models=True,
+    ),
     "qnn-ci context model_ctx.onnx": Recipe(says=("QNN 2.49.40", "SM8750"), **SHOWN),
     "qnn-ci context model_ctx.onnx --soc SM8750 --qnn 2.49.40": Recipe(
         says=("fits SM8750",), **SHOWN
