@@ -126,7 +126,7 @@ def test_all_unfit_inputs_are_listed(verb, toolchains, tmp_path: Path) -> None:
     assert ended.returncode == 3
     for part in (
         "libQnnSystem.so: is Hexagon v79, its place says v81",
-        "libQnnLpai.so: is of QNN v2.48.40.260601000000, others are not",
+        "libQnnLpai.so: is from QNN v2.48.40.260601000000, others are not",
         "libqnn_executorch_backend.so: is already signed",
         "libqnn_executorch_skel.so: is of machine aarch64, not Hexagon",
         "libc++.so.1 is an HTML page",

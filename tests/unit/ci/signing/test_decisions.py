@@ -55,7 +55,7 @@ def test_third_library_of_another_build_is_seen(tmp_path: Path, policy: SigningP
     good = [("a.so", 0x79, BUILDS[0]), ("b.so", 0x79, ""), ("c.so", 0x79, BUILDS[0])]
     assert read(tmp_path, policy, *good) == ["a.so", "b.so", "c.so"]
     wrong = read(tmp_path, policy, *good, ("d.so", 0x79, BUILDS[1]))
-    assert wrong[-1] == f"d.so: is of QNN {BUILDS[1]}, others are not"
+    assert wrong[-1] == f"d.so: is from QNN {BUILDS[1]}, others are not"
 
 
 @pytest.mark.parametrize(("hexagon", "notes"), [(0x75, 0), (0x79, 0), (0x81, 1)])
