@@ -297,7 +297,7 @@ def _read_dim(data: memoryview) -> Dim:
     for number, value in walk(data):
         if number in readers:
             found = readers[number](value)
-    return found or (0 if found == 0 else None)
+    return found
 
 
 def _read_opset(data: memoryview) -> tuple[str, int]:

@@ -125,6 +125,7 @@ BAD: dict[str, tuple[bytes, str]] = {
         "makes 'x', which is an input",
     ),
     "weight too short": (weighted(raw.tensor("w", [1, 3], bytes(8))), "needs 12 bytes and has 8"),
+    "weight too long": (weighted(raw.tensor("w", [1, 3], bytes(16))), "needs 12 bytes and has 16"),
     "weight of 3 GB": (
         weighted(raw.tensor("w", [GIANT // 4], bytes(8))),
         "needs 3000000000 bytes and has 8",
@@ -208,6 +209,15 @@ def test_good_models_are_let_through(write: Callable[[bytes], Path]) -> None:
     check_model(
         write(relu(inputs=[port("x"), port("w", ["N"])], tensors=[raw.tensor("w", [2], bytes(8))]))
     )
+
+
+def test_a_function_of_the_model_is_no_unknown_operator(write: Callable[[bytes], Path]) -> None:
+    body = relu_graph(nodes=[node("Fast", ["x"], ["y"], domain="my.ops")])
+    whole = model(body, opsets={"": 21, "my.ops": 1})
+    function = raw.message((1, "Fast"), (10, "my.ops"))
+    assert check_model(write(whole + raw.message((25, function)))).functions == {("my.ops", "Fast")}
+    with pytest.raises(UsageError, match=r"'my\.ops', which ONNX Runtime does not have"):
+        check_model(write(whole + raw.message((25, raw.message((1, "Slow"), (10, "my.ops"))))))
 
 
 def test_how_to_fix_a_dynamic_shape_is_said_as_a_command(write: Callable[[bytes], Path]) -> None:
