@@ -21,7 +21,7 @@ from provisioning.artifacts.environment import (
 from provisioning.artifacts.provision import Provisioned
 from provisioning.console.command import Outcome, user_path, user_program
 from provisioning.console.progress import Progress
-from provisioning.console.terminal import write_through
+from provisioning.console.terminal import write_message, write_through
 from provisioning.doctor.examine import Verdict, examine
 from provisioning.doctor.verdict_text import render_verdict
 from provisioning.errors import ExitCode
@@ -73,7 +73,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     if verdict.fit:
         return Outcome(hand_over(provider, environment, outputs), verdict.data(), exact=True)
     provider.export({}, [], outputs)
-    return Outcome(render_verdict(verdict), verdict.data(), ExitCode.ENVIRONMENT)
+    write_message(render_verdict(verdict))  # stdout may be what a shell evaluates
+    return Outcome("", verdict.data(), ExitCode.ENVIRONMENT)
 
 
 def write_verdict(path: Path, verdict: Verdict) -> None:

@@ -59,7 +59,9 @@ def prove(command: Command, recipe: Recipe, stage: Stage) -> None:
     """Run a command as its recipe says. Raises AssertionError when it does something else."""
     if recipe.elsewhere:
         lines = (ROOT / recipe.elsewhere).read_text("utf-8").splitlines()
-        assert command.text in lines, f"{recipe.elsewhere} does not run {command.text}"
+        assert command.text in map(str.strip, lines), (
+            f"{recipe.elsewhere} does not run {command.text}"
+        )
         return
     for prepare in recipe.setup:
         prepare(stage)

@@ -8,6 +8,7 @@ from tests.documented.recipe import Recipe
 from tests.documented.recipes import (
     builds,
     checks,
+    ci,
     docker,
     emulator,
     gate,
@@ -25,6 +26,7 @@ PAGES = (
     onnx,
     builds,
     checks,
+    ci,
     docker,
     emulator,
     gate,

@@ -15,10 +15,12 @@ ROOT = Path(__file__).parents[2]
 PAGES = {
     path.relative_to(ROOT).as_posix() for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"))
 }
-# The first runs the code of a page, which is a part of its own in a plan; the others name pages.
+# Some run the code of a page, which is a part of its own in a plan; the others name pages.
 EXEMPT = {
     "tests/integration/artifacts/test_provisioning_messages.py",
     "tests/integration/test_documented_commands_run.py",
+    "tests/integration/workflows/test_examples.py",
+    "tests/integration/workflows/test_pr.py",
     "tests/unit/ci/gate/test_plan.py",
     "tests/unit/ci/onnx/test_options.py",
 }
