@@ -36,8 +36,7 @@ class CaseSpec:
         """A file name of its own for the case."""
         name = self.model
         if name not in SUITE:
-            reference = self.source.reference or name
-            digest = hashlib.sha256(reference.encode()).hexdigest()[:8]
+            digest = hashlib.sha256(name.encode()).hexdigest()[:8]
             name = f"{Path(name).name.replace('.py:', '-')}-{digest}"
         return f"{name}-{self.scheme.value}-{self.soc}"
 

@@ -132,6 +132,16 @@ WRONG = {
         r"advice\[0\]: .*fix",
     ),
     "a table for a value": (EXTENDS + "models = 3\n", 2, "models: Expected `object`, got `int`"),
+    "the second of several": (
+        EXTENDS + '[[advice]]\npattern = "a"\nfix = "b"\n[[advice]]\npattern = 3\nfix = "b"\n',
+        6,
+        r"advice\[1\].pattern: Expected `str`",
+    ),
+    "a table before the one that it is in": (
+        EXTENDS + '[models.net.limits.8a8w]\nmax_ab = 1\n[models.net]\npath = "a.py:b"\n',
+        3,
+        "max_ab",
+    ),
     "limits of nothing": (EXTENDS + "[models.net]\nlimits = 3\n", 3, "limits: Expected `object`"),
 }
 
