@@ -127,7 +127,9 @@ class Services:
         if any((one.key, one.version, one.scope) == (key, version, scope) for one in self.caches):
             call.job.heard.hear(f"::warning::Unable to reserve cache with key {key}")
             return {}
-        paths = [Path(one) for one in call.inputs["path"].splitlines() if Path(one).exists()]
+        workspace = call.job.setting.workspace
+        named = [Path(workspace, one) for one in call.inputs["path"].splitlines()]
+        paths = [one for one in named if one.exists()]
         if not paths:
             call.job.heard.hear("::warning::Path Validation Error: Path(s) do(es) not exist")
             return {}

@@ -51,6 +51,8 @@ for name in json.loads(sys.argv[2]):
         note(name, lambda: [len(read_sets(f"{folder}/{word}"))])
     if kind == "inputs":
         note(name, lambda: load(inputs=word))
+    if kind == "column":
+        note(name, lambda: load(inputs=word, name="column"))
     if kind == "calibration":
         note(name, lambda: load(calibration=word))
 print(json.dumps(said))
@@ -64,6 +66,13 @@ def make():
     calibration = [(torch.ones(1, 3) * i,) for i in range(2, 9)]
     return torch.nn.Linear(3, 3), (torch.ones(1, 3),), calibration
 
+class First(torch.nn.Module):
+    def forward(self, x):
+        return x[:, :1] + 1
+
+def column():
+    return First(), (torch.ones(1, 3),), make()[2]
+
 def mean(outputs, labels):
     return outputs[0].mean()
 
@@ -73,6 +82,9 @@ def shapes(outputs, labels):
     outputs[0].zero_()
     labels.zero_()
     return np.float64(0.5)
+
+def writes(outputs, labels):
+    return labels.add_(1).sum()
 
 def first(outputs, labels):
     return outputs[0][0, 0, 0]
@@ -136,6 +148,7 @@ constant = 3
 GOOD: dict[str, object] = {
     "metric mean": [11.0, 5.5, 5.5],
     "metric shapes": [0.5, 0.5, 0.5],
+    "metric writes": [10.0, 10.0, 10.0],
     "metric first": [0.0, 0.0, 9.0],
     "metric integer": [1.0, 1.0, 1.0],
     "labels users.py:four": [11.0, 5.5, 5.5],
@@ -177,6 +190,7 @@ WRONG = {
     "calibration users.py:of_strings": ("UsageError", "is a str, not a tensor", ""),
 }
 MODELS = ["inputs five.npy", "inputs other.npy", "calibration five.npy", "inputs users.py:sets"]
+MODELS += ["column five.npy", "column changed.npy"]  # of the same outputs
 
 
 @pytest.fixture(scope="module")
@@ -191,6 +205,7 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[object]]:
         "strings": np.array(["a", "b", "c", "d"]),
         "five": five,
         "other": five[::-1],
+        "changed": five * np.array([1, 2, 2], dtype="float32"),
         "double": five.astype("float64"),
     }
     for name, array in arrays.items():

@@ -189,3 +189,46 @@ def test_an_operator_chosen_by_a_file_changes_the_key_though_no_output_differs(
     (folder / "operator.txt").write_text("relu")
     assert changed["chosen"][0] != said["chosen"][0]
     assert changed["plain"] == said["plain"]
+
+
+def plant(root: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    (root / "called_here").mkdir()
+
+
+LINEAR = "lambda: (torch.nn.Linear(3, 3), (torch.ones(2, 3),))"
+
+
+def test_a_model_in_a_package_imports_as_a_module_of_it_does(tmp_path: Path) -> None:
+    """Of a package that is called as one of this project's is, too."""
+    net = "import beside, torch\nfrom .. import half\nfrom ci.parts import whole\n"
+    files = {
+        "ci/__init__.py": "half = 0.5\n",
+        "ci/parts.py": "whole = 1.0\n",
+        "ci/nets/__init__.py": "",
+        "ci/nets/beside.py": "",
+        "ci/nets/nets.py": f"{net}assert half + whole == 1.5\nplain = {LINEAR}\n",
+    }
+    plant(tmp_path, files)
+    (tmp_path / "ci/nets/called_here").mkdir()
+    said = load_models(tmp_path / "ci/nets", "plain")
+    assert said["plain"][1] == "[[2, 3]]", said
+
+
+def test_the_line_of_a_syntax_error_and_of_another_file_is_named_in_the_repository(
+    tmp_path: Path,
+) -> None:
+    parts = "import torch\n\ndef fails():\n    return torch.ones(2) @ torch.ones(3)\n"
+    files = {
+        ".git/HEAD": "",
+        "one/nets.py": "import parts\nplain = parts.fails\n",
+        "one/parts.py": parts,
+        "two/nets.py": "plain = 3\n\ndef factory(:\n",
+        "one/called_here/x": "",
+        "two/called_here/x": "",
+    }
+    plant(tmp_path, files)
+    assert "one/parts.py, line 4, in fails" in load_models(tmp_path / "one", "plain")["plain"][1]
+    assert "two/nets.py, line 3, in" in load_models(tmp_path / "two", "plain")["plain"][1]

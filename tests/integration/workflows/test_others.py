@@ -276,8 +276,34 @@ def test_another_repository_judges_its_models_by_one_call(caller: GitHub) -> Non
     assert ended(results) == {"models": "success"}, say(results)
     kept = caller.services.artifacts["qnn-ci"]
     words = json.loads(next(kept.rglob("words.json")).read_text())
-    assert words == ["--model", "net.py:one", "--model", "net.py:two", "--policy", "qnn.toml"]
+    models = ["--model", "net.py:one", "--model", "net.py:two", "--policy", "qnn.toml"]
+    assert words == [*models, "--sarif", "reports/failures.sarif"]
     assert caller.services.caches == []
+
+
+def test_a_pull_request_is_compared_with_the_last_green_run_of_the_default_branch(
+    caller: GitHub,
+) -> None:
+    head = caller.variables["HEAD_OF_QNN_CI"]
+    own = {"workflow_repository": "somebody/executorch-qnn-ci", "workflow_sha": head}
+    pull_request = dict(caller.github)
+    keys = []
+    for ref, code in (("refs/heads/main", "0"), ("refs/heads/main", "1"), ("refs/heads/a", "0")):
+        caller.github = {"event_name": "push", "ref": ref}
+        caller.variables["QUICK_CODE"] = code
+        caller.services.artifacts.clear()
+        results = caller.run(CALLER, change={"job": own})
+        assert ended(results) == {"models": "failure" if code == "1" else "success"}, say(results)
+        keys.append([one.key for one in caller.services.caches if "base" in one.key])
+    assert keys[0] == keys[1] == keys[2]
+    assert [key.startswith("qnn-ci-base-qnn-ci-") for key in keys[0]] == [True]
+    caller.github = pull_request
+    caller.variables["QUICK_CODE"] = "0"
+    caller.services.artifacts.clear()
+    results = caller.run(CALLER, change={"job": own})
+    assert ended(results) == {"models": "success"}, say(results)
+    words = json.loads(next(caller.services.artifacts["qnn-ci"].rglob("words.json")).read_text())
+    assert words[-4:-2] == ["--base", ".qnn-ci-base/report.json"]
 
 
 def test_a_runner_that_does_not_tell_the_workflow_s_commit_is_refused(caller: GitHub) -> None:

@@ -156,6 +156,16 @@ def test_the_worst_five_are_those_nearest_to_their_limits(report: Report) -> Non
     assert margins == [round(one, 1) for one in every[:5]]
 
 
+def test_of_a_case_the_figure_nearest_to_its_limit_counts(report: Report) -> None:
+    rules = tuple(
+        msgspec.structs.replace(rule, min_sqnr_db=0.0, min_sqnr_db_quantized=rule.min_sqnr_db)
+        for rule in report.thresholds
+    )
+    text = render_summary(msgspec.structs.replace(report, thresholds=rules))
+    assert "| against the quantized model |" in text
+    assert "| SQNR | 2" not in text[: text.index("SQNR dB")]
+
+
 def test_a_failure_says_where_it_is_and_how_to_repeat_it(troubled: Report) -> None:
     failed = msgspec.structs.replace(
         troubled.cases[1], model="a b/net.py:f", places=(Place(file="a b/net.py", line=7),)
