@@ -11,7 +11,7 @@ from ci.gate.edges.names import SOURCES, FileFacts
 from ci.gate.rules import GateRules, fits
 from ci.parity.facts import directory_of
 
-BUILD_FILES = ("CMakeLists.txt", "BUCK", "TARGETS", "targets.bzl")
+BUCK_FILES, CMAKE_FILE = ("BUCK", "TARGETS", "targets.bzl"), "CMakeLists.txt"
 TESTS = "tests/"
 
 
@@ -82,13 +82,27 @@ class TreeFiles:
             )
 
     def list_above(self, path: str) -> Iterator[str]:
-        """What builds a file: of its folder and those above. And the packages of a module."""
+        """What builds a file, and the packages that a module lies in.
+
+        A module belongs to the nearest Buck file; a C++ file to the CMake files above it, too.
+        """
+        if path.endswith(".py"):
+            yield from self._list_packages(path)
         folder = directory_of(path)
-        inside = path.endswith(".py")
+        names: tuple[str, ...] = BUCK_FILES
+        if not path.endswith(".py"):
+            names = (*BUCK_FILES, CMAKE_FILE)
         while folder:
-            inside = inside and f"{folder}/__init__.py" in self.files
-            names = ("__init__.py", *BUILD_FILES) if inside else BUILD_FILES
-            yield from (one for name in names if (one := f"{folder}/{name}") in self.files)
+            found = [one for name in names if (one := f"{folder}/{name}") in self.files]
+            yield from found
+            if any(not one.endswith(CMAKE_FILE) for one in found):
+                names = tuple(name for name in names if name == CMAKE_FILE)
+            folder = directory_of(folder) if names else ""
+
+    def _list_packages(self, path: str) -> Iterator[str]:
+        folder = directory_of(path)
+        while folder and f"{folder}/__init__.py" in self.files:
+            yield f"{folder}/__init__.py"
             folder = directory_of(folder)
 
     def find_family(self, family: str, importer: str) -> Iterator[str]:

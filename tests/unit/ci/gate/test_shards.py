@@ -1,0 +1,114 @@
+"""Cases in shards, and the part of a run that is a shard's."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ci.emulator.policy import read_emulator_policy
+from ci.gate.jobs.matrix import render_matrix
+from ci.gate.jobs.portion import list_planned, take_shard
+from ci.gate.jobs.shards import Shard, count_shards, parse_shard, split_cases
+from ci.gate.schema import PlannedJob
+from ci.lowering.cases import CaseSpec, select_cases
+from ci.lowering.schemes import Scheme
+from ci.lowering.suite import LOWER_S, SUITE, expect_s
+from provisioning.errors import UsageError
+
+POLICY = read_emulator_policy()
+SPECS = select_cases(POLICY.suite, ["SM8650"])
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.floats(0, 100), min_size=1, max_size=40), st.data())
+def test_every_case_is_in_one_shard(durations_s: list[float], data: st.DataObject) -> None:
+    count = data.draw(st.integers(1, len(durations_s)))
+    cases = list(enumerate(durations_s))
+    shards = split_cases(cases, count, lambda case: case[1])
+    assert sorted(case for shard in shards for case in shard) == cases
+    assert all(shards)
+    assert all(list(shard) == sorted(shard) for shard in shards)
+    assert shards == split_cases(cases, count, lambda case: case[1])
+    loads = [sum(duration_s for _, duration_s in shard) for shard in shards]
+    assert max(loads) - min(loads) <= max(durations_s) + 1e-3
+
+
+def test_shards_of_the_suite_are_near_to_equal() -> None:
+    for count in (2, 3, 4):
+        shards = split_cases(SPECS, count, lambda one: expect_s(one.model, one.scheme.value))
+        loads = [sum(expect_s(one.model, one.scheme.value) for one in shard) for shard in shards]
+        assert max(loads) < 1.15 * min(loads)
+
+
+@pytest.mark.parametrize("text", ["", "0/2", "3/2", "1", "1/0", "1/2/3", "-1/2", "a/b", "1/ 2"])
+def test_what_is_no_shard_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="is not a shard"):
+        parse_shard(text)
+
+
+def test_a_shard_is_read_and_written() -> None:
+    assert parse_shard("2/3") == Shard(2, 3)
+    assert str(parse_shard("12/12")) == "12/12"
+
+
+def test_more_shards_than_cases_are_refused() -> None:
+    with pytest.raises(UsageError, match="2 cases do not fill 3 shards"):
+        split_cases(["a", "b"], 3, lambda case: 1.0)
+
+
+@pytest.mark.parametrize(
+    ("durations_s", "count"),
+    [
+        ([1.0], 1),
+        ([60.0, 60.0], 1),
+        ([60.0, 61.0], 2),
+        ([100.0] * 9, 4),
+        ([500.0], 1),
+        ([9.0] * 3, 1),
+    ],
+)
+def test_there_are_as_many_shards_as_keep_each_short(durations_s: list[float], count: int) -> None:
+    assert count_shards(durations_s, 120.0, 4) == count
+
+
+def test_durations_are_known_for_the_suite_and_long_for_others() -> None:
+    assert LOWER_S.keys() == SUITE.keys()
+    assert expect_s("lstm", "8a8w") > expect_s("lstm", "fp16") > expect_s("mlp", "fp16") > 0
+    assert expect_s("net.py:factory", "fp16") > max(LOWER_S.values())
+
+
+def test_the_marks_of_shards_say_how_they_fit_together() -> None:
+    taken = [take_shard(SPECS, f"{index}/3", POLICY, "python") for index in (1, 2, 3)]
+    marks = [mark for _, mark in taken]
+    assert sorted(place for mark in marks for place in mark.positions) == [*range(len(SPECS))]
+    for specs, mark in taken:
+        assert [SPECS[place] for place in mark.positions] == specs
+    assert len({(mark.whole, mark.policy, mark.count) for mark in marks}) == 1
+    assert take_shard(SPECS, "1/3", POLICY, "cpp")[1].policy != marks[0].policy
+    assert take_shard(SPECS[1:], "1/3", POLICY, "python")[1].whole != marks[0].whole
+
+
+def test_a_plan_s_cases_are_read(tmp_path: Path) -> None:
+    plan = {"base": "a", "head": "b", "cases": [{"model": "mlp", "scheme": "fp16", "soc": "X"}]}
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps(plan))
+    assert list_planned(path) == [CaseSpec("mlp", Scheme.FP16, "X")]
+    path.write_text(json.dumps({**plan, "cases": []}))
+    with pytest.raises(UsageError, match="plans no case"):
+        list_planned(path)
+    path.write_text(json.dumps(plan).replace("fp16", "1a1w"))
+    with pytest.raises(UsageError, match="plans what is not there"):
+        list_planned(path)
+
+
+def test_a_matrix_holds_nothing_that_a_shell_would_take_apart() -> None:
+    job = PlannedJob(id="a", session="unit", python="3.10", words=("--shard", "1/2"))
+    (row,) = render_matrix([job])["include"]
+    assert row["words"] == "--shard 1/2"
+    for bad in ("$(x)", "a;b", "a\nb", "`x`", "a'b", "${{ x }}", "ü"):
+        with pytest.raises(ValueError, match="matrix"):
+            render_matrix([PlannedJob(id=bad, session="unit", python="3.10")])

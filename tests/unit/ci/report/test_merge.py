@@ -1,0 +1,132 @@
+"""Shards of a run, merged into one report."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from ci.report.merge import find_faults, merge_reports, name_of
+from ci.report.schema import (
+    Control,
+    ControlKind,
+    Phase,
+    Report,
+    Status,
+    Threshold,
+    Tool,
+    summarize,
+)
+from provisioning.errors import UsageError
+from tests.stand_ins.reports import make_report
+from tests.stand_ins.shards import make_cases, make_shards
+
+NAMES = [
+    f"{model} {scheme} SM8650" for model in ("mlp", "lstm", "a") for scheme in ("fp16", "8a8w")
+]
+CASES = make_cases(*NAMES)
+
+
+@pytest.mark.parametrize("count", range(1, 7))
+def test_shards_come_to_the_whole_run(count: int) -> None:
+    shards = make_shards(CASES, count)
+    merged = merge_reports(list(reversed(shards)))
+    assert merged == make_report(CASES)
+    assert merged.shard is None
+    assert merged.ok
+
+
+def test_what_a_whole_run_would_say_is_kept() -> None:
+    failed = replace(CASES[2], status=Status.FAILED)
+    cases = [*CASES[:2], failed, *CASES[3:]]
+    controls = [
+        Control(model=c.model, scheme=c.scheme, soc=c.soc, kind=ControlKind.ZEROS, rejected=True)
+        for c in cases
+    ]
+    rules = [
+        Threshold(scheme="fp16"),
+        Threshold(scheme="8a8w"),
+        Threshold(scheme="fp16", model="a"),
+    ]
+    whole = make_report(cases, controls, thresholds=tuple(rules), wall_s=9.0)
+    shards = []
+    for number, part in enumerate(make_shards(cases, 3)):
+        own = {name_of(case) for case in part.cases}
+        kept = tuple(one for one in controls if name_of(one) in own)
+        used = {part_rule for case in part.cases if (part_rule := whole.threshold_for(case))}
+        phases = [Phase(name="cases", seconds=float(number)), Phase(name=f"own{number}", seconds=1)]
+        shards.append(
+            replace(
+                part,
+                controls=kept,
+                thresholds=tuple(rule for rule in rules if rule in used),
+                started=f"2026-11-20T08:00:0{9 - number}Z",
+                summary=summarize(part.cases, kept, 9.0 - number, phases),
+            )
+        )
+    merged = merge_reports(shards)
+    assert merged.cases == whole.cases
+    assert merged.controls == whole.controls
+    assert set(merged.thresholds) == set(whole.thresholds)
+    assert merged.summary.failed == 1
+    assert not merged.ok
+    assert merged.summary.wall_s == 9.0
+    assert merged.started == "2026-11-20T08:00:07Z"
+    assert [(one.name, one.seconds) for one in merged.summary.phases] == [
+        ("cases", 2.0),
+        ("own0", 1.0),
+        ("own1", 1.0),
+        ("own2", 1.0),
+    ]
+
+
+def with_mark(report: Report, **changes: object) -> Report:
+    assert report.shard
+    return replace(report, shard=replace(report.shard, **changes))
+
+
+ONE, TWO, THREE = make_shards(CASES, 3)
+TOOL = (Tool(name="torch", version="1"),)
+
+
+@pytest.mark.parametrize(
+    ("reports", "why"),
+    [
+        ([], "there is none"),
+        ([ONE, TWO], "shard 3/3 is missing"),
+        ([THREE], "shard 1/3 is missing; shard 2/3 is missing"),
+        ([ONE, TWO, TWO, THREE], "shard 2/3 comes 2 times"),
+        ([ONE, TWO, make_report(CASES)], "one of them is not a shard"),
+        ([make_report(CASES)], "one of them is not a shard"),
+        ([ONE, TWO, replace(THREE, toolchain=TOOL)], "they have different toolchains"),
+        ([ONE, TWO, replace(THREE, session="other")], "they have different sessions"),
+        ([ONE, TWO, with_mark(THREE, policy="1" * 64)], "they have different policies"),
+        ([ONE, TWO, with_mark(THREE, whole="1" * 64)], "they have different lists of cases"),
+        ([ONE, *make_shards(CASES, 2)], "they have different numbers of shards"),
+        ([ONE, TWO, make_shards(CASES[:-1], 3)[2]], "they have different lists of cases"),
+        ([ONE, TWO, replace(THREE, cases=THREE.cases[:1])], "does not have the cases"),
+        ([ONE, TWO, replace(THREE, cases=(*THREE.cases[:1], ONE.cases[0]))], "not those of"),
+        ([ONE, TWO, with_mark(THREE, positions=(0, 3))], "a case is missing, or comes twice"),
+        ([ONE, TWO, replace(THREE, cases=tuple(reversed(THREE.cases)))], "not those of the whole"),
+    ],
+)
+def test_what_is_no_whole_run_is_refused(reports: list[Report], why: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        merge_reports(reports)
+    assert why in caught.value.why
+    assert caught.value.fix
+
+
+def test_the_cases_have_to_be_the_planned_ones() -> None:
+    shards = [ONE, TWO, THREE]
+    planned = {name_of(case) for case in CASES}
+    assert find_faults(shards, planned) == []
+    (fault,) = find_faults(shards, {*planned, ("gru", "fp16", "SM8650")})
+    assert fault == "1 planned: gru fp16 SM8650"
+    (fault,) = find_faults(shards, planned - {("mlp", "fp16", "SM8650")})
+    assert fault == "1 not planned: mlp fp16 SM8650"
+
+
+def test_a_merged_report_is_one_of_the_schema() -> None:
+    data = msgspec.json.encode(merge_reports([ONE, TWO, THREE]))
+    assert msgspec.json.decode(data, type=Report).summary.passed == len(CASES)
