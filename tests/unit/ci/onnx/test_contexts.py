@@ -200,7 +200,9 @@ def test_a_sealed_binary_that_was_changed_is_found(tmp_path: Path, embedded: boo
     assert not read_context(path).sealed  # nothing tells it without a seal
     write(tmp_path, BLOB)
     digest = seal_context(path)
+    written = path.read_bytes()
     assert seal_context(path) == digest
+    assert path.read_bytes() == written
     assert read_context(path).sealed
     if embedded:
         data = path.read_bytes()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from ci.emulator.policy import read_emulator_policy
 from ci.onnx.operators import Answer, explain_operator, join_ranks, read_operators
 from ci.onnx.sessions.fallback import count_nodes
 
@@ -58,3 +59,15 @@ def test_a_node_that_stays_on_the_cpu_is_told_the_way_round() -> None:
     first, second = count_nodes(parts, reasons).fallback_ops
     assert first.reason == f"{reasons['mask']} {read_operators().notes['Trilu']}"
     assert second.reason == "not offered to QNN"
+
+
+def test_what_qnn_says_of_a_row_has_advice() -> None:
+    policy = read_emulator_policy(lane="onnx")
+    rows = [row for operator in read_operators().operator for row in operator.rows]
+    codes = ("Cannot get shape", "error 3110", "Code: 1002", "Code: 1100", "are not supported by")
+    told = [row.reason for row in rows if any(code in row.reason for code in codes)]
+    assert len(told) > 100
+    assert [reason for reason in told if not policy.advise(reason)] == []
+    shared = "If branches share internal tensor name `i`; rename not supported."
+    assert "names of their own" in policy.advise(shared)
+    assert "rank 5" in policy.advise("QNN refuses Tanh of float_32 (error 3110)")
