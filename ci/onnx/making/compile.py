@@ -36,6 +36,7 @@ from ci.lowering.stages import Stages
 from ci.onnx.contexts import check_context, seal_context
 from ci.onnx.job import CompileJob
 from ci.onnx.making.joined import find_joined
+from ci.onnx.making.normal_form import write_normal_form
 from ci.onnx.making.quantize import quantize_file
 from ci.onnx.making.source import Arrays, Source
 from ci.onnx.sessions.fallback import count_nodes, read_reasons
@@ -100,7 +101,7 @@ def compile_source(source: Source, job: CompileJob, staging: Path, stages: Stage
 def write_float(source: Source, target: Path) -> Path:
     """The float model as a file: the user's own, or what is exported to ``target``."""
     if source.file:
-        return source.file
+        return write_normal_form(source.file, target)
     if source.module is None:
         raise FailedError(f"{source.name} is neither a file nor a module")
     from ci.onnx.making.export import export_module

@@ -75,7 +75,7 @@ def _explain(name: str, operator: str, reasons: Mapping[str, str]) -> str:
     """The provider's reason, and the way round it where the table of operators has one."""
     reason = reasons.get(name, "not offered to QNN")
     note = read_operators().notes.get(operator)
-    return f"{reason} {note}" if note else reason
+    return f"{reason}; {note}" if note else reason
 
 
 def read_profile(path: Path) -> dict[str, tuple[str, ...]]:

@@ -1,0 +1,105 @@
+"""What is done to a model before QNN sees it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("onnxruntime_qnn", reason="onnxruntime-qnn is not installed")
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+
+from ci.onnx.making.compile import run_reference
+from ci.onnx.making.joined import find_joined
+from ci.onnx.making.normal_form import write_normal_form
+from ci.onnx.making.source import draw_sets, from_file, list_inputs
+from provisioning.errors import UsageError
+
+
+def make(nodes: list[onnx.NodeProto], shape: list[int], *, opset: int = 21) -> onnx.ModelProto:
+    """From x [2, 3] to y, with weights w [3] that are an input, too, as before IR version 4."""
+    ends = [("x", [2, 3]), ("w", [3]), ("y", shape)]
+    x, w, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, one) for name, one in ends)
+    weights = onnx.numpy_helper.from_array(np.arange(3, dtype="float32") + 1, "w")
+    graph = helper.make_graph(nodes, "graph", [x, w], [y], [weights])
+    opsets = [helper.make_opsetid("", opset)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=3 if opset < 9 else 10)
+
+
+@pytest.mark.parametrize("opset", [8, 21])
+def test_weights_become_constants_and_an_old_opset_a_recent_one(tmp_path: Path, opset: int) -> None:
+    path = tmp_path / "net.onnx"
+    onnx.save(make([helper.make_node("Mul", ["x", "w"], ["y"])], [2, 3], opset=opset), path)
+    made = write_normal_form(path, tmp_path / "copy.onnx")
+    model = onnx.load(made)
+    assert [one.name for one in model.graph.input] == ["x"]
+    assert model.opset_import[0].version == max(opset, 13)
+    assert model.ir_version >= 4
+    x = np.array([[1, 2, 3], [-1, 0, 1]], "float32")
+    ((got,),) = run_reference(made, [(x,)])
+    np.testing.assert_array_equal(got, x * [1, 2, 3])
+    assert write_normal_form(made, tmp_path / "again.onnx") == made
+    assert not (tmp_path / "again.onnx").exists()
+
+
+@pytest.mark.parametrize(
+    ("nodes", "shape", "joined"),
+    [
+        ([helper.make_node("Concat", ["x", "x"], ["y"], axis=-1)], [2, 6], (1, (3, 3))),
+        (
+            [
+                helper.make_node("Concat", ["x", "x", "x"], ["a"], axis=0),
+                helper.make_node("Transpose", ["a"], ["b"], perm=[1, 0]),
+                helper.make_node("Identity", ["b"], ["y"]),
+            ],
+            [3, 6],
+            (1, (2, 2, 2)),
+        ),
+        ([helper.make_node("Mul", ["x", "w"], ["y"])], [2, 3], (0, ())),
+    ],
+)
+def test_outputs_that_are_concatenations_are_found(
+    nodes: list[onnx.NodeProto], shape: list[int], joined: tuple[int, tuple[int, ...]]
+) -> None:
+    assert find_joined(make(nodes, shape)) == [joined]
+
+
+def test_data_beside_a_file_has_to_fit_it_and_decides_its_digest(tmp_path: Path) -> None:
+    model = make([helper.make_node("Mul", ["x", "w"], ["y"])], [2, 3])
+    path, folder = tmp_path / "net.onnx", tmp_path / "test_data_set_0"
+    onnx.save(model, path)
+    alone = from_file(path, model, [])
+    assert len(alone.evaluation) == 4
+    folder.mkdir()
+    row = np.ones((2, 3), "float32")
+
+    def write(array: np.ndarray) -> None:
+        data = onnx.numpy_helper.from_array(array, "x").SerializeToString()
+        (folder / "input_0.pb").write_bytes(data)
+
+    write(row)
+    given = from_file(path, model, [])
+    np.testing.assert_array_equal(given.evaluation[0][0], row)
+    assert given.digest != alone.digest
+    write(row.astype("float64"))
+    with pytest.raises(UsageError, match="test_data_set_0 does not fit the model") as caught:
+        from_file(path, model, [])
+    assert "float64[2, 3]" in caught.value.why
+    assert "x float32[2, 3]" in caught.value.fix
+    (folder / "input_0.pb").unlink()
+    with pytest.raises(UsageError, match=r"input_0\.pb cannot be read"):
+        from_file(path, model, [])
+
+
+def test_random_inputs_are_seeded_and_integers_small() -> None:
+    inputs = list_inputs(make([helper.make_node("Mul", ["x", "w"], ["y"])], [2, 3]))
+    assert list(inputs) == ["x"]
+    wanted = {**inputs, "ids": (np.dtype("int64"), (9,)), "mask": (np.dtype("bool"), (9,))}
+    first, again = draw_sets(wanted, 2), draw_sets(wanted, 2)
+    for one, other in zip(first[1], again[1], strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert [array.dtype.name for array in first[0]] == ["float32", "int64", "bool"]
+    assert 0 <= first[0][1].min() <= first[0][1].max() < 4
