@@ -69,7 +69,11 @@ def run_module(session: nox.Session, group: str, *words: str) -> None:
                 str(python),
                 "-m",
                 *words,
-                env={"QNN_CI_CAUSE_FILE": str(cause), "QNN_CI_COMMAND": command},
+                env={
+                    "QNN_CI_CAUSE_FILE": str(cause),
+                    "QNN_CI_COMMAND": command,
+                    "QNN_CI_SESSIONS": list_sessions(session),
+                },
                 stderr=None,
                 interrupt_timeout=3,
                 terminate_timeout=10,
@@ -81,6 +85,12 @@ def run_module(session: nox.Session, group: str, *words: str) -> None:
         except KeyboardInterrupt:
             failures.clear()  # nox ends with 130
             raise
+
+
+def list_sessions(session: nox.Session) -> str:
+    """The sessions of this call, when they are several: they share what stands after ``--``."""
+    names: list[str] = list(session._runner.global_config.sessions or ())  # nox has no public way
+    return " ".join(names) if len(names) > 1 else ""
 
 
 def fail(session: nox.Session, code: int, cause: str) -> None:
@@ -281,7 +291,7 @@ def lint(session: nox.Session) -> None:
 @nox.session(default=False)
 def provision(session: nox.Session) -> None:
     """Fetch, verify and publish artifacts or whole profiles."""
-    run_module(session, "core", "provisioning", "fetch", *session.posargs)
+    run_module(session, "core", "ci", "fetch", *session.posargs)
 
 
 @nox.session(default=False)
@@ -291,7 +301,7 @@ def validate(session: nox.Session) -> None:
     words = list(session.posargs)
     if python.exists() and not any(word.split("=")[0] == "--python" for word in words):
         words += ["--python", str(python)]
-    run_module(session, "core", "provisioning", "doctor", *words)
+    run_module(session, "core", "ci", "doctor", *words)
 
 
 @nox.session(default=False)

@@ -23,6 +23,7 @@ from ci.lowering.job import LowerJob, LowerResult
 from ci.lowering.users.entry import MetricJob, MetricResult
 from ci.lowering.users.places import find_factory, find_lines, find_suite_model
 from ci.report.schema import Case, Control, FallbackOp, Place, Status, Threshold
+from provisioning.elf.qnn_build import find_qnn_build
 from provisioning.errors import StoreError, UnfitError
 from provisioning.files import explain_no_room
 
@@ -96,6 +97,8 @@ class CaseRun:
             return self.refuse(result.refused, ended.log_tail)
         artifact = Path(result.directory)
         self.note_lowered(result.lowered, cached=result.cached)
+        build = find_qnn_build(artifact / PROGRAM)
+        self.figures["compiler"] = build.text if build else ""
         remark = "a damaged cache entry was lowered again" if result.repaired else ""
         if not result.lowered.delegation.partitions:
             reasons = "; ".join(one.reason for one in result.lowered.delegation.fallback_ops)

@@ -24,6 +24,7 @@ from ci.lowering.references.numerics import NUMERICS
 from ci.lowering.suite import expect_s
 from ci.report.host import read_host, started_now
 from ci.report.schema import Phase, Report, Status, Tool, summarize
+from provisioning.artifacts.device_runtimes import list_device_runtimes
 from provisioning.artifacts.environment import Environment
 from provisioning.console.progress import Progress
 from provisioning.console.threads import run_tasks
@@ -121,6 +122,7 @@ def make_report(
         controls=controls,
         summary=summarize(cases, controls, phases.wall_s(), phases.rows),
         command=options.command,
+        runtimes=tuple(Tool(name=name, version=text) for name, text in list_device_runtimes()),
     )
 
 

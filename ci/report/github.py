@@ -74,6 +74,8 @@ def render_summary(
     verdict = "passed" if report.ok else "FAILED"
     head = f"## {escape_markdown(report.session)}: {verdict}\n\n"
     head += f"{show_counts(report.summary)} in {report.summary.wall_s:.1f} s\n\n"
+    head += "".join(f"- {escape_markdown(note)}\n" for note in report.notes)
+    head += "\n" if report.notes else ""
     failed = (case for case in report.cases if case.status is Status.FAILED)
     room = Room(limit_bytes - len(LEFT_OUT))
     before = room.take([head, *_describe_controls(report)])

@@ -16,6 +16,8 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta, Struct
 
+from provisioning.versions import parse_version
+
 SCHEMA_VERSION: Final = 3
 ANY_MODEL = "*"
 
@@ -140,7 +142,8 @@ class Case(Record, frozen=True, kw_only=True):
     ``metric`` is the user's own, called ``metric_name``, and ``metric_float`` what the float32
     model has of it. ``recorded_`` figures are those of an earlier run with this toolchain.
     ``lower_s`` of a cached case is what lowering it took when it was lowered. ``places`` are the
-    lines of the user's files that a failure is from."""
+    lines of the user's files that a failure is from. ``compiler`` is the build of QNN that the
+    program names."""
 
     model: str
     scheme: str
@@ -168,6 +171,7 @@ class Case(Record, frozen=True, kw_only=True):
     lower_s: Seconds | None = None
     run_s: Seconds | None = None
     pte_bytes: Count | None = None
+    compiler: str = ""
     cached: bool = False
     reason: str = ""
     places: tuple[Place, ...] = ()
@@ -223,7 +227,8 @@ class ShardMark(Record, frozen=True, kw_only=True):
 
 class Report(Record, frozen=True, kw_only=True):
     """A run of a session. ``started`` is UTC, ISO 8601, from SOURCE_DATE_EPOCH when that is set.
-    ``command`` begins what repeats a case: its model, scheme and SoC go after it."""
+    ``command`` begins what repeats a case: its model, scheme and SoC go after it. ``runtimes`` are
+    the QNN versions that devices get."""
 
     session: str
     started: Annotated[str, Meta(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")]
@@ -234,6 +239,7 @@ class Report(Record, frozen=True, kw_only=True):
     controls: tuple[Control, ...]
     summary: Summary
     command: str = ""
+    runtimes: tuple[Tool, ...] = ()
     shard: ShardMark | None = None
     schema_version: Literal[3] = SCHEMA_VERSION
 
@@ -242,6 +248,22 @@ class Report(Record, frozen=True, kw_only=True):
         """Whether something passed, and no case and no control failed."""
         counts = self.summary
         return bool(counts.passed) and not (counts.failed or counts.controls_passed)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """With which QNN the programs were compiled, and which devices' QNN is older: a runtime
+        must be at least the compiler's version."""
+        builds = sorted({case.compiler for case in self.cases if case.compiler})
+        newest = max((parse_version(build) for build in builds), default=None)
+        if newest is None:
+            return ()
+        told = [f"compiled by QNN {', '.join(builds)}: {newest} is the oldest that loads it"]
+        told += [
+            f"warning: {one.name} {one.version} is older and does not load these programs"
+            for one in self.runtimes
+            if parse_version(one.version) < newest
+        ]
+        return tuple(told)
 
     @property
     def lowering_s(self) -> float:

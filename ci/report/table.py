@@ -140,6 +140,8 @@ def _print_controls(console: Console, report: Report) -> None:
 
 def _print_summary(console: Console, report: Report) -> None:
     verdict = ("passed", "bold green") if report.ok else ("FAILED", "bold red")
+    for note in report.notes:
+        console.print(Text(clean_name(note), "yellow" if note.startswith("warning") else ""))
     seconds = f"{report.summary.wall_s:.1f} s"
     console.print(Text.assemble(verdict, f"  {show_counts(report.summary)}; {seconds}"))
     phases = sorted(report.summary.phases, key=lambda phase: phase.seconds, reverse=True)

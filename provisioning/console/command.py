@@ -34,6 +34,7 @@ from provisioning.console.terminal import (
     write_message,
     write_output,
 )
+from provisioning.console.together import keep_own, list_together
 from provisioning.errors import (
     DefectError,
     ExitCode,
@@ -179,9 +180,12 @@ def _run_verb(caller: Caller, verbs: Mapping[str, Verb], name: str, words: list[
             f"there is no verb {words[0]!r}" if words else "a verb is missing",
             fix=f"did you mean {near[0]}?" if near else "name one of the verbs above",
         )
-    return load_verb(verbs[name]).execute(
-        make_parser(caller, verbs, name).parse_args(words[1:]), Progress.to_stderr()
-    )
+    parser, progress = make_parser(caller, verbs, name), Progress.to_stderr()
+    others = [make_parser(caller, verbs, one) for one in list_together(caller.sessions, name)]
+    own, left = keep_own(words[1:], parser, others) if others else (words[1:], [])
+    if left:
+        progress.step(f"{' '.join(left)}: left to the other sessions of this call")
+    return load_verb(verbs[name]).execute(parser.parse_args(own), progress)
 
 
 def load_verb(verb: Verb) -> VerbModule:

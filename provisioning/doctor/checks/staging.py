@@ -8,15 +8,17 @@ from typing import NamedTuple
 from provisioning.doctor.checks.coherence import most_common_build
 from provisioning.doctor.checks.registry import Case, Seen, Subjects, seen
 from provisioning.doctor.facts import STAGING, TreeFacts, parse_qnn_name
+from provisioning.doctor.finding import Severity
 from provisioning.versions import is_older
 
 
 class Staging(NamedTuple):
-    """What is staged, what the profile stages at least, and for which SoC."""
+    """What is staged, what the profile stages at least, for which SoC, and the profile's QNN."""
 
     tree: TreeFacts
     wanted: tuple[str, ...]
     soc: tuple[str, int] | None = None
+    runtime: str = ""
 
     @property
     def names(self) -> set[str]:
@@ -29,7 +31,8 @@ class Staging(NamedTuple):
 def find_staging(case: Case) -> Iterator[Staging]:
     """The directory that was given as staging."""
     if tree := case.facts.trees.get(STAGING):
-        yield Staging(tree, case.fitness.staged, case.soc)
+        sdk = case.facts.sdk.version if case.facts.sdk else None
+        yield Staging(tree, case.fitness.staged, case.soc, sdk or case.pin or "")
 
 
 STAGINGS = Subjects(find_staging)
@@ -116,3 +119,21 @@ def see_newer_program(staging: Staging) -> Iterator[Seen]:
         compiler = file.build.version if file.build else None
         if compiler and runtime and is_older(runtime, compiler):
             yield seen(file.name, file.path, compiler=compiler, runtime=runtime)
+
+
+@STAGINGS.check(
+    "QNN315",
+    "{subject} was compiled with QNN {compiler}, this profile's SDK is {runtime}",
+    "libraries that are staged from it do not read it: 'Unknown QNN BinaryInfo version', 30010",
+    "lower it with QNN {runtime} (test_emulator's --sdk), or take the libraries of {compiler}",
+    after=("QNN308",),
+    severity=Severity.WARNING,
+)
+def see_program_of_another_profile(staging: Staging) -> Iterator[Seen]:
+    """Where libraries lie beside it, QNN313 tells."""
+    if staging.tree.files or not staging.runtime:
+        return
+    for file in staging.tree.lowered:
+        compiler = file.build.version if file.build else None
+        if compiler and is_older(staging.runtime, compiler):
+            yield seen(file.name, file.path, compiler=compiler, runtime=staging.runtime)

@@ -166,6 +166,10 @@ def staging(*names: str, soc: bool = False, **change: Any) -> Staging:
     return Staging(tree, wanted, ("SM8750", 79) if soc else None)
 
 
+def replace_runtime(one: Staging, runtime: str) -> Staging:
+    return one._replace(runtime=runtime)
+
+
 BOTH = ("libQnnHtp.so", "libQnnSystem.so")
 PAIR = ("libQnnHtpV79Stub.so", "libQnnHtpV79Skel.so")
 
@@ -429,6 +433,10 @@ PAIRS: Mapping[str, tuple[Any, Any]] = {
     "QNN314": (
         Family((file("libQnnA.so"), file("libQnnHtp.so", None))),
         Family((file("libQnnA.so"), file("libQnnLpaiSkel.so", None))),
+    ),
+    "QNN315": (
+        replace_runtime(staging(lowered=lowered(BUILD)), "2.37.1"),
+        replace_runtime(staging(lowered=lowered(BUILD)), "2.49.40"),
     ),
     "QNN401": (variables(""), variables("/sdk")),
     "QNN402": (variables("/sdk2"), variables("/sdk")),

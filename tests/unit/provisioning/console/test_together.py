@@ -1,0 +1,64 @@
+"""Sessions of one call of nox share what stands after --; none is ignored in silence."""
+
+from __future__ import annotations
+
+import argparse
+
+import pytest
+
+from ci.__main__ import VERBS, main
+from provisioning.console.together import keep_own, list_together
+
+SESSIONS = {name: verb.session for name, verb in VERBS.items()}
+
+
+def make_parser(*options: tuple[str, dict[str, object]]) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser()
+    for name, more in options:
+        parser.add_argument(name, **more)  # type: ignore[arg-type]
+    return parser
+
+
+BUILD = make_parser(("target", {}), ("--no-doctor", {"action": "store_true"}), ("-D", {}))
+EMULATE = make_parser(("--model", {}), ("--pair", {"nargs": 2}), ("--some", {"nargs": "*"}))
+
+
+@pytest.mark.parametrize(
+    ("words", "kept", "left"),
+    [
+        ("aot --model mlp --no-doctor", "aot --no-doctor", "--model mlp"),
+        ("aot --model=mlp", "aot", "--model=mlp"),
+        ("aot --pair a b -DX=1", "aot -DX=1", "--pair a b"),
+        ("aot --some a b --no-doctor", "aot --no-doctor", "--some a b"),
+        ("aot --nonsense mlp", "aot --nonsense mlp", ""),
+        ("-D A=1 aot", "-D A=1 aot", ""),
+    ],
+)
+def test_a_session_takes_what_it_knows_and_leaves_what_another_knows(
+    words: str, kept: str, left: str
+) -> None:
+    assert keep_own(words.split(), BUILD, [EMULATE]) == (kept.split(), left.split())
+
+
+def test_the_other_verbs_of_a_call_are_those_of_its_sessions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("QNN_CI_SESSIONS", "build_aot build_android test_emulator lint")
+    assert list_together(SESSIONS, "build") == ["test-emulator"]
+    assert list_together(SESSIONS, "test-emulator") == ["build"]
+    monkeypatch.delenv("QNN_CI_SESSIONS")
+    assert list_together(SESSIONS, "build") == []
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [(["--list", "--no-doctor", "--with", "llama"], 0), (["--list", "--no-doctors"], 2)],
+)
+def test_a_combination_says_what_it_leaves_to_others_and_refuses_what_none_knows(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, words: list[str], code: int
+) -> None:
+    monkeypatch.setenv("QNN_CI_SESSIONS", "build_aot test_emulator")
+    assert main(["test-emulator", *words]) == code
+    told = capfd.readouterr().err
+    said = "--no-doctor --with llama: left to the other sessions of this call"
+    assert (said in told) is (code == 0)
