@@ -34,9 +34,7 @@ def keep_own(
     """
     mine = own._option_string_actions
     theirs = {
-        name: action
-        for parser in others
-        for name, action in parser._option_string_actions.items()
+        name: action for parser in others for name, action in parser._option_string_actions.items()
     }
     kept: list[str] = []
     left: list[str] = []
