@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ci.emulator.runner import ProgramRunner, find_runner
+from provisioning.console.progress import Progress
+from provisioning.errors import UsageError
+
+POOL: Any = None
+
+
+@pytest.fixture
+def runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "a folder" / "run.sh"
+    path.parent.mkdir()
+    path.write_text("#!/bin/sh\n")
+    path.chmod(0o755)
+    monkeypatch.delenv("QNN_CI_CALLER_DIR", raising=False)
+    monkeypatch.chdir(path.parent)
+    return path
+
+
+@pytest.mark.parametrize(
+    "word", ["./run.sh", "'../a folder/run.sh' run.sh ./run.sh x", "sh run.sh"]
+)
+def test_paths_of_a_runner_hold_wherever_it_is_started(runner: Path, word: str) -> None:
+    found = find_runner(word, POOL, {}, Progress())
+    assert isinstance(found, ProgramRunner)
+    words = [one for one in found.argv if "run.sh" in one]
+    assert set(words) == {str(runner)}
+    assert Path(found.argv[0]).is_absolute()
+
+
+@pytest.mark.parametrize("word", ["./gone.sh", "gone-from-the-path", "'", ""])
+def test_a_runner_that_is_not_there_is_a_usage_error(runner: Path, word: str) -> None:
+    with pytest.raises(UsageError, match="no runner"):
+        find_runner(word, POOL, {}, Progress())
+
+
+def test_a_runner_that_may_not_be_run_is_a_usage_error(runner: Path) -> None:
+    runner.chmod(0o644)
+    with pytest.raises(UsageError, match="no runner"):
+        find_runner("./run.sh", POOL, {}, Progress())
