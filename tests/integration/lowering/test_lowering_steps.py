@@ -34,6 +34,7 @@ from ci.lowering.job import LowerJob, LowerResult  # noqa: E402
 from ci.lowering.model import Model  # noqa: E402
 from ci.lowering.publishing import MAX_RAISED, describe_error  # noqa: E402
 from ci.lowering.schemes import Scheme  # noqa: E402
+from ci.lowering.stages import Stages  # noqa: E402
 from provisioning.errors import StoreError  # noqa: E402
 
 WARNINGS = ("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
@@ -151,6 +152,43 @@ def fail(error: Exception, cause: Exception | None = None) -> Callable[..., Any]
         raise error from cause
 
     return run
+
+
+class Counting(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("total", torch.zeros(3))
+
+    def forward(self, x: Any) -> Any:
+        self.total.add_(x.sum(0))
+        return x + self.total, x.argmax(1)
+
+
+def test_a_quantized_model_is_compiled_with_the_state_that_it_began_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+
+    def compile_program(module: Any, *words: Any) -> tuple[bytes, Delegation]:
+        seen.append(bool(module.total.any()))
+        return b"program", Delegation(1, 0, 1)
+
+    monkeypatch.setattr(lower, "quantize_model", lambda *words: Counting())
+    monkeypatch.setattr(lower, "compile_program", compile_program)
+    staging = tmp_path / "0011"
+    lowered = lower.lower_model(make_model(), JOB, staging, Stages())
+    assert seen == [False]
+    assert (lowered.key, lowered.sets, lowered.pte_bytes) == ("0011", 4, 7)
+    assert lower.hash_files(staging) == lowered.files
+    assert {"program.pte", "inputs/3_0.raw", "float/0_1.low.raw", "quantized/3_0.raw"} <= set(
+        lowered.files
+    )
+
+
+@pytest.mark.parametrize("scheme", [one for one in Scheme if one.recipe.dtype])
+def test_a_scheme_is_lowered_as_its_name_says(scheme: Scheme) -> None:
+    assert scheme.recipe.dtype == f"use_{scheme.value}"
+    assert scheme.value.startswith(f"{scheme.recipe.activation_bits}a")
 
 
 def raised(error: Exception, cause: Exception | None = None) -> Exception:

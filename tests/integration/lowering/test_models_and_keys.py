@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,15 +16,15 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed in this environment")
 
 from ci.lowering import lookup, model  # noqa: E402
-from ci.lowering.artifact import artifact_path  # noqa: E402
-from ci.lowering.digests.graph_digest import digest_graph  # noqa: E402
-from ci.lowering.factory import find_line  # noqa: E402
+from ci.lowering.artifact import Delegation, Lowered, artifact_path, write_record  # noqa: E402
+from ci.lowering.digests.graph_digest import digest_graph, update_tensor  # noqa: E402
+from ci.lowering.factory import find_line, import_file, unpack, working_directory  # noqa: E402
 from ci.lowering.job import LowerJob  # noqa: E402
 from ci.lowering.model import Model, derive_inputs, digest_model, load_model  # noqa: E402
 from ci.lowering.references.degenerate import ReferencePolicy  # noqa: E402
 from ci.lowering.references.eager import compute_reference, keep_state, run_eager  # noqa: E402
 from ci.lowering.references.numerics import THREADS, VARIABLES, fix_numerics  # noqa: E402
-from ci.lowering.schemes import Scheme  # noqa: E402
+from ci.lowering.schemes import Recipe, Scheme  # noqa: E402
 from provisioning.errors import FailedError  # noqa: E402
 
 
@@ -243,6 +245,53 @@ def test_an_entry_is_known_damaged_or_not_there(tmp_path: Path) -> None:
     strict = msgspec.structs.replace(job, reference=ReferencePolicy(0.05, 0.05))
     with pytest.raises(FailedError, match="the reference proves nothing: output 0 is near zero"):
         lookup.find_entry(known, "digest", strict)
+
+
+def test_a_whole_entry_is_known_unless_it_is_to_be_lowered_again(tmp_path: Path) -> None:
+    job = msgspec.structs.replace(JOB, cache=str(tmp_path))
+    model = Model("net", Net(lambda net, x: x), (), (), ())
+    entry = Path(lookup.find_entry(model, "digest", job).directory)
+    entry.mkdir(parents=True)
+    write_record(entry, Lowered(entry.name, "", "", "", 4, (), (), Delegation(1, 0, 1), 1.0, 4, {}))
+    assert lookup.find_entry(model, "digest", job).cached
+    fresh = msgspec.structs.replace(job, use_cache=False)
+    assert not lookup.find_entry(model, "digest", fresh).cached
+
+
+def test_a_scheme_counts_by_its_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = lookup.digest_key("model", JOB)
+    monkeypatch.setattr(JOB.scheme, "recipe", Recipe("use_8a8w", 8, block=16))
+    assert lookup.digest_key("model", JOB) != before
+
+
+def test_the_type_of_a_tensor_is_in_its_digest() -> None:
+    digests = set()
+    for dtype in (torch.float32, torch.int32):
+        digest = hashlib.sha256()
+        update_tensor(digest, torch.zeros(4, dtype=dtype))
+        digests.add(digest.hexdigest())
+    assert len(digests) == 2
+
+
+def test_a_file_is_imported_as_a_script_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What lies beside it comes before what is installed, and the directory is the caller's
+    again."""
+    (tmp_path / "my_net.py").write_text("")
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    import_file(tmp_path / "my_net.py")
+    assert sys.path[0] == str(tmp_path)
+    here = Path.cwd()
+    with working_directory(tmp_path):
+        assert Path.cwd() == tmp_path
+    assert Path.cwd() == here
+
+
+def test_inputs_are_made_row_major() -> None:
+    image = draw().reshape(1, 2, 2, 2).to(memory_format=torch.channels_last)
+    _, (given,), _ = unpack("net.py:factory", (Net(lambda net, x: x), (image,)))
+    assert not image.is_contiguous()
+    assert given.is_contiguous()
+    assert torch.equal(given, image)
 
 
 def test_the_line_of_a_node_is_the_innermost_of_the_user_s_own() -> None:

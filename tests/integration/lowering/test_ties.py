@@ -107,3 +107,24 @@ def test_each_output_has_its_own_parts() -> None:
         return {"x": a * 2, "y": torch.cat([a, b], -1), "z": torch.cat([b, a], -1)}
 
     assert find_joined(Net(function), (A, B)) == [(0, ()), (2, (6, 3)), (2, (3, 6))]
+
+
+@pytest.mark.parametrize(
+    ("function", "wanted"),
+    [
+        (lambda x: torch.cat([x[:, :2], x[:, 2:]], 1), (1, (2, 2))),  # of a square: by its strides
+        (lambda x: torch.cat([x[:, :0], x[:, :3], x[:, 3:]], 1), (1, (3, 1))),
+        (lambda x: torch.cat([x], 1), (0, ())),
+    ],
+)
+def test_parts_are_along_the_axis_that_was_joined(function: Any, wanted: Any) -> None:
+    assert find_joined(Net(function), (torch.arange(16.0).reshape(4, 4),)) == [wanted]
+
+
+def test_a_quantization_is_no_choice() -> None:
+    from torch.ao.quantization.fx import _decomposed  # noqa: F401 - registers the operators
+
+    quantize = torch.ops.quantized_decomposed.quantize_per_tensor
+    x = torch.tensor([0.5, 1.0, -1.0])
+    low, high = bounds(lambda x: quantize(x, 0.01, 0, -128, 127, torch.int8), x)
+    assert low == high == [50, 100, -100]

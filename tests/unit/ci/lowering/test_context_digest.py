@@ -21,7 +21,7 @@ def test_programs_that_differ_only_in_time_become_equal() -> None:
 
 
 def test_other_contexts_get_other_signatures() -> None:
-    signed = [sign_by_content(wrap(5, context)) for context in (b"one", b"two")]
+    signed = [sign_by_content(wrap(5, context)) for context in (b"one", b"onf")]
     assert signed[0][4:12] != signed[1][4:12]
     assert signed[0][HEADER.size :] == b"one"
 
