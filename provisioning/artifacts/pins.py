@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import os
 import re
+import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,11 +19,11 @@ from provisioning.artifacts.provision import with_lock
 from provisioning.artifacts.sources import ArtifactRequest, FillJob, load_source, substitute
 from provisioning.artifacts.trust import make_lock, require_pin
 from provisioning.console.progress import Progress
-from provisioning.errors import ManifestError, UsageError, mask_credentials
-from provisioning.files import explain_writes, write_whole
+from provisioning.errors import IntegrityError, ManifestError, UsageError, mask_credentials
+from provisioning.files import explain_writes, hash_file, write_whole
 from provisioning.manifest.reader import Toolchain, manifests_root, parse_toml
 from provisioning.manifest.releases import FileRelease, Release
-from provisioning.store.store import Store
+from provisioning.store.store import Store, explain_errors
 
 HEAD = re.compile(r"^\[\[releases\]\]\s*(?:#.*)?$", re.MULTILINE)
 
@@ -59,6 +61,34 @@ def plan_lock(request: ArtifactRequest, store: Store, progress: Progress) -> lis
             why=f"its source is {request.release.source}: a commit is its pin",
         )
     return list(_change_lock(request, _learn(request, store, progress), request.release.version))
+
+
+def take_archive(request: ArtifactRequest, file: Path, store: Store) -> None:
+    """Put an archive that somebody has where a download would be kept.
+
+    Raises UsageError when there is no such file or the artifact comes as none, IntegrityError
+    when the artifact is pinned and this is something else, StoreError.
+    """
+    if not request.download:
+        raise UsageError(f"{request.name} does not come as one file", fix="leave --from out")
+    if not file.is_file():
+        raise UsageError(f"{file} is not a file")
+    pin = with_lock(request, store).release.origin.sha256
+    with explain_errors(store.home):
+        found = hash_file(file)
+        if pin and found != pin:
+            raise IntegrityError(
+                f"{file} is not {request.label} as it is pinned",
+                why=f"its SHA-256 is {found}, the pin is {pin}",
+                fix="find out which of the two is right before you trust either",
+            )
+        store.downloads.mkdir(parents=True, exist_ok=True)
+        fresh = store.downloads / f".{request.download}.{os.getpid()}"
+        try:
+            shutil.copyfile(file, fresh)
+            fresh.replace(store.downloads / request.download)
+        finally:
+            fresh.unlink(missing_ok=True)
 
 
 def _learn(request: ArtifactRequest, store: Store, progress: Progress) -> Lock:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 
-from provisioning.artifacts.licence import require_acceptance
+from provisioning.artifacts.outline import show_outline
 from provisioning.artifacts.provision import Provisioned, locate_artifact, provision_artifact
 from provisioning.artifacts.sources import ArtifactRequest
 from provisioning.console.process import end_running
@@ -23,17 +23,17 @@ def provision_artifacts(
 ) -> list[Provisioned]:
     """Every artifact of ``requests``, in their order, as provision_artifact has each.
 
-    Licences are asked for before anything is fetched. When one artifact fails the others are
-    finished first, and the first failure is raised.
+    What is to come is shown, and consent asked for, before anything is fetched. When one artifact
+    fails the others are finished first, and the first failure is raised.
     """
     groups: dict[str, list[int]] = {}
     for number, request in enumerate(requests):
         groups.setdefault(request.name, []).append(number)
-    missing = _find_missing(requests, store) if len(groups) > 1 else []
+    missing = _find_missing(requests, store)
+    if missing:
+        show_outline(missing, store, progress)
     if len({request.name for request in missing}) < 2:
         return [provision_artifact(each, store, progress, verify=verify) for each in requests]
-    for request in (each for each in missing if each.toolchain.licence.accept):
-        require_acceptance(request, store, progress)
     plain = Progress(progress.stream)  # several live bars would share one line
 
     def bring(numbers: Sequence[int]) -> list[tuple[int, Provisioned]]:

@@ -41,7 +41,7 @@ def require_pin(request: ArtifactRequest, store: Store, progress: Progress) -> A
     """
     if request.release.pin or not load_source(request.release.source).can_lock:
         return request
-    _refuse_unless_trusted(request)
+    require_trust(request, store, progress)
     progress.step(f"{request.label}: no hash is pinned; trusting this first use")
     lock = make_lock(request, store, progress)
     path = machine_lock_path(store, request.name, request.release.version)
@@ -59,8 +59,17 @@ def lock_request(request: ArtifactRequest, lock: Lock) -> ArtifactRequest:
     return replace(request, release=release, lock=lock)
 
 
-def _refuse_unless_trusted(request: ArtifactRequest) -> None:
-    if os.environ.get("CI", "").lower() not in {"", "0", "false"}:
+def is_ci() -> bool:
+    """Whether this is a CI job, where a first use is never trusted."""
+    return os.environ.get("CI", "").lower() not in {"", "0", "false"}
+
+
+def require_trust(request: ArtifactRequest, store: Store, progress: Progress) -> None:
+    """Return when there is a hash, or a first use may be trusted. Raises IntegrityError."""
+    del store, progress
+    if request.release.pin or not load_source(request.release.source).can_lock:
+        return
+    if is_ci():
         why = "no hash of it is published, and in CI (CI is set) a first use is never trusted"
     elif not request.options.trust_first_use:
         why = "no hash of it is published, so its first use is a matter of trust"

@@ -4,17 +4,32 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
+from dataclasses import replace
 
-from provisioning.artifacts.pins import Change, plan_lock, render_changes, write_changes
+from provisioning.artifacts.pins import (
+    Change,
+    plan_lock,
+    render_changes,
+    take_archive,
+    write_changes,
+)
 from provisioning.artifacts.selection import parse_selection
-from provisioning.console.command import Outcome
+from provisioning.console.command import Outcome, user_path
 from provisioning.console.progress import Progress
+from provisioning.errors import UsageError
 from provisioning.store.store import Store
 from provisioning.verbs.fetch import add_options, read_options
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("names", nargs="+", help="ARTIFACT[@VERSION]")
+    parser.add_argument(
+        "--from",
+        dest="archive",
+        type=user_path,
+        metavar="FILE",
+        help="lock this archive, which you have; implies --trust-first-use and --offline",
+    )
     add_write_option(parser)
 
 
@@ -26,7 +41,14 @@ def add_write_option(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     store = Store()
-    requests = parse_selection(args.names, read_options(args))
+    options = read_options(args)
+    if args.archive:
+        options = replace(options, offline=True, trust_first_use=True)
+    requests = parse_selection(args.names, options)
+    if args.archive:
+        if len(requests) != 1:
+            raise UsageError("--from FILE is of one artifact", fix="name one ARTIFACT[@VERSION]")
+        take_archive(requests[0], args.archive, store)
     plans = {request.label: plan_lock(request, store, progress) for request in requests}
     return conclude(plans, write=args.write)
 

@@ -90,6 +90,15 @@ RECIPES = {
     "qnn-ci lock qnn-sdk": Recipe(
         setup=ACCEPTED, adds="--write", says=(r"\+\+\+ b/manifests/locks/qnn-sdk",), then=has_lock
     ),
+    "qnn-ci lock qnn-sdk --from FILE --accept-licence --write": Recipe(
+        setup=SERVED,
+        fill={"FILE": "../sdk.zip"},
+        says=("trusted as SHA-256|is pinned|manifests/locks/qnn-sdk",),
+        then=has_lock,
+    ),
+    "qnn-ci fetch android": Recipe(
+        setup=SERVED, fill={"android": "aot"}, code=3, says=("to read:",)
+    ),
     "lock NAME --write": Recipe(
         setup=ACCEPTED,
         fill={"lock": "python -m provisioning lock", "NAME": "qnn-sdk"},

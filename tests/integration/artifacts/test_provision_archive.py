@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import os
@@ -248,6 +249,75 @@ def test_a_lock_and_a_manifest_that_disagree_show_both(world: World) -> None:
     ) as caught:
         fetch()
     assert "0" * 64 in caught.value.why
+
+
+def test_an_archive_on_disk_is_locked_without_a_download(
+    world: World, server: BadServer, tmp_path: Path
+) -> None:
+    unpinned(world, server)
+    archive = tmp_path / "mine.zip"
+    archive.write_bytes(server.files["sdk.zip"])
+    words = ("lock", "qnn-sdk", "--from", str(archive), "--accept-licence", "--write")
+    ended = run(*words)
+    assert ended.returncode == 0, ended.stderr
+    assert "trusted as SHA-256" in ended.stderr
+    assert server.requests == []
+    lock = json.loads((world.manifests / "locks" / f"qnn-sdk-{VERSION}.json").read_text())
+    assert lock["sha256"] == hashlib.sha256(archive.read_bytes()).hexdigest()
+    assert any("libraries say 2.37.0" in line for line in lock["evidence"])
+    archive.write_bytes(archive.read_bytes() + b"\0")
+    again = run(*words)
+    assert again.returncode == 4
+    assert "as it is pinned" in again.stderr
+    assert lock["sha256"] in again.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("qnn-sdk", "libcxx", "--from", "FILE"), "--from FILE is of one artifact"),
+        (("qnn-sdk", "--from", "gone.zip"), "gone.zip is not a file"),
+    ],
+)
+def test_what_cannot_be_locked_from_a_file_is_a_usage_error(
+    world: World, tmp_path: Path, words: tuple[str, ...], said: str
+) -> None:
+    (tmp_path / "FILE").write_bytes(b"x")
+    ended = run("lock", *(str(tmp_path / word) if word == "FILE" else word for word in words))
+    assert ended.returncode == 2, ended.stderr
+    assert said in ended.stderr
+
+
+def test_all_that_needs_consent_is_asked_for_at_once(world: World, server: BadServer) -> None:
+    unpinned(world, server)
+    ended = run("fetch", "aot")
+    assert ended.returncode == 3
+    assert server.requests == []
+    for words in (
+        f"qnn-sdk {VERSION}: an archive of unknown size from 127.0.0.1",
+        "to read: LICENSE.pdf",
+        "its first use is a matter of trust",
+        "are free in",
+        "2 questions are open before this fetch",
+    ):
+        assert words in ended.stderr
+    fix = next(line for line in ended.stderr.splitlines() if line.startswith("  fix:"))
+    command = fix.split("`")[1].split()
+    assert command[:4] == ["python", "-m", "provisioning", "fetch"]
+    assert command[-2:] == ["--accept-licence", "--trust-first-use"]
+    ended = run(*command[3:])
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_in_ci_consent_names_the_recipe_of_a_lock(
+    world: World, server: BadServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unpinned(world, server)
+    monkeypatch.setenv("CI", "true")
+    ended = run("fetch", "aot", "--trust-first-use")
+    assert ended.returncode == 3
+    assert "--accept-licence`; add --trust-first-use on a machine that you trust" in ended.stderr
+    assert "lock qnn-sdk` with --write" in ended.stderr
 
 
 def test_a_licence_is_asked_for_once_and_recorded(world: World, server: BadServer) -> None:
