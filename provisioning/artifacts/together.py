@@ -1,17 +1,31 @@
-"""Several artifacts put in place side by side: one downloads while another is unpacked."""
+"""Several artifacts put in place side by side, after one outline of what will come.
+
+One downloads while another is unpacked.
+"""
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from urllib.parse import urlsplit
 
-from provisioning.artifacts.outline import show_outline
-from provisioning.artifacts.provision import Provisioned, locate_artifact, provision_artifact
+from provisioning.artifacts.licence import require_acceptance
+from provisioning.artifacts.provision import (
+    Provisioned,
+    locate_artifact,
+    provision_artifact,
+    with_lock,
+)
 from provisioning.artifacts.sources import ArtifactRequest
+from provisioning.artifacts.trust import is_ci, require_trust
 from provisioning.console.process import end_running
 from provisioning.console.progress import Progress
+from provisioning.errors import IntegrityError, UnfitError
 from provisioning.fetch.client import end_transfers
+from provisioning.files import mib
+from provisioning.manifest.releases import FileRelease
 from provisioning.store.store import Store
 
 AT_ONCE = 4
@@ -67,3 +81,93 @@ def _end(futures: Sequence[Future[list[tuple[int, Provisioned]]]]) -> None:
         end_running(futures)
         while wait(futures, POLL_S).not_done:
             time.sleep(POLL_S)
+
+
+def show_outline(missing: Sequence[ArtifactRequest], store: Store, progress: Progress) -> None:
+    """Say what comes from where, how large it is, what it is checked against and its licence.
+
+    One artifact that needs no consent goes without. Raises UnfitError or IntegrityError, which
+    name every licence and first use that has no consent yet, and the one command that gives it.
+    """
+    requests = [with_lock(request, store) for request in missing]
+    if len(requests) == 1 and not requests[0].toolchain.licence.accept:
+        return
+    for line in describe_fetch(requests, store):
+        progress.step(line)
+    _require_yes(requests, store, progress)
+
+
+def describe_fetch(requests: Sequence[ArtifactRequest], store: Store) -> list[str]:
+    """The outline as lines: a head with the room that there is, then each artifact."""
+    free = shutil.disk_usage(store.home if store.home.is_dir() else store.home.parent).free
+    releases = [each.release for each in requests if isinstance(each.release, FileRelease)]
+    most = sum(release.unpacked_bytes for release in releases)
+    room = f"{mib(free)} are free in {store.home}"
+    unpacked = f"at most {mib(most)} unpacked; " if most else ""
+    lines = [f"to fetch: {len(requests)} artifacts; {unpacked}{room}"]
+    for request in requests:
+        licence = request.toolchain.licence
+        lines += [
+            f"{request.label}: {_describe_size(request)} from {_find_host(request)}",
+            f"  checked: {_describe_check(request)}",
+            f"  licence: {licence.name}",
+            f"  to read: {licence.text}",
+        ]
+    return lines
+
+
+def _describe_size(request: ArtifactRequest) -> str:
+    release = request.release
+    if not isinstance(release, FileRelease):
+        return "a git checkout"
+    return mib(release.size_bytes) if release.size_bytes else "an archive of unknown size"
+
+
+def _find_host(request: ArtifactRequest) -> str:
+    place = request.release.place
+    return urlsplit(place).netloc or place or request.installation
+
+
+def _describe_check(request: ArtifactRequest) -> str:
+    if request.lock and request.lock.files:
+        return f"SHA-256 of every one of its {len(request.lock.files)} files, locked"
+    if request.release.pin:
+        return f"pinned, {request.release.pin[:16]}"
+    return "no hash is published, so that its first use is a matter of trust"
+
+
+def _require_yes(requests: Sequence[ArtifactRequest], store: Store, progress: Progress) -> None:
+    """One refusal for all: whoever comes back with what it names is asked nothing more."""
+    problems: list[UnfitError | IntegrityError] = []
+    for request in requests:
+        asked = (require_acceptance,) if request.toolchain.licence.accept else ()
+        for require in (*asked, require_trust):
+            try:
+                require(request, store, progress)
+            except (UnfitError, IntegrityError) as error:  # noqa: PERF203 - each has its own
+                problems.append(error)
+    if len(problems) < 2:
+        for problem in problems:
+            raise problem
+        return
+    licences = [error for error in problems if isinstance(error, UnfitError)]
+    first_uses = [error for error in problems if isinstance(error, IntegrityError)]
+    words = [_name(request) for request in requests]
+    words += ["--accept-licence"] if licences else []
+    words += ["--trust-first-use"] if first_uses and not is_ci() else []
+    fix = f"read what is above, then run `qnn-ci fetch {' '.join(dict.fromkeys(words))}`"
+    if first_uses and is_ci():
+        fix = f"{fix}; {first_uses[0].fix}"
+    kind = UnfitError if licences else IntegrityError
+    raise kind(
+        f"{len(problems)} questions are open before this fetch",
+        why="; ".join(f"{error.what}" for error in problems),
+        fix=fix,
+    )
+
+
+def _name(request: ArtifactRequest) -> str:
+    """The request as a word of the command line."""
+    release, components = request.release.version, ",".join(request.components)
+    version = "" if release == request.toolchain.default else f"@{release}"
+    return f"{request.name}{version}{':' if components else ''}{components}"
