@@ -16,13 +16,14 @@ MAX_REASON = 400
 QUANTIZING = {"QuantizeLinear", "DequantizeLinear"}
 # Written by 2.5.0 at verbose: LogNodeSupport of qnn_execution_provider.cc, CreateQnnNode of
 # qnn_model_wrapper.cc. A unit is a node with those that quantize what goes in and out.
-UNIT = re.compile(r"(?=Validation (?:PASSED|FAILED) for \d+ nodes in OrtNodeUnit)")
+UNIT = re.compile(r"(?=Validation (?:PASSED|FAILED) for \d+ nodes in \w+ \()")
 MEMBER = re.compile(r"^\tOperator type: \S+ Node name: (.*) Node index: \d+$", re.MULTILINE)
 REASON = re.compile(r"^\tREASON : (.*)", re.MULTILINE)
 OFFERED = re.compile(r"Qnn_OpConfig node name: .* QNN_op_type: (\S+)")
 DATATYPE = re.compile(r"^ name=.* dataType=QNN_DATATYPE_(\w+)", re.MULTILINE)
 REFUSED = re.compile(r"backendValidateOpConfig\(\) failed .* error code (\d+)")
-UNSAID = "Failed to add node."
+# What the provider says where only QNN knows more, and does not say it.
+UNSAID = ("Failed to add node.", "QNN.backendValidateOpConfig() failed")
 KERNEL = "_kernel_time"
 
 Nodes = Sequence[tuple[str, str]]
@@ -38,7 +39,7 @@ def read_reasons(log: str) -> dict[str, str]:
         found = REASON.search(head)
         if found:
             said = found[1].strip()
-            told = _describe_offer(before) if said == UNSAID else said
+            told = _describe_offer(before) if said.startswith(UNSAID) else said
             reasons |= dict.fromkeys(names, (told or said)[:MAX_REASON])
         else:
             reasons = {name: told for name, told in reasons.items() if name not in names}

@@ -1,0 +1,125 @@
+"""Where nodes run: out of the provider's log and a session's profile, as 2.5.0 writes them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ci.lowering.artifact import Delegation, Lowered
+from ci.onnx.case import find_lies
+from ci.onnx.job import SessionResult
+from ci.onnx.sessions.fallback import count_nodes, read_profile, read_reasons
+
+QNN, CPU = "QNNExecutionProvider", "CPUExecutionProvider"
+HEAD = "2026-11-20 20:32:20.849643620 [V:onnxruntime:, "
+PASSED = (
+    f"{HEAD}qnn_execution_provider.cc:1481 LogNodeSupport] Validation PASSED for 1 nodes in"
+    " OrtNodeUnit (Relu) :\n\tOperator type: Relu Node name: relu1 Node index: 0\n\n"
+)
+ERF = (
+    f"{HEAD}qnn_execution_provider.cc:1481 LogNodeSupport] Validation FAILED for 1 nodes in"
+    " OrtNodeUnit (Erf) :\n\tOperator type: Erf Node name: erf1 Node index: 1\n\tREASON : Operators"
+    " of type `Erf` are not supported by QNN EP.Erf node `erf1` will not be assigned to QNN EP.\n\n"
+)
+OFFER = f"""{HEAD}qnn_model_wrapper.cc:503 CreateQnnNode] Qnn_OpConfig node name: node_linear \
+package_name: qti.aisw QNN_op_type: FullyConnected num_of_inputs: 2 num_of_outputs: 1
+ node_inputs:
+ name=x id=0 version=1 dataType=QNN_DATATYPE_UFIXED_POINT_16 rank=2
+ name=w id=0 version=1 dataType=QNN_DATATYPE_UFIXED_POINT_8 rank=2
+ node_outputs:
+ name=y id=0 version=1 dataType=QNN_DATATYPE_UFIXED_POINT_16 rank=2
+"""
+SAID = f"""{HEAD}qnn_model_wrapper.cc:511 CreateQnnNode] QNN.backendValidateOpConfig() failed for \
+node `node_linear` of type `FullyConnected` with error code 3110
+"""
+FORM = (
+    f"{HEAD}qnn_execution_provider.cc:1481 LogNodeSupport] Validation FAILED for 2 nodes in"
+    " {} (Gemm) :\n\tOperator type: Reshape Node name: flat Node index: 9\n"
+    "\tOperator type: Gemm Node name: node_linear Node index: 12\n\tREASON : {}\n\n"
+)
+REFUSED = (
+    "QNN refuses FullyConnected of ufixed_point_16, ufixed_point_8, ufixed_point_16 (error 3110)"
+)
+
+
+def test_the_providers_words_are_the_reason_of_a_node() -> None:
+    said = read_reasons(PASSED + ERF)
+    assert list(said) == ["erf1"]
+    assert said["erf1"].startswith("Operators of type `Erf` are not supported by QNN EP")
+
+
+@pytest.mark.parametrize(
+    ("group", "reason"),
+    [
+        ("OrtNodeUnit", "Failed to add node."),
+        ("ReshapeGemmFusionGroup", "QNN.backendValidateOpConfig() failed for node `node_linear`"),
+    ],
+)
+def test_what_qnn_was_offered_is_told_where_nobody_says_why(group: str, reason: str) -> None:
+    said = read_reasons(PASSED + OFFER + SAID + FORM.format(group, reason) + ERF)
+    assert said["flat"] == said["node_linear"] == REFUSED
+    assert said["erf1"].startswith("Operators of type")
+
+
+def test_without_an_offer_the_words_stay() -> None:
+    assert read_reasons(FORM.format("OrtNodeUnit", "Failed to add node."))["flat"] == (
+        "Failed to add node."
+    )
+
+
+def test_the_last_word_about_a_node_counts() -> None:
+    again = ERF.replace("FAILED", "PASSED").partition("\tREASON")[0] + "\n"
+    assert read_reasons(ERF + again) == {}
+    assert list(read_reasons(again + ERF)) == ["erf1"]
+
+
+def test_nodes_are_counted_but_for_those_that_quantize() -> None:
+    parts = [
+        (QNN, [("q", "QuantizeLinear"), ("a", "Conv"), ("b", "Relu")]),
+        (CPU, [("erf1", "Erf"), ("d", "DequantizeLinear")]),
+        (QNN, [("c", "Conv")]),
+    ]
+    found = count_nodes(parts, {"erf1": "no Erf"})
+    assert (found.delegated_nodes, found.fallback_nodes, found.partitions) == (3, 2, 2)
+    first, second = found.fallback_ops
+    assert first.op == "Erf erf1"
+    assert first.reason.startswith("no Erf")
+    assert second.reason.startswith("not offered to QNN")
+
+
+def test_a_profile_names_the_provider_of_each_kernel(tmp_path: Path) -> None:
+    def event(name: str, provider: str, category: str = "Node") -> dict[str, object]:
+        return {"cat": category, "name": name, "args": {"provider": provider}}
+
+    events = [
+        event("b_kernel_time", CPU),
+        event("a_kernel_time", CPU),
+        event("a_kernel_time", CPU),
+        event("fused_kernel_time", QNN),
+        event("a_fence_before", CPU),
+        event("model_run", QNN, "Session"),
+    ]
+    path = tmp_path / "profile.json"
+    path.write_text(json.dumps(events))
+    assert read_profile(path) == {CPU: ("a", "b"), QNN: ("fused",)}
+
+
+@pytest.mark.parametrize(
+    ("providers", "left", "told"),
+    [
+        ({QNN: ("fused",)}, 0, ""),
+        ({QNN: ("fused",), CPU: ("erf1",)}, 1, ""),
+        ({QNN: ("fused",), CPU: ("a", "b")}, 1, "2 nodes ran elsewhere, 1 of which"),
+        ({CPU: ("a",)}, 1, "QNN executed nothing, by the session's own profile: CPU"),
+        ({}, 0, "QNN executed nothing, by the session's own profile: no node is in it"),
+    ],
+)
+def test_a_profile_that_contradicts_the_compilation_is_a_lie(
+    providers: dict[str, tuple[str, ...]], left: int, told: str
+) -> None:
+    lowered = Lowered("", "m", "u8", "SM8650", 4, (), (), Delegation(1, left, 1), 1.0, 1, {})
+    lies = list(find_lies(SessionResult(providers), lowered))
+    assert len(lies) == bool(told)
+    assert all(lie.startswith(told) for lie in lies)

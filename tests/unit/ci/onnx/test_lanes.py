@@ -1,0 +1,94 @@
+"""Both lanes in one table, and how the lane's cases are chosen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ci.emulator.policy import read_emulator_policy
+from ci.lowering.cases import select_cases
+from ci.lowering.schemes import EXECUTORCH, ONNX, Scheme
+from ci.lowering.suite import SUITE
+from ci.onnx.lanes import TWINS, compare_lanes
+from ci.onnx.target import choose_options
+from ci.report.schema import Case, Report, Status
+from provisioning.errors import UsageError
+from tests.stand_ins.reports import make_report
+
+SOCS = ["SM8650", "SM8750"]
+
+
+def report_of(*cases: Case) -> Report:
+    return make_report(cases)
+
+
+def case(model: str, scheme: str, sqnr_db: float) -> Case:
+    return Case(
+        model=model,
+        scheme=scheme,
+        soc="SM8650",
+        status=Status.PASSED,
+        sqnr_db=sqnr_db,
+        max_abs=1.0,
+        pte_bytes=2048,
+        delegated_nodes=3,
+        fallback_nodes=0,
+        lower_s=1.5,
+    )
+
+
+def test_cases_of_the_same_bits_stand_side_by_side() -> None:
+    executorch = report_of(case("mlp", "8a8w", 33.5), case("lstm", "fp16", 60.0))
+    onnx = report_of(case("mlp", "u8", 33.8), case("mlp", "u16a8w", 36.9))
+    table = compare_lanes(executorch, onnx)
+    rows = [[cell.strip() for cell in line.split("|")] for line in table.splitlines()[2:]]
+    assert rows[2][1:-1] == [
+        "mlp",
+        "SM8650",
+        "8a8w / u8",
+        "passed / passed",
+        "33.5 / 33.8",
+        "2.00 KiB / 2.00 KiB",
+        "3/3 / 3/3",
+        "1.50 / 1.50",
+    ]
+    assert len(rows) == 3
+    assert compare_lanes(executorch, report_of()) == "No case is in both reports.\n"
+
+
+def test_every_scheme_of_the_lane_has_a_twin_of_its_activations() -> None:
+    assert tuple(TWINS) == ONNX.schemes
+    for scheme, twin in TWINS.items():
+        assert twin in EXECUTORCH.schemes
+        assert scheme.recipe.activation_bits == twin.recipe.activation_bits
+
+
+def test_the_lanes_suite_is_large_enough() -> None:
+    policy = read_emulator_policy(lane="onnx")
+    cases = select_cases(policy.suite, SOCS, lane=ONNX)
+    assert set(policy.suite) == set(SUITE)
+    assert len(cases) >= 20
+    assert {one.scheme for one in cases} == set(ONNX.schemes)
+
+
+def test_an_onnx_file_is_a_model_of_this_lane_alone(tmp_path: Path) -> None:
+    file = tmp_path / "net.onnx"
+    file.write_bytes(b"")
+    cases = select_cases({}, SOCS, models=[str(file)], lane=ONNX)
+    assert [one.scheme for one in cases] == [Scheme.FP16, Scheme.U8, Scheme.U16A8W]
+    assert {one.source.reference for one in cases} == {str(file)}
+    with pytest.raises(UsageError, match="no model"):
+        select_cases({}, SOCS, models=[str(file)])
+    with pytest.raises(UsageError, match="no model"):
+        select_cases({}, SOCS, models=[str(tmp_path / "gone.onnx")], lane=ONNX)
+    with pytest.raises(UsageError, match="no scheme '8a8w'"):
+        select_cases({}, SOCS, models=["mlp"], schemes=["8a8w"], lane=ONNX)
+
+
+def test_a_users_option_wins_over_ours() -> None:
+    assert choose_options(Scheme.FP16, "SM8650", {})["enable_htp_fp16_precision"] == "1"
+    options = choose_options(Scheme.U8, "SM8650", {"offload_graph_io_quantization": "1"})
+    assert options["soc_model"] == "57"
+    assert options["enable_htp_fp16_precision"] == "0"
+    assert options["offload_graph_io_quantization"] == "1"
