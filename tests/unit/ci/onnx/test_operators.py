@@ -57,7 +57,8 @@ def test_a_node_that_stays_on_the_cpu_is_told_the_way_round() -> None:
     parts = [("CPUExecutionProvider", [("mask", "Trilu"), ("n1", "Acos")])]
     reasons = {"mask": "Operators of type `Trilu` are not supported by QNN EP."}
     first, second = count_nodes(parts, reasons).fallback_ops
-    assert first.reason == f"{reasons['mask']} {read_operators().notes['Trilu']}"
+    assert first.reason.startswith(reasons["mask"])
+    assert first.reason.endswith(read_operators().notes["Trilu"])
     assert second.reason == "not offered to QNN"
 
 
