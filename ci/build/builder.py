@@ -30,6 +30,7 @@ from ci.build.plan.place import Place
 from ci.build.plan.plan import BuildJob, BuildPlan
 from ci.build.steps import run_stage
 from provisioning.console.progress import Progress
+from provisioning.files import write_whole
 from provisioning.store.store import explain_errors
 
 SOURCE = "source"
@@ -67,6 +68,7 @@ def run_build(job: BuildJob, progress: Progress) -> Result:
     place = job.plan.place
     job.check()
     with explain_errors(place.root), place.locked():
+        write_whole(place.origin, str(job.plan.source))
         before = State() if job.request.clean else read_state(place.state)
         snapshots = _take_snapshots(job, before)
         rows = (f"{name}\0{digest_snapshot(snapshots[name])}" for name in sorted(snapshots))

@@ -17,6 +17,7 @@ from provisioning.store.store import STAGING_PREFIX, Published, Store
 PART_NAME = re.compile(r"\..+\.([0-9a-f]{8}\.(part|json)|parts)")
 LEFTOVER_AGE_S = 24 * 3600
 PROC = Path("/proc")
+BUILDS, ORIGIN = "builds", "origin.txt"
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,11 @@ def find_garbage(
         if isinstance(verdict, Garbage) and (user := store.find_user(path) or find_user(path)):
             verdict = Kept(path, f"process {user} uses it")
         (garbage if isinstance(verdict, Garbage) else kept).append(verdict)  # type: ignore[arg-type]
+    for path in sorted((store.home / BUILDS).glob("*")):
+        verdict = _judge_build(path)
+        if isinstance(verdict, Garbage) and (user := find_user(path)):
+            verdict = Kept(path, f"process {user} uses it")
+        (garbage if isinstance(verdict, Garbage) else kept).append(verdict)  # type: ignore[arg-type]
     if store.downloads.is_dir():
         garbage += _judge_downloads(store.downloads, filenames if downloads else set())
     return garbage, kept
@@ -70,6 +76,20 @@ def _judge_tree(path: Path, named: set[str]) -> Garbage | Kept:
     if artifact is None:
         return Kept(path, "it is not ours")
     return Garbage(path, measure(path), "no profile names it")
+
+
+def _judge_build(path: Path) -> Garbage | Kept:
+    """A build goes when its sources have gone, or the wheel that its overlay lies over."""
+    try:
+        source = Path((path / ORIGIN).read_text("utf-8"))
+    except OSError:
+        return Kept(path, "it does not name its sources")
+    links = (path / "overlay" / "executorch").glob("*")
+    if not source.is_dir():
+        return Garbage(path, measure(path), f"its sources are gone: {source}")
+    if any(link.is_symlink() and not link.exists() for link in links):
+        return Garbage(path, measure(path), "the executorch under its overlay is gone")
+    return Kept(path, "its sources are there")
 
 
 def made_by_us(path: Path) -> str | None:

@@ -8,19 +8,21 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from provisioning.errors import UnfitError
+from provisioning.store.collect import ORIGIN
 from provisioning.store.lock import HeldLock
 from provisioning.store.store import store_home
 
 
 class Place:
     """The directories and files of one build; ``tree`` is the parent of the overlay, so that the
-    overlay can have the name that it needs."""
+    overlay can have the name that it needs. ``origin`` names the sources, for `gc`."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self.tree, self.tree_record = root / "tree", root / "tree.json"
         self.stages, self.prefix = root / "stages", root / "prefix"
         self.artifacts, self.state = root / "artifacts", root / "state.json"
+        self.origin = root / ORIGIN
         self.log, self.cache_log = root / "build.log", root / "ccache.log"
 
     @contextmanager
