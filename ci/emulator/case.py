@@ -97,12 +97,12 @@ class CaseRun:
             return self.refuse(result.refused, ended.log_tail)
         artifact = Path(result.directory)
         self.note_lowered(result.lowered, cached=result.cached)
-        build = find_qnn_build(artifact / PROGRAM)
-        self.figures["compiler"] = build.text if build else ""
         remark = "a damaged cache entry was lowered again" if result.repaired else ""
         if not result.lowered.delegation.partitions:
             reasons = "; ".join(one.reason for one in result.lowered.delegation.fallback_ops)
             return self.refuse(f"QNN took no node: {reasons}", ended.log_tail)
+        build = find_qnn_build(self.find_binary(artifact))
+        self.figures["compiler"] = build.text if build else ""
         # Before the runner starts: what it writes there later changes no verdict.
         references = read_references(artifact, result.lowered)
         job = self.give(artifact, result.lowered)
@@ -143,6 +143,10 @@ class CaseRun:
         input_list = self.directory / "input_list.txt"
         input_list.write_text("".join(f"{row}\n" for row in rows), encoding="utf-8")
         return RunJob(str(program), str(input_list), str(self.directory / OUTPUTS))
+
+    def find_binary(self, artifact: Path) -> Path:
+        """The file that holds what QNN compiled."""
+        return artifact / PROGRAM
 
     def copy_program(self, artifact: Path, given: Path) -> Path:
         return shutil.copyfile(artifact / PROGRAM, given / PROGRAM)

@@ -56,6 +56,10 @@ class OnnxRun(CaseRun):
     def options(self) -> dict[str, str]:
         return make_options(self.spec.scheme, self.spec.soc, self.setup.sdk, self.setup.given)
 
+    def find_binary(self, artifact: Path) -> Path:
+        beside = sorted((artifact / PROGRAM).glob("*.bin"))
+        return beside[0] if beside else artifact / PROGRAM / CONTEXT
+
     def copy_program(self, artifact: Path, given: Path) -> Path:
         return Path(shutil.copytree(artifact / PROGRAM, given / PROGRAM)) / CONTEXT
 
@@ -63,6 +67,7 @@ class OnnxRun(CaseRun):
         job = super().give(artifact, lowered)
         return SessionJob(
             **msgspec.structs.asdict(job),
+            soc=self.spec.soc,
             tensors=lowered.inputs,
             options=self.options(),
             strict=not lowered.delegation.fallback_ops,

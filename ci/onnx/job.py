@@ -20,11 +20,12 @@ class CompileJob(LowerJob, frozen=True, kw_only=True):
 
 
 class SessionJob(RunJob, frozen=True, kw_only=True):
-    """A run of the context at ``model``, whose inputs are ``tensors``.
+    """A run of the context at ``model`` as ``soc`` would run it; its inputs are ``tensors``.
 
     ``strict`` lets no node fall back to the CPU. ``options`` are the provider's.
     """
 
+    soc: str
     tensors: tuple[TensorInfo, ...]
     options: Mapping[str, str]
     strict: bool = True

@@ -11,6 +11,7 @@ from onnxruntime.capi.onnxruntime_pybind11_state import EngineError
 
 from ci.emulator.outputs import OUTPUT, read_tensor
 from ci.lowering.forked import run_forked
+from ci.onnx.contexts import check_context
 from ci.onnx.job import SessionJob, SessionResult
 from ci.onnx.sessions.fallback import read_profile
 from ci.onnx.sessions.session import NO_FALLBACK, open_session
@@ -24,7 +25,8 @@ def run_session_job(job: SessionJob) -> SessionResult:
     """Make the session once and run every input set, in a fork: QNN's libraries keep a device,
     which a later session for another SoC would get.
 
-    Raises FailedError where the subsystem restarts again and again, or onnxruntime raises.
+    Raises UnfitError for a context of another SoC, which the emulator would run, and FailedError
+    where the subsystem restarts again and again, or onnxruntime raises.
     """
     return run_forked(lambda: run_session(job))
 
@@ -32,6 +34,7 @@ def run_session_job(job: SessionJob) -> SessionResult:
 def run_session(job: SessionJob) -> SessionResult:
     """The same, in this process."""
     outputs = Path(job.outputs)
+    check_context(Path(job.model), job.soc)
     recovering = Recovering(lambda: open_job_session(job))
     lines = Path(job.input_list).read_text(encoding="utf-8").splitlines()
     for number, line in enumerate(lines):

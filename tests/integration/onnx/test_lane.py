@@ -52,7 +52,13 @@ def run_case(shared: tuple[Pool, Path, Path], tmp_path: Path) -> Iterator[RunCas
     pool, place, sdk = shared
 
     def run(
-        model: str, scheme: Scheme, *, lie: str = "", embed: bool = True, timeout_s: float = 200
+        model: str,
+        scheme: Scheme,
+        *,
+        lie: str = "",
+        embed: bool = True,
+        timeout_s: float = 200,
+        **given: str,
     ) -> CaseResult:
         (place / "lie").write_text(lie)
         setup = OnnxSetup(
@@ -66,6 +72,7 @@ def run_case(shared: tuple[Pool, Path, Path], tmp_path: Path) -> Iterator[RunCas
             keep=tmp_path / "kept",
             sdk=sdk,
             embed=embed,
+            given=given,
         )
         own = Source(model) if os.sep in model else Source()
         return OnnxRun(CaseSpec(Path(model).name, scheme, "SM8650", own), setup).run()
@@ -180,6 +187,12 @@ def test_a_session_on_the_cpu_fails_although_its_outputs_are_right(
     assert case.reason.startswith("QNN executed nothing, by the session's own profile: CPU")
     assert case.sqnr_db is not None
     assert case.sqnr_db > 25
+
+
+def test_a_context_of_another_soc_is_not_run(run_case: RunCase) -> None:
+    case = run_case("mlp", Scheme.U8, soc_model="69").case
+    assert case.status is Status.FAILED
+    assert "compiled for SM8750, not for SM8650" in case.reason
 
 
 def test_a_restart_of_the_subsystem_makes_the_session_anew(run_case: RunCase) -> None:
