@@ -62,7 +62,7 @@ def _read_entry(head: str, fields: Iterable[str]) -> Iterator[Change]:
     path = next(names)
     if SUBMODULE in (old_mode, new_mode):
         yield Change(path, Kind.SUBMODULE)
-    elif status[0] == "M" and old_blob == new_blob and new_blob.strip("0"):
+    elif status[0] == "M" and old_blob == new_blob:
         yield Change(path, Kind.MODE)
     else:  # X and U, an unmerged path, are modifications of some kind
         yield Change(path, LETTERS.get(status[0], Kind.MODIFIED))

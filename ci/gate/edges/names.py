@@ -14,7 +14,6 @@ DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.\w+)+")
 SOURCES = (".c", ".cc", ".cpp", ".cxx", ".cu", ".h", ".hpp", ".hh", ".inl")
 READ = (".py", ".sh", *SOURCES)
 PATH = re.compile(r"[\w.+-]+(?:/[\w.+-]+)+")
-ABOVE = re.compile(r"(?:\.{1,2}/)+")
 # A table of verbs names modules that only the verb's own sessions run.
 TABLES = frozenset({"Verb"})
 READERS = {"read_policy": "policies/{}.toml"}
@@ -46,8 +45,13 @@ def parse_file(path: str, text: str) -> FileFacts:
     if path.endswith(SOURCES):
         return FileFacts(includes=frozenset(INCLUDE.findall(text)))
     if path.endswith(".sh"):
-        return FileFacts(paths=frozenset(ABOVE.sub("", one) for one in PATH.findall(text)))
+        return FileFacts(paths=frozenset(_below(one) for one in PATH.findall(text)))
     return NOTHING
+
+
+def _below(path: str) -> str:
+    """A path without what leads up to the root of the tree."""
+    return path.rpartition("../")[2].removeprefix("./")
 
 
 def parse_python(text: str) -> FileFacts:
@@ -128,7 +132,7 @@ class _Reader(ast.NodeVisitor):
         """Keep what may be the name of a file; a plain word only where it is part of a path."""
         word = text.strip("/").removeprefix("./")
         named = word.replace("*", "").strip("./")
-        wild = (word.startswith("*") and "/" not in word) or word.endswith("/__init__.py")
+        wild = (word.startswith("*") and "/" not in word) or word.endswith("__init__.py")
         if named and not wild and WORD.fullmatch(word) and (bare or "/" in word or "." in word):
             self.words.add(word)
 

@@ -88,6 +88,11 @@ RECIPES = {
             then=plans_one_model,
         )
     ),
+    "qnn-ci plan --verify main~20..main": Recipe(
+        setup=(branch_off,),
+        fill={"main~20..main": "main..change"},
+        says=("1 commit, everything for 0", "cases: 6 of ", "was skipped"),
+    ),
     "qnn-ci matrix plan.json": Recipe(setup=(plan_two_cases,), then=is_a_matrix),
     "nox -s test_emulator -- --plan plan.json --shard 1/2": Recipe(
         setup=(use_our_store, plan_two_cases), says=("1 passed",), with_models=True

@@ -1,0 +1,139 @@
+"""What is read from a file, and which files that means."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from ci.gate.assemble import count_due, make_plan
+from ci.gate.edges.names import FileFacts, parse_file, parse_python
+from ci.gate.edges.parts import list_changed_keys, list_changed_parts
+from ci.gate.edges.tree import TreeFiles
+from ci.gate.rules import Rule, read_rules
+from tests.stand_ins.small_project import FILES, compare, edit
+
+RULES = read_rules()
+FOREIGN = replace(RULES, package="executorch", words=False, unread=())
+HEADER = "runtime/core/method.h runtime/core/method.cpp"
+UPSTREAM = TreeFiles(
+    [
+        "CMakeLists.txt",
+        "backends/BUCK",
+        "backends/CMakeLists.txt",
+        "backends/qnn/TARGETS",
+        "backends/qnn/CMakeLists.txt",
+        "backends/qnn/Backend.cpp",
+        "backends/qnn/aot.py",
+        "exir/__init__.py",
+        "exir/program.py",
+        "runtime/core/result.h",
+        "runtime/core/method.h",
+        "runtime/core/method.cpp",
+        "scripts/build.sh",
+        "link.py",
+    ],
+    {"link.py": "exir/program.py"},
+    FOREIGN,
+)
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "found"),
+    [
+        (
+            "backends/qnn/Backend.cpp",
+            '#include <executorch/runtime/core/method.h>\n#include "aot.h"\n#include <vector>\n',
+            f"{HEADER} backends/qnn/TARGETS backends/qnn/CMakeLists.txt backends/CMakeLists.txt",
+        ),
+        ("runtime/core/method.cpp", '#include "result.h"\n', "runtime/core/result.h"),
+        (
+            "backends/qnn/aot.py",
+            "from executorch.exir import program\nimport torch\n",
+            "exir/__init__.py exir/program.py backends/qnn/TARGETS",
+        ),
+        ("exir/program.py", 'import_module("executorch.exir.program.Program")', "exir/__init__.py"),
+        (
+            "link.py",
+            'run("executorch.runtime.core")\nrun("executorch.exir.program.Program")',
+            "exir/__init__.py exir/program.py",
+        ),
+        ("link.py", "", "exir/program.py"),
+        (
+            "scripts/build.sh",
+            "python $ROOT/../exir/program.py ./link.py exir x/y",
+            "exir/program.py link.py",
+        ),
+        ("scripts/build.sh", "source ../exir/program.py", "exir/program.py"),
+    ],
+)
+def test_a_file_of_another_s_tree_depends_on(path: str, text: str, found: str) -> None:
+    assert UPSTREAM.list_dependencies(path, parse_file(path, text)) == set(found.split())
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('ROOT / "docs" / "page.md"', {"docs/page.md", "page.md"}),
+        ('ROOT / "docker"', {"docker"}),
+        ('open("docker")', set()),
+        ('Path("baselines", f"{name}.toml")', {"baselines/*.toml"}),
+        ('here.with_name("probe.py")', {"probe.py"}),
+        ('read_policy("elf", dict)', {"policies/elf.toml"}),
+        ('folder.glob("*.toml")', set()),
+        ('f"{folder}/__init__.py"', set()),
+        ('"a sentence with a.b in it"', set()),
+        ('Verb("ci.verbs.plan", "say/what")', set()),
+    ],
+)
+def test_strings_that_name_files(text: str, words: set[str]) -> None:
+    assert {
+        one for one in parse_python(text).words if "." in one or "/" in one or one == "docker"
+    } >= words
+    assert bool(words) == bool(parse_python(text).words)
+
+
+def test_a_module_that_this_python_cannot_parse_imports_all_that_it_names() -> None:
+    facts = parse_python("import ci.one\nmatch x:\n  def (\nci.two.three()")
+    assert facts.imports >= {"ci.one", "ci.two.three"}
+    assert parse_file("a.txt", "ci.one") == FileFacts()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "keys"),
+    [
+        ("", "", set()),
+        ("a = 1", "a = 1 # note", set()),
+        ("a = 1", "a = 2", {"a"}),
+        ("a = 1", "", {"a"}),
+        ("a = 0", "a = false", {"a"}),
+        ("[a]\nb = 1\nc = 1", "[a]\nb = 2\nc = 1", {"a.b"}),
+        ("[a.b]\nc = 1\nd = 1", "[a.b]\nc = 2\nd = 1", {"a.b"}),
+        ("[a]\nb = 1", "", {"a.b"}),
+        ("", "[a]\nb = 1\nc = 1", {"a.b", "a.c"}),
+        ("[a]\nb = 1", "a = 1", {"a"}),
+        ("[[a]]\nb = 1", "[[a]]\nb = 2", {"a"}),
+        ("[[[", "a = 1", {"?"}),
+        ("a = 1", "[[[", {"?"}),
+    ],
+)
+def test_the_keys_that_differ(old: str, new: str, keys: set[str]) -> None:
+    assert list_changed_keys(old, new) == keys
+    assert list_changed_parts("a.toml", old, new) == keys
+    assert list_changed_parts("a.py", old, new) is None
+
+
+def test_a_rule_that_names_the_planned_session_asks_for_all_of_its_cases() -> None:
+    rule = Rule(("Makefile",), ("test_emulator",), "it makes it")
+    rules = replace(RULES, rule=(rule, *RULES.rule))
+    after = edit(FILES, {"Makefile": "x", "ci/lowering/suite/mlp.py": "x = 2\n"})
+    plan = make_plan(compare(after, rules), rules)
+    assert not plan.everything
+    assert len(plan.cases) == 3
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "due"),
+    [(0, 9, 0), (0, 10, 10), (9, 10, 10), (10, 10, 0), (10, 11, 0), (19, 35, 20), (20, 29, 0)],
+)
+def test_every_nth_commit_is_due_once(first: int, last: int, due: int) -> None:
+    assert count_due(first, last, 10) == due
