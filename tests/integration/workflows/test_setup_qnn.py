@@ -98,13 +98,13 @@ def tiny(github: GitHub, world: World, quick_python: Path) -> GitHub:
     profiles = world.manifests / "profiles.toml"
     profiles.write_text(profiles.read_text() + PROFILE)
     policies = world.manifests / "policies"
-    policies.mkdir()
-    for path in (ROOT / "manifests" / "policies").glob("*.toml"):
-        (policies / path.name).write_text(path.read_text())
+    for path in (ROOT / "manifests").rglob("*.toml"):  # whatever the doctor reads beside those
+        copy = world.manifests / path.relative_to(ROOT / "manifests")
+        if path.parent.name in {"manifests", "policies"} and not copy.exists():
+            copy.parent.mkdir(exist_ok=True)
+            copy.write_text(path.read_text())
     with (policies / "doctor.toml").open("a") as file:
         file.write("\n[profiles.cxx]\n")
-    for name in ("socs.toml", "targets.toml"):
-        (world.manifests / name).write_text((ROOT / "manifests" / name).read_text())
     github.variables |= {**world.variables, "QNN_CI_BACKOFF_S": "0.01"}
     github.variables["PATH"] = f"{quick_python.parent}:{github.variables['PATH']}"
     return github
