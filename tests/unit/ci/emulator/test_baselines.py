@@ -69,12 +69,17 @@ def test_what_is_recorded_is_read_back_for_that_toolchain_alone(
     assert read_baselines(newer) == {}
 
 
-def test_the_committed_figures_cover_the_suite() -> None:
+@pytest.mark.parametrize(
+    ("lane", "name", "version"),
+    [("emulator", "executorch", "1.5.1"), ("onnx", "onnxruntime", "1.31.1")],
+)
+def test_the_committed_figures_cover_the_suite(lane: str, name: str, version: str) -> None:
     tools = (
         Tool(name="qnn-runtime", version="2.49.40"),
-        Tool(name="executorch", version="1.5.1"),
+        Tool(name="onnxruntime-qnn", version="2.5.0"),
+        Tool(name=name, version=version),
     )
-    suite = read_emulator_policy().suite
+    suite = read_emulator_policy(lane=lane).suite
     wanted = {
         f"{model} {scheme.value} SM8650" for model, schemes in suite.items() for scheme in schemes
     }
