@@ -257,13 +257,14 @@ class Report(Record, frozen=True, kw_only=True):
         newest = max((parse_version(build) for build in builds), default=None)
         if newest is None:
             return ()
-        told = [f"compiled by QNN {', '.join(builds)}: {newest} is the oldest that loads it"]
-        told += [
-            f"warning: {one.name} {one.version} is older and does not load these programs"
+        told = f"compiled by QNN {', '.join(builds)}: {newest} is the oldest that loads it"
+        older = [
+            f"{one.name} {one.version}"
             for one in self.runtimes
             if parse_version(one.version) < newest
         ]
-        return tuple(told)
+        warning = f"warning: older QNN does not load these programs: {', '.join(older)}"
+        return (told, *([warning] if older else []))
 
     @property
     def lowering_s(self) -> float:
