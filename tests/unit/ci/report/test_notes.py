@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+
 from msgspec.structs import replace
 
 from ci.report.github import render_summary
@@ -22,7 +24,7 @@ def test_every_view_names_the_compiler_and_warns_of_an_older_device(report: Repo
     assert warning == "warning: older QNN does not load these programs: qnn-android 2.37.1"
     for text in (
         render_table(report, colour=False, width=120),
-        render_summary(report).replace("&#46;", "."),
+        html.unescape(render_summary(report)),
         render_html(report),
     ):
         assert "load these programs: qnn-android 2.37.1" in text.replace("\u2060", "")
