@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import platform
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -26,10 +27,13 @@ from ci.verbs.lanes.steps import (
 )
 from provisioning.console.command import Outcome, user_path
 from provisioning.console.progress import Progress
+from provisioning.errors import UnfitError
 from provisioning.files import write_whole
 from provisioning.manifest.socs import read_socs
+from provisioning.versions import is_older
 
 PROFILE = "onnx"
+OLDEST_PYTHON = "3.11"
 SESSION = "test_onnx"
 PACKAGES = ("torch", "onnx", "onnxruntime", "onnxruntime_qnn", "onnxscript")
 
@@ -88,6 +92,16 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     return replace(outcome, text=f"{outcome.text}\n{table}")
 
 
+def require_python(version: str) -> None:
+    """Raises UnfitError for a Python that the pinned wheels are not made for."""
+    if is_older(version, OLDEST_PYTHON):
+        raise UnfitError(
+            f"this is Python {version}, and ONNX Runtime's lane needs {OLDEST_PYTHON} or later",
+            why="onnxruntime-qnn has no wheel for it",
+            fix=f"run nox with Python {OLDEST_PYTHON} or later",
+        )
+
+
 def read_other(args: argparse.Namespace) -> Report | None:
     """The report of test_emulator to compare with, where one is asked for."""
     if args.compare is None:
@@ -104,6 +118,7 @@ def run(
     progress: Progress,
 ) -> Report:
     """Provision, check, then run the cases, each step said and timed."""
+    require_python(platform.python_version())
     require_packages(PACKAGES, PROFILE)
     from ci.emulator.session import Phases
     from ci.onnx.lane import IMPORTS, LaneOptions, run_lane

@@ -13,7 +13,9 @@ from ci.lowering.suite import SUITE
 from ci.onnx.lanes import TWINS, compare_lanes
 from ci.onnx.target import choose_options
 from ci.report.schema import Case, Report, Status
-from provisioning.errors import UsageError
+from ci.verbs.lanes.onnx import require_python
+from provisioning.doctor.examine import find_fitness
+from provisioning.errors import UnfitError, UsageError
 from tests.stand_ins.reports import make_report
 
 SOCS = ["SM8650", "SM8750"]
@@ -84,6 +86,18 @@ def test_an_onnx_file_is_a_model_of_this_lane_alone(tmp_path: Path) -> None:
         select_cases({}, SOCS, models=[str(tmp_path / "gone.onnx")], lane=ONNX)
     with pytest.raises(UsageError, match="no scheme '8a8w'"):
         select_cases({}, SOCS, models=["mlp"], schemes=["8a8w"], lane=ONNX)
+
+
+def test_python_3_10_is_refused_with_the_reason() -> None:
+    require_python("3.11.0")
+    with pytest.raises(UnfitError, match=r"this is Python 3\.10\.15") as caught:
+        require_python("3.10.15")
+    assert caught.value.fix == "run nox with Python 3.11 or later"
+
+
+def test_the_doctor_asks_for_no_executorch() -> None:
+    assert find_fitness("emulator").python
+    assert not find_fitness("onnx").python
 
 
 def test_a_users_option_wins_over_ours() -> None:

@@ -101,7 +101,9 @@ def test_a_profile_without_a_policy_is_an_error() -> None:
         find_fitness("nonsense")
 
 
-@pytest.mark.parametrize("profile", ["emulator", "aot", "android", "linux", "direct", "lpai"])
+@pytest.mark.parametrize(
+    "profile", ["emulator", "onnx", "aot", "android", "linux", "direct", "lpai"]
+)
 def test_policies_name_tools_and_kinds_that_exist(profile: str) -> None:
     policy, fitness = read_doctor_policy(), find_fitness(profile)
     assert set(fitness.tools) <= policy.tools.keys()
