@@ -126,7 +126,7 @@ def test_only_the_wanted_submodules_come(world: World) -> None:
 def test_a_commit_is_no_sha256(world: World) -> None:
     found = fetch("adaptor")[0]
     assert (found.origin.sha256, len(found.origin.commit)) == ("", 40)
-    (tool, *_) = describe_tools(Environment("aot", (found,), {}))
+    (tool, *_) = describe_tools(Environment("aot", (found,), {}), ())
     assert tool.sha256 is None
 
 
