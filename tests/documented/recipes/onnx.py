@@ -40,6 +40,9 @@ LANE = {"setup": (use_our_store, shrink_suite, shrink_lane), "with_models": True
 SHOWN = {"setup": (leave_context,)}
 
 RECIPES = {
+    "nox -s test_onnx": Recipe(
+        says=("1 passed", "mlp +fp16"), leaves=("reports/test_onnx/index.html",), **LANE
+    ),
     "nox -s test_onnx -- --list": Recipe(says=("mlp ", "u16a8w_channel", "SM8650")),
     "nox -s test_onnx -- --model mlp --scheme u8": Recipe(
         says=("1 passed", "mlp +u8"), leaves=("reports/test_onnx/report.json",), **LANE
