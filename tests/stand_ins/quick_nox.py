@@ -34,6 +34,8 @@ def main() -> int:
     own = words[words.index("--") + 1 :] if "--" in words else []
     with Path(os.environ["QUICK_NOX"]).with_suffix(".log").open("a") as log:
         log.write(f"{session} {' '.join(own)}".rstrip() + "\n")
+    with Path(os.environ["QUICK_NOX"]).with_suffix(".manifests").open("a") as log:
+        log.write(os.environ.get("QNN_CI_MANIFESTS", "") + "\n")
     if session == "plan":
         return run_plan(own)
     outcomes = json.loads(Path(os.environ["QUICK_NOX"]).read_text())

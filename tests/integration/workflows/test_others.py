@@ -82,6 +82,14 @@ def test_a_newer_pin_becomes_a_pull_request_with_what_is_known(project: Project)
     results = run(project, "pins")
     assert ended(results) == {"try": "success", "propose": "success"}, say(results)
     assert "qnn_ci update qnn-runtime qnn-runtime-aarch64 --cooldown 14 --write" in project.ran
+    used = project.outcomes.with_suffix(".manifests").read_text().splitlines()
+    suites = [f"test_emulator --reports reports/{one}" for one in ("before", "after")]
+    before, after = map(project.ran.index, suites)
+    assert used[before] == str(results["try"].runs[0].setting.temp / "before") != used[after]
+    assert read_workflow("pins").jobs["propose"]["permissions"] == {
+        "contents": "write",
+        "pull-requests": "write",
+    }
     body = (project.github.services.artifacts["proposal"] / "body.md").read_text()
     for part in ('+version = "2"', "manifests/new", "validate ends with 3", "## The suite"):
         assert part in body

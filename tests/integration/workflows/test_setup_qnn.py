@@ -258,8 +258,9 @@ def test_no_cache_where_none_is_wanted(tiny: GitHub) -> None:
 # -- what is wrong -------------------------------------------------------------------------------
 
 
-def test_a_licence_is_accepted_by_the_caller_alone(tiny: GitHub) -> None:
-    _, run, result = run_tiny(tiny, accept_licence="")
+@pytest.mark.parametrize("accepted", ["", "libcxx"])
+def test_a_licence_is_accepted_by_the_caller_alone(tiny: GitHub, accepted: str) -> None:
+    _, run, result = run_tiny(tiny, accept_licence=accepted)
     assert result == "failure"
     assert "QNN_CI_ACCEPT_LICENCE=qnn-sdk" in run.heard.text
 
