@@ -246,7 +246,12 @@ def is_users_file(file: str) -> bool:
 
 
 def find_line(node: Any) -> str:
-    """`` [nets/net.py:12]``: the line that a node is from; empty where it is not known."""
+    """`` [nets/net.py:12]``: the line that a node is from; empty where it is not known.
+
+    An installed file goes by its name alone, wherever an environment lies: keys hold this text.
+    """
     frames = STACK_FRAME.findall(node.meta.get("stack_trace") or "")
-    own = [(file, line) for file, line in frames if not is_installed(file)] or frames
-    return f" [{name_file(Path(own[-1][0]))}:{own[-1][1]}]" if own else ""
+    own = [(file, line) for file, line in frames if not is_installed(file)]
+    if own:
+        return f" [{name_file(Path(own[-1][0]))}:{own[-1][1]}]"
+    return f" [{Path(frames[-1][0]).name}:{frames[-1][1]}]" if frames else ""

@@ -40,6 +40,7 @@ def provision_artifacts(
     What is to come is shown, and consent asked for, before anything is fetched. When one artifact
     fails the others are finished first, and the first failure is raised.
     """
+    store.say_who_writes(progress)
     groups: dict[str, list[int]] = {}
     for number, request in enumerate(requests):
         groups.setdefault(request.name, []).append(number)
@@ -125,7 +126,7 @@ def _describe_size(request: ArtifactRequest) -> str:
 
 def _find_host(request: ArtifactRequest) -> str:
     place = request.release.place
-    return urlsplit(place).netloc or place or request.installation
+    return urlsplit(place).hostname or place or request.installation
 
 
 def _describe_check(request: ArtifactRequest) -> str:

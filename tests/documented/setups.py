@@ -210,7 +210,7 @@ def shrink_doctor_bench(stage: Stage) -> None:
 
 def shrink_provisioning_bench(stage: Stage) -> None:
     """Small wheels in place of QNN's, one round."""
-    stage.edit("tests/bench/provisioning.py", "\nROUNDS = 3", "\nROUNDS = 1")
+    stage.edit("tests/bench/provisioning.py", "\nROUNDS = 5", "\nROUNDS = 1")
     stage.edit("tests/bench/provisioning.py", "WARM_ROUNDS = 10", "WARM_ROUNDS = 1")
     serve_artifacts(stage)
     folder = stage.folder / "world"

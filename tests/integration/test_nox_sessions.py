@@ -89,7 +89,7 @@ def test_environments_that_cannot_be_written(bare: Stage) -> None:
 
 
 def test_packages_that_cannot_be_downloaded(bare: Stage) -> None:
-    bare.edit("pyproject.toml", '"cmake==3.31.10"', '"executorch-qnn-ci-no-such-package==1"')
+    bare.edit("pyproject.toml", '"isal==1.9.1"', '"executorch-qnn-ci-no-such-package==1"')
     bare.variables |= {"PIP_NO_INDEX": "1", "PIP_CONFIG_FILE": "/dev/null"}
     environments = (bare.project / ".nox").resolve()
     (environments / "core").unlink()

@@ -44,7 +44,8 @@ def test_keys_depend_on_nothing_that_the_process_did_before() -> None:
 
 
 def copy_sources(target: Path, changed: str, text: str, by: str) -> Path:
-    """The project's packages with one edit."""
+    """The project's packages with one edit, in a repository: lines are named from its root."""
+    (target / ".git").mkdir()
     for file in (ROOT / "ci").rglob("*.py"):
         copy = target / file.relative_to(ROOT)
         copy.parent.mkdir(parents=True, exist_ok=True)
