@@ -16,18 +16,27 @@ from ci.emulator.pool import Ended
 from ci.lowering.artifact import Lowered
 from ci.onnx.job import CompileJob, SessionJob, SessionResult
 from ci.onnx.sessions.fallback import QNN
-from ci.onnx.target import make_options
+from ci.onnx.target import SAVER as SAVER_LIBRARY
+from ci.onnx.target import make_options, profile_options
+from ci.onnx.written import CALLS, PARAMS, PROFILE, SAVER, count_operators, read_accelerator
 
 PROGRAM, CONTEXT = "program", "model.onnx"
 
 
 @dataclass(frozen=True, kw_only=True)
 class OnnxSetup(RunSetup):
-    """``sdk`` is the root of QNN's libraries, ``given`` the provider options of the user's."""
+    """``sdk`` is the root of QNN's libraries, ``given`` the provider options of the user's.
+
+    With ``saver`` QNN's calls are written, with ``profile``, a level, its profile; both are left in
+    a directory of the case's own in ``beside``, where there is one.
+    """
 
     sdk: Path
     given: Mapping[str, str] = field(default_factory=dict)
     embed: bool = True
+    saver: bool = False
+    profile: str = ""
+    beside: Path | None = None
 
 
 class OnnxRun(CaseRun):
@@ -50,6 +59,7 @@ class OnnxRun(CaseRun):
             reference=setup.policy.reference,
             options=self.options(),
             embed=setup.embed,
+            saver=str(setup.sdk / SAVER_LIBRARY) if setup.saver else "",
         )
         return setup.pool.run("compile", job, log, setup.timeout_s)
 
@@ -65,13 +75,33 @@ class OnnxRun(CaseRun):
 
     def give(self, artifact: Path, lowered: Lowered) -> SessionJob:
         job = super().give(artifact, lowered)
+        if self.setup.saver:
+            self.note_operators(artifact / SAVER, lowered)
         return SessionJob(
             **msgspec.structs.asdict(job),
             soc=self.spec.soc,
             tensors=lowered.inputs,
-            options=self.options(),
+            options={
+                **self.options(),
+                **profile_options(self.setup.profile, self.directory / PROFILE),
+            },
             strict=not lowered.delegation.fallback_ops,
         )
+
+    def note_operators(self, saved: Path, lowered: Lowered) -> None:
+        """Saver takes what HTP refuses: where a node stayed on the CPU, it saw another graph."""
+        self.leave(saved / CALLS, saved / PARAMS)
+        if not lowered.delegation.fallback_nodes:
+            calls = (saved / CALLS).read_text(encoding="utf-8", errors="replace")
+            self.figures["qnn_ops"] = count_operators(calls)
+
+    def leave(self, *files: Path) -> None:
+        """Copy files of the case to where the report is."""
+        if self.setup.beside:
+            own = self.setup.beside / self.spec.slug
+            own.mkdir(parents=True, exist_ok=True)
+            for path in files:
+                shutil.copyfile(path, own / path.name)
 
     def execute(self, job: RunJob, *, fresh: bool = False) -> Ended:
         """Run the context in a fork; no process of the pool itself ever loads QNN."""
@@ -86,6 +116,11 @@ class OnnxRun(CaseRun):
         if self.ran and self.ran.restarts:
             many = "1 restart" if self.ran.restarts == 1 else f"{self.ran.restarts} restarts"
             remark = f"the session was made anew after {many}"
+        profile = self.directory / PROFILE
+        if self.setup.profile and profile.is_file():
+            self.leave(profile)
+            partitions = lowered.delegation.partitions
+            self.figures |= read_accelerator(profile, lowered.sets, partitions)
         return super().judge_run(references, lowered, run, remark)
 
     def delegation_faults(self, lowered: Lowered) -> list[str]:

@@ -13,10 +13,12 @@ from ci.lowering.job import LowerJob
 
 class CompileJob(LowerJob, frozen=True, kw_only=True):
     """What to compile: ``options`` are the provider's, ``embed`` says whether the context binary
-    lies inside the ONNX file (embed mode 1) or beside it (0)."""
+    lies inside the ONNX file (embed mode 1) or beside it (0). Saver's library, where one is given,
+    writes QNN's calls too."""
 
     options: Mapping[str, str] = {}
     embed: bool = True
+    saver: str = ""
 
 
 class SessionJob(RunJob, frozen=True, kw_only=True):

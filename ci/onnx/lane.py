@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from ci.emulator.baselines import read_baselines
 from ci.emulator.pool import Pool
@@ -27,10 +29,13 @@ RUNTIME = "qnn-runtime"
 @dataclass(frozen=True, kw_only=True)
 class LaneOptions(SessionOptions):
     """``given`` are provider options of the user's; ``embed`` says that the context binary lies in
-    the ONNX file."""
+    the ONNX file. ``beside`` is where what ``saver`` and ``profile`` ask of QNN is left."""
 
     given: Mapping[str, str] = field(default_factory=dict)
     embed: bool = True
+    saver: bool = False
+    profile: str = ""
+    beside: Path | None = None
 
 
 def run_lane(
@@ -45,6 +50,8 @@ def run_lane(
     Raises StoreError where there is no room.
     """
     started = started_now()
+    if options.beside:  # an earlier run's are not this report's
+        shutil.rmtree(options.beside, ignore_errors=True)
     tools = describe_tools(environment, PACKAGES)
     pool = workshop.open_pool(environment.apply(os.environ))
     setup = make_setup(options, tools, environment, pool, workshop)
@@ -79,4 +86,7 @@ def make_setup(
         sdk=sdk,
         given=options.given,
         embed=options.embed,
+        saver=options.saver,
+        profile=options.profile,
+        beside=options.beside,
     )

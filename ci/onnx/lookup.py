@@ -68,7 +68,8 @@ def load_source(model: str) -> Source:
 def name_lane(job: CompileJob) -> CompileJob:
     """The job with all that decides about a context besides the model, the scheme and the SoC."""
     options = {key: value for key, value in job.options.items() if key != "backend_path"}
-    words = (digest_lane(), msgspec.json.encode(sorted(options.items())).decode(), str(job.embed))
+    words = [digest_lane(), msgspec.json.encode(sorted(options.items())).decode(), str(job.embed)]
+    words += ["saver"] * bool(job.saver)
     return msgspec.structs.replace(job, toolchain=(*job.toolchain, *words))
 
 

@@ -9,6 +9,7 @@ from ci.lowering.schemes import Scheme
 from provisioning.manifest.socs import find_soc
 
 HTP = "lib/x86_64-linux-clang/libQnnHtp.so"
+SAVER = "lib/x86_64-linux-clang/libQnnSaver.so"
 
 
 def choose_options(scheme: Scheme, soc: str, given: Mapping[str, str]) -> dict[str, str]:
@@ -28,3 +29,13 @@ def choose_options(scheme: Scheme, soc: str, given: Mapping[str, str]) -> dict[s
 def make_options(scheme: Scheme, soc: str, sdk: Path, given: Mapping[str, str]) -> dict[str, str]:
     """All options, for QNN's libraries below ``sdk``."""
     return {"backend_path": str(sdk / HTP), **choose_options(scheme, soc, given)}
+
+
+def saver_options(library: str) -> dict[str, str]:
+    """What lets Saver's ``library`` write QNN's calls into the working directory."""
+    return {"qnn_saver_path": library}
+
+
+def profile_options(level: str, path: Path) -> dict[str, str]:
+    """What has QNN write its profile of a ``level`` to ``path``; nothing without a level."""
+    return {"profiling_level": level, "profiling_file_path": str(path)} if level else {}

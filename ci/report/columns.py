@@ -10,6 +10,8 @@ from ci.report.schema import Case, Threshold
 from ci.report.text import show_bytes, show_decibels, show_seconds, show_share
 
 NOTHING = "-"
+NO_GATE = "emulator: varies from run to run, no gate"
+SHOWN_TYPES = 3
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,15 @@ def show_equal(share: float | None) -> str:
     if share is None:
         return NOTHING
     return "100 %" if share == 1 else f"{min(share * 100, 99.99):.2f} %"
+
+
+def show_operators(case: Case, most: int = SHOWN_TYPES) -> str:
+    """``12: Conv2d 4, Relu 4, Transpose 2 ...``: how many QNN operators, then ``most`` types."""
+    if not case.qnn_ops:
+        return NOTHING
+    named = ", ".join(f"{one.op} {one.count}" for one in case.qnn_ops[:most])
+    more = " ..." if len(case.qnn_ops) > most else ""
+    return f"{sum(one.count for one in case.qnn_ops)}: {named}{more}"
 
 
 COLUMNS = (
@@ -129,6 +140,30 @@ COLUMNS = (
         terminal=".pte\nsize",
         summary=".pte",
         told="{}",
+    ),
+    Column(
+        "QNN ops",
+        show_operators,
+        lambda case: sum(one.count for one in case.qnn_ops) or None,
+        summary="QNN ops",
+        told="QNN ops {}",
+        hint=lambda case: show_operators(case, len(case.qnn_ops)),
+    ),
+    Column(
+        "cycles",
+        lambda case: _format(case.accelerator_cycles, "d"),
+        terminal="cycles\nno gate",
+        summary=f"cycles ({NO_GATE})",
+        told="accelerator cycles {}",
+        hint=lambda _: NO_GATE,
+    ),
+    Column(
+        "accelerator us",
+        lambda case: _format(case.accelerator_us, "d"),
+        terminal="us\nno gate",
+        summary=f"accelerator us ({NO_GATE})",
+        told="accelerator us {}",
+        hint=lambda _: NO_GATE,
     ),
     Column(
         "cached",

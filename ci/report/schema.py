@@ -125,6 +125,13 @@ class FallbackOp(Record, frozen=True, kw_only=True):
     reason: str
 
 
+class OpCount(Record, frozen=True, kw_only=True):
+    """How many operators of a type of QNN's a graph has."""
+
+    op: str
+    count: Count
+
+
 class Place(Record, frozen=True, kw_only=True):
     """A line of a file of the user's, relative to its repository."""
 
@@ -143,7 +150,9 @@ class Case(Record, frozen=True, kw_only=True):
     model has of it. ``recorded_`` figures are those of an earlier run with this toolchain.
     ``lower_s`` of a cached case is what lowering it took when it was lowered. ``places`` are the
     lines of the user's files that a failure is from. ``compiler`` is the build of QNN that the
-    program names."""
+    program names. ``qnn_ops`` are the operators that QNN was given, ``accelerator_`` figures means
+    of the inputs by QNN's profile: on the emulator they vary from run to run, and nothing is judged
+    by them. Both are there only where they were asked for."""
 
     model: str
     scheme: str
@@ -179,6 +188,9 @@ class Case(Record, frozen=True, kw_only=True):
     log_tail: str = ""
     runner: str = ""
     inputs: Count = 0
+    qnn_ops: tuple[OpCount, ...] = ()
+    accelerator_cycles: Count | None = None
+    accelerator_us: Count | None = None
 
 
 class Control(Record, frozen=True, kw_only=True):

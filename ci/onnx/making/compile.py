@@ -1,7 +1,8 @@
 """Float ONNX -> quantized ONNX -> context binary, with the references that it is judged by.
 
 quantized.onnx, where the scheme quantizes, and program/model.onnx, whose context binary lies inside
-or beside it, are in the artifact together with what ci.lowering.artifact describes.
+or beside it, are in the artifact together with what ci.lowering.artifact describes, and what Saver
+wrote in saver/, where it was asked for.
 """
 
 from __future__ import annotations
@@ -47,12 +48,15 @@ from ci.onnx.sessions.session import (
     open_reference,
     open_session,
 )
+from ci.onnx.target import saver_options
+from ci.onnx.written import CALLS, PARAMS, SAVER
 from provisioning.errors import FailedError, QnnCiError
 
 PROGRAM = "program"
 CONTEXT = "model.onnx"
 QUANTIZED_MODEL = "quantized.onnx"
-PROVIDER_LOG = "provider.log"
+PROVIDER_LOG, SAVER_LOG = "provider.log", "saver.log"
+SAVED = "saver_output"
 EXPORTED_DB = 60.0  # the exported model against torch; seen: 100 and more
 # Lines of ONNX Runtime at error, and those that QNN prints itself.
 SAID = re.compile(r"^(?:\x1b\[[\d;]*m)?\d{4}-.* \[E:onnxruntime:[^]]*\] (.*)", re.MULTILINE)
@@ -81,6 +85,10 @@ def compile_source(source: Source, job: CompileJob, staging: Path, stages: Stage
             write_arrays(staging / QUANTIZED, run_reference(model, source.evaluation))
     with stages.measure("QNN"):
         delegation = write_context(model, staging / PROGRAM, job)
+    lower_s = round(time.monotonic() - started, 3)
+    if job.saver and delegation.partitions:
+        with stages.measure("Saver"):
+            write_calls(model, staging / SAVER, job)
     lowered = Lowered(
         key=staging.name,
         model=job.model,
@@ -90,7 +98,7 @@ def compile_source(source: Source, job: CompileJob, staging: Path, stages: Stage
         inputs=tuple(map(describe_array, source.evaluation[0])),
         outputs=infos,
         delegation=delegation,
-        lower_s=round(time.monotonic() - started, 3),
+        lower_s=lower_s,
         pte_bytes=sum(path.stat().st_size for path in (staging / PROGRAM).iterdir()),
         files=hash_files(staging),
     )
@@ -161,6 +169,24 @@ def write_context(model: Path, directory: Path, job: CompileJob) -> Delegation:
         for part in session.get_provider_graph_assignment_info()
     ]
     return count_nodes(parts, read_reasons(log.read_text(encoding="utf-8", errors="replace")))
+
+
+def write_calls(model: Path, directory: Path, job: CompileJob) -> None:
+    """Let QNN's Saver write what it is called with for ``model``; nothing is compiled.
+
+    It writes into the working directory. Raises what onnxruntime raises.
+    """
+    directory.mkdir()
+    model, before = model.absolute(), Path.cwd()
+    with output_to(Path(job.log).with_name(SAVER_LOG)):
+        os.chdir(directory)
+        try:
+            open_session(model, {**job.options, **saver_options(job.saver)}, {})
+        finally:
+            os.chdir(before)
+    for name in (CALLS, PARAMS):
+        (directory / SAVED / name).rename(directory / name)
+    (directory / SAVED).rmdir()
 
 
 @contextmanager

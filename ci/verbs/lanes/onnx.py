@@ -13,7 +13,8 @@ from ci.lowering.cases import CaseSpec, select_cases
 from ci.lowering.schemes import ONNX
 from ci.onnx.lanes import compare_lanes
 from ci.onnx.options.check import check_options, parse_options
-from ci.onnx.target import choose_options
+from ci.onnx.target import SAVER, choose_options, profile_options, saver_options
+from ci.onnx.written import PROFILE as PROFILE_CSV
 from ci.report.schema import Report
 from ci.report.write import read_report
 from ci.verbs.lanes.steps import (
@@ -27,7 +28,7 @@ from ci.verbs.lanes.steps import (
 )
 from provisioning.console.command import Outcome, user_path
 from provisioning.console.progress import Progress
-from provisioning.errors import UnfitError
+from provisioning.errors import UnfitError, UsageError
 from provisioning.files import write_whole
 from provisioning.manifest.socs import read_socs
 from provisioning.versions import is_older
@@ -35,6 +36,8 @@ from provisioning.versions import is_older
 PROFILE = "onnx"
 OLDEST_PYTHON = "3.11"
 SESSION = "test_onnx"
+BESIDE = "qnn"  # in the report's directory
+COMPILING = {"ep.context_enable": "1"}
 PACKAGES = ("torch", "onnx", "onnxruntime", "onnxruntime_qnn", "onnxscript")
 
 
@@ -55,6 +58,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         const=Path(),
         metavar="REPORT",
         help="also a table against a report.json of test_emulator, by default its last",
+    )
+    add("--saver", action="store_true", help="also write QNN's calls as C, and count its operators")
+    add(
+        "--profile",
+        nargs="?",
+        choices=("basic", "detailed"),
+        const="detailed",
+        default="",
+        help="also write QNN's profile as CSV; the emulator's cycles, by which nothing is judged",
     )
     add(
         "--embed-mode",
@@ -81,7 +93,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         lane=ONNX,
     )
     for scheme, soc in dict.fromkeys((spec.scheme, spec.soc) for spec in specs):
-        check_options(choose_options(scheme, soc, given))
+        check_sessions(choose_options(scheme, soc, given), args.profile, saver=args.saver)
     other = read_other(args)
     report = run(specs, policy, given, args, progress)
     outcome = publish(report, args.reports / SESSION, args, progress)
@@ -90,6 +102,24 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     table = compare_lanes(other, report)
     write_whole(args.reports / SESSION / "compare.md", table)
     return replace(outcome, text=f"{outcome.text}\n{table}")
+
+
+def check_sessions(options: Mapping[str, str], profile: str, *, saver: bool) -> None:
+    """Judge the options of each session of a case: run, compilation and Saver's.
+
+    Raises UsageError, which names every fault of the first that has one.
+    """
+    profiling = profile_options(profile, Path(PROFILE_CSV))
+    if twice := sorted(profiling.keys() & options.keys()):
+        raise UsageError(
+            f"--profile and --option {twice[0]} exclude each other",
+            why="both say what QNN's profile is",
+            fix="give one of them",
+        )
+    check_options({**options, **profiling})
+    check_options(options, COMPILING)
+    if saver:
+        check_options({**options, **saver_options(Path(SAVER).name)})
 
 
 def require_python(version: str) -> None:
@@ -135,6 +165,9 @@ def run(
         command=repeat_command(args),
         given=given,
         embed=args.embed_mode == "1",
+        saver=args.saver,
+        profile=args.profile,
+        beside=args.reports / SESSION / BESIDE,
     )
     steps = Steps(
         PROFILE, f"compile, run and judge {len(specs)} cases, {args.jobs} at a time", IMPORTS

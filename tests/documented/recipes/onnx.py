@@ -47,6 +47,14 @@ RECIPES = {
     "nox -s test_onnx -- --model mlp --scheme u8": Recipe(
         says=("1 passed", "mlp +u8"), leaves=("reports/test_onnx/report.json",), **LANE
     ),
+    "nox -s test_onnx -- --model mlp --scheme u8 --saver --profile": Recipe(
+        says=("1 passed", "cycles +us", "no gate +no gate"),
+        leaves=tuple(
+            f"reports/test_onnx/qnn/mlp-u8-SM8650/{name}"
+            for name in ("saver_output.c", "params.bin", "profile.csv")
+        ),
+        **LANE,
+    ),
     "nox -s test_onnx -- --model net.onnx --scheme fp16 --soc SM8750": Recipe(
         says=("1 passed", "net.onnx +fp16 +SM8750"),
         setup=(use_our_store, write_file),

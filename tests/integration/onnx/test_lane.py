@@ -58,6 +58,8 @@ def run_case(shared: tuple[Pool, Path, Path], tmp_path: Path) -> Iterator[RunCas
         lie: str = "",
         embed: bool = True,
         timeout_s: float = 200,
+        saver: bool = False,
+        profile: str = "",
         **given: str,
     ) -> CaseResult:
         (place / "lie").write_text(lie)
@@ -73,6 +75,9 @@ def run_case(shared: tuple[Pool, Path, Path], tmp_path: Path) -> Iterator[RunCas
             sdk=sdk,
             embed=embed,
             given=given,
+            saver=saver,
+            profile=profile,
+            beside=tmp_path / "beside",
         )
         own = Source(model) if os.sep in model else Source()
         return OnnxRun(CaseSpec(Path(model).name, scheme, "SM8650", own), setup).run()
@@ -115,6 +120,46 @@ def test_a_suite_model_passes_and_is_not_compiled_again(
     second = run_case("mlp", scheme, embed=embed)
     assert (second.case.status, second.case.cached) == (Status.PASSED, True)
     assert second.case.sqnr_db == first.case.sqnr_db
+
+
+def test_what_saver_and_the_profile_say_is_in_the_report_where_asked_for(
+    run_case: RunCase, tmp_path: Path
+) -> None:
+    beside = tmp_path / "beside" / "mlp-u8-SM8650"
+    plain = run_case("mlp", Scheme.U8).case
+    assert (plain.qnn_ops, plain.accelerator_cycles, plain.accelerator_us) == ((), None, None)
+    assert not beside.exists()
+    both = run_case("mlp", Scheme.U8, saver=True, profile="detailed").case
+    assert both.status is Status.PASSED, both.reason
+    counts = {one.op: one.count for one in both.qnn_ops}
+    assert counts == {"FullyConnected": 3, "Quantize": 1, "Dequantize": 1}
+    assert both.accelerator_cycles
+    assert both.accelerator_us
+    calls = (beside / "saver_output.c").read_text()
+    assert calls.rstrip().endswith("}")
+    assert calls.count("interface.graphAddNode(") == 5
+    assert (beside / "params.bin").stat().st_size > 30_000
+    assert "Accelerator (execute) time" in (beside / "profile.csv").read_text()
+    assert both.sqnr_db == plain.sqnr_db
+    # Out of the cache, with what was compiled for it alone.
+    saved = run_case("mlp", Scheme.U8, saver=True, profile="basic").case
+    assert (saved.cached, saved.qnn_ops, saved.accelerator_cycles) == (True, both.qnn_ops, None)
+    assert saved.accelerator_us
+    again = run_case("mlp", Scheme.U8).case
+    assert (again.cached, again.qnn_ops, again.accelerator_us) == (True, (), None)
+
+
+def test_a_graph_of_which_a_node_stays_on_the_cpu_has_no_count(
+    run_case: RunCase, tmp_path: Path
+) -> None:
+    model = save(
+        tmp_path / "net.onnx",
+        helper.make_node("Tanh", ["x"], ["a"], name="first"),
+        helper.make_node("Erf", ["a"], ["y"], name="odd_one"),
+    )
+    case = run_case(model, Scheme.FP16, saver=True).case
+    assert (case.fallback_nodes, case.qnn_ops) == (1, ())
+    assert [path.name for path in (tmp_path / "beside").rglob("*.c")] == ["saver_output.c"]
 
 
 def test_a_file_is_judged_on_the_data_beside_it(run_case: RunCase, tmp_path: Path) -> None:

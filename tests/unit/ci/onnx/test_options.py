@@ -8,6 +8,7 @@ import pytest
 
 from ci.onnx.options.check import check_options, check_run_options, parse_options
 from ci.onnx.options.table import Kind, read_options
+from ci.verbs.lanes.onnx import check_sessions
 from provisioning.errors import UsageError
 from provisioning.manifest.socs import read_socs
 
@@ -227,3 +228,27 @@ def test_the_table_agrees_with_itself() -> None:
     for name, soc in table.socs.items():
         assert name not in read_socs()
         assert soc.id not in {known.id for known in read_socs().values()}
+
+
+# Of a case: provider options beside --profile and --saver, and what the error has to say.
+CLASHING = [
+    ({"profiling_level": "basic"}, "detailed", False, "profiling_level exclude each other"),
+    ({"profiling_file_path": "a.csv"}, "basic", False, "profiling_file_path exclude each other"),
+    ({"qnn_saver_path": "libQnnSaver.so"}, "", False, "together with ep.context_enable"),
+    ({"dump_qnn_ir_dlc": "1"}, "", True, "together with dump_qnn_ir_dlc"),
+    ({"enable_htp_prepare_only": "1"}, "", False, "does nothing without ep.context_enable"),
+]
+
+
+@pytest.mark.parametrize(("options", "profile", "saver", "why"), CLASHING)
+def test_options_of_every_session_of_a_case_are_judged(
+    options: dict[str, str], profile: str, saver: bool, why: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        check_sessions({**HTP, **options}, profile, saver=saver)
+    assert why in str(caught.value)
+
+
+@pytest.mark.parametrize("profile", ["", "basic", "detailed"])
+def test_a_profile_and_saver_go_together(profile: str) -> None:
+    check_sessions(HTP, profile, saver=True)

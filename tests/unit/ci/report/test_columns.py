@@ -9,7 +9,7 @@ from ci.report.columns import COLUMNS, columns_of, show_equal
 from ci.report.github import render_summary
 from ci.report.html import render_html
 from ci.report.junit import render_junit
-from ci.report.schema import Report
+from ci.report.schema import OpCount, Report
 from ci.report.table import render_table
 
 
@@ -37,6 +37,28 @@ def test_a_figure_that_no_case_has_is_left_out_everywhere(report: Report) -> Non
     assert "| equal |" in render_summary(report)
     assert "99.99 % of the elements equal" in render_junit(report).decode()
     assert ">99.99 %</td>" in render_html(report)
+
+
+def test_what_qnn_wrote_stands_in_every_form_of_a_report(report: Report) -> None:
+    (case, *others) = report.cases
+    counts = {"Conv2d": 5, "Relu": 4, "Transpose": 2, "Softmax": 1}
+    ops = tuple(OpCount(op=op, count=count) for op, count in counts.items())
+    case = msgspec.structs.replace(
+        case, qnn_ops=ops, accelerator_cycles=11600000, accelerator_us=987
+    )
+    whole = msgspec.structs.replace(report, cases=(case, *others))
+    shown, every = "12: Conv2d 5, Relu 4, Transpose 2 ...", "Transpose 2, Softmax 1"
+    no_gate = "emulator: varies from run to run, no gate"
+    assert f"QNN ops {shown} (12: Conv2d 5, Relu 4, {every})" in render_junit(whole).decode()
+    assert f"accelerator cycles 11600000 ({no_gate})" in render_junit(whole).decode()
+    assert f'title="{no_gate}">11600000</td>' in render_html(whole)
+    assert f'{every}">{shown}</td>' in render_html(whole)
+    assert f"| QNN ops | cycles ({no_gate}) | accelerator us ({no_gate}) |" in render_summary(whole)
+    assert "11600000 " in render_table(whole, colour=False, width=140)
+    assert "no gate" not in render_table(report, colour=False, width=140)
+    assert {"QNN ops", "cycles", "accelerator us"}.isdisjoint(
+        column.name for column in columns_of(report.cases)
+    )
 
 
 @pytest.mark.parametrize(

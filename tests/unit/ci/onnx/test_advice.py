@@ -1,0 +1,28 @@
+"""The advice of this lane's policy, for errors in the provider's own words."""
+
+from __future__ import annotations
+
+import pytest
+
+from ci.emulator.policy import read_emulator_policy
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        "QNN graph execute error. Error: QNN_COMMON_ERROR_SYSTEM_COMMUNICATION, Code: 30002",
+        "Failed to finalize QNN graph. Error: a link of the system, Code:30002",
+        "NPU crashed. SSR detected. Caused QNN graph execute error. Error code: 30002",
+        "Failed to create QNN device. Error: Unknown error. QNN error handle: 30002",
+        "QnnGraph_finalize failed with error 30002",
+    ],
+)
+def test_a_lost_link_to_the_npu_is_explained(reason: str) -> None:
+    advice = read_emulator_policy(lane="onnx").advise(reason)
+    assert "make the session anew" in advice
+    assert "QNN_COMMON_ERROR_SYSTEM_COMMUNICATION" in advice
+
+
+@pytest.mark.parametrize("reason", ["Code: 300021", "130002 elements differ", "Error: Code: 3110"])
+def test_other_numbers_are_not_taken_for_it(reason: str) -> None:
+    assert "SYSTEM_COMMUNICATION" not in read_emulator_policy(lane="onnx").advise(reason)

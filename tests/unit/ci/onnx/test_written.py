@@ -1,0 +1,83 @@
+"""What QNN writes about a graph, read: Saver's source and the CSV of a profile."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ci.onnx.written import count_operators, read_accelerator
+from provisioning.errors import FailedError
+
+HEAD = "Msg Timestamp,Message,Time,Unit of Measurement,Timing Source,Event Level,Event Identifier\n"
+CYCLES = "0,BACKEND,{},CYCLES,BACKEND,ROOT,Accelerator (execute) time (cycles)\n"
+TIME = "0,BACKEND,{},US,BACKEND,ROOT,Accelerator (execute) time\n"
+OTHERS = (
+    "0,BACKEND,18757,US,BACKEND,ROOT,Accelerator (load binary) time\n"
+    "0,NODE,932,CYCLES,BACKEND,SUB-EVENT,Input OpId_2 (cycles)\n"
+    '0,NODE,5,CYCLES,BACKEND,SUB-EVENT,"a, node ""named"" so:OpId_3 (cycles)"\n'
+    "0,EXECUTE,761,US,BACKEND,ROOT,QNN (execute) time\n"
+)
+
+
+def write_calls(*nodes: tuple[str, str]) -> str:
+    """The lines of Saver's source for nodes (name, type)."""
+    return "".join(
+        f'  Qnn_OpConfigV1_t c_0_{n}_v1 = {{"{name}", "qti.aisw", "{kind}", 0, p, 1, i, 1, o}};\n'
+        f"  VALIDATE(error, interface.graphAddNode(context_0, c_0_{n}));\n"
+        for n, (name, kind) in enumerate(nodes)
+    )
+
+
+def test_operators_are_counted_by_type_whatever_their_names_say() -> None:
+    calls = write_calls(
+        ("a", "Transpose"),
+        ('b\\", \\"qti.aisw\\", \\"Cast', "Conv2d"),
+        ("Conv2d", "Transpose"),
+        ("d", "Quantize"),
+    )
+    counts = [(one.op, one.count) for one in count_operators(calls)]
+    assert counts == [("Transpose", 2), ("Conv2d", 1), ("Quantize", 1)]
+
+
+@pytest.mark.parametrize(
+    "calls", ["", write_calls(("a", "Relu")).replace('"qti.aisw", ', ""), "interface.graphAddNode("]
+)
+def test_a_source_of_another_form_gives_no_figure_but_an_error(calls: str) -> None:
+    with pytest.raises(FailedError, match=r"adds [01] nodes and describes 0"):
+        count_operators(calls)
+
+
+def read(tmp_path: Path, text: str, runs: int = 2, partitions: int = 1) -> dict[str, int]:
+    (tmp_path / "profile.csv").write_text(text, encoding="utf-8")
+    return read_accelerator(tmp_path / "profile.csv", runs, partitions)
+
+
+def test_cycles_and_time_are_means_of_the_runs(tmp_path: Path) -> None:
+    run = OTHERS + CYCLES + TIME
+    detailed = HEAD + run.format(100, 9) + run.format(50, 4)
+    assert read(tmp_path, detailed) == {"accelerator_cycles": 75, "accelerator_us": 6}
+    assert read(tmp_path, detailed, 1, 2) == {"accelerator_cycles": 150, "accelerator_us": 13}
+    basic = HEAD + TIME.format(10) + OTHERS + TIME.format(20)
+    assert read(tmp_path, basic) == {"accelerator_us": 15}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        HEAD + OTHERS,
+        HEAD + TIME.format(1),
+        HEAD + TIME.format(1) * 3,
+        HEAD + TIME.format("-1") * 2,
+        HEAD + TIME.format("much") * 2,
+        "0,BACKEND\n\0\n",
+        HEAD + "0,BACKEND\n",
+    ],
+)
+def test_a_profile_of_other_runs_gives_no_figure(tmp_path: Path, text: str) -> None:
+    assert read(tmp_path, text) == {}
+
+
+def test_no_profile_gives_no_figure(tmp_path: Path) -> None:
+    assert read_accelerator(tmp_path / "profile.csv", 1, 1) == {}
