@@ -27,8 +27,7 @@ PROGRAM, CONTEXT = "program", "model.onnx"
 class OnnxSetup(RunSetup):
     """``sdk`` is the root of QNN's libraries, ``given`` the provider options of the user's.
 
-    With ``saver`` QNN's calls are written, with ``profile``, a level, its profile; both are left in
-    a directory of the case's own in ``beside``, where there is one.
+    What ``saver`` and ``profile``, a level, ask of QNN is left in a directory a case in ``beside``.
     """
 
     sdk: Path
@@ -81,10 +80,7 @@ class OnnxRun(CaseRun):
             **msgspec.structs.asdict(job),
             soc=self.spec.soc,
             tensors=lowered.inputs,
-            options={
-                **self.options(),
-                **profile_options(self.setup.profile, self.directory / PROFILE),
-            },
+            options=self.options() | profile_options(self.setup.profile, self.directory / PROFILE),
             strict=not lowered.delegation.fallback_ops,
         )
 
@@ -116,11 +112,10 @@ class OnnxRun(CaseRun):
         if self.ran and self.ran.restarts:
             many = "1 restart" if self.ran.restarts == 1 else f"{self.ran.restarts} restarts"
             remark = f"the session was made anew after {many}"
-        profile = self.directory / PROFILE
-        if self.setup.profile and profile.is_file():
+        if (profile := self.directory / PROFILE).is_file():
             self.leave(profile)
-            partitions = lowered.delegation.partitions
-            self.figures |= read_accelerator(profile, lowered.sets, partitions)
+            parts = lowered.delegation.partitions
+            self.figures |= read_accelerator(profile, lowered.sets, parts)
         return super().judge_run(references, lowered, run, remark)
 
     def delegation_faults(self, lowered: Lowered) -> list[str]:

@@ -31,11 +31,6 @@ def make_options(scheme: Scheme, soc: str, sdk: Path, given: Mapping[str, str]) 
     return {"backend_path": str(sdk / HTP), **choose_options(scheme, soc, given)}
 
 
-def saver_options(library: str) -> dict[str, str]:
-    """What lets Saver's ``library`` write QNN's calls into the working directory."""
-    return {"qnn_saver_path": library}
-
-
 def profile_options(level: str, path: Path) -> dict[str, str]:
     """What has QNN write its profile of a ``level`` to ``path``; nothing without a level."""
     return {"profiling_level": level, "profiling_file_path": str(path)} if level else {}

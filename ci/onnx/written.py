@@ -5,12 +5,13 @@ from __future__ import annotations
 import csv
 import re
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 from ci.report.schema import OpCount
 from provisioning.errors import FailedError
 
-SAVER = "saver"  # in an artifact
+SAVER = "saver_output"  # where Saver writes, in an artifact
 CALLS, PARAMS, PROFILE = "saver_output.c", "params.bin", "profile.csv"
 # Name, package and type of an operator, then each operator put into a graph: of QNN 2.49.
 TYPE = re.compile(
@@ -18,8 +19,8 @@ TYPE = re.compile(
 )
 ADDED = re.compile(r"\binterface\.graphAddNode\(")
 MESSAGES = {
-    ("Accelerator (execute) time (cycles)", "CYCLES"): "accelerator_cycles",
-    ("Accelerator (execute) time", "US"): "accelerator_us",
+    "CYCLES Accelerator (execute) time (cycles)": "accelerator_cycles",
+    "US Accelerator (execute) time": "accelerator_us",
 }
 
 
@@ -33,8 +34,7 @@ def count_operators(calls: str) -> tuple[OpCount, ...]:
     if not added or len(types) != added:
         raise FailedError(
             f"{CALLS} adds {added} nodes and describes {len(types)}",
-            why="Saver of this QNN writes in another form, or did not end",
-            fix="run without --saver, and report the version of QNN",
+            fix="run without --saver: this QNN writes in another form, or did not end",
         )
     counts = sorted(Counter(types).items(), key=lambda one: (-one[1], one[0]))
     return tuple(OpCount(op=op, count=count) for op, count in counts)
@@ -47,11 +47,10 @@ def read_accelerator(profile: Path, runs: int, partitions: int) -> dict[str, int
     Empty where the file is not there, or has other than ``runs`` runs.
     """
     found: dict[str, list[int]] = {}
-    if not profile.is_file():
-        return {}
-    with profile.open(encoding="utf-8", errors="replace", newline="") as lines:
+    with suppress(FileNotFoundError, csv.Error):
+        lines = profile.read_text(encoding="utf-8", errors="replace").splitlines()
         for row in csv.DictReader(lines):
-            name = MESSAGES.get((row.get("Event Identifier"), row.get("Unit of Measurement")))  # type: ignore[arg-type]
+            name = MESSAGES.get(f"{row.get('Unit of Measurement')} {row.get('Event Identifier')}")
             if name and str(row.get("Time")).isdecimal():
                 found.setdefault(name, []).append(int(row["Time"]))
     return {

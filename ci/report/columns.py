@@ -11,7 +11,6 @@ from ci.report.text import show_bytes, show_decibels, show_seconds, show_share
 
 NOTHING = "-"
 NO_GATE = "emulator: varies from run to run, no gate"
-SHOWN_TYPES = 3
 
 
 @dataclass(frozen=True)
@@ -52,13 +51,24 @@ def show_equal(share: float | None) -> str:
     return "100 %" if share == 1 else f"{min(share * 100, 99.99):.2f} %"
 
 
-def show_operators(case: Case, most: int = SHOWN_TYPES) -> str:
+def show_operators(case: Case, most: int = 3) -> str:
     """``12: Conv2d 4, Relu 4, Transpose 2 ...``: how many QNN operators, then ``most`` types."""
     if not case.qnn_ops:
         return NOTHING
     named = ", ".join(f"{one.op} {one.count}" for one in case.qnn_ops[:most])
     more = " ..." if len(case.qnn_ops) > most else ""
     return f"{sum(one.count for one in case.qnn_ops)}: {named}{more}"
+
+
+def _make_accelerator_column(name: str, unit: str, figure: Callable[[Case], int | None]) -> Column:
+    return Column(
+        name,
+        lambda case: _format(figure(case), "d"),
+        terminal=f"{unit}\nno gate",
+        summary=f"{name} ({NO_GATE})",
+        told=f"accelerator {unit} {{}}",
+        hint=lambda _: NO_GATE,
+    )
 
 
 COLUMNS = (
@@ -149,22 +159,8 @@ COLUMNS = (
         told="QNN ops {}",
         hint=lambda case: show_operators(case, len(case.qnn_ops)),
     ),
-    Column(
-        "cycles",
-        lambda case: _format(case.accelerator_cycles, "d"),
-        terminal="cycles\nno gate",
-        summary=f"cycles ({NO_GATE})",
-        told="accelerator cycles {}",
-        hint=lambda _: NO_GATE,
-    ),
-    Column(
-        "accelerator us",
-        lambda case: _format(case.accelerator_us, "d"),
-        terminal="us\nno gate",
-        summary=f"accelerator us ({NO_GATE})",
-        told="accelerator us {}",
-        hint=lambda _: NO_GATE,
-    ),
+    _make_accelerator_column("cycles", "cycles", lambda case: case.accelerator_cycles),
+    _make_accelerator_column("accelerator us", "us", lambda case: case.accelerator_us),
     Column(
         "cached",
         lambda case: "yes" if case.cached else "",

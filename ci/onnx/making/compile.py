@@ -2,7 +2,7 @@
 
 quantized.onnx, where the scheme quantizes, and program/model.onnx, whose context binary lies inside
 or beside it, are in the artifact together with what ci.lowering.artifact describes, and what Saver
-wrote in saver/, where it was asked for.
+wrote in saver_output/, where it was asked for.
 """
 
 from __future__ import annotations
@@ -48,15 +48,12 @@ from ci.onnx.sessions.session import (
     open_reference,
     open_session,
 )
-from ci.onnx.target import saver_options
-from ci.onnx.written import CALLS, PARAMS, SAVER
 from provisioning.errors import FailedError, QnnCiError
 
 PROGRAM = "program"
 CONTEXT = "model.onnx"
 QUANTIZED_MODEL = "quantized.onnx"
 PROVIDER_LOG, SAVER_LOG = "provider.log", "saver.log"
-SAVED = "saver_output"
 EXPORTED_DB = 60.0  # the exported model against torch; seen: 100 and more
 # Lines of ONNX Runtime at error, and those that QNN prints itself.
 SAID = re.compile(r"^(?:\x1b\[[\d;]*m)?\d{4}-.* \[E:onnxruntime:[^]]*\] (.*)", re.MULTILINE)
@@ -88,7 +85,7 @@ def compile_source(source: Source, job: CompileJob, staging: Path, stages: Stage
     lower_s = round(time.monotonic() - started, 3)
     if job.saver and delegation.partitions:
         with stages.measure("Saver"):
-            write_calls(model, staging / SAVER, job)
+            write_calls(model.absolute(), staging, job)
     lowered = Lowered(
         key=staging.name,
         model=job.model,
@@ -174,19 +171,15 @@ def write_context(model: Path, directory: Path, job: CompileJob) -> Delegation:
 def write_calls(model: Path, directory: Path, job: CompileJob) -> None:
     """Let QNN's Saver write what it is called with for ``model``; nothing is compiled.
 
-    It writes into the working directory. Raises what onnxruntime raises.
+    It writes below the working directory, which is this fork's own. Raises what onnxruntime raises.
     """
-    directory.mkdir()
-    model, before = model.absolute(), Path.cwd()
+    before = Path.cwd()
     with output_to(Path(job.log).with_name(SAVER_LOG)):
         os.chdir(directory)
         try:
-            open_session(model, {**job.options, **saver_options(job.saver)}, {})
+            open_session(model, {**job.options, "qnn_saver_path": job.saver}, {})
         finally:
             os.chdir(before)
-    for name in (CALLS, PARAMS):
-        (directory / SAVED / name).rename(directory / name)
-    (directory / SAVED).rmdir()
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from ci.lowering.cases import CaseSpec, select_cases
 from ci.lowering.schemes import ONNX
 from ci.onnx.lanes import compare_lanes
 from ci.onnx.options.check import check_options, parse_options
-from ci.onnx.target import SAVER, choose_options, profile_options, saver_options
+from ci.onnx.target import SAVER, choose_options, profile_options
 from ci.onnx.written import PROFILE as PROFILE_CSV
 from ci.report.schema import Report
 from ci.report.write import read_report
@@ -36,7 +36,6 @@ from provisioning.versions import is_older
 PROFILE = "onnx"
 OLDEST_PYTHON = "3.11"
 SESSION = "test_onnx"
-BESIDE = "qnn"  # in the report's directory
 COMPILING = {"ep.context_enable": "1"}
 PACKAGES = ("torch", "onnx", "onnxruntime", "onnxruntime_qnn", "onnxscript")
 
@@ -111,15 +110,12 @@ def check_sessions(options: Mapping[str, str], profile: str, *, saver: bool) -> 
     """
     profiling = profile_options(profile, Path(PROFILE_CSV))
     if twice := sorted(profiling.keys() & options.keys()):
-        raise UsageError(
-            f"--profile and --option {twice[0]} exclude each other",
-            why="both say what QNN's profile is",
-            fix="give one of them",
-        )
+        told = f"--profile and --option {twice[0]} exclude each other"
+        raise UsageError(told, fix="give one of them")
     check_options({**options, **profiling})
     check_options(options, COMPILING)
     if saver:
-        check_options({**options, **saver_options(Path(SAVER).name)})
+        check_options({**options, "qnn_saver_path": Path(SAVER).name})
 
 
 def require_python(version: str) -> None:
@@ -167,7 +163,7 @@ def run(
         embed=args.embed_mode == "1",
         saver=args.saver,
         profile=args.profile,
-        beside=args.reports / SESSION / BESIDE,
+        beside=args.reports / SESSION / "qnn",
     )
     steps = Steps(
         PROFILE, f"compile, run and judge {len(specs)} cases, {args.jobs} at a time", IMPORTS

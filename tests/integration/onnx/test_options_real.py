@@ -15,11 +15,12 @@ from provisioning.versions import is_older
 
 pytest.importorskip("onnxruntime_qnn", reason="onnxruntime-qnn is not installed")
 
+import onnx
 import onnxruntime.capi
 import onnxruntime_qnn
 
 from tests.qnn_provider.asking import SOC, STRICT, ask, ask_process
-from tests.qnn_provider.models import write_conv, write_relu
+from tests.qnn_provider.models import tensor, write_conv, write_model, write_relu
 
 TAKEN = re.compile(r"User specified ep\.qnnexecutionprovider\.(\w+): (\S+)")
 INVALID = re.compile(r"Invalid value for ep\.qnnexecutionprovider\.(\w+) \(2\)\. Only 0 or 1")
@@ -192,6 +193,23 @@ def test_a_float_model_without_a_soc_is_computed_in_float32(model: Path) -> None
     (with_soc,) = ask([{**request, "options": SOC}])
     assert abs(without["outputs"][0][0][0][0][0] - 2.0002) < 1e-6
     assert abs(with_soc["outputs"][0][0][0][0][0] - 2.0) < 1e-6
+
+
+def test_saver_makes_no_context_and_takes_what_htp_refuses(tmp_path: Path) -> None:
+    form = (1, 2, 2, 2, 2)
+    node = onnx.helper.make_node("Log", ["x"], ["y"], "n0")
+    model = write_model(tmp_path / "log.onnx", [node], [tensor("x", form)], [tensor("y", form)])
+    library = Path(onnxruntime_qnn.get_library_path()).with_name("libQnnSaver.so")
+    saving = {**SOC, "qnn_saver_path": str(library)}
+    context = {"ep.context_enable": "1", "ep.context_file_path": str(tmp_path / "context.onnx")}
+    requests = [
+        {"model": str(model), "options": options, "entries": entries}
+        for options, entries in ((SOC, STRICT), (saving, STRICT), (saving, context))
+    ]
+    refused, saved, without = ask(requests, cwd=tmp_path)
+    assert (refused["session"], saved["session"], without["session"]) == (False, True, False)
+    assert "QNN error handle: 4950" in without["error"]
+    assert (tmp_path / "saver_output" / "saver_output.c").is_file()
 
 
 def test_a_wrong_latency_of_a_run_ends_the_process(model: Path) -> None:
