@@ -15,7 +15,7 @@ SAVER = "saver_output"  # where Saver writes, in an artifact
 CALLS, PARAMS, PROFILE = "saver_output.c", "params.bin", "profile.csv"
 # Name, package and type of an operator, then each operator put into a graph: of QNN 2.49.
 TYPE = re.compile(
-    r'^\s*Qnn_OpConfigV1_t \S+ = \{"(?:[^"\\]|\\.)*", "(?:[^"\\]|\\.)*", "(\w+)",', re.MULTILINE
+    r'^ *Qnn_OpConfigV1_t \S+ = \{"(?:[^"\\]|\\.)*", "(?:[^"\\]|\\.)*", "(\w+)",', re.MULTILINE
 )
 ADDED = re.compile(r"\binterface\.graphAddNode\(")
 MESSAGES = {
