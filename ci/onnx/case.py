@@ -75,7 +75,7 @@ class OnnxRun(CaseRun):
     def give(self, artifact: Path, lowered: Lowered) -> SessionJob:
         job = super().give(artifact, lowered)
         if self.setup.saver:
-            self.note_operators(artifact / SAVER, lowered)
+            self.note_operators(artifact / SAVER)
         return SessionJob(
             **msgspec.structs.asdict(job),
             soc=self.spec.soc,
@@ -84,12 +84,11 @@ class OnnxRun(CaseRun):
             strict=not lowered.delegation.fallback_ops,
         )
 
-    def note_operators(self, saved: Path, lowered: Lowered) -> None:
-        """Saver takes what HTP refuses: where a node stayed on the CPU, it saw another graph."""
+    def note_operators(self, saved: Path) -> None:
+        """Saver takes and refuses what HTP does, so that these are the program's operators."""
         self.leave(saved / CALLS, saved / PARAMS)
-        if not lowered.delegation.fallback_nodes:
-            calls = (saved / CALLS).read_text(encoding="utf-8", errors="replace")
-            self.figures["qnn_ops"] = count_operators(calls)
+        calls = (saved / CALLS).read_text(encoding="utf-8", errors="replace")
+        self.figures["qnn_ops"] = count_operators(calls)
 
     def leave(self, *files: Path) -> None:
         """Copy files of the case to where the report is."""

@@ -195,20 +195,25 @@ def test_a_float_model_without_a_soc_is_computed_in_float32(model: Path) -> None
     assert abs(with_soc["outputs"][0][0][0][0][0] - 2.0) < 1e-6
 
 
-def test_saver_makes_no_context_and_takes_what_htp_refuses(tmp_path: Path) -> None:
-    form = (1, 2, 2, 2, 2)
-    node = onnx.helper.make_node("Log", ["x"], ["y"], "n0")
-    model = write_model(tmp_path / "log.onnx", [node], [tensor("x", form)], [tensor("y", form)])
+def test_saver_refuses_what_htp_refuses_and_makes_no_context(tmp_path: Path) -> None:
     library = Path(onnxruntime_qnn.get_library_path()).with_name("libQnnSaver.so")
     saving = {**SOC, "qnn_saver_path": str(library)}
     context = {"ep.context_enable": "1", "ep.context_file_path": str(tmp_path / "context.onnx")}
-    requests = [
-        {"model": str(model), "options": options, "entries": entries}
-        for options, entries in ((SOC, STRICT), (saving, STRICT), (saving, context))
-    ]
-    refused, saved, without = ask(requests, cwd=tmp_path)
-    assert (refused["session"], saved["session"], without["session"]) == (False, True, False)
-    assert "QNN error handle: 4950" in without["error"]
+    requests = []
+    for rank in (4, 5):
+        form = (2,) * rank
+        node = onnx.helper.make_node("Log", ["x"], ["y"], "n0")
+        path = tmp_path / f"log{rank}.onnx"
+        model = write_model(path, [node], [tensor("x", form)], [tensor("y", form)])
+        requests += [
+            {"model": str(model), "options": options, "entries": STRICT}
+            for options in (SOC, saving)
+        ]
+    requests.append({**requests[1], "entries": context})
+    answers = ask(requests, cwd=tmp_path)
+    assert [one["session"] for one in answers] == [True, True, False, False, False]
+    assert all("with error code 3110" in one["log"] for one in answers[2:4])
+    assert "QNN error handle: 4950" in answers[4]["error"]
     assert (tmp_path / "saver_output" / "saver_output.c").is_file()
 
 
