@@ -16,9 +16,8 @@ from ci.emulator.pool import Ended
 from ci.lowering.artifact import Lowered
 from ci.onnx.job import CompileJob, SessionJob, SessionResult
 from ci.onnx.sessions.fallback import QNN
-from ci.onnx.target import SAVER as SAVER_LIBRARY
-from ci.onnx.target import make_options, profile_options
-from ci.onnx.written import CALLS, PARAMS, PROFILE, SAVER, count_operators, read_accelerator
+from ci.onnx.target import SAVER_LIBRARY, make_options, profile_options
+from ci.onnx.written import CALLS, PARAMS, PROFILE_CSV, SAVER, count_operators, read_accelerator
 
 PROGRAM, CONTEXT = "program", "model.onnx"
 
@@ -80,7 +79,8 @@ class OnnxRun(CaseRun):
             **msgspec.structs.asdict(job),
             soc=self.spec.soc,
             tensors=lowered.inputs,
-            options=self.options() | profile_options(self.setup.profile, self.directory / PROFILE),
+            options=self.options()
+            | profile_options(self.setup.profile, self.directory / PROFILE_CSV),
             strict=not lowered.delegation.fallback_ops,
         )
 
@@ -111,7 +111,7 @@ class OnnxRun(CaseRun):
         if self.ran and self.ran.restarts:
             many = "1 restart" if self.ran.restarts == 1 else f"{self.ran.restarts} restarts"
             remark = f"the session was made anew after {many}"
-        if (profile := self.directory / PROFILE).is_file():
+        if (profile := self.directory / PROFILE_CSV).is_file():
             self.leave(profile)
             parts = lowered.delegation.partitions
             self.figures |= read_accelerator(profile, lowered.sets, parts)

@@ -9,7 +9,7 @@ from ci.lowering.schemes import Scheme
 from provisioning.manifest.socs import find_soc
 
 HTP = "lib/x86_64-linux-clang/libQnnHtp.so"
-SAVER = "lib/x86_64-linux-clang/libQnnSaver.so"
+SAVER_LIBRARY = "lib/x86_64-linux-clang/libQnnSaver.so"
 
 
 def choose_options(scheme: Scheme, soc: str, given: Mapping[str, str]) -> dict[str, str]:

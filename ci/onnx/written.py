@@ -12,7 +12,7 @@ from ci.report.schema import OpCount
 from provisioning.errors import FailedError
 
 SAVER = "saver_output"  # where Saver writes, in an artifact
-CALLS, PARAMS, PROFILE = "saver_output.c", "params.bin", "profile.csv"
+CALLS, PARAMS, PROFILE_CSV = "saver_output.c", "params.bin", "profile.csv"
 # Name, package and type of an operator, then each operator put into a graph: of QNN 2.49.
 TYPE = re.compile(
     r'^ *Qnn_OpConfigV1_t \S+ = \{"(?:[^"\\]|\\.)*", "(?:[^"\\]|\\.)*", "(\w+)",', re.MULTILINE

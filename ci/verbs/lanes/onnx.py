@@ -13,8 +13,8 @@ from ci.lowering.cases import CaseSpec, select_cases
 from ci.lowering.schemes import ONNX
 from ci.onnx.lanes import compare_lanes
 from ci.onnx.options.check import check_options, parse_options
-from ci.onnx.target import SAVER, choose_options, profile_options
-from ci.onnx.written import PROFILE as PROFILE_CSV
+from ci.onnx.target import SAVER_LIBRARY, choose_options, profile_options
+from ci.onnx.written import PROFILE_CSV
 from ci.report.schema import Report
 from ci.report.write import read_report
 from ci.verbs.lanes.steps import (
@@ -115,7 +115,7 @@ def check_sessions(options: Mapping[str, str], profile: str, *, saver: bool) -> 
     check_options({**options, **profiling})
     check_options(options, COMPILING)
     if saver:
-        check_options({**options, "qnn_saver_path": Path(SAVER).name})
+        check_options({**options, "qnn_saver_path": Path(SAVER_LIBRARY).name})
 
 
 def require_python(version: str) -> None:
