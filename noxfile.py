@@ -275,17 +275,22 @@ def lint(session: nox.Session) -> None:
     """Run ruff, mypy, import-linter, check workflows and scripts, and test what pages say."""
     started.append(session.name)
     programs = make_environment(session, "lint").parent
+    env = {"PYTHONPATH": str(ROOT)}
+    if os.environ.get("GITHUB_ACTIONS") == "true":
+        env["RUFF_OUTPUT_FORMAT"] = "github"
+        sys.stdout.write(f"::add-matcher::{ROOT / '.github' / 'lint-matcher.json'}\n")
+        sys.stdout.flush()
     for line in (
         "ruff format --check .",
         "ruff check .",
         "mypy",
         "lint-imports",
         "python -m tests.workflows",
-        "hadolint docker/Dockerfile",
+        "hadolint --no-color docker/Dockerfile",
         "python -m pytest -q tests/static tests/unit/test_house.py",
     ):
         program, *words = shlex.split(line)
-        session.run(str(programs / program), *words, env={"PYTHONPATH": str(ROOT)})
+        session.run(str(programs / program), *words, env=env)
 
 
 @nox.session(default=False)

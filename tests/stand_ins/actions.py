@@ -7,6 +7,7 @@ permission that the job lacks, a key that is too long, an artifact's name that i
 from __future__ import annotations
 
 import fnmatch
+import json
 import os
 import re
 import shutil
@@ -14,6 +15,7 @@ import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from tests.workflows.job import Action, ActionCall, ActionError
 
@@ -41,6 +43,7 @@ class Services:
     artifacts: dict[str, Path] = field(default_factory=dict)
     others: dict[str, Path] = field(default_factory=dict)  # repositories by OWNER/NAME
     asked: list[tuple[str, Mapping[str, str]]] = field(default_factory=list)
+    scanned: dict[str, list[Any]] = field(default_factory=dict)  # results by category
 
     @property
     def actions(self) -> dict[str, Action]:
@@ -53,6 +56,7 @@ class Services:
             "actions/upload-artifact": self.upload,
             "actions/download-artifact": self.download,
             "actions/attest": self.attest,
+            "github/codeql-action/upload-sarif": self.upload_sarif,
         }
         return {name: self._note(action) for name, action in table.items()}
 
@@ -189,6 +193,19 @@ class Services:
         if not found:
             raise ActionError("Could not find subject at path")
         return {"bundle-path": str(call.job.setting.temp / "attestation.json")}
+
+    def upload_sarif(self, call: ActionCall) -> Mapping[str, str]:
+        """v4.37.4: a log of one run a category, in a job that may write security events."""
+        need(call, "security-events", "write")
+        path = call.job.setting.workspace / call.inputs["sarif_file"]
+        if not path.is_file():
+            raise ActionError(f"Path does not exist: {path}")
+        category = call.inputs["category"]
+        if category in self.scanned:
+            raise ActionError(f"only one run of the codeql/analyze or upload-sarif: {category}")
+        (run,) = json.loads(path.read_text(encoding="utf-8"))["runs"]
+        self.scanned[category] = run["results"]
+        return {"sarif-id": category}
 
 
 def need(call: ActionCall, permission: str, level: str) -> None:

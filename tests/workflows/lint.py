@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import subprocess
 import sys
@@ -24,11 +25,13 @@ def lint(root: Path) -> Iterator[str]:
         for block in document.run_blocks():
             yield from check_block(block)
     for script in list_scripts(root):
-        yield from run_linter("shellcheck", "--severity=style", str(script))
+        yield from run_linter("shellcheck", "--severity=style", "--format=gcc", str(script))
     yield from check_schema("vendor.github-workflows", list_workflows(folder))
     yield from check_schema("vendor.github-actions", list_actions(folder))
     yield from check_schema("vendor.dependabot", sorted(folder.glob("dependabot.yml")))
-    yield from run_linter("zizmor", "--offline", "--quiet", "--persona=auditor", str(folder))
+    kind = "github" if os.environ.get("GITHUB_ACTIONS") == "true" else "plain"  # annotations
+    words = ("--offline", "--quiet", "--persona=auditor", f"--format={kind}")
+    yield from run_linter("zizmor", *words, str(folder))
 
 
 # Set by every runner of GitHub.

@@ -75,6 +75,7 @@ class Project:
         """As if nothing had run; the artifacts of a run are its own."""
         self.outcomes.with_suffix(".log").unlink(missing_ok=True)
         self.github.services.artifacts.clear()
+        self.github.services.scanned.clear()
 
 
 def read_workflow(name: str) -> Document:

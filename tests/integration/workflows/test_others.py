@@ -314,6 +314,31 @@ def test_a_pull_request_is_compared_with_the_last_green_run_of_the_default_branc
     assert words[-4:-2] == ["--base", ".qnn-ci-base/report.json"]
 
 
+SCANNING = """
+      scan:
+        needs: models
+        if: always()
+        permissions: { contents: read, security-events: write }
+        uses: ./.github/workflows/code-scanning.yml
+"""
+
+
+@pytest.mark.parametrize("repository", ["somebody/project", "fork/project"])
+def test_failures_of_models_are_shown_in_code_scanning(caller: GitHub, repository: str) -> None:
+    head = caller.variables["HEAD_OF_QNN_CI"]
+    own = {"workflow_repository": "somebody/executorch-qnn-ci", "workflow_sha": head}
+    pull_request = {"head": {"repo": {"full_name": repository}}, "user": {"login": "somebody"}}
+    caller.github["event"] = {
+        "repository": {"private": False, "default_branch": "main"},
+        "pull_request": pull_request,
+    }
+    caller.variables["QUICK_CODE"] = "1"
+    results = caller.run(CALLER.rstrip() + SCANNING, change={"job": own})
+    assert ended(results) == {"models": "failure", "scan": "success"}, say(results)
+    seen = {"qnn-ci/failures.sarif": ["a failure"]} if repository.startswith("some") else {}
+    assert caller.services.scanned == seen
+
+
 def test_a_runner_that_does_not_tell_the_workflow_s_commit_is_refused(caller: GitHub) -> None:
     results = caller.run(CALLER)
     assert ended(results) == {"models": "failure"}

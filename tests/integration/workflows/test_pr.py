@@ -47,9 +47,10 @@ def test_a_change_in_docs_runs_lint_and_is_green(project: Project) -> None:
     project.change(DOCS)
     project.end_with({})
     results = run_pr(project)
-    assert {name: one.result for name, one in results.items()} == dict.fromkeys(
-        ("plan", "run", "qnn-gate"), "success"
-    ), say(results)
+    assert {name: one.result for name, one in results.items()} == {
+        **dict.fromkeys(("plan", "run", "qnn-gate"), "success"),
+        "code-scanning": "skipped",  # the head's repository is gone, or another's
+    }, say(results)
     assert sessions_of(project) == {"lint"}
     (gate,) = results["qnn-gate"].runs
     assert gate.summary
@@ -146,6 +147,41 @@ def test_a_base_that_git_does_not_know_is_red(model_change: Project) -> None:
     results = run_pr(model_change)
     model_change.github.github = github
     assert (results["plan"].result, results["qnn-gate"].result) == ("failure", "failure")
+
+
+# -- code scanning ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("repository", "author", "result"),
+    [
+        ("somebody/project", "somebody", "success"),
+        ("fork/project", "somebody", "skipped"),
+        ("somebody/project", "dependabot[bot]", "skipped"),
+    ],
+)
+def test_models_that_fail_are_shown_in_code_scanning(
+    model_change: Project, repository: str, author: str, result: str
+) -> None:
+    github = copy.deepcopy(model_change.github.github)
+    pull_request = model_change.github.github["event"]["pull_request"]
+    pull_request |= {"head": {"repo": {"full_name": repository}}, "user": {"login": author}}
+    model_change.end_with({SHARD: {"code": 1, "cases": 2}})
+    results = run_pr(model_change)
+    model_change.github.github = github
+    assert results["qnn-gate"].result == "failure"
+    assert results["code-scanning"].result == result, say(results)
+    scanned = model_change.github.services.scanned
+    assert bool(scanned.get(SHARD)) == (result == "success")
+    for found in scanned.get(SHARD, []):
+        place = found["locations"][0]["physicalLocation"]["artifactLocation"]
+        assert place["uri"] == MODEL
+
+
+def test_the_gate_does_not_wait_for_code_scanning() -> None:
+    jobs = read_workflow("pr").jobs
+    assert "code-scanning" not in jobs["qnn-gate"]["needs"]
+    assert jobs["code-scanning"]["needs"] == "qnn-gate"
 
 
 # -- other events ----------------------------------------------------------------------------------

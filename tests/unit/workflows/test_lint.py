@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shutil
 from pathlib import Path
 
@@ -140,3 +142,40 @@ def test_scripts_are_found_and_read(tmp_path: Path) -> None:
     (tmp_path / "docker" / "broken.sh").write_text("#!/bin/sh\nrm $1\n")
     shutil.copytree(GITHUB, tmp_path / ".github")
     assert any("SC2086" in line for line in lint(tmp_path))
+
+
+# -- annotations on GitHub -------------------------------------------------------------------------
+
+# As they print them; only lint's environment has mypy and hadolint.
+MYPY = "ci/a.py:7: error: Incompatible types in assignment  [assignment]"
+HADOLINT = "docker/Dockerfile:7 DL3006 warning: Always tag the version of an image explicitly"
+
+
+def match_line(line: str) -> list[tuple[str, int, str]]:
+    """File, line and severity; the patterns are JavaScript's, in what they share with Python's."""
+    matchers = json.loads((GITHUB / "lint-matcher.json").read_text())["problemMatcher"]
+    return [
+        (match[pattern["file"]], int(match[pattern["line"]]), match[pattern["severity"]])
+        for matcher in matchers
+        for pattern in matcher["pattern"]
+        if (match := re.fullmatch(pattern["regexp"], line))
+    ]
+
+
+def test_github_sees_the_line_of_a_finding(tmp_path: Path) -> None:
+    shutil.copytree(GITHUB, tmp_path / ".github")
+    script = tmp_path / "docker" / "broken.sh"
+    script.parent.mkdir()
+    script.write_text("#!/bin/sh\nrm $1\n")
+    seen = [found for line in lint(tmp_path) for found in match_line(line)]
+    assert seen == [(str(script), 2, "note")]
+    assert match_line(MYPY) == [("ci/a.py", 7, "error")]
+    assert match_line(HADOLINT) == [("docker/Dockerfile", 7, "warning")]
+
+
+def test_zizmor_annotates_on_github(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(GITHUB, tmp_path / ".github")
+    path = plant(tmp_path, ZIZMOR[0]).rename(tmp_path / ".github" / "workflows" / "pr.yml")
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    found = [line for line in lint(tmp_path) if line.startswith("::")]
+    assert any(line.startswith(("::error", "::warning")) and path.name in line for line in found)
