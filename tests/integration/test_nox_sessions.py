@@ -182,3 +182,34 @@ def test_a_wait_says_how_long_it_has_been(noxfile: ModuleType) -> None:
     with noxfile.heartbeat(log, "installing"):
         time.sleep(0.1)
     assert log.said[:2] == ["installing", "installing: 0 s"]
+
+
+class Steps(Log):
+    """A session that notes what it would run."""
+
+    name = "lint"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ran: dict[str, dict[str, str]] = {}
+
+    def run(self, program: str, *words: str, env: dict[str, str]) -> None:
+        self.ran[" ".join([program.rpartition("/")[2], *words])] = env
+
+
+@pytest.mark.parametrize("where", ["true", ""])
+def test_lint_annotates_lines_on_github(
+    noxfile: ModuleType,
+    where: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("GITHUB_ACTIONS", where)
+    monkeypatch.setattr(noxfile, "make_environment", lambda session, group: ROOT / "python")
+    steps = Steps()
+    noxfile.lint.func(steps)
+    told = [line for line in capfd.readouterr().out.splitlines() if line.startswith("::")]
+    matcher = ROOT / ".github" / "lint-matcher.json"
+    assert told == ([f"::add-matcher::{matcher}"] if where else [])
+    assert steps.ran["ruff check ."].get("RUFF_OUTPUT_FORMAT") == ("github" if where else None)
+    assert "hadolint --no-color docker/Dockerfile" in steps.ran
