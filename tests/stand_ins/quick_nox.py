@@ -89,7 +89,7 @@ def write_report(folder: Path, shard: str, outcome: dict[str, Any]) -> None:
     sys.path.insert(0, os.environ["PROJECT"])
     from ci.emulator.policy import read_emulator_policy
     from ci.gate.jobs.portion import list_planned, take_shard
-    from ci.report.schema import Case, Status
+    from ci.report.schema import Case, Place, Status
     from ci.report.write import write_report as write
     from tests.stand_ins.reports import make_report
 
@@ -102,7 +102,16 @@ def write_report(folder: Path, shard: str, outcome: dict[str, Any]) -> None:
                  for one in specs]  # fmt: skip
     kept = names if outcome["cases"] else []
     failed = Status.FAILED if outcome["code"] else Status.PASSED
-    cases = [Case(model=one.model, scheme=one.scheme, soc=one.soc, status=failed) for one in kept]
+    cases = [
+        Case(
+            model=one.model,
+            scheme=one.scheme,
+            soc=one.soc,
+            status=failed,
+            places=(Place(file=f"ci/lowering/suite/{one.model}.py", line=1),),
+        )
+        for one in kept
+    ]
     report = make_report(cases)
     import msgspec
 
