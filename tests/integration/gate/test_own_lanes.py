@@ -1,0 +1,54 @@
+"""Each lane of this project runs for what it is made of: planned on a clone of the project."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+LANES = {"test_emulator", "test_onnx"}
+
+
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if not (ROOT / ".git").exists():
+        pytest.skip("this is no git checkout")
+    target = tmp_path_factory.mktemp("clone") / "project"
+    words = ["git", "clone", "--quiet", "--shared", str(ROOT), str(target)]
+    subprocess.run(words, check=True, capture_output=True)
+    return target
+
+
+@pytest.mark.parametrize(
+    ("path", "old", "new", "lanes"),
+    [
+        ("ci/lowering/suite/mlp.py", "nn.ReLU()", "nn.ReLU6()", LANES),
+        ("manifests/policies/onnx.toml", "min_rms = 0.001", "min_rms = 0.002", {"test_onnx"}),
+        ("manifests/policies/emulator.toml", "min_rms = 0.001", "min_rms = 0.002", LANES),
+        ("manifests/baselines/onnxruntime-*.toml", "= 5", "= 6", {"test_onnx"}),
+        ("ci/emulator/judging/compare.py", '"""', '"""x', LANES),
+        ("ci/onnx/operators.py", '"""', '"""x', {"test_onnx"}),
+        ("docs/onnx.md", "# ", "# x", set()),
+    ],
+)
+def test_a_change_runs_the_lanes_that_it_concerns(
+    clone: Path, path: str, old: str, new: str, lanes: set[str]
+) -> None:
+    (file,) = clone.glob(path)
+    before = file.read_text("utf-8")
+    assert old in before
+    try:
+        file.write_text(before.replace(old, new, 1), "utf-8")
+        words = [sys.executable, "-m", "ci", "plan", "--base", "HEAD", "--json"]
+        ended = subprocess.run(words, cwd=clone, capture_output=True, text=True, check=True)
+    finally:
+        file.write_text(before, "utf-8")
+    planned = {row["name"]: row["run"] for row in json.loads(ended.stdout)["sessions"]}
+    assert planned.keys() >= LANES
+    assert {name for name in LANES if planned[name]} >= lanes
+    if not lanes:
+        assert [name for name, run in planned.items() if run] == ["lint"]
