@@ -49,7 +49,7 @@ def make_grids(report: Report) -> list[Grid]:
             lambda case: _draw_delegation(case, report.threshold_for(case)),
             (("value", "delegated"), ("fallback", "left to the CPU")),
         ),
-        Measure("size", "Size of the .pte", unit, "", lambda case: _draw_size(case, divisor)),
+        Measure("size", "Size of the program", unit, "", lambda case: _draw_size(case, divisor)),
         Measure(
             "lower",
             "Time to lower",

@@ -37,7 +37,6 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("manifests/baselines/onnxruntime-*.toml", "= 5", "= 6", {"test_onnx"}),
         ("ci/emulator/judging/gate.py", '"""', '"""x', LANES),
         ("ci/onnx/operators.py", '"""', '"""x', {"test_onnx"}),
-        ("docs/onnx.md", "# ", "# x", set()),
     ],
 )
 def test_a_change_runs_the_lanes_that_it_concerns(
@@ -55,5 +54,3 @@ def test_a_change_runs_the_lanes_that_it_concerns(
     planned = {row["name"]: row["run"] for row in json.loads(ended.stdout)["sessions"]}
     assert planned.keys() >= LANES
     assert {name for name in LANES if planned[name]} >= lanes
-    if not lanes:
-        assert [name for name, run in planned.items() if run] == ["lint"]
