@@ -50,6 +50,9 @@ def leave_results(stage: Stage) -> None:
             path = folder / "reports" / job["session"] / "junit.xml"
             path.parent.mkdir(parents=True)
             path.write_text('<testsuites><testsuite><testcase name="a"/></testsuite></testsuites>')
+        elif job["report"] and not job["shard"]:
+            (report,) = make_shards(make_cases("mlp fp16 SM8650"), 1)
+            write_report(report, folder / "reports" / job["session"])
         folder.mkdir(exist_ok=True)
         (folder / "exit-code.txt").write_text("0\n")
     needs = {"plan": {"result": "success"}, "session": {"result": "success"}}
