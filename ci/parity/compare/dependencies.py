@@ -44,7 +44,8 @@ def _buck_only(index: Index, groups: Groups, target: BuckTarget) -> Iterator[Fin
         wanted = groups.cmake_of.get(word.text, set())
         library = library_of(index, word.text, "buck")
         if library is not None:
-            wanted = set(library.cmake)
+            names_of_it = (*library.cmake, *groups.linked)
+            wanted = {name for name in names_of_it if matches(name, library.cmake)}
         elif not wanted or any(is_implied(index, name) for name in wanted):
             continue
         if word.condition or wanted & names or groups.links_transitively(names, wanted):

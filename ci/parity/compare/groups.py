@@ -105,6 +105,11 @@ class Groups:
         return self._cmake_reach.get(name, {name})
 
     @cached_property
+    def linked(self) -> set[str]:
+        """Every name that some CMake target links."""
+        return set[str]().union(*self._cmake_reach.values())
+
+    @cached_property
     def consumers(self) -> dict[str, set[str]]:
         """The executables and shared libraries that link a CMake target in the end."""
         found: dict[str, set[str]] = defaultdict(set)

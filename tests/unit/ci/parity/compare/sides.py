@@ -1,0 +1,122 @@
+"""Both sides of a tree in a few words, without any file: a target is its label and its sources."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ci.parity.compare.findings import Finding
+from ci.parity.compare.unread import compare_tree
+from ci.parity.facts import (
+    BuckFacts,
+    BuckTarget,
+    CMakeFacts,
+    CMakeTarget,
+    Configuration,
+    ListEntry,
+    ParityFacts,
+    Place,
+    Word,
+)
+from ci.parity.policy import Exclusion, ParityPolicy
+
+POLICY = ParityPolicy(
+    tests=("**/test/**",),
+    android_only=("*_android_build",),
+    ignored_defines=("NDEBUG",),
+    twins=("*_aten",),
+    exclude=(Exclusion(("out/**", "**/out/**"), "r"),),
+)
+ENTRIES = ("srcs", "headers", "exported_headers", "sources")
+WORDS = ("deps", "exported_deps", "external_deps", "defines", "links", "directory_defines")
+
+
+def buck(label: str, *srcs: str, kind: str = "cxx_library", **more: Any) -> BuckTarget:
+    """``p:name``, at line 10 of its build file; what it lists stands in the lines below."""
+    package, _, name = label.partition(":")
+    file = f"{package}/BUCK".lstrip("/")
+    place, values = Place(file, 10), _place(file, {"srcs": srcs, **more})
+    return BuckTarget(package=package, name=name, kind=kind, place=place, **values)
+
+
+def cmake(
+    name: str, *sources: str, directory: str = "", kind: str = "static", **more: Any
+) -> CMakeTarget:
+    """A target at line 10 of its CMakeLists.txt."""
+    file = f"{directory}/CMakeLists.txt".lstrip("/")
+    place, values = Place(file, 10), _place(file, {"sources": sources, **more})
+    return CMakeTarget(name=name, kind=kind, place=place, directory=directory, **values)
+
+
+def _place(file: str, more: Mapping[str, Any]) -> dict[str, Any]:
+    values, line = dict(more), 10
+    for key in (*ENTRIES, *WORDS):
+        make = entry if key in ENTRIES else word
+        rows = list(more.get(key, ()))
+        values |= (
+            {key: tuple(make(row, file, line + i) for i, row in enumerate(rows, 1))} if rows else {}
+        )
+        line += len(rows)
+    return values
+
+
+def entry(text: str, file: str = "f", line: int = 1) -> ListEntry:
+    """``path``, or ``path if key``."""
+    path, _, condition = text.partition(" if ")
+    return ListEntry(path, Place(file, line), condition)
+
+
+def word(text: str, file: str = "f", line: int = 1) -> Word:
+    """``text``, ``text if key``; with a ``+`` before it is exported."""
+    name, _, condition = text.lstrip("+").partition(" if ")
+    return Word(name, Place(file, line), condition, exported=text.startswith("+"))
+
+
+def facts(
+    bucks: Iterable[BuckTarget] = (),
+    cmakes: Iterable[CMakeTarget] = (),
+    *,
+    host: Iterable[CMakeTarget] | None = None,
+    android: Iterable[CMakeTarget] | None = None,
+    globs: tuple[Any, ...] = (),
+    repeated: tuple[BuckTarget, ...] = (),
+    packages: tuple[str, ...] = (),
+    not_evaluated: tuple[Any, ...] = (),
+    files: Iterable[str] = (),
+    gone: Iterable[str] = (),
+    sides: Mapping[str, Any] | None = None,
+    **more: Any,
+) -> ParityFacts:
+    """A tree whose files are those that targets list, and ``files``, without ``gone``.
+
+    ``host`` and ``android`` are CMake's targets of one platform, where they are not all.
+    """
+    bucks, cmakes = tuple(bucks), tuple(cmakes)
+    chosen = {
+        Configuration.HOST: cmakes if host is None else tuple(host),
+        Configuration.ANDROID: cmakes if android is None else tuple(android),
+        Configuration.ANY: cmakes,
+    }
+    listed = {e.path for target in (*bucks, *cmakes) for e in target.entries}
+    native = {target.package for target in bucks}
+    return ParityFacts(
+        buck=BuckFacts(bucks, globs, repeated, (*native, *packages), not_evaluated),
+        cmake=tuple(CMakeFacts(one, rows, **sides or {}) for one, rows in chosen.items()),
+        files=frozenset((listed | set(files)) - set(gone)),
+        **more,
+    )
+
+
+def compare(tree: ParityFacts, policy: ParityPolicy = POLICY, *scope: str) -> list[dict[str, str]]:
+    """Every field of every finding that is not empty."""
+    return [told(finding) for finding in compare_tree(tree, policy, scope)]
+
+
+def told(finding: Finding) -> dict[str, str]:
+    values = {name: getattr(finding, name) for name in finding.__struct_fields__}
+    return {name: getattr(v, "value", None) or str(v) for name, v in values.items() if v}
+
+
+def paths(tree: ParityFacts, policy: ParityPolicy = POLICY) -> list[tuple[str, str]]:
+    """Kind and path of every finding."""
+    return [(row["kind"], row["path"]) for row in compare(tree, policy)]
