@@ -1,12 +1,13 @@
 """One ELF file against the policy of its directory.
 
-What needs more than one file (DT_NEEDED, one build of QNN) is in checks.needs and
+What needs more than one file (DT_NEEDED, one build of QNN) is in checks.files and
 checks.coherence.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
@@ -54,13 +55,10 @@ def judge_defect(error: ElfError) -> Finding:
     return finding
 
 
-def _see_defect(defect: Defect) -> Callable[[ElfError], Iterable[Seen]]:
-    def see(error: ElfError) -> Iterator[Seen]:
-        if error.defect is defect:
-            reason = f" ({error.why})" if error.why else ""
-            yield seen(error.path.name, error.path, reason=reason, repair=error.fix)
-
-    return see
+def see_defect(defect: Defect, error: ElfError) -> Iterator[Seen]:
+    if error.defect is defect:
+        reason = f" ({error.why})" if error.why else ""
+        yield seen(error.path.name, error.path, reason=reason, repair=error.fix)
 
 
 for code, defect, meaning in (
@@ -73,7 +71,7 @@ for code, defect, meaning in (
     ("QNN207", Defect.CORRUPT, "the loader crashes, or refuses it"),
 ):
     DEFECTS.check(code, f"{{subject}} is {defect.value}{{reason}}", meaning, "{repair}")(
-        _see_defect(defect)
+        partial(see_defect, defect)
     )
 
 
@@ -213,14 +211,11 @@ def see_fixed_path(file: Placed) -> Iterator[Seen]:
             yield file.seen(entry=entry or "the current directory")
 
 
-def _see_newer(family: str) -> Callable[[Placed], Iterable[Seen]]:
-    def see(file: Placed) -> Iterator[Seen]:
-        limit: str | None = getattr(file.policy, family.lower())
-        need = file.elf.highest_need(family)
-        if limit and need and need > parse_version(limit).release:
-            yield file.seen(version=".".join(map(str, need)), limit=limit)
-
-    return see
+def see_newer(family: str, file: Placed) -> Iterator[Seen]:
+    limit: str | None = getattr(file.policy, family.lower())
+    need = file.elf.highest_need(family)
+    if limit and need and need > parse_version(limit).release:
+        yield file.seen(version=".".join(map(str, need)), limit=limit)
 
 
 for code, family in (("QNN219", "GLIBC"), ("QNN220", "GLIBCXX"), ("QNN221", "CXXABI")):
@@ -229,7 +224,7 @@ for code, family in (("QNN219", "GLIBC"), ("QNN220", "GLIBCXX"), ("QNN221", "CXX
         f"{{subject}} needs {family} {{version}}, the target has {{limit}}",
         f"'version `{family}_{{version}}' not found' when it is loaded",
         f"use a build of it that needs {family} {{limit}} or older, or a newer target",
-    )(_see_newer(family))
+    )(partial(see_newer, family))
 
 
 @CONTENT.check(

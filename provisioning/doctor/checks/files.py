@@ -185,4 +185,5 @@ def _chain(elves: Mapping[str, ElfFacts], name: str) -> str:
     while above := [user for user in users.get(words[-1], []) if user not in seen_names]:
         words.append(above[0])
         seen_names.add(above[0])
-    return words[0] + "".join(f", which {user} needs," for user in words[1:])
+    above_it = "".join(f", which {user} needs" for user in words[1:])
+    return f"{name}{above_it}," if above_it else name

@@ -1,0 +1,473 @@
+"""What is judged: the things that the facts of one environment give, and when they are judged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from provisioning.doctor.checks.checkout import CHECKOUTS, Checkout
+from provisioning.doctor.checks.coherence import FAMILIES, Family
+from provisioning.doctor.checks.device import DEVICES, Device
+from provisioning.doctor.checks.elf import judge
+from provisioning.doctor.checks.environment import judge_environment, list_checks
+from provisioning.doctor.checks.files import Group, Need, find_groups, find_needs, judge_group
+from provisioning.doctor.checks.host import SYSTEM, SystemLibrary
+from provisioning.doctor.checks.ndk import NDKS, Ndk
+from provisioning.doctor.checks.pairs import ADAPTOR, TOOLCHAINS, Adaptor, Toolchains
+from provisioning.doctor.checks.python import PYTHON, Interpreter
+from provisioning.doctor.checks.registry import Case, Seen, Subjects, seen
+from provisioning.doctor.checks.sdk import ROOTS, SDK, Sdk, WantedRoot
+from provisioning.doctor.checks.staging import STAGINGS, Staging
+from provisioning.doctor.checks.variables import (
+    PYTHON_PATH,
+    RUNTIMES,
+    VARIABLES,
+    PythonPath,
+    Runtime,
+    Variables,
+)
+from provisioning.doctor.facts import (
+    CheckoutFacts,
+    FileFacts,
+    PathEntry,
+    SdkFacts,
+    TreeFacts,
+    VariableFacts,
+)
+from provisioning.doctor.finding import Finding, Severity
+from provisioning.doctor.fitness import Fitness
+from provisioning.doctor.policies import elf_policy, read_elf_policies
+from provisioning.elf.facts import EM_AARCH64, Defect, VersionNeed
+from provisioning.manifest.pairs import Pairs
+from tests.unit.provisioning.doctor import cases
+from tests.unit.provisioning.doctor.cases import BUILD, OTHER, aligned, elf, file, tree_of
+
+HOST, ANDROID = "x86_64-linux-clang", "aarch64-android"
+KINDS = read_elf_policies()
+SOC = ("SM8750", 79)
+QNN_SDK = SdkFacts(Path("/sdk"), is_directory=True, markers=("sdk.yaml",), version="2.49.40")
+NO_SDK = replace(QNN_SDK, is_directory=False, markers=())
+
+
+def ask(
+    fitness: Fitness | None = None, *, soc: tuple[str, int] | None = None, **change: Any
+) -> Case:
+    """A case whose SDK is /sdk; ``change`` are its facts."""
+    facts = replace(cases.case().facts, **{"sdk": QNN_SDK, "trees": {"qnn-sdk": TREE}, **change})
+    return replace(cases.case(fitness or Fitness()), facts=facts, kinds=KINDS, soc=soc)
+
+
+def device_file(name: str, align: int) -> FileFacts:
+    return file(name, machine=EM_AARCH64, program_headers=aligned(align))
+
+
+FILES = (file("libA.so"), file("libB.so", OTHER), file("libC.so"))
+TREE = tree_of(*FILES)
+
+
+def test_a_checkout_is_judged_for_the_machine_that_it_is_built_for() -> None:
+    facts = CheckoutFacts(Path("/src/executorch"), is_directory=True)
+    pins = {"executorch-commit": "abc", "executorch": "1.5.1"}
+    asked: dict[str, Any] = {"checkout": facts, "pins": pins, "submodules": ("a", "b")}
+    for kinds, machine in (((HOST,), "x86-64"), ((ANDROID,), "aarch64"), ((), "aarch64")):
+        found = list(CHECKOUTS.find(ask(Fitness(kinds=kinds), **asked)))
+        assert found == [Checkout(facts, "abc", ("a", "b"), machine)]
+    assert list(CHECKOUTS.find(ask(checkout=facts))) == [Checkout(facts, "", (), "aarch64")]
+    assert list(CHECKOUTS.find(ask())) == []
+
+
+def test_a_family_of_an_sdk_is_judged_by_what_is_pushed_of_it() -> None:
+    skels = Fitness(skels=True)
+    sdk = replace(QNN_SDK, stamp="260810104044")
+    assert list(FAMILIES.find(ask(skels, soc=SOC, sdk=sdk))) == [
+        Family(FILES, "2.49.40", "260810104044", ("Htp",), SOC)
+    ]
+    assert list(FAMILIES.find(ask(soc=SOC))) == [Family(FILES, "2.49.40", None, (), None)]
+    bare = replace(QNN_SDK, markers=())
+    assert list(FAMILIES.find(ask(skels, soc=SOC, sdk=bare))) == [
+        Family(FILES, "2.49.40", None, ("Htp",), None)
+    ]
+    assert list(FAMILIES.find(ask(skels, sdk=NO_SDK))) == []
+    assert list(FAMILIES.find(ask(sdk=None, trees={"staging": TREE}))) == [Family(FILES)]
+
+
+def test_a_device_is_judged_with_what_would_be_pushed() -> None:
+    phones = (cases.PHONE, replace(cases.PHONE, serial="def"))
+    tree = tree_of(*FILES, device_file("libD.so", 8192), device_file("libE.so", 4096))
+    case = ask(Fitness(root_on_device=True), soc=SOC, devices=phones, trees={"qnn-sdk": tree})
+    limits = case.policy.device
+    assert list(DEVICES.find(case)) == [
+        Device(phone, limits, 30, "SM8750", BUILD.text, 4096, needs_root=True) for phone in phones
+    ]
+    plain = ask(devices=phones[:1], trees={"qnn-sdk": tree_of(file("libA.so", None))})
+    assert list(DEVICES.find(plain)) == [Device(phones[0], limits, 30)]
+    assert list(DEVICES.find(ask(devices=phones[:1], trees={}))) == [Device(phones[0], limits, 30)]
+    assert list(DEVICES.find(ask())) == []
+
+
+def test_an_ndk_is_judged_against_the_pin() -> None:
+    case = ask(ndk=cases.NDK, pins={"android-ndk": "26.2", "qnn-sdk": "2"})
+    assert list(NDKS.find(case)) == [Ndk(cases.NDK, case.policy.ndk, "26.2", 30)]
+    assert list(NDKS.find(ask(ndk=cases.NDK))) == [Ndk(cases.NDK, case.policy.ndk, "", 30)]
+    assert list(NDKS.find(ask())) == []
+
+
+def test_an_api_level_may_be_free() -> None:
+    free = msgspec.structs.replace(KINDS[ANDROID], android_api=None)
+    case = replace(ask(ndk=cases.NDK), kinds={ANDROID: free})
+    assert [one.api_level for one in NDKS.find(case)] == [0]
+
+
+@pytest.mark.parametrize(
+    ("trees", "version", "library"),
+    [
+        ((file("a", OTHER),), "2.49.40", "2.48.40"),
+        ((), "2.49.40", "2.49.40"),
+        ((), None, "an unknown version"),
+    ],
+)
+def test_an_adaptor_is_judged_with_the_sdk_that_it_loads(
+    trees: tuple[FileFacts, ...], version: str | None, library: str
+) -> None:
+    sdk = replace(QNN_SDK, version=version)
+    case = ask(python=cases.PYTHON, sdk=sdk, trees={"qnn-sdk": tree_of(*trees)})
+    assert list(ADAPTOR.find(case)) == [Adaptor(cases.PYTHON, sdk, library)]
+
+
+def test_no_adaptor_is_judged_without_an_sdk() -> None:
+    alone = replace(cases.PYTHON, adaptor=None)
+    assert list(ADAPTOR.find(ask())) == []
+    assert list(ADAPTOR.find(ask(python=alone))) == []
+    assert list(ADAPTOR.find(ask(python=cases.PYTHON, sdk=None))) == []
+    assert list(ADAPTOR.find(ask(python=cases.PYTHON, sdk=NO_SDK))) == []
+
+
+def test_toolchains_are_judged_once() -> None:
+    checkout = CheckoutFacts(Path("/e"), is_directory=True, version="1.6.0a0")
+    roots = {"hexagon-sdk": "/opt/6.4.0.2", "qnn-sdk": "/opt/2.0"}
+    case = replace(ask(python=cases.PYTHON, roots=roots, soc=SOC), pairs=Pairs("1", ()))
+    whole = Toolchains("1.5.1", QNN_SDK, "6.4.0.2", SOC, Pairs("1", ()))
+    assert list(TOOLCHAINS.find(case)) == [whole]
+    case = replace(case, facts=replace(case.facts, checkout=checkout))
+    assert list(TOOLCHAINS.find(case)) == [whole._replace(executorch="1.6.0a0")]
+    none = Toolchains("", None, "", None, Pairs("", ()))
+    assert list(TOOLCHAINS.find(ask(sdk=None))) == [none]
+    python = replace(cases.PYTHON, distributions={})
+    assert list(TOOLCHAINS.find(ask(sdk=None, python=python))) == [none]
+    nameless = replace(checkout, version="")
+    assert list(TOOLCHAINS.find(ask(sdk=None, checkout=nameless))) == [none]
+
+
+@pytest.mark.parametrize(
+    ("entries", "place", "is_hidden"),
+    [
+        (("/site",), "/site/executorch", True),
+        (("/a", "/site"), "/site/executorch", True),
+        (("/sit",), "/site/executorch", False),
+        ((), "/site/executorch", False),
+        (("",), None, False),
+    ],
+)
+def test_an_executorch_on_pythonpath_is_told_from_the_installed_one(
+    entries: tuple[str, ...], place: str | None, is_hidden: bool
+) -> None:
+    python = replace(cases.PYTHON, executorch=place)
+    case = ask(python=python, variables=VariableFacts({}, executorch_on_path=entries))
+    assert list(PYTHON.find(case)) == [Interpreter(python, case.policy.python, "2.34", is_hidden)]
+
+
+def test_an_interpreter_is_judged_without_variables_and_not_at_all_where_none_is_asked() -> None:
+    case = ask(python=cases.PYTHON)
+    assert list(PYTHON.find(case)) == [Interpreter(cases.PYTHON, case.policy.python, "2.34", False)]
+    assert list(PYTHON.find(ask())) == []
+
+
+def test_of_sdks_that_serve_the_first_is_wanted() -> None:
+    fitness = Fitness(roots=("android-ndk", "libcxx"), sdk=("qnn-sdk", "qnn-runtime"))
+    case = ask(fitness, sdk_name="", roots={"libcxx": "/l"})
+    assert list(ROOTS.find(case)) == [
+        WantedRoot("p", "android-ndk", is_there=False),
+        WantedRoot("p", "libcxx", is_there=True),
+        WantedRoot("p", "qnn-sdk", is_there=False),
+    ]
+    assert [one.name for one in ROOTS.find(ask(fitness))] == ["android-ndk", "libcxx"]
+
+
+def test_an_sdk_is_judged_with_its_files() -> None:
+    case = ask()
+    assert list(SDK.find(case)) == [Sdk(QNN_SDK, TREE, case)]
+    assert list(SDK.find(ask(sdk=None))) == []
+
+
+def test_what_is_staged_is_judged_with_the_qnn_of_its_profile() -> None:
+    fitness = Fitness(staged=("libQnnHtp.so",))
+    trees = {"staging": TREE, "qnn-sdk": tree_of()}
+    pins = {"qnn-sdk": "2.37.0"}
+    for sdk, given, runtime in ((QNN_SDK, pins, "2.49.40"), (None, pins, "2.37.0"), (None, {}, "")):
+        case = ask(fitness, soc=SOC, trees=trees, sdk=sdk, pins=given)
+        assert list(STAGINGS.find(case)) == [Staging(TREE, ("libQnnHtp.so",), SOC, runtime)]
+    nameless = replace(QNN_SDK, version=None)
+    (staged,) = STAGINGS.find(ask(fitness, trees=trees, sdk=nameless, pins=pins))
+    assert staged.runtime == "2.37.0"
+    assert list(STAGINGS.find(ask(fitness))) == []
+
+
+def test_variables_are_judged_where_there_is_an_sdk_for_them_to_name() -> None:
+    facts = VariableFacts({})
+    case = ask(Fitness(kinds=(HOST,)), variables=facts)
+    assert list(VARIABLES.find(case)) == [Variables(facts, Path("/sdk"), runs=True)]
+    assert list(VARIABLES.find(ask(variables=facts))) == [Variables(facts, Path("/sdk"))]
+    assert list(VARIABLES.find(ask(variables=facts, sdk=None))) == []
+    assert list(VARIABLES.find(ask(variables=facts, sdk=NO_SDK))) == []
+    assert list(VARIABLES.find(ask())) == []
+
+
+def needing(name: str, *versions: str, **change: Any) -> FileFacts:
+    return file(name, version_needs=(VersionNeed("l", versions),), **change)
+
+
+def test_the_compilers_runtime_that_comes_first_is_judged_by_the_highest_needs() -> None:
+    tree = tree_of(
+        needing("libA.so", "GLIBCXX_3.4.9", "CXXABI_1.3.9"),
+        needing("libB.so", "GLIBCXX_3.4.21", "GCC_3.0"),
+        needing("libC.so", "GLIBCXX_3.4.20"),
+        needing("libD.so", "GLIBCXX_9", machine=EM_AARCH64),
+        replace(file("libE.so"), elf=None),
+    )
+    adaptor = needing("P.so", "CXXABI_1.3.10", "GLIBC_2.99")
+    ours, other = file("libstdc++.so.6"), file("libstdc++.so.6", machine=EM_AARCH64)
+    broken, gcc = replace(ours, elf=None, defect=Defect.EMPTY), file("libgcc_s.so.1")
+    path = (
+        PathEntry("/a", runtimes=(other,)),
+        PathEntry("", runtimes=(ours, gcc)),
+        PathEntry("/c", runtimes=(broken,)),
+    )
+    needs = {
+        "GLIBCXX": ((3, 4, 21), "libB.so"),
+        "CXXABI": ((1, 3, 10), "P.so"),
+        "GCC": ((3, 0), "libB.so"),
+    }
+    asked: dict[str, Any] = {
+        "trees": {"qnn-sdk": tree},
+        "python": replace(cases.PYTHON, adaptor=adaptor),
+        "variables": VariableFacts({}, path),
+    }
+    runs = Fitness(kinds=(HOST,))
+    place = "(an empty entry: the current directory)"
+    assert list(RUNTIMES.find(ask(runs, **asked))) == [
+        Runtime(place, ours, needs),
+        Runtime(place, gcc, needs),
+    ]
+    asked["variables"] = VariableFacts({}, path[2:])
+    assert list(RUNTIMES.find(ask(runs, **asked))) == [Runtime("/c", broken, needs)]
+    bare = ask(runs, trees={}, variables=VariableFacts({}, path[2:]))
+    assert list(RUNTIMES.find(bare)) == [Runtime("/c", broken, {})]
+    assert list(RUNTIMES.find(ask(**asked))) == []
+    assert list(RUNTIMES.find(ask(runs))) == []
+
+
+def test_a_checkout_on_pythonpath_counts_where_python_can_import_it() -> None:
+    facts = VariableFacts({})
+    built = CheckoutFacts(Path("/src/executorch"), is_directory=True, has_adaptor=True)
+    ways: list[tuple[CheckoutFacts | None, Path | None]] = [
+        (built, built.root),
+        (replace(built, has_adaptor=False), None),
+        (replace(built, root=Path("/src/other")), None),
+        (None, None),
+    ]
+    for checkout, root in ways:
+        case = ask(Fitness(python=True), variables=facts, checkout=checkout)
+        assert list(PYTHON_PATH.find(case)) == [PythonPath(facts, root, uses_wheel=True)]
+    case = ask(variables=facts)
+    assert list(PYTHON_PATH.find(case)) == [PythonPath(facts, None, uses_wheel=False)]
+    assert list(PYTHON_PATH.find(ask(checkout=built))) == []
+
+
+def test_libraries_of_the_system_are_those_that_the_host_libraries_need() -> None:
+    tree = tree_of(
+        file("libA.so", needed=("libz.so.1", "libc.so.6", "libX.so")),
+        file("libB.so", needed=("libz.so.1", "libm.so.6")),
+        file("libC.so", needed=("libdl.so.2",), machine=EM_AARCH64),
+        replace(file("libD.so"), elf=None),
+    )
+    libraries = {"libz.so.1": None, "libm.so.6": "/m", "libdl.so.2": None, "libX.so": None}
+    host = replace(cases.HOST, libraries=libraries)
+    case = ask(host=host, trees={"qnn-sdk": tree})
+    assert SYSTEM.find(case) == [
+        SystemLibrary("libz.so.1", None, "libA.so"),
+        SystemLibrary("libm.so.6", "/m", "libB.so"),
+    ]
+    assert SYSTEM.find(replace(case, kinds={})) == []
+    assert SYSTEM.find(ask(host=host, trees={})) == []
+
+
+def test_files_are_judged_in_groups_that_one_loader_sees() -> None:
+    own = file("libA.so", place=f"lib/{HOST}")
+    tool = file("tool", place=f"bin/{HOST}", runpath=(f"$ORIGIN/../../lib/{HOST}",))
+    skel = cases.skel("libS.so", 0x79, "lib/hexagon-v79/unsigned")
+    other = file("libW.so", place="lib/windows")
+    links = {"lib/libQnn.so.1": "libA.so"}
+    cxx = TreeFacts(Path("/cxx"), (file("libc++.so.1"),), {"libc++.so": "libc++.so.1"})
+    beside = (file("libB.so"), file("libC.so", machine=EM_AARCH64), replace(own, elf=None))
+    case = ask(
+        trees={"qnn-sdk": replace(tree_of(own, tool, skel, other), links=links), "libcxx": cxx},
+        variables=VariableFacts({}, (PathEntry("/x", beside), PathEntry("/y", (file("libD.so"),)))),
+        host=replace(cases.HOST, libraries={"libc++.so.1": "/l", "libz.so.1": "/z"}),
+    )
+    policy = msgspec.structs.replace(case.policy, host_libraries=("libc++.so.1", "libunwind.so.1"))
+    near = {"libB.so", "libD.so", "libQnn.so.1"}
+    brings = {"libc++.so.1": "/l", "libunwind.so.1": None}
+    assert list(find_groups(replace(case, policy=policy))) == [
+        Group([own], HOST, KINDS[HOST], 2, brings, near),
+        Group([tool], HOST, KINDS[HOST], 2, brings, {*near, "libA.so"}),
+        Group([skel], "hexagon-v79", elf_policy("hexagon-v79"), 3, brings, near),
+        Group(cxx.files, HOST, KINDS[HOST], beside=frozenset({"libc++.so"})),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kinds", "target"),
+    [
+        ((HOST, "aarch64-oe-linux", "hexagon"), "aarch64-oe-linux"),
+        ((HOST,), ANDROID),
+        ((), ANDROID),
+    ],
+)
+def test_what_is_staged_is_judged_as_its_device_has_it(kinds: tuple[str, ...], target: str) -> None:
+    skel, more = cases.skel("libS.so", 0x79), cases.skel("libT.so", 0x8075)
+    core, broken = file("libA.so", machine=EM_AARCH64), replace(file("libB.so"), elf=None)
+    case = ask(
+        Fitness(kinds=kinds), sdk=NO_SDK, trees={"staging": tree_of(skel, core, more, broken)}
+    )
+    assert list(find_groups(case)) == [
+        Group([core, broken], target, KINDS[target], depth=0),
+        Group([more], "hexagon-v75", elf_policy("hexagon-v75"), depth=0),
+        Group([skel], "hexagon-v79", elf_policy("hexagon-v79"), depth=0),
+    ]
+
+
+def ids(findings: Iterator[Finding]) -> list[tuple[str, str]]:
+    return [(one.id, one.subject) for one in findings]
+
+
+def test_of_a_group_each_file_is_judged_and_what_those_that_fit_need() -> None:
+    policy = msgspec.structs.replace(KINDS[HOST], unused=("libU*",))
+    files = (
+        file("libA.so", soname="libA.so", needed=("libB.so", "libc.so.6", "libX.so", "libN.so")),
+        replace(file("libB.so"), elf=None, defect=Defect.EMPTY),
+        replace(file("libC.so"), elf=None),
+        file("libD.so", needed=("libY.so",), machine=EM_AARCH64),
+        file("libU.so", needed=("libZ.so",)),
+        file("libE.so", soname="libE.so", needed=("libX.so", "libH.so"), runpath=("$ORIGIN/..",)),
+    )
+    group = Group(files, HOST, policy, 0, {"libH.so": "/h"}, ("libN.so",))
+    found = [
+        ("QNN202", "libB.so"),
+        ("QNN212", "libD.so"),
+        ("QNN217", "libE.so"),
+        ("QNN216", "libX.so"),
+    ]
+    assert ids(judge_group(group)) == found
+    elsewhere = replace(group, kind="other", depth=1)
+    assert ids(judge_group(elsewhere)) == [*found[:2], ("QNN216", "libH.so"), found[3]]
+
+
+def test_a_defect_tells_its_reason() -> None:
+    broken = replace(file("libB.so"), elf=None, defect=Defect.NOT_ELF, defect_why="it is PK")
+    (finding,) = judge_group(Group((broken,), HOST, KINDS[HOST]))
+    assert finding.what == "libB.so is not ELF (it is PK)"
+
+
+def test_a_need_is_told_with_the_chain_of_its_users() -> None:
+    files = [
+        file("libC.so", needed=("libX.so", "libY.so")),
+        file("libB.so", needed=("libC.so",)),
+        file("libA.so", needed=("libB.so", "libX.so")),
+        replace(file("libD.so", needed=("libX.so",)), elf=None),
+    ]
+    names = {one.name for one in files}
+    chain = "libC.so, which libB.so needs, which libA.so needs,"
+    assert list(find_needs(files, names, {"libY.so": None})) == [
+        Need("libX.so", ["libA.so", "libC.so"], Path("/sdk/lib/libA.so"), "libA.so", False),
+        Need("libY.so", ["libC.so"], Path("/sdk/lib/libC.so"), chain, True),
+    ]
+    assert list(find_needs(files, {*names, "libX.so"}, {"libY.so": "/y"})) == []
+
+
+def test_a_file_is_judged_at_the_root_of_its_tree_where_no_depth_is_given() -> None:
+    plain = elf(soname="libQnnA.so", runpath=("$ORIGIN/..",))
+    assert judge(plain, cases.PLAIN) == []
+    assert [one.id for one in judge(plain, cases.PLAIN, depth=0)] == ["QNN217"]
+
+
+def test_glibc_of_the_machine_is_the_one_that_counts() -> None:
+    own = needing("libA.so", "GLIBC_2.35", place=f"lib/{HOST}", soname="libA.so")
+    trees = {"qnn-sdk": tree_of(own)}
+    for glibc, found in (("2.34", ["QNN219"]), ("2.35", []), (None, ["QNN002", "QNN219"])):
+        case = ask(host=replace(cases.HOST, glibc=glibc), trees=trees)
+        assert [one.id for one in judge_environment(case)] == found
+    bare = replace(ask(trees={}, sdk=None), kinds={ANDROID: KINDS[ANDROID]})
+    assert judge_environment(bare) == []
+
+
+def test_findings_come_once_in_the_order_of_ids_and_can_be_printed() -> None:
+    files = [
+        replace(file(name, place=f"lib/{HOST}"), elf=None, defect=Defect.EMPTY)
+        for name in ("libB.so", "lib\udcff.so", "libB.so")
+    ]
+    case = ask(trees={"qnn-sdk": tree_of(*files)}, host=replace(cases.HOST, machine="x"))
+    found = judge_environment(case)
+    assert [(one.id, one.subject) for one in found] == [
+        ("QNN001", "Linux x"),
+        ("QNN202", "libB.so"),
+        ("QNN202", "lib\\udcff.so"),
+    ]
+
+
+def test_checks_are_listed_in_the_order_of_ids() -> None:
+    listed = [one.id for one in list_checks()]
+    assert listed == sorted(listed)
+
+
+class Numbers:
+    """Checks of numbers, registered here."""
+
+    def __init__(self) -> None:
+        self.subjects = Subjects(lambda _: [2, 3])
+        register = self.subjects.check("A", "{subject} is odd", "{rest} is left", "see {where} ")
+        register(self.see_odd)
+        self.subjects.check(
+            "B", "{subject} is here", "why", "no", after=("A",), severity=Severity.WARNING
+        )(self.see_any)
+        self.subjects.check("C", "{subject} is there", "why", "no", after=("B",))(self.see_any)
+        self.subjects.check("D", "{subject} is low", "why", "no", after=("C",))(self.see_any)
+
+    @staticmethod
+    def see_odd(number: int) -> Iterator[Seen]:
+        if number % 2:
+            yield seen(f"{number}", "here", rest="1")
+
+    @staticmethod
+    def see_any(number: int) -> Iterator[Seen]:
+        yield seen(f"{number}", Path("/there"))
+
+
+def test_a_check_waits_for_those_before_it() -> None:
+    """It is silent where one of them has found something, or was silent itself."""
+    odd = Finding("A", "3", "3 is odd", "here", "1 is left", "see here")
+    even = Finding("B", "2", "2 is here", "/there", "why", "no", Severity.WARNING)
+    subjects = Numbers().subjects
+    assert list(subjects.judge(3)) == [odd]
+    assert list(subjects.judge(2)) == [even]
+    assert list(subjects.judge_all(ask())) == [even, odd]
+    assert list(Subjects[int]().find(ask())) == []
+
+
+def test_a_policy_of_the_host_is_that_of_its_kind() -> None:
+    assert ask().host_policy == KINDS[HOST]
+    assert ask(pins={"qnn-sdk": "2", "libcxx": "3"}).pin == "2"
