@@ -18,8 +18,11 @@ PACKAGES: dict[str, tuple[str, ...]] = {
     "ci/signing": ("tests/unit/ci/signing",),
     "provisioning/archives": ("tests/unit/provisioning/archives", "tests/integration/fetch"),
     "provisioning/doctor/checks": ("tests/unit/provisioning/doctor",),
-    "provisioning/fetch": ("tests/unit/provisioning/fetch", "tests/integration/fetch"),
-    "provisioning/store": ("tests/integration/store",),
+    "provisioning/fetch": (
+        "tests/unit/provisioning/fetch",
+        "tests/integration/fetch/test_download_faults.py",
+    ),
+    "provisioning/store": ("tests/unit/provisioning/store",),
 }
 
 

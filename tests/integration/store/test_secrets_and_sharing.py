@@ -9,6 +9,7 @@ import socket
 import stat
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -222,14 +223,26 @@ def test_a_damaged_pin_stops_neither_list_nor_verify(world: World) -> None:
 
 
 def test_a_waiter_names_the_process_that_it_waits_for(world: World, server: BadServer) -> None:
-    server.faults["llvm.tar.xz"] = [bad.slow(2.0)]
+    has_waited = threading.Event()
+
+    def late(handler: bad.Handler, data: bytes) -> None:
+        has_waited.wait(30)
+        bad.serve(handler, data)
+
+    server.faults["llvm.tar.xz"] = [late]
     command = [sys.executable, "-m", "provisioning", "fetch", "libcxx"]
     first = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         while not server.requests:
             assert first.poll() is None
-        assert f"another process ({first.pid}) is fetching it; waiting" in run(*command[3:]).stderr
+        second = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        assert second.stderr
+        said = second.stderr.readline()
+        has_waited.set()
+        second.communicate()
+        assert f"another process ({first.pid}) is fetching it; waiting" in said
     finally:
+        has_waited.set()
         assert first.wait(30) == 0
 
 

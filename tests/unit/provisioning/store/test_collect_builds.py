@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from provisioning.store import collect
 from provisioning.store.collect import BUILDS, ORIGIN, Garbage, find_garbage, remove_garbage
 from provisioning.store.store import Store
 
@@ -13,6 +14,7 @@ from provisioning.store.store import Store
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     monkeypatch.setenv("QNN_CI_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(collect, "PROC", tmp_path / "no process")
     return Store()
 
 

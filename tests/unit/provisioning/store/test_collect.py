@@ -1,0 +1,438 @@
+"""What may go and what stays, each with the thing beside it that must not."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from provisioning.store import collect
+from provisioning.store.collect import (
+    HOME_PARTS,
+    LEFTOVER_AGE_S,
+    CachePart,
+    Garbage,
+    Kept,
+    find_garbage,
+    find_removable,
+    find_user,
+    list_parts,
+    made_by_us,
+    measure,
+    remove_garbage,
+)
+from provisioning.store.store import TREE_FILE, Key, Published, Store
+from provisioning.store.tree import Tree, TreeEntry
+
+PART = ".a.zip.0123abcd.part"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "home")
+
+
+def publish(store: Store, artifact: str = "sdk", version: str = "1.0") -> Published:
+    key = Key(artifact, version, 0)
+    tree = Tree(artifact, version, "00", (), (TreeEntry("a", 1000),))
+    with store.stage(key) as staged:
+        (staged / artifact / "a").write_bytes(bytes(1000))
+        return store.publish(key, staged, tree)
+
+
+@pytest.fixture(autouse=True)
+def proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The part of /proc that the product sees: what ``using`` starts."""
+    proc = tmp_path / "proc"
+    proc.mkdir()
+    monkeypatch.setattr(collect, "PROC", proc)
+    return proc
+
+
+@contextmanager
+def using(**options: object) -> Iterator[int]:
+    """A process: its number."""
+    with subprocess.Popen(["sleep", "60"], **options) as process:  # type: ignore[call-overload]
+        shown = collect.PROC / str(process.pid)
+        shown.symlink_to(f"/proc/{process.pid}")
+        try:
+            yield process.pid
+        finally:
+            process.kill()
+            shown.unlink()
+
+
+def collect_from(
+    store: Store, *named: str, filenames: tuple[str, ...] = (), downloads: bool = False
+) -> tuple[dict[str, str], dict[str, str]]:
+    """What goes and what stays, by name, and why."""
+    garbage, kept = find_garbage(store, set(named), set(filenames), downloads=downloads)
+    for item in garbage:
+        assert item.size_bytes == measure(item.path)
+    return {one.path.name: one.why for one in garbage}, {one.path.name: one.why for one in kept}
+
+
+def test_nothing_is_in_an_empty_store(store: Store) -> None:
+    assert collect_from(store, downloads=True) == ({}, {})
+
+
+def test_a_published_tree_stays_as_long_as_it_is_named(store: Store) -> None:
+    one, two = publish(store).path.name, publish(store, "ndk").path.name
+    stays = "a profile names it"
+    assert collect_from(store, one, two) == ({}, {one: stays, two: stays})
+    assert collect_from(store, one) == ({two: "no profile names it"}, {one: stays})
+
+
+def test_what_is_not_ours_stays(store: Store, tmp_path: Path) -> None:
+    found = publish(store)
+    digest = found.path.name[len("sdk-1.0-") :]
+    (store.trees / "file").touch()
+    (store.trees / "link").symlink_to(found.path)
+    (store.trees / "empty").mkdir()
+    names = {"file", "link", "empty"}
+    for name in (f"sdk-1.0-{digest}0", f"sdk-1.0-{digest[1:]}", f"sdk-1.0-{digest[1:]}g"):
+        (store.trees / name / "sdk").mkdir(parents=True)
+        (store.trees / name / TREE_FILE).write_bytes((found.path / TREE_FILE).read_bytes())
+        names.add(name)
+    garbage, kept = collect_from(store)
+    assert list(garbage) == [found.path.name]
+    assert kept == dict.fromkeys(names, "it is not ours")
+
+
+def test_whose_a_directory_is(store: Store, tmp_path: Path) -> None:
+    found = publish(store)
+    assert made_by_us(found.path) == "sdk"
+    (found.path / "another").mkdir()
+    assert made_by_us(found.path) == "sdk"
+    other = publish(store, "ndk")
+    (other.path / "ndk").rename(other.path / "sdk")
+    assert made_by_us(other.path) is None
+    (found.path / TREE_FILE).unlink()
+    assert made_by_us(found.path) is None
+    plus = publish(store, "a+b", "1+2")
+    assert made_by_us(plus.path) == "a+b"
+    like = plus.path.rename(store.trees / plus.path.name.replace("1+2", "1+2-1+2"))
+    assert made_by_us(like) is None
+
+
+def age(path: Path, seconds: float) -> None:
+    moment = time.time() - seconds
+    os.utime(path, (moment, moment), follow_symlinks=False)
+
+
+def test_a_day_is_the_age_of_a_leftover() -> None:
+    assert LEFTOVER_AGE_S == 86400
+
+
+@pytest.mark.parametrize(
+    ("seconds", "goes"), [(LEFTOVER_AGE_S + 5, True), (LEFTOVER_AGE_S - 60, False), (-60, False)]
+)
+def test_leftovers_of_a_day_go(store: Store, seconds: float, goes: bool) -> None:
+    stage = store.trees / ".staging-sdk-abcd"
+    pip = store.downloads / ".pip-abcd"
+    files = [PART, ".a.zip.0123abcd.json", ".a.zip.parts"]
+    for path in (stage, pip):
+        path.mkdir(parents=True)
+        (path / "file").write_bytes(bytes(10))
+    for name in files:
+        (store.downloads / name).write_bytes(bytes(10))
+    for path in (stage, pip, *(store.downloads / name for name in files)):
+        age(path, seconds)
+    garbage, kept = collect_from(store)
+    if goes:
+        assert garbage == {
+            **dict.fromkeys((stage.name, pip.name), "left by a process that was killed"),
+            **dict.fromkeys(files, "an abandoned download"),
+        }
+        assert kept == {}
+    else:
+        assert (garbage, kept) == ({}, {stage.name: "a process may still be writing it"})
+
+
+def test_an_age_at_its_limit(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = store.trees / ".staging-sdk-abcd"
+    store.downloads.mkdir(parents=True)
+    stage.mkdir(parents=True)
+    (store.downloads / PART).touch()
+    for path in (stage, store.downloads / PART):
+        os.utime(path, (1000, 1000))
+    monkeypatch.setattr("time.time", lambda: 1000 + LEFTOVER_AGE_S)
+    assert collect_from(store)[0] == {}
+    monkeypatch.setattr("time.time", lambda: 1000 + LEFTOVER_AGE_S + 0.5)
+    assert set(collect_from(store)[0]) == {stage.name, PART}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        ".a.zip.0123abcd.partx",
+        ".a.zip.0123abc.part",
+        ".a.zip.0123abcdg.part",
+        ".a.zip.0123abcd.txt",
+        "a.zip.0123abcd.part",
+        "..parts",
+        "mine",
+        ".piq-x",
+    ],
+)
+def test_what_we_did_not_name_stays_however_old(store: Store, name: str) -> None:
+    store.downloads.mkdir(parents=True)
+    (store.downloads / name).touch()
+    (store.downloads / f"{name}.d").mkdir()
+    for path in store.downloads.iterdir():
+        age(path, 2 * LEFTOVER_AGE_S)
+    assert collect_from(store, downloads=True) == ({}, {})
+
+
+def test_kept_downloads_go_when_asked_for_and_named(store: Store) -> None:
+    store.downloads.mkdir(parents=True)
+    for name in ("a.zip", "b.zip"):
+        (store.downloads / name).write_bytes(bytes(10))
+    age(store.downloads / "b.zip", 2 * LEFTOVER_AGE_S)
+    (store.downloads / "d.zip").mkdir()
+    names = ("a.zip", "d.zip")
+    assert collect_from(store, filenames=names) == ({}, {})
+    assert collect_from(store, filenames=names, downloads=True) == (
+        {"a.zip": "a kept download"},
+        {},
+    )
+
+
+def test_a_link_in_downloads_is_measured_as_one(store: Store, tmp_path: Path) -> None:
+    store.downloads.mkdir(parents=True)
+    (tmp_path / "big").write_bytes(bytes(5000))
+    (store.downloads / PART).symlink_to(tmp_path / "big")
+    age(store.downloads / PART, 2 * LEFTOVER_AGE_S)
+    garbage, _ = find_garbage(store, set(), set(), downloads=False)
+    assert [one.size_bytes for one in garbage] == [len(str(tmp_path / "big"))]
+
+
+def make_build(store: Store, source: Path, link: Path) -> Path:
+    build = store.home / "builds" / "aot-1"
+    (build / "overlay/executorch").mkdir(parents=True)
+    (build / "overlay/executorch/exir").symlink_to(link)
+    (build / "overlay/executorch/own").touch()
+    (build / "origin.txt").write_text(str(source))
+    return build
+
+
+def test_why_a_build_stays_or_goes(store: Store, tmp_path: Path) -> None:
+    wheel = tmp_path / "wheel"
+    wheel.mkdir()
+    source = tmp_path / "source"
+    build = make_build(store, source, wheel)
+    name = build.name
+    assert collect_from(store) == ({name: f"its sources are gone: {source}"}, {})
+    source.touch()
+    assert collect_from(store) == ({name: f"its sources are gone: {source}"}, {})
+    source.unlink()
+    source.mkdir()
+    assert collect_from(store) == ({}, {name: "its sources are there"})
+    wheel.rmdir()
+    assert collect_from(store) == ({name: "the executorch under its overlay is gone"}, {})
+    with using(cwd=build) as pid:
+        assert collect_from(store) == ({}, {name: f"process {pid} uses it"})
+    (build / "origin.txt").unlink()
+    assert collect_from(store) == ({}, {name: "it does not name its sources"})
+
+
+def test_a_tree_that_a_process_or_a_shell_uses_stays(store: Store) -> None:
+    found = publish(store)
+    name = found.path.name
+    with using(cwd=found.root) as pid:
+        assert collect_from(store) == ({}, {name: f"process {pid} uses it"})
+    assert name in collect_from(store)[0]
+    store.note_use(found.root)
+    assert collect_from(store) == ({}, {name: f"process {os.getppid()} uses it"})
+
+
+def start_in(directory: Path) -> dict[str, object]:
+    return {"cwd": directory}
+
+
+def open_file(directory: Path) -> dict[str, object]:
+    (directory / "file").write_bytes(b"x")
+    return {"stdin": os.open(directory / "file", os.O_RDONLY)}
+
+
+def name_in_environment(directory: Path) -> dict[str, object]:
+    return {"env": {**os.environ, "SDK": f"{directory}/lib"}}
+
+
+@pytest.mark.parametrize("use", [start_in, open_file, name_in_environment])
+def test_how_a_process_uses_a_directory(
+    tmp_path: Path, use: Callable[[Path], dict[str, object]]
+) -> None:
+    used, beside = tmp_path / "used", tmp_path / "beside"
+    used.mkdir()
+    beside.mkdir()
+    options = use(used)
+    with using(**options) as pid:
+        if isinstance(file := options.get("stdin"), int):
+            os.close(file)
+        assert find_user(used) == pid
+        assert find_user(beside) is None
+        (tmp_path / "link").symlink_to(used)
+        assert find_user(tmp_path / "link") == pid
+    assert find_user(used) is None
+
+
+def make_process(proc: Path, number: str, **files: bytes) -> Path:
+    process = proc / number
+    (process / "fd").mkdir(parents=True)
+    for name, data in files.items():
+        (process / name).write_bytes(data)
+    return process
+
+
+def test_the_processes_of_this_machine_are_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()
+    with subprocess.Popen(["sleep", "60"], cwd=tmp_path) as process:
+        assert find_user(tmp_path) == process.pid
+        process.kill()
+
+
+def test_each_place_of_a_process_is_looked_at(tmp_path: Path, proc: Path) -> None:
+    used = tmp_path / "used"
+    assert find_user(used) is None
+    name = os.fsencode(used)
+    make_process(proc, "self", maps=name)
+    make_process(proc, str(os.getpid()), maps=name)
+    assert find_user(used) is None
+    make_process(proc, "11", maps=b"7f-80 r-xp " + name + b"/lib.so\n")
+    assert find_user(used) == 11
+    (proc / "11/maps").unlink()
+    assert find_user(used) is None
+    (proc / "11/environ").write_bytes(b"A=1\0B=" + name + b"\0")
+    assert find_user(used) == 11
+    (proc / "11/environ").write_bytes(b"")
+    for link in ("cwd", "exe", "fd/3"):
+        (proc / "11" / link).symlink_to(used / "deep")
+        assert find_user(used) == 11
+        (proc / "11" / link).unlink()
+        (proc / "11" / link).symlink_to(f"/root{used}")
+        assert find_user(used) is None
+        (proc / "11" / link).unlink()
+    (proc / "11/fd").rmdir()
+    (proc / "11/exe").symlink_to(used / "python")
+    assert find_user(used) == 11
+
+
+def test_bytes_of_files_links_and_directories(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    (root / "a/b").mkdir(parents=True)
+    (root / "one").write_bytes(bytes(100))
+    (root / "a/two").write_bytes(bytes(20))
+    (root / "a/b/three").write_bytes(bytes(3))
+    assert measure(root) == 123
+    assert measure(root / "one") == 100
+    (tmp_path / "link").symlink_to(root)
+    assert measure(tmp_path / "link") == len(str(root))
+    (root / "dangling").symlink_to("xx")
+    assert measure(root) == 125
+
+
+def test_what_is_removed_is_counted_and_goes(store: Store, tmp_path: Path) -> None:
+    found, other = publish(store), publish(store, "ndk")
+    file, link, folder = (store.home / name for name in ("file", "link", "folder"))
+    file.touch()
+    (tmp_path / "mine").mkdir()
+    link.symlink_to(tmp_path / "mine")
+    folder.mkdir()
+    (folder / "deep").touch()
+    paths = [found.path, file, link, folder, store.home / "gone already"]
+    assert remove_garbage(store, [Garbage(path, 10, "") for path in paths]) == 50
+    assert not any(path.exists() or path.is_symlink() for path in paths)
+    assert (tmp_path / "mine").is_dir()
+    assert [path.name for path in store.trees.iterdir()] == [other.path.name]
+
+
+def test_a_tree_is_out_of_sight_before_it_goes(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = publish(store)
+    gone: list[Path] = []
+
+    def stop(path: Path) -> None:
+        gone.append(path)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(collect, "remove_tree", stop)
+    with pytest.raises(KeyboardInterrupt):
+        remove_garbage(store, [Garbage(found.path, 10, "")])
+    assert gone == [store.trees / f".staging-sdk-gone{os.getpid()}"]
+    assert (gone[0] / TREE_FILE).is_file()
+    assert not found.path.exists()
+    store.locks.mkdir(exist_ok=True)
+    store.sweep("sdk")
+    assert list(store.trees.iterdir()) == []
+
+
+def test_the_parts_of_a_cache(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(collect, "CHECKOUT", tmp_path)
+    parts = list_parts(store)
+    assert {part.name: part.path for part in parts} == {
+        name: store.home / name for name in HOME_PARTS
+    }
+    assert {part.name: part.about for part in parts} == HOME_PARTS
+    (tmp_path / "noxfile.py").touch()
+    last = list_parts(store)[-1]
+    assert last == CachePart(
+        "environments", tmp_path / ".nox", "Python environments of nox sessions (.nox)"
+    )
+    assert len(list_parts(store)) == len(HOME_PARTS) + 1
+
+
+def test_a_part_is_a_directory_of_ours(tmp_path: Path) -> None:
+    part = CachePart("bench", tmp_path / "bench", "inputs")
+    assert (list(part.entries()), part.size_bytes()) == ([], 0)
+    part.path.mkdir()
+    for name in ("b", "a"):
+        (part.path / name).write_bytes(bytes(7))
+    assert [path.name for path in part.entries()] == ["a", "b"]
+    assert part.size_bytes() == 14
+    link = CachePart("bench", tmp_path / "link", "inputs")
+    link.path.symlink_to(part.path)
+    assert (list(link.entries()), link.size_bytes()) == ([], 0)
+    with (part.path / "a").open() as file, using(cwd="/", stdin=file) as pid:
+        assert find_removable(part) == (
+            [Garbage(part.path / "b", 7, "inputs")],
+            [Kept(part.path / "a", f"process {pid} uses it")],
+        )
+
+
+def test_of_the_store_only_what_is_ours_may_go(store: Store) -> None:
+    found = publish(store)
+    (store.trees / "file").touch()
+    (store.trees / "mine").mkdir()
+    part = next(part for part in list_parts(store) if part.name == "store")
+    garbage, kept = find_removable(part)
+    assert garbage == [Garbage(found.path, measure(found.path), "verified toolchains")]
+    assert kept == [Kept(store.trees / name, "it is not ours") for name in ("file", "mine")]
+    other = CachePart("bench", store.trees, "")
+    assert find_removable(other)[1] == []
+
+
+def test_the_environment_that_this_runs_from_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "environments"
+    for name in ("bootstrap-1", "test", "tests", "lint"):
+        (place / name).mkdir(parents=True)
+    monkeypatch.setattr(sys, "prefix", str(place / "test"))
+    garbage, kept = find_removable(CachePart("environments", place, ""))
+    assert [one.path.name for one in garbage] == ["lint", "tests"]
+    assert kept == [
+        Kept(place / name, "this command runs from it") for name in ("bootstrap-1", "test")
+    ]
+    assert find_removable(CachePart("bench", place, ""))[1] == []

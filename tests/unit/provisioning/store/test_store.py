@@ -1,0 +1,460 @@
+"""The store at its edges: names, modes, staging, notes of use, room."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import hashlib
+import io
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from provisioning.console.progress import Progress
+from provisioning.errors import StoreError, UnfitError
+from provisioning.store import store as stores
+from provisioning.store.lock import HeldLock, start_of
+from provisioning.store.store import (
+    SPARE_BYTES,
+    TREE_FILE,
+    Key,
+    Published,
+    Store,
+    link_or_copy,
+    store_home,
+)
+from provisioning.store.tree import Tree, TreeEntry
+
+KEY = Key("sdk", "1.0", {"b": 1, "a": ["x"]})
+TREE = Tree("sdk", "1.0", "00", (), (TreeEntry("a", 1),))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "home")
+
+
+def publish(store: Store, key: Key = KEY, tree: Tree = TREE, text: str = "x") -> Published:
+    with store.stage(key) as staged:
+        (staged / key.artifact / "a").write_text(text)
+        return store.publish(key, staged, tree)
+
+
+def mode_of(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+@pytest.fixture
+def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("QNN_CI_HOME", "XDG_CACHE_HOME", "QNN_CI_CALLER_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", "/home/of/me")
+
+
+@pytest.mark.usefixtures("no_variables")
+def test_where_the_store_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert store_home() == Path("/home/of/me/.cache/executorch-qnn-ci")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/cache")
+    assert store_home() == Path("/cache/executorch-qnn-ci")
+    monkeypatch.setenv("QNN_CI_HOME", "~/here")
+    assert store_home() == Path("/home/of/me/here")
+    assert Store().home == Path("/home/of/me/here")
+    monkeypatch.setenv("QNN_CI_HOME", "here")
+    assert store_home() == Path.cwd() / "here"
+    monkeypatch.setenv("QNN_CI_CALLER_DIR", "/caller")
+    assert store_home() == Path("/caller/here")
+
+
+@pytest.mark.usefixtures("no_variables")
+def test_a_home_that_is_none_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("QNN_CI_HOME", "~nobody-has-this-name/x")
+    with pytest.raises(UnfitError) as caught:
+        store_home()
+    assert caught.value.what == "there is no home directory"
+    assert "home directory" in caught.value.why
+    assert caught.value.fix == "set QNN_CI_HOME or HOME to a directory that can be written"
+    file = tmp_path / "file"
+    monkeypatch.setenv("QNN_CI_HOME", str(file))
+    assert store_home() == file
+    file.touch()
+    with pytest.raises(UnfitError) as caught:
+        store_home()
+    assert caught.value.what == f"the store's directory {file} is not a directory"
+    assert caught.value.fix == "set QNN_CI_HOME to a directory that can be written"
+    monkeypatch.setenv("QNN_CI_HOME", str(tmp_path))
+    assert store_home() == tmp_path
+
+
+def test_a_key_is_its_recipe_in_any_order() -> None:
+    digest = hashlib.sha256(b'{"a":["x"],"b":1}').hexdigest()[:12]
+    assert KEY.directory == f"sdk-1.0-{digest}"
+    assert Key("sdk", "1.0", {"a": ["x"], "b": 1}).directory == KEY.directory
+    assert Key("sdk", "1.0", {"a": ["x"], "b": 2}).directory != KEY.directory
+
+
+def test_where_things_are(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    names = ("trees", "downloads", "locks", "pins", "uses")
+    found = [getattr(store, name).relative_to(tmp_path).as_posix() for name in names]
+    assert found == ["store", "downloads", "locks", "pins", "uses"]
+
+
+def test_published_it_is_found_with_its_tree(store: Store) -> None:
+    assert store.find(KEY) is None
+    found = publish(store)
+    assert found == Published(store.trees / KEY.directory, "sdk")
+    assert store.find(KEY) == found
+    assert found.root == found.path / "sdk"
+    assert found.read_tree() == TREE
+    assert (found.root / "a").read_text() == "x"
+    assert [path.name for path in store.trees.iterdir()] == [KEY.directory]
+    assert store.find(dataclasses.replace(KEY, artifact="ndk")) is None
+
+
+@pytest.mark.parametrize(
+    "tree",
+    [
+        Tree("sdkk", "1.0", "00", (), TREE.files),
+        Tree("sd", "k-1.0", "00", (), TREE.files),
+        Tree("sdk", "1", "00", (), TREE.files),
+        Tree("sdk", "1.0", "00", (), ()),
+    ],
+)
+def test_a_tree_of_something_else_is_none(store: Store, tree: Tree) -> None:
+    assert publish(store, tree=tree).read_tree() is None
+
+
+@pytest.mark.parametrize("data", [b"", b"{}", None])
+def test_a_tree_that_cannot_be_read_is_none(store: Store, data: bytes | None) -> None:
+    found = publish(store)
+    (found.path / TREE_FILE).unlink()
+    if data is not None:
+        (found.path / TREE_FILE).write_bytes(data)
+    assert found.read_tree() is None
+    assert (store.find(KEY) is None) == (data is None)
+
+
+@pytest.mark.parametrize("part", ["", "sdk", TREE_FILE])
+def test_a_link_in_any_part_of_a_published_directory_is_none(
+    store: Store, tmp_path: Path, part: str
+) -> None:
+    path = publish(store).path / part
+    path.rename(tmp_path / "away")
+    path.symlink_to(tmp_path / "away")
+    assert store.find(KEY) is None
+    assert list(store.editions(KEY)) == []
+
+
+def test_a_repair_takes_the_place_of_what_was_there(store: Store, tmp_path: Path) -> None:
+    publish(store)
+    assert (publish(store, text="y").root / "a").read_text() == "y"
+    path = store.trees / KEY.directory
+    path.rename(tmp_path / "away")
+    path.symlink_to(tmp_path / "away")
+    assert (publish(store, text="z").root / "a").read_text() == "z"
+    assert (tmp_path / "away/sdk/a").read_text() == "y"
+    assert [path.name for path in store.trees.iterdir()] == [KEY.directory]
+
+
+def test_all_may_read_what_is_published_whatever_the_umask(store: Store) -> None:
+    before = os.umask(0o077)
+    try:
+        with store.stage(KEY) as staged:
+            (staged / "sdk/deep/er").mkdir(parents=True)
+            found = store.publish(KEY, staged, TREE)
+    finally:
+        os.umask(before)
+    for name in ("", "sdk", "sdk/deep", "sdk/deep/er"):
+        assert mode_of(found.path / name) == 0o755
+    assert mode_of(found.path / TREE_FILE) == 0o644
+
+
+def test_editions_are_those_of_one_artifact_and_version(store: Store) -> None:
+    keys = [dataclasses.replace(KEY, recipe=number) for number in range(3)]
+    found = [publish(store, key) for key in keys]
+    (found[0].path / TREE_FILE).write_text("damaged")
+    for artifact, version in (("sdk", "1.1"), ("sdk", "1.0.1"), ("sd", "1.0")):
+        publish(store, Key(artifact, version, 0))
+    (store.trees / "sdk-1.0-empty").mkdir()
+    assert list(store.editions(KEY)) == sorted(found, key=lambda one: one.path)
+
+
+def test_a_stage_is_fresh_and_goes(store: Store) -> None:
+    with store.stage(KEY) as staged:
+        assert staged.parent == store.trees
+        assert staged.name.startswith(".staging-sdk-")
+        assert [path.name for path in staged.iterdir()] == ["sdk"]
+        (staged / "sdk/ro").mkdir(mode=0o555)
+    assert list(store.trees.iterdir()) == []
+
+
+def test_what_the_system_refuses_is_said(store: Store) -> None:
+    with pytest.raises(StoreError) as caught, store.stage(KEY):
+        raise OSError(errno.EIO, "broken")
+    assert caught.value.what == f"{store.home} cannot be written"
+    assert caught.value.fix == "set QNN_CI_HOME to a directory that can be written"
+    assert list(store.trees.iterdir()) == []
+
+
+def leave(store: Store, *names: str) -> None:
+    for name in names:
+        (store.trees / name / "deep").mkdir(parents=True)
+
+
+STALE = (".staging-sdk-abcd1234", ".staging-sdk-gone77")
+OTHERS = (".staging-sdk-x-abcd1234", ".staging-ndk-abcd1234", ".staging-sdkx-a", "sdk-1.0-abc")
+
+
+def names_in(path: Path) -> set[str]:
+    return {child.name for child in path.iterdir()}
+
+
+def test_a_stage_takes_away_what_was_left_of_its_artifact_alone(store: Store) -> None:
+    leave(store, *STALE, *OTHERS)
+    with store.stage(KEY) as staged:
+        assert names_in(store.trees) == {staged.name, *OTHERS}
+
+
+def test_a_sweep_does_too_unless_somebody_is_at_work(store: Store) -> None:
+    store.sweep("sdk")
+    assert not store.home.exists()
+    leave(store, *OTHERS)
+    store.locks.mkdir()
+    store.sweep("sdk")
+    assert list(store.locks.iterdir()) == []
+    leave(store, *STALE)
+    held = HeldLock(store.locks / "sdk.lock")
+    assert held.take()
+    store.sweep("sdk")
+    assert names_in(store.trees) == {*STALE, *OTHERS}
+    held.release()
+    store.sweep("sdk")
+    assert names_in(store.trees) == set(OTHERS)
+    assert held.take()
+    held.release()
+
+
+def test_a_sweep_opens_the_lock_to_whom_the_store_is_open(store: Store) -> None:
+    leave(store, *STALE)
+    store.locks.mkdir()
+    store.home.chmod(0o777)
+    store.sweep("sdk")
+    assert mode_of(store.locks / "sdk.lock") == 0o666
+
+
+def test_a_sweep_that_cannot_lock_leaves_it(store: Store) -> None:
+    leave(store, *STALE)
+    store.sweep("sdk")
+    assert names_in(store.trees) == set(STALE)
+
+
+def test_a_lock_is_of_an_artifact_and_of_its_download(store: Store) -> None:
+    with store.lock("sdk", Progress(), "sdk.zip"):
+        assert names_in(store.locks) == {"sdk.lock", "sdk.zip.lock"}
+        for name in ("sdk", "sdk.zip"):
+            assert not HeldLock(store.locks / f"{name}.lock").take()
+        with store.lock("ndk", Progress()):
+            assert names_in(store.locks) == {"sdk.lock", "sdk.zip.lock", "ndk.lock"}
+    for name in ("sdk", "sdk.zip", "ndk"):
+        held = HeldLock(store.locks / f"{name}.lock")
+        assert held.take()
+        held.release()
+
+
+def test_who_waits_says_for_whom_once(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = io.StringIO()
+    waits: list[float] = []
+    with store.lock("sdk", Progress()):
+        held = HeldLock(store.locks / "sdk.zip.lock")
+        assert held.take()
+
+        def wait(seconds: float) -> None:
+            waits.append(seconds)
+            if len(waits) == 3:
+                held.release()
+
+        monkeypatch.setattr("time.sleep", wait)
+        with store.lock("ndk", Progress(said), "sdk.zip"):
+            pass
+    assert waits == [0.05] * 3
+    assert said.getvalue().count("waiting") == 1
+    assert f"sdk.zip: another process ({os.getpid()}) is fetching it; waiting" in said.getvalue()
+
+
+def test_a_holder_that_is_not_known_is_another_process(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = io.StringIO()
+    with store.lock("sdk", Progress()):
+        pass
+    held = HeldLock(store.locks / "sdk.lock")
+    assert held.take()
+    held.path.write_text("")
+    monkeypatch.setattr("time.sleep", lambda _: held.release())
+    with store.lock("sdk", Progress(said)):
+        pass
+    assert "sdk: another process is fetching it; waiting" in said.getvalue()
+
+
+def test_a_lock_that_cannot_be_made_is_said(store: Store) -> None:
+    store.home.mkdir()
+    store.locks.touch()
+    with pytest.raises(StoreError) as caught, store.lock("sdk", Progress()):
+        pass
+    assert caught.value.what == f"{store.home} cannot be written"
+
+
+@pytest.mark.parametrize(
+    ("mode", "lock"),
+    [
+        (0o755, 0o644),
+        (0o775, 0o664),
+        (0o777, 0o666),
+        (0o2775, 0o664),
+        (0o700, 0o644),
+        (0o757, 0o646),
+    ],
+)
+def test_who_may_write_home_may_write_its_parts(store: Store, mode: int, lock: int) -> None:
+    store.home.mkdir()
+    store.home.chmod(mode)
+    before = os.umask(0o077)
+    try:
+        with store.lock("sdk", Progress()):
+            pass
+    finally:
+        os.umask(before)
+    assert [mode_of(path) for path in (store.trees, store.downloads, store.locks, store.pins)] == [
+        mode
+    ] * 4
+    assert mode_of(store.locks / "sdk.lock") == lock
+
+
+def test_parts_that_are_there_keep_their_modes(store: Store) -> None:
+    store.trees.mkdir(parents=True)
+    store.trees.chmod(0o700)
+    with store.lock("sdk", Progress()):
+        pass
+    assert mode_of(store.trees) == 0o700
+
+
+def said_of(store: Store) -> str:
+    said = io.StringIO()
+    store.say_who_writes(Progress(said))
+    return said.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("mode", "shown"), [(0o755, ""), (0o700, ""), (0o775, "775"), (0o757, "757"), (0o1777, "1777")]
+)
+def test_a_store_that_others_can_change_is_said_once(store: Store, mode: int, shown: str) -> None:
+    assert said_of(store) == ""
+    store.home.mkdir()
+    store.home.chmod(mode)
+    said = said_of(store)
+    assert (f"the store {store.home} has mode {shown}: other users can change" in said) == bool(
+        shown
+    )
+    assert ("QNN_CI_HOME" in said) == bool(shown)
+    assert said_of(store) == ""
+
+
+def test_a_store_of_another_user_is_said(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.home.mkdir()
+    if os.geteuid() == 0:
+        os.chown(store.home, 1234, 1234)
+    else:
+        monkeypatch.setattr("os.geteuid", lambda: 1234)
+    uid = store.home.stat().st_uid
+    said = said_of(store)
+    assert f"the store {store.home} belongs to user {uid}, who can change what you run" in said
+
+
+def test_a_record_takes_the_place_of_a_link(store: Store, tmp_path: Path) -> None:
+    path = store.pins / "a.json"
+    store.write_record(path, b"one")
+    path.chmod(0o600)
+    store.write_record(path, b"two")
+    assert (path.read_bytes(), mode_of(path)) == (b"two", 0o644)
+    (tmp_path / "mine").write_text("mine")
+    path.unlink()
+    path.symlink_to(tmp_path / "mine")
+    store.write_record(path, b"three")
+    assert (path.is_symlink(), path.read_bytes()) == (False, b"three")
+    assert (tmp_path / "mine").read_text() == "mine"
+    store.pins.joinpath("d").mkdir()
+    with pytest.raises(StoreError):
+        store.write_record(store.pins / "d", b"")
+
+
+def test_a_use_is_noted_for_as_long_as_the_shell_lives(store: Store, tmp_path: Path) -> None:
+    found = publish(store)
+    store.note_use(found.root)
+    parent = os.getppid()
+    assert f"{KEY.directory}.{parent}.{start_of(parent)}" in names_in(store.uses)
+    assert store.find_user(found.path) == parent
+    for name in (f"{KEY.directory}x", KEY.directory[:-1], "sdk"):
+        assert store.find_user(store.trees / name) is None
+    before = names_in(store.uses)
+    store.note_use(found.root / "deep")
+    store.note_use(tmp_path / "elsewhere")
+    assert names_in(store.uses) == before
+
+
+def test_a_note_of_a_shell_that_ended_goes(store: Store) -> None:
+    store.uses.mkdir(parents=True)
+    parent = os.getppid()
+    (store.uses / "[a]-1.8388608.5").touch()
+    (store.uses / f"[a]-1.{parent}.0").touch()
+    (store.uses / "a-1.8388608.5").touch()
+    assert store.find_user(store.trees / "[a]-1") is None
+    assert names_in(store.uses) == {"a-1.8388608.5"}
+    (store.uses / "[a]-1.8388608.5").touch()
+    (store.uses / f"[a]-1.{parent}.{start_of(parent)}").touch()
+    assert store.find_user(store.trees / "[a]-1") == parent
+
+
+def test_a_store_that_is_only_read_takes_no_notes(store: Store) -> None:
+    store.home.mkdir()
+    store.uses.touch()
+    store.note_use(store.trees / "a/a")
+    assert store.uses.is_file()
+
+
+def test_a_reserve_stays_free(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    needed = 5 << 20
+    assert SPARE_BYTES == 64 << 20
+    free = needed + SPARE_BYTES
+    monkeypatch.setattr(stores, "free_bytes", lambda place: free if place == store.home else 0)
+    store.check_space(needed, "it")
+    with pytest.raises(StoreError) as caught:
+        store.check_space(needed + 1, "it")
+    assert caught.value.what == f"not enough room for it in {store.home}"
+    assert caught.value.why == "it needs 69 MiB, 69 MiB are free"
+    assert "`qnn-ci gc`" in caught.value.fix
+    assert "QNN_CI_HOME" in caught.value.fix
+
+
+@pytest.mark.parametrize("can_link", [True, False])
+def test_a_second_name_or_a_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, can_link: bool
+) -> None:
+    if not can_link:
+
+        def refuse(*words: object, **options: object) -> None:
+            raise OSError(errno.EPERM, "no links here")
+
+        monkeypatch.setattr("os.link", refuse)
+    file, link = tmp_path / "file", tmp_path / "link"
+    file.write_text("x")
+    file.chmod(0o755)
+    os.utime(file, (5, 5))
+    link.symlink_to("nothing")
+    link_or_copy(file, tmp_path / "one")
+    link_or_copy(link, tmp_path / "two")
+    one = (tmp_path / "one").stat()
+    assert (one.st_ino == file.stat().st_ino) == can_link
+    assert (stat.S_IMODE(one.st_mode), one.st_mtime, one.st_size) == (0o755, 5, 1)
+    assert (tmp_path / "two").readlink() == Path("nothing")
