@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 
 # Set by ./nox for the verbs of a session: where paths are relative to, and how hints name verbs.
 for name in ("QNN_CI_CALLER_DIR", "QNN_CI_COMMAND", "QNN_CI_CAUSE_FILE"):
@@ -11,6 +12,10 @@ for name in ("QNN_CI_CALLER_DIR", "QNN_CI_COMMAND", "QNN_CI_CAUSE_FILE"):
 # What CI says of itself: tests that need it say it themselves.
 for name in [one for one in os.environ if one.startswith(("GITHUB_", "GITLAB_CI", "BUILDKITE"))]:
     del os.environ[name]
+
+# Many tests start `python -m ci`: with this set, each start would compile every module again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # A shell starts what runs in the background with SIGINT ignored; every process of a test would
 # inherit that, and outlive the interrupt that it is sent.
