@@ -46,7 +46,7 @@ constexpr Row kRows[] = {
     {"performance_output_path", Kind::kText, "",
      "write the average time of an execution, in ms (default: none)"},
     {"log_level", Kind::kBackendNumber, "", "QNN log level, 0 to 5", 0, 5},
-    {"htp_performance_mode", Kind::kBackendNumber, "", "HTP performance mode, 0 to 9", 0, 9},
+    {"htp_performance_mode", Kind::kBackendNumber, "", "HTP performance mode, 0 to 8", 0, 8},
     {"profile_level", Kind::kBackendNumber, "", "profile level, 0 to 2", 0, 2},
     {"lpai_fps", Kind::kBackendNumber, "", "LPAI frames a second"},
     {"lpai_ftrt_ratio", Kind::kBackendNumber, "", "LPAI ratio, faster than real time"},

@@ -168,6 +168,7 @@ def test_dynamic_shapes_bound_what_is_read_and_written(case: Case, programs: Pat
         (["--iteration=0"], "--iteration takes a whole number from 1"),
         (["--log_level=9"], "from 0 to 5"),
         (["--log_level=2x"], "from 0 to 5"),
+        (["--htp_performance_mode=9"], "from 0 to 8"),
         (["--shared_buffer=perhaps"], "takes true or false"),
         (["--model_path"], "needs a value"),
         (["--method_index=7"], "the program has 1 methods"),
