@@ -76,7 +76,7 @@ def run_build(job: BuildJob, progress: Progress) -> Result:
         now = State(job.plan.settings_digest, snapshots, digest, before.artifacts)
         if _is_current(before, now) and has_artifacts(place.artifacts, before):
             write_state(place.state, now)
-            found = collect_artifacts(job.plan, job.request.extras)
+            found = collect_artifacts(job.plan, job.request)
             return Result(job.plan, digest, found, True, True, wall_s=time.monotonic() - started)
         return _build(job, before, now, progress, started)
 
@@ -104,7 +104,7 @@ def _build(job: BuildJob, before: State, now: State, progress: Progress, started
     changed += sum(_count_changes(before.inputs.get(name), now.inputs[name]) for name in job.inputs)
     meter = start_meter(plan)
     times = {stage.name: run_stage(plan, stage, progress) for stage in plan.stages}
-    judged = collect_artifacts(plan, job.request.extras)
+    judged = collect_artifacts(plan, job.request)
     good = not any(one.errors for one in judged)
     if good:
         publish_artifacts(plan, judged)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ci.build.plan.place import find_place
 from ci.build.plan.plan import BuildJob, BuildRequest, Kit, make_plan
-from ci.build.plan.targets import Target, read_targets
+from ci.build.plan.targets import Needs, Target, read_targets
 from ci.build.plan.toolchains import ask_python, find_tools, resolve_compilers
 from provisioning.artifacts.environment import Environment, locate_profile
 from provisioning.console.git import list_submodules
@@ -23,6 +23,7 @@ from provisioning.manifest.socs import find_soc
 from provisioning.versions import is_older
 
 SOURCE, QNN_SDK = "executorch", "qnn-sdk"
+PACKAGES = {"yaml": "pyyaml", "torchgen": "torch"}
 EXPORTED = frozenset({"QNN_SDK_ROOT", "ANDROID_NDK_ROOT", "HEXAGON_SDK_ROOT", "HEXAGON_TOOLS_ROOT"})
 
 
@@ -43,8 +44,7 @@ def prepare_checkout(target: Target, request: BuildRequest, progress: Progress) 
         check_lpai(environment)
     check_headers(environment.root(QNN_SDK))
     check_programs(target.needs.programs)
-    modules = target.needs.modules if request.packages else ()
-    tag, version = probe_python(request.python, modules)
+    tag, version = probe_python(target.needs, request)
     roots = {item.name: item.root for item in environment.artifacts}
     compilers = {
         kind: resolve_compilers(kind, roots, environment.variables) for kind in target.toolchains
@@ -172,17 +172,25 @@ def check_programs(programs: tuple[str, ...]) -> None:
         )
 
 
-def probe_python(python: Path, modules: tuple[str, ...]) -> tuple[str, str]:
+def probe_python(needs: Needs, request: BuildRequest) -> tuple[str, str]:
     """The tag (``cpython-311``) and version of the Python that the build runs.
 
-    Raises UnfitError when it does not run or lacks one of ``modules``.
+    Raises UnfitError when it does not run or lacks a module that the build imports.
     """
-    facts = ask_python(python, modules)
+    optional = {
+        option: names
+        for option, names in needs.option_modules.items()
+        if not request.turns_off(option)
+    }
+    modules = (*needs.modules, *(name for names in optional.values() for name in names))
+    facts = ask_python(request.python, modules if request.packages else ())
     if missing := [name for name, is_there in facts.modules.items() if not is_there]:
+        packages = dict.fromkeys(PACKAGES.get(name, name) for name in missing)
+        ways = [f", or add -D {one}=OFF" for one in optional if {*optional[one]} & {*missing}]
         raise UnfitError(
-            f"{python} has no module {', '.join(missing)}",
+            f"{request.python} has no module {', '.join(missing)}",
             why="ExecuTorch's build runs it to generate code",
-            fix=f"{python} -m pip install {' '.join(missing).replace('yaml', 'pyyaml')}",
+            fix=f"{request.python} -m pip install {' '.join(packages)}{''.join(ways)}",
         )
     tag = "-".join(facts.tag.strip(".").split("-")[:2])
     return tag, ".".join(map(str, facts.version))

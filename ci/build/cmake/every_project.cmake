@@ -3,3 +3,7 @@ if(NOT CMAKE_C_FLAGS MATCHES "-ffile-prefix-map=")
   separate_arguments(flags_of_build UNIX_COMMAND "$ENV{CFLAGS}")
   add_compile_options(${flags_of_build})
 endif()
+# Not in CMAKE_SHARED_LINKER_FLAGS: the toolchain file's and a caller's own stay.
+if(QNN_CI_PAGE_BYTES)
+  add_link_options("LINKER:-z,max-page-size=${QNN_CI_PAGE_BYTES}")
+endif()

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ci.build.plan.plan import BuildPlan
+from ci.build.plan.plan import BuildPlan, BuildRequest
 from ci.build.plan.targets import Artifact, fill_placeholders
+from ci.build.plan.toolchains import PAGE_BYTES
 from provisioning.doctor.checks.elf import judge, judge_defect
 from provisioning.doctor.elf_policy import ElfPolicy
 from provisioning.doctor.finding import Finding, Severity
@@ -19,6 +20,7 @@ from provisioning.errors import FailedError
 from provisioning.files import hash_file, staged_directory
 from provisioning.store.store import explain_errors
 
+SMALL_PAGES = "QNN225"
 UNEXPECTED_NEED, OVER_BUDGET, OTHER_PYTHON = "BUILD101", "BUILD102", "BUILD103"
 
 
@@ -43,11 +45,12 @@ class Judged:
         return tuple(one for one in self.findings if one.severity is Severity.ERROR)
 
 
-def collect_artifacts(plan: BuildPlan, extras: frozenset[str]) -> tuple[Judged, ...]:
+def collect_artifacts(plan: BuildPlan, request: BuildRequest) -> tuple[Judged, ...]:
     """Every file that the target promises, judged. Raises FailedError for one that is missing."""
     judged: list[Judged] = []
+    pages = request.defines.get(PAGE_BYTES, plan.values.get("page_bytes", ""))
     for row in plan.target.artifacts:
-        if row.extra and row.extra not in extras:
+        if (row.extra and row.extra not in request.extras) or request.turns_off(row.option):
             continue
         paths = sorted(path for path in plan.place.root.glob(row.path) if path.is_file())
         if not paths and not row.optional:
@@ -56,7 +59,9 @@ def collect_artifacts(plan: BuildPlan, extras: frozenset[str]) -> tuple[Judged, 
                 fix=f"look at {plan.place.log}, or correct the target in manifests/targets.toml",
             )
         kind = fill_placeholders(row.policy, plan.values)
-        judged += [judge_artifact(row, path, elf_policy(kind), python_tag(plan)) for path in paths]
+        judged += [
+            judge_artifact(row, path, elf_policy(kind), python_tag(plan), pages) for path in paths
+        ]
     return tuple(judged)
 
 
@@ -65,8 +70,13 @@ def python_tag(plan: BuildPlan) -> str:
     return plan.values["python_version"].split()[0] if plan.target.per_python else ""
 
 
-def judge_artifact(row: Artifact, path: Path, policy: ElfPolicy, tag: str = "") -> Judged:
-    """One file against its policy, its needed libraries, its size budget and its Python's tag."""
+def judge_artifact(
+    row: Artifact, path: Path, policy: ElfPolicy, tag: str = "", pages: str = ""
+) -> Judged:
+    """One file against its policy, its needed libraries, its size budget and its Python's tag.
+
+    ``pages`` is the max-page-size that its build linked with, empty for the linker's own.
+    """
     digest, size = hash_file(path), path.stat().st_size
     try:
         facts = read_elf(path)
@@ -78,9 +88,19 @@ def judge_artifact(row: Artifact, path: Path, policy: ElfPolicy, tag: str = "") 
         *_judge_size(facts, row),
         *_judge_tag(facts, tag),
     ]
+    found = [_tell_pages(one, pages, policy) if one.id == SMALL_PAGES else one for one in found]
     faults = tuple(one for one in found if one.id not in row.accept)
     accepted = tuple(one for one in found if one.id in row.accept)
     return Judged(row, path, digest, size, facts, faults, accepted)
+
+
+def _tell_pages(finding: Finding, pages: str, policy: ElfPolicy) -> Finding:
+    """What this build did about pages: the doctor's words are for files that others linked."""
+    if pages == str(policy.load_align):
+        why = f"this build linked with max-page-size={pages}, and another link option undid it"
+        return replace(finding, why=why, fix="look for max-page-size in -D and in the build's log")
+    fix = f"build without it: {policy.load_align} is the default"
+    return replace(finding, why=f"the build was given -D {PAGE_BYTES}={pages}", fix=fix)
 
 
 def _judge_needs(facts: ElfFacts, policy: ElfPolicy, row: Artifact) -> Iterator[Finding]:

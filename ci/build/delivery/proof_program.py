@@ -1,7 +1,8 @@
 """Lower one model with the adaptor below a directory: ``python proof_program.py DIRECTORY``.
 
 It runs in whatever Python the adaptor is for, and so imports nothing of this project. The last
-line is ``proved BYTES ADAPTOR``, or what lowering raised.
+line is ``proved BYTES ADAPTOR``, or what lowering raised. The library of quantized operators that
+was built with the adaptor is loaded, too.
 """
 
 from __future__ import annotations
@@ -23,7 +24,26 @@ def prove(overlay: Path) -> str:
     program = lower_model()
     if DELEGATE not in program:
         raise ValueError("the lowered program holds no QNN delegate")
+    load_quantized(overlay)
     return f"proved {len(program)} {adaptor}"
+
+
+def load_quantized(overlay: Path) -> None:
+    """Load the out variants of quantized operators, where the overlay has a library of its own.
+
+    Raises ValueError when importing executorch.kernels.quantized, which hides errors, does not.
+    """
+    library = overlay / "executorch/kernels/quantized/libquantized_ops_aot_lib.so"
+    if library.is_symlink() or not library.is_file():
+        return
+    import torch
+
+    importlib.import_module("executorch.kernels.quantized")
+    if str(library.resolve()) not in torch.ops.loaded_libraries:
+        raise ValueError(f"executorch.kernels.quantized does not load {library}")
+    operator = torch.ops.quantized_decomposed.quantize_per_tensor
+    if "out" not in operator.overloads():
+        raise ValueError(f"{library} has no out variants: {operator.overloads()}")
 
 
 def lower_model() -> bytes:

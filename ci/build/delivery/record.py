@@ -133,4 +133,6 @@ def _render_head(result: Result) -> str:
 def _render_artifact(one: Judged) -> list[str]:
     machine = one.facts.machine_name if one.facts else "not ELF"
     head = f"  {one.path.name}  {one.size_bytes} bytes  {machine}  sha256 {one.sha256[:12]}"
+    if one.facts and one.facts.android:
+        head += f"  pages of {one.facts.load_align} bytes"
     return [head, *(f"    {finding}\n      fix: {finding.fix}" for finding in one.findings)]

@@ -21,6 +21,7 @@ STAND_INS = Path(__file__).resolve().parents[1] / "cmake"
 DIGESTED_VARIABLES = ("CFLAGS", "CXXFLAGS", "SOURCE_DATE_EPOCH")
 KEPT_VARIABLES = ("PATH", "HOME", "TMPDIR", "TERM", "USER")
 KEPT_PREFIXES = ("CCACHE_", "SCCACHE_", "QNN_CI_")
+CMAKE_FALSE = frozenset({"", "0", "OFF", "NO", "N", "FALSE", "IGNORE", "NOTFOUND"})
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,11 @@ class BuildRequest:
     dsp_type: int = 3
     doctor: bool = True
     packages: bool = True
+
+    def turns_off(self, option: str) -> bool:
+        """Whether the caller's -D switches a CMake option off, as CMake reads its value."""
+        values = {name.partition(":")[0]: value for name, value in self.defines.items()}
+        return values.get(option, "ON").upper() in CMAKE_FALSE
 
 
 @dataclass(frozen=True)
@@ -128,6 +134,7 @@ def make_plan(
 ) -> BuildPlan:
     """The commands of ``target``. Raises ManifestError for a placeholder without a value."""
     known = fill_values(target, place, kit)
+    jobs = request.jobs or os.cpu_count() or 1
     base = _base_options(target, request, place, kit.tools)
     stages = tuple(
         _plan_stage(
@@ -146,8 +153,8 @@ def make_plan(
         place.tree / target.tree_name,
         stages,
         kit.tools,
-        request.jobs or os.cpu_count() or 1,
-        _make_environment(kit, place, known),
+        jobs,
+        {**_make_environment(kit, place, known), "CMAKE_BUILD_PARALLEL_LEVEL": str(jobs)},
         _identify(kit),
         known,
     )
@@ -190,7 +197,7 @@ def _base_options(
         "CMAKE_EXPORT_COMPILE_COMMANDS": "ON",
         "CMAKE_COLOR_DIAGNOSTICS": "OFF",
         "CMAKE_BUILD_RPATH_USE_ORIGIN": "ON",
-        "CMAKE_PROJECT_INCLUDE": str(STAND_INS / "prefix_map.cmake"),
+        "CMAKE_PROJECT_INCLUDE": str(STAND_INS / "every_project.cmake"),
     }
 
 
@@ -230,7 +237,7 @@ def _make_environment(kit: Kit, place: Place, known: Mapping[str, str]) -> dict[
     """What the tools see: none of the caller's CFLAGS or LD_LIBRARY_PATH.
 
     The flags come this way since CMAKE_CXX_FLAGS would take the place of a toolchain file's own
-    (prefix_map.cmake adds them where such a file drops them); flags and launcher so reach the
+    (every_project.cmake adds them where such a file drops them); flags and launcher so reach the
     projects too that a project builds for this machine.
     """
     tools, flags = kit.tools, _map_prefixes(place, known)

@@ -58,7 +58,8 @@ class Artifact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``policy`` is a kind of manifests/policies/elf.toml, or a placeholder for one. ``needed`` are
     the libraries that it may need besides those of the policy's system. ``size_budget`` is in
     bytes, 0 for none. ``accept`` maps ids of findings to the reason why they are right here. One
-    that is ``optional`` some versions of the sources do not have.
+    that is ``optional`` some versions of the sources do not have; ``option`` is a CMake option
+    that the caller may turn off with -D, and that the file comes with.
     """
 
     path: str
@@ -67,6 +68,7 @@ class Artifact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     size_budget: int = 0
     accept: dict[str, str] = {}
     extra: str = ""
+    option: str = ""
     optional: bool = False
 
 
@@ -83,12 +85,14 @@ class Needs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     ``components`` are sets of submodules of manifests/toolchains/executorch.toml, those of
     ``extras`` are wanted by ``--with``; ``modules`` are imported by the Python that the build
-    runs; ``programs`` are on PATH.
+    runs, those of ``option_modules`` unless -D turns their CMake option off; ``programs`` are on
+    PATH.
     """
 
     components: tuple[str, ...] = ()
     extras: dict[str, tuple[str, ...]] = {}
     modules: tuple[str, ...] = ()
+    option_modules: dict[str, tuple[str, ...]] = {}
     programs: tuple[str, ...] = ()
 
 

@@ -31,6 +31,7 @@ NDK_BIN = "toolchains/llvm/prebuilt/linux-x86_64/bin"
 Roots: TypeAlias = Mapping[str, Path]
 Variables: TypeAlias = Mapping[str, str]
 NONE: Mapping[str, Any] = {}
+PAGE_BYTES = "QNN_CI_PAGE_BYTES"
 CROSS_PREFIX = "aarch64-linux-gnu-"
 VENDOR_PREFIX = "usr/bin/aarch64-oe-linux/aarch64-oe-linux-"
 
@@ -121,14 +122,17 @@ def resolve_ndk(roots: Roots, _variables: Variables) -> Compilers:
     root = roots[NDK]
     toolchain = read_toolchain(NDK)
     found = read_version(root, toolchain.adoption) if toolchain.adoption else toolchain.default
-    platform = f"android-{elf_policy('aarch64-android').android_api}"
+    policy = elf_policy("aarch64-android")
+    platform = f"android-{policy.android_api}"
     options = {
         "CMAKE_TOOLCHAIN_FILE": str(root / "build/cmake/android.toolchain.cmake"),
         "ANDROID_ABI": "arm64-v8a",
         "ANDROID_PLATFORM": platform,
+        PAGE_BYTES: str(policy.load_align),  # NDKs before r28 align to 4096
     }
     identity = {"release": found, "cxx": identify_compiler(root / NDK_BIN / "clang++")}
-    return Compilers(options, identity, {"android_platform": platform})
+    values = {"android_platform": platform, "page_bytes": str(policy.load_align)}
+    return Compilers(options, identity, values)
 
 
 def resolve_hexagon(roots: Roots, variables: Variables) -> Compilers:

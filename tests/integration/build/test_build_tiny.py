@@ -35,6 +35,8 @@ TINY = ROOT / "tests/stand_ins/tiny_executorch"
 VENDOR_VARIABLES = ("QNN_SDK_ROOT", "ANDROID_NDK_ROOT", "HEXAGON_SDK_ROOT", "EXECUTORCH_ROOT")
 SUFFIX = importlib.machinery.EXTENSION_SUFFIXES[0]
 BACKEND = "libqnn_executorch_backend.so"
+QUANTIZED = "libquantized_ops_aot_lib.so"
+WITHOUT_TORCH = ("-D", "EXECUTORCH_BUILD_KERNELS_QUANTIZED_AOT=OFF")
 
 needs_host = pytest.mark.skipif(
     bool(missing_programs("g++", "make")), reason=missing_programs("g++", "make")
@@ -126,8 +128,9 @@ def test_the_adaptor_takes_the_suffix_of_its_python_and_leaves_the_checkout_clea
 ) -> None:
     before = sorted(world.checkout.rglob("*"))
     build = world.build("aot", "--install", "none")
-    row, backend = build["artifacts"]
-    assert (row["name"], backend["name"]) == (f"PyQnnManagerAdaptor{SUFFIX}", BACKEND)
+    row, *others = build["artifacts"]
+    assert row["name"] == f"PyQnnManagerAdaptor{SUFFIX}"
+    assert [one["name"] for one in others] == [BACKEND, QUANTIZED]
     assert row["elf"]["machine"] == "x86-64"
     assert row["findings"] == []
     assert sorted(world.checkout.rglob("*")) == before
@@ -136,7 +139,7 @@ def test_the_adaptor_takes_the_suffix_of_its_python_and_leaves_the_checkout_clea
 def test_an_older_tree_has_a_second_adaptor(world: BuildWorld) -> None:
     build = world.build("aot", "--install", "none", "-D", "TINY_SECOND_ADAPTOR=PyQnnWrapperAdaptor")
     adaptors = [f"{name}{SUFFIX}" for name in ("PyQnnManagerAdaptor", "PyQnnWrapperAdaptor")]
-    assert list(by_name(build)) == [*adaptors, BACKEND]
+    assert list(by_name(build)) == [*adaptors, BACKEND, QUANTIZED]
 
 
 def test_install_into_the_checkout_puts_the_schemas_where_upstream_wants_them(
@@ -146,6 +149,7 @@ def test_install_into_the_checkout_puts_the_schemas_where_upstream_wants_them(
     found = {path.relative_to(world.checkout).as_posix() for path in world.checkout.rglob("*")}
     assert f"backends/qualcomm/python/PyQnnManagerAdaptor{SUFFIX}" in found
     assert {"exir/_serialize/program.fbs", "exir/_serialize/scalar_type.fbs"} <= found
+    assert f"kernels/quantized/{QUANTIZED}" in found
     assert not [path for path in found if path.endswith(".new")]
 
 
@@ -198,12 +202,36 @@ def test_android_objects_name_their_level_and_ndk(world: BuildWorld) -> None:
         assert row["elf"]["machine"] == "aarch64"
         assert row["elf"]["android"] == {"api_level": 30, "ndk": "r26c", "build": "11394342"}
         assert row["elf"]["build_id"]
-        # 4096 is what NDK r26 aligns to: a warning, and published all the same.
-        assert [(one["id"], one["severity"]) for one in row["findings"]] == [("QNN225", "warning")]
+        # NDK r26 by itself aligns to 4096.
+        assert (row["elf"]["load_align"], row["findings"]) == (16384, [])
     assert build["identity"]["ndk release"] == "26.2.11394342"
     for path in build["compile_commands"]:
         commands = [row["command"] for row in json.loads(Path(path).read_text())]
         assert all("-DOF_NDK" in one and "-ffile-prefix-map=" in one for one in commands)
+
+
+@needs_clang
+@pytest.mark.parametrize(
+    ("define", "why", "fix"),
+    [
+        ("QNN_CI_PAGE_BYTES=4096", "-D QNN_CI_PAGE_BYTES=4096", "16384 is the default"),
+        ("QNN_CI_PAGE_BYTES=", "-D QNN_CI_PAGE_BYTES=", "16384 is the default"),
+        (
+            "CMAKE_CXX_STANDARD_LIBRARIES=-Wl,-z,max-page-size=4096",
+            "linked with max-page-size=16384, and another link option undid it",
+            "look for max-page-size",
+        ),
+    ],
+)
+def test_a_build_for_small_pages_says_what_made_it_one(
+    world: BuildWorld, define: str, why: str, fix: str
+) -> None:
+    world.variables["ANDROID_NDK_ROOT"] = str(make_ndk(world.folder / "ndk"))
+    row = by_name(world.build("android", "-D", define))[BACKEND]
+    (finding,) = row["findings"]
+    assert (finding["id"], finding["severity"]) == ("QNN225", "warning")
+    assert why in finding["why"]
+    assert fix in finding["fix"]
 
 
 @needs_clang
@@ -362,10 +390,12 @@ def test_a_python_without_executorch_has_no_overlay(world: BuildWorld) -> None:
     (site,) = bare.glob("lib/python*/site-packages")
     (site / "yaml.py").touch()
     world.variables["PYTHONPATH"] = str(ROOT)
-    code, data, _ = world.call("aot", "--python", str(bare / "bin/python"))
+    words = ("aot", "--python", str(bare / "bin/python"), *WITHOUT_TORCH)
+    code, data, _ = world.call(*words)
     assert (code, "executorch is not installed in" in data["what"]) == (3, True), data
     assert not (world.home / "builds").exists()
-    build = world.build("aot", "--python", str(bare / "bin/python"), "--install", "none")
+    build = world.build(*words, "--install", "none")
+    assert QUANTIZED not in by_name(build)
     assert build["published"]
     assert (build["python"], build["import_lacks"]) == (str(bare / "bin/python"), [])
 
@@ -379,11 +409,15 @@ def test_a_python_without_torch_proves_nothing_and_says_so_before_it_builds(
     (site / "yaml.py").touch()
     (site / "executorch").mkdir()
     (site / "executorch/__init__.py").touch()
-    code, data, _ = world.call("aot", "--python", str(bare / "bin/python"))
+    words = ("aot", "--python", str(bare / "bin/python"))
+    code, data, _ = world.call(*words)
+    assert (code, "has no module torch, torchgen" in data["what"]) == (3, True), data
+    assert data["fix"].endswith("pip install torch, or add " + " ".join(WITHOUT_TORCH))
+    code, data, _ = world.call(*words, *WITHOUT_TORCH)
     assert (code, "torch is not installed in" in data["what"]) == (3, True), data
     assert "--no-proof" in data["fix"]
     assert not (world.home / "builds").exists()
-    build = world.build("aot", "--python", str(bare / "bin/python"), "--no-proof")
+    build = world.build(*words, *WITHOUT_TORCH, "--no-proof")
     assert "proof" not in build
     assert Path(build["overlay"], "executorch/backends/qualcomm/python").is_dir()
 

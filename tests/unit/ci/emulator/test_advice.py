@@ -188,6 +188,11 @@ def test_outputs_out_of_order_are_told() -> None:
         ("the gate accepts other_input: this case proves nothing", "hardly depend"),
         ("SQNR 0.6 dB\n  seen: 0.0625 (1/16) of the right values; likely", "1 x 5"),
         ("values of 0 to 9 are right; likely another integer type: int32 read as int64", "int32)"),
+        (
+            "lowering: RuntimeError: Missing out variants: {'quantized_decomposed::add'}",
+            "import executorch.kernels.quantized",
+        ),
+        ("RuntimeError: Missing out variants: {'mine::conv'}", "torch.ops.load_library"),
         ("refused: something new", ""),
         ("SQNR 3.0 dB against the float32 eager model, 40 dB wanted", ""),
     ],
