@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import time
 from functools import cache
 
 import pytest
@@ -183,10 +182,8 @@ def test_too_many_certificates_are_refused_at_once() -> None:
     many = GOOD["as many as are read"]
     with pytest.raises(MalformedError, match=f"more than {MAX_CERTIFICATES} certificates"):
         parse_chain(b"".join([*many, ROOT]))
-    start = time.monotonic()
-    with pytest.raises(MalformedError):
-        parse_chain(LEAF_CERTIFICATE * 4500)
-    assert time.monotonic() - start < 1
+    with pytest.raises(MalformedError, match=f"more than {MAX_CERTIFICATES} certificates"):
+        parse_chain(b"".join(many) + b"\x30 not read any more")
 
 
 def test_a_certificate_is_valid_in_its_first_and_its_last_second() -> None:
