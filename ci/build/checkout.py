@@ -115,15 +115,22 @@ def check_lpai(environment: Environment) -> None:
         )
 
 
-def wanted_submodules(components: tuple[str, ...]) -> tuple[str, ...]:
-    """The paths of every submodule of ``components``, from executorch.toml."""
+def wanted_submodules(source: Path, components: tuple[str, ...]) -> tuple[str, ...]:
+    """The paths of every submodule of ``components``, from executorch.toml; of one that ends in
+    ``/**`` those that its own .gitmodules names, too."""
     known = read_toolchain(SOURCE).components
-    return tuple(dict.fromkeys(path for name in components for path in known[name]))
+    found: list[str] = []
+    for row in dict.fromkeys(row for name in components for row in known[name]):
+        path = row.removesuffix("/**")
+        found.append(path)
+        if path != row:
+            found += [f"{path}/{nested}" for nested in list_submodules(source / path)]
+    return tuple(found)
 
 
 def check_submodules(source: Path, components: tuple[str, ...]) -> None:
     """Raises UnfitError that names every submodule that is not there, not the first only."""
-    wanted = wanted_submodules(components)
+    wanted = wanted_submodules(source, components)
     missing = [path for path in wanted if not _has_files(source / path)]
     if missing:
         raise UnfitError(
@@ -139,7 +146,7 @@ def _has_files(directory: Path) -> bool:
 
 def unneeded_submodules(source: Path, components: tuple[str, ...]) -> frozenset[str]:
     """Submodules of the checkout that no component names: they are neither read nor copied."""
-    return frozenset(list_submodules(source)) - set(wanted_submodules(components))
+    return frozenset(list_submodules(source)) - set(wanted_submodules(source, components))
 
 
 def find_installed(source: Path) -> frozenset[str]:

@@ -144,7 +144,6 @@ def make_plan(
             known,
         )
         for stage in target.stages
-        if not stage.extra or stage.extra in request.extras
     )
     return BuildPlan(
         target,
@@ -211,9 +210,10 @@ def _map_prefixes(place: Place, known: Mapping[str, str]) -> str:
 def _plan_stage(
     stage: Stage, base: Mapping[str, str], request: BuildRequest, known: Mapping[str, str]
 ) -> StagePlan:
-    wanted = dict(stage.options)
+    wanted, targets = dict(stage.options), stage.targets
     for extra in sorted(request.extras):
         wanted.update(stage.extra_options.get(extra, {}))
+        targets += stage.extra_targets.get(extra, ())
     filled = {name: _spell(value, known) for name, value in wanted.items()}
     options = {**base, **filled, **request.defines}
     return StagePlan(
@@ -221,7 +221,7 @@ def _plan_stage(
         os.path.normpath(Path(known["tree"]) / stage.source),
         Path(known["stages"]) / stage.name,
         tuple(f"-D{name}={value}" for name, value in options.items()),
-        stage.targets,
+        targets,
         stage.if_present,
         stage.install,
     )

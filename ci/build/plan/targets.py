@@ -36,9 +36,9 @@ class Stage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One CMake project: configured, built and, with ``install``, installed into {prefix}.
 
     ``source`` is relative to the tree. Values of ``options`` may hold {placeholders}; those of
-    ``extra_options`` come on top when ``--with`` names their key. ``if_present`` are CMake
-    targets that older or newer trees lack. ``extra`` makes the stage one for ``--with`` only;
-    ``toolchain`` is for one that another compiler builds than the target's.
+    ``extra_options`` come on top, and ``extra_targets`` beside ``targets``, when ``--with`` names
+    their key. ``if_present`` are CMake targets that older or newer trees lack. ``toolchain`` is
+    for one that another compiler builds than the target's.
     """
 
     name: str
@@ -46,9 +46,9 @@ class Stage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     options: dict[str, str | bool] = {}
     extra_options: dict[str, dict[str, str | bool]] = {}
     targets: tuple[str, ...] = ("all",)
+    extra_targets: dict[str, tuple[str, ...]] = {}
     if_present: tuple[str, ...] = ()
     install: bool = False
-    extra: str = ""
     toolchain: CompilerChoice | None = None
 
 
@@ -132,9 +132,9 @@ class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def extras(self) -> tuple[str, ...]:
         """What ``--with`` may name."""
-        rows = [stage.extra for stage in self.stages] + [row.extra for row in self.artifacts]
-        options = [name for stage in self.stages for name in stage.extra_options]
-        return tuple(sorted({name for name in [*rows, *options] if name}))
+        rows = [row.extra for row in self.artifacts if row.extra]
+        tables = [{**stage.extra_options, **stage.extra_targets} for stage in self.stages]
+        return tuple(sorted({*rows, *(name for table in tables for name in table)}))
 
 
 class TargetsFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -239,11 +239,13 @@ def test_the_llama_runner_is_an_extra_that_needs_its_submodules(world: BuildWorl
     world.variables["ANDROID_NDK_ROOT"] = str(make_ndk(world.folder / "ndk"))
     code, data, _ = world.call("android", "--with", "llama")
     assert code == 3
-    assert "kernels/optimized/third-party/eigen, third-party/pocketfft" in data["what"]
-    for path in ("kernels/optimized/third-party/eigen", "third-party/pocketfft"):
-        (world.checkout / path).mkdir(parents=True)
-        (world.checkout / path / "README").write_text("stands in")
-    assert "llama_main" in by_name(world.build("android", "--with", "llama"))
+    nested = "extension/llm/tokenizers/third-party/re2"
+    assert f"lacks 1 of 9 submodules: {nested}" in data["what"]
+    (world.checkout / nested).mkdir(parents=True)
+    (world.checkout / nested / "README").write_text("stands in")
+    row = by_name(world.build("android", "--with", "llama"))["qnn_llama_runner"]
+    assert (BACKEND in row["elf"]["needed"], row["findings"]) == (True, [])
+    assert "qnn_llama_runner" not in by_name(world.build("android"))
 
 
 @needs_clang
