@@ -11,7 +11,6 @@ from ci.report.merge import merge_reports
 from ci.report.review import telling
 from ci.report.review.failures import make_annotations
 from ci.report.schema import Report, make_json_schema
-from ci.report.table import render_table, terminal_style
 from ci.report.write import read_report, report_data, write_report
 from provisioning.console.caller import shown_path
 from provisioning.console.command import Outcome, user_path
@@ -66,5 +65,7 @@ def render_text(report: Report, args: argparse.Namespace) -> str:
     base, note = telling.read_base(args.base, report)
     if args.summary and not append_summary(report, base=base, note=note):
         return render_summary(report, base=base, note=note)
+    from ci.report.table import render_table, terminal_style
+
     colour, width = terminal_style()
     return render_table(report, colour=colour, width=width)

@@ -18,7 +18,6 @@ from provisioning.artifacts.sources import ArtifactRequest, FillJob, load_source
 from provisioning.console.progress import Progress
 from provisioning.elf.facts import EM_AARCH64, EM_QDSP6, EM_X86_64, MACHINE_NAMES, ElfError
 from provisioning.elf.qnn_build import find_qnn_build
-from provisioning.elf.reader import read_elf
 from provisioning.errors import IntegrityError
 from provisioning.fetch.transfer import redact_url
 from provisioning.files import hash_file
@@ -168,6 +167,8 @@ def check_machines(root: Path) -> list[str]:
     Raises IntegrityError for a library of another machine, or that is no ELF file, or whose bytes
     are not those of the checksum that it carries, as every skel of QNN does.
     """
+    from provisioning.elf.reader import read_elf
+
     counts: dict[int, int] = {}
     checked = 0
     for path in sorted(root.rglob("*.so")):

@@ -18,7 +18,6 @@ import tempfile
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import metadata
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -164,6 +163,8 @@ def run_command(program: str, verbs: Mapping[str, Verb], argv: Sequence[str]) ->
 
 def read_version() -> str:
     """The version of this distribution, as pyproject.toml has it in a checkout."""
+    from importlib import metadata
+
     try:
         return metadata.version("executorch-qnn-ci")
     except metadata.PackageNotFoundError:

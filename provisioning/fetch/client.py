@@ -12,7 +12,6 @@ from urllib.parse import urljoin, urlsplit
 from weakref import WeakSet
 
 from provisioning.fetch.credentials import find_headers
-from provisioning.fetch.failures import check_bundle, explain_failures
 from provisioning.fetch.transfer import (
     Head,
     PermanentError,
@@ -103,6 +102,8 @@ class Client:
         timeout = (self.policy.connect_timeout_s, self.policy.read_timeout_s)
         if _is_ending.is_set():
             raise PermanentError("the transfer was ended")
+        from provisioning.fetch.failures import check_bundle, explain_failures
+
         check_bundle()
         with explain_failures(url):
             sent = {**headers, **find_headers(url)}
@@ -130,6 +131,8 @@ class Client:
             timer.cancel()
 
     def _body(self, url: str, response: Any) -> Iterator[bytes]:
+        from provisioning.fetch.failures import explain_failures
+
         encoding = response.headers.get("Content-Encoding", "identity")
         if encoding != "identity":
             raise PermanentError(f"the server sends the body compressed ({encoding})")

@@ -6,7 +6,6 @@ URL never holds credentials or a query.
 
 from __future__ import annotations
 
-import email.utils
 import math
 import os
 import random
@@ -158,8 +157,10 @@ def check_status(status: int, headers: Mapping[str, str]) -> None:
 def _retry_after_s(text: str) -> float:
     if (seconds := _digits(text)) >= 0:
         return float(seconds)
+    from email.utils import parsedate_to_datetime
+
     try:
-        return max(0.0, email.utils.parsedate_to_datetime(text).timestamp() - time.time())
+        return max(0.0, parsedate_to_datetime(text).timestamp() - time.time())
     except (TypeError, ValueError, IndexError, OverflowError, OSError):
         return 0.0
 

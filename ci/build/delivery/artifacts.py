@@ -14,8 +14,7 @@ from provisioning.doctor.checks.elf import judge, judge_defect
 from provisioning.doctor.elf_policy import ElfPolicy
 from provisioning.doctor.finding import Finding, Severity
 from provisioning.doctor.policies import elf_policy
-from provisioning.elf.facts import ElfFacts
-from provisioning.elf.reader import ElfError, read_elf
+from provisioning.elf.facts import ElfError, ElfFacts
 from provisioning.errors import FailedError
 from provisioning.files import hash_file, staged_directory
 from provisioning.store.store import explain_errors
@@ -77,6 +76,8 @@ def judge_artifact(
 
     ``pages`` is the max-page-size that its build linked with, empty for the linker's own.
     """
+    from provisioning.elf.reader import read_elf
+
     digest, size = hash_file(path), path.stat().st_size
     try:
         facts = read_elf(path)

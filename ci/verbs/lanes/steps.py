@@ -18,7 +18,6 @@ from ci.lowering.suite import SUITE
 from ci.lowering.users.places import name_file
 from ci.report.review import telling
 from ci.report.schema import Report
-from ci.report.table import render_table, terminal_style
 from ci.report.write import report_data, write_report
 from provisioning.artifacts.choice import QnnChoice
 from provisioning.console.caller import shown_path
@@ -133,6 +132,8 @@ def publish(
     report: Report, directory: Path, args: argparse.Namespace, progress: Progress
 ) -> Outcome:
     """Write the report, and say what it says."""
+    from ci.report.table import render_table, terminal_style
+
     write_report(report, directory)
     if args.record:
         progress.step(f"recorded: {record_baselines(report)}")

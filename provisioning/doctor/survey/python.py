@@ -9,8 +9,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from packaging.requirements import Requirement
-
 from provisioning.artifacts.overlays import read_overlay
 from provisioning.console.process import run_process
 from provisioning.doctor.facts import FileFacts, PythonFacts
@@ -93,6 +91,8 @@ def _lacking(file: FileFacts, variables: Mapping[str, str]) -> Iterator[str]:
 
 def _unmet(asked: Sequence[Sequence[str]], version: str) -> Iterator[tuple[str, str, str]]:
     """Installed distributions of a version other than what is asked for on this Python."""
+    from packaging.requirements import Requirement
+
     python = {"python_full_version": version, "python_version": ".".join(version.split(".")[:2])}
     for line, installed in asked:
         wanted = Requirement(line)

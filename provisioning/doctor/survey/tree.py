@@ -7,12 +7,10 @@ stat a file. Large trees are read by several processes.
 from __future__ import annotations
 
 import importlib
-import multiprocessing
 import os
 import stat
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path, PosixPath
@@ -104,6 +102,9 @@ def _read_all(items: Sequence[tuple[str, Path]], size_bytes: int) -> Iterable[Fi
     # A fork copies other threads' locks, so a process that has threads reads alone.
     if size_bytes < POOL_BYTES or workers < 2 or threading.active_count() > 1:
         return map(read_file, items)
+    import multiprocessing
+    from concurrent.futures import ProcessPoolExecutor
+
     importlib.import_module("provisioning.elf.reader")  # once, not in every worker
     with ProcessPoolExecutor(workers, multiprocessing.get_context("fork")) as pool:
         return list(pool.map(read_file, items, chunksize=CHUNK))
