@@ -16,7 +16,7 @@ PACKAGES: dict[str, tuple[str, ...]] = {
     "ci/emulator/judging": ("tests/unit/ci/emulator",),
     "ci/parity/compare": ("tests/unit/ci/parity",),
     "ci/signing": ("tests/unit/ci/signing",),
-    "provisioning/archives": ("tests/unit/provisioning/archives", "tests/integration/fetch"),
+    "provisioning/archives": ("tests/unit/provisioning/archives",),
     "provisioning/doctor/checks": ("tests/unit/provisioning/doctor",),
     "provisioning/fetch": (
         "tests/unit/provisioning/fetch",
