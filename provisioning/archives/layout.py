@@ -155,7 +155,6 @@ def check_name(archive: str, member: Member) -> None:
         "has an empty or '.' part in its path": not {"", "."}.isdisjoint(parts),
         "has a name that is not UTF-8": bool(_SURROGATE.search(name + member.link)),
         f"lies more than {MAX_DEPTH} directories deep": len(parts) > MAX_DEPTH,
-        "has a name that is too long": max(map(len, parts)) > 255 or len(name) > 2000,
         f"is a {member.kind}": member.kind not in {"file", "dir", "symlink", "hardlink"},
     }
     for problem, is_so in problems.items():

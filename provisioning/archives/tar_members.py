@@ -147,9 +147,9 @@ class TarReader:
             length = int(digits) if digits.isdigit() else 0
             record = raw[at + len(digits) + 1 : at + length]
             key, equals, value = record.removesuffix(b"\n").partition(b"=")
-            if not equals or not record.endswith(b"\n"):
-                raise unsafe(self.name, "a pax header is malformed")
             at += length
+            if not equals or not record.endswith(b"\n") or at > len(raw):
+                raise unsafe(self.name, "a pax header is malformed")
             if is_global and key in {b"path", b"linkpath", b"size"}:
                 raise unsafe(self.name, f"a global pax header sets {key.decode()}")
             if key == b"path":

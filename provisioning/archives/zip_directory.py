@@ -79,7 +79,7 @@ def read_directory(source: ByteSource) -> list[Member]:
 
 def _find_directory(source: ByteSource, tail: bytes) -> tuple[int, int, int]:
     """Offset, size and number of entries of the central directory."""
-    at = tail.rfind(END)
+    at = tail.rfind(END, 0, len(tail) - END_BYTES + len(END))
     while at >= 0:
         comment = struct.unpack_from("<H", tail, at + 20)[0]
         if at + END_BYTES + comment == len(tail):

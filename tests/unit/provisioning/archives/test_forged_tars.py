@@ -1,0 +1,507 @@
+"""Tar streams made by hand: each is wrong in one field, and right in all others."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import lzma
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provisioning.archives import tar_members
+from provisioning.archives.layout import Layout, Limits, Member
+from provisioning.archives.tar_members import (
+    BLOCK_BYTES,
+    COPY_BYTES,
+    MAX_HEADER_BYTES,
+    TarReader,
+    XzStream,
+)
+from provisioning.archives.tarballs import extract_tar, is_tarball, is_xz
+from provisioning.errors import IntegrityError
+from provisioning.store.tree import TreeEntry
+
+END = bytes(2 * BLOCK_BYTES)
+ANY = Limits()
+
+
+def padded(data: bytes) -> bytes:
+    return data + bytes(-len(data) % BLOCK_BYTES)
+
+
+def header(
+    name: bytes = b"a",
+    size: int | bytes = 0,
+    kind: bytes = b"0",
+    link: bytes = b"",
+    mode: bytes = b"0000644\0",
+    magic: bytes = b"ustar\00000",
+    prefix: bytes = b"",
+    checksum: Callable[[bytes], bytes] | None = None,
+) -> bytes:
+    """One block; ``size`` may be the field as it stands there."""
+    field = size if isinstance(size, bytes) else b"%011o\0" % size
+    parts = [name.ljust(100, b"\0"), mode, bytes(16), field, bytes(12), b" " * 8, kind]
+    parts += [link.ljust(100, b"\0"), magic, bytes(64 + 16), prefix.ljust(155, b"\0"), bytes(12)]
+    block = b"".join(parts)
+    assert len(block) == BLOCK_BYTES
+    stated = (checksum or (lambda blank: b"%06o\0 " % sum(blank)))(block)
+    return block[:148] + stated + block[156:]
+
+
+def file(name: bytes = b"a", data: bytes = b"data", **change: Any) -> bytes:
+    return header(name, len(data), **change) + padded(data)
+
+
+def extra(kind: bytes, data: bytes) -> bytes:
+    return header(b"x", len(data), kind) + padded(data)
+
+
+def record(key: bytes, value: bytes) -> bytes:
+    """A pax record, which begins with its own length."""
+    rest = b" %s=%s\n" % (key, value)
+    length = len(rest) + 1
+    while length != len(b"%d" % length) + len(rest):
+        length += 1
+    return b"%d" % length + rest
+
+
+class Trickle:
+    """A stream that gives a few bytes at a time, as a socket may."""
+
+    def __init__(self, data: bytes) -> None:
+        self.inner = io.BytesIO(data)
+
+    def read(self, count: int, /) -> bytes:
+        return self.inner.read(min(count, 100))
+
+
+def read(data: bytes) -> list[tuple[Member, bytes]]:
+    """The members and their bytes, which come the same in any pieces."""
+
+    def pairs(stream: tar_members.ByteStream) -> Iterator[tuple[Member, bytes]]:
+        reader = TarReader(stream, "a.tar")
+        for member in reader.members():
+            yield member, b"".join(reader.data())
+
+    found = list(pairs(io.BytesIO(data)))
+    assert list(pairs(Trickle(data))) == found
+    return found
+
+
+def names(data: bytes) -> list[str]:
+    return [member.name for member, _ in read(data)]
+
+
+def refusal(data: bytes) -> str:
+    with pytest.raises(IntegrityError) as caught:
+        read(data)
+    assert caught.value.what == "a.tar is refused"
+    return caught.value.why
+
+
+def test_members_come_with_their_bytes() -> None:
+    data = [b"", b"x", b"y" * 511, b"z" * 512, b"w" * 513, bytes(3 * COPY_BYTES + 1)]
+    stream = b"".join(file(b"f%d" % number, one) for number, one in enumerate(data)) + END
+    assert [(member.name, member.size, one) for member, one in read(stream)] == [
+        (f"f{number}", len(one), one) for number, one in enumerate(data)
+    ]
+
+
+def test_the_bytes_of_a_member_need_not_be_read() -> None:
+    reader = TarReader(io.BytesIO(file(b"a") + file(b"b", b"x" * 600) + file(b"c") + END), "a")
+    assert [member.name for member in reader.members()] == ["a", "b", "c"]
+    assert reader.left == 0
+
+
+@pytest.mark.parametrize(
+    ("block", "member"),
+    [
+        (header(kind=b"0"), Member("a", 0)),
+        (header(kind=b"\0"), Member("a", 0)),
+        (header(kind=b"7"), Member("a", 0)),
+        (header(kind=b"1", link=b"./b"), Member("a", 0, kind="hardlink", link="b")),
+        (header(kind=b"2", link=b"./b"), Member("a", 0, kind="symlink", link="./b")),
+        (header(kind=b"5"), Member("a/", 0, kind="dir")),
+        (header(b"a//", kind=b"5"), Member("a/", 0, kind="dir")),
+        (header(b"a/", kind=b"0"), Member("a/", 0, kind="dir")),
+        (header(kind=b"5", size=512), Member("a/", 0, kind="dir")),
+        (header(kind=b"2", size=512, link=b"b"), Member("a", 0, kind="symlink", link="b")),
+        (header(kind=b"S"), Member("a", 0, kind="sparse file")),
+        (header(kind=b"3"), Member("a", 0, kind="device file")),
+        (header(kind=b"6", link=b"b"), Member("a", 0, kind="device file")),
+        (header(link=b"b"), Member("a", 0)),
+        (header(b"./a"), Member("a", 0)),
+        (header(b"./a/./b"), Member("a/./b", 0)),
+        (header(b".a"), Member(".a", 0)),
+        (header(b"n" * 100), Member("n" * 100, 0)),
+        (header(b"a", prefix=b"p/q"), Member("p/q/a", 0)),
+        (header(b"a", prefix=b"p" * 155), Member(f"{'p' * 155}/a", 0)),
+        (header(b"a", prefix=b"p", magic=b"ustar  \0"), Member("a", 0)),
+        (header(b"\xff"), Member("\udcff", 0)),
+        (header(mode=b"0004755\0"), Member("a", 0, 0o755)),
+        (header(mode=bytes(8)), Member("a", 0, 0)),
+        (header(mode=b" 644 \0\0\0"), Member("a", 0, 0o644)),
+        (header(b"a\0b"), Member("a", 0)),
+    ],
+)
+def test_what_a_header_says(block: bytes, member: Member) -> None:
+    assert read(block + END) == [(member, b"")]
+
+
+@pytest.mark.parametrize("name", [b".", b"./", b""])
+def test_the_root_itself_is_no_member(name: bytes) -> None:
+    assert names(header(name, kind=b"5") + file(b"b") + END) == ["b"]
+
+
+@pytest.mark.parametrize(
+    ("size", "count"),
+    [
+        (b"\x80" + (700).to_bytes(11, "big"), 700),
+        (b"00000001274\0", 700),
+        (b"      1274 \0", 700),
+        (b"1274\0\0\0\0\0\0\0\0", 700),
+    ],
+)
+def test_a_size_is_octal_or_of_base_256(size: bytes, count: int) -> None:
+    data = header(size=size) + padded(b"x" * count)
+    assert [(member.size, len(one)) for member, one in read(data + file(b"b") + END)] == [
+        (count, count),
+        (4, 4),
+    ]
+
+
+def signed(blank: bytes) -> bytes:
+    """As tar programs of some machines have added bytes."""
+    return b"%06o\0 " % sum(byte - 256 if byte > 127 else byte for byte in blank)
+
+
+@pytest.mark.parametrize(
+    ("stream", "why"),
+    [
+        (
+            header(size=b"9" * 11 + b"\0") + END,
+            "a header has b'99999999999\\x00' where a number belongs",
+        ),
+        (header(size=b"\xff" * 12) + END, "a header has b'\\xff"),
+        (header(mode=b"rw-r--r\0") + END, "a header has b'rw-r--r\\x00' where a number belongs"),
+        (
+            header(checksum=lambda blank: b"%06o\0 " % (sum(blank) + 1)),
+            "a header's checksum is wrong",
+        ),
+        (header(checksum=signed)[:-1] + b"\xfe", "a header's checksum is wrong"),
+        (bytes(BLOCK_BYTES) + file(), "it has a member after an empty header"),
+        (bytes(BLOCK_BYTES), "it is cut short"),
+        (b"", "it is cut short"),
+        (file(), "it is cut short"),
+        (file() + END[:-1], "it is cut short"),
+        (header(size=4) + b"dat", "it is cut short"),
+        (header(size=4) + b"data" + bytes(507), "it is cut short"),
+        (file() + END + b"x", "something follows its end"),
+        (file() + END + bytes(COPY_BYTES) + b"\0x", "something follows its end"),
+        (extra(b"L", b"long\0") + END, "it ends after the header of a name"),
+        (extra(b"x", b"") + END, "it ends after the header of a name"),
+        (extra(b"g", record(b"path", b"b")) + file() + END, "a global pax header sets path"),
+        (
+            extra(b"g", record(b"linkpath", b"b")) + file() + END,
+            "a global pax header sets linkpath",
+        ),
+        (extra(b"g", record(b"size", b"1")) + file() + END, "a global pax header sets size"),
+        *(
+            (extra(b"x", data) + file() + END, "a pax header is malformed")
+            for data in (
+                b"x",
+                b"8 path=",
+                b"8 path=b",
+                b"7 path=b\n",
+                b"11 path=b\n",
+                b"+9 path=b\n",
+                b"9path=b\n",
+                b"9 path b\n",
+                b"0 path=b\n",
+                record(b"path", b"b") + b"\0",
+            )
+        ),
+        *(
+            (
+                extra(b"x", record(b"size", size)) + file() + END,
+                "a pax header's size is not a number",
+            )
+            for size in (b"", b"-1", b"+1", b"1.0", b"\xd9\xa3", b"1" * 19)
+        ),
+    ],
+)
+def test_a_stream_that_is_refused(stream: bytes, why: str) -> None:
+    assert refusal(stream).startswith(why)
+
+
+def test_a_checksum_may_add_signed_bytes() -> None:
+    assert names(header(b"\xc3\xa9", checksum=signed) + END) == ["é"]
+
+
+def test_an_end_may_be_padded_with_zeros(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tar_members, "MAX_PADDING_BYTES", 1000)
+    assert names(file() + END + bytes(1000)) == ["a"]
+    assert refusal(file() + END + bytes(1001)) == "something follows its end"
+
+
+LONG = b"d/" * 80 + b"name"
+
+
+def test_headers_before_a_members_own_say_more_of_it_and_of_no_other() -> None:
+    stream = extra(b"L", LONG + b"\0") + file(prefix=b"p")
+    stream += extra(b"K", b"end/" * 40 + b"\0") + header(b"l", kind=b"2", link=b"x")
+    stream += extra(b"x", record(b"path", b"pax/name") + record(b"mtime", b"1.5")) + file(
+        prefix=b"p"
+    )
+    stream += extra(b"x", record(b"linkpath", b"./t")) + header(b"h", kind=b"1")
+    stream += extra(b"x", record(b"size", b"700")) + header(b"s", 3) + padded(b"y" * 700)
+    stream += (
+        extra(b"g", record(b"comment", b"c")) + file(b"e") + header(b"k", kind=b"2", link=b"m")
+    )
+    found = read(stream + END)
+    assert [(member.name, member.size, member.link) for member, _ in found] == [
+        (LONG.decode(), 4, ""),
+        ("l", 0, "end/" * 40),
+        ("pax/name", 4, ""),
+        ("h", 0, "t"),
+        ("s", 700, ""),
+        ("e", 4, ""),
+        ("k", 0, "m"),
+    ]
+    assert found[4][1] == b"y" * 700
+
+
+def test_a_size_of_pax_may_be_zero_and_says_nothing_of_what_has_no_bytes() -> None:
+    zero = extra(b"x", record(b"size", b"0")) + header(b"a", 4)
+    folder = extra(b"x", record(b"size", b"9")) + header(b"d", kind=b"5")
+    largest = record(b"size", b"0" * 17 + b"4")
+    stream = zero + folder + extra(b"x", largest) + file(b"b", b"1234") + END
+    assert [(member.name, member.size) for member, _ in read(stream)] == [
+        ("a", 0),
+        ("d/", 0),
+        ("b", 4),
+    ]
+
+
+def test_a_header_of_sparse_data_makes_its_member_one() -> None:
+    sparse = extra(b"x", record(b"GNU.sparse.major", b"1")) + header(b"a")
+    plain = extra(b"x", record(b"GNU.sparsely", b"1")) + header(b"b")
+    assert [member.kind for member, _ in read(sparse + plain + END)] == ["sparse file", "file"]
+
+
+def test_headers_before_a_member_have_a_limit_together() -> None:
+    half = extra(b"L", b"n" * (MAX_HEADER_BYTES // 2 - 1))
+    assert len(names(half + half + file() + END)[0]) == MAX_HEADER_BYTES // 2 - 1
+    more = extra(b"K", b"n" * (MAX_HEADER_BYTES // 2))
+    assert refusal(half + more + file() + END) == "it has a header of more than 1048576 bytes"
+    assert len(names(half + file() + more + file() + END)) == 2
+
+
+def compress(*parts: bytes) -> bytes:
+    """A stream of xz for each part, padding of zeros between."""
+    return b"\0\0\0\0".join(map(lzma.compress, parts))
+
+
+def test_xz_of_several_streams_is_read_to_its_end() -> None:
+    data = bytes(range(256)) * 4000
+    stream = XzStream(io.BytesIO(compress(data[:500_000], b"", data[500_000:])))
+    pieces = []
+    while piece := stream.read(70_000):
+        assert len(piece) <= 70_000
+        pieces.append(piece)
+    assert b"".join(pieces) == data
+    assert stream.read(1) == b""
+    assert XzStream(io.BytesIO(compress(b"x"))).read(0) == b""
+
+
+def test_xz_that_is_cut_is_told() -> None:
+    whole = lzma.compress(b"x" * 1000)
+    for cut in (0, 5, len(whole) - 1):
+        stream = XzStream(io.BytesIO(whole[:cut]))
+        with pytest.raises(EOFError, match="the compressed data is cut short"):
+            list(iter(partial(stream.read, 100), b""))
+
+
+@pytest.mark.parametrize(
+    ("name", "is_tar", "is_of_xz"),
+    [
+        ("a.tar", True, False),
+        ("a.tar.xz", True, True),
+        ("a.txz", True, True),
+        ("a.tar.gz", True, False),
+        ("a.tgz", True, False),
+        ("a.zip", False, False),
+        ("a.tar.zst", False, False),
+        ("tar", False, False),
+        ("a.xz", False, True),
+    ],
+)
+def test_what_a_file_is_by_its_name(name: str, is_tar: bool, is_of_xz: bool) -> None:
+    assert (is_tarball(name), is_xz(name)) == (is_tar, is_of_xz)
+
+
+PACK: dict[str, Callable[[bytes], bytes]] = {
+    "a.tar": bytes,
+    "a.tar.gz": gzip.compress,
+    "a.tgz": gzip.compress,
+    "a.tar.xz": lzma.compress,
+    "a.txz": lzma.compress,
+}
+
+
+def extract(
+    tmp_path: Path,
+    data: bytes,
+    *rules: tuple[str, str],
+    limits: Limits = ANY,
+    whole: bool = True,
+    name: str = "a.tar",
+) -> tuple[dict[str, str], dict[str, str]]:
+    """The text of each entry below ``root``, and the links."""
+    (tmp_path / name).write_bytes(PACK[name](data))
+    root = tmp_path / "root"
+    root.mkdir(exist_ok=True)
+    entries, links = extract_tar(tmp_path / name, root, Layout(rules), limits, whole=whole)
+    for entry in entries:
+        state = (root / entry.path).stat()
+        assert entry.mode == state.st_mode & 0o777
+        assert entry.path.endswith("/") or entry.size == state.st_size
+    return {
+        entry.path: "" if entry.path.endswith("/") else (root / entry.path).read_text()
+        for entry in entries
+    }, links
+
+
+def why_not(tmp_path: Path, data: bytes, *rules: tuple[str, str], **ways: object) -> str:
+    with pytest.raises(IntegrityError) as caught:
+        extract(tmp_path, data, *rules, **ways)  # type: ignore[arg-type]
+    assert caught.value.what.endswith(" is refused")
+    return caught.value.why
+
+
+@pytest.fixture(params=["ISA-L", "zlib"])
+def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "zlib":
+        monkeypatch.setitem(sys.modules, "isal", None)
+
+
+@pytest.mark.usefixtures("engine")
+@pytest.mark.parametrize("name", PACK)
+def test_a_tarball_is_unpacked_by_what_its_name_says(tmp_path: Path, name: str) -> None:
+    data = file(b"d/a") + header(b"d/l", kind=b"2", link=b"a") + header(b"e", kind=b"5") + END
+    assert extract(tmp_path, data, name=name) == ({"d/a": "data", "e/": ""}, {"d/l": "a"})
+
+
+@pytest.mark.usefixtures("engine")
+@pytest.mark.parametrize("name", ["a.tar.gz", "a.tar.xz"])
+def test_what_is_not_compressed_as_its_name_says_is_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(file() + END)
+    with pytest.raises(IntegrityError) as caught:
+        extract_tar(tmp_path / name, tmp_path, Layout(), ANY)
+    assert caught.value.why.startswith("it cannot be read: ")
+
+
+def test_an_error_of_the_disk_is_not_the_archives(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        extract_tar(tmp_path / "none.tar", tmp_path, Layout(), ANY)
+    (tmp_path / "a.tar").write_bytes(file(b"d/a") + END)
+    with pytest.raises(OSError, match="proc"):
+        extract_tar(tmp_path / "a.tar", Path("/proc/none"), Layout(), ANY)
+
+
+def test_files_are_taken_once(tmp_path: Path) -> None:
+    rules = (("a/*", "lib/"), ("b/*", "lib/"))
+    for second in (
+        file(b"b/x"),
+        header(b"b/x", kind=b"2", link=b"y"),
+        header(b"b/x", kind=b"1", link=b"a/x"),
+    ):
+        assert why_not(tmp_path, file(b"a/x") + second + END, *rules) == "two members go to 'lib/x'"
+        (tmp_path / "root/lib/x").unlink()
+    link = header(b"a/x", kind=b"2", link=b"y")
+    assert why_not(tmp_path, link + file(b"b/x") + END, *rules) == "two members go to 'lib/x'"
+    assert list((tmp_path / "root/lib").iterdir()) == []
+
+
+def test_a_file_that_another_is_in_the_way_of_is_refused(tmp_path: Path) -> None:
+    assert why_not(tmp_path, file(b"a") + file(b"a/b") + END) == "member 'a/b' clashes with another"
+
+
+def test_the_total_is_compared_before_a_file_is_written(tmp_path: Path) -> None:
+    data = file(b"a", b"1234") + file(b"b", b"5678") + file(b"c", b"9") + END
+    limits = Limits(unpacked_bytes=9)
+    assert sorted(extract(tmp_path, data, limits=limits)[0]) == ["a", "b", "c"]
+    for name in "abc":
+        (tmp_path / "root" / name).unlink()
+    limits = Limits(unpacked_bytes=8)
+    assert why_not(tmp_path, data, limits=limits) == "it unpacks to more than 8 bytes"
+    assert sorted(path.name for path in (tmp_path / "root").iterdir()) == ["a", "b"]
+
+
+def test_what_a_layout_leaves_out_counts_and_is_judged(tmp_path: Path) -> None:
+    data = file(b"in/a", b"1234") + file(b"out/b", b"56789") + END
+    rules = ("in/*", "")
+    limits = Limits(unpacked_bytes=8)
+    assert why_not(tmp_path, data, rules, limits=limits) == "it unpacks to more than 8 bytes"
+    (tmp_path / "root/a").unlink()
+    hostile = file(b"in/a") + file(b"out/../../b") + END
+    assert why_not(tmp_path, hostile, rules) == "member 'out/../../b' leaves the tree"
+
+
+def test_a_name_is_judged_before_it_is_written(tmp_path: Path) -> None:
+    assert "leaves the tree" in why_not(tmp_path, file(b"../b") + file(b"c") + b"cut")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.tar", "root"]
+
+
+SINGLE = (("p/a", "lib/"), ("p/b", "lib/"))
+
+
+def test_reading_ends_when_all_single_files_are_there(tmp_path: Path) -> None:
+    """For an archive whose hash was compared; else all of it is judged."""
+    data = file(b"p/a") + file(b"q") + file(b"p/b") + b"cut"
+    assert extract(tmp_path, data, *SINGLE, whole=False)[0] == {"lib/a": "data", "lib/b": "data"}
+    for name in "ab":
+        (tmp_path / "root/lib" / name).unlink()
+    assert why_not(tmp_path, data, *SINGLE) == "it is cut short"
+    (tmp_path / "root/lib/a").unlink()
+    (tmp_path / "root/lib/b").unlink()
+    one_is_missing = file(b"p/a") + file(b"q") + b"cut"
+    assert why_not(tmp_path, one_is_missing, *SINGLE, whole=False) == "it is cut short"
+    (tmp_path / "root/lib/a").unlink()
+    assert why_not(tmp_path, data, ("p/*", "lib/"), whole=False) == "it is cut short"
+
+
+def test_hard_links_are_files_of_their_own_name(tmp_path: Path) -> None:
+    data = header(b"x/h", kind=b"1", link=b"a") + file(b"a", mode=b"0000755\0")
+    data += header(b"g", kind=b"1", link=b"./a") + END
+    assert extract(tmp_path, data)[0] == {"a": "data", "x/h": "data", "g": "data"}
+    assert (tmp_path / "root/a").stat().st_nlink == 3
+    root = tmp_path / "other"
+    root.mkdir()
+    entries, _ = extract_tar(tmp_path / "a.tar", root, Layout(), ANY)
+    (first, *others) = sorted(entries, key=lambda entry: entry.path)
+    assert others == [
+        TreeEntry(path, first.size, first.mode, first.sha256) for path in ("g", "x/h")
+    ]
+    assert first.mode == 0o555
+
+
+def test_a_hard_link_to_what_a_layout_leaves_out_gets_its_bytes(tmp_path: Path) -> None:
+    """The first of its links is the file."""
+    data = file(b"pkg/big", b"12345") + file(b"pkg/other", b"x")
+    data += b"".join(header(b"lib/" + name, kind=b"1", link=b"pkg/big") for name in (b"b", b"a"))
+    data += header(b"lib/c", kind=b"1", link=b"pkg/other") + END
+    got, _ = extract(tmp_path, data, ("lib/**", ""))
+    assert got == {"a": "12345", "b": "12345", "c": "x"}
+    assert (tmp_path / "root/a").samefile(tmp_path / "root/b")
+
+
+def test_a_hard_link_to_what_is_no_file_is_refused(tmp_path: Path) -> None:
+    data = header(b"h", kind=b"1", link=b"none") + END
+    assert why_not(tmp_path, data) == "hard link 'h' to 'none', not a member"

@@ -1,0 +1,404 @@
+"""What an archive's members may be and where they go: each limit met, and passed by one."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import resource
+from pathlib import Path
+
+import pytest
+
+from provisioning.archives.layout import (
+    MAX_DEPTH,
+    MAX_LINK_HOPS,
+    MAX_RATIO,
+    MIN_BOMB_BYTES,
+    RESERVED_BYTES,
+    FileWriter,
+    Layout,
+    Limits,
+    Member,
+    check_members,
+    check_name,
+    find_dangling,
+    make_directories,
+    make_links,
+    make_parents,
+    place_members,
+    resolve_link,
+)
+from provisioning.errors import IntegrityError
+from provisioning.store.tree import DIRECTORY_MODE, FILE_TIME_S, TreeEntry
+
+FREE = Limits()
+TOO_LONG = "has a name that is too long"
+
+
+def refusal(*members: Member, limits: Limits = FREE) -> str:
+    """Why an archive of these members is refused, "" when it is not."""
+    try:
+        check_members("a.zip", members, limits)
+    except IntegrityError as error:
+        return error.why
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("member", "problem"),
+    [
+        (Member("", 0), "has no name"),
+        (Member("//", 0), "has no name"),
+        (Member("/a", 0), "is an absolute path"),
+        (Member("C:a", 0), "is an absolute path"),
+        (Member("z:/a", 0), "is an absolute path"),
+        (Member("a/../b", 0), "leaves the tree"),
+        (Member("..", 0), "leaves the tree"),
+        (Member("../", 0, kind="dir"), "leaves the tree"),
+        (Member("a\x1f", 0), "has a control character or a backslash in its name"),
+        (Member("\0a", 0), "has a control character or a backslash in its name"),
+        (Member("a\x7f", 0), "has a control character or a backslash in its name"),
+        (Member("a\\b", 0), "has a control character or a backslash in its name"),
+        (Member("a//b", 0), "has an empty or '.' part in its path"),
+        (Member("./a", 0), "has an empty or '.' part in its path"),
+        (Member("a/.", 0), "has an empty or '.' part in its path"),
+        (Member("a\udcff", 0), "has a name that is not UTF-8"),
+        (Member("a", 0, kind="symlink", link="\ud800"), "has a name that is not UTF-8"),
+        (Member("d/" * MAX_DEPTH + "a", 0), "lies more than 100 directories deep"),
+        (Member("n" * 256, 0), TOO_LONG),
+        (Member("é" * 128, 0), TOO_LONG),
+        (Member(f"{'n' * 199}/" * 10 + "n", 0), TOO_LONG),
+        (Member(f"{'é' * 99}n/" * 10 + "n", 0), TOO_LONG),
+        (Member("a", 0, kind="device file"), "is a device file"),
+    ],
+)
+def test_a_name_that_is_refused(member: Member, problem: str) -> None:
+    assert refusal(member) == f"member {member.name[:200]!r} {problem}"
+    with pytest.raises(IntegrityError) as caught:
+        check_name("a.zip", member)
+    assert caught.value.what == "a.zip is refused"
+    assert caught.value.fix.endswith("; get the archive from its vendor again")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "1:a",
+        "ab:/c",
+        "a/b:c",
+        "..a/...",
+        "a b~é",
+        ".a/b.",
+        "d/" * (MAX_DEPTH - 1) + "a",
+        "n" * 255,
+        "é" * 127 + "n",
+        f"{'n' * 199}/" * 9 + "n" * 200,
+        f"{'é' * 99}n/" * 9 + "é" * 100,
+    ],
+)
+def test_a_name_that_is_taken(name: str) -> None:
+    assert refusal(Member(name, 0)) == ""
+
+
+@pytest.mark.parametrize(
+    ("members", "why"),
+    [
+        ((Member("a", 0), Member("b", 0), Member("a", 0)), "two members are named 'a'"),
+        ((Member("a/", 0, kind="dir"), Member("a", 0)), "two members are named 'a'"),
+        ((Member("a", 0), Member("a/", 0, kind="dir")), "two members are named 'a'"),
+        ((Member("a/", 0, kind="dir"), Member("a/", 0, kind="dir")), ""),
+        ((Member("x/A", 0), Member("x/a", 0)), "'x/A' and 'x/a' differ only in case"),
+        ((Member("ß", 0), Member("SS", 0)), "'ß' and 'SS' differ only in case"),
+        ((Member("A/", 0, kind="dir"), Member("a/b", 0)), ""),
+        ((Member("a", 0), Member("a/b/c", 0)), "'a' is a file and holds 'a/b/c'"),
+        ((Member("a/b", 0), Member("a", 0)), "'a' is a file and holds 'a/b'"),
+        ((Member("a", 0), Member("ab/c", 0), Member("a.d", 0)), ""),
+        ((Member("a/", 0, kind="dir"), Member("a/b", 0)), ""),
+        (
+            (Member("l", 0, kind="symlink", link="b"), Member("l/c", 0)),
+            "'l' is a symlink and holds 'l/c'",
+        ),
+        (
+            (Member("l", 0, kind="symlink", link="../b"),),
+            "link 'l' leaves the tree: '../b'",
+        ),
+        ((Member("l", 0, kind="symlink"), Member("a/m", 0, kind="symlink", link="../b")), ""),
+        ((Member("a", 0, link="../b"), Member("b/", 0, kind="dir", link="/")), ""),
+        ((Member("a", 0), Member("h", 0, kind="hardlink", link="a")), ""),
+        ((Member("h", 0, kind="hardlink", link="a"), Member("a", 0)), ""),
+        *(
+            (
+                (other, Member("h", 0, kind="hardlink", link="a")),
+                "hard link 'h' to 'a', not a member",
+            )
+            for other in (
+                Member("ab", 0),
+                Member("a/", 0, kind="dir"),
+                Member("a", 0, kind="symlink", link="ab"),
+            )
+        ),
+    ],
+)
+def test_members_are_judged_together(members: tuple[Member, ...], why: str) -> None:
+    assert refusal(*members) == why
+
+
+def test_sizes_are_added_up() -> None:
+    members = [Member(name, 40) for name in "abc"]
+    limits = Limits(unpacked_bytes=120)
+    assert refusal(*members, limits=limits) == ""
+    assert refusal(*members, Member("d", 1), limits=limits) == "it unpacks to more than 120 bytes"
+    assert refusal(*members, Member("d", 1)) == ""
+
+
+def test_a_member_may_be_as_dense_as_deflate_can() -> None:
+    size = MAX_RATIO * 7 + MIN_BOMB_BYTES
+    assert refusal(Member("a", size, compressed=7)) == ""
+    assert refusal(Member("a", size + 1, compressed=7)) == ("member 'a' claims a ratio over 1100:1")
+    assert refusal(Member("a", size + 1)) == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "links", "end"),
+    [
+        ("a/b", {}, "a/b"),
+        ("a/./b//c", {}, "a/b/c"),
+        ("a/..", {}, ""),
+        ("..", {}, None),
+        ("a/../../b", {}, None),
+        ("l", {"l": "a/b"}, "a/b"),
+        ("x/l", {"x/l": "../a"}, "a"),
+        ("x/l", {"x/l": ".."}, ""),
+        ("x/l", {"x/l": "../.."}, None),
+        ("l/c", {"l": "m", "m": "n/o"}, "n/o/c"),
+        ("x/l/c", {"x/l": "m/..", "x/m": "y"}, "x/c"),
+        ("l", {"l": "/a"}, None),
+        ("l", {"l": ""}, None),
+        ("l", {"l": "l"}, None),
+        ("l", {"l": "m", "m": "l"}, None),
+        ("lm", {"l": "x"}, "lm"),
+    ],
+)
+def test_where_a_path_leads(name: str, links: dict[str, str], end: str | None) -> None:
+    assert resolve_link(name, links) == end
+
+
+def test_links_lead_through_a_number_of_others() -> None:
+    links = {str(number): str(number + 1) for number in range(MAX_LINK_HOPS)}
+    assert resolve_link("0", links) == str(MAX_LINK_HOPS)
+    assert resolve_link("a", {"a": "0", **links}) is None
+
+
+def test_links_are_made_after_all_that_they_lead_to(tmp_path: Path) -> None:
+    present = ["lib/x.so.1", "share/empty/"]
+    links = {
+        "z": "lib64/x.so.1",
+        "lib64": "lib",
+        "usr/deep/x": "../../z",
+        "e": "share/empty",
+        "s": "share",
+        "top": ".",
+    }
+    assert make_links(tmp_path, links, "a.zip", [*present, *links]) == [
+        TreeEntry(path, link=links[path]) for path in ("e", "lib64", "s", "top", "usr/deep/x", "z")
+    ]
+    assert {path: str((tmp_path / path).readlink()) for path in links} == links
+
+
+@pytest.mark.parametrize(
+    ("links", "why"),
+    [
+        ({"a": "x", "l": "/etc"}, "link 'l' leaves the tree: '/etc'"),
+        ({"l": "../x"}, "link 'l' leaves the tree: '../x'"),
+        ({"l": "y", "b": "x", "a": "z"}, "link 'a' names 'z', which is not in the tree"),
+        ({"l": "x/y"}, "link 'l' names 'x/y', which is not in the tree"),
+    ],
+)
+def test_no_link_is_made_where_one_is_refused(
+    tmp_path: Path, links: dict[str, str], why: str
+) -> None:
+    with pytest.raises(IntegrityError) as caught:
+        make_links(tmp_path, links, "a.zip", ["x"])
+    assert (caught.value.what, caught.value.why) == ("a.zip is refused", why)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_links_that_lead_to_nothing_are_found_in_order() -> None:
+    links = {"b": "none", "a": "a2", "c": "b", "d": "dir", "e": "dir/f", "g": "g/x"}
+    assert find_dangling(links, ["dir/f", "b"]) == ["a", "b", "c", "g"]
+
+
+def write(root: Path, *pieces: bytes, size: int, mode: int = 0o444) -> TreeEntry:
+    writer = FileWriter(root, "a.so", "a.zip", size)
+    try:
+        for piece in pieces:
+            writer.write(piece)
+        return writer.finish(mode)
+    finally:
+        writer.close()
+
+
+def test_a_file_is_written_and_described(tmp_path: Path) -> None:
+    entry = write(tmp_path, b"ab", b"", b"cde", size=5, mode=0o555)
+    assert entry == TreeEntry("a.so", 5, 0o555, hashlib.sha256(b"abcde").hexdigest())
+    state = (tmp_path / "a.so").stat()
+    assert (tmp_path / "a.so").read_bytes() == b"abcde"
+    assert (state.st_mode & 0o7777, state.st_mtime, state.st_atime) == (
+        0o555,
+        FILE_TIME_S,
+        FILE_TIME_S,
+    )
+
+
+def test_a_file_is_nobody_elses_while_it_is_written(tmp_path: Path) -> None:
+    writer = FileWriter(tmp_path, "a", "a.zip", 9)
+    writer.write(b"")
+    writer.write(b"\x7fELF2")
+    writer.write(b"abc")
+    assert writer.start == b"\x7fELF"
+    assert (tmp_path / "a").stat().st_mode & 0o777 == 0o600
+    assert not os.get_inheritable(writer.fd)
+    writer.close()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(writer.fd)
+
+
+def test_more_or_less_than_was_declared_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(IntegrityError) as caught:
+        write(tmp_path, b"ab", b"c", size=2)
+    assert caught.value.why == "'a.so' is longer than its declared 2"
+    (tmp_path / "a.so").unlink()
+    with pytest.raises(IntegrityError) as caught:
+        write(tmp_path, b"a", size=2)
+    assert (caught.value.what, caught.value.why) == (
+        "a.zip is refused",
+        "'a.so' has 1 bytes, not its declared 2",
+    )
+
+
+def test_nothing_that_is_there_is_written_to(tmp_path: Path) -> None:
+    (tmp_path / "other").write_bytes(b"mine")
+    (tmp_path / "a.so").symlink_to("other")
+    for path in (tmp_path / "a.so", tmp_path / "none"):
+        with pytest.raises(FileExistsError):
+            write(tmp_path, b"ab", size=2)
+        (tmp_path / "a.so").unlink()
+        (tmp_path / "a.so").symlink_to(path)
+    assert (tmp_path / "other").read_bytes() == b"mine"
+
+
+def test_room_is_taken_before_a_large_file_is_written(tmp_path: Path) -> None:
+    small = FileWriter(tmp_path, "small", "a.zip", RESERVED_BYTES)
+    large = FileWriter(tmp_path, "large", "a.zip", RESERVED_BYTES + 1)
+    sizes = [(tmp_path / name).stat().st_size for name in ("small", "large")]
+    assert sizes == [0, RESERVED_BYTES + 1]
+    small.close()
+    large.close()
+
+
+def test_a_large_file_without_room_leaves_no_descriptor(tmp_path: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    opened = len(list(Path("/proc/self/fd").iterdir()))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (RESERVED_BYTES, before[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            FileWriter(tmp_path, "a", "a.zip", RESERVED_BYTES + 1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert len(list(Path("/proc/self/fd").iterdir())) == opened
+
+
+def test_directories_are_made(tmp_path: Path) -> None:
+    make_parents(tmp_path, ["a/b/c", "a/d", "e"])
+    make_parents(tmp_path, ["a/b/c"])
+    assert make_directories(tmp_path, ["x/y/", "a/b/"]) == [
+        TreeEntry("x/y/", mode=DIRECTORY_MODE),
+        TreeEntry("a/b/", mode=DIRECTORY_MODE),
+    ]
+    found = sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*"))
+    assert found == ["a", "a/b", "x", "x/y"]
+
+
+RULES = [
+    ("pkg/lib/*.so", "lib/"),
+    ("pkg/README.?xt", "docs/readme.txt"),
+    ("pkg/inc/**", "include/"),
+    ("pkg/bin/**/*.py", ""),
+    ("pkg/a.b", "same/"),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "path"),
+    [
+        ("pkg/lib/a.so", "lib/a.so"),
+        ("pkg/lib/sub/a.so", ""),
+        ("pkg/lib/a.so.1", ""),
+        ("my/pkg/lib/a.so", ""),
+        ("pkg/README.txt", "docs/readme.txt"),
+        ("pkg/README.xt", ""),
+        ("pkg/README./xt", ""),
+        ("pkg/inc/QNN/a.h", "include/QNN/a.h"),
+        ("pkg/inc/a\nb", "include/a\nb"),
+        ("pkg/bin/x/y.py", "x/y.py"),
+        ("pkg/bin/y.py", ""),
+        ("pkg/a.b", "same/a.b"),
+        ("pkg/aXb", ""),
+        ("other", ""),
+    ],
+)
+def test_a_layout_says_where_a_member_goes(name: str, path: str) -> None:
+    assert Layout(RULES).place(name) == path
+
+
+def test_without_rules_all_is_taken_and_components_choose() -> None:
+    assert Layout().place("a/b") == "a/b"
+    chosen = Layout(RULES, ["lib/a*", "docs/**"])
+    assert chosen.place("pkg/lib/a.so") == "lib/a.so"
+    assert chosen.place("pkg/lib/b.so") == ""
+    assert chosen.place("pkg/README.txt") == "docs/readme.txt"
+    assert chosen.place("other") == ""
+    assert [chosen.wants(path) for path in ("lib/a.so", "lib/b.so", "my/lib/a.so")] == [
+        True,
+        False,
+        False,
+    ]
+    assert Layout(RULES).wants("anything")
+
+
+def test_a_layout_knows_whether_it_leaves_something_out() -> None:
+    assert Layout().takes_all
+    assert Layout([("a/**", ""), ("b/**", "c/")]).takes_all
+    assert not Layout([("a/**", ""), ("b/*", "c/")]).takes_all
+    assert not Layout([("a/**", "")], ["lib/*"]).takes_all
+
+
+def test_a_layout_of_single_files_knows_their_paths() -> None:
+    assert Layout([("p/a", "lib/"), ("p/b", "c")]).literal_paths() == {"lib/a", "c"}
+    assert Layout([("p/a", "lib/"), ("p/b", "c")], ["lib/*"]).literal_paths() == {"lib/a"}
+    for take in ("p/*", "p/?"):
+        assert Layout([("p/a", "lib/"), (take, "c")]).literal_paths() == set()
+    assert Layout().literal_paths() == set()
+
+
+def test_members_are_placed_without_the_directories_that_hold_something() -> None:
+    members = [
+        Member("pkg/", 0, kind="dir"),
+        Member("pkg/lib/", 0, kind="dir"),
+        Member("pkg/lib/a.so", 1),
+        Member("pkg/inc/empty/", 0, kind="dir"),
+        Member("pkg/bin/", 0, kind="dir"),
+        Member("pkg/lib/b.txt", 1),
+        Member("pkg/inc/l", 0, kind="symlink", link="empty"),
+    ]
+    assert list(place_members(members, Layout(RULES))) == [
+        ("lib/a.so", members[2]),
+        ("include/empty/", members[3]),
+        ("include/l", members[6]),
+    ]
+
+
+def test_a_published_file_can_be_read_by_all_and_written_by_nobody() -> None:
+    modes = {0o644: 0o444, 0o755: 0o555, 0o700: 0o544, 0o4777: 0o555, 0: 0o444}
+    assert {mode: Member("a", 0, mode).stored_mode for mode in modes} == modes
+    assert Member("a", 0).stored_mode == 0o444
