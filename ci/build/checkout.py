@@ -23,6 +23,7 @@ from provisioning.manifest.socs import find_soc
 from provisioning.versions import is_older
 
 SOURCE, QNN_SDK = "executorch", "qnn-sdk"
+LPAI, HTP = 0, 3  # DSP types, as the Hexagon SDK counts them
 PACKAGES = {"yaml": "pyyaml", "torchgen": "torch"}
 EXPORTED = frozenset({"QNN_SDK_ROOT", "ANDROID_NDK_ROOT", "HEXAGON_SDK_ROOT", "HEXAGON_TOOLS_ROOT"})
 
@@ -36,12 +37,12 @@ def prepare_checkout(target: Target, request: BuildRequest, progress: Progress) 
     if request.source:
         os.environ["EXECUTORCH_ROOT"] = str(request.source)
     environment = locate_profile(target.profile, progress)
+    if target.per_soc and request.dsp_type == LPAI:
+        check_lpai(environment)
     source = environment.root(SOURCE)
     more = [name for extra in sorted(request.extras) for name in target.needs.extras.get(extra, ())]
     components = (*target.needs.components, *more)
     check_submodules(source, components)
-    if target.per_soc and request.dsp_type == 0:
-        check_lpai(environment)
     check_headers(environment.root(QNN_SDK))
     check_programs(target.needs.programs)
     tag, version = probe_python(target.needs, request)
@@ -89,10 +90,10 @@ def describe_soc(request: BuildRequest) -> dict[str, str]:
     """Placeholders for a DSP build. Raises UsageError without a known SoC or DSP."""
     if not request.soc:
         raise UsageError("a direct mode build is for one SoC", fix="add --soc, such as SM8750")
-    if request.dsp_type not in {0, 3}:
+    if request.dsp_type not in {LPAI, HTP}:
         raise UsageError(f"no DSP type {request.dsp_type}", fix="0 is LPAI (aDSP), 3 HTP (cDSP)")
     soc = find_soc(request.soc)
-    if request.dsp_type == 0 and soc.lpai is None:
+    if request.dsp_type == LPAI and soc.lpai is None:
         raise UsageError(f"{request.soc} has no LPAI block", fix="use --dsp-type 3")
     arch = f"v{soc.hexagon}"
     return {
@@ -111,7 +112,7 @@ def check_lpai(environment: Environment) -> None:
         raise UnfitError(
             f"QNN SDK {sdk} with ExecuTorch {executorch}: {row.lpai} is the first for LPAI",
             why="its Python lowers with that version or later, and a runtime must not be older",
-            fix=f"name an SDK {row.lpai} or later with --sdk; profile lpai provisions one",
+            fix=f"name an SDK {row.lpai} or later with --sdk; profile direct-lpai provisions one",
         )
 
 

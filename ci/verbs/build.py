@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from ci.build.builder import run_build
-from ci.build.checkout import find_python
+from ci.build.checkout import LPAI, find_python
 from ci.build.delivery.deliver import PLACES, check_delivery, deliver
 from ci.build.delivery.record import describe_result, render_commands, render_result, write_record
 from ci.build.origins import prepare_job
@@ -83,8 +83,11 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 
 
 def choose_target(args: argparse.Namespace) -> Target:
-    """The target of the command line; a checkout given chooses the one for checkouts."""
+    """The target of the command line; a checkout given chooses the one for checkouts, DSP type 0
+    the profile for LPAI."""
     target = find_target(args.target)
+    if args.dsp_type == LPAI and target.lpai_profile and not args.profile:
+        return msgspec.structs.replace(target, profile=target.lpai_profile)
     if args.source and target.with_source:
         target = find_target(target.with_source)
     if args.profile:

@@ -12,6 +12,7 @@ from pathlib import Path
 from provisioning.artifacts.provision import Provisioned, locate_artifact
 from provisioning.artifacts.sources import ArtifactRequest, Options
 from provisioning.artifacts.together import provision_artifacts
+from provisioning.console.caller import caller_path
 from provisioning.console.progress import Progress
 from provisioning.errors import UnfitError
 from provisioning.manifest.reader import Profile, read_profile, read_toolchain
@@ -131,9 +132,12 @@ def profile_requests(profile: Profile, options: Options) -> list[ArtifactRequest
 def compose_environment(
     name: str, profile: Profile, artifacts: tuple[Provisioned, ...]
 ) -> Environment:
-    """Fill the roots into the profile's variables."""
+    """Fill the roots into the profile's variables; the caller's own go first, where it has some."""
     roots = {artifact.name: str(artifact.root) for artifact in artifacts}
     variables = {key: value.format_map(roots) for key, value in profile.variables.items()}
+    for variable in profile.from_caller:
+        if value := os.environ.get(variable):
+            variables[variable] = str(caller_path(Path(value).expanduser()).absolute())
     return Environment(name, artifacts, variables)
 
 

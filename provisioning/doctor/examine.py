@@ -161,11 +161,12 @@ def examine_request(request: SurveyRequest, progress: Progress | None = None) ->
 
 
 def find_fitness(profile: str) -> Fitness:
-    """What a profile asks, or the one that it is like. Raises ManifestError for any other."""
+    """What a profile asks, else the one that it is like. Raises ManifestError for any other."""
     profiles = read_doctor_policy().profiles
     known = read_profiles()
     name = profile.partition("+")[0]
-    profile = known[name].like or name if name in known else profile
+    if name in known:
+        profile = name if name in profiles else known[name].like
     if profile not in profiles:
         raise ManifestError(
             f"the doctor has no policy for profile {profile!r}",

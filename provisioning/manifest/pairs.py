@@ -65,9 +65,9 @@ class Pairs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         near = [row for row in self.executorch if parse_version(row.version).release[:2] == wanted]
         return next(iter([*exact, *near]), None)
 
-    def find_hexagon_sdk(self, arch: str) -> str:
-        """The first Hexagon SDK with tools for an architecture such as v79; "" is not known."""
-        return next((row.sdk for row in self.hexagon if row.arch == arch), "")
+    def find_hexagon(self, arch: str) -> HexagonPair:
+        """The first Hexagon SDK and tools for an architecture such as v79; "" is not known."""
+        return next((row for row in self.hexagon if row.arch == arch), HexagonPair(arch, ""))
 
 
 @functools.cache

@@ -174,19 +174,22 @@ class ProfileArtifact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A named set of artifacts and the variables that point at them (``{name}`` is a root).
 
-    ``like`` names a profile that it is but for the artifacts and variables of its own.
+    The caller's value of a variable in ``from_caller`` goes first. ``like`` names a profile that
+    it is but for the artifacts and variables of its own.
     """
 
     summary: str
     artifacts: tuple[ProfileArtifact, ...]
     variables: dict[str, str] = {}
+    from_caller: tuple[str, ...] = ()
     like: str = ""
 
     def over(self, base: Profile) -> Profile:
         """This profile on top of the one that it is like."""
         names = {artifact.name: artifact for artifact in (*base.artifacts, *self.artifacts)}
         variables = {**base.variables, **self.variables}
-        return Profile(self.summary, tuple(names.values()), variables, self.like)
+        from_caller = (*base.from_caller, *self.from_caller)
+        return Profile(self.summary, tuple(names.values()), variables, from_caller, self.like)
 
     def minimum(self, artifact: str) -> tuple[str, str]:
         """The oldest version of an artifact that serves, and why; both '' where any does."""

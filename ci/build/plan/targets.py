@@ -100,7 +100,8 @@ class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One row with its recipe: a name, a toolchain, sources, stages and artifacts.
 
     ``policy`` is what {policy} of an artifact stands for, and may be a placeholder itself.
-    ``profile`` is the set of artifacts that must be in place; ``tree_name`` the name that the
+    ``profile`` is the set of artifacts that must be in place, ``lpai_profile`` that for DSP type 0;
+    ``tree_name`` the name that the
     sources' directory must have; ``with_source`` the target that stands in when a checkout is
     given; ``per_python`` says that each Python has a build of its own; ``soc`` that a SoC has.
     """
@@ -117,6 +118,7 @@ class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     policy: str = ""
     build_type: str = "Release"
     profile: str = ""
+    lpai_profile: str = ""
     tree_name: str = "source"
     needs: Needs = Needs()
     with_source: str = ""

@@ -31,6 +31,7 @@ NDK_BIN = "toolchains/llvm/prebuilt/linux-x86_64/bin"
 Roots: TypeAlias = Mapping[str, Path]
 Variables: TypeAlias = Mapping[str, str]
 NONE: Mapping[str, Any] = {}
+HEXAGON_TOOLS = "tools/HEXAGON_Tools"
 PAGE_BYTES = "QNN_CI_PAGE_BYTES"
 CROSS_PREFIX = "aarch64-linux-gnu-"
 VENDOR_PREFIX = "usr/bin/aarch64-oe-linux/aarch64-oe-linux-"
@@ -136,13 +137,22 @@ def resolve_ndk(roots: Roots, _variables: Variables) -> Compilers:
 
 
 def resolve_hexagon(roots: Roots, variables: Variables) -> Compilers:
-    """The compiler of the Hexagon SDK of the profile."""
+    """The Hexagon tools that HEXAGON_TOOLS_ROOT names, by default the SDK's own."""
     sdk = roots[HEXAGON_SDK]
     tools = Path(variables.get("HEXAGON_TOOLS_ROOT", ""))
     toolchain = sdk / "build/cmake/hexagon_toolchain.cmake"
     if not toolchain.is_file():
         raise UnfitError(f"the Hexagon SDK in {sdk} has no {toolchain.relative_to(sdk)}")
-    identity = {"cxx": identify_compiler(tools / "Tools/bin/hexagon-clang++")}
+    compiler = tools / "Tools/bin/hexagon-clang++"
+    if not compiler.is_file():
+        found = sorted(sdk.glob(f"{HEXAGON_TOOLS}/*/Tools/bin/{compiler.name}"))
+        others = " or ".join(str(path.parents[2]) for path in found)
+        raise UnfitError(
+            f"there is no compiler {compiler}",
+            why="HEXAGON_TOOLS_ROOT names tools without one, or the SDK has other tools",
+            fix=f"set HEXAGON_TOOLS_ROOT to {others or 'the directory that holds Tools/bin'}",
+        )
+    identity = {"cxx": identify_compiler(compiler)}
     values = {"hexagon_tools_root": str(tools)}
     return Compilers({"CMAKE_TOOLCHAIN_FILE": str(toolchain)}, identity, values)
 

@@ -92,6 +92,7 @@ class Toolchains(NamedTuple):
     executorch: str
     sdk: SdkFacts | None
     hexagon_sdk: str
+    hexagon_tools: str
     soc: tuple[str, int] | None
     pairs: Pairs
 
@@ -102,7 +103,9 @@ def find_toolchains(case: Case) -> Iterator[Toolchains]:
     installed = facts.python.distributions.get("executorch") if facts.python else None
     checkout = facts.checkout.version if facts.checkout else ""
     hexagon = find_place_version(facts.roots.get(HEXAGON_SDK, ""))
-    yield Toolchains(checkout or installed or "", facts.sdk, hexagon, case.soc, case.pairs)
+    values = facts.variables.values if facts.variables else {}
+    tools = find_place_version(values.get("HEXAGON_TOOLS_ROOT", ""))
+    yield Toolchains(checkout or installed or "", facts.sdk, hexagon, tools, case.soc, case.pairs)
 
 
 TOOLCHAINS = Subjects(find_toolchains)
@@ -147,7 +150,23 @@ def see_newer_sdk(tools: Toolchains) -> Iterator[Seen]:
 def see_older_hexagon(tools: Toolchains) -> Iterator[Seen]:
     if tools.soc and tools.hexagon_sdk:
         soc, hexagon = tools.soc
-        first = tools.pairs.find_hexagon_sdk(f"v{hexagon}")
+        first = tools.pairs.find_hexagon(f"v{hexagon}").sdk
         if first and is_older(tools.hexagon_sdk, first):
             version = tools.hexagon_sdk
             yield seen(HEXAGON_SDK, soc, version=version, soc=soc, hexagon=hexagon, first=first)
+
+
+@TOOLCHAINS.check(
+    "QNN907",
+    "Hexagon tools {version} with {soc}: the first for its V{hexagon} are {first}",
+    "their compiler does not know the architecture: 'unknown target CPU'",
+    "set HEXAGON_TOOLS_ROOT to tools {first} or later, such as those below tools/HEXAGON_Tools of "
+    "the Hexagon SDK, or unset it",
+)
+def see_older_tools(tools: Toolchains) -> Iterator[Seen]:
+    if tools.soc and tools.hexagon_tools:
+        soc, hexagon = tools.soc
+        first = tools.pairs.find_hexagon(f"v{hexagon}").tools
+        if first and is_older(tools.hexagon_tools, first):
+            version = tools.hexagon_tools
+            yield seen("Hexagon tools", soc, version=version, soc=soc, hexagon=hexagon, first=first)

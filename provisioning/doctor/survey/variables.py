@@ -23,6 +23,7 @@ NAMES = (
     "PYTHONPATH",
     "ANDROID_NDK_ROOT",
     "HEXAGON_SDK_ROOT",
+    "HEXAGON_TOOLS_ROOT",
     "EXECUTORCH_ROOT",
 )
 CONCERNED = re.compile(r"lib(Qnn|Htp|Genie|c\+\+|unwind)[^/]*\.so[.0-9]*$")

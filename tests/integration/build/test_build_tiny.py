@@ -32,7 +32,13 @@ from tests.workflows.commands import Heard
 
 ROOT = Path(__file__).resolve().parents[3]
 TINY = ROOT / "tests/stand_ins/tiny_executorch"
-VENDOR_VARIABLES = ("QNN_SDK_ROOT", "ANDROID_NDK_ROOT", "HEXAGON_SDK_ROOT", "EXECUTORCH_ROOT")
+VENDOR_VARIABLES = (
+    "QNN_SDK_ROOT",
+    "ANDROID_NDK_ROOT",
+    "HEXAGON_SDK_ROOT",
+    "HEXAGON_TOOLS_ROOT",
+    "EXECUTORCH_ROOT",
+)
 SUFFIX = importlib.machinery.EXTENSION_SUFFIXES[0]
 BACKEND = "libqnn_executorch_backend.so"
 QUANTIZED = "libquantized_ops_aot_lib.so"
@@ -267,6 +273,26 @@ def test_direct_mode_is_for_one_hexagon_and_within_its_budget(world: BuildWorld)
     assert (code, [one["id"] for one in findings]) == (1, ["BUILD102"])
     assert not data["builds"][0]["published"]
     assert all(path.stat().st_size < 200 * 1024 for path in world.published())
+
+
+@needs_clang
+def test_the_caller_s_hexagon_tools_are_taken_and_checked(world: BuildWorld) -> None:
+    sdk = make_hexagon_sdk(world.folder / "hexagon")
+    own = world.folder / "own/8.8.06"
+    own.parent.mkdir()
+    (sdk / "tools/HEXAGON_Tools/19.0.07").rename(own)
+    world.variables["ANDROID_NDK_ROOT"] = str(make_ndk(world.folder / "ndk"))
+    world.variables["HEXAGON_SDK_ROOT"] = str(sdk)
+    words = ("direct", "--soc", "SM8750", "--dry-run")
+    code, data, _ = world.call(*words)
+    assert (code, data["what"].startswith("there is no compiler ")) == (3, True), data
+    world.variables["HEXAGON_TOOLS_ROOT"] = "own/8.8.06"
+    code, data, text = world.call(*words)
+    assert (code, f"-DHEXAGON_TOOLS_ROOT={own}" in data["commands"][0]) == (0, True), text
+    shutil.copytree(own, sdk / "tools/HEXAGON_Tools/8.7", symlinks=True)
+    world.variables["HEXAGON_TOOLS_ROOT"] = str(world.folder)
+    code, data, _ = world.call(*words)
+    assert (code, data["fix"]) == (3, f"set HEXAGON_TOOLS_ROOT to {sdk}/tools/HEXAGON_Tools/8.7")
 
 
 def test_direct_mode_needs_a_soc_that_has_what_is_asked_for(world: BuildWorld) -> None:

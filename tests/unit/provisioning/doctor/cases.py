@@ -280,10 +280,12 @@ ROW = ExecutorchPairs(
 )
 
 
-def tools(version: str = "2.37", *, hexagon: str = "", soc: int = 0) -> Toolchains:
+def tools(
+    version: str = "2.37", *, hexagon: str = "", compiler: str = "", soc: int = 0
+) -> Toolchains:
     facts = SdkFacts(Path("/sdk"), is_directory=True, version=version)
     known = Pairs("1.5.1", (ROW,), (HexagonPair("v81", "19.0", "6.4.0"),))
-    return Toolchains("1.5.1", facts, hexagon, ("SM8850", soc) if soc else None, known)
+    return Toolchains("1.5.1", facts, hexagon, compiler, ("SM8850", soc) if soc else None, known)
 
 
 def error(defect: Defect) -> ElfError:
@@ -524,6 +526,7 @@ PAIRS: Mapping[str, tuple[Any, Any]] = {
     "QNN904": (tools("2.36.1"), tools("2.37.0.250724")),
     "QNN905": (tools("2.49.41"), tools("2.49.40")),
     "QNN906": (tools(hexagon="6.3.9", soc=81), tools(hexagon="6.4.0.2", soc=81)),
+    "QNN907": (tools(compiler="8.8.06", soc=81), tools(compiler="19.0.07", soc=81)),
 }
 
 

@@ -350,6 +350,9 @@ TOGETHER = [
     row("QNN906", tools(hexagon="6.3")),
     row("QNN906", tools(soc=81)),
     row("QNN906", tools(hexagon="6.3", soc=75)),
+    row("QNN907", tools(compiler="8.8")),
+    row("QNN907", tools(soc=81)),
+    row("QNN907", tools(compiler="8.8", soc=75)),
 ]
 
 

@@ -151,11 +151,11 @@ def test_toolchains_are_judged_once() -> None:
     checkout = CheckoutFacts(Path("/e"), is_directory=True, version="1.6.0a0")
     roots = {"hexagon-sdk": "/opt/6.4.0.2", "qnn-sdk": "/opt/2.0"}
     case = replace(ask(python=cases.PYTHON, roots=roots, soc=SOC), pairs=Pairs("1", ()))
-    whole = Toolchains("1.5.1", QNN_SDK, "6.4.0.2", SOC, Pairs("1", ()))
+    whole = Toolchains("1.5.1", QNN_SDK, "6.4.0.2", "", SOC, Pairs("1", ()))
     assert list(TOOLCHAINS.find(case)) == [whole]
     case = replace(case, facts=replace(case.facts, checkout=checkout))
     assert list(TOOLCHAINS.find(case)) == [whole._replace(executorch="1.6.0a0")]
-    none = Toolchains("", None, "", None, Pairs("", ()))
+    none = Toolchains("", None, "", "", None, Pairs("", ()))
     assert list(TOOLCHAINS.find(ask(sdk=None))) == [none]
     python = replace(cases.PYTHON, distributions={})
     assert list(TOOLCHAINS.find(ask(sdk=None, python=python))) == [none]
