@@ -201,6 +201,7 @@ class ParityFacts(msgspec.Struct, frozen=True):
     """Everything the comparison needs: both sides, the files that exist, and what they use.
 
     ``macros``: macro -> files that mention it; ``headers``: file -> headers that it includes;
+    ``needed``: file -> those of them that it includes whatever is defined, by their whole path;
     ``header_names``: the last component of everything that is included; ``imports``: Python file
     -> files that it imports; ``version`` is what version.txt says.
     """
@@ -212,6 +213,7 @@ class ParityFacts(msgspec.Struct, frozen=True):
     macros: dict[str, tuple[str, ...]] = {}
     includes: tuple[Include, ...] = ()
     headers: Mapping[str, tuple[str, ...]] = {}
+    needed: Mapping[str, tuple[str, ...]] = {}
     header_names: frozenset[str] = frozenset()
     imports: Mapping[str, tuple[str, ...]] = {}
     version: str = ""

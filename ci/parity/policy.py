@@ -90,6 +90,7 @@ class ParityPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict
     implied: tuple[str, ...] = ()
     twins: tuple[str, ...] = ()
     suffixes: tuple[str, ...] = ()
+    given: tuple[str, ...] = ()
     without_buck: tuple[str, ...] = ()
     imports: tuple[str, ...] = ()
     exclude: tuple[Exclusion, ...] = ()

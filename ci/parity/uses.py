@@ -22,14 +22,21 @@ from ci.parity.trees import SourceTree
 
 INCLUDE = re.compile(r"^[ \t]*#[ \t]*(?:include|import)[ \t]*([<\"])([^>\"\n]+)", re.MULTILINE)
 
+DIRECTIVE = re.compile(
+    r"^[ \t]*#[ \t]*(ifndef|ifdef|if|endif|define|include|import)\b[ \t]*[<\"]?([^>\"\n]*)",
+    re.MULTILINE,
+)
+
 
 @dataclass
 class Includes:
     """What was found: includes that need a directory of CMake's, in files that Buck lists; the
-    headers that each file includes; the last components of all that any file includes."""
+    headers that each file includes; those that a file which Buck lists includes whatever is
+    defined, by their whole path; the last components of all that any file includes."""
 
     by_directory: list[Include] = field(default_factory=list)
     headers: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    needed: dict[str, tuple[str, ...]] = field(default_factory=dict)
     names: set[str] = field(default_factory=set)
 
 
@@ -40,6 +47,7 @@ def find_includes(tree: SourceTree, buck: BuckFacts, cmake: Iterable[CMakeFacts]
     listed = {entry.path for entry in entries}
     paths = sorted(path for path in tree.files if is_source(path) or is_header(path))
     tree.read_all(paths)
+    whole = f"{tree.layout.project}/"
     found = Includes()
     for path in paths:
         rows = list(read_includes(tree, path, folders))
@@ -47,6 +55,27 @@ def find_includes(tree: SourceTree, buck: BuckFacts, cmake: Iterable[CMakeFacts]
         found.names.update(row.text.rpartition("/")[2] for row, _ in rows)
         if path in listed:
             found.by_directory.extend(row for row, header in rows if row.directory is not None)
+            own = {row.text: h for row, h in rows if h and row.text.startswith(whole)}
+            sure = always_included(tree.read(path) or "") if own else set()
+            found.needed[path] = tuple(header for text, header in own.items() if text in sure)
+    return found
+
+
+def always_included(text: str) -> set[str]:
+    """The names that a text includes outside of every #if, except for an include guard."""
+    found: set[str] = set()
+    inside: list[str] = []  # the macro of each #ifndef that may be a guard, "" for any other #if
+    for match in DIRECTIVE.finditer(text):
+        word, rest = match[1], match[2]
+        if word.startswith("if"):
+            may_guard = word == "ifndef" and not (inside or found)
+            inside += rest.split()[:1] if may_guard else [""]
+        elif word == "endif":
+            inside = inside[:-1]
+        elif word == "define":
+            inside = [] if inside == rest.split()[:1] else inside
+        elif not inside:
+            found.add(rest)
     return found
 
 

@@ -11,19 +11,24 @@ from ci.parity.facts import BuckTarget, CMakeTarget, Word
 from ci.parity.policy import Library, matches
 
 
-def find_dependency_drift(index: Index, groups: Groups) -> Iterator[Finding]:
-    """Dependencies of targets whose sources both sides compile; tests are left out."""
+def find_dependency_drift(index: Index, groups: Groups, told: set[str]) -> Iterator[Finding]:
+    """Dependencies of targets whose sources both sides compile; tests are left out.
+
+    ``told``: the pairs of Buck labels that another finding has, as details.
+    """
     for name in sorted(groups.buck_of):
         for target in groups.cmake.get(name, ()):
             if not groups.is_left_out(target):
-                yield from _cmake_only(index, groups, target)
+                yield from _cmake_only(index, groups, target, told)
     for label in sorted(groups.cmake_of):
         buck = index.by_label[label]
         if not index.policy.is_twin(buck.name) and not groups.is_left_out(buck):
             yield from _buck_only(index, groups, buck)
 
 
-def _cmake_only(index: Index, groups: Groups, target: CMakeTarget) -> Iterator[Finding]:
+def _cmake_only(
+    index: Index, groups: Groups, target: CMakeTarget, told: set[str]
+) -> Iterator[Finding]:
     labels = groups.labels_of(target)
     reach = groups.buck_reach(labels)
     for word in groups.certain(target, "links") if labels else ():
@@ -32,6 +37,8 @@ def _cmake_only(index: Index, groups: Groups, target: CMakeTarget) -> Iterator[F
         library = library_of(index, word.text, "cmake")
         if library is not None and not any(matches(text, library.buck) for text in reach):
             yield _missing_in_buck(target, word, min(labels), library.name, Level.WARNING)
+        elif any(f"{label} -> {each}" in told for label in labels for each in wanted):
+            continue
         elif wanted and not wanted & reach and is_compared(index, groups, name):
             used = sorted(label for label in wanted if uses(index, target, label))
             level = Level.WARNING if used else Level.NOTE

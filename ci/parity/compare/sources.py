@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from ci.parity.compare.findings import Finding, Kind, Level, at
+from ci.parity.compare.groups import closure
 from ci.parity.compare.index import (
     BUILT,
     Index,
@@ -172,7 +173,7 @@ def find_unlisted(index: Index) -> Iterator[Finding]:
     listed = index.buck_mentions | index.cmake_mentions
     folders = {directory_of(path) for path in listed if is_source(path)}
     python = python_folders(index)
-    needed = {file for path in listed for file in index.facts.imports.get(path, ())}
+    needed = find_needed(index, listed)
     for path in sorted(index.facts.files - listed):
         if index.is_vendored(path) or index.policy.is_excluded(path):
             continue
@@ -184,6 +185,13 @@ def find_unlisted(index: Index) -> Iterator[Finding]:
             yield _unlisted(index, path, "no Buck target lists it, though listed files import it")
         elif path.endswith(".py") and directory_of(path) in python:
             yield _unlisted(index, path, "no Buck target lists it, though it lists its neighbours")
+
+
+def find_needed(index: Index, listed: set[str]) -> set[str]:
+    """The Python files that listed ones import, directly or through others that are not listed."""
+    imports = index.facts.imports
+    first = {file for path in listed for file in imports.get(path, ())}
+    return closure(first, lambda path: () if path in listed else imports.get(path, ()))
 
 
 def _unlisted(index: Index, path: str, message: str) -> Finding:

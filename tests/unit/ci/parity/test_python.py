@@ -142,3 +142,17 @@ def test_a_module_that_listed_files_import_is_missed_wherever_it_is(
     assert (found.path, found.level.value) == ("p/deep/x.py", "warning")
     assert "listed files import it" in found.message
     assert findings({**files, "p/a.py": ""}, POLICY) == []
+
+
+def test_modules_that_a_missed_module_imports_are_missed_too(
+    findings: Callable[..., list[Finding]],
+) -> None:
+    files = tree("from .deep.x import a\n") | {
+        "p/deep/x.py": "from .y import b\n",
+        "p/deep/y.py": "",
+        "p/deep/z.py": "from .idle import c\n",
+        "p/deep/idle.py": "",
+        "p/BUCK": LOAD + rule("p", "a.py") + rule("b", "b.py"),
+    }
+
+    assert [f.path for f in findings(files, POLICY)] == ["p/deep/x.py", "p/deep/y.py"]

@@ -200,7 +200,7 @@ def test_a_condition_is_judged_beside_that_of_its_target(
     cmake: str, found: bool, pairs: Pairs
 ) -> None:
     files = tree(second='exported_headers = ["b.h"]') | {
-        "p/a.cpp": "#include <executorch/q/b.h>\n#ifdef FAST\n#endif\n",
+        "p/a.cpp": '#include "../q/b.h"\n#ifdef FAST\n#endif\n',
         "q/b.h": "",
         "CMakeLists.txt": cmake.format(
             p="add_library(p p/a.cpp)\n",
@@ -241,7 +241,7 @@ def test_a_word_that_every_branch_gives_is_certain(
 
 def test_a_link_that_nothing_includes_is_a_note(findings: Callable[..., list[Finding]]) -> None:
     files = tree(cmake="target_link_libraries(p PRIVATE q)", second='headers = ["b.h"]')
-    used = {"p/a.cpp": "#include <executorch/q/b.h>\n", "q/b.h": ""}
+    used = {"p/a.cpp": '#include "../q/b.h"\n', "q/b.h": ""}
 
     assert [f.level.value for f in findings({**files, "q/b.h": ""})] == ["note"]
     assert [f.level.value for f in findings({**files, **used})] == ["warning"]
