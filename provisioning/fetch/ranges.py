@@ -35,6 +35,7 @@ USUAL_BYTES_S = 8 << 20
 PIECE_BYTES = 2 << 20
 CONNECTIONS = 6
 OPEN_ATTEMPTS = 2
+ABORT_S = 0.02
 
 
 class NoRangesError(PermanentError):
@@ -159,18 +160,24 @@ class RemoteFile:
 
         def bring(span: Span) -> None:
             client = idle.get()
-            self._fetch_span(span, bar, client)
-            idle.put(client)
+            try:
+                self._fetch_span(span, bar, client)
+            finally:
+                idle.put(client)
 
         pool = ThreadPoolExecutor(max(1, len(clients)))
+        coming = [pool.submit(bring, span) for span in pieces]
         try:
-            for done in as_completed([pool.submit(bring, span) for span in pieces]):
+            for done in as_completed(coming):
                 done.result()
         finally:
             self.is_over = True
-            for client in clients:
-                client.abort()
-            pool.shutdown(wait=True, cancel_futures=True)
+            pool.shutdown(wait=False, cancel_futures=True)
+            while not all(one.done() for one in coming):
+                for client in clients:  # again and again: one may have been connecting
+                    client.abort()
+                time.sleep(ABORT_S)
+            pool.shutdown()
             self.is_over = False
             for client in clients:
                 client.close()

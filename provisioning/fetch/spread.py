@@ -23,6 +23,7 @@ MIN_FILE_BYTES = 16 << 20
 PROBE_S = 0.25
 FAST_BYTES_S = 32 << 20
 GAIN = 1.15
+ABORT_S = 0.02
 
 
 def is_worth_it(left_bytes: int, came_bytes: int, seconds: float) -> bool:
@@ -61,10 +62,10 @@ class Spread:
             with self.changed:
                 self.is_over = True
                 self.changed.notify_all()
-            for client in self.clients.values():
-                client.abort()
-            for thread in self.clients:
-                thread.join()
+            for thread, client in self.clients.items():
+                while thread.is_alive():
+                    client.abort()  # again and again: it may have been connecting
+                    thread.join(ABORT_S)
         if isinstance(self.failure, TransientError) and self.part.size < self.size_bytes:
             raise self.failure
 

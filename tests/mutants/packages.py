@@ -18,10 +18,7 @@ PACKAGES: dict[str, tuple[str, ...]] = {
     "ci/signing": ("tests/unit/ci/signing",),
     "provisioning/archives": ("tests/unit/provisioning/archives",),
     "provisioning/doctor/checks": ("tests/unit/provisioning/doctor",),
-    "provisioning/fetch": (
-        "tests/unit/provisioning/fetch",
-        "tests/integration/fetch/test_download_faults.py",
-    ),
+    "provisioning/fetch": ("tests/unit/provisioning/fetch",),
     "provisioning/store": ("tests/unit/provisioning/store",),
 }
 

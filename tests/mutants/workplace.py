@@ -76,7 +76,7 @@ def prepare(place: Path, package: str) -> None:
         "pytest_add_cli_args_test_selection": _lines(*PACKAGES[package]),
         "use_git_change_detection": "false",
         "timeout_constant": "4.0",  # on a busy machine a test of 0.1 s may take long
-        "timeout_multiplier": "4",  # a mutant that waits in a loop takes as long
+        "timeout_multiplier": "3",  # a mutant that waits in a loop takes as long
         # No mutant finds what tests without it left in a cache.
         "process_isolation": "forkserver",
     }

@@ -27,6 +27,7 @@ from provisioning.store.collect import (
     measure,
     remove_garbage,
 )
+from provisioning.store.lock import start_of
 from provisioning.store.store import TREE_FILE, Key, Published, Store
 from provisioning.store.tree import Tree, TreeEntry
 
@@ -248,8 +249,9 @@ def test_a_tree_that_a_process_or_a_shell_uses_stays(store: Store) -> None:
     with using(cwd=found.root) as pid:
         assert collect_from(store) == ({}, {name: f"process {pid} uses it"})
     assert name in collect_from(store)[0]
-    store.note_use(found.root)
-    assert collect_from(store) == ({}, {name: f"process {os.getppid()} uses it"})
+    (store.home / "uses").mkdir()
+    (store.home / "uses" / f"{name}.{os.getpid()}.{start_of(os.getpid())}").touch()
+    assert collect_from(store) == ({}, {name: f"process {os.getpid()} uses it"})
 
 
 def start_in(directory: Path) -> dict[str, object]:

@@ -1,0 +1,125 @@
+"""Which headers go to which host, and what a helper may answer."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from provisioning.errors import UnfitError
+from provisioning.fetch.credentials import find_headers, parse_tokens
+
+
+@pytest.fixture(autouse=True)
+def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("QNN_CI_BEARER_TOKENS", "QNN_CI_CREDENTIAL_HELPER"):
+        monkeypatch.delenv(name, raising=False)
+
+
+TOKENS = "host=one, host:8443=two 127.0.0.1=three\nlocalhost=four,\tother=five"
+
+
+@pytest.mark.parametrize(
+    ("url", "token"),
+    [
+        ("https://host/a", "one"),
+        ("https://host:8443/a", "two"),
+        ("https://host:99/a", "one"),
+        ("https://me:x@host:8443/a", "two"),
+        ("https://HOST/a", "one"),
+        ("https://sub.host/a", ""),
+        ("https://hos/a", ""),
+        ("http://host/a", ""),
+        ("http://127.0.0.1:5/a", "three"),
+        ("http://localhost/a", "four"),
+        ("http://other/a", ""),
+        ("https://other/a", "five"),
+        ("http:///a", ""),
+    ],
+)
+def test_a_token_goes_to_its_host_alone(
+    monkeypatch: pytest.MonkeyPatch, url: str, token: str
+) -> None:
+    assert find_headers(url) == {}
+    monkeypatch.setenv("QNN_CI_BEARER_TOKENS", TOKENS)
+    assert find_headers(url) == ({"Authorization": f"Bearer {token}"} if token else {})
+
+
+def test_tokens_are_words() -> None:
+    assert parse_tokens("a=b=c") == {"a": "b=c"}
+    assert parse_tokens("  a=!,b=~  ") == {"a": "!", "b": "~"}
+    for text in ("a", "a=", "=b", "a=b c", "a=\u00e9", "a=b\x7f"):
+        with pytest.raises(UnfitError) as caught:
+            parse_tokens(text)
+        assert caught.value.what == "QNN_CI_BEARER_TOKENS is malformed"
+        assert caught.value.why == "each word is HOST=TOKEN, and one is not"
+        assert caught.value.fix == "correct it"
+
+
+def make_helper(monkeypatch: pytest.MonkeyPatch, directory: Path, script: str) -> Path:
+    path = directory / "helper"
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    monkeypatch.setenv("QNN_CI_CREDENTIAL_HELPER", str(path))
+    return path
+
+
+def test_a_helper_is_asked_once_and_told_no_secret(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    answer = '{"headers": {"X-One": ["a", "b ~"], "X-Two": ["c"]}}'
+    make_helper(
+        monkeypatch,
+        tmp_path,
+        f"cat >> {tmp_path}/asked; echo \"$@\" >> {tmp_path}/asked; echo '{answer}'",
+    )
+    for _ in range(2):
+        found = find_headers("https://me:secret@host:99/a/b?sig=secret")
+        assert found == {"X-One": "a, b ~", "X-Two": "c"}
+    (asked,) = [(tmp_path / "asked").read_text()]
+    assert asked == json.dumps({"uri": "https://host:99/a/b"}) + "get\n"
+    assert find_headers("http://host/a") == {}
+
+
+def test_a_token_comes_before_the_helper(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    make_helper(monkeypatch, tmp_path, "exit 1")
+    monkeypatch.setenv("QNN_CI_BEARER_TOKENS", "host=one")
+    assert find_headers("https://host/a") == {"Authorization": "Bearer one"}
+
+
+OTHER = 'it printed something other than {"headers": {NAME: [VALUE]}}'
+
+
+@pytest.mark.parametrize(
+    ("script", "why"),
+    [
+        ("exit 3", "helper"),
+        ("echo no json", OTHER),
+        ("echo '[]'", OTHER),
+        ("""echo '{"headers": 5}'""", OTHER),
+        ("""echo '{"headers": {"a": 5}}'""", OTHER),
+        ("""echo '{"headers": {"a": [5]}}'""", OTHER),
+        (
+            r"""echo '{"headers": {"a": ["x\\ny"]}}'""",
+            "a header of it holds what HTTP does not allow",
+        ),
+        (r"""echo '{"headers": {"a\\u0000": ["x"]}}'""", "a header of it holds"),
+    ],
+)
+def test_a_helper_that_fails_is_said(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, script: str, why: str
+) -> None:
+    path = make_helper(monkeypatch, tmp_path, script)
+    with pytest.raises(UnfitError) as caught:
+        find_headers("https://host/a")
+    assert caught.value.what == "the credential helper failed"
+    assert why in caught.value.why
+    assert caught.value.fix == (
+        f"see what `{path} get` prints for https://host/a, or unset QNN_CI_CREDENTIAL_HELPER"
+    )
+
+
+def test_a_helper_may_have_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    make_helper(monkeypatch, tmp_path, "echo '{}'")
+    assert find_headers("https://host/a") == {}

@@ -1,0 +1,523 @@
+"""One file from its URLs: each answer at its limit, and what is left on disk afterwards."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import io
+import random
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from provisioning.console.progress import Progress
+from provisioning.errors import DownloadError, IntegrityError, QnnCiError
+from provisioning.fetch import download
+from provisioning.fetch.download import (
+    PAGE_BYTES,
+    MixedError,
+    Pin,
+    check_pin,
+    check_whole,
+    fetch_file,
+    is_web_page,
+    looks_like_page,
+    place_body,
+    range_headers,
+)
+from provisioning.fetch.part_file import PartFile
+from provisioning.fetch.transfer import (
+    MismatchError,
+    PermanentError,
+    TransferPolicy,
+    TransientError,
+    parse_head,
+)
+from tests.stand_ins import bad_server as bad
+from tests.stand_ins.bad_server import BadServer
+
+DATA = random.Random(5).randbytes(100_000)
+SHA256 = hashlib.sha256(DATA).hexdigest()
+PIN = Pin(len(DATA), SHA256)
+QUICK = TransferPolicy(attempts=3, backoff_s=0, connect_timeout_s=5, read_timeout_s=5)
+
+
+def fetch(
+    urls: list[str], directory: Path, pin: Pin = PIN, policy: TransferPolicy = QUICK
+) -> tuple[str, str]:
+    """How it ended, and all that was said."""
+    said = io.StringIO()
+    try:
+        found = fetch_file(urls, directory / "a.zip", pin, Progress(said), policy=policy)
+    except QnnCiError as error:
+        assert not (directory / "a.zip").exists()
+        return type(error).__name__, f"{said.getvalue()}{error}"
+    assert found.path == directory / "a.zip"
+    assert found.size_bytes == found.path.stat().st_size
+    assert found.sha256 == hashlib.sha256(found.path.read_bytes()).hexdigest()
+    assert found.url in urls
+    return "ok", said.getvalue()
+
+
+def names_in(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.iterdir())
+
+
+def test_a_file_comes_with_its_mode_and_nothing_beside_it(
+    server: BadServer, tmp_path: Path
+) -> None:
+    server.files["a"] = DATA
+    deep = tmp_path / "deep/er"
+    assert fetch([server.url("a")], deep) == ("ok", "")
+    assert (deep / "a.zip").read_bytes() == DATA
+    assert stat.S_IMODE((deep / "a.zip").stat().st_mode) == 0o644
+    assert names_in(deep) == ["a.zip"]
+
+
+def test_what_other_urls_left_goes_and_what_is_not_of_this_file_stays(
+    server: BadServer, tmp_path: Path
+) -> None:
+    server.files["a"] = DATA
+    others = [".a.zip.1.txt", ".a.zipp.1.part", ".b.zip.1.part", "a.zip.1.part", ".a.zip.parts"]
+    for name in [".a.zip.1.part", ".a.zip.2.json", *others]:
+        (tmp_path / name).touch()
+    assert fetch([server.url("a")], tmp_path)[0] == "ok"
+    assert names_in(tmp_path) == sorted(["a.zip", *others])
+
+
+def test_a_name_with_glob_characters_is_a_name(server: BadServer, tmp_path: Path) -> None:
+    server.files["a"] = DATA
+    for name in (".[ab].zip.1.part", ".a.zip.1.part"):
+        (tmp_path / name).touch()
+    fetch_file([server.url("a")], tmp_path / "[ab].zip", PIN, Progress(), policy=QUICK)
+    assert names_in(tmp_path) == [".a.zip.1.part", "[ab].zip"]
+
+
+def test_the_first_url_that_has_it_gives_it(server: BadServer, tmp_path: Path) -> None:
+    server.files |= {"good": DATA, "wrong": b"x" + DATA[1:], "never": DATA}
+    urls = [server.url(name) for name in ("none", "wrong", "good", "never")]
+    ended, said = fetch([f"{url}?sig=secret" for url in urls], tmp_path)
+    assert ended == "ok"
+    assert said.splitlines() == [
+        f"a.zip: {urls[0]}: HTTP 404: it is not there",
+        (
+            f"a.zip: {urls[1]}: its SHA-256 is "
+            f"{hashlib.sha256(server.files['wrong']).hexdigest()}, the pin is {SHA256}"
+        ),
+    ]
+    assert [asked.name for asked in server.requests] == ["none", "wrong", "good"]
+
+
+def test_all_failures_are_told(server: BadServer, tmp_path: Path) -> None:
+    server.files["wrong"] = DATA[:-1]
+    urls = [server.url("none"), server.url("wrong")]
+    with pytest.raises(IntegrityError) as caught:
+        fetch_file(urls, tmp_path / "a.zip", PIN, Progress(), policy=QUICK)
+    assert caught.value.what == "a.zip is not what is pinned"
+    assert caught.value.why == (
+        f"{urls[0]}: HTTP 404: it is not there; "
+        f"{urls[1]}: the server has 99999 bytes, 100000 are pinned"
+    )
+    assert caught.value.fix.startswith("do not use it; compare with what its vendor publishes")
+    with pytest.raises(DownloadError) as missing:
+        fetch_file(urls[:1], tmp_path / "a.zip", PIN, Progress(), policy=QUICK)
+    assert missing.value.what == "a.zip could not be fetched"
+    assert missing.value.why == f"{urls[0]}: HTTP 404: it is not there"
+    with pytest.raises(DownloadError) as none:
+        fetch_file([], tmp_path / "a.zip", PIN, Progress(), policy=QUICK)
+    assert none.value.why == "there is no URL for it"
+    assert names_in(tmp_path) == []
+
+
+def test_who_asks_for_patience_is_asked_last_and_once_more(
+    server: BadServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr("time.sleep", waits.append)
+    server.files |= {"a": DATA, "b": DATA}
+    server.faults["a"] = [bad.status(503, Retry_After="2"), bad.status(503, Retry_After="3")]
+    ended, said = fetch([server.url("a"), server.url("none")], tmp_path)
+    assert (ended, waits) == ("ok", [2])
+    assert "it asks for 3 s of patience" in said
+    assert [asked.name for asked in server.requests] == ["a", "a", "none", "a"]
+    server.requests.clear()
+    server.faults["b"] = [bad.status(503, Retry_After="9")] * 9
+    ended, said = fetch([server.url("b"), server.url("none")], tmp_path / "other")
+    assert (ended, "HTTP 503 (3 tries)" in said) == ("DownloadError", True)
+    assert [asked.name for asked in server.requests] == ["b", "none", "b", "b", "b"]
+
+
+def test_a_shorter_body_after_a_restart_is_the_file(server: BadServer, tmp_path: Path) -> None:
+    """The part file was longer before."""
+    old = random.Random(6).randbytes(150_000)
+    server.files["a"] = old
+    server.faults["a"] = [bad.cut(0.9)]
+    once = TransferPolicy(attempts=1)
+    assert fetch([server.url("a")], tmp_path, Pin(), once)[0] == "DownloadError"
+    (part,) = tmp_path.glob(".a.zip.*.part")
+    assert part.stat().st_size == 135_000
+    server.files["a"] = DATA
+    assert fetch([server.url("a")], tmp_path)[0] == "ok"
+    assert (tmp_path / "a.zip").read_bytes() == DATA
+
+
+@pytest.mark.parametrize("pin", [PIN, Pin(), Pin(len(DATA)), Pin(0, SHA256)])
+def test_a_cut_download_is_resumed_whatever_is_known(
+    server: BadServer, tmp_path: Path, pin: Pin
+) -> None:
+    server.files["a"] = DATA
+    server.faults["a"] = [bad.cut(0.5)]
+    ended, said = fetch([server.url("a")], tmp_path, pin)
+    assert (ended, "closed before the end" in said) == ("ok", True)
+    assert [asked.range for asked in server.requests] == ["", "bytes=50000-"]
+
+
+def test_what_was_resumed_and_is_wrong_is_brought_once_from_its_beginning(
+    server: BadServer, tmp_path: Path
+) -> None:
+    server.files["a"] = DATA
+    server.faults["a"] = [bad.cut(0.5), bad.cut(0.5)]
+    once = TransferPolicy(attempts=1)
+    for _ in range(2):
+        fetch([server.url("a")], tmp_path, PIN, once)
+    (part,) = tmp_path.glob(".a.zip.*.part")
+    part.write_bytes(b"x" + part.read_bytes()[1:])
+    server.requests.clear()
+    ended, said = fetch([server.url("a")], tmp_path)
+    assert ended == "ok"
+    assert "it was resumed: starting over" in said
+    assert [asked.range for asked in server.requests] == ["bytes=75000-", ""]
+    server.files["a"] = b"x" + DATA[1:]
+    server.faults["a"] = [bad.cut(0.5)]
+    (tmp_path / "a.zip").unlink()
+    ended, said = fetch([server.url("a")], tmp_path)
+    assert ended == "IntegrityError"
+    assert said.count("starting over") == 1
+    assert names_in(tmp_path) == []
+
+
+def test_a_part_that_is_whole_or_too_long_is_known_by_its_size(
+    server: BadServer, tmp_path: Path
+) -> None:
+    server.files["a"] = DATA
+    for extra, asked in ((b"", []), (b"x", [""])):
+        server.faults["a"] = [bad.cut(0.5)]
+        fetch([server.url("a")], tmp_path, PIN, TransferPolicy(attempts=1))
+        (part,) = tmp_path.glob(".a.zip.*.part")
+        part.write_bytes(DATA + extra)
+        server.requests.clear()
+        server.faults.clear()
+        assert fetch([server.url("a")], tmp_path)[0] == "ok"
+        assert [one.range for one in server.requests] == asked
+        (tmp_path / "a.zip").unlink()
+
+
+def test_a_server_that_has_no_more_says_416(server: BadServer, tmp_path: Path) -> None:
+    server.files["a"] = DATA
+    server.faults["a"] = [bad.cut(0.5)]
+    fetch([server.url("a")], tmp_path, Pin(), TransferPolicy(attempts=1))
+    (part,) = tmp_path.glob(".a.zip.*.part")
+    part.write_bytes(DATA)
+    server.requests.clear()
+    assert fetch([server.url("a")], tmp_path, Pin()) == ("ok", "")
+    assert [one.range for one in server.requests] == ["bytes=100000-"]
+
+
+def test_fewer_bytes_than_came_before_begin_anew(server: BadServer, tmp_path: Path) -> None:
+    server.files["a"] = DATA
+    server.faults["a"] = [bad.cut(0.5), bad.status(416, Content_Range="bytes */49999")]
+    ended, said = fetch([server.url("a")], tmp_path)
+    assert ended == "ok"
+    assert "HTTP 416: the server has fewer bytes than came before; starting over" in said
+    assert [one.range for one in server.requests] == ["", "bytes=50000-", ""]
+
+
+def test_a_416_to_nothing_is_not_a_file(server: BadServer, tmp_path: Path) -> None:
+    server.faults["a"] = [bad.status(416, Content_Range="bytes */0")] * 9
+    assert fetch([server.url("a")], tmp_path, Pin())[0] == "DownloadError"
+    assert names_in(tmp_path) == []
+
+
+def test_one_byte_more_than_pinned_ends_it(server: BadServer, tmp_path: Path) -> None:
+    server.faults["a"] = [bad.chunked(1)]
+    server.files["a"] = DATA + b"x"
+    ended, said = fetch([server.url("a")], tmp_path)
+    assert (ended, "more than the pinned 100000 bytes came" in said) == ("IntegrityError", True)
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
+def test_a_full_disk_keeps_no_part(
+    server: BadServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    def fail(part: PartFile, data: bytes) -> None:
+        raise OSError(code, "no room")
+
+    server.files["a"] = DATA
+    monkeypatch.setattr(PartFile, "append", fail)
+    with pytest.raises(OSError, match="no room"):
+        fetch([server.url("a")], tmp_path)
+    assert len(names_in(tmp_path)) == (2 if code == errno.EIO else 0)
+
+
+def test_a_failure_keeps_what_came_and_nothing_where_nothing_came(
+    server: BadServer, tmp_path: Path
+) -> None:
+    server.files["a"] = DATA
+    server.faults["a"] = [bad.cut(0.5), bad.status(404), bad.cut(0.5, sized=False)]
+    assert fetch([server.url("a")], tmp_path)[0] == "DownloadError"
+    (part,) = tmp_path.glob(".a.zip.*.part")
+    assert part.read_bytes() == DATA[:50_000]
+    assert fetch([server.url("none")], tmp_path)[0] == "DownloadError"
+    assert len(names_in(tmp_path)) == 2
+
+
+def test_watchers_are_told_of_each_growth(server: BadServer, tmp_path: Path) -> None:
+    server.files["a"] = DATA
+    sizes: list[int] = []
+    fetch_file(
+        [server.url("a")],
+        tmp_path / "a.zip",
+        PIN,
+        Progress(),
+        policy=QUICK,
+        watch=lambda path, size: sizes.append(size),
+    )
+    assert sizes[0] == 0
+    assert sizes[-1] == len(DATA)
+    assert sizes == sorted(sizes)
+
+
+@pytest.mark.parametrize("make", [Path.as_uri, str, lambda path: path.as_uri().replace("a", "%61")])
+def test_a_file_of_this_machine_is_copied(tmp_path: Path, make: Callable[[Path], str]) -> None:
+    source = tmp_path / "from here"
+    source.write_bytes(DATA)
+    target = tmp_path / "to"
+    for url in ("/not there", str(tmp_path), make(source)):
+        ended, said = fetch([url], target)
+    assert (ended, said) == ("ok", "")
+    ended, said = fetch(["file:///not%20there", str(tmp_path)], tmp_path / "other")
+    assert ended == "DownloadError"
+    assert "file:///not%20there: No such file or directory; " in said
+    assert f"{tmp_path}: Is a directory" in said
+    assert names_in(tmp_path / "other") == []
+    source.write_bytes(DATA[:-1])
+    assert fetch([make(source)], tmp_path / "wrong")[0] == "IntegrityError"
+
+
+def test_what_is_no_url_is_said(tmp_path: Path) -> None:
+    ended, said = fetch(["http://[::1"], tmp_path)
+    assert (ended, "it is not a URL" in said) == ("DownloadError", True)
+
+
+def test_a_pin_is_size_and_hash() -> None:
+    assert check_pin(5, "aa", Pin()) == "aa"
+    assert check_pin(5, "aa", Pin(5, "aa")) == "aa"
+    for pin, words in (
+        (Pin(6, "aa"), "5 bytes came, 6 are pinned"),
+        (Pin(0, "ab"), "its SHA-256 is aa, the pin is ab"),
+    ):
+        with pytest.raises(MismatchError) as caught:
+            check_pin(5, "aa", pin)
+        assert str(caught.value) == words
+
+
+def head(
+    status: int = 200, length: int = -1, start: int = -1, total: int = -1, **more: str
+) -> object:
+    headers = dict(more)
+    if length >= 0:
+        headers["Content-Length"] = str(length)
+    if start >= 0 or total >= 0:
+        headers["Content-Range"] = f"bytes {start}-99/{total if total >= 0 else '*'}"
+    return parse_head(status, {name.replace("_", "-"): text for name, text in headers.items()})
+
+
+PLACES: dict[str, tuple[object, int, Pin, object]] = {
+    "from the beginning": (head(), 0, Pin(), 0),
+    "all, though a part was asked for": (head(), 7, Pin(), 0),
+    "the whole as a part": (head(206, 10, 0, 10), 0, Pin(), 0),
+    "a part that was not asked for": (
+        head(206, 9, 1, 10),
+        0,
+        Pin(),
+        "the server sends a part where all was asked for",
+    ),
+    "the length is pinned": (head(length=PAGE_BYTES + 1), 0, Pin(PAGE_BYTES + 1), 0),
+    "another length, of a page": (head(length=PAGE_BYTES), 0, Pin(5), 0),
+    "another length": (
+        head(length=PAGE_BYTES + 1),
+        0,
+        Pin(5),
+        f"the server has {PAGE_BYTES + 1} bytes, 5 are pinned",
+    ),
+    "the rest": (head(206, 3, 7, 10, ETag='"v"'), 7, Pin(10), 7),
+    "the rest, of an unknown total": (head(206, 3, 7), 7, Pin(10), 7),
+    "the rest, without a pin": (head(206, 3, 7, 10), 7, Pin(), 7),
+    "one byte off": (head(206, 3, 8, 10), 7, Pin(10), "the server resumed at byte 8, not at 7"),
+    "another ETag": (
+        head(206, 3, 7, 10, ETag='"w"'),
+        7,
+        Pin(10),
+        "the file changed in mid-way (another ETag or date); starting over",
+    ),
+    "another total": (
+        head(206, 3, 7, 11),
+        7,
+        Pin(10),
+        "the file changed in mid-way (now 11 bytes); starting over",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_where_a_body_begins(name: str) -> None:
+    seen, have, pin, wanted = PLACES[name]
+    if isinstance(wanted, int):
+        assert place_body(seen, have, '"v"', pin) == wanted  # type: ignore[arg-type]
+        return
+    with pytest.raises((TransientError, PermanentError)) as caught:
+        place_body(seen, have, '"v"', pin)  # type: ignore[arg-type]
+    assert str(caught.value) == wanted
+    assert isinstance(caught.value, MixedError) == ("mid-way" in str(wanted))
+
+
+def test_the_headers_for_the_rest() -> None:
+    assert range_headers(0, "v") == {}
+    assert range_headers(1, "v") == {"Range": "bytes=1-", "If-Range": "v"}
+
+
+@pytest.fixture
+def part(tmp_path: Path) -> PartFile:
+    part = PartFile(tmp_path / "a.zip", "http://h/a")
+    part.append(b"0123456789")
+    return part
+
+
+WHOLE: dict[str, tuple[object, int, Pin, str]] = {
+    "as long as said": (head(length=10), 0, Pin(10), ""),
+    "the rest as long as said": (head(206, 4, 6), 6, Pin(10), ""),
+    "not said": (head(), 0, Pin(10), ""),
+    "nothing known": (head(), 0, Pin(), ""),
+    "shorter than said": (head(length=11), 0, Pin(10), "the body ended after 10 of 11 bytes"),
+    "longer than said": (head(length=9), 0, Pin(10), "the body ended after 10 of 9 bytes"),
+    "a small body": (
+        head(length=10),
+        0,
+        Pin(11),
+        "an error page came with status 200: '0123456789'",
+    ),
+    "a page": (
+        head(length=10, Content_Type="text/html"),
+        0,
+        Pin(),
+        "an error page came with status 200: '0123456789'",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_whether_a_file_is_whole(part: PartFile, name: str) -> None:
+    seen, position, pin, words = WHOLE[name]
+    if not words:
+        check_whole(seen, position, part, pin)  # type: ignore[arg-type]
+        assert part.size == 10
+        return
+    with pytest.raises(TransientError) as caught:
+        check_whole(seen, position, part, pin)  # type: ignore[arg-type]
+    assert str(caught.value) == words
+    assert part.size == (0 if "page" in words else 10)
+
+
+def test_a_large_body_of_another_size_is_another_file(part: PartFile) -> None:
+    part.append(bytes(PAGE_BYTES))
+    size = PAGE_BYTES + 10
+    with pytest.raises(MismatchError) as caught:
+        check_whole(head(length=size), 0, part, Pin(size + 1))  # type: ignore[arg-type]
+    assert str(caught.value) == f"the server has {size} bytes, {size + 1} are pinned"
+    with pytest.raises(TransientError) as cut:
+        check_whole(head(), 0, part, Pin(size + 1))  # type: ignore[arg-type]
+    assert str(cut.value) == f"the body ended after {size} of {size + 1} bytes"
+
+
+def make_part(tmp_path: Path, start: bytes, size: int) -> PartFile:
+    part = PartFile(tmp_path / "a.zip", "http://h/a")
+    part.restart()
+    part.append(start + bytes(size - len(start)))
+    return part
+
+
+@pytest.mark.parametrize(
+    ("start", "size", "kind", "is_page"),
+    [
+        (b"PK", PAGE_BYTES, "", True),
+        (b"PK", PAGE_BYTES + 1, "", False),
+        (b"PK", PAGE_BYTES + 1, "text/plain", True),
+        (b"PK", PAGE_BYTES + 1, "application/json; charset=x", True),
+        (b"PK", PAGE_BYTES + 1, "application/xml", True),
+        (b"PK", PAGE_BYTES + 1, "application/zip", False),
+        (b"<!DOCTYPE x", PAGE_BYTES + 1, "", True),
+        (b"<HTML>", PAGE_BYTES + 1, "", True),
+        (b"<?xml", PAGE_BYTES + 1, "", True),
+        (b'{"error"', PAGE_BYTES + 1, "", True),
+        (b"x{", PAGE_BYTES + 1, "", False),
+    ],
+)
+def test_what_looks_like_a_page(
+    tmp_path: Path, start: bytes, size: int, kind: str, is_page: bool
+) -> None:
+    part = make_part(tmp_path, start, size)
+    assert looks_like_page(part, head(Content_Type=kind)) == is_page  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("start", "kind", "is_page"),
+    [
+        (b"PK", "", False),
+        (b"PK", "TEXT/HTML; charset=x", True),
+        (b"PK", "application/xhtml+xml", True),
+        (b"PK", "text/plain", False),
+        (b"<!Doctype HTML>", "", True),
+        (b"<HTML>", "", True),
+        (b"<!doctype xml>", "", False),
+        (b"{", "", False),
+    ],
+)
+def test_what_is_a_page_for_a_person(
+    tmp_path: Path, start: bytes, kind: str, is_page: bool
+) -> None:
+    part = make_part(tmp_path, start, 100)
+    assert is_web_page(part, head(Content_Type=kind)) == is_page  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_slow_large_pinned_file_is_spread(
+    server: BadServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_known: bool
+) -> None:
+    monkeypatch.setattr(download, "MIN_FILE_BYTES", len(DATA))
+    monkeypatch.setattr(download, "is_worth_it", lambda left, came, seconds: came > 0)
+    monkeypatch.setattr("provisioning.fetch.spread.PIECE_BYTES", 20_000)
+    server.files["a"] = DATA
+    server.usual = bad.limited(1e6)
+    try:
+        assert fetch([server.url("a")], tmp_path, PIN if is_known else Pin(len(DATA)))[0] == "ok"
+    finally:
+        server.usual = bad.serve
+    assert (len(server.requests) > 1) == is_known
+
+
+def test_what_may_be_spread(part: PartFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(download, "MIN_FILE_BYTES", 1000)
+    part.validator = "v"
+    assert download._may_spread(part, Pin(1000, "aa"))
+    assert not download._may_spread(part, Pin(999, "aa"))
+    assert not download._may_spread(part, Pin(1000, ""))
+    part.can_spread = False
+    assert not download._may_spread(part, Pin(1000, "aa"))
+    part.can_spread, part.validator = True, ""
+    assert not download._may_spread(part, Pin(1000, "aa"))
+
+
+def test_the_limits_are_these() -> None:
+    assert (PAGE_BYTES, download.PATIENCE_S, download.FILE_MODE) == (64 << 10, 2, 0o644)

@@ -1,0 +1,178 @@
+"""Each failure of the libraries below, as one of the two kinds, in words."""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import ssl
+from pathlib import Path
+
+import pytest
+import requests
+import urllib3
+
+from provisioning.fetch.failures import check_bundle, explain_failures
+from provisioning.fetch.transfer import PermanentError, TransientError
+
+URL = "https://me:secret@host/a.zip?token=x"
+GAP = "the connection closed before the end of the body"
+LATE = "nothing came for the whole time limit"
+
+
+def explain(error: BaseException) -> Exception:
+    with pytest.raises((PermanentError, TransientError)) as caught, explain_failures(URL):
+        raise error
+    assert caught.value.__cause__ is error
+    return caught.value
+
+
+def refused(reason: str, kind: type[ssl.SSLError] = ssl.SSLError) -> ssl.SSLError:
+    error = kind(1, f"[SSL: {reason}] words")
+    error.reason = reason
+    return error
+
+
+def untrusted() -> ssl.SSLError:
+    error = ssl.SSLCertVerificationError(1, "x")
+    error.verify_message = "self-signed certificate"
+    return error
+
+
+def inside(error: BaseException) -> requests.ConnectionError:
+    """As requests and urllib3 wrap it."""
+    return requests.ConnectionError(urllib3.exceptions.MaxRetryError(None, "/", error))  # type: ignore[arg-type]
+
+
+PERMANENT: dict[str, tuple[BaseException, str]] = {
+    "URL": (
+        requests.exceptions.InvalidURL(),
+        "https://host/a.zip is not a URL that can be fetched",
+    ),
+    "schema": (
+        requests.exceptions.InvalidSchema(),
+        "https://host/a.zip is not a URL that can be fetched",
+    ),
+    "no schema": (requests.exceptions.MissingSchema(), "https://host/a.zip has no scheme"),
+    "header": (
+        requests.exceptions.InvalidHeader(),
+        "a header for it holds what HTTP does not allow",
+    ),
+    "certificate": (
+        inside(untrusted()),
+        (
+            "its certificate is not trusted: self-signed certificate "
+            "(REQUESTS_CA_BUNDLE names other authorities)"
+        ),
+    ),
+    "TLS": (
+        inside(refused("WRONG_VERSION_NUMBER")),
+        "TLS failed: the server and this machine agree on no connection",
+    ),
+    "407": (
+        requests.exceptions.ProxyError(OSError("Tunnel connection failed: 407 No")),
+        "the proxy wants credentials (HTTP 407; HTTPS_PROXY=http://USER:PASSWORD@HOST)",
+    ),
+    "proxy 403": (
+        requests.exceptions.ProxyError(OSError("Tunnel connection failed: 403 No")),
+        "the proxy refuses this host (HTTP 403)",
+    ),
+    "proxy 499": (
+        requests.exceptions.ProxyError("Tunnel connection failed: 499 No"),
+        "the proxy refuses this host (HTTP 499)",
+    ),
+}
+TRANSIENT: dict[str, tuple[BaseException, str]] = {
+    "proxy 500": (
+        requests.exceptions.ProxyError("Tunnel connection failed: 500 No"),
+        "the proxy fails (HTTP 500)",
+    ),
+    "proxy": (
+        requests.exceptions.ProxyError(ConnectionRefusedError()),
+        "the proxy cannot be reached (HTTP_PROXY, HTTPS_PROXY)",
+    ),
+    "TLS closed": (
+        inside(refused("X", ssl.SSLEOFError)),
+        "the server closed the connection while TLS began",
+    ),
+    "TLS ended": (
+        inside(refused("X", ssl.SSLZeroReturnError)),
+        "the server closed the connection while TLS began",
+    ),
+    "name": (inside(socket.gaierror()), "the host's name cannot be resolved"),
+    "refused": (inside(ConnectionRefusedError()), "the connection was refused"),
+    "cut": (urllib3.exceptions.IncompleteRead(1, 2), GAP),
+    "cut below": (inside(http.client.IncompleteRead(b"")), GAP),
+    "silent": (
+        inside(http.client.RemoteDisconnected("x")),
+        "the server closed the connection without an answer",
+    ),
+    "reset": (inside(ConnectionResetError()), "the connection was reset"),
+    "late": (inside(TimeoutError()), LATE),
+    "late too": (urllib3.exceptions.ReadTimeoutError(None, "/", "x"), LATE),  # type: ignore[arg-type]
+    "else": (BrokenPipeError(), "the connection failed (BrokenPipeError)"),
+    "else inside": (inside(BrokenPipeError()), "the connection failed (BrokenPipeError)"),
+    "value": (ValueError("x"), "the answer is not HTTP (ValueError)"),
+    "line": (http.client.BadStatusLine("x"), "the answer is not HTTP (BadStatusLine)"),
+}
+
+
+@pytest.mark.parametrize("name", PERMANENT)
+def test_what_the_same_url_gives_again(name: str) -> None:
+    error, words = PERMANENT[name]
+    found = explain(error)
+    assert (type(found), str(found)) == (PermanentError, words)
+
+
+@pytest.mark.parametrize("name", TRANSIENT)
+def test_what_another_try_may_mend(name: str) -> None:
+    error, words = TRANSIENT[name]
+    found = explain(error)
+    assert (type(found), str(found)) == (TransientError, words)
+
+
+def test_what_is_neither_passes() -> None:
+    with explain_failures(URL):
+        pass
+    with pytest.raises(KeyboardInterrupt), explain_failures(URL):
+        raise KeyboardInterrupt
+    with pytest.raises(TransientError, match="mine"), explain_failures(URL):
+        raise TransientError("mine")
+
+
+def test_a_cause_is_found_however_deep_and_rings_end() -> None:
+    top, middle, low = OSError("top"), OSError("middle"), ConnectionResetError()
+    top.__cause__, middle.__context__, low.__context__ = middle, low, top
+    assert str(explain(top)) == "the connection was reset"
+
+
+@pytest.mark.parametrize("reason", ["NO_CERTIFICATE_OR_CRL_FOUND", "PEM_LIB"])
+def test_the_variable_with_an_empty_bundle_is_named(
+    monkeypatch: pytest.MonkeyPatch, reason: str
+) -> None:
+    monkeypatch.delenv("REQUESTS_CA_BUNDLE", raising=False)
+    monkeypatch.delenv("CURL_CA_BUNDLE", raising=False)
+    end = "holds no certificates"
+    assert str(explain(inside(refused(reason)))) == f"the CA bundle {end}"
+    monkeypatch.setenv("CURL_CA_BUNDLE", "/b")
+    assert str(explain(inside(refused(reason)))) == f"CURL_CA_BUNDLE=/b {end}"
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", "/a")
+    found = explain(inside(refused(reason)))
+    assert str(found) == f"REQUESTS_CA_BUNDLE=/a or CURL_CA_BUNDLE=/b {end}"
+    assert type(found) is PermanentError
+
+
+def test_the_first_variable_that_is_set_must_name_a_bundle(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):
+        monkeypatch.delenv(name, raising=False)
+    check_bundle()
+    monkeypatch.setenv("CURL_CA_BUNDLE", "/not there")
+    with pytest.raises(PermanentError) as caught:
+        check_bundle()
+    assert str(caught.value) == "CURL_CA_BUNDLE names /not there, which is not there"
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(tmp_path))
+    check_bundle()
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", "")
+    with pytest.raises(PermanentError):
+        check_bundle()

@@ -1,0 +1,260 @@
+"""A file over several connections: when it is worth it, what each brings, how it ends."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from provisioning.console.progress import Bar
+from provisioning.fetch import spread as spreads
+from provisioning.fetch.client import Client
+from provisioning.fetch.part_file import PartFile
+from provisioning.fetch.spread import FAST_BYTES_S, PIECE_BYTES, PROBE_S, Spread, is_worth_it
+from provisioning.fetch.transfer import PermanentError, TransferPolicy, TransientError
+from tests.stand_ins import bad_server as bad
+from tests.stand_ins.bad_server import BadServer, Fault
+
+PIECE = 1000
+DATA = random.Random(4).randbytes(30 * PIECE + 500)
+SIZE = len(DATA)
+QUICK = TransferPolicy(attempts=3, backoff_s=0, connect_timeout_s=5, read_timeout_s=5)
+
+
+@pytest.fixture
+def part(tmp_path: Path) -> Iterator[PartFile]:
+    """A part file with the first 700 bytes."""
+    part = PartFile(tmp_path / "a.zip", "http://h/a")
+    part.restart(bad.etag(DATA))
+    part.append(DATA[:700])
+    yield part
+    part.close()
+
+
+@pytest.fixture
+def spread(server: BadServer, part: PartFile, monkeypatch: pytest.MonkeyPatch) -> Iterator[Spread]:
+    monkeypatch.setattr(spreads, "PIECE_BYTES", PIECE)
+    server.files["a"] = DATA
+    bar = Bar("", SIZE, "B", None, live=False)
+    yield Spread(server.url("a"), part, SIZE, QUICK, bar)
+    server.usual = bad.serve
+
+
+def test_when_more_connections_may_help() -> None:
+    enough = 8 * PIECE_BYTES + 1
+    slow = int(FAST_BYTES_S * PROBE_S) - 1
+    assert is_worth_it(enough, slow, PROBE_S)
+    assert not is_worth_it(enough - 1, slow, PROBE_S)
+    assert not is_worth_it(enough, slow + 1, PROBE_S)
+    assert not is_worth_it(enough, 0, PROBE_S - 0.001)
+    assert is_worth_it(enough, slow + 1, PROBE_S + 0.001)
+    assert (PIECE_BYTES, FAST_BYTES_S, PROBE_S) == (1 << 20, 32 << 20, 0.25)
+
+
+def test_the_rest_comes_in_pieces_each_once(
+    spread: Spread, part: PartFile, server: BadServer
+) -> None:
+    server.usual = bad.limited(5e5)
+    spread.run()
+    assert part.path.read_bytes() == DATA
+    assert spread.bar.done == SIZE - 700
+    assert sorted(asked.range for asked in server.requests) == sorted(
+        f"bytes={at}-{min(at + PIECE, SIZE) - 1}" for at in range(700, SIZE, PIECE)
+    )
+    assert 2 <= server.peak <= 8
+    assert spread.came_bytes == SIZE - 700
+    assert not any(thread.is_alive() for thread in spread.clients)
+
+
+def test_a_server_that_allows_two_gives_it_over_two(
+    spread: Spread, part: PartFile, server: BadServer
+) -> None:
+    server.usual = bad.limited(5e5, most=2)
+    spread.run()
+    assert part.path.read_bytes()[:2000] == DATA[:2000]
+    assert server.peak == 2
+    assert spread.refusals >= 1
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind"), [(bad.status(404), None), (bad.status(503), TransientError)]
+)
+def test_when_every_connection_fails_it_ends(
+    spread: Spread, part: PartFile, server: BadServer, fault: Fault, kind: type[Exception] | None
+) -> None:
+    server.faults["a"] = [fault] * 99
+    if kind:
+        with pytest.raises(kind, match="HTTP 503"):
+            spread.run()
+    else:
+        spread.run()
+        assert isinstance(spread.failure, PermanentError)
+    assert part.size == 700
+    assert sum(asked.sent for asked in server.requests) == 0
+    assert 4 <= len(server.requests) <= 12
+
+
+def test_an_error_of_the_disk_ends_all(
+    spread: Spread, part: PartFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(data: bytes) -> None:
+        raise OSError("disk")
+
+    monkeypatch.setattr(part, "append", fail)
+    with pytest.raises(OSError, match="disk"):
+        spread.run()
+    assert spread.is_over
+    assert not any(thread.is_alive() for thread in spread.clients)
+
+
+def test_a_failure_before_the_end_does_not_matter_when_all_came(spread: Spread) -> None:
+    spread.part.append(DATA[700:])
+    spread.failure = TransientError("x")
+    spread.run()
+
+
+NO_RANGES = "the server does not answer ranges of this file"
+ELSE = "the server sends something else than was asked for"
+
+
+def answer(**more: str) -> Fault:
+    def fault(handler: bad.Handler, data: bytes) -> None:
+        start, end = handler.span(data) or (0, SIZE)
+        headers = {"ETag": bad.etag(data), "Content_Range": f"bytes {start}-{end - 1}/{SIZE}"}
+        status, extra = int(more.get("status", "206")), int(more.get("extra", "0"))
+        changed = {name: text for name, text in more.items() if name[0].isupper()}
+        length = None if "endless" in more else end - start + extra
+        handler.head(status, length, **{**headers, **changed})
+        handler.body(data[start : end + extra])
+
+    return fault
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind", "words"),
+    [
+        (answer(status="200"), PermanentError, NO_RANGES),
+        (answer(Content_Range=f"bytes 101-199/{SIZE}"), PermanentError, NO_RANGES),
+        (answer(Content_Range=f"bytes 100-199/{SIZE + 1}"), PermanentError, NO_RANGES),
+        (answer(Content_Range="bytes 100-199/*"), PermanentError, NO_RANGES),
+        (answer(ETag='"other"'), PermanentError, ELSE),
+        (answer(ETag=""), PermanentError, ELSE),
+        (answer(extra="1"), PermanentError, ELSE),
+        (
+            answer(extra="1", endless="1"),
+            PermanentError,
+            "the server sent more than was asked for",
+        ),
+        (
+            answer(extra="-1", endless="1"),
+            TransientError,
+            "the connection closed before the end of the body",
+        ),
+    ],
+)
+def test_a_piece_is_what_was_asked_for(
+    spread: Spread, server: BadServer, fault: Fault, kind: type[Exception], words: str
+) -> None:
+    client = Client(QUICK)
+    assert spread._fetch(client, 100, 200) == DATA[100:200]
+    assert spread.came_bytes == 100
+    server.faults["a"] = [fault]
+    with pytest.raises(kind) as caught:
+        spread._fetch(client, 100, 200)
+    assert (type(caught.value), str(caught.value)) == (kind, words)
+    client.close()
+
+
+def test_a_piece_without_a_length_is_one(spread: Spread, server: BadServer) -> None:
+    server.faults["a"] = [answer(endless="1")]
+    client = Client(QUICK)
+    assert spread._fetch(client, 0, 100) == DATA[:100]
+    assert server.requests[-1].range == "bytes=0-99"
+    spread.is_over = True
+    with pytest.raises(PermanentError):
+        spread._fetch(client, 0, 100)
+    client.close()
+
+
+def test_a_piece_of_another_file_is_not_taken(spread: Spread, server: BadServer) -> None:
+    server.files["a"] = DATA[::-1]
+    client = Client(QUICK)
+    with pytest.raises(PermanentError, match=NO_RANGES):
+        spread._fetch(client, 0, 100)
+    client.close()
+
+
+def test_what_is_claimed_next(spread: Spread, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spreads, "WINDOW_PIECES", 3)
+    assert [spread._claim() for _ in range(3)] == [700, 1700, 2700]
+    spread.returned = [2700, 1700]
+    assert [spread._claim() for _ in range(2)] == [1700, 2700]
+    assert spread.next == 3700
+    claimed: list[int] = []
+    waiting = threading.Thread(target=lambda: claimed.append(spread._claim()))
+    waiting.start()
+    waiting.join(0.05)
+    assert waiting.is_alive()  # the window is full
+    with spread.changed:
+        spread.part.append(DATA[700:701])
+        spread.changed.notify_all()
+    waiting.join(5)
+    assert (claimed, spread.next) == ([3700], 4700)
+    spread.next = SIZE - 1
+    spread.part.append(DATA[701:SIZE])
+    assert (spread._claim(), spread.next, spread._claim()) == (SIZE - 1, SIZE, -1)
+    spread.returned = [5]
+    spread.is_over = True
+    assert spread._claim() == -1
+
+
+def test_a_connection_that_failed_is_one_less(
+    spread: Spread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = iter([5, 7, 1, 9])
+    monkeypatch.setattr(spread, "_count", lambda: next(counts))
+    error = PermanentError("x")
+    seen = []
+    for start in range(4):
+        spread._give_back(start, error)
+        seen.append((spread.most, spread.refusals))
+    assert seen == [(4, 1), (4, 2), (2, 3), (2, 4)]
+    assert spread.returned == [0, 1, 2, 3]
+    assert spread.failure is error
+
+
+def test_connections_follow_what_they_give(
+    spread: Spread, part: PartFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rounds of a clock of our own: 100 B/s, then 114 (no gain), then 135 (a gain)."""
+    clock, came = [0.0], iter([50, 100, 157, 224.5, 300])
+    made: list[int] = []
+    monkeypatch.setattr(spread, "_connect", made.append)
+    monkeypatch.setattr(spread, "_count", lambda: 4)
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+
+    def wait(predicate: object, timeout: float) -> bool:
+        clock[0] += 0.5
+        spread.came_bytes = next(came)  # type: ignore[assignment]
+        if spread.came_bytes == 300:
+            spread.pieces[part.size] = DATA[part.size :]
+        return True
+
+    monkeypatch.setattr(spread.changed, "wait_for", wait)
+    monkeypatch.setattr(spread, "size_bytes", SIZE)
+    spread._gather()
+    assert part.path.read_bytes() == DATA
+    assert made == [2, 2, 2, 4, 4]
+
+
+def test_it_begins_with_four_connections(spread: Spread, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert (spread.wanted, spread.most, spread.refusals) == (4, 8, 0)
+    assert (spread.next, spread.came_bytes, spread.failure) == (700, 0, None)
+    seen: list[int] = []
+    monkeypatch.setattr(spread, "_connect", seen.append)
+    monkeypatch.setattr(spread, "_gather", lambda: None)
+    spread.run()
+    assert seen == [4]
