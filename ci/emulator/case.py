@@ -16,9 +16,12 @@ from ci.emulator.outputs import read_outputs, read_references
 from ci.emulator.policy import EmulatorPolicy
 from ci.emulator.pool import Ended, Pool
 from ci.emulator.runner import Runner
+from ci.emulator.traces.job import DEBUG_BYTES, TraceJob, TraceResult
+from ci.emulator.traces.written import PARAMS, count_operators
 from ci.emulator.verdict import judge_case
-from ci.lowering.artifact import INPUTS, PROGRAM, Lowered
+from ci.lowering.artifact import INPUTS, PROGRAM, SAVER, SAVER_CALLS, Lowered
 from ci.lowering.cases import CaseSpec
+from ci.lowering.choices.entry import Choices
 from ci.lowering.job import LowerJob, LowerResult
 from ci.lowering.users.entry import MetricJob, MetricResult
 from ci.lowering.users.places import find_factory, find_lines, find_suite_model
@@ -28,12 +31,13 @@ from provisioning.errors import StoreError, UnfitError
 from provisioning.files import explain_no_room
 
 SHOWN_OPS = 4
-ARTIFACT, OUTPUTS = "artifact", "outputs"
+ARTIFACT, OUTPUTS, TRACE = "artifact", "outputs", "trace"
 
 
 @dataclass(frozen=True)
 class RunSetup:
-    """What all cases of a run share. ``work`` is a scratch directory."""
+    """What all cases of a run share. ``work`` is a scratch directory; what QNN writes of a case
+    beside its outputs is left in a directory of its own in ``beside``."""
 
     pool: Pool
     runner: Runner
@@ -44,6 +48,7 @@ class RunSetup:
     timeout_s: float
     use_cache: bool = True
     keep: Path | None = None
+    beside: Path | None = None
     baselines: Mapping[str, Baseline] = field(default_factory=dict)
 
 
@@ -133,16 +138,21 @@ class CaseRun:
         given.mkdir()
         program = self.copy_program(artifact, given)
         shutil.copytree(artifact / INPUTS, given / INPUTS)
+        if (artifact / SAVER).is_dir():
+            self.note_operators(artifact / SAVER)
+        input_list = self.write_rows(self.directory / "input_list.txt", lowered)
+        outputs = str(self.directory / OUTPUTS)
+        return RunJob(str(program), str(input_list), outputs, methods=lowered.methods)
+
+    def write_rows(self, path: Path, lowered: Lowered, most: int | None = None) -> Path:
+        """The list of inputs for a runner, a line an input set, at ``most`` so many."""
+        given = self.directory / ARTIFACT / INPUTS
         rows = [
-            " ".join(
-                str(given / INPUTS / f"{number}_{index}.raw")
-                for index in range(len(lowered.inputs))
-            )
-            for number in range(lowered.sets)
+            " ".join(str(given / f"{number}_{index}.raw") for index in range(len(lowered.inputs)))
+            for number in range(lowered.sets)[:most]
         ]
-        input_list = self.directory / "input_list.txt"
-        input_list.write_text("".join(f"{row}\n" for row in rows), encoding="utf-8")
-        return RunJob(str(program), str(input_list), str(self.directory / OUTPUTS))
+        path.write_text("".join(f"{row}\n" for row in rows), encoding="utf-8")
+        return path
 
     def find_binary(self, artifact: Path) -> Path:
         """The file that holds what QNN compiled."""
@@ -180,17 +190,65 @@ class CaseRun:
         """Judge how a run ended and what it wrote, and check delegation."""
         self.figures["run_s"] = round(run.wall_s, 3)
         if run.failure:
+            known = self.find_refusal(f"{run.failure}\n{run.log_tail}")
+            if known:
+                return self.end(Status.UNSUPPORTED, f"run: {known}", run.log_tail, remark=remark)
             faults = [f"run: {run.failure}", *self.delegation_faults(lowered)]
             return self.end(Status.FAILED, "; ".join(faults), run.log_tail, remark=remark)
         verdict = judge_case(self.spec, references, self.directory, lowered, self.setup.policy)
         self.figures |= verdict.figures
+        traced = self.trace(lowered)
         changes = self.find_changes()
         measured = self.measure_metric(references, lowered) if verdict.figures else []
-        reasons = [*verdict.reasons, *changes, *measured, *self.delegation_faults(lowered)]
+        left = self.delegation_faults(lowered)
+        reasons = [*verdict.reasons, *changes, *measured, *traced, *left]
         if not reasons:
             return self.end(Status.PASSED, controls=verdict.controls, remark=remark)
         told = "\n".join(["; ".join(reasons), *verdict.advice])
         return self.end(Status.FAILED, told, run.log_tail, verdict.controls, remark)
+
+    def trace(self, lowered: Lowered) -> list[str]:
+        """Run once more, in a process of its own, for the trace that the model's entry asks for;
+        why there is none, where there is none."""
+        choices = self.spec.source.choices
+        if not choices.traces:
+            return []
+        directory = self.directory / TRACE
+        (directory / OUTPUTS).mkdir(parents=True)
+        dumped = choices.dump_intermediate_outputs
+        job = RunJob(
+            str(self.directory / ARTIFACT / PROGRAM),
+            str(self.write_rows(directory / "input_list.txt", lowered, 1 if dumped else None)),
+            str(directory / OUTPUTS),
+            str(directory),
+            DEBUG_BYTES if dumped else 0,
+        )
+        sets = 1 if dumped else lowered.sets
+        pool, limit_s = self.setup.pool, self.setup.timeout_s
+        ended = pool.run("run", job, self.directory / "trace.log", limit_s, fresh=True)
+        if not ended.failure:
+            wanted = TraceJob(str(directory), sets, lowered.delegation.partitions, dumped)
+            ended = pool.run("trace", wanted, self.directory / "trace.log", limit_s, fresh=True)
+        if ended.failure:
+            return [f"trace: {ended.failure}"]
+        result: TraceResult = ended.result
+        self.figures |= result.figures
+        self.leave(*(directory / name for name in result.files))
+        return []
+
+    def leave(self, *files: Path) -> None:
+        """Copy files of the case to where the report is."""
+        if self.setup.beside:
+            own = self.setup.beside / self.spec.slug
+            own.mkdir(parents=True, exist_ok=True)
+            for path in files:
+                shutil.copyfile(path, own / path.name)
+
+    def note_operators(self, saved: Path) -> None:
+        """Saver takes and refuses what HTP does, so that these are the program's operators."""
+        self.leave(saved / SAVER_CALLS, saved / PARAMS)
+        calls = (saved / SAVER_CALLS).read_text(encoding="utf-8", errors="replace")
+        self.figures["qnn_ops"] = count_operators(calls)
 
     def measure_metric(self, references: References, lowered: Lowered) -> list[str]:
         """What the user's metric, where the model has one, says against the program."""
@@ -228,7 +286,7 @@ class CaseRun:
 
     def delegation_faults(self, lowered: Lowered) -> list[str]:
         """What stays on the CPU although the policy says full delegation."""
-        left = lowered.delegation.fallback_ops
+        left = [one for one in lowered.delegation.fallback_ops if not one.asked]
         if not self.limits.full_delegation or not left:
             return []
         every = [*dict.fromkeys(f"{one.op}: {one.reason}" for one in left)]
@@ -250,15 +308,25 @@ class CaseRun:
             "pte_bytes": lowered.pte_bytes,
             "cached": cached,
             "inputs": lowered.sets,
+            "choices": describe_choices(self.spec.source.choices, lowered),
         }
 
     def refuse(self, reason: str, log_tail: str) -> CaseResult:
         """A refusal that the policy knows is ``unsupported``; any other fails the case."""
-        spec = self.spec
-        known = self.setup.policy.expects_refusal(spec.model, spec.scheme, spec.soc, reason)
+        known = self.find_refusal(reason)
         if known:
             return self.end(Status.UNSUPPORTED, f"{reason} [{known}]", log_tail)
         return self.end(Status.FAILED, f"refused: {reason}", log_tail)
+
+    def find_refusal(self, reason: str) -> str:
+        """What the policy knows of a refusal of this case; empty for any other."""
+        return self.setup.policy.expects_refusal(
+            self.spec.model,
+            self.spec.scheme,
+            self.spec.soc,
+            reason,
+            str(self.spec.source.choices),
+        )
 
     def end(
         self,
@@ -284,7 +352,8 @@ class CaseRun:
 
     def find_places(self, reason: str) -> tuple[Place, ...]:
         """The lines of a repository's files that a failure is from; else of its factory."""
-        reference = self.spec.source.reference or find_suite_model(self.spec.model)
+        given = self.spec.source.reference
+        reference = find_suite_model(given or self.spec.model) or given
         lines = find_lines(reason) or [find_factory(reference)] if reference else []
         return tuple(Place(file=one.file, line=max(one.line, 1)) for one in lines)
 
@@ -307,6 +376,13 @@ def list_special(directory: str, names: list[str]) -> set[str]:
         for name, path in paths.items()
         if not (path.is_symlink() or path.is_file() or path.is_dir())
     }
+
+
+def describe_choices(choices: Choices, lowered: Lowered) -> str:
+    """The choices of the model's entry, and what they came to."""
+    if not lowered.unshared_bytes:
+        return str(choices)
+    return f"{choices} ({lowered.pte_bytes} bytes, {lowered.unshared_bytes} without)"
 
 
 def describe_limits(policy: EmulatorPolicy, specs: Iterable[CaseSpec]) -> tuple[Threshold, ...]:

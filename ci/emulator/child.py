@@ -16,6 +16,7 @@ from provisioning.console.process import end_with_parent
 # kind -> module, function. The modules import torch or onnxruntime: only children import them.
 JOBS = {
     "lower": ("ci.lowering.lookup", "run_lower_job"),
+    "trace": ("ci.emulator.traces.etdump", "read_trace"),
     "run": ("ci.emulator.program", "run_program"),
     "compile": ("ci.onnx.lookup", "run_compile_job"),
     "session": ("ci.onnx.sessions.run", "run_session_job"),

@@ -36,7 +36,8 @@ class Override(Struct, frozen=True, forbid_unknown_fields=True):
 class Unsupported(Struct, frozen=True, forbid_unknown_fields=True):
     """Combinations that QNN is known to refuse, with a reason that ``pattern`` finds.
 
-    ``models``, ``schemes`` and ``socs`` are globs; a combination has to fit one of each.
+    ``models``, ``schemes``, ``socs`` and ``choices`` are globs; a combination has to fit one of
+    each. Choices are a text as ``shared_buffer, saver``; those of a model without any are empty.
     """
 
     pattern: str
@@ -44,10 +45,16 @@ class Unsupported(Struct, frozen=True, forbid_unknown_fields=True):
     models: tuple[str, ...] = ("*",)
     schemes: tuple[str, ...] = ("*",)
     socs: tuple[str, ...] = ("*",)
+    choices: tuple[str, ...] = ("*",)
 
-    def covers(self, model: str, scheme: str, soc: str) -> bool:
+    def covers(self, model: str, scheme: str, soc: str, choices: str = "") -> bool:
         """Whether the combination is one of these."""
-        pairs = ((model, self.models), (scheme, self.schemes), (soc, self.socs))
+        pairs = (
+            (model, self.models),
+            (scheme, self.schemes),
+            (soc, self.socs),
+            (choices, self.choices),
+        )
         return all(any(fnmatchcase(name, glob) for glob in globs) for name, globs in pairs)
 
 
@@ -88,10 +95,13 @@ class EmulatorPolicy(Struct, frozen=True, forbid_unknown_fields=True):
             )
         return found
 
-    def expects_refusal(self, model: str, scheme: Scheme, soc: str, reason: str) -> str:
+    def expects_refusal(
+        self, model: str, scheme: Scheme, soc: str, reason: str, choices: str = ""
+    ) -> str:
         """The recorded explanation of a refusal that is known; empty for any other."""
         for entry in self.unsupported:
-            if entry.covers(model, scheme.value, soc) and re.search(entry.pattern, reason):
+            covers = entry.covers(model, scheme.value, soc, choices)
+            if covers and re.search(entry.pattern, reason):
                 return entry.reason
         return ""
 

@@ -21,6 +21,7 @@ except ImportError:  # until 1.4
 
 from ci.emulator.job import RunJob, RunResult
 from ci.emulator.memory import overwrite_freed_memory
+from ci.emulator.traces.job import DEBUG, ETDUMP
 from provisioning.errors import FailedError
 
 
@@ -31,22 +32,43 @@ def run_program(job: RunJob) -> RunResult:
     for an input file that is missing or of another size.
     """
     overwrite_freed_memory()
-    program = _C._load_program(job.model)
-    method = program.load_method("forward")
-    meta = method.method_meta()
-    metas = [meta.input_tensor_meta(index) for index in range(meta.num_inputs())]
+    program = load_program(job)
+    names = [one.name for one in job.methods] or ["forward"]
+    methods = [program.load_method(name) for name in names]
+    metas = [list_inputs(method) for method in methods]
     lines = Path(job.input_list).read_text(encoding="utf-8").splitlines()
     for number, line in enumerate(lines):
         files = [Path(word) for word in line.split()]
-        if len(files) != len(metas):
-            raise FailedError(f"line {number} names {len(files)} inputs, {len(metas)} are wanted")
-        inputs = [read_input(file, meta) for file, meta in zip(files, metas, strict=True)]
-        # A None or a number among the outputs comes as itself, and needs no proof.
-        outputs = [one for one in method(inputs) if isinstance(one, torch.Tensor)]
+        wanted = sum(map(len, metas))
+        if len(files) != wanted:
+            raise FailedError(f"line {number} names {len(files)} inputs, {wanted} are wanted")
+        outputs: list[torch.Tensor] = []
+        for method, own in zip(methods, metas, strict=True):
+            given = [read_input(file, meta) for file, meta in zip(files, own, strict=False)]
+            files = files[len(own) :]
+            # A None or a number among the outputs comes as itself, and needs no proof. The next
+            # method may write where this one did.
+            outputs += [one.clone() for one in method(given) if isinstance(one, torch.Tensor)]
         for index, output in enumerate(outputs):
             array = output.contiguous().numpy()
             (Path(job.outputs) / f"output_{number}_{index}.raw").write_bytes(array.tobytes())
+    if job.trace:
+        place = Path(job.trace)
+        program.write_etdump_result_to_file(str(place / ETDUMP), str(place / DEBUG))
     return RunResult(len(lines))
+
+
+def load_program(job: RunJob) -> Any:
+    """The program, which keeps a trace where one is wanted."""
+    if not job.trace:
+        return _C._load_program(job.model)
+    return _C._load_program(job.model, enable_etdump=True, debug_buffer_size=job.debug_bytes)
+
+
+def list_inputs(method: Any) -> list[Any]:
+    """What each input of a method is."""
+    meta = method.method_meta()
+    return [meta.input_tensor_meta(index) for index in range(meta.num_inputs())]
 
 
 # ExecuTorch gives ScalarType by its number in torch's own order.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import os
+import shutil
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -39,7 +40,7 @@ PACKAGES = ("torch", "executorch", "torchao", "numpy")
 
 @dataclass(frozen=True)
 class SessionOptions:
-    """What a user may change about a run."""
+    """What a user may change about a run. ``beside`` is where what QNN writes of a case is left."""
 
     policy: EmulatorPolicy
     jobs: int
@@ -47,6 +48,7 @@ class SessionOptions:
     runner: str = "python"
     use_cache: bool = True
     keep: Path | None = None
+    beside: Path | None = None
     record: bool = False
     command: str = ""
 
@@ -84,6 +86,7 @@ def run_session(
     Raises what finding the runner raises, and StoreError where there is no room.
     """
     started = started_now()
+    clear_beside(options)
     tools = describe_tools(environment)
     variables = environment.apply(os.environ)
     pool = workshop.open_pool(variables)
@@ -97,6 +100,12 @@ def run_session(
     return make_report(
         specs, results, phases, options, session=SESSION, started=started, tools=tools
     )
+
+
+def clear_beside(options: SessionOptions) -> None:
+    """Remove what an earlier run left beside its report: it is not this one's."""
+    if options.beside:
+        shutil.rmtree(options.beside, ignore_errors=True)
 
 
 def make_report(
@@ -146,6 +155,7 @@ def make_setup(
         timeout_s=options.timeout_s,
         use_cache=options.use_cache,
         keep=options.keep,
+        beside=options.beside,
         baselines={} if options.record else read_baselines(tools),
     )
 

@@ -10,6 +10,7 @@ quantized/<set>_<index>.raw        outputs of the quantized eager model, where t
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
@@ -29,6 +30,9 @@ PROGRAM, RECORD, INPUTS, FLOAT, QUANTIZED = (
 REFERENCE, LOW, HIGH = "{}_{}.raw", "{}_{}.low.raw", "{}_{}.high.raw"
 
 
+SAVER, SAVER_CALLS = "saver_output", "saver_output.c"  # what QNN's Saver wrote, where it is asked
+
+
 class TensorInfo(Struct, frozen=True):
     """A tensor at the program's boundary: numpy's dtype name and shape.
 
@@ -42,10 +46,19 @@ class TensorInfo(Struct, frozen=True):
 
 
 class Fallback(Struct, frozen=True):
-    """A node that stays on the CPU, with QNN's or the partitioner's reason."""
+    """A node that stays on the CPU, with QNN's or the partitioner's reason; ``asked`` where the
+    model's entry wants it there."""
 
     op: str
     reason: str
+    asked: bool = False
+
+
+class MethodInfo(Struct, frozen=True):
+    """A method of a program of several, and how many of the program's inputs it takes."""
+
+    name: str
+    inputs: int
 
 
 class Delegation(Struct, frozen=True):
@@ -57,10 +70,23 @@ class Delegation(Struct, frozen=True):
     fallback_ops: tuple[Fallback, ...] = ()
 
 
+def add_delegations(every: Iterable[Delegation]) -> Delegation:
+    """That of a program, of those of its methods."""
+    rows = tuple(every)
+    return Delegation(
+        sum(one.delegated_nodes for one in rows),
+        sum(one.fallback_nodes for one in rows),
+        sum(one.partitions for one in rows),
+        tuple(node for one in rows for node in one.fallback_ops),
+    )
+
+
 class Lowered(Struct, frozen=True):
     """lowered.json: ``files`` maps each file to its SHA-256; ``sets`` counts the inputs.
 
-    ``digest`` is of all that the record says beside it.
+    ``methods`` are those of a program of several, whose inputs and outputs follow each other;
+    ``unshared_bytes`` is its size without shared weights. ``digest`` is of all that the record says
+    beside it.
     """
 
     key: str
@@ -74,6 +100,8 @@ class Lowered(Struct, frozen=True):
     lower_s: float
     pte_bytes: int
     files: dict[str, str]
+    methods: tuple[MethodInfo, ...] = ()
+    unshared_bytes: int = 0
     digest: str = ""
 
 

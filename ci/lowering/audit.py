@@ -13,6 +13,7 @@ from executorch.backends.qualcomm.partition import qnn_partitioner
 from executorch.devtools.backend_debug import get_delegation_info
 
 from ci.lowering.artifact import Delegation, Fallback
+from ci.lowering.choices.entry import NO_CHOICES, Choices
 from ci.lowering.factory import find_line
 from ci.lowering.forked import note_step
 
@@ -24,6 +25,7 @@ NOISE = re.compile(
     r"|(Requested|Supported) I/O datatype set"
 )
 MAX_REASON = 400
+QUANTIZING = "quantized_decomposed."
 COMPUTES_NOTHING = {"getitem"}
 # Seen with ExecuTorch 1.5.1, QNN 2.49.40: the builder asks QNN for the values alone. In fp16 they
 # come out wrong (2 dB), and an index that is read ends the process with SIGSEGV.
@@ -36,9 +38,11 @@ BROKEN = {
 class Refusals(logging.Handler):
     """Reasons by node name, from the partitioner's log and QNN's own words in ``log``."""
 
-    def __init__(self, log: Path | None) -> None:
+    def __init__(self, log: Path | None, choices: Choices) -> None:
         super().__init__()
         self.by_node: dict[str, str] = {}
+        self.choices = choices
+        self.seen: dict[str, str] = {}
         self.log = log
         self.last = ""
 
@@ -47,6 +51,27 @@ class Refusals(logging.Handler):
 
     def size(self) -> int:
         return self.log.stat().st_size if self.log else 0
+
+    def is_skipped(self, node: Any) -> bool:
+        """Whether the model's entry leaves a node to the CPU, or it only quantizes beside one."""
+        choices, name = self.choices, name_operator(node)
+        skips = bool(choices.skip_nodes or choices.skip_ops)
+        return (
+            node.name in choices.skip_nodes
+            or name in choices.skip_ops
+            or (skips and name.startswith(QUANTIZING))
+        )
+
+    def require_skipped(self) -> None:
+        """Raises ValueError for a node or operator to skip that the graph does not have."""
+        for key, names, known in (
+            ("skip_nodes", self.choices.skip_nodes, self.seen.keys()),
+            ("skip_ops", self.choices.skip_ops, self.seen.values()),
+        ):
+            for name in names:
+                if name not in known:
+                    every = ", ".join(sorted({*known}))
+                    raise ValueError(f"{key} has {name}, and the graph only {every}")
 
     def qnn_says(self, start: int) -> str:
         """QNN's error lines in the log after byte ``start``."""
@@ -65,13 +90,15 @@ def qnn_errors(text: str) -> str:
 
 
 @contextmanager
-def record_refusals(log: Path | None) -> Iterator[Refusals]:
+def record_refusals(log: Path | None, choices: Choices = NO_CHOICES) -> Iterator[Refusals]:
     """Watch ExecuTorch's partitioner: each node it refuses gets a reason."""
-    refusals = Refusals(log)
+    refusals = Refusals(log, choices)
     support = qnn_partitioner.QnnOperatorSupport
     original = support.is_node_supported
 
     def watched(self: Any, submodules: Any, node: Any) -> bool:
+        if node.op == "call_function":
+            refusals.seen[node.name] = name_operator(node)
         if name_operator(node) in BROKEN:
             refusals.by_node[node.name] = BROKEN[name_operator(node)]
             return False
@@ -115,6 +142,7 @@ def audit_delegation(graph_module: Any, refusals: Refusals) -> Delegation:
         Fallback(
             name_operator(node),
             refusals.by_node.get(node.name, "not offered to QNN") + find_line(node),
+            refusals.is_skipped(node),
         )
         for node in left
     )

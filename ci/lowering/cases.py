@@ -10,6 +10,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from types import MappingProxyType
 
+from ci.lowering.choices.entry import NO_CHOICES, check_choices
 from ci.lowering.schemes import EXECUTORCH, ONNX, Lane, Scheme
 from ci.lowering.suite import SUITE
 from ci.lowering.users.entry import FACTORY, NO_SOURCE, ModelEntry, Source, resolve_file
@@ -65,6 +66,11 @@ def select_cases(
         for name, entry in find_models(word, known, lane).items():
             alike = chosen.get(name, entry).source != entry.source
             chosen[entry.path if alike else name] = entry
+    if lane.suffix and (
+        own := [name for name, one in chosen.items() if one.lowering != NO_CHOICES]
+    ):
+        told = f"models.{own[0]}.lowering is of ExecuTorch's lowering"
+        raise UsageError(told, fix="give it to ./nox -s test_emulator")
     foreign = [name for name, one in chosen.items() if one.path.endswith(ONNX.suffix)]
     if foreign and not lane.suffix:
         raise UsageError(f"{foreign[0]} is an ONNX model", fix="give it to ./nox -s test_onnx")
@@ -77,6 +83,8 @@ def select_cases(
         for scheme in asked or find_schemes(entry, lane)
         for soc in asked_socs or find_socs(entry, socs)
     ]
+    for case in cases:
+        check_choices(case.source.choices, case.scheme, case.model)
     return list(dict.fromkeys(cases))
 
 

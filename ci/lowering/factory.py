@@ -32,20 +32,10 @@ NO_DTYPE_OF_QNN = {torch.float64, torch.bfloat16, torch.complex64, torch.complex
 Inputs = tuple[Tensor, ...]
 
 
-def call_factory(reference: str) -> object:
-    """What a user's factory makes.
-
-    Right only where no other user's model was loaded in the process. Relative paths in it are
-    the caller's. Raises UsageError, and FailedError for what the factory raises.
-    """
-    with users_code(reference):
-        return load_function(reference, CONTRACT)()
-
-
 @contextmanager
 def users_code(reference: str) -> Iterator[None]:
     """Where a user's file is imported and called: it stands in the caller's directory, and what
-    it raises is a FailedError."""
+    it raises is a FailedError. Right only where no other user's model was loaded in the process."""
     with blame_model(reference), working_directory(user_path(".")), own_packages_hidden():
         yield
 

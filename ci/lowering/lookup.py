@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import secrets
 import sys
 from pathlib import Path
 
 import msgspec
 import torch
+from msgspec import structs
 
 from ci.lowering.artifact import artifact_path, read_artifact
+from ci.lowering.choices.entry import NO_CHOICES, Choices
 from ci.lowering.digests.graph_digest import digest_graph
 from ci.lowering.forked import run_forked
 from ci.lowering.job import LowerJob, LowerResult
@@ -22,7 +25,7 @@ from ci.lowering.model import Model, digest_model, load_model
 from ci.lowering.references.degenerate import ReferencePolicy, find_degenerate
 from ci.lowering.references.numerics import NUMERICS, fix_numerics, name_instructions
 from ci.lowering.stages import Stages
-from ci.lowering.suite import SUITE
+from ci.lowering.users.entry import Source, is_suite
 from provisioning.errors import FailedError
 from provisioning.files import digest_sources
 
@@ -38,17 +41,18 @@ def run_lower_job(job: LowerJob) -> LowerResult:
     which brings modules of its own. Raises UsageError for a wrong model reference, FailedError
     when its outputs prove nothing, StoreError where there is no room.
     """
-    if job.model in SUITE:
+    if is_suite(job.model) and not job.source.has_data:
         stages = Stages()
         with stages.measure("models"):
-            entry = find_entry(*load_suite_model(job.model), job)
+            entry = find_entry(*load_suite_model(job.model, job.source.choices), job)
         if not entry.lowered:
             with stages.measure("imports"):
                 warm_compiler()
         entry = msgspec.structs.replace(entry, stages=stages.seconds)
         if entry.lowered:
             return entry
-        return run_forked(lambda: _lower(load_suite_model(job.model)[0], job, entry))
+        made, _ = load_suite_model(job.model, job.source.choices)
+        return run_forked(lambda: _lower(made, job, entry))
     if COMPILER not in sys.modules:
         entry = run_forked(lambda: _find(job)[1])
         if entry.lowered:
@@ -87,9 +91,9 @@ def warm_export() -> None:
 
 
 @functools.cache
-def load_suite_model(name: str) -> tuple[Model, str]:
+def load_suite_model(name: str, choices: Choices = NO_CHOICES) -> tuple[Model, str]:
     """A model of the suite and its digest, once a process."""
-    model = load_model(name)
+    model = load_model(name, Source(choices=structs.replace(NO_CHOICES, methods=choices.methods)))
     return model, digest_model(model)
 
 
@@ -118,8 +122,10 @@ def find_artifact(digest: str, job: LowerJob) -> LowerResult:
 def digest_key(model_digest: str, job: LowerJob) -> str:
     """SHA-256 over all that decides about a program and its references.
 
-    Of the schemes, only what this one is lowered with: a new row changes no other's key.
+    Of the schemes, only what this one is lowered with: a new row changes no other's key. What
+    functions of the user's do is in no key: with one of them everything is lowered again.
     """
+    choices = job.source.choices
     words = (
         model_digest,
         *job.toolchain,
@@ -128,6 +134,8 @@ def digest_key(model_digest: str, job: LowerJob) -> str:
         name_instructions(),
         msgspec.json.encode(job.scheme.recipe).decode(),
         job.soc,
+        msgspec.json.encode(choices).decode(),
+        secrets.token_hex() if choices.functions else "",
     )
     return hashlib.sha256("".join(f"{len(word)}:{word}" for word in words).encode()).hexdigest()
 

@@ -5,12 +5,17 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import torch
 from executorch.backends.qualcomm.serialization.qc_schema import QcomChipset
+from executorch.backends.qualcomm.serialization.qc_schema_serialize import (
+    flatbuffer_to_option,
+    option_to_flatbuffer,
+)
 from executorch.backends.qualcomm.utils.utils import (
     generate_htp_compiler_spec,
     generate_qnn_executorch_compiler_spec,
@@ -18,6 +23,7 @@ from executorch.backends.qualcomm.utils.utils import (
 )
 from executorch.exir import ExecutorchBackendConfig
 from executorch.exir.passes.init_mutable_pass import InitializedMutableBufferPass
+from msgspec import structs
 
 from ci.lowering.artifact import (
     FLOAT,
@@ -27,23 +33,31 @@ from ci.lowering.artifact import (
     PROGRAM,
     QUANTIZED,
     REFERENCE,
+    SAVER,
+    SAVER_CALLS,
     Delegation,
     Lowered,
+    MethodInfo,
     TensorInfo,
+    add_delegations,
     hash_files,
     write_record,
 )
 from ci.lowering.audit import audit_delegation, qnn_errors, record_refusals
+from ci.lowering.choices.entry import NO_CHOICES, PROFILE_LEVELS, Choices
+from ci.lowering.choices.methods import split_inputs, split_module
 from ci.lowering.digests.context_digest import sign_by_content
-from ci.lowering.factory import Inputs
+from ci.lowering.factory import Inputs, working_directory
+from ci.lowering.forked import run_forked
 from ci.lowering.job import LowerJob, LowerResult
 from ci.lowering.model import Model
 from ci.lowering.publishing import describe_error, publish_lowering
 from ci.lowering.quantize import quantize_model
 from ci.lowering.references.eager import keep_state, run_eager
 from ci.lowering.references.ties import find_joined, find_ties
-from ci.lowering.schemes import Scheme
+from ci.lowering.schemes import FLOAT16, Scheme
 from ci.lowering.stages import Stages
+from provisioning.files import scratch_directory
 
 
 def lower_and_publish(model: Model, job: LowerJob, entry: LowerResult) -> LowerResult:
@@ -80,12 +94,17 @@ def lower_model(model: Model, job: LowerJob, staging: Path, stages: Stages) -> L
     with stages.measure("quantizing"):
         write_reference(staging / FLOAT, module, model, job.scheme, model.reference)
         if job.scheme.quantized:
-            module = quantize_model(model, job.scheme, job.soc)
+            module = quantize_model(model, job.scheme, job.soc, job.source.choices)
             with keep_state(module):
                 quantized = run_eager(module, model.evaluation)
             write_reference(staging / QUANTIZED, module, model, job.scheme, quantized)
+    if job.source.choices.saver:
+        with stages.measure("Saver"):
+            run_forked(lambda: write_calls(module, model, job, staging / SAVER))
     with stages.measure("passes"), stages.measure_qnn():
         program, delegation = compile_program(module, model, job)
+    with stages.measure("passes"):
+        unshared = len(compile_unshared(module, model, job, len(program)))
     (staging / PROGRAM).write_bytes(program)
     lowered = Lowered(
         key=staging.name,
@@ -96,6 +115,8 @@ def lower_model(model: Model, job: LowerJob, staging: Path, stages: Stages) -> L
         inputs=describe_tensors(model.evaluation[0]),
         outputs=describe_outputs(model),
         delegation=delegation,
+        methods=describe_methods(model),
+        unshared_bytes=unshared,
         lower_s=round(time.monotonic() - started, 3),
         pte_bytes=len(program),
         files=hash_files(staging),
@@ -106,20 +127,74 @@ def lower_model(model: Model, job: LowerJob, staging: Path, stages: Stages) -> L
 
 def compile_program(module: Any, model: Model, job: LowerJob) -> tuple[bytes, Delegation]:
     """The program of a float or quantized module, and what QNN took of it."""
+    choices = job.source.choices
+    with record_refusals(Path(job.log), choices) as refusals:
+        edge = lower_edge(module, model, job, compiler_spec(job.scheme, job.soc, choices))
+    refusals.require_skipped()
+    graphs = [edge.exported_program(name).graph_module for name in sorted(edge.methods)]
+    delegation = add_delegations(audit_delegation(graph, refusals) for graph in graphs)
+    return sign_by_content(edge.to_executorch(keep_initial_state(edge)).buffer), delegation
+
+
+def lower_edge(module: Any, model: Model, job: LowerJob, spec: list[Any]) -> Any:
+    """What ExecuTorch makes of a module before it is a program."""
+    choices = job.source.choices
     # Without gradients, or a model that switches them off itself, as Hugging Face's Llama does,
-    # is exported with a node that ExecuTorch's passes do not know.
-    with torch.no_grad(), record_refusals(Path(job.log)) as refusals:
-        edge = to_edge_transform_and_lower_to_qnn(
-            module,
-            model.evaluation[0],
-            compiler_spec(job.scheme, job.soc),
+    # is exported with a node that ExecuTorch's passes do not know. A DLC is written to where the
+    # process stands.
+    with (
+        torch.no_grad(),
+        scratch_directory(Path(job.cache), "compiling") as scratch,
+        working_directory(scratch),
+    ):
+        return to_edge_transform_and_lower_to_qnn(
+            split_module(module),
+            split_inputs(module, model.evaluation[0]),
+            spec,
+            skip_node_id_set=set(choices.skip_nodes),
+            skip_node_op_set=set(choices.skip_ops),
             convert_linear_to_conv2d=job.scheme.recipe.linear_as_convolution,
             # Seen with ExecuTorch 1.5.1: a mutable buffer that is delegated holds what the
             # memory held before (SQNR -90 dB).
             skip_mutable_buffer=True,
         )
-    delegation = audit_delegation(edge.exported_program().graph_module, refusals)
-    return sign_by_content(edge.to_executorch(keep_initial_state(edge)).buffer), delegation
+
+
+def write_calls(module: Any, model: Model, job: LowerJob, directory: Path) -> None:
+    """QNN's calls as C, by its Saver in place of a compiler, which ends with SystemExit.
+
+    Only in a fork: HTP's compiler is to be the first that a process loads.
+    """
+    (spec,) = compiler_spec(job.scheme, job.soc, job.source.choices, saver=True)
+    options = flatbuffer_to_option(spec.value)
+    options.saver_output_dir = str(directory.absolute())
+    spec.value = option_to_flatbuffer(options)
+    with suppress(SystemExit):
+        lower_edge(module, model, job, [spec])
+    if not (directory / SAVER_CALLS).is_file():
+        raise ValueError(f"QNN's Saver wrote no {SAVER_CALLS}")
+
+
+def compile_unshared(module: Any, model: Model, job: LowerJob, shared_bytes: int) -> bytes:
+    """The same program with a copy of the weights a method; empty where none are to be shared.
+
+    Raises ValueError where sharing made nothing smaller.
+    """
+    if not job.source.choices.weight_sharing:
+        return b""
+    choices = structs.replace(job.source.choices, weight_sharing=False)
+    plain = structs.replace(job, source=structs.replace(job.source, choices=choices))
+    program, _ = compile_program(module, model, plain)
+    if len(program) <= shared_bytes:
+        raise ValueError(f"QNN shared no weights: {shared_bytes} bytes, {len(program)} without")
+    return program
+
+
+def describe_methods(model: Model) -> tuple[MethodInfo, ...]:
+    """The methods of a program that has several."""
+    methods = split_inputs(model.module, model.evaluation[0])
+    rows = (MethodInfo(name, len(inputs)) for name, inputs in methods.items())
+    return tuple(rows) if len(methods) > 1 else ()
 
 
 def write_reference(
@@ -139,17 +214,30 @@ def write_reference(
 
 def keep_initial_state(edge: Any) -> ExecutorchBackendConfig:
     """Let mutable buffers start with their values; ExecuTorch alone lets them start at zero."""
-    signature = edge.exported_program().graph_signature
-    mutated = set(signature.buffers_to_mutate.values())
-    names = [name for name, buffer in signature.inputs_to_buffers.items() if buffer in mutated]
+    names = []
+    for method in sorted(edge.methods):
+        signature = edge.exported_program(method).graph_signature
+        mutated = set(signature.buffers_to_mutate.values())
+        names += [name for name, buffer in signature.inputs_to_buffers.items() if buffer in mutated]
     return ExecutorchBackendConfig(passes=[InitializedMutableBufferPass(names)] if names else [])
 
 
-def compiler_spec(scheme: Scheme, soc: str) -> list[Any]:
+def compiler_spec(
+    scheme: Scheme, soc: str, choices: Choices = NO_CHOICES, *, saver: bool = False
+) -> list[Any]:
     """ExecuTorch's compile specification for HTP."""
-    options = generate_htp_compiler_spec(use_fp16=not scheme.quantized)
+    options = generate_htp_compiler_spec(
+        use_fp16=scheme.recipe.activation_bits == FLOAT16.activation_bits,
+        use_weight_sharing=choices.weight_sharing,
+    )
     spec: list[Any] = generate_qnn_executorch_compiler_spec(
-        soc_model=QcomChipset[soc], backend_options=options
+        soc_model=QcomChipset[soc],
+        backend_options=options,
+        saver=saver,
+        online_prepare=choices.online_prepare,
+        shared_buffer=choices.shared_buffer,
+        dump_intermediate_outputs=choices.dump_intermediate_outputs,
+        profile_level=PROFILE_LEVELS[choices.profile_level],
     )
     return spec
 

@@ -6,17 +6,25 @@ import hashlib
 import importlib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from ci.lowering.choices.entry import Choices
+from ci.lowering.choices.methods import (
+    FORWARD,
+    Made,
+    join_methods,
+    split_inputs,
+    split_module,
+)
 from ci.lowering.digests.graph_digest import digest_graph, update_tensor
-from ci.lowering.factory import Inputs, call_factory, unpack
+from ci.lowering.factory import CONTRACT, Inputs, load_function, unpack, users_code
 from ci.lowering.references.eager import compute_reference
 from ci.lowering.references.numerics import fix_numerics
-from ci.lowering.suite import SUITE
 from ci.lowering.users.data import read_sets
-from ci.lowering.users.entry import NO_SOURCE, Source
+from ci.lowering.users.entry import NO_SOURCE, Source, is_suite
 from provisioning.errors import UsageError
 
 MIN_SETS = 4
@@ -44,9 +52,7 @@ def load_model(reference: str, source: Source = NO_SOURCE) -> Model:
     Raises UsageError when the reference or what it returns is not of the form, FailedError when
     its own code fails.
     """
-    in_suite = reference in SUITE
-    made = _call_suite(reference) if in_suite else call_factory(reference)
-    module, example, calibration = unpack(reference, made)
+    module, example, calibration = make_model(reference, source.choices)
     if source.calibration:
         *_, calibration = unpack(reference, (module, example, read_sets(source.calibration)))
     # Seen with ExecuTorch 1.5.1: what a convolution with channels-last weights gives is declared
@@ -66,8 +72,42 @@ def load_model(reference: str, source: Source = NO_SOURCE) -> Model:
     return Model(reference, module, judged, sets, outputs)
 
 
-def _call_suite(name: str) -> object:
-    return importlib.import_module(f"ci.lowering.suite.{name}").make_case()
+def make_model(reference: str, choices: Choices) -> Made:
+    """What a factory makes, or that of a model of the suite, with its further methods."""
+    file, _, _ = reference.rpartition(":")
+    functions = {
+        FORWARD: reference,
+        **{name: f"{file or reference}:{name}" for name in choices.methods},
+    }
+    made = {name: unpack(one, call_function(one)) for name, one in functions.items()}
+    return join_methods(made) if choices.methods else made[FORWARD]
+
+
+def call_function(reference: str, contract: str = CONTRACT, *words: Any) -> Any:
+    """What a function gives of the suite, or of the user's. Raises UsageError for one that is not
+    there, and FailedError for what a user's raises."""
+    name, _, function = reference.partition(":")
+    if not is_suite(reference):
+        with users_code(reference):
+            return load_function(reference, contract)(*words)
+    suite = importlib.import_module(f"ci.lowering.suite.{name}")
+    found = getattr(suite, function or "make_case", None)
+    if found is None:
+        raise UsageError(f"the suite's {name} has no function {function!r}", fix=contract)
+    return found(*words)
+
+
+def split_model(model: Model) -> dict[str, Model]:
+    """Each method as a model of its own."""
+    return {
+        name: Model(
+            f"{model.name}.{name}",
+            module,
+            tuple(split_inputs(model.module, one)[name] for one in model.evaluation),
+            tuple(split_inputs(model.module, one)[name] for one in model.calibration),
+        )
+        for name, module in split_module(model.module).items()
+    }
 
 
 def derive_inputs(example: Inputs, seed: int = 0) -> tuple[Inputs, ...]:

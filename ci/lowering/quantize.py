@@ -1,45 +1,66 @@
-"""Post-training quantization for QNN HTP, with ranges that cover what was seen in calibration."""
+"""Quantization for QNN HTP, with ranges that cover what was seen in calibration."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-from executorch.backends.qualcomm.quantizer.quantizer import QnnQuantizer, QuantDtype
+from executorch.backends.qualcomm.quantizer.quantizer import QnnQuantizer
 from executorch.backends.qualcomm.serialization.qc_schema import QcomChipset
 from torch.fx import GraphModule, Node
-from torchao.quantization.pt2e import MinMaxObserver
-from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
+from torchao.quantization.pt2e.quantize_pt2e import (
+    convert_pt2e,
+    prepare_pt2e,
+    prepare_qat_pt2e,
+)
 
-from ci.lowering.model import Model
+from ci.lowering.choices.annotating import annotated, configure
+from ci.lowering.choices.entry import NO_CHOICES, Choices
+from ci.lowering.choices.methods import join_modules
+from ci.lowering.choices.training import train
+from ci.lowering.factory import Inputs
+from ci.lowering.model import Model, split_model
 from ci.lowering.references.eager import copy_inputs, keep_state
 from ci.lowering.schemes import Scheme
 
 
-def quantize_model(model: Model, scheme: Scheme, soc: str) -> GraphModule:
-    """Calibrate and convert; the result runs eagerly and lowers to QNN.
+def quantize_model(model: Model, scheme: Scheme, soc: str, choices: Choices = NO_CHOICES) -> Any:
+    """Quantize each method; the result runs eagerly and lowers to QNN."""
+    parts = {
+        name: quantize_method(part, scheme, soc, choices)
+        for name, part in split_model(model).items()
+    }
+    return join_modules(model.module, parts)
 
-    The moving average of ExecuTorch's default observer clips what few calibration sets hold;
-    minimum and maximum do not.
-    """
+
+def quantize_method(model: Model, scheme: Scheme, soc: str, choices: Choices) -> GraphModule:
+    """Calibrate, train where the scheme says so, and convert."""
+    recipe = scheme.recipe
     with torch.no_grad():
         exported = torch.export.export(model.module, model.evaluation[0], strict=True).module()
     quantizer = QnnQuantizer(soc_model=QcomChipset[soc])
-    quantizer.set_default_quant_config(
-        QuantDtype[scheme.recipe.dtype],
-        is_conv_per_channel=True,
-        is_linear_per_channel=True,
-        act_observer=MinMaxObserver,
-    )
-    if scheme.recipe.block:
-        quantizer.set_block_size_map(block_sizes(exported, scheme.recipe.block))
-    prepared = prepare_pt2e(exported, quantizer)
+    quantizer.set_default_quant_config(**configure(scheme))
+    if recipe.block:
+        quantizer.set_block_size_map(block_sizes(exported, recipe.block))
+    with annotated(quantizer, choices):
+        prepare = prepare_qat_pt2e if recipe.training_steps else prepare_pt2e
+        prepared = prepare(exported, quantizer)
     own = [name for name, _ in model.module.named_buffers()]
-    with torch.no_grad(), keep_state(prepared, own):
-        for inputs in model.calibration:
-            prepared(*copy_inputs(inputs))
+    with keep_state(prepared, own):
+        if recipe.training_steps:
+            train(prepared, model, recipe.training_steps)
+        else:
+            calibrate(prepared, model.calibration)
     converted: GraphModule = convert_pt2e(prepared)
     return converted
+
+
+def calibrate(prepared: GraphModule, sets: Sequence[Inputs]) -> None:
+    """Show the observers every input set."""
+    with torch.no_grad():
+        for inputs in sets:
+            prepared(*copy_inputs(inputs))
 
 
 def block_sizes(graph_module: GraphModule, block: int) -> dict[str, tuple[int, ...]]:

@@ -17,6 +17,7 @@ class Recipe(Struct, frozen=True):
     ``dtype`` is the member of ExecuTorch's QuantDtype, empty for float16; ``activation_bits`` are
     those of a float16's significand there. ``block`` input channels share a scale, 0 for one
     scale an output channel. ``linear_as_convolution`` lowers linear layers as 1x1 convolutions.
+    ``training_steps`` are those of quantization-aware training, 0 where ranges alone are found.
     ``activations`` and ``weights`` are members of ONNX Runtime's QuantType, ``per_channel`` gives
     each output channel of a convolution a scale.
     """
@@ -25,12 +26,14 @@ class Recipe(Struct, frozen=True):
     activation_bits: int = 11
     block: int = 0
     linear_as_convolution: bool = False
+    training_steps: int = 0
     activations: str = ""
     weights: str = ""
     per_channel: bool = False
 
 
 FLOAT16 = Recipe()
+TRAINING_STEPS = 64
 
 
 class Scheme(str, Enum):
@@ -47,6 +50,12 @@ class Scheme(str, Enum):
     # Measured with QNN 2.49.40: a block-quantized linear layer of more than 64 outputs computes
     # something else (SQNR 3 dB), the same layer as a convolution does not.
     A16W4_BLOCK = "16a4w_block", Recipe("use_16a4w_block", 16, block=32, linear_as_convolution=True)
+    A8W4 = "8a4w", Recipe("use_8a4w", 8)
+    A16W2 = "16a2w", Recipe("use_16a2w", 16)
+    FP16W8 = "fp16a8w", Recipe("use_fp16a8w")
+    A8W8_TRAINED = "8a8w_qat", Recipe("use_8a8w", 8, training_steps=TRAINING_STEPS)
+    A16W8_TRAINED = "16a8w_qat", Recipe("use_16a8w", 16, training_steps=TRAINING_STEPS)
+    A16W4_TRAINED = "16a4w_qat", Recipe("use_16a4w", 16, training_steps=TRAINING_STEPS)
     U8 = "u8", Recipe("", 8, activations="QUInt8", weights="QUInt8")
     # HTP takes scales by channel with signed weights only, and so it does 16-bit weights.
     U8_CHANNEL = (

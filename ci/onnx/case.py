@@ -13,11 +13,11 @@ from ci.emulator.case import CaseResult, CaseRun, RunSetup
 from ci.emulator.job import RunJob
 from ci.emulator.judging.gate import References
 from ci.emulator.pool import Ended
+from ci.emulator.traces.written import PROFILE_CSV, read_accelerator
 from ci.lowering.artifact import Lowered
 from ci.onnx.job import CompileJob, SessionJob, SessionResult
 from ci.onnx.sessions.fallback import QNN
 from ci.onnx.target import SAVER_LIBRARY, make_options, profile_options
-from ci.onnx.written import CALLS, PARAMS, PROFILE_CSV, SAVER, count_operators, read_accelerator
 
 PROGRAM, CONTEXT = "program", "model.onnx"
 
@@ -26,7 +26,7 @@ PROGRAM, CONTEXT = "program", "model.onnx"
 class OnnxSetup(RunSetup):
     """``sdk`` is the root of QNN's libraries, ``given`` the provider options of the user's.
 
-    What ``saver`` and ``profile``, a level, ask of QNN is left in a directory a case in ``beside``.
+    ``saver`` and ``profile``, a level, ask QNN for more.
     """
 
     sdk: Path
@@ -34,7 +34,6 @@ class OnnxSetup(RunSetup):
     embed: bool = True
     saver: bool = False
     profile: str = ""
-    beside: Path | None = None
 
 
 class OnnxRun(CaseRun):
@@ -73,8 +72,6 @@ class OnnxRun(CaseRun):
 
     def give(self, artifact: Path, lowered: Lowered) -> SessionJob:
         job = super().give(artifact, lowered)
-        if self.setup.saver:
-            self.note_operators(artifact / SAVER)
         return SessionJob(
             **msgspec.structs.asdict(job),
             soc=self.spec.soc,
@@ -83,20 +80,6 @@ class OnnxRun(CaseRun):
             | profile_options(self.setup.profile, self.directory / PROFILE_CSV),
             strict=not lowered.delegation.fallback_ops,
         )
-
-    def note_operators(self, saved: Path) -> None:
-        """Saver takes and refuses what HTP does, so that these are the program's operators."""
-        self.leave(saved / CALLS, saved / PARAMS)
-        calls = (saved / CALLS).read_text(encoding="utf-8", errors="replace")
-        self.figures["qnn_ops"] = count_operators(calls)
-
-    def leave(self, *files: Path) -> None:
-        """Copy files of the case to where the report is."""
-        if self.setup.beside:
-            own = self.setup.beside / self.spec.slug
-            own.mkdir(parents=True, exist_ok=True)
-            for path in files:
-                shutil.copyfile(path, own / path.name)
 
     def execute(self, job: RunJob, *, fresh: bool = False) -> Ended:
         """Run the context in a fork; no process of the pool itself ever loads QNN."""

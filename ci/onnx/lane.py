@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from ci.emulator.baselines import read_baselines
 from ci.emulator.pool import Pool
 from ci.emulator.runner import PythonRunner
-from ci.emulator.session import Phases, SessionOptions, describe_tools, make_report, run_cases
+from ci.emulator.session import (
+    Phases,
+    SessionOptions,
+    clear_beside,
+    describe_tools,
+    make_report,
+    run_cases,
+)
 from ci.emulator.workshop import Workshop
 from ci.lowering.cases import CaseSpec
 from ci.onnx.case import OnnxRun, OnnxSetup
@@ -29,13 +34,12 @@ RUNTIME = "qnn-runtime"
 @dataclass(frozen=True, kw_only=True)
 class LaneOptions(SessionOptions):
     """``given`` are provider options of the user's; ``embed`` says that the context binary lies in
-    the ONNX file. ``beside`` is where what ``saver`` and ``profile`` ask of QNN is left."""
+    the ONNX file. ``saver`` and ``profile`` ask QNN for more."""
 
     given: Mapping[str, str] = field(default_factory=dict)
     embed: bool = True
     saver: bool = False
     profile: str = ""
-    beside: Path | None = None
 
 
 def run_lane(
@@ -50,8 +54,7 @@ def run_lane(
     Raises StoreError where there is no room.
     """
     started = started_now()
-    if options.beside:  # an earlier run's are not this report's
-        shutil.rmtree(options.beside, ignore_errors=True)
+    clear_beside(options)
     tools = describe_tools(environment, PACKAGES)
     pool = workshop.open_pool(environment.apply(os.environ))
     setup = make_setup(options, tools, environment, pool, workshop)

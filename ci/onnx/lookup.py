@@ -17,7 +17,7 @@ from ci.lowering.job import LowerResult
 from ci.lowering.lookup import find_artifact, load_suite_model
 from ci.lowering.model import digest_model, load_model
 from ci.lowering.publishing import publish_lowering
-from ci.lowering.suite import SUITE
+from ci.lowering.users.entry import is_suite
 from ci.onnx.job import CompileJob
 from ci.onnx.making.source import SUFFIX, Source, from_file, from_torch
 from provisioning.files import digest_sources
@@ -30,7 +30,7 @@ def run_compile_job(job: CompileJob) -> LowerResult:
     StoreError where there is no room.
     """
     job = name_lane(job)
-    if job.model in SUITE:
+    if is_suite(job.model):
         load_suite_model(job.model)  # before the fork, for all that follow
     entry = run_forked(lambda: find_artifact(load_source(job.model).digest, job))
     if entry.lowered:
@@ -54,7 +54,7 @@ def _compile(job: CompileJob) -> LowerResult:
 
 def load_source(model: str) -> Source:
     """A model of the suite, a user's factory or file, with the digest of what determines it."""
-    if model in SUITE:
+    if is_suite(model):
         return from_torch(*load_suite_model(model))
     if model.endswith(SUFFIX):
         from ci.onnx.models import external_files, read_model

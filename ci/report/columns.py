@@ -152,6 +152,12 @@ COLUMNS = (
         told="{}",
     ),
     Column(
+        "choices",
+        lambda case: case.choices,
+        summary="choices",
+        told="lowered with {}",
+    ),
+    Column(
         "QNN ops",
         show_operators,
         lambda case: sum(one.count for one in case.qnn_ops) or None,

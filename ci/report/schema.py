@@ -150,9 +150,10 @@ class Case(Record, frozen=True, kw_only=True):
     model has of it. ``recorded_`` figures are those of an earlier run with this toolchain.
     ``lower_s`` of a cached case is what lowering it took when it was lowered. ``places`` are the
     lines of the user's files that a failure is from. ``compiler`` is the build of QNN that the
-    program names. ``qnn_ops`` are the operators that QNN was given, ``accelerator_`` figures means
-    of the inputs by QNN's profile: on the emulator they vary from run to run, and nothing is judged
-    by them. Both are there only where they were asked for."""
+    program names. ``choices`` are those of the model's entry. ``qnn_ops`` are the operators that
+    QNN was given, ``accelerator_`` figures means of the inputs by QNN's profile: on the emulator
+    they vary from run to run, and nothing is judged by them. Both are there only where they were
+    asked for."""
 
     model: str
     scheme: str
@@ -181,6 +182,7 @@ class Case(Record, frozen=True, kw_only=True):
     run_s: Seconds | None = None
     pte_bytes: Count | None = None
     compiler: str = ""
+    choices: str = ""
     cached: bool = False
     reason: str = ""
     places: tuple[Place, ...] = ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 
 from msgspec.structs import replace
 
@@ -56,11 +57,21 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     )
     if args.plan:
         specs = list_planned(args.plan)
+    check_runner(specs, args.runner)
     mark = None
     if args.shard:
         specs, mark = take_shard(specs, args.shard, policy, args.runner)
     report = replace(run(specs, policy, args, progress), shard=mark)
     return publish(report, args.reports / SESSION, args, progress)
+
+
+def check_runner(specs: Sequence[CaseSpec], runner: str) -> None:
+    """Raises UsageError for a case that only ExecuTorch's Python runtime runs."""
+    for spec in specs:
+        choices = spec.source.choices
+        if runner != "python" and (choices.traces or choices.methods):
+            told = f"models.{spec.model}.lowering has {choices}, and --runner {runner} runs forward"
+            raise UsageError(told, fix="leave out --runner")
 
 
 def run(
@@ -79,6 +90,7 @@ def run(
         runner=args.runner,
         use_cache=not args.no_cache,
         keep=args.keep_artifacts,
+        beside=args.reports / SESSION / "qnn",
         record=args.record,
         command=repeat_command(
             args, runner="" if args.runner == "python" else args.runner, **chosen.options

@@ -76,6 +76,13 @@ def shrink_suite_to_resnet(stage: Stage) -> None:
     write_suite(stage, 'resnet = ["fp16"]')
 
 
+def shrink_choices(stage: Stage) -> None:
+    """A set of one choice."""
+    path = stage.project / "manifests/policies/choices.toml"
+    row = '[models.mlp-shared-buffer]\npath = "mlp"\nschemes = ["8a8w"]\n'
+    path.write_text(f'extends = "default"\n{row}lowering.shared_buffer = true\n', "utf-8")
+
+
 def write_suite(stage: Stage, row: str, lane: str = "emulator") -> None:
     path = stage.project / f"manifests/policies/{lane}.toml"
     head, mark, rest = path.read_text("utf-8").partition("[suite]\n")

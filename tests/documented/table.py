@@ -8,6 +8,7 @@ from tests.documented.recipe import Recipe
 from tests.documented.recipes import (
     builds,
     checks,
+    choices,
     ci,
     docker,
     emulator,
@@ -26,6 +27,7 @@ PAGES = (
     onnx,
     builds,
     checks,
+    choices,
     ci,
     docker,
     emulator,

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct, field, structs
 
+from ci.lowering.choices.entry import NO_CHOICES, Choices, resolve_choices
 from ci.lowering.schemes import ONNX, Scheme
 from ci.lowering.suite import SUITE
 from provisioning.errors import UsageError
@@ -45,11 +46,17 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True):
 
 class Source(Struct, frozen=True):
     """A user's model: ``/whole/path/file.py:factory``, and files or functions of the same form
-    that give the inputs to calibrate on and to judge on, in place of the factory's."""
+    that give the inputs to calibrate on and to judge on, in place of the factory's; or
+    ``reference`` is a model of the suite. ``choices`` say how it is lowered."""
 
     reference: str = ""
     calibration: str = ""
     inputs: str = ""
+    choices: Choices = NO_CHOICES
+
+    @property
+    def has_data(self) -> bool:
+        return bool(self.calibration or self.inputs)
 
 
 NO_SOURCE = Source()
@@ -90,10 +97,10 @@ class MetricResult(Struct, frozen=True):
 
 
 class ModelEntry(Struct, frozen=True, forbid_unknown_fields=True):
-    """A model of the user's, ``path`` being ``file.py:factory`` or an .onnx file; paths are
-    relative to the policy.
+    """A model of the user's, ``path`` being ``file.py:factory``, an .onnx file or a model of the
+    suite; paths are relative to the policy.
 
-    ``limits`` are its own, by scheme.
+    ``lowering`` is what it is lowered with, ``limits`` are its own, by scheme.
     """
 
     path: FileOrFunction
@@ -101,13 +108,14 @@ class ModelEntry(Struct, frozen=True, forbid_unknown_fields=True):
     socs: tuple[str, ...] = ()
     calibration: str = ""
     inputs: str = ""
+    lowering: Choices = NO_CHOICES
     limits: dict[Scheme, Limits] = field(default_factory=dict)
     metric: Metric | None = None
 
     @property
     def source(self) -> Source:
         """What is lowered."""
-        return Source(self.path, self.calibration, self.inputs)
+        return Source(self.path, self.calibration, self.inputs, self.lowering)
 
 
 def resolve_entry(name: str, entry: ModelEntry, folder: Path) -> ModelEntry:
@@ -120,6 +128,8 @@ def resolve_entry(name: str, entry: ModelEntry, folder: Path) -> ModelEntry:
         )
 
     def resolve(key: str, word: str, kind: str = "") -> str:
+        if is_suite(word) and kind:
+            return word
         try:
             return resolve_file(str(folder / word), kind) if word else ""
         except UsageError as error:
@@ -138,8 +148,14 @@ def resolve_entry(name: str, entry: ModelEntry, folder: Path) -> ModelEntry:
         path=resolve("path", entry.path, FACTORY),
         calibration=resolve("calibration", entry.calibration),
         inputs=resolve("inputs", entry.inputs),
+        lowering=resolve_choices(entry.lowering, resolve),
         metric=metric,
     )
+
+
+def is_suite(reference: str) -> bool:
+    """Whether it is a model of the suite, or ``model:function`` of one."""
+    return reference.partition(":")[0] in SUITE
 
 
 def resolve_file(word: str, kind: str = "") -> str:

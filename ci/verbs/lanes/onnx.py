@@ -9,12 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from ci.emulator.policy import EmulatorPolicy, read_emulator_policy
+from ci.emulator.traces.written import PROFILE_CSV
 from ci.lowering.cases import CaseSpec, select_cases
 from ci.lowering.schemes import ONNX
 from ci.onnx.lanes import compare_lanes
 from ci.onnx.options.check import check_options, parse_options
 from ci.onnx.target import SAVER_LIBRARY, choose_options, profile_options
-from ci.onnx.written import PROFILE_CSV
 from ci.report.schema import Report
 from ci.report.write import read_report
 from ci.verbs.lanes.steps import (

@@ -17,6 +17,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed in this envi
 
 from ci.lowering import lookup, model  # noqa: E402
 from ci.lowering.artifact import Delegation, Lowered, artifact_path, write_record  # noqa: E402
+from ci.lowering.choices.entry import Choices, Part  # noqa: E402
 from ci.lowering.digests.graph_digest import digest_graph, update_tensor  # noqa: E402
 from ci.lowering.factory import find_line, import_file, unpack, working_directory  # noqa: E402
 from ci.lowering.job import LowerJob  # noqa: E402
@@ -25,6 +26,7 @@ from ci.lowering.references.degenerate import ReferencePolicy  # noqa: E402
 from ci.lowering.references.eager import compute_reference, keep_state, run_eager  # noqa: E402
 from ci.lowering.references.numerics import THREADS, VARIABLES, fix_numerics  # noqa: E402
 from ci.lowering.schemes import Recipe, Scheme  # noqa: E402
+from ci.lowering.users.entry import Source  # noqa: E402
 from provisioning.errors import FailedError  # noqa: E402
 
 
@@ -70,7 +72,7 @@ def test_numerics_are_fixed_before_a_model_computes(
         seen.append((torch.backends.mkldnn.enabled, torch.get_num_threads()))
         return x
 
-    monkeypatch.setattr(model, "call_factory", lambda _: (Net(note), (draw(),)))
+    monkeypatch.setattr(model, "call_function", lambda _: (Net(note), (draw(),)))
     load_model("my.py:factory")
     assert set(seen) == {(False, 1)}
     assert (THREADS, set(VARIABLES.values())) == (1, {"1"})
@@ -99,7 +101,7 @@ def test_a_model_is_judged_on_four_sets_in_eval_mode(
 ) -> None:
     net = Net(lambda net, x: torch.nn.functional.dropout(x, 0.5, net.training))
     calibration = [(draw(seed),) for seed in range(1, given + 1)]
-    monkeypatch.setattr(model, "call_factory", lambda _: (net, (draw(),), calibration))
+    monkeypatch.setattr(model, "call_function", lambda _: (net, (draw(),), calibration))
     loaded = load_model("my.py:factory")
     assert not loaded.module.training
     assert len(loaded.evaluation) == len(loaded.reference) == 4
@@ -262,6 +264,24 @@ def test_a_scheme_counts_by_its_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
     before = lookup.digest_key("model", JOB)
     monkeypatch.setattr(JOB.scheme, "recipe", Recipe("use_8a8w", 8, block=16))
     assert lookup.digest_key("model", JOB) != before
+
+
+def test_each_choice_is_in_the_key_and_what_a_function_does_in_none() -> None:
+    def key(**chosen: object) -> str:
+        source = Source(choices=Choices(**chosen))  # type: ignore[arg-type]
+        return lookup.digest_key("model", msgspec.structs.replace(JOB, source=source))
+
+    values: dict[str, object] = {
+        name: ("name",) if isinstance(value, tuple) else True if value is False else "detailed"
+        for name, value in msgspec.structs.asdict(Choices()).items()
+    }
+    values["parts"] = (Part(Scheme.A16W8, node="linear"),)
+    functions = {name: values.pop(name) for name in ("annotation", "recipe")}
+    keys = [key(), *(key(**{name: value}) for name, value in values.items())]
+    assert len({*keys}) == len(keys) == len(Choices.__struct_fields__) - 1
+    assert keys[1:] == [key(**{name: value}) for name, value in values.items()]
+    for name, value in functions.items():
+        assert key(**{name: value}) != key(**{name: value})
 
 
 def test_the_type_of_a_tensor_is_in_its_digest() -> None:

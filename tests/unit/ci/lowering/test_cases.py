@@ -35,7 +35,7 @@ def test_globs_and_repeats_select_each_case_once() -> None:
     )
     assert cases == [
         CaseSpec("mlp", scheme, soc)
-        for scheme in (Scheme.A16W4, Scheme.A16W4_BLOCK)
+        for scheme in (Scheme.A16W4, Scheme.A16W4_BLOCK, Scheme.A16W4_TRAINED)
         for soc in ("SM8550", "SM8750")
     ]
 

@@ -8,20 +8,19 @@ from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 
+from ci.lowering.artifact import SAVER_CALLS
 from ci.report.schema import OpCount
 from provisioning.errors import FailedError
 
-SAVER = "saver_output"  # where Saver writes, in an artifact
-CALLS, PARAMS, PROFILE_CSV = "saver_output.c", "params.bin", "profile.csv"
+PARAMS, PROFILE_CSV = "params.bin", "profile.csv"
 # Name, package and type of an operator, then each operator put into a graph: of QNN 2.49.
 TYPE = re.compile(
     r'^ *Qnn_OpConfigV1_t \S+ = \{"(?:[^"\\]|\\.)*", "(?:[^"\\]|\\.)*", "(\w+)",', re.MULTILINE
 )
 ADDED = re.compile(r"\binterface\.graphAddNode\(")
-MESSAGES = {
-    "CYCLES Accelerator (execute) time (cycles)": "accelerator_cycles",
-    "US Accelerator (execute) time": "accelerator_us",
-}
+# The provider's CSV repeats the unit of cycles in the name; ExecuTorch's trace has it once.
+EXECUTION = re.compile(r"(CYCLES|US) Accelerator \(execute\) time(?: \(cycles\))?")
+FIGURES = {"CYCLES": "accelerator_cycles", "US": "accelerator_us"}
 
 
 def count_operators(calls: str) -> tuple[OpCount, ...]:
@@ -33,11 +32,17 @@ def count_operators(calls: str) -> tuple[OpCount, ...]:
     added = len(ADDED.findall(calls))
     if not added or len(types) != added:
         raise FailedError(
-            f"{CALLS} adds {added} nodes and describes {len(types)}",
-            fix="run without --saver: this QNN writes in another form, or did not end",
+            f"{SAVER_CALLS} adds {added} nodes and describes {len(types)}",
+            fix="run without Saver: this QNN writes in another form, or did not end",
         )
     counts = sorted(Counter(types).items(), key=lambda one: (-one[1], one[0]))
     return tuple(OpCount(op=op, count=count) for op, count in counts)
+
+
+def name_figure(unit: str, event: str) -> str:
+    """The field of a report's case for an event of a profile; empty for any other event."""
+    match = EXECUTION.fullmatch(f"{unit} {event}")
+    return FIGURES[match[1]] if match else ""
 
 
 def read_accelerator(profile: Path, runs: int, partitions: int) -> dict[str, int]:
@@ -50,7 +55,9 @@ def read_accelerator(profile: Path, runs: int, partitions: int) -> dict[str, int
     with suppress(FileNotFoundError, csv.Error):
         lines = profile.read_text(encoding="utf-8", errors="replace").splitlines()
         for row in csv.DictReader(lines):
-            name = MESSAGES.get(f"{row.get('Unit of Measurement')} {row.get('Event Identifier')}")
+            name = name_figure(
+                str(row.get("Unit of Measurement")), str(row.get("Event Identifier"))
+            )
             if name and str(row.get("Time")).isdecimal():
                 found.setdefault(name, []).append(int(row["Time"]))
     return {

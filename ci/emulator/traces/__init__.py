@@ -1,0 +1,1 @@
+"""What QNN and ExecuTorch write about a graph and its runs beside its outputs."""

@@ -1,0 +1,1 @@
+"""What ExecuTorch offers beside a scheme: how a model's entry says it, and how it is done."""

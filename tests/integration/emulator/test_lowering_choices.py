@@ -1,0 +1,89 @@
+"""What ExecuTorch offers beside a scheme, for real: docs/choices.md's set, lowered, run, judged.
+
+By default one case that runs and one that does not; all of them with QNN_CI_TEST_CHOICES set.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ci.__main__ import main
+from ci.report.schema import Status
+from provisioning.errors import ExitCode
+from provisioning.manifest.reader import manifests_root
+
+pytestmark = pytest.mark.emulator
+pytest.importorskip("executorch", reason="ExecuTorch is not installed in this environment")
+SET = manifests_root() / "policies" / "choices.toml"
+WHOLE = os.environ.get("QNN_CI_TEST_CHOICES", "")
+SOME = ("mlp-profile", "mlp-skip-op", "mlp-online")
+REFUSED = {
+    "mlp-online": "dies of the DLC",
+    "mlp-shared-weights": "loads no context with shared weights",
+    "mlp-skip-linear": "keeps this operator whole",
+}
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The reports of one run of the set, or of some of it."""
+    directory = tmp_path_factory.mktemp("choices")
+    words = [] if WHOLE else [word for name in SOME for word in ("--model", name)]
+    argv = ["test-emulator", "--policy", str(SET), "--reports", str(directory), *words]
+    assert main(argv) == ExitCode.OK
+    return directory / "test_emulator"
+
+
+@pytest.fixture(scope="module")
+def cases(reports: Path) -> dict[str, Any]:
+    found = json.loads((reports / "report.json").read_text())["cases"]
+    return {f"{case['model']} {case['scheme']}": case for case in found}
+
+
+def test_each_choice_runs_or_is_refused_with_its_reason(cases: dict[str, Any]) -> None:
+    assert len(cases) >= (20 if WHOLE else len(SOME))
+    for case in cases.values():
+        refused = REFUSED.get(case["model"], "")
+        assert case["status"] == (Status.UNSUPPORTED if refused else Status.PASSED).value, case
+        assert refused in case["reason"]
+
+
+def test_what_is_skipped_is_on_the_cpu_and_what_was_chosen_is_told(cases: dict[str, Any]) -> None:
+    case = cases["mlp-skip-op 8a8w"]
+    assert case["choices"] == "skip_ops aten.relu.default"
+    left = {row["op"] for row in case["fallback_ops"]}
+    assert "aten.relu.default" in left
+    assert case["partitions"] == 3
+    assert all(name.startswith("quantized_decomposed.") for name in left - {"aten.relu.default"})
+
+
+def test_a_profile_lies_beside_the_report_and_its_sums_in_it(
+    reports: Path, cases: dict[str, Any]
+) -> None:
+    case = cases["mlp-profile 8a8w"]
+    assert case["accelerator_cycles"] > case["accelerator_us"] > 0
+    lines = (reports / "qnn/mlp-profile-8a8w-SM8650/profile.csv").read_text().splitlines()
+    assert sum(line.startswith("Accelerator (execute) time,CYCLES") for line in lines) == 4
+    assert any("aten_linear_default" in line for line in lines)
+
+
+@pytest.mark.skipif(not WHOLE, reason="QNN_CI_TEST_CHOICES is not set")
+def test_the_rest_of_the_set_left_what_it_was_asked_for(
+    reports: Path, cases: dict[str, Any]
+) -> None:
+    shared = cases["mlp-shared-weights 8a8w"]["choices"]
+    small, large = (int(word) for word in shared.replace("(", "").split() if word.isdecimal())
+    assert small < large
+    assert cases["mlp-methods 8a8w"]["pte_bytes"] > cases["mlp-qat 8a8w_qat"]["pte_bytes"]
+    assert {row["op"] for row in cases["mlp-saver 8a8w"]["qnn_ops"]} >= {"FullyConnected"}
+    saved = reports / "qnn" / "mlp-saver-8a8w-SM8650"
+    assert {path.name for path in saved.iterdir()} >= {"saver_output.c", "params.bin"}
+    dumped = [*(reports / "qnn/mlp-dump-8a8w-SM8650").rglob("*.npy")]
+    assert len(dumped) >= 5
+    assert all(np.load(path).size for path in dumped)

@@ -1,0 +1,153 @@
+"""What an entry asks of ExecuTorch beside a scheme: what it may say, and what excludes what."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ci.emulator.policy import EmulatorPolicy, read_emulator_policy
+from ci.lowering.cases import CaseSpec, select_cases
+from ci.lowering.choices.entry import EXCLUSIONS, NO_CHOICES, Choices, Part
+from ci.lowering.schemes import ONNX, Scheme
+from ci.verbs.emulate import check_runner
+from provisioning.errors import ManifestError, UsageError
+from provisioning.manifest.reader import manifests_root
+
+SOCS = ["SM8650"]
+SET = manifests_root() / "policies" / "choices.toml"
+
+
+def select(policy: EmulatorPolicy, **asked: object) -> list[CaseSpec]:
+    return select_cases(policy.suite, SOCS, entries=policy.models, **asked)  # type: ignore[arg-type]
+
+
+def read(tmp_path: Path, lowering: str, scheme: str = "8a8w") -> EmulatorPolicy:
+    file = tmp_path / "qnn.toml"
+    row = f'[models.net]\npath = "mlp"\nschemes = ["{scheme}"]\n'
+    file.write_text(f'extends = "default"\n{row}lowering = {{ {lowering} }}\n')
+    return read_emulator_policy(file)
+
+
+def test_the_set_has_a_case_of_every_choice_and_of_every_scheme_beyond_the_suite() -> None:
+    policy, default = read_emulator_policy(SET), read_emulator_policy()
+    cases = select(policy)
+    assert len({case.slug for case in cases}) == len(cases) >= 20
+    chosen = {name for case in cases for name, _ in case.source.choices.chosen()}
+    assert chosen == set(Choices.__struct_fields__)
+    suite = {scheme for schemes in default.suite.values() for scheme in schemes}
+    lane = {scheme for scheme in Scheme if not scheme.recipe.activations}
+    assert {case.scheme for case in cases} >= lane - suite
+    for case in cases:
+        assert policy.limits_of(case.model, case.scheme).min_sqnr_db_quantized or (
+            case.scheme is Scheme.FP16
+        )
+
+
+@pytest.mark.parametrize("pair", EXCLUSIONS, ids=lambda pair: f"{pair.one}-{pair.other}")
+def test_choices_that_exclude_each_other_are_refused_with_the_reason(
+    tmp_path: Path, pair: object
+) -> None:
+    words = {
+        "recipe": 'recipe = "mlp:make_recipe"',
+        "annotation": 'annotation = "mlp:annotate_last"',
+        "parts": 'parts = [{ module = "layers.0", scheme = "16a8w" }]',
+        "methods": 'methods = ["make_row"]',
+        "profile_level": 'profile_level = "detailed"',
+    }
+    one, other = pair.one, pair.other  # type: ignore[attr-defined]
+    asked = ", ".join(words.get(name, f"{name} = true") for name in (one, other))
+    with pytest.raises(UsageError) as caught:
+        select(read(tmp_path, asked))
+    assert f"models.net.lowering: {one} and {other} exclude each other" in caught.value.what
+    assert caught.value.why == pair.why  # type: ignore[attr-defined]
+    assert select(read(tmp_path, words.get(one, f"{one} = true")))
+
+
+@pytest.mark.parametrize(
+    ("lowering", "scheme", "what"),
+    [
+        ("weight_sharing = true", "8a8w", "weight_sharing needs methods"),
+        ('methods = ["make_row", "make_row"]', "8a8w", "a method is named twice"),
+        ('methods = ["forward"]', "8a8w", "a method is named twice"),
+        ('recipe = "mlp:make_recipe"', "fp16", "recipe and fp16 exclude each other"),
+        ('parts = [{ type = "Linear", scheme = "fp16" }]', "8a8w", "Linear fp16 is no part"),
+        ('parts = [{ type = "ReLU", scheme = "u8" }]', "8a8w", "ReLU u8 is no part"),
+        ('parts = [{ type = "ReLU", scheme = "16a4w_block" }]', "8a8w", "is no part"),
+        ('parts = [{ type = "ReLU", scheme = "8a8w_qat" }]', "8a8w", "is no part of 8a8w"),
+        ('parts = [{ type = "ReLU", scheme = "8a8w" }]', "8a8w_qat", "is no part of 8a8w_qat"),
+    ],
+)
+def test_what_a_scheme_does_not_have_is_refused(
+    tmp_path: Path, lowering: str, scheme: str, what: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        select(read(tmp_path, lowering, scheme))
+    assert what in caught.value.what
+    assert caught.value.why
+
+
+@pytest.mark.parametrize(
+    ("lowering", "words"),
+    [
+        ('profile_level = "basic"', "line 5"),
+        ("onlin_prepare = true", "onlin_prepare"),
+        ('shared_buffer = "yes"', "shared_buffer"),
+        ('skip_ops = [""]', "skip_ops"),
+        ('parts = [{ scheme = "8a8w" }]', "one of module, type and node"),
+        ('parts = [{ module = "a", node = "b", scheme = "8a8w" }]', "one of module, type and node"),
+        ('recipe = "missing.py:recipe"', "models.net.lowering.recipe: no recipe"),
+        ('annotation = "missing.py"', "names no function"),
+    ],
+)
+def test_a_wrong_key_or_value_names_its_place(tmp_path: Path, lowering: str, words: str) -> None:
+    with pytest.raises(ManifestError) as caught:
+        read(tmp_path, lowering)
+    assert words in str(caught.value)
+
+
+def test_a_scheme_of_the_command_line_is_judged_too(tmp_path: Path) -> None:
+    policy = read(tmp_path, 'parts = [{ node = "linear", scheme = "16a8w" }]')
+    assert select(policy)[0].source.choices.parts == (Part(Scheme.A16W8, node="linear"),)
+    with pytest.raises(UsageError, match="parts and fp16 exclude each other"):
+        select(policy, schemes=["fp16"])
+
+
+def test_the_other_lane_has_no_such_choices(tmp_path: Path) -> None:
+    policy = read(tmp_path, "shared_buffer = true")
+    with pytest.raises(UsageError, match=r"models\.net\.lowering is of ExecuTorch's lowering"):
+        select(policy, lane=ONNX, schemes=["u8"])
+
+
+@pytest.mark.parametrize("lowering", ['methods = ["make_row"]', 'profile_level = "optrace"'])
+def test_another_runner_is_refused_where_it_would_leave_a_choice_out(
+    tmp_path: Path, lowering: str
+) -> None:
+    cases = select(read(tmp_path, lowering))
+    check_runner(cases, "python")
+    with pytest.raises(UsageError, match=r"models\.net\.lowering has .* runs forward"):
+        check_runner(cases, "cpp")
+    check_runner(select(read(tmp_path, "shared_buffer = true")), "cpp")
+
+
+def test_choices_are_told_as_a_text_by_which_a_policy_knows_refusals(tmp_path: Path) -> None:
+    choices = Choices(
+        skip_ops=("aten.relu.default", "aten.add.Tensor"),
+        parts=(Part(Scheme.A16W8, module="layers.0"),),
+        annotation="/home/me/nets/notes.py:annotate",
+        shared_buffer=True,
+    )
+    assert str(choices) == (
+        "skip_ops aten.relu.default + aten.add.Tensor, parts layers.0 16a8w,"
+        " annotation notes.py:annotate, shared_buffer"
+    )
+    assert str(NO_CHOICES) == ""
+    policy = read_emulator_policy()
+    crash = "its process was killed by SIGSEGV\n Try verifying binary with online-prepare format."
+    assert "SIGSEGV" in policy.expects_refusal(
+        "mlp-online", Scheme.A8W8, "SM8650", crash, "online_prepare"
+    )
+    assert not policy.expects_refusal("mlp", Scheme.A8W8, "SM8650", crash, "")
+    assert not policy.expects_refusal(
+        "mlp-online", Scheme.A8W8, "SM8650", "its process was killed by SIGSEGV", "online_prepare"
+    )
