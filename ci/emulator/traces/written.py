@@ -13,11 +13,14 @@ from ci.report.schema import OpCount
 from provisioning.errors import FailedError
 
 PARAMS, PROFILE_CSV = "params.bin", "profile.csv"
-# Name, package and type of an operator, then each operator put into a graph: of QNN 2.49.
+# The variable and the type of an operator, behind its name and package; then each that is put into
+# a graph, or only asked about, as ExecuTorch's partitioner does: of QNN 2.49.
 TYPE = re.compile(
-    r'^ *Qnn_OpConfigV1_t \S+ = \{"(?:[^"\\]|\\.)*", "(?:[^"\\]|\\.)*", "(\w+)",', re.MULTILINE
+    r'^ *Qnn_OpConfigV1_t (\S+)_v1 = \{"(?:[^"\\]|\\.)*", "(?:[^"\\]|\\.)*", "(\w+)",',
+    re.MULTILINE,
 )
-ADDED = re.compile(r"\binterface\.graphAddNode\(")
+ADDED = re.compile(r"\binterface\.graphAddNode\((?:\w+, (\w+))?")
+ASKED = re.compile(r"\binterface\.backendValidateOpConfig\(\w+, (\w+)\)")
 # The provider's CSV repeats the unit of cycles in the name; ExecuTorch's trace has it once.
 EXECUTION = re.compile(r"(CYCLES|US) Accelerator \(execute\) time(?: \(cycles\))?")
 FIGURES = {"CYCLES": "accelerator_cycles", "US": "accelerator_us"}
@@ -28,14 +31,16 @@ def count_operators(calls: str) -> tuple[OpCount, ...]:
 
     Raises FailedError where that is not what graphAddNode is called with.
     """
-    types = TYPE.findall(calls)
-    added = len(ADDED.findall(calls))
-    if not added or len(types) != added:
+    asked, added = set(ASKED.findall(calls)), ADDED.findall(calls)
+    types = {name: kind for name, kind in TYPE.findall(calls) if name not in asked}
+    if not added or types.keys() != {*added}:
         raise FailedError(
-            f"{SAVER_CALLS} adds {added} nodes and describes {len(types)}",
+            f"{SAVER_CALLS} adds {len(added)} nodes and describes {len(types)}",
             fix="run without Saver: this QNN writes in another form, or did not end",
         )
-    counts = sorted(Counter(types).items(), key=lambda one: (-one[1], one[0]))
+    counts = sorted(
+        Counter(types[name] for name in added).items(), key=lambda one: (-one[1], one[0])
+    )
     return tuple(OpCount(op=op, count=count) for op, count in counts)
 
 

@@ -68,7 +68,8 @@ def test_a_profile_lies_beside_the_report_and_its_sums_in_it(
 ) -> None:
     case = cases["mlp-profile 8a8w"]
     assert case["accelerator_cycles"] > case["accelerator_us"] > 0
-    lines = (reports / "qnn/mlp-profile-8a8w-SM8650/profile.csv").read_text().splitlines()
+    (written,) = (reports / "qnn").glob("mlp-profile-*-8a8w-SM8650/profile.csv")
+    lines = written.read_text().splitlines()
     assert sum(line.startswith("Accelerator (execute) time,CYCLES") for line in lines) == 4
     assert any("aten_linear_default" in line for line in lines)
 
@@ -82,8 +83,8 @@ def test_the_rest_of_the_set_left_what_it_was_asked_for(
     assert small < large
     assert cases["mlp-methods 8a8w"]["pte_bytes"] > cases["mlp-qat 8a8w_qat"]["pte_bytes"]
     assert {row["op"] for row in cases["mlp-saver 8a8w"]["qnn_ops"]} >= {"FullyConnected"}
-    saved = reports / "qnn" / "mlp-saver-8a8w-SM8650"
-    assert {path.name for path in saved.iterdir()} >= {"saver_output.c", "params.bin"}
-    dumped = [*(reports / "qnn/mlp-dump-8a8w-SM8650").rglob("*.npy")]
+    saved = {path.name for path in (reports / "qnn").glob("mlp-saver-*/*")}
+    assert saved == {"saver_output.c", "params.bin"}
+    dumped = [*(reports / "qnn").glob("mlp-dump-*/*.npy")]
     assert len(dumped) >= 5
     assert all(np.load(path).size for path in dumped)

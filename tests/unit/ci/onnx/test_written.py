@@ -40,6 +40,15 @@ def test_operators_are_counted_by_type_whatever_their_names_say() -> None:
     assert counts == [("Transpose", 2), ("Conv2d", 1), ("Quantize", 1)]
 
 
+def test_an_operator_that_is_only_asked_about_is_none_of_the_graph() -> None:
+    asked = write_calls(("a", "Relu")).replace("c_0_0", "a_0")
+    asked = asked.replace("graphAddNode(context_0,", "backendValidateOpConfig(backend_0,")
+    counts = count_operators(asked + write_calls(("a", "Relu"), ("b", "Relu")))
+    assert [(one.op, one.count) for one in counts] == [("Relu", 2)]
+    with pytest.raises(FailedError, match=r"adds 0 nodes and describes 0"):
+        count_operators(asked)
+
+
 @pytest.mark.parametrize(
     "calls", ["", write_calls(("a", "Relu")).replace('"qti.aisw", ', ""), "interface.graphAddNode("]
 )
