@@ -10,7 +10,7 @@ from provisioning.doctor.checks.registry import Case, Seen, Subjects, seen
 from provisioning.doctor.facts import PythonFacts, SdkFacts
 from provisioning.doctor.finding import Severity
 from provisioning.manifest.pairs import Pairs
-from provisioning.versions import find_place_version, is_older, is_same, parse_version
+from provisioning.versions import find_place_version, is_older, is_same
 
 HEXAGON_SDK = "hexagon-sdk"
 
@@ -66,10 +66,9 @@ def see_other_checkout(adaptor: Adaptor) -> Iterator[Seen]:
 )
 def see_newer_headers(adaptor: Adaptor) -> Iterator[Seen]:
     headers = adaptor.python.headers
-    if headers and adaptor.library[:1].isdigit():
-        library = ".".join(map(str, parse_version(adaptor.library).release[:2]))
-        if is_older(library, headers):
-            yield adaptor.seen()
+    is_known = headers and adaptor.library[:1].isdigit()
+    if is_known and is_older(adaptor.library, headers):
+        yield adaptor.seen()
 
 
 @ADAPTOR.check(

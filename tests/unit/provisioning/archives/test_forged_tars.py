@@ -222,6 +222,7 @@ def signed(blank: bytes) -> bytes:
                 b"11 path=b\n",
                 b"+9 path=b\n",
                 b"9path=b\n",
+                b"0000000000021 path=b\n",
                 b"9 path b\n",
                 b"0 path=b\n",
                 record(b"path", b"b") + b"\0",
@@ -259,6 +260,7 @@ def test_headers_before_a_members_own_say_more_of_it_and_of_no_other() -> None:
     stream += extra(b"x", record(b"path", b"pax/name") + record(b"mtime", b"1.5")) + file(
         prefix=b"p"
     )
+    stream += extra(b"x", record(b"path", b"a b=c")) + file()
     stream += extra(b"x", record(b"linkpath", b"./t")) + header(b"h", kind=b"1")
     stream += extra(b"x", record(b"size", b"700")) + header(b"s", 3) + padded(b"y" * 700)
     stream += (
@@ -269,12 +271,13 @@ def test_headers_before_a_members_own_say_more_of_it_and_of_no_other() -> None:
         (LONG.decode(), 4, ""),
         ("l", 0, "end/" * 40),
         ("pax/name", 4, ""),
+        ("a b=c", 4, ""),
         ("h", 0, "t"),
         ("s", 700, ""),
         ("e", 4, ""),
         ("k", 0, "m"),
     ]
-    assert found[4][1] == b"y" * 700
+    assert found[5][1] == b"y" * 700
 
 
 def test_a_size_of_pax_may_be_zero_and_says_nothing_of_what_has_no_bytes() -> None:
@@ -500,6 +503,12 @@ def test_a_hard_link_to_what_a_layout_leaves_out_gets_its_bytes(tmp_path: Path) 
     got, _ = extract(tmp_path, data, ("lib/**", ""))
     assert got == {"a": "12345", "b": "12345", "c": "x"}
     assert (tmp_path / "root/a").samefile(tmp_path / "root/b")
+
+
+def test_a_hard_link_to_what_a_layout_moves_is_the_same_file(tmp_path: Path) -> None:
+    data = file(b"pkg/a") + header(b"pkg/h", kind=b"1", link=b"pkg/a") + END
+    assert extract(tmp_path, data, ("pkg/**", "lib/"))[0] == {"lib/a": "data", "lib/h": "data"}
+    assert (tmp_path / "root/lib/a").samefile(tmp_path / "root/lib/h")
 
 
 def test_a_hard_link_to_what_is_no_file_is_refused(tmp_path: Path) -> None:

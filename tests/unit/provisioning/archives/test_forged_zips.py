@@ -8,6 +8,7 @@ import threading
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +110,7 @@ class End:
     comment: bytes = b""
     is_64: bool = False
     wide: dict[str, int] = field(default_factory=dict)
+    at: int | None = None
     signature: bytes = b"PK\6\6"
     locator: bytes = b"PK\6\7"
 
@@ -132,7 +134,7 @@ def forge(*entries: Entry, end: End = End(), before: bytes = b"", after: bytes =
         wide = {"disk": 0, "first": 0, **right, **end.wide}
         at = len(out)
         out += struct.pack("<4sQHHIIQQQQ", end.signature, 44, 45, 45, *wide.values())
-        out += struct.pack("<4sIQI", end.locator, 0, at, 1)
+        out += struct.pack("<4sIQI", end.locator, 0, at if end.at is None else end.at, 1)
     numbers = {**right, **said}.values()
     fixed = struct.pack("<4sHHHHIIH", b"PK\5\6", end.disk, end.first, *numbers, len(end.comment))
     return out + fixed + end.comment
@@ -251,6 +253,20 @@ def test_only_files_have_a_method(directory_of: Read) -> None:
         (
             lambda: forge(GOOD, end=End(is_64=True, offset=FULL, signature=b"PK\6\5")),
             "its ZIP64 end record is missing",
+        ),
+        *(
+            (
+                partial(forge, GOOD, end=End(is_64=True, offset=FULL, at=at)),
+                "its ZIP64 end record is missing",
+            )
+            for at in (0, (1 << 64) - 1)
+        ),
+        *(
+            (
+                partial(forge, GOOD, end=End(is_64=True, offset=FULL, wide={name: (1 << 64) - 1})),
+                "its central directory lies outside the file",
+            )
+            for name in ("size", "offset")
         ),
         (
             lambda: forge(GOOD, end=End(here=0, count=0)),

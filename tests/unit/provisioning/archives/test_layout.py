@@ -226,6 +226,7 @@ def test_no_link_is_made_where_one_is_refused(
 def test_links_that_lead_to_nothing_are_found_in_order() -> None:
     links = {"b": "none", "a": "a2", "c": "b", "d": "dir", "e": "dir/f", "g": "g/x"}
     assert find_dangling(links, ["dir/f", "b"]) == ["a", "b", "c", "g"]
+    assert find_dangling({"of_links/l": "../x", "m": "of_links"}, ["x"]) == []
 
 
 def write(root: Path, *pieces: bytes, size: int, mode: int = 0o444) -> TreeEntry:
@@ -364,6 +365,9 @@ def test_without_rules_all_is_taken_and_components_choose() -> None:
         False,
     ]
     assert Layout(RULES).wants("anything")
+    named = Layout([], ["lib/a.so"])
+    assert [named.place("lib/a.so"), named.place("lib/a.so.1")] == ["lib/a.so", ""]
+    assert not named.wants("lib/a.so.1")
 
 
 def test_a_layout_knows_whether_it_leaves_something_out() -> None:
@@ -395,6 +399,10 @@ def test_members_are_placed_without_the_directories_that_hold_something() -> Non
         ("lib/a.so", members[2]),
         ("include/empty/", members[3]),
         ("include/l", members[6]),
+    ]
+    assert [path for path, member in place_members(members, Layout()) if member.kind == "dir"] == [
+        "pkg/inc/empty/",
+        "pkg/bin/",
     ]
 
 

@@ -120,6 +120,13 @@ def test_a_missing_library_is_told_once_with_who_needs_it() -> None:
 def test_needs_in_a_circle_end() -> None:
     files = [library("libA.so", "libB.so", "libX.so"), library("libB.so", "libA.so")]
     assert ids(judge_needs(files, {"libA.so", "libB.so"}, {})) == ["QNN216"]
+    files = [
+        library("libC.so", "libX.so"),
+        library("libB.so", "libA.so", "libC.so"),
+        library("libA.so", "libB.so"),
+    ]
+    (finding,) = judge_needs(files, {"libA.so", "libB.so", "libC.so"}, {})
+    assert "libC.so, which libB.so needs, which libA.so needs, needs it" in finding.what
 
 
 def test_a_runpath_of_the_tree_is_followed() -> None:
