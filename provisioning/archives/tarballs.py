@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
 import lzma
 import posixpath
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, cast
 
 from provisioning.archives.layout import (
     FileWriter,
@@ -62,28 +62,26 @@ def extract_tar(
 
 @contextmanager
 def _open(path: Path) -> Iterator[ByteStream]:
-    with path.open("rb") if is_xz(path.name) else _open_other(path) as file:
-        yield XzStream(file) if is_xz(path.name) else file
+    if is_xz(path.name):
+        with path.open("rb") as file:
+            yield XzStream(file)
+    else:
+        is_gzip = path.name.endswith((".gz", ".tgz"))
+        with _open_gzip(path) if is_gzip else path.open("rb") as stream:
+            yield stream
 
 
 def is_xz(filename: str) -> bool:
     return filename.endswith((".xz", ".txz"))
 
 
-def _open_other(path: Path) -> IO[bytes]:
-    if path.name.endswith((".gz", ".tgz")):
-        return _open_gzip(path)
-    return path.open("rb")
-
-
-def _open_gzip(path: Path) -> IO[bytes]:
+def _open_gzip(path: Path) -> gzip.GzipFile:
     try:
         from isal import igzip
     except ImportError:
-        import gzip
-
-        return cast("IO[bytes]", gzip.open(path, "rb"))
-    return cast("IO[bytes]", igzip.open(path, "rb"))
+        return gzip.GzipFile(path)
+    opened: gzip.GzipFile = igzip.IGzipFile(path)
+    return opened
 
 
 class _Extraction:

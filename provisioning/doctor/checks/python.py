@@ -45,9 +45,8 @@ def find_python(case: Case) -> Iterator[Interpreter]:
     if case.facts.python:
         python, variables = case.facts.python, case.facts.variables
         entries = variables.executorch_on_path if variables else ()
-        is_hidden = bool(python.executorch) and any(
-            Path(python.executorch or "").is_relative_to(entry) for entry in entries
-        )
+        place = python.executorch
+        is_hidden = place is not None and any(Path(place).is_relative_to(one) for one in entries)
         yield Interpreter(python, case.policy.python, case.facts.host.glibc, is_hidden)
 
 

@@ -192,9 +192,11 @@ def find_runtimes(case: Case) -> Iterator[Runtime]:
     users = [*(tree.files if tree else ()), *([adaptor] if adaptor else [])]
     needs: dict[str, tuple[tuple[int, ...], str]] = {}
     for file in users:
-        for family in FAMILIES if file.elf and file.elf.machine == EM_X86_64 else ():
-            need = file.elf.highest_need(family) if file.elf else None
-            if need and need > needs.get(family, ((), ""))[0]:
+        if file.elf is None or file.elf.machine != EM_X86_64:
+            continue
+        for family in FAMILIES:
+            need = file.elf.highest_need(family)
+            if need and (family not in needs or need > needs[family][0]):
                 needs[family] = (need, file.name)
     taken: set[str] = set()
     for entry in facts.variables.library_path if facts.variables and case.runs_on_host else ():
@@ -248,7 +250,8 @@ DSP_PATHS: Subjects[VariableFacts] = Subjects(
 )
 def see_colons(variables: VariableFacts) -> Iterator[Seen]:
     for name in ("ADSP_LIBRARY_PATH", "DSP_LIBRARY_PATH"):
-        if ":" in (value := variables.values.get(name, "")):
+        value = variables.values.get(name)
+        if value and ":" in value:
             yield seen(name, value, joined=value.replace(":", ";"))
 
 

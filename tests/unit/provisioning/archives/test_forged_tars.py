@@ -251,12 +251,12 @@ def test_an_end_may_be_padded_with_zeros(monkeypatch: pytest.MonkeyPatch) -> Non
     assert refusal(file() + END + bytes(1001)) == "something follows its end"
 
 
-LONG = b"d/" * 80 + b"name"
+LONG = b"d/" * 80 + b"XnameX"
 
 
 def test_headers_before_a_members_own_say_more_of_it_and_of_no_other() -> None:
     stream = extra(b"L", LONG + b"\0") + file(prefix=b"p")
-    stream += extra(b"K", b"end/" * 40 + b"\0") + header(b"l", kind=b"2", link=b"x")
+    stream += extra(b"K", b"end/" * 40 + b"X\0") + header(b"l", kind=b"2", link=b"x")
     stream += extra(b"x", record(b"path", b"pax/name") + record(b"mtime", b"1.5")) + file(
         prefix=b"p"
     )
@@ -269,7 +269,7 @@ def test_headers_before_a_members_own_say_more_of_it_and_of_no_other() -> None:
     found = read(stream + END)
     assert [(member.name, member.size, member.link) for member, _ in found] == [
         (LONG.decode(), 4, ""),
-        ("l", 0, "end/" * 40),
+        ("l", 0, "end/" * 40 + "X"),
         ("pax/name", 4, ""),
         ("a b=c", 4, ""),
         ("h", 0, "t"),

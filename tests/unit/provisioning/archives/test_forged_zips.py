@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import stat
 import struct
+import sys
 import threading
 import zlib
 from collections.abc import Callable, Sequence
@@ -19,6 +20,7 @@ from provisioning.archives.layout import Member
 from provisioning.archives.zip_directory import FileSource, read_directory
 from provisioning.archives.zipfiles import (
     CHUNK_BYTES,
+    OUT_BYTES,
     check_placed,
     extract_member,
     extract_members,
@@ -492,6 +494,18 @@ def test_a_header_that_is_cut_short_is_none() -> None:
     with pytest.raises(IntegrityError, match="is refused") as caught:
         inflate_member(Archive(GOOD.local()[:29]), Member("a", 1), lambda _: None)
     assert caught.value.why == "member 'a' has no local header"
+
+
+@pytest.mark.parametrize("has_isal", [True, False])
+def test_a_dense_member_is_inflated_in_pieces(
+    has_isal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not has_isal:
+        monkeypatch.setitem(sys.modules, "isal", None)
+    data = bytes(3 * OUT_BYTES + 5)
+    pieces = inflate(Entry(data=data))
+    assert max(map(len, pieces)) <= OUT_BYTES
+    assert b"".join(pieces) == data
 
 
 def test_stored_bytes_are_read_in_pieces() -> None:

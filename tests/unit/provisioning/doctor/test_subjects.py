@@ -235,7 +235,7 @@ def test_the_compilers_runtime_that_comes_first_is_judged_by_the_highest_needs()
     tree = tree_of(
         needing("libA.so", "GLIBCXX_3.4.9", "CXXABI_1.3.9"),
         needing("libB.so", "GLIBCXX_3.4.21", "GCC_3.0"),
-        needing("libC.so", "GLIBCXX_3.4.20"),
+        needing("libC.so", "GLIBCXX_3.4.20", "GCC_3.0"),
         needing("libD.so", "GLIBCXX_9", machine=EM_AARCH64),
         replace(file("libE.so"), elf=None),
     )

@@ -1,0 +1,373 @@
+"""What the survey sees: the thing that counts, with the one beside it that must not."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from provisioning.doctor.facts import SubmoduleFacts
+from provisioning.doctor.survey import creation, host
+from provisioning.doctor.survey.checkout import survey_checkout
+from provisioning.doctor.survey.creation import try_device
+from provisioning.doctor.survey.device import survey_devices
+from provisioning.doctor.survey.host import ask_version, find_libraries, survey_host, survey_tools
+from provisioning.doctor.survey.python import survey_python
+from provisioning.doctor.survey.sdk import survey_ndk, survey_sdk
+from provisioning.doctor.survey.tree import FactsCache, survey_tree
+from provisioning.doctor.survey.variables import survey_variables
+from provisioning.elf.facts import Defect
+from provisioning.errors import ToolError
+from tests.stand_ins.environments import git
+
+ROOT = Path(__file__).parents[4]
+LIBRARY = ROOT / "tests" / "artifacts" / "elf" / "libx86.so"
+ADB = ROOT / "tests" / "stand_ins" / "adb"
+NO_CACHE = FactsCache(None)
+
+
+def program(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("limits", "memory_gb"),
+    [(("max\n", "3000000000\n"), 3.0), (("2000000000\n", "9" * 19), 2.0), (("0\n",), 0)],
+)
+def test_memory_is_what_is_allowed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limits: tuple[str, ...], memory_gb: float
+) -> None:
+    places = [tmp_path / str(number) for number in range(len(limits))]
+    for place, text in zip(places, limits, strict=True):
+        place.write_text(text)
+    monkeypatch.setattr(host, "MEMORY_LIMITS", [str(tmp_path / "none"), *map(str, places)])
+    assert survey_host(tmp_path, {}, (), {}).memory_gb == memory_gb
+
+
+def test_a_library_of_the_loaders_cache_has_to_be_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "libthere.so").touch()
+    names = ("libthere.so", "libgone.so")
+    paths = b"".join(f"{tmp_path}/{name}\0".encode() for name in names)
+    (tmp_path / "cache").write_bytes(b"\1\2" + paths)
+    monkeypatch.setattr(host, "LOADER_CACHE", tmp_path / "cache")
+    assert find_libraries(names) == {
+        "libgone.so": None,
+        "libthere.so": f"{tmp_path}/libthere.so",
+    }
+
+
+def test_a_tool_is_that_of_the_jobs_path_and_has_to_end_well(tmp_path: Path) -> None:
+    program(tmp_path / "a" / "cmake", "echo cmake 3.28.1 of 2024.1; echo 9.9")
+    program(tmp_path / "b" / "cmake", "echo cmake 3.28.1; exit 2")
+    for place, version in (("a", "3.28.1"), ("b", None), ("c", None)):
+        variables = {"PATH": str(tmp_path / place)}
+        (tool,) = survey_tools({"c": "cmake"}, variables)
+        path = str(tmp_path / place / "cmake") if place != "c" else None
+        assert (tool.name, tool.path, tool.version) == ("c", path, version)
+    assert "cmake 3.28.1" in ask_version("c", tmp_path / "b" / "cmake").said
+    silent = program(tmp_path / "silent", "exit 0")
+    assert ask_version("c", silent).version is None
+
+
+def test_libraries_by_their_names_and_programs_by_their_mode(tmp_path: Path) -> None:
+    for name in ("libA.so", "libA.so.1", "libA.so.1.0", "libA.sox", "data", "tool"):
+        shutil.copy(LIBRARY, tmp_path / name)
+        (tmp_path / name).chmod(0o644)
+    (tmp_path / "tool").chmod(0o745)
+    found = [file.relative for file in survey_tree(tmp_path).files]
+    assert found == ["libA.so", "libA.so.1", "libA.so.1.0", "tool"]
+
+
+def test_programs_for_executorch_are_told_apart_from_what_is_named_like_them(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "m.pte").write_bytes(b"v2.49.40.260810104044\0")
+    (tmp_path / "none.pte").write_bytes(b"x")
+    (tmp_path / "m.pte.txt").write_bytes(b"x")
+    (tmp_path / "l.pte").symlink_to("m.pte")
+    (tmp_path / "d.pte").mkdir()
+    lowered = survey_tree(tmp_path).lowered
+    builds = {one.name: one.build.version if one.build else None for one in lowered}
+    assert builds == {"m.pte": "2.49.40", "none.pte": None}
+
+
+def test_links_that_lead_nowhere_are_told_apart(tmp_path: Path) -> None:
+    (tmp_path / "libA.so").symlink_to("gone")
+    (tmp_path / "libB.so").symlink_to("/")
+    found = survey_tree(tmp_path)
+    assert (found.links, found.dangling) == (
+        {"libA.so": "gone", "libB.so": "/"},
+        frozenset({"libA.so"}),
+    )
+
+
+def test_what_lies_on_the_search_path(tmp_path: Path) -> None:
+    wanted = ("libQnnHtp.so", "libHtpPrepare.so", "libGenie.so", "libc++.so.1", "libunwind.so.1")
+    runtimes = ("libgcc_s.so.1", "libstdc++.so.6")
+    beside = ("libstdc++.so.6.0.30", "libQnnHtp.so.txt", "myQnn.so", "libstdc++.so.60")
+    for name in (*wanted, *runtimes, *beside):
+        shutil.copy(LIBRARY, tmp_path / name)
+    (tmp_path / "libQnnDirectory.so").mkdir()
+    facts = survey_variables({"LD_LIBRARY_PATH": f"{tmp_path}::/none"}, NO_CACHE)
+    (here, empty, none) = facts.library_path
+    assert {file.name for file in here.libraries} == set(wanted)
+    assert tuple(file.name for file in here.runtimes) == runtimes
+    assert (empty.directory, none.directory) == ("", "/none")
+
+
+def test_the_variables_that_concern_qnn(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path)
+    values = {
+        "QNN_SDK_ROOT": str(tmp_path),
+        "QAIRT_SDK_ROOT": str(tmp_path / "link"),
+        "QAIRT_ROOT": "/none",
+        "SNPE_ROOT": "",
+        "AISW_SDK_ROOT": "/aisw",
+        "ADSP_LIBRARY_PATH": "/a",
+        "DSP_LIBRARY_PATH": "/b",
+    }
+    facts = survey_variables({**values, "HOME": "/root", "LD_LIBRARY_PATH": ""}, NO_CACHE)
+    assert facts.values == {**values, "LD_LIBRARY_PATH": ""}
+    assert facts.library_path == ()
+    assert facts.roots_that_exist == {str(tmp_path), str(tmp_path / "link")}
+    assert facts.is_same(tmp_path / "link", f"{tmp_path}/")
+    assert not facts.is_same("/aisw", "/none")
+
+
+def test_an_executorch_on_pythonpath_with_and_without_an_adaptor(tmp_path: Path) -> None:
+    for name in ("with", "without"):
+        (tmp_path / name / "executorch" / "backends" / "qualcomm" / "python").mkdir(parents=True)
+    place = tmp_path / "with" / "executorch" / "backends" / "qualcomm" / "python"
+    (place / "PyQnnManagerAdaptor.cpython-311.so").touch()
+    paths = [str(tmp_path / name) for name in ("none", "with", "", "without")]
+    facts = survey_variables({"PYTHONPATH": ":".join(["", *paths])}, NO_CACHE)
+    assert facts.executorch_on_path == (paths[1], paths[3])
+    assert facts.without_adaptor == (paths[3],)
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Callable[[str, str], Path]:
+    """A repository with a submodule ``third-party/a b``."""
+
+    def made(name: str, form: str) -> Path:
+        inner, outer = tmp_path / f"{name}-inner", tmp_path / name
+        for place in (inner, outer):
+            place.mkdir()
+            git(place, "init", "-q", f"--object-format={form}", "-b", "main")
+            git(place, "commit", "-q", "--allow-empty", "-m", "first")
+        git(outer, "submodule", "--quiet", "add", str(inner), "third-party/a b")
+        git(outer, "commit", "-q", "-m", "second")
+        return outer
+
+    return made
+
+
+@pytest.mark.parametrize(("form", "length"), [("sha1", 40), ("sha256", 64)])
+def test_submodules_of_a_checkout(make: Callable[[str, str], Path], form: str, length: int) -> None:
+    root = make("executorch", form)
+    (module,) = survey_checkout(root).submodules
+    assert (module.path, module.state, len(module.commit)) == ("third-party/a b", "ok", length)
+    git(root / "third-party/a b", "tag", "v1")
+    assert survey_checkout(root).submodules == (module,)
+    git(root / "third-party/a b", "commit", "-q", "--allow-empty", "-m", "third")
+    assert [one.state for one in survey_checkout(root).submodules] == ["moved"]
+    git(root, "submodule", "--quiet", "deinit", "-f", "third-party/a b")
+    assert survey_checkout(root).submodules == (replace(module, state="missing"),)
+
+
+def test_a_submodule_in_conflict_is_moved(make: Callable[[str, str], Path]) -> None:
+    root = make("executorch", "sha1")
+    inner = root / "third-party/a b"
+    git(root, "branch", "other")
+    for branch in ("main", "other"):
+        git(root, "checkout", "-q", branch)
+        git(inner, "checkout", "-q", "--detach", "origin/main")
+        git(inner, "commit", "-q", "--allow-empty", "-m", branch)
+        git(root, "commit", "-q", "-am", branch)
+    with pytest.raises(ToolError, match="merge"):
+        git(root, "merge", "-q", "main")
+    assert survey_checkout(root).submodules == (
+        SubmoduleFacts("third-party/a b", "moved", "0" * 40),
+    )
+
+
+def test_what_flatcc_left_is_told_with_its_machine(tmp_path: Path) -> None:
+    flatcc = tmp_path / "third-party" / "flatcc"
+    (flatcc / "bin").mkdir(parents=True)
+    (flatcc / "lib").mkdir()
+    elf = LIBRARY.read_bytes()
+    (flatcc / "bin" / "flatcc").write_bytes(elf)
+    (flatcc / "bin" / "flatcc_d").write_text("#!/bin/sh")
+    (flatcc / "lib" / "libflatccrt.a").write_bytes(b"!<arch>\n" + b" " * 60 + elf)
+    (flatcc / "lib" / "libflatccrt_d.a").write_bytes(b"!<arch>\n")
+    (flatcc / "lib" / "libother.a").write_bytes(elf)
+    assert survey_checkout(tmp_path).leftovers == (
+        (f"{flatcc}/bin/flatcc", "x86-64"),
+        (f"{flatcc}/bin/flatcc_d", "unknown"),
+        (f"{flatcc}/lib/libflatccrt.a", "x86-64"),
+        (f"{flatcc}/lib/libflatccrt_d.a", "unknown"),
+    )
+
+
+def test_a_device_that_may_not_be_asked(tmp_path: Path) -> None:
+    """adb gives the reason in many words."""
+    state = "no permissions (user in plugdev group; are your udev rules wrong?); see [http://x]"
+    path = {"PATH": f"{ADB.parent}:/usr/bin:/bin", "ADB_STATE": state}
+    (device,) = survey_devices(path, str(tmp_path))
+    assert (device.serial, device.state) == ("emulator-5554", "no")
+
+
+SHELL = """
+[ "$1" = devices ] && printf 'List of devices attached\\nabc\\tdevice\\n' && exit
+printf 'soc=SM8750\\r\\nandroid=15\\r\\napi=35\\r\\npage=\\r\\nuid={uid}\\r\\nsu={su}\\r\\n'
+printf 'free={free}\\r\\nlibrary=/d/libQnnHtp.so v2.49.40.260810104044\\r\\n'
+echo 'library=/d/libQnnX.so '
+"""
+
+
+@pytest.mark.parametrize(
+    ("uid", "su", "is_root"), [("0", "", True), ("2000", "0", True), ("2000", "", False)]
+)
+def test_what_a_device_says(tmp_path: Path, uid: str, su: str, is_root: bool) -> None:
+    program(tmp_path / "adb", SHELL.format(uid=uid, su=su, free=1_000_000))
+    (device,) = survey_devices({"PATH": f"{tmp_path}:/usr/bin:/bin"}, "/d")
+    assert (device.soc, device.android, device.api_level) == ("SM8750", "15", 35)
+    assert (device.page_bytes, device.free_mb, device.is_root) == (None, 1024, is_root)
+    assert device.libraries == {"libQnnHtp.so": "v2.49.40.260810104044", "libQnnX.so": ""}
+
+
+def test_whether_a_device_is_created_is_tried_once_for_the_same_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    says = tmp_path / "says"
+    python = program(tmp_path / "python", f"echo x >> {tmp_path}/asked; cat {says}")
+    adaptor, library = tmp_path / "P.so", tmp_path / "libQnnHtp.so"
+    probe = tmp_path / "probe.py"
+    monkeypatch.setattr(creation.device_probe, "__file__", str(probe))
+
+    def ask() -> tuple[str, int]:
+        why = try_device(python, adaptor, tmp_path, {"PATH": "/usr/bin:/bin"}, tmp_path / "kept")
+        return why, (tmp_path / "asked").read_text().count("x")
+
+    for path in (adaptor, library, probe):
+        path.write_text("first")
+    says.write_text("device ok\n")
+    assert [ask(), ask()] == [("", 1), ("", 1)]
+    says.write_text("device ok\n <E> no socModel \ndevice Error\n")
+    for count, path in enumerate((adaptor, library, probe), 2):
+        path.write_text("second")
+        assert [ask(), ask()] == [("no socModel", count)] * 2
+    says.write_text("device Error\n")
+    adaptor.write_text("third")
+    assert ask()[0] == "Error"
+    says.write_text("no word of a device")
+    adaptor.write_text("fourth")
+    assert ask()[0].startswith("it ")
+
+
+def test_the_parts_of_an_sdk(tmp_path: Path) -> None:
+    for name in ("lib/x86_64-linux-clang", "lib/hexagon-v75/unsigned", "bin/x", "include/QNN/a"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "lib/file").touch()
+    (tmp_path / "QNN_README.txt").touch()
+    header = "#define QNN_API_VERSION_MAJOR 2\n #  define QNN_API_VERSION_MINOR 27\n"
+    common = tmp_path / "include/QNN/QnnCommon.h"
+    common.write_text(f"{header}#define QNN_API_VERSION_PATCHES 1\n")
+    sdk = survey_sdk(tmp_path, ["QnnCommon.h", "a", "b"])
+    assert (sdk.markers, sdk.headers, sdk.api_version) == (
+        ("QNN_README.txt",),
+        ("QnnCommon.h",),
+        None,
+    )
+    assert sdk.directories == (
+        "bin/x",
+        "lib/hexagon-v75",
+        "lib/hexagon-v75/unsigned",
+        "lib/x86_64-linux-clang",
+    )
+    common.write_text(f"{header}#define QNN_API_VERSION_PATCH 1\n")
+    assert survey_sdk(tmp_path, []).api_version == "2.27.1"
+    assert not survey_sdk(common, []).is_directory
+
+
+def test_the_parts_of_an_ndk(tmp_path: Path) -> None:
+    tools = tmp_path / "toolchains/llvm/prebuilt/linux-x86_64"
+    for name in ("30", "9", "100", "libc.a"):
+        (tools / "sysroot/usr/lib/aarch64-linux-android" / name).mkdir(parents=True)
+    (tools / "sysroot/usr/lib/arm-linux-androideabi/21").mkdir(parents=True)
+    (tools.parent / "README").touch()
+    (tmp_path / "source.properties").write_text(
+        "My.Pkg.Revision = 1\nPkg.Revision = 26.2.1-beta1\n"
+    )
+    ndk = survey_ndk(tmp_path, "linux-x86_64")
+    assert (ndk.revision, ndk.host_tags, ndk.api_levels) == (
+        "26.2.1-beta1",
+        ("linux-x86_64",),
+        (9, 30, 100),
+    )
+    assert (ndk.clang, ndk.has_toolchain_file) == (None, False)
+
+
+def answer(tmp_path: Path, **change: object) -> Path:
+    said: dict[str, object] = {
+        "executable": "/py",
+        "version": [3, 11, 4],
+        "tag": ".cpython-311.so",
+        "distributions": {},
+        "modules": {},
+        "executorch": None,
+        "adaptors": [],
+        "flatc": None,
+        "asked": [],
+        **change,
+    }
+    return program(tmp_path / "py", f"echo hello\ncat <<'END'\n{json.dumps(said)}\nEND")
+
+
+@pytest.mark.parametrize(
+    ("line", "installed", "is_unmet"),
+    [
+        ("numpy>=2", "1.26.4", True),
+        ("numpy>=2", "2.0", False),
+        ("numpy>=2", "", False),
+        ("numpy>=2", "2.1rc1", False),
+        ("numpy>=2; python_version<'3.11'", "1.26.4", False),
+        ("numpy>=2; python_version>='3.11'", "1.26.4", True),
+        ("numpy>=2; python_full_version>='3.11.5'", "1.26.4", False),
+        ("numpy>=2; extra=='dev'", "1.26.4", False),
+        ("numpy", "1", False),
+    ],
+)
+def test_what_executorch_asks_for_on_this_python(
+    tmp_path: Path, line: str, installed: str, is_unmet: bool
+) -> None:
+    facts = survey_python(answer(tmp_path, asked=[[line, installed]]), (), (), {})
+    assert facts.error == ""
+    assert facts.unmet == ((("numpy", installed, ">=2"),) if is_unmet else ())
+
+
+def test_the_adaptor_is_the_one_with_pythons_own_suffix(tmp_path: Path) -> None:
+    paths = [str(tmp_path / f"P.cpython-{tag}.so") for tag in ("310", "311", "312")]
+    for path in paths:
+        shutil.copy(LIBRARY, path)
+    (tmp_path / "executorch").mkdir()
+    facts = survey_python(
+        answer(tmp_path, adaptors=paths, executorch=str(tmp_path / "executorch")), (), (), {}
+    )
+    assert facts.adaptor is not None
+    assert str(facts.adaptor.path) == paths[1]
+    assert facts.adaptors == tuple(paths)
+    Path(paths[1]).write_bytes(b"")
+    facts = survey_python(answer(tmp_path, adaptors=paths), (), (), {})
+    assert facts.adaptor is not None
+    assert facts.adaptor.defect is Defect.EMPTY
+    assert survey_python(answer(tmp_path, adaptors=paths[:1]), (), (), {}).adaptor is None
