@@ -14,6 +14,7 @@ from msgspec import Struct
 from ci.lowering.suite import SUITE
 from ci.report.schema import Case, Report, Status, Tool
 from provisioning.files import explain_writes, write_whole
+from provisioning.manifest.backends import Backend
 from provisioning.manifest.reader import manifests_root, read_toml
 
 # Float references differ in their last bits from host to host; a figure moves by less than this.
@@ -36,10 +37,12 @@ class Baselines(Struct, frozen=True, forbid_unknown_fields=True):
     cases: dict[str, Baseline]
 
 
-def baselines_path(tools: Iterable[Tool]) -> Path:
-    """The file of a toolchain, relative to manifests/: named after the lane and QNN."""
-    parts = [f"{tool.name}-{tool.version}" for tool in tools if is_part(tool.name)]
-    return Path("baselines", f"{'-'.join(sorted(parts))}.toml")
+def baselines_path(tools: Iterable[Tool], backend: str = Backend.HTP.value) -> Path:
+    """The file of a toolchain, relative to manifests/: named after the lane, QNN and a backend
+    other than HTP."""
+    parts = sorted(f"{tool.name}-{tool.version}" for tool in tools if is_part(tool.name))
+    parts += [backend] if backend != Backend.HTP.value else []
+    return Path("baselines", f"{'-'.join(parts)}.toml")
 
 
 def is_part(name: str) -> bool:
@@ -47,9 +50,12 @@ def is_part(name: str) -> bool:
     return name in {"executorch", "onnxruntime"} or name.startswith("qnn-")
 
 
-def read_baselines(tools: Iterable[Tool]) -> Mapping[str, Baseline]:
-    """What was recorded for the toolchain; nothing for another one. Raises ManifestError."""
-    path = baselines_path(tools)
+def read_baselines(
+    tools: Iterable[Tool], backend: str = Backend.HTP.value
+) -> Mapping[str, Baseline]:
+    """What was recorded for the toolchain and backend; nothing for another one. Raises
+    ManifestError."""
+    path = baselines_path(tools, backend)
     if not (manifests_root() / path).is_file():
         return {}
     return read_toml(str(path), Baselines).cases
@@ -82,11 +88,11 @@ def record_baselines(report: Report) -> Path:
 
     Returns the file. Raises StoreError when it cannot be written.
     """
-    known = dict(read_baselines(report.toolchain))
+    known = dict(read_baselines(report.toolchain, report.backend))
     for case in report.cases:
         if case.status is Status.PASSED and case.model in SUITE and case.sqnr_db is not None:
             known[name_case(case.model, case.scheme, case.soc)] = _round(case)
-    path = manifests_root() / baselines_path(report.toolchain)
+    path = manifests_root() / baselines_path(report.toolchain, report.backend)
     with explain_writes(path, fix="record in a checkout that can be written"):
         write_whole(path, HEAD + "".join(f"{row}\n" for row in map(_write, sorted(known.items()))))
     return path

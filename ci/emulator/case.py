@@ -29,6 +29,7 @@ from ci.report.schema import Case, Control, FallbackOp, Place, Status, Threshold
 from provisioning.elf.qnn_build import find_qnn_build
 from provisioning.errors import StoreError, UnfitError
 from provisioning.files import explain_no_room
+from provisioning.manifest.backends import Backend
 
 SHOWN_OPS = 4
 ARTIFACT, OUTPUTS, TRACE = "artifact", "outputs", "trace"
@@ -37,7 +38,8 @@ ARTIFACT, OUTPUTS, TRACE = "artifact", "outputs", "trace"
 @dataclass(frozen=True)
 class RunSetup:
     """What all cases of a run share. ``work`` is a scratch directory; what QNN writes of a case
-    beside its outputs is left in a directory of its own in ``beside``."""
+    beside its outputs is left in a directory of its own in ``beside``. ``device`` is what runs the
+    programs where neither this host nor the runner does."""
 
     pool: Pool
     runner: Runner
@@ -50,6 +52,8 @@ class RunSetup:
     keep: Path | None = None
     beside: Path | None = None
     baselines: Mapping[str, Baseline] = field(default_factory=dict)
+    backend: Backend = Backend.HTP
+    device: str = ""
 
 
 @dataclass(frozen=True)
@@ -111,7 +115,10 @@ class CaseRun:
         # Before the runner starts: what it writes there later changes no verdict.
         references = read_references(artifact, result.lowered)
         job = self.give(artifact, result.lowered)
-        run = self.run_and_judge(job, references, result.lowered, remark)
+        if self.setup.device:
+            run = self.end_unrun(job, result.lowered, remark)
+        else:
+            run = self.run_and_judge(job, references, result.lowered, remark)
         if self.setup.keep:
             shutil.copytree(artifact, self.directory / ARTIFACT, dirs_exist_ok=True)
         return run
@@ -129,6 +136,7 @@ class CaseRun:
             log=str(log),
             use_cache=self.setup.use_cache,
             reference=self.setup.policy.reference,
+            backend=self.setup.backend,
         )
         return self.setup.pool.run("lower", job, log, self.setup.timeout_s)
 
@@ -142,7 +150,13 @@ class CaseRun:
             self.note_operators(artifact / SAVER)
         input_list = self.write_rows(self.directory / "input_list.txt", lowered)
         outputs = str(self.directory / OUTPUTS)
-        return RunJob(str(program), str(input_list), outputs, methods=lowered.methods)
+        return RunJob(
+            str(program),
+            str(input_list),
+            outputs,
+            methods=lowered.methods,
+            quantizes=self.setup.backend.is_lpai,
+        )
 
     def write_rows(self, path: Path, lowered: Lowered, most: int | None = None) -> Path:
         """The list of inputs for a runner, a line an input set, at ``most`` so many."""
@@ -160,6 +174,20 @@ class CaseRun:
 
     def copy_program(self, artifact: Path, given: Path) -> Path:
         return shutil.copyfile(artifact / PROGRAM, given / PROGRAM)
+
+    def end_unrun(self, job: RunJob, lowered: Lowered, remark: str) -> CaseResult:
+        """A program that was lowered, and is left where the report is: nobody has seen outputs."""
+        self.leave(Path(job.model))
+        faults = self.delegation_faults(lowered)
+        if faults:
+            return self.end(Status.FAILED, "; ".join(faults), remark=remark)
+        self.figures["lacks"] = self.setup.device
+        reason = (
+            f"lowered; cannot run here: it needs {self.setup.device}\n"
+            "  fix: --runner with a program that runs it there; it is kept beside the report, in"
+            f" qnn/{self.spec.slug}"
+        )
+        return self.end(Status.UNSUPPORTED, reason, remark=remark)
 
     def run_and_judge(
         self, job: RunJob, references: References, lowered: Lowered, remark: str

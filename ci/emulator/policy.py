@@ -19,6 +19,7 @@ from ci.lowering.suite import SUITE
 from ci.lowering.users.entry import Limits, Metric, ModelEntry, resolve_entry
 from ci.report.schema import ANY_MODEL, Threshold, find_threshold
 from provisioning.errors import ManifestError, UsageError
+from provisioning.manifest.backends import Backend
 from provisioning.manifest.reader import read_policy, read_toml
 
 DEFAULT, EMULATOR = "default", "emulator"
@@ -38,6 +39,7 @@ class Unsupported(Struct, frozen=True, forbid_unknown_fields=True):
 
     ``models``, ``schemes``, ``socs`` and ``choices`` are globs; a combination has to fit one of
     each. Choices are a text as ``shared_buffer, saver``; those of a model without any are empty.
+    It is known of ``backends`` only.
     """
 
     pattern: str
@@ -46,6 +48,7 @@ class Unsupported(Struct, frozen=True, forbid_unknown_fields=True):
     schemes: tuple[str, ...] = ("*",)
     socs: tuple[str, ...] = ("*",)
     choices: tuple[str, ...] = ("*",)
+    backends: tuple[Backend, ...] = (Backend.HTP,)
 
     def covers(self, model: str, scheme: str, soc: str, choices: str = "") -> bool:
         """Whether the combination is one of these."""
@@ -66,16 +69,38 @@ class Advice(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class EmulatorPolicy(Struct, frozen=True, forbid_unknown_fields=True):
-    """The whole file. ``models`` are the user's, ``suite`` those of this project."""
+    """The whole file. ``models`` are the user's, ``suite`` those of this project; ``schemes`` has
+    HTP's limits, ``backends`` those of the others."""
 
     reference: ReferencePolicy
     schemes: dict[Scheme, Limits]
+    backends: dict[Backend, dict[Scheme, Limits]] = field(default_factory=dict)
     suite: dict[str, tuple[Scheme, ...]] = field(default_factory=dict)
     models: dict[str, ModelEntry] = field(default_factory=dict)
     extends: Literal["", "default"] = ""
     override: tuple[Override, ...] = field(default_factory=tuple)
     unsupported: tuple[Unsupported, ...] = field(default_factory=tuple)
     advice: tuple[Advice, ...] = field(default_factory=tuple)
+
+    def for_backend(self, backend: Backend) -> EmulatorPolicy:
+        """What a run on ``backend`` is judged by: its own limits, and no expectation or limit that
+        was found with another backend. Raises UsageError for one without limits."""
+        known = tuple(one for one in self.unsupported if backend in one.backends)
+        if backend is Backend.HTP:
+            return msgspec.structs.replace(self, unsupported=known)
+        limits = self.backends.get(backend)
+        if not limits:
+            raise UsageError(
+                f"the policy has no limits for backend {backend.value}",
+                why="a case without a policy proves nothing",
+                fix=f"add [backends.{backend.value}.SCHEME] to it",
+            )
+        models = {
+            name: msgspec.structs.replace(entry, limits={}) for name, entry in self.models.items()
+        }
+        return msgspec.structs.replace(
+            self, schemes=limits, models=models, override=(), unsupported=known
+        )
 
     def limits_of(self, model: str, scheme: Scheme) -> Threshold:
         """The limits of a case. Raises ManifestError: a case without a policy is not judged."""

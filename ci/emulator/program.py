@@ -24,6 +24,9 @@ from ci.emulator.memory import overwrite_freed_memory
 from ci.emulator.traces.job import DEBUG, ETDUMP
 from provisioning.errors import FailedError
 
+# Its import registers them.
+QUANTIZED_KERNELS = "executorch.kernels.quantized"
+
 
 def run_program(job: RunJob) -> RunResult:
     """Load the program once and execute it for every line of the input list.
@@ -32,6 +35,8 @@ def run_program(job: RunJob) -> RunResult:
     for an input file that is missing or of another size.
     """
     overwrite_freed_memory()
+    if job.quantizes:
+        importlib.import_module(QUANTIZED_KERNELS)
     program = load_program(job)
     names = [one.name for one in job.methods] or ["forward"]
     methods = [program.load_method(name) for name in names]

@@ -1,4 +1,4 @@
-"""The main job: provision, check, lower the suite, run it on the HTP emulator, judge, report."""
+"""The main job: provision, check, lower the suite, run it on an emulator, judge, report."""
 
 from __future__ import annotations
 
@@ -17,19 +17,21 @@ from ci.emulator.baselines import read_baselines
 from ci.emulator.case import CaseResult, CaseRun, RunSetup, describe_limits
 from ci.emulator.policy import EmulatorPolicy
 from ci.emulator.pool import Pool
-from ci.emulator.runner import Runner, find_runner
+from ci.emulator.runner import PythonRunner, Runner, find_runner
 from ci.emulator.workshop import Workshop
 from ci.lowering.cases import CaseSpec
 from ci.lowering.digests.parts import describe_parts
 from ci.lowering.references.numerics import NUMERICS
 from ci.lowering.suite import expect_s
 from ci.report.host import read_host, started_now
-from ci.report.schema import Phase, Report, Status, Tool, summarize
+from ci.report.schema import Case, Phase, Report, Status, Tool, summarize
 from provisioning.artifacts.device_runtimes import list_device_runtimes
 from provisioning.artifacts.environment import Environment
 from provisioning.console.progress import Progress
 from provisioning.console.threads import run_tasks
+from provisioning.doctor.finding import Finding
 from provisioning.files import digest_sources
+from provisioning.manifest.backends import Backend, read_backends
 from provisioning.store.store import store_home
 
 SESSION = "test_emulator"
@@ -51,6 +53,7 @@ class SessionOptions:
     beside: Path | None = None
     record: bool = False
     command: str = ""
+    backend: Backend = Backend.HTP
 
 
 @dataclass
@@ -108,6 +111,38 @@ def clear_beside(options: SessionOptions) -> None:
         shutil.rmtree(options.beside, ignore_errors=True)
 
 
+def report_unrun(
+    specs: Sequence[CaseSpec],
+    environment: Environment,
+    options: SessionOptions,
+    phases: Phases,
+    lacks: Finding,
+) -> Report:
+    """The report of a host on which nothing is lowered for the backend, and why."""
+    clear_beside(options)
+    library = read_backends()[options.backend].library
+    reason = f"{lacks.id}: {lacks.what}\n  why: {lacks.why}\n  fix: {lacks.fix}"
+    results = [
+        CaseResult(
+            Case(
+                model=spec.model,
+                scheme=spec.scheme.value,
+                soc=spec.soc,
+                status=Status.UNSUPPORTED,
+                reason=reason,
+                choices=str(spec.source.choices),
+                lacks=library,
+                runner=options.runner,
+            )
+        )
+        for spec in specs
+    ]
+    tools = describe_tools(environment)
+    return make_report(
+        specs, results, phases, options, session=SESSION, started=started_now(), tools=tools
+    )
+
+
 def make_report(
     specs: Iterable[CaseSpec],
     results: Sequence[CaseResult],
@@ -131,6 +166,7 @@ def make_report(
         controls=controls,
         summary=summarize(cases, controls, phases.wall_s(), phases.rows),
         command=options.command,
+        backend=options.backend.value,
         runtimes=tuple(Tool(name=name, version=text) for name, text in list_device_runtimes()),
     )
 
@@ -145,6 +181,7 @@ def make_setup(
     runner: Runner,
 ) -> RunSetup:
     """What the cases share."""
+    device = read_backends()[options.backend].device
     return RunSetup(
         pool=pool,
         runner=runner,
@@ -156,7 +193,9 @@ def make_setup(
         use_cache=options.use_cache,
         keep=options.keep,
         beside=options.beside,
-        baselines={} if options.record else read_baselines(tools),
+        baselines={} if options.record else read_baselines(tools, options.backend.value),
+        backend=options.backend,
+        device=device if isinstance(runner, PythonRunner) else "",
     )
 
 

@@ -16,6 +16,7 @@ from ci.lowering.artifact import Delegation, Fallback
 from ci.lowering.choices.entry import NO_CHOICES, Choices
 from ci.lowering.factory import find_line
 from ci.lowering.forked import note_step
+from provisioning.manifest.backends import Backend
 
 # The router's lines, and those that name the place in QNN's graph preparation.
 QNN_ERROR = re.compile(r"(?:<E>\s*|\.cc:\d+::ERROR:\s*)(.+)")
@@ -27,6 +28,8 @@ NOISE = re.compile(
 MAX_REASON = 400
 QUANTIZING = "quantized_decomposed."
 COMPUTES_NOTHING = {"getitem"}
+# LPAI takes integers alone: ExecuTorch leaves their conversion at both ends to the CPU.
+CONVERTS = tuple(f"quantized_decomposed.{way}quantize_per_tensor" for way in ("", "de"))
 # Seen with ExecuTorch 1.5.1, QNN 2.49.40: the builder asks QNN for the values alone. In fp16 they
 # come out wrong (2 dB), and an index that is read ends the process with SIGSEGV.
 BROKEN = {
@@ -128,7 +131,9 @@ def name_operator(node: Any) -> str:
     return getattr(node.target, "__name__", str(node.target))
 
 
-def audit_delegation(graph_module: Any, refusals: Refusals) -> Delegation:
+def audit_delegation(
+    graph_module: Any, refusals: Refusals, backend: Backend = Backend.HTP
+) -> Delegation:
     """Count the nodes of a lowered graph, and name those left to the CPU."""
     info = get_delegation_info(graph_module)
     left = [
@@ -137,6 +142,7 @@ def audit_delegation(graph_module: Any, refusals: Refusals) -> Delegation:
         if node.op == "call_function"
         and "executorch_call_delegate" not in str(node.target)
         and getattr(node.target, "__name__", "") not in COMPUTES_NOTHING
+        and not (backend.is_lpai and name_operator(node).startswith(CONVERTS))
     ]
     named = tuple(
         Fallback(

@@ -19,7 +19,7 @@ from provisioning.console.caller import shown_path
 from provisioning.console.command import user_path
 from provisioning.errors import UsageError
 
-DEFAULT_SOC = "SM8650"
+DEFAULT_SOC, LPAI_SOC = "SM8650", "SM8850"
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,7 @@ def select_cases(
     schemes: Sequence[str] = (),
     soc_names: Sequence[str] = (),
     lane: Lane = EXECUTORCH,
+    default_soc: str = DEFAULT_SOC,
 ) -> list[CaseSpec]:
     """The cases asked for, in the order of ``entries`` and the suite, each once.
 
@@ -81,7 +82,7 @@ def select_cases(
         CaseSpec(name, scheme, soc, entry.source)
         for name, entry in chosen.items()
         for scheme in asked or find_schemes(entry, lane)
-        for soc in asked_socs or find_socs(entry, socs)
+        for soc in asked_socs or find_socs(entry, socs) or [default_soc]
     ]
     for case in cases:
         check_choices(case.source.choices, case.scheme, case.model)
@@ -95,7 +96,7 @@ def find_schemes(entry: ModelEntry, lane: Lane) -> Sequence[Scheme]:
 
 def find_socs(entry: ModelEntry, socs: Sequence[str]) -> list[str]:
     """The SoCs of an entry's names and globs."""
-    return [name for word in entry.socs for name in match_names("SoC", word, socs)] or [DEFAULT_SOC]
+    return [name for word in entry.socs for name in match_names("SoC", word, socs)]
 
 
 def find_models(

@@ -8,6 +8,7 @@ from ci.lowering.artifact import Lowered
 from ci.lowering.references.degenerate import ReferencePolicy
 from ci.lowering.schemes import Scheme
 from ci.lowering.users.entry import NO_SOURCE, Source
+from provisioning.manifest.backends import Backend
 
 
 class LowerJob(Struct, frozen=True):
@@ -26,6 +27,7 @@ class LowerJob(Struct, frozen=True):
     use_cache: bool = True
     reference: ReferencePolicy | None = None
     source: Source = NO_SOURCE
+    backend: Backend = Backend.HTP
 
 
 class LowerResult(Struct, frozen=True):

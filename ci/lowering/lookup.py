@@ -134,6 +134,7 @@ def digest_key(model_digest: str, job: LowerJob) -> str:
         name_instructions(),
         msgspec.json.encode(job.scheme.recipe).decode(),
         job.soc,
+        job.backend.value,
         msgspec.json.encode(choices).decode(),
         secrets.token_hex() if choices.functions else "",
     )

@@ -1,4 +1,4 @@
-"""PyTorch module -> QNN HTP program, with the references that it is judged by."""
+"""PyTorch module -> QNN program, with the references that it is judged by."""
 
 from __future__ import annotations
 
@@ -11,16 +11,11 @@ from typing import Any
 
 import msgspec
 import torch
-from executorch.backends.qualcomm.serialization.qc_schema import QcomChipset
 from executorch.backends.qualcomm.serialization.qc_schema_serialize import (
     flatbuffer_to_option,
     option_to_flatbuffer,
 )
-from executorch.backends.qualcomm.utils.utils import (
-    generate_htp_compiler_spec,
-    generate_qnn_executorch_compiler_spec,
-    to_edge_transform_and_lower_to_qnn,
-)
+from executorch.backends.qualcomm.utils.utils import to_edge_transform_and_lower_to_qnn
 from executorch.exir import ExecutorchBackendConfig
 from executorch.exir.passes.init_mutable_pass import InitializedMutableBufferPass
 from msgspec import structs
@@ -44,7 +39,6 @@ from ci.lowering.artifact import (
     write_record,
 )
 from ci.lowering.audit import audit_delegation, qnn_errors, record_refusals
-from ci.lowering.choices.entry import NO_CHOICES, PROFILE_LEVELS, Choices
 from ci.lowering.choices.methods import split_inputs, split_module
 from ci.lowering.digests.context_digest import sign_by_content
 from ci.lowering.factory import Inputs, working_directory
@@ -55,8 +49,9 @@ from ci.lowering.publishing import describe_error, publish_lowering
 from ci.lowering.quantize import quantize_model
 from ci.lowering.references.eager import keep_state, run_eager
 from ci.lowering.references.ties import find_joined, find_ties
-from ci.lowering.schemes import FLOAT16, Scheme
+from ci.lowering.schemes import Scheme
 from ci.lowering.stages import Stages
+from ci.lowering.targets.specification import compiler_spec
 from provisioning.files import scratch_directory
 
 
@@ -94,7 +89,7 @@ def lower_model(model: Model, job: LowerJob, staging: Path, stages: Stages) -> L
     with stages.measure("quantizing"):
         write_reference(staging / FLOAT, module, model, job.scheme, model.reference)
         if job.scheme.quantized:
-            module = quantize_model(model, job.scheme, job.soc, job.source.choices)
+            module = quantize_model(model, job.scheme, job.soc, job.source.choices, job.backend)
             with keep_state(module):
                 quantized = run_eager(module, model.evaluation)
             write_reference(staging / QUANTIZED, module, model, job.scheme, quantized)
@@ -129,10 +124,11 @@ def compile_program(module: Any, model: Model, job: LowerJob) -> tuple[bytes, De
     """The program of a float or quantized module, and what QNN took of it."""
     choices = job.source.choices
     with record_refusals(Path(job.log), choices) as refusals:
-        edge = lower_edge(module, model, job, compiler_spec(job.scheme, job.soc, choices))
+        spec = compiler_spec(job.scheme, job.soc, choices, job.backend)
+        edge = lower_edge(module, model, job, spec)
     refusals.require_skipped()
     graphs = [edge.exported_program(name).graph_module for name in sorted(edge.methods)]
-    delegation = add_delegations(audit_delegation(graph, refusals) for graph in graphs)
+    delegation = add_delegations(audit_delegation(graph, refusals, job.backend) for graph in graphs)
     return sign_by_content(edge.to_executorch(keep_initial_state(edge)).buffer), delegation
 
 
@@ -220,26 +216,6 @@ def keep_initial_state(edge: Any) -> ExecutorchBackendConfig:
         mutated = set(signature.buffers_to_mutate.values())
         names += [name for name, buffer in signature.inputs_to_buffers.items() if buffer in mutated]
     return ExecutorchBackendConfig(passes=[InitializedMutableBufferPass(names)] if names else [])
-
-
-def compiler_spec(
-    scheme: Scheme, soc: str, choices: Choices = NO_CHOICES, *, saver: bool = False
-) -> list[Any]:
-    """ExecuTorch's compile specification for HTP."""
-    options = generate_htp_compiler_spec(
-        use_fp16=scheme.recipe.activation_bits == FLOAT16.activation_bits,
-        use_weight_sharing=choices.weight_sharing,
-    )
-    spec: list[Any] = generate_qnn_executorch_compiler_spec(
-        soc_model=QcomChipset[soc],
-        backend_options=options,
-        saver=saver,
-        online_prepare=choices.online_prepare,
-        shared_buffer=choices.shared_buffer,
-        dump_intermediate_outputs=choices.dump_intermediate_outputs,
-        profile_level=PROFILE_LEVELS[choices.profile_level],
-    )
-    return spec
 
 
 def write_sets(directory: Path, sets: Sequence[Inputs]) -> None:

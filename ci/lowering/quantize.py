@@ -1,4 +1,4 @@
-"""Quantization for QNN HTP, with ranges that cover what was seen in calibration."""
+"""Quantization for QNN, with ranges that cover what was seen in calibration."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from executorch.backends.qualcomm.quantizer.quantizer import QnnQuantizer
-from executorch.backends.qualcomm.serialization.qc_schema import QcomChipset
 from torch.fx import GraphModule, Node
 from torchao.quantization.pt2e.quantize_pt2e import (
     convert_pt2e,
@@ -23,23 +21,30 @@ from ci.lowering.factory import Inputs
 from ci.lowering.model import Model, split_model
 from ci.lowering.references.eager import copy_inputs, keep_state
 from ci.lowering.schemes import Scheme
+from ci.lowering.targets.specification import make_quantizer
+from provisioning.manifest.backends import Backend
 
 
-def quantize_model(model: Model, scheme: Scheme, soc: str, choices: Choices = NO_CHOICES) -> Any:
+def quantize_model(
+    model: Model,
+    scheme: Scheme,
+    soc: str,
+    choices: Choices = NO_CHOICES,
+    backend: Backend = Backend.HTP,
+) -> Any:
     """Quantize each method; the result runs eagerly and lowers to QNN."""
     parts = {
-        name: quantize_method(part, scheme, soc, choices)
+        name: quantize_method(part, scheme, choices, make_quantizer(soc, backend))
         for name, part in split_model(model).items()
     }
     return join_modules(model.module, parts)
 
 
-def quantize_method(model: Model, scheme: Scheme, soc: str, choices: Choices) -> GraphModule:
+def quantize_method(model: Model, scheme: Scheme, choices: Choices, quantizer: Any) -> GraphModule:
     """Calibrate, train where the scheme says so, and convert."""
     recipe = scheme.recipe
     with torch.no_grad():
         exported = torch.export.export(model.module, model.evaluation[0], strict=True).module()
-    quantizer = QnnQuantizer(soc_model=QcomChipset[soc])
     quantizer.set_default_quant_config(**configure(scheme))
     if recipe.block:
         quantizer.set_block_size_map(block_sizes(exported, recipe.block))

@@ -71,8 +71,7 @@ def render_summary(
 
     What failed, with logs, gets the room that the rest leaves.
     """
-    verdict = "passed" if report.ok else "FAILED"
-    head = f"## {escape_markdown(report.session)}: {verdict}\n\n"
+    head = f"## {escape_markdown(report.title)}: {report.verdict}\n\n"
     head += f"{show_counts(report.summary)} in {report.summary.wall_s:.1f} s\n\n"
     head += "".join(f"- {escape_markdown(note)}\n" for note in report.notes)
     head += "\n" if report.notes else ""

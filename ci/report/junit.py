@@ -1,8 +1,9 @@
 """The report as JUnit XML, in the part of that dialect that Jenkins, GitLab and GitHub agree on.
 
 There is no standard; the elements and attributes are those of the Jenkins JUnit plug-in's
-junit-10.xsd. A case is a test case of the suite ``session``, a control one of the suite
-``session.controls``; unsupported is skipped.
+junit-10.xsd. A case is a test case of the suite ``session``, which names a backend other than HTP,
+a control one of the suite ``session.controls``; unsupported is skipped, and an error where this
+machine lacked something.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ TAGS = {Status.FAILED: "failure", Status.UNSUPPORTED: "skipped"}
 
 @dataclass(frozen=True)
 class JunitCase:
-    """A test case. ``tag`` is failure, skipped, or empty when it passed."""
+    """A test case. ``tag`` is failure, error, skipped, or empty when it passed."""
 
     group: str
     name: str
@@ -36,11 +37,11 @@ def render_junit(report: Report) -> bytes:
     """junit.xml: UTF-8 with an XML declaration, indented."""
     cases = [_case_entry(case, report) for case in report.cases]
     controls = [_control_entry(control) for control in report.controls]
-    root = ET.Element("testsuites", name=clean(report.session))
+    root = ET.Element("testsuites", name=clean(report.title))
     _count(root, [*cases, *controls], report.summary.wall_s)
     del root.attrib["skipped"]  # which the schema has for a suite only
-    _add_suite(root, report, report.session, cases)
-    _add_suite(root, report, f"{report.session}.controls", controls)
+    _add_suite(root, report, report.title, cases)
+    _add_suite(root, report, f"{report.title}.controls", controls)
     ET.indent(root, " ")
     return bytes(ET.tostring(root, encoding="utf-8", xml_declaration=True)) + b"\n"
 
@@ -53,7 +54,7 @@ def _case_entry(case: Case, report: Report) -> JunitCase:
         group=case.model,
         name=f"{case.scheme} {case.soc}",
         seconds=seconds,
-        tag=TAGS.get(case.status, ""),
+        tag="error" if case.lacks else TAGS.get(case.status, ""),
         message="\n".join([case.reason or case.status.value, *operators]),
         output="\n".join([_describe(case), *operators, case.log_tail, *again]).strip(),
     )
@@ -116,6 +117,6 @@ def _count(element: ET.Element, entries: list[JunitCase], seconds: float) -> Non
     tags = [entry.tag for entry in entries]
     element.set("tests", str(len(tags)))
     element.set("failures", str(tags.count("failure")))
-    element.set("errors", "0")
+    element.set("errors", str(tags.count("error")))
     element.set("skipped", str(tags.count("skipped")))
     element.set("time", f"{seconds:.3f}")

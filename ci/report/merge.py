@@ -98,6 +98,7 @@ def _compare_runs(reports: Sequence[Report]) -> Iterator[str]:
     """What the shards of one run have in common, and these have not."""
     views: dict[str, set[object]] = {
         "sessions": {report.session for report in reports},
+        "backends": {report.backend for report in reports},
         "toolchains": {report.toolchain for report in reports},
         "policies": {mark_of(report).policy for report in reports},
         "numbers of shards": {mark_of(report).count for report in reports},

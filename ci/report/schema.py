@@ -16,10 +16,13 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta, Struct
 
+from provisioning.errors import ExitCode
+from provisioning.manifest.backends import Backend
 from provisioning.versions import parse_version
 
 SCHEMA_VERSION: Final = 3
 ANY_MODEL = "*"
+HTP = Backend.HTP.value
 
 Decibels = Annotated[float, Meta(description="signal to quantization noise ratio, dB")]
 Cosine = Annotated[
@@ -153,7 +156,7 @@ class Case(Record, frozen=True, kw_only=True):
     program names. ``choices`` are those of the model's entry. ``qnn_ops`` are the operators that
     QNN was given, ``accelerator_`` figures means of the inputs by QNN's profile: on the emulator
     they vary from run to run, and nothing is judged by them. Both are there only where they were
-    asked for."""
+    asked for. ``lacks`` is the library or device for want of which a case could not run here."""
 
     model: str
     scheme: str
@@ -193,6 +196,7 @@ class Case(Record, frozen=True, kw_only=True):
     qnn_ops: tuple[OpCount, ...] = ()
     accelerator_cycles: Count | None = None
     accelerator_us: Count | None = None
+    lacks: str = ""
 
 
 class Control(Record, frozen=True, kw_only=True):
@@ -242,7 +246,7 @@ class ShardMark(Record, frozen=True, kw_only=True):
 class Report(Record, frozen=True, kw_only=True):
     """A run of a session. ``started`` is UTC, ISO 8601, from SOURCE_DATE_EPOCH when that is set.
     ``command`` begins what repeats a case: its model, scheme and SoC go after it. ``runtimes`` are
-    the QNN versions that devices get."""
+    the QNN versions that devices get, ``backend`` is the one of QNN that it was lowered for."""
 
     session: str
     started: Annotated[str, Meta(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")]
@@ -255,13 +259,39 @@ class Report(Record, frozen=True, kw_only=True):
     command: str = ""
     runtimes: tuple[Tool, ...] = ()
     shard: ShardMark | None = None
+    backend: str = HTP
     schema_version: Literal[3] = SCHEMA_VERSION
 
     @property
     def ok(self) -> bool:
-        """Whether something passed, and no case and no control failed."""
+        """Whether something passed, no case and no control failed, and nothing was lacking."""
         counts = self.summary
-        return bool(counts.passed) and not (counts.failed or counts.controls_passed)
+        bad = counts.failed or counts.controls_passed or self.lacking
+        return bool(counts.passed) and not bad
+
+    @property
+    def lacking(self) -> tuple[str, ...]:
+        """What cases could not run for want of, each once."""
+        return tuple(dict.fromkeys(case.lacks for case in self.cases if case.lacks))
+
+    @property
+    def verdict(self) -> str:
+        """``passed``, ``FAILED``, or ``NOT RUN`` on a machine that lacks what it needs."""
+        if self.ok:
+            return "passed"
+        return "NOT RUN" if self.exit_code is ExitCode.ENVIRONMENT else "FAILED"
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """The code of a run: what failed counts more than what this machine could not run."""
+        if self.lacking and not (self.summary.failed or self.summary.controls_passed):
+            return ExitCode.ENVIRONMENT
+        return ExitCode.OK if self.ok else ExitCode.FAILED
+
+    @property
+    def title(self) -> str:
+        """The session, and the backend where it is not HTP."""
+        return self.session if self.backend == HTP else f"{self.session} for {self.backend}"
 
     @property
     def notes(self) -> tuple[str, ...]:

@@ -139,7 +139,7 @@ def _print_controls(console: Console, report: Report) -> None:
 
 
 def _print_summary(console: Console, report: Report) -> None:
-    verdict = ("passed", "bold green") if report.ok else ("FAILED", "bold red")
+    verdict = (report.verdict, "bold green" if report.ok else "bold red")
     for note in report.notes:
         console.print(Text(clean_name(note), "yellow" if note.startswith("warning") else ""))
     seconds = f"{report.summary.wall_s:.1f} s"

@@ -11,6 +11,13 @@ from ci.emulator.policy import EmulatorPolicy, read_emulator_policy
 from ci.gate.jobs.portion import list_planned, take_shard
 from ci.lowering.cases import CaseSpec, select_cases
 from ci.lowering.schemes import EXECUTORCH
+from ci.lowering.targets.selection import (
+    choose_lane,
+    default_soc,
+    require_choices,
+    require_hardware,
+    require_options,
+)
 from ci.report.schema import Report
 from ci.verbs.lanes.steps import (
     Steps,
@@ -25,6 +32,7 @@ from provisioning.artifacts import choice
 from provisioning.console.command import Outcome, user_path
 from provisioning.console.progress import Progress
 from provisioning.errors import UsageError
+from provisioning.manifest.backends import Backend
 from provisioning.manifest.socs import read_socs
 
 SESSION = "test_emulator"
@@ -34,6 +42,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_case_arguments(parser, "name or glob, or file.py:factory", SESSION)
     add = parser.add_argument
     add("--runner", default="python", help="python, cpp, or a program like qnn_executor_runner")
+    add(
+        "--backend",
+        choices=[one.value for one in Backend],
+        default=Backend.HTP.value,
+        help="what QNN lowers for; default: htp",
+    )
     add("--plan", type=user_path, metavar="FILE", help="only the cases of a plan.json")
     add("--shard", default="", metavar="I/N", help="only this part of the cases, as 2/3")
     choice.add_arguments(parser)
@@ -43,10 +57,13 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     check_numbers(args)
     if args.plan and (args.model or args.scheme or args.soc):
         raise UsageError("--plan names the cases", fix="leave out --model, --scheme and --soc")
-    policy = read_emulator_policy(args.policy)
+    backend = Backend(args.backend)
+    require_options(backend, runner=args.runner, plan=bool(args.plan))
+    policy = read_emulator_policy(args.policy).for_backend(backend)
     socs = sorted(read_socs())
+    lane = choose_lane(EXECUTORCH, backend, policy.schemes, args.scheme)
     if args.list:
-        return list_choices(policy, socs, EXECUTORCH)
+        return list_choices(policy, socs, lane)
     specs = select_cases(
         policy.suite,
         socs,
@@ -54,7 +71,11 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         models=args.model,
         schemes=args.scheme,
         soc_names=args.soc,
+        lane=lane,
+        default_soc=default_soc(backend),
     )
+    require_hardware(specs, backend)
+    require_choices(specs, backend)
     if args.plan:
         specs = list_planned(args.plan)
     check_runner(specs, args.runner)
@@ -79,10 +100,10 @@ def run(
 ) -> Report:
     """Provision, check, then run the cases, each step said and timed."""
     require_packages(("torch", "executorch"), "lowering")
-    from ci.emulator.session import Phases, SessionOptions, run_session
+    from ci.emulator.session import Phases, SessionOptions, report_unrun, run_session
 
     chosen = choice.read_choice(args.sdk, args.adaptor)
-    phases = Phases(progress)
+    phases, backend = Phases(progress), Backend(args.backend)
     options = SessionOptions(
         policy=policy,
         jobs=args.jobs,
@@ -93,11 +114,21 @@ def run(
         beside=args.reports / SESSION / "qnn",
         record=args.record,
         command=repeat_command(
-            args, runner="" if args.runner == "python" else args.runner, **chosen.options
+            args,
+            backend="" if backend is Backend.HTP else backend.value,
+            runner="" if args.runner == "python" else args.runner,
+            **chosen.options,
         ),
+        backend=backend,
     )
     work = f"lower, run and judge {len(specs)} cases, {args.jobs} at a time"
-    steps = Steps(chosen.profile, work, choice=chosen)
+    steps = Steps(
+        chosen.profile,
+        work,
+        choice=chosen,
+        backend=backend,
+        refuse=lambda environment, lacks: report_unrun(specs, environment, options, phases, lacks),
+    )
     return steps.take(
         lambda environment, workshop: run_session(specs, environment, options, phases, workshop),
         phases,

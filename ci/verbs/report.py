@@ -15,7 +15,7 @@ from ci.report.write import read_report, report_data, write_report
 from provisioning.console.caller import shown_path
 from provisioning.console.command import Outcome, user_path
 from provisioning.console.progress import Progress
-from provisioning.errors import ExitCode, UsageError
+from provisioning.errors import UsageError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,7 +54,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     if args.sarif:
         telling.write_sarif(report, args.sarif)
     text = render_text(report, args)
-    code = ExitCode.OK if report.ok else ExitCode.FAILED
+    code = report.exit_code
     return Outcome(text, report_data(report), code, exact=True)
 
 

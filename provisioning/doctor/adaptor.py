@@ -13,6 +13,7 @@ from provisioning.artifacts.overlays import find_overlays, python_tag
 from provisioning.console.progress import Progress
 from provisioning.doctor.examine import Verdict, examine
 from provisioning.errors import UnfitError
+from provisioning.manifest.backends import Backend
 from provisioning.versions import is_same
 
 # Findings that another adaptor cures: it is not there, or it does not fit Python, machine or SDK.
@@ -22,7 +23,12 @@ OF_ADAPTOR = frozenset(
 
 
 def settle_adaptor(
-    choice: QnnChoice, environment: Environment, progress: Progress, *, python: Path | None = None
+    choice: QnnChoice,
+    environment: Environment,
+    progress: Progress,
+    *,
+    python: Path | None = None,
+    backend: Backend = Backend.HTP,
 ) -> tuple[Environment, Verdict]:
     """The environment with the adaptor that ``choice`` means, and its verdict.
 
@@ -38,6 +44,7 @@ def settle_adaptor(
             candidate,
             python=python or (Path(sys.executable) if overlay else None),
             tries_device=not choice.is_usual,
+            backend=backend,
             progress=progress,
         )
         tried.append((candidate, verdict))

@@ -22,6 +22,7 @@ from provisioning.doctor.fitness import Fitness
 from provisioning.doctor.policies import read_doctor_policy, read_elf_policies
 from provisioning.doctor.survey.environment import SurveyRequest, survey_environment
 from provisioning.errors import ManifestError, UnfitError
+from provisioning.manifest.backends import Backend
 from provisioning.manifest.pairs import read_pairs
 from provisioning.manifest.reader import read_profile, read_profiles, read_toolchain
 from provisioning.manifest.socs import find_soc
@@ -29,6 +30,8 @@ from provisioning.store.store import store_home
 
 SCHEMA_VERSION = 2
 CHECKOUT_COMMIT = "executorch-commit"
+# Findings on the library of a backend.
+OF_BACKEND = frozenset({"QNN909", "QNN910"})
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,12 @@ class Verdict:
     def fit(self) -> bool:
         """Whether there is no error; warnings do not count."""
         return not self.errors
+
+    @property
+    def lacks(self) -> Finding | None:
+        """What is all that is wrong: the library of a backend, for want of which nothing runs."""
+        alone = {one.id for one in self.errors} <= OF_BACKEND
+        return self.errors[0] if self.errors and alone else None
 
     def require(self) -> None:
         """Raise UnfitError with the first error, its reason and what to do."""
@@ -81,13 +90,14 @@ def examine(
     python: Path | None = None,
     soc: str = "",
     tries_device: bool = False,
+    backend: Backend = Backend.HTP,
     progress: Progress | None = None,
 ) -> Verdict:
     """Examine a composed environment, as the process of a job would have it.
 
     ``python`` None is the running interpreter; ``tries_device`` lets the adaptor create a device
-    in a process of its own. Raises ManifestError for a profile without a
-    policy; every fault is a finding.
+    in a process of its own, as it always may for a ``backend`` beside HTP. Raises ManifestError
+    for a profile without a policy; every fault is a finding.
     """
     roots = {artifact.name: artifact.root for artifact in environment.artifacts}
     request = SurveyRequest(
@@ -100,6 +110,7 @@ def examine(
         python=python,
         soc=soc or None,
         tries_device=tries_device,
+        backend=backend,
     )
     return examine_request(request, progress)
 
@@ -195,6 +206,7 @@ def summarize(facts: EnvironmentFacts) -> dict[str, Any]:
             for name, tree in facts.trees.items()
         },
         "python": msgspec.to_builtins(facts.python, enc_hook=str),
+        "backend": msgspec.to_builtins(facts.backend),
         "variables": dict(facts.variables.values) if facts.variables else {},
         "ndk": msgspec.to_builtins(facts.ndk, enc_hook=str),
         "checkout": msgspec.to_builtins(facts.checkout, enc_hook=str),

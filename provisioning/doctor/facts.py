@@ -182,6 +182,19 @@ class PythonFacts:
 
 
 @dataclass(frozen=True)
+class BackendFacts:
+    """A backend beside HTP: whether its library is in the SDK; ``no_backend`` is why the adaptor
+    creates none with it, None where it was not tried. ``why`` and ``fix`` go with either."""
+
+    name: str
+    library: str
+    is_there: bool
+    why: str
+    fix: str
+    no_backend: str | None = None
+
+
+@dataclass(frozen=True)
 class PathEntry:
     """One entry of LD_LIBRARY_PATH: the libraries in it that concern QNN, and those that hide
     the compiler's runtime.
@@ -278,6 +291,7 @@ class EnvironmentFacts:
     trees: Mapping[str, TreeFacts] = field(default_factory=dict)
     ndk: NdkFacts | None = None
     python: PythonFacts | None = None
+    backend: BackendFacts | None = None
     variables: VariableFacts | None = None
     checkout: CheckoutFacts | None = None
     installations: tuple[InstallationFacts, ...] = ()

@@ -27,6 +27,7 @@ from provisioning.doctor.facts import STAGING
 from provisioning.doctor.survey.environment import SurveyRequest
 from provisioning.doctor.verdict_text import WIDTH, render_verdict
 from provisioning.errors import ExitCode, UsageError
+from provisioning.manifest.backends import Backend
 from provisioning.manifest.reader import read_profile
 from provisioning.store.store import Store, store_home
 
@@ -49,6 +50,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     choice.add_arguments(parser)
     parser.add_argument("--soc", help="the SoC that will run it, such as SM8650")
+    parser.add_argument(
+        "--backend",
+        choices=[one.value for one in Backend],
+        default=Backend.HTP.value,
+        help="what QNN lowers for on this machine; default: htp",
+    )
     parser.add_argument("--device", action="store_true", help="look at devices that adb lists")
     parser.add_argument(
         "--shell",
@@ -63,12 +70,14 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     check_roots(args.profile, given)
     chosen = choice.read_choice(args.sdk, args.adaptor)
     python = Path(args.python) if args.python else None
+    backend = Backend(args.backend)
+    check_backend(args.profile, backend)
     if args.profile in EMULATORS and not chosen.is_usual and not (given or args.shell):
         environment = locate_profile(chosen.profile, progress)
-        _, verdict = settle_adaptor(chosen, environment, progress, python=python)
+        _, verdict = settle_adaptor(chosen, environment, progress, python=python, backend=backend)
     else:
         request = compose_request(args.profile, given, os.environ, keep_variables=args.shell)
-        request = replace(request, python=python, soc=args.soc, device=args.device)
+        request = replace(request, python=python, soc=args.soc, device=args.device, backend=backend)
         verdict = examine_request(request, progress)
     fit = verdict.fit and not (args.strict and verdict.findings)
     return Outcome(
@@ -76,6 +85,16 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         verdict.data(strict=args.strict),
         ExitCode.OK if fit else ExitCode.ENVIRONMENT,
     )
+
+
+def check_backend(profile: str, backend: Backend) -> None:
+    """Raises UsageError for a backend of a profile that lowers nothing on this machine."""
+    if backend is not Backend.HTP and profile not in EMULATORS:
+        raise UsageError(
+            f"--backend {backend.value} with profile {profile}",
+            why="it says what is lowered and run on this machine",
+            fix=f"one of: {', '.join(sorted(EMULATORS))}",
+        )
 
 
 def _width() -> int:

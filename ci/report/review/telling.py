@@ -37,9 +37,12 @@ def read_base(path: Path | None, report: Report) -> tuple[Comparison | None, str
     if path is None:
         return None, ""
     try:
-        return compare_reports(read_report(path), report), ""
+        base = read_report(path)
     except UsageError as error:
         return None, f"{error.what}: {error.why}".rstrip(": ")
+    if base.backend != report.backend:
+        return None, f"the base is of backend {base.backend}, this run of {report.backend}"
+    return compare_reports(base, report), ""
 
 
 def tell(report: Report, args: argparse.Namespace, progress: Progress) -> None:

@@ -23,12 +23,14 @@ from provisioning.artifacts.choice import QnnChoice
 from provisioning.console.caller import shown_path
 from provisioning.console.command import Outcome, user_path
 from provisioning.console.progress import Progress
-from provisioning.errors import ExitCode, UnfitError, UsageError
+from provisioning.errors import UnfitError, UsageError
+from provisioning.manifest.backends import Backend
 
 if TYPE_CHECKING:  # these bring what a list of choices can do without
     from ci.emulator.session import Phases
     from ci.emulator.workshop import Workshop
     from provisioning.artifacts.environment import Environment
+    from provisioning.doctor.finding import Finding
 
 
 def add_case_arguments(parser: argparse.ArgumentParser, model: str, session: str) -> None:
@@ -79,13 +81,16 @@ class Steps:
     """The four steps of a run, each said and timed: ``work`` says what the third one does.
 
     ``imports`` are what the pool imports; that starts on what seems to be provisioned already,
-    unless ``choice`` names another QNN or adaptor than the usual.
+    unless ``choice`` names another QNN or adaptor than the usual. ``refuse`` makes the report of a
+    host that lacks the library of ``backend``.
     """
 
     profile: str
     work: str
     imports: tuple[str, ...] = ()
     choice: QnnChoice = field(default_factory=QnnChoice)
+    backend: Backend = Backend.HTP
+    refuse: Callable[[Environment, Finding], Report] | None = None
 
     def take(
         self,
@@ -112,11 +117,18 @@ class Steps:
                 )
             progress.step("2/4 check the environment")
             with phases.measure("check"):
-                environment, verdict = settle_adaptor(self.choice, environment, progress)
-                verdict.require()
+                environment, verdict = settle_adaptor(
+                    self.choice, environment, progress, backend=self.backend
+                )
+                if not (self.refuse and verdict.lacks):
+                    verdict.require()
                 find_on_path(environment.variables)
-            progress.step(f"3/4 {self.work}")
-            report = run(environment, workshop)
+            if self.refuse and verdict.lacks:
+                progress.step(f"3/4 nothing is lowered: {verdict.lacks.what}")
+                report = self.refuse(environment, verdict.lacks)
+            else:
+                progress.step(f"3/4 {self.work}")
+                report = run(environment, workshop)
         progress.step("4/4 report")
         return report
 
@@ -141,19 +153,21 @@ def publish(
     telling.tell(report, args, progress)
     colour, width = terminal_style()
     text = render_table(report, colour=colour, width=width)
-    code = ExitCode.OK if report.ok else ExitCode.FAILED
-    return Outcome(text, report_data(report), code, exact=True)
+    return Outcome(text, report_data(report), report.exit_code, exact=True)
 
 
 def list_choices(policy: EmulatorPolicy, socs: list[str], lane: Lane) -> Outcome:
     """Models with what they are and their default schemes, schemes, SoCs."""
     about = {name: one.path for name, one in policy.models.items()} | SUITE
     own = {name: one.schemes for name, one in policy.models.items()} | policy.suite
+    schemes = [scheme.value for scheme in lane.schemes]
     models = {
-        name: {"about": about[name], "schemes": [scheme.value for scheme in own.get(name, ())]}
+        name: {
+            "about": about[name],
+            "schemes": [one.value for one in own.get(name, ()) if one.value in schemes],
+        }
         for name in about
     }
-    schemes = [scheme.value for scheme in lane.schemes]
     width = max(map(len, models))
     rows = [
         f"  {name:<{width}}  {model['about']} ({', '.join(model['schemes'])})"

@@ -1,4 +1,4 @@
-"""Versions that belong together: ExecuTorch, its adaptor, the QNN SDK and the Hexagon SDK."""
+"""What belongs together: ExecuTorch, its adaptor, the QNN SDK, its backends and the Hexagon SDK."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from provisioning.doctor.checks.coherence import most_common_build
 from provisioning.doctor.checks.registry import Case, Seen, Subjects, seen
-from provisioning.doctor.facts import PythonFacts, SdkFacts
+from provisioning.doctor.facts import HOST_DIRECTORY, BackendFacts, PythonFacts, SdkFacts
 from provisioning.doctor.finding import Severity
 from provisioning.manifest.pairs import Pairs
 from provisioning.versions import find_place_version, is_older, is_same
@@ -86,7 +86,8 @@ def see_no_device(adaptor: Adaptor) -> Iterator[Seen]:
 
 
 class Toolchains(NamedTuple):
-    """Versions of an environment; ``executorch`` is the checkout's, else the installed one's."""
+    """Versions of an environment; ``executorch`` is the checkout's, else the installed one's.
+    ``backend`` is one beside HTP."""
 
     executorch: str
     sdk: SdkFacts | None
@@ -94,6 +95,7 @@ class Toolchains(NamedTuple):
     hexagon_tools: str
     soc: tuple[str, int] | None
     pairs: Pairs
+    backend: BackendFacts | None = None
 
 
 def find_toolchains(case: Case) -> Iterator[Toolchains]:
@@ -104,7 +106,15 @@ def find_toolchains(case: Case) -> Iterator[Toolchains]:
     hexagon = find_place_version(facts.roots.get(HEXAGON_SDK, ""))
     values = facts.variables.values if facts.variables else {}
     tools = find_place_version(values.get("HEXAGON_TOOLS_ROOT", ""))
-    yield Toolchains(checkout or installed or "", facts.sdk, hexagon, tools, case.soc, case.pairs)
+    yield Toolchains(
+        checkout or installed or "",
+        facts.sdk,
+        hexagon,
+        tools,
+        case.soc,
+        case.pairs,
+        facts.backend,
+    )
 
 
 TOOLCHAINS = Subjects(find_toolchains)
@@ -169,3 +179,55 @@ def see_older_tools(tools: Toolchains) -> Iterator[Seen]:
         if first and is_older(tools.hexagon_tools, first):
             version = tools.hexagon_tools
             yield seen("Hexagon tools", soc, version=version, soc=soc, hexagon=hexagon, first=first)
+
+
+@TOOLCHAINS.check(
+    "QNN908",
+    "QNN SDK {sdk} with ExecuTorch {executorch}: {first} is the first for LPAI",
+    "ExecuTorch lowers for LPAI with that version or later, and a runtime must not be older",
+    "--sdk DIR with QNN {first} or later; profile lpai provisions one",
+)
+def see_older_lpai(tools: Toolchains) -> Iterator[Seen]:
+    row = tools.pairs.find(tools.executorch) if tools.executorch else None
+    version = tools.sdk.version if tools.sdk else None
+    asks = tools.backend and tools.backend.name.startswith("lpai")
+    if asks and row and row.lpai and version and is_older(version, row.lpai):
+        versions = {"sdk": version, "executorch": tools.executorch, "first": row.lpai}
+        yield seen("QNN SDK", tools.sdk.root if tools.sdk else "", **versions)
+
+
+@TOOLCHAINS.check(
+    "QNN909",
+    "{subject} is not in the SDK: nothing is lowered for backend {backend}",
+    "{why}",
+    "{fix}",
+    after=("QNN908",),
+)
+def see_no_library(tools: Toolchains) -> Iterator[Seen]:
+    if tools.backend and not tools.backend.is_there:
+        yield see_backend(tools.backend, tools.sdk)
+
+
+@TOOLCHAINS.check(
+    "QNN910",
+    "{subject} of QNN {version} creates no backend on this machine: {reason}",
+    "{why}",
+    "{fix}",
+    after=("QNN908", "QNN909"),
+)
+def see_no_backend(tools: Toolchains) -> Iterator[Seen]:
+    if tools.backend and tools.backend.no_backend:
+        yield see_backend(tools.backend, tools.sdk)
+
+
+def see_backend(one: BackendFacts, sdk: SdkFacts | None) -> Seen:
+    """A fault of a backend's library."""
+    return seen(
+        one.library,
+        sdk.root / HOST_DIRECTORY if sdk else "",
+        backend=one.name,
+        version=(sdk.version if sdk else None) or "an unknown version",
+        reason=one.no_backend,
+        why=one.why,
+        fix=one.fix,
+    )

@@ -7,46 +7,53 @@ import re
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from provisioning.console.process import run_process
 from provisioning.doctor.survey import device_probe
 from provisioning.errors import StoreError, ToolError
 from provisioning.files import hash_file, write_whole
+from provisioning.manifest.backends import Backend
 
 TIMEOUT_S = 120.0
-QNN_SAYS = re.compile(r"<E> ([^\n]+)")
+QNN_SAYS = re.compile(r"(?:<E> |\[ERROR\] \[Qnn ExecuTorch\]: )([^\n]+)")
 ANSWER = re.compile(r"^device (.*)$", re.MULTILINE)
 
 
-def try_device(
-    python: Path | None,
-    adaptor: Path,
-    libraries: Path,
-    variables: Mapping[str, str],
-    remembered: Path,
-) -> str:
-    """Why ``adaptor`` creates no device with the libQnnHtp.so in ``libraries``; empty if it does.
+@dataclass(frozen=True)
+class Trial:
+    """What is tried: the adaptor that ``python`` finds (None is the running interpreter) with a
+    backend's ``library``. ``remembered`` is a directory for what came out of the same bytes."""
 
-    What came out for the same bytes is in ``remembered``, a directory.
-    """
-    key = hashlib.sha256()
-    for path in (adaptor, libraries / "libQnnHtp.so", Path(device_probe.__file__)):
+    python: Path | None
+    adaptor: Path
+    library: Path
+    variables: Mapping[str, str]
+    remembered: Path
+    backend: Backend = Backend.HTP
+
+
+def try_device(trial: Trial) -> str:
+    """Why the adaptor creates no device, which for a backend beside HTP is the backend alone; empty
+    if it does."""
+    key = hashlib.sha256(trial.backend.value.encode())
+    for path in (trial.adaptor, trial.library, Path(device_probe.__file__)):
         key.update(hash_file(path).encode())
-    kept = remembered / f"device-{key.hexdigest()[:32]}.txt"
+    kept = trial.remembered / f"device-{key.hexdigest()[:32]}.txt"
     if kept.is_file():
         return kept.read_text("utf-8")
-    why = _try_device(python or Path(sys.executable), variables)
+    why = _try_device(trial)
     with suppress(OSError, StoreError):  # then it is tried again
         write_whole(kept, why)
     return why
 
 
-def _try_device(python: Path, variables: Mapping[str, str]) -> str:
+def _try_device(trial: Trial) -> str:
+    python, script = trial.python or Path(sys.executable), device_probe.__file__
+    words = [str(python), script, trial.backend.value]
     try:
-        ended = run_process(
-            [python, device_probe.__file__], env=variables, timeout_s=TIMEOUT_S, check=False
-        )
+        ended = run_process(words, env=trial.variables, timeout_s=TIMEOUT_S, check=False)
     except ToolError as error:
         return str(error.why or error.what)
     found = ANSWER.findall(ended.output)

@@ -1,5 +1,6 @@
-"""Lets the QNN adaptor that Python finds create a device, as each lowering begins. Standard library
-and executorch only: run as a script, in a process that may end in any way.
+"""Lets the QNN adaptor that Python finds create a device for a backend (its one argument), as each
+lowering begins. Standard library and executorch only: run as a script, in a process that may end in
+any way.
 
 The last line is ``device`` followed by ok, or by what ExecuTorch said. QNN's own words come before.
 """
@@ -8,18 +9,20 @@ from __future__ import annotations
 
 import sys
 
-SOC = "SM8650"
+SOCS = {"htp": "SM8650", "gpu": "SM8650", "lpai": "SM8850", "lpai-arm": "SM8850"}
 
 
-def create_device() -> str:
+def create_device(backend: str) -> str:
     """``ok``, or the name of the error."""
     from executorch.backends.qualcomm.python import PyQnnManagerAdaptor
     from executorch.backends.qualcomm.serialization.qc_schema import QcomChipset
     from executorch.backends.qualcomm.utils import utils
 
-    options = utils.generate_htp_compiler_spec(use_fp16=True)
+    kind = backend.partition("-")[0]
+    words = {"use_fp16": True} if kind == "htp" else {}
+    options = getattr(utils, f"generate_{kind}_compiler_spec")(**words)
     spec = utils.generate_qnn_executorch_compiler_spec(
-        soc_model=getattr(QcomChipset, SOC), backend_options=options
+        soc_model=getattr(QcomChipset, SOCS[backend]), backend_options=options
     )
     said = str(PyQnnManagerAdaptor.QnnManager(spec[0].value).InitBackend()).rpartition(".")[2]
     return said.lower() if said == "Ok" else said
@@ -28,7 +31,7 @@ def create_device() -> str:
 def main() -> None:
     """Print the line."""
     try:
-        text = create_device()
+        text = create_device(sys.argv[1])
     except Exception as error:  # noqa: BLE001 - executorch raises what it likes
         text = f"{type(error).__name__}: {error}".splitlines()[0]
     sys.stdout.write(f"\ndevice {text}\n")

@@ -16,6 +16,7 @@ from provisioning.doctor.facts import (
     LIBCXX,
     NDK,
     STAGING,
+    BackendFacts,
     EnvironmentFacts,
     HostFacts,
     InstallationFacts,
@@ -25,7 +26,7 @@ from provisioning.doctor.facts import (
 )
 from provisioning.doctor.fitness import DoctorPolicy, Fitness
 from provisioning.doctor.survey.checkout import survey_checkout
-from provisioning.doctor.survey.creation import try_device
+from provisioning.doctor.survey.creation import Trial, try_device
 from provisioning.doctor.survey.device import survey_devices
 from provisioning.doctor.survey.host import survey_host
 from provisioning.doctor.survey.python import survey_python
@@ -33,6 +34,7 @@ from provisioning.doctor.survey.sdk import survey_ndk, survey_sdk
 from provisioning.doctor.survey.tree import FactsCache, survey_tree
 from provisioning.doctor.survey.variables import survey_variables
 from provisioning.elf.facts import EM_X86_64
+from provisioning.manifest.backends import Backend, read_backends
 from provisioning.manifest.reader import Adoption
 from provisioning.versions import is_older, is_same
 
@@ -44,8 +46,8 @@ class SurveyRequest:
     """What to examine: roots by name of artifact, their pins, a job's variables.
 
     ``python`` None is the running interpreter, whose adaptor creates a device of the emulator where
-    ``tries_device`` says so; ``device`` asks adb for devices and the
-    libraries in ``device_directory``.
+    ``tries_device`` says so; ``backend`` is the one to lower for; ``device`` asks adb for devices
+    and the libraries in ``device_directory``.
     """
 
     profile: str
@@ -56,6 +58,7 @@ class SurveyRequest:
     submodules: tuple[str, ...] = ()
     python: Path | None = None
     tries_device: bool = False
+    backend: Backend = Backend.HTP
     soc: str | None = None
     device: bool = False
     device_directory: str = "/data/local/tmp"
@@ -78,6 +81,7 @@ def survey_environment(
     trees = _survey_trees(request, sdk_name, kinds, cache)
     progress.step("doctor: variables, machine, Python")
     sdk = _survey_sdk(request, sdk_name, policy, fitness)
+    python = _survey_python(request, policy, sdk) if fitness.python else None
     return EnvironmentFacts(
         profile=request.profile,
         host=_survey_host(request, policy, fitness, kinds, trees),
@@ -88,7 +92,8 @@ def survey_environment(
         sdk=sdk,
         trees=trees,
         ndk=survey_ndk(request.roots[NDK], policy.ndk.host_tag) if NDK in request.roots else None,
-        python=_survey_python(request, policy, sdk) if fitness.python else None,
+        python=python,
+        backend=_survey_backend(request, sdk, python),
         variables=survey_variables(request.variables, cache, request.roots.get(sdk_name)),
         checkout=survey_checkout(request.roots[CHECKOUT]) if CHECKOUT in request.roots else None,
         installations=tuple(
@@ -163,11 +168,29 @@ def _survey_python(
 ) -> PythonFacts:
     modules = list(policy.python.modules)
     facts = survey_python(request.python, DISTRIBUTIONS, modules, request.variables)
-    libraries = sdk.root / HOST_DIRECTORY if sdk else Path()
-    is_there = (libraries / "libQnnHtp.so").is_file()
-    if not (request.tries_device and facts.adaptor and is_there and _may_load(facts, sdk)):
+    if not request.tries_device:
         return facts
-    why = try_device(
-        request.python, facts.adaptor.path, libraries, request.variables, request.home / "doctor"
-    )
-    return replace(facts, no_device=why)
+    return replace(facts, no_device=_try_device(request, sdk, facts, Backend.HTP))
+
+
+def _survey_backend(
+    request: SurveyRequest, sdk: SdkFacts | None, python: PythonFacts | None
+) -> BackendFacts | None:
+    """A backend beside HTP; its library, which is the SDK's, is asked by the adaptor."""
+    if request.backend is Backend.HTP or not sdk:
+        return None
+    needs = read_backends()[request.backend]
+    is_there = (sdk.root / HOST_DIRECTORY / needs.library).is_file()
+    said = _try_device(request, sdk, python, request.backend) if python else None
+    return BackendFacts(request.backend.value, needs.library, is_there, needs.why, needs.fix, said)
+
+
+def _try_device(
+    request: SurveyRequest, sdk: SdkFacts | None, python: PythonFacts, backend: Backend
+) -> str | None:
+    """Why none is created; None where there is nothing to try, or where it would be in vain."""
+    library = (sdk.root if sdk else Path()) / HOST_DIRECTORY / read_backends()[backend].library
+    if not (python.adaptor and library.is_file() and _may_load(python, sdk)):
+        return None
+    adaptor, home = python.adaptor.path, request.home / "doctor"
+    return try_device(Trial(request.python, adaptor, library, request.variables, home, backend))

@@ -12,6 +12,8 @@ from pathlib import Path
 from string import Formatter
 from typing import Any
 
+import msgspec
+
 from provisioning.doctor.checks.checkout import Checkout
 from provisioning.doctor.checks.coherence import Family
 from provisioning.doctor.checks.device import Device
@@ -28,6 +30,7 @@ from provisioning.doctor.checks.staging import Staging
 from provisioning.doctor.checks.variables import PythonPath, Runtime, Variables
 from provisioning.doctor.elf_policy import ElfPolicy
 from provisioning.doctor.facts import (
+    BackendFacts,
     CheckoutFacts,
     DeviceFacts,
     EnvironmentFacts,
@@ -288,6 +291,13 @@ def tools(
     return Toolchains("1.5.1", facts, hexagon, compiler, ("SM8850", soc) if soc else None, known)
 
 
+def backed(name: str = "lpai", version: str = "2.39.0.250926", **change: Any) -> Toolchains:
+    """With a backend beside HTP."""
+    facts = BackendFacts(name, "libQnnLpai.so", is_there=True, why="it lowers", fix="an SDK")
+    row = msgspec.structs.replace(ROW, lpai="2.39")
+    return tools(version)._replace(pairs=Pairs("1.5.1", (row,)), backend=replace(facts, **change))
+
+
 def error(defect: Defect) -> ElfError:
     return ElfError(Path("/sdk/lib.so"), defect)
 
@@ -527,6 +537,9 @@ PAIRS: Mapping[str, tuple[Any, Any]] = {
     "QNN905": (tools("2.49.41"), tools("2.49.40")),
     "QNN906": (tools(hexagon="6.3.9", soc=81), tools(hexagon="6.4.0.2", soc=81)),
     "QNN907": (tools(compiler="8.8.06", soc=81), tools(compiler="19.0.07", soc=81)),
+    "QNN908": (backed(version="2.38.9"), backed("gpu", "2.38.9")),
+    "QNN909": (backed(is_there=False), backed()),
+    "QNN910": (backed(no_backend="TuningMode must be enabled"), backed(no_backend="")),
 }
 
 

@@ -28,6 +28,7 @@ from tests.unit.provisioning.doctor.cases import (
     JSON,
     OWN,
     adaptor,
+    backed,
     checkout,
     describe,
     device,
@@ -353,6 +354,21 @@ TOGETHER = [
     row("QNN907", tools(compiler="8.8")),
     row("QNN907", tools(soc=81)),
     row("QNN907", tools(compiler="8.8", soc=75)),
+    row("QNN908", backed(version="2.39")),
+    row("QNN908", backed(version="2.38")._replace(executorch="0.1")),
+    row("QNN908", backed(version="2.38")._replace(sdk=None)),
+    row(
+        "QNN908",
+        backed("lpai-arm", "2.37"),
+        "QNN SDK | /sdk | executorch=1.5.1 | first=2.39 | sdk=2.37",
+    ),
+    row("QNN909", tools()),
+    row("QNN910", backed(no_backend=None)),
+    row(
+        "QNN910",
+        backed(no_backend="no")._replace(sdk=None),
+        "libQnnLpai.so |  | fix=an SDK | reason=no | version=an unknown version | why=it lowers",
+    ),
 ]
 
 

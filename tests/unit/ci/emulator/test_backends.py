@@ -1,0 +1,177 @@
+"""--backend without torch: cases, limits, and what a run says that lacks something."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+from msgspec.structs import replace
+
+from ci.__main__ import main
+from ci.emulator.baselines import baselines_path, read_baselines, record_baselines
+from ci.emulator.policy import Unsupported, read_emulator_policy
+from ci.lowering.schemes import EXECUTORCH, Scheme
+from ci.lowering.targets.selection import choose_lane, default_soc, require_options
+from ci.report.github import render_summary
+from ci.report.html import render_html
+from ci.report.junit import render_junit
+from ci.report.merge import find_faults
+from ci.report.review.telling import read_base
+from ci.report.schema import Case, Report, Status, Tool
+from ci.report.table import render_table
+from ci.report.write import write_report
+from provisioning.errors import ExitCode, UsageError
+from provisioning.manifest.backends import Backend, read_backends
+from provisioning.manifest.reader import MANIFESTS_VARIABLE
+from provisioning.manifest.socs import read_socs
+from tests.stand_ins.reports import make_report
+from tests.stand_ins.shards import make_cases, make_shards
+
+OTHERS = [backend for backend in Backend if backend is not Backend.HTP]
+LIBRARY = "libQnnLpai.so"
+TOOLS = (Tool(name="executorch", version="9.2"), Tool(name="qnn-runtime", version="9.1"))
+
+
+def make_case(status: Status = Status.PASSED, **fields: str) -> Case:
+    return Case(model="mlp", scheme="8a8w", soc="SM8850", status=status, sqnr_db=30.0, **fields)
+
+
+def report_of(*cases: Case, backend: str = "lpai") -> Report:
+    return replace(make_report(cases, toolchain=TOOLS), backend=backend)
+
+
+LACKING = make_case(Status.UNSUPPORTED, reason=f"QNN909: {LIBRARY} is missing", lacks=LIBRARY)
+
+
+def test_every_backend_is_described_and_judged() -> None:
+    assert set(read_backends()) == set(Backend)
+    policy = read_emulator_policy()
+    for backend in OTHERS:
+        own = policy.for_backend(backend)
+        assert own.schemes == policy.backends[backend]
+        assert own.limits_of("mlp", next(iter(own.schemes))).min_sqnr_db
+    assert read_socs()[default_soc(Backend.LPAI_ARM)].lpai == 6
+
+
+@pytest.mark.parametrize("backend", OTHERS)
+def test_what_is_known_of_htp_says_nothing_of_others(backend: Backend, tmp_path: Path) -> None:
+    file = tmp_path / "policy.toml"
+    file.write_text(
+        'extends = "default"\n[models.net]\npath = "net.py:make"\nschemes = ["8a8w", "fp16"]\n'
+        "[models.net.limits.8a8w]\nmin_sqnr_db = 1.0\n[models.net.limits.fp16]\nmin_sqnr_db = 1.0\n"
+    )
+    (tmp_path / "net.py").write_text("def make(): ...\n")
+    policy = read_emulator_policy(file)
+    known = Unsupported(pattern="of GPU", reason="known", backends=(Backend.GPU,))
+    policy = replace(policy, unsupported=(*policy.unsupported, known))
+    refusal = "The SocModel doesn't support FP16"
+    assert policy.for_backend(Backend.HTP).expects_refusal("m", Scheme.FP16, "SW6100", refusal)
+    assert policy.for_backend(Backend.HTP).limits_of("net", Scheme.A8W8).min_sqnr_db == 1.0
+    own = policy.for_backend(backend)
+    assert own.expects_refusal("m", Scheme.FP16, "SW6100", refusal) == ""
+    said = own.expects_refusal("m", Scheme.FP16, "SW6100", "of GPU")
+    assert said == ("known" if backend is Backend.GPU else "")
+    scheme = next(iter(own.schemes))
+    assert own.limits_of("net", scheme).min_sqnr_db == own.schemes[scheme].min_sqnr_db
+
+
+def test_a_policy_without_limits_for_a_backend_is_refused() -> None:
+    with pytest.raises(UsageError, match="no limits for backend gpu"):
+        replace(read_emulator_policy(), backends={}).for_backend(Backend.GPU)
+
+
+def test_a_lane_has_the_schemes_that_the_backend_is_judged_in() -> None:
+    judged = read_emulator_policy().backends[Backend.LPAI]
+    lane = choose_lane(EXECUTORCH, Backend.LPAI, judged, ["*8w"])
+    assert lane.schemes == lane.default == (Scheme.A8W8, Scheme.A16W8)
+    assert choose_lane(EXECUTORCH, Backend.HTP, judged, ["fp16"]) is EXECUTORCH
+    with pytest.raises(UsageError, match="fp16 with --backend lpai"):
+        choose_lane(EXECUTORCH, Backend.LPAI, judged, ["8a8w", "fp16"])
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--backend", "lpai", "--soc", "SM8650"], "SM8650 has no LPAI block"),
+        (["--backend", "lpai", "--soc", "*"], "has no LPAI block"),
+        (["--backend", "lpai", "--scheme", "fp16"], "--scheme fp16 with --backend lpai"),
+        (["--backend", "gpu", "--scheme", "8A8W"], "--scheme 8A8W with --backend gpu"),
+        (["--backend", "gpu", "--scheme", "nothing"], "no scheme 'nothing'"),
+        (["--backend", "gpu", "--runner", "cpp"], "which has no such hardware"),
+        (["--backend", "lpai", "--runner", "cpp"], "for which it has no kernels"),
+        (["--backend", "gpu", "--plan", "plan.json"], "--plan with --backend gpu"),
+    ],
+)
+def test_what_goes_with_htp_alone_is_refused(
+    capfd: pytest.CaptureFixture[str], words: list[str], message: str
+) -> None:
+    assert main(["test-emulator", *words]) == ExitCode.USAGE
+    assert message in capfd.readouterr().err
+
+
+def test_htp_takes_all_of_it() -> None:
+    require_options(Backend.HTP, runner="cpp", plan=True)
+    require_options(Backend.GPU, runner="./on-device", plan=False)
+
+
+def test_the_list_shows_what_the_backend_takes(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["test-emulator", "--backend", "lpai", "--list"]) == ExitCode.OK
+    told = capfd.readouterr().out
+    assert "schemes\n  8a8w 16a8w\n" in told
+    assert "(8a8w, 16a8w)" in told
+    assert "fp16" not in told
+
+
+def test_a_baseline_is_of_one_backend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(MANIFESTS_VARIABLE, str(tmp_path))
+    names = {str(baselines_path(TOOLS, backend.value)) for backend in Backend}
+    assert len(names) == len(Backend)
+    record_baselines(report_of(make_case(), backend="htp"))
+    assert read_baselines(TOOLS, "lpai") == {}
+    record_baselines(report_of(make_case()))
+    assert list(read_baselines(TOOLS, "lpai")) == ["mlp 8a8w SM8850"]
+    assert read_baselines(TOOLS, "lpai-arm") == {}
+
+
+@pytest.mark.parametrize(
+    ("others", "verdict", "code"),
+    [
+        ([], "NOT RUN", ExitCode.ENVIRONMENT),
+        ([make_case()], "NOT RUN", ExitCode.ENVIRONMENT),
+        ([make_case(Status.FAILED)], "FAILED", ExitCode.FAILED),
+    ],
+)
+def test_what_could_not_run_is_never_green(
+    others: list[Case], verdict: str, code: ExitCode, tmp_path: Path
+) -> None:
+    report = report_of(LACKING, *others)
+    assert (report.ok, report.verdict, report.exit_code) == (False, verdict, code)
+    junit = ET.fromstring(render_junit(report))  # noqa: S314 - our own
+    assert junit.attrib["errors"] == "1"
+    (error,) = junit.iter("error")
+    assert LIBRARY in error.attrib["message"]
+    assert f"## test_emulator for lpai: {verdict}" in render_summary(report).replace("&#95;", "_")
+    text = render_table(report, colour=False, width=120)
+    assert LIBRARY in text
+    assert verdict in text
+    assert f"<title>{verdict}: test_emulator for lpai" in render_html(report)
+    write_report(report, tmp_path)
+    assert main(["report", str(tmp_path)]) == code
+
+
+def test_a_run_that_lacked_nothing_is_judged_as_ever() -> None:
+    refused = make_case(Status.UNSUPPORTED, reason="known")
+    assert report_of(make_case(), refused).exit_code is ExitCode.OK
+    assert report_of(refused).exit_code is ExitCode.FAILED
+
+
+def test_reports_of_two_backends_are_not_put_together(tmp_path: Path) -> None:
+    first, second = make_shards(make_cases("mlp fp16 SM8650", "lstm fp16 SM8650"), 2)
+    faults = find_faults([first, replace(second, backend="gpu")])
+    assert faults == ["they have different backends"]
+    write_report(report_of(make_case(), backend="htp"), tmp_path)
+    assert read_base(tmp_path, report_of(make_case())) == (
+        None,
+        "the base is of backend htp, this run of lpai",
+    )
