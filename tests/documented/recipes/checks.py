@@ -32,6 +32,9 @@ def fits_schema(stage: Stage, ended: Ended) -> None:
 
 RECIPES = {
     "qnn-ci doctor emulator": Recipe(says=("emulator: fit",), **FIT),
+    "nox -s validate -- --backend lpai": Recipe(
+        says=("emulator: not fit", "QNN909"), **{**FIT, "code": 3}
+    ),
     "qnn-ci doctor emulator --json": Recipe(then=fits_schema, **FIT),
     "nox -s validate -- PROFILE": Recipe(
         fill={"PROFILE": "emulator"}, says=("emulator: fit",), **FIT

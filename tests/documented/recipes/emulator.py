@@ -24,6 +24,14 @@ RECIPES = {
         leaves=("reports/test_emulator/report.json",),
         with_models=True,
     ),
+    "nox -s test_emulator -- --backend gpu": Recipe(
+        says=("NOT RUN", "QNN910", "libQnnGpu.so of QNN 2.49.40", "TuningMode"), code=3, **MODELS
+    ),
+    "nox -s test_emulator -- --backend lpai": Recipe(
+        says=("NOT RUN", "QNN909", "libQnnLpai.so", "mlp +16a8w +SM8850 +unsupported"),
+        code=3,
+        **MODELS,
+    ),
     "nox -s bench -- emulator": Recipe(
         says=("1 cases on", "cold +[0-9.]+ s", "warm +[0-9.]+ s", "one by one", "0 failed"),
         leaves=("reports/bench/emulator.json",),
