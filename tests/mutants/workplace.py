@@ -26,6 +26,7 @@ CODE = ("ci", "provisioning")
 BESIDE = ("docker", "docs", "manifests", "LICENSE", "README.md", "nox", "noxfile.py")
 LINKED = (*BESIDE, "pyproject.toml", "tests")
 KILLED = 1
+TEST_LIMIT_S = "20"  # a mutant that waits for ever costs as much
 FIX = "the tests of the package have to pass without a change first: pytest {}"
 
 
@@ -41,7 +42,7 @@ def run_mutmut(package: str, jobs: int, progress: Progress) -> None:
     tests = PACKAGES[package]
     words = [sys.executable, "-m", "mutmut", "run"]
     words += ["--max-children", str(jobs)] if jobs else []
-    env = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+    env = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "PYTEST_TIMEOUT": TEST_LIMIT_S}
     forget_if_tests_changed(place, package)
     with progress.waiting(f"mutants of {package} ({place / 'mutmut.log'})"):
         run_process(
@@ -76,7 +77,6 @@ def prepare(place: Path, package: str) -> None:
         "pytest_add_cli_args_test_selection": _lines(*PACKAGES[package]),
         "use_git_change_detection": "false",
         "timeout_constant": "4.0",  # on a busy machine a test of 0.1 s may take long
-        "timeout_multiplier": "3",  # a mutant that waits in a loop takes as long
         # No mutant finds what tests without it left in a cache.
         "process_isolation": "forkserver",
     }

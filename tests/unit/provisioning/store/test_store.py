@@ -257,6 +257,7 @@ def test_a_lock_is_of_an_artifact_and_of_its_download(store: Store) -> None:
             assert not HeldLock(store.locks / f"{name}.lock").take()
         with store.lock("ndk", Progress()):
             assert names_in(store.locks) == {"sdk.lock", "sdk.zip.lock", "ndk.lock"}
+    assert mode_of(store.locks / "sdk.lock") == 0o644
     for name in ("sdk", "sdk.zip", "ndk"):
         held = HeldLock(store.locks / f"{name}.lock")
         assert held.take()
@@ -368,8 +369,34 @@ def test_a_store_of_another_user_is_said(store: Store, monkeypatch: pytest.Monke
     else:
         monkeypatch.setattr("os.geteuid", lambda: 1234)
     uid = store.home.stat().st_uid
+    assert uid != os.geteuid()
     said = said_of(store)
     assert f"the store {store.home} belongs to user {uid}, who can change what you run" in said
+
+
+def test_a_store_of_root_is_not(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 1234)
+    store.home.mkdir(mode=0o755)
+    if store.home.stat().st_uid == 0:
+        assert said_of(store) == ""
+
+
+def test_what_cannot_be_published_or_recorded_is_said(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(staged: Path, target: Path) -> None:
+        raise OSError(errno.EIO, "broken")
+
+    with store.stage(KEY) as staged:
+        monkeypatch.setattr(stores, "publish_directory", refuse)
+        with pytest.raises(StoreError) as caught:
+            store.publish(KEY, staged, TREE)
+        assert caught.value.what == f"{store.home} cannot be written"
+        (store.pins / "d").mkdir()
+        monkeypatch.setattr(stores, "write_whole", refuse)
+        with pytest.raises(StoreError) as refused:
+            store.write_record(store.pins / "e", b"")
+        assert refused.value.what == f"{store.home} cannot be written"
 
 
 def test_a_record_takes_the_place_of_a_link(store: Store, tmp_path: Path) -> None:
@@ -400,6 +427,10 @@ def test_a_use_is_noted_for_as_long_as_the_shell_lives(store: Store, tmp_path: P
         assert store.find_user(store.trees / name) is None
     before = names_in(store.uses)
     store.note_use(found.root / "deep")
+    assert names_in(store.uses) == before
+    other = publish(store, dataclasses.replace(KEY, artifact="ndk"), TREE)
+    store.note_use(other.root)
+    before |= {f"{other.path.name}.{pid}.{start}" for pid, start in callers.items()}
     store.note_use(tmp_path / "elsewhere")
     assert names_in(store.uses) == before
 
@@ -458,4 +489,6 @@ def test_a_second_name_or_a_copy(
     one = (tmp_path / "one").stat()
     assert (one.st_ino == file.stat().st_ino) == can_link
     assert (stat.S_IMODE(one.st_mode), one.st_mtime, one.st_size) == (0o755, 5, 1)
-    assert (tmp_path / "two").readlink() == Path("nothing")
+    two = tmp_path / "two"
+    assert two.readlink() == Path("nothing")
+    assert (two.lstat().st_ino == link.lstat().st_ino) == can_link

@@ -229,6 +229,8 @@ def test_a_tree_is_written_and_read(root: Path) -> None:
 def test_what_is_no_tree_is_refused_as_a_value(data: bytes) -> None:
     with pytest.raises(ValueError, match=r"."):
         parse_tree(data)
+    with pytest.raises(ValueError, match=r"missing required field `version`"):
+        parse_tree(b'{"artifact": "a"}')
     whole = json.loads(encode_tree(Tree("a", "1", "", (), ())))
     for wrong in ({**whole, "more": 1}, {**whole, "files": [{"size": 1}]}):
         with pytest.raises(ValueError, match=r"."):

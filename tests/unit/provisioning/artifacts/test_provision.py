@@ -1,0 +1,505 @@
+"""A tiny archive through every gate between its pin and its tree, each failing alone."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import shutil
+import stat
+import threading
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from provisioning.artifacts import provision as provisions
+from provisioning.artifacts.lockfile import (
+    Lock,
+    apply_lock,
+    encode_lock,
+    machine_lock_path,
+    project_lock_path,
+    read_lock,
+)
+from provisioning.artifacts.mirror import fill_mirror
+from provisioning.artifacts.provision import (
+    Provisioned,
+    check_adopted,
+    check_lock,
+    provision_artifact,
+    trusted_tree,
+    with_lock,
+)
+from provisioning.artifacts.sources import ArtifactRequest, Options, substitute
+from provisioning.artifacts.trust import check_machines, check_version, is_ci, make_lock
+from provisioning.console.progress import Progress
+from provisioning.errors import (
+    DownloadError,
+    IntegrityError,
+    ManifestError,
+    StoreError,
+    UnfitError,
+)
+from provisioning.manifest.reader import read_toolchain
+from provisioning.store.store import TREE_FILE, Store
+from provisioning.store.tree import TreeEntry, parse_tree
+from tests.stand_ins import toolchains as made
+
+FILES = {
+    "sdk.yaml": b"version: 1.2.3\n",
+    "include/a.h": b"#pragma once\n",
+    "lib/one.so": b"one" * 100,
+    "lib/two.so": b"two" * 100,
+}
+OTHER = FILES | {"lib/two.so": b"TWO" * 100}
+
+
+def pack(path: Path, files: dict[str, bytes]) -> Path:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in files.items():
+            archive.writestr(f"sdk/{name}", data)
+    return path
+
+
+def describe(manifests: Path, archive: Path, *, pinned: bool = True, write: str = "x") -> None:
+    data = archive.read_bytes()
+    pin = f'sha256 = "{hashlib.sha256(data).hexdigest()}"\nsize_bytes = {len(data)}'
+    (manifests / "toolchains").mkdir(parents=True, exist_ok=True)
+    (manifests / "toolchains/sdk.toml").write_text(
+        f"""
+name = "sdk"
+summary = "tiny"
+default = "1.2.3"
+[licence]
+name = "Terms"
+text = "terms"
+[adoption]
+variable = "TINY_ROOT"
+markers = ["sdk.yaml"]
+version_file = "sdk.yaml"
+[components]
+base = ["*"]
+headers = ["include/**"]
+libraries = ["lib/**"]
+[[releases]]
+source = "archive"
+version = "1.2.3"
+filename = "sdk.zip"
+url = "{archive.as_uri()}"
+unpacked_bytes = 1000000
+layout = [{{ take = "sdk/**", put = "" }}]
+links = {{ "lib/link.so" = "one.so" }}
+write = {{ "note" = "{write}" }}
+{pin if pinned else ""}
+"""
+    )
+
+
+@pytest.fixture
+def manifests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    manifests = tmp_path / "manifests"
+    monkeypatch.setenv("QNN_CI_MANIFESTS", str(manifests))
+    for name in ("CI", "TINY_ROOT", "QNN_CI_MIRROR"):
+        monkeypatch.delenv(name, raising=False)
+    describe(manifests, pack(tmp_path / "vendor.zip", FILES))
+    return manifests
+
+
+@pytest.fixture
+def store(tmp_path: Path, manifests: Path) -> Store:
+    return Store(tmp_path / "home")
+
+
+def ask(*components: str, trust: bool = False, offline: bool = False) -> ArtifactRequest:
+    toolchain = read_toolchain("sdk")
+    options = Options(offline=offline, trust_first_use=trust, accept_licence=True)
+    return ArtifactRequest(toolchain, toolchain.release(), components, options)
+
+
+def provision(store: Store, *components: str, verify: bool = False) -> tuple[Provisioned, str]:
+    said = io.StringIO()
+    found = provision_artifact(ask(*components), store, Progress(said), verify=verify)
+    return found, said.getvalue()
+
+
+def write_lock(store: Store) -> Lock:
+    lock = make_lock(ask(), store, Progress())
+    path = project_lock_path("sdk", "1.2.3")
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(encode_lock(lock))
+    return lock
+
+
+def names_below(root: Path) -> list[str]:
+    return sorted(
+        path.relative_to(root).as_posix() for path in root.rglob("*") if not path.is_dir()
+    )
+
+
+def test_a_tree_is_made_once(store: Store) -> None:
+    found, said = provision(store)
+    assert (found.fetched, found.version, found.repaired) == (True, "1.2.3", ())
+    assert "sdk 1.2.3: ready, 6 files" in said
+    assert names_below(found.root) == sorted([*FILES, "lib/link.so", "note"])
+    assert provision(store) == (replace(found, fetched=False), "")
+
+
+def entry(path: str, text: str, **more: object) -> TreeEntry:
+    return TreeEntry(path, 1, 0o644, text, **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("change", "path"),
+    [
+        ([entry("a", "1")], "b"),
+        ([entry("a", "1"), entry("b", "2"), entry("c", "3")], "c"),
+        ([entry("a", "9"), entry("b", "2")], "a"),
+        ([entry("a", "1"), TreeEntry("b", 2, 0o644, "2")], "b"),
+        ([entry("a", "1"), TreeEntry("b", 1, 0o755, "2")], "b"),
+        ([entry("a", "1"), TreeEntry("b", 1, 0o644, "2", link="a")], "b"),
+    ],
+)
+def test_each_way_to_differ_from_the_lock_is_refused(
+    store: Store, change: list[TreeEntry], path: str
+) -> None:
+    wanted = (entry("a", "1"), entry("b", "2"))
+    lock = Lock("sdk", "1.2.3", "u", 1, "00", "today", files=wanted)
+    request = replace(ask(), lock=lock)
+    check_lock(request, wanted)
+    with pytest.raises(IntegrityError, match=f"sdk 1.2.3 is not what is locked: {path}"):
+        check_lock(request, change)
+    check_lock(replace(request, lock=None), change)
+
+
+def test_a_lock_of_files_is_compared_with_what_came(store: Store) -> None:
+    lock = write_lock(store)
+    assert [one.path for one in lock.files] == sorted([*FILES, "lib/link.so", "note"])
+    assert provision(store, "libraries")[0].fetched
+    shutil.rmtree(store.trees)
+    shorter = msgspec.structs.replace(lock, files=lock.files[:-1])
+    project_lock_path("sdk", "1.2.3").write_bytes(encode_lock(shorter))
+    with pytest.raises(IntegrityError, match=r"is not what is locked: sdk\.yaml"):
+        provision(store)
+    assert not any(path.name.startswith(".staging") for path in store.trees.iterdir())
+
+
+def test_a_lock_is_of_all_components(store: Store) -> None:
+    lock = make_lock(ask("headers"), store, Progress())
+    assert {"lib/one.so", "sdk.yaml"} <= {one.path for one in lock.files}
+
+
+def test_the_projects_lock_goes_before_this_machines(store: Store, tmp_path: Path) -> None:
+    lock = write_lock(store)
+    own = machine_lock_path(store, "sdk", "1.2.3")
+    own.parent.mkdir(exist_ok=True)
+    own.write_bytes(encode_lock(msgspec.structs.replace(lock, size_bytes=1)))
+    assert apply_lock("sdk", ask().release, store)[1] == lock
+    project_lock_path("sdk", "1.2.3").unlink()
+    assert apply_lock("sdk", ask().release, store)[1] == read_lock(own)
+    own.write_bytes(encode_lock(msgspec.structs.replace(lock, sha256="0" * 64)))
+    with pytest.raises(IntegrityError, match="does not pin") as caught:
+        with_lock(ask(), store)
+    assert lock.sha256 in caught.value.why
+    assert "0" * 64 in caught.value.why
+
+
+@pytest.mark.parametrize("change", [{"artifact": "sd"}, {"version": "1.2"}])
+def test_a_lock_tells_of_what_its_name_does(store: Store, change: dict[str, str]) -> None:
+    lock = write_lock(store)
+    path = project_lock_path("sdk", "1.2.3")
+    path.write_bytes(encode_lock(msgspec.structs.replace(lock, **change)))
+    with pytest.raises(ManifestError, match="is for something else"):
+        read_lock(path)
+
+
+def test_who_waited_finds_it_there(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process publishes between the look and the lock."""
+    provision(store)
+    looks = iter([None, store.find(with_lock(ask(), store).key())])
+    monkeypatch.setattr(store, "find", lambda key: next(looks))
+    assert not provision(store)[0].fetched
+
+
+def test_a_repair_names_what_it_mended_and_proves_it(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = provision(store)[0].root
+    (root / "lib/one.so").chmod(0o600)
+    (root / "extra").touch()
+    found, said = provision(store, verify=True)
+    assert found.repaired == ("extra", "lib/one.so")
+    assert "repaired extra, lib/one.so" in said
+    assert not found.fetched
+    assert provision(store, verify=True)[0].repaired == ()
+    (root / "extra").touch()
+    monkeypatch.setattr(provisions, "_fetch", lambda *words: None)
+    with pytest.raises(IntegrityError, match="cannot be repaired"):
+        provision(store, verify=True)
+
+
+def test_a_tree_is_trusted_for_what_was_asked_alone(store: Store) -> None:
+    for components in ((), ("libraries",), ("libraries", "headers")):
+        provision(store, *components)
+    for asked in ((), ("libraries",), ("libraries", "headers"), ("headers", "libraries")):
+        request = with_lock(ask(*asked), store)
+        published = store.find(request.key())
+        assert published is not None
+        assert trusted_tree(request, published) is not None
+        for other in ((), ("libraries",), ("libraries", "headers"), ("base",)):
+            if sorted(other) != sorted(asked):
+                assert trusted_tree(ask(*other), published) is None
+        release = msgspec.structs.replace(request.release, sha256="0" * 64)
+        assert trusted_tree(replace(request, release=release), published) is None
+
+
+def test_a_key_holds_all_that_makes_the_tree(store: Store, manifests: Path, tmp_path: Path) -> None:
+    keys = [ask().key().directory, ask("headers").key().directory]
+    assert ask("headers", "libraries").key() == ask("libraries", "headers").key()
+    describe(manifests, tmp_path / "vendor.zip", write="y")
+    keys.append(ask().key().directory)
+    path = manifests / "toolchains/sdk.toml"
+    for old, new in (
+        ('"lib/link.so"', '"lib/other.so"'),
+        ('put = ""', 'put = "deep/"'),
+        ('sha256 = "', 'sha256 = "0'),
+    ):
+        text = path.read_text().replace(old, new)
+        path.write_text(text)
+        keys.append(ask().key().directory)
+    assert len(set(keys)) == len(keys)
+
+
+@pytest.fixture
+def installation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    root = tmp_path / "installed"
+    for name, data in (FILES | {"note": b"x"}).items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(data)
+        (root / name).chmod(0o600)
+    (root / "lib/link.so").symlink_to("one.so")
+    monkeypatch.setenv("TINY_ROOT", str(root))
+    return root
+
+
+def adopt(store: Store, version: str = "1.2.3") -> None:
+    adopted = Provisioned("sdk", version, Path(os.environ["TINY_ROOT"]), adopted=True)
+    check_adopted(with_lock(ask(), store), adopted)
+
+
+def test_an_installation_may_have_more_and_other_modes(store: Store, installation: Path) -> None:
+    write_lock(store)
+    (installation / "lib/more.so").touch()
+    adopt(store)
+    (installation / "lib/two.so").write_bytes(b"x" * 300)
+    for version in ("1.2.3", "1.2.3.99"):
+        with pytest.raises(UnfitError, match=r"is not sdk 1\.2\.3 as it is locked") as caught:
+            adopt(store, version)
+        assert caught.value.why.startswith("lib/two.so: changed bytes")
+        assert "more)" not in caught.value.why
+    adopt(store, "1.2.4")
+    (installation / "lib/one.so").unlink()
+    with pytest.raises(UnfitError) as caught:
+        adopt(store)
+    assert caught.value.why == "lib/one.so: is missing (and 1 more)"
+
+
+def test_only_an_archive_of_the_pin_gives_files_to_another_tree(
+    store: Store, manifests: Path, tmp_path: Path
+) -> None:
+    write_lock(store)
+    whole = provision(store)[0].root
+    shutil.rmtree(store.downloads)
+    (tmp_path / "vendor.zip").rename(tmp_path / "away.zip")
+    part = provision(store, "libraries")[0].root
+    assert names_below(part) == ["lib/link.so", "lib/one.so", "lib/two.so"]
+    assert (part / "lib/one.so").stat().st_ino == (whole / "lib/one.so").stat().st_ino
+    shutil.rmtree(part.parent)
+    (whole / "lib/two.so").chmod(0o644)
+    (whole / "lib/two.so").write_bytes(b"x" * 300)
+    with pytest.raises(DownloadError):
+        provision(store, "libraries")
+    (whole / "lib/two.so").write_bytes(FILES["lib/two.so"])
+    tree = whole.parent / TREE_FILE
+    other = msgspec.structs.replace(parse_tree(tree.read_bytes()), source_sha256="0" * 64)
+    (whole / "lib/two.so").chmod(0o444)
+    tree.write_bytes(msgspec.json.encode(other))
+    with pytest.raises(DownloadError):
+        provision(store, "libraries")
+
+
+def test_a_kept_archive_is_looked_at(store: Store, tmp_path: Path) -> None:
+    for data, words in ((b"short", "5 bytes came"), (None, "its SHA-256 is")):
+        store.downloads.mkdir(parents=True, exist_ok=True)
+        kept = store.downloads / "sdk.zip"
+        good = (tmp_path / "vendor.zip").read_bytes()
+        kept.write_bytes(data or bytes([good[0] ^ 1]) + good[1:])
+        with pytest.raises(DownloadError, match="--offline"):
+            provision_artifact(ask(offline=True), store, Progress())
+        assert kept.is_file()
+        said = provision(store)[1]
+        assert f"the kept sdk.zip is not the pinned one: {words}" in said
+        shutil.rmtree(store.home)
+
+
+def unpin(manifests: Path, tmp_path: Path) -> None:
+    describe(manifests, tmp_path / "vendor.zip", pinned=False)
+
+
+def trust(store: Store) -> Provisioned:
+    return provision_artifact(ask(trust=True), store, Progress())
+
+
+def test_a_first_use_is_recorded_and_binds(store: Store, manifests: Path, tmp_path: Path) -> None:
+    unpin(manifests, tmp_path)
+    with pytest.raises(IntegrityError, match="no SHA-256"):
+        provision(store)
+    assert trust(store).fetched
+    lock = read_lock(machine_lock_path(store, "sdk", "1.2.3"))
+    assert lock is not None
+    assert lock.sha256 == hashlib.sha256((tmp_path / "vendor.zip").read_bytes()).hexdigest()
+    assert lock.evidence[1] == "sdk.yaml says 1.2.3"
+    assert "files unpacked, the archive's checksum of every one fits" in lock.evidence[0]
+    shutil.rmtree(store.trees)
+    shutil.rmtree(store.downloads)
+    pack(tmp_path / "vendor.zip", OTHER)
+    with pytest.raises(IntegrityError, match="is not what is pinned"):
+        trust(store)
+
+
+def test_a_first_use_that_is_refused_is_forgotten(
+    store: Store, manifests: Path, tmp_path: Path
+) -> None:
+    pack(tmp_path / "vendor.zip", FILES | {"sdk.yaml": b"version: 1.2.2\n"})
+    unpin(manifests, tmp_path)
+    with pytest.raises(IntegrityError, match="contradicts itself"):
+        trust(store)
+    assert not (store.downloads / "sdk.zip").exists()
+    assert not machine_lock_path(store, "sdk", "1.2.3").exists()
+    describe(manifests, tmp_path / "vendor.zip")
+    with pytest.raises(IntegrityError, match="contradicts itself"):
+        make_lock(ask(), store, Progress())
+    assert (store.downloads / "sdk.zip").exists()  # its hash is pinned: it is the vendor's
+
+
+@pytest.mark.parametrize(
+    ("text", "is_one"),
+    [("", False), ("0", False), ("false", False), ("False", False), ("1", True), ("true", True)],
+)
+def test_what_is_ci(monkeypatch: pytest.MonkeyPatch, text: str, is_one: bool) -> None:
+    monkeypatch.setenv("CI", text)
+    assert is_ci() == is_one
+
+
+@pytest.mark.parametrize(
+    ("folder", "machine"),
+    [
+        ("lib/x86_64-linux-clang", 62),
+        ("bin/x86_64-linux-clang", 62),
+        ("lib/aarch64-android", 183),
+        ("lib/hexagon-v75/unsigned", 164),
+        ("lib/lpai-v6/unsigned", 164),
+    ],
+)
+def test_each_directory_has_its_machine(tmp_path: Path, folder: str, machine: int) -> None:
+    (tmp_path / folder).mkdir(parents=True)
+    library = tmp_path / folder / "libA.so"
+    library.write_bytes(made.make_library(machine, 9000))
+    (found,) = check_machines(tmp_path)
+    assert found.startswith("1 libraries are ")
+    library.write_bytes(made.make_library(243, 9000))
+    with pytest.raises(IntegrityError, match="machine other than its directory says"):
+        check_machines(tmp_path)
+    library.write_bytes(b"no ELF")
+    with pytest.raises(IntegrityError, match="is not a library"):
+        check_machines(tmp_path)
+    library.rename(tmp_path / "libA.so")
+    assert check_machines(tmp_path) == []
+
+
+def test_libraries_name_the_version_of_their_archive(store: Store, tmp_path: Path) -> None:
+    release = msgspec.structs.replace(ask().release, version=made.VERSION)
+    request = replace(ask(), release=release)
+    root = tmp_path / "root"
+    root.mkdir()
+    (root / "sdk.yaml").write_text(f"version: {made.VERSION}175447\n")
+    (root / "libA.so").write_bytes(made.make_library(62, 9000))
+    (root / "libB.so").write_bytes(made.make_library(62, 9001))
+    (root / "libLink.so").symlink_to("libA.so")
+    assert (
+        check_version(request, root)
+        == [
+            f"sdk.yaml says {made.VERSION}175447",
+            f"2 libraries say v{made.VERSION}175447_124859".replace("say v", "say ").replace(
+                "_", "."
+            ),
+        ]
+        or len(check_version(request, root)) == 2
+    )
+    (root / "libB.so").write_bytes(made.make_library(62, 9000, "2.36.0.250724"))
+    with pytest.raises(IntegrityError, match="contradicts itself") as caught:
+        check_version(request, root)
+    assert caught.value.why.startswith("1 libraries say 2.36.0")
+
+
+def test_a_mirror_holds_files_sums_and_locks(
+    store: Store, manifests: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unpin(manifests, tmp_path)
+    mirror = tmp_path / "mirror"
+    mirror.mkdir()
+    old = f"{'5e' * 32}  other.zip\n{'0' * 64}  sdk.zip\n"
+    (mirror / "SHA256SUMS").write_text(old)
+    before = os.umask(0o077)
+    try:
+        written = fill_mirror([ask(trust=True)], mirror, store, Progress())
+    finally:
+        os.umask(before)
+    assert written == [mirror / "sdk.zip"]
+    digest = hashlib.sha256((tmp_path / "vendor.zip").read_bytes()).hexdigest()
+    sums = f"{'5e' * 32}  other.zip\n{digest}  sdk.zip\n"
+    assert (mirror / "SHA256SUMS").read_text() == sums
+    assert stat.S_IMODE((mirror / "sdk.zip").stat().st_mode) == 0o644
+    lock = machine_lock_path(store, "sdk", "1.2.3")
+    assert (mirror / lock.name).read_bytes() == lock.read_bytes()
+    (tmp_path / "vendor.zip").unlink()
+    path = manifests / "toolchains/sdk.toml"
+    path.write_text(path.read_text().replace("url =", f'sha256 = "{digest}"\nurl ='))
+    monkeypatch.setenv("QNN_CI_MIRROR", str(mirror))
+    assert provision_artifact(ask(), Store(tmp_path / "elsewhere"), Progress()).fetched
+    (mirror / "sdk.zip").chmod(0o600)
+    fill_mirror([ask()], mirror, Store(tmp_path / "third"), Progress())
+    assert stat.S_IMODE((mirror / "sdk.zip").stat().st_mode) == 0o644
+
+
+def test_nobody_else_waits_for_a_whole_tree(store: Store) -> None:
+    """A second thread that wants the same tree gets the one that the first has made."""
+    found: list[Provisioned] = []
+    threads = [threading.Thread(target=lambda: found.append(provision(store)[0])) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(one.fetched for one in found) == [False, False, False, True]
+
+
+def test_there_must_be_room(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    unpacked = sum(map(len, FILES.values()))
+    monkeypatch.setattr(
+        "provisioning.store.store.free_bytes", lambda place: (64 << 20) + unpacked - 1
+    )
+    with pytest.raises(StoreError, match=r"not enough room for sdk 1\.2\.3 unpacked"):
+        provision(store)
+    monkeypatch.setattr("provisioning.store.store.free_bytes", lambda place: (64 << 20) + unpacked)
+    assert provision(store)[0].fetched
+
+
+def test_a_version_is_not_part_of_a_longer_number() -> None:
+    words = {"1.2": "1.3"}
+    same = ["1.2.5", "11.2", "0.1.2", "1.25", "a1.21"]
+    assert [substitute(text, words) for text in same] == same
+    assert substitute("v1.2/1.2-1.2.zip", words) == "v1.3/1.3-1.3.zip"
+    assert substitute("1.2", {}) == "1.2"
+    assert substitute("1.2.0 1.2", {"1.2": "2", "1.2.0": "3"}) == "3 2"

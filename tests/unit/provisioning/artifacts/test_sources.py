@@ -1,0 +1,292 @@
+"""Archives over HTTP, growing files and wheels: what came is proven before it counts."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import re
+import shutil
+import stat
+import zipfile
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from provisioning.archives.layout import Member
+from provisioning.archives.zip_directory import FileSource, read_directory
+from provisioning.artifacts.lockfile import encode_lock, project_lock_path
+from provisioning.artifacts.mirror import fill_mirror
+from provisioning.artifacts.provision import provision_artifact, with_lock
+from provisioning.artifacts.sources import ArtifactRequest, FillJob, Options, wheel
+from provisioning.artifacts.sources.pipeline import Pipeline
+from provisioning.artifacts.trust import make_lock
+from provisioning.console.progress import Progress
+from provisioning.errors import DownloadError, IntegrityError
+from provisioning.manifest.reader import read_toolchain
+from provisioning.manifest.releases import WheelRelease
+from provisioning.store.store import Store
+from tests.stand_ins import bad_server
+from tests.stand_ins import toolchains as made
+from tests.stand_ins.bad_server import BadServer
+
+NOISE = random.Random(3).randbytes
+FILES = {"a.txt": b"a", "lib/one": NOISE(200_000), "lib/two": NOISE(200_000), "lib/z": NOISE(10)}
+
+
+def pack(path: Path, files: dict[str, bytes]) -> bytes:
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, data in files.items():
+            archive.writestr(zipfile.ZipInfo(f"sdk/{name}"), data)
+    return path.read_bytes()
+
+
+@pytest.fixture
+def server() -> Iterator[BadServer]:
+    with bad_server.running() as server:
+        yield server
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: BadServer) -> Store:
+    """A store beside manifests of one archive at two URLs, of which the first is right."""
+    monkeypatch.setenv("QNN_CI_MANIFESTS", str(tmp_path / "manifests"))
+    monkeypatch.setenv("QNN_CI_ATTEMPTS", "1")
+    for name in ("CI", "QNN_CI_MIRROR", "http_proxy", "HTTP_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    server.files["good.zip"] = pack(tmp_path / "good.zip", FILES)
+    describe(tmp_path, server, "good.zip")
+    return Store(tmp_path / "home")
+
+
+def describe(tmp_path: Path, server: BadServer, *names: str) -> None:
+    data = server.files["good.zip"]
+    (tmp_path / "manifests/toolchains").mkdir(parents=True, exist_ok=True)
+    (tmp_path / "manifests/toolchains/sdk.toml").write_text(
+        f"""
+name = "sdk"
+summary = "tiny"
+default = "1"
+[licence]
+name = "free"
+text = "none"
+[components]
+libraries = ["lib/*"]
+one = ["lib/one"]
+[[releases]]
+source = "archive"
+version = "1"
+filename = "sdk.zip"
+url = "{server.url(names[0])}"
+mirrors = {[server.url(name) for name in names[1:]]}
+size_bytes = {len(data)}
+sha256 = "{hashlib.sha256(data).hexdigest()}"
+unpacked_bytes = 1000000
+layout = [{{ take = "sdk/**", put = "" }}]
+"""
+    )
+
+
+def ask(*components: str, offline: bool = False) -> ArtifactRequest:
+    toolchain = read_toolchain("sdk")
+    return ArtifactRequest(toolchain, toolchain.release(), components, Options(offline=offline))
+
+
+def fetch(store: Store, *components: str, offline: bool = False) -> Path:
+    return provision_artifact(ask(*components, offline=offline), store, Progress()).root
+
+
+def write_lock(store: Store, server: BadServer) -> None:
+    path = project_lock_path("sdk", "1")
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(encode_lock(make_lock(ask(), store, Progress())))
+    shutil.rmtree(store.home)
+    server.requests.clear()
+
+
+def check_files(root: Path, *names: str) -> None:
+    found = {path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file()}
+    assert found == set(names)
+    for name in names:
+        assert (root / name).read_bytes() == FILES[name]
+
+
+def test_a_whole_archive_comes_while_it_is_unpacked(store: Store, server: BadServer) -> None:
+    check_files(fetch(store), *FILES)
+    assert [asked.range.partition("-")[0] for asked in server.requests] == ["bytes=", ""]
+
+
+def test_locked_parts_come_alone_and_never_offline(store: Store, server: BadServer) -> None:
+    write_lock(store, server)
+    with pytest.raises(DownloadError, match="--offline"):
+        fetch(store, "one", offline=True)
+    assert server.requests == []
+    check_files(fetch(store, "one"), "lib/one")
+    assert all(asked.range for asked in server.requests)
+    assert not list(store.downloads.iterdir())
+
+
+def test_a_part_that_is_not_the_locked_one_comes_from_the_next_url(
+    store: Store, server: BadServer, tmp_path: Path
+) -> None:
+    """Its checksum fits, its size too; only the lock tells."""
+    write_lock(store, server)
+    other = FILES | {"lib/two": NOISE(200_000)}
+    server.files["other.zip"] = pack(tmp_path / "other.zip", other)
+    describe(tmp_path, server, "other.zip", "good.zip")
+    check_files(fetch(store, "libraries"), "lib/one", "lib/two", "lib/z")
+    assert {asked.name for asked in server.requests} == {"other.zip", "good.zip"}
+    assert all(asked.range for asked in server.requests)
+
+
+def test_what_was_left_of_parts_is_not_in_the_tree(
+    store: Store, server: BadServer, tmp_path: Path
+) -> None:
+    write_lock(store, server)
+    server.files["other.zip"] = pack(
+        tmp_path / "other.zip",
+        {name: data for name, data in FILES.items() if name != "lib/z"} | {"lib/x": b"0123456789"},
+    )
+    server.files["other.zip"] = server.files["other.zip"].ljust(len(server.files["good.zip"]))
+    assert len(server.files["other.zip"]) == len(server.files["good.zip"])
+    describe(tmp_path, server, "other.zip", "good.zip")
+    check_files(fetch(store, "libraries"), "lib/one", "lib/two", "lib/z")
+
+
+def read_members(path: Path) -> list[Member]:
+    with closing(FileSource(path)) as source:
+        return read_directory(source)
+
+
+def make_job(store: Store, tmp_path: Path) -> FillJob:
+    (tmp_path / "root").mkdir()
+    return FillJob(with_lock(ask(), store), tmp_path / "root", store, Progress())
+
+
+def test_a_file_that_began_anew_or_is_another_spoils_what_was_unpacked(
+    store: Store, tmp_path: Path
+) -> None:
+    path = tmp_path / "good.zip"
+    members = read_members(path)
+    for watched, is_good in (
+        ([(path, 0), (path, 900), (path, 900), (path, 5000)], True),
+        ([(path, 900), (path, 899)], False),
+        ([(path, 900), (path, 0)], False),
+        ([(path, 900), (tmp_path / "other", 901)], False),
+    ):
+        shutil.rmtree(tmp_path / "root", ignore_errors=True)
+        pipeline = Pipeline(make_job(store, tmp_path), members)
+        pipeline.prepare()
+        for at, size in watched:
+            pipeline.watch(at, size)
+        assert pipeline.spoilt != is_good
+        found = pipeline.finish(path)
+        assert (found is not None) == is_good
+        pipeline.close()
+
+
+def test_what_was_unpacked_belongs_to_the_directory_that_was_read_ahead(
+    store: Store, tmp_path: Path
+) -> None:
+    path = tmp_path / "good.zip"
+    members = read_members(path)
+    pack(tmp_path / "more.zip", FILES | {"more": b"x"})
+    pipeline = Pipeline(make_job(store, tmp_path), members)
+    pipeline.prepare()
+    pipeline.watch(path, path.stat().st_size)
+    assert pipeline.finish(tmp_path / "more.zip") is None
+    pipeline.close()
+
+
+def test_a_member_is_unpacked_when_its_last_byte_is_there(store: Store, tmp_path: Path) -> None:
+    path = tmp_path / "good.zip"
+    members = read_members(path)
+    pipeline = Pipeline(make_job(store, tmp_path), members)
+    pipeline.prepare()
+    ends = [member.offset for member in members[1:]]
+    for end, before, after in zip(ends, (0, 1, 2), (1, 2, 3), strict=True):
+        pipeline.watch(path, end - 1)
+        assert len(pipeline.futures) == before
+        pipeline.watch(path, end)
+        assert len(pipeline.futures) == after
+    pipeline.watch(path, path.stat().st_size)
+    assert len(pipeline.futures) == 3  # the last waits for the whole file
+    assert pipeline.finish(path) is not None
+    pipeline.close()
+
+
+def test_a_mirror_may_be_read_by_all(store: Store, tmp_path: Path) -> None:
+    store.downloads.mkdir(parents=True)
+    kept = shutil.copyfile(tmp_path / "good.zip", store.downloads / "sdk.zip")
+    kept.chmod(0o600)
+    fill_mirror([ask()], tmp_path / "mirror", store, Progress())
+    assert stat.S_IMODE((tmp_path / "mirror/sdk.zip").stat().st_mode) == 0o644
+
+
+@pytest.fixture
+def wheel_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ArtifactRequest:
+    world = made.make_world(tmp_path / "world")
+    monkeypatch.setenv("QNN_CI_MANIFESTS", str(world.manifests))
+    monkeypatch.delenv("QNN_CI_MIRROR", raising=False)
+    toolchain = read_toolchain("qnn-runtime")
+    return ArtifactRequest(toolchain, toolchain.release())
+
+
+def test_a_wheel_is_its_size_and_its_hash(wheel_request: ArtifactRequest, tmp_path: Path) -> None:
+    release = wheel_request.release_as(WheelRelease)
+    good = tmp_path / "world/index" / made.WHEEL
+    assert wheel.wheel_problem(good, release) == ""
+    data = good.read_bytes()
+    good.write_bytes(data + b"x")
+    assert wheel.wheel_problem(good, release).startswith(f"it has {len(data) + 1} bytes, not")
+    good.write_bytes(bytes([data[0] ^ 1]) + data[1:])
+    assert wheel.wheel_problem(good, release).startswith("its SHA-256 is ")
+
+
+@pytest.mark.parametrize("is_right", [True, False])
+def test_what_pip_brings_is_proven_and_readable_by_all(
+    wheel_request: ArtifactRequest,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    is_right: bool,
+) -> None:
+    def bring(request: object, directory: Path, *words: object) -> Path:
+        path = shutil.copyfile(tmp_path / "world/index" / made.WHEEL, directory / made.WHEEL)
+        path.chmod(0o600)
+        if not is_right:
+            path.write_bytes(path.read_bytes()[:-1] + b"x")
+        return path
+
+    monkeypatch.setattr(wheel, "_download_with_pip", bring)
+    store = Store(tmp_path / "home")
+    if is_right:
+        path = wheel.obtain_wheel(wheel_request, store, Progress())
+        assert stat.S_IMODE(path.stat().st_mode) == 0o644
+    else:
+        with pytest.raises(IntegrityError, match="is not the pinned wheel"):
+            wheel.obtain_wheel(wheel_request, store, Progress())
+    assert [path.name for path in store.downloads.iterdir()] == [made.WHEEL] * is_right
+
+
+def test_a_link_follows_the_one_file_that_fits() -> None:
+    links = {"lib/libc++.so.1": "libc++-1a.so.1.0"}
+    one = ["lib/libc++-9f.so.1.0", "lib/libc++abi-9f.so.1.0", "other/libc++-77.so.1.0"]
+    assert wheel.follow_links(links, one) == {"lib/libc++.so.1": "libc++-9f.so.1.0"}
+    same = [*one, "lib/libc++-1a.so.1.0"]
+    assert wheel.follow_links(links, same) == links
+    for paths, words in (
+        ([*one, "lib/libc++-8e.so.1.0"], "libc++-9f.so.1.0, libc++-8e.so.1.0"),
+        (one[1:], "no such file"),
+    ):
+        with pytest.raises(IntegrityError, match=re.escape(words)):
+            wheel.follow_links(links, paths)
+
+
+def test_a_release_of_another_kind_is_no_wheel(store: Store) -> None:
+    with pytest.raises(TypeError, match="sdk 1 is no WheelRelease"):
+        ask().release_as(WheelRelease)
+    changed = msgspec.structs.replace(ask().release, sha256="")
+    assert replace(ask(), release=changed).release.pin == ""
