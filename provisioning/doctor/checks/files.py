@@ -79,7 +79,7 @@ def _searched(
     """The names in the directories of the tree that a group's RPATH and RUNPATH lead to."""
     for file in group:
         for entry in (*file.elf.rpath, *file.elf.runpath) if file.elf else ():
-            below = entry.replace("${ORIGIN}", "$ORIGIN").replace("$ORIGIN", file.directory, 1)
+            below = entry.replace("${ORIGIN}", "$ORIGIN").replace("$ORIGIN", file.directory)
             yield from (found.name for found in groups.get(normpath(below), ()))
 
 

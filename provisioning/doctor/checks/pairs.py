@@ -127,12 +127,10 @@ TOOLCHAINS = Subjects(find_toolchains)
     "take QNN {oldest} or later (upstream's pin is {pinned}), or an older ExecuTorch",
 )
 def see_older_sdk(tools: Toolchains) -> Iterator[Seen]:
-    row = tools.pairs.find(tools.executorch) if tools.executorch else None
-    version = tools.sdk.version if tools.sdk else None
-    if row and version and is_older(version, row.qnn.oldest):
-        qnn, where = row.qnn, tools.sdk.root if tools.sdk else ""
-        versions = {"sdk": version, "executorch": tools.executorch}
-        yield seen("QNN SDK", where, **versions, oldest=qnn.oldest, pinned=qnn.pinned)
+    row, sdk = tools.pairs.find(tools.executorch), tools.sdk
+    if row and sdk and sdk.version and is_older(sdk.version, row.qnn.oldest):
+        versions = {"sdk": sdk.version, "executorch": tools.executorch}
+        yield seen("QNN SDK", sdk.root, **versions, oldest=row.qnn.oldest, pinned=row.qnn.pinned)
 
 
 @TOOLCHAINS.check(
@@ -143,11 +141,10 @@ def see_older_sdk(tools: Toolchains) -> Iterator[Seen]:
     severity=Severity.WARNING,
 )
 def see_newer_sdk(tools: Toolchains) -> Iterator[Seen]:
-    row = tools.pairs.find(tools.executorch) if tools.executorch else None
-    version = tools.sdk.version if tools.sdk else None
-    if row and version and is_older(row.qnn.newest, version):
-        versions = {"sdk": version, "executorch": tools.executorch, "newest": row.qnn.newest}
-        yield seen("QNN SDK", tools.sdk.root if tools.sdk else "", **versions)
+    row, sdk = tools.pairs.find(tools.executorch), tools.sdk
+    if row and sdk and sdk.version and is_older(row.qnn.newest, sdk.version):
+        versions = {"sdk": sdk.version, "executorch": tools.executorch, "newest": row.qnn.newest}
+        yield seen("QNN SDK", sdk.root, **versions)
 
 
 @TOOLCHAINS.check(

@@ -484,6 +484,12 @@ def test_a_member_that_is_not_what_its_directory_says(
     assert (caught.value.what, caught.value.why) == ("a.zip is refused", why)
 
 
+def test_a_local_name_that_ends_alike_is_another() -> None:
+    with pytest.raises(IntegrityError) as caught:
+        inflate(replace(GOOD, local_name=b"ba"))
+    assert caught.value.why == "member 'a' has another name in its local header"
+
+
 def test_what_does_not_inflate_is_refused() -> None:
     with pytest.raises(IntegrityError) as caught:
         inflate(replace(GOOD, body=b"\xff" * 40))

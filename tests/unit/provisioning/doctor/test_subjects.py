@@ -308,7 +308,8 @@ def test_libraries_of_the_system_are_those_that_the_host_libraries_need() -> Non
 
 def test_files_are_judged_in_groups_that_one_loader_sees() -> None:
     own = file("libA.so", place=f"lib/{HOST}")
-    tool = file("tool", place=f"bin/{HOST}", runpath=(f"$ORIGIN/../../lib/{HOST}",))
+    up = f"${{ORIGIN}}/../../lib/{HOST}"
+    tool = file("tool", place=f"bin/{HOST}", runpath=("$ORIGIN/../none", up))
     skel = cases.skel("libS.so", 0x79, "lib/hexagon-v79/unsigned")
     other = file("libW.so", place="lib/windows")
     links = {"lib/libQnn.so.1": "libA.so"}

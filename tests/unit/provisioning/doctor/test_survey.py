@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from provisioning.doctor.facts import SubmoduleFacts
-from provisioning.doctor.survey import creation, host
+from provisioning.doctor.survey import device_probe, host
 from provisioning.doctor.survey.checkout import survey_checkout
 from provisioning.doctor.survey.creation import try_device
 from provisioning.doctor.survey.device import survey_devices
@@ -252,7 +252,7 @@ def test_whether_a_device_is_created_is_tried_once_for_the_same_bytes(
     python = program(tmp_path / "python", f"echo x >> {tmp_path}/asked; cat {says}")
     adaptor, library = tmp_path / "P.so", tmp_path / "libQnnHtp.so"
     probe = tmp_path / "probe.py"
-    monkeypatch.setattr(creation.device_probe, "__file__", str(probe))
+    monkeypatch.setattr(device_probe, "__file__", str(probe))
 
     def ask() -> tuple[str, int]:
         why = try_device(python, adaptor, tmp_path, {"PATH": "/usr/bin:/bin"}, tmp_path / "kept")
