@@ -107,13 +107,14 @@ def test_a_missing_root_is_empty(tmp_path: Path) -> None:
 
 COMPARE = """
 import sys
+from concurrent import futures
 from pathlib import Path
 from provisioning.console.process import run_process
 from provisioning.doctor.survey import tree
 alone = tree.survey_tree(Path(sys.argv[1]))
 tree.POOL_BYTES = 0
-opened = tree.ProcessPoolExecutor
-tree.ProcessPoolExecutor = lambda *words: print("pool") or opened(*words)
+opened = futures.ProcessPoolExecutor
+futures.ProcessPoolExecutor = lambda *words: print("pool") or opened(*words)
 print(tree.survey_tree(Path(sys.argv[1])) == alone, len(alone.files))
 """
 
