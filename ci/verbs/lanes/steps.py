@@ -147,7 +147,7 @@ def publish(
     from ci.report.table import render_table, terminal_style
 
     write_report(report, directory)
-    if args.record:
+    if args.record and report.summary.passed:
         progress.step(f"recorded: {record_baselines(report)}")
     progress.step(f"report: {shown_path(directory / 'index.html')}")
     telling.tell(report, args, progress)

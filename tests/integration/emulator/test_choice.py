@@ -25,6 +25,7 @@ from provisioning.doctor.survey.python_probe import find_adaptors, probe
 from provisioning.elf.qnn_api import HTP_API, find_headers_version
 from provisioning.errors import ExitCode
 from tests.stand_ins import elf_edits as elf
+from tests.stand_ins.backends import make_libcxx
 
 pytestmark = pytest.mark.emulator
 pytest.importorskip("executorch", reason="ExecuTorch is not installed in this environment")
@@ -132,19 +133,10 @@ def test_no_overlay_names_the_one_command_that_builds_it(
 ) -> None:
     runtime = provision_profile("emulator", Progress()).root("qnn-runtime")
     monkeypatch.setenv("QNN_CI_HOME", str(tmp_path))
-    monkeypatch.setenv("QNN_CI_LIBCXX_ROOT", str(make_libcxx(tmp_path, runtime)))
+    monkeypatch.setenv("QNN_CI_LIBCXX_ROOT", str(make_libcxx(tmp_path / "libcxx", runtime)))
     said = refuse(capfd, "--sdk", str(runtime), "--adaptor", "overlay")
     assert said["what"].startswith("no overlay is built for QNN 2.49.40")
     assert f"ci build aot --sdk {runtime}`" in said["fix"]
-
-
-def make_libcxx(folder: Path, runtime: Path) -> Path:
-    """The libraries that an SDK does not ship, as the profile asks for them."""
-    libraries = folder / "libcxx" / "lib"
-    libraries.mkdir(parents=True)
-    for path in (runtime / "lib" / "x86_64-linux-clang").glob("lib[cu][+n]*"):
-        shutil.copy(path, libraries, follow_symlinks=False)
-    return libraries.parent
 
 
 @pytest.mark.parametrize("words", [("--sdk", "nowhere"), ("--adaptor", "nowhere")])
@@ -160,7 +152,7 @@ def test_the_report_tells_sdk_and_adaptor_and_the_keys_of_programs_hold_them(
 ) -> None:
     """An SDK of the user's, with an overlay: one small program through both, then none again."""
     runtime = provision_profile("emulator", Progress()).root("qnn-runtime")
-    monkeypatch.setenv("QNN_CI_LIBCXX_ROOT", str(make_libcxx(tmp_path, runtime)))
+    monkeypatch.setenv("QNN_CI_LIBCXX_ROOT", str(make_libcxx(tmp_path / "libcxx", runtime)))
     overlay = make_overlay(lambda data: data.extend(os.urandom(8)))
     shutil.copytree(PACKAGE, overlay / "executorch", symlinks=True, dirs_exist_ok=True,
                     copy_function=link_missing)  # fmt: skip

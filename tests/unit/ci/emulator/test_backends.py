@@ -11,8 +11,16 @@ from msgspec.structs import replace
 from ci.__main__ import main
 from ci.emulator.baselines import baselines_path, read_baselines, record_baselines
 from ci.emulator.policy import Unsupported, read_emulator_policy
+from ci.lowering.cases import CaseSpec
+from ci.lowering.choices.entry import Choices
 from ci.lowering.schemes import EXECUTORCH, Scheme
-from ci.lowering.targets.selection import choose_lane, default_soc, require_options
+from ci.lowering.targets.selection import (
+    choose_lane,
+    default_soc,
+    require_choices,
+    require_options,
+)
+from ci.lowering.users.entry import Source
 from ci.report.github import render_summary
 from ci.report.html import render_html
 from ci.report.junit import render_junit
@@ -108,6 +116,19 @@ def test_what_goes_with_htp_alone_is_refused(
 ) -> None:
     assert main(["test-emulator", *words]) == ExitCode.USAGE
     assert message in capfd.readouterr().err
+
+
+def test_choices_that_ask_something_of_qnn_are_refused() -> None:
+    source = Source("net.py:make", choices=Choices(saver=True, skip_ops=("aten.add",)))
+    spec = CaseSpec("net", Scheme.A8W8, "SM8850", source)
+    require_choices([spec], Backend.HTP)
+    with pytest.raises(
+        UsageError, match=r"models\.net\.lowering has saver: --backend lpai"
+    ) as seen:
+        require_choices([spec], Backend.LPAI)
+    assert "skip_ops" not in str(seen.value)
+    plain = Source("net.py:make", choices=Choices(skip_ops=("aten.add",)))
+    require_choices([CaseSpec("net", Scheme.A8W8, "SM8850", plain)], Backend.LPAI)
 
 
 def test_htp_takes_all_of_it() -> None:

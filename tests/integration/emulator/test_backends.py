@@ -1,0 +1,153 @@
+"""--backend for real: ExecuTorch lowers for LPAI and GPU with libraries that hand on to HTP's, and
+what is missing, refused or too old is named."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from ci.__main__ import main
+from ci.emulator.case import CaseResult, CaseRun, RunSetup
+from ci.emulator.policy import read_emulator_policy
+from ci.emulator.pool import Pool
+from ci.emulator.runner import PythonRunner
+from ci.lowering.cases import CaseSpec
+from ci.lowering.schemes import Scheme
+from ci.report.schema import Status
+from provisioning.artifacts.environment import provision_profile
+from provisioning.console.progress import Progress
+from provisioning.errors import ExitCode
+from provisioning.manifest.backends import Backend, read_backends
+from tests.stand_ins.backends import HOST, compile_backend, make_libcxx, make_sdk
+
+pytestmark = [
+    pytest.mark.emulator,
+    pytest.mark.skipif(not shutil.which("gcc"), reason="gcc compiles the stand-ins"),
+]
+pytest.importorskip("executorch", reason="ExecuTorch is not installed in this environment")
+
+
+@pytest.fixture(scope="module")
+def runtime() -> Path:
+    return provision_profile("emulator", Progress()).root("qnn-runtime")
+
+
+@pytest.fixture(scope="module")
+def pool(runtime: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
+    """Processes in which the libraries of both backends are found."""
+    libraries = tmp_path_factory.mktemp("libraries")
+    compile_backend(libraries / "libQnnLpai.so")
+    compile_backend(libraries / "libQnnGpu.so", "-DGPU")
+    variables = {**os.environ, "QNN_SDK_ROOT": str(runtime)}
+    variables["LD_LIBRARY_PATH"] = f"{libraries}:{runtime / HOST}"
+    with closing(Pool(variables, tmp_path_factory.mktemp("cwd"))) as opened:
+        yield opened
+
+
+def run_case(pool: Pool, folder: Path, backend: Backend, spec: CaseSpec) -> CaseResult:
+    setup = RunSetup(
+        pool=pool,
+        runner=PythonRunner(pool),
+        policy=read_emulator_policy().for_backend(backend),
+        cache=folder / "cache",
+        toolchain=("test",),
+        work=folder / "work",
+        timeout_s=200.0,
+        beside=folder / "qnn",
+        backend=backend,
+        device=read_backends()[backend].device,
+    )
+    return CaseRun(spec, setup).run()
+
+
+def test_a_program_for_the_emulator_of_lpai_runs_and_is_judged(pool: Pool, tmp_path: Path) -> None:
+    """ExecuTorch quantizes what LPAI gets, on the CPU: that is no fallback. The same model for a
+    device is another program, and nobody has seen its outputs."""
+    spec = CaseSpec("mlp", Scheme.A8W8, "SM8850")
+    case = run_case(pool, tmp_path, Backend.LPAI, spec).case
+    assert case.status is Status.PASSED, f"{case.reason}\n{case.log_tail}"
+    assert (case.fallback_nodes, case.partitions, case.cached) == (0, 1, False)
+    again = run_case(pool, tmp_path, Backend.LPAI, spec)
+    assert again.case.cached
+    assert len(again.controls) == 7
+
+    unrun = run_case(pool, tmp_path, Backend.LPAI_ARM, spec)
+    assert (unrun.case.status, unrun.case.cached) == (Status.UNSUPPORTED, False), unrun.case.reason
+    assert unrun.controls == ()
+    assert unrun.case.reason.startswith("lowered; cannot run here: it needs LPAI hardware")
+    assert unrun.case.lacks == read_backends()[Backend.LPAI_ARM].device
+    (program,) = (tmp_path / "qnn" / spec.slug).iterdir()
+    assert program.stat().st_size == unrun.case.pte_bytes
+
+
+def test_a_program_for_the_gpu_is_lowered_and_kept(pool: Pool, tmp_path: Path) -> None:
+    spec = CaseSpec("mlp", Scheme.FP16, "SM8650")
+    case = run_case(pool, tmp_path, Backend.GPU, spec).case
+    assert case.status is Status.UNSUPPORTED, f"{case.reason}\n{case.log_tail}"
+    assert case.lacks == "an Adreno GPU"
+    assert (case.fallback_nodes, case.partitions) == (0, 1)
+    assert (tmp_path / "qnn" / spec.slug / "program.pte").is_file()
+
+
+@pytest.fixture
+def sdk(tmp_path: Path, runtime: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A stand-in for an SDK, without libQnnLpai.so; nothing of the caller's choice is left."""
+    for name in ("QNN_CI_SDK", "QNN_CI_ADAPTOR", "QNN_SDK_ROOT", "PYTHONPATH"):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("QNN_CI_LIBCXX_ROOT", str(make_libcxx(tmp_path / "libcxx", runtime)))
+    return make_sdk(tmp_path / "sdk", runtime, "2.49.40")
+
+
+def find_words(capfd: pytest.CaptureFixture[str], *words: str) -> dict[str, str]:
+    """What the doctor finds of a backend of an SDK, by id."""
+    assert main(["doctor", "--json", *words]) == ExitCode.ENVIRONMENT
+    findings = json.loads(capfd.readouterr().out)["findings"]
+    return {one["id"]: one["what"] for one in findings if one["severity"] == "error"}
+
+
+def test_a_library_that_creates_no_backend_is_named_with_its_words(
+    sdk: Path, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    compile_backend(sdk / HOST / "libQnnLpai.so", "-DREFUSES")
+    words = ("--backend", "lpai", "--sdk", str(sdk))
+    found = find_words(capfd, *words)
+    assert list(found) == ["QNN910"]
+    assert found["QNN910"].endswith(
+        "backend on this machine: GPU ERROR: TuningMode must be enabled"
+    )
+
+    reports = ("--reports", str(tmp_path), "--model", "mlp", "--scheme", "8a8w", "--json")
+    assert main(["test-emulator", *words, *reports]) == ExitCode.ENVIRONMENT
+    report = json.loads(capfd.readouterr().out)
+    assert report["backend"] == "lpai"
+    assert "--backend lpai" in report["command"]
+    (case,) = report["cases"]
+    assert (case["status"], case["lacks"]) == ("unsupported", "libQnnLpai.so")
+    assert "TuningMode must be enabled" in case["reason"]
+
+
+def test_an_sdk_that_is_too_old_for_lpai_ends_without_a_report(
+    sdk: Path, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    text = (sdk / "sdk.yaml").read_text("utf-8")
+    (sdk / "sdk.yaml").write_text(text.replace("2.49.40", "2.37.0"))
+    words = ("--backend", "lpai", "--sdk", str(sdk))
+    found = find_words(capfd, *words)
+    assert found["QNN908"].startswith("QNN SDK 2.37.0 with ExecuTorch 1.5.1: 2.39 is the first")
+    assert not {"QNN909", "QNN910"} & found.keys()
+    reports = ("--reports", str(tmp_path), "--model", "mlp")
+    assert main(["test-emulator", *words, *reports]) == ExitCode.ENVIRONMENT
+    assert "3/4" not in capfd.readouterr().err
+    assert not (tmp_path / "test_emulator").exists()
+
+
+def test_a_backend_is_asked_of_profiles_that_lower_here(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "android", "--backend", "gpu"]) == ExitCode.USAGE
+    assert "--backend gpu with profile android" in capfd.readouterr().err
