@@ -140,11 +140,10 @@ def write_program(stage: Stage) -> None:
 
 
 def copy_project(target: Path) -> None:
-    """What a clone holds, with one test in place of all."""
+    """What a clone holds, with one test in place of all; its bytecode saves compiling it again."""
     (target / "tests").mkdir(parents=True)
-    leave = shutil.ignore_patterns("__pycache__")
     for name in FOLDERS:
-        shutil.copytree(ROOT / name, target / name, ignore=leave)
+        shutil.copytree(ROOT / name, target / name)
     for name in FILES:
         shutil.copy2(ROOT / name, target)
     test = target / "tests" / "unit" / "test_miniature.py"
