@@ -104,7 +104,10 @@ OTHER = 'it printed something other than {"headers": {NAME: [VALUE]}}'
             r"""echo '{"headers": {"a": ["x\\ny"]}}'""",
             "a header of it holds what HTTP does not allow",
         ),
-        (r"""echo '{"headers": {"a\\u0000": ["x"]}}'""", "a header of it holds"),
+        (
+            r"""echo '{"headers": {"a\\u0000": ["x"]}}'""",
+            "a header of it holds what HTTP does not allow",
+        ),
     ],
 )
 def test_a_helper_that_fails_is_said(
@@ -114,7 +117,7 @@ def test_a_helper_that_fails_is_said(
     with pytest.raises(UnfitError) as caught:
         find_headers("https://host/a")
     assert caught.value.what == "the credential helper failed"
-    assert why in caught.value.why
+    assert caught.value.why == why or (why == "helper" and why in caught.value.why)
     assert caught.value.fix == (
         f"see what `{path} get` prints for https://host/a, or unset QNN_CI_CREDENTIAL_HELPER"
     )

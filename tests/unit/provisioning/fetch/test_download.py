@@ -507,6 +507,24 @@ def test_a_slow_large_pinned_file_is_spread(
     assert (len(server.requests) > 1) == is_known
 
 
+@pytest.mark.parametrize("brings", [0, 1])
+def test_what_was_spread_was_resumed_and_may_be_again_where_it_brought_something(
+    part: PartFile, monkeypatch: pytest.MonkeyPatch, brings: int
+) -> None:
+    class Fake:
+        def __init__(self, url: str, part: PartFile, size: int, policy: object, bar: object):
+            assert (url, size, policy, bar) == ("u", 99, QUICK, "bar")
+            self.part = part
+
+        def run(self) -> None:
+            self.part.append(b"x" * brings)
+
+    monkeypatch.setattr(download, "Spread", Fake)
+    download._spread("u", part, Pin(99), QUICK, "bar")  # type: ignore[arg-type]
+    assert part.was_resumed is True
+    assert part.can_spread is (brings > 0)
+
+
 def test_what_may_be_spread(part: PartFile, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(download, "MIN_FILE_BYTES", 1000)
     part.validator = "v"

@@ -19,6 +19,7 @@ def test_a_directory_of_a_home_or_of_here(monkeypatch: pytest.MonkeyPatch) -> No
     assert urls("~/m") == ["file:///home/me/m/a.zip"]
     assert urls("m") == [f"{Path.cwd().as_uri()}/m/a.zip"]
     assert urls("/m//") == ["file:///m/a.zip"]
+    assert urls("/X/") == ["file:///X/a.zip"]
     assert urls("/m/{sha256}", sha256="5e") == ["file:///m/5e"]
 
 

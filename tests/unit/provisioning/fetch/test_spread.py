@@ -61,6 +61,7 @@ def test_the_rest_comes_in_pieces_each_once(
     spread.run()
     assert part.path.read_bytes() == DATA
     assert spread.bar.done == SIZE - 700
+    assert all(thread.daemon for thread in spread.clients)
     assert sorted(asked.range for asked in server.requests) == sorted(
         f"bytes={at}-{min(at + PIECE, SIZE) - 1}" for at in range(700, SIZE, PIECE)
     )
@@ -248,6 +249,37 @@ def test_connections_follow_what_they_give(
     spread._gather()
     assert part.path.read_bytes() == DATA
     assert made == [2, 2, 2, 4, 4]
+
+
+@pytest.mark.parametrize(
+    ("refusals", "nexts", "asks"), [(7, 0, True), (8, 0, False), (0, 1, False)]
+)
+def test_no_connection_is_added_after_refusals_or_for_nothing(
+    spread: Spread,
+    part: PartFile,
+    monkeypatch: pytest.MonkeyPatch,
+    refusals: int,
+    nexts: int,
+    asks: bool,
+) -> None:
+    clock, made = [0.0], []
+    monkeypatch.setattr(spread, "_connect", made.append)
+    monkeypatch.setattr(spread, "_count", lambda: 4)
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+    spread.refusals, spread.next = refusals, SIZE if nexts else 700
+
+    def wait(predicate: object, timeout: float) -> bool:
+        assert callable(predicate)
+        assert not predicate()
+        assert timeout == 0.05
+        clock[0] += 0.4
+        spread.pieces[part.size] = DATA[part.size :]
+        assert predicate()
+        return True
+
+    monkeypatch.setattr(spread.changed, "wait_for", wait)
+    spread._gather()
+    assert bool(made) == asks
 
 
 def test_it_begins_with_four_connections(spread: Spread, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -85,6 +85,33 @@ def test_descriptor_0_is_closed_too(path: Path) -> None:
         os.close(keep)
 
 
+def test_descriptor_0_is_closed_where_another_has_it(path: Path, holder: HeldLock) -> None:
+    keep = os.dup(0)
+    os.close(0)
+    try:
+        assert not HeldLock(path).take()
+        with pytest.raises(OSError, match="Bad file"):
+            os.fstat(0)
+    finally:
+        os.dup2(keep, 0)
+        os.close(keep)
+
+
+@pytest.mark.usefixtures("without_locks")
+def test_what_goes_while_it_is_read_is_no_failure(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def vanish(path: Path, encoding: str) -> str:
+        raise FileNotFoundError
+
+    held, other = HeldLock(path), HeldLock(path)
+    assert held.take()
+    monkeypatch.setattr(Path, "read_text", vanish)
+    assert other.read_holder() == ""
+    assert not other.take()
+    held.release()
+
+
 def test_a_longer_text_of_an_earlier_holder_goes(path: Path) -> None:
     path.write_text("1" * 500)
     held = HeldLock(path)
@@ -188,12 +215,13 @@ def test_without_locks_a_marker_stands_for_one(
         raise OSError(number, "no locks")
 
     monkeypatch.setattr("fcntl.flock", refuse)
-    before = open_files()
+    before, mask = open_files(), os.umask(0)
     held, other = HeldLock(path), HeldLock(path)
     assert held.take()
+    os.umask(mask)
     assert held.marker == path.with_name("a.lock.held")
     assert held.marker.read_text() == f"{describe_self()}\n"
-    assert stat.S_IMODE(held.marker.stat().st_mode) & 0o700 == 0o600
+    assert stat.S_IMODE(held.marker.stat().st_mode) == 0o644
     assert not other.take()
     other.release()
     assert held.marker.exists()

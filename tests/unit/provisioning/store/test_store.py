@@ -33,7 +33,7 @@ TREE = Tree("sdk", "1.0", "00", (), (TreeEntry("a", 1),))
 
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "home")
+    return Store(tmp_path / "deep/home")
 
 
 def publish(store: Store, key: Key = KEY, tree: Tree = TREE, text: str = "x") -> Published:
@@ -153,6 +153,9 @@ def test_a_repair_takes_the_place_of_what_was_there(store: Store, tmp_path: Path
     path = store.trees / KEY.directory
     path.rename(tmp_path / "away")
     path.symlink_to(tmp_path / "away")
+    assert (publish(store, text="z").root / "a").read_text() == "z"
+    path.rename(tmp_path / "third")
+    path.symlink_to(tmp_path / "not there")
     assert (publish(store, text="z").root / "a").read_text() == "z"
     assert (tmp_path / "away/sdk/a").read_text() == "y"
     assert [path.name for path in store.trees.iterdir()] == [KEY.directory]
@@ -300,7 +303,7 @@ def test_a_holder_that_is_not_known_is_another_process(
 
 
 def test_a_lock_that_cannot_be_made_is_said(store: Store) -> None:
-    store.home.mkdir()
+    store.home.mkdir(parents=True)
     store.locks.touch()
     with pytest.raises(StoreError) as caught, store.lock("sdk", Progress()):
         pass
@@ -319,7 +322,7 @@ def test_a_lock_that_cannot_be_made_is_said(store: Store) -> None:
     ],
 )
 def test_who_may_write_home_may_write_its_parts(store: Store, mode: int, lock: int) -> None:
-    store.home.mkdir()
+    store.home.mkdir(parents=True)
     store.home.chmod(mode)
     before = os.umask(0o077)
     try:
@@ -352,7 +355,7 @@ def said_of(store: Store) -> str:
 )
 def test_a_store_that_others_can_change_is_said_once(store: Store, mode: int, shown: str) -> None:
     assert said_of(store) == ""
-    store.home.mkdir()
+    store.home.mkdir(parents=True)
     store.home.chmod(mode)
     said = said_of(store)
     assert (f"the store {store.home} has mode {shown}: other users can change" in said) == bool(
@@ -363,7 +366,7 @@ def test_a_store_that_others_can_change_is_said_once(store: Store, mode: int, sh
 
 
 def test_a_store_of_another_user_is_said(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    store.home.mkdir()
+    store.home.mkdir(parents=True)
     if os.geteuid() == 0:
         os.chown(store.home, 1234, 1234)
     else:
@@ -376,7 +379,7 @@ def test_a_store_of_another_user_is_said(store: Store, monkeypatch: pytest.Monke
 
 def test_a_store_of_root_is_not(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 1234)
-    store.home.mkdir(mode=0o755)
+    store.home.mkdir(parents=True, mode=0o755)
     if store.home.stat().st_uid == 0:
         assert said_of(store) == ""
 
@@ -449,7 +452,7 @@ def test_a_note_of_a_shell_that_ended_goes(store: Store) -> None:
 
 
 def test_a_store_that_is_only_read_takes_no_notes(store: Store) -> None:
-    store.home.mkdir()
+    store.home.mkdir(parents=True)
     store.uses.touch()
     store.note_use(store.trees / "a/a")
     assert store.uses.is_file()

@@ -151,6 +151,10 @@ def test_each_bit_of_a_mode_counts_unless_it_does_not_matter(root: Path, quick: 
     assert [str(one) for one in compare_tree(root, ENTRIES, quick=True)] == [
         "lib/a: wrong mode (0, not 644)"
     ]
+    (root / "lib/a").chmod(0o644)
+    assert [str(one) for one in compare_tree(root, strict, quick=quick)] == [
+        "lib/a: wrong mode (644, not 0)"
+    ]
 
 
 def test_a_link_is_one_and_names_what_it_should(root: Path) -> None:
@@ -204,6 +208,7 @@ def test_a_difference_in_words() -> None:
 def test_every_directory_above_is_a_parent() -> None:
     assert find_parents(["a/b/c", "a/d", "top", "e/f/", "g/"]) == {"a/", "a/b/", "e/"}
     assert find_parents([]) == set()
+    assert find_parents(["X/X/"]) == {"X/"}
     assert find_parents(["a/b/c/d/e", "a/b/x"]) == {"a/", "a/b/", "a/b/c/", "a/b/c/d/"}
 
 
@@ -298,8 +303,9 @@ def test_alternates_and_links_in_git_directories_are_seen(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("make", [Path.touch, lambda path: path.symlink_to("elsewhere")])
 def test_a_git_that_is_no_directory_is_seen_as_it_is(tmp_path: Path, make: object) -> None:
+    (tmp_path / "elsewhere").mkdir()
     make(tmp_path / ".git")  # type: ignore[operator]
-    assert set(scan_tree(tmp_path, checkout=True)) == {".git"}
+    assert set(scan_tree(tmp_path, checkout=True)) == {".git", "elsewhere/"}
 
 
 def test_a_checkout_is_known_by_the_git_configuration_in_its_tree(tmp_path: Path) -> None:
