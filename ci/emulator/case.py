@@ -12,11 +12,11 @@ from ci.emulator.baselines import Baseline, find_changes, name_case
 from ci.emulator.job import RunJob
 from ci.emulator.judging.gate import References
 from ci.emulator.judging.metric import judge_metric
-from ci.emulator.outputs import read_outputs, read_references
+from ci.emulator.outputs import read_outputs, read_references, write_input_list
 from ci.emulator.policy import EmulatorPolicy
 from ci.emulator.pool import Ended, Pool
 from ci.emulator.runner import Runner
-from ci.emulator.traces.job import DEBUG_BYTES, TraceJob, TraceResult
+from ci.emulator.traces.tracing import trace_run
 from ci.emulator.traces.written import PARAMS, count_operators
 from ci.emulator.verdict import judge_case
 from ci.lowering.artifact import INPUTS, PROGRAM, SAVER, SAVER_CALLS, Lowered
@@ -32,7 +32,7 @@ from provisioning.files import explain_no_room
 from provisioning.manifest.backends import Backend
 
 SHOWN_OPS = 4
-ARTIFACT, OUTPUTS, TRACE = "artifact", "outputs", "trace"
+ARTIFACT, OUTPUTS = "artifact", "outputs"
 
 
 @dataclass(frozen=True)
@@ -148,25 +148,16 @@ class CaseRun:
         shutil.copytree(artifact / INPUTS, given / INPUTS)
         if (artifact / SAVER).is_dir():
             self.note_operators(artifact / SAVER)
-        input_list = self.write_rows(self.directory / "input_list.txt", lowered)
+        input_list = write_input_list(self.directory / "input_list.txt", given, lowered)
         outputs = str(self.directory / OUTPUTS)
-        return RunJob(
+        self.job = RunJob(
             str(program),
             str(input_list),
             outputs,
             methods=lowered.methods,
             quantizes=self.setup.backend.is_lpai,
         )
-
-    def write_rows(self, path: Path, lowered: Lowered, most: int | None = None) -> Path:
-        """The list of inputs for a runner, a line an input set, at ``most`` so many."""
-        given = self.directory / ARTIFACT / INPUTS
-        rows = [
-            " ".join(str(given / f"{number}_{index}.raw") for index in range(len(lowered.inputs)))
-            for number in range(lowered.sets)[:most]
-        ]
-        path.write_text("".join(f"{row}\n" for row in rows), encoding="utf-8")
-        return path
+        return self.job
 
     def find_binary(self, artifact: Path) -> Path:
         """The file that holds what QNN compiled."""
@@ -235,34 +226,16 @@ class CaseRun:
         told = "\n".join(["; ".join(reasons), *verdict.advice])
         return self.end(Status.FAILED, told, run.log_tail, verdict.controls, remark)
 
-    def trace(self, lowered: Lowered) -> list[str]:
-        """Run once more, in a process of its own, for the trace that the model's entry asks for;
-        why there is none, where there is none."""
-        choices = self.spec.source.choices
+    def trace(self, lowered: Lowered) -> tuple[str, ...]:
+        """Leave the trace that the model's entry asks for; why there is none, where none is."""
+        choices, setup = self.spec.source.choices, self.setup
         if not choices.traces:
-            return []
-        directory = self.directory / TRACE
-        (directory / OUTPUTS).mkdir(parents=True)
+            return ()
         dumped = choices.dump_intermediate_outputs
-        job = RunJob(
-            str(self.directory / ARTIFACT / PROGRAM),
-            str(self.write_rows(directory / "input_list.txt", lowered, 1 if dumped else None)),
-            str(directory / OUTPUTS),
-            str(directory),
-            DEBUG_BYTES if dumped else 0,
-        )
-        sets = 1 if dumped else lowered.sets
-        pool, limit_s = self.setup.pool, self.setup.timeout_s
-        ended = pool.run("run", job, self.directory / "trace.log", limit_s, fresh=True)
-        if not ended.failure:
-            wanted = TraceJob(str(directory), sets, lowered.delegation.partitions, dumped)
-            ended = pool.run("trace", wanted, self.directory / "trace.log", limit_s, fresh=True)
-        if ended.failure:
-            return [f"trace: {ended.failure}"]
-        result: TraceResult = ended.result
-        self.figures |= result.figures
-        self.leave(*(directory / name for name in result.files))
-        return []
+        traced = trace_run(self.job, lowered, setup.pool, setup.timeout_s, dumped=dumped)
+        self.figures |= traced.figures
+        self.leave(*traced.files)
+        return traced.faults
 
     def leave(self, *files: Path) -> None:
         """Copy files of the case to where the report is."""

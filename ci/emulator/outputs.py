@@ -11,7 +11,7 @@ import numpy as np
 
 from ci.emulator.judging.figures import Array
 from ci.emulator.judging.gate import Expected, References
-from ci.lowering.artifact import FLOAT, HIGH, LOW, QUANTIZED, REFERENCE, Lowered, TensorInfo
+from ci.lowering.artifact import FLOAT, HIGH, INPUTS, LOW, QUANTIZED, REFERENCE, Lowered, TensorInfo
 
 OUTPUT = "output_{}_{}.raw"
 
@@ -54,6 +54,19 @@ def read_outputs(directory: Path, lowered: Lowered) -> list[Array]:
     if extra:
         raise ValueError(f"{extra[0]} was written, which is not an output of the program")
     return outputs
+
+
+def write_input_list(path: Path, given: Path, lowered: Lowered, sets: int | None = None) -> Path:
+    """The list of inputs for a runner, a line for each of the first ``sets`` of ``given``."""
+    places = given / INPUTS
+    rows = (
+        " ".join(
+            str(places / REFERENCE.format(number, index)) for index in range(len(lowered.inputs))
+        )
+        for number in range(lowered.sets)[:sets]
+    )
+    path.write_text("".join(f"{row}\n" for row in rows), encoding="utf-8")
+    return path
 
 
 def write_outputs(directory: Path, outputs: Sequence[Array]) -> None:

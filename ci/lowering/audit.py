@@ -41,7 +41,7 @@ BROKEN = {
 class Refusals(logging.Handler):
     """Reasons by node name, from the partitioner's log and QNN's own words in ``log``."""
 
-    def __init__(self, log: Path | None, choices: Choices) -> None:
+    def __init__(self, log: Path | None, choices: Choices = NO_CHOICES) -> None:
         super().__init__()
         self.by_node: dict[str, str] = {}
         self.choices = choices

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -43,8 +44,10 @@ def quantize_model(
 def quantize_method(model: Model, scheme: Scheme, choices: Choices, quantizer: Any) -> GraphModule:
     """Calibrate, train where the scheme says so, and convert."""
     recipe = scheme.recipe
+    # What is exported shares its weights with the module, which keeps those that it has.
+    module = copy.deepcopy(model.module) if recipe.training_steps else model.module
     with torch.no_grad():
-        exported = torch.export.export(model.module, model.evaluation[0], strict=True).module()
+        exported = torch.export.export(module, model.evaluation[0], strict=True).module()
     quantizer.set_default_quant_config(**configure(scheme))
     if recipe.block:
         quantizer.set_block_size_map(block_sizes(exported, recipe.block))

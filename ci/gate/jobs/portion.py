@@ -49,6 +49,8 @@ def take_shard(
 
 
 def digest_policy(policy: EmulatorPolicy, specs: Sequence[CaseSpec], runner: str) -> str:
-    """SHA-256 over all that cases are judged by, and what runs them."""
-    parts = (describe_limits(policy, list(specs)), policy.reference, policy.unsupported, runner)
+    """SHA-256 over all that cases are lowered with and judged by, and what runs them."""
+    chosen = [str(spec.source.choices) for spec in specs]
+    limits = describe_limits(policy, list(specs))
+    parts = (chosen, limits, policy.reference, policy.unsupported, runner)
     return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()

@@ -63,7 +63,7 @@ def annotate_last(graph_module: torch.fx.GraphModule) -> None:
     linear = torch.ops.aten.linear.default
     *_, last = (node for node in graph_module.graph.nodes if node.target is linear)
     features, weight, bias = last.args
-    specs = {features: config.input_activation, weight: config.weight, bias: config.bias(last)}
+    specs = {features: config.input_activation, weight: config.weight, bias: config.bias}
     last.meta[QCOM_QUANT_ANNOTATION_KEY] = QuantizationAnnotation(
         input_qspec_map=specs, output_qspec=config.output_activation, _annotated=True
     )

@@ -30,11 +30,14 @@ with patch.dict(os.environ, QNN_SDK_ROOT="nowhere"), warnings.catch_warnings():
     from ci.lowering.quantize import block_sizes, quantize_model
 
 from ci.lowering.artifact import Delegation, Fallback, Lowered, TensorInfo  # noqa: E402
+from ci.lowering.choices.entry import PROFILE_LEVELS, Choices, Part  # noqa: E402
+from ci.lowering.choices.methods import join_methods  # noqa: E402
 from ci.lowering.job import LowerJob, LowerResult  # noqa: E402
-from ci.lowering.model import Model  # noqa: E402
+from ci.lowering.model import Model, split_model  # noqa: E402
 from ci.lowering.publishing import MAX_RAISED, describe_error  # noqa: E402
-from ci.lowering.schemes import Scheme  # noqa: E402
+from ci.lowering.schemes import FLOAT16, Scheme  # noqa: E402
 from ci.lowering.stages import Stages  # noqa: E402
+from ci.lowering.users.entry import Source  # noqa: E402
 from provisioning.errors import StoreError  # noqa: E402
 
 WARNINGS = ("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
@@ -115,7 +118,8 @@ def test_initial_values_are_kept_for_buffers_that_change() -> None:
             buffers_to_mutate={f"out_{name}": name for name in mutated},
             inputs_to_buffers={"b_total": "total", "b_fixed": "fixed"},
         )
-        return SimpleNamespace(exported_program=lambda: SimpleNamespace(graph_signature=signature))
+        program = SimpleNamespace(graph_signature=signature)
+        return SimpleNamespace(methods={"forward"}, exported_program={"forward": program}.get)
 
     (kept,) = lower.keep_initial_state(edge("total")).passes
     assert kept.patterns == ["b_total"]
@@ -187,8 +191,158 @@ def test_a_quantized_model_is_compiled_with_the_state_that_it_began_with(
 
 @pytest.mark.parametrize("scheme", [one for one in Scheme if one.recipe.dtype])
 def test_a_scheme_is_lowered_as_its_name_says(scheme: Scheme) -> None:
-    assert scheme.recipe.dtype == f"use_{scheme.value}"
-    assert scheme.value.startswith(f"{scheme.recipe.activation_bits}a")
+    name, recipe = scheme.value.removesuffix("_qat"), scheme.recipe
+    assert recipe.dtype == f"use_{name}"
+    assert bool(recipe.training_steps) == (scheme.value != name)
+    floating = recipe.activation_bits == FLOAT16.activation_bits
+    assert name.startswith("fp16a" if floating else f"{recipe.activation_bits}a")
+    (spec,) = lower.compiler_spec(scheme, "SM8650")
+    fp16 = lower.compiler_spec(Scheme.FP16, "SM8650")[0].value
+    assert (spec.value == fp16) == floating
+
+
+@pytest.mark.parametrize(
+    ("choices", "field"),
+    [
+        (Choices(online_prepare=True), "online_prepare"),
+        (Choices(shared_buffer=True), "shared_buffer"),
+        (Choices(dump_intermediate_outputs=True), "dump_intermediate_outputs"),
+        (Choices(profile_level="detailed"), "profile_level"),
+        (Choices(profile_level="optrace"), "profile_level"),
+    ],
+)
+def test_the_compiler_is_told_what_an_entry_chose(choices: Choices, field: str) -> None:
+    options = [
+        flatbuffer_to_option(lower.compiler_spec(Scheme.A8W8, "SM8650", one)[0].value)
+        for one in (Choices(), choices)
+    ]
+    plain, chosen = (getattr(one, field) for one in options)
+    assert not plain
+    assert chosen == PROFILE_LEVELS.get(choices.profile_level, 0) or chosen is True
+
+
+def test_training_gives_the_same_weights_each_time_nearer_to_the_float32_model() -> None:
+    sets = tuple((draw(4, 64, seed=seed),) for seed in range(4))
+    model = Model("net", make_net(), sets, sets)
+    with torch.no_grad():
+        wanted = [model.module(*one) for one in sets]
+
+    def measure(scheme: Scheme) -> tuple[float, list[Any]]:
+        converted = quantize_model(model, scheme, "SM8650")
+        with torch.no_grad():
+            made = [converted(*one) for one in sets]
+        noise = sum(float((a - b).square().sum()) for a, b in zip(made, wanted, strict=True))
+        return noise, made
+
+    before, after, again = map(measure, [Scheme.A16W4, Scheme.A16W4_TRAINED, Scheme.A16W4_TRAINED])
+    assert after[0] < before[0] / 2
+    assert all(map(torch.equal, after[1], again[1]))
+    assert all(torch.equal(model.module(*one), was) for one, was in zip(sets, wanted, strict=True))
+
+
+def make_net() -> Any:
+    torch.manual_seed(0)
+    linear = torch.nn.Linear
+    return torch.nn.Sequential(linear(64, 32), torch.nn.ReLU(), linear(32, 8)).eval()
+
+
+def test_a_part_has_its_scheme_and_one_without_a_node_is_an_error() -> None:
+    sets = tuple((draw(4, 64, seed=seed),) for seed in range(2))
+    model = Model("net", make_net(), sets, sets)
+
+    def quantize(*parts: Part) -> set[str]:
+        made = quantize_model(model, Scheme.A8W8, "SM8650", Choices(parts=parts))
+        return {
+            str(node.args[-1]) for node in made.graph.nodes if "quantize_per_tensor" in node.name
+        }
+
+    wide = "torch.int32"  # ExecuTorch's 16-bit activations
+    assert wide not in quantize()
+    for part in (
+        Part(Scheme.A16W8, module="2"),
+        Part(Scheme.A16W8, type="ReLU"),
+        Part(Scheme.A16W8, node="linear"),
+    ):
+        assert wide in quantize(part)
+    for part in (Part(Scheme.A16W8, module="22"), Part(Scheme.A16W8, type="Conv2d")):
+        with pytest.raises(ValueError, match=f"no node belongs to the part {part}"):
+            quantize(part)
+
+
+def test_a_name_to_skip_that_the_graph_does_not_have_is_an_error() -> None:
+    relu = SimpleNamespace(
+        name="relu_1", op="call_function", target=SimpleNamespace(__name__="aten.relu.default")
+    )
+    for choices, known in (
+        (Choices(skip_nodes=("relu_1",)), True),
+        (Choices(skip_ops=("aten.relu.default",)), True),
+        (Choices(skip_nodes=("relu",)), False),
+        (Choices(skip_ops=("relu",)), False),
+    ):
+        refusals = audit.Refusals(None, choices)
+        refusals.seen[relu.name] = audit.name_operator(relu)
+        assert refusals.is_skipped(relu) is known
+        if known:
+            refusals.require_skipped()
+        else:
+            with pytest.raises(ValueError, match=r"has relu, and the graph only (aten\.)?relu"):
+                refusals.require_skipped()
+
+
+@pytest.mark.parametrize(("unshared", "fits"), [(100, True), (99, False), (98, False)])
+def test_weights_that_are_not_shared_are_an_error(
+    monkeypatch: pytest.MonkeyPatch, unshared: int, *, fits: bool
+) -> None:
+    asked = []
+
+    def compile_program(module: Any, model: Model, job: LowerJob) -> tuple[bytes, Delegation]:
+        asked.append(job.source.choices)
+        return bytes(unshared), Delegation(1, 0, 1)
+
+    monkeypatch.setattr(lower, "compile_program", compile_program)
+    choices = Choices(methods=("other",), weight_sharing=True)
+    job = msgspec.structs.replace(JOB, source=Source(choices=choices))
+    assert lower.compile_unshared(None, make_model(), JOB, 99) == b""
+    if fits:
+        assert lower.compile_unshared(None, make_model(), job, 99) == bytes(unshared)
+    else:
+        with pytest.raises(ValueError, match=f"shared no weights: 99 bytes, {unshared} without"):
+            lower.compile_unshared(None, make_model(), job, 99)
+    assert asked == [Choices(methods=("other",))]
+
+
+def test_methods_are_one_model_whose_inputs_and_outputs_are_all_of_theirs() -> None:
+    add, pair = Function(lambda x, y: x + y), Function(lambda x: (x * 2, x * 3))
+    one, two, three = (draw(2, seed=seed) for seed in range(3))
+    made = {
+        "forward": (add, (one, two), ((two, three), (one, three))),
+        "other": (pair, (three,), ((one,),)),
+    }
+    joined, example, calibration = join_methods(made)
+    assert example == (one, two, three)
+    assert calibration == ((two, three, one),)
+    wanted = (one + two, three * 2, three * 3)
+    assert all(map(torch.equal, joined(*example), wanted))
+    assert len(joined(*example)) == len(wanted)
+    model = Model("net", joined, (example,), (example, *calibration))
+    parts = split_model(model)
+    assert list(parts) == ["forward", "other"]
+    assert parts["other"].evaluation == ((three,),)
+    assert parts["forward"].calibration == ((one, two), (two, three))
+    assert [(row.name, row.inputs) for row in lower.describe_methods(model)] == [
+        ("forward", 2),
+        ("other", 1),
+    ]
+    assert lower.describe_methods(make_model()) == ()
+
+
+class Function(torch.nn.Module):
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *inputs: Any) -> Any:
+        return self.function(*inputs)
 
 
 def raised(error: Exception, cause: Exception | None = None) -> Exception:

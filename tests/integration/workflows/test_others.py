@@ -129,11 +129,21 @@ def test_without_a_newer_pin_nothing_happens(project: Project) -> None:
 # -- nightly, images, release, sign ----------------------------------------------------------------
 
 
+def test_the_nightly_run_has_every_lowering_choice(project: Project) -> None:
+    project.github.github = {"event_name": "schedule", "event": {}}
+    document = read_workflow("nightly")
+    document.data["jobs"] = {"choices": document.data["jobs"]["choices"]}
+    assert ended(project.github.run_document(document)) == {"choices": "success"}
+    assert project.ran == ["tests tests/integration/emulator/test_lowering_choices.py"]
+    project.end_with({"tests": {"code": 1}})
+    assert ended(project.github.run_document(document)) == {"choices": "failure"}
+
+
 def test_the_suite_on_newer_wheels_says_which(project: Project) -> None:
     project.github.github = {"event_name": "schedule", "event": {}}
     project.end_with({"qnn_ci update": {"code": 0, "writes": {NEWER: 'version = "2"\n'}}})
     document = read_workflow("nightly")
-    document.data["jobs"].pop("everything")
+    document.data["jobs"] = {"newest": document.data["jobs"]["newest"]}
     results = project.github.run_document(document)
     assert ended(results) == {"newest": "success"}, say(results)
     assert set(project.github.services.artifacts) == {"newest-onnxruntime-qnn", "newest-executorch"}
