@@ -19,6 +19,7 @@ from ci.lowering.targets.selection import (
     require_options,
 )
 from ci.report.schema import Report
+from ci.verbs.lanes.runners import check_backend, check_choice
 from ci.verbs.lanes.steps import (
     Steps,
     add_case_arguments,
@@ -103,6 +104,7 @@ def run(
     from ci.emulator.session import Phases, SessionOptions, report_unrun, run_session
 
     chosen = choice.read_choice(args.sdk, args.adaptor)
+    check_choice(args.runner, chosen)
     phases, backend = Phases(progress), Backend(args.backend)
     options = SessionOptions(
         policy=policy,
@@ -130,7 +132,13 @@ def run(
         refuse=lambda environment, lacks: report_unrun(specs, environment, options, phases, lacks),
     )
     return steps.take(
-        lambda environment, workshop: run_session(specs, environment, options, phases, workshop),
+        lambda environment, workshop: run_session(
+            specs,
+            check_backend(args.runner, environment, progress),
+            options,
+            phases,
+            workshop,
+        ),
         phases,
         offline=args.offline,
     )

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from provisioning.artifacts.environment import Environment
-from provisioning.artifacts.overlays import BACKENDS
+from provisioning.artifacts.overlays import find_backends
 from provisioning.console.caller import caller_path
 from provisioning.errors import UsageError
 
@@ -79,11 +79,16 @@ def lay_over(environment: Environment, overlay: Path, base: Mapping[str, str]) -
     """An environment in which Python finds the executorch of ``overlay``, and the loader its
     backend."""
     path = [str(overlay), *filter(None, [base.get("PYTHONPATH")])]
-    own = (overlay / place for place in BACKENDS)
-    libraries = [str(path.parent) for path in own if path.is_file() and not path.is_symlink()]
+    libraries = [str(path.parent) for path in find_backends(overlay)]
     variables = {
         **environment.variables,
         "PYTHONPATH": os.pathsep.join(path),
         "LD_LIBRARY_PATH": ":".join([*libraries, environment.variables["LD_LIBRARY_PATH"]]),
     }
     return replace(environment, variables=variables)
+
+
+def find_laid(environment: Environment) -> Path | None:
+    """The overlay that was laid over an environment."""
+    entries = environment.variables.get("PYTHONPATH", "").split(os.pathsep)
+    return Path(entries[0]) if entries[0] else None

@@ -45,6 +45,13 @@ def read_overlay(overlay: Path) -> OverlayRecord | None:
         return None
 
 
+def find_backends(overlay: Path) -> list[Path]:
+    """The QNN backends for Python's runtime that an overlay has of its own, not the wheel's."""
+    places = [overlay / place for place in BACKENDS]
+    real = overlay.resolve()
+    return [path for path in places if path.is_file() and path.resolve().is_relative_to(real)]
+
+
 def find_overlays(home: Path | None = None) -> Iterator[tuple[Path, OverlayRecord]]:
     """Every overlay below ``builds/`` that tells what it was built from, the newest first."""
     found = [

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
-from provisioning.artifacts.choice import OVERLAY, WHEEL, QnnChoice, lay_over
+from provisioning.artifacts.choice import OVERLAY, WHEEL, QnnChoice, find_laid, lay_over
 from provisioning.artifacts.environment import Environment
-from provisioning.artifacts.overlays import find_overlays, python_tag
+from provisioning.artifacts.overlays import find_backends, find_overlays, python_tag
 from provisioning.console.progress import Progress
 from provisioning.doctor.examine import Verdict, examine
 from provisioning.errors import UnfitError
@@ -17,9 +18,9 @@ from provisioning.manifest.backends import Backend
 from provisioning.versions import is_same
 
 # Findings that another adaptor cures: it is not there, or it does not fit Python, machine or SDK.
-OF_ADAPTOR = frozenset(
-    {"QNN507", "QNN508", "QNN509", "QNN512", "QNN513", "QNN515", "QNN901", "QNN902", "QNN903"}
-)
+OF_HEADERS = frozenset({"QNN902", "QNN903"})
+OF_ADAPTOR = OF_HEADERS | {"QNN507", "QNN508", "QNN509", "QNN512", "QNN513", "QNN515", "QNN901"}
+PYTHONPATH = "PYTHONPATH"
 
 
 def settle_adaptor(
@@ -55,6 +56,26 @@ def settle_adaptor(
         if not {one.id for one in verdict.errors} <= OF_ADAPTOR:
             break
     return tried[0]
+
+
+def require_runtime(environment: Environment, progress: Progress) -> None:
+    """Raises UnfitError where programs of an overlay's adaptor would run with a backend that
+    creates no device: the wheel's, which was built with the headers of the wheel's adaptor."""
+    overlay = find_laid(environment)
+    if not overlay or find_backends(overlay):
+        return
+    variables = {name: text for name, text in environment.variables.items() if name != PYTHONPATH}
+    wheel = replace(environment, variables=variables)
+    verdict = examine(wheel.profile, wheel, tries_device=True, progress=progress)
+    for fault in verdict.errors:
+        if fault.id in OF_HEADERS:
+            raise UnfitError(
+                f"{overlay} has no QNN backend for Python's runtime, and the wheel's does not fit",
+                why=f"it was built with the headers of the wheel's adaptor: {fault.what}; from "
+                "ExecuTorch 1.5 on build_aot makes none",
+                fix="build qnn_executor_runner with `qnn-ci build runner --source CHECKOUT` and "
+                "the same --sdk, and give it as --runner",
+            )
 
 
 def list_overlays(choice: QnnChoice, environment: Environment) -> Iterator[Path | None]:

@@ -18,12 +18,17 @@ from pathlib import Path
 import pytest
 
 from ci.__main__ import main
+from provisioning.artifacts.choice import lay_over
 from provisioning.artifacts.environment import provision_profile
 from provisioning.artifacts.overlays import OverlayRecord, python_tag, write_overlay
 from provisioning.console.progress import Progress
+from provisioning.doctor import adaptor as adaptor_room
+from provisioning.doctor.adaptor import require_runtime
+from provisioning.doctor.examine import Verdict
+from provisioning.doctor.finding import Finding
 from provisioning.doctor.survey.python_probe import find_adaptors, probe
 from provisioning.elf.qnn_api import HTP_API, find_headers_version
-from provisioning.errors import ExitCode
+from provisioning.errors import ExitCode, UnfitError
 from tests.stand_ins import elf_edits as elf
 from tests.stand_ins.backends import make_libcxx
 
@@ -137,6 +142,34 @@ def test_no_overlay_names_the_one_command_that_builds_it(
     said = refuse(capfd, "--sdk", str(runtime), "--adaptor", "overlay")
     assert said["what"].startswith("no overlay is built for QNN 2.49.40")
     assert f"ci build aot --sdk {runtime}`" in said["fix"]
+
+
+def test_the_wheel_s_runner_does_not_go_with_an_overlay_and_says_so_first(
+    make_overlay: Make, capfd: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--model", "mlp", "--runner", "cpp", "--adaptor", str(make_overlay())]
+    assert main(["test-emulator", *words]) == ExitCode.USAGE
+    told = capfd.readouterr().err
+    assert "--runner cpp does not go with an overlay" in told
+    assert "1/4" not in told
+
+
+def test_a_runtime_whose_backend_is_the_wheel_s_is_judged_by_the_wheel_s_headers(
+    make_overlay: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environment = provision_profile("emulator", Progress())
+    overlay = make_overlay()
+    laid = lay_over(environment, overlay, {})
+    require_runtime(laid, Progress())
+    told = Finding("QNN903", "a", "creates no device with QNN 2.51", "w", "y", "f")
+    monkeypatch.setattr(adaptor_room, "examine", lambda *_, **__: Verdict("emulator", (told,)))
+    with pytest.raises(UnfitError, match="has no QNN backend for Python's runtime") as caught:
+        require_runtime(laid, Progress())
+    assert "creates no device with QNN 2.51" in caught.value.why
+    require_runtime(environment, Progress())
+    place = overlay / "executorch/backends/qualcomm/libqnn_executorch_backend.so"
+    place.write_bytes(b"")
+    require_runtime(laid, Progress())
 
 
 @pytest.mark.parametrize("words", [("--sdk", "nowhere"), ("--adaptor", "nowhere")])
