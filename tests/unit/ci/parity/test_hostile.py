@@ -158,29 +158,29 @@ def test_a_long_list_is_not_deep(report: Callable[[Mapping[str, str]], ParityRep
 def test_an_endless_expression_ends(
     command: str, pairs: Callable[..., set[tuple[str, str]]]
 ) -> None:
-    begun = time.monotonic()
+    begun = time.process_time()
     text = command.replace("{}", "a" * 60 + "!") + "\n"
 
     assert pairs({**GOOD, "CMakeLists.txt": text + GOOD["CMakeLists.txt"]}) == set()
-    assert time.monotonic() - begun < 10
+    assert time.process_time() - begun < 10
 
 
 def test_many_endless_expressions_end(pairs: Callable[..., set[tuple[str, str]]]) -> None:
-    begun = time.monotonic()
+    begun = time.process_time()
     rows = (f'string(REGEX MATCH "(a+)+{n}$" X "{"a" * 60}!")\n' for n in range(1000))
 
     assert pairs({**GOOD, "CMakeLists.txt": "".join(rows) + GOOD["CMakeLists.txt"]}) == set()
-    assert time.monotonic() - begun < 30
+    assert time.process_time() - begun < 30
 
 
 def test_endless_patterns_of_a_glob_end(pairs: Callable[..., set[tuple[str, str]]]) -> None:
-    begun = time.monotonic()
+    begun = time.process_time()
     pattern = "**/" * 30 + "*a" * 30 + "!"
     rule = LOAD + f'runtime.cxx_library(name = "bad", headers = glob(["*.h", "{pattern}"]))\n'
     files = {"bad/BUCK": rule, f"bad/{'d/' * 30}{'a' * 60}.h": "", "bad/x.h": ""}
 
     pairs({**GOOD, **files})
-    assert time.monotonic() - begun < 10
+    assert time.process_time() - begun < 10
 
 
 COUNT = 20_000
@@ -190,13 +190,13 @@ COUNT = 20_000
 def test_many_missing_sources_end(
     name: str, report: Callable[[Mapping[str, str]], ParityReport]
 ) -> None:
-    begun = time.monotonic()
+    begun = time.process_time()
     names = "\n".join(name.format(n) for n in range(COUNT))
 
     result = report({**GOOD, "CMakeLists.txt": f"add_library(lib p/a.cpp {names})\n"})
 
     assert len(result.failing) == COUNT
-    assert time.monotonic() - begun < 60
+    assert time.process_time() - begun < 60
 
 
 def test_recursion_in_one_directory_leaves_the_others(
