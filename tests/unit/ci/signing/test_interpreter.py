@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from pathlib import Path
 
@@ -149,3 +150,104 @@ def test_home_that_cannot_be_written_is_a_store_error(
     monkeypatch.setenv("QNN_CI_HOME", str(tmp_path / "file" / "home"))
     with pytest.raises(StoreError, match="cannot be written"):
         make_interpreter(policy, Progress())
+
+
+def words_of(error: UnfitError) -> tuple[str, str, str]:
+    return error.what, error.why, error.fix
+
+
+def test_words_of_what_is_not_fit(tmp_path: Path, policy: SignerPython, monkeypatch) -> None:
+    with pytest.raises(UnfitError) as caught:
+        find_interpreter(policy, "none-such", {})
+    assert words_of(caught.value) == (
+        "none-such is not a Python below 3.12",
+        "the Hexagon SDK's signer imports the module imp, which Python 3.12 removed",
+        "correct --signer-python or QNN_CI_SIGNER_PYTHON, or leave both out to have one found",
+    )
+    failing = tmp_path / "failing"
+    failing.write_text("#!/bin/sh\necho first\necho last words\nexit 1\n")
+    failing.chmod(0o755)
+    monkeypatch.setattr(subject.sys, "executable", str(failing))
+    stream = io.StringIO()
+    with pytest.raises(UnfitError) as caught:
+        make_interpreter(policy, Progress(stream))
+    place = made_interpreter(policy).parents[1]
+    made = f"no Python below 3.12 found: fetching {policy.make} into {place}"
+    assert "".join(stream.getvalue().split()) == "".join(made.split())
+    why = "the Hexagon SDK's signer imports imp, which Python 3.12 removed"
+    assert words_of(caught.value) == (
+        "no Python below 3.12 is here, and none could be made",
+        f"{why}; {policy.make} could not be fetched: last words",
+        "install Python 3.11 and name it with --signer-python or QNN_CI_SIGNER_PYTHON",
+    )
+    quiet = tmp_path / "quiet"
+    quiet.write_text('#!/bin/sh\ncase "$2" in venv) mkdir -p "$3/bin"; cp "$0" "$3/bin/python" ;; '
+                     'pbs_installer) mkdir "$4" ;; esac\n')  # fmt: skip
+    quiet.chmod(0o755)
+    monkeypatch.setattr(subject.sys, "executable", str(quiet))
+    with pytest.raises(UnfitError) as caught:
+        make_interpreter(policy, Progress())
+    assert caught.value.why == f"{why}; {place} holds no Python that runs"
+
+
+def test_places_are_tried_from_the_newest(tmp_path: Path, policy: SignerPython) -> None:
+    first, second = tmp_path / "a", tmp_path / "b"
+    names = (
+        "python3.12",
+        "python3.11",
+        "python3.10",
+        "python3.7",
+        "python3.6",
+        "python3",
+        "python",
+    )
+    for folder in (first, second):
+        for name in names:
+            put_python(folder / name)
+    (second / "python3.11").chmod(0o644)
+    (first / "python3.10").unlink()
+    (first / "python3.10").mkdir()
+    made = put_python(made_interpreter(policy))
+
+    found = list(list_candidates(policy, {"PATH": f"{first}::{second}"}))
+    assert [path.relative_to(tmp_path).as_posix() for path in found[:-1]] == [
+        "a/python3.11", "b/python3.10", "a/python3.7", "b/python3.7", "a/python3", "b/python3",
+        "a/python", "b/python",
+    ]  # fmt: skip
+    assert found[-1] == made
+    assert made.as_posix().endswith(f"home/tools/python-{policy.make}/bin/python3")
+
+
+def test_the_newest_of_pyenv_s_pythons_come_first(tmp_path: Path, policy: SignerPython) -> None:
+    names = ("3.9.1", "3.11.2", "3.11.9", "3.12.1", "3.1.5", "2.7.18", "pypy3.9-7.3")
+    root = tmp_path / "root"
+    for name in names:
+        put_python(root / "versions" / name / "bin" / "python")
+    pyenv = put_python(tmp_path / "bin" / "pyenv")
+    pyenv.write_text(
+        "#!/bin/sh\n"
+        f'case "$*" in root) echo {root} ;; "versions --bare") echo {" ".join(names)} ;; esac\n'
+        "exit 3\n"
+    )
+
+    found = list(list_candidates(policy, {"PATH": str(pyenv.parent)}))
+    assert [path.parts[-3] for path in found] == ["3.11.9", "3.11.2", "3.9.1"]
+
+
+@pytest.mark.parametrize(
+    ("body", "version"),
+    [
+        ("echo probed 3.9.1 more", "3.9.1"),
+        ("echo probe 3.9.1", ""),
+        ("echo probed 3.9.1; exit 1", ""),
+    ],
+)
+def test_a_probe_s_answer_counts_with_its_word_and_its_end(
+    tmp_path: Path, body: str, version: str
+) -> None:
+    program = tmp_path / "python"
+    program.write_text(f'#!/bin/sh\ntest "$1 $2 $3" = "-W ignore -c" || exit 2\n{body}\n')
+    program.chmod(0o755)
+
+    found = probe_interpreter(program)
+    assert found == (subject.Interpreter(program, version) if version else None)

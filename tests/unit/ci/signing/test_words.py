@@ -28,7 +28,7 @@ from ci.signing.render import render_report, render_reports
 from ci.signing.roots import Roots
 from ci.signing.selection import Selection, check_selection, list_wanted
 from ci.signing.sign import require_good
-from ci.signing.signer import Failure, Signer, SignerError, parse_signer, run_signer
+from ci.signing.signer import Failure, Signer, SignerError, find_output, parse_signer, run_signer
 from provisioning.console.progress import Progress
 from provisioning.errors import QnnCiError, UnfitError, UsageError
 from tests.stand_ins.dsp_toolchains import LIBRARY, make_inputs, make_library
@@ -346,6 +346,15 @@ def test_an_sdk_of_its_libraries_version_is_judged_too(tmp_path: Path) -> None:
     )
 
 
+def test_the_sdk_s_own_version_counts_before_its_libraries(tmp_path: Path) -> None:
+    package, sdk = tmp_path / "package", tmp_path / "sdk"
+    make_library(package / "a.so", 0x79, "v2.48.40.260810104044")
+    sdk.mkdir()
+    (sdk / "sdk.yaml").write_text("version: 2.50.0\n")
+
+    make_plan(request(tmp_path, selection=Selection(op_package=package), roots=Roots(qnn_sdk=sdk)))
+
+
 def planned(tmp_path: Path, **more: Any) -> SignPlan:
     return SignPlan(request(tmp_path, **more), POLICY, (), ())
 
@@ -520,6 +529,61 @@ def test_a_signer_s_output_is_masked(tmp_path: Path) -> None:
     words = ("/bin/sh", "-c", "pwd; read a; read b; echo $a$b secret; echo $PYTHONUNBUFFERED")
     said = run_signer(Signer(words, 60.0), words, tmp_path, "lib.so", Masker(["secret"]))
     assert said.splitlines() == [str(tmp_path), "yy ***", "1"]
+
+
+def test_an_output_that_is_not_where_it_should_be(tmp_path: Path) -> None:
+    """The signer's area holds ``in`` and ``out``; a serial is not said."""
+    source, output = tmp_path / "in" / "testsig-0xbadcafe.so", tmp_path / "out"
+    for folder in (source.parent, output):
+        folder.mkdir()
+
+    def said() -> tuple[Failure, str, str, str]:
+        with pytest.raises(SignerError) as caught:
+            find_output(tmp_path, output, source, b"", Masker())
+        error = caught.value
+        return error.failure, error.what, error.why, error.fix
+
+    nothing = (
+        Failure.NO_OUTPUT,
+        "the signer wrote nothing: testsig-***.so",
+        "it ended with 0 and left nothing in its output directory",
+        "run the signer by hand on this library and read its log",
+    )
+    assert said() == nothing
+    for name in ("b.log", "a.log"):
+        (output / name).touch()
+    assert said()[2] == "it ended with 0 and left a.log, b.log in its output directory"
+    for name in ("z", "y"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / source.name).touch()
+    assert said() == (
+        Failure.ELSEWHERE,
+        "the signer wrote to another place: testsig-***.so",
+        "it was told out/ and wrote y/testsig-***.so, z/testsig-***.so",
+        "correct the command: {input} and {output} stand for the file and the directory",
+    )
+    (output / source.name).symlink_to(tmp_path / "z" / source.name)
+    assert said()[0] is Failure.ELSEWHERE
+    (output / source.name).unlink()
+    (output / source.name).mkdir()
+    assert said()[0] is Failure.ELSEWHERE
+    (output / source.name).rmdir()
+    (output / "testsig-0x0badcafe.so").touch()
+    found = find_output(tmp_path, output, source, b"", Masker())
+    assert found == output / "testsig-0x0badcafe.so"
+
+
+def test_a_library_that_was_signed_in_place_is_named(tmp_path: Path) -> None:
+    source = tmp_path / "lib.so"
+    source.write_bytes(b"signed")
+    (tmp_path / "out").mkdir()
+
+    with pytest.raises(SignerError) as caught:
+        find_output(tmp_path, tmp_path / "out", source, b"unsigned", Masker())
+    assert caught.value.why == "it was told out/ and wrote lib.so"
+    with pytest.raises(SignerError) as caught:
+        find_output(tmp_path, tmp_path / "out", source, b"signed", Masker())
+    assert caught.value.failure is Failure.NO_OUTPUT
 
 
 # What is good enough

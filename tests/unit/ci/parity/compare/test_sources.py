@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ci.parity.facts import Configuration
+from ci.parity.facts import BuckFacts, CMakeFacts, Configuration, ParityFacts
 from ci.parity.policy import ParityPolicy
 from tests.unit.ci.parity.compare.sides import buck, cmake, compare, facts, paths
 
@@ -72,6 +72,16 @@ def test_sources_of_one_platform_are_compared_too() -> None:
         assert paths(facts(bucks, [lib], files=["p/b.cpp"], **sides)) == [
             ("cmake-only-source", "p/b.cpp")
         ]
+
+
+def test_a_tree_without_the_configurations_of_platforms_is_compared() -> None:
+    every = CMakeFacts(Configuration.ANY, (cmake("lib", "p/a.cpp"),))
+    sources = buck("p:lib", "p/a.cpp", "p/b.cpp")
+    tree = ParityFacts(
+        BuckFacts((sources,), packages=("p",)), (every,), frozenset({"p/a.cpp", "p/b.cpp"})
+    )
+
+    assert paths(tree) == [("buck-only-source", "p/b.cpp")]
 
 
 def test_a_source_of_buck_alone_and_those_that_are_not_compared() -> None:
@@ -322,6 +332,15 @@ def test_more_shared_sources_win_then_the_later_name() -> None:
     assert nearest(one, two, sources=("p/b.cpp",)) == "//p:two"
     assert nearest(one, two) == "//p:two"
     assert nearest(buck("p:one", "p/a.cpp", "p/c.cpp"), two, sources=("p/c.cpp",)) == "//p:one"
+
+
+def test_each_shared_source_counts() -> None:
+    """No target has a file of the new folder: then those that CMake has beside it decide."""
+    one, two = buck("p:a", "p/x/1.cpp", "p/x/2.cpp"), buck("p:b", "p/x/3.cpp")
+    sources = ("p/x/1.cpp", "p/x/2.cpp", "p/x/3.cpp")
+
+    assert nearest(one, two, sources=sources, path="p/new/n.cpp") == "//p:a"
+    assert nearest(one, two, sources=sources[1:], path="p/new/n.cpp") == "//p:b"
 
 
 def test_sources_of_its_folder_outweigh_those_of_others() -> None:
