@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
 from pathlib import Path
 
@@ -129,7 +130,7 @@ def test_made_python_is_published_whole(tmp_path: Path, policy: SignerPython, mo
     maker = tmp_path / "python"
     answer = SCRIPT.format(body=f"echo probed {policy.make}").replace("$", "\\$")
     maker.write_text(
-        "#!/bin/sh\n"
+        f'#!/bin/sh\necho "${{0##*/}} $*" >> {tmp_path}/said\n'
         'case "$2" in\n'
         'venv) mkdir -p "$3/bin"; cp "$0" "$3/bin/python" ;;\n'
         'pbs_installer) mkdir -p "$4/bin"\n'
@@ -141,6 +142,13 @@ def test_made_python_is_published_whole(tmp_path: Path, policy: SignerPython, mo
     monkeypatch.setattr(subject.sys, "executable", str(maker))
     found = make_interpreter(policy, Progress())
     assert (found.path, found.version) == (made_interpreter(policy), policy.make)
+    scratch = f"{tmp_path}/home/tools/.making-"
+    said = (tmp_path / "said").read_text()
+    assert [re.sub(re.escape(scratch) + r"\w+", "{}", line) for line in said.splitlines()] == [
+        "python -m venv {}/venv",
+        f"python -m pip install --quiet {policy.installer}",
+        f"python -m pbs_installer --destination {{}}/python {policy.make}",
+    ]
 
 
 def test_home_that_cannot_be_written_is_a_store_error(

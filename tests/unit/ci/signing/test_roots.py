@@ -46,6 +46,7 @@ def test_given_counts_before_the_variable(tmp_path: Path) -> None:
     roots = find_roots(given, tmp_path, environment, set(), Progress())
     assert (roots.qnn_sdk, roots.hexagon_sdk) == (tmp_path / "mine", Path("/hexagon"))
     assert roots.hexagon_tools is None
+    assert roots.build == tmp_path
 
 
 def test_profile_lpai_in_the_store_is_found(tmp_path: Path) -> None:

@@ -7,10 +7,13 @@ import io
 import platform
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from ci.signing.inputs import Input, find_qnn_build
 from ci.signing.interpreter import Interpreter
@@ -28,6 +31,7 @@ from ci.signing.sign import Run, SignJob, list_jobs, sign
 from ci.signing.signer import Failure, Signer, SignerError
 from provisioning.console.progress import Progress
 from provisioning.errors import UsageError
+from tests.stand_ins.elfsigner.certify import LEAF_NAME, ROOT_NAME, certify
 from tests.stand_ins.elfsigner.keys import make_key
 from tests.stand_ins.elfsigner.mbn_writer import Key, sign_elf
 
@@ -213,6 +217,27 @@ def test_another_serial_is_refused(
     assert error.failure is Failure.WRONG_HASH
     assert "own entry" in error.why
     assert "badcafe" not in str(error)
+
+
+def test_a_signer_that_writes_nothing_is_named(
+    plan: Callable[..., SignPlan], signer: Signer, tmp_path: Path
+) -> None:
+    (tmp_path / "signer.sh").write_text("exit 0\n")
+
+    assert failure(plan("liba.so"), signer).failure is Failure.NO_OUTPUT
+
+
+def test_a_key_of_no_published_scheme_is_taken_when_it_is_accepted(
+    plan: Callable[..., SignPlan], signer: Signer, store: Path, key: Key, library: bytes
+) -> None:
+    leaf, authority = Ed25519PrivateKey.generate(), generate_private_key(SECP256R1())
+    chain = certify(LEAF_NAME, leaf, ROOT_NAME, authority)
+    chain += certify(ROOT_NAME, authority, ROOT_NAME, authority)
+    (store / "liba.so").write_bytes(sign_elf(library, replace(key, chain=chain)))
+
+    assert failure(plan("liba.so"), signer).failure is Failure.UNRECOGNISED
+    done = sign(plan("liba.so", accept_unrecognised=True), signer, Progress())
+    assert done.record.libraries[0].verdict == "signature not recognised"
 
 
 def test_an_unsigned_output_is_refused(

@@ -24,7 +24,7 @@ from ci.signing.proof.certificates import (
 from ci.signing.proof.segments import MalformedError, TruncatedError, parse_image
 from ci.signing.proof.signature import judge_signature, read_identity
 from ci.signing.proof.verdict import Kind, Scheme, SignedBy, Verdict, Verification
-from ci.signing.proof.verify import list_differences, verify_bytes
+from ci.signing.proof.verify import list_differences, verify_bytes, verify_file
 from ci.signing.publish import check_target
 from ci.signing.record import RecordFinding
 from provisioning.errors import UsageError
@@ -410,6 +410,17 @@ def test_what_loads_otherwise_is_named(library: bytes) -> None:
     for position in (third.offset, third.end - 1):
         changed = put(library, position, "<B", library[position] ^ 1)
         assert f"{third.describe()} has other bytes than the input" in said(changed)
+
+
+def test_a_file_is_judged_beside_another(key: Key, library: bytes, tmp_path: Path) -> None:
+    signed, other = tmp_path / "testsig-0x7.so", tmp_path / "other.so"
+    signed.write_bytes(sign_elf(library, key, serial=7))
+    position = parse_image(memoryview(library)).segments[2].offset
+    other.write_bytes(put(library, position, "<B", library[position] ^ 1))
+
+    assert verify_file(signed).errors == []
+    (error,) = verify_file(signed, other).errors
+    assert "has other bytes than the input" in error
 
 
 def test_a_verification_as_data(key: Key, library: bytes) -> None:

@@ -219,6 +219,14 @@ def test_missing_libraries_are_named_by_what_would_hold_them(tmp_path: Path) -> 
     )
 
 
+def test_a_build_that_is_not_named_is_said(tmp_path: Path) -> None:
+    roots = {"qnn_sdk": tmp_path, "hexagon_tools": tmp_path, "build": None}
+    selection = Selection(lpai_arch="v6", htp_arch="v81", direct_mode=True)
+
+    _, why, _ = refused(UnfitError, lambda: list_wanted(selection, POLICY, roots))
+    assert why.endswith("{build}/backends/qualcomm/libqnn_executorch_backend.so")
+
+
 def test_libraries_are_labelled_by_their_roots(tmp_path: Path) -> None:
     found = make_inputs(tmp_path)
     moved = found["build"] / "other/libqnn_executorch_skel.so"
