@@ -1,0 +1,73 @@
+"""A checkout from another one in the store: from its own .git alone."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from provisioning.artifacts.sources import ArtifactRequest, FillJob
+from provisioning.artifacts.sources.git import _Checkout
+from provisioning.console.progress import Progress
+from provisioning.manifest.reader import read_toolchain
+from provisioning.store.store import Published, Store
+
+
+def git(root: Path, *words: str) -> str:
+    who = ("-c", "user.name=a", "-c", "user.email=a@b", "-c", "init.defaultBranch=main")
+    ended = subprocess.run(["git", *who, *words], cwd=root, capture_output=True, check=True)
+    return ended.stdout.decode().strip()
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FillJob:
+    """A job for the one commit of a repository that is beside the store."""
+    repository = tmp_path / "repository"
+    repository.mkdir()
+    (repository / "file").write_text("text")
+    git(repository, "init", "--quiet")
+    git(repository, "add", "file")
+    git(repository, "commit", "--quiet", "-m", "one")
+    monkeypatch.setenv("QNN_CI_MANIFESTS", str(tmp_path / "manifests"))
+    monkeypatch.delenv("QNN_CI_MIRROR", raising=False)
+    (tmp_path / "manifests/toolchains").mkdir(parents=True)
+    (tmp_path / "manifests/toolchains/code.toml").write_text(
+        f"""
+name = "code"
+summary = "tiny"
+default = "1"
+[licence]
+name = "free"
+text = "none"
+[[releases]]
+source = "git"
+version = "1"
+url = "https://vendor.invalid/code"
+commit = "{git(repository, "rev-parse", "HEAD")}"
+"""
+    )
+    toolchain = read_toolchain("code")
+    request = ArtifactRequest(toolchain, toolchain.release())
+    root = tmp_path / "root"
+    root.mkdir()
+    return FillJob(request, root, Store(tmp_path / "home"), Progress())
+
+
+@pytest.mark.parametrize("kind", ["directory", "link", "file"])
+def test_a_commit_comes_from_a_git_directory_and_from_no_link_to_one(
+    job: FillJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    published = Published(tmp_path / "published", "code")
+    published.root.mkdir(parents=True)
+    source, target = tmp_path / "repository/.git", published.root / ".git"
+    if kind == "directory":
+        shutil.copytree(source, target)
+    elif kind == "link":
+        target.symlink_to(source)
+    else:
+        target.write_text(f"gitdir: {source}\n")
+    monkeypatch.setattr(job.store, "editions", lambda key: [published])
+    assert _Checkout(job).fetch_from_store() == (kind == "directory")
+    assert (job.root / "file").is_file() == (kind == "directory")
