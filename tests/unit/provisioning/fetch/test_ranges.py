@@ -349,6 +349,27 @@ def test_a_part_that_breaks_is_gone_on_with(remote: RemoteFile, server: BadServe
         remote.read_at(1000, 100)
 
 
+def test_a_part_is_asked_for_by_its_validator(remote: RemoteFile, server: BadServer) -> None:
+    seen: list[str | None] = []
+
+    def look(handler: bad.Handler, data: bytes) -> None:
+        seen.append(handler.headers.get("If-Range"))
+        bad.serve(handler, data)
+
+    remote.open(10)
+    remote.round_trip_s = 0.0
+    server.faults["a"] = [look]
+    remote.read_at(100, 100)
+    assert seen == [bad.etag(DATA)]
+    assert remote.round_trip_s == 0.0  # the shortest one counts
+    remote.round_trip_s = 99.0
+    remote.read_at(300, 100)
+    assert 0 < remote.round_trip_s < 5
+    remote.read_at(201, 10)
+    assert (200, 211) not in remote.spans
+    assert remote.read_at(200, 1) == DATA[200:201]
+
+
 def test_parts_name_the_file_that_they_are_of(remote: RemoteFile, server: BadServer) -> None:
     remote.open(10)
     server.files["a"] = DATA[::-1]

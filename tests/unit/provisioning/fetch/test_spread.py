@@ -70,6 +70,15 @@ def test_the_rest_comes_in_pieces_each_once(
     assert not any(thread.is_alive() for thread in spread.clients)
 
 
+def test_a_file_may_be_spread_from_its_first_byte(
+    spread: Spread, part: PartFile, server: BadServer
+) -> None:
+    part.restart(bad.etag(DATA))
+    spread.next = 0
+    spread.run()
+    assert part.path.read_bytes() == DATA
+
+
 def test_a_server_that_allows_two_gives_it_over_two(
     spread: Spread, part: PartFile, server: BadServer
 ) -> None:
@@ -230,17 +239,18 @@ def test_a_connection_that_failed_is_one_less(
 def test_connections_follow_what_they_give(
     spread: Spread, part: PartFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rounds of a clock of our own: 100 B/s, then 114 (no gain), then 135 (a gain)."""
-    clock, came = [0.0], iter([50, 100, 157, 224.5, 300])
+    """Rounds of a clock of our own: nothing, 100 B/s twice, 114 (no gain), then 135 (a gain)."""
+    clock = [0.0]
+    rounds = iter([(0.5, 0), (0.5, 50), (1, 150), (0.5, 207), (1, 342), (0.5, 417)])
     made: list[int] = []
     monkeypatch.setattr(spread, "_connect", made.append)
     monkeypatch.setattr(spread, "_count", lambda: 4)
     monkeypatch.setattr("time.monotonic", lambda: clock[0])
 
     def wait(predicate: object, timeout: float) -> bool:
-        clock[0] += 0.5
-        spread.came_bytes = next(came)  # type: ignore[assignment]
-        if spread.came_bytes == 300:
+        elapsed_s, spread.came_bytes = next(rounds)
+        clock[0] += elapsed_s
+        if spread.came_bytes == 417:
             spread.pieces[part.size] = DATA[part.size :]
         return True
 
@@ -248,7 +258,7 @@ def test_connections_follow_what_they_give(
     monkeypatch.setattr(spread, "size_bytes", SIZE)
     spread._gather()
     assert part.path.read_bytes() == DATA
-    assert made == [2, 2, 2, 4, 4]
+    assert made == [0, 2, 2, 2, 4, 4]
 
 
 @pytest.mark.parametrize(
