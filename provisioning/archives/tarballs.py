@@ -139,11 +139,8 @@ class _Extraction:
 
     def find_missing_targets(self) -> dict[str, str]:
         """What wanted hard links name and the layout does not take: one of their paths each."""
-        return {
-            target: path
-            for path, target in sorted(self.aliases.items(), reverse=True)
-            if target not in self.places
-        }
+        found = self.aliases.items()
+        return {target: path for path, target in found if target not in self.places}
 
     def write_targets(self, reader: TarReader, missing: Mapping[str, str]) -> None:
         """Write the bytes of such targets, in a second pass, where their links belong."""

@@ -57,7 +57,7 @@ def most_common_build(files: Iterable[FileFacts]) -> QnnBuild | None:
 )
 def see_other_build(family: Family) -> Iterator[Seen]:
     usual = most_common_build(family.files)
-    for file in family.files if usual else ():
+    for file in family.files:
         if usual and file.build and not file.build.agrees_with(usual):
             yield seen(file.name, file.path, build=file.build.text, usual=usual.text)
 
@@ -99,7 +99,7 @@ def see_no_build(family: Family) -> Iterator[Seen]:
 )
 def see_nobodys(family: Family) -> Iterator[Seen]:
     usual = most_common_build(family.files)
-    for file in family.files if usual else ():
+    for file in family.files:
         is_readable = file.elf and file.elf.little_endian
         if usual and is_readable and not file.build and _names_a_build(file):
             yield seen(file.name, file.path, usual=usual.text)

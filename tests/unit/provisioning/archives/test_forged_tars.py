@@ -202,7 +202,7 @@ def signed(blank: bytes) -> bytes:
         (file() + END[:-1], "it is cut short"),
         (header(size=4) + b"dat", "it is cut short"),
         (header(size=4) + b"data" + bytes(507), "it is cut short"),
-        (file() + END + b"x", "something follows its end"),
+        (file() + END + b"X", "something follows its end"),
         (file() + END + bytes(COPY_BYTES) + b"\0x", "something follows its end"),
         (extra(b"L", b"long\0") + END, "it ends after the header of a name"),
         (extra(b"x", b"") + END, "it ends after the header of a name"),
@@ -248,7 +248,9 @@ def test_a_checksum_may_add_signed_bytes() -> None:
 def test_an_end_may_be_padded_with_zeros(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tar_members, "MAX_PADDING_BYTES", 1000)
     assert names(file() + END + bytes(1000)) == ["a"]
-    assert refusal(file() + END + bytes(1001)) == "something follows its end"
+    with pytest.raises(IntegrityError) as caught:
+        list(TarReader(Trickle(file() + END + bytes(1001)), "a.tar").members())
+    assert caught.value.why == "something follows its end"
 
 
 LONG = b"d/" * 80 + b"XnameX"
@@ -327,8 +329,29 @@ def test_xz_that_is_cut_is_told() -> None:
     whole = lzma.compress(b"x" * 1000)
     for cut in (0, 5, len(whole) - 1):
         stream = XzStream(io.BytesIO(whole[:cut]))
-        with pytest.raises(EOFError, match="the compressed data is cut short"):
+        with pytest.raises(EOFError, match=r"^the compressed data is cut short$"):
             list(iter(partial(stream.read, 100), b""))
+
+
+@pytest.mark.parametrize("more", [b"X", b"\0X\0", lzma.compress(b"x", lzma.FORMAT_ALONE)])
+def test_what_follows_a_stream_of_xz_is_another_or_padding(more: bytes) -> None:
+    stream = XzStream(io.BytesIO(lzma.compress(b"x") + more))
+    assert stream.read(9) == b"x"
+    with pytest.raises((EOFError, lzma.LZMAError)):
+        stream.read(9)
+
+
+def test_xz_is_read_a_piece_at_a_time() -> None:
+    counts = []
+
+    class Counted(io.BytesIO):
+        def read(self, count: int | None = -1, /) -> bytes:
+            counts.append(count)
+            return super().read(count)
+
+    stream = XzStream(Counted(compress(b"x" * 9, b"y" * 9)))
+    assert [stream.read(99), stream.read(99), stream.read(99)] == [b"x" * 9, b"y" * 9, b""]
+    assert set(counts) == {COPY_BYTES}
 
 
 @pytest.mark.parametrize(
@@ -384,7 +407,7 @@ def extract(
 def why_not(tmp_path: Path, data: bytes, *rules: tuple[str, str], **ways: object) -> str:
     with pytest.raises(IntegrityError) as caught:
         extract(tmp_path, data, *rules, **ways)  # type: ignore[arg-type]
-    assert caught.value.what.endswith(" is refused")
+    assert caught.value.what == "a.tar is refused"
     return caught.value.why
 
 
@@ -408,6 +431,7 @@ def test_what_is_not_compressed_as_its_name_says_is_refused(tmp_path: Path, name
     with pytest.raises(IntegrityError) as caught:
         extract_tar(tmp_path / name, tmp_path, Layout(), ANY)
     assert caught.value.why.startswith("it cannot be read: ")
+    assert caught.value.what == f"{name} is refused"
 
 
 def test_an_error_of_the_disk_is_not_the_archives(tmp_path: Path) -> None:
@@ -478,6 +502,8 @@ def test_reading_ends_when_all_single_files_are_there(tmp_path: Path) -> None:
     assert why_not(tmp_path, one_is_missing, *SINGLE, whole=False) == "it is cut short"
     (tmp_path / "root/lib/a").unlink()
     assert why_not(tmp_path, data, ("p/*", "lib/"), whole=False) == "it is cut short"
+    with pytest.raises(IntegrityError):
+        extract_tar(tmp_path / "a.tar", tmp_path / "usual", Layout(SINGLE), ANY)
 
 
 def test_hard_links_are_files_of_their_own_name(tmp_path: Path) -> None:
@@ -496,7 +522,6 @@ def test_hard_links_are_files_of_their_own_name(tmp_path: Path) -> None:
 
 
 def test_a_hard_link_to_what_a_layout_leaves_out_gets_its_bytes(tmp_path: Path) -> None:
-    """The first of its links is the file."""
     data = file(b"pkg/big", b"12345") + file(b"pkg/other", b"x")
     data += b"".join(header(b"lib/" + name, kind=b"1", link=b"pkg/big") for name in (b"b", b"a"))
     data += header(b"lib/c", kind=b"1", link=b"pkg/other") + END
@@ -509,6 +534,22 @@ def test_a_hard_link_to_what_a_layout_moves_is_the_same_file(tmp_path: Path) -> 
     data = file(b"pkg/a") + header(b"pkg/h", kind=b"1", link=b"pkg/a") + END
     assert extract(tmp_path, data, ("pkg/**", "lib/"))[0] == {"lib/a": "data", "lib/h": "data"}
     assert (tmp_path / "root/lib/a").samefile(tmp_path / "root/lib/h")
+
+
+def test_a_second_pass_names_the_archive(tmp_path: Path) -> None:
+    """Its bytes may have changed after the first."""
+    data = file(b"pkg/big") + header(b"lib/a", kind=b"1", link=b"pkg/big") + END
+    (tmp_path / "a.tar").write_bytes(data)
+
+    class Changing(Layout):
+        def place(self, name: str) -> str:
+            if name == "lib/a":
+                (tmp_path / "a.tar").write_bytes(data[: BLOCK_BYTES + 9])
+            return super().place(name)
+
+    with pytest.raises(IntegrityError) as caught:
+        extract_tar(tmp_path / "a.tar", tmp_path, Changing([("lib/**", "")]), ANY)
+    assert caught.value.what == "a.tar is refused"
 
 
 def test_a_hard_link_to_what_is_no_file_is_refused(tmp_path: Path) -> None:

@@ -178,6 +178,11 @@ ELVES = [
         f"{AT} | entry=$ORIGIN/../../a/b/c",
     ),
     row("QNN217", Placed(elf(runpath=("$ORIGIN/a/..",)), PLAIN, 0)),
+    row(
+        "QNN217",
+        Placed(elf(runpath=("$ORIGIN/a/../..",)), PLAIN, 0),
+        f"{AT} | entry=$ORIGIN/a/../..",
+    ),
     row("QNN217", Placed(elf(runpath=("$ORIGIN/..",)), PLAIN, 0), f"{AT} | entry=$ORIGIN/.."),
     row(
         "QNN218",
