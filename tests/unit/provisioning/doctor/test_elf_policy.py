@@ -96,6 +96,9 @@ def test_a_search_path_may_go_up_as_far_as_its_tree() -> None:
         ("bin/aarch64-android", "aarch64-android"),
         ("lib/aarch64-oe-linux-gcc11.2", "aarch64-oe-linux"),
         ("lib/hexagon-v81/unsigned", "hexagon-v81"),
+        ("lib/hexagon-v100/unsigned", "hexagon-v100"),
+        ("my/lib/hexagon-v81/unsigned", None),
+        ("lib/hexagon-v81/unsigned/more", None),
         ("lib/lpai-v6/unsigned", "lpai"),
         ("lib/aarch64-windows-msvc", None),
         ("lib", None),
@@ -110,6 +113,10 @@ def test_the_flags_wanted_are_those_of_the_directory() -> None:
     chosen = choose_policy("lib/hexagon-v75/unsigned", read_elf_policies())
     assert chosen is not None
     assert ids(judge(HEXAGON, chosen[1])) == ["QNN214"]
+    chosen = choose_policy("lib/hexagon-v100/unsigned", read_elf_policies())
+    assert chosen is not None
+    assert chosen[1].flags == 0x100
+    assert elf_policy("hexagon-v100") == chosen[1]
 
 
 def test_every_defect_has_an_id_of_its_own() -> None:

@@ -1,6 +1,7 @@
 """Every check of the registry, with the things of ``cases``.
 
-What each tells is in seen.txt: subject, place, and what fills its texts.
+What each tells is in seen.txt: its severity and the checks that it waits for, then the subject, the
+place, and what fills its texts.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ def test_a_check_sees_its_fault_and_not_the_nearest_thing(code: str) -> None:
 
 
 def test_what_each_check_tells() -> None:
-    severities = {check.id: check.severity.value for check in list_checks()}
+    heads = {check.id: " ".join([check.severity.value, *check.after]) for check in list_checks()}
     told = [
-        f"{code} {severities[code]} | {line}"
+        f"{code} {heads[code]} | {line}"
         for code, (seen, _) in PAIRS.items()
         for line in describe(code, seen)
     ]

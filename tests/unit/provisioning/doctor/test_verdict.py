@@ -51,6 +51,19 @@ def test_the_error_to_raise_is_the_first_with_its_fix() -> None:
     assert "and 1 more" in caught.value.what
 
 
+@pytest.mark.parametrize("kinds", [7, 8, 9, 10, 11, 12, 40])
+def test_what_does_not_fit_a_screen_is_counted(kinds: int) -> None:
+    findings = tuple(
+        Finding(f"QNN{number}", "it", "a fault", "here", "later", "repair")
+        for number in range(200, 200 + kinds)
+    )
+    lines = render_verdict(Verdict("p", findings)).splitlines()
+    shown = sum(line.lstrip().startswith("QNN") for line in lines)
+    left = f"  and {kinds - shown} more kinds of fault; --json lists everything"
+    assert lines[-1] == (left if shown < kinds else " " * 9 + "fix: repair")
+    assert shown in (kinds, 8)
+
+
 def test_a_broken_environment_fits_a_screen_and_leads_with_the_first_error() -> None:
     findings = [make(100, Severity.WARNING), *(make(number) for number in range(201, 240))]
     lines = render_verdict(Verdict("p", tuple(findings))).splitlines()

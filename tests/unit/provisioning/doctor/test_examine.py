@@ -1,0 +1,189 @@
+"""Which policy, pins and adaptor an environment is examined with."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from provisioning.artifacts.choice import QnnChoice
+from provisioning.artifacts.environment import Environment
+from provisioning.artifacts.overlays import OverlayRecord, python_tag, write_overlay
+from provisioning.artifacts.provision import Provisioned
+from provisioning.console.progress import Progress
+from provisioning.doctor import adaptor, policies
+from provisioning.doctor.adaptor import list_overlays, settle_adaptor
+from provisioning.doctor.examine import CHECKOUT_COMMIT, Verdict, find_fitness, find_pins
+from provisioning.doctor.facts import InstallationFacts
+from provisioning.doctor.finding import Finding, Severity
+from provisioning.doctor.fitness import Fitness
+from provisioning.doctor.policies import read_doctor_policy
+from provisioning.doctor.survey.environment import SurveyRequest, survey_environment
+from provisioning.errors import ManifestError, UnfitError
+from provisioning.manifest.pairs import read_pairs
+from provisioning.manifest.reader import Adoption, read_toolchain
+
+USUAL, ANY = QnnChoice(), QnnChoice("pinned")
+
+
+def test_a_changed_profile_is_fit_as_the_one_that_it_is_made_of() -> None:
+    assert find_fitness("emulator+qnn-runtime@2.49.40") == find_fitness("emulator")
+    with pytest.raises(ManifestError, match="no policy for profile 'emulators'"):
+        find_fitness("emulators")
+
+
+def test_the_pin_of_a_checkout_is_the_commit_of_its_own_version(tmp_path: Path) -> None:
+    toolchain = read_toolchain("executorch")
+    commits = {release.version: release.pin for release in toolchain.releases}
+    assert len(set(commits.values())) > 1
+    usual = toolchain.release().version
+    assert find_pins("linux", {})[CHECKOUT_COMMIT] == commits[usual]
+    for version, commit in (*commits.items(), ("0.1", commits[usual])):
+        (tmp_path / "version.txt").write_text(version)
+        assert find_pins("linux", {"executorch": tmp_path})[CHECKOUT_COMMIT] == commit
+
+
+def test_an_sdk_that_was_chosen_has_no_pin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("QNN_CI_SDK", raising=False)
+    assert find_pins("emulator-sdk", {})["qnn-sdk"] == read_toolchain("qnn-sdk").default
+    monkeypatch.setenv("QNN_CI_SDK", "pinned")
+    assert "qnn-sdk" in find_pins("emulator-sdk", {})
+    monkeypatch.setenv("QNN_CI_SDK", str(tmp_path))
+    assert "qnn-sdk" not in find_pins("emulator-sdk", {})
+
+
+def test_the_policy_for_python_is_of_the_default_row_and_knows_every_pair(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pairs = read_pairs()
+    last = pairs.executorch[-1]
+    changed = msgspec.structs.replace(pairs, default=last.version)
+    monkeypatch.setattr(policies, "read_pairs", lambda: changed)
+    read_doctor_policy.cache_clear()
+    try:
+        found = read_doctor_policy().python
+    finally:
+        read_doctor_policy.cache_clear()
+    assert (found.executorch, found.torch) == (last.version, last.torch[0])
+    assert set(found.pairs) == {
+        (row.version, torch) for row in pairs.executorch for torch in row.torch
+    }
+    assert len(found.pairs) > len(pairs.executorch)
+
+
+def test_the_sdk_is_the_best_that_serves_and_a_root_may_be_linked(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path)
+    (tmp_path / "there").touch()
+    roots = {"a": tmp_path / "none", "b": tmp_path, "c": tmp_path}
+    adoptions = {
+        name: Adoption(f"{name.upper()}_ROOT", ("there", "gone")) for name in ("a", "b", "c", "d")
+    }
+    variables = {"B_ROOT": f"{tmp_path}/link/", "C_ROOT": f"{tmp_path}/there"}
+    request = SurveyRequest("p", roots, variables, tmp_path / "home")
+    facts = survey_environment(
+        request, read_doctor_policy(), Fitness(sdk=("x", "b", "a")), {}, adoptions
+    )
+    assert facts.sdk_name == "b"
+    assert facts.installations == (
+        InstallationFacts("a", tmp_path / "none", ("there", "gone"), "A_ROOT"),
+        InstallationFacts("b", tmp_path, ("gone",), "B_ROOT", variables["B_ROOT"]),
+        InstallationFacts("c", tmp_path, ("gone",), "C_ROOT", variables["C_ROOT"], is_same=False),
+    )
+
+
+@pytest.fixture
+def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Environment:
+    """One of QNN 2.49.40, with four overlays; two of them are for it and this Python."""
+    monkeypatch.setenv("QNN_CI_HOME", str(tmp_path))
+    records = {
+        "fit": OverlayRecord("1.5.1", "2.49.40.260810", python_tag()),
+        "older": OverlayRecord("1.5.1", "2.49.4", python_tag()),
+        "other-python": OverlayRecord("1.5.1", "2.49.40", "cpython-27"),
+        "newest": OverlayRecord("1.4.1", "2.49.40", python_tag()),
+    }
+    for number, (name, record) in enumerate(records.items()):
+        overlay = tmp_path / "builds" / f"aot-{name}" / "overlay"
+        (overlay / "executorch/backends/qualcomm/python").mkdir(parents=True)
+        write_overlay(overlay, record)
+        os.utime(overlay, (number, number))
+    sdk = Provisioned("qnn-sdk", "2.49.40", tmp_path / "sdk")
+    return Environment("emulator-sdk", (sdk,), {"LD_LIBRARY_PATH": "/sdk/lib"})
+
+
+def place(environment: Environment, name: str) -> Path:
+    return environment.root("qnn-sdk").parent / "builds" / f"aot-{name}" / "overlay"
+
+
+def test_which_adaptors_a_choice_allows(environment: Environment, tmp_path: Path) -> None:
+    both = [place(environment, "newest"), place(environment, "fit")]
+    other = place(environment, "older")
+    for choice, found in (
+        (USUAL, [None]),
+        (QnnChoice("pinned", "wheel"), [None]),
+        (ANY, [None, *both]),
+        (QnnChoice("pinned", "overlay"), both),
+        (QnnChoice("wheel", "overlay"), both),
+        (QnnChoice("pinned", str(other)), [other]),
+    ):
+        assert list(list_overlays(choice, environment)) == found
+    with pytest.raises(UnfitError, match="is not an overlay"):
+        list(list_overlays(QnnChoice("pinned", str(tmp_path)), environment))
+    shutil.rmtree(tmp_path / "builds")
+    assert list(list_overlays(ANY, environment)) == [None]
+    with pytest.raises(UnfitError, match=r"no overlay is built for QNN 2\.49\.40 and cpython-3"):
+        list(list_overlays(QnnChoice("pinned", "overlay"), environment))
+
+
+def verdict_with(*codes: str, severity: Severity = Severity.ERROR) -> Verdict:
+    return Verdict("p", tuple(Finding(code, "", "", "", "", "", severity) for code in codes))
+
+
+UNFIT = verdict_with("QNN902")
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "taken", "asked"),
+    [
+        ([verdict_with()], 0, 1),
+        ([verdict_with("QNN225", severity=Severity.WARNING)], 0, 1),
+        ([verdict_with("QNN507", "QNN903"), verdict_with()], 1, 2),
+        ([UNFIT, UNFIT, verdict_with()], 2, 3),
+        ([UNFIT, UNFIT, UNFIT], 0, 3),
+        ([verdict_with("QNN902", "QNN101"), verdict_with()], 0, 1),
+        ([UNFIT, verdict_with("QNN101"), verdict_with()], 0, 2),
+    ],
+)
+def test_the_first_adaptor_that_fits_is_taken(
+    environment: Environment,
+    monkeypatch: pytest.MonkeyPatch,
+    verdicts: list[Verdict],
+    taken: int,
+    asked: int,
+) -> None:
+    """Others are tried where another adaptor cures all that is wrong."""
+    seen: list[tuple[str, Path | None, bool]] = []
+
+    def examine(
+        profile: str,
+        candidate: Environment,
+        *,
+        python: Path | None,
+        tries_device: bool,
+        **_: object,
+    ) -> Verdict:
+        seen.append((candidate.variables.get("PYTHONPATH", ""), python, tries_device))
+        return verdicts[len(seen) - 1]
+
+    monkeypatch.setattr(adaptor, "examine", examine)
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    got, verdict = settle_adaptor(ANY, environment, Progress())
+    paths = ["", *(str(place(environment, name)) for name in ("newest", "fit"))]
+    assert seen == [(path, Path(sys.executable) if path else None, True) for path in paths[:asked]]
+    assert verdict is verdicts[taken]
+    assert got.variables.get("PYTHONPATH", "") == paths[taken]
+    assert replace(got, variables=environment.variables) == environment
