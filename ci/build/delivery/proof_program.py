@@ -13,6 +13,7 @@ from pathlib import Path
 
 ADAPTOR = "executorch.backends.qualcomm.python.PyQnnManagerAdaptor"
 DELEGATE = b"QnnBackend"
+OPERATOR = "quantized_decomposed::quantize_per_tensor"
 SOC = "SM8650"
 
 
@@ -41,9 +42,9 @@ def load_quantized(overlay: Path) -> None:
     importlib.import_module("executorch.kernels.quantized")
     if str(library.resolve()) not in torch.ops.loaded_libraries:
         raise ValueError(f"executorch.kernels.quantized does not load {library}")
-    operator = torch.ops.quantized_decomposed.quantize_per_tensor
-    if "out" not in operator.overloads():
-        raise ValueError(f"{library} has no out variants: {operator.overloads()}")
+    schemas = torch._C._jit_get_schemas_for_operator(OPERATOR)  # torch.ops remembers old overloads
+    if "out" not in [schema.overload_name for schema in schemas]:
+        raise ValueError(f"{library} registers no out variant of {OPERATOR}")
 
 
 def lower_model() -> bytes:
