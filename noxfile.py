@@ -172,7 +172,10 @@ def install(session: nox.Session, environment: Path, group: str) -> None:
     stamp = environment / "installed.sha256"
     stamp.unlink(missing_ok=True)
     wanted = nox.project.dependency_groups(PYPROJECT, group)
-    pip = [str(environment / "bin" / "python"), "-m", "pip", "install", "-q"]
+    python = str(environment / "bin" / "python")
+    pip = [python, "-m", "pip", "install", "-q", "--no-compile"]
+    # What pip would do on one core. Packages hold files that no Python compiles: 1 is fine.
+    compile_all = [python, "-m", "compileall", "-qq", "-j0", str(environment / "lib")]
     quiet = {"silent": True, "log": False}  # heartbeat says what goes on; pip speaks if it fails
     try:
         session.run(sys.executable, "-m", "virtualenv", "-q", str(environment), **quiet)
@@ -181,6 +184,7 @@ def install(session: nox.Session, environment: Path, group: str) -> None:
                 index = choose_index(session)
                 session.run(*pip, "--no-deps", torch, *index, **quiet)
             session.run(*pip, *wanted, **quiet)
+            session.run(*compile_all, success_codes=[0, 1], **quiet)
     except CommandFailed:
         hint = "look at what pip said above, and at its index, proxy and certificates"
         fail(session, DOWNLOAD, f"{environment} could not be made: {hint} (pip config list)")
