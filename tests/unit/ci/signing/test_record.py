@@ -115,6 +115,24 @@ def test_each_change_is_a_finding(signed: Path, change, message: str) -> None:
     assert found[0].startswith(message)
 
 
+def test_findings_are_of_the_file_they_are_about(signed: Path) -> None:
+    (signed / "libone.so").unlink()
+    (signed / "new.so").touch()
+    (signed / "libc++.so.1").write_bytes(b"")
+    (signed / STATEMENT_NAME).write_text("{}")
+
+    assert [(one.subject, one.message) for one in check_record(signed)] == [
+        ("new.so", "new.so is not in signing.json"),
+        ("libone.so", "libone.so is recorded and missing"),
+        ("libc++.so.1", "libc++.so.1 has other bytes than recorded"),
+        (STATEMENT_NAME, "statement.intoto.json contradicts signing.json"),
+    ]
+    (signed / STATEMENT_NAME).unlink()
+    assert check_record(signed)[-1].subject == STATEMENT_NAME
+    (signed / RECORD_NAME).unlink()
+    assert [one.subject for one in check_record(signed)] == [RECORD_NAME]
+
+
 def test_rewritten_record_still_disagrees_with_the_statement(signed: Path) -> None:
     change_byte(signed / "libone.so")
     digest = digest_of((signed / "libone.so").read_bytes())
@@ -130,6 +148,8 @@ def test_statement_is_an_in_toto_statement_with_the_record_as_predicate(signed: 
     assert statement["_type"] == "https://in-toto.io/Statement/v1"
     assert statement["predicateType"] == PREDICATE_TYPE
     assert statement["predicate"] == json.loads((signed / RECORD_NAME).read_text())
-    assert [one["digest"] for one in statement["subject"]] == [
-        {"sha256": digest_of(data).sha256} for data in FILES.values()
+    names = [*list(FILES)[:2], "testsig-***.so"]
+    assert statement["subject"] == [
+        {"name": name, "digest": {"sha256": digest_of(data).sha256}}
+        for name, data in zip(names, FILES.values(), strict=True)
     ]

@@ -419,6 +419,8 @@ def test_a_file_is_judged_beside_another(key: Key, library: bytes, tmp_path: Pat
     other.write_bytes(put(library, position, "<B", library[position] ^ 1))
 
     assert verify_file(signed).errors == []
+    (tmp_path / "a.so").write_bytes(sign_elf(library, key))
+    assert verify_file(tmp_path / "a.so").errors == []
     (error,) = verify_file(signed, other).errors
     assert "has other bytes than the input" in error
 

@@ -341,6 +341,35 @@ def test_a_plan_is_refused_by_each_of_its_checks(tmp_path: Path) -> None:
     assert make_plan(request(tmp_path, selection=Selection(), serial="0x1")).inputs == ()
 
 
+def test_libraries_that_cannot_be_signed_are_listed(
+    tmp_path: Path, key: Key, library: bytes
+) -> None:
+    folder = tmp_path / "hexagon-v75" / "unsigned"
+    make_library(folder / "a.so", 0x79)
+    make_library(folder / "b.so", 0x75, "v2.48.40.260810104044")
+    (folder / "c.so").write_bytes(sign_elf(library[:36] + b"\x75" + library[37:], key))
+    (folder / "d.so").write_bytes(library[:18] + b"\x3e" + library[19:])
+    (folder / "e.so").write_bytes(library[:18] + b"\x07" + library[19:])
+    files = tuple(sorted(folder.iterdir()))
+
+    what, why, fix = refused(
+        UnfitError, lambda: make_plan(request(tmp_path, selection=Selection(files=files)))
+    )
+    assert what == "the libraries cannot be signed"
+    assert sorted(line.removeprefix(f"{folder}/") for line in why.split("\n       ")) == [
+        "a.so: is Hexagon v79, its place says v75",
+        "a.so: is from QNN v2.49.40.260810104044, others are not",
+        "b.so: is from QNN v2.48.40.260810104044, others are not",
+        "c.so: is already signed",
+        "c.so: is from QNN v2.49.40.260810104044, others are not",
+        "d.so: is of machine x86-64, not Hexagon",
+        "e.so: is of machine e_machine 7, not Hexagon",
+    ]
+    assert fix == (
+        "use unsigned libraries from one QNN SDK, for the architecture of their directory"
+    )
+
+
 def test_an_sdk_of_its_libraries_version_is_judged_too(tmp_path: Path) -> None:
     """Without an sdk.yaml the libraries say it; an op package asks for a later one."""
     package = tmp_path / "package"

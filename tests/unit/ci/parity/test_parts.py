@@ -1,0 +1,359 @@
+"""The readers' small parts by themselves: patterns, values, conditions, words, places, renames."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import pytest
+
+from ci.parity.buck.globs import PackageFiles, compile_pattern
+from ci.parity.buck.loads import candidates
+from ci.parity.buck.reader import walk
+from ci.parity.cmake.blocks import CMakeSyntaxError, nest_commands, parse_commands
+from ci.parity.cmake.conditions import Answer, Operand, Scope, constant_truth, decide
+from ci.parity.cmake.interpreter import (
+    bind_parameters,
+    conditions_of,
+    foreach_range,
+    refusals_of,
+)
+from ci.parity.cmake.state import Routine
+from ci.parity.cmake.values import expand, merge_value, resolve_genex, split_list, unknown
+from ci.parity.facts import Configuration, is_inside
+from ci.parity.policy import Layout
+from ci.parity.renames import match_sources
+from ci.parity.uses import absolute
+
+LOAD = 'load("@fbsource//xplat/executorch/build:runtime_wrapper.bzl", "runtime")\n'
+MIGRATION = (
+    'load("@fbcode_macros//build_defs:build_file_migration.bzl", "fbcode_target",'
+    ' "non_fbcode_target")\n'
+)
+Pairs = Callable[..., set[tuple[str, str]]]
+
+
+# Buck
+
+
+@pytest.mark.parametrize(
+    ("pattern", "fits", "others"),
+    [
+        ("**/a", ["a", "x/a", "x/y/a"], ["xa", "x/a/b"]),
+        ("*.h", ["a.h", ".h"], ["x/a.h", "a.hh"]),
+        ("x/**", ["x/a", "x/y/a"], ["x", "xy/a"]),
+        ("x/*/a", ["x/y/a"], ["x/a", "x/y/z/a"]),
+        ("[ab]?.c", ["a1.c", "b2.c"], ["c1.c", "a.c", "a12.c"]),
+        ("[!a].c", ["b.c"], ["a.c", "/.c"]),
+        ("a.c", ["a.c"], ["abc"]),
+    ],
+)
+def test_a_pattern_stays_in_its_folder(pattern: str, fits: list[str], others: list[str]) -> None:
+    test = compile_pattern(pattern)
+
+    assert [path for path in fits if not test.fullmatch(path)] == []
+    assert [path for path in others if test.fullmatch(path)] == []
+
+
+def test_an_exclude_counts_for_a_file_that_is_named_too() -> None:
+    files = PackageFiles(["p/BUCK", "p/a.c", "p/b.c", "p/sub/BUCK", "p/sub/c.c", "pq/d.c"])
+
+    matched = files.match("p", ["a.c", "b.c", "gone.c", "**/*.c"], ["b.c"])
+    assert (matched.files, matched.empty) == (("a.c",), ("gone.c",))
+    assert [files.owner_of(folder) for folder in ("p", "p/x", "p/sub/y", "pq", "")] == [
+        "p", "p", "p/sub", None, None,
+    ]  # fmt: skip
+
+
+def test_every_string_of_an_attribute_has_its_key() -> None:
+    nested = '\0select{"one": ["d", "\\u0000select{\\"k\\": [\\"c\\"]}"], "two": []}'
+    value = ["a", "", {"b": [], "name": "file"}, nested]
+
+    assert [(one.text, one.condition, one.key) for one in walk(value)] == [
+        ("a", "", ""), ("b", "", ""), ("file", "", "name"), ("d", "one", ""),
+        ("c", "one and k", ""),
+    ]  # fmt: skip
+
+
+def test_sources_with_flags_of_their_own_are_sources(pairs: Pairs) -> None:
+    files = {
+        "p/BUCK": LOAD + 'runtime.cxx_library(name = "p", srcs = {"a.cpp": [], "b.cpp": []})\n',
+        "p/a.cpp": "",
+        "p/b.cpp": "",
+        "CMakeLists.txt": "add_library(p p/a.cpp)\n",
+    }
+
+    assert pairs(files) == {("buck-only-source", "p/b.cpp")}
+
+
+def rule(world: str, name: str = "p", kind: str = "cxx_library", source: str = "a.cpp") -> str:
+    return f'{world}(_kind = runtime.{kind}, name = "{name}", srcs = ["{source}"])\n'
+
+
+@pytest.mark.parametrize("world", ["fbcode_target", "non_fbcode_target"])
+def test_a_target_that_one_world_has_twice_is_found(world: str, pairs: Pairs) -> None:
+    files = {"p/a.cpp": "", "CMakeLists.txt": "add_library(p p/a.cpp)\n"}
+    once = {"p/BUCK": MIGRATION + LOAD + rule(world)}
+    twice = {"p/BUCK": MIGRATION + LOAD + 2 * rule(world)}
+
+    assert pairs({**files, **once}) == set()
+    assert pairs({**files, **twice}) == {("duplicate-target", "p/BUCK")}
+
+
+@pytest.mark.parametrize("kind", ["python_library", "python_binary", "python_test"])
+def test_a_python_rule_does_not_swallow_a_native_one(kind: str, pairs: Pairs) -> None:
+    rules = rule("fbcode_target", kind=kind, source="x.py") + rule("non_fbcode_target")
+    files = {
+        "p/BUCK": MIGRATION + LOAD + rules,
+        "p/a.cpp": "",
+        "p/x.py": "",
+        "CMakeLists.txt": "add_library(p p/a.cpp)\n",
+    }
+
+    assert pairs(files) == set()
+
+
+def test_a_loaded_file_is_looked_for_in_the_tree_first() -> None:
+    layout = Layout("et", ("", "cell"), ("xplat/et", "et"), ("shim",))
+
+    assert candidates("cell", "xplat/et/p", layout) == ["p", "shim/p"]
+    assert candidates("cell", "other/p", layout) == []
+    assert candidates("", "et/p", layout) == ["p", "shim/p", "et/p"]
+    assert candidates("", "p", layout) == ["p"]
+    assert candidates("none", "et/p", layout) == []
+
+
+# CMake
+
+
+def test_a_file_with_a_mark_of_its_byte_order_is_read() -> None:
+    (command,) = parse_commands("\ufeffset(A b)\n")
+    assert (command.name, [one.text for one in command.arguments]) == ("set", ["A", "b"])
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [("a(\n", 1), ("\na", 2), ("if(X)\n", 1), ("\nendif()\n", 2), ("if(X)\nendforeach()\n", 2)],
+)
+def test_what_is_not_closed_is_named_by_its_line(text: str, line: int) -> None:
+    with pytest.raises(CMakeSyntaxError) as caught:
+        nest_commands(parse_commands(text))
+    assert caught.value.line == line
+
+
+NOTHING = Scope(
+    variable={"NAME": ("1.0",), "OFF_NAME": ("OFF",), "LIST": ("a;b",)}.get,
+    is_open=lambda name: name == "OPEN",
+    has_target=lambda name: name == "here",
+    has_path=lambda path: False,
+    has_command=lambda name: False,
+    note_match=lambda match: None,
+    note_unknown_match=lambda: None,
+)
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        ("ON AND ON", Answer.YES),
+        ("ON AND OPEN", Answer.BOTH),
+        ("OPEN AND ON", Answer.BOTH),
+        ("OPEN AND OFF", Answer.NO),
+        ("OFF AND OPEN", Answer.NO),
+        ("OPEN OR ON", Answer.YES),
+        ("OFF OR OPEN", Answer.BOTH),
+        ("OFF OR OFF", Answer.NO),
+        ("NOT OPEN", Answer.BOTH),
+        ("NOT NOT ON", Answer.YES),
+        ("NOT ( ON AND OFF )", Answer.YES),
+        ("OFF AND OFF OR ON", Answer.YES),
+        ("NAME", Answer.YES),
+        ("OFF_NAME", Answer.NO),
+        ("TARGET here", Answer.YES),
+        ("TARGET gone", Answer.BOTH),
+        ("DEFINED NAME", Answer.YES),
+        ("NAME STREQUAL 1.0", Answer.YES),
+        ("word STREQUAL word", Answer.YES),
+        ("word STREQUAL other", Answer.NO),
+        ("NAME VERSION_EQUAL 1", Answer.YES),
+        ("1.0.0 VERSION_LESS 1.0.1", Answer.YES),
+        ("1.2 VERSION_GREATER_EQUAL 1.10", Answer.NO),
+        ("2 LESS_EQUAL 2", Answer.YES),
+        ("2 LESS 2", Answer.NO),
+        ("2 GREATER 1", Answer.YES),
+        ("x EQUAL 2", Answer.NO),
+        ("a IN_LIST LIST", Answer.YES),
+        ("c IN_LIST LIST", Answer.NO),
+        ("a IN_LIST OTHER", Answer.BOTH),
+        ("NAME MATCHES ^1", Answer.YES),
+        ("NAME MATCHES ^2", Answer.NO),
+        ("ON ON", Answer.BOTH),
+        ("NOT", Answer.BOTH),
+    ],
+)
+def test_a_condition_has_one_of_three_answers(words: str, answer: Answer) -> None:
+    assert decide([Operand((word,), quoted=False) for word in words.split()], NOTHING) is answer
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("-1", Answer.YES), ("2", Answer.YES), ("yes", Answer.YES), ("0", Answer.NO),
+        ("n", Answer.NO), ("", Answer.NO), ("x-notfound", Answer.NO), ("x", None), ("-0", None),
+    ],
+)  # fmt: skip
+def test_a_constant_is_true_or_false(text: str, answer: Answer | None) -> None:
+    assert constant_truth(text) is answer
+
+
+@pytest.mark.parametrize(
+    ("words", "numbers"),
+    [
+        ("2", [0, 1, 2]), ("1 3", [1, 2, 3]), ("0 5 2", [0, 2, 4]), ("0 4 2", [0, 2, 4]),
+        ("1 2 0", [1, 2]), ("x", []),
+    ],
+)  # fmt: skip
+def test_a_range_ends_with_its_last_number(words: str, numbers: list[int]) -> None:
+    assert list(foreach_range(words.split())) == numbers
+
+
+def head(condition: str) -> tuple[set[str], set[str]]:
+    (command,) = parse_commands(f"if({condition})")
+    return set(conditions_of(command)), set(refusals_of(command))
+
+
+def test_what_holds_in_a_branch_and_after_it() -> None:
+    assert head("A") == ({"A"}, {"NOT A"})
+    assert head("NOT A") == ({"NOT A"}, {"A"})
+    assert head("A AND B") == ({"A", "B"}, {"NOT A AND B"})
+    assert head("NOT A AND B") == ({"NOT A", "B"}, {"NOT B AND NOT A"})
+    assert head("A OR B") == ({"A OR B"}, {"NOT A OR B"})
+    assert head("NOT A OR B") == ({"NOT A OR B"}, {"NOT NOT A OR B"})
+
+
+def test_what_a_call_gives_a_routine() -> None:
+    (block,) = nest_commands(parse_commands("function(f one)\nendfunction()"))
+    routine = Routine(block, ["one"], "")  # type: ignore[arg-type]
+
+    assert bind_parameters(routine, ["a", "b", "c"]) == {
+        "one": ("a",), "ARGC": ("3",), "ARGV": ("a;b;c",), "ARGN": ("b;c",),
+        "ARGV0": ("a",), "ARGV1": ("b",), "ARGV2": ("c",),
+    }  # fmt: skip
+    assert bind_parameters(routine, [])["ARGN"] == ("",)
+
+
+@pytest.mark.parametrize(
+    ("before", "left", "right", "merged"),
+    [
+        (None, ("a",), ("a",), ("a",)),
+        (None, ("a",), ("b",), ("a", "b")),
+        (None, ("a",), None, ("a",)),
+        (None, ("",), ("b",), ("b",)),
+        (("a",), ("a;b",), ("a;c",), ("a;b;c",)),
+        (("a",), ("a;b",), ("a;a",), ("a;b;a",)),
+        (("a",), ("a;b",), ("a;b;c",), ("a;b;c",)),
+        (None, ("a;b",), ("b;c",), ("a;b;c",)),
+    ],
+)
+def test_values_of_two_branches_are_one(
+    before: tuple[str, ...] | None,
+    left: tuple[str, ...],
+    right: tuple[str, ...] | None,
+    merged: tuple[str, ...],
+) -> None:
+    assert merge_value(before, left, right) == merged
+
+
+def test_a_list_is_split_at_semicolons_that_are_not_escaped() -> None:
+    assert [split_list(text) for text in ("", "a", "a;b;", "a\\;b;c")] == [
+        [], ["a"], ["a", "b", ""], ["a;b", "c"],
+    ]  # fmt: skip
+
+
+def test_references_are_replaced_from_the_inside() -> None:
+    values = {"IN": ("OUT",), "OUT": ("x", "y"), "TEXT": ("${IN}\\n",)}
+
+    def look_up(kind: str, name: str) -> tuple[str, ...]:
+        return unknown(name) if kind else values.get(name, ("",))
+
+    assert expand("<${${IN}}>", look_up) == ("<x>", "<y>")
+    assert expand("${TEXT}", look_up) == ("${IN}\\n",)
+    assert expand("a\\tb\\;${GONE}", look_up) == ("a\tb\\;",)
+    assert expand("$ENV{X}", look_up) == unknown("X")
+
+
+@pytest.mark.parametrize(
+    ("text", "host", "android"),
+    [
+        ("a", ["a"], ["a"]),
+        ("$<$<PLATFORM_ID:Android>:a>", [], ["a"]),
+        ("$<$<PLATFORM_ID:Linux,Android>:a>", ["a"], ["a"]),
+        ("$<$<PLATFORM_ID:Windows,Darwin>:a>", [], []),
+        ("$<$<NOT:$<PLATFORM_ID:Android>>:a>", ["a"], []),
+        ("$<$<CONFIG:Debug>:a;b>", ["a", "b"], ["a", "b"]),
+        ("$<BUILD_INTERFACE:a>", ["a"], ["a"]),
+        ("$<INSTALL_INTERFACE:a>", [], []),
+        ("$<1:a>", ["a"], ["a"]),
+        ("$<0:a>", [], []),
+        ("$<LINK_LIBRARY:WHOLE_ARCHIVE,a,b>", ["a", "b"], ["a", "b"]),
+        ("$<TARGET_OBJECTS:a>", ["TARGET_OBJECTS:a"], ["TARGET_OBJECTS:a"]),
+        ("x/$<1:a>.c", ["x/a.c"], ["x/a.c"]),
+        ("$<1:a", [], []),
+    ],
+)
+def test_a_generator_expression_comes_to_words(
+    text: str, host: list[str], android: list[str]
+) -> None:
+    assert list(resolve_genex(text, Configuration.HOST)) == host
+    assert list(resolve_genex(text, Configuration.ANDROID)) == android
+
+
+def test_variables_of_a_block_stay_in_it(pairs: Pairs) -> None:
+    def files(words: str) -> Mapping[str, str]:
+        cmake = (
+            f"set(S p/a.cpp)\nblock({words})\n  set(S p/b.cpp)\nendblock()\nadd_library(p ${{S}})\n"
+        )
+        srcs = '["a.cpp", "b.cpp"]'
+        return {
+            "p/BUCK": LOAD + f'runtime.cxx_library(name = "p", srcs = {srcs})\n',
+            "p/a.cpp": "",
+            "p/b.cpp": "",
+            "CMakeLists.txt": cmake,
+        }
+
+    inner, outer = {("buck-only-source", "p/b.cpp")}, {("buck-only-source", "p/a.cpp")}
+    for words in ("", "SCOPE_FOR VARIABLES", "SCOPE_FOR POLICIES VARIABLES"):
+        assert pairs(files(words)) == inner
+    for words in ("SCOPE_FOR POLICIES", "PROPAGATE S", "SCOPE_FOR VARIABLES PROPAGATE S"):
+        assert pairs(files(words)) == outer
+
+
+# What files use, and what moves
+
+
+@pytest.mark.parametrize(
+    ("module", "path"),
+    [
+        ("et.q.x", "q/x"), ("os", "os"), (".x", "a/b/x"), ("..x", "a/x"), ("...x", "x"),
+        (".", "a/b"),
+    ],
+)  # fmt: skip
+def test_a_module_is_relative_by_its_dots(module: str, path: str) -> None:
+    assert absolute(module, "a/b/c.py", "et") == path
+
+
+def test_a_path_is_inside_a_folder_and_not_beside_it() -> None:
+    assert [is_inside("a/b", [folder]) for folder in ("a", "a/b", "", "a/", "b", "a/bc")] == [
+        True, True, True, False, False, False,
+    ]  # fmt: skip
+    assert not is_inside("ab/c", ["a"])
+    assert not is_inside("a", [])
+
+
+def test_a_renamed_target_has_most_of_the_same_sources() -> None:
+    before = {"old": {"a", "b"}, "kept": {"k"}, "gone": {"x", "y", "z"}}
+
+    assert match_sources(before, {"new": {"a2", "b"}, "kept": {"k"}}, {"a": "a2"}) == {"old": "new"}
+    assert match_sources(before, {"new": {"b", "c"}, "kept": {"k"}}, {}) == {}
+    assert match_sources(before, {"new": {"a", "b", "c", "d"}, "kept": set()}, {}) == {}
+    assert match_sources(before, {"new": {"a", "b", "c"}, "kept": set()}, {}) == {"old": "new"}
+    assert match_sources(before, {**before, "new": {"k"}}, {}) == {}
