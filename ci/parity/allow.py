@@ -30,7 +30,7 @@ def apply_allowances(
     is_current: bool,
     source: str,
 ) -> Sorted:
-    """Sort findings by the allow-list; ``whole`` says that the whole tree was compared.
+    """Sort findings by the allow-list; ``whole`` says that the whole tree was read and compared.
 
     An entry that is expired, whose condition does not hold, or that allows nothing in a whole
     comparison, is a finding about the policy file ``source``; not so for a tree that is not

@@ -6,7 +6,7 @@ comparison reads them; they cross a process border as JSON.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from functools import lru_cache
 
@@ -251,3 +251,15 @@ def is_source(path: str) -> bool:
 def is_header(path: str) -> bool:
     """Whether other files would include this one."""
     return suffix_of(path) in HEADER_SUFFIXES
+
+
+def closure(start: Iterable[str], edges: Callable[[str], Iterable[str]]) -> set[str]:
+    """Everything that can be reached along some edges, the start included."""
+    seen = set(start)
+    pending = list(seen)
+    while pending:
+        for following in edges(pending.pop()):
+            if following not in seen:
+                seen.add(following)
+                pending.append(following)
+    return seen

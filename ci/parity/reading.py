@@ -80,8 +80,8 @@ def read_cmake_side(tree: SourceTree) -> tuple[CMakeFacts, ...]:
 
 
 def join_sides(tree: SourceTree, buck: BuckFacts, sides: tuple[CMakeFacts, ...]) -> ParityFacts:
-    macros = find_macros(tree, buck, sides)
     includes = find_includes(tree, buck, sides)
+    macros = find_macros(tree, buck, sides, includes.headers)
     return ParityFacts(
         buck=buck,
         cmake=sides,

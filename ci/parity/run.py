@@ -122,7 +122,7 @@ def compare_one(
         policy,
         facts.files,
         request.today,
-        whole=not request.scope,
+        whole=not request.scope and not any(row.is_broken for row in facts.not_evaluated),
         is_current=policy.is_for(facts.version),
         source=POLICY_SOURCE,
     )

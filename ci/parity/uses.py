@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 
 from ci.parity.facts import (
     BuckFacts,
+    BuildTarget,
     CMakeFacts,
     Include,
     Place,
-    Word,
+    closure,
     directory_of,
     is_header,
     is_source,
@@ -169,16 +170,20 @@ WORD = re.compile(r"[A-Za-z_]\w*")
 
 
 def find_macros(
-    tree: SourceTree, buck: BuckFacts, cmake: Iterable[CMakeFacts]
+    tree: SourceTree,
+    buck: BuckFacts,
+    cmake: Iterable[CMakeFacts],
+    headers: Mapping[str, tuple[str, ...]],
 ) -> dict[str, tuple[str, ...]]:
-    """Macro to the files that mention it, among the files of targets that define it.
+    """Macro to the files that mention it, among those of targets that define it and what these
+    include.
 
     An exported macro is looked for in every file.
     """
     wanted: dict[str, set[str]] = defaultdict(set)
     exported: set[str] = set()
     for target in (*buck.targets, *(t for facts in cmake for t in facts.targets)):
-        exported |= note_defines(wanted, target.defines, (e.path for e in target.entries))
+        exported |= note_defines(wanted, target, headers)
     paths = sorted(path for path in tree.files if is_source(path) or is_header(path))
     tree.read_all(paths)
     found: dict[str, list[str]] = defaultdict(list)
@@ -193,11 +198,11 @@ def find_macros(
 
 
 def note_defines(
-    wanted: dict[str, set[str]], defines: Iterable[Word], paths: Iterable[str]
+    wanted: dict[str, set[str]], target: BuildTarget, headers: Mapping[str, tuple[str, ...]]
 ) -> set[str]:
-    """Remember which files may read some macros; return those that other targets get too."""
-    words = list(defines)
-    names = {word.text.partition("=")[0] for word in words}
-    for path in paths if names else ():
+    """Remember which files may read a target's macros; return those that others get too."""
+    names = {word.text.partition("=")[0] for word in target.defines}
+    paths = [entry.path for entry in target.entries] if names else []
+    for path in closure(paths, lambda each: headers.get(each, ())):
         wanted[path] |= names
-    return {word.text.partition("=")[0] for word in words if word.exported}
+    return {word.text.partition("=")[0] for word in target.defines if word.exported}

@@ -21,7 +21,7 @@ from ci.parity.facts import Configuration, ParityFacts, is_header, is_source
 from ci.parity.policy import ParityPolicy
 from ci.parity.reading import read_tree
 from ci.parity.trees import DirectoryTree, RevisionTree, find_git_dir
-from ci.parity.uses import find_macros
+from ci.parity.uses import find_includes, find_macros
 from provisioning.console.progress import Progress
 from provisioning.errors import UsageError
 from provisioning.manifest.reader import read_policy
@@ -97,9 +97,19 @@ def measure_stages(source: Path) -> dict[str, Taken]:
     for configuration in (Configuration.ANY, Configuration.HOST, Configuration.ANDROID):
         with timed(taken, f"run CMake, {configuration.value}"):
             sides.append(reader.read(configuration))
+    with timed(taken, "find includes"):
+        includes = find_includes(tree, buck, sides)
     with timed(taken, "find macros"):
-        macros = find_macros(tree, buck, sides)
-    facts = ParityFacts(buck, tuple(sides), tree.files, tree.submodules, macros)
+        macros = find_macros(tree, buck, sides, includes.headers)
+    facts = ParityFacts(
+        buck,
+        tuple(sides),
+        tree.files,
+        tree.submodules,
+        macros,
+        headers=includes.headers,
+        needed=includes.needed,
+    )
     with timed(taken, "compare"):
         compare_tree(facts, read_policy("parity", ParityPolicy))
     return taken

@@ -45,6 +45,7 @@ class Interpreter:
         self.directory = ""
         self.stack: list[str] = []
         self.branch: tuple[int, ...] = ()
+        self.entered: tuple[int, ...] = ()  # the branch that the directory is in
         self.conditions: frozenset[str] = frozenset()
         self.hidden: dict[str, Value | None] = {}
         self._branches = 0
@@ -156,9 +157,9 @@ class Interpreter:
 
     def add_directory(self, directory: str, line: int) -> None:
         """Run the CMakeLists.txt of a sub-directory in a scope of its own."""
-        outer = (self.scope, self.directory)
+        outer = (self.scope, self.directory, self.entered)
         self.scope = Variables(self.scope)
-        self.directory = directory
+        self.directory, self.entered = directory, self.branch
         source = f"{ROOT}/{directory}".rstrip("/")
         self.scope.table["CMAKE_CURRENT_SOURCE_DIR"] = (source,)
         self.scope.table["CMAKE_CURRENT_BINARY_DIR"] = (source.replace(ROOT, "/build", 1),)
@@ -173,7 +174,7 @@ class Interpreter:
             self.path, self.state.steps = path, steps
             del self.stack[depth:]
         finally:
-            self.scope, self.directory = outer
+            self.scope, self.directory, self.entered = outer
 
     # Control flow
 

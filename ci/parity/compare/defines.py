@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from ci.parity.compare.findings import Finding, Kind, Level, at
 from ci.parity.compare.groups import Groups
 from ci.parity.compare.index import Index
-from ci.parity.facts import BuckTarget, CMakeTarget, Configuration, Word
+from ci.parity.facts import BuckTarget, CMakeTarget, Configuration, Word, closure
 from ci.parity.policy import matches
 
 
@@ -70,12 +70,18 @@ def _cmake_only(index: Index, groups: Groups, target: CMakeTarget) -> Iterator[F
             break
 
 
+def is_read_in(index: Index, files: set[str], readers: set[str]) -> bool:
+    """Whether some files, or headers that they include, are among the readers of a macro."""
+    headers = index.facts.headers
+    return bool(readers) and not readers.isdisjoint(closure(files, lambda f: headers.get(f, ())))
+
+
 def cmake_readers(
     index: Index, groups: Groups, target: CMakeTarget, word: Word
 ) -> Iterator[CMakeTarget]:
     """The mapped CMake targets with a file that reads a define of ``target``."""
     readers = set(index.facts.macros.get(name_of(word), ()))
-    if not readers.isdisjoint(groups.files_of(target)) and target.name in groups.buck_of:
+    if target.name in groups.buck_of and is_read_in(index, groups.files_of(target), readers):
         yield target
     uses = index.cmake_uses.get(Configuration.ANY, {})
     near = {use.target.name: use.target for path in readers for use in uses.get(path, ())}
@@ -113,7 +119,7 @@ def buck_readers(
 ) -> Iterator[BuckTarget]:
     """The mapped Buck targets with a file that reads a define of ``target``."""
     readers = set(index.facts.macros.get(name_of(word), ()))
-    if not readers.isdisjoint(index.files_of(target)) and target.label in groups.cmake_of:
+    if target.label in groups.cmake_of and is_read_in(index, index.files_of(target), readers):
         yield target
     near = {u.target.label: u.target for path in readers for u in index.buck_uses.get(path, ())}
     for label in sorted(near) if word.exported else ():

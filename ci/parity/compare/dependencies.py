@@ -48,7 +48,7 @@ def _cmake_only(
 def _buck_only(index: Index, groups: Groups, target: BuckTarget) -> Iterator[Finding]:
     names = groups.cmake_of[target.label]
     for word in (*target.deps, *target.exported_deps, *target.external_deps):
-        wanted = groups.cmake_of.get(word.text, set())
+        wanted = groups.linked_for(word.text)
         library = library_of(index, word.text, "buck")
         if library is not None:
             names_of_it = (*library.cmake, *groups.linked)

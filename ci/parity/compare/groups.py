@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import cached_property
 
 from ci.parity.compare.index import BUILT, Index, is_compiling
-from ci.parity.facts import BuildTarget, CMakeTarget, Configuration, Place, Word, is_source
+from ci.parity.facts import (
+    BuildTarget,
+    CMakeTarget,
+    Configuration,
+    Place,
+    Word,
+    closure,
+    is_source,
+)
 
 FINAL_KINDS = {"shared", "module", "add_executable", "pybind11_add_module"}
 
@@ -63,6 +71,17 @@ class Groups:
                 found[label].add(name)
         return found
 
+    def linked_for(self, label: str) -> set[str]:
+        """Names of the CMake targets that a dependency on a Buck target may stand for.
+
+        A target without any file stands for what it depends on.
+        """
+        targets = self.index.labelled.get(label, ())
+        if any(target.entries for target in targets):
+            return self.cmake_of.get(label, set())
+        inner = closure([label], self.exported_edges) if targets else set()
+        return set[str]().union(*(self.cmake_of.get(each, set()) for each in inner))
+
     def labels_of(self, target: CMakeTarget) -> set[str]:
         """Labels of the Buck targets that own the files of one of several targets of a name."""
         uses = (u for e in target.sources for u in self.index.buck_uses.get(e.path, ()))
@@ -85,6 +104,17 @@ class Groups:
             yield from (self.plain(word.text) for word in words)
             if not is_compiling(target):
                 yield from (entry.path for entry in target.srcs)
+
+    def exported_edges(self, label: str) -> Iterable[str]:
+        """The dependencies whose headers a Buck target passes on.
+
+        A rule of another kind, or one without any file, stands for all of its dependencies.
+        """
+        for target in self.index.labelled.get(self.plain(label), ()):
+            if "cxx" in target.kind and target.entries:
+                yield from (self.plain(word.text) for word in target.exported_deps)
+            else:
+                yield from self.buck_edges(label)
 
     def plain(self, label: str) -> str:
         """The label that is written for one that Meta's macros make for a platform."""
@@ -177,14 +207,3 @@ class Groups:
     def is_test(self, target: BuildTarget) -> bool:
         paths = [entry.path for entry in target.compiled]
         return bool(paths) and all(map(self.index.policy.is_test, paths))
-
-
-def closure(start: Iterable[str], edges: Callable[[str], Iterable[str]]) -> set[str]:
-    seen = set(start)
-    pending = list(seen)
-    while pending:
-        for following in edges(pending.pop()):
-            if following not in seen:
-                seen.add(following)
-                pending.append(following)
-    return seen

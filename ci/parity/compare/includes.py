@@ -9,9 +9,9 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from ci.parity.compare.findings import Finding, Kind, Level, at
-from ci.parity.compare.groups import Groups, closure
+from ci.parity.compare.groups import Groups
 from ci.parity.compare.index import Index, is_compiling, is_native
-from ci.parity.facts import BuckTarget, is_header, is_source
+from ci.parity.facts import BuckTarget, closure, is_header, is_source
 
 
 def find_undeclared_headers(index: Index, groups: Groups) -> Iterator[Finding]:
@@ -45,7 +45,7 @@ def is_judged(index: Index, target: BuckTarget) -> bool:
 def _missing(
     index: Index, groups: Groups, target: BuckTarget, owners: dict[str, set[str]]
 ) -> Iterator[Finding]:
-    reached = groups.buck_reach([target.label, *index.policy.given])
+    reached = find_visible(groups, target)
     needed = index.facts.needed
     sources = [e.path for e in index.resolved(target.srcs) if is_source(e.path)]
     for source in sources:
@@ -54,8 +54,15 @@ def _missing(
             for header in needed.get(path, ()) if near else ():
                 wanted = owners.get(header)
                 if wanted and not wanted & reached:
-                    owner = index.by_label[target.label if target.label in near else min(near)]
+                    owner = index.by_label[target.label if target.label in near else best(near)]
                     yield _undeclared(index, owner, path, header, best(wanted))
+
+
+def find_visible(groups: Groups, target: BuckTarget) -> set[str]:
+    """The labels whose headers a target may include: its dependencies, and what these export."""
+    words = (*target.deps, *target.exported_deps, *target.external_deps)
+    direct = {groups.plain(word.text) for word in words}
+    return closure({target.label, *direct, *groups.index.policy.given}, groups.exported_edges)
 
 
 def best(labels: set[str]) -> str:

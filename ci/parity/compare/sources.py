@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterator
 
 from ci.parity.compare.findings import Finding, Kind, Level, at
-from ci.parity.compare.groups import closure
 from ci.parity.compare.index import (
     BUILT,
     Index,
@@ -21,6 +20,7 @@ from ci.parity.facts import (
     CMakeTarget,
     Configuration,
     ListEntry,
+    closure,
     directory_of,
     is_header,
     is_source,

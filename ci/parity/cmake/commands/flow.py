@@ -51,7 +51,7 @@ def add_subdirectory(run: Interpreter, call: Call) -> None:
         return
     if posixpath.join(directory, LIST_FILE) in run.state.sources.files:
         run.add_directory(directory, call.command.line)
-    elif not run.branch:
+    elif run.branch == run.entered:
         run.note_unread(call.command.line, f"adds {directory}, which has no {LIST_FILE}", directory)
 
 

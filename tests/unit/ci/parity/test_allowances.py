@@ -72,3 +72,9 @@ def test_the_policy_of_the_project_is_valid() -> None:
 
     assert policy.android_only
     assert all(entry.reason for entry in policy.exclude)
+
+
+def test_an_entry_is_not_stale_where_something_was_not_read(pairs: Pairs) -> None:
+    broken = {**DRIFTED, "p/BUCK": "def (\n"}
+
+    assert pairs(broken, allow(exists="p/a.cpp")) == {("unread-file", "p/BUCK")}

@@ -98,6 +98,22 @@ def test_a_missing_directory_is_a_note(findings: Callable[..., list[Finding]]) -
     )  # fmt: skip
 
 
+def test_a_missing_directory_of_an_optional_one_is_noted(
+    findings: Callable[..., list[Finding]],
+) -> None:
+    files = {
+        **CLEAN,
+        "CMakeLists.txt": "option(X ON)\nadd_library(p p/a.cpp)\n"
+        "if(X)\n  add_subdirectory(q)\nendif()\ntarget_link_libraries(p q)\n",
+        "q/CMakeLists.txt": "add_library(q b.cpp)\nadd_subdirectory(gone)\n",
+    }
+    found = findings(files)
+    files["q/CMakeLists.txt"] = "add_library(q b.cpp)\nif(X)\n  add_subdirectory(gone)\nendif()\n"
+
+    assert [(f.kind.value, f.path) for f in found] == [("unread-file", "q/CMakeLists.txt")]
+    assert findings(files) == []
+
+
 def test_targets_that_no_build_file_loads_are_named(pairs: Pairs) -> None:
     targets = LOAD + "def define_common_targets():\n" + '    runtime.cxx_library(name = "q", srcs'
     targets += ' = ["b.cpp"])\n'

@@ -89,6 +89,20 @@ def test_a_library_of_headers_is_to_blame_for_its_own(findings: Findings) -> Non
     assert findings(files) == []
 
 
+def test_headers_come_with_what_a_dependency_exports(findings: Findings) -> None:
+    files = tree('":x"')
+    x = 'runtime.cxx_library(name = "x", {}{} = ["//executorch/q:q"])\n'
+
+    for attribute, own, found in [
+        ("deps", 'headers = ["x.h"], ', ["dependency //p:p -> //q:q"]),
+        ("exported_deps", 'headers = ["x.h"], ', []),
+        ("deps", "", []),
+    ]:
+        rules = tree('":x"')["p/BUCK"] + x.format(own, attribute)
+        every = findings({**files, "p/x.h": "", "p/BUCK": rules})
+        assert [row for row in details(every) if row != "header "] == found
+
+
 def test_headers_that_nothing_compiles_are_silent(findings: Findings) -> None:
     files = tree(source="int p;\n")
     files["q/q.h"] = "#include <executorch/r/r.h>\n"

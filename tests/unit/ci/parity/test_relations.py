@@ -388,3 +388,33 @@ def test_targets_of_one_name_are_told_apart_by_their_files(pairs: Pairs) -> None
 
     assert pairs({**files, **depends}, policy) == set()
     assert pairs(files, policy) == {("dependency", "p/CMakeLists.txt")}
+
+
+def test_a_define_is_read_by_headers_that_a_source_includes(
+    findings: Callable[..., list[Finding]],
+) -> None:
+    files = tree('deps = ["//executorch/q:q"]', second='exported_headers = ["b.h"]') | {
+        "p/a.cpp": "#include <executorch/q/b.h>\n",
+        "q/b.h": "#ifdef FAST\n#endif\n",
+    }
+    link = files["CMakeLists.txt"] + "target_link_libraries(p q)\n"
+    cmake = link + "target_compile_definitions(p PRIVATE FAST)\n"
+    buck = files["p/BUCK"].replace('name = "p",', 'name = "p", preprocessor_flags = ["-DFAST"],')
+
+    (found,) = findings({**files, "CMakeLists.txt": cmake})
+    assert (found.kind.value, found.detail) == ("define", "p: FAST")
+    (found,) = findings({**files, "CMakeLists.txt": link, "p/BUCK": buck})
+    assert (found.kind.value, found.detail) == ("define", "//p:p: FAST")
+    assert findings({**files, "CMakeLists.txt": cmake, "p/BUCK": buck}) == []
+
+
+def test_a_target_without_files_stands_for_what_it_depends_on(
+    findings: Callable[..., list[Finding]],
+) -> None:
+    files = tree('deps = [":way"]')
+    files["p/BUCK"] += 'runtime.cxx_library(name = "way", exported_deps = ["//executorch/q:q"])\n'
+    link = files["CMakeLists.txt"] + "target_link_libraries(p q)\n"
+
+    (found,) = findings(files)
+    assert (found.kind.value, found.detail) == ("dependency", "//p:p -> //p:way")
+    assert findings({**files, "CMakeLists.txt": link}) == []

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ci.parity.compare.findings import Finding, Kind, Level, at, order_findings
-from ci.parity.compare.groups import Groups, closure
+from ci.parity.compare.groups import Groups
 from ci.parity.compare.index import Index, area_of, forwarded, is_native
 from ci.parity.compare.sources import python_folders
 from ci.parity.facts import (
@@ -18,6 +18,7 @@ from ci.parity.facts import (
     NotEvaluated,
     ParityFacts,
     Place,
+    closure,
 )
 from tests.unit.ci.parity.compare.sides import POLICY, buck, cmake, compare, facts, paths, word
 
