@@ -640,21 +640,6 @@ REMOVALS = (
         ),
     ),
     change(
-        "CMake: a define that a header of another library reads",
-        (
-            "backends/arm/CMakeLists.txt",
-            "vgf_backend PRIVATE -DUSE_VULKAN_WRAPPER",
-            "vgf_backend PRIVATE",
-        ),
-        found=(
-            (
-                "define",
-                "backends/arm/runtime/targets.bzl",
-                "//backends/arm/runtime:vgf_backend: USE_VULKAN_WRAPPER",
-            ),
-        ),
-    ),
-    change(
         "Buck: a define that a header of another library reads",
         ("backends/arm/runtime/targets.bzl", '"-DUSE_VULKAN_VOLK",', ""),
         found=(("define", "backends/arm/CMakeLists.txt", "vgf_backend: USE_VULKAN_VOLK"),),
@@ -662,6 +647,21 @@ REMOVALS = (
 )
 
 OTHER_REMOVALS = (
+    change(
+        "CMake: a define that a header of another library reads",
+        (
+            "backends/arm/CMakeLists.txt",
+            "vgf_backend PRIVATE -DUSE_VULKAN_WRAPPER -DUSE_VULKAN_VOLK",
+            "vgf_backend PRIVATE -DUSE_VULKAN_WRAPPER",
+        ),
+        found=(
+            (
+                "define",
+                "backends/arm/runtime/targets.bzl",
+                "//backends/arm/runtime:vgf_backend: USE_VULKAN_VOLK",
+            ),
+        ),
+    ),
     change(
         "CMake: an exported define",
         ("extension/threadpool/CMakeLists.txt", "PUBLIC ET_USE_THREADPOOL ", "PUBLIC "),
