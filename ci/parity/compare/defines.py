@@ -70,18 +70,18 @@ def _cmake_only(index: Index, groups: Groups, target: CMakeTarget) -> Iterator[F
             break
 
 
-def is_read_in(index: Index, files: set[str], readers: set[str]) -> bool:
-    """Whether some files, or headers that they include, are among the readers of a macro."""
-    headers = index.facts.headers
-    return bool(readers) and not readers.isdisjoint(closure(files, lambda f: headers.get(f, ())))
+def files_that_read(index: Index, readers: Iterable[str]) -> set[str]:
+    """The files that mention a macro, and those that include them."""
+    return closure(readers, lambda path: index.includers.get(path, ()))
 
 
 def cmake_readers(
     index: Index, groups: Groups, target: CMakeTarget, word: Word
 ) -> Iterator[CMakeTarget]:
     """The mapped CMake targets with a file that reads a define of ``target``."""
-    readers = set(index.facts.macros.get(name_of(word), ()))
-    if target.name in groups.buck_of and is_read_in(index, groups.files_of(target), readers):
+    readers = index.facts.macros.get(name_of(word), ())
+    files = files_that_read(index, readers)
+    if target.name in groups.buck_of and not files.isdisjoint(groups.files_of(target)):
         yield target
     uses = index.cmake_uses.get(Configuration.ANY, {})
     near = {use.target.name: use.target for path in readers for use in uses.get(path, ())}
@@ -118,8 +118,9 @@ def buck_readers(
     index: Index, groups: Groups, target: BuckTarget, word: Word
 ) -> Iterator[BuckTarget]:
     """The mapped Buck targets with a file that reads a define of ``target``."""
-    readers = set(index.facts.macros.get(name_of(word), ()))
-    if target.label in groups.cmake_of and is_read_in(index, index.files_of(target), readers):
+    readers = index.facts.macros.get(name_of(word), ())
+    files = files_that_read(index, readers)
+    if target.label in groups.cmake_of and not files.isdisjoint(index.files_of(target)):
         yield target
     near = {u.target.label: u.target for path in readers for u in index.buck_uses.get(path, ())}
     for label in sorted(near) if word.exported else ():

@@ -76,11 +76,11 @@ class Groups:
 
         A target without any file stands for what it depends on.
         """
-        targets = self.index.labelled.get(label, ())
-        if any(target.entries for target in targets):
-            return self.cmake_of.get(label, set())
-        inner = closure([label], self.exported_edges) if targets else set()
+        inner = closure([label], lambda each: () if self.has_files(each) else self.buck_edges(each))
         return set[str]().union(*(self.cmake_of.get(each, set()) for each in inner))
+
+    def has_files(self, label: str) -> bool:
+        return any(target.entries for target in self.index.labelled.get(label, ()))
 
     def labels_of(self, target: CMakeTarget) -> set[str]:
         """Labels of the Buck targets that own the files of one of several targets of a name."""

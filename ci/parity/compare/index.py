@@ -105,6 +105,15 @@ class Index:
         return {path for files in self.facts.imports.values() for path in files}
 
     @cached_property
+    def includers(self) -> dict[str, list[str]]:
+        """The files that include a header."""
+        found: dict[str, list[str]] = defaultdict(list)
+        for path, headers in self.facts.headers.items():
+            for header in headers:
+                found[header].append(path)
+        return found
+
+    @cached_property
     def buck_uses(self) -> dict[str, list[Use[BuckTarget]]]:
         """Who compiles a file on the Buck side."""
         uses: dict[str, list[Use[BuckTarget]]] = defaultdict(list)

@@ -275,7 +275,7 @@ TARGETS = (
         ("kernels/optimized/CMakeLists.txt", NEW, "\n# add_library(old op_old.cpp)\n"),
         ("kernels/quantized/targets.bzl", NEW, '\n# srcs = ["op_old.cpp"]\n'),
     ),
-    change("prose", ("README.md", NEW, "\nBuild op_new.cpp with CMake.\n")),
+    change("prose", ("LICENSE", NEW, "\nBuild op_new.cpp with CMake.\n")),
     change(
         "a test for Buck alone",
         ("extension/pytree/test/shape_test.cpp", NEW, "int a;\n"),
@@ -675,17 +675,6 @@ OTHER_REMOVALS = (
                 "define",
                 "extension/cuda/targets.bzl",
                 "//extension/cuda:caller_stream: EXECUTORCH_EXTENSION_CUDA_BUILDING",
-            ),
-        ),
-    ),
-    change(
-        "CMake: a link of what Buck chooses by platform",
-        ("backends/xnnpack/CMakeLists.txt", "                         extension_threadpool\n", ""),
-        found=(
-            (
-                "dependency",
-                "backends/xnnpack/targets.bzl",
-                "//backends/xnnpack:xnnpack_backend -> //extension/threadpool:threadpool",
             ),
         ),
     ),

@@ -413,8 +413,14 @@ def test_a_target_without_files_stands_for_what_it_depends_on(
 ) -> None:
     files = tree('deps = [":way"]')
     files["p/BUCK"] += 'runtime.cxx_library(name = "way", exported_deps = ["//executorch/q:q"])\n'
-    link = files["CMakeLists.txt"] + "target_link_libraries(p q)\n"
+    below = 'exported_deps = ["//executorch/p:r"]'
+    files["p/BUCK"] += 'runtime.cxx_library(name = "r", srcs = ["r.cpp"])\n'
+    files |= {"p/r.cpp": "", "q/BUCK": tree(second=below)["q/BUCK"]}
+    files["CMakeLists.txt"] += "add_library(r p/r.cpp)\ntarget_link_libraries(q r)\n"
 
-    (found,) = findings(files)
-    assert (found.kind.value, found.detail) == ("dependency", "//p:p -> //p:way")
+    far = findings(
+        {**files, "CMakeLists.txt": files["CMakeLists.txt"] + "target_link_libraries(p r)"}
+    )
+    assert [(f.kind.value, f.detail) for f in far] == [("dependency", "//p:p -> //p:way")]
+    link = files["CMakeLists.txt"] + "target_link_libraries(p q)\n"
     assert findings({**files, "CMakeLists.txt": link}) == []
