@@ -174,7 +174,7 @@ class TarReader:
             kind = "dir"
         name = name.removeprefix("./")
         if kind == "dir":
-            name = "/" if name in {"", "."} else name.rstrip("/") + "/"
+            name = "/" if name == "." else name.rstrip("/") + "/"
         link = extra.link or _text(_until_zero(block[157:257]))
         if kind == "hardlink":
             link = link.removeprefix("./")

@@ -185,12 +185,11 @@ def see_older_tools(tools: Toolchains) -> Iterator[Seen]:
     "--sdk DIR with QNN {first} or later; profile lpai provisions one",
 )
 def see_older_lpai(tools: Toolchains) -> Iterator[Seen]:
-    row = tools.pairs.find(tools.executorch) if tools.executorch else None
-    version = tools.sdk.version if tools.sdk else None
+    row, sdk = tools.pairs.find(tools.executorch), tools.sdk
     asks = tools.backend and tools.backend.name.startswith("lpai")
-    if asks and row and row.lpai and version and is_older(version, row.lpai):
-        versions = {"sdk": version, "executorch": tools.executorch, "first": row.lpai}
-        yield seen("QNN SDK", tools.sdk.root if tools.sdk else "", **versions)
+    if asks and row and row.lpai and sdk and sdk.version and is_older(sdk.version, row.lpai):
+        versions = {"sdk": sdk.version, "executorch": tools.executorch, "first": row.lpai}
+        yield seen("QNN SDK", sdk.root, **versions)
 
 
 @TOOLCHAINS.check(

@@ -42,12 +42,13 @@ def header(
     mode: bytes = b"0000644\0",
     magic: bytes = b"ustar\00000",
     prefix: bytes = b"",
+    pad: bytes = bytes(12),
     checksum: Callable[[bytes], bytes] | None = None,
 ) -> bytes:
     """One block; ``size`` may be the field as it stands there."""
     field = size if isinstance(size, bytes) else b"%011o\0" % size
     parts = [name.ljust(100, b"\0"), mode, bytes(16), field, bytes(12), b" " * 8, kind]
-    parts += [link.ljust(100, b"\0"), magic, bytes(64 + 16), prefix.ljust(155, b"\0"), bytes(12)]
+    parts += [link.ljust(100, b"\0"), magic, bytes(64 + 16), prefix.ljust(155, b"\0"), pad]
     block = b"".join(parts)
     assert len(block) == BLOCK_BYTES
     stated = (checksum or (lambda blank: b"%06o\0 " % sum(blank)))(block)
@@ -141,7 +142,10 @@ def test_the_bytes_of_a_member_need_not_be_read() -> None:
         (header(b".a"), Member(".a", 0)),
         (header(b"n" * 100), Member("n" * 100, 0)),
         (header(b"a", prefix=b"p/q"), Member("p/q/a", 0)),
-        (header(b"a", prefix=b"p" * 155), Member(f"{'p' * 155}/a", 0)),
+        (header(b"a", prefix=b"p"), Member("p/a", 0)),
+        (header(b"a", prefix=b"p" * 155, pad=b"x" * 12), Member(f"{'p' * 155}/a", 0)),
+        (header(b"aX", kind=b"5"), Member("aX/", 0, kind="dir")),
+        (header(kind=b"2", link=b"l" * 100), Member("a", 0, kind="symlink", link="l" * 100)),
         (header(b"a", prefix=b"p", magic=b"ustar  \0"), Member("a", 0)),
         (header(b"\xff"), Member("\udcff", 0)),
         (header(mode=b"0004755\0"), Member("a", 0, 0o755)),

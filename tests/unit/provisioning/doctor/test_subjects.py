@@ -32,6 +32,7 @@ from provisioning.doctor.checks.variables import (
     Variables,
 )
 from provisioning.doctor.facts import (
+    BackendFacts,
     CheckoutFacts,
     FileFacts,
     PathEntry,
@@ -42,7 +43,7 @@ from provisioning.doctor.facts import (
 from provisioning.doctor.finding import Finding, Severity
 from provisioning.doctor.fitness import Fitness
 from provisioning.doctor.policies import elf_policy, read_elf_policies
-from provisioning.elf.facts import EM_AARCH64, Defect, VersionNeed
+from provisioning.elf.facts import EM_AARCH64, EM_QDSP6, Defect, VersionNeed
 from provisioning.manifest.pairs import Pairs
 from tests.unit.provisioning.doctor import cases
 from tests.unit.provisioning.doctor.cases import BUILD, OTHER, aligned, elf, file, tree_of
@@ -155,6 +156,13 @@ def test_toolchains_are_judged_once() -> None:
     assert list(TOOLCHAINS.find(case)) == [whole]
     case = replace(case, facts=replace(case.facts, checkout=checkout))
     assert list(TOOLCHAINS.find(case)) == [whole._replace(executorch="1.6.0a0")]
+    values = {"HEXAGON_TOOLS_ROOT": "/opt/19.0.07", "HEXAGON_SDK_ROOT": "/opt/5.0"}
+    backend = BackendFacts("gpu", "libQnnGpu.so", is_there=True, why="", fix="")
+    case = replace(
+        case, facts=replace(case.facts, variables=VariableFacts(values), backend=backend)
+    )
+    whole = whole._replace(executorch="1.6.0a0", hexagon_tools="19.0.07", backend=backend)
+    assert list(TOOLCHAINS.find(case)) == [whole]
     none = Toolchains("", None, "", "", None, Pairs("", ()))
     assert list(TOOLCHAINS.find(ask(sdk=None))) == [none]
     python = replace(cases.PYTHON, distributions={})
@@ -310,7 +318,13 @@ def test_files_are_judged_in_groups_that_one_loader_sees() -> None:
     own = file("libA.so", place=f"lib/{HOST}")
     up = f"${{ORIGIN}}/../../lib/{HOST}"
     tool = file("tool", place=f"bin/{HOST}", runpath=("$ORIGIN/../none", up))
-    skel = cases.skel("libS.so", 0x79, "lib/hexagon-v79/unsigned")
+    skel = file(
+        "libS.so",
+        place="lib/hexagon-v79/unsigned",
+        machine=EM_QDSP6,
+        flags=0x79,
+        runpath=(f"${{ORIGIN}}/../../{HOST}",),
+    )
     other = file("libW.so", place="lib/windows")
     links = {"lib/libQnn.so.1": "libA.so"}
     cxx = TreeFacts(Path("/cxx"), (file("libc++.so.1"),), {"libc++.so": "libc++.so.1"})
@@ -326,7 +340,7 @@ def test_files_are_judged_in_groups_that_one_loader_sees() -> None:
     assert list(find_groups(replace(case, policy=policy))) == [
         Group([own], HOST, KINDS[HOST], 2, brings, near),
         Group([tool], HOST, KINDS[HOST], 2, brings, {*near, "libA.so"}),
-        Group([skel], "hexagon-v79", elf_policy("hexagon-v79"), 3, brings, near),
+        Group([skel], "hexagon-v79", elf_policy("hexagon-v79"), 3, brings, {*near, "libA.so"}),
         Group(cxx.files, HOST, KINDS[HOST], beside=frozenset({"libc++.so"})),
     ]
 
