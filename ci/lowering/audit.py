@@ -16,6 +16,7 @@ from ci.lowering.artifact import Delegation, Fallback
 from ci.lowering.choices.entry import NO_CHOICES, Choices
 from ci.lowering.factory import find_line
 from ci.lowering.forked import note_step
+from provisioning.errors import UsageError
 from provisioning.manifest.backends import Backend
 
 # The router's lines, and those that name the place in QNN's graph preparation.
@@ -66,7 +67,7 @@ class Refusals(logging.Handler):
         )
 
     def require_skipped(self) -> None:
-        """Raises ValueError for a node or operator to skip that the graph does not have."""
+        """Raises UsageError for a node or operator to skip that the graph does not have."""
         for key, names, known in (
             ("skip_nodes", self.choices.skip_nodes, self.seen.keys()),
             ("skip_ops", self.choices.skip_ops, self.seen.values()),
@@ -74,7 +75,7 @@ class Refusals(logging.Handler):
             for name in names:
                 if name not in known:
                     every = ", ".join(sorted({*known}))
-                    raise ValueError(f"{key} has {name}, and the graph only {every}")
+                    raise UsageError(f"{key}: the graph has no {name}", fix=f"one of: {every}")
 
     def qnn_says(self, start: int) -> str:
         """QNN's error lines in the log after byte ``start``."""

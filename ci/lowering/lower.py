@@ -52,6 +52,7 @@ from ci.lowering.references.ties import find_joined, find_ties
 from ci.lowering.schemes import Scheme
 from ci.lowering.stages import Stages
 from ci.lowering.targets.specification import compiler_spec
+from provisioning.errors import FailedError, QnnCiError
 from provisioning.files import scratch_directory
 
 
@@ -69,7 +70,10 @@ def lower_and_publish(model: Model, job: LowerJob, entry: LowerResult) -> LowerR
 
 
 def describe_refusal(error: Exception, log: Path) -> str:
-    """QNN's own error lines, the exception that ExecuTorch made of them, its cause, and where."""
+    """QNN's own error lines, the exception that ExecuTorch made of them, its cause, and where; what
+    is of our own tells that itself."""
+    if isinstance(error, QnnCiError):
+        return str(error)
     text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
     root: BaseException = error
     while root.__cause__:
@@ -168,13 +172,13 @@ def write_calls(module: Any, model: Model, job: LowerJob, directory: Path) -> No
     with suppress(SystemExit):
         lower_edge(module, model, job, [spec])
     if not (directory / SAVER_CALLS).is_file():
-        raise ValueError(f"QNN's Saver wrote no {SAVER_CALLS}")
+        raise FailedError(f"QNN's Saver wrote no {SAVER_CALLS}")
 
 
 def compile_unshared(module: Any, model: Model, job: LowerJob, shared_bytes: int) -> bytes:
     """The same program with a copy of the weights a method; empty where none are to be shared.
 
-    Raises ValueError where sharing made nothing smaller.
+    Raises FailedError where sharing made nothing smaller.
     """
     if not job.source.choices.weight_sharing:
         return b""
@@ -182,7 +186,7 @@ def compile_unshared(module: Any, model: Model, job: LowerJob, shared_bytes: int
     plain = structs.replace(job, source=structs.replace(job.source, choices=choices))
     program, _ = compile_program(module, model, plain)
     if len(program) <= shared_bytes:
-        raise ValueError(f"QNN shared no weights: {shared_bytes} bytes, {len(program)} without")
+        raise FailedError(f"QNN shared no weights: {shared_bytes} bytes, {len(program)} without")
     return program
 
 

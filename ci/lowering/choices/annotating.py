@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
+from executorch.backends.qualcomm.quantizer.quant_recipe import QuantRecipe
 from executorch.backends.qualcomm.quantizer.quantizer import (
     ModuleQConfig,
     QnnQuantizer,
@@ -18,6 +20,7 @@ from torchao.quantization.pt2e import MinMaxObserver
 from ci.lowering.choices.entry import Choices, Part
 from ci.lowering.model import call_function
 from ci.lowering.schemes import Scheme
+from provisioning.errors import UsageError
 
 ANNOTATION = "an annotation takes the exported GraphModule and sets quantization_annotation"
 RECIPE = "a recipe's function takes nothing and returns ExecuTorch's QuantRecipe"
@@ -43,7 +46,7 @@ def configure(scheme: Scheme) -> dict[str, Any]:
 def annotated(quantizer: QnnQuantizer, choices: Choices) -> Iterator[None]:
     """Let ``quantizer`` annotate as the choices say.
 
-    Raises ValueError at the end for a part that no node belongs to.
+    Raises UsageError for a recipe that is none, at the end for a part that no node belongs to.
     """
     found: set[Part] = set()
     quantizer.set_submodule_qconfig_list(
@@ -55,11 +58,15 @@ def annotated(quantizer: QnnQuantizer, choices: Choices) -> Iterator[None]:
     if choices.annotation:
         quantizer.add_custom_quant_annotations([partial(_annotate, choices.annotation)])
     if choices.recipe:
-        quantizer.set_recipe(call_function(choices.recipe, RECIPE))
+        recipe = call_function(choices.recipe, RECIPE)
+        if not isinstance(recipe, QuantRecipe):
+            raise UsageError(f"{Path(choices.recipe).name} gives no recipe", fix=RECIPE)
+        quantizer.set_recipe(recipe)
     yield
     for part in choices.parts:
         if part not in found:
-            raise ValueError(f"no node belongs to the part {part}")
+            why = "module and type are those of the model, a node is called as torch.export does"
+            raise UsageError(f"no node belongs to the part {part}", why=why)
 
 
 def _belongs(node: Node, part: Part, found: set[Part]) -> bool:

@@ -38,7 +38,7 @@ from ci.lowering.publishing import MAX_RAISED, describe_error  # noqa: E402
 from ci.lowering.schemes import FLOAT16, Scheme  # noqa: E402
 from ci.lowering.stages import Stages  # noqa: E402
 from ci.lowering.users.entry import Source  # noqa: E402
-from provisioning.errors import StoreError  # noqa: E402
+from provisioning.errors import FailedError, StoreError, UsageError  # noqa: E402
 
 WARNINGS = ("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
 pytestmark = pytest.mark.filterwarnings(*WARNINGS)
@@ -265,7 +265,7 @@ def test_a_part_has_its_scheme_and_one_without_a_node_is_an_error() -> None:
     ):
         assert wide in quantize(part)
     for part in (Part(Scheme.A16W8, module="22"), Part(Scheme.A16W8, type="Conv2d")):
-        with pytest.raises(ValueError, match=f"no node belongs to the part {part}"):
+        with pytest.raises(UsageError, match=f"no node belongs to the part {part}"):
             quantize(part)
 
 
@@ -285,7 +285,9 @@ def test_a_name_to_skip_that_the_graph_does_not_have_is_an_error() -> None:
         if known:
             refusals.require_skipped()
         else:
-            with pytest.raises(ValueError, match=r"has relu, and the graph only (aten\.)?relu"):
+            with pytest.raises(
+                UsageError, match=r"the graph has no relu\n  fix: one of: (aten\.)?relu"
+            ):
                 refusals.require_skipped()
 
 
@@ -306,7 +308,7 @@ def test_weights_that_are_not_shared_are_an_error(
     if fits:
         assert lower.compile_unshared(None, make_model(), job, 99) == bytes(unshared)
     else:
-        with pytest.raises(ValueError, match=f"shared no weights: 99 bytes, {unshared} without"):
+        with pytest.raises(FailedError, match=f"shared no weights: 99 bytes, {unshared} without"):
             lower.compile_unshared(None, make_model(), job, 99)
     assert asked == [Choices(methods=("other",))]
 
