@@ -102,7 +102,7 @@ write = {{ "note" = "{write}" }}
 def manifests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     manifests = tmp_path / "manifests"
     monkeypatch.setenv("QNN_CI_MANIFESTS", str(manifests))
-    for name in ("CI", "TINY_ROOT", "QNN_CI_MIRROR"):
+    for name in ("CI", "TINY_ROOT", "QNN_CI_MIRROR", "QNN_CI_ACCEPT_LICENCE"):
         monkeypatch.delenv(name, raising=False)
     describe(manifests, pack(tmp_path / "vendor.zip", FILES))
     return manifests
@@ -199,11 +199,12 @@ def test_the_projects_lock_goes_before_this_machines(store: Store, tmp_path: Pat
     assert apply_lock("sdk", ask().release, store)[1] == lock
     project_lock_path("sdk", "1.2.3").unlink()
     assert apply_lock("sdk", ask().release, store)[1] == read_lock(own)
-    own.write_bytes(encode_lock(msgspec.structs.replace(lock, sha256="0" * 64)))
-    with pytest.raises(IntegrityError, match="does not pin") as caught:
-        with_lock(ask(), store)
-    assert lock.sha256 in caught.value.why
-    assert "0" * 64 in caught.value.why
+    for digest in ("0" * 64, "f" * 64):
+        own.write_bytes(encode_lock(msgspec.structs.replace(lock, sha256=digest)))
+        with pytest.raises(IntegrityError, match="does not pin") as caught:
+            with_lock(ask(), store)
+        assert lock.sha256 in caught.value.why
+        assert digest in caught.value.why
 
 
 @pytest.mark.parametrize("change", [{"artifact": "sd"}, {"version": "1.2"}])
@@ -352,10 +353,16 @@ def trust(store: Store) -> Provisioned:
     return provision_artifact(ask(trust=True), store, Progress())
 
 
-def test_a_first_use_is_recorded_and_binds(store: Store, manifests: Path, tmp_path: Path) -> None:
+def test_a_first_use_is_recorded_and_binds(
+    store: Store, manifests: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     unpin(manifests, tmp_path)
     with pytest.raises(IntegrityError, match="no SHA-256"):
         provision(store)
+    monkeypatch.setenv("CI", "true")
+    with pytest.raises(IntegrityError, match="no SHA-256"):
+        trust(store)
+    monkeypatch.delenv("CI")
     assert trust(store).fetched
     lock = read_lock(machine_lock_path(store, "sdk", "1.2.3"))
     assert lock is not None
@@ -472,6 +479,25 @@ def test_a_mirror_holds_files_sums_and_locks(
     (mirror / "sdk.zip").chmod(0o600)
     fill_mirror([ask()], mirror, Store(tmp_path / "third"), Progress())
     assert stat.S_IMODE((mirror / "sdk.zip").stat().st_mode) == 0o644
+
+
+def test_a_licence_is_accepted_before_anything_comes_or_goes_into_a_mirror(
+    store: Store, manifests: Path, tmp_path: Path
+) -> None:
+    path = manifests / "toolchains/sdk.toml"
+    path.write_text(path.read_text().replace('text = "terms"', 'text = "terms"\naccept = true'))
+    request = replace(ask(), options=Options())
+    with pytest.raises(UnfitError, match="licence that has not been accepted"):
+        provision_artifact(request, store, Progress())
+    with pytest.raises(UnfitError, match="licence that has not been accepted"):
+        fill_mirror([request], tmp_path / "mirror", store, Progress())
+    assert not list(store.downloads.iterdir())
+    assert provision(store)[0].fetched
+    accepted = replace(request, components=("libraries",))
+    assert provision_artifact(accepted, store, Progress()).fetched
+    newer = msgspec.structs.replace(request.release, version="1.2.4")
+    with pytest.raises(UnfitError, match="licence that has not been accepted"):
+        provision_artifact(replace(request, release=newer), store, Progress())
 
 
 def test_nobody_else_waits_for_a_whole_tree(store: Store) -> None:

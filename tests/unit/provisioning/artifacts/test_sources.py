@@ -22,12 +22,13 @@ from provisioning.artifacts.lockfile import encode_lock, project_lock_path
 from provisioning.artifacts.mirror import fill_mirror
 from provisioning.artifacts.provision import provision_artifact, with_lock
 from provisioning.artifacts.sources import ArtifactRequest, FillJob, Options, wheel
+from provisioning.artifacts.sources.archive import archive_urls
 from provisioning.artifacts.sources.pipeline import Pipeline
 from provisioning.artifacts.trust import make_lock
 from provisioning.console.progress import Progress
 from provisioning.errors import DownloadError, IntegrityError
 from provisioning.manifest.reader import read_toolchain
-from provisioning.manifest.releases import WheelRelease
+from provisioning.manifest.releases import ArchiveRelease, WheelRelease
 from provisioning.store.store import Store
 from tests.stand_ins import bad_server
 from tests.stand_ins import toolchains as made
@@ -216,6 +217,18 @@ def test_a_member_is_unpacked_when_its_last_byte_is_there(store: Store, tmp_path
     assert len(pipeline.futures) == 3  # the last waits for the whole file
     assert pipeline.finish(path) is not None
     pipeline.close()
+
+
+def test_the_users_mirror_is_asked_first(
+    store: Store, server: BadServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    describe(tmp_path, server, "good.zip", "other.zip")
+    monkeypatch.setenv("QNN_CI_MIRROR", "https://mirror/m")
+    names = ("good.zip", "other.zip")
+    assert archive_urls(ask().release_as(ArchiveRelease)) == [
+        "https://mirror/m/sdk.zip",
+        *(server.url(name) for name in names),
+    ]
 
 
 def test_a_mirror_may_be_read_by_all(store: Store, tmp_path: Path) -> None:

@@ -121,6 +121,7 @@ def test_spans_near_each_other_become_one() -> None:
     assert merge_spans([(0, 100), (20, 30)], 0) == [(0, 100)]
     member = Member("name", 500, offset=1000, compressed=100)
     assert member_spans([member], 1150) == [(1000, 1150)]
+    assert member_spans([member], 1 << 20) == [(1000, 1000 + 30 + 4 + 64 + 100)]
 
 
 def test_parts_follow_the_round_trip_or_give_way_to_the_whole() -> None:

@@ -106,6 +106,13 @@ def test_what_is_not_ours_stays(store: Store, tmp_path: Path) -> None:
     assert kept == dict.fromkeys(names, "it is not ours")
 
 
+def test_a_link_with_the_name_of_a_tree_stays(store: Store, tmp_path: Path) -> None:
+    path = publish(store).path
+    path.rename(tmp_path / path.name)
+    path.symlink_to(tmp_path / path.name)
+    assert collect_from(store) == ({}, {path.name: "it is not ours"})
+
+
 def test_whose_a_directory_is(store: Store, tmp_path: Path) -> None:
     found = publish(store)
     assert made_by_us(found.path) == "sdk"

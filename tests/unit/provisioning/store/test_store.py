@@ -256,11 +256,11 @@ def test_a_sweep_that_cannot_lock_leaves_it(store: Store) -> None:
 def test_a_lock_is_of_an_artifact_and_of_its_download(store: Store) -> None:
     with store.lock("sdk", Progress(), "sdk.zip"):
         assert names_in(store.locks) == {"sdk.lock", "sdk.zip.lock"}
+        assert mode_of(store.locks / "sdk.lock") == 0o644
         for name in ("sdk", "sdk.zip"):
             assert not HeldLock(store.locks / f"{name}.lock").take()
         with store.lock("ndk", Progress()):
             assert names_in(store.locks) == {"sdk.lock", "sdk.zip.lock", "ndk.lock"}
-    assert mode_of(store.locks / "sdk.lock") == 0o644
     for name in ("sdk", "sdk.zip", "ndk"):
         held = HeldLock(store.locks / f"{name}.lock")
         assert held.take()
@@ -449,6 +449,16 @@ def test_a_note_of_a_shell_that_ended_goes(store: Store) -> None:
     (store.uses / "[a]-1.8388608.5").touch()
     (store.uses / f"[a]-1.{parent}.{start_of(parent)}").touch()
     assert store.find_user(store.trees / "[a]-1") == parent
+
+
+def test_a_note_that_another_process_removed_is_no_failure(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.uses.mkdir(parents=True)
+    note = store.uses / "a.8388608.5"
+    note.touch()
+    monkeypatch.setattr(stores, "is_alive", lambda pid, start: bool(note.unlink()))
+    assert store.find_user(store.trees / "a") is None
 
 
 def test_a_store_that_is_only_read_takes_no_notes(store: Store) -> None:
