@@ -136,6 +136,7 @@ def test_a_program_lowered_with_the_built_adaptor_runs_in_the_built_runner(
 ) -> None:
     adaptor = build(environment, tmp_path, "aot")
     assert adaptor["proof"]["program_bytes"] > 10_000
+    assert "libquantized_ops_aot_lib.so" in {row["name"] for row in adaptor["artifacts"]}
     runner = build(environment, tmp_path, "runner_checkout")
     paths = os.pathsep.join([adaptor["overlay"], environment["PYTHONPATH"]])
     lowering = {**environment, **emulator, "PYTHONPATH": paths}
