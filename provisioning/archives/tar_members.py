@@ -69,7 +69,7 @@ class TarReader:
                 continue
             member = self._describe(block, size, extra)
             extra = _Extra()
-            self.left = member.size if member.kind == "file" else 0
+            self.left = member.size
             self.padding = -self.left % BLOCK_BYTES
             if member.name != "/":
                 yield member

@@ -148,6 +148,10 @@ def test_the_bytes_of_a_member_need_not_be_read() -> None:
         (header(kind=b"2", link=b"l" * 100), Member("a", 0, kind="symlink", link="l" * 100)),
         (header(b"a", prefix=b"p", magic=b"ustar  \0"), Member("a", 0)),
         (header(b"\xff"), Member("\udcff", 0)),
+        (
+            header(b"\xff" * 100, kind=b"2", link=b"\xff" * 100),
+            Member("\udcff" * 100, 0, kind="symlink", link="\udcff" * 100),
+        ),
         (header(mode=b"0004755\0"), Member("a", 0, 0o755)),
         (header(mode=bytes(8)), Member("a", 0, 0)),
         (header(mode=b" 644 \0\0\0"), Member("a", 0, 0o644)),
@@ -193,6 +197,8 @@ def signed(blank: bytes) -> bytes:
             "a header has b'99999999999\\x00' where a number belongs",
         ),
         (header(size=b"\xff" * 12) + END, "a header has b'\\xff"),
+        (header(mode=b"X000644\0") + END, "a header has b'X000644\\x00' where"),
+        (header(size=b"\x80\1" + bytes(10)) + END, "it is cut short"),
         (header(mode=b"rw-r--r\0") + END, "a header has b'rw-r--r\\x00' where a number belongs"),
         (
             header(checksum=lambda blank: b"%06o\0 " % (sum(blank) + 1)),
