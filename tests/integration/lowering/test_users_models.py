@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.stand_ins.torch_forks import TorchForks, start_forks
 
 pytest.importorskip("torch", reason="torch is not installed in this environment")
 ROOT = Path(__file__).resolve().parents[3]
@@ -119,15 +120,26 @@ WRONG = {
 }
 
 
-def load_models(folder: Path, *names: str) -> dict[str, list[str]]:
+LoadModels = Callable[..., dict[str, list[str]]]
+
+
+@pytest.fixture(scope="module")
+def forks() -> Iterator[TorchForks]:
+    with start_forks() as forks:
+        yield forks
+
+
+@pytest.fixture(scope="module")
+def load_models(forks: TorchForks) -> LoadModels:
     """By factory: key and shapes of the outputs, or the error's class and text."""
-    argv = [sys.executable, "-c", CODE, str(folder / "nets.py"), *names]
-    environment = {**os.environ, "QNN_CI_CALLER_DIR": str(folder / "called_here")}
-    ended = subprocess.run(
-        argv, cwd=ROOT, env=environment, capture_output=True, text=True, check=True, timeout=120
-    )
-    said: dict[str, list[str]] = json.loads(ended.stdout)
-    return said
+
+    def load(folder: Path, *names: str) -> dict[str, list[str]]:
+        environment = {**os.environ, "QNN_CI_CALLER_DIR": str(folder / "called_here")}
+        printed = forks.run(CODE, str(folder / "nets.py"), *names, cwd=ROOT, env=environment)
+        said: dict[str, list[str]] = json.loads(printed)
+        return said
+
+    return load
 
 
 @pytest.fixture(scope="module")
@@ -142,7 +154,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def said(folder: Path) -> dict[str, list[str]]:
+def said(folder: Path, load_models: LoadModels) -> dict[str, list[str]]:
     return load_models(folder, *GOOD, *WRONG)
 
 
@@ -170,7 +182,7 @@ def test_the_line_that_failed_is_named(said: dict[str, list[str]]) -> None:
 
 
 def test_a_number_from_a_file_changes_the_key_of_what_it_changes(
-    folder: Path, said: dict[str, list[str]]
+    folder: Path, said: dict[str, list[str]], load_models: LoadModels
 ) -> None:
     names = ("configured", "plain")
     (folder / "config.json").write_text("2.5")
@@ -182,7 +194,7 @@ def test_a_number_from_a_file_changes_the_key_of_what_it_changes(
 
 
 def test_an_operator_chosen_by_a_file_changes_the_key_though_no_output_differs(
-    folder: Path, said: dict[str, list[str]]
+    folder: Path, said: dict[str, list[str]], load_models: LoadModels
 ) -> None:
     (folder / "operator.txt").write_text("clamp")
     changed = load_models(folder, "chosen", "plain")
@@ -201,7 +213,9 @@ def plant(root: Path, files: dict[str, str]) -> None:
 LINEAR = "lambda: (torch.nn.Linear(3, 3), (torch.ones(2, 3),))"
 
 
-def test_a_model_in_a_package_imports_as_a_module_of_it_does(tmp_path: Path) -> None:
+def test_a_model_in_a_package_imports_as_a_module_of_it_does(
+    tmp_path: Path, load_models: LoadModels
+) -> None:
     """Of a package that is called as one of this project's is, too."""
     net = "import beside, torch\nfrom .. import half\nfrom ci.parts import whole\n"
     files = {
@@ -218,7 +232,7 @@ def test_a_model_in_a_package_imports_as_a_module_of_it_does(tmp_path: Path) -> 
 
 
 def test_the_line_of_a_syntax_error_and_of_another_file_is_named_in_the_repository(
-    tmp_path: Path,
+    tmp_path: Path, load_models: LoadModels
 ) -> None:
     parts = "import torch\n\ndef fails():\n    return torch.ones(2) @ torch.ones(3)\n"
     files = {
