@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from ci.lowering.cases import DEFAULT_SOC, LPAI_SOC, CaseSpec
 from ci.lowering.schemes import Lane, Scheme
 from provisioning.errors import UsageError
-from provisioning.manifest.backends import Backend
+from provisioning.manifest.backends import Backend, read_backends
 from provisioning.manifest.socs import read_socs
 
 # Choices that ask something of QNN itself.
@@ -81,14 +81,10 @@ def require_options(backend: Backend, *, runner: str, plan: bool) -> None:
             why="a plan has cases for HTP",
             fix="name the cases with --model, --scheme and --soc",
         )
-    if runner == "cpp":
-        why = (
-            "inputs and outputs are quantized on the CPU, for which it has no kernels"
-            if backend is Backend.LPAI
-            else "it runs on this machine, which has no such hardware"
-        )
+    device = read_backends()[backend].device
+    if runner == "cpp" and device:
         raise UsageError(
             f"--runner cpp with --backend {backend.value}",
-            why=why,
-            fix="leave --runner out, or name a program that runs the .pte elsewhere",
+            why=f"it runs on this machine, and the program needs {device}",
+            fix="leave --runner out, or name a program that runs the .pte there",
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -10,7 +11,7 @@ from msgspec.structs import replace
 
 from ci.__main__ import main
 from ci.emulator.baselines import baselines_path, read_baselines, record_baselines
-from ci.emulator.policy import Unsupported, read_emulator_policy
+from ci.emulator.policy import Override, Unsupported, read_emulator_policy
 from ci.lowering.cases import CaseSpec
 from ci.lowering.choices.entry import Choices
 from ci.lowering.schemes import EXECUTORCH, Scheme
@@ -20,7 +21,7 @@ from ci.lowering.targets.selection import (
     require_choices,
     require_options,
 )
-from ci.lowering.users.entry import Source
+from ci.lowering.users.entry import Limits, Source
 from ci.report.github import render_summary
 from ci.report.html import render_html
 from ci.report.junit import render_junit
@@ -41,7 +42,7 @@ LIBRARY = "libQnnLpai.so"
 TOOLS = (Tool(name="executorch", version="9.2"), Tool(name="qnn-runtime", version="9.1"))
 
 
-def make_case(status: Status = Status.PASSED, **fields: str) -> Case:
+def make_case(status: Status = Status.PASSED, **fields: Any) -> Case:
     return Case(model="mlp", scheme="8a8w", soc="SM8850", status=status, sqnr_db=30.0, **fields)
 
 
@@ -72,7 +73,13 @@ def test_what_is_known_of_htp_says_nothing_of_others(backend: Backend, tmp_path:
     (tmp_path / "net.py").write_text("def make(): ...\n")
     policy = read_emulator_policy(file)
     known = Unsupported(pattern="of GPU", reason="known", backends=(Backend.GPU,))
-    policy = replace(policy, unsupported=(*policy.unsupported, known))
+    loose = Override(
+        model="mlp",
+        scheme=Scheme.A8W8,
+        limits=Limits(min_sqnr_db=1.0, min_cosine=0.1),
+        reason="seen with HTP",
+    )
+    policy = replace(policy, unsupported=(*policy.unsupported, known), override=(loose,))
     refusal = "The SocModel doesn't support FP16"
     assert policy.for_backend(Backend.HTP).expects_refusal("m", Scheme.FP16, "SW6100", refusal)
     assert policy.for_backend(Backend.HTP).limits_of("net", Scheme.A8W8).min_sqnr_db == 1.0
@@ -81,6 +88,7 @@ def test_what_is_known_of_htp_says_nothing_of_others(backend: Backend, tmp_path:
     said = own.expects_refusal("m", Scheme.FP16, "SW6100", "of GPU")
     assert said == ("known" if backend is Backend.GPU else "")
     scheme = next(iter(own.schemes))
+    assert own.limits_of("mlp", scheme).min_sqnr_db == own.schemes[scheme].min_sqnr_db
     assert own.limits_of("net", scheme).min_sqnr_db == own.schemes[scheme].min_sqnr_db
 
 
@@ -106,8 +114,8 @@ def test_a_lane_has_the_schemes_that_the_backend_is_judged_in() -> None:
         (["--backend", "lpai", "--scheme", "fp16"], "--scheme fp16 with --backend lpai"),
         (["--backend", "gpu", "--scheme", "8A8W"], "--scheme 8A8W with --backend gpu"),
         (["--backend", "gpu", "--scheme", "nothing"], "no scheme 'nothing'"),
-        (["--backend", "gpu", "--runner", "cpp"], "which has no such hardware"),
-        (["--backend", "lpai", "--runner", "cpp"], "for which it has no kernels"),
+        (["--backend", "gpu", "--runner", "cpp"], "the program needs an Adreno GPU"),
+        (["--backend", "lpai-arm", "--runner", "cpp"], "the program needs LPAI hardware"),
         (["--backend", "gpu", "--plan", "plan.json"], "--plan with --backend gpu"),
     ],
 )
@@ -134,6 +142,7 @@ def test_choices_that_ask_something_of_qnn_are_refused() -> None:
 def test_htp_takes_all_of_it() -> None:
     require_options(Backend.HTP, runner="cpp", plan=True)
     require_options(Backend.GPU, runner="./on-device", plan=False)
+    require_options(Backend.LPAI, runner="cpp", plan=False)
 
 
 def test_the_list_shows_what_the_backend_takes(capfd: pytest.CaptureFixture[str]) -> None:
