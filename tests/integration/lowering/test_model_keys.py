@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import functools
 import json
+import os
 import shutil
-import subprocess
-import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.stand_ins.torch_forks import TorchForks, start_forks
 
 pytest.importorskip("torch", reason="torch is not installed in this environment")
 ROOT = Path(__file__).resolve().parents[3]
@@ -24,30 +25,34 @@ for name in sys.argv[2:]:
 """
 
 
-def digest_models(
-    *names: str, root: Path = ROOT, threads: int = 1, one_dnn: bool = False
-) -> dict[str, str]:
-    """Digests by name, made in one process in the order of the names."""
-    argv = [sys.executable, "-c", CODE, json.dumps([threads, one_dnn]), *names]
-    ended = subprocess.run(argv, cwd=root, capture_output=True, text=True, check=True, timeout=120)
-    return dict(line.split() for line in ended.stdout.splitlines())
+@pytest.fixture(scope="module")
+def forks() -> Iterator[TorchForks]:
+    with start_forks() as forks:
+        yield forks
 
 
-@functools.cache
-def digest_unchanged() -> dict[str, str]:
-    return digest_models("mlp", "superres", "mobilenet", "lstm")
+def run_code(forks: TorchForks, code: str, *words: str, root: Path = ROOT) -> dict[str, str]:
+    printed = forks.run(code, *words, cwd=root, env=os.environ)
+    return dict(line.split() for line in printed.splitlines())
 
 
-def test_keys_depend_on_nothing_that_the_process_did_before() -> None:
-    together = digest_unchanged()
-    others = digest_models("lstm", "mobilenet", "superres", "mlp", threads=2, one_dnn=True)
-    assert others == together
-    assert len(set(together.values())) == 4
+@pytest.fixture(scope="module")
+def digests(forks: TorchForks) -> dict[str, str]:
+    """By name, made in one process in this order."""
+    return run_code(forks, CODE, "[1, false]", "mlp", "superres", "mobilenet", "lstm")
+
+
+def test_keys_depend_on_nothing_that_the_process_did_before(
+    forks: TorchForks, digests: dict[str, str]
+) -> None:
+    other = json.dumps([2, True])  # threads, and oneDNN
+    assert run_code(forks, CODE, other, "lstm", "mobilenet", "superres", "mlp") == digests
+    assert len(set(digests.values())) == 4
 
 
 def copy_sources(target: Path, changed: str, text: str, by: str) -> Path:
     """The project's packages with one edit, in a repository: lines are named from its root."""
-    (target / ".git").mkdir(parents=True)
+    (target / ".git").mkdir()
     for file in (ROOT / "ci").rglob("*.py"):
         copy = target / file.relative_to(ROOT)
         copy.parent.mkdir(parents=True, exist_ok=True)
@@ -60,31 +65,22 @@ def copy_sources(target: Path, changed: str, text: str, by: str) -> Path:
     return target
 
 
-def test_a_changed_operator_of_one_model_changes_its_key_alone(tmp_path: Path) -> None:
-    before = digest_unchanged()
+def test_a_changed_operator_of_one_model_changes_its_key_alone(
+    tmp_path: Path, forks: TorchForks, digests: dict[str, str]
+) -> None:
     changed = copy_sources(tmp_path, "ci/lowering/suite/mlp.py", "nn.ReLU()", "nn.ReLU6()")
-    after = digest_models("mlp", "superres", root=changed)
-    assert after["mlp"] != before["mlp"]
-    assert after["superres"] == before["superres"]
+    after = run_code(forks, CODE, "[1, false]", "mlp", "superres", root=changed)
+    assert after["mlp"] != digests["mlp"]
+    assert after["superres"] == digests["superres"]
 
 
-# Each tree in a fork of a process that has imported torch and nothing of the project.
 KEYS = """
-import os, sys
-import torch
-for number, root in enumerate(sys.argv[1:]):
-    if os.fork():
-        assert os.wait()[1] == 0
-        continue
-    os.chdir(root)
-    sys.path[0] = root
-    from ci.lowering.job import LowerJob
-    from ci.lowering.lookup import digest_key
-    from ci.lowering.schemes import Scheme
-    for scheme in Scheme:
-        job = LowerJob("mlp", scheme, "SM8650", "cache", ("torch 2",), "log")
-        print(number, scheme.value, digest_key("digest of a model", job))
-    sys.exit()
+from ci.lowering.job import LowerJob
+from ci.lowering.lookup import digest_key
+from ci.lowering.schemes import Scheme
+for scheme in Scheme:
+    job = LowerJob("mlp", scheme, "SM8650", "cache", ("torch 2",), "log")
+    print(scheme.value, digest_key("digest of a model", job))
 """
 ROW = '    A16W8 = "16a8w", Recipe("use_16a8w", 16)\n'
 CHANGES = {
@@ -101,29 +97,13 @@ CHANGES = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def keys(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, str]]:
-    """The keys by scheme, of the project as it is ("") and after each change."""
-    trees = tmp_path_factory.mktemp("trees")
-    roots = [ROOT]
-    for name, (changed, text, by, _) in CHANGES.items():
-        roots.append(copy_sources(trees / name, changed, text, by))
-    words = [sys.executable, "-c", KEYS, *map(str, roots)]
-    ended = subprocess.run(
-        words, cwd=trees, capture_output=True, text=True, check=True, timeout=120
-    )
-    rows = [line.split() for line in ended.stdout.splitlines()]
-    return {
-        name: {scheme: key for at, scheme, key in rows if at == str(number)}
-        for number, name in enumerate(["", *CHANGES])
-    }
-
-
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_new_scheme_lowers_nothing_again_and_other_reasons_of_refusals_all(
-    keys: dict[str, dict[str, str]], change: str
+    tmp_path: Path, forks: TorchForks, change: str
 ) -> None:
-    before, after, same = keys[""], keys[change], CHANGES[change][-1]
+    changed, text, by, same = CHANGES[change]
+    before = run_code(forks, KEYS)
+    after = run_code(forks, KEYS, root=copy_sources(tmp_path, changed, text, by))
     assert before
     assert all((after[name] == before[name]) is same for name in before)
     assert len(set(after.values())) == len(after)
