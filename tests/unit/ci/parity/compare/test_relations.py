@@ -393,6 +393,17 @@ def test_an_exported_define_of_buck_is_judged_in_the_first_that_reads_it() -> No
     assert (row["detail"], row["cmake_target"], row["buck_target"]) == ("//q:q: FAST", "r", "//r:r")
 
 
+def test_a_define_that_only_others_read_is_not_judged() -> None:
+    """The reader neither links what exports it nor depends on it."""
+    macros = {"FAST": ("r/c.cpp",)}
+    third = (buck("r:r", "r/c.cpp"), cmake("r", "r/c.cpp"))
+
+    q = (buck("q:q", OTHER), cmake("q", OTHER, defines=["+FAST"]))
+    assert rows(p(), q, *third, macros=macros) == []
+    q = (buck("q:q", OTHER, defines=["+FAST"]), cmake("q", OTHER))
+    assert rows(p(), q, *third, macros=macros) == []
+
+
 def test_a_private_define_stays_in_its_target() -> None:
     macros = {"FAST": (OWN,)}
     for side in ("defines",):
