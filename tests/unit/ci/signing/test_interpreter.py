@@ -156,8 +156,9 @@ def test_home_that_cannot_be_written_is_a_store_error(
 ) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("QNN_CI_HOME", str(tmp_path / "file" / "home"))
-    with pytest.raises(StoreError, match="cannot be written"):
+    with pytest.raises(StoreError, match="cannot be written") as caught:
         make_interpreter(policy, Progress())
+    assert "set QNN_CI_HOME" in caught.value.fix
 
 
 def words_of(error: UnfitError) -> tuple[str, str, str]:

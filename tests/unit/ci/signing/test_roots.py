@@ -63,6 +63,15 @@ def test_tools_are_in_the_named_hexagon_sdk(tmp_path: Path) -> None:
     assert roots.qnn_sdk is None
 
 
+def test_tools_alone_are_in_the_sdk_of_the_store(tmp_path: Path) -> None:
+    nothing = find_roots({}, tmp_path, {}, {"hexagon_tools"}, Progress())
+    assert (nothing.hexagon_sdk, nothing.hexagon_tools) == (None, None)
+    hexagon = put_in_store("hexagon-sdk")
+    found = find_roots({}, tmp_path, {}, {"hexagon_tools"}, Progress())
+    assert found.hexagon_tools == hexagon / "tools" / "HEXAGON_Tools" / "19.0.07"
+    assert found.hexagon_sdk is None
+
+
 def test_what_is_not_needed_is_not_looked_up(tmp_path: Path) -> None:
     put_in_store("qnn-sdk")
     assert find_roots({}, tmp_path, {}, {"hexagon_sdk"}, Progress()).qnn_sdk is None

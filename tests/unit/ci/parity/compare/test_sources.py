@@ -352,6 +352,24 @@ def test_sources_of_its_folder_outweigh_those_of_others() -> None:
     assert nearest(of_folder, far, sources=("p/a.cpp", *others)) == "//p:a"
 
 
+def test_a_shared_source_of_the_same_folder_counts_ten() -> None:
+    """Targets of other packages; of that of the file there is only a twin. Then the later name."""
+    twin, near = buck("p:t_aten", "p/t.cpp"), buck("q:a", "p/new/a.cpp")
+
+    def named(count: int) -> str:
+        others = [f"z/{n}.cpp" for n in range(count)]
+        sources = ("p/new/a.cpp", *others)
+        return nearest(twin, near, buck("z:z", *others), sources=sources, path="p/new/n.cpp")
+
+    assert [named(count) for count in (1, 9, 10)] == ["//q:a", "//q:a", "//z:z"]
+
+
+def test_each_neighbour_counts_two() -> None:
+    one, two = buck("p:a", "p/1.cpp", "p/2.cpp"), buck("p:b", "p/3.cpp", "q/x.cpp")
+
+    assert nearest(one, two, sources=("q/x.cpp",)) == "//p:a"
+
+
 def test_a_target_of_another_language_is_not_named() -> None:
     python = buck("p:py", "p/x.py", "p/w.py", kind="python_library")
     rules = [python, buck("p:lib", "p/d/a.cpp"), buck("p:z", "p/a.cpp")]
