@@ -112,6 +112,19 @@ def test_a_python_rule_does_not_swallow_a_native_one(kind: str, pairs: Pairs) ->
     assert pairs(files) == set()
 
 
+def test_targets_beside_a_broken_build_file_are_not_named_too(pairs: Pairs) -> None:
+    targets = LOAD + 'def targets():\n    runtime.cxx_library(name = "p", srcs = ["a.cpp"])\n'
+    files = {
+        "p/targets.bzl": targets,
+        "p/a.cpp": "",
+        "q/BUCK": "",
+        "CMakeLists.txt": "add_library(p p/a.cpp)\n",
+    }
+
+    assert pairs(files) == {("unread-file", "p/targets.bzl")}
+    assert pairs({**files, "p/BUCK": "x = 1 // 0\n"}) == {("unread-file", "p/BUCK")}
+
+
 def test_a_loaded_file_is_looked_for_in_the_tree_first() -> None:
     layout = Layout("et", ("", "cell"), ("xplat/et", "et"), ("shim",))
 

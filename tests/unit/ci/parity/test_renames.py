@@ -160,3 +160,15 @@ def test_one_of_two_files_of_a_name_is_no_move(tmp_path: Path) -> None:
 
     report = compare_source(request, POLICY, read_tree_here)
     assert [(f.kind.value, f.path) for f in report.findings] == [("unlisted-file", "q/x.cpp")]
+
+
+def test_what_a_change_introduces_has_the_level_of_what_is_new(tmp_path: Path) -> None:
+    """A folder without Buck, and a directory that is not there, are notes where they are old."""
+    cmake = BASE["CMakeLists.txt"] + "add_library(n n/n.cpp)\nadd_subdirectory(gone)\n"
+    files = {**BASE, "CMakeLists.txt": cmake, "n/n.cpp": ""}
+
+    found = change(tmp_path / "new", files).findings
+    assert {(f.kind.value, f.path, f.level.value) for f in found} == {
+        ("cmake-only-source", "n", "warning"),
+        ("unread-file", "CMakeLists.txt", "error"),
+    }
