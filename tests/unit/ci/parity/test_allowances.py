@@ -34,6 +34,12 @@ def test_an_entry_hides_what_it_names(pairs: Pairs) -> None:
     assert pairs(DRIFTED, allow(exists="p/b.cpp")) == set()
 
 
+def test_an_entry_hides_a_note_too(pairs: Pairs) -> None:
+    policy = msgspec.structs.replace(allow(exists="p/b.cpp"), tests=("p/b.cpp",))
+
+    assert pairs(DRIFTED, policy) == set()
+
+
 @pytest.mark.parametrize(
     "more",
     [{"until": date(2026, 1, 1)}, {"exists": "p/gone.cpp"}, {"absent": "p/b.cpp"}],

@@ -115,6 +115,13 @@ def test_each_change_is_a_finding(signed: Path, change, message: str) -> None:
     assert found[0].startswith(message)
 
 
+def test_a_directory_of_a_library_s_name_is_no_library(signed: Path) -> None:
+    (signed / "libone.so").unlink()
+    (signed / "libone.so").mkdir()
+
+    assert messages(signed) == ["libone.so is recorded and missing"]
+
+
 def test_findings_are_of_the_file_they_are_about(signed: Path) -> None:
     (signed / "libone.so").unlink()
     (signed / "new.so").touch()
