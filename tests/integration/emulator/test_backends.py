@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
+import jsonschema
 import pytest
 
 from ci.__main__ import main
@@ -31,6 +32,8 @@ pytestmark = [
     pytest.mark.skipif(not shutil.which("gcc"), reason="gcc compiles the stand-ins"),
 ]
 pytest.importorskip("executorch", reason="ExecuTorch is not installed in this environment")
+
+SCHEMA = Path(__file__).resolve().parents[3] / "docs" / "schemas" / "doctor.schema.json"
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +111,10 @@ def sdk(tmp_path: Path, runtime: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def find_words(capfd: pytest.CaptureFixture[str], *words: str) -> dict[str, str]:
     """What the doctor finds of a backend of an SDK, by id."""
     assert main(["doctor", "--json", *words]) == ExitCode.ENVIRONMENT
-    findings = json.loads(capfd.readouterr().out)["findings"]
+    verdict = json.loads(capfd.readouterr().out)
+    jsonschema.validate(verdict, json.loads(SCHEMA.read_text("utf-8")))
+    assert verdict["facts"]["backend"]["library"] == "libQnnLpai.so"
+    findings = verdict["findings"]
     return {one["id"]: one["what"] for one in findings if one["severity"] == "error"}
 
 
