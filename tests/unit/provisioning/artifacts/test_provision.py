@@ -529,3 +529,18 @@ def test_a_version_is_not_part_of_a_longer_number() -> None:
     assert substitute("v1.2/1.2-1.2.zip", words) == "v1.3/1.3-1.3.zip"
     assert substitute("1.2", {}) == "1.2"
     assert substitute("1.2.0 1.2", {"1.2": "2", "1.2.0": "3"}) == "3 2"
+
+
+def test_a_copy_of_an_installation_keeps_what_may_be_run(
+    store: Store, manifests: Path, installation: Path
+) -> None:
+    path = manifests / "toolchains/sdk.toml"
+    head = path.read_text().partition("[[releases]]")[0]
+    rules = 'layout = [{ take = "**", put = "" }]'
+    path.write_text(f'{head}[[releases]]\nsource = "local"\nversion = "1.2.3"\n{rules}\n')
+    (installation / "lib/one.so").chmod(0o710)
+    (installation / "lib/away.so").symlink_to("../not there")
+    root = provision(store)[0].root
+    assert stat.S_IMODE((root / "lib/one.so").stat().st_mode) & 0o555 == 0o554
+    assert stat.S_IMODE((root / "lib/two.so").stat().st_mode) & 0o555 == 0o444
+    assert names_below(root) == sorted([*FILES, "lib/link.so", "note"])
