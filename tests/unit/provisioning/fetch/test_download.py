@@ -7,14 +7,16 @@ import hashlib
 import io
 import random
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
 
-from provisioning.console.progress import Progress
+from provisioning.console.progress import Bar, Progress
 from provisioning.errors import DownloadError, IntegrityError, QnnCiError
 from provisioning.fetch import download
+from provisioning.fetch.client import Client
 from provisioning.fetch.download import (
     PAGE_BYTES,
     MixedError,
@@ -401,6 +403,7 @@ WHOLE: dict[str, tuple[object, int, Pin, str]] = {
     "not said": (head(), 0, Pin(10), ""),
     "nothing known": (head(), 0, Pin(), ""),
     "shorter than said": (head(length=11), 0, Pin(10), "the body ended after 10 of 11 bytes"),
+    "nothing, as said": (head(length=0), 0, Pin(10), "the body ended after 10 of 0 bytes"),
     "longer than said": (head(length=9), 0, Pin(10), "the body ended after 10 of 9 bytes"),
     "a small body": (
         head(length=10),
@@ -523,6 +526,67 @@ def test_what_was_spread_was_resumed_and_may_be_again_where_it_brought_something
     download._spread("u", part, Pin(99), QUICK, "bar")  # type: ignore[arg-type]
     assert part.was_resumed is True
     assert part.can_spread is (brings > 0)
+
+
+@pytest.mark.parametrize("brings", [0, 70])
+def test_how_long_is_waited_for_how_many_bytes_decides_on_spreading(
+    part: PartFile, monkeypatch: pytest.MonkeyPatch, brings: int
+) -> None:
+    """Of 100 bytes 10 are there; then 10 come in each second of a clock of our own."""
+    clock, asked = [50.0], []
+
+    class Fake:
+        policy = QUICK
+
+        @contextmanager
+        def get(self, url: str, headers: dict[str, str]) -> Iterator[tuple[object, object]]:
+            assert headers == {"Range": "bytes=10-", "If-Range": "v"}
+            yield head(206, 90, 10, 100, ETag="v"), self.body()
+
+        def body(self) -> Iterator[bytes]:
+            for _ in range(9):
+                clock[0] += 1
+                yield b"x" * 10
+
+    class FakeSpread:
+        def __init__(self, url: str, part: PartFile, *words: object) -> None:
+            self.part = part
+
+        def run(self) -> None:
+            self.part.append(b"x" * brings)
+
+    def judge(left: int, came: int, seconds: float) -> bool:
+        asked.append((left, came, seconds))
+        clock[0] += 7  # is not spent on waiting
+        return came == 20
+
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+    monkeypatch.setattr(download, "MIN_FILE_BYTES", 100)
+    monkeypatch.setattr(download, "is_worth_it", judge)
+    monkeypatch.setattr(download, "Spread", FakeSpread)
+    part.validator = "v"
+    bar = Bar("", 100, "B", None, live=False)
+    bar.done = 10
+    pin = Pin(100, "aa")
+    if brings:
+        download._attempt(Fake(), "u", part, pin, bar)  # type: ignore[arg-type]
+    else:
+        with pytest.raises(TransientError, match=r"^the server gives one connection only$"):
+            download._attempt(Fake(), "u", part, pin, bar)  # type: ignore[arg-type]
+    assert asked == [(80, 10, 1.0), (70, 20, 2.0)]
+    assert bar.done == 30
+    assert part.size == 30 + brings
+
+
+def test_a_bar_begins_anew_with_the_file(server: BadServer, tmp_path: Path) -> None:
+    server.files["a"] = DATA
+    part = PartFile(tmp_path / "a.zip", server.url("a"))
+    bar = Bar("", len(DATA), "B", None, live=False)
+    bar.done = 77
+    with closing(Client(QUICK)) as client:
+        download._attempt(client, server.url("a"), part, PIN, bar)
+    assert bar.done == len(DATA)
+    part.close()
 
 
 def test_what_may_be_spread(part: PartFile, monkeypatch: pytest.MonkeyPatch) -> None:
