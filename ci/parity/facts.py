@@ -35,11 +35,16 @@ class Place(msgspec.Struct, frozen=True, order=True):
 
 
 class ListEntry(msgspec.Struct, frozen=True):
-    """One file that a target lists: its path, where, and under which select() key."""
+    """One file that a target lists: its path, where, and under which select() key.
+
+    ``made_as`` is the path under which others include it, where ``path`` is the label of a rule
+    that makes it.
+    """
 
     path: str
     place: Place
     condition: str = ""
+    made_as: str = ""
 
 
 class Word(msgspec.Struct, frozen=True):

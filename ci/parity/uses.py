@@ -45,13 +45,13 @@ def find_includes(tree: SourceTree, buck: BuckFacts, cmake: Iterable[CMakeFacts]
     """Read the includes of every source and header of the tree."""
     folders = sorted({folder for facts in cmake for folder in facts.include_directories})
     entries = (e for t in buck.targets for e in t.entries)
-    listed = {entry.path for entry in entries}
+    listed = {name for entry in entries for name in (entry.path, entry.made_as)}
     paths = sorted(path for path in tree.files if is_source(path) or is_header(path))
     tree.read_all(paths)
     whole = f"{tree.layout.project}/"
     found = Includes()
     for path in paths:
-        rows = list(read_includes(tree, path, folders))
+        rows = list(read_includes(tree, path, folders, listed))
         found.headers[path] = tuple(dict.fromkeys(header for _, header in rows if header))
         found.names.update(row.text.rpartition("/")[2] for row, _ in rows)
         if path in listed:
@@ -81,9 +81,11 @@ def always_included(text: str) -> set[str]:
 
 
 def read_includes(
-    tree: SourceTree, path: str, folders: Iterable[str]
+    tree: SourceTree, path: str, folders: Iterable[str], listed: set[str]
 ) -> Iterator[tuple[Include, str]]:
     """The includes of one file, each with the header of the tree that it means, or "".
+
+    A header that a rule makes has the path under which it is listed.
 
     Those that begin with the project's name, or stand beside the header, need no directory.
     """
@@ -95,7 +97,7 @@ def read_includes(
         beside = posixpath.normpath(posixpath.join(directory_of(path), name))
         if name.startswith(whole):
             inner = name.removeprefix(whole)
-            yield row, inner if inner in tree.files else ""
+            yield row, inner if inner in tree.files or inner in listed else ""
         elif match[1] == '"' and beside in tree.files:
             yield row, beside
         else:

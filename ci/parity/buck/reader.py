@@ -243,7 +243,8 @@ class Context:
         words = [item.text, base, base.partition(".")[0], *self.patterns(item.text)]
         place = self.literals.find(words, self.package.files, self.place)
         if is_label(item.text):
-            return ListEntry(self.absolute(item.text), place, item.condition)
+            made_as = f"{self.package.package}/{item.key}".lstrip("/") if item.key else ""
+            return ListEntry(self.absolute(item.text), place, item.condition, made_as)
         path = posixpath.normpath(posixpath.join(self.package.package, item.text))
         return ListEntry(path, place, item.condition)
 

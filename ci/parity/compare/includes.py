@@ -30,9 +30,10 @@ def find_owners(index: Index) -> dict[str, set[str]]:
     """The labels of the Buck targets that list a header."""
     owners: dict[str, set[str]] = defaultdict(set)
     for target in index.facts.buck.targets:
-        for entry in index.resolved(target.entries):
-            if is_header(entry.path):
-                owners[entry.path].add(target.label)
+        made = (entry.made_as for entry in target.entries)
+        for path in (*made, *(entry.path for entry in index.resolved(target.entries))):
+            if is_header(path):
+                owners[path].add(target.label)
     return owners
 
 

@@ -501,7 +501,8 @@ TENSOR = "//extension/tensor:tensor"
 MODULE = "//extension/module:module"
 POOL = "//extension/threadpool:threadpool_lib"
 
-# Dependencies and defines that both sides of main have, each taken from one side.
+# Dependencies and defines that both sides of main have, each taken from one side; with what only
+# these exported.
 REMOVALS = (
     change(
         "Buck: a library that a source includes",
@@ -536,6 +537,11 @@ REMOVALS = (
             (
                 "dependency",
                 "backends/cuda/runtime/targets.bzl",
+                "//backends/cuda/runtime:cuda_allocator -> //extension/cuda:runtime_api",
+            ),
+            (
+                "dependency",
+                "backends/cuda/runtime/targets.bzl",
                 "//backends/cuda/runtime:cuda_allocator -> //extension/cuda:caller_stream",
             ),
         ),
@@ -551,6 +557,14 @@ REMOVALS = (
             (
                 "dependency",
                 "extension/training/module/targets.bzl",
+                (
+                    "//extension/training/module:training_module -> "
+                    "//runtime/executor:program_no_prim_ops"
+                ),
+            ),
+            (
+                "dependency",
+                "extension/training/module/targets.bzl",
                 f"//extension/training/module:training_module -> {MODULE}",
             ),
         ),
@@ -563,6 +577,16 @@ REMOVALS = (
             "",
         ),
         found=(
+            (
+                "dependency",
+                "extension/flat_tensor/targets.bzl",
+                "//extension/flat_tensor:flat_tensor_data_map -> //runtime/core:named_data_map",
+            ),
+            (
+                "dependency",
+                "extension/flat_tensor/targets.bzl",
+                "//extension/flat_tensor:flat_tensor_data_map -> //runtime/core:tensor_layout",
+            ),
             (
                 "dependency",
                 "extension/flat_tensor/targets.bzl",
@@ -647,21 +671,6 @@ REMOVALS = (
 )
 
 OTHER_REMOVALS = (
-    change(
-        "CMake: a define that a header of another library reads",
-        (
-            "backends/arm/CMakeLists.txt",
-            "vgf_backend PRIVATE -DUSE_VULKAN_WRAPPER -DUSE_VULKAN_VOLK",
-            "vgf_backend PRIVATE -DUSE_VULKAN_WRAPPER",
-        ),
-        found=(
-            (
-                "define",
-                "backends/arm/runtime/targets.bzl",
-                "//backends/arm/runtime:vgf_backend: USE_VULKAN_VOLK",
-            ),
-        ),
-    ),
     change(
         "CMake: an exported define",
         ("extension/threadpool/CMakeLists.txt", "PUBLIC ET_USE_THREADPOOL ", "PUBLIC "),

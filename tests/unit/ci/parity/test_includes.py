@@ -103,6 +103,15 @@ def test_headers_come_with_what_a_dependency_exports(findings: Findings) -> None
         assert [row for row in details(every) if row != "header "] == found
 
 
+def test_a_header_that_a_rule_makes_is_one_of_its_library(findings: Findings) -> None:
+    made = 'runtime.cxx_library(name = "q", exported_headers = {"q.h": ":make[q.h]"})\n'
+    files = {**tree(), "q/BUCK": LOAD + made}
+    del files["q/q.h"]
+
+    assert details(findings(files)) == ["dependency //p:p -> //q:q"]
+    assert findings({**files, "p/BUCK": tree('"//executorch/q:q"')["p/BUCK"]}) == []
+
+
 def test_headers_that_nothing_compiles_are_silent(findings: Findings) -> None:
     files = tree(source="int p;\n")
     files["q/q.h"] = "#include <executorch/r/r.h>\n"
