@@ -674,7 +674,11 @@ OTHER_REMOVALS = (
     change(
         "CMake: an exported define",
         ("extension/threadpool/CMakeLists.txt", "PUBLIC ET_USE_THREADPOOL ", "PUBLIC "),
-        found=(("define", "extension/threadpool/targets.bzl", f"{POOL}: ET_USE_THREADPOOL"),),
+        found=(
+            ("define", "extension/threadpool/targets.bzl", f"{POOL}: ET_USE_THREADPOOL"),
+            ("define", "examples/models/gemma3/targets.bzl"),
+            ("define", "examples/models/gemma4/targets.bzl"),
+        ),
     ),
     change(
         "CMake: a define",
