@@ -495,6 +495,7 @@ def test_what_does_not_inflate_is_refused() -> None:
     with pytest.raises(IntegrityError) as caught:
         inflate(replace(GOOD, body=b"\xff" * 40))
     assert caught.value.why.startswith("member 'a' does not inflate: ")
+    assert caught.value.what == "a.zip is refused"
 
 
 def test_a_header_that_is_cut_short_is_none() -> None:
