@@ -237,7 +237,7 @@ def _list_refused(report: Report) -> Iterator[str]:
     refused = [case for case in report.cases if case.status is Status.UNSUPPORTED]
     reasons = Counter(case.reason for case in refused)
     if refused:
-        yield "Not run, since QNN refuses them as the policy expects:\n\n"
+        yield "Not run:\n\n"
     for reason, count in reasons.most_common(NAMES):
         names = [show_case(case) for case in refused if case.reason == reason][:NAMES]
         more = f" and {count - NAMES} more" if count > NAMES else ""
