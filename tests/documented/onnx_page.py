@@ -1,4 +1,4 @@
-"""The tables of docs/onnx.md, out of manifests/policies/onnx-options.toml and onnx-operators.toml.
+"""The tables of docs/onnx.md, out of manifests/policies and what the provider answered.
 
 ``python -m tests.documented.onnx_page`` writes them into the page.
 """
@@ -9,8 +9,9 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from ci.onnx.operators import Answer, Operator, read_operators
+from ci.onnx.operators import read_notes
 from ci.onnx.options.table import Option, read_options
+from tests.qnn_provider.table import Answer, Operator, read_operators
 
 PAGE = Path(__file__).parents[2] / "docs" / "onnx.md"
 OPTIONS = (
@@ -45,7 +46,7 @@ def _operator_row(one: Operator) -> str:
         limits = one.rows_of(Answer.REFUSED, Answer.CRASHED)[0].reason
     wrong = "; ".join(row.where for row in one.rows_of(Answer.WRONG))
     notes = [f"Other values than the CPU's: {wrong}."] * bool(wrong)
-    notes += [note] if (note := read_operators().notes.get(one.name)) else []
+    notes += [note] if (note := read_notes().get(one.name)) else []
     notes += ["Not in upstream's older table."] * bool(taken and not one.listed)
     notes += ["In upstream's table."] * bool(not taken and one.listed)
     words = (taken, limits, " ".join(notes))

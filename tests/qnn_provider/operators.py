@@ -1,8 +1,4 @@
-"""One-node ONNX models, one an operator, variant, type and rank: what the provider is asked.
-
-``python -m tests.qnn_provider.operators`` asks all of them (minutes), prints what changed against
-manifests/policies/onnx-operators.toml, and writes it with --write.
-"""
+"""One-node ONNX models, one an operator, variant, type and rank: what the provider is asked."""
 
 from __future__ import annotations
 

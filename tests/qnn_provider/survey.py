@@ -1,7 +1,6 @@
 """Ask the provider about every case of operators.py, and put the answers into a table.
 
-``python -m tests.qnn_provider.survey`` takes minutes; it writes
-manifests/policies/onnx-operators.toml.
+``python -m tests.qnn_provider.survey`` takes minutes; it writes operators.toml beside it.
 """
 
 from __future__ import annotations
@@ -15,11 +14,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ci.onnx.operators import Answer, Operator, OperatorTable, Row, read_operators
 from tests.qnn_provider.asking import SOC, STRICT, ask_process
 from tests.qnn_provider.operators import KINDS, Case, list_cases, write_case
+from tests.qnn_provider.table import (
+    TABLE,
+    Answer,
+    Operator,
+    OperatorTable,
+    Row,
+    read_operators,
+)
 
-PLACE = Path(__file__).parents[2] / "manifests" / "policies" / "onnx-operators.toml"
 BATCH = 60
 REASON = re.compile(r"REASON : (.*)")
 QNN_CODE = re.compile(r"of type `(\w+)` with error code (\d+)")
@@ -115,11 +120,9 @@ def _rows(group: dict[tuple[str, ...], dict[int, set[str]]]) -> Iterator[Row]:
 
 
 def render(operators: Sequence[Operator], table: OperatorTable) -> str:
-    """The whole file; its head and notes are those of ``table``."""
-    head = PLACE.read_text("utf-8").partition("provider = ")[0]
+    """The whole file; its head is that of ``table``."""
+    head = TABLE.read_text("utf-8").partition("provider = ")[0]
     lines = [f'{head}provider = "{table.provider}"', f'qnn = "{table.qnn}"', f'soc = "{table.soc}"']
-    lines += ["", "[notes]"]
-    lines += [f"{json.dumps(name)} = {json.dumps(note)}" for name, note in table.notes.items()]
     for one in operators:
         lines += ["", "[[operator]]", f"name = {json.dumps(one.name)}"]
         lines += ["listed = true"] * one.listed
@@ -140,4 +143,4 @@ if __name__ == "__main__":
     for answer in survey(list(list_cases())):
         answered.append(answer)
         sys.stderr.write(f"{answer.case.key}: {answer.verdict} {answer.agreement}\n")
-    PLACE.write_text(render(tabulate(answered), read_operators()), "utf-8")
+    TABLE.write_text(render(tabulate(answered), read_operators()), "utf-8")

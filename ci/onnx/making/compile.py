@@ -40,6 +40,7 @@ from ci.onnx.making.joined import find_joined
 from ci.onnx.making.normal_form import write_normal_form
 from ci.onnx.making.quantize import quantize_file
 from ci.onnx.making.source import Arrays, Source
+from ci.onnx.operators import name_operator
 from ci.onnx.sessions.fallback import count_nodes, read_reasons
 from ci.onnx.sessions.session import (
     RECORD_ASSIGNMENT,
@@ -162,7 +163,10 @@ def write_context(model: Path, directory: Path, job: CompileJob) -> Delegation:
         check_context(directory / CONTEXT, job.soc)
         seal_context(directory / CONTEXT)
     parts = [
-        (part.ep_name, [(node.name, node.op_type) for node in part.get_nodes()])
+        (
+            part.ep_name,
+            [(node.name, name_operator(node.domain, node.op_type)) for node in part.get_nodes()],
+        )
         for part in session.get_provider_graph_assignment_info()
     ]
     return count_nodes(parts, read_reasons(log.read_text(encoding="utf-8", errors="replace")))

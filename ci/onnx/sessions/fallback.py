@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ci.lowering.artifact import Delegation, Fallback
-from ci.onnx.operators import read_operators
+from ci.onnx.operators import read_notes
 
 QNN = "QNNExecutionProvider"
 MAX_REASON = 400
@@ -58,11 +58,15 @@ def _describe_offer(log: str) -> str:
 
 def count_nodes(parts: Iterable[tuple[str, Nodes]], reasons: Mapping[str, str]) -> Delegation:
     """What QNN takes. ``parts`` are the subgraphs of the session: a provider, and its nodes as
-    (name, operator)."""
+    (name, operator), operators as in notes."""
     taken = [nodes for provider, nodes in parts if provider == QNN]
     left = [node for provider, nodes in parts if provider != QNN for node in nodes]
     return Delegation(
-        sum(operator not in QUANTIZING for nodes in taken for _, operator in nodes),
+        sum(
+            operator.rpartition(":")[2] not in QUANTIZING
+            for nodes in taken
+            for _, operator in nodes
+        ),
         len(left),
         len(taken),
         tuple(
@@ -73,9 +77,9 @@ def count_nodes(parts: Iterable[tuple[str, Nodes]], reasons: Mapping[str, str]) 
 
 
 def _explain(name: str, operator: str, reasons: Mapping[str, str]) -> str:
-    """The provider's reason, and the way round it where the table of operators has one."""
+    """The provider's reason, and the way round it where there is one."""
     reason = reasons.get(name, "not offered to QNN")
-    note = read_operators().notes.get(operator)
+    note = read_notes().get(operator)
     return f"{reason}; {note}" if note else reason
 
 

@@ -11,13 +11,14 @@ import pytest
 pytest.importorskip("onnxruntime_qnn", reason="onnxruntime-qnn is not installed")
 
 from ci.onnx.models import check_model
-from ci.onnx.operators import Answer, read_operators
+from ci.onnx.operators import read_notes
 from ci.onnx.options.check import installed_version
 from provisioning.errors import UsageError
 from tests.qnn_provider.asking import SOC, STRICT, ask
 from tests.qnn_provider.larger import write_casts, write_dynamic, write_gelu, write_if, write_loop
 from tests.qnn_provider.operators import Case, list_cases
 from tests.qnn_provider.survey import find_reason, survey
+from tests.qnn_provider.table import Answer, read_operators
 
 EVERY = 23  # of about 2200 cases; prime, so that types and ranks change
 
@@ -116,7 +117,7 @@ def test_a_float_that_is_cast_twice_is_rounded(
 ) -> None:
     _, answer = answers["to int64 by way of int32"]
     assert answer["agreement"] < 0
-    assert "rounded, not cut off" in read_operators().notes["Cast"]
+    assert "rounded, not cut off" in read_notes()["Cast"]
 
 
 def test_branches_that_share_a_name_are_refused(
@@ -124,4 +125,4 @@ def test_branches_that_share_a_name_are_refused(
 ) -> None:
     _, answer = answers["if of one name"]
     assert "share internal tensor name `i`" in find_reason(answer)
-    assert "names of their own" in read_operators().notes["If"]
+    assert "names of their own" in read_notes()["If"]

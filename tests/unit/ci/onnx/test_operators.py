@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
-
 from ci.emulator.policy import read_emulator_policy
-from ci.onnx.operators import Answer, explain_operator, join_ranks, read_operators
+from ci.onnx.operators import name_operator, read_notes
 from ci.onnx.sessions.fallback import count_nodes
+from tests.qnn_provider.table import Answer, join_ranks, read_operators
 
 
 def test_the_table_agrees_with_itself() -> None:
@@ -14,7 +13,7 @@ def test_the_table_agrees_with_itself() -> None:
     names = [one.name for one in table.operator]
     assert len(names) == len(set(names)) > 100
     assert names == sorted(names)
-    assert set(table.notes) - {"If", "Loop", "Scan"} <= set(names)
+    assert set(read_notes()) - {"If", "Loop", "Scan"} <= set(names)
     for operator in table.operator:
         seen = [
             (row.variant, kind, rank)
@@ -25,25 +24,6 @@ def test_the_table_agrees_with_itself() -> None:
         assert len(seen) == len(set(seen)), operator.name
         for row in operator.rows:
             assert bool(row.reason) == (row.answer in (Answer.REFUSED, Answer.CRASHED))
-
-
-@pytest.mark.parametrize(
-    ("domain", "op", "says"),
-    [
-        ("", "Acos", "Acos is refused in every form: Operators of type `Acos` are not supported"),
-        ("ai.onnx", "Loop", "fixed number of steps"),
-        ("", "If", "names of their own"),
-        ("", "Softplus", "of rank 5"),
-        ("com.microsoft", "Inverse", "refused in every form"),
-        ("", "Relu", "rank"),
-        ("my.ops", "Fast", ""),
-        ("com.microsoft", "Acos", ""),
-    ],
-)
-def test_an_operator_is_explained(domain: str, op: str, says: str) -> None:
-    found = explain_operator(domain, op)
-    assert says in found
-    assert bool(found) == bool(says)
 
 
 def test_ranks_in_words() -> None:
@@ -58,7 +38,7 @@ def test_a_node_that_stays_on_the_cpu_is_told_the_way_round() -> None:
     reasons = {"mask": "Operators of type `Trilu` are not supported by QNN EP."}
     first, second = count_nodes(parts, reasons).fallback_ops
     assert first.reason.startswith(reasons["mask"])
-    assert first.reason.endswith(read_operators().notes["Trilu"])
+    assert first.reason.endswith(read_notes()["Trilu"])
     assert second.reason == "not offered to QNN"
 
 
@@ -72,3 +52,20 @@ def test_what_qnn_says_of_a_row_has_advice() -> None:
     shared = "If branches share internal tensor name `i`; rename not supported."
     assert "names of their own" in policy.advise(shared)
     assert "rank 5" in policy.advise("QNN refuses Tanh of float_32 (error 3110)")
+
+
+def test_an_operator_of_another_domain_has_its_own_note() -> None:
+    names = [name_operator(*one) for one in (("com.microsoft", "Inverse"), ("", "Inverse"))]
+    parts = [("CPUExecutionProvider", [("a", names[0]), ("b", names[1])])]
+    first, second = count_nodes(parts, {"a": "no", "b": "no"}).fallback_ops
+    assert (first.op, first.reason) == (
+        "com.microsoft:Inverse a",
+        f"no; {read_notes()['com.microsoft:Inverse']}",
+    )
+    assert (second.op, second.reason) == ("Inverse b", "no")
+    assert name_operator("ai.onnx", "If") == "If"
+
+
+def test_those_of_another_domain_that_quantize_are_not_counted() -> None:
+    parts = [("QNNExecutionProvider", [("q", name_operator("com.microsoft", "QuantizeLinear"))])]
+    assert count_nodes(parts, {}).delegated_nodes == 0
