@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import itertools
 import mmap
 import stat
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
 from pathlib import Path
 
-from ci.onnx.files.wire import Value, as_bytes, as_integer, as_integers, as_text, walk
+from ci.onnx.files.wire import (
+    Readers,
+    Value,
+    as_bytes,
+    as_integer,
+    as_integers,
+    as_text,
+    collect,
+    last,
+    walk,
+)
 from provisioning.errors import UsageError
 from provisioning.files import mib
 
@@ -16,6 +29,7 @@ LIMIT_BYTES = 2 << 30  # protobuf's own limit for a message
 DEEPEST = 16
 MOST_NODES = 500_000
 Dim = int | str | None
+TYPED_DATA = frozenset({4, 5, 6, 7, 10, 11})  # the fields of TensorProto that hold elements
 
 # How files begin that are often called .onnx.
 OTHERS = (
@@ -50,10 +64,10 @@ class Attribute:
     """``number`` is i; ``data`` is s, not copied."""
 
     name: str
-    number: int = 0
-    data: memoryview = field(default_factory=lambda: memoryview(b""))
-    tensors: tuple[Tensor, ...] = ()
-    graphs: tuple[Graph, ...] = ()
+    number: int
+    data: memoryview
+    tensors: tuple[Tensor, ...]
+    graphs: tuple[Graph, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +99,8 @@ class Port:
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """Nodes and tensors in the order of the file."""
+    """Nodes in the order of the file."""
 
-    name: str
     nodes: tuple[Node, ...]
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
@@ -109,7 +122,6 @@ class Model:
 
     path: Path
     ir_version: int
-    producer: str
     opsets: Mapping[str, int]
     metadata: Mapping[str, str]
     functions: frozenset[tuple[str, str]]
@@ -154,175 +166,111 @@ def _map(path: Path) -> memoryview:
 
 
 def _read_model(path: Path, data: memoryview) -> Model:
-    ir_version, producer = 0, ""
-    opsets: dict[str, int] = {}
-    metadata: dict[str, str] = {}
-    functions: set[tuple[str, str]] = set()
-    graphs: list[Graph] = []
-    for number, value in walk(data):
-        if number == 1:
-            ir_version = as_integer(value)
-        elif number == 2:
-            producer = as_text(value)
-        elif number == 7:
-            graphs.append(_read_graph(as_bytes(value), 0))
-        elif number == 8:
-            domain, version = _read_opset(as_bytes(value))
-            opsets[domain] = version
-        elif number == 14:
-            metadata.update([_read_pair(as_bytes(value))])
-        elif number == 25:
-            functions.add(_read_function(as_bytes(value)))
+    readers: Readers = {1: as_integer, 8: _read_opset, 14: _read_pair, 25: _read_function}
+    found = collect(data, {**readers, 7: partial(_read_graph, depth=0)})
+    graphs = found[7]
     if len(graphs) != 1:
         raise ValueError("it has no graph" if not graphs else f"it has {len(graphs)} graphs")
-    return Model(path, ir_version, producer, opsets, metadata, frozenset(functions), graphs[0])
+    opsets, metadata, functions = dict(found[8]), dict(found[14]), frozenset(found[25])
+    return Model(path, last(found[1], 0), opsets, metadata, functions, graphs[0])
 
 
-def _read_graph(data: memoryview, depth: int) -> Graph:
+def _read_graph(value: Value, depth: int) -> Graph:
     if depth > DEEPEST:
         raise ValueError(f"graphs inside graphs, more than {DEEPEST} deep")
-    name = ""
-    nodes: list[Node] = []
-    tensors: list[Tensor] = []
-    ports: dict[int, list[Port]] = {11: [], 12: []}
-    for number, value in walk(data):
-        if number == 1:
-            nodes.append(_read_node(as_bytes(value), depth))
-            if len(nodes) > MOST_NODES:
-                raise ValueError(f"more than {MOST_NODES} nodes")
-        elif number == 2:
-            name = as_text(value)
-        elif number == 5:
-            tensors.append(_read_tensor(as_bytes(value)))
-        elif number == 15:
-            tensors += _read_sparse(as_bytes(value))
-        elif number in ports:
-            ports[number].append(_read_port(as_bytes(value)))
-    return Graph(name, tuple(nodes), tuple(ports[11]), tuple(ports[12]), tuple(tensors))
+    numbers = itertools.count(1)
+
+    def read_node(value: Value) -> Node:
+        if next(numbers) > MOST_NODES:
+            raise ValueError(f"more than {MOST_NODES} nodes")
+        return _read_node(value, depth)
+
+    readers: Readers = {5: _read_tensor, 15: _read_sparse, 11: _read_port, 12: _read_port}
+    found = collect(value, {**readers, 1: read_node})
+    tensors = (*found[5], *chain(*found[15]))
+    return Graph(tuple(found[1]), tuple(found[11]), tuple(found[12]), tensors)
 
 
-def _read_node(data: memoryview, depth: int) -> Node:
-    names: dict[int, list[str]] = {1: [], 2: [], 3: [""], 4: [""], 7: [""]}
-    attributes: dict[str, Attribute] = {}
-    for number, value in walk(data):
-        if number in names:
-            names[number].append(as_text(value))
-        elif number == 5:
-            attribute = _read_attribute(as_bytes(value), depth)
-            attributes[attribute.name] = attribute
-    domain = "" if names[7][-1] == "ai.onnx" else names[7][-1]
-    return Node(names[4][-1], domain, names[3][-1], tuple(names[1]), tuple(names[2]), attributes)
+def _read_node(value: Value, depth: int) -> Node:
+    readers: Readers = dict.fromkeys((1, 2, 3, 4, 7), as_text)
+    found = collect(value, {**readers, 5: partial(_read_attribute, depth=depth)})
+    return Node(
+        op_type=last(found[4], ""),
+        domain=_plain_domain(last(found[7], "")),
+        name=last(found[3], ""),
+        inputs=tuple(found[1]),
+        outputs=tuple(found[2]),
+        attributes={one.name: one for one in found[5]},
+    )
 
 
-def _read_attribute(data: memoryview, depth: int) -> Attribute:
-    name, number_value, text = "", 0, memoryview(b"")
-    tensors: list[Tensor] = []
-    graphs: list[Graph] = []
-    for number, value in walk(data):
-        if number == 1:
-            name = as_text(value)
-        elif number == 3:
-            number_value = as_integer(value)
-        elif number == 4:
-            text = as_bytes(value)
-        elif number in (5, 10):
-            tensors.append(_read_tensor(as_bytes(value)))
-        elif number in (6, 11):
-            graphs.append(_read_graph(as_bytes(value), depth + 1))
-        elif number in (22, 23):
-            tensors += _read_sparse(as_bytes(value))
-    return Attribute(name, number_value, text, tuple(tensors), tuple(graphs))
+def _read_attribute(value: Value, depth: int) -> Attribute:
+    inner = partial(_read_graph, depth=depth + 1)
+    readers: Readers = {1: as_text, 3: as_integer, 4: as_bytes, 6: inner, 11: inner}
+    tensors: Readers = {5: _read_tensor, 10: _read_tensor, 22: _read_sparse, 23: _read_sparse}
+    found = collect(value, {**readers, **tensors})
+    return Attribute(
+        name=last(found[1], ""),
+        number=last(found[3], 0),
+        data=last(found[4], memoryview(b"")),
+        tensors=(*found[5], *found[10], *chain(*found[22], *found[23])),
+        graphs=(*found[6], *found[11]),
+    )
 
 
-def _read_tensor(data: memoryview) -> Tensor:
-    name, kind, raw, typed = "", 0, None, False
-    dims: list[int] = []
-    external: dict[str, str] = {}
-    is_external = False
-    for number, value in walk(data):
-        if number == 1:
-            dims += as_integers(value)
-        elif number == 2:
-            kind = as_integer(value)
-        elif number == 8:
-            name = as_text(value)
-        elif number == 9:
-            raw = len(as_bytes(value))
-        elif number == 13:
-            external.update([_read_pair(as_bytes(value))])
-        elif number == 14:
-            is_external = as_integer(value) == 1
-        elif number in (4, 5, 6, 7, 10, 11):
-            typed = True
+def _read_tensor(value: Value) -> Tensor:
+    readers: Readers = {1: as_integers, 2: as_integer, 8: as_text, 9: as_bytes, 14: as_integer}
+    found = collect(value, {**readers, 13: _read_pair})
+    name, external = last(found[8], ""), dict(found[13])
+    is_external = last(found[14], 0) == 1
     if is_external and not external:
         raise ValueError(f"tensor {name!r} has external data without a location")
-    return Tensor(name, kind, tuple(dims), raw, typed, external if is_external else {})
+    return Tensor(
+        name=name,
+        kind=last(found[2], 0),
+        dims=tuple(chain(*found[1])),
+        raw=len(found[9][-1]) if found[9] else None,
+        typed=any(number in TYPED_DATA for number, _ in walk(as_bytes(value))),
+        external=external if is_external else {},
+    )
 
 
-def _read_sparse(data: memoryview) -> Iterator[Tensor]:
-    for number, value in walk(data):
-        if number in (1, 2):
-            yield _read_tensor(as_bytes(value))
+def _read_sparse(value: Value) -> list[Tensor]:
+    found = collect(value, {1: _read_tensor, 2: _read_tensor})
+    return [*found[1], *found[2]]
 
 
-def _read_port(data: memoryview) -> Port:
-    name, kind = "", 0
-    dims: tuple[Dim, ...] | None = None
-    for number, value in walk(data):
-        if number == 1:
-            name = as_text(value)
-        elif number == 2:
-            for which, inner in walk(as_bytes(value)):
-                if which == 1:
-                    kind, dims = _read_tensor_type(as_bytes(inner))
-    return Port(name, kind, dims)
+def _read_port(value: Value) -> Port:
+    found = collect(value, {1: as_text, 2: partial(collect, readers={1: _read_tensor_type})})
+    types = [one for held in found[2] for one in held[1]]
+    return Port(last(found[1], ""), *last(types, (0, None)))
 
 
-def _read_tensor_type(data: memoryview) -> tuple[int, tuple[Dim, ...] | None]:
-    kind = 0
-    dims: tuple[Dim, ...] | None = None
-    for number, value in walk(data):
-        if number == 1:
-            kind = as_integer(value)
-        elif number == 2:
-            dims = tuple(
-                _read_dim(as_bytes(inner)) for which, inner in walk(as_bytes(value)) if which == 1
-            )
-    return kind, dims
+def _read_tensor_type(value: Value) -> tuple[int, tuple[Dim, ...] | None]:
+    found = collect(value, {1: as_integer, 2: partial(collect, readers={1: _read_dim})})
+    return last(found[1], 0), tuple(found[2][-1][1]) if found[2] else None
 
 
-def _read_dim(data: memoryview) -> Dim:
-    readers: dict[int, Callable[[Value], int | str]] = {1: as_integer, 2: as_text}
-    found: Dim = None
-    for number, value in walk(data):
-        if number in readers:
-            found = readers[number](value)
-    return found
+def _read_dim(value: Value) -> Dim:
+    readers: Readers = {1: as_integer, 2: as_text}
+    known = [readers[number](one) for number, one in walk(as_bytes(value)) if number in readers]
+    return last(known, None)
 
 
-def _read_opset(data: memoryview) -> tuple[str, int]:
-    domain, version = "", 0
-    for number, value in walk(data):
-        if number == 1:
-            domain = as_text(value)
-        elif number == 2:
-            version = as_integer(value)
-    return "" if domain == "ai.onnx" else domain, version
+def _read_opset(value: Value) -> tuple[str, int]:
+    found = collect(value, {1: as_text, 2: as_integer})
+    return _plain_domain(last(found[1], "")), last(found[2], 0)
 
 
-def _read_pair(data: memoryview) -> tuple[str, str]:
-    pair = {1: "", 2: ""}
-    for number, value in walk(data):
-        if number in pair:
-            pair[number] = as_text(value)
-    return pair[1], pair[2]
+def _plain_domain(domain: str) -> str:
+    return "" if domain == "ai.onnx" else domain
 
 
-def _read_function(data: memoryview) -> tuple[str, str]:
-    name, domain = "", ""
-    for number, value in walk(data):
-        if number == 1:
-            name = as_text(value)
-        elif number == 10:
-            domain = as_text(value)
-    return domain, name
+def _read_pair(value: Value) -> tuple[str, str]:
+    found = collect(value, {1: as_text, 2: as_text})
+    return last(found[1], ""), last(found[2], "")
+
+
+def _read_function(value: Value) -> tuple[str, str]:
+    found = collect(value, {1: as_text, 10: as_text})
+    return last(found[10], ""), last(found[1], "")

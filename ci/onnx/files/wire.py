@@ -7,9 +7,12 @@ https://protobuf.dev/programming-guides/encoding
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
 
+T = TypeVar("T")
 Value = int | memoryview
+Readers = Mapping[int, Callable[[Value], Any]]
 
 VARINT, EIGHT, BYTES, FOUR = 0, 1, 2, 5
 LONGEST_VARINT = 10
@@ -40,6 +43,23 @@ def walk(data: memoryview) -> Iterator[tuple[int, Value]]:
             raise ValueError(f"a field of {size} bytes where {end - at} are left")
         yield number, data[at : at + size]
         at += size
+
+
+def collect(message: Value, readers: Readers) -> dict[int, list[Any]]:
+    """What ``readers`` make of a message's fields of their numbers, in the order of the file.
+
+    Raises ValueError as walk and the readers do.
+    """
+    found: dict[int, list[Any]] = {number: [] for number in readers}
+    for number, value in walk(as_bytes(message)):
+        if number in readers:
+            found[number].append(readers[number](value))
+    return found
+
+
+def last(values: list[Any], default: T) -> T:
+    """A field that is there once; of several, the last one counts."""
+    return values[-1] if values else default
 
 
 def _read_varint(data: memoryview, at: int) -> tuple[int, int]:

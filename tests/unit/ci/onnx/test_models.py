@@ -201,7 +201,7 @@ def test_good_models_are_let_through(write: Callable[[bytes], Path]) -> None:
     found = check_model(write(GOOD))
     assert [one.op_type for one in found.graph.nodes] == ["Relu"]
     assert found.graph.inputs[0].dims == (1, 3)
-    assert (found.ir_version, found.producer, found.opsets) == (10, "tests", {"": 21})
+    assert (found.ir_version, found.opsets) == (10, {"": 21})
     within = external("small.bin", offset="4")
     assert external_files(write(within)) == [write(within).parent / "small.bin"]
     out_of_order = [node("Relu", ["a"], ["y"]), node("Relu", ["x"], ["a"])]
