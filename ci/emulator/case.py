@@ -30,29 +30,41 @@ from provisioning.elf.qnn_build import find_qnn_build
 from provisioning.errors import StoreError, UnfitError
 from provisioning.files import explain_no_room
 from provisioning.manifest.backends import Backend
+from provisioning.store.store import store_home
 
 SHOWN_OPS = 4
 ARTIFACT, OUTPUTS = "artifact", "outputs"
 
 
-@dataclass(frozen=True)
-class RunSetup:
-    """What all cases of a run share. ``work`` is a scratch directory; what QNN writes of a case
-    beside its outputs is left in a directory of its own in ``beside``. ``device`` is what runs the
-    programs where neither this host nor the runner does."""
+@dataclass(frozen=True, kw_only=True)
+class SessionOptions:
+    """What a user may change about a run. What QNN writes of a case beside its outputs is left in a
+    directory of its own in ``beside``."""
 
-    pool: Pool
-    runner: Runner
     policy: EmulatorPolicy
-    cache: Path
-    toolchain: tuple[str, ...]
-    work: Path
     timeout_s: float
+    jobs: int = 1
+    runner: str = "python"
     use_cache: bool = True
     keep: Path | None = None
     beside: Path | None = None
-    baselines: Mapping[str, Baseline] = field(default_factory=dict)
+    record: bool = False
+    command: str = ""
     backend: Backend = Backend.HTP
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSetup:
+    """What all cases of a run share. ``work`` is a scratch directory, ``device`` what runs the
+    programs where neither this host nor the runner does."""
+
+    options: SessionOptions
+    pool: Pool
+    runner: Runner
+    toolchain: tuple[str, ...]
+    work: Path
+    cache: Path = field(default_factory=lambda: store_home() / "lowered")
+    baselines: Mapping[str, Baseline] = field(default_factory=dict)
     device: str = ""
 
 
@@ -66,12 +78,15 @@ class CaseResult:
 
 
 class CaseRun:
-    """One case, step by step; every step may end it with a reason."""
+    """One case, step by step; every step may end it with a reason. ``lowers_by`` is the kind of job
+    that lowers."""
+
+    lowers_by = "lower"
 
     def __init__(self, spec: CaseSpec, setup: RunSetup) -> None:
-        self.spec, self.setup = spec, setup
+        self.spec, self.setup, self.options = spec, setup, setup.options
         self.directory = setup.work / spec.slug
-        self.limits = setup.policy.limits_of(spec.model, spec.scheme)
+        self.limits = self.options.policy.limits_of(spec.model, spec.scheme)
         self.figures: dict[str, object] = {}
 
     def run(self) -> CaseResult:
@@ -84,8 +99,8 @@ class CaseRun:
             shutil.rmtree(self.directory, ignore_errors=True)
             (self.directory / OUTPUTS).mkdir(parents=True)
             result = self._lower_and_run()
-            if self.setup.keep:
-                keep_artifacts(self.directory, self.setup.keep / self.spec.slug)
+            if self.options.keep:
+                keep_artifacts(self.directory, self.options.keep / self.spec.slug)
         except (StoreError, UnfitError):
             raise
         except Exception as error:
@@ -119,14 +134,19 @@ class CaseRun:
             run = self.end_unrun(job, result.lowered, remark)
         else:
             run = self.run_and_judge(job, references, result.lowered, remark)
-        if self.setup.keep:
+        if self.options.keep:
             shutil.copytree(artifact, self.directory / ARTIFACT, dirs_exist_ok=True)
         return run
 
     def lower(self) -> Ended:
         """Lower in a fork; the log is beside the outputs."""
         log = self.directory / "lower.log"
-        job = LowerJob(
+        job = self.make_job(log)
+        return self.setup.pool.run(self.lowers_by, job, log, self.options.timeout_s)
+
+    def make_job(self, log: Path) -> LowerJob:
+        """What is to be lowered, and with what."""
+        return LowerJob(
             model=self.spec.source.reference or self.spec.model,
             source=self.spec.source,
             scheme=self.spec.scheme,
@@ -134,11 +154,10 @@ class CaseRun:
             cache=str(self.setup.cache),
             toolchain=self.setup.toolchain,
             log=str(log),
-            use_cache=self.setup.use_cache,
-            reference=self.setup.policy.reference,
-            backend=self.setup.backend,
+            use_cache=self.options.use_cache,
+            reference=self.options.policy.reference,
+            backend=self.options.backend,
         )
-        return self.setup.pool.run("lower", job, log, self.setup.timeout_s)
 
     def give(self, artifact: Path, lowered: Lowered) -> RunJob:
         """A copy of the program and of all input sets: a runner is shown no reference."""
@@ -155,7 +174,7 @@ class CaseRun:
             str(input_list),
             outputs,
             methods=lowered.methods,
-            quantizes=self.setup.backend.is_lpai,
+            quantizes=self.options.backend.is_lpai,
         )
         return self.job
 
@@ -201,7 +220,7 @@ class CaseRun:
 
     def execute(self, job: RunJob, *, fresh: bool = False) -> Ended:
         log = self.directory / "run.log"
-        return self.setup.runner.execute(job, log, self.setup.timeout_s, fresh=fresh)
+        return self.setup.runner.execute(job, log, self.options.timeout_s, fresh=fresh)
 
     def judge_run(
         self, references: References, lowered: Lowered, run: Ended, remark: str
@@ -214,7 +233,7 @@ class CaseRun:
                 return self.end(Status.UNSUPPORTED, f"run: {known}", run.log_tail, remark=remark)
             faults = [f"run: {run.failure}", *self.delegation_faults(lowered)]
             return self.end(Status.FAILED, "; ".join(faults), run.log_tail, remark=remark)
-        verdict = judge_case(self.spec, references, self.directory, lowered, self.setup.policy)
+        verdict = judge_case(self.spec, references, self.directory, lowered, self.options.policy)
         self.figures |= verdict.figures
         traced = self.trace(lowered)
         changes = self.find_changes()
@@ -228,19 +247,20 @@ class CaseRun:
 
     def trace(self, lowered: Lowered) -> tuple[str, ...]:
         """Leave the trace that the model's entry asks for; why there is none, where none is."""
-        choices, setup = self.spec.source.choices, self.setup
+        choices = self.spec.source.choices
         if not choices.traces:
             return ()
         dumped = choices.dump_intermediate_outputs
-        traced = trace_run(self.job, lowered, setup.pool, setup.timeout_s, dumped=dumped)
+        limit_s = self.options.timeout_s
+        traced = trace_run(self.job, lowered, self.setup.pool, limit_s, dumped=dumped)
         self.figures |= traced.figures
         self.leave(*traced.files)
         return traced.faults
 
     def leave(self, *files: Path) -> None:
         """Copy files of the case to where the report is."""
-        if self.setup.beside:
-            own = self.setup.beside / self.spec.slug
+        if self.options.beside:
+            own = self.options.beside / self.spec.slug
             own.mkdir(parents=True, exist_ok=True)
             for path in files:
                 shutil.copyfile(path, own / path.name)
@@ -253,7 +273,7 @@ class CaseRun:
 
     def measure_metric(self, references: References, lowered: Lowered) -> list[str]:
         """What the user's metric, where the model has one, says against the program."""
-        entry = self.setup.policy.models.get(self.spec.model)
+        entry = self.options.policy.models.get(self.spec.model)
         if entry is None or entry.metric is None:
             return []
         job = MetricJob(
@@ -262,7 +282,7 @@ class CaseRun:
             float32=[one.values for one in references.float32],
         )
         log = self.directory / "metric.log"
-        ended = self.setup.pool.run("metric", job, log, self.setup.timeout_s, fresh=True)
+        ended = self.setup.pool.run("metric", job, log, self.options.timeout_s, fresh=True)
         if ended.failure:
             return [f"metric: {ended.failure}"]
         result: MetricResult = ended.result
@@ -321,7 +341,7 @@ class CaseRun:
 
     def find_refusal(self, reason: str) -> str:
         """What the policy knows of a refusal of this case; empty for any other."""
-        return self.setup.policy.expects_refusal(
+        return self.options.policy.expects_refusal(
             self.spec.model,
             self.spec.scheme,
             self.spec.soc,
@@ -337,7 +357,7 @@ class CaseRun:
         controls: tuple[Control, ...] = (),
         remark: str = "",
     ) -> CaseResult:
-        advice = self.setup.policy.advise(reason) if status is Status.FAILED else ""
+        advice = self.options.policy.advise(reason) if status is Status.FAILED else ""
         case = Case(
             model=self.spec.model,
             scheme=self.spec.scheme.value,

@@ -7,17 +7,16 @@ import importlib.util
 import os
 import shutil
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from ci.emulator.baselines import read_baselines
-from ci.emulator.case import CaseResult, CaseRun, RunSetup, describe_limits
-from ci.emulator.policy import EmulatorPolicy
+from ci.emulator.baselines import Baseline, read_baselines
+from ci.emulator.case import CaseResult, CaseRun, RunSetup, SessionOptions, describe_limits
 from ci.emulator.pool import Pool
-from ci.emulator.runner import PythonRunner, Runner, find_runner
+from ci.emulator.runner import PythonRunner, find_runner
 from ci.emulator.workshop import Workshop
 from ci.lowering.cases import CaseSpec
 from ci.lowering.digests.parts import describe_parts
@@ -31,29 +30,12 @@ from provisioning.console.progress import Progress
 from provisioning.console.threads import run_tasks
 from provisioning.doctor.finding import Finding
 from provisioning.files import digest_sources
-from provisioning.manifest.backends import Backend, read_backends
-from provisioning.store.store import store_home
+from provisioning.manifest.backends import read_backends
 
 SESSION = "test_emulator"
 HOST_LIBRARIES = "lib/x86_64-linux-clang/*.so*"
 LOWERING = ("backends/qualcomm", "exir")
 PACKAGES = ("torch", "executorch", "torchao", "numpy")
-
-
-@dataclass(frozen=True)
-class SessionOptions:
-    """What a user may change about a run. ``beside`` is where what QNN writes of a case is left."""
-
-    policy: EmulatorPolicy
-    jobs: int
-    timeout_s: float
-    runner: str = "python"
-    use_cache: bool = True
-    keep: Path | None = None
-    beside: Path | None = None
-    record: bool = False
-    command: str = ""
-    backend: Backend = Backend.HTP
 
 
 @dataclass
@@ -89,19 +71,44 @@ def run_session(
     Raises what finding the runner raises, and StoreError where there is no room.
     """
     started = started_now()
-    clear_beside(options)
     tools = describe_tools(environment)
     variables = environment.apply(os.environ)
     pool = workshop.open_pool(variables)
     runner = find_runner(options.runner, pool, variables, phases.progress)
-    setup = make_setup(
-        options, tools, environment, scratch=workshop.scratch, pool=pool, runner=runner
+    device = read_backends()[options.backend].device
+    setup = RunSetup(
+        options=options,
+        pool=pool,
+        runner=runner,
+        toolchain=name_toolchain(tools, environment),
+        work=workshop.scratch,
+        baselines=find_baselines(options, tools),
+        device=device if isinstance(runner, PythonRunner) else "",
     )
+    return report_runs([CaseRun(spec, setup) for spec in specs], setup, phases, tools, started)
+
+
+def find_baselines(options: SessionOptions, tools: tuple[Tool, ...]) -> Mapping[str, Baseline]:
+    """What a run is compared with: nothing where it is to be recorded."""
+    return {} if options.record else read_baselines(tools, options.backend.value)
+
+
+def report_runs(
+    runs: Sequence[CaseRun],
+    setup: RunSetup,
+    phases: Phases,
+    tools: tuple[Tool, ...],
+    started: str,
+    *,
+    session: str = SESSION,
+) -> Report:
+    """The report of what is run now. Raises StoreError where there is no room."""
+    options, specs = setup.options, [one.spec for one in runs]
+    clear_beside(options)
     with phases.measure("cases"):
-        runs = [CaseRun(spec, setup) for spec in specs]
-        results = run_cases(runs, pool, options.jobs, phases.progress)
+        results = run_cases(runs, setup.pool, options.jobs, phases.progress)
     return make_report(
-        specs, results, phases, options, session=SESSION, started=started, tools=tools
+        specs, results, phases, options, session=session, started=started, tools=tools
     )
 
 
@@ -168,34 +175,6 @@ def make_report(
         command=options.command,
         backend=options.backend.value,
         runtimes=tuple(Tool(name=name, version=text) for name, text in list_device_runtimes()),
-    )
-
-
-def make_setup(
-    options: SessionOptions,
-    tools: tuple[Tool, ...],
-    environment: Environment,
-    *,
-    scratch: Path,
-    pool: Pool,
-    runner: Runner,
-) -> RunSetup:
-    """What the cases share."""
-    device = read_backends()[options.backend].device
-    return RunSetup(
-        pool=pool,
-        runner=runner,
-        policy=options.policy,
-        cache=store_home() / "lowered",
-        toolchain=name_toolchain(tools, environment),
-        work=scratch,
-        timeout_s=options.timeout_s,
-        use_cache=options.use_cache,
-        keep=options.keep,
-        beside=options.beside,
-        baselines={} if options.record else read_baselines(tools, options.backend.value),
-        backend=options.backend,
-        device=device if isinstance(runner, PythonRunner) else "",
     )
 
 

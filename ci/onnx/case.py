@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from ci.emulator.case import CaseResult, CaseRun, RunSetup
+from ci.emulator.case import CaseResult, CaseRun, RunSetup, SessionOptions
 from ci.emulator.job import RunJob
 from ci.emulator.judging.gate import References
 from ci.emulator.pool import Ended
@@ -23,45 +23,42 @@ PROGRAM, CONTEXT = "program", "model.onnx"
 
 
 @dataclass(frozen=True, kw_only=True)
-class OnnxSetup(RunSetup):
-    """``sdk`` is the root of QNN's libraries, ``given`` the provider options of the user's.
+class LaneOptions(SessionOptions):
+    """``given`` are provider options of the user's; ``embed`` says that the context binary lies in
+    the ONNX file. ``saver`` and ``profile``, a level, ask QNN for more."""
 
-    ``saver`` and ``profile``, a level, ask QNN for more.
-    """
-
-    sdk: Path
     given: Mapping[str, str] = field(default_factory=dict)
     embed: bool = True
     saver: bool = False
     profile: str = ""
 
 
+@dataclass(frozen=True, kw_only=True)
+class OnnxSetup(RunSetup):
+    """``sdk`` is the root of QNN's libraries."""
+
+    options: LaneOptions
+    sdk: Path
+
+
 class OnnxRun(CaseRun):
     """Compiles, then runs from the context binary in a process of its own."""
 
     setup: OnnxSetup
+    options: LaneOptions
+    lowers_by = "compile"
 
-    def lower(self) -> Ended:
-        spec, setup = self.spec, self.setup
-        log = self.directory / "lower.log"
-        job = CompileJob(
-            model=spec.source.reference or spec.model,
-            source=spec.source,
-            scheme=spec.scheme,
-            soc=spec.soc,
-            cache=str(setup.cache),
-            toolchain=setup.toolchain,
-            log=str(log),
-            use_cache=setup.use_cache,
-            reference=setup.policy.reference,
-            options=self.options(),
-            embed=setup.embed,
-            saver=str(setup.sdk / SAVER_LIBRARY) if setup.saver else "",
+    def make_job(self, log: Path) -> CompileJob:
+        saver = str(self.setup.sdk / SAVER_LIBRARY) if self.options.saver else ""
+        return CompileJob(
+            **msgspec.structs.asdict(super().make_job(log)),
+            options=self.provider_options(),
+            embed=self.options.embed,
+            saver=saver,
         )
-        return setup.pool.run("compile", job, log, setup.timeout_s)
 
-    def options(self) -> dict[str, str]:
-        return make_options(self.spec.scheme, self.spec.soc, self.setup.sdk, self.setup.given)
+    def provider_options(self) -> dict[str, str]:
+        return make_options(self.spec.scheme, self.spec.soc, self.setup.sdk, self.options.given)
 
     def find_binary(self, artifact: Path) -> Path:
         beside = sorted((artifact / PROGRAM).glob("*.bin"))
@@ -76,15 +73,15 @@ class OnnxRun(CaseRun):
             **msgspec.structs.asdict(job),
             soc=self.spec.soc,
             tensors=lowered.inputs,
-            options=self.options()
-            | profile_options(self.setup.profile, self.directory / PROFILE_CSV),
+            options=self.provider_options()
+            | profile_options(self.options.profile, self.directory / PROFILE_CSV),
             strict=not lowered.delegation.fallback_ops,
         )
 
     def execute(self, job: RunJob, *, fresh: bool = False) -> Ended:
         """Run the context in a fork; no process of the pool itself ever loads QNN."""
         log = self.directory / "run.log"
-        ended = self.setup.pool.run("session", job, log, self.setup.timeout_s, fresh=fresh)
+        ended = self.setup.pool.run("session", job, log, self.options.timeout_s, fresh=fresh)
         return replace(ended, used=False)
 
     def judge_run(

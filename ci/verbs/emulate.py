@@ -101,7 +101,8 @@ def run(
 ) -> Report:
     """Provision, check, then run the cases, each step said and timed."""
     require_packages(("torch", "executorch"), "lowering")
-    from ci.emulator.session import Phases, SessionOptions, report_unrun, run_session
+    from ci.emulator.case import SessionOptions
+    from ci.emulator.session import Phases, report_unrun, run_session
 
     chosen = choice.read_choice(args.sdk, args.adaptor)
     check_choice(args.runner, chosen)

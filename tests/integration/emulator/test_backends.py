@@ -14,7 +14,7 @@ import jsonschema
 import pytest
 
 from ci.__main__ import main
-from ci.emulator.case import CaseResult, CaseRun, RunSetup
+from ci.emulator.case import CaseResult, CaseRun, RunSetup, SessionOptions
 from ci.emulator.policy import read_emulator_policy
 from ci.emulator.pool import Pool
 from ci.emulator.runner import PythonRunner
@@ -54,16 +54,19 @@ def pool(runtime: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Po
 
 
 def run_case(pool: Pool, folder: Path, backend: Backend, spec: CaseSpec) -> CaseResult:
-    setup = RunSetup(
-        pool=pool,
-        runner=PythonRunner(pool),
+    options = SessionOptions(
         policy=read_emulator_policy().for_backend(backend),
-        cache=folder / "cache",
-        toolchain=("test",),
-        work=folder / "work",
         timeout_s=200.0,
         beside=folder / "qnn",
         backend=backend,
+    )
+    setup = RunSetup(
+        options=options,
+        pool=pool,
+        runner=PythonRunner(pool),
+        cache=folder / "cache",
+        toolchain=("test",),
+        work=folder / "work",
         device=read_backends()[backend].device,
     )
     return CaseRun(spec, setup).run()

@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from ci.emulator.case import CaseResult, CaseRun, RunSetup
+from ci.emulator.case import CaseResult, CaseRun, RunSetup, SessionOptions
 from ci.emulator.job import RunJob
 from ci.emulator.memory import TUNABLES
 from ci.emulator.policy import EmulatorPolicy, read_emulator_policy
@@ -68,16 +68,19 @@ def run_case(shared: tuple[Pool, Path], tmp_path: Path) -> RunCase:
         runner: Runner | None = None,
     ) -> CaseResult:
         stand_in = ProgramRunner([sys.executable, str(STAND_IN), fault, str(cache)], os.environ)
-        setup = RunSetup(
-            pool=pool,
-            runner=runner or (stand_in if fault else PythonRunner(pool)),
+        options = SessionOptions(
             policy=policy or read_emulator_policy(),
-            cache=cache,
-            toolchain=("test",),
-            work=tmp_path / "work",
             timeout_s=timeout_s,
             use_cache=use_cache,
             keep=tmp_path / "kept",
+        )
+        setup = RunSetup(
+            options=options,
+            pool=pool,
+            runner=runner or (stand_in if fault else PythonRunner(pool)),
+            cache=cache,
+            toolchain=("test",),
+            work=tmp_path / "work",
         )
         return CaseRun(CaseSpec(model, scheme, soc), setup).run()
 

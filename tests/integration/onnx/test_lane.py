@@ -22,7 +22,7 @@ from ci.emulator.runner import PythonRunner
 from ci.lowering.cases import CaseSpec
 from ci.lowering.schemes import Scheme
 from ci.lowering.users.entry import Source
-from ci.onnx.case import OnnxRun, OnnxSetup
+from ci.onnx.case import LaneOptions, OnnxRun, OnnxSetup
 from ci.onnx.contexts import read_context
 from ci.onnx.lane import IMPORTS
 from ci.report.schema import Status
@@ -63,21 +63,24 @@ def run_case(shared: tuple[Pool, Path, Path], tmp_path: Path) -> Iterator[RunCas
         **given: str,
     ) -> CaseResult:
         (place / "lie").write_text(lie)
-        setup = OnnxSetup(
-            pool=pool,
-            runner=PythonRunner(pool, "onnxruntime"),
+        options = LaneOptions(
             policy=read_emulator_policy(lane="onnx"),
-            cache=place / "lowered",
-            toolchain=("test",),
-            work=tmp_path / "work",
             timeout_s=timeout_s,
             keep=tmp_path / "kept",
-            sdk=sdk,
             embed=embed,
             given=given,
             saver=saver,
             profile=profile,
             beside=tmp_path / "beside",
+        )
+        setup = OnnxSetup(
+            options=options,
+            pool=pool,
+            runner=PythonRunner(pool, "onnxruntime"),
+            cache=place / "lowered",
+            toolchain=("test",),
+            work=tmp_path / "work",
+            sdk=sdk,
         )
         own = Source(model) if os.sep in model else Source()
         return OnnxRun(CaseSpec(Path(model).name, scheme, "SM8650", own), setup).run()

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from ci.emulator.baselines import Baseline
-from ci.emulator.case import CaseResult, CaseRun, RunSetup
+from ci.emulator.case import CaseResult, CaseRun, RunSetup, SessionOptions
 from ci.emulator.outputs import read_outputs, read_references, write_outputs
 from ci.emulator.policy import EmulatorPolicy, read_emulator_policy
 from ci.emulator.pool import Ended
@@ -69,13 +69,12 @@ def run_case(
 ) -> CaseResult:
     """From a runner's files to the case's row."""
     setup = RunSetup(
+        options=SessionOptions(policy=policy or read_emulator_policy(), timeout_s=1.0),
         pool=cast("Any", None),
         runner=cast("Any", Named()),
-        policy=policy or read_emulator_policy(),
         cache=artifact,
         toolchain=(),
         work=artifact.parent / "work",
-        timeout_s=1.0,
         baselines=baselines or {},
     )
     case = CaseRun(SPEC, setup)
