@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from ci.emulator.policy import EmulatorPolicy, read_emulator_policy
 from ci.gate.jobs.portion import list_planned, take_shard
-from ci.lowering.cases import CaseSpec, select_cases
+from ci.lowering.cases import CaseSpec
 from ci.lowering.schemes import EXECUTORCH
 from ci.lowering.targets.selection import (
     choose_lane,
@@ -21,20 +21,20 @@ from ci.lowering.targets.selection import (
 from ci.report.schema import Report
 from ci.verbs.lanes.runners import check_backend, check_choice
 from ci.verbs.lanes.steps import (
-    Steps,
     add_case_arguments,
     check_numbers,
     list_choices,
     publish,
     repeat_command,
     require_packages,
+    select_asked,
+    take_steps,
 )
 from provisioning.artifacts import choice
 from provisioning.console.command import Outcome, user_path
 from provisioning.console.progress import Progress
 from provisioning.errors import UsageError
 from provisioning.manifest.backends import Backend
-from provisioning.manifest.socs import read_socs
 
 SESSION = "test_emulator"
 
@@ -61,20 +61,10 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     backend = Backend(args.backend)
     require_options(backend, runner=args.runner, plan=bool(args.plan))
     policy = read_emulator_policy(args.policy).for_backend(backend)
-    socs = sorted(read_socs())
     lane = choose_lane(EXECUTORCH, backend, policy.schemes, args.scheme)
     if args.list:
-        return list_choices(policy, socs, lane)
-    specs = select_cases(
-        policy.suite,
-        socs,
-        entries=policy.models,
-        models=args.model,
-        schemes=args.scheme,
-        soc_names=args.soc,
-        lane=lane,
-        default_soc=default_soc(backend),
-    )
+        return list_choices(policy, lane)
+    specs = select_asked(args, policy, lane, default_soc(backend))
     require_hardware(specs, backend)
     require_choices(specs, backend)
     if args.plan:
@@ -124,15 +114,9 @@ def run(
         ),
         backend=backend,
     )
-    work = f"lower, run and judge {len(specs)} cases, {args.jobs} at a time"
-    steps = Steps(
+    return take_steps(
         chosen.profile,
-        work,
-        choice=chosen,
-        backend=backend,
-        refuse=lambda environment, lacks: report_unrun(specs, environment, options, phases, lacks),
-    )
-    return steps.take(
+        f"lower, run and judge {len(specs)} cases, {args.jobs} at a time",
         lambda environment, workshop: run_session(
             specs,
             check_backend(args.runner, environment, progress),
@@ -142,4 +126,7 @@ def run(
         ),
         phases,
         offline=args.offline,
+        choice=chosen,
+        backend=backend,
+        refuse=lambda environment, lacks: report_unrun(specs, environment, options, phases, lacks),
     )

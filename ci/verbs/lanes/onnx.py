@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ci.emulator.policy import EmulatorPolicy, read_emulator_policy
 from ci.emulator.traces.written import PROFILE_CSV
-from ci.lowering.cases import CaseSpec, select_cases
+from ci.lowering.cases import CaseSpec
 from ci.lowering.schemes import ONNX
 from ci.onnx.lanes import compare_lanes
 from ci.onnx.options.check import check_options, parse_options
@@ -18,19 +18,19 @@ from ci.onnx.target import SAVER_LIBRARY, choose_options, profile_options
 from ci.report.schema import Report
 from ci.report.write import read_report
 from ci.verbs.lanes.steps import (
-    Steps,
     add_case_arguments,
     check_numbers,
     list_choices,
     publish,
     repeat_command,
     require_packages,
+    select_asked,
+    take_steps,
 )
 from provisioning.console.command import Outcome, user_path
 from provisioning.console.progress import Progress
 from provisioning.errors import UnfitError, UsageError
 from provisioning.files import write_whole
-from provisioning.manifest.socs import read_socs
 from provisioning.versions import is_older
 
 PROFILE = "onnx"
@@ -79,18 +79,9 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     check_numbers(args)
     given = parse_options(args.option)
     policy = read_emulator_policy(args.policy, PROFILE)
-    socs = sorted(read_socs())
     if args.list:
-        return list_choices(policy, socs, ONNX)
-    specs = select_cases(
-        policy.suite,
-        socs,
-        entries=policy.models,
-        models=args.model,
-        schemes=args.scheme,
-        soc_names=args.soc,
-        lane=ONNX,
-    )
+        return list_choices(policy, ONNX)
+    specs = select_asked(args, policy, ONNX)
     for scheme, soc in dict.fromkeys((spec.scheme, spec.soc) for spec in specs):
         check_sessions(choose_options(scheme, soc, given), args.profile, saver=args.saver)
     other = read_other(args)
@@ -166,11 +157,11 @@ def run(
         profile=args.profile,
         beside=args.reports / SESSION / "qnn",
     )
-    steps = Steps(
-        PROFILE, f"compile, run and judge {len(specs)} cases, {args.jobs} at a time", IMPORTS
-    )
-    return steps.take(
+    return take_steps(
+        PROFILE,
+        f"compile, run and judge {len(specs)} cases, {args.jobs} at a time",
         lambda environment, workshop: run_lane(specs, environment, options, phases, workshop),
         phases,
         offline=args.offline,
+        imports=IMPORTS,
     )

@@ -7,12 +7,12 @@ import importlib.util
 import os
 import shlex
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ci.emulator.baselines import record_baselines
 from ci.emulator.policy import EmulatorPolicy
+from ci.lowering.cases import DEFAULT_SOC, CaseSpec, select_cases
 from ci.lowering.schemes import Lane
 from ci.lowering.suite import SUITE
 from ci.lowering.users.places import name_file
@@ -25,12 +25,15 @@ from provisioning.console.command import Outcome, user_path
 from provisioning.console.progress import Progress
 from provisioning.errors import UnfitError, UsageError
 from provisioning.manifest.backends import Backend
+from provisioning.manifest.socs import read_socs
 
 if TYPE_CHECKING:  # these bring what a list of choices can do without
     from ci.emulator.session import Phases
     from ci.emulator.workshop import Workshop
     from provisioning.artifacts.environment import Environment
     from provisioning.doctor.finding import Finding
+
+USUAL = QnnChoice()
 
 
 def add_case_arguments(parser: argparse.ArgumentParser, model: str, session: str) -> None:
@@ -76,61 +79,68 @@ def require_packages(names: Sequence[str], extra: str) -> None:
         )
 
 
-@dataclass(frozen=True)
-class Steps:
-    """The four steps of a run, each said and timed: ``work`` says what the third one does.
+def take_steps(
+    profile: str,
+    work: str,
+    run: Callable[[Environment, Workshop], Report],
+    phases: Phases,
+    *,
+    offline: bool,
+    imports: tuple[str, ...] = (),
+    choice: QnnChoice = USUAL,
+    backend: Backend = Backend.HTP,
+    refuse: Callable[[Environment, Finding], Report] | None = None,
+) -> Report:
+    """The four steps of a run, each said and timed: ``work`` says what ``run`` does, the third one.
 
     ``imports`` are what the pool imports; that starts on what seems to be provisioned already,
     unless ``choice`` names another QNN or adaptor than the usual. ``refuse`` makes the report of a
     host that lacks the library of ``backend``.
     """
+    from ci.emulator.pool import EXECUTORCH
+    from ci.emulator.workshop import open_workshop
+    from ci.lowering.digests.parts import find_on_path
+    from provisioning.artifacts.environment import provision_profile
+    from provisioning.doctor.adaptor import settle_adaptor
 
-    profile: str
-    work: str
-    imports: tuple[str, ...] = ()
-    choice: QnnChoice = field(default_factory=QnnChoice)
-    backend: Backend = Backend.HTP
-    refuse: Callable[[Environment, Finding], Report] | None = None
+    progress = phases.progress
+    with open_workshop(imports or EXECUTORCH) as workshop:
+        progress.step(f"1/4 provision profile {profile}")
+        if choice.is_usual:
+            workshop.guess_pool(profile)
+        with phases.measure("provision"):
+            environment = provision_profile(profile, progress, verify=True, offline=offline)
+        progress.step("2/4 check the environment")
+        with phases.measure("check"):
+            environment, verdict = settle_adaptor(choice, environment, progress, backend=backend)
+            if not (refuse and verdict.lacks):
+                verdict.require()
+            find_on_path(environment.variables)
+        if refuse and verdict.lacks:
+            progress.step(f"3/4 nothing is lowered: {verdict.lacks.what}")
+            report = refuse(environment, verdict.lacks)
+        else:
+            progress.step(f"3/4 {work}")
+            report = run(environment, workshop)
+    progress.step("4/4 report")
+    return report
 
-    def take(
-        self,
-        run: Callable[[Environment, Workshop], Report],
-        phases: Phases,
-        *,
-        offline: bool = False,
-    ) -> Report:
-        """Provision the profile, check it, then ``run``."""
-        from ci.emulator.pool import EXECUTORCH
-        from ci.emulator.workshop import open_workshop
-        from ci.lowering.digests.parts import find_on_path
-        from provisioning.artifacts.environment import provision_profile
-        from provisioning.doctor.adaptor import settle_adaptor
 
-        progress = phases.progress
-        with open_workshop(self.imports or EXECUTORCH) as workshop:
-            progress.step(f"1/4 provision profile {self.profile}")
-            if self.choice.is_usual:
-                workshop.guess_pool(self.profile)
-            with phases.measure("provision"):
-                environment = provision_profile(
-                    self.profile, progress, verify=True, offline=offline
-                )
-            progress.step("2/4 check the environment")
-            with phases.measure("check"):
-                environment, verdict = settle_adaptor(
-                    self.choice, environment, progress, backend=self.backend
-                )
-                if not (self.refuse and verdict.lacks):
-                    verdict.require()
-                find_on_path(environment.variables)
-            if self.refuse and verdict.lacks:
-                progress.step(f"3/4 nothing is lowered: {verdict.lacks.what}")
-                report = self.refuse(environment, verdict.lacks)
-            else:
-                progress.step(f"3/4 {self.work}")
-                report = run(environment, workshop)
-        progress.step("4/4 report")
-        return report
+def select_asked(
+    args: argparse.Namespace, policy: EmulatorPolicy, lane: Lane, soc: str = DEFAULT_SOC
+) -> list[CaseSpec]:
+    """The cases that are asked for; ``soc`` is that of a case that names none. Raises
+    UsageError."""
+    return select_cases(
+        policy.suite,
+        sorted(read_socs()),
+        entries=policy.models,
+        models=args.model,
+        schemes=args.scheme,
+        soc_names=args.soc,
+        lane=lane,
+        default_soc=soc,
+    )
 
 
 def repeat_command(args: argparse.Namespace, **more: str) -> str:
@@ -156,8 +166,9 @@ def publish(
     return Outcome(text, report_data(report), report.exit_code, exact=True)
 
 
-def list_choices(policy: EmulatorPolicy, socs: list[str], lane: Lane) -> Outcome:
+def list_choices(policy: EmulatorPolicy, lane: Lane) -> Outcome:
     """Models with what they are and their default schemes, schemes, SoCs."""
+    socs = sorted(read_socs())
     about = {name: one.path for name, one in policy.models.items()} | SUITE
     own = {name: one.schemes for name, one in policy.models.items()} | policy.suite
     schemes = [scheme.value for scheme in lane.schemes]
