@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 
 from provisioning.console.command import Outcome, user_path
@@ -12,7 +13,7 @@ from provisioning.files import write_whole
 from tests.mutants.packages import PACKAGES, read_equivalents
 from tests.mutants.render import render_json, render_page, render_table
 from tests.mutants.verdicts import read_result
-from tests.mutants.workplace import ROOT, discard, place_of, run_mutmut
+from tests.mutants.workplace import ROOT, discard, place_of, plant_mutants
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,6 +24,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
+    if args.jobs < 0:
+        raise UsageError(f"--jobs {args.jobs} is less than one", fix="leave it out for all CPUs")
     wanted = [name.strip("/") for name in args.packages] or list(PACKAGES)
     for name in wanted:
         if name not in PACKAGES:
@@ -32,7 +35,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     for name in wanted:
         if args.fresh:
             discard(place_of(name))
-        run_mutmut(name, args.jobs, progress)
+        plant_mutants(name, args.jobs or os.cpu_count() or 1, progress)
         result = read_result(ROOT, name, place_of(name), equivalents)
         stem = args.reports / "mutants" / name.replace("/", ".")
         write_whole(stem.with_name(f"{stem.name}.json"), render_json(result))

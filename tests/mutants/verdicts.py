@@ -6,18 +6,47 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 from mutmut.mutation.diff_apply import get_diff_for_mutant
 from mutmut.stats import status_by_exit_code
 from mutmut.utils.file_utils import change_cwd
 from mutmut.utils.format_utils import orig_function_and_class_names_from_key
 
+from provisioning.files import write_whole
 from tests.mutants.packages import Equivalent
 
 # A mutant that never ends, crashes, or lets no test be collected has been noticed.
 NOTICED = {"killed", "timeout", "segfault", "check was interrupted by user"}
 UNJUDGED = {"not checked", "skipped"}
+
+
+class Verdicts:
+    """The exit codes by mutant in mutmut's .meta files below a directory."""
+
+    def __init__(self, place: Path) -> None:
+        self.files: dict[Path, Any] = {
+            path: json.loads(path.read_text("utf-8")) for path in place.rglob("*.meta")
+        }
+        self.paths = {name: path for path in self.files for name in self.codes(path)}
+
+    def codes(self, path: Path) -> dict[str, int | None]:
+        """By mutant; None is one without a verdict."""
+        codes: dict[str, int | None] = self.files[path]["exit_code_by_key"]
+        return codes
+
+    def list_open(self) -> list[str]:
+        """Mutants without a verdict, in no order: a run that is cut off has judged a sample."""
+        names = [name for name, path in self.paths.items() if self.codes(path)[name] is None]
+        return sorted(names, key=lambda name: sha256(name.encode()).digest())
+
+    def keep(self, name: str, code: int) -> None:
+        """Note a verdict, on disk too."""
+        path = self.paths[name]
+        self.codes(path)[name] = code
+        write_whole(path, json.dumps(self.files[path]))
 
 
 @dataclass(frozen=True)

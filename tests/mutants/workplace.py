@@ -1,4 +1,4 @@
-"""Where mutmut works on a package: build/mutants/PACKAGE, kept so that the next run resumes.
+"""Where mutants are made and judged: build/mutants/PACKAGE, kept so that the next run resumes.
 
 mutmut takes its settings from the directory that it runs in and writes the mutants below it. It
 keeps verdicts by function; those of functions that have changed are found again. What it does
@@ -10,24 +10,26 @@ from __future__ import annotations
 import ast
 import configparser
 import json
-import os
+import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from shutil import copystat, copytree, ignore_patterns
 
 from provisioning.console.process import run_process
-from provisioning.console.progress import Progress
-from provisioning.files import digest_sources, remove_tree
+from provisioning.console.progress import Bar, Progress
+from provisioning.errors import FailedError, ToolError
+from provisioning.files import digest_sources, remove_tree, write_whole
+from tests.mutants.judge import FAILS, JUDGED
 from tests.mutants.packages import PACKAGES
+from tests.mutants.verdicts import Verdicts
 
 ROOT = Path(__file__).parents[2]
 CODE = ("ci", "provisioning")
 BESIDE = ("docker", "docs", "manifests", "LICENSE", "README.md", "nox", "noxfile.py")
 LINKED = (*BESIDE, "pyproject.toml", "tests")
 KILLED = 1
-TEST_LIMIT_S = "20"  # a mutant that waits for ever costs as much
-FIX = "the tests of the package have to pass without a change first: pytest {}"
 
 
 def place_of(package: str) -> Path:
@@ -35,29 +37,84 @@ def place_of(package: str) -> Path:
     return ROOT / "build" / "mutants" / package.replace("/", ".")
 
 
-def run_mutmut(package: str, jobs: int, progress: Progress) -> None:
-    """Generate and judge the mutants of a package. Raises ToolError."""
+def plant_mutants(package: str, jobs: int, progress: Progress) -> None:
+    """Generate and judge the mutants of a package. Raises ToolError, FailedError."""
     place = place_of(package)
     prepare(place, package)
-    tests = PACKAGES[package]
-    words = [sys.executable, "-m", "mutmut", "run"]
-    words += ["--max-children", str(jobs)] if jobs else []
-    env = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "PYTEST_TIMEOUT": TEST_LIMIT_S}
+    with (
+        progress.waiting(f"making mutants of {package}"),
+        making(place, place / "mutants" / package),
+    ):
+        run_own(place, "generate", [str(jobs)])
     forget_if_tests_changed(place, package)
-    with progress.waiting(f"mutants of {package} ({place / 'mutmut.log'})"):
-        run_process(
-            words,
-            cwd=place,
-            env=env,
-            log=place / "mutmut.log",
-            keep_lines=200,
-            fix=FIX.format(" ".join(tests)),
-        )
+    if Verdicts(place / "mutants").list_open():
+        with progress.bar(f"mutants of {package}:", unit="mutants") as bar:
+            judge(package, place / "mutants", jobs, bar)
+
+
+@contextmanager
+def making(place: Path, made: Path) -> Iterator[None]:
+    """Make anew what was being made below ``made`` when an earlier run was killed."""
+    stamp = place / "making"
+    if stamp.exists():
+        for file in [*made.rglob("*.py"), *(one for one in made.rglob("*.meta") if is_torn(one))]:
+            file.unlink()
+    stamp.touch()
+    yield
+    stamp.unlink()
+
+
+def is_torn(meta: Path) -> bool:
+    """Whether writing a file of verdicts did not come to its end."""
+    try:
+        json.loads(meta.read_text("utf-8"))
+    except ValueError:
+        return True
+    return False
+
+
+def judge(package: str, place: Path, jobs: int, bar: Bar) -> None:
+    """Judge the mutants that have no verdict. Raises ToolError, FailedError."""
+    failing = []
+
+    def read_line(line: str) -> None:
+        if found := re.fullmatch(rf"{JUDGED} (\d+) of (\d+)", line):
+            bar.total = int(found[2])
+            bar.advance(int(found[1]) - bar.done)
+        elif line.startswith(FAILS):
+            failing.append(line.removeprefix(FAILS).strip())
+
+    tests = PACKAGES[package]
+    try:
+        run_own(place, "judge", [str(jobs), *tests], read_line)
+    except ToolError as error:
+        if not failing:
+            raise
+        raise FailedError(
+            f"tests that judge {package} fail without a mutant",
+            why="\n".join(failing),
+            fix=f"make them pass in any order: pytest {' '.join(tests)}; see {place / 'judge.log'}",
+        ) from error
+
+
+def run_own(
+    place: Path, module: str, words: Sequence[str], on_line: Callable[[str], None] | None = None
+) -> None:
+    """Run a module beside this one, in ``place`` and on the code there."""
+    run_process(
+        [sys.executable, "-m", f"tests.mutants.{module}", *words],
+        cwd=place,
+        log=place / f"{module}.log",
+        keep_lines=200,
+        on_line=on_line,
+        fix=f"see {place / module}.log",
+    )
 
 
 def prepare(place: Path, package: str) -> None:
     """The checkout's code, without decorators in the package, and the settings of mutmut."""
     place.mkdir(parents=True, exist_ok=True)
+    discard(place / "mutants" / "tests")  # mutmut would leave what was removed
     for name in CODE:
         discard(place / name)
         copytree(ROOT / name, place / name, ignore=ignore_patterns("__pycache__"))
@@ -73,12 +130,6 @@ def prepare(place: Path, package: str) -> None:
         "source_paths": _lines(*CODE),
         "only_mutate": _lines(f"{package}/*.py"),
         "also_copy": _lines(*BESIDE),
-        "pytest_add_cli_args": _lines("-p", "no:cacheprovider", "-p", "no:xdist"),
-        "pytest_add_cli_args_test_selection": _lines(*PACKAGES[package]),
-        "use_git_change_detection": "false",
-        "timeout_constant": "4.0",  # on a busy machine a test of 0.1 s may take long
-        # No mutant finds what tests without it left in a cache.
-        "process_isolation": "forkserver",
     }
     with (place / "setup.cfg").open("w", encoding="utf-8") as settings:
         parser.write(settings)
@@ -113,7 +164,6 @@ def forget_if_tests_changed(place: Path, package: str) -> None:
     stamp = place / "tests.sha256"
     if stamp.is_file() and stamp.read_text() == digest:
         return
-    (place / "mutants" / "mutmut-stats.json").unlink(missing_ok=True)
     for meta in (place / "mutants").glob(f"{package}/**/*.meta"):
         keep_verdicts(meta, lambda code: code == KILLED)
     stamp.write_text(digest)
@@ -124,4 +174,4 @@ def keep_verdicts(meta: Path, is_kept: Callable[[int | None], bool]) -> None:
     data = json.loads(meta.read_text("utf-8"))
     codes = data["exit_code_by_key"]
     data["exit_code_by_key"] = {k: v if is_kept(v) else None for k, v in codes.items()}
-    meta.write_text(json.dumps(data), "utf-8")
+    write_whole(meta, json.dumps(data))
