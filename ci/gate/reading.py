@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,6 +38,13 @@ class WorkTree(DirectoryTree):
     def _is_file(self, name: str) -> bool:
         path = self.root / name
         return path.is_symlink() or path.is_file()
+
+    def digest(self, path: str) -> str:
+        """The name that git gives the content: what was parsed of a commit is known here too."""
+        text = self.read(path)
+        data = (text or "").encode()
+        named = hashlib.sha1(b"blob %d\0%b" % (len(data), data), usedforsecurity=False)
+        return "" if text is None else named.hexdigest()
 
     @property
     def links(self) -> Mapping[str, str]:

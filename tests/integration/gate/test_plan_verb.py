@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from ci.__main__ import VERBS
+from ci.gate.reading import Repository
+from ci.gate.rules import read_rules
 from ci.report.write import write_report
 from provisioning.console.command import run_command
 from tests.stand_ins.repository import Checkout, make_checkout
@@ -72,6 +74,17 @@ def test_a_clean_checkout_needs_nothing(checkout: Checkout) -> None:
     data = plan(checkout)
     assert (running(data), data["changes"], data["jobs"]) == (set(), [], [])
     assert data["head"] == "work tree"
+
+
+def test_what_both_trees_hold_is_parsed_once(checkout: Checkout) -> None:
+    repository = Repository(checkout.root, read_rules())
+    checkout.write({"ci/mine.py": "import ci\n"})
+    repository.compare(repository.resolve("HEAD"), "")
+    once = len(repository.known)
+    assert once == len({key.split(" ")[0] for key in repository.known}) > 10
+    checkout.write({MLP: "import torch\n"})
+    repository.compare(repository.resolve("HEAD"), "")
+    assert len(repository.known) == once + 1
 
 
 def test_the_work_tree_counts_with_what_is_not_tracked(checkout: Checkout) -> None:
