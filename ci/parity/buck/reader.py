@@ -41,6 +41,7 @@ Key: TypeAlias = "tuple[str, str, bool]"
 INTERNAL = "inside Meta"
 TARGETS_FILE = "targets.bzl"
 TARGET_NAME = re.compile(r'\bname = "([^"]+)"')
+LOCATION = re.compile(r"\$\(location ([^)\s]+)\)")
 MARK = "\0select"
 SOURCE_KEYS = ("srcs", "src", "platform_srcs", "main_src", "main", "test_srcs", "resources")
 HEADER_KEYS = ("headers", "raw_headers")
@@ -167,7 +168,9 @@ class Merger:
             kind=rule.kind,
             place=place,
             worlds=(world,),
-            srcs=context.entries(given, SOURCE_KEYS) + context.found(given, is_source),
+            srcs=context.entries(given, SOURCE_KEYS)
+            + context.found(given, is_source)
+            + tuple(context.located(given)),
             headers=context.entries(given, HEADER_KEYS) + context.found(given, is_header),
             exported_headers=context.entries(given, EXPORTED_KEYS),
             deps=context.words(given, ("deps", "fbcode_deps", "xplat_deps", "actual")),
@@ -223,7 +226,19 @@ class Context:
     def entries(self, given: dict[str, Any], keys: Sequence[str]) -> tuple[ListEntry, ...]:
         """The files and labels of some attributes; a label stays a label."""
         items = [item for key in keys for item in walk(given.get(key))]
-        return tuple(self.entry(item) for item in items if item.text)
+        folder = self.header_folder(given)
+        return tuple(self.entry(item, folder) for item in items if item.text)
+
+    def header_folder(self, given: dict[str, Any]) -> str:
+        """The folder below which others include the headers of a rule."""
+        inner = self.literals.tree.layout.strip_root(str(given.get("header_namespace", "")))
+        return self.package.package if inner is None else inner
+
+    def located(self, given: dict[str, Any]) -> Iterator[ListEntry]:
+        """What the command of a rule reads: it may copy files of it."""
+        for item in walk(given.get("cmd")):
+            for label in LOCATION.findall(item.text):
+                yield self.entry(BuckWord(label, item.condition), "")
 
     def found(
         self, given: dict[str, Any], is_wanted: Callable[[str], bool]
@@ -235,7 +250,7 @@ class Context:
         paths = (f"{self.package.package}/{name}".lstrip("/") for name in names)
         return tuple(ListEntry(path, self.place) for path in paths if is_wanted(path))
 
-    def entry(self, item: BuckWord) -> ListEntry:
+    def entry(self, item: BuckWord, folder: str) -> ListEntry:
         """One file: its path from the root of the tree, and where it was written."""
         if item.key and not self.is_there(item.text) and self.is_there(item.key):
             item = BuckWord(item.key, item.condition)
@@ -243,7 +258,7 @@ class Context:
         words = [item.text, base, base.partition(".")[0], *self.patterns(item.text)]
         place = self.literals.find(words, self.package.files, self.place)
         if is_label(item.text):
-            made_as = f"{self.package.package}/{item.key}".lstrip("/") if item.key else ""
+            made_as = f"{folder}/{item.key}".lstrip("/") if item.key else ""
             return ListEntry(self.absolute(item.text), place, item.condition, made_as)
         path = posixpath.normpath(posixpath.join(self.package.package, item.text))
         return ListEntry(path, place, item.condition)

@@ -54,12 +54,14 @@ class Groups:
             uses = [use.target for use in self.index.buck_uses[path]]
             own = [target for target in uses if not self.index.policy.is_twin(target.name)]
             labels = {target.label for target in own or uses}
-            for use in self.index.cmake_uses[Configuration.ANY].get(path, ()):
-                key = (use.target.name, use.target.place)
+            users = [use.target for use in self.index.cmake_uses[Configuration.ANY].get(path, ())]
+            product = [target for target in users if not self.index.is_test_program(target)]
+            for target in product or users:
+                key = (target.name, target.place)
                 if key not in mapped:
-                    mapped[key] = self.is_mapped(use.target)
+                    mapped[key] = self.is_mapped(target)
                 if mapped[key]:
-                    found[use.target.name] |= labels
+                    found[target.name] |= labels
         return found
 
     @cached_property

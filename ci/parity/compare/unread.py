@@ -9,7 +9,7 @@ from ci.parity.compare.dependencies import find_dependency_drift
 from ci.parity.compare.findings import Finding, Kind, Level, order_findings
 from ci.parity.compare.groups import Groups
 from ci.parity.compare.headers import find_header_drift, find_include_drift
-from ci.parity.compare.includes import find_undeclared_headers
+from ci.parity.compare.includes import find_undeclared_headers, find_unexported_headers
 from ci.parity.compare.index import Index
 from ci.parity.compare.partial import find_partial_drift
 from ci.parity.compare.python import find_import_drift
@@ -107,6 +107,7 @@ def compare_tree(
         *find_include_drift(index),
         *find_partial_drift(index, groups),
         *undeclared,
+        *find_unexported_headers(index, groups),
         *find_dependency_drift(index, groups, {finding.detail for finding in undeclared}),
         *find_define_drift(index, groups),
         *find_import_drift(index, groups),

@@ -25,7 +25,7 @@ DRIFTS: dict[str, dict[str, list[list[str]]]] = json.loads(
 )
 RELATIONS = {"dependency", "define"}
 WANTED = 0.95
-WANTED_RELATIONS = 0.85  # 54c3f78b69 and 484231c3b7 each have one that is not found
+WANTED_RELATIONS = 0.9
 
 pytestmark = [
     pytest.mark.slow,

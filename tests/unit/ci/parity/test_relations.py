@@ -83,6 +83,23 @@ def test_a_define_of_one_side_is_found(pairs: Pairs) -> None:
     assert pairs(cmake) == {("define", "CMakeLists.txt")}
 
 
+@pytest.mark.parametrize("name", ["p_test", "p_bench"])
+def test_what_a_test_of_the_same_sources_has_does_not_count(name: str, pairs: Pairs) -> None:
+    test = (
+        f"add_executable({name} p/a.cpp p/test/t.cpp)\ntarget_link_libraries({name} q)\n"
+        f"target_compile_definitions({name} PRIVATE FAST)"
+    )
+    files = tree('preprocessor_flags = ["-DFAST"], deps = ["//executorch/q:q"]', test)
+    files["p/test/t.cpp"] = "int t;\n"
+    files["p/BUCK"] += 'runtime.cxx_test(name = "t", srcs = ["test/t.cpp"])\n'
+
+    drift = {("define", "p/BUCK"), ("dependency", "p/BUCK")}
+    assert pairs(files) & drift == (drift if "test" in name else set())
+
+    files["CMakeLists.txt"] = files["CMakeLists.txt"].replace("add_library(p p/a.cpp)", "")
+    assert not pairs(files) & drift
+
+
 @pytest.mark.parametrize(
     ("first", "cmake"),
     [
