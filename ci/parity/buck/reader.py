@@ -40,6 +40,7 @@ from ci.parity.trees import SourceTree
 Key: TypeAlias = "tuple[str, str, bool]"
 INTERNAL = "inside Meta"
 TARGETS_FILE = "targets.bzl"
+LOADING = 'load(":targets.bzl", "define_common_targets")\ndefine_common_targets()\n'
 TARGET_NAME = re.compile(r'\bname = "([^"]+)"')
 LOCATION = re.compile(r"\$\(location ([^)\s]+)\)")
 MARK = "\0select"
@@ -70,12 +71,15 @@ def read_buck(tree: SourceTree) -> BuckFacts:
     builds = [p for p in paths if not p.endswith(".bzl") and not is_inside(p, tree.submodules)]
     merger = Merger(Literals(tree), owned)
     parsed: dict[tuple[str, frozenset[str]], Parsed] = {}
-    for world in WORLDS:
-        evaluator = Evaluator(tree, owned, world, rules, parsed)
+    evaluators = [Evaluator(tree, owned, world, rules, parsed) for world in WORLDS]
+    for evaluator in evaluators:
         for path in builds:
             merger.evaluate(evaluator, path)
-    merger.note_unloaded(path for path in paths if not is_inside(path, tree.submodules))
-    return merger.facts(sorted({path.rpartition("/")[0] for path in builds}))
+    unloaded = merger.find_unloaded(p for p in paths if not is_inside(p, tree.submodules))
+    for evaluator in evaluators:
+        for path in unloaded:
+            merger.evaluate_unloaded(evaluator, path)
+    return merger.facts(sorted({path.rpartition("/")[0] for path in (*builds, *unloaded)}))
 
 
 @dataclass
@@ -142,9 +146,10 @@ class Merger:
                 place = self.literals.find(names, package.files, Place(package.path))
                 self.globs[glob] = Glob(*glob, call.matched.empty, place, len(call.matched.files))
 
-    def note_unloaded(self, paths: Iterable[str]) -> None:
-        """Name each targets.bzl that no build file loads and whose targets are nowhere else."""
+    def find_unloaded(self, paths: Iterable[str]) -> list[str]:
+        """Each targets.bzl that no build file loads and whose targets are nowhere else."""
         unread = {path.rpartition("/")[0] for path in self.unread}
+        found = []
         for path in paths:
             folder, _, name = path.rpartition("/")
             if name != TARGETS_FILE or path in self.read or folder in unread:
@@ -152,9 +157,21 @@ class Merger:
             names = TARGET_NAME.findall(self.literals.tree.read(path) or "")
             known = {key[1] for key in self.targets if key[0] == folder}
             if not known.issuperset(names):
-                self.unread[path] = NotEvaluated(
-                    "buck", Place(path), "no build file loads it", folder, is_broken=True
-                )
+                found.append(path)
+        return found
+
+    def evaluate_unloaded(self, evaluator: Evaluator, path: str) -> None:
+        """Take what a targets.bzl says that no build file loads, as if one did as others do."""
+        folder = path.rpartition("/")[0]
+        row = NotEvaluated("buck", Place(path), "no build file loads it", folder, is_broken=True)
+        try:
+            package = evaluator.evaluate(f"{path} as loaded", LOADING)
+        except NotEvaluatedError:
+            self.unread[path] = row
+        else:
+            self.unread.setdefault(path, replace(row, is_known=True))
+            package.path, package.files = path, package.files[1:]
+            self.add(package, evaluator.world)
 
     def build_target(self, package: Package, rule: Recorded, world: str) -> BuckTarget:
         given = rule.arguments

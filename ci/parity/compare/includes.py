@@ -6,11 +6,12 @@ CMake finds every header through a few include directories; Buck only those of d
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from posixpath import commonpath
 
 from msgspec.structs import replace
 
+from ci.parity.compare.defines import name_of
 from ci.parity.compare.findings import Finding, Kind, Level, at
 from ci.parity.compare.groups import Groups
 from ci.parity.compare.index import Index, is_compiling, is_native
@@ -74,13 +75,13 @@ def _missing(
     index: Index, groups: Groups, target: BuckTarget, owners: dict[str, set[str]]
 ) -> Iterator[Finding]:
     reached = find_visible(groups, target)
-    needed = index.facts.needed
+    needs = find_needs(index, groups, target)
     copied = set(index.copied(target))
     sources = {e.path for e in index.resolved(target.srcs)} | copied
     for source in sorted(path for path in sources if is_source(path)):
-        for path in sorted(closure([source], lambda each: needed.get(each, ()))):
+        for path in sorted(closure([source], needs)):
             near = {target.label} if path == source else owners[path] & reached
-            for header in needed.get(path, ()) if near else ():
+            for header in needs(path) if near else ():
                 wanted = owners.get(header)
                 if wanted and not wanted & reached:
                     label = target.label if target.label in near else best(near)
@@ -104,13 +105,26 @@ def collector_of(groups: Groups, target: BuckTarget, wanted: str) -> str:
     return max(collecting, key=rank, default=target.label)
 
 
+def find_needs(index: Index, groups: Groups, target: BuckTarget) -> Callable[[str], Iterable[str]]:
+    """What a file includes where a target compiles it: also if only a macro is defined that the
+    target gets in some build."""
+    reached = groups.passed_on(target) & index.by_label.keys()
+    words = (word for label in reached for word in index.by_label[label].defines if word.exported)
+    macros = {name_of(word) for word in (*target.defines, *words)}
+    needed, guarded = index.facts.needed, index.facts.guarded
+
+    def needs(path: str) -> Iterable[str]:
+        yield from needed.get(path, ())
+        for macro, headers in guarded.get(path, {}).items():
+            yield from headers if macro in macros else ()
+
+    return needs
+
+
 def find_visible(groups: Groups, target: BuckTarget, *, exported: bool = False) -> set[str]:
     """The labels whose headers a target may include: its dependencies, and what these export."""
-    words = target.exported_deps
-    if not exported:
-        words = (*words, *target.deps, *target.external_deps)
-    direct = {groups.plain(word.text) for word in words}
-    return closure({target.label, *direct, *groups.index.policy.given}, groups.exported_edges)
+    given = closure(groups.index.policy.given, groups.exported_edges)
+    return groups.passed_on(target, exported=exported) | given
 
 
 def best(labels: set[str]) -> str:

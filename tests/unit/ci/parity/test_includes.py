@@ -8,7 +8,7 @@ import pytest
 
 from ci.parity.compare.findings import Finding, Level
 from ci.parity.policy import ParityPolicy
-from ci.parity.uses import always_included
+from ci.parity.uses import group_includes
 
 LOAD = 'load("@fbsource//xplat/executorch/build:runtime_wrapper.bzl", "runtime")\n'
 Q = 'runtime.cxx_library(name = "q", exported_headers = ["q.h"], exported_deps = [{}])\n'
@@ -238,4 +238,62 @@ def test_a_link_that_cmake_has_is_not_told_twice(findings: Findings) -> None:
     ],
 )
 def test_what_is_included_whatever_is_defined(text: str, expected: set[str]) -> None:
-    assert always_included(text) == expected
+    assert group_includes(text).get("", set()) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("#ifdef X\n#include <a>\n#endif\n#include <b>", {"X": {"a"}, "": {"b"}}),
+        ("#if defined(X)  // why\n#include <a>\n#endif", {"X": {"a"}}),
+        ("#if defined X /* why */\n#include <a>\n#endif", {"X": {"a"}}),
+        ("#ifndef G\n#define G\n#ifdef X\n#include <a>\n#endif\n#endif", {"X": {"a"}}),
+        ("#ifdef X\n#include <a>\n#else\n#include <b>\n#endif", {"X": {"a"}}),
+        ("#ifdef X\n#elif Y\n#include <b>\n#endif", {}),
+        ("#ifdef X\n#ifdef Y\n#include <a>\n#endif\n#include <b>\n#endif", {"X": {"b"}}),
+        ("#if defined(X) && Y\n#include <a>\n#endif", {}),
+        ("#if !defined(X)\n#include <a>\n#endif", {}),
+        ("#if X\n#include <a>\n#endif", {}),
+        ("#ifndef X\n#include <a>\n#endif", {}),
+        ("#ifndef G\n#endif\n#ifdef G\n#include <a>\n#endif", {"G": {"a"}}),
+    ],
+)
+def test_what_is_included_if_one_macro_is_defined(text: str, expected: dict[str, set[str]]) -> None:
+    assert group_includes(text) == expected
+
+
+FLAG = 'exported_preprocessor_flags = ["-DFAST=1"]'
+
+
+@pytest.mark.parametrize(
+    ("rule", "found"),
+    [
+        ('preprocessor_flags = ["-DFAST"]', True),
+        ('preprocessor_flags = select({"a": ["-DFAST"], "b": []})', True),
+        ('deps = [":exports"]', True),
+        ('deps = [":passes"]', True),
+        ('deps = [":keeps"]', False),
+        ('deps = [":private"]', False),
+        ('preprocessor_flags = ["-DFASTER"]', False),
+        ('preprocessor_flags = ["-DFAST"], deps = ["//executorch/q:q"]', False),
+    ],
+    ids=["own", "select", "exported", "passed on", "kept", "private", "another", "there"],
+)
+def test_an_include_under_a_macro_counts_for_what_gets_the_macro(
+    rule: str, found: bool, findings: Findings
+) -> None:
+    files = tree(source="#ifdef FAST\n#include <executorch/q/q.h>\n#endif\n")
+    files["p/BUCK"] = LOAD + "".join(
+        f"runtime.cxx_library(name = {name}, {body})\n"
+        for name, body in (
+            ('"p", srcs = ["p.cpp"]', rule),
+            ('"exports", exported_headers = ["e.h"]', FLAG),
+            ('"passes", exported_headers = ["e.h"]', 'exported_deps = [":exports"]'),
+            ('"keeps", exported_headers = ["e.h"]', 'deps = [":exports"]'),
+            ('"private", exported_headers = ["e.h"]', FLAG.replace("exported_", "")),
+        )
+    )
+    files["p/e.h"] = ""
+
+    told = [f.detail for f in findings(files) if f.kind.value == "dependency"]
+    assert told == (["//p:p -> //q:q"] if found else [])
