@@ -29,7 +29,8 @@ from tests.mutants.forks import Task, run_tasks
 from tests.mutants.verdicts import Verdicts
 
 JUDGED, FAILS = "judged", "fails without a mutant:"  # what a line of the output begins with
-OPTIONS = ("-q", "--rootdir=.", "--capture=no", "-p", "no:cacheprovider", "-p", "no:xdist")
+# Other tracebacks would parse the whole module of mutants for each failure.
+OPTIONS = ("-q", "--rootdir=.", "-s", "--tb=native", "-pno:cacheprovider", "-pno:xdist")
 FIRST_RUN, FAILURE, KILLERS = "first-run.json", "failure.txt", "killers"
 CONTROL = "__mutmut_0"  # mutmut counts from 1
 CONTROLS = 8
