@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import functools
 import sys
+import weakref
 from typing import Any
 
 import torch
 from executorch.exir import to_edge_transform_and_lower
+from torch.fx import GraphModule
+from torch.fx.graph import _PyTreeCodeGen
 from torch.fx.traceback import NodeSource
 
 from ci.lowering import lower  # noqa: F401 - held for the forks
@@ -17,12 +20,15 @@ from ci.lowering.quantize import quantize_model
 from ci.lowering.schemes import Scheme
 
 SOC = "SM8650"
+write_code, reduce_module = GraphModule.recompile, GraphModule.__reduce__
+WRITTEN = ("_code", "_lineno_map", "_prologue_start")  # what it leaves in a module
 
 
 @functools.cache
 def warm_up() -> None:
     """Export, quantize and lower a small model without QNN, once a process."""
     still_tqdm()
+    write_code_late()
     inputs = tuple((torch.ones(1, 4) * number,) for number in range(2))
     model = Model("warm-up", torch.nn.Linear(4, 4).eval(), inputs[:1], inputs)
     converted = quantize_model(model, Scheme.A8W8, SOC)
@@ -50,3 +56,57 @@ def materialize_once() -> None:
         module: Any = sys.modules.get(name)
         if hasattr(module, "_materialize_cpp_cia_ops"):
             module._materialize_cpp_cia_ops = lambda: None
+
+
+def write_code_late() -> None:
+    """Let a module's Python be written when something asks for it, and not after each change of its
+    graph: passes read graphs, and of 434 texts in one lowering 13 were run."""
+    GraphModule.recompile, GraphModule.__reduce__ = recompile_late, reduce_written
+    for name in WRITTEN:
+        setattr(GraphModule, name, Written(name))
+
+
+def recompile_late(module: Any) -> Unwritten:
+    """Forget the code of a module and of those in it."""
+    if isinstance(module.graph._codegen, _PyTreeCodeGen):
+        info = module.graph._codegen.pytree_info
+        module._in_spec, module._out_spec = info.in_spec, info.out_spec
+    for name in WRITTEN:
+        vars(module).pop(name, None)
+    later = Unwritten(module)
+    type(module).forward = later  # each has a class of its own
+    module._recompile_submodules()
+    return later
+
+
+def reduce_written(module: Any) -> Any:
+    """What pickle takes of a module: its code too."""
+    write_code(module)
+    return reduce_module(module)
+
+
+class Unwritten:
+    """A module's ``forward``, and what its ``recompile`` gives, until its code is written."""
+
+    def __init__(self, module: Any) -> None:
+        self._module = weakref.ref(module)
+
+    def __get__(self, module: Any, owner: Any) -> Any:
+        write_code(self._module())
+        return (owner if module is None else module).forward
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(write_code(self._module()), name)
+
+
+class Written:
+    """An attribute that a module has once its code is written."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, module: Any, owner: Any) -> Any:
+        if module is None:
+            return self
+        write_code(module)
+        return vars(module)[self._name]

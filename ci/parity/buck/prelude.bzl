@@ -32,7 +32,6 @@ _KEPT = [
     "visibility",
     "out",
     "outs",
-    "cmd",
     "actual",
     "main_src",
     "main_module",

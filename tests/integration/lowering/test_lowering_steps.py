@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import errno
 import logging
 import operator
 import os
+import pickle
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -25,7 +27,7 @@ with patch.dict(os.environ, QNN_SDK_ROOT="nowhere"), warnings.catch_warnings():
     from executorch.backends.qualcomm.serialization.qc_schema import QcomChipset
     from executorch.backends.qualcomm.serialization.qc_schema_serialize import flatbuffer_to_option
 
-    from ci.lowering import audit, lower
+    from ci.lowering import audit, lower, warm
     from ci.lowering.audit import BROKEN, MAX_REASON, audit_delegation, record_refusals
     from ci.lowering.quantize import block_sizes, quantize_model
 
@@ -73,6 +75,60 @@ def quantized() -> tuple[Model, Any]:
     sets = tuple((draw(1, 32, 10, 10, seed=seed) * scale,) for seed, scale in enumerate((1, 1, 8)))
     model = Model("net", Convolutions().eval(), sets[:1], sets)
     return model, quantize_model(model, Scheme.A8W8, "SM8650")
+
+
+def trace(target: Any) -> Any:
+    """A graph module that calls ``target``."""
+    graph = torch.fx.Graph()
+    graph.output(graph.call_function(target, (graph.placeholder("x"),)))
+    return torch.fx.GraphModule(torch.nn.Module(), graph)
+
+
+@pytest.fixture
+def changed(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A graph module in one, run once and then changed: a sigmoid has taken a relu's place."""
+    graph_module = torch.fx.GraphModule
+    for name in ("recompile", "__reduce__"):
+        monkeypatch.setattr(graph_module, name, getattr(graph_module, name))
+    for name in warm.WRITTEN:
+        monkeypatch.setattr(graph_module, name, None, raising=False)
+    warm.write_code_late()
+    outer = torch.fx.GraphModule(torch.nn.Module(), torch.fx.Graph())
+    outer.add_submodule("inner", trace(torch.relu))
+    outer.graph.output(outer.graph.call_module("inner", (outer.graph.placeholder("x"),)))
+    outer.recompile()
+    assert outer(draw(4)).min() == 0
+    (relu,) = [node for node in outer.inner.graph.nodes if node.target is torch.relu]
+    relu.target = torch.sigmoid
+    outer.recompile()
+    return outer
+
+
+ASKED: dict[str, Callable[[Any, Any], Any]] = {
+    "called": lambda module, x: module(x),
+    "forward": lambda module, x: module.forward(x),
+    "forward of the class": lambda module, x: type(module).forward(module, x),
+    "copied": lambda module, x: copy.deepcopy(module)(x),
+    "pickled": lambda module, x: pickle.loads(pickle.dumps(module))(x),  # noqa: S301
+    "exported": lambda module, x: torch.export.export(module, (x,), strict=True).module()(x),
+}
+
+
+@pytest.mark.parametrize("way", ASKED)
+def test_a_graph_module_does_what_its_graph_says_however_it_is_asked(
+    changed: Any, way: str
+) -> None:
+    assert not {*warm.WRITTEN} & {*vars(changed), *vars(changed.inner)}
+    assert torch.equal(ASKED[way](changed, draw(4)), torch.sigmoid(draw(4)))
+
+
+def test_the_code_of_a_graph_module_can_be_read_as_ever(changed: Any) -> None:
+    for text in (changed.inner.code, str(changed.inner), changed.inner.print_readable(False)):
+        assert "sigmoid" in text
+        assert "torch.relu" not in text
+    assert changed.inner._lineno_map
+    with pytest.raises(AttributeError, match="has no attribute '_other'"):
+        changed.inner._other  # noqa: B018
 
 
 def test_blocks_are_for_layers_that_they_fit_without_a_kernel() -> None:
