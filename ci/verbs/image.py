@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from ci.images.build import Built, build_image, find_built, plan_image
@@ -24,80 +24,22 @@ if TYPE_CHECKING:
     from docker.client import DockerClient
 
 DEFAULT = "emulator"
-HELP = {
-    "build": "build images",
-    "shell": "run a command, or an interactive shell, in an image",
-    "list": "the images, their tags and sizes",
-    "digest": "an image's digests; --check builds it twice and compares",
-    "lock": "pin the packages of an image",
-    "prune": "remove images of other inputs, and what shells left",
-}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    for name, text in HELP.items():
-        action = actions.add_parser(name, help=text, description=text, allow_abbrev=False)
-        action.add_argument("--json", action="store_true", help="print the result as JSON")
-        action.add_argument(
-            "--base",
-            type=nonempty_word,
-            help="a base of images.toml, or an image you have",
+    for name, action in ACTIONS.items():
+        own = actions.add_parser(
+            name, help=action.help, description=action.help, allow_abbrev=False
         )
-        OPTIONS[name](action)
-
-
-def _build_options(parser: argparse.ArgumentParser) -> None:
-    _add_names(parser)
-    parser.add_argument("--push", type=nonempty_word, metavar="REF", help="push it as REF")
-    parser.add_argument("--no-cache", action="store_true", help="build every step again")
-    _add_toolchains(parser)
-
-
-def _shell_options(parser: argparse.ArgumentParser) -> None:
-    _add_toolchains(parser)
-    parser.add_argument(
-        "--read-only-store", action="store_true", help="nothing in the store can change"
-    )
-    parser.add_argument(
-        "words",
-        nargs=argparse.REMAINDER,
-        metavar="[IMAGE] [COMMAND ...]",
-        help=f"default: an interactive shell in {DEFAULT}",
-    )
-
-
-def _digest_options(parser: argparse.ArgumentParser) -> None:
-    _add_names(parser)
-    parser.add_argument("--check", action="store_true", help="build twice from clean and compare")
-
-
-def _lock_options(parser: argparse.ArgumentParser) -> None:
-    _add_names(parser)
-    parser.add_argument("--write", action="store_true", help="write the lock files")
-
-
-def _prune_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--dry-run", action="store_true", help="show what would be removed")
-
-
-def _no_options(_parser: argparse.ArgumentParser) -> None:
-    """``list`` has none of its own."""
-
-
-def _add_names(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("words", nargs="*", metavar="IMAGE", help=f"default: {DEFAULT}")
-
-
-def _add_toolchains(parser: argparse.ArgumentParser) -> None:
-    text = "with the profile's artifacts inside; such an image is never pushed"
-    parser.add_argument("--with-toolchains", action="store_true", help=text)
+        for words, settings in (JSON, BASE, *action.options):
+            own.add_argument(*words, **settings)
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     args.base = args.base or ""
     with connect_engine() as client:
-        return ACTIONS[args.action](client, args, progress)
+        return ACTIONS[args.action].run(client, args, progress)
 
 
 def _build(client: DockerClient, args: argparse.Namespace, progress: Progress) -> Outcome:
@@ -197,20 +139,71 @@ def _prune(client: DockerClient, args: argparse.Namespace, _progress: Progress) 
     return Outcome("\n".join(lines or ["nothing is stale"]) + "\n", data)
 
 
-Action = Callable[["DockerClient", argparse.Namespace, Progress], Outcome]
-ACTIONS: dict[str, Action] = {
-    "build": _build,
-    "shell": _shell,
-    "list": _list,
-    "digest": _digest,
-    "lock": _lock,
-    "prune": _prune,
-}
-OPTIONS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
-    "build": _build_options,
-    "shell": _shell_options,
-    "list": _no_options,
-    "digest": _digest_options,
-    "lock": _lock_options,
-    "prune": _prune_options,
+Argument = tuple[tuple[str, ...], dict[str, Any]]
+
+
+def _argument(*words: str, **settings: Any) -> Argument:
+    return words, settings
+
+
+def _switch(name: str, text: str) -> Argument:
+    return _argument(name, action="store_true", help=text)
+
+
+JSON = _switch("--json", "print the result as JSON")
+BASE = _argument("--base", type=nonempty_word, help="a base of images.toml, or an image you have")
+NAMES = _argument("words", nargs="*", metavar="IMAGE", help=f"default: {DEFAULT}")
+TOOLCHAINS = _switch(
+    "--with-toolchains", "with the profile's artifacts inside; such an image is never pushed"
+)
+
+
+@dataclass(frozen=True)
+class Action:
+    """What ``image NAME`` does, and the arguments that it takes."""
+
+    help: str
+    run: Callable[[DockerClient, argparse.Namespace, Progress], Outcome]
+    options: tuple[Argument, ...] = ()
+
+
+ACTIONS = {
+    "build": Action(
+        "build images",
+        _build,
+        (
+            NAMES,
+            _argument("--push", type=nonempty_word, metavar="REF", help="push it as REF"),
+            _switch("--no-cache", "build every step again"),
+            TOOLCHAINS,
+        ),
+    ),
+    "shell": Action(
+        "run a command, or an interactive shell, in an image",
+        _shell,
+        (
+            TOOLCHAINS,
+            _switch("--read-only-store", "nothing in the store can change"),
+            _argument(
+                "words",
+                nargs=argparse.REMAINDER,
+                metavar="[IMAGE] [COMMAND ...]",
+                help=f"default: an interactive shell in {DEFAULT}",
+            ),
+        ),
+    ),
+    "list": Action("the images, their tags and sizes", _list),
+    "digest": Action(
+        "an image's digests; --check builds it twice and compares",
+        _digest,
+        (NAMES, _switch("--check", "build twice from clean and compare")),
+    ),
+    "lock": Action(
+        "pin the packages of an image", _lock, (NAMES, _switch("--write", "write the lock files"))
+    ),
+    "prune": Action(
+        "remove images of other inputs, and what shells left",
+        _prune,
+        (_switch("--dry-run", "show what would be removed"),),
+    ),
 }
