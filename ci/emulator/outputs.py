@@ -11,9 +11,18 @@ import numpy as np
 
 from ci.emulator.judging.figures import Array
 from ci.emulator.judging.gate import Expected, References
-from ci.lowering.artifact import FLOAT, HIGH, INPUTS, LOW, QUANTIZED, REFERENCE, Lowered, TensorInfo
-
-OUTPUT = "output_{}_{}.raw"
+from ci.lowering.artifact import (
+    FLOAT,
+    HIGH,
+    INPUTS,
+    LOW,
+    OUTPUT,
+    QUANTIZED,
+    REFERENCE,
+    Lowered,
+    TensorInfo,
+    write_set,
+)
 
 
 def read_references(artifact: Path, lowered: Lowered) -> References:
@@ -72,9 +81,8 @@ def write_input_list(path: Path, given: Path, lowered: Lowered, sets: int | None
 def write_outputs(directory: Path, outputs: Sequence[Array]) -> None:
     """What a runner would write for ``outputs``, [input set, *shape]."""
     directory.mkdir()
-    for index, column in enumerate(outputs):
-        for number, array in enumerate(column):
-            (directory / OUTPUT.format(number, index)).write_bytes(array.tobytes())
+    for number, arrays in enumerate(zip(*outputs, strict=True)):
+        write_set(directory, number, arrays, OUTPUT)
 
 
 def read_column(directory: Path, pattern: str, index: int, lowered: Lowered) -> Array:

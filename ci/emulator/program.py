@@ -22,6 +22,7 @@ except ImportError:  # until 1.4
 from ci.emulator.job import RunJob, RunResult
 from ci.emulator.memory import overwrite_freed_memory
 from ci.emulator.traces.job import DEBUG, ETDUMP
+from ci.lowering.artifact import OUTPUT, write_set
 from provisioning.errors import FailedError
 
 # Its import registers them.
@@ -54,9 +55,7 @@ def run_program(job: RunJob) -> RunResult:
             # A None or a number among the outputs comes as itself, and needs no proof. The next
             # method may write where this one did.
             outputs += [one.clone() for one in method(given) if isinstance(one, torch.Tensor)]
-        for index, output in enumerate(outputs):
-            array = output.contiguous().numpy()
-            (Path(job.outputs) / f"output_{number}_{index}.raw").write_bytes(array.tobytes())
+        write_set(Path(job.outputs), number, outputs, OUTPUT)
     if job.trace:
         place = Path(job.trace)
         program.write_etdump_result_to_file(str(place / ETDUMP), str(place / DEBUG))

@@ -12,24 +12,18 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import msgspec
+import numpy as np
 from msgspec import Struct
 
 from provisioning.files import hash_file, publish_directory
 
-PROGRAM, RECORD, INPUTS, FLOAT, QUANTIZED = (
-    "program.pte",
-    "lowered.json",
-    "inputs",
-    "float",
-    "quantized",
-)
-
-
+PROGRAM, RECORD = "program.pte", "lowered.json"
+INPUTS, FLOAT, QUANTIZED = "inputs", "float", "quantized"
 REFERENCE, LOW, HIGH = "{}_{}.raw", "{}_{}.low.raw", "{}_{}.high.raw"
-
-
+OUTPUT = "output_{}_{}.raw"  # as a runner names what a program gives
 SAVER, SAVER_CALLS = "saver_output", "saver_output.c"  # what QNN's Saver wrote, where it is asked
 
 
@@ -43,6 +37,32 @@ class TensorInfo(Struct, frozen=True):
     shape: tuple[int, ...]
     joined_axis: int = 0
     joined: tuple[int, ...] = ()
+
+
+def describe_tensor(tensor: Any, axis: int = 0, parts: tuple[int, ...] = ()) -> TensorInfo:
+    """Of an array, or a tensor that needs no gradient; ``parts`` are joined along ``axis``."""
+    array = np.asarray(tensor)
+    return TensorInfo(str(array.dtype), array.shape, axis, parts)
+
+
+def write_tensor(path: Path, tensor: Any) -> None:
+    """The elements of an array, or of a tensor that needs no gradient, row-major."""
+    path.write_bytes(np.asarray(tensor).tobytes())
+
+
+def write_set(
+    directory: Path, number: int, tensors: Iterable[Any], pattern: str = REFERENCE
+) -> None:
+    """A file for each of the tensors that belong to an input set."""
+    for index, tensor in enumerate(tensors):
+        write_tensor(directory / pattern.format(number, index), tensor)
+
+
+def write_sets(directory: Path, sets: Iterable[Iterable[Any]]) -> None:
+    """A new directory with <set>_<index>.raw for every tensor."""
+    directory.mkdir(parents=True)
+    for number, tensors in enumerate(sets):
+        write_set(directory, number, tensors)
 
 
 class Fallback(Struct, frozen=True):

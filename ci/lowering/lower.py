@@ -9,7 +9,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import torch
 from executorch.backends.qualcomm.serialization.qc_schema_serialize import (
     flatbuffer_to_option,
@@ -27,7 +26,6 @@ from ci.lowering.artifact import (
     LOW,
     PROGRAM,
     QUANTIZED,
-    REFERENCE,
     SAVER,
     SAVER_CALLS,
     Delegation,
@@ -35,8 +33,11 @@ from ci.lowering.artifact import (
     MethodInfo,
     TensorInfo,
     add_delegations,
+    describe_tensor,
     hash_files,
     write_record,
+    write_sets,
+    write_tensor,
 )
 from ci.lowering.audit import audit_delegation, qnn_errors, record_refusals
 from ci.lowering.choices.methods import split_inputs, split_module
@@ -111,7 +112,7 @@ def lower_model(model: Model, job: LowerJob, staging: Path, stages: Stages) -> L
         scheme=job.scheme.value,
         soc=job.soc,
         sets=len(model.evaluation),
-        inputs=describe_tensors(model.evaluation[0]),
+        inputs=tuple(map(describe_tensor, model.evaluation[0])),
         outputs=describe_outputs(model),
         delegation=delegation,
         methods=describe_methods(model),
@@ -222,28 +223,11 @@ def keep_initial_state(edge: Any) -> ExecutorchBackendConfig:
     return ExecutorchBackendConfig(passes=[InitializedMutableBufferPass(names)] if names else [])
 
 
-def write_sets(directory: Path, sets: Sequence[Inputs]) -> None:
-    """<set>_<index>.raw for every tensor, row-major."""
-    directory.mkdir(parents=True)
-    for number, tensors in enumerate(sets):
-        for index, tensor in enumerate(tensors):
-            write_tensor(directory / REFERENCE.format(number, index), tensor)
-
-
-def write_tensor(path: Path, tensor: torch.Tensor) -> None:
-    path.write_bytes(tensor.detach().contiguous().numpy().tobytes())
-
-
-def describe_tensors(tensors: Inputs) -> tuple[TensorInfo, ...]:
-    """dtype and shape of each tensor."""
-    return tuple(TensorInfo(str(tensor.numpy().dtype), tuple(tensor.shape)) for tensor in tensors)
-
-
 def describe_outputs(model: Model) -> tuple[TensorInfo, ...]:
     """dtype and shape of each output, and the parts of those that are concatenations."""
     with keep_state(model.module):
         joined = find_joined(model.module, model.evaluation[0])
     return tuple(
-        msgspec.structs.replace(info, joined_axis=axis, joined=parts)
-        for info, (axis, parts) in zip(describe_tensors(model.reference[0]), joined, strict=True)
+        describe_tensor(tensor, *origin)
+        for tensor, origin in zip(model.reference[0], joined, strict=True)
     )

@@ -9,6 +9,8 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from provisioning.errors import FailedError
+
 Array = NDArray[Any]
 
 
@@ -17,6 +19,12 @@ class ReferencePolicy(Struct, frozen=True, forbid_unknown_fields=True):
 
     min_rms: float
     min_spread: float
+
+
+def require_proof(reference: Sequence[Sequence[Array]], policy: ReferencePolicy) -> None:
+    """Raises FailedError for outputs of a float32 model that no program could be judged by."""
+    if fault := find_degenerate(reference, policy):
+        raise FailedError(f"the reference proves nothing: {fault}")
 
 
 def find_degenerate(reference: Sequence[Sequence[Array]], policy: ReferencePolicy) -> str:

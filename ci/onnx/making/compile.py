@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import onnx
 
@@ -24,15 +23,17 @@ from ci.lowering.artifact import (
     FLOAT,
     INPUTS,
     QUANTIZED,
-    REFERENCE,
     Delegation,
     Lowered,
     TensorInfo,
+    describe_tensor,
     hash_files,
     write_record,
+    write_sets,
 )
+from ci.lowering.factory import working_directory
 from ci.lowering.publishing import describe_error
-from ci.lowering.references.degenerate import find_degenerate
+from ci.lowering.references.degenerate import require_proof
 from ci.lowering.stages import Stages
 from ci.onnx.contexts import check_context, seal_context
 from ci.onnx.job import CompileJob
@@ -68,19 +69,21 @@ def compile_source(source: Source, job: CompileJob, staging: Path, stages: Stage
     """
     started = time.monotonic()
     staging.mkdir()
-    write_arrays(staging / INPUTS, source.evaluation)
+    write_sets(staging / INPUTS, source.evaluation)
     model = staging.with_name("float.onnx")
     with stages.measure("export"):
         model = write_float(source, model)
         reference = run_reference(model, source.evaluation)
-        require_proof(source, reference, job)
-        write_arrays(staging / FLOAT, reference)
+        if job.reference:
+            require_proof(reference, job.reference)
+        require_export(source, reference)
+        write_sets(staging / FLOAT, reference)
     infos = describe_outputs(model, reference[0])
     if job.scheme.quantized:
         with stages.measure("quantizing"):
             quantize_file(model, staging / QUANTIZED_MODEL, job.scheme, source.calibration)
             model = staging / QUANTIZED_MODEL
-            write_arrays(staging / QUANTIZED, run_reference(model, source.evaluation))
+            write_sets(staging / QUANTIZED, run_reference(model, source.evaluation))
     with stages.measure("QNN"):
         delegation = write_context(model, staging / PROGRAM, job)
     lower_s = round(time.monotonic() - started, 3)
@@ -93,7 +96,7 @@ def compile_source(source: Source, job: CompileJob, staging: Path, stages: Stage
         scheme=job.scheme.value,
         soc=job.soc,
         sets=len(source.evaluation),
-        inputs=tuple(map(describe_array, source.evaluation[0])),
+        inputs=tuple(map(describe_tensor, source.evaluation[0])),
         outputs=infos,
         delegation=delegation,
         lower_s=lower_s,
@@ -126,12 +129,8 @@ def run_reference(model: Path, sets: Sequence[Arrays]) -> list[Arrays]:
     ]
 
 
-def require_proof(source: Source, reference: Sequence[Arrays], job: CompileJob) -> None:
-    """Raises FailedError for outputs that no program could be judged by, and for an export that
-    computes something else than the module."""
-    fault = find_degenerate(reference, job.reference) if job.reference else ""
-    if fault:
-        raise FailedError(f"the reference proves nothing: {fault}")
+def require_export(source: Source, reference: Sequence[Arrays]) -> None:
+    """Raises FailedError for an export that computes something else than the module."""
     for wanted, got in zip(source.reference, reference, strict=False):
         for index, (one, other) in enumerate(zip(wanted, got, strict=True)):
             reached = _agree_db(one, other)
@@ -177,13 +176,8 @@ def write_calls(model: Path, directory: Path, job: CompileJob) -> None:
 
     It writes below the working directory, which is this fork's own. Raises what onnxruntime raises.
     """
-    before = Path.cwd()
-    with output_to(Path(job.log).with_name(SAVER_LOG)):
-        os.chdir(directory)
-        try:
-            open_session(model, {**job.options, "qnn_saver_path": job.saver}, {})
-        finally:
-            os.chdir(before)
+    with output_to(Path(job.log).with_name(SAVER_LOG)), working_directory(directory):
+        open_session(model, {**job.options, "qnn_saver_path": job.saver}, {})
 
 
 @contextmanager
@@ -215,19 +209,5 @@ def describe_outputs(model: Path, outputs: Arrays) -> tuple[TensorInfo, ...]:
     """dtype and shape of each output, and the parts of those that are concatenations."""
     joined = find_joined(onnx.load(model, load_external_data=False))
     return tuple(
-        msgspec.structs.replace(describe_array(array), joined_axis=axis, joined=parts)
-        for array, (axis, parts) in zip(outputs, joined, strict=True)
+        describe_tensor(array, *origin) for array, origin in zip(outputs, joined, strict=True)
     )
-
-
-def describe_array(array: Any) -> TensorInfo:
-    return TensorInfo(str(array.dtype), tuple(array.shape))
-
-
-def write_arrays(directory: Path, sets: Sequence[Arrays]) -> None:
-    """<set>_<index>.raw for every array, row-major."""
-    directory.mkdir()
-    for number, arrays in enumerate(sets):
-        for index, array in enumerate(arrays):
-            data = np.ascontiguousarray(array).tobytes()
-            (directory / REFERENCE.format(number, index)).write_bytes(data)

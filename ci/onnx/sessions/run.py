@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from onnxruntime.capi.onnxruntime_pybind11_state import EngineError
 
-from ci.emulator.outputs import OUTPUT, read_tensor
+from ci.emulator.outputs import read_tensor
+from ci.lowering.artifact import OUTPUT, write_set
 from ci.lowering.forked import run_forked
 from ci.onnx.contexts import check_context
 from ci.onnx.job import SessionJob, SessionResult
@@ -38,9 +38,7 @@ def run_session(job: SessionJob) -> SessionResult:
     recovering = Recovering(lambda: open_job_session(job))
     lines = Path(job.input_list).read_text(encoding="utf-8").splitlines()
     for number, line in enumerate(lines):
-        for index, array in enumerate(recovering.run(read_inputs(job, line.split()))):
-            data = np.ascontiguousarray(array).tobytes()
-            (outputs / OUTPUT.format(number, index)).write_bytes(data)
+        write_set(outputs, number, recovering.run(read_inputs(job, line.split())), OUTPUT)
     return SessionResult(
         read_profile(Path(recovering.session.end_profiling())), recovering.restarts
     )
