@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import hashlib
 import re
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,11 +14,6 @@ import msgspec
 from provisioning.errors import UnfitError, UsageError
 from provisioning.files import hash_file
 from provisioning.manifest.reader import manifests_root, read_toml
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 REPOSITORY = "executorch-qnn-ci"
 LABEL = "executorch-qnn-ci"
@@ -106,7 +100,7 @@ class ImagePlan:
 
 def wanted_requirements(checkout: Path) -> list[str]:
     """What ./nox and the environments that sessions share install, as requirement strings."""
-    groups = tomllib.loads((checkout / "pyproject.toml").read_text("utf-8"))["dependency-groups"]
+    groups = msgspec.toml.decode((checkout / "pyproject.toml").read_bytes())["dependency-groups"]
     nox_version = re.search(r"(?m)^NOX_VERSION=(\S+)$", (checkout / "nox").read_text("utf-8"))
     if nox_version is None:
         raise UnfitError(f"{checkout / 'nox'} names no version of nox")

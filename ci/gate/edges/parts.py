@@ -4,14 +4,10 @@ and the code of pages, ``docs/emulator.md#code``."""
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+import msgspec
 
 DEPTH = 2
 CODE = "code"
@@ -49,10 +45,9 @@ def list_changed_keys(old: str, new: str) -> frozenset[str]:
 def parse_table(text: str) -> dict[str, Any] | None:
     """What a TOML text holds; None for one that is not TOML."""
     try:
-        table: dict[str, Any] = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError):
+        return msgspec.toml.decode(text, type=dict[str, Any])
+    except (msgspec.DecodeError, RecursionError):
         return None
-    return table
 
 
 def _compare(
