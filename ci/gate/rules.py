@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from ci.parity.buck.globs import compile_pattern
-from provisioning.manifest.reader import read_policy, read_toml
+from provisioning.manifest.reader import read_policy
 
 ALL = "*"
 
@@ -81,9 +81,7 @@ class GateRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def read_rules(path: Path | None = None) -> GateRules:
     """The rules of manifests/, or a file of the user's. Raises ManifestError."""
-    if path is None:
-        return read_policy("gate", GateRules)
-    return read_toml(path.name, GateRules, root=path.parent)
+    return read_policy("gate", GateRules, path)
 
 
 def fits(path: str, patterns: tuple[str, ...]) -> bool:

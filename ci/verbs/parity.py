@@ -19,7 +19,7 @@ from provisioning.console.command import Outcome, read_version, user_path
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode
 from provisioning.files import explain_writes, write_whole
-from provisioning.manifest.reader import read_policy, read_toml
+from provisioning.manifest.reader import read_policy
 from provisioning.store.store import store_home
 
 
@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
-    policy = read_policy_file(args.policy)
+    policy = read_policy("parity", ParityPolicy, args.policy)
     request = ParityRequest(
         source=args.source,
         revision=args.rev,
@@ -73,13 +73,6 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         text = render_table(report, notes=args.notes)
     code = ExitCode.FAILED if report.failing or report.unread else ExitCode.OK
     return Outcome(text, render_document(report), code, exact=args.annotate)
-
-
-def read_policy_file(path: Path | None) -> ParityPolicy:
-    """The policy of manifests/, or one given by its path. Raises ManifestError."""
-    if path is None:
-        return read_policy("parity", ParityPolicy)
-    return read_toml(path.name, ParityPolicy, root=path.parent)
 
 
 def write_sarif(path: Path, report: ParityReport) -> None:

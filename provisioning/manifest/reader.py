@@ -89,8 +89,11 @@ def convert_toml(made: Any, kind: type[T], text: str) -> T:
         raise
 
 
-def read_policy(name: str, kind: type[T]) -> T:
-    """Decode manifests/policies/``name``.toml into ``kind``. Raises ManifestError."""
+def read_policy(name: str, kind: type[T], path: Path | None = None) -> T:
+    """Decode manifests/policies/``name``.toml, or a user's file ``path`` in its place, into
+    ``kind``. Raises ManifestError."""
+    if path:
+        return read_toml(path.name, kind, path.parent)
     return read_toml(f"policies/{name}.toml", kind)
 
 
