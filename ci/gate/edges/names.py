@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ci.parity.uses import INCLUDE
 
@@ -26,13 +26,13 @@ class FileFacts:
     ``strings``: constants that are one plain word. ``profiles``: values of names like PROFILE.
     ``includes``: headers with the quote before each. ``paths``: whole paths in a script."""
 
-    imports: frozenset[str] = frozenset()
-    families: frozenset[str] = frozenset()
-    words: frozenset[str] = frozenset()
-    strings: frozenset[str] = frozenset()
-    profiles: frozenset[str] = frozenset()
-    includes: frozenset[tuple[str, str]] = frozenset()
-    paths: frozenset[str] = frozenset()
+    imports: set[str] = field(default_factory=set)
+    families: set[str] = field(default_factory=set)
+    words: set[str] = field(default_factory=set)
+    strings: set[str] = field(default_factory=set)
+    profiles: set[str] = field(default_factory=set)
+    includes: set[tuple[str, str]] = field(default_factory=set)
+    paths: set[str] = field(default_factory=set)
 
 
 NOTHING = FileFacts()
@@ -43,9 +43,9 @@ def parse_file(path: str, text: str) -> FileFacts:
     if path.endswith(".py"):
         return parse_python(text)
     if path.endswith(SOURCES):
-        return FileFacts(includes=frozenset(INCLUDE.findall(text)))
+        return FileFacts(includes=set(INCLUDE.findall(text)))
     if path.endswith(".sh"):
-        return FileFacts(paths=frozenset(_below(one) for one in PATH.findall(text)))
+        return FileFacts(paths={_below(one) for one in PATH.findall(text)})
     return NOTHING
 
 
@@ -59,39 +59,29 @@ def parse_python(text: str) -> FileFacts:
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return FileFacts(imports=frozenset(DOTTED.findall(text)))
+        return FileFacts(imports=set(DOTTED.findall(text)))
     reader = _Reader()
     reader.visit(tree)
-    return FileFacts(
-        frozenset(reader.imports),
-        frozenset(reader.families),
-        frozenset(reader.words),
-        frozenset(reader.strings),
-        frozenset(reader.profiles),
-    )
+    return reader.facts
 
 
 class _Reader(ast.NodeVisitor):
     def __init__(self) -> None:
-        self.imports: set[str] = set()
-        self.families: set[str] = set()
-        self.words: set[str] = set()
-        self.strings: set[str] = set()
-        self.profiles: set[str] = set()
+        self.facts = FileFacts()
 
     def visit_Assign(self, node: ast.Assign) -> None:
         if any(getattr(target, "id", "").endswith("PROFILE") for target in node.targets):
-            self.profiles.update(_list_strings(node.value))
+            self.facts.profiles.update(_list_strings(node.value))
         self.generic_visit(node)
 
     def visit_Import(self, node: ast.Import) -> None:
-        self.imports.update(alias.name for alias in node.names)
+        self.facts.imports.update(alias.name for alias in node.names)
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
         module = "." * node.level + (node.module or "")
-        self.imports.add(module)
+        self.facts.imports.add(module)
         joint = "" if module.endswith(".") else "."
-        self.imports.update(f"{module}{joint}{alias.name}" for alias in node.names)
+        self.facts.imports.update(f"{module}{joint}{alias.name}" for alias in node.names)
 
     def visit_Call(self, node: ast.Call) -> None:
         name = getattr(node.func, "id", getattr(node.func, "attr", ""))
@@ -99,7 +89,7 @@ class _Reader(ast.NodeVisitor):
             return
         first = node.args[0] if node.args else None
         if name in READERS and isinstance(first, ast.Constant):
-            self.words.add(READERS[name].format(first.value))
+            self.facts.words.add(READERS[name].format(first.value))
         if name in {"Path", "joinpath", "with_name"}:
             self.add_word("/".join(map(_show, node.args)), bare=True)
         self.generic_visit(node)
@@ -113,9 +103,9 @@ class _Reader(ast.NodeVisitor):
         text = _show(node)
         first = node.values[0] if node.values else None
         if isinstance(first, ast.FormattedValue) and getattr(first.value, "id", "") == "__name__":
-            self.families.add(".")
+            self.facts.families.add(".")
         elif DOTTED.fullmatch(text.removesuffix(".*")) and text.endswith(".*"):
-            self.families.add(text.removesuffix(".*"))
+            self.facts.families.add(text.removesuffix(".*"))
         self.add_word(text)
         self.generic_visit(node)
 
@@ -124,9 +114,9 @@ class _Reader(ast.NodeVisitor):
             return
         self.add_word(node.value)
         if DOTTED.fullmatch(node.value):
-            self.imports.add(node.value)
+            self.facts.imports.add(node.value)
         if re.fullmatch(r"\w+", node.value):
-            self.strings.add(node.value)
+            self.facts.strings.add(node.value)
 
     def add_word(self, text: str, *, bare: bool = False) -> None:
         """Keep what may be the name of a file; a plain word only where it is part of a path."""
@@ -134,7 +124,7 @@ class _Reader(ast.NodeVisitor):
         named = word.replace("*", "").strip("./")
         wild = (word.startswith("*") and "/" not in word) or word.endswith("__init__.py")
         if named and not wild and WORD.fullmatch(word) and (bare or "/" in word or "." in word):
-            self.words.add(word)
+            self.facts.words.add(word)
 
 
 def _flatten(node: ast.expr) -> Iterator[str]:

@@ -57,7 +57,7 @@ class Graph:
             wave = list(found)
         return Reach(parents)
 
-    def profiles_of(self, path: str) -> frozenset[str]:
+    def profiles_of(self, path: str) -> set[str]:
         """The profiles that a file which was followed names as its own."""
         return self.facts.get(path, NOTHING).profiles
 
