@@ -14,7 +14,7 @@ from executorch.devtools import Inspector
 from executorch.devtools.inspector import TimeScale
 
 from ci.emulator.traces.job import DEBUG, ETDUMP, TraceJob, TraceResult
-from ci.emulator.traces.written import PROFILE_CSV, name_figure
+from ci.emulator.traces.written import PROFILE_CSV, sum_figures
 from provisioning.errors import FailedError
 
 INTERMEDIATES = "intermediates"
@@ -42,7 +42,8 @@ def read_trace(job: TraceJob) -> TraceResult:
         writer = csv.writer(stream)
         writer.writerow(("Event Identifier", "Unit of Measurement", "Run", "Time"))
         writer.writerows(rows)
-    return TraceResult(sum_figures(rows, job), (PROFILE_CSV,))
+    events_of = ((unit, name, value) for name, unit, _, value in rows)
+    return TraceResult(sum_figures(events_of, job.runs, job.partitions), (PROFILE_CSV,))
 
 
 def list_rows(event: Any) -> Iterator[tuple[str, str, int, int]]:
@@ -51,20 +52,6 @@ def list_rows(event: Any) -> Iterator[tuple[str, str, int, int]]:
     if match and event.perf_data:
         for number, value in enumerate(event.perf_data.raw):
             yield match[1], match[2].upper(), number, round(value)
-
-
-def sum_figures(rows: list[tuple[str, str, int, int]], job: TraceJob) -> dict[str, int]:
-    """Mean cycles and microseconds a run; nothing of a figure that a run or partition lacks."""
-    found: dict[str, list[int]] = {}
-    for name, unit, _, value in rows:
-        if figure := name_figure(unit, name):
-            found.setdefault(figure, []).append(value)
-    wanted = job.runs * job.partitions
-    return {
-        name: round(sum(values) / job.runs)
-        for name, values in found.items()
-        if len(values) == wanted
-    }
 
 
 def write_tensors(events: list[Any], directory: Path) -> Iterator[str]:

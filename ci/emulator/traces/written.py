@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import re
 from collections import Counter
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -44,27 +45,31 @@ def count_operators(calls: str) -> tuple[OpCount, ...]:
     return tuple(OpCount(op=op, count=count) for op, count in counts)
 
 
-def name_figure(unit: str, event: str) -> str:
-    """The field of a report's case for an event of a profile; empty for any other event."""
-    match = EXECUTION.fullmatch(f"{unit} {event}")
-    return FIGURES[match[1]] if match else ""
-
-
 def read_accelerator(profile: Path, runs: int, partitions: int) -> dict[str, int]:
-    """Mean cycles and microseconds on the accelerator for each of ``runs``, every one of which
-    executed ``partitions`` graphs; cycles are there at the level "detailed" alone.
-
-    Empty where the file is not there, or has other than ``runs`` runs.
-    """
-    found: dict[str, list[int]] = {}
+    """The figures of a profile as CSV; empty where the file is not there."""
+    rows: list[tuple[str, str, int]] = []
     with suppress(FileNotFoundError, csv.Error):
         lines = profile.read_text(encoding="utf-8", errors="replace").splitlines()
         for row in csv.DictReader(lines):
-            name = name_figure(
-                str(row.get("Unit of Measurement")), str(row.get("Event Identifier"))
-            )
-            if name and str(row.get("Time")).isdecimal():
-                found.setdefault(name, []).append(int(row["Time"]))
+            if str(row.get("Time")).isdecimal():
+                unit, event = row.get("Unit of Measurement"), row.get("Event Identifier")
+                rows.append((str(unit), str(event), int(row["Time"])))
+    return sum_figures(rows, runs, partitions)
+
+
+def sum_figures(
+    events: Iterable[tuple[str, str, int]], runs: int, partitions: int
+) -> dict[str, int]:
+    """Mean cycles and microseconds on the accelerator, as fields of a report's case, for each of
+    ``runs``, every one of which executed ``partitions`` graphs; ``events`` are unit, name, value.
+
+    Cycles are there at the level "detailed" alone. Nothing of a figure that a run or partition
+    lacks.
+    """
+    found: dict[str, list[int]] = {}
+    for unit, event, value in events:
+        if match := EXECUTION.fullmatch(f"{unit} {event}"):
+            found.setdefault(FIGURES[match[1]], []).append(value)
     return {
         name: round(sum(values) / runs)
         for name, values in found.items()
