@@ -1,4 +1,4 @@
-"""A run as it is asked for and answered: what crosses to the process that has the runtime."""
+"""A run as it is asked for: what crosses to the process that has the runtime."""
 
 from __future__ import annotations
 
@@ -20,9 +20,3 @@ class RunJob(Struct, frozen=True):
     debug_bytes: int = 0
     methods: tuple[MethodInfo, ...] = ()
     quantizes: bool = False
-
-
-class RunResult(Struct, frozen=True):
-    """How many executions were done."""
-
-    executions: int

@@ -19,7 +19,7 @@ try:
 except ImportError:  # until 1.4
     _C = importlib.import_module("executorch.extension.pybindings._portable_lib")
 
-from ci.emulator.job import RunJob, RunResult
+from ci.emulator.job import RunJob
 from ci.emulator.memory import overwrite_freed_memory
 from ci.emulator.traces.job import DEBUG, ETDUMP
 from ci.lowering.artifact import OUTPUT, write_set
@@ -29,7 +29,7 @@ from provisioning.errors import FailedError
 QUANTIZED_KERNELS = "executorch.kernels.quantized"
 
 
-def run_program(job: RunJob) -> RunResult:
+def run_program(job: RunJob) -> None:
     """Load the program once and execute it for every line of the input list.
 
     The process may run more programs; none finds what another left in memory. Raises FailedError
@@ -59,7 +59,6 @@ def run_program(job: RunJob) -> RunResult:
     if job.trace:
         place = Path(job.trace)
         program.write_etdump_result_to_file(str(place / ETDUMP), str(place / DEBUG))
-    return RunResult(len(lines))
 
 
 def load_program(job: RunJob) -> Any:

@@ -15,11 +15,10 @@ class SessionFacts:
     each with its words. ``tests``: folders for pytest, none for its own default."""
 
     name: str
-    summary: str = ""
     groups: set[str] = field(default_factory=set)
     programs: list[tuple[str, ...]] = field(default_factory=list)
     tests: set[str] = field(default_factory=set)
-    words: set[str] = field(default_factory=set)
+    runs_pytest: bool = False
 
 
 def parse_noxfile(text: str) -> Mapping[str, SessionFacts]:
@@ -30,7 +29,7 @@ def parse_noxfile(text: str) -> Mapping[str, SessionFacts]:
     found = {}
     for name, node in functions.items():
         if any(_is_session(one) for one in node.decorator_list):
-            facts = SessionFacts(name, (ast.get_docstring(node) or "").partition("\n")[0])
+            facts = SessionFacts(name)
             for function, words in _list_calls(node, functions, ()):
                 _note(facts, function, words)
             found[name] = facts
@@ -76,7 +75,7 @@ def _note(facts: SessionFacts, function: str, words: tuple[str, ...]) -> None:
         facts.programs.append(words[1:])
     elif function == "run_tests":
         facts.tests.update(word for word in words[1:] if not word.startswith("-"))
-        facts.words.add("pytest")
+        facts.runs_pytest = True
 
 
 def parse_verbs(text: str) -> Mapping[str, str]:

@@ -68,7 +68,7 @@ def list_starts(
             path = f"{module.replace('.', '/')}.py"
             if path in files:
                 yield path
-    if "pytest" in facts.words:
+    if facts.runs_pytest:
         folders = facts.tests or {"tests"}
         for path in files:
             folder = path.rpartition("/")[0]

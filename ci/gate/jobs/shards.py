@@ -11,7 +11,6 @@ from typing import TypeVar
 from provisioning.errors import UsageError
 
 T = TypeVar("T")
-MAX_SHARDS = 64
 
 
 @dataclass(frozen=True)

@@ -60,11 +60,6 @@ def check_options(
     _refuse(faults or list(find_conflicts(options, entries)))
 
 
-def check_run_options(entries: Mapping[str, str]) -> None:
-    """Judge the options of one run. Raises UsageError."""
-    _refuse(_find_own_faults(entries, read_options().run, installed_version()))
-
-
 def installed_version() -> str:
     """Of onnxruntime-qnn; where it is not installed, the one that the table was checked with."""
     try:

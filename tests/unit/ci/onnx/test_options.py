@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ci.onnx.options.check import check_options, check_run_options, parse_options
+from ci.onnx.options.check import check_options, parse_options
 from ci.onnx.options.table import Kind, read_options
 from ci.verbs.lanes.onnx import check_sessions
 from provisioning.errors import UsageError
@@ -188,28 +188,6 @@ def test_words_of_a_command_line() -> None:
         parse_options(["vtcm_mb", "=1", "soc_model=69", "soc_model=57", "vtcm_mb=x"])
     for fault in ("'vtcm_mb' is not KEY=VALUE", "'=1' is not", "soc_model is given twice", "mb=x"):
         assert fault in caught.value.what
-
-
-@pytest.mark.parametrize(
-    ("entries", "says"),
-    [
-        ({"qnn.perf_mode": "burst"}, "did you mean qnn.htp_perf_mode"),
-        ({"qnn.htp_perf_mode": "fast"}, "default, burst"),
-        ({"qnn.rpc_control_latency": "x"}, "a whole number"),
-        ({"qnn.lora_config": "adapter.bin"}, "GRAPH;adapter.bin"),
-        ({"vtcm_mb": "8"}, "a provider option"),
-    ],
-)
-def test_wrong_run_options_are_named(entries: dict[str, str], says: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        check_run_options(entries)
-    assert says in caught.value.what
-
-
-def test_right_run_options_are_let_through() -> None:
-    check_run_options(
-        {"qnn.htp_perf_mode": "burst", "qnn.rpc_control_latency": "100", "qnn.lora_config": "g;a"}
-    )
 
 
 def test_the_table_agrees_with_itself() -> None:
