@@ -20,7 +20,7 @@ import re
 import struct
 import zipfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ci.onnx.files.faults import find_location_fault
@@ -84,10 +84,7 @@ class Context:
             "qnn": self.qnn,
             "claimed_qnn": self.sdk_version,
             "soc_models": list(self.socs),
-            "targets": [
-                {"soc": one.soc, "hexagon": one.hexagon, "vtcm_mb": one.vtcm_mb}
-                for one in self.targets
-            ],
+            "targets": [asdict(one) for one in self.targets],
             "partitions": list(self.partitions),
             "sealed": self.sealed,
         }
@@ -99,6 +96,11 @@ def read_context(path: Path) -> Context:
     Raises UsageError for a file that is not a context model of QNN's, FailedError where its binary
     is missing, damaged, or not the one that belongs to it.
     """
+    return _read_whole(path)[0]
+
+
+def _read_whole(path: Path) -> tuple[Context, memoryview]:
+    """The context, and its binary."""
     model = read_graph(path)
     nodes = [node for node in model.graph.nodes if node.op_type == "EPContext"]
     if not nodes:
@@ -116,8 +118,9 @@ def read_context(path: Path) -> Context:
     file, blob = _find_binary(path, main[0])
     _check_blob(path, blob)
     context = _describe(model, nodes, main[0], file, blob)
-    _check_origin(context, model, blob)
-    return context
+    for reason in _find_strangeness(context, model, blob):
+        raise _broken(path, reason)
+    return context, blob
 
 
 def check_context(path: Path, soc: str, runtime: str = "") -> Context:
@@ -162,21 +165,12 @@ def seal_context(path: Path) -> str:
 
     Afterwards read_context finds a binary that was changed. Raises as read_context does.
     """
-    context = read_context(path)
-    digest = _digest(context, read_graph(path))
+    context, blob = _read_whole(path)
+    digest = hashlib.sha256(blob).hexdigest()
     if not context.sealed:
         pair = field(1, SEAL.encode()) + field(2, digest.encode())
         write_whole(path, path.read_bytes() + field(METADATA_FIELD, pair))
     return digest
-
-
-def _digest(context: Context, model: Model) -> str:
-    (main,) = (
-        node
-        for node in model.graph.nodes
-        if node.op_type == "EPContext" and _number(node, "main_context", 1)
-    )
-    return hashlib.sha256(_find_binary(context.path, main)[1]).hexdigest()
 
 
 def _find_binary(path: Path, node: Node) -> tuple[Path | None, memoryview]:
@@ -254,29 +248,18 @@ def _searchable(blob: memoryview) -> bytes | mmap.mmap:
     return blob.obj if isinstance(blob.obj, mmap.mmap) and blob.obj[:4] == blob[:4] else bytes(blob)
 
 
-def _check_origin(context: Context, model: Model, blob: memoryview) -> None:
-    """Raises FailedError where the binary is not the one that the model was written with."""
-    for reason in _find_strangeness(context, model, blob):
-        raise _broken(context.path, reason)
-
-
 def _find_strangeness(context: Context, model: Model, blob: memoryview) -> Iterator[str]:
     if not context.qnn and blob[:4] != ARCHIVE:
         yield "its context binary names no version of QNN"
-    if context.qnn and context.sdk_version and not _same(context.qnn, context.sdk_version):
-        yield (
-            f"its context binary is of QNN {context.qnn}, and the model says {context.sdk_version}"
-        )
+    made, claimed = context.qnn, context.sdk_version
+    if made and claimed and parse_version(made) != parse_version(claimed):
+        yield f"its context binary is of QNN {made}, and the model says {claimed}"
     data = _searchable(blob)
     for name in context.partitions:
         if name and data.find(b"\0%b\0" % name.encode()) < 0:
             yield f"its context binary has no graph {name!r}: it is of another model"
-    if context.sealed and _digest(context, model) != model.metadata[SEAL]:
+    if context.sealed and hashlib.sha256(blob).hexdigest() != model.metadata[SEAL]:
         yield "its context binary is not the one that was compiled: its SHA-256 is another"
-
-
-def _same(left: str, right: str) -> bool:
-    return parse_version(left) == parse_version(right)
 
 
 def _plain(build: str) -> str:
