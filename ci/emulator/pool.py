@@ -29,7 +29,7 @@ from ci.emulator.memory import TUNABLES
 from ci.lowering.references.numerics import VARIABLES
 from provisioning.console.caller import DIRECTORY_VARIABLE
 from provisioning.console.command import user_path
-from provisioning.console.process import GRACE_S, TAIL_LINES, signal_name
+from provisioning.console.process import GRACE_S, TAIL_LINES, describe_exit
 from provisioning.errors import QnnCiError, StoreError, UnfitError
 
 PRELOAD = ["ci.emulator.preload"]
@@ -102,7 +102,9 @@ class Worker:
             return self.connection.recv(), ""
         except (EOFError, OSError):
             self.process.join(GRACE_S)
-            return None, f"its process {describe_exit(self.process.exitcode)} without a result"
+            code = self.process.exitcode
+            how = "closed its pipe" if code is None else describe_exit(code)
+            return None, f"its process {how} without a result"
 
     def size_bytes(self) -> int:
         """Resident memory."""
@@ -125,13 +127,6 @@ class Worker:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.process.pid, number)
             self.process.join(GRACE_S)
-
-
-def describe_exit(code: int | None) -> str:
-    """``was killed by SIGSEGV``, ``exited with 3``."""
-    if code is None:
-        return "closed its pipe"
-    return f"was killed by {signal_name(-code)}" if code < 0 else f"exited with {code}"
 
 
 class Pool:

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypeVar, cast
 
-from provisioning.console.process import end_with_parent, signal_name
+from provisioning.console.process import describe_exit, end_with_parent
 from provisioning.errors import FailedError, QnnCiError
 from provisioning.files import explain_no_room
 
@@ -52,9 +52,9 @@ def run_forked(function: Callable[[], R]) -> R:
     _, status = os.waitpid(pid, 0)
     code = os.waitstatus_to_exitcode(status)
     if code or not data:
-        how = f"was killed by {signal_name(-code)}" if code < 0 else f"exited with {code}"
         doing = step[:].rstrip(b"\0").decode("utf-8", "replace")
-        raise FailedError(f"its process {how} without a result", why=doing and f"while {doing}")
+        what = f"its process {describe_exit(code)} without a result"
+        raise FailedError(what, why=doing and f"while {doing}")
     result: Any = pickle.loads(data)  # noqa: S301 - of our own fork
     if isinstance(result, QnnCiError):
         raise result

@@ -54,9 +54,12 @@ class Completed:
     def describe(self) -> str:
         if self.timed_out:
             return f"did not end within {self.wall_s:.0f} s"
-        if self.returncode < 0:
-            return f"was killed by {signal_name(-self.returncode)}"
-        return f"exited with {self.returncode}"
+        return describe_exit(self.returncode)
+
+
+def describe_exit(code: int) -> str:
+    """``was killed by SIGSEGV``, ``exited with 3``."""
+    return f"was killed by {signal_name(-code)}" if code < 0 else f"exited with {code}"
 
 
 def signal_name(number: int) -> str:
