@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from ci.gate.jobs.verdict import GateVerdict, JobVerdict
 from ci.gate.replay import Savings, list_sessions_saved, saved
 from ci.gate.schema import Plan, PlannedCase, PlannedSession
-from ci.report.github import LIMIT_BYTES, escape_markdown
+from ci.report.github import LIMIT_BYTES, Room, escape_markdown
 
 SHOWN_FILES, SHOWN_CHANGES = 20, 200
 
@@ -64,12 +64,10 @@ def render_markdown(plan: Plan) -> str:
     if plan.cases:
         parts.append(f"\n{describe_cases(plan.cases)}\n")
     parts.append(_list_changes(plan, SHOWN_CHANGES))
-    kept = ""
-    for part in parts:
-        if len((kept + part).encode()) > LIMIT_BYTES:
-            return kept + "\nThe rest is in plan.json: a summary has a limit.\n"
-        kept += part
-    return kept
+    room = Room(LIMIT_BYTES)
+    kept = room.take(parts)
+    rest = "\nThe rest is in plan.json: a summary has a limit.\n" if room.is_full else ""
+    return "".join([*kept, rest])
 
 
 def _make_table(plan: Plan) -> str:
