@@ -21,7 +21,7 @@ from ci.build.inputs import (
     State,
     digest_snapshot,
     has_artifacts,
-    read_state,
+    read_record,
     sync_overlay,
     take_snapshot,
     write_state,
@@ -69,20 +69,17 @@ def run_build(job: BuildJob, progress: Progress) -> Result:
     job.check()
     with explain_errors(place.root), place.locked():
         write_whole(place.origin, str(job.plan.source))
-        before = State() if job.request.clean else read_state(place.state)
+        before = State() if job.request.clean else read_record(place.state, State)
         snapshots = _take_snapshots(job, before)
         rows = (f"{name}\0{digest_snapshot(snapshots[name])}" for name in sorted(snapshots))
         digest = hashlib.sha256("\n".join(rows).encode()).hexdigest()
         now = State(job.plan.settings_digest, snapshots, digest, before.artifacts)
-        if _is_current(before, now) and has_artifacts(place.artifacts, before):
+        is_current = (before.settings, before.digest) == (now.settings, now.digest)
+        if is_current and has_artifacts(place.artifacts, before):
             write_state(place.state, now)
             found = collect_artifacts(job.plan, job.request)
             return Result(job.plan, digest, found, True, True, wall_s=time.monotonic() - started)
         return _build(job, before, now, progress, started)
-
-
-def _is_current(before: State, now: State) -> bool:
-    return (before.settings, before.digest) == (now.settings, now.digest)
 
 
 def _take_snapshots(job: BuildJob, before: State) -> dict[str, Snapshot]:

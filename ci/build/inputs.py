@@ -11,7 +11,7 @@ import shutil
 import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import msgspec
 
@@ -19,6 +19,7 @@ from provisioning.errors import UnfitError
 from provisioning.files import hash_file, write_whole
 from provisioning.store.store import explain_errors
 
+T = TypeVar("T")
 PRUNED = frozenset({".git", "__pycache__", ".nox", ".mypy_cache", ".pytest_cache", "node_modules"})
 GENERATED_MARKS = ("CMakeCache.txt", "pyvenv.cfg")
 PRUNED_SUFFIXES = (".pyc",)
@@ -111,12 +112,12 @@ class State(msgspec.Struct, frozen=True):
     artifacts: tuple[Built, ...] = ()
 
 
-def read_state(path: Path) -> State:
-    """The state of a build, empty when there is none or it cannot be read."""
+def read_record(path: Path, kind: type[T]) -> T:
+    """The state of a build, or a snapshot; empty when there is none or it cannot be read."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=State)
+        return msgspec.json.decode(path.read_bytes(), type=kind)
     except (OSError, msgspec.DecodeError):
-        return State()
+        return kind()
 
 
 def write_state(path: Path, state: State) -> None:
@@ -138,7 +139,7 @@ def sync_overlay(source: Path, overlay: Path, wanted: Snapshot, record: Path) ->
     changed. Files that a build added are left. ``record`` never promises a file that is not
     yet there: an interrupted sync is taken up again. Raises StoreError when the disk is full.
     """
-    present = _read_record(record)
+    present = read_record(record, dict[str, InputEntry])
     stale = [path for path, entry in wanted.items() if not _is_same(present.get(path), entry)]
     gone = present.keys() - wanted.keys()
     if not stale and not gone:
@@ -157,13 +158,6 @@ def sync_overlay(source: Path, overlay: Path, wanted: Snapshot, record: Path) ->
 
 def _is_same(before: InputEntry | None, now: InputEntry) -> bool:
     return before is not None and (before.sha256, before.mode) == (now.sha256, now.mode)
-
-
-def _read_record(record: Path) -> Snapshot:
-    try:
-        return msgspec.json.decode(record.read_bytes(), type=Snapshot)
-    except (OSError, msgspec.DecodeError):
-        return {}
 
 
 def _copy(source: Path, target: Path) -> None:
