@@ -79,7 +79,8 @@ def note_uses(path: str, difference: Difference, rules: GateRules, needs: Needs)
                 needs.note(name, path, inputs.uses[path])
                 yield name
             elif path in inputs.reach and name != planned:
-                needs.note(name, path, describe_way(inputs.reach.explain(path)))
+                way = inputs.reach.explain(path)
+                needs.note(name, path, f"read by {way}" if way else "it runs this")
                 yield name
     if rules.cases and planned in difference.head.sessions:
         cases = choose_cases(path, difference, rules.cases)
@@ -118,10 +119,6 @@ def is_split(path: str, difference: Difference, rules: GateRules) -> bool:
 def session_rule(rules: GateRules, name: str) -> SessionRule:
     """How CI runs a session; one that the rules do not name runs as any other."""
     return rules.sessions.get(name, SessionRule())
-
-
-def describe_way(way: str) -> str:
-    return f"read by {way}" if way else "it runs this"
 
 
 def describe_cases(cases: tuple[PlannedCase, ...], difference: Difference) -> str:

@@ -58,7 +58,10 @@ def find_differences(client: DockerClient, first: str, second: str) -> dict[int,
     if not unequal:
         return {}
     left, right = (list(_read_layers(client, one)) for one in (first, second))
-    return {index: tuple(_differing(left[index], right[index])) for index in unequal}
+    return {
+        index: tuple(sorted({path for path, _ in left[index].items() ^ right[index].items()}))
+        for index in unequal
+    }
 
 
 def _digests(client: DockerClient, image_id: str) -> list[str]:
@@ -75,12 +78,6 @@ def _describe(layer: tarfile.TarFile, member: tarfile.TarInfo) -> str:
     body = layer.extractfile(member) if member.isreg() else None
     content = hash_stream(body, hashlib.sha256()) if body else member.linkname
     return f"{member.type!r} {member.mode:o} {member.uid}:{member.gid} {content}"
-
-
-def _differing(left: Mapping[str, str], right: Mapping[str, str]) -> Iterator[str]:
-    for path in sorted(left.keys() | right.keys()):
-        if left.get(path) != right.get(path):
-            yield path
 
 
 def describe_comparison(compared: Comparison) -> list[str]:

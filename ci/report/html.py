@@ -28,7 +28,9 @@ TEMPLATES = Path(__file__).resolve().parent / "templates"
 
 def render_html(report: Report) -> str:
     """index.html: the verdict, what failed and why, plots, every case, toolchain and controls."""
-    style, script = (_read_asset(name) for name in ("report.css", "report.js"))
+    style, script = (
+        (TEMPLATES / name).read_text(encoding="utf-8") for name in ("report.css", "report.js")
+    )
     cases = list(enumerate(report.cases))
     page = _environment().get_template("index.html.j2")
     return page.render(
@@ -91,22 +93,12 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(
-        {
-            "ratio": show_decibels,
-            "seconds": show_seconds,
-            "bytes": show_bytes,
-        }
-    )
+    environment.filters |= {"ratio": show_decibels, "seconds": show_seconds, "bytes": show_bytes}
     return environment
 
 
 def _finalize(value: Any) -> Any:
     return clean(value) if type(value) is str else value
-
-
-def _read_asset(name: str) -> str:
-    return (TEMPLATES / name).read_text(encoding="utf-8")
 
 
 def _hash(text: str) -> str:

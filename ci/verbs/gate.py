@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -64,8 +65,6 @@ def describe(verdict: GateVerdict) -> dict[str, Any]:
     """The verdict for --json."""
     return {
         "green": verdict.is_green,
-        "jobs": [
-            {"job": one.job, "verdict": one.verdict.value, "why": one.why} for one in verdict.jobs
-        ],
+        "jobs": [asdict(one) for one in verdict.jobs],
         "notes": list(verdict.notes),
     }

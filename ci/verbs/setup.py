@@ -80,7 +80,6 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 def write_verdict(path: Path, verdict: Verdict) -> None:
     """The doctor's verdict as JSON. Raises StoreError."""
     with explain_writes(path, "name another file with --report"):
-        path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, json.dumps(verdict.data(), indent=1) + "\n")
 
 

@@ -72,7 +72,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     mask = Masker()
     for path in _expand(args.files):
         progress.step(f"verifying {mask(path.name)}")
-        reports[path] = verify_file(path, _original(path, args.input), at=args.at)
+        original = args.input / path.name if args.input and args.input.is_dir() else args.input
+        reports[path] = verify_file(path, original, at=args.at)
     failed = any(one.verdict not in accepted for one in reports.values()) or any(records.values())
     return Outcome(
         render_reports(reports) + _render(records),
@@ -92,10 +93,6 @@ def _expand(paths: list[Path]) -> list[Path]:
     if not files:
         raise UsageError("no library to verify was named", fix="name files named *.so")
     return files
-
-
-def _original(path: Path, given: Path | None) -> Path | None:
-    return given / path.name if given and given.is_dir() else given
 
 
 def _render(records: dict[str, list[str]]) -> str:

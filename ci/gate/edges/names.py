@@ -71,7 +71,8 @@ class _Reader(ast.NodeVisitor):
 
     def visit_Assign(self, node: ast.Assign) -> None:
         if any(getattr(target, "id", "").endswith("PROFILE") for target in node.targets):
-            self.facts.profiles.update(_list_strings(node.value))
+            inner = (one.value for one in ast.walk(node.value) if isinstance(one, ast.Constant))
+            self.facts.profiles.update(value for value in inner if isinstance(value, str))
         self.generic_visit(node)
 
     def visit_Import(self, node: ast.Import) -> None:
@@ -133,11 +134,6 @@ def _flatten(node: ast.expr) -> Iterator[str]:
         yield from _flatten(node.right)
     else:
         yield _show(node)
-
-
-def _list_strings(node: ast.expr) -> Iterator[str]:
-    inner = (one.value for one in ast.walk(node) if isinstance(one, ast.Constant))
-    return (value for value in inner if isinstance(value, str))
 
 
 def _show(node: ast.expr) -> str:

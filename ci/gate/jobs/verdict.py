@@ -83,7 +83,8 @@ def judge(
     lines = tuple(
         judge_job(job, results.get(job.id, JobResult()), describe_needs(needs)) for job in plan.jobs
     )
-    notes = [*faults, *judge_needs(needs, all_passed=all(_passed(one) for one in lines))]
+    all_passed = GateVerdict(lines).is_green
+    notes = [*faults, *judge_needs(needs, all_passed=all_passed)]
     stray = sorted(results.keys() - {job.id for job in plan.jobs})
     if stray:
         notes.append(f"results of jobs that the plan does not have: {', '.join(stray)}")
@@ -131,7 +132,3 @@ def describe_needs(needs: Mapping[str, str]) -> str:
     if others == {"skipped"}:
         return "skipped, though the plan has it run"
     return "the runner was lost, or the job never began"
-
-
-def _passed(line: JobLine) -> bool:
-    return line.verdict is JobVerdict.PASSED

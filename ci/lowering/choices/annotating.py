@@ -14,7 +14,7 @@ from executorch.backends.qualcomm.quantizer.quantizer import (
     QnnQuantizer,
     QuantDtype,
 )
-from torch.fx import GraphModule, Node
+from torch.fx import Node
 from torchao.quantization.pt2e import MinMaxObserver
 
 from ci.lowering.choices.entry import Choices, Part
@@ -56,7 +56,9 @@ def annotated(quantizer: QnnQuantizer, choices: Choices) -> Iterator[None]:
         ]
     )
     if choices.annotation:
-        quantizer.add_custom_quant_annotations([partial(_annotate, choices.annotation)])
+        quantizer.add_custom_quant_annotations(
+            [partial(call_function, choices.annotation, ANNOTATION)]
+        )
     if choices.recipe:
         recipe = call_function(choices.recipe, RECIPE)
         if not isinstance(recipe, QuantRecipe):
@@ -87,7 +89,3 @@ def _is_inside(path: str, module: str) -> bool:
 
 def _name_type(kind: Any) -> str:
     return str(getattr(kind, "__name__", kind)).rpartition(".")[2]
-
-
-def _annotate(reference: str, graph_module: GraphModule) -> None:
-    call_function(reference, ANNOTATION, graph_module)
