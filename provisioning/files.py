@@ -7,6 +7,7 @@ import errno
 import fcntl
 import glob
 import hashlib
+import json
 import os
 import secrets
 import shutil
@@ -23,6 +24,7 @@ AT_FDCWD, RENAME_EXCHANGE = -100, 2
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 NO_LEAVE = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 REPLACED = "replaced"
+ELSEWHERE = "name a place that can be written"
 
 
 def write_whole(path: Path, data: bytes | str) -> None:
@@ -156,12 +158,18 @@ def remove_tree(path: Path) -> None:
 
 
 @contextmanager
-def explain_writes(place: Path, fix: str = "name a place that can be written") -> Iterator[None]:
+def explain_writes(place: Path, fix: str = ELSEWHERE) -> Iterator[None]:
     """Turn what the system refuses while ``place`` is written into a StoreError."""
     try:
         yield
     except OSError as error:
         raise explain_write(place, error, fix) from error
+
+
+def write_json(path: Path, data: Any, fix: str = ELSEWHERE) -> None:
+    """Replace ``path`` by ``data`` as JSON, indented, in one step. Raises StoreError."""
+    with explain_writes(path, fix):
+        write_whole(path, json.dumps(data, indent=1) + "\n")
 
 
 def explain_no_room(error: BaseException | None) -> StoreError | None:

@@ -19,7 +19,7 @@ from ci.provider.annotation import Annotation, Level, one_line, safe_line
 from provisioning.artifacts.environment import github_line
 from provisioning.console.process import run_process
 from provisioning.errors import ToolError
-from provisioning.files import explain_writes, write_whole
+from provisioning.files import explain_writes, write_json
 
 AGENT = "buildkite-agent"
 AGENT_LIMIT_S = 30
@@ -159,8 +159,8 @@ class GitLab(Provider):
         if not placed:
             return super().annotate(annotations)
         rows = {row["fingerprint"]: row for row in [*_read_rows(path), *map(_rate, placed)]}
-        with explain_writes(path, "let CI_PROJECT_DIR name a directory that can be written"):
-            write_whole(path, json.dumps(list(rows.values()), indent=1) + "\n")
+        fix = "let CI_PROJECT_DIR name a directory that can be written"
+        write_json(path, list(rows.values()), fix)
         return super().annotate(annotations)
 
 

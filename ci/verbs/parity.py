@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import json
 from datetime import datetime, timezone
-from pathlib import Path
 
 from ci.parity.policy import ParityPolicy
 from ci.parity.render.annotations import make_annotations
 from ci.parity.render.document import render_document
 from ci.parity.render.sarif import render_sarif
 from ci.parity.render.table import render_table
-from ci.parity.report import ParityReport
 from ci.parity.run import ParityRequest, compare_source
 from ci.provider.providers import detect_provider
 from provisioning.console.command import Outcome, read_version, user_path
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode
-from provisioning.files import explain_writes, write_whole
+from provisioning.files import write_json
 from provisioning.manifest.reader import read_policy
 from provisioning.store.store import store_home
 
@@ -66,16 +63,10 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     progress.step(f"comparing Buck and CMake in {args.source}")
     report = compare_source(request, policy)
     if args.sarif:
-        write_sarif(args.sarif, report)
+        write_json(args.sarif, render_sarif(report, read_version()))
     if args.annotate:
         text = detect_provider().annotate(make_annotations(report, report.changed))
     else:
         text = render_table(report, notes=args.notes)
     code = ExitCode.FAILED if report.failing or report.unread else ExitCode.OK
     return Outcome(text, render_document(report), code, exact=args.annotate)
-
-
-def write_sarif(path: Path, report: ParityReport) -> None:
-    """Write the SARIF log. Raises StoreError when the file cannot be written."""
-    with explain_writes(path):
-        write_whole(path, json.dumps(render_sarif(report, read_version()), indent=1) + "\n")

@@ -25,7 +25,7 @@ from provisioning.console.terminal import write_message, write_through
 from provisioning.doctor.examine import Verdict, examine
 from provisioning.doctor.verdict_text import render_verdict
 from provisioning.errors import ExitCode
-from provisioning.files import explain_writes, write_whole
+from provisioning.files import write_json
 from provisioning.verbs.fetch import add_options, read_options
 
 TITLE = "setup-qnn"
@@ -60,7 +60,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     with group(provider, progress, f"doctor {args.profile}"):
         python = Path(args.python) if args.python else None
         verdict = examine(args.profile, environment, python=python, progress=progress)
-    write_verdict(args.report, verdict)
+    write_json(args.report, verdict.data(), "name another file with --report")
     changed = [path for path, state in before.items() if identify(path) != state]
     replaced = [path for path in changed if before[path] and path.is_file()]
     notes = [*describe_repairs(environment.artifacts, replaced), *describe_errors(verdict)]
@@ -75,12 +75,6 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     provider.export({}, [], outputs)
     write_message(render_verdict(verdict))  # stdout may be what a shell evaluates
     return Outcome("", verdict.data(), ExitCode.ENVIRONMENT)
-
-
-def write_verdict(path: Path, verdict: Verdict) -> None:
-    """The doctor's verdict as JSON. Raises StoreError."""
-    with explain_writes(path, "name another file with --report"):
-        write_whole(path, json.dumps(verdict.data(), indent=1) + "\n")
 
 
 def identify(path: Path) -> tuple[int, int] | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from provisioning.console.command import read_version, user_path
 from provisioning.console.progress import Progress
 from provisioning.console.terminal import write_through
 from provisioning.errors import UnfitError, UsageError
-from provisioning.files import explain_writes, write_whole
+from provisioning.files import write_json
 
 RULE = "case-failed"
 RULES = {RULE: "A model that QNN refuses, or computes otherwise than PyTorch does."}
@@ -67,6 +66,4 @@ def tell(report: Report, args: argparse.Namespace, progress: Progress) -> None:
 def write_sarif(report: Report, path: Path) -> None:
     """Write the SARIF log of the failures. Raises StoreError when it cannot be written."""
     results = render_annotations(RULE, make_annotations(report))
-    log = render_log("executorch-qnn-ci", read_version(), ROOT, RULES, results)
-    with explain_writes(path):
-        write_whole(path, json.dumps(log, indent=1) + "\n")
+    write_json(path, render_log("executorch-qnn-ci", read_version(), ROOT, RULES, results))
