@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import msgspec
 
@@ -36,7 +35,9 @@ def run_compile_job(job: CompileJob) -> LowerResult:
     if entry.lowered:
         return entry
     if not job.model.endswith(SUFFIX):
-        warm_up()
+        from ci.onnx.making.export import warm_exporter
+
+        warm_exporter()
     return run_forked(lambda: _compile(job))
 
 
@@ -78,12 +79,3 @@ def digest_lane() -> str:
     """Of what makes a model ready and sets its session up."""
     here = Path(__file__).parent
     return digest_sources(*(here / name for name in ("making", "sessions", "target.py")))
-
-
-@functools.cache
-def warm_up() -> None:
-    """Let the exporter load, once a process, what takes it seconds the first time."""
-    from ci.onnx.making.export import warm_exporter
-
-    with TemporaryDirectory() as scratch:
-        warm_exporter(Path(scratch))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
 
@@ -26,7 +27,9 @@ def export_module(module: torch.nn.Module, inputs: Inputs, target: Path) -> None
 
 
 @functools.cache
-def warm_exporter(scratch: Path) -> None:
+def warm_exporter() -> None:
     """Let the exporter load, once a process, what takes it seconds the first time."""
     still_tqdm()
-    export_module(torch.nn.Linear(2, 2).eval(), (torch.ones(1, 2),), scratch / "warm-up.onnx")
+    with TemporaryDirectory() as scratch:
+        target = Path(scratch, "warm-up.onnx")
+        export_module(torch.nn.Linear(2, 2).eval(), (torch.ones(1, 2),), target)
