@@ -64,31 +64,30 @@ def note_rule(
             needs.everything = needs.everything or f"{path}: {rule.reason}"
             continue
         needs.note(name, path, rule.reason)
-        if rules.cases and name == rules.cases.session:
+        if name == rules.planned:
             needs.cases.update(list_suite(difference.head))
 
 
 def note_uses(path: str, difference: Difference, rules: GateRules, needs: Needs) -> Iterator[str]:
     """Note the sessions that reach or use a file, and their cases; their names."""
-    planned = rules.cases.session if rules.cases else ""
     for tree in difference.trees:
         for name, inputs in tree.sessions.items():
             if not inputs.known and not session_rule(rules, name).always:
                 needs.note(name, path, "nothing is known of what it uses")
-            elif path in inputs.uses and name != planned:
+            elif path in inputs.uses and name != rules.planned:
                 needs.note(name, path, inputs.uses[path])
                 yield name
-            elif path in inputs.reach and name != planned:
+            elif path in inputs.reach and name != rules.planned:
                 way = inputs.reach.explain(path)
                 needs.note(name, path, f"read by {way}" if way else "it runs this")
                 yield name
-    if rules.cases and planned in difference.head.sessions:
+    if rules.cases and rules.planned in difference.head.sessions:
         cases = choose_cases(path, difference, rules.cases)
         needs.cases.update(cases or ())
         if cases:
-            needs.note(planned, path, describe_cases(cases, difference))
+            needs.note(rules.planned, path, describe_cases(cases, difference))
         if cases is not None:
-            yield planned
+            yield rules.planned
 
 
 def note_key(path: str, key: str, difference: Difference, rules: GateRules, needs: Needs) -> bool:
@@ -97,11 +96,10 @@ def note_key(path: str, key: str, difference: Difference, rules: GateRules, need
     for rule in (one for one in rules.rule if fits(f"{path}#{key}", one.files)):
         note_rule(rule, path, difference, rules, needs)
         found = True
-    planned = rules.cases.session if rules.cases else ""
     for tree in difference.trees:
         for name, inputs in tree.sessions.items():
             why = find_use(path, key, inputs.uses)
-            if why and name != planned:
+            if why and name != rules.planned:
                 needs.note(name, path, why)
             found = found or bool(why)
     return found
@@ -153,7 +151,7 @@ def plan_session(name: str, needs: Needs, rules: GateRules, changed: bool) -> Pl
 
 def list_cases(needs: Needs, difference: Difference, rules: GateRules) -> tuple[PlannedCase, ...]:
     """The cases to run: the suite's in its order, then those of other SoCs."""
-    if rules.cases is None or rules.cases.session not in difference.head.sessions:
+    if rules.planned not in difference.head.sessions:
         return ()
     suite = list_suite(difference.head)
     chosen = {*needs.cases, *(suite if needs.everything else ())}

@@ -161,8 +161,7 @@ class Repository:
             name: {*inputs.reach.parents, *(one for one in inputs.uses if "#" not in one)}
             for name, inputs in facts.sessions.items()
         }
-        if self.rules.cases and self.rules.cases.session in paths:
-            name = self.rules.cases.session
+        if (name := self.rules.planned) in paths:
             shared = {one for one in paths.pop(name) if not fits(one, (*CHOOSERS,))}
             for model, reach in facts.models.items():
                 paths[f"{name} {model}"] = shared | reach.parents.keys()

@@ -78,6 +78,11 @@ class GateRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     package: str = ""
     words: bool = True
 
+    @property
+    def planned(self) -> str:
+        """The session of which cases are planned; empty without one."""
+        return self.cases.session if self.cases else ""
+
 
 def read_rules(path: Path | None = None) -> GateRules:
     """The rules of manifests/, or a file of the user's. Raises ManifestError."""
