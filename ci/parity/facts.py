@@ -131,7 +131,8 @@ class NotEvaluated(msgspec.Struct, frozen=True):
     """Something that a reader met and could not evaluate, named instead of guessed.
 
     ``folder`` is the package or directory of which nothing is known for that reason; None when
-    only a word is unknown. ``is_broken`` says that no build could read it either.
+    only a word is unknown. ``is_broken`` says that no build could read it either, ``is_known``
+    that what it says was evaluated all the same.
     """
 
     side: str
@@ -139,6 +140,7 @@ class NotEvaluated(msgspec.Struct, frozen=True):
     reason: str
     folder: str | None = None
     is_broken: bool = False
+    is_known: bool = False
 
     @property
     def is_whole(self) -> bool:
@@ -207,6 +209,7 @@ class ParityFacts(msgspec.Struct, frozen=True):
 
     ``macros``: macro -> files that mention it; ``headers``: file -> headers that it includes;
     ``needed``: file -> those of them that it includes whatever is defined, by their whole path;
+    ``guarded``: file -> macro -> those that it includes if only that is defined;
     ``header_names``: the last component of everything that is included; ``imports``: Python file
     -> files that it imports; ``version`` is what version.txt says.
     """
@@ -219,6 +222,7 @@ class ParityFacts(msgspec.Struct, frozen=True):
     includes: tuple[Include, ...] = ()
     headers: Mapping[str, tuple[str, ...]] = {}
     needed: Mapping[str, tuple[str, ...]] = {}
+    guarded: Mapping[str, Mapping[str, tuple[str, ...]]] = {}
     header_names: frozenset[str] = frozenset()
     imports: Mapping[str, tuple[str, ...]] = {}
     version: str = ""

@@ -91,6 +91,7 @@ def join_sides(tree: SourceTree, buck: BuckFacts, sides: tuple[CMakeFacts, ...])
         includes=tuple(includes.by_directory),
         headers=includes.headers,
         needed=includes.needed,
+        guarded=includes.guarded,
         header_names=frozenset(includes.names),
         imports=find_imports(tree),
         version=(tree.read("version.txt") or "").strip(),

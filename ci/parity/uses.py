@@ -24,20 +24,25 @@ from ci.parity.trees import SourceTree
 INCLUDE = re.compile(r"^[ \t]*#[ \t]*(?:include|import)[ \t]*([<\"])([^>\"\n]+)", re.MULTILINE)
 
 DIRECTIVE = re.compile(
-    r"^[ \t]*#[ \t]*(ifndef|ifdef|if|endif|define|include|import)\b[ \t]*[<\"]?([^>\"\n]*)",
+    r"^[ \t]*#[ \t]*(ifndef|ifdef|if|elif|else|endif|define|include|import)\b"
+    r"[ \t]*[<\"]?([^>\"\n]*)",
     re.MULTILINE,
 )
+DEFINED = re.compile(r"(?:ifdef\s+(\w+)|if\s+defined\s*\(?\s*(\w+)\s*\)?)\s*(?:/[/*].*)?")
+UNKNOWN = "?"
 
 
 @dataclass
 class Includes:
     """What was found: includes that need a directory of CMake's, in files that Buck lists; the
-    headers that each file includes; those that a file which Buck lists includes whatever is
-    defined, by their whole path; the last components of all that any file includes."""
+    headers that each file includes; those that a file which Buck lists includes by their whole
+    path whatever is defined, and those that it includes if one macro is, by the macro; the last
+    components of all that any file includes."""
 
     by_directory: list[Include] = field(default_factory=list)
     headers: dict[str, tuple[str, ...]] = field(default_factory=dict)
     needed: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    guarded: dict[str, dict[str, tuple[str, ...]]] = field(default_factory=dict)
     names: set[str] = field(default_factory=set)
 
 
@@ -57,27 +62,39 @@ def find_includes(tree: SourceTree, buck: BuckFacts, cmake: Iterable[CMakeFacts]
         if path in listed:
             found.by_directory.extend(row for row, header in rows if row.directory is not None)
             own = {row.text: h for row, h in rows if h and row.text.startswith(whole)}
-            sure = always_included(tree.read(path) or "") if own else set()
-            found.needed[path] = tuple(header for text, header in own.items() if text in sure)
+            by_macro = group_includes(tree.read(path) or "") if own else {}
+            kept = {m: tuple(h for t, h in own.items() if t in by_macro[m]) for m in by_macro}
+            found.needed[path] = kept.pop("", ())
+            if any(kept.values()):
+                found.guarded[path] = {macro: kept[macro] for macro in kept if kept[macro]}
     return found
 
 
-def always_included(text: str) -> set[str]:
-    """The names that a text includes outside of every #if, except for an include guard."""
-    found: set[str] = set()
-    inside: list[str] = []  # the macro of each #ifndef that may be a guard, "" for any other #if
+def group_includes(text: str) -> dict[str, set[str]]:
+    """The names that a text includes: outside of every #if, except for an include guard, under
+    "", and inside a single one that asks for one macro, under the macro."""
+    found: dict[str, set[str]] = defaultdict(set)
+    inside: list[str] = []  # the macro of each #if; "!" before that of a possible guard
     for match in DIRECTIVE.finditer(text):
         word, rest = match[1], match[2]
         if word.startswith("if"):
             may_guard = word == "ifndef" and not (inside or found)
-            inside += rest.split()[:1] if may_guard else [""]
+            inside.append("!" + "".join(rest.split()[:1]) if may_guard else macro_of(word, rest))
         elif word == "endif":
             inside = inside[:-1]
+        elif word in ("elif", "else"):
+            inside = [*inside[:-1], UNKNOWN]
         elif word == "define":
-            inside = [] if inside == rest.split()[:1] else inside
-        elif not inside:
-            found.add(rest)
+            inside = [] if inside == ["!" + "".join(rest.split()[:1])] else inside
+        elif len(inside) < 2 and not "".join(inside).startswith((UNKNOWN, "!")):
+            found["".join(inside)].add(rest)
     return found
+
+
+def macro_of(word: str, rest: str) -> str:
+    """The macro whose definition alone decides an #if."""
+    match = DEFINED.fullmatch(f"{word} {rest}".strip())
+    return (match[1] or match[2]) if match else UNKNOWN
 
 
 def read_includes(

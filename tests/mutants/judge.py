@@ -29,7 +29,8 @@ from tests.mutants.forks import Task, run_tasks
 from tests.mutants.verdicts import Verdicts
 
 JUDGED, FAILS = "judged", "fails without a mutant:"  # what a line of the output begins with
-OPTIONS = ("-q", "--rootdir=.", "--capture=no", "-p", "no:cacheprovider", "-p", "no:xdist")
+# Other tracebacks would parse the whole module of mutants for each failure.
+OPTIONS = ("-q", "--rootdir=.", "-s", "--tb=native", "-pno:cacheprovider", "-pno:xdist")
 FIRST_RUN, FAILURE, KILLERS = "first-run.json", "failure.txt", "killers"
 CONTROL = "__mutmut_0"  # mutmut counts from 1
 CONTROLS = 8
@@ -104,6 +105,8 @@ class Judge:
         known = set(killers.read_text("utf-8").splitlines()) if killers.exists() else set[str]()
         # What found another fault of the function is likely to find this one.
         names = sorted(self.first.tests_of(function), key=lambda name: name not in known)
+        if not names:
+            return NO_TESTS
         set_mutant_under_test(mutant)
         for item, following in follow([self.items[name] for name in names]):
             self.first.limit(item.nodeid)
@@ -116,7 +119,7 @@ class Judge:
                 with killers.open("a", encoding="utf-8") as file:
                     file.write(f"{item.nodeid}\n")
             return FAILED
-        return 0 if names else NO_TESTS
+        return 0
 
 
 def run_alone(run: Callable[[], int]) -> int:

@@ -115,14 +115,17 @@ class Evaluator:
         self.prelude_names: frozenset[str] = frozenset()
         self.prelude = self._load_prelude(rules)
 
-    def evaluate(self, build_file: str) -> Package:
-        """Evaluate one build file. Raises NotEvaluatedError."""
+    def evaluate(self, build_file: str, text: str | None = None) -> Package:
+        """Evaluate one build file: its own text, or ``text`` in its place.
+
+        Raises NotEvaluatedError.
+        """
         folder = build_file.rpartition("/")[0]
         self.current = Package(build_file, folder)
         self.deadline = time.monotonic() + FILE_LIMIT_S
         self.loading = []
         try:
-            _, files = self._run(build_file, folder)
+            _, files = self._run(build_file, folder, text)
         except RecursionError as error:
             raise NotEvaluatedError(build_file, "loads are nested too deeply") from error
         self.current.files = list(dict.fromkeys([build_file, *files]))
@@ -161,9 +164,11 @@ class Evaluator:
     def _exists(self, name: str) -> bool:
         return any(rule.arguments.get("name") == name for rule in self.current.rules)
 
-    def _run(self, path: str, folder: str) -> tuple[sl.Module, tuple[str, ...]]:
+    def _run(
+        self, path: str, folder: str, text: str | None = None
+    ) -> tuple[sl.Module, tuple[str, ...]]:
         """Evaluate a file, adding a stub for each free name that nobody defines."""
-        text = self.tree.read(path)
+        text = self.tree.read(path) if text is None else text
         if text is None:
             raise NotEvaluatedError(path, "cannot be read")
         if is_too_deep(text):

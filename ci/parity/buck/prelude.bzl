@@ -32,6 +32,7 @@ _KEPT = [
     "visibility",
     "out",
     "outs",
+    "cmd",
     "actual",
     "main_src",
     "main_module",

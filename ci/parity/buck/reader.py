@@ -40,7 +40,9 @@ from ci.parity.trees import SourceTree
 Key: TypeAlias = "tuple[str, str, bool]"
 INTERNAL = "inside Meta"
 TARGETS_FILE = "targets.bzl"
+LOADING = 'load(":targets.bzl", "define_common_targets")\ndefine_common_targets()\n'
 TARGET_NAME = re.compile(r'\bname = "([^"]+)"')
+LOCATION = re.compile(r"\$\(location ([^)\s]+)\)")
 MARK = "\0select"
 SOURCE_KEYS = ("srcs", "src", "platform_srcs", "main_src", "main", "test_srcs", "resources")
 HEADER_KEYS = ("headers", "raw_headers")
@@ -69,12 +71,15 @@ def read_buck(tree: SourceTree) -> BuckFacts:
     builds = [p for p in paths if not p.endswith(".bzl") and not is_inside(p, tree.submodules)]
     merger = Merger(Literals(tree), owned)
     parsed: dict[tuple[str, frozenset[str]], Parsed] = {}
-    for world in WORLDS:
-        evaluator = Evaluator(tree, owned, world, rules, parsed)
+    evaluators = [Evaluator(tree, owned, world, rules, parsed) for world in WORLDS]
+    for evaluator in evaluators:
         for path in builds:
             merger.evaluate(evaluator, path)
-    merger.note_unloaded(path for path in paths if not is_inside(path, tree.submodules))
-    return merger.facts(sorted({path.rpartition("/")[0] for path in builds}))
+    unloaded = merger.find_unloaded(p for p in paths if not is_inside(p, tree.submodules))
+    for evaluator in evaluators:
+        for path in unloaded:
+            merger.evaluate_unloaded(evaluator, path)
+    return merger.facts(sorted({path.rpartition("/")[0] for path in (*builds, *unloaded)}))
 
 
 @dataclass
@@ -141,9 +146,10 @@ class Merger:
                 place = self.literals.find(names, package.files, Place(package.path))
                 self.globs[glob] = Glob(*glob, call.matched.empty, place, len(call.matched.files))
 
-    def note_unloaded(self, paths: Iterable[str]) -> None:
-        """Name each targets.bzl that no build file loads and whose targets are nowhere else."""
+    def find_unloaded(self, paths: Iterable[str]) -> list[str]:
+        """Each targets.bzl that no build file loads and whose targets are nowhere else."""
         unread = {path.rpartition("/")[0] for path in self.unread}
+        found = []
         for path in paths:
             folder, _, name = path.rpartition("/")
             if name != TARGETS_FILE or path in self.read or folder in unread:
@@ -151,9 +157,21 @@ class Merger:
             names = TARGET_NAME.findall(self.literals.tree.read(path) or "")
             known = {key[1] for key in self.targets if key[0] == folder}
             if not known.issuperset(names):
-                self.unread[path] = NotEvaluated(
-                    "buck", Place(path), "no build file loads it", folder, is_broken=True
-                )
+                found.append(path)
+        return found
+
+    def evaluate_unloaded(self, evaluator: Evaluator, path: str) -> None:
+        """Take what a targets.bzl says that no build file loads, as if one did as others do."""
+        folder = path.rpartition("/")[0]
+        row = NotEvaluated("buck", Place(path), "no build file loads it", folder, is_broken=True)
+        try:
+            package = evaluator.evaluate(f"{path} as loaded", LOADING)
+        except NotEvaluatedError:
+            self.unread[path] = row
+        else:
+            self.unread.setdefault(path, replace(row, is_known=True))
+            package.path, package.files = path, package.files[1:]
+            self.add(package, evaluator.world)
 
     def build_target(self, package: Package, rule: Recorded, world: str) -> BuckTarget:
         given = rule.arguments
@@ -167,7 +185,9 @@ class Merger:
             kind=rule.kind,
             place=place,
             worlds=(world,),
-            srcs=context.entries(given, SOURCE_KEYS) + context.found(given, is_source),
+            srcs=context.entries(given, SOURCE_KEYS)
+            + context.found(given, is_source)
+            + tuple(context.located(given)),
             headers=context.entries(given, HEADER_KEYS) + context.found(given, is_header),
             exported_headers=context.entries(given, EXPORTED_KEYS),
             deps=context.words(given, ("deps", "fbcode_deps", "xplat_deps", "actual")),
@@ -223,7 +243,19 @@ class Context:
     def entries(self, given: dict[str, Any], keys: Sequence[str]) -> tuple[ListEntry, ...]:
         """The files and labels of some attributes; a label stays a label."""
         items = [item for key in keys for item in walk(given.get(key))]
-        return tuple(self.entry(item) for item in items if item.text)
+        folder = self.header_folder(given)
+        return tuple(self.entry(item, folder) for item in items if item.text)
+
+    def header_folder(self, given: dict[str, Any]) -> str:
+        """The folder below which others include the headers of a rule."""
+        inner = self.literals.tree.layout.strip_root(str(given.get("header_namespace", "")))
+        return self.package.package if inner is None else inner
+
+    def located(self, given: dict[str, Any]) -> Iterator[ListEntry]:
+        """What the command of a rule reads: it may copy files of it."""
+        for item in walk(given.get("cmd")):
+            for label in LOCATION.findall(item.text):
+                yield self.entry(BuckWord(label, item.condition), "")
 
     def found(
         self, given: dict[str, Any], is_wanted: Callable[[str], bool]
@@ -235,7 +267,7 @@ class Context:
         paths = (f"{self.package.package}/{name}".lstrip("/") for name in names)
         return tuple(ListEntry(path, self.place) for path in paths if is_wanted(path))
 
-    def entry(self, item: BuckWord) -> ListEntry:
+    def entry(self, item: BuckWord, folder: str) -> ListEntry:
         """One file: its path from the root of the tree, and where it was written."""
         if item.key and not self.is_there(item.text) and self.is_there(item.key):
             item = BuckWord(item.key, item.condition)
@@ -243,7 +275,7 @@ class Context:
         words = [item.text, base, base.partition(".")[0], *self.patterns(item.text)]
         place = self.literals.find(words, self.package.files, self.place)
         if is_label(item.text):
-            made_as = f"{self.package.package}/{item.key}".lstrip("/") if item.key else ""
+            made_as = f"{folder}/{item.key}".lstrip("/") if item.key else ""
             return ListEntry(self.absolute(item.text), place, item.condition, made_as)
         path = posixpath.normpath(posixpath.join(self.package.package, item.text))
         return ListEntry(path, place, item.condition)

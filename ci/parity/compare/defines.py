@@ -84,7 +84,7 @@ def cmake_readers(
     if target.name in groups.buck_of and not files.isdisjoint(groups.files_of(target)):
         yield target
     uses = index.cmake_uses.get(Configuration.ANY, {})
-    near = {use.target.name: use.target for path in readers for use in uses.get(path, ())}
+    near = {use.target.name: use.target for path in files for use in uses.get(path, ())}
     for name in sorted(near) if word.exported else ():
         if name in groups.buck_of and target.name in groups.cmake_reach(name):
             yield near[name]
@@ -97,7 +97,9 @@ def _buck_only(index: Index, groups: Groups, target: BuckTarget) -> Iterator[Fin
             continue
         for reader in buck_readers(index, groups, target, word):
             names = groups.cmake_of[reader.label]
-            if name in cmake_names(groups, names) or groups.is_left_out(reader):
+            if reader is not target:
+                names = names & names_that_read(index, reader, name)
+            if not names or name in cmake_names(groups, names) or groups.is_left_out(reader):
                 continue
             first = groups.cmake[min(names)][0]
             yield Finding(
@@ -114,6 +116,13 @@ def _buck_only(index: Index, groups: Groups, target: BuckTarget) -> Iterator[Fin
             break
 
 
+def names_that_read(index: Index, target: BuckTarget, macro: str) -> set[str]:
+    """The CMake targets that compile those files of a Buck target which read a macro."""
+    files = files_that_read(index, index.facts.macros.get(macro, ()))
+    uses = index.cmake_uses.get(Configuration.ANY, {})
+    return {use.target.name for p in files & index.files_of(target) for use in uses.get(p, ())}
+
+
 def buck_readers(
     index: Index, groups: Groups, target: BuckTarget, word: Word
 ) -> Iterator[BuckTarget]:
@@ -122,7 +131,7 @@ def buck_readers(
     files = files_that_read(index, readers)
     if target.label in groups.cmake_of and not files.isdisjoint(index.files_of(target)):
         yield target
-    near = {u.target.label: u.target for path in readers for u in index.buck_uses.get(path, ())}
+    near = {u.target.label: u.target for path in files for u in index.buck_uses.get(path, ())}
     for label in sorted(near) if word.exported else ():
-        if label in groups.cmake_of and target.label in groups.buck_reach([label]):
+        if label in groups.cmake_of and target.label in groups.passed_on(near[label]):
             yield near[label]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from msgspec.structs import replace
+
 from ci.parity.compare.findings import Finding, Kind, Level, at
 from ci.parity.compare.groups import Groups
 from ci.parity.compare.index import Index
@@ -49,15 +51,20 @@ def _buck_only(index: Index, groups: Groups, target: BuckTarget) -> Iterator[Fin
     names = groups.cmake_of[target.label]
     for word in (*target.deps, *target.exported_deps, *target.external_deps):
         wanted = groups.linked_for(word.text)
+        label = groups.plain(word.text)
         library = library_of(index, word.text, "buck")
         if library is not None:
             names_of_it = (*library.cmake, *groups.linked)
             wanted = {name for name in names_of_it if matches(name, library.cmake)}
         elif not wanted or any(is_implied(index, name) for name in wanted):
             continue
-        if word.condition or wanted & names or groups.links_transitively(names, wanted):
+        if word.condition or wanted & names or groups.links(names, wanted):
             continue
-        yield _missing_in_cmake(groups, target, word, min(names), min(wanted))
+        found = _missing_in_cmake(groups, target, word, min(names), min(wanted))
+        if not groups.is_completed(names, wanted):
+            yield found
+        elif any(uses(index, each, label) for name in names for each in groups.cmake[name]):
+            yield replace(found, level=Level.NOTE)
 
 
 def uses(index: Index, target: CMakeTarget, label: str) -> bool:
@@ -65,7 +72,9 @@ def uses(index: Index, target: CMakeTarget, label: str) -> bool:
 
     CMake lists often link more than they use, which breaks no build of Buck's.
     """
-    buck = index.by_label[label]
+    buck = index.by_label.get(label)
+    if buck is None:
+        return False
     offered = {e.path for e in index.resolved((*buck.headers, *buck.exported_headers))}
     included = (index.facts.headers.get(entry.path, ()) for entry in target.entries)
     return any(not offered.isdisjoint(headers) for headers in included)

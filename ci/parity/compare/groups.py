@@ -8,6 +8,7 @@ from functools import cached_property
 
 from ci.parity.compare.index import BUILT, Index, is_compiling
 from ci.parity.facts import (
+    BuckTarget,
     BuildTarget,
     CMakeTarget,
     Configuration,
@@ -54,12 +55,14 @@ class Groups:
             uses = [use.target for use in self.index.buck_uses[path]]
             own = [target for target in uses if not self.index.policy.is_twin(target.name)]
             labels = {target.label for target in own or uses}
-            for use in self.index.cmake_uses[Configuration.ANY].get(path, ()):
-                key = (use.target.name, use.target.place)
+            users = [use.target for use in self.index.cmake_uses[Configuration.ANY].get(path, ())]
+            product = [target for target in users if not self.index.is_test_program(target)]
+            for target in product or users:
+                key = (target.name, target.place)
                 if key not in mapped:
-                    mapped[key] = self.is_mapped(use.target)
+                    mapped[key] = self.is_mapped(target)
                 if mapped[key]:
-                    found[use.target.name] |= labels
+                    found[target.name] |= labels
         return found
 
     @cached_property
@@ -116,6 +119,17 @@ class Groups:
             else:
                 yield from self.buck_edges(label)
 
+    def passed_on(self, target: BuckTarget, *, exported: bool = False) -> set[str]:
+        """The labels whose exported headers and macros a Buck target gets, its own included.
+
+        ``exported``: what its users get through it.
+        """
+        words = target.exported_deps
+        if not exported:
+            words = (*words, *target.deps, *target.external_deps)
+        direct = {self.plain(word.text) for word in words}
+        return closure({target.label, *direct}, self.exported_edges)
+
     def plain(self, label: str) -> str:
         """The label that is written for one that Meta's macros make for a platform."""
         known = self.index.labelled
@@ -149,19 +163,18 @@ class Groups:
                     found[linked].add(name)
         return found
 
-    def links_transitively(self, names: Iterable[str], wanted: set[str]) -> bool:
+    def links(self, names: Iterable[str], wanted: set[str]) -> bool:
+        """Whether one of some CMake targets links one of ``wanted``, itself or through others."""
+        return any(self.cmake_reach(name) & wanted for name in names)
+
+    def is_completed(self, names: Iterable[str], wanted: set[str]) -> bool:
         """Whether what is built of some CMake targets also links one of ``wanted``.
 
         A static library need not name what it uses as long as every executable or shared
         library that links it does.
         """
-        for name in names:
-            if self.cmake_reach(name) & wanted:
-                return True
-            finals = self.consumers.get(name, set()) - {name}
-            if finals and all(self.cmake_reach(final) & wanted for final in finals):
-                return True
-        return False
+        finals = [self.consumers.get(name, set()) - {name} for name in names]
+        return any(each and all(self.links([one], wanted) for one in each) for each in finals)
 
     def certain(self, target: CMakeTarget, attribute: str) -> list[Word]:
         """The links or defines that a CMake target surely has where it stands at all.

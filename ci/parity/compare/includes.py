@@ -6,8 +6,12 @@ CMake finds every header through a few include directories; Buck only those of d
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from posixpath import commonpath
 
+from msgspec.structs import replace
+
+from ci.parity.compare.defines import name_of
 from ci.parity.compare.findings import Finding, Kind, Level, at
 from ci.parity.compare.groups import Groups
 from ci.parity.compare.index import Index, is_compiling, is_native
@@ -15,15 +19,39 @@ from ci.parity.facts import BuckTarget, closure, is_header, is_source
 
 
 def find_undeclared_headers(index: Index, groups: Groups) -> Iterator[Finding]:
-    """Headers that a compiled source needs, directly or through other headers.
-
-    A header whose library nothing compiles is judged in the sources that include it.
-    """
+    """Headers that a compiled source needs, directly or through other headers."""
     owners = find_owners(index)
     for label in sorted(index.by_label):
         target = index.by_label[label]
         if is_judged(index, target):
             yield from _missing(index, groups, target, owners)
+
+
+def find_unexported_headers(index: Index, groups: Groups) -> Iterator[Finding]:
+    """Headers that those of a library need, which each of its users gets from elsewhere so far.
+
+    What a library without sources does not export serves nobody.
+    """
+    owners = find_owners(index)
+    compiled = closure(index.buck_uses, lambda path: index.facts.needed.get(path, ()))
+    for label in sorted(index.by_label):
+        target = index.by_label[label]
+        if not is_judged(index, target):
+            continue
+        reached = find_visible(groups, target, exported=not target.srcs)
+        exported = {entry.path for entry in index.resolved(target.exported_headers)}
+        for path in sorted(exported & compiled):
+            for header in index.facts.needed.get(path, ()):
+                wanted = owners.get(header)
+                if wanted and not wanted & reached:
+                    found = _undeclared(groups, target, path, header, best(wanted))
+                    yield replace(
+                        found,
+                        level=Level.NOTE,
+                        when_new=found.level,
+                        message=f"{path} includes {header}; {label} does not export "
+                        f"{best(wanted)}, so that each of its users has to depend on it",
+                    )
 
 
 def find_owners(index: Index) -> dict[str, set[str]]:
@@ -47,23 +75,56 @@ def _missing(
     index: Index, groups: Groups, target: BuckTarget, owners: dict[str, set[str]]
 ) -> Iterator[Finding]:
     reached = find_visible(groups, target)
-    needed = index.facts.needed
-    sources = [e.path for e in index.resolved(target.srcs) if is_source(e.path)]
-    for source in sources:
-        for path in sorted(closure([source], lambda each: needed.get(each, ()))):
+    needs = find_needs(index, groups, target)
+    copied = set(index.copied(target))
+    sources = {e.path for e in index.resolved(target.srcs)} | copied
+    for source in sorted(path for path in sources if is_source(path)):
+        for path in sorted(closure([source], needs)):
             near = {target.label} if path == source else owners[path] & reached
-            for header in needed.get(path, ()) if near else ():
+            for header in needs(path) if near else ():
                 wanted = owners.get(header)
                 if wanted and not wanted & reached:
-                    owner = index.by_label[target.label if target.label in near else best(near)]
-                    yield _undeclared(index, owner, path, header, best(wanted))
+                    label = target.label if target.label in near else best(near)
+                    if path in copied:
+                        label = collector_of(groups, target, best(wanted))
+                    yield _undeclared(groups, index.by_label[label], path, header, best(wanted))
 
 
-def find_visible(groups: Groups, target: BuckTarget) -> set[str]:
+def collector_of(groups: Groups, target: BuckTarget, wanted: str) -> str:
+    """The dependency of a target that collects those of copied sources, or the target itself.
+
+    Copies are made by a macro, which does not know what the originals include.
+    """
+    known = groups.index.by_label
+    labels = {groups.plain(word.text) for word in (*target.deps, *target.exported_deps)}
+    collecting = [label for label in labels & known.keys() if not groups.has_files(label)]
+
+    def rank(label: str) -> tuple[int, str]:
+        return (len(commonpath([known[label].package, known[wanted].package])), label)
+
+    return max(collecting, key=rank, default=target.label)
+
+
+def find_needs(index: Index, groups: Groups, target: BuckTarget) -> Callable[[str], Iterable[str]]:
+    """What a file includes where a target compiles it: also if only a macro is defined that the
+    target gets in some build."""
+    reached = groups.passed_on(target) & index.by_label.keys()
+    words = (word for label in reached for word in index.by_label[label].defines if word.exported)
+    macros = {name_of(word) for word in (*target.defines, *words)}
+    needed, guarded = index.facts.needed, index.facts.guarded
+
+    def needs(path: str) -> Iterable[str]:
+        yield from needed.get(path, ())
+        for macro, headers in guarded.get(path, {}).items():
+            yield from headers if macro in macros else ()
+
+    return needs
+
+
+def find_visible(groups: Groups, target: BuckTarget, *, exported: bool = False) -> set[str]:
     """The labels whose headers a target may include: its dependencies, and what these export."""
-    words = (*target.deps, *target.exported_deps, *target.external_deps)
-    direct = {groups.plain(word.text) for word in words}
-    return closure({target.label, *direct, *groups.index.policy.given}, groups.exported_edges)
+    given = closure(groups.index.policy.given, groups.exported_edges)
+    return groups.passed_on(target, exported=exported) | given
 
 
 def best(labels: set[str]) -> str:
@@ -71,14 +132,17 @@ def best(labels: set[str]) -> str:
     return min(labels, key=lambda label: (len(label), label))
 
 
-def _undeclared(index: Index, target: BuckTarget, path: str, header: str, wanted: str) -> Finding:
-    attribute = "exported_deps" if is_header(path) else "deps"
+def _undeclared(groups: Groups, target: BuckTarget, path: str, header: str, wanted: str) -> Finding:
+    attribute = "exported_deps" if is_header(path) or not target.entries else "deps"
+    fix = f'add "{wanted}" to the {attribute} of {target.label} ({target.place})'
+    if target.label in groups.buck_reach([wanted]):
+        fix = f"list {path} in {wanted}, which depends on {target.label} ({target.place})"
     return Finding(
         kind=Kind.DEPENDENCY,
         path=target.place.path,
-        level=Level.NOTE if index.policy.is_test(path) else Level.WARNING,
+        level=Level.NOTE if groups.index.policy.is_test(path) else Level.WARNING,
         message=f"{path} includes {header}; {target.label} does not depend on {wanted}",
         detail=f"{target.label} -> {wanted}",
-        fix=f'add "{wanted}" to the {attribute} of {target.label} ({target.place})',
+        fix=fix,
         **at(target),
     )

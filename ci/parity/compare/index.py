@@ -157,11 +157,14 @@ class Index:
         product: set[str] = set()
         for facts in self.facts.cmake:
             for target in facts.targets:
-                paths = {entry.path for entry in target.sources}
-                tests = {path for path in paths if self.policy.is_test(path)}
-                is_test = "test" in target.name.lower() and bool(tests)
-                (found if is_test else product).update(paths - tests)
+                paths = {e.path for e in target.sources if not self.policy.is_test(e.path)}
+                (found if self.is_test_program(target) else product).update(paths)
         return found - product
+
+    def is_test_program(self, target: CMakeTarget) -> bool:
+        """Whether a CMake target is a test, though it may compile files of the product too."""
+        paths = (entry.path for entry in target.sources)
+        return "test" in target.name.lower() and any(map(self.policy.is_test, paths))
 
     @cached_property
     def tested_areas(self) -> set[str]:
@@ -180,6 +183,17 @@ class Index:
             if target is not None and target.kind in FORWARDING and depth:
                 for inner in self.resolved(forwarded(target), depth - 1):
                     yield ListEntry(inner.path, entry.place, entry.condition)
+
+    def copied(self, target: BuckTarget) -> Iterator[str]:
+        """The files of the tree that rules copy to make sources of a target: //p:rule[a.cpp]."""
+        read: dict[str, list[str]] = {}
+        for entry in target.srcs:
+            label, _, name = entry.path.removesuffix("]").partition("[")
+            rule = self.by_label.get(label)
+            if rule is not None and label not in read:
+                read[label] = [each.path for each in self.resolved(rule.srcs)]
+            found = [path for path in read.get(label, ()) if f"/{path}".endswith(f"/{name}")]
+            yield from found if name and len(found) == 1 else ()
 
     # Configurations of the Buck side
 

@@ -9,7 +9,7 @@ from ci.parity.compare.dependencies import find_dependency_drift
 from ci.parity.compare.findings import Finding, Kind, Level, order_findings
 from ci.parity.compare.groups import Groups
 from ci.parity.compare.headers import find_header_drift, find_include_drift
-from ci.parity.compare.includes import find_undeclared_headers
+from ci.parity.compare.includes import find_undeclared_headers, find_unexported_headers
 from ci.parity.compare.index import Index
 from ci.parity.compare.partial import find_partial_drift
 from ci.parity.compare.python import find_import_drift
@@ -21,6 +21,7 @@ from ci.parity.policy import ParityPolicy
 
 BUCK_LACKS = {Kind.CMAKE_ONLY, Kind.HEADER, Kind.INCLUDE, Kind.UNLISTED, Kind.VARIANT}
 CMAKE_LACKS = {Kind.BUCK_ONLY, Kind.UNLISTED}
+BROKEN = "fix it: until then, nothing that depends on it is checked"
 RELATIONS = {Kind.DEPENDENCY, Kind.DEFINE}
 
 
@@ -34,11 +35,11 @@ def find_unread(index: Index) -> Iterator[Finding]:
             path=row.place.path,
             level=Level.ERROR if row.is_broken else Level.NOTE,
             when_new=Level.ERROR,
-            message=f"not read: {row.reason}",
+            message=row.reason if row.is_known else f"not read: {row.reason}",
             detail="" if row.is_broken else row.folder,
             buck_place=row.place if row.side == "buck" else None,
             cmake_place=row.place if row.side == "cmake" else None,
-            fix="fix it: until then, nothing that depends on it is checked",
+            fix=f"load it in {row.folder}/BUCK" if row.is_known else BROKEN,
         )
 
 
@@ -89,7 +90,8 @@ class Doubt:
 
 def folders_of(rows: Iterable[NotEvaluated], side: str) -> set[str]:
     """The packages or directories of one side that were not read."""
-    return {row.folder for row in rows if row.side == side and row.folder is not None}
+    own = (row for row in rows if row.side == side and not row.is_known)
+    return {row.folder for row in own if row.folder is not None}
 
 
 def compare_tree(
@@ -107,6 +109,7 @@ def compare_tree(
         *find_include_drift(index),
         *find_partial_drift(index, groups),
         *undeclared,
+        *find_unexported_headers(index, groups),
         *find_dependency_drift(index, groups, {finding.detail for finding in undeclared}),
         *find_define_drift(index, groups),
         *find_import_drift(index, groups),

@@ -123,3 +123,32 @@ def test_targets_that_no_build_file_loads_are_named(pairs: Pairs) -> None:
     assert pairs(alone) == {("unread-file", "q/targets.bzl")}
     assert pairs({**beside, "q/BUCK": MACRO}) == set()
     assert pairs(beside) == set()
+
+
+def test_targets_that_no_build_file_loads_are_compared_as_if_one_did(pairs: Pairs) -> None:
+    head = LOAD + "def define_common_targets({}):\n    runtime.cxx_library(\n"
+    body = '        name = "q", srcs = ["b.cpp"], preprocessor_flags = ["-DFAST"])\n'
+    files = {**CLEAN, "q/targets.bzl": head.format("") + body}
+    files["p/BUCK"] = library("p", "a.cpp")
+    del files["q/BUCK"]
+    beside = {**files, "q/BUCK": library("other", "c.cpp"), "q/c.cpp": ""}
+    unread = {("unread-file", "q/targets.bzl")}
+
+    drift = {("dependency", "CMakeLists.txt"), ("define", "q/targets.bzl")}
+    assert pairs(files) == unread | drift
+    assert pairs({**files, "q/targets.bzl": head.format("kind") + body}) == unread
+    assert pairs(beside) == unread | drift | {("buck-only-source", "q/c.cpp")}
+
+
+def test_what_is_known_of_an_unloaded_file_is_not_said_to_be_unread(
+    findings: Callable[..., list[Finding]],
+) -> None:
+    targets = LOAD + "def define_common_targets({}):\n"
+    targets += '    runtime.cxx_library(name = "q", srcs = ["b.cpp"])\n'
+    files = {k: v for k, v in CLEAN.items() if k != "q/BUCK"}
+    (known,) = findings({**files, "q/targets.bzl": targets.format("")})
+    (unknown,) = findings({**files, "q/targets.bzl": targets.format("kind")})
+
+    assert (known.message, known.fix) == ("no build file loads it", "load it in q/BUCK")
+    assert unknown.message == "not read: no build file loads it"
+    assert known.level == unknown.level == Level.ERROR

@@ -90,6 +90,28 @@ def test_every_program_must_link_what_a_library_leaves_out(
 
 
 @pytest.mark.parametrize(
+    ("mains", "include", "levels"),
+    [
+        ("p q", "b.h", ["note"]),
+        ("p q", "c.h", []),
+        ("p", "b.h", ["warning"]),
+        ("p", "c.h", ["warning"]),
+    ],
+    ids=["used", "unused", "used and lacking", "lacking"],
+)
+def test_what_every_program_links_for_a_library_that_uses_it_is_a_note(
+    mains: str, include: str, levels: list[str], findings: Callable[..., list[Finding]]
+) -> None:
+    cmake = f"add_executable(one m/m.cpp)\ntarget_link_libraries(one {mains})\n"
+    files = tree(DEP, cmake) | dict.fromkeys(("m/m.cpp", "q/b.h"), "")
+    files["q/BUCK"] = LOAD + library("q", '["b.cpp"]', 'exported_headers = ["b.h"]')
+    files |= {"p/a.cpp": f"#include <executorch/q/{include}>\n"}
+    found = findings(files, ParityPolicy(without_buck=("m/**",)))
+
+    assert [(f.detail, f.level.value) for f in found] == [("//p:p -> //q:q", x) for x in levels]
+
+
+@pytest.mark.parametrize(
     ("more", "found"), [("p/c.cpp e/x.cpp", True), ("e/x.cpp", False)], ids=["most", "half"]
 )
 def test_more_than_half_of_the_sources_make_a_target_the_same(

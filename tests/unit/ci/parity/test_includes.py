@@ -8,7 +8,7 @@ import pytest
 
 from ci.parity.compare.findings import Finding, Level
 from ci.parity.policy import ParityPolicy
-from ci.parity.uses import always_included
+from ci.parity.uses import group_includes
 
 LOAD = 'load("@fbsource//xplat/executorch/build:runtime_wrapper.bzl", "runtime")\n'
 Q = 'runtime.cxx_library(name = "q", exported_headers = ["q.h"], exported_deps = [{}])\n'
@@ -112,6 +112,87 @@ def test_a_header_that_a_rule_makes_is_one_of_its_library(findings: Findings) ->
     assert findings({**files, "p/BUCK": tree('"//executorch/q:q"')["p/BUCK"]}) == []
 
 
+def test_a_library_of_headers_that_each_of_its_users_completes_is_a_note(
+    findings: Findings,
+) -> None:
+    files = tree('"//executorch/q:q", "//executorch/r:r"')
+    files["q/q.h"] = "#include <executorch/r/r.h>\n"
+    silent = Q.format('"//executorch/r:r"')
+    private = Q.format("").replace("exported_deps = []", 'deps = ["//executorch/r:r"]')
+    compiling = private.replace('name = "q"', 'name = "q", srcs = ["q.cpp"]')
+
+    for rule, count in [(Q.format(""), 1), (private, 1), (silent, 0)]:
+        found = findings({**files, "q/BUCK": LOAD + rule})
+        levels = [(f.detail, f.level, f.when_new) for f in found]
+        assert levels == [("//q:q -> //r:r", Level.NOTE, Level.WARNING)] * count
+    assert "//q:q does not export //r:r" in findings(files)[0].message
+    files |= {"q/q.cpp": "", "q/BUCK": LOAD + compiling}
+    files["CMakeLists.txt"] += "add_library(q q/q.cpp)\ntarget_link_libraries(p q)\n"
+    assert findings(files) == []
+
+
+def test_a_header_of_what_depends_on_its_library_belongs_there(findings: Findings) -> None:
+    files = tree('"//executorch/q:q", "//executorch/r:r"')
+    files["q/q.h"] = "#include <executorch/r/r.h>\n"
+    files["r/BUCK"] = LOAD + R.replace(")", ', exported_deps = ["//executorch/q:q"])')
+
+    [found] = findings(files)
+    assert found.fix == "list q/q.h in //r:r, which depends on //q:q (q/BUCK:2)"
+
+
+COPY = (
+    'runtime.genrule(name = "copy", cmd = "cp $(location //executorch/p:all) $OUT", '
+    'outs = {"p.cpp": ["p.cpp"]})\n'
+    'runtime.cxx_library(name = "all_deps", exported_deps = [%s])\n'
+    'runtime.cxx_library(name = "again", srcs = [":copy[%s]"], deps = %s)\n'
+)
+
+
+@pytest.mark.parametrize(
+    ("collected", "name", "deps", "expected"),
+    [
+        ("", "p.cpp", '[":all_deps"]', ["dependency //c:all_deps -> //q:q"]),
+        ("", "p.cpp", "[]", ["dependency //c:again -> //q:q"]),
+        ('"//executorch/q:q"', "p.cpp", '[":all_deps"]', []),
+        ("", "x.cpp", '[":all_deps"]', []),
+        ("", "two.cpp", '[":all_deps"]', []),
+    ],
+    ids=["collected", "own", "complete", "another name", "two of a name"],
+)
+def test_what_collects_dependencies_has_those_of_copied_sources(
+    collected: str, name: str, deps: str, expected: list[str], findings: Findings
+) -> None:
+    files = tree('"//executorch/q:q"')
+    files["p/BUCK"] += (
+        'runtime.filegroup(name = "all", srcs = ["p.cpp", "1/two.cpp", "2/two.cpp"])\n'
+    )
+    files |= {"p/1/two.cpp": files["p/p.cpp"], "p/2/two.cpp": files["p/p.cpp"]}
+    files["c/BUCK"] = LOAD + COPY % (collected, name, deps)
+
+    assert [r for r in details(findings(files)) if r.startswith("dependency")] == expected
+
+
+def test_of_several_that_collect_the_nearest_is_named(findings: Findings) -> None:
+    files = tree('"//executorch/q:q"')
+    files["p/BUCK"] += 'runtime.filegroup(name = "all", srcs = ["p.cpp"])\n'
+    files["c/BUCK"] = LOAD + COPY % ("", "p.cpp", '[":all_deps", "//executorch/q/util:all_deps"]')
+    files["q/util/BUCK"] = LOAD + 'runtime.cxx_library(name = "all_deps")\n'
+
+    assert details(findings(files)) == ["dependency //q/util:all_deps -> //q:q"]
+
+
+def test_a_copied_header_goes_by_its_namespace(findings: Findings) -> None:
+    copy = 'runtime.cxx_library(name = "q", exported_headers = {"q.h": ":copy[q.h]"}%s)\n'
+    files = tree('"//executorch/c:q"') | {"q/q.h": ""}
+
+    for namespace, expected in [
+        (', header_namespace = "executorch/q"', []),
+        ("", ["dependency //p:p -> //q:q"]),
+        (', header_namespace = "q"', ["dependency //p:p -> //q:q"]),
+    ]:
+        assert details(findings({**files, "c/BUCK": LOAD + copy % namespace})) == expected
+
+
 def test_headers_that_nothing_compiles_are_silent(findings: Findings) -> None:
     files = tree(source="int p;\n")
     files["q/q.h"] = "#include <executorch/r/r.h>\n"
@@ -157,4 +238,62 @@ def test_a_link_that_cmake_has_is_not_told_twice(findings: Findings) -> None:
     ],
 )
 def test_what_is_included_whatever_is_defined(text: str, expected: set[str]) -> None:
-    assert always_included(text) == expected
+    assert group_includes(text).get("", set()) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("#ifdef X\n#include <a>\n#endif\n#include <b>", {"X": {"a"}, "": {"b"}}),
+        ("#if defined(X)  // why\n#include <a>\n#endif", {"X": {"a"}}),
+        ("#if defined X /* why */\n#include <a>\n#endif", {"X": {"a"}}),
+        ("#ifndef G\n#define G\n#ifdef X\n#include <a>\n#endif\n#endif", {"X": {"a"}}),
+        ("#ifdef X\n#include <a>\n#else\n#include <b>\n#endif", {"X": {"a"}}),
+        ("#ifdef X\n#elif Y\n#include <b>\n#endif", {}),
+        ("#ifdef X\n#ifdef Y\n#include <a>\n#endif\n#include <b>\n#endif", {"X": {"b"}}),
+        ("#if defined(X) && Y\n#include <a>\n#endif", {}),
+        ("#if !defined(X)\n#include <a>\n#endif", {}),
+        ("#if X\n#include <a>\n#endif", {}),
+        ("#ifndef X\n#include <a>\n#endif", {}),
+        ("#ifndef G\n#endif\n#ifdef G\n#include <a>\n#endif", {"G": {"a"}}),
+    ],
+)
+def test_what_is_included_if_one_macro_is_defined(text: str, expected: dict[str, set[str]]) -> None:
+    assert group_includes(text) == expected
+
+
+FLAG = 'exported_preprocessor_flags = ["-DFAST=1"]'
+
+
+@pytest.mark.parametrize(
+    ("rule", "found"),
+    [
+        ('preprocessor_flags = ["-DFAST"]', True),
+        ('preprocessor_flags = select({"a": ["-DFAST"], "b": []})', True),
+        ('deps = [":exports"]', True),
+        ('deps = [":passes"]', True),
+        ('deps = [":keeps"]', False),
+        ('deps = [":private"]', False),
+        ('preprocessor_flags = ["-DFASTER"]', False),
+        ('preprocessor_flags = ["-DFAST"], deps = ["//executorch/q:q"]', False),
+    ],
+    ids=["own", "select", "exported", "passed on", "kept", "private", "another", "there"],
+)
+def test_an_include_under_a_macro_counts_for_what_gets_the_macro(
+    rule: str, found: bool, findings: Findings
+) -> None:
+    files = tree(source="#ifdef FAST\n#include <executorch/q/q.h>\n#endif\n")
+    files["p/BUCK"] = LOAD + "".join(
+        f"runtime.cxx_library(name = {name}, {body})\n"
+        for name, body in (
+            ('"p", srcs = ["p.cpp"]', rule),
+            ('"exports", exported_headers = ["e.h"]', FLAG),
+            ('"passes", exported_headers = ["e.h"]', 'exported_deps = [":exports"]'),
+            ('"keeps", exported_headers = ["e.h"]', 'deps = [":exports"]'),
+            ('"private", exported_headers = ["e.h"]', FLAG.replace("exported_", "")),
+        )
+    )
+    files["p/e.h"] = ""
+
+    told = [f.detail for f in findings(files) if f.kind.value == "dependency"]
+    assert told == (["//p:p -> //q:q"] if found else [])

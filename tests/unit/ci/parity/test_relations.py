@@ -83,6 +83,23 @@ def test_a_define_of_one_side_is_found(pairs: Pairs) -> None:
     assert pairs(cmake) == {("define", "CMakeLists.txt")}
 
 
+@pytest.mark.parametrize("name", ["p_test", "p_bench"])
+def test_what_a_test_of_the_same_sources_has_does_not_count(name: str, pairs: Pairs) -> None:
+    test = (
+        f"add_executable({name} p/a.cpp p/test/t.cpp)\ntarget_link_libraries({name} q)\n"
+        f"target_compile_definitions({name} PRIVATE FAST)"
+    )
+    files = tree('preprocessor_flags = ["-DFAST"], deps = ["//executorch/q:q"]', test)
+    files["p/test/t.cpp"] = "int t;\n"
+    files["p/BUCK"] += 'runtime.cxx_test(name = "t", srcs = ["test/t.cpp"])\n'
+
+    drift = {("define", "p/BUCK"), ("dependency", "p/BUCK")}
+    assert pairs(files) & drift == (drift if "test" in name else set())
+
+    files["CMakeLists.txt"] = files["CMakeLists.txt"].replace("add_library(p p/a.cpp)", "")
+    assert not pairs(files) & drift
+
+
 @pytest.mark.parametrize(
     ("first", "cmake"),
     [
@@ -262,6 +279,63 @@ def test_an_exported_define_is_judged_where_it_is_read(
     assert findings(tree(deps, cmake, flag)) == []
     assert findings(tree(deps, f"{link}\ntarget_compile_definitions(q PRIVATE FAST)")) == []
     assert findings(tree(deps, link, 'preprocessor_flags = ["-DFAST"]')) == []
+
+
+EXPORTED = 'exported_headers = ["b.h"], exported_preprocessor_flags = ["-DFAST"]'
+
+
+def test_an_exported_define_that_a_header_reads_is_judged_where_it_is_included(
+    findings: Callable[..., list[Finding]],
+) -> None:
+    deps = 'deps = ["//executorch/q:q", "//executorch/r:r"]'
+    flag = 'exported_preprocessor_flags = ["-DFAST"]'
+    files = tree(deps, "target_link_libraries(p q)", flag) | {
+        "p/a.cpp": "#include <executorch/r/r.h>\n",
+        "q/b.cpp": "",
+        "r/BUCK": LOAD + 'runtime.cxx_library(name = "r", exported_headers = ["r.h"])\n',
+        "r/r.h": "#ifdef FAST\n#endif\n",
+    }
+
+    (found,) = findings(files)
+    assert (found.detail, found.buck_target, found.cmake_target) == ("//q:q: FAST", "//p:p", "p")
+    assert findings({**files, "p/a.cpp": ""}) == []
+    files["CMakeLists.txt"] += "target_compile_definitions(p PRIVATE FAST)\n"
+    assert findings(files) == []
+
+
+def test_an_exported_define_counts_for_the_cmake_target_of_the_file_that_reads_it(
+    findings: Callable[..., list[Finding]],
+) -> None:
+    """Two CMake libraries stand for the Buck target; only the second's file reads the macro."""
+    files = tree('deps = ["//executorch/q:q"]', "target_link_libraries(p PRIVATE q)", EXPORTED) | {
+        "p/a.cpp": "",
+        "p/c.cpp": "#ifdef FAST\n#endif\n",
+        "q/b.cpp": "",
+        "q/b.h": "",
+    }
+    files["p/BUCK"] = files["p/BUCK"].replace('"a.cpp"', '"a.cpp", "c.cpp"')
+    files["CMakeLists.txt"] += "add_library(r p/c.cpp)\ntarget_link_libraries(r q)\n"
+    given = files["CMakeLists.txt"] + "target_compile_definitions(r PRIVATE FAST)\n"
+
+    (found,) = findings(files)
+    assert (found.detail, found.cmake_target) == ("//q:q: FAST", "r")
+    assert findings({**files, "CMakeLists.txt": given}) == []
+
+
+def test_an_exported_define_reaches_what_is_exported(pairs: Pairs) -> None:
+    """p depends on r, which depends on q: with an exported dependency, p gets q's macro."""
+    link = "add_library(r r/r.cpp)\ntarget_link_libraries(r q)\ntarget_link_libraries(p r)"
+    files = tree('deps = ["//executorch/r:r"]', link, EXPORTED) | {
+        "r/BUCK": LOAD + 'runtime.cxx_library(name = "r", srcs = ["r.cpp"], '
+        'exported_deps = ["//executorch/q:q"])\n',
+        "q/b.cpp": "",
+        "q/b.h": "",
+        "r/r.cpp": "",
+    }
+    private = {"r/BUCK": files["r/BUCK"].replace("exported_deps", "deps")}
+
+    assert pairs(files) == {("define", "q/BUCK")}
+    assert pairs({**files, **private}) == set()
 
 
 def test_a_label_of_one_platform_is_the_written_one(pairs: Pairs) -> None:

@@ -9,12 +9,13 @@ import pytest
 from tests.stand_ins.elfsigner.keys import make_key
 from tests.stand_ins.elfsigner.mbn_writer import Key
 
+KEY = make_key()  # at import: tests that run in forks would each wait for one of their own
 LIBRARY = Path(__file__).parents[3] / "artifacts" / "elf" / "libhexagon.so"
 
 
 @pytest.fixture(scope="session")
 def key() -> Key:
-    return make_key()
+    return KEY
 
 
 @pytest.fixture(scope="session")

@@ -36,6 +36,9 @@ def generate_rsa(number: int, bits: int) -> rsa.RSAPrivateKey:
     return rsa.generate_private_key(3, bits)
 
 
+generate_rsa(0, 2048)  # once for all forks, which most tests need
+
+
 @cache
 def make_ec() -> ec.EllipticCurvePrivateKey:
     return ec.generate_private_key(ec.SECP384R1())
