@@ -43,7 +43,9 @@ def add_case_arguments(parser: argparse.ArgumentParser, model: str, session: str
     add("--scheme", action="append", default=[], help="name or glob of a quantization scheme")
     add("--soc", action="append", default=[], help="name or glob of a SoC; default SM8650")
     add("--list", action="store_true", help="list models, schemes and SoCs, run nothing")
-    add("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="cases at a time")
+    cores = len(os.sched_getaffinity(0))
+    jobs = os.environ.get("QNN_CI_JOBS") or cores
+    add("--jobs", type=int, default=jobs, help=f"cases at a time (QNN_CI_JOBS; default {cores})")
     add("--timeout-s", type=float, default=300.0, help="limit of each lowering and of each run")
     add("--keep-artifacts", type=user_path, metavar="DIR", help="keep programs, outputs and logs")
     add("--no-cache", action="store_true", help="lower again what was lowered before")
