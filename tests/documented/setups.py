@@ -60,10 +60,13 @@ def use_our_store(stage: Stage) -> None:
     stage.variables["QNN_CI_HOME"] = str(store_home())
 
 
-def build_alone(stage: Stage) -> None:
-    """No other test's command builds the runner in the same store meanwhile."""
-    environments = (stage.project / ".nox").resolve()
-    stage.cleanup.enter_context(FileLock(environments / "runner.lock"))
+def share_runner(stage: Stage) -> None:
+    """What builds the runner is in one place for all stages, so that one build does; no other
+    test's command builds meanwhile."""
+    shared = (stage.project / ".nox").resolve().parent
+    stage.cleanup.enter_context(FileLock(shared / "runner.lock"))
+    shutil.rmtree(stage.project / "ci/build")
+    (stage.project / "ci/build").symlink_to(shared / "ci/build")
 
 
 def shrink_suite(stage: Stage) -> None:

@@ -109,6 +109,8 @@ def make_stage(folder: Path, environments: Path) -> Stage:
     for path in (stage.home, stage.programs):
         path.mkdir()
     copy_project(stage.project)
+    # As in a clone, a model's file goes by its path there: in keys of what was lowered, too.
+    subprocess.run(["git", "init", "-q", "-b", "main", str(stage.project)], check=True)
     (stage.project / ".nox").symlink_to(environments)
     write_program(stage)
     here = Path(sys.executable).parent
@@ -120,6 +122,7 @@ def make_stage(folder: Path, environments: Path) -> Stage:
         "XDG_CONFIG_HOME": configuration,
         "QNN_CI_HOME": str(folder / "store"),
         "QNN_CI_CACHE": "none",
+        "QNN_CI_JOBS": "1",  # each process of a second one would load the compiler, too
         "QNN_CI_TORCH_INDEX": os.environ.get("QNN_CI_TORCH_INDEX", ""),
         "COLUMNS": "200",
     }

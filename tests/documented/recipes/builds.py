@@ -7,11 +7,11 @@ import json
 from ci.build.plan.targets import read_targets
 from tests.documented.recipe import Recipe
 from tests.documented.setups import (
-    build_alone,
     keep_artifacts,
     plant_second_ndk,
     plant_toolchains,
     serve_artifacts,
+    share_runner,
     shrink_suite,
     take_program,
     use_our_store,
@@ -58,7 +58,7 @@ LINUX = {**BUILD, "needs": (*NEEDS, "aarch64-linux-gnu-g++"), "adds": f"-- {NO_D
 
 RECIPES = {
     "nox -s build_runner": Recipe(
-        setup=(use_our_store, build_alone),
+        setup=(use_our_store, share_runner),
         says=("qnn_wheel_runner",),
         then=is_recorded,
         needs=NEEDS,
@@ -105,14 +105,14 @@ RECIPES = {
         with_models=True,
     ),
     "nox -s test_emulator -- --runner cpp": Recipe(
-        setup=(use_our_store, build_alone, shrink_suite),
+        setup=(use_our_store, share_runner, shrink_suite),
         says=("1 passed",),
         then=ran_the_wheel_runner,
         needs=NEEDS,
         with_models=True,
     ),
     "qnn_wheel_runner --model_path M.pte --input_list_path L.txt --output_folder_path DIR": Recipe(
-        setup=(use_our_store, build_alone, keep_artifacts, take_program),
+        setup=(use_our_store, share_runner, keep_artifacts, take_program),
         then=has_outputs,
         needs=NEEDS,
         with_models=True,

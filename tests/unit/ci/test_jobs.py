@@ -1,4 +1,4 @@
-"""How many cases run at a time: by the command line, by QNN_CI_JOBS, by the cores of the machine."""
+"""How many cases run at a time: the command line says it, QNN_CI_JOBS, or the number of cores."""
 
 from __future__ import annotations
 
