@@ -96,12 +96,12 @@ def _buck_only(index: Index, groups: Groups, target: BuckTarget) -> Iterator[Fin
         if is_ignored(index, word):
             continue
         for reader in buck_readers(index, groups, target, word):
-            names = groups.cmake_of[reader.label]
+            lacking = find_lacking(index, groups, reader, name)
             if reader is not target:
-                names = names & names_that_read(index, reader, name)
-            if not names or name in cmake_names(groups, names) or groups.is_left_out(reader):
+                lacking &= names_that_read(index, groups, reader, name)
+            if not lacking or groups.is_left_out(reader):
                 continue
-            first = groups.cmake[min(names)][0]
+            first = groups.cmake[min(lacking)][0]
             yield Finding(
                 kind=Kind.DEFINE,
                 path=word.place.path,
@@ -116,11 +116,18 @@ def _buck_only(index: Index, groups: Groups, target: BuckTarget) -> Iterator[Fin
             break
 
 
-def names_that_read(index: Index, target: BuckTarget, macro: str) -> set[str]:
+def find_lacking(index: Index, groups: Groups, reader: BuckTarget, macro: str) -> set[str]:
+    """The CMake targets of a Buck target without a macro; of some only those that read it."""
+    names = groups.cmake_of[reader.label]
+    lacking = {name for name in names if macro not in cmake_names(groups, [name])}
+    return lacking if lacking == names else lacking & names_that_read(index, groups, reader, macro)
+
+
+def names_that_read(index: Index, groups: Groups, target: BuckTarget, macro: str) -> set[str]:
     """The CMake targets that compile those files of a Buck target which read a macro."""
-    files = files_that_read(index, index.facts.macros.get(macro, ()))
-    uses = index.cmake_uses.get(Configuration.ANY, {})
-    return {use.target.name for p in files & index.files_of(target) for use in uses.get(p, ())}
+    files = files_that_read(index, index.facts.macros.get(macro, ())) & index.files_of(target)
+    names = groups.cmake_of[target.label]
+    return {name for name in names if not files.isdisjoint(groups.sources_of(name))}
 
 
 def buck_readers(

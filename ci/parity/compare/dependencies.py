@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from ci.parity.compare.findings import Finding, Kind, Level, at
 from ci.parity.compare.groups import Groups
 from ci.parity.compare.index import Index
-from ci.parity.facts import BuckTarget, CMakeTarget, Word
+from ci.parity.facts import BuckTarget, CMakeTarget, Word, closure
 from ci.parity.policy import Library, matches
 
 
@@ -51,20 +51,36 @@ def _buck_only(index: Index, groups: Groups, target: BuckTarget) -> Iterator[Fin
     names = groups.cmake_of[target.label]
     for word in (*target.deps, *target.exported_deps, *target.external_deps):
         wanted = groups.linked_for(word.text)
-        label = groups.plain(word.text)
         library = library_of(index, word.text, "buck")
         if library is not None:
             names_of_it = (*library.cmake, *groups.linked)
             wanted = {name for name in names_of_it if matches(name, library.cmake)}
         elif not wanted or any(is_implied(index, name) for name in wanted):
             continue
-        if word.condition or wanted & names or groups.links(names, wanted):
+        if word.condition or wanted & names:
             continue
-        found = _missing_in_cmake(groups, target, word, min(names), min(wanted))
-        if not groups.is_completed(names, wanted):
-            yield found
-        elif any(uses(index, each, label) for name in names for each in groups.cmake[name]):
+        lacking = {name for name in names if not groups.links(name, wanted)}
+        late = {name for name in lacking if groups.is_completed(name, wanted)}
+        used = {name for name in lacking if is_used(index, groups, name, target, word)}
+        if missing := used - late if lacking != names or late else lacking:
+            yield _missing_in_cmake(groups, target, word, min(missing), min(wanted))
+        elif used:
+            found = _missing_in_cmake(groups, target, word, min(used), min(wanted))
             yield replace(found, level=Level.NOTE)
+
+
+def is_used(index: Index, groups: Groups, name: str, target: BuckTarget, word: Word) -> bool:
+    """Whether what a CMake target compiles of a Buck target includes a header of a dependency.
+
+    Of several CMake targets that compile parts of it, only these need what the part uses.
+    """
+    needed, listed = index.facts.needed, index.files_of(target)
+    own = closure(
+        listed & groups.sources_of(name), lambda path: listed.intersection(needed.get(path, ()))
+    )
+    included = {header for path in own for header in needed.get(path, ())}
+    standing = groups.standing_for(word.text) & groups.cmake_of.keys()
+    return any(not included.isdisjoint(index.files_of(index.by_label[each])) for each in standing)
 
 
 def uses(index: Index, target: CMakeTarget, label: str) -> bool:
@@ -72,9 +88,7 @@ def uses(index: Index, target: CMakeTarget, label: str) -> bool:
 
     CMake lists often link more than they use, which breaks no build of Buck's.
     """
-    buck = index.by_label.get(label)
-    if buck is None:
-        return False
+    buck = index.by_label[label]
     offered = {e.path for e in index.resolved((*buck.headers, *buck.exported_headers))}
     included = (index.facts.headers.get(entry.path, ()) for entry in target.entries)
     return any(not offered.isdisjoint(headers) for headers in included)

@@ -75,12 +75,12 @@ class Groups:
         return found
 
     def linked_for(self, label: str) -> set[str]:
-        """Names of the CMake targets that a dependency on a Buck target may stand for.
+        """Names of the CMake targets that a dependency on a Buck target may stand for."""
+        return {name for each in self.standing_for(label) for name in self.cmake_of.get(each, ())}
 
-        A target without any file stands for what it depends on.
-        """
-        inner = closure([label], lambda each: () if self.has_files(each) else self.buck_edges(each))
-        return set[str]().union(*(self.cmake_of.get(each, set()) for each in inner))
+    def standing_for(self, label: str) -> set[str]:
+        """A Buck target, and what it depends on if it has no files of its own."""
+        return closure([label], lambda each: () if self.has_files(each) else self.buck_edges(each))
 
     def has_files(self, label: str) -> bool:
         return any(target.entries for target in self.index.labelled.get(label, ()))
@@ -163,18 +163,18 @@ class Groups:
                     found[linked].add(name)
         return found
 
-    def links(self, names: Iterable[str], wanted: set[str]) -> bool:
-        """Whether one of some CMake targets links one of ``wanted``, itself or through others."""
-        return any(self.cmake_reach(name) & wanted for name in names)
+    def links(self, name: str, wanted: set[str]) -> bool:
+        """Whether a CMake target links one of ``wanted``, itself or through others."""
+        return bool(self.cmake_reach(name) & wanted)
 
-    def is_completed(self, names: Iterable[str], wanted: set[str]) -> bool:
-        """Whether what is built of some CMake targets also links one of ``wanted``.
+    def is_completed(self, name: str, wanted: set[str]) -> bool:
+        """Whether all that is built of a CMake target also links one of ``wanted``.
 
         A static library need not name what it uses as long as every executable or shared
         library that links it does.
         """
-        finals = [self.consumers.get(name, set()) - {name} for name in names]
-        return any(each and all(self.links([one], wanted) for one in each) for each in finals)
+        finals = self.consumers.get(name, set()) - {name}
+        return bool(finals) and all(self.links(final, wanted) for final in finals)
 
     def certain(self, target: CMakeTarget, attribute: str) -> list[Word]:
         """The links or defines that a CMake target surely has where it stands at all.
@@ -193,6 +193,11 @@ class Groups:
             for target in facts.targets if facts else ():
                 found[target.directory, target.name].append(target)
         return found
+
+    def sources_of(self, name: str) -> set[str]:
+        """What the CMake targets of a name compile, but for those that are not compared."""
+        targets = (target for target in self.cmake[name] if not self.is_left_out(target))
+        return {entry.path for target in targets for entry in target.sources}
 
     def files_of(self, target: CMakeTarget) -> set[str]:
         """The sources and headers of a CMake target, and the headers of Buck's that stand for it.

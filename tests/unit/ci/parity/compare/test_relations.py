@@ -254,6 +254,66 @@ def test_every_end_must_link_it_and_the_library_itself_is_no_end() -> None:
     assert rows(here, Q, ends[0]) == []
 
 
+PARTS = buck("p:p", "p/a.cpp", "p/b.cpp", headers=["p/p.h"], deps=["//q:q"])
+
+
+def part(name: str, *sources: str, **more: Any) -> CMakeTarget:
+    return cmake(name, *sources, directory="p", **more)
+
+
+@pytest.mark.parametrize(
+    ("needed", "two", "expected"),
+    [
+        ({"p/b.cpp": ("q/q.h",)}, {}, ["//p:p -> //q:q"]),
+        ({"p/b.cpp": ("p/p.h",), "p/p.h": ("q/q.h",)}, {}, ["//p:p -> //q:q"]),
+        ({"p/b.cpp": ("r/r.h",), "r/r.h": ("q/q.h",)}, {}, []),
+        ({"p/a.cpp": ("q/q.h",)}, {}, []),
+        ({"p/b.cpp": ("q/q.h",)}, {"links": ["q"]}, []),
+        ({"p/b.cpp": ("q/q.h",)}, {"kind": "module"}, []),
+        ({}, {}, []),
+    ],
+    ids=["own", "header", "another's header", "other part", "linked", "left out", "not used"],
+)
+def test_each_part_of_a_library_links_what_it_uses(
+    needed: dict[str, tuple[str, ...]], two: dict[str, Any], expected: list[str]
+) -> None:
+    below = buck("q:q", OTHER, headers=["q/q.h"])
+    parts = [part("one", "p/a.cpp", links=["q"]), part("two", "p/b.cpp", **two)]
+    tree = facts([PARTS, below], [*parts, Q[1]], needed=needed, files=["p/p.h", "q/q.h"])
+
+    found = [row for row in compare(tree, POLICY) if row["kind"] == "dependency"]
+    assert details(found) == expected
+    assert [row["cmake_target"] for row in found] == ["two"] * len(expected)
+
+
+def test_a_part_that_is_completed_where_it_is_linked_is_a_note() -> None:
+    parts = [part("one", "p/a.cpp", links=["q"]), part("two", "p/b.cpp")]
+    final = cmake("main", links=["two", "q"], kind="add_executable")
+    below = buck("q:q", OTHER, headers=["q/q.h"])
+    tree = facts(
+        [PARTS, below], [*parts, Q[1], final], needed={"p/b.cpp": ("q/q.h",)}, files=["q/q.h"]
+    )
+
+    found = [row for row in compare(tree, POLICY) if row["kind"] == "dependency"]
+    assert [(row["level"], row["cmake_target"]) for row in found] == [("note", "two")]
+
+
+@pytest.mark.parametrize(
+    ("reader", "macros", "expected"),
+    [("p/b.cpp", ["FAST"], []), ("p/b.cpp", [], ["two"]), ("p/a.cpp", [], [])],
+    ids=["both", "read there", "read elsewhere"],
+)
+def test_each_part_of_a_library_has_the_defines_that_it_reads(
+    reader: str, macros: list[str], expected: list[str]
+) -> None:
+    whole = buck("p:p", "p/a.cpp", "p/b.cpp", defines=["FAST"])
+    parts = [part("one", "p/a.cpp", defines=["FAST"]), part("two", "p/b.cpp", defines=macros)]
+    tree = facts([whole], parts, macros={"FAST": (reader,)})
+
+    found = [row for row in compare(tree, POLICY) if row["kind"] == "define"]
+    assert [row["cmake_target"] for row in found if row["detail"] == "//p:p: FAST"] == expected
+
+
 def test_half_of_the_sources_are_too_few_to_stand_for_a_library() -> None:
     def found(*sources: str, directory: str = "") -> list[str]:
         one = cmake("p", *sources, directory=directory)
