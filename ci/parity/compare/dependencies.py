@@ -57,15 +57,16 @@ def _buck_only(index: Index, groups: Groups, target: BuckTarget) -> Iterator[Fin
             wanted = {name for name in names_of_it if matches(name, library.cmake)}
         elif not wanted or any(is_implied(index, name) for name in wanted):
             continue
-        if word.condition or wanted & names:
+        linkable = {name for name in wanted if not groups.is_program(name)}
+        if word.condition or wanted & names or not linkable:
             continue
         lacking = {name for name in names if not groups.links(name, wanted)}
         late = {name for name in lacking if groups.is_completed(name, wanted)}
         used = {name for name in lacking if is_used(index, groups, name, target, word)}
         if missing := used - late if lacking != names or late else lacking:
-            yield _missing_in_cmake(groups, target, word, min(missing), min(wanted))
+            yield _missing_in_cmake(groups, target, word, min(missing), min(linkable))
         elif used:
-            found = _missing_in_cmake(groups, target, word, min(used), min(wanted))
+            found = _missing_in_cmake(groups, target, word, min(used), min(linkable))
             yield replace(found, level=Level.NOTE)
 
 

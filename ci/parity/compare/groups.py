@@ -222,6 +222,11 @@ class Groups:
             or self.index.policy.is_excluded(target.place.path)
         )
 
+    def is_program(self, name: str) -> bool:
+        """Whether nothing can link the CMake targets of a name."""
+        targets = self.cmake.get(name, ())
+        return bool(targets) and all(target.kind == "add_executable" for target in targets)
+
     def is_test(self, target: BuildTarget) -> bool:
         paths = [entry.path for entry in target.compiled]
         return bool(paths) and all(map(self.index.policy.is_test, paths))

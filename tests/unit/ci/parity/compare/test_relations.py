@@ -314,6 +314,15 @@ def test_each_part_of_a_library_has_the_defines_that_it_reads(
     assert [row["cmake_target"] for row in found if row["detail"] == "//p:p: FAST"] == expected
 
 
+def test_a_program_is_nothing_to_link() -> None:
+    here = p({"deps": ["//q:q"]})
+    program = buck("q:q", OTHER), cmake("a", OTHER, kind="add_executable")
+
+    assert rows(here, program) == []
+    both = rows(here, program, cmake("z", OTHER))
+    assert [row["fix"] for row in both] == ["link z to p, or do not depend on //q:q"]
+
+
 def test_half_of_the_sources_are_too_few_to_stand_for_a_library() -> None:
     def found(*sources: str, directory: str = "") -> list[str]:
         one = cmake("p", *sources, directory=directory)
