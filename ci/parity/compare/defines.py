@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from ci.parity.compare.findings import Finding, Kind, Level, at
 from ci.parity.compare.groups import Groups
 from ci.parity.compare.index import Index
-from ci.parity.facts import BuckTarget, CMakeTarget, Configuration, Word, closure
+from ci.parity.facts import BuckTarget, CMakeTarget, Configuration, Word
 from ci.parity.policy import matches
 
 
@@ -70,17 +70,11 @@ def _cmake_only(index: Index, groups: Groups, target: CMakeTarget) -> Iterator[F
             break
 
 
-def files_that_read(index: Index, readers: Iterable[str]) -> set[str]:
-    """The files that mention a macro, and those that include them."""
-    return closure(readers, lambda path: index.includers.get(path, ()))
-
-
 def cmake_readers(
     index: Index, groups: Groups, target: CMakeTarget, word: Word
 ) -> Iterator[CMakeTarget]:
     """The mapped CMake targets with a file that reads a define of ``target``."""
-    readers = index.facts.macros.get(name_of(word), ())
-    files = files_that_read(index, readers)
+    files = index.files_that_read(name_of(word))
     if target.name in groups.buck_of and not files.isdisjoint(groups.files_of(target)):
         yield target
     uses = index.cmake_uses.get(Configuration.ANY, {})
@@ -125,7 +119,7 @@ def find_lacking(index: Index, groups: Groups, reader: BuckTarget, macro: str) -
 
 def names_that_read(index: Index, groups: Groups, target: BuckTarget, macro: str) -> set[str]:
     """The CMake targets that compile those files of a Buck target which read a macro."""
-    files = files_that_read(index, index.facts.macros.get(macro, ())) & index.files_of(target)
+    files = index.files_that_read(macro) & index.files_of(target)
     names = groups.cmake_of[target.label]
     return {name for name in names if not files.isdisjoint(groups.sources_of(name))}
 
@@ -134,8 +128,7 @@ def buck_readers(
     index: Index, groups: Groups, target: BuckTarget, word: Word
 ) -> Iterator[BuckTarget]:
     """The mapped Buck targets with a file that reads a define of ``target``."""
-    readers = index.facts.macros.get(name_of(word), ())
-    files = files_that_read(index, readers)
+    files = index.files_that_read(name_of(word))
     if target.label in groups.cmake_of and not files.isdisjoint(index.files_of(target)):
         yield target
     near = {u.target.label: u.target for path in files for u in index.buck_uses.get(path, ())}

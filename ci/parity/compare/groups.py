@@ -102,22 +102,34 @@ class Groups:
 
     def buck_edges(self, label: str) -> Iterable[str]:
         """What a Buck target depends on, outside names included."""
-        for target in self.index.labelled.get(self.plain(label), ()):
-            words = (*target.deps, *target.exported_deps, *target.external_deps)
-            yield from (self.plain(word.text) for word in words)
-            if not is_compiling(target):
-                yield from (entry.path for entry in target.srcs)
+        return self._buck_edges.get(self.plain(label), ())
+
+    @cached_property
+    def _buck_edges(self) -> dict[str, set[str]]:
+        found: dict[str, set[str]] = {}
+        for label, targets in self.index.labelled.items():
+            words = (w for t in targets for w in (*t.deps, *t.exported_deps, *t.external_deps))
+            files = (e.path for t in targets if not is_compiling(t) for e in t.srcs)
+            found[label] = {*(self.plain(word.text) for word in words), *files}
+        return found
 
     def exported_edges(self, label: str) -> Iterable[str]:
         """The dependencies whose headers a Buck target passes on.
 
         A rule of another kind, or one without any file, stands for all of its dependencies.
         """
-        for target in self.index.labelled.get(self.plain(label), ()):
-            if "cxx" in target.kind and target.entries:
-                yield from (self.plain(word.text) for word in target.exported_deps)
-            else:
-                yield from self.buck_edges(label)
+        return self._exported_edges.get(self.plain(label), ())
+
+    @cached_property
+    def _exported_edges(self) -> dict[str, set[str]]:
+        found: dict[str, set[str]] = defaultdict(set)
+        for label, targets in self.index.labelled.items():
+            for target in targets:
+                if "cxx" in target.kind and target.entries:
+                    found[label].update(self.plain(word.text) for word in target.exported_deps)
+                else:
+                    found[label] |= self._buck_edges[label]
+        return found
 
     def passed_on(self, target: BuckTarget, *, exported: bool = False) -> set[str]:
         """The labels whose exported headers and macros a Buck target gets, its own included.
@@ -133,8 +145,10 @@ class Groups:
     def plain(self, label: str) -> str:
         """The label that is written for one that Meta's macros make for a platform."""
         known = self.index.labelled
+        if label in known:
+            return label
         cuts = (label.removesuffix(suffix) for suffix in self.index.policy.suffixes)
-        return label if label in known else next((cut for cut in cuts if cut in known), label)
+        return next((cut for cut in cuts if cut in known), label)
 
     def buck_reach(self, labels: Iterable[str]) -> set[str]:
         """Everything that some Buck targets depend on, themselves included."""

@@ -15,6 +15,7 @@ from ci.parity.facts import (
     Configuration,
     ListEntry,
     ParityFacts,
+    closure,
     directory_of,
     is_inside,
     is_source,
@@ -84,6 +85,7 @@ class Index:
         for target in facts.buck.targets:
             self.by_package[target.package].append(target)
         self.native_packages = {t.package for t in facts.buck.targets if is_native(t)}
+        self._reading: dict[str, set[str]] = {}
 
     @cached_property
     def cmake(self) -> dict[Configuration, CMakeFacts]:
@@ -112,6 +114,14 @@ class Index:
             for header in headers:
                 found[header].append(path)
         return found
+
+    def files_that_read(self, macro: str) -> set[str]:
+        """The files that mention a macro, and those that include them."""
+        if macro not in self._reading:
+            mentioning = self.facts.macros.get(macro, ())
+            found = closure(mentioning, lambda path: self.includers.get(path, ()))
+            self._reading[macro] = found
+        return self._reading[macro]
 
     @cached_property
     def buck_uses(self) -> dict[str, list[Use[BuckTarget]]]:
