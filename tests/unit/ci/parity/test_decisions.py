@@ -112,6 +112,39 @@ def test_what_every_program_links_for_a_library_that_uses_it_is_a_note(
 
 
 @pytest.mark.parametrize(
+    ("place", "source", "more", "found"),
+    [
+        ("p", "c.h", "", True),
+        ("p", "b.h", "", False),
+        ("p", "c.h", "target_link_libraries(p q)", False),
+        ("p", "c.h", "target_sources(p PRIVATE ../q/c.cpp)", False),
+        ("p/test", "c.h", "", False),
+        ("", "c.h", "", False),
+    ],
+    ids=["forgotten", "not included", "linked", "compiled", "a test", "above"],
+)
+def test_a_source_beside_one_that_another_folder_s_target_takes_is_found(
+    place: str, source: str, more: str, found: bool, findings: Findings
+) -> None:
+    folder = f"{place}/" if place else ""
+    back = "../" * folder.count("/")
+    listed = f"add_library(q {back}q/b.cpp {back}q/c.cpp)\n" if not place else ""
+    files = {
+        f"{folder}BUCK": LOAD + library("p", '["a.cpp"]', 'deps = ["//executorch/q:q"]'),
+        f"{folder}a.cpp": f"#include <executorch/q/{source}>\n",
+        "q/BUCK": LOAD + library("q", '["b.cpp", "c.cpp"]', 'exported_headers = ["b.h", "c.h"]'),
+        **dict.fromkeys(("q/b.cpp", "q/c.cpp", "q/b.h", "q/c.h"), ""),
+        "CMakeLists.txt": f"add_subdirectory({place})\nadd_library(q q/b.cpp q/c.cpp)\n",
+    }
+    lists = f"{listed}add_library(p a.cpp {back}q/b.cpp)\n{more}\n"
+    files[f"{folder}CMakeLists.txt"] = lists
+    rows = findings(files, ParityPolicy(tests=("**/test/**",)))
+    told = [(f.path, f.detail, f.level.value) for f in rows if f.kind.value == "buck-only-source"]
+
+    assert told == ([("q/c.cpp", "p", "warning")] if found else [])
+
+
+@pytest.mark.parametrize(
     ("more", "found"), [("p/c.cpp e/x.cpp", True), ("e/x.cpp", False)], ids=["most", "half"]
 )
 def test_more_than_half_of_the_sources_make_a_target_the_same(
