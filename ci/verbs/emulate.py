@@ -19,7 +19,6 @@ from ci.lowering.targets.selection import (
     require_options,
 )
 from ci.report.schema import Report
-from ci.verbs.lanes.runners import check_backend, check_choice
 from ci.verbs.lanes.steps import (
     add_case_arguments,
     check_numbers,
@@ -31,18 +30,21 @@ from ci.verbs.lanes.steps import (
     take_steps,
 )
 from provisioning.artifacts import choice
+from provisioning.artifacts.choice import WHEEL, QnnChoice, find_laid
+from provisioning.artifacts.environment import Environment
 from provisioning.console.command import Outcome, user_path
 from provisioning.console.progress import Progress
 from provisioning.errors import UsageError
 from provisioning.manifest.backends import Backend
 
 SESSION = "test_emulator"
+PYTHON, WHEEL_RUNNER = "python", "cpp"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_case_arguments(parser, "name or glob, or file.py:factory", SESSION)
     add = parser.add_argument
-    add("--runner", default="python", help="python, cpp, or a program like qnn_executor_runner")
+    add("--runner", default=PYTHON, help="python, cpp, or a program like qnn_executor_runner")
     add(
         "--backend",
         choices=[one.value for one in Backend],
@@ -81,9 +83,36 @@ def check_runner(specs: Sequence[CaseSpec], runner: str) -> None:
     """Raises UsageError for a case that only ExecuTorch's Python runtime runs."""
     for spec in specs:
         choices = spec.source.choices
-        if runner != "python" and (choices.traces or choices.methods):
+        if runner != PYTHON and (choices.traces or choices.methods):
             told = f"models.{spec.model}.lowering has {choices}, and --runner {runner} runs forward"
             raise UsageError(told, fix="leave out --runner")
+
+
+def check_choice(runner: str, chosen: QnnChoice) -> None:
+    """Before anything is fetched. Raises UsageError."""
+    if runner == WHEEL_RUNNER and chosen.adaptor not in {"", WHEEL}:
+        raise refuse_overlay()
+
+
+def check_backend(runner: str, environment: Environment, progress: Progress) -> Environment:
+    """The environment, if the runner fits its adaptor. Raises UsageError, UnfitError."""
+    from provisioning.doctor.adaptor import require_runtime
+
+    if runner == WHEEL_RUNNER and find_laid(environment):
+        raise refuse_overlay()
+    if runner == PYTHON:
+        require_runtime(environment, progress)
+    return environment
+
+
+def refuse_overlay() -> UsageError:
+    """An overlay's programs do not run with any backend."""
+    return UsageError(
+        "--runner cpp does not go with an overlay",
+        why="it is linked with the installed wheel's QNN backend, not with the overlay's",
+        fix="leave it out, or give the qnn_executor_runner that `qnn-ci build runner --source "
+        "CHECKOUT` builds with the same --sdk",
+    )
 
 
 def run(
@@ -109,7 +138,7 @@ def run(
         command=repeat_command(
             args,
             backend="" if backend is Backend.HTP else backend.value,
-            runner="" if args.runner == "python" else args.runner,
+            runner="" if args.runner == PYTHON else args.runner,
             **chosen.options,
         ),
         backend=backend,
