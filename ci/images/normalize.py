@@ -34,8 +34,8 @@ def normalize_image(
     The lowest ``keep_layers`` layers stay as they are, so that a base is shared.
     """
     with tarfile.open(saved) as source, tarfile.open(target, "w") as out:
-        manifest = json.loads(_read(source, "manifest.json"))[0]
-        config = json.loads(_read(source, manifest["Config"]))
+        manifest = json.load(_open_member(source, "manifest.json"))[0]
+        config = json.load(_open_member(source, manifest["Config"]))
         names, digests = [], []
         for index, path in enumerate(manifest["Layers"]):
             layer = _rewrite_layer(source, path, target.parent, index < keep_layers, time_s)
@@ -46,25 +46,22 @@ def normalize_image(
             layer.unlink()
         text = json.dumps(_clean_config(config, digests, time_s, labels), sort_keys=True)
         name = f"{hashlib.sha256(text.encode()).hexdigest()}.json"
-        _add_text(out, name, text)
-        _add_text(
-            out,
-            "manifest.json",
-            json.dumps([{"Config": name, "RepoTags": None, "Layers": names}]),
-        )
+        add_text(out, name, text)
+        rows = [{"Config": name, "RepoTags": None, "Layers": names}]
+        add_text(out, "manifest.json", json.dumps(rows))
     return tuple(digests)
 
 
 def saved_layers(saved: Path) -> Iterator[tarfile.TarFile]:
     """Every layer of a saved image, the lowest first, open for reading in order."""
     with tarfile.open(saved) as source:
-        manifest = json.loads(_read(source, "manifest.json"))[0]
+        manifest = json.load(_open_member(source, "manifest.json"))[0]
         for path in manifest["Layers"]:
-            with tarfile.open(fileobj=_open_layer(source, path), mode="r|") as layer:
+            with tarfile.open(fileobj=_open_member(source, path), mode="r|") as layer:
                 yield layer
 
 
-def _open_layer(source: tarfile.TarFile, path: str) -> IO[bytes]:
+def _open_member(source: tarfile.TarFile, path: str) -> IO[bytes]:
     member = source.getmember(path)
     while member.issym() or member.islnk():  # older engines link equal layers
         member = source.getmember(os.path.normpath(f"{Path(member.name).parent}/{member.linkname}"))
@@ -98,7 +95,7 @@ LAYER_BY = "docker/Dockerfile"
 def _rewrite_layer(
     source: tarfile.TarFile, path: str, directory: Path, keep: bool, time_s: int
 ) -> Path:
-    body = _open_layer(source, path)
+    body = _open_member(source, path)
     target = directory / "layer.tar"
     with target.open("wb") as out:
         if keep:
@@ -123,15 +120,6 @@ def _copy_members(layer: tarfile.TarFile, fresh: tarfile.TarFile, time_s: int) -
         fresh.addfile(member, layer.extractfile(member) if member.isreg() else None)
 
 
-def _read(source: tarfile.TarFile, name: str) -> bytes:
-    body = source.extractfile(name)
-    if body is None:
-        raise ToolError(
-            "the engine saved an image that cannot be read", why="a member of it is not a file"
-        )
-    return body.read()
-
-
 def _add_file(out: tarfile.TarFile, name: str, path: Path) -> None:
     info = tarfile.TarInfo(name)
     info.size = path.stat().st_size
@@ -139,7 +127,8 @@ def _add_file(out: tarfile.TarFile, name: str, path: Path) -> None:
         out.addfile(info, body)
 
 
-def _add_text(out: tarfile.TarFile, name: str, text: str) -> None:
+def add_text(out: tarfile.TarFile, name: str, text: str) -> None:
+    """Add a file that holds ``text``."""
     info = tarfile.TarInfo(name)
     info.size = len(text.encode())
     out.addfile(info, io.BytesIO(text.encode()))

@@ -24,6 +24,7 @@ from ci.images.attach import copy_streams, open_stream, raw_terminal
 from ci.images.build import Built
 from ci.images.definition import LABEL, ImagePlan
 from ci.images.engine import bind_mount, is_podman, volume_mount
+from ci.images.normalize import add_text
 from provisioning.console.git import ask_git
 from provisioning.errors import ToolError
 from provisioning.store.store import store_home
@@ -243,10 +244,7 @@ def _name_user(client: DockerClient, container_id: str) -> None:
     with io.BytesIO() as file:
         with tarfile.open(fileobj=file, mode="w") as archive:
             for name, line in lines.items():
-                text = (_read_file(client, container_id, f"/etc/{name}") + line).encode()
-                info = tarfile.TarInfo(name)
-                info.size, info.mode = len(text), 0o644
-                archive.addfile(info, io.BytesIO(text))
+                add_text(archive, name, _read_file(client, container_id, f"/etc/{name}") + line)
         client.api.put_archive(container_id, "/etc", file.getvalue())
 
 

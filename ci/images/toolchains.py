@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import tarfile
 import tempfile
 from typing import TYPE_CHECKING
 
 from ci.images.build import Built, follow_build
 from ci.images.definition import ImagePlan
+from ci.images.normalize import add_text
 from ci.images.push import TOOLCHAINS_LABEL
 from provisioning.artifacts.environment import locate_profile
 from provisioning.console.progress import Progress
@@ -42,10 +42,8 @@ def bake_toolchains(
             text = (
                 f"FROM {built.image_id}\nCOPY store {HOME}/store\n"
                 f'ENV QNN_CI_HOME={HOME}\nLABEL {TOOLCHAINS_LABEL}="{names}"\n'
-            ).encode()
-            info = tarfile.TarInfo("Dockerfile")
-            info.size = len(text)
-            archive.addfile(info, io.BytesIO(text))
+            )
+            add_text(archive, "Dockerfile", text)
             for one in environment.artifacts:
                 published = one.root.parent
                 archive.add(published, f"store/{published.relative_to(store.home / 'store')}")
