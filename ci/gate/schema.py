@@ -59,7 +59,3 @@ class Plan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     cases: tuple[PlannedCase, ...] = ()
     jobs: tuple[PlannedJob, ...] = ()
     schema_version: Literal[1] = SCHEMA_VERSION
-
-    def session(self, name: str) -> PlannedSession:
-        """One of its sessions. Raises KeyError."""
-        return {one.name: one for one in self.sessions}[name]

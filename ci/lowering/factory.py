@@ -179,8 +179,8 @@ def _describe(inputs: Inputs) -> str:
     return f"({', '.join(rows)})"
 
 
-def _unwanted(name: str, why: str) -> UsageError:
-    return UsageError(f"{name} did not return what is wanted", why=why, fix=CONTRACT)
+def _unwanted(name: str, why: str, fix: str = CONTRACT) -> UsageError:
+    return UsageError(f"{name} did not return what is wanted", why=why, fix=fix)
 
 
 def _read_inputs(name: str, number: int, inputs: Any) -> Inputs:
@@ -198,11 +198,8 @@ def _read_inputs(name: str, number: int, inputs: Any) -> Inputs:
 
 def _read_input(name: str, place: str, value: Any) -> Tensor:
     if not isinstance(value, Tensor):
-        raise UsageError(
-            f"{name} did not return what is wanted",
-            why=f"the {place} is a {type(value).__name__}, not a tensor",
-            fix="make it a constant of the module: a program for QNN takes only tensors",
-        )
+        fix = "make it a constant of the module: a program for QNN takes only tensors"
+        raise _unwanted(name, f"the {place} is a {type(value).__name__}, not a tensor", fix)
     if value.layout is not torch.strided or not value.numel():
         kind = "sparse" if value.numel() else "empty"
         raise _unwanted(name, f"the {place} is {kind}")

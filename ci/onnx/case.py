@@ -15,11 +15,9 @@ from ci.emulator.judging.gate import References
 from ci.emulator.pool import Ended
 from ci.emulator.traces.written import PROFILE_CSV, read_accelerator
 from ci.lowering.artifact import Lowered
-from ci.onnx.job import CompileJob, SessionJob, SessionResult
+from ci.onnx.job import CONTEXT, PROGRAM, CompileJob, SessionJob, SessionResult
 from ci.onnx.sessions.fallback import QNN
 from ci.onnx.target import SAVER_LIBRARY, make_options, profile_options
-
-PROGRAM, CONTEXT = "program", "model.onnx"
 
 
 @dataclass(frozen=True, kw_only=True)

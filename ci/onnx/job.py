@@ -10,6 +10,8 @@ from ci.emulator.job import RunJob
 from ci.lowering.artifact import TensorInfo
 from ci.lowering.job import LowerJob
 
+PROGRAM, CONTEXT = "program", "model.onnx"  # the context model, in a directory of the artifact
+
 
 class CompileJob(LowerJob, frozen=True, kw_only=True):
     """What to compile: ``options`` are the provider's, ``embed`` says whether the context binary

@@ -36,7 +36,7 @@ from ci.lowering.publishing import describe_error
 from ci.lowering.references.degenerate import require_proof
 from ci.lowering.stages import Stages
 from ci.onnx.contexts import check_context, seal_context
-from ci.onnx.job import CompileJob
+from ci.onnx.job import CONTEXT, PROGRAM, CompileJob
 from ci.onnx.making.joined import find_joined
 from ci.onnx.making.normal_form import write_normal_form
 from ci.onnx.making.quantize import quantize_file
@@ -52,8 +52,6 @@ from ci.onnx.sessions.session import (
 )
 from provisioning.errors import FailedError, QnnCiError
 
-PROGRAM = "program"
-CONTEXT = "model.onnx"
 QUANTIZED_MODEL = "quantized.onnx"
 PROVIDER_LOG, SAVER_LOG = "provider.log", "saver.log"
 EXPORTED_DB = 60.0  # the exported model against torch; seen: 100 and more
