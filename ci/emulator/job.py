@@ -1,10 +1,14 @@
-"""A run as it is asked for: what crosses to the process that has the runtime."""
+"""A run and its trace as they are asked for: what crosses to processes that have the runtime."""
 
 from __future__ import annotations
 
 from msgspec import Struct
 
 from ci.lowering.artifact import MethodInfo
+
+ETDUMP, DEBUG = "trace.etdump", "trace.debug"
+# What intermediate outputs of one input set may take, each padded.
+DEBUG_BYTES = 256 << 20
 
 
 class RunJob(Struct, frozen=True):
@@ -20,3 +24,20 @@ class RunJob(Struct, frozen=True):
     debug_bytes: int = 0
     methods: tuple[MethodInfo, ...] = ()
     quantizes: bool = False
+
+
+class TraceJob(Struct, frozen=True):
+    """ETDUMP and DEBUG are in ``directory``, and what they say comes to lie there. ``debug`` is
+    whether intermediate outputs were dumped, in place of times."""
+
+    directory: str
+    runs: int
+    partitions: int
+    debug: bool = False
+
+
+class TraceResult(Struct, frozen=True):
+    """``figures`` are those of a report's case, ``files`` what was written."""
+
+    figures: dict[str, int]
+    files: tuple[str, ...]

@@ -19,9 +19,8 @@ try:
 except ImportError:  # until 1.4
     _C = importlib.import_module("executorch.extension.pybindings._portable_lib")
 
-from ci.emulator.job import RunJob
+from ci.emulator.job import DEBUG, ETDUMP, RunJob
 from ci.emulator.memory import overwrite_freed_memory
-from ci.emulator.traces.job import DEBUG, ETDUMP
 from ci.lowering.artifact import OUTPUT, write_set
 from provisioning.errors import FailedError
 

@@ -13,7 +13,7 @@ import torch
 from executorch.devtools import Inspector
 from executorch.devtools.inspector import TimeScale
 
-from ci.emulator.traces.job import DEBUG, ETDUMP, TraceJob, TraceResult
+from ci.emulator.job import DEBUG, ETDUMP, TraceJob, TraceResult
 from ci.emulator.traces.written import PROFILE_CSV, sum_figures
 from provisioning.errors import FailedError
 

@@ -8,10 +8,9 @@ from pathlib import Path
 
 from msgspec import structs
 
-from ci.emulator.job import RunJob
+from ci.emulator.job import DEBUG, DEBUG_BYTES, RunJob, TraceJob, TraceResult
 from ci.emulator.outputs import write_input_list
 from ci.emulator.pool import Pool
-from ci.emulator.traces.job import DEBUG, DEBUG_BYTES, TraceJob, TraceResult
 from ci.lowering.artifact import Lowered
 
 OUTPUTS = "outputs"

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ci.emulator.job import RunJob
+from ci.emulator.job import DEBUG, DEBUG_BYTES, RunJob, TraceJob, TraceResult
 from ci.emulator.pool import Ended
-from ci.emulator.traces.job import DEBUG, DEBUG_BYTES, TraceJob, TraceResult
 from ci.emulator.traces.tracing import Traced, trace_run
 from ci.lowering.artifact import INPUTS, Delegation, Lowered, TensorInfo
 
