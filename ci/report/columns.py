@@ -197,26 +197,19 @@ def name_models(cases: Sequence[Case]) -> dict[str, str]:
     return {model: end if short[end] == 1 else model for model, end in ends.items()}
 
 
-@dataclass(frozen=True)
-class Limit:
-    """A figure of a Threshold."""
-
-    name: str
-    show: Callable[[Threshold], str]
-
-
-LIMITS = (
-    Limit("SQNR", lambda rule: _format(rule.min_sqnr_db, ".1f")),
-    Limit("SQNR q", lambda rule: _format(rule.min_sqnr_db_quantized, ".1f")),
-    Limit("channel", lambda rule: _format(rule.min_sqnr_db_channel, ".1f")),
-    Limit("equal", lambda rule: show_equal(rule.min_equal)),
-    Limit("equal q", lambda rule: show_equal(rule.min_equal_quantized)),
-    Limit("gain", lambda rule: _format(rule.max_gain_error, ".3g")),
-    Limit("offset", lambda rule: _format(rule.max_offset, ".3g")),
-    Limit("nearer dB", lambda rule: _format(rule.max_nearer_db, ".3g")),
-    Limit("cosine", lambda rule: _format(rule.min_cosine, ".6g")),
-    Limit("cosine q", lambda rule: _format(rule.min_cosine_quantized, ".6g")),
-    Limit("metric drop", lambda rule: _format(rule.max_metric_drop, ".3g")),
-    Limit("metric", lambda rule: _format(rule.min_metric, ".3g")),
-    Limit("max abs", lambda rule: _format(rule.max_abs, ".3g")),
-)
+# The figures of a Threshold.
+LIMITS: dict[str, Callable[[Threshold], str]] = {
+    "SQNR": lambda rule: _format(rule.min_sqnr_db, ".1f"),
+    "SQNR q": lambda rule: _format(rule.min_sqnr_db_quantized, ".1f"),
+    "channel": lambda rule: _format(rule.min_sqnr_db_channel, ".1f"),
+    "equal": lambda rule: show_equal(rule.min_equal),
+    "equal q": lambda rule: show_equal(rule.min_equal_quantized),
+    "gain": lambda rule: _format(rule.max_gain_error, ".3g"),
+    "offset": lambda rule: _format(rule.max_offset, ".3g"),
+    "nearer dB": lambda rule: _format(rule.max_nearer_db, ".3g"),
+    "cosine": lambda rule: _format(rule.min_cosine, ".6g"),
+    "cosine q": lambda rule: _format(rule.min_cosine_quantized, ".6g"),
+    "metric drop": lambda rule: _format(rule.max_metric_drop, ".3g"),
+    "metric": lambda rule: _format(rule.min_metric, ".3g"),
+    "max abs": lambda rule: _format(rule.max_abs, ".3g"),
+}
