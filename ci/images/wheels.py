@@ -78,14 +78,9 @@ def fetch_wheels(plan: ImagePlan, progress: Progress) -> list[Path]:
     hashed = directory / "requirements.txt"
     hashed.write_text("".join(f"{line}\n" for line in lines if "--hash" in line), "utf-8")
     progress.step(f"fetching {len(lines)} wheels for Python {plan.base.python}")
-    common: list[str | Path] = [
-        "download",
-        "--quiet",
-        "--no-deps",
-        "--dest",
-        directory,
-        *_target(plan),
-    ]
+    platforms = [word for name in PLATFORMS for word in ("--platform", name)]
+    target = ["--python-version", plan.base.python, *platforms]
+    common = ["download", "--quiet", "--no-deps", "--dest", str(directory), *target]
     _run_pip(common, ["--require-hashes", "-r", hashed])
     _fetch_torch([*common, *(line for line in lines if "--hash" not in line)])
     names = {wheel_name(line.split()[0]) for line in lines}
@@ -119,11 +114,6 @@ def is_wanted(path: Path, names: set[str]) -> bool:
     else:
         name, _, version = path.name.removesuffix(".tar.gz").rpartition("-")
     return f"{re.sub(r'[-_.]+', '_', name.lower())}-{version.split('+')[0]}" in names
-
-
-def _target(plan: ImagePlan) -> list[str]:
-    platforms = [word for name in PLATFORMS for word in ("--platform", name)]
-    return ["--python-version", plan.base.python, *platforms]
 
 
 def _run_pip(

@@ -12,7 +12,7 @@ import msgspec
 from ci.build.builder import run_build
 from ci.build.checkout import LPAI, find_python
 from ci.build.delivery.deliver import PLACES, check_delivery, deliver
-from ci.build.delivery.record import describe_result, render_commands, render_result, write_record
+from ci.build.delivery.record import describe_result, render_result, write_record
 from ci.build.origins import prepare_job
 from ci.build.plan.plan import BuildJob, BuildRequest
 from ci.build.plan.targets import Target, find_target, read_targets
@@ -138,5 +138,6 @@ def check_jobs(jobs: list[BuildJob]) -> Outcome:
 
 
 def describe_plans(jobs: list[BuildJob]) -> Outcome:
-    commands = [command for job in jobs for command in job.plan.list_commands()]
-    return Outcome(render_commands(commands), {"commands": [shlex.join(one) for one in commands]})
+    """The commands, one a line, as a shell would take them."""
+    lines = [shlex.join(command) for job in jobs for command in job.plan.list_commands()]
+    return Outcome("".join(f"{line}\n" for line in lines), {"commands": lines})

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ci.build.builder import Result
+from ci.build.delivery.artifacts import python_tag
 from ci.build.delivery.proof import (
     check_provable,
     recall_proof,
@@ -69,7 +70,9 @@ def _deliver_overlay(
     if known and overlay.is_dir():
         return {**told, "proof": {**asdict(known), "cached": True}}
     make_overlay(target, place, package, overlay)
-    write_overlay(overlay, _describe_overlay(job))
+    values = job.plan.values
+    checkout, sdk = values["executorch_version"], values["qnn_sdk_version"]
+    write_overlay(overlay, OverlayRecord(checkout, sdk, python_tag(job.plan)))
     if not with_proof:
         return told
     progress.step(f"lowering a model with the adaptor in {overlay}")
@@ -77,15 +80,6 @@ def _deliver_overlay(
         proof = run_proof(overlay, job.request.python, job.variables)
     remember_proof(record, key, proof)
     return {**told, "proof": {**asdict(proof), "cached": False}}
-
-
-def _describe_overlay(job: BuildJob) -> OverlayRecord:
-    values = job.plan.values
-    return OverlayRecord(
-        executorch=values["executorch_version"],
-        sdk=values["qnn_sdk_version"],
-        python=values["python_version"].split()[0],
-    )
 
 
 def check_delivery(job: BuildJob, where: str, *, with_proof: bool) -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -94,11 +93,6 @@ def describe_elf(facts: ElfFacts) -> dict[str, Any]:
         "load_align": facts.load_align,
         "stripped": facts.stripped,
     }
-
-
-def render_commands(commands: Iterable[Sequence[str]]) -> str:
-    """A command a line, as a shell would take it."""
-    return "".join(shlex.join(command) + "\n" for command in commands)
 
 
 def render_result(result: Result, row: Mapping[str, Any]) -> str:

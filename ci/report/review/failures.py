@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
 
 from ci.provider.annotation import Annotation, Level
 from ci.report.schema import Case, Place, Report, Status
@@ -49,9 +48,5 @@ def repeat_command(report: Report, case: Case) -> str:
     known."""
     if not report.command:
         return ""
-    return " ".join([report.command, *_select(case)])
-
-
-def _select(case: Case) -> Iterator[str]:
-    for option, value in (("--model", case.model), ("--scheme", case.scheme), ("--soc", case.soc)):
-        yield f"{option} {shlex.quote(value)}"
+    words = ("--model", case.model, "--scheme", case.scheme, "--soc", case.soc)
+    return f"{report.command} {shlex.join(words)}"
