@@ -14,7 +14,7 @@ from __future__ import annotations
 import gc
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Mapping
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -76,11 +76,12 @@ class Judge:
         """Whether tests fail with a mutant, and only then, for functions of few and many tests."""
         functions = sorted(self.first.reached, key=self.first.cost_s)
         chosen = functions[:: max(1, len(functions) // CONTROLS)]
-        for function in chosen:
-            (self.place / FAILURE).write_text(f"{FAILS} a test of {function}", "utf-8")
-            if run_alone(partial(self.run_mutant, function, f"{function}{CONTROL}")):
-                print((self.place / FAILURE).read_text("utf-8"))
-                return False
+        failure = self.place / FAILURE
+        failure.write_text(f"{FAILS} a test that did not end", "utf-8")
+        codes = self.run_all({f"{function}{CONTROL}": function for function in chosen})
+        if any(code for _, code in codes):
+            print(failure.read_text("utf-8"))
+            return False
         if not any(run_alone(partial(self.run_mutant, one, "fail")) for one in chosen):
             print("no test fails where each function of the package raises")
             return False
@@ -89,15 +90,17 @@ class Judge:
     def judge(self, verdicts: Verdicts) -> bool:
         """Judge the mutants that have no verdict."""
         names = verdicts.list_open()
-        tasks = [
-            Task(name, partial(self.run_mutant, mangled_name_from_mutant_name(name), name))
-            for name in names
-        ]
-        with closing(run_tasks(tasks, self.jobs)) as ended:
+        functions = {name: mangled_name_from_mutant_name(name) for name in names}
+        with closing(self.run_all(functions)) as ended:
             for count, (name, code) in enumerate(ended, 1):
                 verdicts.keep(name, CODES.get(code, code))
                 print(f"{JUDGED} {count} of {len(names)}", flush=True)
         return True
+
+    def run_all(self, functions: Mapping[str, str]) -> Generator[tuple[str, int]]:
+        """Run mutants of these functions, each in a fork: exit codes as they end."""
+        tasks = [Task(name, partial(self.run_mutant, functions[name], name)) for name in functions]
+        return run_tasks(tasks, self.jobs)
 
     def run_mutant(self, function: str, mutant: str) -> int:
         """Run the tests of a function up to the first that fails."""
