@@ -18,8 +18,10 @@ from typing import Any
 
 import pytest
 
+from provisioning.__main__ import VERBS
 from provisioning.artifacts.provision import Provisioned, provision_artifact
 from provisioning.artifacts.sources import ArtifactRequest, Options
+from provisioning.console.command import run_command
 from provisioning.console.progress import Progress
 from provisioning.errors import IntegrityError, ManifestError
 from provisioning.manifest.reader import read_toolchain
@@ -43,9 +45,9 @@ def fetch(
     return provision_artifact(request, Store(), Progress(said), verify=verify), said.getvalue()
 
 
-def run(*words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "provisioning", *words]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+def run(*words: str) -> tuple[int, str]:
+    """A verb's exit code and what it prints."""
+    return run_command("python -m provisioning", VERBS, words)
 
 
 def snapshot(root: Path) -> dict[str, tuple[int, str]]:
@@ -171,19 +173,19 @@ def test_repair_restores_the_tree_and_touches_nothing_else(
     world: World, outside: Path, name: str, locked: bool
 ) -> None:
     if locked:
-        assert run("lock", "qnn-sdk", "--write", "--accept-licence").returncode == 0
+        assert run("lock", "qnn-sdk", "--write", "--accept-licence")[0] == 0
     root = fetch()[0].root
     TAMPERINGS[name](Scene(root, outside))
     before = snapshot(outside)
-    found = run("verify")
-    assert found.returncode == 4, found.stdout + found.stderr
-    repaired = run("verify", "qnn-sdk", "--repair")
-    assert repaired.returncode == 0, repaired.stdout + repaired.stderr
-    assert "repaired" in repaired.stdout
+    code, said = run("verify")
+    assert code == 4, said
+    code, said = run("verify", "qnn-sdk", "--repair")
+    assert code == 0, said
+    assert "repaired" in said
     check_tree(root)
     assert snapshot(outside) == before
-    assert run("verify", "qnn-sdk").returncode == 0
-    assert run("verify", "--quick").returncode == 0
+    assert run("verify", "qnn-sdk")[0] == 0
+    assert run("verify", "--quick")[0] == 0
 
 
 @pytest.mark.parametrize("tamper", [link_root, link_published])
@@ -193,14 +195,14 @@ def test_a_link_in_a_published_directorys_place_is_not_one(
     root = fetch()[0].root
     tamper(Scene(root, outside))
     before = snapshot(outside)
-    assert run("verify", "qnn-sdk").returncode == 4
+    assert run("verify", "qnn-sdk")[0] == 4
     assert fetch()[0].fetched
     check_tree(root)
     assert snapshot(outside) == before
 
 
 def lock_world(world: World) -> Path:
-    assert run("lock", "qnn-sdk", "--write", "--accept-licence").returncode == 0
+    assert run("lock", "qnn-sdk", "--write", "--accept-licence")[0] == 0
     return world.manifests / "locks" / LOCK
 
 
