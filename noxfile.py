@@ -37,6 +37,8 @@ CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 PARALLEL = ("-n2", "--dist", "worksteal")  # tests of seconds lie beside tests of minutes
 PROBE_S, HEARTBEAT_S = 2.0, 15.0
 DOWNLOAD = 4  # docs/exit-codes.md
+# Modules that next to nobody imports: a third of an environment, compiled if they are after all.
+RARE = r"site-packages/(pip/|pygments/lexers/|.*/(tests?|testing|examples|benchmarks)/)"
 
 
 @dataclass
@@ -175,7 +177,7 @@ def install(session: nox.Session, environment: Path, group: str) -> None:
     python = str(environment / "bin" / "python")
     pip = [python, "-m", "pip", "install", "-q", "--no-compile"]
     # What pip would do on one core. Packages hold files that no Python compiles: 1 is fine.
-    compile_all = [python, "-m", "compileall", "-qq", "-j0", str(environment / "lib")]
+    compile_all = [python, "-m", "compileall", "-qq", "-j0", "-x", RARE, str(environment / "lib")]
     quiet = {"silent": True, "log": False}  # heartbeat says what goes on; pip speaks if it fails
     try:
         session.run(sys.executable, "-m", "virtualenv", "-q", str(environment), **quiet)
