@@ -5,9 +5,12 @@ from __future__ import annotations
 import functools
 import sys
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
+from executorch.backends.qualcomm.utils import qnn_sdk_setup
 from executorch.exir import to_edge_transform_and_lower
 from torch.fx import GraphModule
 from torch.fx.graph import _PyTreeCodeGen
@@ -20,6 +23,7 @@ from ci.lowering.quantize import quantize_model
 from ci.lowering.schemes import Scheme
 
 SOC = "SM8650"
+NAMES_OPERATORS = "_materialize_cpp_cia_ops"
 write_code, reduce_module = GraphModule.recompile, GraphModule.__reduce__
 WRITTEN = ("_code", "_lineno_map", "_prologue_start")  # what it leaves in a module
 
@@ -29,12 +33,20 @@ def warm_up() -> None:
     """Export, quantize and lower a small model without QNN, once a process."""
     still_tqdm()
     write_code_late()
+    leave_vendor_out()
     inputs = tuple((torch.ones(1, 4) * number,) for number in range(2))
     model = Model("warm-up", torch.nn.Linear(4, 4).eval(), inputs[:1], inputs)
-    converted = quantize_model(model, Scheme.A8W8, SOC)
-    to_edge_transform_and_lower(torch.export.export(converted, inputs[0], strict=True))
+    with materialize_once():
+        converted = quantize_model(model, Scheme.A8W8, SOC)
+        to_edge_transform_and_lower(torch.export.export(converted, inputs[0], strict=True))
     share_provenance()
-    materialize_once()
+
+
+def leave_vendor_out() -> None:
+    """Start no process that asks who made this CPU: ExecuTorch would switch oneDNN off on an AMD
+    host, and ci.lowering.references.numerics does so on all."""
+    if hasattr(qnn_sdk_setup, "_vendor_is_amd"):
+        qnn_sdk_setup._vendor_is_amd = True
 
 
 def share_provenance() -> None:
@@ -50,12 +62,17 @@ def share_provenance() -> None:
     NodeSource.__deepcopy__ = share
 
 
-def materialize_once() -> None:
-    """Keep torch.export from looking up all composite operators again, 1,000 a call."""
+@contextmanager
+def materialize_once() -> Iterator[None]:
+    """Look up all 1,000 composite operators now and once more after, and let torch.export, which
+    does so for each of 40 namespaces, do it no more."""
+    look_up = getattr(sys.modules.get("torch._export.utils"), NAMES_OPERATORS, lambda: None)
+    look_up()
     for name in ("torch._export", "torch._export.utils"):
-        module: Any = sys.modules.get(name)
-        if hasattr(module, "_materialize_cpp_cia_ops"):
-            module._materialize_cpp_cia_ops = lambda: None
+        if hasattr(sys.modules.get(name), NAMES_OPERATORS):
+            setattr(sys.modules[name], NAMES_OPERATORS, lambda: None)
+    yield
+    look_up()
 
 
 def write_code_late() -> None:

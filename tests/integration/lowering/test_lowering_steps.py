@@ -26,6 +26,7 @@ with patch.dict(os.environ, QNN_SDK_ROOT="nowhere"), warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from executorch.backends.qualcomm.serialization.qc_schema import QcomChipset
     from executorch.backends.qualcomm.serialization.qc_schema_serialize import flatbuffer_to_option
+    from executorch.backends.qualcomm.utils import qnn_sdk_setup
 
     from ci.lowering import audit, lower, warm
     from ci.lowering.audit import BROKEN, MAX_REASON, audit_delegation, record_refusals
@@ -129,6 +130,29 @@ def test_the_code_of_a_graph_module_can_be_read_as_ever(changed: Any) -> None:
     assert changed.inner._lineno_map
     with pytest.raises(AttributeError, match="has no attribute '_other'"):
         changed.inner._other  # noqa: B018
+
+
+def test_onednn_is_off_without_a_process_that_asks_for_the_vendor(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(qnn_sdk_setup, "_vendor_is_amd", None)
+    monkeypatch.setattr(qnn_sdk_setup, "_read_cpu_vendor", lambda: pytest.fail("it was asked for"))
+    warm.leave_vendor_out()
+    with torch.backends.mkldnn.flags(enabled=True):
+        qnn_sdk_setup.disable_mkldnn_on_amd()
+        assert not torch.backends.mkldnn.enabled
+
+
+def test_composite_operators_are_looked_up_before_and_after_a_warm_up_and_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    utils, seen = torch._export.utils, list[str]()
+    monkeypatch.setattr(utils, warm.NAMES_OPERATORS, lambda: seen.append("once"))
+    monkeypatch.setattr(torch._export, warm.NAMES_OPERATORS, None)
+    with warm.materialize_once():
+        utils._collect_all_valid_cia_ops_for_namespace(torch.ops.aten)
+        assert seen == ["once"]
+    assert seen == ["once"] * 2
 
 
 def test_blocks_are_for_layers_that_they_fit_without_a_kernel() -> None:
