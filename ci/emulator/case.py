@@ -24,7 +24,7 @@ from ci.lowering.cases import CaseSpec
 from ci.lowering.choices.entry import Choices
 from ci.lowering.job import LowerJob, LowerResult
 from ci.lowering.users.entry import MetricJob, MetricResult
-from ci.lowering.users.places import find_factory, find_lines, find_suite_model
+from ci.lowering.users.places import find_factory, find_places, find_suite_model
 from ci.report.schema import Case, Control, FallbackOp, Place, Status, Threshold
 from provisioning.elf.qnn_build import find_qnn_build
 from provisioning.errors import StoreError, UnfitError
@@ -375,8 +375,7 @@ class CaseRun:
         """The lines of a repository's files that a failure is from; else of its factory."""
         given = self.spec.source.reference
         reference = find_suite_model(given or self.spec.model) or given
-        lines = find_lines(reason) or [find_factory(reference)] if reference else []
-        return tuple(Place(file=one.file, line=max(one.line, 1)) for one in lines)
+        return tuple(find_places(reason) or [find_factory(reference)] if reference else [])
 
 
 def keep_artifacts(directory: Path, target: Path) -> None:

@@ -147,13 +147,11 @@ def _list_worst(report: Report) -> Iterator[str]:
 def find_margin(report: Report, case: Case) -> tuple[float, str, float] | None:
     """How far a case's figure nearest to its limit is above it, in dB, which, and the figure."""
     rule = report.threshold_for(case)
+    if rule is None:
+        return None
     pairs = (
-        [
-            (case.sqnr_db, rule.min_sqnr_db, "SQNR"),
-            (case.sqnr_db_quantized, rule.min_sqnr_db_quantized, "against the quantized model"),
-        ]
-        if rule
-        else []
+        (case.sqnr_db, rule.min_sqnr_db, "SQNR"),
+        (case.sqnr_db_quantized, rule.min_sqnr_db_quantized, "against the quantized model"),
     )
     found = [
         (now - least, name, now)
@@ -221,14 +219,9 @@ def _describe_problem(report: Report, case: Case) -> str:
         lines += ["", f"<pre>{html.escape(clean_log_line(command))}</pre>"]
     log = clean(case.log_tail).splitlines()[-LOG_LINES:]
     if log:
-        lines += ["", "<details><summary>log</summary>", ""]
-        lines += [
-            "<pre>",
-            *(html.escape(line[:LOG_CHARS]) for line in log),
-            "</pre>",
-            "",
-            "</details>",
-        ]
+        shown = (html.escape(line[:LOG_CHARS]) for line in log)
+        lines += ["", "<details><summary>log</summary>", "", "<pre>", *shown, "</pre>", ""]
+        lines.append("</details>")
     return "\n".join([*lines, "", ""])
 
 

@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 
 from ci.lowering import suite
+from ci.report.schema import Place
 
 # As find_line and blame_model write them into reasons: [nets/net.py:12], net.py, line 12, in f
 _PLACE = re.compile(r"\[([^\[\]\n]+\.py):(\d+)\]|(?m:^  why: (.+\.py), line (\d+), in )")
-
-
-@dataclass(frozen=True)
-class Line:
-    """A line of a file, which is named as name_file does."""
-
-    file: str
-    line: int
 
 
 def find_repository(path: Path) -> Path | None:
@@ -31,13 +23,13 @@ def name_file(path: Path) -> str:
     return path.relative_to(root).as_posix() if root else path.name
 
 
-def find_lines(reason: str) -> list[Line]:
-    """The lines that a reason names, each once."""
-    found = (Line(one[1] or one[3], int(one[2] or one[4])) for one in _PLACE.finditer(reason))
-    return [*dict.fromkeys(found)]
+def find_places(reason: str) -> list[Place]:
+    """The lines that a reason names, each once, of files as name_file names them."""
+    rows = ((one[1] or one[3], int(one[2] or one[4])) for one in _PLACE.finditer(reason))
+    return [Place(file=file, line=max(line, 1)) for file, line in dict.fromkeys(rows)]
 
 
-def find_factory(reference: str) -> Line:
+def find_factory(reference: str) -> Place:
     """Where a user's ``file.py:factory`` is defined; line 1 where that cannot be seen."""
     file, _, name = reference.rpartition(":")
     path, written = Path(file), re.compile(rf"\s*(?:def|class)\s+{re.escape(name)}\b|{name}\s*[:=]")
@@ -46,7 +38,7 @@ def find_factory(reference: str) -> Line:
     except OSError:
         lines = []
     numbers = (number for number, text in enumerate(lines, 1) if written.match(text))
-    return Line(name_file(path), next(numbers, 1))
+    return Place(file=name_file(path), line=next(numbers, 1))
 
 
 def find_suite_model(name: str) -> str:
