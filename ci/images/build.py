@@ -16,7 +16,6 @@ from ci.images.definition import (
     LABEL,
     Base,
     ImagePlan,
-    chain,
     find_checkout,
     find_image,
     name_base,
@@ -34,9 +33,8 @@ if TYPE_CHECKING:
 
 STEP = re.compile(r"^(?:Step|STEP) (\d+)/(\d+) ?: (.*)")  # Docker, Podman
 TAIL_LINES = 30
-TIME_S = (
-    1767225600  # 2026-01-01T00:00:00Z: the one time in an image, unless SOURCE_DATE_EPOCH is set
-)
+# 2026-01-01T00:00:00Z: the one time in an image, unless SOURCE_DATE_EPOCH is set.
+TIME_S = 1767225600
 
 
 @dataclass(frozen=True)
@@ -113,16 +111,11 @@ def build_image(
 
     Raises UnfitError, UsageError, DownloadError, ToolError, StoreError.
     """
-    built = None
-    for one in chain(name):
-        plan = plan_image(client, one, base)
-        if not fresh and (found := find_built(client, plan)):
-            built = found
-        else:
-            built = _build_one(client, plan, progress, built, fresh=fresh)
-    if built is None:
-        raise UsageError(f"no image {name!r}")
-    return built
+    below = find_image(name).parent
+    parent = build_image(client, below, progress, base=base, fresh=fresh) if below else None
+    plan = plan_image(client, name, base)
+    found = None if fresh else find_built(client, plan)
+    return found or _build_one(client, plan, progress, parent, fresh=fresh)
 
 
 def find_built(client: DockerClient, plan: ImagePlan) -> Built | None:
