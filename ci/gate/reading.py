@@ -17,7 +17,6 @@ from ci.gate.edges.tree import TreeFiles
 from ci.gate.facts import Difference, TreeFacts
 from ci.gate.replay import Step
 from ci.gate.rules import GateRules, fits
-from ci.gate.schema import WORK_TREE
 from ci.parity.trees import DirectoryTree, RevisionTree, SourceTree, find_git_dir, show_path
 from provisioning.console.git import ask_git, read_commit
 from provisioning.errors import MissingToolError, ToolError, UsageError
@@ -239,11 +238,6 @@ def compare_keys(
 
 def _read_known(tree: SourceTree, path: str) -> str:
     return (tree.read(path) or "") if path in tree.files else ""
-
-
-def name_tree(commit: str) -> str:
-    """A commit, or the words for the work tree."""
-    return commit or WORK_TREE
 
 
 def _decode(raw: bytes) -> str:

@@ -10,11 +10,11 @@ import msgspec
 
 from ci.gate.assemble import WHOLE_EVENTS, count_due, make_plan
 from ci.gate.jobs.results import Outcomes, read_outcomes
-from ci.gate.reading import Repository, name_tree
+from ci.gate.reading import Repository
 from ci.gate.render import render_markdown, render_savings, render_table
 from ci.gate.replay import Savings, replay_step
 from ci.gate.rules import read_rules
-from ci.gate.schema import Plan
+from ci.gate.schema import WORK_TREE, Plan
 from provisioning.console.command import Outcome, user_path
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode
@@ -99,7 +99,7 @@ def plan_changes(args: argparse.Namespace, repository: Repository) -> Plan:
         repository.compare(base, head),
         repository.rules,
         base=base,
-        head=name_tree(head),
+        head=head or WORK_TREE,
         event=args.event,
         everything=everything,
     )

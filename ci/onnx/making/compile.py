@@ -107,13 +107,11 @@ def compile_source(source: Source, job: CompileJob, staging: Path, stages: Stage
 
 def write_float(source: Source, target: Path) -> Path:
     """The float model as a file: the user's own, or what is exported to ``target``."""
-    if source.file:
-        return write_normal_form(source.file, target)
-    if source.module is None:
-        raise FailedError(f"{source.name} is neither a file nor a module")
+    if isinstance(source.origin, Path):
+        return write_normal_form(source.origin, target)
     from ci.onnx.making.export import export_module
 
-    export_module(source.module.module, source.module.evaluation[0], target)
+    export_module(source.origin.module, source.origin.evaluation[0], target)
     return target
 
 

@@ -34,17 +34,14 @@ Arrays = tuple[Array, ...]
 class Source:
     """``digest`` names all that determines the float model and its inputs.
 
-    ``reference`` is what torch makes of ``evaluation``, for a model that comes from there, and
-    ``module`` that model; ``file`` is the user's .onnx.
+    ``origin`` is a model of torch, which makes ``reference`` of ``evaluation``, or a user's file.
     """
 
-    name: str
+    origin: Model | Path
     digest: str
     evaluation: tuple[Arrays, ...]
     calibration: tuple[Arrays, ...]
     reference: tuple[Arrays, ...] = ()
-    module: Model | None = None
-    file: Path | None = None
 
 
 def from_torch(model: Model, digest: str) -> Source:
@@ -53,14 +50,8 @@ def from_torch(model: Model, digest: str) -> Source:
     def plain(sets: Sequence[Sequence[Any]]) -> tuple[Arrays, ...]:
         return tuple(tuple(tensor.numpy() for tensor in tensors) for tensors in sets)
 
-    return Source(
-        model.name,
-        digest,
-        plain(model.evaluation),
-        plain(model.calibration),
-        plain(model.reference),
-        module=model,
-    )
+    sets = (model.evaluation, model.calibration, model.reference)
+    return Source(model, digest, *map(plain, sets))
 
 
 def from_file(path: Path, model: onnx.ModelProto, external: Sequence[Path]) -> Source:
@@ -75,7 +66,7 @@ def from_file(path: Path, model: onnx.ModelProto, external: Sequence[Path]) -> S
     for arrays in sets:
         for array in arrays:
             digest.update(f"{array.dtype}{array.shape}".encode() + array.tobytes())
-    return Source(str(path), digest.hexdigest(), sets[:MIN_SETS], sets, file=path)
+    return Source(path, digest.hexdigest(), sets[:MIN_SETS], sets)
 
 
 def list_inputs(model: onnx.ModelProto) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
