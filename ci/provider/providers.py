@@ -36,36 +36,31 @@ class Provider:
     def __init__(self, environ: Mapping[str, str]) -> None:
         self.environ = environ
 
-    def open_group(self, label: str) -> str:
+    def open_group(self, _label: str) -> str:
         """The line that begins a part of the log that folds."""
-        del label
         return ""
 
-    def close_group(self, label: str) -> str:
+    def close_group(self, _label: str) -> str:
         """The line that ends it."""
-        del label
         return ""
 
     def annotate(self, annotations: Sequence[Annotation]) -> str:
         """Say something of lines of the change; the text is for the log."""
         return "".join(f"{one.plain()}\n" for one in annotations)
 
-    def mask(self, secrets: Iterable[str]) -> str:
+    def mask(self, _secrets: Iterable[str]) -> str:
         """Have secrets left out of the log, of what other programs print too."""
-        del secrets
         return ""
 
-    def add_summary(self, markdown: str, context: str) -> bool:
+    def add_summary(self, _markdown: str, _context: str) -> bool:
         """Show Markdown on the page of the run; whether that can be done here."""
-        del markdown, context
         return False
 
     def export(
-        self, variables: Mapping[str, str], programs: Sequence[Path], outputs: Mapping[str, str]
+        self, _variables: Mapping[str, str], _programs: Sequence[Path], _outputs: Mapping[str, str]
     ) -> bool:
         """Give variables, directories of PATH and outputs to the steps that follow; whether that
         can be done here."""
-        del variables, programs, outputs
         return False
 
 
@@ -81,8 +76,7 @@ class GitHub(Provider):
     def open_group(self, label: str) -> str:
         return f"::group::{_escape_data(label)}\n"
 
-    def close_group(self, label: str) -> str:
-        del label
+    def close_group(self, _label: str) -> str:
         return "::endgroup::\n"
 
     def annotate(self, annotations: Sequence[Annotation]) -> str:
@@ -92,8 +86,7 @@ class GitHub(Provider):
         lines = (line for one in secrets for line in one.splitlines() if line.strip())
         return "".join(f"::add-mask::{_escape_data(line)}\n" for line in lines)
 
-    def add_summary(self, markdown: str, context: str) -> bool:
-        del context
+    def add_summary(self, markdown: str, _context: str) -> bool:
         return self._append("GITHUB_STEP_SUMMARY", markdown)
 
     def export(
