@@ -4,24 +4,30 @@ from __future__ import annotations
 
 import argparse
 import shlex
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from ci.build.builder import run_build
-from ci.build.checkout import LPAI, find_python
+from ci.build.checkout import LPAI, find_python, prepare_checkout
 from ci.build.delivery.deliver import PLACES, check_delivery, deliver
 from ci.build.delivery.record import describe_result, render_result, write_record
-from ci.build.origins import prepare_job
 from ci.build.plan.plan import BuildJob, BuildRequest
-from ci.build.plan.targets import Target, find_target, read_targets
+from ci.build.plan.targets import Origin, Target, find_target, read_targets
+from ci.build.runner import prepare_runner
 from provisioning.artifacts import choice
 from provisioning.console.caller import shown_path
 from provisioning.console.command import Outcome, user_path, user_program
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode, UsageError
 from provisioning.manifest.reader import read_profile
+
+PREPARERS: dict[Origin, Callable[[Target, BuildRequest, Progress], BuildJob]] = {
+    Origin.CHECKOUT: prepare_checkout,
+    Origin.RUNNER: prepare_runner,
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -127,6 +133,19 @@ def split_define(word: str) -> tuple[str, str]:
     if not equals or not name:
         raise UsageError(f"-D {word} is not NAME=VALUE")
     return name, value
+
+
+def prepare_job(target: Target, request: BuildRequest, progress: Progress) -> BuildJob:
+    """A build that is ready to start.
+
+    Raises UsageError for an extra that the target does not have, UnfitError for what is missing.
+    """
+    if unknown := request.extras - set(target.extras):
+        raise UsageError(
+            f"{target.name} has no extra {', '.join(sorted(unknown))}",
+            fix="it has: " + (", ".join(target.extras) or "none"),
+        )
+    return PREPARERS[target.origin](target, request, progress)
 
 
 def check_jobs(jobs: list[BuildJob]) -> Outcome:

@@ -16,8 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("shell", choices=SHELLS, help="the shell to complete in")
 
 
-def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
-    del progress
+def execute(args: argparse.Namespace, _progress: Progress) -> Outcome:
     script = shtab.complete(make_whole_parser(), args.shell)
     return Outcome(script, {"shell": args.shell, "script": script}, exact=True)
 

@@ -25,8 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--markdown", action="store_true", help="print Markdown for a job's summary")
 
 
-def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
-    del progress
+def execute(args: argparse.Namespace, _progress: Progress) -> Outcome:
     verdict = reach_verdict(args.plan, args.needs, args.results)
     text = render_verdict_markdown(verdict) if args.markdown else render_verdict(verdict)
     return Outcome(text, describe(verdict), choose_code(verdict), exact=args.markdown)

@@ -39,8 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--force", action="store_true", help="write over files that are there")
 
 
-def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
-    del progress
+def execute(args: argparse.Namespace, _progress: Progress) -> Outcome:
     here = user_path(".").absolute()
     root = Path(os.path.abspath(args.directory or find_repository(here / POLICY) or here))  # noqa: PTH100
     if not root.is_dir():

@@ -15,7 +15,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("plan", type=user_path, help="plan.json, as `plan --out` writes it")
 
 
-def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
-    del progress
+def execute(args: argparse.Namespace, _progress: Progress) -> Outcome:
     matrix = render_matrix(read_plan(args.plan).jobs)
     return Outcome(json.dumps(matrix, separators=(",", ":")) + "\n", matrix, exact=True)

@@ -61,12 +61,15 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         python = Path(args.python) if args.python else None
         verdict = examine(args.profile, environment, python=python, progress=progress)
     write_json(args.report, verdict.data(), "name another file with --report")
+    artifacts = environment.artifacts
     changed = [path for path, state in before.items() if identify(path) != state]
     replaced = [path for path in changed if before[path] and path.is_file()]
-    notes = [*describe_repairs(environment.artifacts, replaced), *describe_errors(verdict)]
+    notes = [*describe_repairs(artifacts, replaced), *describe_errors(verdict)]
     write_through(sys.stderr, provider.annotate(notes) if notes else "")
     outputs = {
-        **list_outputs(environment, args.report),
+        "roots": json.dumps({one.name: str(one.root) for one in artifacts}),
+        "versions": json.dumps({one.name: one.version for one in artifacts}),
+        "report": str(args.report.absolute()),
         "changed": json.dumps(bool(changed)),
         "repaired": json.dumps(any(one.level is Level.WARNING for one in notes)),
     }
@@ -96,16 +99,6 @@ def hand_over(provider: Provider, environment: Environment, outputs: Mapping[str
         return render_shell(environment)
     rows = (f"{one.name} {one.version}  {one.root}\n" for one in environment.artifacts)
     return "".join(rows)
-
-
-def list_outputs(environment: Environment, report: Path) -> dict[str, str]:
-    """What a step of a workflow can ask for."""
-    artifacts = environment.artifacts
-    return {
-        "roots": json.dumps({one.name: str(one.root) for one in artifacts}),
-        "versions": json.dumps({one.name: one.version for one in artifacts}),
-        "report": str(report.absolute()),
-    }
 
 
 def describe_repairs(
