@@ -55,7 +55,7 @@ class Change:
 
 def plan_lock(request: ArtifactRequest, store: Store, progress: Progress) -> list[Change]:
     """The lock of an artifact's release as it should be. Raises UsageError where none can be."""
-    if not load_source(request.release.source).can_lock:
+    if not request.release.can_lock:
         raise UsageError(
             f"{request.name} has no lock",
             why=f"its source is {request.release.source}: a commit is its pin",
@@ -128,7 +128,7 @@ def plan_update(
     before = path.read_text(encoding="utf-8")
     after, new = rewrite_release(before, request, new)
     locks: list[Change] = []
-    if source.can_lock:
+    if old.can_lock:
         wanted = replace(request, release=new, lock=None)
         lock = _learn(wanted, store, progress)
         locks += _change_lock(wanted, lock, old.version)

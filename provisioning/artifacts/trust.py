@@ -38,7 +38,7 @@ def require_pin(request: ArtifactRequest, store: Store, progress: Progress) -> A
     Call it under the artifact's lock. Raises IntegrityError when there is no hash and this
     is no place to trust a first use, or when what came contradicts itself.
     """
-    if request.release.pin or not load_source(request.release.source).can_lock:
+    if request.release.pin or not request.release.can_lock:
         return request
     require_trust(request, store, progress)
     progress.step(f"{request.label}: no hash is pinned; trusting this first use")
@@ -66,7 +66,7 @@ def is_ci() -> bool:
 def require_trust(request: ArtifactRequest, store: Store, progress: Progress) -> None:
     """Return when there is a hash, or a first use may be trusted. Raises IntegrityError."""
     del store, progress
-    if request.release.pin or not load_source(request.release.source).can_lock:
+    if request.release.pin or not request.release.can_lock:
         return
     if is_ci():
         why = "no hash of it is published, and in CI (CI is set) a first use is never trusted"

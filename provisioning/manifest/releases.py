@@ -34,7 +34,10 @@ class Origin:
 class Release(
     msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="source", kw_only=True
 ):
-    """What every release has: a version, and what its tree is made of."""
+    """What every release has: a version, and what its tree is made of.
+
+    ``can_lock`` says that one file comes, whose hash a lock can hold.
+    """
 
     version: str
     layout: tuple[Rule, ...] = ()
@@ -42,6 +45,7 @@ class Release(
     write: dict[str, str] = {}
 
     is_copied: ClassVar[bool] = False
+    can_lock: ClassVar[bool] = False
 
     @property
     def source(self) -> str:
@@ -71,6 +75,8 @@ class FileRelease(Release, frozen=True, kw_only=True):
     sha256: str = ""
     unpacked_bytes: int = 0
     case_collisions: bool = False
+
+    can_lock = True
 
     @property
     def origin(self) -> Origin:

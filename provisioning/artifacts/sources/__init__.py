@@ -129,9 +129,7 @@ class FillJob:
 
 
 class Source(Protocol):
-    """A kind of source. ``can_lock`` says that one file comes, whose hash a lock can hold."""
-
-    can_lock: bool
+    """What the module of a kind of source offers."""
 
     def fill(self, job: FillJob) -> tuple[TreeEntry, ...]:
         """Write the artifact, or the paths of it that are wanted, below the job's root.
@@ -189,5 +187,5 @@ def copy_to_mirror(source: Path, directory: Path) -> Path:
 
 
 def load_source(kind: str) -> Source:
-    """The implementation of a kind of source, imported when it is needed only."""
-    return cast("Source", importlib.import_module(f"{__name__}.{kind}").SOURCE)
+    """The module of a kind of source, imported when it is needed only."""
+    return cast("Source", importlib.import_module(f"{__name__}.{kind}"))

@@ -1,4 +1,7 @@
-"""An Android archive in a Maven repository, by its coordinates."""
+"""An Android archive in a Maven repository, by its coordinates.
+
+An AAR is a ZIP; the repository's own .sha1 beside it is checked when it is there.
+"""
 
 from __future__ import annotations
 
@@ -22,28 +25,20 @@ REPOSITORY = "https://repo1.maven.org/maven2"
 SHA1_BYTES = 1024
 
 
-class AarSource:
-    """An AAR is a ZIP; the repository's own .sha1 beside it is checked when it is there."""
-
-    can_lock = True
-
-    def fill(self, job: FillJob) -> tuple[TreeEntry, ...]:
-        located = locate_job(job)
-        entries = archive.SOURCE.fill(located)
-        if not job.request.release.pin and not job.request.options.offline:
-            check_published_sha1(located)
-        return entries
-
-    def mirror(self, job: FillJob, directory: Path) -> list[Path]:
-        return archive.SOURCE.mirror(locate_job(job), directory)
-
-    def find_release(self, job: FillJob, version: str) -> AarRelease:
-        return archive.rename_release(
-            job.request.release_as(AarRelease), require_version(job, version)
-        )
+def fill(job: FillJob) -> tuple[TreeEntry, ...]:
+    located = locate_job(job)
+    entries = archive.fill(located)
+    if not job.request.release.pin and not job.request.options.offline:
+        check_published_sha1(located)
+    return entries
 
 
-SOURCE = AarSource()
+def mirror(job: FillJob, directory: Path) -> list[Path]:
+    return archive.mirror(locate_job(job), directory)
+
+
+def find_release(job: FillJob, version: str) -> AarRelease:
+    return archive.rename_release(job.request.release_as(AarRelease), require_version(job, version))
 
 
 def locate_job(job: FillJob) -> FillJob:

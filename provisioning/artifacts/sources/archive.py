@@ -1,4 +1,7 @@
-"""A ZIP or tarball at a URL: downloaded whole, or by the parts that are wanted."""
+"""A ZIP or tarball at a URL: downloaded whole, or by the parts that are wanted.
+
+What is locked and already in another published tree is not fetched again.
+"""
 
 from __future__ import annotations
 
@@ -43,60 +46,55 @@ F = TypeVar("F", bound=FileRelease)
 EXTRA_BYTES = 64  # what a local header's extra field may have more than the directory's
 
 
-class ArchiveSource:
-    """What is locked and already in another published tree is not fetched again."""
+def fill(job: FillJob) -> tuple[TreeEntry, ...]:
+    reused = reuse_published(job)
+    if reused and len(reused) == len(_locked(job)):
+        return tuple(reused)
+    left = _without(job, reused)
+    entries = _fetch_parts(left) or fetch_whole(left)
+    return tuple(sorted([*reused, *entries], key=lambda entry: entry.path))
 
-    can_lock = True
 
-    def fill(self, job: FillJob) -> tuple[TreeEntry, ...]:
-        reused = reuse_published(job)
-        if reused and len(reused) == len(_locked(job)):
-            return tuple(reused)
-        left = _without(job, reused)
-        entries = self._fetch_parts(left) or fetch_whole(left)
-        return tuple(sorted([*reused, *entries], key=lambda entry: entry.path))
+def mirror(job: FillJob, directory: Path) -> list[Path]:
+    archive = obtain_archive(job.request, job.store, job.progress)
+    return [copy_to_mirror(archive, directory)]
 
-    def mirror(self, job: FillJob, directory: Path) -> list[Path]:
-        archive = obtain_archive(job.request, job.store, job.progress)
-        return [copy_to_mirror(archive, directory)]
 
-    def _fetch_parts(self, job: FillJob) -> tuple[TreeEntry, ...]:
-        """The wanted members over HTTP ranges; nothing when that cannot be done or checked."""
-        request, release = job.request, job.request.release_as(ArchiveRelease)
-        locked = request.lock is not None and request.lock.files
-        is_part = bool(request.components) or job.only is not None
-        whole = job.store.downloads / release.filename
-        if not (locked and is_part) or request.options.offline or whole.is_file():
-            return ()
-        kept = set(_walk(job.root))
-        for url in archive_urls(release):
-            if is_tarball(release.filename) or not url.startswith("http"):
-                continue
-            try:
-                return _unpack_remote(url, job)
-            except (PermanentError, IntegrityError) as error:
-                shown = error.why if isinstance(error, IntegrityError) else error
-                job.progress.step(
-                    f"{request.label}: cannot be fetched in parts: {redact_url(url)}: {shown}"
-                )
-                _clear(job.root, kept)
-                if isinstance(error, CostlyError):
-                    break
+def _fetch_parts(job: FillJob) -> tuple[TreeEntry, ...]:
+    """The wanted members over HTTP ranges; nothing when that cannot be done or checked."""
+    request, release = job.request, job.request.release_as(ArchiveRelease)
+    locked = request.lock is not None and request.lock.files
+    is_part = bool(request.components) or job.only is not None
+    whole = job.store.downloads / release.filename
+    if not (locked and is_part) or request.options.offline or whole.is_file():
         return ()
-
-    def find_release(self, job: FillJob, version: str) -> ArchiveRelease:
-        old = job.request.release_as(ArchiveRelease)
-        new = rename_release(old, require_version(job, version))
-        if new.url == old.url != "" and new != old:
-            raise UsageError(
-                f"where {job.request.name} {version} is cannot be told",
-                why=f"{old.url} does not name the version {old.version}",
-                fix="change its row by hand, then run `python -m provisioning lock` with --write",
+    kept = set(_walk(job.root))
+    for url in archive_urls(release):
+        if is_tarball(release.filename) or not url.startswith("http"):
+            continue
+        try:
+            return _unpack_remote(url, job)
+        except (PermanentError, IntegrityError) as error:
+            shown = error.why if isinstance(error, IntegrityError) else error
+            job.progress.step(
+                f"{request.label}: cannot be fetched in parts: {redact_url(url)}: {shown}"
             )
-        return new
+            _clear(job.root, kept)
+            if isinstance(error, CostlyError):
+                break
+    return ()
 
 
-SOURCE = ArchiveSource()
+def find_release(job: FillJob, version: str) -> ArchiveRelease:
+    old = job.request.release_as(ArchiveRelease)
+    new = rename_release(old, require_version(job, version))
+    if new.url == old.url != "" and new != old:
+        raise UsageError(
+            f"where {job.request.name} {version} is cannot be told",
+            why=f"{old.url} does not name the version {old.version}",
+            fix="change its row by hand, then run `python -m provisioning lock` with --write",
+        )
+    return new
 
 
 def rename_release(old: F, version: str) -> F:

@@ -1,4 +1,7 @@
-"""A source tree at a pinned commit, shallow, with the wanted submodules and no others."""
+"""A source tree at a pinned commit, shallow, with the wanted submodules and no others.
+
+``.git`` stays; of it, tree.json names what decides what git does.
+"""
 
 from __future__ import annotations
 
@@ -84,42 +87,36 @@ def _mirror_words() -> tuple[str, ...]:
     )
 
 
-class GitSource:
-    """``.git`` stays, shallow; of it, tree.json names what decides what git does."""
-
-    can_lock = False
-
-    def fill(self, job: FillJob) -> tuple[TreeEntry, ...]:
-        with explain_errors(job.store.home):
-            work = _Checkout(job)
-            if not work.fetch_from_store():
-                work.fetch()
-            work.update_submodules()
-            work.seal()
-            return tuple(sorted(_entries(job.root), key=lambda entry: entry.path))
-
-    def mirror(self, job: FillJob, directory: Path) -> list[Path]:
-        self.fill(job)
-        return mirror_repositories(job.root, job.request.release.place, directory)
-
-    def find_release(self, job: FillJob, version: str) -> GitRelease:
-        old = job.request.release_as(GitRelease)
-        words = (*BY_FILE, *_mirror_words(), "ls-remote", "--tags", old.url)
-        try:
-            rows = ask_git(job.root, *words, timeout_s=TIMEOUT_S).decode().splitlines()
-        except ToolError as error:
-            raise DownloadError(f"the tags of {old.url} cannot be read", why=error.why) from error
-        # A tag of its own object has a second row, NAME^{}, with the commit.
-        tags = {name.removesuffix("^{}"): commit for commit, _, name in map(_split_row, rows)}
-        known = {name: parse_version(name) for name in tags if RELEASE_TAG.fullmatch(name)}
-        tag = f"v{version}" if version else max(known, key=known.__getitem__, default="")
-        if tag not in tags:
-            newest = sorted(known, key=known.__getitem__)[-5:]
-            raise UsageError(f"{old.url} has no tag {tag}", fix=f"one of: {', '.join(newest)}")
-        return msgspec.structs.replace(old, version=tag[1:], tag=tag, commit=tags[tag])
+def fill(job: FillJob) -> tuple[TreeEntry, ...]:
+    with explain_errors(job.store.home):
+        work = _Checkout(job)
+        if not work.fetch_from_store():
+            work.fetch()
+        work.update_submodules()
+        work.seal()
+        return tuple(sorted(_entries(job.root), key=lambda entry: entry.path))
 
 
-SOURCE = GitSource()
+def mirror(job: FillJob, directory: Path) -> list[Path]:
+    fill(job)
+    return mirror_repositories(job.root, job.request.release.place, directory)
+
+
+def find_release(job: FillJob, version: str) -> GitRelease:
+    old = job.request.release_as(GitRelease)
+    words = (*BY_FILE, *_mirror_words(), "ls-remote", "--tags", old.url)
+    try:
+        rows = ask_git(job.root, *words, timeout_s=TIMEOUT_S).decode().splitlines()
+    except ToolError as error:
+        raise DownloadError(f"the tags of {old.url} cannot be read", why=error.why) from error
+    # A tag of its own object has a second row, NAME^{}, with the commit.
+    tags = {name.removesuffix("^{}"): commit for commit, _, name in map(_split_row, rows)}
+    known = {name: parse_version(name) for name in tags if RELEASE_TAG.fullmatch(name)}
+    tag = f"v{version}" if version else max(known, key=known.__getitem__, default="")
+    if tag not in tags:
+        newest = sorted(known, key=known.__getitem__)[-5:]
+        raise UsageError(f"{old.url} has no tag {tag}", fix=f"one of: {', '.join(newest)}")
+    return msgspec.structs.replace(old, version=tag[1:], tag=tag, commit=tags[tag])
 
 
 def _split_row(row: str) -> tuple[str, str, str]:

@@ -81,48 +81,42 @@ def _check_minimum(request: ArtifactRequest, variable: str, version: str) -> Non
         )
 
 
-class LocalSource:
-    """Copies the wanted files of an installation, for those who want it in the store."""
-
-    can_lock = False
-
-    def fill(self, job: FillJob) -> tuple[TreeEntry, ...]:
-        request = job.request
-        found = find_installation(request, os.environ)
-        if found is None:
-            adoption = request.toolchain.adoption
-            name = adoption.variable if adoption else "no variable"
-            raise UnfitError(
-                f"{request.label} is taken from {name}, which is not set",
-                fix=f"set {name} to an installation",
-            )
-        layout, entries, links = request.layout(), [], {}
-        with explain_errors(job.store.home):
-            for path in sorted(_walk_files(found.root)):
-                if not (target := layout.place(path)) or not job.wants(target):
-                    continue
-                if (found.root / path).is_symlink():
-                    links[target] = str((found.root / path).readlink())
-                else:
-                    entries.append(_copy(found.root / path, job.root, target))
-            known = [entry.path for entry in entries]
-            left_out = find_dangling(links, known)
-            kept = {path: end for path, end in links.items() if path not in left_out}
-            entries += make_links(job.root, kept, request.label, known)
-        return tuple(sorted(entries, key=lambda entry: entry.path))
-
-    def mirror(self, job: FillJob, directory: Path) -> list[Path]:
-        """Nothing: another machine has an installation of its own."""
-        del job, directory
-        return []
-
-    def find_release(self, job: FillJob, version: str) -> Release:
-        """What is installed has no pin that could be moved."""
-        del version
-        return job.request.release
+def fill(job: FillJob) -> tuple[TreeEntry, ...]:
+    request = job.request
+    found = find_installation(request, os.environ)
+    if found is None:
+        adoption = request.toolchain.adoption
+        name = adoption.variable if adoption else "no variable"
+        raise UnfitError(
+            f"{request.label} is taken from {name}, which is not set",
+            fix=f"set {name} to an installation",
+        )
+    layout, entries, links = request.layout(), [], {}
+    with explain_errors(job.store.home):
+        for path in sorted(_walk_files(found.root)):
+            if not (target := layout.place(path)) or not job.wants(target):
+                continue
+            if (found.root / path).is_symlink():
+                links[target] = str((found.root / path).readlink())
+            else:
+                entries.append(_copy(found.root / path, job.root, target))
+        known = [entry.path for entry in entries]
+        left_out = find_dangling(links, known)
+        kept = {path: end for path, end in links.items() if path not in left_out}
+        entries += make_links(job.root, kept, request.label, known)
+    return tuple(sorted(entries, key=lambda entry: entry.path))
 
 
-SOURCE = LocalSource()
+def mirror(job: FillJob, directory: Path) -> list[Path]:
+    """Nothing: another machine has an installation of its own."""
+    del job, directory
+    return []
+
+
+def find_release(job: FillJob, version: str) -> Release:
+    """What is installed has no pin that could be moved."""
+    del version
+    return job.request.release
 
 
 def _walk_files(root: Path) -> list[str]:

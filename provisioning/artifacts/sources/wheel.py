@@ -1,4 +1,7 @@
-"""A pinned wheel, fetched by pip, so that a user's index, proxy and certificates apply."""
+"""A pinned wheel, fetched by pip, so that a user's index, proxy and certificates apply.
+
+It stays in downloads/, so that a repair needs no network.
+"""
 
 from __future__ import annotations
 
@@ -34,38 +37,32 @@ HASHED = re.compile(r"\\-[0-9a-f]+(?=\\\.)")
 NEWEST_GLIBC = 45
 
 
-class WheelSource:
-    """The wheel stays in downloads/, so that a repair needs no network."""
-
-    can_lock = True
-
-    def fill(self, job: FillJob) -> tuple[TreeEntry, ...]:
-        return unpack_file(obtain_wheel(job.request, job.store, job.progress), job)
-
-    def mirror(self, job: FillJob, directory: Path) -> list[Path]:
-        return [copy_to_mirror(obtain_wheel(job.request, job.store, job.progress), directory)]
-
-    def find_release(self, job: FillJob, version: str) -> WheelRelease:
-        """What pip brings for the pin's Python and machine; read out of the wheel itself."""
-        old = job.request.release_as(WheelRelease)
-        wheel = _download_version(job, old, version)
-        new = describe_wheel(old, wheel)
-        if (new.filename, new.sha256) == (old.filename, old.sha256):
-            return old
-        if not version and is_older(new.package_version, old.package_version):
-            return old  # the pin is younger than the cooldown
-        with explain_errors(job.store.home):
-            kept = wheel.replace(job.store.downloads / wheel.name)
-        job = replace(job, request=replace(job.request, release=new), root=job.root / "tree")
-        with closing(FileSource(kept)) as source:
-            paths = [path for path, _ in select_members(source, job)]
-        new = msgspec.structs.replace(new, links=follow_links(new.links, paths))
-        job.root.mkdir()
-        unpack_file(kept, replace(job, request=replace(job.request, release=new)))
-        return msgspec.structs.replace(new, version=stated_version(job.root) or new.package_version)
+def fill(job: FillJob) -> tuple[TreeEntry, ...]:
+    return unpack_file(obtain_wheel(job.request, job.store, job.progress), job)
 
 
-SOURCE = WheelSource()
+def mirror(job: FillJob, directory: Path) -> list[Path]:
+    return [copy_to_mirror(obtain_wheel(job.request, job.store, job.progress), directory)]
+
+
+def find_release(job: FillJob, version: str) -> WheelRelease:
+    """What pip brings for the pin's Python and machine; read out of the wheel itself."""
+    old = job.request.release_as(WheelRelease)
+    wheel = _download_version(job, old, version)
+    new = describe_wheel(old, wheel)
+    if (new.filename, new.sha256) == (old.filename, old.sha256):
+        return old
+    if not version and is_older(new.package_version, old.package_version):
+        return old  # the pin is younger than the cooldown
+    with explain_errors(job.store.home):
+        kept = wheel.replace(job.store.downloads / wheel.name)
+    job = replace(job, request=replace(job.request, release=new), root=job.root / "tree")
+    with closing(FileSource(kept)) as source:
+        paths = [path for path, _ in select_members(source, job)]
+    new = msgspec.structs.replace(new, links=follow_links(new.links, paths))
+    job.root.mkdir()
+    unpack_file(kept, replace(job, request=replace(job.request, release=new)))
+    return msgspec.structs.replace(new, version=stated_version(job.root) or new.package_version)
 
 
 def describe_wheel(old: WheelRelease, wheel: Path) -> WheelRelease:
