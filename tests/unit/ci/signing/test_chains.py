@@ -73,6 +73,10 @@ GOOD = {
     "leaf, authority, root": [LEAF_CERTIFICATE, CA, ROOT],
     "leaf and root": [make("leaf", "root"), ROOT],
     "two roots to choose from": [LEAF_CERTIFICATE, CA, ROOT, make("root 2", "root 2")],
+    "a spare root that allows no authority below it": [
+        *(LEAF_CERTIFICATE, CA, ROOT),
+        make("root 2", "root 2", limit(0)),
+    ],
     "a root before the leaf's": [LEAF_CERTIFICATE, CA, make("root 2", "root 2"), ROOT],
     "key usage that lets it sign": [
         LEAF_CERTIFICATE,

@@ -401,6 +401,7 @@ WHOLE: dict[str, tuple[object, int, Pin, str]] = {
     "as long as said": (head(length=10), 0, Pin(10), ""),
     "the rest as long as said": (head(206, 4, 6), 6, Pin(10), ""),
     "not said": (head(), 0, Pin(10), ""),
+    "the rest, not said": (head(206), 6, Pin(10), ""),
     "nothing known": (head(), 0, Pin(), ""),
     "shorter than said": (head(length=11), 0, Pin(10), "the body ended after 10 of 11 bytes"),
     "nothing, as said": (head(length=0), 0, Pin(10), "the body ended after 10 of 0 bytes"),

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from provisioning.console.progress import Bar
+from provisioning.fetch import client as clients
 from provisioning.fetch import spread as spreads
 from provisioning.fetch.client import Client
 from provisioning.fetch.part_file import PartFile
@@ -71,8 +72,10 @@ def test_the_rest_comes_in_pieces_each_once(
 
 
 def test_a_file_may_be_spread_from_its_first_byte(
-    spread: Spread, part: PartFile, server: BadServer
+    spread: Spread, part: PartFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Pieces that are read in parts, too."""
+    monkeypatch.setattr(clients, "READ_BYTES", PIECE // 3)
     part.restart(bad.etag(DATA))
     spread.next = 0
     spread.run()
