@@ -16,6 +16,7 @@ from mutmut.state import state
 
 # How long a test may take with a mutant: this, and so many times what it takes without.
 LEAST_CPU_S, LEAST_WALL_S, FACTOR = 5.0, 30.0, 10
+SLOW_CPU_S = 1.0  # every mutant that survives would wait for all tests that are slower
 
 
 @dataclass
@@ -32,12 +33,13 @@ class FirstRun:
         return cls(**json.loads(file.read_text("utf-8")))
 
     def tests_of(self, function: str) -> list[str]:
-        """The tests that reach a function, the quickest first."""
-        return sorted(self.reached.get(function, ()), key=lambda name: self.took[name])
+        """The tests that judge a function, the quickest first; slow ones if no others reach it."""
+        names = sorted(self.reached.get(function, ()), key=lambda name: self.took[name])
+        return [name for name in names if self.took[name][0] <= SLOW_CPU_S] or names
 
     def cost_s(self, function: str) -> float:
-        """CPU seconds of the tests that reach a function."""
-        return sum(self.took[name][0] for name in self.reached[function])
+        """CPU seconds of the tests that judge a function."""
+        return sum(self.took[name][0] for name in self.tests_of(function))
 
     def limit(self, test: str) -> None:
         """Have a signal end this process if the test that now begins takes too long."""
