@@ -1,4 +1,5 @@
-"""The stand-in signer as a Hexagon SDK, real skels from the store, the verb as a process.
+"""The stand-in signer as a Hexagon SDK, real skels from the store, the verb as a process: one of
+its own where a test looks at it while it runs, else a fork of one that has imported it.
 
 The skels come by the product's own provisioning: from $QNN_CI_HOME when they are there, else
 from the package index once.
@@ -10,7 +11,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,9 +23,11 @@ from provisioning.artifacts.sources import Options
 from provisioning.console.progress import Progress
 from provisioning.store.store import Store
 from tests.stand_ins.dsp_toolchains import LIBRARY, make_inputs, make_signer_sdk
+from tests.stand_ins.forks import Forks, start_forks
 
 ROOT = Path(__file__).parents[3]
 Ended = subprocess.CompletedProcess[str]
+PYTHON_M_CI = "import runpy; runpy.run_module('ci', run_name='__main__', alter_sys=True)"
 
 
 @pytest.fixture(scope="session")
@@ -49,6 +52,7 @@ class Verb:
 
     directory: Path
     environment: dict[str, str]
+    forks: Forks
 
     def start(self, *words: str | Path, **variables: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
@@ -61,20 +65,25 @@ class Verb:
         )
 
     def run(self, *words: str | Path, **variables: str) -> Ended:
-        process = self.start(*words, **variables)
-        out, err = process.communicate(timeout=120)
-        return Ended(process.args, process.returncode, out, err)
+        environment = {**self.environment, **variables}
+        return self.forks.run(PYTHON_M_CI, *map(str, words), cwd=self.directory, env=environment)
+
+
+@pytest.fixture(scope="session")
+def forks() -> Iterator[Forks]:
+    with start_forks("ci.verbs.sign", "ci.verbs.verify_signature") as forks:
+        yield forks
 
 
 @pytest.fixture
-def verb(tmp_path: Path, hexagon_sdk: Path) -> Verb:
+def verb(tmp_path: Path, hexagon_sdk: Path, forks: Forks) -> Verb:
     environment = {
         **{key: value for key, value in os.environ.items() if not key.startswith("STAND_IN")},
         "PYTHONPATH": str(ROOT),
         "HEXAGON_SDK_ROOT": str(hexagon_sdk),
         "STAND_IN_KEYS": str(hexagon_sdk / "tools" / "elfsigner"),
     }
-    return Verb(tmp_path, environment)
+    return Verb(tmp_path, environment, forks)
 
 
 @pytest.fixture

@@ -1,0 +1,77 @@
+"""Code in fresh processes that need not import: forks of one that has, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+SERVER = """
+import atexit, importlib, json, os, sys, traceback
+for name in sys.argv[1:]:
+    importlib.import_module(name)
+for line in sys.stdin:
+    job = json.loads(line)
+    if os.fork():
+        print(os.waitstatus_to_exitcode(os.wait()[1]), flush=True)
+        continue
+    code = 1
+    try:
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(os.open(job["out"], os.O_WRONLY), 1)
+        os.dup2(os.open(job["err"], os.O_WRONLY), 2)
+        os.environ.clear()
+        os.environ.update(job["env"])
+        os.chdir(job["cwd"])
+        sys.argv = ["-c", *job["words"]]
+        exec(job["code"], {"__name__": "__main__"})
+        code = 0
+    except SystemExit as error:
+        code = int(error.code or 0)
+    except BaseException:
+        traceback.print_exc()
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+"""
+
+
+class Forks:
+    """A process that holds modules, and runs code in forks of it."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+
+    def run(
+        self, code: str, *words: str, cwd: Path, env: Mapping[str, str]
+    ) -> subprocess.CompletedProcess[str]:
+        """``python -c CODE WORDS`` in a fork of its own, without standard input."""
+        assert self.process.stdin
+        assert self.process.stdout
+        with tempfile.TemporaryDirectory() as folder:
+            out, err = Path(folder) / "out", Path(folder) / "err"
+            out.touch()
+            err.touch()
+            files = {"out": str(out), "err": str(err)}
+            job = {"code": code, "words": words, "cwd": str(cwd), "env": dict(env), **files}
+            self.process.stdin.write(json.dumps(job) + "\n")
+            self.process.stdin.flush()
+            ended = int(self.process.stdout.readline())
+            return subprocess.CompletedProcess(words, ended, out.read_text(), err.read_text())
+
+
+@contextmanager
+def start_forks(*modules: str) -> Iterator[Forks]:
+    words = [sys.executable, "-c", SERVER, *modules]
+    with subprocess.Popen(
+        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            yield Forks(process)
+        finally:
+            process.kill()
