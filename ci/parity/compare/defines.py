@@ -90,9 +90,7 @@ def _buck_only(index: Index, groups: Groups, target: BuckTarget) -> Iterator[Fin
         if is_ignored(index, word):
             continue
         for reader in buck_readers(index, groups, target, word):
-            lacking = find_lacking(index, groups, reader, name)
-            if reader is not target:
-                lacking &= names_that_read(index, groups, reader, name)
+            lacking = find_lacking(index, groups, reader, name, is_own=reader is target)
             if not lacking or groups.is_left_out(reader):
                 continue
             first = groups.cmake[min(lacking)][0]
@@ -110,11 +108,19 @@ def _buck_only(index: Index, groups: Groups, target: BuckTarget) -> Iterator[Fin
             break
 
 
-def find_lacking(index: Index, groups: Groups, reader: BuckTarget, macro: str) -> set[str]:
-    """The CMake targets of a Buck target without a macro; of some only those that read it."""
+def find_lacking(
+    index: Index, groups: Groups, reader: BuckTarget, macro: str, *, is_own: bool
+) -> set[str]:
+    """The CMake targets of a Buck target without a macro: all, or of some those that read it.
+
+    Of a macro that another target exports, one that reads it must have it.
+    """
     names = groups.cmake_of[reader.label]
     lacking = {name for name in names if macro not in cmake_names(groups, [name])}
-    return lacking if lacking == names else lacking & names_that_read(index, groups, reader, macro)
+    reading = names_that_read(index, groups, reader, macro)
+    if is_own:
+        return lacking if lacking == names else lacking & reading
+    return lacking & reading if lacking >= reading else set()
 
 
 def names_that_read(index: Index, groups: Groups, target: BuckTarget, macro: str) -> set[str]:
@@ -127,11 +133,18 @@ def names_that_read(index: Index, groups: Groups, target: BuckTarget, macro: str
 def buck_readers(
     index: Index, groups: Groups, target: BuckTarget, word: Word
 ) -> Iterator[BuckTarget]:
-    """The mapped Buck targets with a file that reads a define of ``target``."""
+    """The mapped Buck targets with a file that reads a define of ``target``.
+
+    Where CMake's counterpart of the target has the define too, another that does not get it lacks
+    the dependency.
+    """
     files = index.files_that_read(name_of(word))
-    if target.label in groups.cmake_of and not files.isdisjoint(index.files_of(target)):
+    names = groups.cmake_of.get(target.label, set())
+    if names and not files.isdisjoint(index.files_of(target)):
         yield target
+    if not word.exported or name_of(word) in cmake_names(groups, names):
+        return
     near = {u.target.label: u.target for path in files for u in index.buck_uses.get(path, ())}
-    for label in sorted(near) if word.exported else ():
+    for label in sorted(near):
         if label in groups.cmake_of and target.label in groups.passed_on(near[label]):
             yield near[label]

@@ -323,6 +323,36 @@ def test_a_program_is_nothing_to_link() -> None:
     assert [row["fix"] for row in both] == ["link z to p, or do not depend on //q:q"]
 
 
+@pytest.mark.parametrize(
+    ("one", "two", "expected"),
+    [([], [], ["//h:h: FAST"]), (["FAST"], [], []), (["FAST"], ["FAST"], [])],
+)
+def test_of_those_that_read_an_exported_define_one_must_have_it(
+    one: list[str], two: list[str], expected: list[str]
+) -> None:
+    here = buck("p:p", "p/a.cpp", deps=["//h:h"])
+    below = buck("h:h", exported_headers=["h/h.h"], defines=["+FAST"])
+    parts = [part("one", "p/a.cpp", defines=one), part("two", "p/a.cpp", defines=two)]
+    tree = facts([here, below], parts, macros={"FAST": ("p/a.cpp",)})
+
+    assert details([row for row in compare(tree) if row["path"] == "h/BUCK"]) == expected
+
+
+@pytest.mark.parametrize(
+    ("defines", "expected"),
+    [(["+FAST"], []), ([], [("//q:q: FAST", "q")])],
+)
+def test_who_misses_a_define_that_both_sides_export_lacks_the_dependency(
+    defines: list[str], expected: list[tuple[str, str]]
+) -> None:
+    here = p({"deps": ["//q:q"]})
+    below = buck("q:q", OTHER, defines=["+FAST"]), cmake("q", OTHER, defines=defines)
+
+    found = rows(here, below, macros={"FAST": (OWN, OTHER)})
+    kinds = [(row["detail"], row["cmake_target"]) for row in found if row["kind"] == "define"]
+    assert kinds == expected
+
+
 def test_half_of_the_sources_are_too_few_to_stand_for_a_library() -> None:
     def found(*sources: str, directory: str = "") -> list[str]:
         one = cmake("p", *sources, directory=directory)
