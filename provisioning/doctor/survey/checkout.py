@@ -8,6 +8,7 @@ from pathlib import Path
 
 from provisioning.console.git import ask_git, read_commit
 from provisioning.doctor.facts import CheckoutFacts, SubmoduleFacts
+from provisioning.doctor.survey.host import read_text
 from provisioning.doctor.survey.python_probe import find_adaptors
 from provisioning.elf.facts import MACHINE_NAMES
 from provisioning.errors import ToolError
@@ -35,14 +36,8 @@ def survey_checkout(root: Path) -> CheckoutFacts:
         submodules=tuple(_parse_status(status)),
         leftovers=tuple(_leftovers(root / "third-party" / "flatcc")),
         has_adaptor=bool(find_adaptors(str(root))),
-        version=_read_version(root / "version.txt"),
+        version=read_text(root / "version.txt").strip()[:MAX_VERSION],
     )
-
-
-def _read_version(path: Path) -> str:
-    with suppress(OSError):
-        return path.read_text("utf-8", "replace").strip()[:MAX_VERSION]
-    return ""
 
 
 def _parse_status(output: str) -> Iterator[SubmoduleFacts]:

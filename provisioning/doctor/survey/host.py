@@ -25,6 +25,7 @@ DEFAULT_DIRECTORIES = (
     "/lib",
     "/usr/lib",
 )
+MAX_TEXT_BYTES = 1 << 20
 MEMORY_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
@@ -35,7 +36,7 @@ def survey_host(
     variables: Mapping[str, str],
 ) -> HostFacts:
     """What the machine is. ``disk`` is a path whose file system's free space matters."""
-    line = re.search(r"^flags\s*:(.*)$", _virtual("/proc/cpuinfo"), re.MULTILINE)
+    line = re.search(r"^flags\s*:(.*)$", read_text(Path("/proc/cpuinfo")), re.MULTILINE)
     return HostFacts(
         system=platform.system(),
         machine=platform.machine(),
@@ -93,16 +94,17 @@ def _glibc() -> str | None:
 
 def _memory_bytes() -> int:
     """The machine's memory, or the limit of our control group where that is less."""
-    total = re.search(r"^MemTotal:\s+(\d+) kB", _virtual("/proc/meminfo"), re.MULTILINE)
-    limits = [text.strip() for path in MEMORY_LIMITS if (text := _virtual(path))]
+    total = re.search(r"^MemTotal:\s+(\d+) kB", read_text(Path("/proc/meminfo")), re.MULTILINE)
+    limits = [text.strip() for path in MEMORY_LIMITS if (text := read_text(Path(path)))]
     known = [int(total[1]) * 1024] if total else []
     return min([*known, *(int(text) for text in limits if text.isdecimal())], default=0)
 
 
-def _virtual(path: str) -> str:
-    """The text of a file of the kernel, whose size is not known before it is read."""
+def read_text(path: Path) -> str:
+    """The text of a small file, '' when it is missing, large or unreadable."""
     with suppress(OSError):
-        return Path(path).read_text(encoding="ascii", errors="replace")
+        if path.stat().st_size <= MAX_TEXT_BYTES:  # 0 for a file of the kernel
+            return path.read_text(encoding="utf-8", errors="replace")
     return ""
 
 

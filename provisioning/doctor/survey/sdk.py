@@ -6,7 +6,6 @@ import os
 import re
 import sys
 from collections.abc import Iterable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +13,12 @@ from provisioning.artifacts.sdk_yaml import SDK_YAML, SdkIdentity, read_sdk_yaml
 from provisioning.console.process import run_process
 from provisioning.doctor.facts import HOST_DIRECTORY, NdkFacts, SdkFacts
 from provisioning.doctor.survey import api_probe
-from provisioning.doctor.survey.host import ask_version
+from provisioning.doctor.survey.host import ask_version, read_text
 from provisioning.errors import ToolError, UnfitError
 
 MARKERS = (SDK_YAML, "QNN_README.txt")
 API_PART = re.compile(r"^\s*#\s*define\s+QNN_API_VERSION_(MAJOR|MINOR|PATCH)\s+(\d+)", re.MULTILINE)
 API_HEADER = "include/QNN/QnnCommon.h"
-MAX_TEXT_BYTES = 1 << 20
 TIMEOUT_S = 30.0
 
 
@@ -66,14 +64,6 @@ def ask_library(directory: Path) -> dict[str, Any]:
         "library_api": api[1] if api else None,
         "soc_offset": int(offset[1]) if offset else None,
     }
-
-
-def read_text(path: Path) -> str:
-    """The text of a small file, '' when it is missing, large or unreadable."""
-    with suppress(OSError):
-        if path.stat().st_size <= MAX_TEXT_BYTES:
-            return path.read_text(encoding="utf-8", errors="replace")
-    return ""
 
 
 def _directories(root: Path) -> list[str]:
