@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
 from provisioning.files import write_whole
 from provisioning.store.store import store_home
+from provisioning.versions import is_same
 
 RECORD = "overlay.json"
 # The QNN backend of ExecuTorch's Python runtime: until 1.4, and from 1.5 on.
@@ -52,11 +52,13 @@ def find_backends(overlay: Path) -> list[Path]:
     return [path for path in places if path.is_file() and path.resolve().is_relative_to(real)]
 
 
-def find_overlays(home: Path | None = None) -> Iterator[tuple[Path, OverlayRecord]]:
-    """Every overlay below ``builds/`` that tells what it was built from, the newest first."""
+def find_overlays(sdk: str) -> list[tuple[Path, OverlayRecord]]:
+    """The overlays below ``builds/`` for a QNN SDK and the running Python, the newest first."""
     found = [
         (path, record)
-        for path in (home or store_home()).glob("builds/aot-*/overlay")
+        for path in store_home().glob("builds/aot-*/overlay")
         if (record := read_overlay(path))
+        and record.python == python_tag()
+        and is_same(record.sdk, sdk)
     ]
-    yield from sorted(found, key=lambda pair: pair[0].stat().st_mtime_ns, reverse=True)
+    return sorted(found, key=lambda pair: pair[0].stat().st_mtime_ns, reverse=True)

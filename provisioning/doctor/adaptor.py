@@ -15,7 +15,6 @@ from provisioning.console.progress import Progress
 from provisioning.doctor.examine import Verdict, examine
 from provisioning.errors import UnfitError
 from provisioning.manifest.backends import Backend
-from provisioning.versions import is_same
 
 # Findings that another adaptor cures: it is not there, or it does not fit Python, machine or SDK.
 OF_HEADERS = frozenset({"QNN902", "QNN903"})
@@ -86,15 +85,10 @@ def list_overlays(choice: QnnChoice, environment: Environment) -> Iterator[Path 
         yield find_given(Path(choice.adaptor).expanduser().absolute())
     if choice.adaptor == OVERLAY or (not choice.adaptor and not choice.is_usual):
         sdk = next(one for one in environment.artifacts if one.name.startswith("qnn-"))
-        tag = python_tag()
-        found = [
-            path
-            for path, record in find_overlays()
-            if is_same(record.sdk, sdk.version) and record.python == tag
-        ]
+        found = [path for path, _ in find_overlays(sdk.version)]
         if choice.adaptor == OVERLAY and not found:
             raise UnfitError(
-                f"no overlay is built for QNN {sdk.version} and {tag}",
+                f"no overlay is built for QNN {sdk.version} and {python_tag()}",
                 why="--adaptor overlay takes one that build_aot made for this SDK and Python",
                 fix=f"run `qnn-ci build aot --sdk {sdk.root}`",
             )

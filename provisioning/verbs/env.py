@@ -14,7 +14,7 @@ from provisioning.artifacts.environment import (
     render_github,
     render_shell,
 )
-from provisioning.artifacts.overlays import find_overlays, python_tag
+from provisioning.artifacts.overlays import find_overlays
 from provisioning.console.command import Outcome
 from provisioning.console.progress import Progress
 from provisioning.store.store import Store
@@ -60,9 +60,8 @@ def _compose(args: argparse.Namespace, progress: Progress) -> Environment:
 def find_built(environment: Environment) -> Path | None:
     """The newest overlay that was built from this checkout's version for this SDK and Python."""
     versions = {artifact.name: artifact.version for artifact in environment.artifacts}
-    for overlay, record in find_overlays():
-        pairs = ((record.sdk, versions["qnn-sdk"]), (record.executorch, versions["executorch"]))
-        if record.python == python_tag() and all(is_same(*pair) for pair in pairs):
+    for overlay, record in find_overlays(versions["qnn-sdk"]):
+        if is_same(record.executorch, versions["executorch"]):
             return overlay
     return None
 
