@@ -10,10 +10,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-import msgspec
-
 from provisioning.archives.tarballs import is_tarball
 from provisioning.artifacts.lockfile import Lock, encode_lock, machine_lock_path
+from provisioning.artifacts.provision import with_lock
 from provisioning.artifacts.sources import ArtifactRequest, FillJob, load_source
 from provisioning.console.progress import Progress
 from provisioning.elf.facts import EM_AARCH64, EM_QDSP6, EM_X86_64, MACHINE_NAMES, ElfError
@@ -48,14 +47,7 @@ def require_pin(request: ArtifactRequest, store: Store, progress: Progress) -> A
     for line in lock.evidence:
         progress.step(f"  {line}")
     progress.step(f"{request.label}: trusted as SHA-256 {lock.sha256}, recorded in {path}")
-    return lock_request(request, lock)
-
-
-def lock_request(request: ArtifactRequest, lock: Lock) -> ArtifactRequest:
-    release = msgspec.structs.replace(
-        request.release, sha256=lock.sha256, size_bytes=lock.size_bytes
-    )
-    return replace(request, release=release, lock=lock)
+    return with_lock(request, store)
 
 
 def is_ci() -> bool:
