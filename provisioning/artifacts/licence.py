@@ -44,7 +44,8 @@ def require_acceptance(request: ArtifactRequest, store: Store, progress: Progres
     if key in accepted:
         return
     how = _ask(request, progress)
-    accepted[key] = Acceptance(licence.name, licence.text, how, _today())
+    today = dt.datetime.now(dt.timezone.utc).date().isoformat()
+    accepted[key] = Acceptance(licence.name, licence.text, how, today)
     text = msgspec.json.format(msgspec.json.encode(accepted), indent=1) + b"\n"
     store.write_record(record_path(store), text)
 
@@ -73,7 +74,3 @@ def _ask(request: ArtifactRequest, progress: Progress) -> str:
         why=f"{licence.name}: {licence.text}",
         fix=f"read it, then give --accept-licence or set {ACCEPT_VARIABLE}={request.name}",
     )
-
-
-def _today() -> str:
-    return dt.datetime.now(dt.timezone.utc).date().isoformat()

@@ -6,7 +6,6 @@ trusted. Both are one JSON file an artifact and version.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -98,7 +97,11 @@ def apply_lock(name: str, release: Release, store: Store) -> tuple[Release, Lock
     """
     if not isinstance(release, FileRelease):
         return release, None
-    for lock in _locks(name, release, store):
+    paths = (
+        project_lock_path(name, release.version),
+        machine_lock_path(store, name, release.version),
+    )
+    for lock in filter(None, map(read_lock, paths)):
         if release.sha256 and lock.sha256 != release.sha256:
             raise IntegrityError(
                 f"{name} {release.version} is locked to an archive that its manifest does not pin",
@@ -108,11 +111,3 @@ def apply_lock(name: str, release: Release, store: Store) -> tuple[Release, Lock
         pinned = msgspec.structs.replace(release, sha256=lock.sha256, size_bytes=lock.size_bytes)
         return pinned, lock
     return release, None
-
-
-def _locks(name: str, release: Release, store: Store) -> Iterator[Lock]:
-    paths = (
-        project_lock_path(name, release.version),
-        machine_lock_path(store, name, release.version),
-    )
-    yield from filter(None, map(read_lock, paths))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -139,13 +140,11 @@ def check_version(request: ArtifactRequest, root: Path) -> list[str]:
         if not stated.startswith(version):
             raise contradiction(request, f"{adoption.version_file} says {stated}, not {version}")
         found.append(f"{adoption.version_file} says {stated}")
-    builds: dict[str, int] = {}
+    builds: Counter[str] = Counter()
     for path in sorted(root.rglob("lib*.so")):
         build = None if path.is_symlink() else find_qnn_build(path)
         if build and build.version and build.stamp:
-            builds[f"{build.version}.{build.stamp}"] = (
-                builds.get(f"{build.version}.{build.stamp}", 0) + 1
-            )
+            builds[f"{build.version}.{build.stamp}"] += 1
     for build_text, count in builds.items():
         if not build_text.startswith(version):
             raise contradiction(request, f"{count} libraries say {build_text}, not {version}")

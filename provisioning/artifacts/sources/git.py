@@ -110,17 +110,14 @@ def find_release(job: FillJob, version: str) -> GitRelease:
     except ToolError as error:
         raise DownloadError(f"the tags of {old.url} cannot be read", why=error.why) from error
     # A tag of its own object has a second row, NAME^{}, with the commit.
-    tags = {name.removesuffix("^{}"): commit for commit, _, name in map(_split_row, rows)}
+    split = (row.partition("\trefs/tags/") for row in rows)
+    tags = {name.removesuffix("^{}"): commit for commit, _, name in split}
     known = {name: parse_version(name) for name in tags if RELEASE_TAG.fullmatch(name)}
     tag = f"v{version}" if version else max(known, key=known.__getitem__, default="")
     if tag not in tags:
         newest = sorted(known, key=known.__getitem__)[-5:]
         raise UsageError(f"{old.url} has no tag {tag}", fix=f"one of: {', '.join(newest)}")
     return msgspec.structs.replace(old, version=tag[1:], tag=tag, commit=tags[tag])
-
-
-def _split_row(row: str) -> tuple[str, str, str]:
-    return row.partition("\t")[0], "", row.partition("refs/tags/")[2]
 
 
 class _Checkout:
