@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-import sys
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from provisioning.console.process import run_process
@@ -21,39 +19,36 @@ QNN_SAYS = re.compile(r"(?:<E> |\[ERROR\] \[Qnn ExecuTorch\]: )([^\n]+)")
 ANSWER = re.compile(r"^device (.*)$", re.MULTILINE)
 
 
-@dataclass(frozen=True)
-class Trial:
-    """What is tried: the adaptor that ``python`` finds (None is the running interpreter) with a
-    backend's ``library``. ``remembered`` is a directory for what came out of the same bytes."""
+def try_device(
+    python: Path,
+    adaptor: Path,
+    library: Path,
+    variables: Mapping[str, str],
+    remembered: Path,
+    *,
+    backend: Backend = Backend.HTP,
+) -> str:
+    """Why the adaptor that ``python`` finds creates no device with a backend's ``library``, which
+    for a backend beside HTP is the backend alone; empty if it does.
 
-    python: Path | None
-    adaptor: Path
-    library: Path
-    variables: Mapping[str, str]
-    remembered: Path
-    backend: Backend = Backend.HTP
-
-
-def try_device(trial: Trial) -> str:
-    """Why the adaptor creates no device, which for a backend beside HTP is the backend alone; empty
-    if it does."""
-    key = hashlib.sha256(trial.backend.value.encode())
-    for path in (trial.adaptor, trial.library, Path(device_probe.__file__)):
+    ``remembered`` is a directory for what came out of the same bytes.
+    """
+    key = hashlib.sha256(backend.value.encode())
+    for path in (adaptor, library, Path(device_probe.__file__)):
         key.update(hash_file(path).encode())
-    kept = trial.remembered / f"device-{key.hexdigest()[:32]}.txt"
+    kept = remembered / f"device-{key.hexdigest()[:32]}.txt"
     if kept.is_file():
         return kept.read_text("utf-8")
-    why = _try_device(trial)
+    why = _try_device(python, variables, backend)
     with suppress(OSError, StoreError):  # then it is tried again
         write_whole(kept, why)
     return why
 
 
-def _try_device(trial: Trial) -> str:
-    python, script = trial.python or Path(sys.executable), device_probe.__file__
-    words = [str(python), script, trial.backend.value]
+def _try_device(python: Path, variables: Mapping[str, str], backend: Backend) -> str:
+    words = [str(python), device_probe.__file__, backend.value]
     try:
-        ended = run_process(words, env=trial.variables, timeout_s=TIMEOUT_S, check=False)
+        ended = run_process(words, env=variables, timeout_s=TIMEOUT_S, check=False)
     except ToolError as error:
         return str(error.why or error.what)
     found = ANSWER.findall(ended.output)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -26,7 +27,7 @@ from provisioning.doctor.facts import (
 )
 from provisioning.doctor.fitness import DoctorPolicy, Fitness
 from provisioning.doctor.survey.checkout import survey_checkout
-from provisioning.doctor.survey.creation import Trial, try_device
+from provisioning.doctor.survey.creation import try_device
 from provisioning.doctor.survey.device import survey_devices
 from provisioning.doctor.survey.host import survey_host
 from provisioning.doctor.survey.python import survey_python
@@ -38,6 +39,7 @@ from provisioning.manifest.backends import Backend, read_backends
 from provisioning.manifest.reader import Adoption
 from provisioning.versions import is_older, is_same
 
+DEVICE_DIRECTORY = "/data/local/tmp"
 DISTRIBUTIONS = ("torch", "executorch", "torchao")
 
 
@@ -46,8 +48,7 @@ class SurveyRequest:
     """What to examine: roots by name of artifact, their pins, a job's variables.
 
     ``python`` None is the running interpreter, whose adaptor creates a device of the emulator where
-    ``tries_device`` says so; ``backend`` is the one to lower for; ``device`` asks adb for devices
-    and the libraries in ``device_directory``.
+    ``tries_device`` says so; ``backend`` is the one to lower for; ``device`` asks adb for devices.
     """
 
     profile: str
@@ -61,7 +62,6 @@ class SurveyRequest:
     backend: Backend = Backend.HTP
     soc: str | None = None
     device: bool = False
-    device_directory: str = "/data/local/tmp"
 
 
 def survey_environment(
@@ -101,9 +101,7 @@ def survey_environment(
             for name, adoption in adoptions.items()
             if name in request.roots
         ),
-        devices=survey_devices(request.variables, request.device_directory)
-        if request.device
-        else None,
+        devices=survey_devices(request.variables, DEVICE_DIRECTORY) if request.device else None,
     )
 
 
@@ -192,5 +190,6 @@ def _try_device(
     library = (sdk.root if sdk else Path()) / HOST_DIRECTORY / read_backends()[backend].library
     if not (python.adaptor and library.is_file() and _may_load(python, sdk)):
         return None
-    adaptor, home = python.adaptor.path, request.home / "doctor"
-    return try_device(Trial(request.python, adaptor, library, request.variables, home, backend))
+    interpreter, home = request.python or Path(sys.executable), request.home / "doctor"
+    adaptor = python.adaptor.path
+    return try_device(interpreter, adaptor, library, request.variables, home, backend=backend)

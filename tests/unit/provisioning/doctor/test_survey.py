@@ -13,7 +13,7 @@ import pytest
 from provisioning.doctor.facts import SubmoduleFacts
 from provisioning.doctor.survey import device_probe, host
 from provisioning.doctor.survey.checkout import survey_checkout
-from provisioning.doctor.survey.creation import Trial, try_device
+from provisioning.doctor.survey.creation import try_device
 from provisioning.doctor.survey.device import survey_devices
 from provisioning.doctor.survey.host import ask_version, find_libraries, survey_host, survey_tools
 from provisioning.doctor.survey.python import survey_python
@@ -255,8 +255,9 @@ def test_whether_a_device_is_created_is_tried_once_for_the_same_bytes(
     monkeypatch.setattr(device_probe, "__file__", str(probe))
 
     def ask() -> tuple[str, int]:
-        trial = Trial(python, adaptor, library, {"PATH": "/usr/bin:/bin"}, tmp_path / "kept")
-        return try_device(trial), (tmp_path / "asked").read_text().count("x")
+        variables, kept = {"PATH": "/usr/bin:/bin"}, tmp_path / "kept"
+        why = try_device(python, adaptor, library, variables, kept)
+        return why, (tmp_path / "asked").read_text().count("x")
 
     for path in (adaptor, library, probe):
         path.write_text("first")
