@@ -14,9 +14,9 @@ from ci.signing.policy import SigningPolicy
 from ci.signing.proof.segments import MalformedError, parse_image, read_bytes
 from ci.signing.selection import Selection, Wanted
 from provisioning.artifacts.sdk_yaml import read_sdk_yaml
-from provisioning.elf.facts import EM_QDSP6, MACHINE_NAMES
+from provisioning.elf.facts import EM_QDSP6, MACHINE_NAMES, ElfError
 from provisioning.elf.qnn_build import QnnBuild, find_qnn_build
-from provisioning.elf.reader import parse_checksum
+from provisioning.elf.reader import parse_checksum, read_elf
 from provisioning.errors import UnfitError
 from provisioning.manifest.reader import read_profile
 from provisioning.versions import find_place_version, is_older
@@ -80,8 +80,6 @@ def _read_input(wanted: Wanted) -> Input | str:
 
 def explain_file(path: Path) -> str:
     """What a file is that does not parse, such as an error page of a server; "" when unknown."""
-    from provisioning.elf.reader import ElfError, read_elf  # 50 ms that good files do not need
-
     try:
         read_elf(path)
     except ElfError as error:

@@ -12,7 +12,7 @@ import mmap
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from elftools.common.exceptions import ELFError
 from elftools.common.utils import struct_parse
@@ -37,16 +37,6 @@ from provisioning.elf.facts import (
 )
 from provisioning.elf.notes import Note, find_android, find_build_id, parse_notes
 from provisioning.elf.swiv import SWIV_SECTION, read_checksum
-
-__all__ = [
-    "Defect",
-    "ElfError",
-    "ElfFacts",
-    "HeadersTruncatedError",
-    "parse_checksum",
-    "parse_headers",
-    "read_elf",
-]
 
 HEAD_BYTES = 512
 MAX_STRING, MAX_SECTION_NAME = 4096, 1024
@@ -77,7 +67,7 @@ def read_elf(path: Path) -> ElfFacts:
     try:
         with path.open("rb") as file:
             _refuse_other_formats(path, file.read(HEAD_BYTES))
-            with _map(file) as mapped:
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
                 return _Elf(path, mapped).facts()
     except OSError as error:
         raise ElfError(path, Defect.UNREADABLE, error.strerror or str(error)) from error
@@ -105,10 +95,6 @@ def parse_checksum(data: bytes) -> Checksum | None:
         return _Elf(Path(), data).checksum()
     except (ELFError, TypeError, KeyError, OverflowError) as error:
         raise ValueError(str(error) or "not an ELF file") from error
-
-
-def _map(file: BinaryIO) -> mmap.mmap:
-    return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
 
 def _refuse_other_formats(path: Path, head: bytes) -> None:
@@ -157,6 +143,7 @@ class _Elf:
         sections = list(self._sections())
         names = [self._dynamic_string(tags, value) for value in tags.get("DT_NEEDED", [])]
         flags = tags.get("DT_FLAGS", [0])[0]
+        interpreters = [head.offset for head in self.heads if head.type == PT_INTERP]
         return ElfFacts(
             path=self.path,
             size_bytes=self.size_bytes,
@@ -173,7 +160,7 @@ class _Elf:
             version_defs=tuple(self._version_defs(tags)),
             android=find_android(notes),
             build_id=find_build_id(notes),
-            interpreter=self._interpreter(),
+            interpreter=next(map(self._string_at, interpreters), None),
             program_headers=self.heads,
             sections=tuple(name for name, _ in sections),
             rodata=next((place for name, place in sections if name == ".rodata"), None),
@@ -213,8 +200,7 @@ class _Elf:
     def _program_headers(self) -> Iterator[ProgramHeader]:
         for entry in self._entries("Elf_Phdr", "ph", MAX_SEGMENTS):
             values = [entry[f"p_{name}"] for name in ProgramHeader._fields[1:]]
-            head = ProgramHeader(_number(entry["p_type"]), *values)
-            yield head
+            yield ProgramHeader(_number(entry["p_type"]), *values)
 
     def _sections(self) -> Iterator[tuple[str, tuple[int, int]]]:
         """Names, offsets and sizes."""
@@ -314,12 +300,6 @@ class _Elf:
             if head.type == PT_NOTE:
                 end = head.offset + min(head.filesz, MAX_NOTE_BYTES)
                 yield from parse_notes(self.map[head.offset : end], order, head.align)
-
-    def _interpreter(self) -> str | None:
-        for head in self.heads:
-            if head.type == PT_INTERP:
-                return self._string_at(head.offset)
-        return None
 
 
 def _number(name: str | int) -> int:
