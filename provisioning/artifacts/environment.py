@@ -112,21 +112,18 @@ def locate_profile(name: str, progress: Progress) -> Environment:
 
 
 def profile_requests(profile: Profile, options: Options) -> list[ArtifactRequest]:
-    requests = []
-    for wanted in profile.artifacts:
-        toolchain = read_toolchain(wanted.name)
-        release = toolchain.release(wanted.version)
-        requests.append(
-            ArtifactRequest(
-                toolchain,
-                release,
-                wanted.components,
-                options,
-                wanted.minimum,
-                wanted.minimum_reason,
-            )
+    pairs = [(read_toolchain(wanted.name), wanted) for wanted in profile.artifacts]
+    return [
+        ArtifactRequest(
+            toolchain,
+            toolchain.release(wanted.version),
+            wanted.components,
+            options,
+            wanted.minimum,
+            wanted.minimum_reason,
         )
-    return requests
+        for toolchain, wanted in pairs
+    ]
 
 
 def compose_environment(

@@ -196,10 +196,8 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def minimum(self, artifact: str) -> tuple[str, str]:
         """The oldest version of an artifact that serves, and why; both '' where any does."""
-        wanted = [
-            (one.minimum, one.minimum_reason) for one in self.artifacts if one.name == artifact
-        ]
-        return wanted[0] if wanted else ("", "")
+        wanted = (one for one in self.artifacts if one.name == artifact)
+        return next(((one.minimum, one.minimum_reason) for one in wanted), ("", ""))
 
 
 def read_toolchain(name: str) -> Toolchain:

@@ -94,28 +94,26 @@ class ArchiveRelease(FileRelease, frozen=True, kw_only=True, tag="archive"):
         return self.url
 
 
-class WheelRelease(FileRelease, frozen=True, kw_only=True, tag="wheel"):
-    """A wheel of a package index, for one Python and platform tag."""
+class PackageRelease(FileRelease, frozen=True, kw_only=True):
+    """A version of a package, which an index finds by its name."""
 
     package: str
     package_version: str
+
+    @property
+    def place(self) -> str:
+        return self.package
+
+
+class WheelRelease(PackageRelease, frozen=True, kw_only=True, tag="wheel"):
+    """A wheel of a package index, for one Python and platform tag."""
+
     platform: str
     python: str
 
-    @property
-    def place(self) -> str:
-        return self.package
 
-
-class AarRelease(FileRelease, frozen=True, kw_only=True, tag="aar"):
+class AarRelease(PackageRelease, frozen=True, kw_only=True, tag="aar"):
     """An archive of a Maven repository; ``package`` is ``group:artifact``."""
-
-    package: str
-    package_version: str
-
-    @property
-    def place(self) -> str:
-        return self.package
 
 
 class GitRelease(Release, frozen=True, kw_only=True, tag="git"):
