@@ -6,9 +6,9 @@ One downloads while another is unpacked.
 from __future__ import annotations
 
 import shutil
-import time
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack
+from functools import partial
 from urllib.parse import urlsplit
 
 from provisioning.artifacts.licence import require_acceptance
@@ -20,8 +20,8 @@ from provisioning.artifacts.provision import (
 )
 from provisioning.artifacts.sources import ArtifactRequest
 from provisioning.artifacts.trust import is_ci, require_trust
-from provisioning.console.process import end_running
 from provisioning.console.progress import Progress
+from provisioning.console.threads import run_tasks
 from provisioning.errors import IntegrityError, UnfitError
 from provisioning.fetch.client import end_transfers
 from provisioning.files import mib
@@ -29,7 +29,6 @@ from provisioning.manifest.releases import FileRelease
 from provisioning.store.store import Store
 
 AT_ONCE = 4
-POLL_S = 0.1
 
 
 def provision_artifacts(
@@ -51,37 +50,29 @@ def provision_artifacts(
         return [provision_artifact(each, store, progress, verify=verify) for each in requests]
     plain = Progress(progress.stream)  # several live bars would share one line
 
-    def bring(numbers: Sequence[int]) -> list[tuple[int, Provisioned]]:
-        return [
-            (number, provision_artifact(requests[number], store, plain, verify=verify))
-            for number in numbers
-        ]
-
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        futures = [pool.submit(bring, numbers) for numbers in groups.values()]
+    def bring(numbers: Sequence[int]) -> list[tuple[int, Provisioned]] | Exception:
         try:
-            while wait(futures, POLL_S).not_done:
-                pass  # an interrupt is noticed between two waits
-        except BaseException:
-            _end(futures)
-            raise
-    found = dict(pair for future in futures for pair in future.result())
+            return [
+                (number, provision_artifact(requests[number], store, plain, verify=verify))
+                for number in numbers
+            ]
+        except Exception as error:  # noqa: BLE001 - raised when the others have finished
+            return error
+
+    tasks = [partial(bring, numbers) for numbers in groups.values()]
+    with ExitStack() as ending:
+        outcomes = run_tasks(tasks, AT_ONCE, abort=lambda: ending.enter_context(end_transfers()))
+    found: dict[int, Provisioned] = {}
+    for outcome in outcomes:
+        if isinstance(outcome, Exception):
+            raise outcome
+        found.update(outcome)
     return [found[number] for number in range(len(requests))]
 
 
 def _find_missing(requests: Sequence[ArtifactRequest], store: Store) -> list[ArtifactRequest]:
     quiet = Progress()
     return [request for request in requests if locate_artifact(request, store, quiet) is None]
-
-
-def _end(futures: Sequence[Future[list[tuple[int, Provisioned]]]]) -> None:
-    """End what the threads wait for: transfers, pip and git."""
-    for future in futures:
-        future.cancel()
-    with end_transfers():
-        end_running(futures)
-        while wait(futures, POLL_S).not_done:
-            time.sleep(POLL_S)
 
 
 def show_outline(missing: Sequence[ArtifactRequest], store: Store, progress: Progress) -> None:
