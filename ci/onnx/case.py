@@ -1,9 +1,10 @@
-"""One case of this lane: as one of test_emulator's, but compiled and run by ONNX Runtime."""
+"""The lane's cases: as those of test_emulator, but compiled and run by ONNX Runtime."""
 
 from __future__ import annotations
 
+import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -13,11 +14,23 @@ from ci.emulator.case import CaseResult, CaseRun, RunSetup, SessionOptions
 from ci.emulator.job import RunJob
 from ci.emulator.judging.gate import References
 from ci.emulator.pool import Ended
+from ci.emulator.runner import PythonRunner
+from ci.emulator.session import Phases, describe_tools, find_baselines, report_runs
 from ci.emulator.traces.written import PROFILE_CSV, read_accelerator
+from ci.emulator.workshop import Workshop
 from ci.lowering.artifact import Lowered
+from ci.lowering.cases import CaseSpec
 from ci.onnx.job import CONTEXT, PROGRAM, CompileJob, SessionJob, SessionResult
 from ci.onnx.sessions.fallback import QNN
 from ci.onnx.target import SAVER_LIBRARY, make_options, profile_options
+from ci.report.host import started_now
+from ci.report.schema import Report
+from provisioning.artifacts.environment import Environment
+
+SESSION = "test_onnx"
+IMPORTS = ("ci.onnx.lookup", "ci.onnx.making.compile", "ci.onnx.sessions.run")
+PACKAGES = ("onnxruntime", "onnxruntime-qnn", "onnx", "onnxscript", "torch", "numpy")
+RUNTIME = "qnn-runtime"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,3 +135,31 @@ def describe_providers(ran: SessionResult) -> str:
         if name != QNN
     )
     return "; ".join(told) or "no node is in it"
+
+
+def run_lane(
+    specs: Sequence[CaseSpec],
+    environment: Environment,
+    options: LaneOptions,
+    phases: Phases,
+    workshop: Workshop,
+) -> Report:
+    """Run every case; what one does never stops another.
+
+    Raises StoreError where there is no room.
+    """
+    started = started_now()
+    tools = describe_tools(environment, PACKAGES)
+    pool = workshop.open_pool(environment.apply(os.environ))
+    (sdk,) = (found.root for found in environment.artifacts if found.name == RUNTIME)
+    setup = OnnxSetup(
+        options=options,
+        pool=pool,
+        runner=PythonRunner(pool, "onnxruntime"),
+        toolchain=tuple(f"{tool.name} {tool.version} {tool.sha256 or ''}" for tool in tools),
+        work=workshop.scratch,
+        baselines=find_baselines(options, tools),
+        sdk=sdk,
+    )
+    runs = [OnnxRun(spec, setup) for spec in specs]
+    return report_runs(runs, setup, phases, tools, started, session=SESSION)

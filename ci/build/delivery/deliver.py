@@ -135,11 +135,11 @@ def install_files(target: Target, place: Place, root: Path) -> tuple[Path, ...]:
     return tuple(written)
 
 
-def make_overlay(target: Target, place: Place, package: Path, parent: Path) -> Path:
+def make_overlay(target: Target, place: Place, package: Path, parent: Path) -> None:
     """A directory for PYTHONPATH in which executorch is ``package`` with the target's files.
 
     Everything but the directories that receive files is a link into ``package``, so the
-    installed wheel stays as it is. Returns ``parent``. Raises UnfitError.
+    installed wheel stays as it is. Raises UnfitError.
     """
     with explain_writes(parent), staged_directory(parent) as fresh:
         opened = {Path(row.to) for row in target.installs}
@@ -149,7 +149,6 @@ def make_overlay(target: Target, place: Place, package: Path, parent: Path) -> P
                 written = fresh / "executorch" / row.to / source.name
                 written.unlink(missing_ok=True)
                 shutil.copy2(source, written)
-    return parent
 
 
 def _link_tree(package: Path, target: Path, below: Path, opened: set[Path]) -> None:

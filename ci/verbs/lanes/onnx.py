@@ -138,8 +138,7 @@ def run(
     require_python(platform.python_version())
     require_packages(PACKAGES, PROFILE)
     from ci.emulator.session import Phases
-    from ci.onnx.case import LaneOptions
-    from ci.onnx.lane import IMPORTS, run_lane
+    from ci.onnx.case import IMPORTS, LaneOptions, run_lane
 
     phases = Phases(progress)
     options = LaneOptions(

@@ -22,9 +22,8 @@ from ci.emulator.runner import PythonRunner
 from ci.lowering.cases import CaseSpec
 from ci.lowering.schemes import Scheme
 from ci.lowering.users.entry import Source
-from ci.onnx.case import LaneOptions, OnnxRun, OnnxSetup
+from ci.onnx.case import IMPORTS, LaneOptions, OnnxRun, OnnxSetup
 from ci.onnx.contexts import read_context
-from ci.onnx.lane import IMPORTS
 from ci.report.schema import Status
 from provisioning.artifacts.environment import provision_profile
 from provisioning.console.progress import Progress
