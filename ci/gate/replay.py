@@ -11,7 +11,6 @@ from ci.gate.rules import GateRules
 from ci.gate.schema import Plan
 
 Contents = Mapping[str, str]
-FAILED = "failed"
 
 
 @dataclass(frozen=True)
@@ -90,7 +89,7 @@ def find_failed(step: Step, plan: Plan, outcomes: Mapping[str, Mapping[str, str]
     return [
         f"{name}: it failed"
         for name, outcome in known.items()
-        if outcome == FAILED and earlier.get(name) != FAILED and name not in planned
+        if outcome == "failed" and earlier.get(name) != "failed" and name not in planned
     ]
 
 

@@ -13,7 +13,7 @@ import msgspec
 from ci.build.builder import run_build
 from ci.build.checkout import LPAI, find_python, prepare_checkout
 from ci.build.delivery.deliver import PLACES, check_delivery, deliver
-from ci.build.delivery.record import describe_result, render_result, write_record
+from ci.build.delivery.record import SCHEMA_VERSION, describe_result, render_result
 from ci.build.plan.plan import BuildJob, BuildRequest
 from ci.build.plan.targets import Origin, Target, find_target, read_targets
 from ci.build.runner import prepare_runner
@@ -22,6 +22,7 @@ from provisioning.console.caller import shown_path
 from provisioning.console.command import Outcome, user_path, user_program
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode, UsageError
+from provisioning.files import write_json
 from provisioning.manifest.reader import read_profile
 
 PREPARERS: dict[Origin, Callable[[Target, BuildRequest, Progress], BuildJob]] = {
@@ -82,7 +83,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         rows.append(row)
         texts.append(render_result(result, row))
         good = good and result.published
-        write_record(rows, path)
+        write_json(path, {"schema_version": SCHEMA_VERSION, "builds": rows})
     text = "".join(texts) + f"{shown_path(path)}\n"
     code = ExitCode.OK if good else ExitCode.FAILED
     return Outcome(text, {"builds": rows, "report": str(path)}, code)

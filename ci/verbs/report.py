@@ -54,8 +54,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     if args.sarif:
         telling.write_sarif(report, args.sarif)
     text = render_text(report, args)
-    code = report.exit_code
-    return Outcome(text, report_data(report), code, exact=True)
+    return Outcome(text, report_data(report), report.exit_code, exact=True)
 
 
 def render_text(report: Report, args: argparse.Namespace) -> str:

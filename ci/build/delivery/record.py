@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from ci.build.builder import Result
@@ -14,15 +12,8 @@ from ci.build.delivery.artifacts import Judged
 from provisioning.doctor.finding import Finding
 from provisioning.elf.facts import ElfFacts
 from provisioning.elf.qnn_api import find_headers_version
-from provisioning.files import write_whole
 
 SCHEMA_VERSION = 2
-
-
-def write_record(results: list[dict[str, Any]], path: Path) -> None:
-    """Replace ``path`` by a record of ``results``, in one step."""
-    record = {"schema_version": SCHEMA_VERSION, "builds": results}
-    write_whole(path, json.dumps(record, indent=1) + "\n")
 
 
 def describe_result(result: Result) -> dict[str, Any]:

@@ -45,13 +45,9 @@ def parse_file(path: str, text: str) -> FileFacts:
     if path.endswith(SOURCES):
         return FileFacts(includes=set(INCLUDE.findall(text)))
     if path.endswith(".sh"):
-        return FileFacts(paths={_below(one) for one in PATH.findall(text)})
+        below_root = (one.rpartition("../")[2] for one in PATH.findall(text))
+        return FileFacts(paths={one.removeprefix("./") for one in below_root})
     return NOTHING
-
-
-def _below(path: str) -> str:
-    """A path without what leads up to the root of the tree."""
-    return path.rpartition("../")[2].removeprefix("./")
 
 
 def parse_python(text: str) -> FileFacts:

@@ -12,8 +12,6 @@ from torch import Tensor, nn
 from ci.lowering.factory import Inputs, blame_model, check_dtype
 from provisioning.errors import FailedError, UsageError
 
-Forward = Callable[..., Any]
-
 
 def compute_reference(name: str, module: nn.Module, sets: Sequence[Inputs]) -> tuple[Inputs, ...]:
     """Outputs of each input set, in order; the module's state is as it was before.
@@ -54,7 +52,7 @@ def _is_same(one: Tensor, other: Tensor) -> bool:
     return bool(torch.isclose(one, other, rtol=0, atol=0, equal_nan=True).all())
 
 
-def run_eager(module: Forward, sets: Sequence[Inputs]) -> list[Inputs]:
+def run_eager(module: Callable[..., Any], sets: Sequence[Inputs]) -> list[Inputs]:
     """Outputs of each input set, always as a tuple of tensors that later runs do not change."""
     with torch.no_grad():
         return [
