@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Stands in for emulators that lie: the outputs of a right run, wrong in one way.
 
-As a program it takes a lie, the directory of a case that was run with --keep-artifacts, and
+As a program it takes what a run left for --keep-artifacts, CASE=LIE for each case, and
 qnn_executor_runner's flags.
 """
 
@@ -144,16 +144,17 @@ def read_column(directory: Path, pattern: str, index: int, record: Any) -> Array
 
 def main() -> int:
     parser = argparse.ArgumentParser()
-    parser.add_argument("lie", choices=LIES)
     parser.add_argument("kept", type=Path)
+    parser.add_argument("lies", nargs="+", metavar="CASE=LIE")
     for flag in ("--model_path", "--input_list_path", "--output_folder_path"):
         parser.add_argument(flag, type=Path)
     args = parser.parse_args()
-    record = json.loads((args.kept / "artifact" / "lowered.json").read_text())
+    name = args.output_folder_path.parent.name
+    lie = LIES[dict(word.split("=") for word in args.lies)[name]]
+    kept = args.kept / name
+    record = json.loads((kept / "artifact" / "lowered.json").read_text())
     for index in range(len(record["outputs"])):
-        wrong = LIES[args.lie](
-            read_column(args.kept / "outputs", "output_{}_{}.raw", index, record)
-        )
+        wrong = lie(read_column(kept / "outputs", "output_{}_{}.raw", index, record))
         for number, array in enumerate(wrong):
             file = args.output_folder_path / f"output_{number}_{index}.raw"
             file.write_bytes(np.ascontiguousarray(array).tobytes())

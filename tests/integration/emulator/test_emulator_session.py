@@ -130,14 +130,13 @@ def test_models_pass_and_no_later_run_lowers_any_again(tmp_path: Path) -> None:
         assert not case["cached"]
     figures = [case["sqnr_db"] for case in report["cases"]]
     # One job has all cores as threads, which must not be there when a lowering forks.
-    for more in (("--json",), ("--jobs", "1"), ("--model", "mlp")):
-        later, report = run_emulator(tmp_path, *words, *more, home=home)
-        assert later.returncode == 0, later.stderr
-        assert [case["cached"] for case in report["cases"]][:2] == [True] * 2
-        assert [case["sqnr_db"] for case in report["cases"]][:2] == figures
-        if more == ("--json",):
-            assert json.loads(later.stdout) == report
-    assert report["summary"]["cached"] == 2
+    later, report = run_emulator(
+        tmp_path, *words, "--model", "mlp", "--jobs", "1", "--json", home=home
+    )
+    assert later.returncode == 0, later.stderr
+    assert json.loads(later.stdout) == report
+    assert [case["cached"] for case in report["cases"]] == [True, True, False, False]
+    assert [case["sqnr_db"] for case in report["cases"]][:2] == figures
 
 
 def make_job(folder: Path, sets: str = "") -> RunJob:
@@ -431,9 +430,9 @@ def test_an_exception_in_a_case_is_its_failure_and_no_other_s(
 def test_a_full_disk_ends_with_4(tmp_path: Path, words: tuple[str, ...]) -> None:
     """The limit of a file's size is met as a full disk is: by the copy that a runner is given,
     and by a lowering."""
-    words = ("--model", "mlp", "--scheme", "fp16", *words)
-    assert run_emulator(tmp_path / "before", *words)[0].returncode == 0
-    ended, report = run_emulator(tmp_path, *words, limit_bytes=20_000)
+    case = ("--model", "mlp", "--scheme", "fp16")
+    assert words or run_emulator(tmp_path / "before", *case)[0].returncode == 0
+    ended, report = run_emulator(tmp_path, *case, *words, limit_bytes=20_000)
     assert (ended.returncode, report) == (4, None), ended.stderr
     assert "there is no room in" in ended.stderr
     assert "Traceback" not in ended.stderr
@@ -516,10 +515,10 @@ def test_an_interrupt_ends_with_130_and_leaves_no_process(
     runner: str,
     is_busy: Callable[[Path], bool],
 ) -> None:
-    home = tmp_path / "home"
-    (home / "downloads").mkdir(parents=True)
-    for file in (store_home() / "downloads").glob("onnxruntime_qnn-*.whl"):
-        shutil.copy(file, home / "downloads")
+    home = make_home(tmp_path / "home")
+    if is_busy is is_running:
+        (store_home() / "lowered").mkdir(exist_ok=True)
+        (home / "lowered").symlink_to(store_home() / "lowered")
     argv = [sys.executable, "-m", "ci", "test-emulator", "--reports", str(tmp_path)]
     argv += ["--model", "mlp", "--scheme", "fp16", "--runner", runner]
     environment = {**os.environ, "QNN_CI_HOME": str(home), "TMPDIR": str(scratch)}

@@ -135,15 +135,26 @@ def test_the_references_themselves_do_not_pass_for_outputs(
         assert not is_let_pass(case, [one.values for one in case.references.float32], report)
 
 
+TOLD = {
+    "fp16": ("a gain of 1 %", "wanted"),
+    "16a8w": ("the weakest channel zero", "wanted"),
+    "16a16w": ("another input's", "seen: the outputs of another"),
+    "16a4w": ("one sixteenth", "(1/16)"),
+}
+
+
 def test_a_program_that_lies_fails_its_session(
     suite: tuple[Report, list[Kept]], tmp_path: Path
 ) -> None:
-    (kept,) = [case for case in suite[1] if case.name == "mlp fp16"]
-    for lie in ("the weakest channel zero", "a gain of 1 %", "another input's", "one sixteenth"):
-        runner = shlex.join([sys.executable, str(LIARS), lie, str(kept.directory)])
-        words = ("--model", "mlp", "--scheme", "fp16", "--runner", runner)
-        report = run_suite(tmp_path / lie.replace(" ", "-"), *words)
-        (case,) = report.cases
+    """One session, in which each case is told a lie of its own."""
+    kept = suite[1][0].directory.parent
+    lies = [f"mlp-{scheme}-SM8650={lie}" for scheme, (lie, _) in TOLD.items()]
+    runner = shlex.join([sys.executable, str(LIARS), str(kept), *lies])
+    schemes = [word for scheme in TOLD for word in ("--scheme", scheme)]
+    report = run_suite(tmp_path, "--model", "mlp", *schemes, "--runner", runner)
+    assert {case.scheme for case in report.cases} == TOLD.keys()
+    for case in report.cases:
+        lie, words = TOLD[case.scheme]
         assert case.status is Status.FAILED, lie
-        seen = {"another input's": "seen: the outputs of another", "one sixteenth": "(1/16)"}
-        assert seen.get(lie, "wanted") in case.reason
+        assert case.cached
+        assert words in case.reason, lie
