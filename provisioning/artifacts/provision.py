@@ -137,7 +137,7 @@ def check_adopted(request: ArtifactRequest, adopted: Provisioned) -> None:
     """
     if not adopted.version.startswith(request.release.version):
         return
-    wanted = [msgspec.structs.replace(entry, mode=-1) for entry in locked_entries(request)]
+    wanted = [msgspec.structs.replace(entry, mode=-1) for entry in request.locked]
     paths = {entry.path for entry in wanted}
     found = [item for item in compare_tree(adopted.root, wanted) if item.path in paths]
     if found:
@@ -177,16 +177,9 @@ def _fetch(request: ArtifactRequest, key: Key, store: Store, progress: Progress)
     return _describe(request, published, fetched=True)
 
 
-def locked_entries(request: ArtifactRequest) -> tuple[TreeEntry, ...]:
-    """What the lock says this request's tree holds; nothing when no files are locked."""
-    layout = request.layout()
-    files = request.lock.files if request.lock else ()
-    return tuple(entry for entry in files if layout.wants(entry.path))
-
-
 def check_lock(request: ArtifactRequest, entries: Sequence[TreeEntry]) -> None:
     """Compare what was written with the lock. Raises IntegrityError, showing both."""
-    wanted = {entry.path: entry for entry in locked_entries(request)}
+    wanted = {entry.path: entry for entry in request.locked}
     if not wanted:
         return
     found = {entry.path: entry for entry in entries}
@@ -250,7 +243,7 @@ def trusted_tree(request: ArtifactRequest, published: Published) -> Tree | None:
     tree = published.read_tree()
     if tree is None or not _is_of(request, tree):
         return None
-    locked = locked_entries(request)
+    locked = request.locked
     return msgspec.structs.replace(tree, files=locked) if locked else tree
 
 

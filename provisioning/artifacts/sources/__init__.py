@@ -107,6 +107,13 @@ class ArtifactRequest:
         rules = [(rule.take, rule.put) for rule in self.release.layout]
         return Layout(rules, self.patterns)
 
+    @property
+    def locked(self) -> tuple[TreeEntry, ...]:
+        """What the lock says that its tree holds; nothing when no files are locked."""
+        layout = self.layout()
+        files = self.lock.files if self.lock else ()
+        return tuple(entry for entry in files if layout.wants(entry.path))
+
     def limits(self) -> Limits:
         """What its archive may unpack to."""
         release = self.release_as(FileRelease)
@@ -126,6 +133,11 @@ class FillJob:
     def wants(self, path: str) -> bool:
         """Whether a path of the tree is to be written."""
         return self.only is None or path in self.only
+
+    @property
+    def locked(self) -> tuple[TreeEntry, ...]:
+        """The locked entries that are to be written."""
+        return tuple(entry for entry in self.request.locked if self.wants(entry.path))
 
 
 class Source(Protocol):

@@ -48,7 +48,7 @@ EXTRA_BYTES = 64  # what a local header's extra field may have more than the dir
 
 def fill(job: FillJob) -> tuple[TreeEntry, ...]:
     reused = reuse_published(job)
-    if reused and len(reused) == len(_locked(job)):
+    if reused and len(reused) == len(job.locked):
         return tuple(reused)
     left = _without(job, reused)
     entries = _fetch_parts(left) or fetch_whole(left)
@@ -129,17 +129,10 @@ def fetch_whole(job: FillJob) -> tuple[TreeEntry, ...]:
     return entries
 
 
-def _locked(job: FillJob) -> list[TreeEntry]:
-    """The locked entries that this job is to write."""
-    lock, layout = job.request.lock, job.request.layout()
-    files = lock.files if lock else ()
-    return [entry for entry in files if layout.wants(entry.path) and job.wants(entry.path)]
-
-
 def _without(job: FillJob, reused: Sequence[TreeEntry]) -> FillJob:
     if not reused:
         return job
-    paths = {entry.path for entry in _locked(job)} - {entry.path for entry in reused}
+    paths = {entry.path for entry in job.locked} - {entry.path for entry in reused}
     return replace(job, only=frozenset(paths))
 
 
@@ -148,7 +141,7 @@ def reuse_published(job: FillJob) -> list[TreeEntry]:
 
     Only what the lock names, from a tree of the same archive, and only after it was hashed.
     """
-    locked = _locked(job)
+    locked = job.locked
     wanted = {entry.path: entry for entry in locked if entry.sha256}
     found: dict[str, Path] = {}
     for published in job.store.editions(job.request.key()) if wanted else ():
@@ -184,7 +177,7 @@ def _unpack_remote(url: str, job: FillJob) -> tuple[TreeEntry, ...]:
         placed = select_members(remote, job)
         remote.fetch(member_spans((member for _, member in placed), remote.size))
         entries = unpack_members(remote, placed, job)
-    if bad := set(entries) - set(_locked(job)):
+    if bad := set(entries) - set(job.locked):
         first = min(entry.path for entry in bad)
         raise MismatchError(f"{first!r} is not what is locked")
     return entries
