@@ -80,7 +80,11 @@ def survey_environment(
     progress.step("doctor: libraries")
     trees = _survey_trees(request, sdk_name, kinds, cache)
     progress.step("doctor: variables, machine, Python")
-    sdk = _survey_sdk(request, sdk_name, policy, fitness)
+    sdk = None
+    if sdk_name:
+        asks_library = (fitness.headers or request.tries_device) and HOST_KIND in fitness.kinds
+        root = request.roots[sdk_name]
+        sdk = survey_sdk(root, policy.headers, asks_library=asks_library)
     python = _survey_python(request, policy, sdk) if fitness.python else None
     return EnvironmentFacts(
         profile=request.profile,
@@ -125,15 +129,6 @@ def _survey_trees(
         if name in request.roots:
             trees[name] = survey_tree(request.roots[name], cache=cache)
     return trees
-
-
-def _survey_sdk(
-    request: SurveyRequest, name: str, policy: DoctorPolicy, fitness: Fitness
-) -> SdkFacts | None:
-    asks_library = (fitness.headers or request.tries_device) and HOST_KIND in fitness.kinds
-    if not name:
-        return None
-    return survey_sdk(request.roots[name], policy.headers, asks_library=asks_library)
 
 
 def _survey_host(

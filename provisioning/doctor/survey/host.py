@@ -71,17 +71,13 @@ def find_libraries(names: Iterable[str]) -> dict[str, str | None]:
         for text in re.findall(rb"/[\x21-\x7e]+", LOADER_CACHE.read_bytes()):
             path = text.decode()
             cached.setdefault(path.rpartition("/")[2], path)
-    return {name: _existing(cached.get(name)) or _default(name) for name in wanted}
-
-
-def _existing(path: str | None) -> str | None:
-    return path if path and Path(path).exists() else None
-
-
-def _default(name: str) -> str | None:
-    machine = platform.machine()
-    tried = (f"{part.format(machine=machine)}/{name}" for part in DEFAULT_DIRECTORIES)
-    return next((path for path in tried if Path(path).exists()), None)
+    places = [part.format(machine=platform.machine()) for part in DEFAULT_DIRECTORIES]
+    found: dict[str, str | None] = {}
+    for name in wanted:
+        default = [f"{place}/{name}" for place in places]
+        tried = [cached[name], *default] if name in cached else default
+        found[name] = next((path for path in tried if Path(path).exists()), None)
+    return found
 
 
 def _glibc() -> str | None:

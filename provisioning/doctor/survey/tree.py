@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path, PosixPath
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
@@ -129,15 +129,10 @@ def _is_candidate(path: Path, status: os.stat_result) -> bool:
         return False
     if path.name.endswith(".so") or ".so." in path.name:
         return True
-    return bool(status.st_mode & 0o111) and _begins_as_elf(path)
-
-
-def _begins_as_elf(path: Path) -> bool:
-    try:
-        with path.open("rb") as file:
+    if status.st_mode & 0o111:
+        with suppress(OSError), path.open("rb") as file:
             return file.read(4) == MAGIC
-    except OSError:
-        return False
+    return False
 
 
 MAX_ROWS = 5000
@@ -206,7 +201,7 @@ def _encode(value: Any) -> Any:
 
 
 def _decode(kind: type, value: Any) -> Any:
-    return Path(value) if issubclass(kind, Path | PosixPath) else value
+    return Path(value) if issubclass(kind, Path) else value
 
 
 _ENCODER = msgspec.msgpack.Encoder(enc_hook=_encode)
