@@ -65,7 +65,7 @@ def _buck_only(index: Index, groups: Groups, target: BuckTarget) -> Iterator[Fin
         used = {name for name in lacking if is_used(index, groups, name, target, word)}
         if missing := used - late if lacking != names or late else lacking:
             yield _missing_in_cmake(groups, target, word, min(missing), min(linkable))
-        elif used:
+        elif used and lacking == names:
             found = _missing_in_cmake(groups, target, word, min(used), min(linkable))
             yield replace(found, level=Level.NOTE)
 

@@ -691,6 +691,21 @@ OTHER_REMOVALS = (
             ),
         ),
     ),
+    change(
+        "CMake: a define that a test with the same source keeps",
+        (
+            "backends/arm/CMakeLists.txt",
+            "vgf_backend PRIVATE -DUSE_VULKAN_WRAPPER -DUSE_VULKAN_VOLK",
+            "vgf_backend PRIVATE -DUSE_VULKAN_WRAPPER",
+        ),
+        found=(
+            (
+                "define",
+                "backends/arm/runtime/targets.bzl",
+                "//backends/arm/runtime:vgf_backend: USE_VULKAN_VOLK",
+            ),
+        ),
+    ),
 )
 
 BROKEN = (

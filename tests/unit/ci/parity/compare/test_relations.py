@@ -286,7 +286,7 @@ def test_each_part_of_a_library_links_what_it_uses(
     assert [row["cmake_target"] for row in found] == ["two"] * len(expected)
 
 
-def test_a_part_that_is_completed_where_it_is_linked_is_a_note() -> None:
+def test_a_part_that_is_completed_where_it_is_linked_is_silent() -> None:
     parts = [part("one", "p/a.cpp", links=["q"]), part("two", "p/b.cpp")]
     final = cmake("main", links=["two", "q"], kind="add_executable")
     below = buck("q:q", OTHER, headers=["q/q.h"])
@@ -294,8 +294,7 @@ def test_a_part_that_is_completed_where_it_is_linked_is_a_note() -> None:
         [PARTS, below], [*parts, Q[1], final], needed={"p/b.cpp": ("q/q.h",)}, files=["q/q.h"]
     )
 
-    found = [row for row in compare(tree, POLICY) if row["kind"] == "dependency"]
-    assert [(row["level"], row["cmake_target"]) for row in found] == [("note", "two")]
+    assert [row for row in compare(tree, POLICY) if row["kind"] == "dependency"] == []
 
 
 @pytest.mark.parametrize(
