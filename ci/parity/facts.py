@@ -159,6 +159,15 @@ class BuckFacts(msgspec.Struct, frozen=True):
     packages: tuple[str, ...] = ()
     not_evaluated: tuple[NotEvaluated, ...] = ()
 
+    @property
+    def outside_headers(self) -> dict[str, str]:
+        """The header after which a library of another project is called, ``a/b.h`` of ``//a:b``,
+        and its label, of each that a target depends on."""
+        words = (w.text for t in self.targets for w in (*t.deps, *t.exported_deps))
+        own = {target.label for target in self.targets}
+        labels = (text for text in words if text.startswith("//") and text not in own)
+        return {f"{label[2:].replace(':', '/')}.h": label for label in labels}
+
 
 class CMakeTarget(BuildTarget, frozen=True, kw_only=True):
     """One library or executable of a configuration, its sources merged from all commands.

@@ -18,7 +18,8 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``roots``: its folder in each of them; ``stand_ins``: folders of files that stand for those of
     other projects; ``stubbed``: modules that are recorded instead of run; ``internal``: names of
     folders that the open tree does not have; ``root_variable``: CMake's variable of the tree's
-    root; ``generated``: endings of CMake variables that a generated file would set.
+    root; ``generated``: which of CMake's variables a generated file sets, where ``*`` stands for
+    the name of a list; ``queries``: files that say of what Buck targets those lists are made.
     """
 
     project: str = ""
@@ -28,7 +29,8 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     stubbed: tuple[str, ...] = ()
     internal: tuple[str, ...] = ()
     root_variable: str = ""
-    generated: tuple[str, ...] = ()
+    generated: str = ""
+    queries: tuple[str, ...] = ()
 
     def strip_root(self, folder: str) -> str | None:
         """``xplat/executorch/build`` as ``build``; None when it is not the project's."""

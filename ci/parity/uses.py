@@ -53,6 +53,7 @@ def find_includes(tree: SourceTree, buck: BuckFacts, cmake: Iterable[CMakeFacts]
     listed = {name for entry in entries for name in (entry.path, entry.made_as)}
     paths = sorted(path for path in tree.files if is_source(path) or is_header(path))
     tree.read_all(paths)
+    outside = buck.outside_headers
     whole = f"{tree.layout.project}/"
     found = Includes()
     for path in paths:
@@ -62,6 +63,7 @@ def find_includes(tree: SourceTree, buck: BuckFacts, cmake: Iterable[CMakeFacts]
         if path in listed:
             found.by_directory.extend(row for row, header in rows if row.directory is not None)
             own = {row.text: h for row, h in rows if h and row.text.startswith(whole)}
+            own |= {row.text: row.text for row, _ in rows if row.text in outside}
             by_macro = group_includes(tree.read(path) or "") if own else {}
             kept = {m: tuple(h for t, h in own.items() if t in by_macro[m]) for m in by_macro}
             found.needed[path] = kept.pop("", ())

@@ -9,6 +9,7 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Callable, Sequence
+from fnmatch import fnmatchcase
 from typing import TypeAlias
 
 from ci.parity.cmake.blocks import Argument, Block, CMakeSyntaxError, Command, Node
@@ -61,7 +62,7 @@ class Interpreter:
         if name == "CMAKE_CURRENT_LIST_FILE":
             return (f"{ROOT}/{self.path}",)
         value = self.scope.get(name)
-        if value is None and name.endswith(self.layout.generated):
+        if value is None and fnmatchcase(name, self.layout.generated):
             return unknown(name)
         return value if value is not None else ("",)
 
@@ -130,6 +131,7 @@ class Interpreter:
     def run_root(self, directory: str) -> None:
         variables = root_variables(self.state.configuration, directory, self.layout.root_variable)
         self.scope.table.update(variables)
+        self.scope.table.update({n: (v,) for n, v in self.state.sources.lists.items()})
         self.directory = directory
         self.run_file(posixpath.join(directory, LIST_FILE), 0)
 

@@ -62,6 +62,8 @@ def find_owners(index: Index) -> dict[str, set[str]]:
         for path in (*made, *(entry.path for entry in index.resolved(target.entries))):
             if is_header(path):
                 owners[path].add(target.label)
+    for header, label in index.facts.buck.outside_headers.items():
+        owners[header].add(label)
     return owners
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import posixpath
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 
 from ci.parity.compare.findings import Finding, Kind, Level, at
@@ -101,6 +101,7 @@ def _without_buck(index: Index, path: str, use: Use[CMakeTarget]) -> Finding:
 def find_buck_only(index: Index) -> Iterator[Finding]:
     """Sources that Buck compiles and CMake does not in any configuration."""
     everywhere = index.cmake_mentions - index.only_in_tests
+    untested: dict[str, list[Use[BuckTarget]]] = defaultdict(list)
     for path in sorted(index.buck_uses):
         use = index.buck_uses[path][0]
         if path in everywhere or not index.exists(path) or not is_compared(index, path):
@@ -108,8 +109,23 @@ def find_buck_only(index: Index) -> Iterator[Finding]:
         if directory_of(path) in index.incomplete_folders or not is_native(use.target):
             continue
         if index.policy.is_test(path) and area_of(path) not in index.tested_areas:
-            continue
-        yield _buck_only(index, path, use)
+            untested[area_of(path)].append(use)
+        else:
+            yield _buck_only(index, path, use)
+    for area, uses in untested.items():
+        yield _without_tests(area, uses)
+
+
+def _without_tests(area: str, uses: list[Use[BuckTarget]]) -> Finding:
+    return Finding(
+        kind=Kind.BUCK_ONLY,
+        path=area,
+        level=Level.NOTE,
+        message=f"Buck compiles tests of it, {uses[0].entry.path} first; CMake compiles none",
+        detail=WHOLE_FOLDER,
+        fix=f"add them to a CMakeLists.txt of {area}",
+        **at(uses[0].target, uses[0].entry.place),
+    )
 
 
 def _buck_only(index: Index, path: str, use: Use[BuckTarget]) -> Finding:

@@ -2,9 +2,7 @@
 
 drifts.json has, for a revision, the commits that repaired what had drifted there, and each thing
 that was missing: its kind, and its path or, of a dependency, the two targets. missed.json has those
-that are not found, by cause. A "generated-list" is a source that parity also names after the
-repair, so that it does not count. EXECUTORCH_ROOT names a clone of pytorch/executorch with its
-history.
+that are not found, by cause. EXECUTORCH_ROOT names a clone of pytorch/executorch with its history.
 """
 
 from __future__ import annotations

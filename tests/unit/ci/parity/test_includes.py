@@ -45,6 +45,30 @@ def test_an_included_header_is_a_dependency(findings: Findings) -> None:
 
 
 @pytest.mark.parametrize(
+    ("label", "include", "is_found"),
+    [
+        ("//other/pkg:lib", "<other/pkg/lib.h>", True),
+        ("//other/pkg:lib", '"other/pkg/lib.h"', True),
+        ("//other/pkg:lib", "<other/pkg/libs.h>", False),
+        ("//other/pkg:lib", "<pkg/lib.h>", False),
+        ("//other/pkg:library", "<other/pkg/lib.h>", False),
+        ("other:lib", "<other/lib.h>", False),
+    ],
+)
+def test_a_library_outside_of_the_tree_is_known_by_the_header_of_its_name(
+    label: str, include: str, is_found: bool, findings: Findings
+) -> None:
+    """A label that another target of the tree depends on says that there is such a library."""
+    files = tree(source=f"#include {include}\n")
+    files["p/BUCK"] += f'runtime.cxx_library(name = "o", deps = ["{label}"])\n'
+    found = details(findings(files, POLICY))
+
+    assert found == ([f"dependency //p:p -> {label}"] if is_found else [])
+    files["p/BUCK"] = files["p/BUCK"].replace("deps = []", f'deps = ["{label}"]')
+    assert findings(files, POLICY) == []
+
+
+@pytest.mark.parametrize(
     "deps",
     ['"//executorch/q:q"', '":x"', '"//executorch/q:q_static"', '":y"'],
     ids=["named", "through another", "the static twin", "select"],

@@ -128,10 +128,11 @@ def test_what_cmake_mentions_or_could_not_evaluate_is_not_missed() -> None:
     folder = cmake("x", directory="a", complete=False)
     tree = facts(rules, [folder, lib], sides={"mentioned": ("c/said.cpp",)})
 
-    assert paths(tree) == [("buck-only-source", "p/b.cpp")]
+    assert paths(tree) == [("buck-only-source", "c/test"), ("buck-only-source", "p/b.cpp")]
 
 
 def test_tests_are_missed_where_cmake_builds_tests() -> None:
+    """Elsewhere one note stands for all of them."""
     rules = [buck("a/b:lib", "a/b/test/t.cpp", "a/b/test/u.cpp"), buck("a/c:lib", "a/c/test/t.cpp")]
     main = cmake("t", "a/b/test/t.cpp")
     near = cmake("some_test", directory="a/c/test")
@@ -140,8 +141,31 @@ def test_tests_are_missed_where_cmake_builds_tests() -> None:
     def found(*targets: object) -> list[tuple[str, str]]:
         return [(r["path"], r["level"]) for r in compare(facts(rules, targets))]  # type: ignore[arg-type]
 
-    assert found(main, far) == [("a/b/test/u.cpp", "note")]
+    assert found(main, far) == [("a/b/test/u.cpp", "note"), ("a/c", "note")]
     assert found(main, near) == [("a/b/test/u.cpp", "note"), ("a/c/test/t.cpp", "note")]
+
+
+def test_a_folder_whose_tests_cmake_leaves_out_is_one_note() -> None:
+    tests = [
+        buck("a/c:t", "a/c/test/t.cpp", "a/c/test/u.cpp"),
+        buck("a/c:v", "a/c/deep/test/v.cpp"),
+    ]
+    tree = facts(
+        [*tests, buck("b:t", "b/test/t.cpp"), buck("x:l", "x/l.cpp")], [cmake("l", "x/l.cpp")]
+    )
+
+    rows = compare(tree)
+    assert [row["path"] for row in rows] == ["a/c", "b/test"]
+    assert rows[0] == {
+        "kind": "buck-only-source",
+        "path": "a/c",
+        "message": "Buck compiles tests of it, a/c/deep/test/v.cpp first; CMake compiles none",
+        "level": "note",
+        "detail": "folder",
+        "buck_target": "//a/c:v",
+        "buck_place": "a/c/BUCK:11",
+        "fix": "add them to a CMakeLists.txt of a/c",
+    }
 
 
 def test_a_source_that_only_a_test_of_cmake_compiles_is_missed() -> None:
@@ -154,7 +178,7 @@ def test_a_source_that_only_a_test_of_cmake_compiles_is_missed() -> None:
     missed = [("buck-only-source", "p/b.cpp")]
     assert found(cmake("A_Test", "p/test/t.cpp", "p/b.cpp")) == missed
     assert found(cmake("main", "p/test/t.cpp", "p/b.cpp")) == []
-    assert found(cmake("a_test", "p/b.cpp")) == [("buck-only-source", "p/test/t.cpp")][:0]
+    assert found(cmake("a_test", "p/b.cpp")) == [("buck-only-source", "p/test")]
     assert found(cmake("a_test", "p/test/t.cpp", "p/b.cpp"), cmake("more", "p/b.cpp")) == []
 
 
