@@ -81,7 +81,7 @@ class Graph:
             if all(search(each, path) for each in filters)
             and not any(search(each, path) for each in excludes)
         }
-        return files.difference(*(self.find(queries, dep) for dep in (*base.deps, *query.deps)))
+        return files.difference(*(self.find(queries, dep) for dep in query.deps))
 
     def inputs(self, labels: tuple[str, ...]) -> set[str]:
         """Buck's ``inputs(deps(...))``. Raises KeyError for a target that there is not."""

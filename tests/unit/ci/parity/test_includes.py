@@ -53,6 +53,7 @@ def test_an_included_header_is_a_dependency(findings: Findings) -> None:
         ("//other/pkg:lib", "<pkg/lib.h>", False),
         ("//other/pkg:library", "<other/pkg/lib.h>", False),
         ("other:lib", "<other/lib.h>", False),
+        ("a:other:lib", "<other/lib.h>", False),
     ],
 )
 def test_a_library_outside_of_the_tree_is_known_by_the_header_of_its_name(
@@ -60,12 +61,22 @@ def test_a_library_outside_of_the_tree_is_known_by_the_header_of_its_name(
 ) -> None:
     """A label that another target of the tree depends on says that there is such a library."""
     files = tree(source=f"#include {include}\n")
-    files["p/BUCK"] += f'runtime.cxx_library(name = "o", deps = ["{label}"])\n'
-    found = details(findings(files, POLICY))
-
-    assert found == ([f"dependency //p:p -> {label}"] if is_found else [])
+    build = files["p/BUCK"]
+    for attribute in ("deps", "exported_deps"):
+        files["p/BUCK"] = f'{build}runtime.cxx_library(name = "o", {attribute} = ["{label}"])\n'
+        found = details(findings(files, POLICY))
+        assert found == ([f"dependency //p:p -> {label}"] if is_found else [])
     files["p/BUCK"] = files["p/BUCK"].replace("deps = []", f'deps = ["{label}"]')
     assert findings(files, POLICY) == []
+
+
+def test_a_library_of_the_tree_is_known_by_the_headers_that_it_lists(findings: Findings) -> None:
+    files = tree('"//executorch/q:other"', "#include <executorch/q/other.h>\n") | {"q/other.h": ""}
+    files["q/BUCK"] = LOAD + Q.format("").replace("q.h", "other.h")
+    del files["q/q.h"]
+    files["q/BUCK"] += 'runtime.cxx_library(name = "other")\n'
+
+    assert details(findings(files, POLICY)) == ["dependency //p:p -> //q:q"]
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ TREE = {
     "base/b.cpp": "",
     "base/b.h": "",
     "top/BUCK": LOAD
-    + 'runtime.cxx_library(name = "top", srcs = ["t.cpp", ":made[m.cpp]"] + select('
+    + 'runtime.cxx_library(name = "top", srcs = ["t.cpp", "gone.cpp", ":made[m.cpp]"] + select('
     '{"//os:windows": ["win.cpp"], "//os:linux": ["lin.cpp"], "DEFAULT": []}),'
     ' deps = [":inner", "//executorch/base:base", "//outside:lib"])\n'
     'runtime.cxx_library(name = "inner", srcs = ["i.cpp"], exported_deps = select('
@@ -48,6 +48,7 @@ TREE = {
 }
 BASE = '[targets.base]\nbuck_targets = ["//base:base"]\nfilters = [".cpp$"]\n'
 TOP = '[targets.top]\nbuck_targets = ["//top:top"]\nfilters = [".cpp$"]\n'
+LAST = '[targets.last]\nbuck_targets = ["//top:last"]\n'
 ALL = "base/b.cpp;top/i.cpp;top/l.cpp;top/lin.cpp;top/t.cpp"
 
 Findings = Callable[..., list[Finding]]
@@ -74,6 +75,9 @@ def lists(plant: Plant) -> Callable[..., dict[str, str]]:
         (TOP.replace('".cpp$"', '"none"'), ""),
         ('[targets.top]\nbuck_targets = ["//base:base"]\n', "base/b.cpp;base/b.h"),
         ('[targets.top]\nbuck_targets = ["//top:last", "//top:made"]\n', None),
+        ('[target_base]\nbuck_targets = ["//top:last"]\n[targets.top]\n', "top/l.cpp"),
+        (BASE + '[target_base]\nfilters = ["^top"]\n' + TOP, ALL.replace("base/b.cpp;", "")),
+        (BASE + TOP + 'deps = ["last", "base"]\n' + LAST, "top/i.cpp;top/lin.cpp;top/t.cpp"),
     ],
     ids=[
         "all that is reached, on Linux",
@@ -85,6 +89,9 @@ def lists(plant: Plant) -> Callable[..., dict[str, str]]:
         "nothing left",
         "headers too",
         "two targets",
+        "a target of all lists",
+        "an expression of all lists",
+        "two lists have it",
     ],
 )
 def test_a_list_has_what_its_targets_read(
