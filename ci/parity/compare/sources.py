@@ -301,4 +301,8 @@ def nearest_cmake_target(
                 found.setdefault(use.target.name, (use.target, use.entry))
     if not votes:
         return None, None
-    return found[max(votes, key=lambda name: (votes[name], name))]
+
+    def rank(name: str) -> tuple[int, bool, str]:
+        return (votes[name], found[name][0].directory == directory_of(path), name)
+
+    return found[max(votes, key=rank)]

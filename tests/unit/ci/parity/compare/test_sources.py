@@ -116,6 +116,20 @@ def test_a_source_of_buck_alone_without_a_target_near_it() -> None:
     assert "cmake_target" not in row
 
 
+def test_of_two_targets_the_one_of_its_folder_should_have_a_source() -> None:
+    near, far = cmake("a", "p/a.cpp", directory="p"), cmake("z", "p/a.cpp", directory="q")
+    both = {"cmakes": [near, far], "bucks": [buck("p:lib", "p/a.cpp", "p/b.cpp")]}
+
+    assert [row["fix"] for row in compare(facts(**both))] == [
+        "add p/b.cpp to a (p/CMakeLists.txt:11)"
+    ]
+    more = [*both["cmakes"], cmake("y", "p/a.cpp", "p/c.cpp", directory="q")]
+    rows = compare(facts(both["bucks"], more))
+    assert [row["fix"] for row in rows if row["path"] == "p/b.cpp"] == [
+        "add p/b.cpp to y (q/CMakeLists.txt:11)"
+    ]
+
+
 def test_what_cmake_mentions_or_could_not_evaluate_is_not_missed() -> None:
     """Each is passed over before the one that is found."""
     rules = [
