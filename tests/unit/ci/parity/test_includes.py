@@ -42,6 +42,14 @@ def test_an_included_header_is_a_dependency(findings: Findings) -> None:
     assert found.detail == "//p:p -> //q:q"
     assert found.message.startswith("p/p.cpp includes q/q.h")
     assert found.fix == 'add "//q:q" to the deps of //p:p (p/BUCK:2)'
+    assert (str(found.buck_place), found.buck_target) == ("p/BUCK:2", "//p:p")
+
+
+def test_of_several_that_list_a_header_the_plainest_is_named(findings: Findings) -> None:
+    files = tree()
+    files["q/BUCK"] += Q.format("").replace('"q"', '"a_longer"')
+
+    assert details(findings(files)) == ["dependency //p:p -> //q:q"]
 
 
 @pytest.mark.parametrize(
@@ -152,6 +160,8 @@ def test_a_library_of_headers_that_each_of_its_users_completes_is_a_note(
 ) -> None:
     files = tree('"//executorch/q:q", "//executorch/r:r"')
     files["q/q.h"] = "#include <executorch/r/r.h>\n"
+    files["a/BUCK"] = LOAD + 'runtime.python_library(name = "py", srcs = ["a.py"])\n'
+    files["a/a.py"] = ""
     silent = Q.format('"//executorch/r:r"')
     private = Q.format("").replace("exported_deps = []", 'deps = ["//executorch/r:r"]')
     compiling = private.replace('name = "q"', 'name = "q", srcs = ["q.cpp"]')
@@ -210,8 +220,12 @@ def test_what_collects_dependencies_has_those_of_copied_sources(
 def test_of_several_that_collect_the_nearest_is_named(findings: Findings) -> None:
     files = tree('"//executorch/q:q"')
     files["p/BUCK"] += 'runtime.filegroup(name = "all", srcs = ["p.cpp"])\n'
-    files["c/BUCK"] = LOAD + COPY % ("", "p.cpp", '[":all_deps", "//executorch/q/util:all_deps"]')
-    files["q/util/BUCK"] = LOAD + 'runtime.cxx_library(name = "all_deps")\n'
+    near, far, other = (f"//executorch/{p}" for p in ("q/util:all_deps", "z:all_deps", "q/z:lib"))
+    deps = f'[":all_deps", "{near}", "{far}", "{other}"]'
+    files["c/BUCK"] = LOAD + COPY % ("", "p.cpp", deps)
+    files["q/util/BUCK"] = files["z/BUCK"] = LOAD + 'runtime.cxx_library(name = "all_deps")\n'
+    files["q/z/BUCK"] = LOAD + 'runtime.cxx_library(name = "lib", exported_headers = ["z.h"])\n'
+    files["q/z/z.h"] = ""
 
     assert details(findings(files)) == ["dependency //q/util:all_deps -> //q:q"]
 
@@ -250,13 +264,16 @@ def test_twins_are_silent_and_tests_are_notes(findings: Findings) -> None:
 
 
 def test_a_link_that_cmake_has_is_not_told_twice(findings: Findings) -> None:
-    files = tree(cmake="add_library(q q/q.cpp)\ntarget_link_libraries(p q)")
-    files["q/q.cpp"] = ""
+    files = tree(
+        cmake="add_library(q q/q.cpp)\ntarget_link_libraries(p q z)\nadd_library(z z/z.cpp)"
+    )
+    files["q/q.cpp"] = files["z/z.cpp"] = ""
+    files["z/BUCK"] = LOAD + 'runtime.cxx_library(name = "z", srcs = ["z.cpp"])\n'
     files["q/BUCK"] = files["q/BUCK"].replace(
         "exported_headers", 'srcs = ["q.cpp"], exported_headers'
     )
 
-    assert details(findings(files)) == ["dependency //p:p -> //q:q"]
+    assert sorted(details(findings(files))) == ["dependency //p:p -> //q:q", "dependency p -> z"]
 
 
 @pytest.mark.parametrize(

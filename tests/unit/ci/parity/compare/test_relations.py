@@ -463,6 +463,23 @@ def test_a_define_that_a_header_reads_counts() -> None:
     assert kinds == {"header", "define"}
 
 
+def test_every_define_that_a_side_lacks_is_told() -> None:
+    macros = {"FAST": (OWN,), "SLOW": (OWN,)}
+    both = {"defines": ["FAST", "SLOW"]}
+
+    assert details(rows(p(None, both), Q, macros=macros)) == ["p: FAST", "p: SLOW"]
+    assert details(rows(p(both), Q, macros=macros)) == ["//p:p: FAST", "//p:p: SLOW"]
+
+
+def test_a_folder_that_begins_alike_is_not_the_one_of_a_target() -> None:
+    """A target is compared by the sources below its own directory."""
+    macros = {"FAST": ("pq/a.cpp",)}
+
+    for folder, found in [("pq", ["lib: FAST"]), ("p", []), ("", ["lib: FAST"])]:
+        lib = cmake("lib", "pq/a.cpp", directory=folder, defines=["FAST"])
+        assert details(rows(p(), Q, buck("pq:lib", "pq/a.cpp"), lib, macros=macros)) == found
+
+
 def test_an_exported_define_is_judged_in_the_first_that_reads_it() -> None:
     """The readers are q and r, of which q has it on both sides, and r not in Buck."""
     links = {"links": ["way", "q"]}

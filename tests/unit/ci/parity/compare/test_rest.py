@@ -27,6 +27,7 @@ from tests.unit.ci.parity.compare.sides import POLICY, buck, cmake, compare, fac
 
 def test_a_header_that_no_target_exports() -> None:
     files = (
+        "b/b.h",
         "mod/b.h",
         "out/b.h",
         "p/b.cc.txt",
