@@ -33,7 +33,8 @@ from provisioning.console.process import GRACE_S, TAIL_LINES, describe_exit
 from provisioning.errors import QnnCiError, StoreError, UnfitError
 
 PRELOAD = ["ci.emulator.preload"]
-EXECUTORCH = ("ci.emulator.program", "ci.lowering.lookup")
+EXPORTING = "ci.lowering.lookup"  # where it is asked for by name, torch.export is made ready
+EXECUTORCH = ("ci.emulator.program", EXPORTING)
 ROOT = Path(__file__).resolve().parents[2]
 # For the fork server: the process that started it, and what to import for all of its forks.
 STARTER, IMPORTS = "QNN_CI_STARTER", "QNN_CI_IMPORTS"

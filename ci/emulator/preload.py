@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ci.emulator.pool import IMPORTS, STARTER
+from ci.emulator.pool import EXPORTING, IMPORTS, STARTER
 from provisioning.console.process import end_with_parent
 
 
@@ -43,8 +43,9 @@ signal.signal(signal.SIGINT, signal.SIG_IGN)
 end_with_parent(int(os.environ[STARTER]))
 gc.disable()  # collections took a fifth of the imports, which leave little to collect
 with quiet_stderr():
-    for module in os.environ[IMPORTS].split():
+    for module in (modules := os.environ[IMPORTS].split()):
         importlib.import_module(module)
-    importlib.import_module("ci.lowering.lookup").warm_export()
+    if EXPORTING in modules:
+        importlib.import_module(EXPORTING).warm_export()
 gc.freeze()  # nor do the forks look through it
 gc.enable()

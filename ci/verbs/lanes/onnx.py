@@ -127,6 +127,11 @@ def read_other(args: argparse.Namespace) -> Report | None:
     return read_report(args.compare if is_named else args.reports / "test_emulator/report.json")
 
 
+def is_exported(spec: CaseSpec) -> bool:
+    """Whether its model is of torch, and not an ONNX file already."""
+    return not spec.model.endswith(ONNX.suffix)
+
+
 def run(
     specs: list[CaseSpec],
     policy: EmulatorPolicy,
@@ -137,6 +142,7 @@ def run(
     """Provision, check, then run the cases, each step said and timed."""
     require_python(platform.python_version())
     require_packages(PACKAGES, PROFILE)
+    from ci.emulator.pool import EXPORTING
     from ci.emulator.session import Phases
     from ci.onnx.case import IMPORTS, LaneOptions, run_lane
 
@@ -162,5 +168,5 @@ def run(
         lambda environment, workshop: run_lane(specs, environment, options, phases, workshop),
         phases,
         offline=args.offline,
-        imports=IMPORTS,
+        imports=(*IMPORTS, *[EXPORTING] * any(is_exported(spec) for spec in specs)),
     )
