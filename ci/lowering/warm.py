@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import typing
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +13,8 @@ from typing import Any
 import torch
 from executorch.backends.qualcomm.utils import qnn_sdk_setup
 from executorch.exir import to_edge_transform_and_lower
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.export import ExportedProgram
 from torch.fx import GraphModule
 from torch.fx.graph import _PyTreeCodeGen
 from torch.fx.traceback import NodeSource
@@ -24,6 +27,7 @@ from ci.lowering.schemes import Scheme
 
 SOC = "SM8650"
 NAMES_OPERATORS = "_materialize_cpp_cia_ops"
+CHECKS_KEY = "_validate_cache_key"
 write_code, reduce_module = GraphModule.recompile, GraphModule.__reduce__
 WRITTEN = ("_code", "_lineno_map", "_prologue_start")  # what it leaves in a module
 
@@ -34,6 +38,8 @@ def warm_up() -> None:
     still_tqdm()
     write_code_late()
     leave_vendor_out()
+    decompose_once()
+    remember_quantization()
     inputs = tuple((torch.ones(1, 4) * number,) for number in range(2))
     model = Model("warm-up", torch.nn.Linear(4, 4).eval(), inputs[:1], inputs)
     with materialize_once():
@@ -47,6 +53,38 @@ def leave_vendor_out() -> None:
     host, and ci.lowering.references.numerics does so on all."""
     if hasattr(qnn_sdk_setup, "_vendor_is_amd"):
         qnn_sdk_setup._vendor_is_amd = True
+
+
+def decompose_once() -> None:
+    """Trace a program that was decomposed no second time for operators that it does not have.
+
+    ExecuTorch does so for the operators that QNN does not want kept; most traces found none.
+    """
+    decompose, decomposed = ExportedProgram.run_decompositions, weakref.WeakSet[Any]()
+
+    def decompose_rest(program: Any, table: Any = None, *words: Any, **named: Any) -> Any:
+        parts = (part for part in program.graph_module.modules() if isinstance(part, GraphModule))
+        targets = {node.target for part in parts for node in part.graph.nodes}
+        if program in decomposed and table and not any(target in table for target in targets):
+            return program
+        made = decompose(program, table, *words, **named)
+        decomposed.add(made)
+        return made
+
+    ExportedProgram.run_decompositions = decompose_rest
+
+
+def remember_quantization() -> None:
+    """Let torch look up what a quantization of a shape gives, as it does for operators of its own,
+    and the annotations that it writes for each kernel that an export registers."""
+    check = getattr(FakeTensorMode, CHECKS_KEY, lambda *_: None)
+
+    def check_others(mode: Any, operator: Any, *words: Any) -> None:
+        if getattr(operator, "namespace", "") != "quantized_decomposed":
+            check(mode, operator, *words)
+
+    setattr(FakeTensorMode, CHECKS_KEY, check_others)
+    torch._ops.Callable = typing.Callable  # that of collections.abc is made anew each time
 
 
 def share_provenance() -> None:

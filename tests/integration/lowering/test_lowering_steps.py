@@ -155,6 +155,53 @@ def test_composite_operators_are_looked_up_before_and_after_a_warm_up_and_no_mor
     assert seen == ["once"] * 2
 
 
+class Branches(torch.nn.Module):
+    """A relu, and a sigmoid in a branch of it."""
+
+    def forward(self, x: Any) -> Any:
+        return torch.cond(x.sum() > 0, torch.sigmoid, torch.neg, (torch.relu(x),))
+
+
+def test_a_program_is_decomposed_again_only_for_operators_that_it_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    program, name = torch.export.ExportedProgram, "run_decompositions"
+    monkeypatch.setattr(program, name, getattr(program, name))
+    warm.decompose_once()
+    exported, aten = torch.export.export(Branches(), (draw(4),)), torch.ops.aten
+    traced = exported.run_decompositions({aten.tanh.default: torch.tanh})
+    assert traced is not exported
+    assert traced.run_decompositions({aten.tanh.default: torch.tanh}) is traced
+    assert traced.run_decompositions({}) is not traced
+    for found in (aten.relu.default, aten.sigmoid.default):
+        made = traced.run_decompositions({found: aten.exp.default})
+        codes = "".join(str(part) for part in made.graph_module.modules())
+        assert (str(found) in codes, "aten.exp.default" in codes) == (False, True)
+
+
+def test_what_a_quantization_gives_is_looked_up_by_shape_and_type(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    mode = torch._subclasses.FakeTensorMode
+    monkeypatch.setattr(mode, warm.CHECKS_KEY, getattr(mode, warm.CHECKS_KEY))
+    monkeypatch.setattr(torch._ops, "Callable", torch._ops.Callable)
+    warm.remember_quantization()
+    quantize = torch.ops.quantized_decomposed.quantize_per_tensor.default
+    with mode():
+        for size, type_, known in (
+            (2, "uint8", 0),
+            (2, "uint8", 1),
+            (5, "uint8", 0),
+            (2, "int8", 0),
+        ):
+            given, hits = torch.empty(size), mode.cache_info().hits
+            made = quantize(given, 0.25, 0, 0, 100, getattr(torch, type_))
+            assert (made.shape, made.dtype) == ((size,), getattr(torch, type_))
+            assert mode.cache_info().hits == hits + known
+        with pytest.raises(AssertionError):
+            quantize(torch.empty(2, dtype=torch.int64), 0.25, 0, 0, 100, torch.uint8)
+
+
 def test_blocks_are_for_layers_that_they_fit_without_a_kernel() -> None:
     exported = torch.export.export(Convolutions().eval(), (draw(1, 32, 10, 10),), strict=True)
     sizes = block_sizes(exported.module(), 32)
