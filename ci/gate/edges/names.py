@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from ci.parity.uses import INCLUDE
 
@@ -16,6 +17,10 @@ READ = (".py", ".sh", *SOURCES)
 PATH = re.compile(r"[\w.+-]+(?:/[\w.+-]+)+")
 # A table of verbs names modules that only the verb's own sessions run.
 TABLES = frozenset({"Verb"})
+TELLING = (
+    ast.Assign, ast.Import, ast.ImportFrom, ast.Call, ast.BinOp, ast.JoinedStr, ast.Constant,
+)  # fmt: skip
+BARE = (ast.Name, ast.expr_context, ast.operator)  # with nothing in them
 READERS = {"read_policy": "policies/{}.toml"}
 
 
@@ -57,46 +62,63 @@ def parse_python(text: str) -> FileFacts:
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return FileFacts(imports=set(DOTTED.findall(text)))
     reader = _Reader()
-    reader.visit(tree)
+    reader.read_tree(tree)
     return reader.facts
 
 
-class _Reader(ast.NodeVisitor):
+class _Reader:
     def __init__(self) -> None:
         self.facts = FileFacts()
 
-    def visit_Assign(self, node: ast.Assign) -> None:
+    def read_tree(self, tree: ast.AST) -> None:
+        """Read all nodes, in any order and without recursion: ast.NodeVisitor takes twice as long.
+
+        A reader that returns True leaves out what is in the node.
+        """
+        readers = {kind: getattr(self, f"read_{kind.__name__.lower()}") for kind in TELLING}
+        found: list[Any] = [tree]
+        while found:
+            node = found.pop()
+            read = readers.get(type(node))
+            if read and read(node):
+                continue
+            for name in node._fields:
+                value = getattr(node, name, None)
+                if isinstance(value, list):
+                    found += [one for one in value if isinstance(one, ast.AST)]
+                elif isinstance(value, ast.AST) and not isinstance(value, BARE):
+                    found.append(value)
+
+    def read_assign(self, node: ast.Assign) -> None:
         if any(getattr(target, "id", "").endswith("PROFILE") for target in node.targets):
             inner = (one.value for one in ast.walk(node.value) if isinstance(one, ast.Constant))
             self.facts.profiles.update(value for value in inner if isinstance(value, str))
-        self.generic_visit(node)
 
-    def visit_Import(self, node: ast.Import) -> None:
+    def read_import(self, node: ast.Import) -> None:
         self.facts.imports.update(alias.name for alias in node.names)
 
-    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
+    def read_importfrom(self, node: ast.ImportFrom) -> None:
         module = "." * node.level + (node.module or "")
         self.facts.imports.add(module)
         joint = "" if module.endswith(".") else "."
         self.facts.imports.update(f"{module}{joint}{alias.name}" for alias in node.names)
 
-    def visit_Call(self, node: ast.Call) -> None:
+    def read_call(self, node: ast.Call) -> bool:
         name = getattr(node.func, "id", getattr(node.func, "attr", ""))
         if name in TABLES:
-            return
+            return True
         first = node.args[0] if node.args else None
         if name in READERS and isinstance(first, ast.Constant):
             self.facts.words.add(READERS[name].format(first.value))
         if name in {"Path", "joinpath", "with_name"}:
             self.add_word("/".join(map(_show, node.args)), bare=True)
-        self.generic_visit(node)
+        return False
 
-    def visit_BinOp(self, node: ast.BinOp) -> None:
+    def read_binop(self, node: ast.BinOp) -> None:
         if isinstance(node.op, ast.Div):
             self.add_word("/".join(_flatten(node)).lstrip("*/"), bare=True)
-        self.generic_visit(node)
 
-    def visit_JoinedStr(self, node: ast.JoinedStr) -> None:
+    def read_joinedstr(self, node: ast.JoinedStr) -> None:
         text = _show(node)
         first = node.values[0] if node.values else None
         if isinstance(first, ast.FormattedValue) and getattr(first.value, "id", "") == "__name__":
@@ -104,9 +126,8 @@ class _Reader(ast.NodeVisitor):
         elif DOTTED.fullmatch(text.removesuffix(".*")) and text.endswith(".*"):
             self.facts.families.add(text.removesuffix(".*"))
         self.add_word(text)
-        self.generic_visit(node)
 
-    def visit_Constant(self, node: ast.Constant) -> None:
+    def read_constant(self, node: ast.Constant) -> None:
         if not isinstance(node.value, str):
             return
         self.add_word(node.value)
