@@ -50,11 +50,11 @@ def read_lists(tree: SourceTree) -> dict[str, str]:
         queries = msgspec.toml.decode(tree.read(path) or "", type=Queries)
     except msgspec.DecodeError:
         return {}
-    graph = Graph(read_buck(tree))
+    graph = Graph(queries, read_buck(tree))
     found: dict[str, str] = {}
     for name in queries.targets:
         try:
-            files = graph.find(queries, name)
+            files = graph.find(name)
         except (KeyError, RecursionError, UnknownMatchError):
             continue
         found[tree.layout.generated.replace("*", name)] = ";".join(sorted(files & tree.files))
@@ -64,15 +64,21 @@ def read_lists(tree: SourceTree) -> dict[str, str]:
 class Graph:
     """What Buck's targets read, and on what they depend in the open source build."""
 
-    def __init__(self, facts: BuckFacts) -> None:
+    def __init__(self, queries: Queries, facts: BuckFacts) -> None:
+        self.queries = queries
+        self.found: dict[str, set[str]] = {}
         self.targets: dict[str, list[BuckTarget]] = defaultdict(list)
         for target in facts.targets:
             self.targets[target.label].append(target)
 
-    def find(self, queries: Queries, name: str) -> set[str]:
+    def find(self, name: str) -> set[str]:
         """The files of one list. Raises KeyError for a target or a list that there is not,
         RecursionError for lists that leave their files to each other, and UnknownMatchError."""
-        query, base = queries.targets[name], queries.target_base
+        if name not in self.found:
+            self.found[name] = self._find(self.queries.targets[name], self.queries.target_base)
+        return self.found[name]
+
+    def _find(self, query: Query, base: Query) -> set[str]:
         filters = (*base.filters, *query.filters)
         excludes = (*base.excludes, *query.excludes)
         files = {
@@ -81,7 +87,7 @@ class Graph:
             if all(search(each, path) for each in filters)
             and not any(search(each, path) for each in excludes)
         }
-        return files.difference(*(self.find(queries, dep) for dep in query.deps))
+        return files.difference(*map(self.find, query.deps))
 
     def inputs(self, labels: tuple[str, ...]) -> set[str]:
         """Buck's ``inputs(deps(...))``. Raises KeyError for a target that there is not."""

@@ -119,6 +119,15 @@ def test_a_list_that_cannot_be_told_is_left_out(
     assert found == {"_base__srcs": "base/b.cpp"}
 
 
+def test_a_list_is_made_once_however_many_leave_their_files_to_it(
+    lists: Callable[..., dict[str, str]],
+) -> None:
+    """Forty lists, each of which names the next one twice, are a million million ways."""
+    rows = (f'[targets.l{n}]\ndeps = ["l{n + 1}", "l{n + 1}"]\n' for n in range(40))
+
+    assert len(lists("".join(rows) + "[targets.l40]\n")) == 41
+
+
 @pytest.mark.parametrize(
     "text", ["", "[targets", "targets = 3", '[targets.top]\nfilters = ".cpp"', "\0"]
 )
