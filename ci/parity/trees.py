@@ -18,6 +18,7 @@ from provisioning.errors import MissingToolError, ToolError, UsageError
 
 NO_LAYOUT = Layout()
 LEFT_OUT = frozenset({".git", "buck-out", "cmake-out", "node_modules", "__pycache__", ".venv"})
+MARKS = frozenset({"CMakeCache.txt", "pyvenv.cfg"})  # of a build tree, of an environment
 SUBMODULE_MODE = "160000"
 LINK_MODE = "120000"
 
@@ -65,11 +66,14 @@ class DirectoryTree:
 
     @cached_property
     def files(self) -> frozenset[str]:
-        """Every file, except version control, build output and caches."""
+        """Every file, except version control, build output, environments of Python and caches."""
         found: list[str] = []
         for folder, names, files in os.walk(self.root):
-            names[:] = [name for name in names if not self._is_left_out(folder, name)]
             relative = os.path.relpath(folder, self.root).replace(os.sep, "/")
+            if relative != "." and not MARKS.isdisjoint(files):
+                names.clear()
+                continue
+            names[:] = [name for name in names if name not in LEFT_OUT]
             prefix = "" if relative == "." else relative + "/"
             found.extend(prefix + name for name in files)
         return frozenset(map(self._show, found))
@@ -79,10 +83,6 @@ class DirectoryTree:
         if shown != name:
             self._real[shown] = name
         return shown
-
-    @staticmethod
-    def _is_left_out(folder: str, name: str) -> bool:
-        return name in LEFT_OUT or os.path.exists(os.path.join(folder, name, "CMakeCache.txt"))  # noqa: PTH110, PTH118
 
     @cached_property
     def submodules(self) -> tuple[str, ...]:

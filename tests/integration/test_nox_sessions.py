@@ -136,7 +136,7 @@ class Index(BaseHTTPRequestHandler):
 def index() -> Iterator[str]:
     """A package index that has torch."""
     with ThreadingHTTPServer(("127.0.0.1", 0), Index) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
+        Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}/whl/cpu"
         server.shutdown()
 

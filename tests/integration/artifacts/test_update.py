@@ -80,7 +80,7 @@ def index(tmp_path: Path) -> Iterator[str]:
     """The URL of a package index, served from the directory ``served``."""
     handler = partial(QuietHandler, directory=str(tmp_path / "served"))
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}/simple/"
         server.shutdown()
 

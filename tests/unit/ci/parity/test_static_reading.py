@@ -131,3 +131,10 @@ def test_sources_go_to_the_target_of_their_own_directory(
         ("one", "ops"): {"one/o.cpp", "one/more.cpp"},
         ("two", "ops"): {"two/o.cpp"},
     }
+
+
+def test_builds_and_environments_in_a_checkout_are_not_read(plant: Callable[..., Path]) -> None:
+    made = {"out/CMakeCache.txt": "", "envs/one/pyvenv.cfg": "", "envs/one/lib/torch/a.cmake": ""}
+    root = plant({"CMakeLists.txt": "", "envs/notes.cmake": "", "out/_deps/b/b.cmake": "", **made})
+    assert DirectoryTree(root).files == {"CMakeLists.txt", "envs/notes.cmake"}
+    assert DirectoryTree(root / "out").files == {"CMakeCache.txt", "_deps/b/b.cmake"}
