@@ -179,6 +179,25 @@ def test_a_program_is_decomposed_again_only_for_operators_that_it_has(
         assert (str(found) in codes, "aten.exp.default" in codes) == (False, True)
 
 
+def test_shapes_are_checked_where_one_varies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A branch on a size holds for this size alone."""
+    place, name, seen = warm.functional_export, warm.CHECKS_SHAPES, list[Any]()
+    check = getattr(place, name)
+    monkeypatch.setattr(place, name, lambda *words: seen.append(words) or check(*words))
+    warm.leave_guards_out()
+
+    class Sized(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            return x + 1 if x.shape[0] == 4 else x
+
+    torch.export.export(Sized(), (draw(4),), strict=True)
+    assert not seen
+    varying = {"x": {0: torch.export.Dim("rows")}}
+    with pytest.raises(torch._dynamo.exc.UserError, match="rows"):
+        torch.export.export(Sized(), (draw(4),), dynamic_shapes=varying, strict=True)
+    assert len(seen) == 1
+
+
 def test_what_a_quantization_gives_is_looked_up_by_shape_and_type(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
