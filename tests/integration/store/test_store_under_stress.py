@@ -21,18 +21,50 @@ import pytest
 from provisioning.store.tree import compare_tree, parse_tree
 from tests.stand_ins import bad_server as bad
 from tests.stand_ins.bad_server import BadServer
+from tests.stand_ins.forks import Forks, start_forks
 from tests.stand_ins.toolchains import VERSION, World
 
 KILLS = int(os.environ.get("QNN_CI_TEST_KILLS", "25"))
 PARTS = ["qnn-sdk:host", "qnn-sdk:host,headers", "qnn-sdk:android", "qnn-sdk", "libcxx"]
 
 
-def start(world: World, *words: str) -> subprocess.Popen[str]:
+# What a fetch imports before its first step, and on its way.
+MODULES = (
+    "provisioning.__main__",
+    "provisioning.verbs.fetch",
+    "provisioning.artifacts.sources.archive",
+    "provisioning.artifacts.sources.pipeline",
+    "provisioning.fetch.ranges",
+    "provisioning.fetch.spread",
+    "requests",
+)
+# The system's alarm ends a process at any instant, as SIGKILL does: nothing of it handles that.
+FETCH = """
+import signal, sys
+from provisioning.__main__ import main
+signal.setitimer(signal.ITIMER_REAL, float(sys.argv[1]))
+sys.exit(main(["fetch", "--verify", *sys.argv[2:]]))
+"""
+
+
+def list_variables(world: World) -> dict[str, str]:
     variables = {**os.environ, **world.variables, "QNN_CI_ACCEPT_LICENCE": "all"}
     variables.pop("CI", None)
+    return variables
+
+
+def fetch(forks: Forks, world: World, *parts: str, killed_after_s: float = 0.0) -> int:
+    """The exit code of a fork that fetches; it is killed after a time, unless that is zero."""
+    words = (str(killed_after_s), *parts)
+    ended = forks.run(FETCH, *words, cwd=Path.cwd(), env=list_variables(world))
+    assert killed_after_s or not ended.returncode, ended.stderr
+    return ended.returncode
+
+
+def start(world: World, *words: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "provisioning", *words],
-        env=variables,
+        env=list_variables(world),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -96,30 +128,31 @@ def check_store(home: Path) -> None:
 def test_a_kill_at_any_instant_leaves_nothing_or_the_whole(world: World) -> None:
     lock(world)
     dice = random.Random(11)
-    run(world, "fetch", *PARTS)
-    began = time.monotonic()
-    shutil.rmtree(world.home)
-    run(world, "fetch", *PARTS)
-    usual_s = time.monotonic() - began
-    for number in range(KILLS):
-        if number % 3 == 0:
-            shutil.rmtree(world.home / "store")
-            shutil.rmtree(world.home / "downloads", ignore_errors=True)
-        elif number % 3 == 1:
-            damage(world.home, dice)
-        else:
-            drop_one(world.home, dice)
-        reader = Reader(world.home)
-        reader.start()
-        process = start(world, "fetch", "--verify", *dice.sample(PARTS, len(PARTS)))
-        time.sleep(dice.uniform(0.0, usual_s * 1.1))
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
-        run(world, "fetch", "--verify", *PARTS)
-        reader.stopped.set()
-        reader.join()
-        assert reader.partial == []
-        check_store(world.home)
+    codes = []
+    with start_forks(*MODULES) as forks:
+        fetch(forks, world, *PARTS)
+        began = time.monotonic()
+        shutil.rmtree(world.home)
+        fetch(forks, world, *PARTS)
+        usual_s = time.monotonic() - began
+        for number in range(KILLS):
+            if number % 3 == 0:
+                shutil.rmtree(world.home / "store")
+                shutil.rmtree(world.home / "downloads", ignore_errors=True)
+            elif number % 3 == 1:
+                damage(world.home, dice)
+            else:
+                drop_one(world.home, dice)
+            reader = Reader(world.home)
+            reader.start()
+            parts, after_s = dice.sample(PARTS, len(PARTS)), dice.uniform(0.001, usual_s * 1.1)
+            codes.append(fetch(forks, world, *parts, killed_after_s=after_s))
+            fetch(forks, world, *PARTS)
+            reader.stopped.set()
+            reader.join()
+            assert reader.partial == []
+            check_store(world.home)
+    assert -signal.SIGALRM in codes
 
 
 def damage(home: Path, dice: random.Random) -> None:
