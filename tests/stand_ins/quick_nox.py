@@ -1,5 +1,5 @@
 """``./nox`` in the tests of workflows: verbs run for real, sessions end as a test says. A plan is
-made once a change.
+made once a change, a report once for all runs that come to the same.
 
 Its first line is written by the test. QUICK_NOX names a JSON file: a session, or a session and one
 of its words -> {"code", "cases", "writes"}; what is not in it passes. Without "cases" a session
@@ -52,7 +52,7 @@ def main() -> int:
     if "cases" in outcome:
         folder.mkdir(parents=True, exist_ok=True)
         if session.startswith("test_"):
-            write_report(folder, shard, outcome)
+            give_report(folder, shard, outcome)
         else:
             rows = '<testcase name="one"/>' * outcome["cases"]
             (folder / "junit.xml").write_text(f"<testsuites>{rows}</testsuites>")
@@ -67,11 +67,24 @@ def run_verb(words: list[str], **options: Any) -> subprocess.CompletedProcess[st
     return subprocess.run([sys.executable, "-c", code, *words], check=False, **options)
 
 
+def find_kept(kind: str, *words: object) -> Path:
+    """Where what was made of the same words is kept."""
+    name = hashlib.sha256(repr(words).encode()).hexdigest()
+    return Path(os.environ["QUICK_NOX"]).with_name(f"{kind}-{name}")
+
+
+def give_report(folder: Path, shard: str, outcome: dict[str, Any]) -> None:
+    """Write a report once for all equal shards of one plan."""
+    plan = Path("plan.json").read_bytes() if shard else b""
+    kept = find_kept("report", plan, shard, outcome)
+    if not kept.is_dir():
+        write_report(kept, shard, outcome)
+    shutil.copytree(kept, folder, dirs_exist_ok=True)
+
+
 def run_plan(words: list[str]) -> int:
     """Plan a change once, and give the same again."""
-    event = os.environ["GITHUB_EVENT_NAME"], *words
-    name = hashlib.sha256(repr(event).encode()).hexdigest()
-    kept = Path(os.environ["QUICK_NOX"]).with_name(f"plan-{name}")
+    kept = find_kept("plan", os.environ["GITHUB_EVENT_NAME"], *words)
     if not kept.is_dir():
         ended = run_verb(["plan", *words], stdout=subprocess.PIPE, text=True)
         if ended.returncode:
