@@ -35,7 +35,8 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The reports of one run of the set, or of some of it."""
     directory = tmp_path_factory.mktemp("choices")
     words = [] if WHOLE else [word for name in SOME for word in ("--model", name)]
-    argv = ["test-emulator", "--policy", str(SET), "--reports", str(directory), *words]
+    argv = ["test-emulator", "--policy", str(SET), "--jobs", "1", *words]
+    argv += ["--reports", str(directory)]
     assert main(argv) == ExitCode.OK
     return directory / "test_emulator"
 
