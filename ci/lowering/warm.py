@@ -94,10 +94,10 @@ def leave_guards_out() -> None:
     whether one goes against what was said of it."""
     check = getattr(functional_export, CHECKS_SHAPES, lambda *_: None)
 
-    def check_varying(*words: Any) -> None:
-        mode = words[2]
+    def check_varying(*words: Any, **named: Any) -> None:
+        mode = words[2] if len(words) > 2 else None
         if mode is None or getattr(mode.shape_env, "var_to_range", True):
-            check(*words)
+            check(*words, **named)
 
     setattr(functional_export, CHECKS_SHAPES, check_varying)
 
