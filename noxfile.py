@@ -34,7 +34,8 @@ ROOT = Path(__file__).resolve().parent
 PYPROJECT = nox.project.load_toml(ROOT / "pyproject.toml")
 # The default package index serves torch as a CUDA build of some GB.
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
-PARALLEL = ("-n2", "--dist", "worksteal")  # tests of seconds lie beside tests of minutes
+# Tests of seconds lie beside tests of minutes, and some wait: three workers for two cores.
+PARALLEL = ("-n3", "--dist", "worksteal")
 PROBE_S, HEARTBEAT_S = 2.0, 15.0
 DOWNLOAD = 4  # docs/exit-codes.md
 # Modules that next to nobody imports: a third of an environment, compiled if they are after all.
