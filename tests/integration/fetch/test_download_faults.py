@@ -29,6 +29,7 @@ from tests.stand_ins.bad_server import BadServer, Fault
 DATA = random.Random(7).randbytes(3_000_000)
 PIN = Pin(len(DATA), hashlib.sha256(DATA).hexdigest())
 QUICK = TransferPolicy(attempts=3, backoff_s=0.01, read_timeout_s=0.4, connect_timeout_s=0.4)
+PATIENT = TransferPolicy(attempts=3, backoff_s=0.01)
 HALF = len(DATA) // 2
 
 
@@ -39,13 +40,15 @@ def server() -> Iterator[BadServer]:
         yield server
 
 
-def fetch(url: str | list[str], directory: Path, pin: Pin = PIN) -> tuple[str, str]:
+def fetch(
+    url: str | list[str], directory: Path, pin: Pin = PIN, policy: TransferPolicy = QUICK
+) -> tuple[str, str]:
     """How a fetch ended (ok, DownloadError, ...) and all that it said."""
     said = io.StringIO()
     urls = [url] if isinstance(url, str) else url
     target = directory / "a.zip"
     try:
-        found = fetch_file(urls, target, pin, Progress(said), policy=QUICK)
+        found = fetch_file(urls, target, pin, Progress(said), policy=policy)
     except QnnCiError as error:
         assert not target.exists()
         return type(error).__name__, f"{said.getvalue()}{error}"
@@ -284,7 +287,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_an_untrusted_certificate_is_refused_at_once(certificate: Path, tmp_path: Path) -> None:
     with bad.running(certificate) as server:
         server.files["a.zip"] = DATA
-        ended, said = fetch(server.url("a.zip"), tmp_path)
+        ended, said = fetch(server.url("a.zip"), tmp_path, policy=PATIENT)
     assert ended == "DownloadError"
     assert "certificate is not trusted" in said
     assert "REQUESTS_CA_BUNDLE" in said
@@ -298,14 +301,14 @@ def test_a_trusted_one_is_taken_and_a_fall_back_to_http_is_not(
     with bad.running(certificate) as server, bad.running() as plain:
         plain.files["a.zip"] = server.files["a.zip"] = DATA
         server.faults["down.zip"] = [bad.redirect(plain.url("a.zip"))]
-        ended, said = fetch(server.url("down.zip"), tmp_path)
+        ended, said = fetch(server.url("down.zip"), tmp_path, policy=PATIENT)
         assert (ended, "from https to http" in said) == ("DownloadError", True)
         plain.faults["back.zip"] = [bad.redirect(server.url("a.zip"))]
         server.faults["round.zip"] = [bad.redirect(plain.url("back.zip"))]
-        ended, said = fetch(server.url("round.zip"), tmp_path)
+        ended, said = fetch(server.url("round.zip"), tmp_path, policy=PATIENT)
         assert (ended, "from https to http" in said) == ("DownloadError", True)
         assert plain.requests == []
-        assert fetch(server.url("a.zip"), tmp_path)[0] == "ok"
+        assert fetch(server.url("a.zip"), tmp_path, policy=PATIENT)[0] == "ok"
 
 
 def test_https_to_a_plain_server_is_said(server: BadServer, tmp_path: Path) -> None:

@@ -34,19 +34,15 @@ def server() -> Iterator[BadServer]:
         yield server
 
 
-def fetch(server: BadServer, directory: Path, pin: Pin = PIN) -> tuple[float, str]:
-    said = io.StringIO()
-    began = time.monotonic()
+def fetch(server: BadServer, directory: Path, pin: Pin = PIN) -> None:
     target = directory / "a.zip"
-    fetch_file([server.url("a.zip")], target, pin, Progress(said), policy=QUICK)
+    fetch_file([server.url("a.zip")], target, pin, Progress(io.StringIO()), policy=QUICK)
     assert target.read_bytes() == DATA
     assert [path.name for path in directory.iterdir()] == ["a.zip"]
-    return time.monotonic() - began, said.getvalue()
 
 
-def test_several_connections_bring_it_sooner(server: BadServer, tmp_path: Path) -> None:
-    seconds, _ = fetch(server, tmp_path)
-    assert seconds < 0.8 * len(DATA) / RATE  # 0.3 on an idle machine
+def test_several_connections_bring_it_side_by_side(server: BadServer, tmp_path: Path) -> None:
+    fetch(server, tmp_path)
     assert 4 <= server.peak <= 8
     assert server.sent_bytes < 1.2 * len(DATA)
 

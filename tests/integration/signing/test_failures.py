@@ -41,8 +41,9 @@ def test_failure_is_named_and_leaves_no_trace(
         out.mkdir()
         (out / "libold.so").write_bytes(b"old")
     before = take_snapshot(tmp_path)
+    limit_s = "4" if FAILURES[how] in (Failure.HUNG, Failure.PROMPT) else "60"
     ended = verb.run(
-        "sign", "--json", "--force", "--timeout", "2", "--out", out, *libraries,
+        "sign", "--json", "--force", "--timeout", limit_s, "--out", out, *libraries,
         STAND_IN_FAILS=how, STAND_IN_FAILS_ON="second",
     )  # fmt: skip
     assert ended.returncode == 5, ended.stderr
