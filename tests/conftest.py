@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -20,3 +21,11 @@ sys.dont_write_bytecode = False
 # A shell starts what runs in the background with SIGINT ignored; every process of a test would
 # inherit that, and outlive the interrupt that it is sent.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_finish() -> None:
+    """Collect garbage less often, and never look through what imports and collection made: it
+    stays to the end. Unit tests took 57 s of CPU before, 50 after."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 100)
