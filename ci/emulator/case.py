@@ -22,6 +22,7 @@ from ci.emulator.verdict import judge_case
 from ci.lowering.artifact import INPUTS, PROGRAM, SAVER, SAVER_CALLS, Lowered
 from ci.lowering.cases import CaseSpec
 from ci.lowering.choices.entry import Choices
+from ci.lowering.digests.known import recall_lowering, remember_lowering
 from ci.lowering.job import LowerJob, LowerResult
 from ci.lowering.users.entry import MetricJob, MetricResult
 from ci.lowering.users.places import find_factory, find_places, find_suite_model
@@ -34,6 +35,11 @@ from provisioning.store.store import store_home
 
 SHOWN_OPS = 4
 ARTIFACT, OUTPUTS = "artifact", "outputs"
+
+
+def programs_home() -> Path:
+    """Where lowered programs are kept."""
+    return store_home() / "lowered"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +69,7 @@ class RunSetup:
     runner: Runner
     toolchain: tuple[str, ...]
     work: Path
-    cache: Path = field(default_factory=lambda: store_home() / "lowered")
+    cache: Path = field(default_factory=programs_home)
     baselines: Mapping[str, Baseline] = field(default_factory=dict)
     device: str = ""
 
@@ -139,15 +145,20 @@ class CaseRun:
         return run
 
     def lower(self) -> Ended:
-        """Lower in a fork; the log is beside the outputs."""
+        """Lower in a fork, unless it is known already; the log is beside the outputs."""
         log = self.directory / "lower.log"
         job = self.make_job(log)
-        return self.setup.pool.run(self.lowers_by, job, log, self.options.timeout_s)
+        if known := recall_lowering(job):
+            return Ended(known, "", "", 0.0)
+        ended = self.setup.pool.run(self.lowers_by, job, log, self.options.timeout_s)
+        if ended.result:
+            remember_lowering(job, ended.result)
+        return ended
 
     def make_job(self, log: Path) -> LowerJob:
         """What is to be lowered, and with what."""
         return LowerJob(
-            model=self.spec.source.reference or self.spec.model,
+            model=self.spec.reference,
             source=self.spec.source,
             scheme=self.spec.scheme,
             soc=self.spec.soc,

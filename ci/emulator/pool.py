@@ -34,7 +34,8 @@ from provisioning.errors import QnnCiError, StoreError, UnfitError
 
 PRELOAD = ["ci.emulator.preload"]
 EXPORTING = "ci.lowering.lookup"  # where it is asked for by name, torch.export is made ready
-EXECUTORCH = ("ci.emulator.program", EXPORTING)
+RUNNING = ("ci.emulator.program",)
+EXECUTORCH = (*RUNNING, EXPORTING)
 ROOT = Path(__file__).resolve().parents[2]
 # For the fork server: the process that started it, and what to import for all of its forks.
 STARTER, IMPORTS = "QNN_CI_STARTER", "QNN_CI_IMPORTS"

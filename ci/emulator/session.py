@@ -14,11 +14,19 @@ from functools import partial
 from pathlib import Path
 
 from ci.emulator.baselines import Baseline, read_baselines
-from ci.emulator.case import CaseResult, CaseRun, RunSetup, SessionOptions, describe_limits
+from ci.emulator.case import (
+    CaseResult,
+    CaseRun,
+    RunSetup,
+    SessionOptions,
+    describe_limits,
+    programs_home,
+)
 from ci.emulator.pool import Pool
 from ci.emulator.runner import PythonRunner, find_runner
 from ci.emulator.workshop import Workshop
 from ci.lowering.cases import CaseSpec
+from ci.lowering.digests.known import seem_known
 from ci.lowering.digests.parts import describe_parts
 from ci.lowering.references.numerics import NUMERICS
 from ci.lowering.suite import expect_s
@@ -86,6 +94,18 @@ def run_session(
         device=device if isinstance(runner, PythonRunner) else "",
     )
     return report_runs([CaseRun(spec, setup) for spec in specs], setup, phases, tools, started)
+
+
+def choose_imports(
+    specs: Sequence[CaseSpec],
+    options: SessionOptions,
+    running: tuple[str, ...],
+    making: tuple[str, ...],
+) -> tuple[str, ...]:
+    """What the pool imports for all of its forks: what ``making`` programs needs, too, unless all
+    seem to be there. Where one is not, its process imports that."""
+    known = options.use_cache and seem_known(specs, programs_home())
+    return running if known else (*running, *making)
 
 
 def find_baselines(options: SessionOptions, tools: tuple[Tool, ...]) -> Mapping[str, Baseline]:

@@ -10,7 +10,7 @@ quantized/<set>_<index>.raw        outputs of the quantized eager model, where t
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +63,17 @@ def write_sets(directory: Path, sets: Iterable[Iterable[Any]]) -> None:
     directory.mkdir(parents=True)
     for number, tensors in enumerate(sets):
         write_set(directory, number, tensors)
+
+
+def read_sets(directory: Path, tensors: Sequence[TensorInfo], sets: int) -> list[list[Any]]:
+    """What write_sets wrote, as arrays: a list an input set. Raises OSError or ValueError."""
+    return [
+        [
+            np.fromfile(directory / REFERENCE.format(number, index), info.dtype).reshape(info.shape)
+            for index, info in enumerate(tensors)
+        ]
+        for number in range(sets)
+    ]
 
 
 class Fallback(Struct, frozen=True):

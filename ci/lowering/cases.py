@@ -33,6 +33,11 @@ class CaseSpec:
     source: Source = NO_SOURCE
 
     @property
+    def reference(self) -> str:
+        """What the model is loaded by."""
+        return self.source.reference or self.model
+
+    @property
     def slug(self) -> str:
         """A file name of its own for the case."""
         name = self.model

@@ -28,7 +28,7 @@ from ci.report.schema import Report
 from provisioning.artifacts.environment import Environment
 
 SESSION = "test_onnx"
-IMPORTS = ("ci.onnx.lookup", "ci.onnx.making.compile", "ci.onnx.sessions.run")
+RUNNING, COMPILER = ("ci.onnx.sessions.run",), "ci.onnx.lookup"
 PACKAGES = ("onnxruntime", "onnxruntime-qnn", "onnx", "onnxscript", "torch", "numpy")
 RUNTIME = "qnn-runtime"
 

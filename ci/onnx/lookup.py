@@ -18,6 +18,7 @@ from ci.lowering.model import digest_model, load_model
 from ci.lowering.publishing import publish_lowering
 from ci.lowering.users.entry import is_suite
 from ci.onnx.job import CompileJob
+from ci.onnx.making.compile import compile_source, describe_refusal
 from ci.onnx.making.source import SUFFIX, Source, from_file, from_torch
 from provisioning.files import digest_sources
 
@@ -42,8 +43,6 @@ def run_compile_job(job: CompileJob) -> LowerResult:
 
 
 def _compile(job: CompileJob) -> LowerResult:
-    from ci.onnx.making.compile import compile_source, describe_refusal
-
     source = load_source(job.model)
     return publish_lowering(
         job,

@@ -121,7 +121,8 @@ def run(
     """Provision, check, then run the cases, each step said and timed."""
     require_packages(("torch", "executorch"), "lowering")
     from ci.emulator.case import SessionOptions
-    from ci.emulator.session import Phases, report_unrun, run_session
+    from ci.emulator.pool import EXPORTING, RUNNING
+    from ci.emulator.session import Phases, choose_imports, report_unrun, run_session
 
     chosen = choice.read_choice(args.sdk, args.adaptor)
     check_choice(args.runner, chosen)
@@ -143,6 +144,7 @@ def run(
         ),
         backend=backend,
     )
+    running = RUNNING if args.runner == PYTHON else ()
     return take_steps(
         chosen.profile,
         f"lower, run and judge {len(specs)} cases, {args.jobs} at a time",
@@ -155,6 +157,7 @@ def run(
         ),
         phases,
         offline=args.offline,
+        imports=choose_imports(specs, options, running, (EXPORTING,)),
         choice=chosen,
         backend=backend,
         refuse=lambda environment, lacks: report_unrun(specs, environment, options, phases, lacks),

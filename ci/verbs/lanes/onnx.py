@@ -143,8 +143,8 @@ def run(
     require_python(platform.python_version())
     require_packages(PACKAGES, PROFILE)
     from ci.emulator.pool import EXPORTING
-    from ci.emulator.session import Phases
-    from ci.onnx.case import IMPORTS, LaneOptions, run_lane
+    from ci.emulator.session import Phases, choose_imports
+    from ci.onnx.case import COMPILER, RUNNING, LaneOptions, run_lane
 
     phases = Phases(progress)
     options = LaneOptions(
@@ -162,11 +162,12 @@ def run(
         profile=args.profile,
         beside=args.reports / SESSION / "qnn",
     )
+    making = (COMPILER, *[EXPORTING] * any(is_exported(spec) for spec in specs))
     return take_steps(
         PROFILE,
         f"compile, run and judge {len(specs)} cases, {args.jobs} at a time",
         lambda environment, workshop: run_lane(specs, environment, options, phases, workshop),
         phases,
         offline=args.offline,
-        imports=(*IMPORTS, *[EXPORTING] * any(is_exported(spec) for spec in specs)),
+        imports=choose_imports(specs, options, RUNNING, making),
     )

@@ -88,7 +88,7 @@ def take_steps(
     phases: Phases,
     *,
     offline: bool,
-    imports: tuple[str, ...] = (),
+    imports: Sequence[str],
     choice: QnnChoice = USUAL,
     backend: Backend = Backend.HTP,
     refuse: Callable[[Environment, Finding], Report] | None = None,
@@ -99,14 +99,13 @@ def take_steps(
     unless ``choice`` names another QNN or adaptor than the usual. ``refuse`` makes the report of a
     host that lacks the library of ``backend``.
     """
-    from ci.emulator.pool import EXECUTORCH
     from ci.emulator.workshop import open_workshop
     from ci.lowering.digests.parts import find_on_path
     from provisioning.artifacts.environment import provision_profile
     from provisioning.doctor.adaptor import settle_adaptor
 
     progress = phases.progress
-    with open_workshop(imports or EXECUTORCH) as workshop:
+    with open_workshop(imports) as workshop:
         progress.step(f"1/4 provision profile {profile}")
         if choice.is_usual:
             workshop.guess_pool(profile)

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from ci.emulator.case import CaseResult, CaseRun, RunSetup, SessionOptions
 from ci.emulator.job import RunJob
@@ -396,8 +397,22 @@ def test_a_refusal_is_unsupported_only_where_the_policy_knows_it(
     assert "doesn't support FP16" in case.reason
 
 
+def only_runs(pool: Pool) -> Callable[..., Ended]:
+    """A pool that makes no model."""
+    run = pool.run
+
+    def run_program(kind: str, *words: Any, **named: Any) -> Ended:
+        assert kind == "run"
+        return run(kind, *words, **named)
+
+    return run_program
+
+
 def test_kept_artifacts_are_whole_and_damage_in_the_cache_is_noticed(
-    run_case: RunCase, shared: tuple[Pool, Path], tmp_path: Path
+    run_case: RunCase,
+    shared: tuple[Pool, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert run_case("superres", Scheme.A8W8).case.status is Status.PASSED
     folder = tmp_path / "kept" / "superres-8a8w-SM8650"
@@ -405,6 +420,14 @@ def test_kept_artifacts_are_whole_and_damage_in_the_cache_is_noticed(
     found = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
     assert wanted <= found
     kept = (folder / "artifact" / "program.pte").read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr(shared[0], "run", only_runs(shared[0]))
+        warm = run_case("superres", Scheme.A8W8)
+    assert (warm.case.status, warm.case.cached) == (Status.PASSED, True)
+    policy = read_emulator_policy()
+    strict = structs.replace(policy, reference=structs.replace(policy.reference, min_rms=1e9))
+    refused = run_case("superres", Scheme.A8W8, policy=strict)
+    assert "the reference proves nothing: output 0 is near zero" in refused.case.reason
     (program,) = [path for path in shared[1].rglob("program.pte") if path.read_bytes() == kept]
     program.write_bytes(kept[:-1] + bytes([kept[-1] ^ 1]))
     again = run_case("superres", Scheme.A8W8)

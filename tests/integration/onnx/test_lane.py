@@ -22,7 +22,7 @@ from ci.emulator.runner import PythonRunner
 from ci.lowering.cases import CaseSpec
 from ci.lowering.schemes import Scheme
 from ci.lowering.users.entry import Source
-from ci.onnx.case import IMPORTS, LaneOptions, OnnxRun, OnnxSetup
+from ci.onnx.case import COMPILER, RUNNING, LaneOptions, OnnxRun, OnnxSetup
 from ci.onnx.contexts import read_context
 from ci.report.schema import Status
 from provisioning.artifacts.environment import provision_profile
@@ -41,7 +41,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Pool, Pat
     (place / "cwd").mkdir()
     environment = provision_profile("onnx", Progress())
     variables = {**environment.apply(os.environ), LIE: str(place / "lie")}
-    imports = (*IMPORTS, "tests.stand_ins.lying_sessions")
+    imports = (*RUNNING, COMPILER, "tests.stand_ins.lying_sessions")
     with closing(Pool(variables, place / "cwd", imports)) as pool:
         yield pool, place, environment.artifacts[0].root
 

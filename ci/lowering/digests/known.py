@@ -1,0 +1,132 @@
+"""Models of the suite are known by their sources: what was lowered of one is found without torch.
+
+known/<origin>/<job> in the cache holds the key of the program that such a job came to. The origin
+is all that decides about the suite's models on this machine, and so about their graphs, which a key
+is made of; a job names the rest.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.util
+import os
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from ci.lowering.artifact import FLOAT, Lowered, artifact_path, read_artifact, read_sets
+from ci.lowering.cases import CaseSpec
+from ci.lowering.job import LowerJob, LowerResult
+from ci.lowering.references.degenerate import find_degenerate
+from ci.lowering.users.entry import Source, is_suite
+from ci.lowering.users.places import name_file
+from provisioning.files import digest_sources, write_whole
+
+KNOWN = "known"
+ROOMS = ("lowering", "onnx")
+CODE = re.compile(r"\.py$|\.so(\.|$)")
+# What else than its kind decides about what a processor computes.
+VARIABLES = ("ATEN_", "DNNL_", "KMP_", "MKL_", "OMP_", "ONEDNN_", "PYTORCH_", "TORCH")
+PROCESSOR = ("vendor_id", "cpu family", "model", "stepping", "flags")
+
+
+def recall_lowering(job: LowerJob) -> LowerResult | None:
+    """What was lowered before for such a job, whole and with references that prove something.
+
+    None where that is not known: then the model has to be made, and its key computed.
+    """
+    if not (job.use_cache and is_plain(job.model, job.source)):
+        return None
+    with suppress(OSError, ValueError):
+        key = job_path(job).read_text(encoding="ascii").strip()
+        directory = artifact_path(Path(job.cache), key)
+        lowered = read_artifact(directory)
+        if lowered and is_asked(lowered, job) and proves(directory, lowered, job):
+            return LowerResult(str(directory), lowered, cached=True)
+    return None
+
+
+def is_asked(lowered: Lowered, job: LowerJob) -> bool:
+    """Whether a program is one that the job could have come to."""
+    asked = (job.model, job.scheme.value, job.soc)
+    return (lowered.model, lowered.scheme, lowered.soc) == asked
+
+
+def proves(directory: Path, lowered: Lowered, job: LowerJob) -> bool:
+    """Whether something could be judged by the float32 model's outputs. Raises OSError."""
+    reference = read_sets(directory / FLOAT, lowered.outputs, lowered.sets)
+    return job.reference is None or not find_degenerate(reference, job.reference)
+
+
+def remember_lowering(job: LowerJob, result: LowerResult) -> None:
+    """Note what a job came to, where the cache can be written."""
+    if job.use_cache and is_plain(job.model, job.source) and result.lowered:
+        with suppress(OSError):
+            write_whole(job_path(job), f"{result.lowered.key}\n")
+
+
+def is_plain(model: str, source: Source) -> bool:
+    """Whether a model is the suite's, and nothing of the user's takes part."""
+    return is_suite(model) and not source.has_data and not source.choices.functions
+
+
+def seem_known(specs: Iterable[CaseSpec], cache: Path) -> bool:
+    """Whether all may be recalled: there is something that was remembered of such models."""
+    plain = all(is_plain(spec.reference, spec.source) for spec in specs)
+    return plain and origin_path(cache).is_dir()
+
+
+def job_path(job: LowerJob) -> Path:
+    """Where the key of a job is. All of a job counts, but for its places and the policy."""
+    same = msgspec.structs.replace(job, cache="", log="", reference=None)
+    name = hashlib.sha256(msgspec.json.encode([type(job).__name__, same])).hexdigest()
+    return origin_path(Path(job.cache)) / name
+
+
+def origin_path(cache: Path) -> Path:
+    """The directory of what models of the suite came to that are as they are now."""
+    return cache / KNOWN / name_origin()
+
+
+@functools.cache
+def name_origin() -> str:
+    """SHA-256 over all that decides about the suite's models, their inputs and their outputs."""
+    here = Path(__file__).resolve()
+    words = (
+        digest_sources(*(here.parents[2] / room for room in ROOMS)),
+        # Lines of the models are in their graphs.
+        str(here),
+        name_file(here),
+        sys.version,
+        sys.prefix,
+        os.confstr("CS_GNU_LIBC_VERSION") or "",
+        *sorted(describe_torch()),
+        *describe_processor(),
+        *sorted(
+            f"{name}={value}" for name, value in os.environ.items() if name.startswith(VARIABLES)
+        ),
+    )
+    return hashlib.sha256("".join(f"{len(word)}:{word}" for word in words).encode()).hexdigest()
+
+
+def describe_torch() -> Iterator[str]:
+    """The code of the torch that would be imported, by size and time."""
+    spec = importlib.util.find_spec("torch")
+    for root in spec.submodule_search_locations or () if spec else ():
+        for directory, _, names in os.walk(root):
+            for path in (f"{directory}/{name}" for name in names if CODE.search(name)):
+                stamp = os.stat(path)  # noqa: PTH116 - of thousands
+                yield f"{path} {stamp.st_size} {stamp.st_mtime_ns}"
+
+
+def describe_processor() -> Iterator[str]:
+    """What the kernel says of the first processor, less what changes from moment to moment."""
+    with suppress(OSError):
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+        rows = text.partition("\n\n")[0].splitlines()
+        yield from (row for row in rows if row.startswith(PROCESSOR))

@@ -1,0 +1,240 @@
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from ci.lowering.artifact import (
+    FLOAT,
+    PROGRAM,
+    Delegation,
+    Lowered,
+    TensorInfo,
+    artifact_path,
+    hash_files,
+    write_record,
+    write_sets,
+)
+from ci.lowering.cases import CaseSpec
+from ci.lowering.choices.entry import Choices
+from ci.lowering.digests import known
+from ci.lowering.digests.known import (
+    KNOWN,
+    job_path,
+    name_origin,
+    recall_lowering,
+    remember_lowering,
+    seem_known,
+)
+from ci.lowering.job import LowerJob, LowerResult
+from ci.lowering.references.degenerate import ReferencePolicy
+from ci.lowering.schemes import Scheme
+from ci.lowering.users.entry import Source
+from ci.onnx.job import CompileJob
+from provisioning.manifest.backends import Backend
+
+KEY, OTHER_KEY = "01" * 32, "23" * 32
+SETS = [[np.arange(4, dtype="float32") + number, np.array([True, False])] for number in range(4)]
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> LowerJob:
+    policy = ReferencePolicy(min_rms=0.1, min_spread=0.01)
+    return LowerJob(
+        "mlp", Scheme.FP16, "SM8650", str(tmp_path), ("torch 2",), "log", reference=policy
+    )
+
+
+def make_result(job: LowerJob, key: str = KEY) -> LowerResult:
+    """A program in the cache, as if it had just been lowered for the job."""
+    directory = artifact_path(Path(job.cache), key)
+    write_sets(directory / FLOAT, SETS)
+    (directory / PROGRAM).write_bytes(b"good")
+    lowered = Lowered(
+        key=key,
+        model=job.model,
+        scheme=job.scheme.value,
+        soc=job.soc,
+        sets=4,
+        inputs=(),
+        outputs=(TensorInfo("float32", (4,)), TensorInfo("bool", (2,))),
+        delegation=Delegation(3, 0, 1),
+        lower_s=1.5,
+        pte_bytes=4,
+        files=hash_files(directory),
+    )
+    write_record(directory, lowered)
+    return LowerResult(str(directory), lowered, stages={"QNN": 1.0})
+
+
+def test_what_was_lowered_for_a_model_of_the_suite_is_recalled(job: LowerJob) -> None:
+    assert recall_lowering(job) is None
+    made = make_result(job)
+    remember_lowering(job, made)
+    found = recall_lowering(job)
+    assert found
+    assert found.lowered
+    assert (found.directory, found.cached, found.repaired) == (made.directory, True, False)
+    assert msgspec.structs.replace(found.lowered, digest="") == made.lowered
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"use_cache": False},
+        {"model": "/my/net.py:factory"},
+        {"source": Source("mlp", inputs="/my/inputs.npz")},
+        {"source": Source("mlp", calibration="/my/data.py:draw")},
+        {"source": Source("mlp", choices=Choices(annotation="/my/net.py:annotate"))},
+        {"source": Source("mlp", choices=Choices(recipe="/my/net.py:make_recipe"))},
+    ],
+)
+def test_with_anything_of_the_users_nothing_is_remembered_or_recalled(
+    job: LowerJob, change: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = msgspec.structs.replace(job, **change)
+    made = make_result(asked)
+    remember_lowering(asked, made)
+    assert not (Path(job.cache) / KNOWN).exists()
+    job_path(asked).parent.mkdir(parents=True)
+    job_path(asked).write_text(KEY)
+    assert recall_lowering(asked) is None
+
+
+def test_a_refusal_is_not_remembered(job: LowerJob) -> None:
+    remember_lowering(job, LowerResult(refused="QNN took no node"))
+    assert not (Path(job.cache) / KNOWN).exists()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        KEY[:-1].encode(),
+        OTHER_KEY.encode(),
+        b"../../01/" + KEY.encode(),
+        b"\xff" * 64,
+        b"\0" * 64,
+        b"0" * 100_000,
+    ],
+)
+def test_what_is_damaged_is_not_recalled_and_written_again(job: LowerJob, content: bytes) -> None:
+    made = make_result(job)
+    make_result(msgspec.structs.replace(job, scheme=Scheme.A8W8), OTHER_KEY)
+    remember_lowering(job, made)
+    job_path(job).write_bytes(content)
+    assert recall_lowering(job) is None
+    remember_lowering(job, made)
+    assert recall_lowering(job)
+
+
+@pytest.mark.parametrize("name", [PROGRAM, f"{FLOAT}/2_0.raw", "lowered.json"])
+def test_a_damaged_program_is_not_recalled(job: LowerJob, name: str) -> None:
+    made = make_result(job)
+    remember_lowering(job, made)
+    path = Path(made.directory, name)
+    path.write_bytes(path.read_bytes()[:-1])
+    assert recall_lowering(job) is None
+
+
+def test_references_are_judged_by_the_policy_of_the_run(job: LowerJob) -> None:
+    remember_lowering(job, make_result(job))
+    for policy, proves in (
+        (ReferencePolicy(min_rms=2.0, min_spread=0.01), True),
+        (ReferencePolicy(min_rms=9.0, min_spread=0.01), False),
+        (None, True),
+    ):
+        again = msgspec.structs.replace(job, reference=policy)
+        assert bool(recall_lowering(again)) is proves
+
+
+def test_a_cache_that_cannot_be_written_is_left_alone(job: LowerJob) -> None:
+    made = make_result(job)
+    (Path(job.cache) / KNOWN).write_text("a file in its place")
+    remember_lowering(job, made)
+    assert recall_lowering(job) is None
+
+
+def test_all_of_a_job_but_its_places_tells_it_from_others(job: LowerJob) -> None:
+    compiling = CompileJob(**msgspec.structs.asdict(job))
+    different = [
+        msgspec.structs.replace(job, model="mlp:make_row"),
+        msgspec.structs.replace(job, scheme=Scheme.A8W8),
+        msgspec.structs.replace(job, soc="SM8750"),
+        msgspec.structs.replace(job, toolchain=("torch 3",)),
+        msgspec.structs.replace(job, backend=Backend.LPAI),
+        msgspec.structs.replace(job, source=Source("mlp", choices=Choices(shared_buffer=True))),
+        compiling,
+        msgspec.structs.replace(compiling, embed=False),
+        msgspec.structs.replace(compiling, options={"vtcm_mb": "4"}),
+    ]
+    assert len({job_path(one) for one in (job, *different)}) == len(different) + 1
+    same = msgspec.structs.replace(job, log="other", reference=None)
+    assert job_path(same) == job_path(job)
+
+
+def set_variable(tmp_path: Path, patch: pytest.MonkeyPatch) -> None:
+    patch.setenv("MKL_CBWR", "AVX2")
+
+
+def change_torch(tmp_path: Path, patch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "torch/export/__init__.py").write_text("changed = True")
+
+
+def change_library(tmp_path: Path, patch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "torch/lib.so.1").write_bytes(b"another")
+
+
+def change_processor(tmp_path: Path, patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(known, "describe_processor", lambda: ["flags: sse"])
+
+
+def change_source(tmp_path: Path, patch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "ci/lowering/suite/mlp.py").write_text("layers = 4")
+
+
+def move(tmp_path: Path, patch: pytest.MonkeyPatch) -> None:
+    (tmp_path / ".git").mkdir()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [set_variable, change_torch, change_library, change_processor, change_source, move],
+)
+def test_what_decides_about_a_model_decides_what_is_known(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    change: Callable[[Path, pytest.MonkeyPatch], None],
+) -> None:
+    for name in ("torch/__init__.py", "torch/export/__init__.py", "torch/lib.so.1"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("")
+    for name in ("ci/lowering/digests/known.py", "ci/lowering/suite/mlp.py", "ci/onnx/case.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("")
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(known, "__file__", str(tmp_path / "ci/lowering/digests/known.py"))
+    before = name_origin.__wrapped__()
+    assert name_origin.__wrapped__() == before
+    change(tmp_path, monkeypatch)
+    assert name_origin.__wrapped__() != before
+
+
+def test_all_seems_known_where_something_was_remembered_of_models_as_they_are(
+    job: LowerJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = Path(job.cache)
+    suite = CaseSpec("lstm", Scheme.FP16, "SM8650")
+    users = CaseSpec("net", Scheme.FP16, "SM8650", Source("/my/net.py:factory"))
+    assert not seem_known([suite], cache)
+    remember_lowering(job, make_result(job))
+    assert seem_known([suite], cache)
+    assert not seem_known([suite, users], cache)
+    monkeypatch.setattr(known, "name_origin", lambda: "another")
+    assert not seem_known([suite], cache)
