@@ -17,7 +17,6 @@ import sys
 import tempfile
 import threading
 import time
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -213,6 +212,8 @@ def choose_index(session: nox.Session) -> list[str]:
 
 def answers(url: str) -> bool:
     """Whether a URL can be read within PROBE_S; a name that does not resolve blocks no longer."""
+    import urllib.request
+
     found = threading.Event()
 
     def ask() -> None:

@@ -81,15 +81,15 @@ def shrink_suite_to_resnet(stage: Stage) -> None:
 
 def shrink_choices(stage: Stage) -> None:
     """A set of one choice."""
-    path = stage.project / "manifests/policies/choices.toml"
     row = '[models.mlp-shared-buffer]\npath = "mlp"\nschemes = ["8a8w"]\n'
-    path.write_text(f'extends = "default"\n{row}lowering.shared_buffer = true\n', "utf-8")
+    text = f'extends = "default"\n{row}lowering.shared_buffer = true\n'
+    stage.write("manifests/policies/choices.toml", text)
 
 
 def write_suite(stage: Stage, row: str, lane: str = "emulator") -> None:
-    path = stage.project / f"manifests/policies/{lane}.toml"
-    head, mark, rest = path.read_text("utf-8").partition("[suite]\n")
-    path.write_text(f"{head}{mark}{row}\n\n" + rest.partition("\n\n")[2], "utf-8")
+    name = f"manifests/policies/{lane}.toml"
+    head, mark, rest = (stage.project / name).read_text("utf-8").partition("[suite]\n")
+    stage.write(name, f"{head}{mark}{row}\n\n" + rest.partition("\n\n")[2])
 
 
 def write_net(stage: Stage) -> None:

@@ -1,12 +1,14 @@
 """Where a documented command runs: a checkout of this project, a home, and a shell.
 
-The checkout is a copy whose tests are one file, so that ``./nox -s tests`` ends. Its nox
-environments are shared by all stages: nox itself and ``core`` are made by ``./nox`` for real, the
-large ones stand on the packages of the Python that runs the tests.
+The checkout is a copy whose tests are one file, so that ``./nox -s tests`` ends. All stages share
+one, compiled once, by hard links: a set-up changes a file by putting another in its place. They
+share its nox environments, too: nox itself and ``core`` are made by ``./nox`` for real, the large
+ones stand on the packages of the Python that runs the tests.
 """
 
 from __future__ import annotations
 
+import compileall
 import hashlib
 import os
 import shutil
@@ -16,6 +18,7 @@ import sysconfig
 import venv
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import nox.project
@@ -92,23 +95,29 @@ class Stage:
         )
         return Ended(ended.returncode, ended.stdout, ended.stderr)
 
+    def write(self, name: str, text: str) -> None:
+        """Put a file of the checkout in the place of the one that all stages share."""
+        path = self.project / name
+        path.unlink()
+        path.write_text(text, "utf-8")
+
     def edit(self, name: str, old: str, new: str) -> None:
         """Change a file of the checkout."""
-        path = self.project / name
-        text = path.read_text("utf-8")
+        text = (self.project / name).read_text("utf-8")
         assert text.count(old) == 1, f"{name} has not one {old!r}"
-        path.write_text(text.replace(old, new), "utf-8")
+        self.write(name, text.replace(old, new))
 
 
 def make_stage(folder: Path, environments: Path) -> Stage:
-    """A fresh checkout and an empty home."""
+    """A fresh checkout, whose files are those beside ``environments``, and an empty home."""
     variables = {
         name: value for name, value in os.environ.items() if name.startswith(KEPT_VARIABLES)
     }
     stage = Stage(folder, variables, folder / "project")
     for path in (stage.home, stage.programs):
         path.mkdir()
-    copy_project(stage.project)
+    link = partial(shutil.copytree, environments.parent, copy_function=os.link)
+    link(stage.project, ignore=shutil.ignore_patterns(".nox"))
     # As in a clone, a model's file goes by its path there: in keys of what was lowered, too.
     subprocess.run(["git", "init", "-q", "-b", "main", str(stage.project)], check=True)
     (stage.project / ".nox").symlink_to(environments)
@@ -125,6 +134,7 @@ def make_stage(folder: Path, environments: Path) -> Stage:
         "QNN_CI_JOBS": "1",  # each process of a second one would load the compiler, too
         "QNN_CI_TORCH_INDEX": os.environ.get("QNN_CI_TORCH_INDEX", ""),
         "COLUMNS": "200",
+        "PYTEST_DEBUG_TEMPROOT": str(folder),  # else a session's pytest clears up after others
     }
     return stage
 
@@ -143,7 +153,7 @@ def write_program(stage: Stage) -> None:
 
 
 def copy_project(target: Path) -> None:
-    """What a clone holds, with one test in place of all; its bytecode saves compiling it again."""
+    """What a clone holds, with one test in place of all, and its bytecode."""
     (target / "tests").mkdir(parents=True)
     for name in FOLDERS:
         shutil.copytree(ROOT / name, target / name)
@@ -152,6 +162,13 @@ def copy_project(target: Path) -> None:
     test = target / "tests" / "unit" / "test_miniature.py"
     test.parent.mkdir(parents=True)
     test.write_text(TEST)
+    compileall.compile_dir(target, quiet=1)
+
+
+def list_times(project: Path) -> dict[str, int]:
+    """When each source of a checkout was changed."""
+    files = (path for name in FOLDERS for path in (project / name).rglob("*.*"))
+    return {str(path): path.stat().st_mtime_ns for path in files if path.suffix != ".pyc"}
 
 
 def make_environments(folder: Path) -> Path:

@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from tests.documented.stage import Stage, make_environments, make_stage
+from tests.documented.stage import Stage, list_times, make_environments, make_stage
 from tests.stand_ins import bad_server
 from tests.stand_ins.bad_server import BadServer
 from tests.stand_ins.toolchains import World, serve_world
 
 
 @pytest.fixture(scope="session")
-def environments(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One .nox for all stages, of all worker processes."""
+def environments(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """One .nox for all stages, of all worker processes, in the checkout that they share."""
     base = tmp_path_factory.getbasetemp()
     shared = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "documented"
     with FileLock(f"{shared}.lock"):
@@ -26,7 +26,10 @@ def environments(tmp_path_factory: pytest.TempPathFactory) -> Path:
             making.mkdir()
             make_environments(making)
             making.rename(shared)
-    return shared / "project" / ".nox"
+    project = shared / "project"
+    times = list_times(project)
+    yield project / ".nox"
+    assert list_times(project) == times, "a command or a set-up changed a file of all stages"
 
 
 @pytest.fixture

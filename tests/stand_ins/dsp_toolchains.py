@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import shutil
+import tempfile
+from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 
 from tests.stand_ins.elfsigner.keys import write_keys
@@ -19,8 +22,17 @@ def make_signer_sdk(root: Path) -> Path:
     for name in ("elfsigner.py", "mbn_writer.py", "certify.py"):
         shutil.copy(STAND_IN / name, tools)
     shutil.copy(LIBRARY, tools / "testsigbase.so")
-    write_keys(tools)
+    for name, data in make_keys().items():
+        (tools / name).write_bytes(data)
     return root
+
+
+@cache
+def make_keys() -> Mapping[str, bytes]:
+    """The files of write_keys, made once: they take most of a second."""
+    with tempfile.TemporaryDirectory() as name:
+        write_keys(Path(name))
+        return {path.name: path.read_bytes() for path in Path(name).iterdir()}
 
 
 def make_library(path: Path, hexagon: int, build: str = "v2.49.40.260810104044") -> None:

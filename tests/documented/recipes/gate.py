@@ -23,7 +23,7 @@ def branch_off(stage: Stage) -> None:
     shutil.copy2(ROOT / ".gitignore", project)
     commit(project, "all")
     git(project, "checkout", "-q", "-b", "change")
-    (project / MODEL).write_text((project / MODEL).read_text() + "\n# one more line\n")
+    stage.write(MODEL, (project / MODEL).read_text() + "\n# one more line\n")
     commit(project, "mlp")
     stage.variables |= {"BASE": "main", "HEAD": "change", "GITHUB_EVENT_NAME": "pull_request"}
 

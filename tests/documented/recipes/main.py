@@ -46,7 +46,7 @@ def resumes(stage: Stage, ended: Ended) -> None:
     """A survivor that is listed as equivalent counts no more; a new test kills it all the same."""
     page = stage.project / "reports/mutants/ci.emulator.judging.md"
     assert "+    return decibels >= 40" in page.read_text("utf-8")
-    (stage.project / "tests/mutants/equivalents.toml").write_text(EQUIVALENT)
+    stage.write("tests/mutants/equivalents.toml", EQUIVALENT)
     listed = stage.run(f"./{MUTANTS}").said
     assert re.search(r"judging +2 +1 +0 +0 +1 +0 +100\.0\n", listed), listed
     assert "no sound has 40 dB" in page.read_text("utf-8")
