@@ -1,7 +1,7 @@
 """``./nox`` in the tests of workflows: verbs run for real, sessions end as a test says. A plan is
 made once a change, a report once for all runs that come to the same.
 
-Its first line is written by the test. QUICK_NOX names a JSON file: a session, or a session and one
+QUICK_NOX names a JSON file: a session, or a session and one
 of its words -> {"code", "cases", "writes"}; what is not in it passes. Without "cases" a session
 writes no report; "writes" are files and their text. A verb that is named there does not run.
 """
@@ -12,11 +12,21 @@ import hashlib
 import json
 import os
 import shutil
-import subprocess
 import sys
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+
+import msgspec
+
+import ci.__main__
+from ci.emulator.policy import read_emulator_policy
+from ci.gate.jobs.portion import list_planned, take_shard
+from ci.report.schema import Case, Place, Status
+from ci.report.write import write_report as write
+from tests.stand_ins.reports import make_report
 
 VERBS = {
     "plan": ["plan"],
@@ -43,7 +53,7 @@ def main() -> int:
     told = [outcomes.get(f"{session} {one}") for one in own]
     outcome = next(filter(None, [*told, outcomes.get(session)]), None)
     if session in VERBS and outcome is None:
-        return run_verb([*VERBS[session], *own]).returncode
+        return ci.__main__.main([*VERBS[session], *own])
     outcome = outcome or PASSING
     for name, text in outcome.get("writes", {}).items():
         Path(name).parent.mkdir(parents=True, exist_ok=True)
@@ -58,13 +68,6 @@ def main() -> int:
             (folder / "junit.xml").write_text(f"<testsuites>{rows}</testsuites>")
     sys.stdout.write(f"{session} ends with {outcome['code']}\n")
     return outcome["code"]
-
-
-def run_verb(words: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
-    """A verb, by the code of PROJECT, which is compiled already."""
-    code = "import os, sys; sys.path.insert(0, os.environ['PROJECT']); "
-    code += "from ci.__main__ import main; sys.exit(main(sys.argv[1:]))"
-    return subprocess.run([sys.executable, "-c", code, *words], check=False, **options)
 
 
 def find_kept(kind: str, *words: object) -> Path:
@@ -86,12 +89,13 @@ def run_plan(words: list[str]) -> int:
     """Plan a change once, and give the same again."""
     kept = find_kept("plan", os.environ["GITHUB_EVENT_NAME"], *words)
     if not kept.is_dir():
-        ended = run_verb(["plan", *words], stdout=subprocess.PIPE, text=True)
-        if ended.returncode:
-            return ended.returncode
+        with redirect_stdout(StringIO()) as said:
+            code = ci.__main__.main(["plan", *words])
+        if code:
+            return code
         kept.mkdir()
         shutil.copy("plan.json", kept)
-        (kept / "said").write_text(ended.stdout)
+        (kept / "said").write_text(said.getvalue())
     shutil.copy(kept / "plan.json", "plan.json")
     sys.stdout.write((kept / "said").read_text())
     return 0
@@ -99,13 +103,6 @@ def run_plan(words: list[str]) -> int:
 
 def write_report(folder: Path, shard: str, outcome: dict[str, Any]) -> None:
     """The report of a shard of plan.json, or of a small run without a plan."""
-    sys.path.insert(0, os.environ["PROJECT"])
-    from ci.emulator.policy import read_emulator_policy
-    from ci.gate.jobs.portion import list_planned, take_shard
-    from ci.report.schema import Case, Place, Status
-    from ci.report.write import write_report as write
-    from tests.stand_ins.reports import make_report
-
     mark, names = None, [SimpleNamespace(model="mlp", scheme="fp16", soc="SM8650")]
     if shard:
         specs, mark = take_shard(
@@ -126,10 +123,4 @@ def write_report(folder: Path, shard: str, outcome: dict[str, Any]) -> None:
         for one in kept
     ]
     report = make_report(cases)
-    import msgspec
-
     write(msgspec.structs.replace(report, shard=mark), folder)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

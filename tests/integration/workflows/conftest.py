@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,9 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.stand_ins import quick_programs
 from tests.stand_ins.actions import Services, git
+from tests.stand_ins.quick_programs import make_program
 from tests.workflows.document import Document
 from tests.workflows.job import Setting
 from tests.workflows.workflow import JobResult, WorkflowRun
@@ -30,11 +32,8 @@ for folder in "$@"; do :; done
 mkdir -p "$folder/bin"
 echo '#!/bin/sh' > "$folder/bin/python"
 echo 'if [ "$2" = pip ]; then exit 0; fi; exec {python} "$@"' >> "$folder/bin/python"
-printf '#!{python}\\nimport sys; sys.path.insert(0, "{root}")\\n' > "$folder/bin/qnn-ci"
-echo 'from ci.__main__ import main' >> "$folder/bin/qnn-ci"
-echo 'from tests.stand_ins.quick_run import main as note_run' >> "$folder/bin/qnn-ci"
-echo 'sys.exit(note_run() if "test-emulator" in sys.argv[1:2] else main())' >> "$folder/bin/qnn-ci"
-chmod +x "$folder/bin/python" "$folder/bin/qnn-ci"
+chmod +x "$folder/bin/python"
+ln -sf {program} "$folder/bin/qnn-ci"
 """
 EVENT = {
     "repository": {"private": False, "default_branch": "main"},
@@ -87,13 +86,20 @@ class GitHub:
         return WorkflowRun(document, setting, **more).run()
 
 
-@pytest.fixture
-def quick_python(tmp_path: Path) -> Path:
+@pytest.fixture(scope="session")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Where quick programs are served."""
+    with quick_programs.run_server(tmp_path_factory.mktemp("server")) as address:
+        yield address
+
+
+@pytest.fixture(scope="session")
+def quick_python(tmp_path_factory: pytest.TempPathFactory, programs: Path) -> Path:
     """A python3 that makes environments without pip."""
-    program = tmp_path / "quick-python"
-    program.write_text(QUICK_PYTHON.format(python=sys.executable, root=ROOT))
-    program.chmod(0o755)
-    return program
+    folder = tmp_path_factory.mktemp("python")
+    program = write_program(folder / "qnn-ci", make_program(programs, "tests.stand_ins.quick_run"))
+    text = QUICK_PYTHON.format(python=sys.executable, program=program)
+    return write_program(folder / "quick-python", text)
 
 
 @pytest.fixture
@@ -125,12 +131,16 @@ def put_on_path(github: GitHub, name: str, text: str) -> Path:
     """A program that stands in for another, first on PATH."""
     folder = github.folder / "programs"
     folder.mkdir(exist_ok=True)
-    program = folder / name
-    program.write_text(text)
-    program.chmod(0o755)
+    program = write_program(folder / name, text)
     if not github.variables["PATH"].startswith(str(folder)):
         github.variables["PATH"] = f"{folder}:{github.variables['PATH']}"
     return program
+
+
+def write_program(path: Path, text: str) -> Path:
+    path.write_text(text)
+    path.chmod(0o755)
+    return path
 
 
 def commit(repository: Path, message: str) -> str:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
+from pathlib import Path
 from typing import Any
 
 from tests.integration.workflows.conftest import GitHub, commit
 from tests.stand_ins.actions import git
+from tests.stand_ins.quick_programs import make_program
 from tests.stand_ins.small_project import FILES
 from tests.workflows.document import ROOT, Document, read_document
 
@@ -16,7 +17,7 @@ from tests.workflows.document import ROOT, Document, read_document
 class Project:
     """The repository, and what its sessions will come to."""
 
-    def __init__(self, github: GitHub) -> None:
+    def __init__(self, github: GitHub, programs: Path) -> None:
         self.github = github
         self.folder = github.services.repository
         self.outcomes = github.folder / "outcomes.json"
@@ -25,8 +26,7 @@ class Project:
             (self.folder / name).write_text(text)
         for name in ("nox", ".ci/packages"):
             (self.folder / name).chmod(0o755)
-        source = (ROOT / "tests" / "stand_ins" / "quick_nox.py").read_text()
-        (self.folder / "nox").write_text(f"#!{sys.executable}\n{source}")
+        (self.folder / "nox").write_text(make_program(programs, "tests.stand_ins.quick_nox"))
         manifests = github.folder / "manifests"
         shutil.copytree(ROOT / "manifests", manifests)
         rules = manifests / "policies" / "gate.toml"

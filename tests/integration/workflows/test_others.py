@@ -12,7 +12,6 @@ import pytest
 
 from provisioning.store.store import store_home
 from tests.integration.workflows.conftest import (
-    QUICK_PYTHON,
     ROOT,
     GitHub,
     commit,
@@ -33,9 +32,9 @@ if [ -n "${{DOCKER_CONFIG:-}}" ]; then touch "$DOCKER_CONFIG/config.json"; fi
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Project:
-    made = Project(make_github(tmp_path))
-    put_on_path(made.github, "python3", QUICK_PYTHON.format(python=sys.executable, root=ROOT))
+def project(tmp_path: Path, programs: Path, quick_python: Path) -> Project:
+    made = Project(make_github(tmp_path), programs)
+    put_on_path(made.github, "python3", quick_python.read_text())
     log = tmp_path / "programs.log"
     log.touch()
     for name in ("gh", "docker"):

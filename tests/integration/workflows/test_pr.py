@@ -20,10 +20,10 @@ DOCS = "README.md"
 
 
 @pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
+def project(tmp_path_factory: pytest.TempPathFactory, programs: Path) -> Project:
     from tests.integration.workflows.conftest import make_github
 
-    return Project(make_github(tmp_path_factory.mktemp("project")))
+    return Project(make_github(tmp_path_factory.mktemp("project")), programs)
 
 
 def run_pr(project: Project, document: Document | None = None, **more: Any) -> dict[str, JobResult]:

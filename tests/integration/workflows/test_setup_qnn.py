@@ -106,7 +106,7 @@ def tiny(github: GitHub, world: World, quick_python: Path) -> GitHub:
     with (policies / "doctor.toml").open("a") as file:
         file.write("\n[profiles.cxx]\n")
     github.variables |= {**world.variables, "QNN_CI_BACKOFF_S": "0.01"}
-    github.variables["PATH"] = f"{quick_python.parent}:{github.variables['PATH']}"
+    github.variables["QUICK_PYTHON"] = str(quick_python)
     return github
 
 
@@ -124,7 +124,7 @@ def run_tiny(github: GitHub, **inputs: str) -> tuple[dict[str, str], JobRun, str
     home = Path(github.variables["QNN_CI_HOME"])
     if home.exists():
         home.rename(home.with_name(f"home-{github.runs}"))
-    given = {"profile": "cxx", "python": str(github.folder / "quick-python"), **inputs}
+    given = {"profile": "cxx", "python": github.variables["QUICK_PYTHON"], **inputs}
     given.setdefault("accept_licence", "qnn-sdk")
     (result,) = github.run(write_workflow('test -f "$CXX_ROOT/lib/libc++.so.1"', **given)).values()
     (run,) = result.runs
@@ -306,7 +306,7 @@ def test_tokens_are_masked_for_the_steps_that_follow(tiny: GitHub) -> None:
     tiny.variables["QNN_CI_BEARER_TOKENS"] = "mirror.example=s3cret-token"
     home = tiny.variables["QNN_CI_HOME"]
     text = write_workflow("echo s3cret-token", profile="cxx", accept_licence="all",
-                          python=str(tiny.folder / "quick-python"))  # fmt: skip
+                          python=tiny.variables["QUICK_PYTHON"])  # fmt: skip
     (result,) = tiny.run(text).values()
     assert (result.result, Path(home).is_dir()) == ("success", True)
     assert result.runs[0].heard.log[-1] == "***"
