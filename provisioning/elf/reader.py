@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import mmap
 from collections.abc import Iterator
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from typing import Any
 from elftools.common.exceptions import ELFError
 from elftools.common.utils import struct_parse
 from elftools.elf import enums
-from elftools.elf.elffile import ELFFile
+from elftools.elf.structs import ELFStructs
 
 from provisioning.elf.facts import (
     EM_QDSP6,
@@ -56,6 +57,7 @@ _NUMBERS: dict[str, int] = {
     **enums.ENUM_P_TYPE_RISCV,
     **enums.ENUM_P_TYPE_BASE,
 }
+_CLASSES, _ORDERS = {1: 32, 2: 64}, {1: True, 2: False}
 
 
 class HeadersTruncatedError(ValueError):
@@ -121,8 +123,16 @@ class _Elf:
         self.links = 0
         if self.size_bytes < 64:
             raise HeadersTruncatedError("a header has 52 or 64 bytes")
-        self.elf = ELFFile(self.stream)
-        self.head = self.elf.header
+        self.bits, self.little_endian = _identify(self.map[:6])
+        basic = _basic_structs(self.bits, self.little_endian)
+        self.head = struct_parse(basic.Elf_Ehdr, self.stream, 0)
+        self.structs = _all_structs(
+            self.bits,
+            self.little_endian,
+            self.head["e_type"],
+            self.head["e_machine"],
+            self.head["e_ident"]["EI_OSABI"],
+        )
         self.heads = tuple(self._program_headers())
         self.loads = [head for head in self.heads if head.type == PT_LOAD]
 
@@ -147,8 +157,8 @@ class _Elf:
         return ElfFacts(
             path=self.path,
             size_bytes=self.size_bytes,
-            bits=self.elf.elfclass,
-            little_endian=self.elf.little_endian,
+            bits=self.bits,
+            little_endian=self.little_endian,
             machine=_number(self.head["e_machine"]),
             type=_number(self.head["e_type"]),
             flags=self.head["e_flags"],
@@ -174,21 +184,21 @@ class _Elf:
             raise HeadersTruncatedError(f"{what} is at bytes {position} to {position + size}")
 
     def _parse(self, kind: str, position: int) -> Any:
-        structure = getattr(self.elf.structs, kind)
+        structure = getattr(self.structs, kind)
         self._require(position, structure.sizeof(), kind)
         return struct_parse(structure, self.stream, position)
 
     def _entries(self, kind: str, table: str, limit: int) -> Iterator[Any]:
         """The entries of the program (ph) or section (sh) header table."""
         start, step, count = (self.head[f"e_{table}{part}"] for part in ("off", "entsize", "num"))
-        size = getattr(self.elf.structs, kind).sizeof()
+        size = getattr(self.structs, kind).sizeof()
         if not start or not count:
             return
         if step != size or count > limit:
             raise ValueError(f"e_{table}entsize is {step}, e_{table}num {count}")
         self._require(start, step * count, f"the {table} header table")
         for index in range(count):
-            yield struct_parse(getattr(self.elf.structs, kind), self.stream, start + index * step)
+            yield struct_parse(getattr(self.structs, kind), self.stream, start + index * step)
 
     def _string_at(self, position: int, limit: int = MAX_STRING) -> str:
         self._require(position, 1, "a string")
@@ -232,7 +242,7 @@ class _Elf:
     def _tags(self) -> dict[str, list[int]]:
         """The dynamic section: values by tag, in order."""
         tags: dict[str, list[int]] = {}
-        step = self.elf.structs.Elf_Dyn.sizeof()
+        step = self.structs.Elf_Dyn.sizeof()
         dynamic = next((head for head in self.heads if head.type == PT_DYNAMIC), None)
         if dynamic is None or not dynamic.filesz:
             return tags
@@ -295,11 +305,40 @@ class _Elf:
             position += entry[link]
 
     def _notes(self) -> Iterator[Note]:
-        order: Any = "little" if self.elf.little_endian else "big"
+        order: Any = "little" if self.little_endian else "big"
         for head in self.heads:
             if head.type == PT_NOTE:
                 end = head.offset + min(head.filesz, MAX_NOTE_BYTES)
                 yield from parse_notes(self.map[head.offset : end], order, head.align)
+
+
+def _identify(start: bytes) -> tuple[int, bool]:
+    """(bits, whether little endian) by the first bytes of a file."""
+    if start[:4] != b"\x7fELF":
+        raise ValueError("it does not begin with ELF's magic number")
+    if start[4] not in _CLASSES:
+        raise ValueError(f"EI_CLASS is {start[4]}")
+    if start[5] not in _ORDERS:
+        raise ValueError(f"EI_DATA is {start[5]}")
+    return _CLASSES[start[4]], _ORDERS[start[5]]
+
+
+# To make the structures takes longer than to parse a file's headers with them, and they depend on
+# nothing else. The limits bound what files with arbitrary numbers leave in memory.
+@lru_cache(maxsize=4)
+def _basic_structs(bits: int, little_endian: bool) -> Any:
+    structs = ELFStructs(little_endian, bits)
+    structs.create_basic_structs()
+    return structs
+
+
+@lru_cache(maxsize=32)
+def _all_structs(bits: int, little_endian: bool, *kind: str | int) -> Any:
+    """``kind``: e_type, e_machine and EI_OSABI, by name where they have one."""
+    structs = ELFStructs(little_endian, bits)
+    structs.create_basic_structs()
+    structs.create_advanced_structs(*kind)
+    return structs
 
 
 def _number(name: str | int) -> int:

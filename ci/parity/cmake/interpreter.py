@@ -16,7 +16,15 @@ from ci.parity.cmake.blocks import Argument, Block, CMakeSyntaxError, Command, N
 from ci.parity.cmake.conditions import Answer, Operand, Scope, decide
 from ci.parity.cmake.platforms import PLATFORM_NAMES, ROOT, root_variables
 from ci.parity.cmake.state import Call, Flow, Item, LimitError, Routine, State, Variables
-from ci.parity.cmake.values import Value, expand, is_unknown, merge_value, split_list, unknown
+from ci.parity.cmake.values import (
+    Value,
+    expand,
+    is_unknown,
+    merge_value,
+    split_list,
+    split_values,
+    unknown,
+)
 from ci.parity.facts import NotEvaluated, Place
 
 MOST_STEPS = 100_000
@@ -99,15 +107,8 @@ class Interpreter:
         found: list[Item] = []
         for argument in arguments:
             values = self.expand(argument)
-            if argument.quoted:
-                found.extend(Item(value, argument.line) for value in values)
-                continue
-            seen: set[str] = set()
-            for value in values:
-                parts = [part for part in split_list(value) if part]
-                fresh = [p for p in parts if p not in seen] if len(values) > 1 else parts
-                seen.update(parts)
-                found.extend(Item(part, argument.line) for part in fresh)
+            words = values if argument.quoted else split_values(values)
+            found += [Item(word, argument.line) for word in words]
         return tuple(found)
 
     # Reporting

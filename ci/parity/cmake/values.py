@@ -41,6 +41,17 @@ def split_list(text: str) -> list[str]:
     return [part.replace("\0", ";") for part in text.replace("\\;", "\0").split(";")]
 
 
+def split_values(values: Value) -> list[str]:
+    """The elements of every alternative that are not empty, without those of earlier ones."""
+    if len(values) == 1:
+        return [part for part in split_list(values[0]) if part]
+    found: list[str] = []
+    for value in values:
+        seen = set(found)
+        found += [part for part in split_list(value) if part and part not in seen]
+    return found
+
+
 def expand(text: str, lookup: Callable[[str, str], Value]) -> Value:
     """Every alternative of ``text`` with its references replaced, innermost first.
 

@@ -18,7 +18,14 @@ from ci.parity.cmake.interpreter import (
     refusals_of,
 )
 from ci.parity.cmake.state import Routine
-from ci.parity.cmake.values import expand, merge_value, resolve_genex, split_list, unknown
+from ci.parity.cmake.values import (
+    expand,
+    merge_value,
+    resolve_genex,
+    split_list,
+    split_values,
+    unknown,
+)
 from ci.parity.facts import Configuration, is_inside
 from ci.parity.policy import Layout
 from ci.parity.renames import match_sources
@@ -280,6 +287,11 @@ def test_a_list_is_split_at_semicolons_that_are_not_escaped() -> None:
     assert [split_list(text) for text in ("", "a", "a;b;", "a\\;b;c")] == [
         [], ["a"], ["a", "b", ""], ["a;b", "c"],
     ]  # fmt: skip
+
+
+def test_words_of_alternatives_are_those_of_each_that_no_earlier_one_has() -> None:
+    assert split_values((";a;;a",)) == ["a", "a"]
+    assert split_values(("a;;b;b", "b;c;;c;a")) == ["a", "b", "b", "c", "c"]
 
 
 def test_references_are_replaced_from_the_inside() -> None:

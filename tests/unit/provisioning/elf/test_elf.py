@@ -16,7 +16,7 @@ from provisioning.elf.facts import (
     VersionNeed,
 )
 from provisioning.elf.qnn_build import QnnBuild, find_qnn_build, search_build
-from provisioning.elf.reader import read_elf
+from provisioning.elf.reader import parse_headers, read_elf
 from provisioning.errors import ExitCode
 
 LIBRARIES = Path(__file__).parents[3] / "artifacts" / "elf"
@@ -55,6 +55,29 @@ def test_android_libraries_tell_their_api_level_and_ndk() -> None:
     assert facts.android == AndroidNote(30, "r26c", "11394342")
     assert facts.load_align == 4096
     assert read_elf(LIBRARIES / "libandroid16k.so").load_align == 16384
+
+
+def test_a_big_endian_library() -> None:
+    facts = read_elf(LIBRARIES / "libbigendian.so")
+    assert (facts.bits, facts.little_endian, facts.machine) == (64, False, EM_AARCH64)
+    assert facts.load_align == 4096
+
+
+@pytest.mark.parametrize(
+    ("position", "value", "words"),
+    [(1, 0, "ELF's magic number"), (4, 3, "EI_CLASS is 3"), (5, 0, "EI_DATA is 0")],
+)
+def test_what_the_first_bytes_must_say(position: int, value: int, words: str) -> None:
+    data = bytearray((LIBRARIES / "libx86.so").read_bytes())
+    data[position] = value
+    with pytest.raises(ValueError, match=words):
+        parse_headers(bytes(data))
+
+
+def test_files_of_several_kinds_are_read_in_any_order() -> None:
+    names = ["libx86.so", "libhexagon.so", "libbigendian.so", "libaarch64.so"]
+    once = [read_elf(LIBRARIES / name) for name in names]
+    assert [read_elf(LIBRARIES / name) for name in reversed(names)] == once[::-1]
 
 
 def test_an_executable_stack_is_seen() -> None:
