@@ -28,6 +28,7 @@ from ci.emulator.workshop import Workshop
 from ci.lowering.cases import CaseSpec
 from ci.lowering.digests.known import seem_known
 from ci.lowering.digests.parts import describe_parts
+from ci.lowering.job import LowerJob
 from ci.lowering.references.numerics import NUMERICS
 from ci.lowering.suite import expect_s
 from ci.report.host import read_host, started_now
@@ -99,12 +100,13 @@ def run_session(
 def choose_imports(
     specs: Sequence[CaseSpec],
     options: SessionOptions,
+    kind: type[LowerJob],
     running: tuple[str, ...],
     making: tuple[str, ...],
 ) -> tuple[str, ...]:
     """What the pool imports for all of its forks: what ``making`` programs needs, too, unless all
-    seem to be there. Where one is not, its process imports that."""
-    known = options.use_cache and seem_known(specs, programs_home())
+    seem to be there. Where one is not, the process that makes it imports that."""
+    known = options.use_cache and seem_known(specs, kind, programs_home())
     return running if known else (*running, *making)
 
 

@@ -123,6 +123,7 @@ def run(
     from ci.emulator.case import SessionOptions
     from ci.emulator.pool import EXPORTING, RUNNING
     from ci.emulator.session import Phases, choose_imports, report_unrun, run_session
+    from ci.lowering.job import LowerJob
 
     chosen = choice.read_choice(args.sdk, args.adaptor)
     check_choice(args.runner, chosen)
@@ -157,7 +158,7 @@ def run(
         ),
         phases,
         offline=args.offline,
-        imports=choose_imports(specs, options, running, (EXPORTING,)),
+        imports=choose_imports(specs, options, LowerJob, running, (EXPORTING,)),
         choice=chosen,
         backend=backend,
         refuse=lambda environment, lacks: report_unrun(specs, environment, options, phases, lacks),

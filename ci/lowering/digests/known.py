@@ -1,8 +1,8 @@
 """Models of the suite are known by their sources: what was lowered of one is found without torch.
 
-known/<origin>/<job> in the cache holds the key of the program that such a job came to. The origin
-is all that decides about the suite's models on this machine, and so about their graphs, which a key
-is made of; a job names the rest.
+known/<origin>/<case>/<job> in the cache holds the key of the program that such a job came to. The
+origin is all that decides about the suite's models on this machine, and so about their graphs, of
+which a key is made; a job names the rest.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from ci.lowering.artifact import FLOAT, Lowered, artifact_path, read_artifact, r
 from ci.lowering.cases import CaseSpec
 from ci.lowering.job import LowerJob, LowerResult
 from ci.lowering.references.degenerate import find_degenerate
+from ci.lowering.schemes import Scheme
 from ci.lowering.users.entry import Source, is_suite
 from ci.lowering.users.places import name_file
 from provisioning.files import digest_sources, write_whole
@@ -66,7 +67,7 @@ def proves(directory: Path, lowered: Lowered, job: LowerJob) -> bool:
 def remember_lowering(job: LowerJob, result: LowerResult) -> None:
     """Note what a job came to, where the cache can be written."""
     if job.use_cache and is_plain(job.model, job.source) and result.lowered:
-        with suppress(OSError):
+        with suppress(OSError, ValueError):
             write_whole(job_path(job), f"{result.lowered.key}\n")
 
 
@@ -75,22 +76,25 @@ def is_plain(model: str, source: Source) -> bool:
     return is_suite(model) and not source.has_data and not source.choices.functions
 
 
-def seem_known(specs: Iterable[CaseSpec], cache: Path) -> bool:
-    """Whether all may be recalled: there is something that was remembered of such models."""
-    plain = all(is_plain(spec.reference, spec.source) for spec in specs)
-    return plain and origin_path(cache).is_dir()
+def seem_known(specs: Iterable[CaseSpec], kind: type[LowerJob], cache: Path) -> bool:
+    """Whether all may be recalled: something was remembered of the same model, scheme and SoC."""
+    return all(
+        is_plain(spec.reference, spec.source)
+        and case_path(kind, spec.reference, spec.scheme, spec.soc, cache).is_dir()
+        for spec in specs
+    )
 
 
 def job_path(job: LowerJob) -> Path:
     """Where the key of a job is. All of a job counts, but for its places and the policy."""
     same = msgspec.structs.replace(job, cache="", log="", reference=None)
-    name = hashlib.sha256(msgspec.json.encode([type(job).__name__, same])).hexdigest()
-    return origin_path(Path(job.cache)) / name
+    name = hashlib.sha256(msgspec.json.encode(same)).hexdigest()
+    return case_path(type(job), job.model, job.scheme, job.soc, Path(job.cache)) / name
 
 
-def origin_path(cache: Path) -> Path:
-    """The directory of what models of the suite came to that are as they are now."""
-    return cache / KNOWN / name_origin()
+def case_path(kind: type[LowerJob], model: str, scheme: Scheme, soc: str, cache: Path) -> Path:
+    """The directory of what jobs of a case came to, made from the model as it is now."""
+    return cache / KNOWN / name_origin() / hash_words([kind.__name__, model, scheme.value, soc])
 
 
 @functools.cache
@@ -111,7 +115,13 @@ def name_origin() -> str:
             f"{name}={value}" for name, value in os.environ.items() if name.startswith(VARIABLES)
         ),
     )
-    return hashlib.sha256("".join(f"{len(word)}:{word}" for word in words).encode()).hexdigest()
+    return hash_words(words)
+
+
+def hash_words(words: Iterable[str]) -> str:
+    """SHA-256 of words, also of such as are paths or variables that are not UTF-8."""
+    text = "".join(f"{len(word)}:{word}" for word in words)
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def describe_torch() -> Iterator[str]:

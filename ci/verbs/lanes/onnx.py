@@ -145,6 +145,7 @@ def run(
     from ci.emulator.pool import EXPORTING
     from ci.emulator.session import Phases, choose_imports
     from ci.onnx.case import COMPILER, RUNNING, LaneOptions, run_lane
+    from ci.onnx.job import CompileJob
 
     phases = Phases(progress)
     options = LaneOptions(
@@ -169,5 +170,5 @@ def run(
         lambda environment, workshop: run_lane(specs, environment, options, phases, workshop),
         phases,
         offline=args.offline,
-        imports=choose_imports(specs, options, RUNNING, making),
+        imports=choose_imports(specs, options, CompileJob, RUNNING, making),
     )

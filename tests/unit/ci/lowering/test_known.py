@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,9 @@ import msgspec
 import numpy as np
 import pytest
 
+from ci.emulator.case import SessionOptions, programs_home
+from ci.emulator.policy import read_emulator_policy
+from ci.emulator.session import choose_imports
 from ci.lowering.artifact import (
     FLOAT,
     PROGRAM,
@@ -106,6 +111,16 @@ def test_with_anything_of_the_users_nothing_is_remembered_or_recalled(
     assert recall_lowering(asked) is None
 
 
+def test_a_job_that_no_text_can_hold_is_as_ever(job: LowerJob) -> None:
+    options = {"backend_path": os.fsdecode(b"\xff/libQnnHtp.so")}
+    odd = CompileJob(**msgspec.structs.asdict(job), options=options)
+    remember_lowering(odd, make_result(odd))
+    assert recall_lowering(odd) is None
+    assert not seem_known(
+        [CaseSpec(os.fsdecode(b"mlp:\xff"), odd.scheme, odd.soc)], LowerJob, Path()
+    )
+
+
 def test_a_refusal_is_not_remembered(job: LowerJob) -> None:
     remember_lowering(job, LowerResult(refused="QNN took no node"))
     assert not (Path(job.cache) / KNOWN).exists()
@@ -179,7 +194,7 @@ def test_all_of_a_job_but_its_places_tells_it_from_others(job: LowerJob) -> None
 
 
 def set_variable(tmp_path: Path, patch: pytest.MonkeyPatch) -> None:
-    patch.setenv("MKL_CBWR", "AVX2")
+    patch.setenv("MKL_CBWR", os.fsdecode(b"\xff"))
 
 
 def change_torch(tmp_path: Path, patch: pytest.MonkeyPatch) -> None:
@@ -226,15 +241,40 @@ def test_what_decides_about_a_model_decides_what_is_known(
     assert name_origin.__wrapped__() != before
 
 
-def test_all_seems_known_where_something_was_remembered_of_models_as_they_are(
+def test_all_seems_known_where_something_was_remembered_of_each_case(
     job: LowerJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache = Path(job.cache)
-    suite = CaseSpec("lstm", Scheme.FP16, "SM8650")
-    users = CaseSpec("net", Scheme.FP16, "SM8650", Source("/my/net.py:factory"))
-    assert not seem_known([suite], cache)
+    suite = CaseSpec("mlp", Scheme.FP16, "SM8650")
+    alias = CaseSpec("net", Scheme.FP16, "SM8650", Source("mlp"))
+    others = [
+        CaseSpec("mlp", Scheme.A8W8, "SM8650"),
+        CaseSpec("mlp", Scheme.FP16, "SM8750"),
+        CaseSpec("lstm", Scheme.FP16, "SM8650"),
+        CaseSpec("mlp", Scheme.FP16, "SM8650", Source("/my/net.py:factory")),
+        CaseSpec("mlp", Scheme.FP16, "SM8650", Source("mlp", inputs="/my/inputs.npz")),
+    ]
+    assert not seem_known([suite], LowerJob, cache)
     remember_lowering(job, make_result(job))
-    assert seem_known([suite], cache)
-    assert not seem_known([suite, users], cache)
+    assert seem_known([suite, alias], LowerJob, cache)
+    assert not seem_known([suite], CompileJob, cache)
+    assert not any(seem_known([suite, other], LowerJob, cache) for other in others)
     monkeypatch.setattr(known, "name_origin", lambda: "another")
-    assert not seem_known([suite], cache)
+    assert not seem_known([suite], LowerJob, cache)
+
+
+def test_what_makes_programs_is_imported_for_all_unless_they_seem_to_be_there(
+    job: LowerJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    specs = [CaseSpec("mlp", Scheme.FP16, "SM8650")]
+    options = SessionOptions(policy=read_emulator_policy(), timeout_s=1.0)
+    monkeypatch.setenv("QNN_CI_HOME", str(Path(job.cache) / "home"))
+    cached = msgspec.structs.replace(job, cache=str(programs_home()))
+
+    def choose(options: SessionOptions) -> tuple[str, ...]:
+        return choose_imports(specs, options, LowerJob, ("running",), ("making",))
+
+    assert choose(options) == ("running", "making")
+    remember_lowering(cached, make_result(cached))
+    assert choose(options) == ("running",)
+    assert choose(replace(options, use_cache=False)) == ("running", "making")
