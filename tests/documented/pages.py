@@ -11,6 +11,7 @@ import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from itertools import takewhile
 from pathlib import Path
 
@@ -82,14 +83,15 @@ class Command:
         return None
 
 
-def read_commands(root: Path = ROOT) -> list[Command]:
+@cache
+def read_commands() -> tuple[Command, ...]:
     """The commands of all pages, each once a page."""
     found = [
         command
         for page in PAGES
-        for command in commands_of(page.relative_to(root).as_posix(), page.read_text("utf-8"))
+        for command in commands_of(page.relative_to(ROOT).as_posix(), page.read_text("utf-8"))
     ]
-    return list(dict.fromkeys(found))
+    return tuple(dict.fromkeys(found))
 
 
 def commands_of(place: str, text: str) -> list[Command]:

@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutants.forks import RAISED, Task, run_tasks
-from tests.mutants.judge import FAILS
+from tests.mutants.forks import FAILS, RAISED, Task, run_tasks
 
 ROOT = Path(__file__).parents[2]
 SETTINGS = "[mutmut]\nsource_paths = code\nalso_copy = checks\n"

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from provisioning.console.process import end_with_parent
 
+FAILS = "fails without a mutant:"
 POLL_S = 0.005
 RAISED = 35  # to mutmut neither a mutant that was killed nor one that survived
 

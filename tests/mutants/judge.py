@@ -25,10 +25,10 @@ from mutmut.utils.format_utils import mangled_name_from_mutant_name
 
 from provisioning.files import write_whole
 from tests.mutants.first_run import FirstRun, follow, run_first, run_test
-from tests.mutants.forks import Task, run_tasks
+from tests.mutants.forks import FAILS, Task, run_tasks
 from tests.mutants.verdicts import Verdicts
 
-JUDGED, FAILS = "judged", "fails without a mutant:"  # what a line of the output begins with
+JUDGED = "judged"  # as FAILS, what a line of the output begins with
 # Other tracebacks would parse the whole module of mutants for each failure.
 OPTIONS = ("-q", "--rootdir=.", "-s", "--tb=native", "-pno:cacheprovider", "-pno:xdist")
 FIRST_RUN, FAILURE, KILLERS = "first-run.json", "failure.txt", "killers"

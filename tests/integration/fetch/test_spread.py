@@ -20,7 +20,7 @@ from provisioning.fetch.transfer import TransferPolicy
 from tests.stand_ins import bad_server as bad
 from tests.stand_ins.bad_server import BadServer, Fault
 
-DATA = random.Random(9).randbytes(24 << 20)
+DATA = (random.Random(9).randbytes((1 << 20) + 7) * 24)[: 24 << 20]  # no two pieces are the same
 PIN = Pin(len(DATA), hashlib.sha256(DATA).hexdigest())
 QUICK = TransferPolicy(attempts=4, backoff_s=0.01, read_timeout_s=5, connect_timeout_s=5)
 RATE = 4e6

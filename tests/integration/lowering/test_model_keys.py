@@ -6,13 +6,14 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from tests.stand_ins.torch_forks import TorchForks, start_forks
 
-pytest.importorskip("torch", reason="torch is not installed in this environment")
+pytestmark = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
 ROOT = Path(__file__).resolve().parents[3]
 CODE = """
 import json, sys

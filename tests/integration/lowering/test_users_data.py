@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-pytest.importorskip("torch", reason="torch is not installed in this environment")
+pytestmark = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
 ROOT = Path(__file__).resolve().parents[3]
 CODE = """
 import json, sys
