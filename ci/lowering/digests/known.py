@@ -66,9 +66,10 @@ def proves(directory: Path, lowered: Lowered, job: LowerJob) -> bool:
 
 def remember_lowering(job: LowerJob, result: LowerResult) -> None:
     """Note what a job came to, where the cache can be written."""
-    if job.use_cache and is_plain(job.model, job.source) and result.lowered:
+    lowered = result.lowered
+    if lowered and is_asked(lowered, job) and job.use_cache and is_plain(job.model, job.source):
         with suppress(OSError, ValueError):
-            write_whole(job_path(job), f"{result.lowered.key}\n")
+            write_whole(job_path(job), f"{lowered.key}\n")
 
 
 def is_plain(model: str, source: Source) -> bool:
@@ -101,15 +102,19 @@ def case_path(kind: type[LowerJob], model: str, scheme: Scheme, soc: str, cache:
 def name_origin() -> str:
     """SHA-256 over all that decides about the suite's models, their inputs and their outputs."""
     here = Path(__file__).resolve()
+    rooms = [here.parents[2] / room for room in ROOMS]
+    spec = importlib.util.find_spec("torch")
+    torch = map(Path, spec.submodule_search_locations or ()) if spec else ()
     words = (
-        digest_sources(*(here.parents[2] / room for room in ROOMS)),
+        digest_sources(*rooms),
+        # By their times too: what is edited while a run has not loaded it yet is of no origin.
+        *sorted(row for place in (*rooms, *torch) for row in stamp_code(place)),
         # Lines of the models are in their graphs.
         str(here),
         name_file(here),
         sys.version,
         sys.prefix,
         os.confstr("CS_GNU_LIBC_VERSION") or "",
-        *sorted(describe_torch()),
         *describe_processor(),
         *sorted(
             f"{name}={value}" for name, value in os.environ.items() if name.startswith(VARIABLES)
@@ -124,14 +129,12 @@ def hash_words(words: Iterable[str]) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
 
 
-def describe_torch() -> Iterator[str]:
-    """The code of the torch that would be imported, by size and time."""
-    spec = importlib.util.find_spec("torch")
-    for root in spec.submodule_search_locations or () if spec else ():
-        for directory, _, names in os.walk(root):
-            for path in (f"{directory}/{name}" for name in names if CODE.search(name)):
-                stamp = os.stat(path)  # noqa: PTH116 - of thousands
-                yield f"{path} {stamp.st_size} {stamp.st_mtime_ns}"
+def stamp_code(root: Path) -> Iterator[str]:
+    """Sizes and times of the code below a directory."""
+    for directory, _, names in os.walk(root):
+        for path in (f"{directory}/{name}" for name in names if CODE.search(name)):
+            stamp = os.stat(path)  # noqa: PTH116 - of thousands
+            yield f"{path} {stamp.st_size} {stamp.st_mtime_ns}"
 
 
 def describe_processor() -> Iterator[str]:

@@ -121,6 +121,12 @@ def test_a_job_that_no_text_can_hold_is_as_ever(job: LowerJob) -> None:
     )
 
 
+def test_a_program_that_another_name_of_the_model_came_to_is_not_remembered(job: LowerJob) -> None:
+    made = make_result(msgspec.structs.replace(job, model="mlp:make_case"))
+    remember_lowering(job, made)
+    assert not (Path(job.cache) / KNOWN).exists()
+
+
 def test_a_refusal_is_not_remembered(job: LowerJob) -> None:
     remember_lowering(job, LowerResult(refused="QNN took no node"))
     assert not (Path(job.cache) / KNOWN).exists()
@@ -213,13 +219,26 @@ def change_source(tmp_path: Path, patch: pytest.MonkeyPatch) -> None:
     (tmp_path / "ci/lowering/suite/mlp.py").write_text("layers = 4")
 
 
+def edit_and_undo(tmp_path: Path, patch: pytest.MonkeyPatch) -> None:
+    """A process that began before may have loaded the edit, and remembers it of what was before."""
+    (tmp_path / "ci/lowering/suite/mlp.py").write_text("")
+
+
 def move(tmp_path: Path, patch: pytest.MonkeyPatch) -> None:
     (tmp_path / ".git").mkdir()
 
 
 @pytest.mark.parametrize(
     "change",
-    [set_variable, change_torch, change_library, change_processor, change_source, move],
+    [
+        set_variable,
+        change_torch,
+        change_library,
+        change_processor,
+        change_source,
+        edit_and_undo,
+        move,
+    ],
 )
 def test_what_decides_about_a_model_decides_what_is_known(
     tmp_path: Path,
