@@ -10,7 +10,6 @@ import importlib.util
 import os
 import re
 import sys
-import sysconfig
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,7 +20,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from ci.lowering.users.places import name_file
+from ci.lowering.users.places import is_installed, name_file
 from provisioning.console.command import OWN_PACKAGES, user_path
 from provisioning.errors import FailedError, QnnCiError, UsageError
 
@@ -215,15 +214,6 @@ def check_dtype(name: str, place: str, tensor: Tensor) -> None:
             why=f"{place} is {str(tensor.dtype).removeprefix('torch.')}",
             fix="convert the module and its inputs with .float(); the scheme chooses the bits",
         )
-
-
-def is_installed(file: str) -> bool:
-    """Whether a file is the standard library's or an installed package's."""
-    paths = sysconfig.get_paths()
-    places = tuple({paths[key] for key in ("stdlib", "platstdlib", "purelib", "platlib")})
-    return file.startswith(places) or not {"site-packages", "dist-packages"}.isdisjoint(
-        Path(file).parts
-    )
 
 
 def is_users_file(file: str) -> bool:

@@ -25,7 +25,7 @@ from ci.lowering.job import LowerJob, LowerResult
 from ci.lowering.references.degenerate import find_degenerate
 from ci.lowering.schemes import Scheme
 from ci.lowering.users.entry import Source, is_suite
-from ci.lowering.users.places import name_file
+from ci.lowering.users.places import is_installed, name_file
 from provisioning.files import digest_sources, write_whole
 
 KNOWN = "known"
@@ -109,11 +109,10 @@ def name_origin() -> str:
         digest_sources(*rooms),
         # By their times too: what is edited while a run has not loaded it yet is of no origin.
         *sorted(row for place in (*rooms, *torch) for row in stamp_code(place)),
-        # Lines of the models are in their graphs.
-        str(here),
+        # Lines of the models are in their graphs, named so.
         name_file(here),
+        str(is_installed(str(here))),
         sys.version,
-        sys.prefix,
         os.confstr("CS_GNU_LIBC_VERSION") or "",
         *describe_processor(),
         *sorted(
@@ -130,11 +129,11 @@ def hash_words(words: Iterable[str]) -> str:
 
 
 def stamp_code(root: Path) -> Iterator[str]:
-    """Sizes and times of the code below a directory."""
+    """Sizes and times of the code below a directory, wherever that lies."""
     for directory, _, names in os.walk(root):
         for path in (f"{directory}/{name}" for name in names if CODE.search(name)):
             stamp = os.stat(path)  # noqa: PTH116 - of thousands
-            yield f"{path} {stamp.st_size} {stamp.st_mtime_ns}"
+            yield f"{path[len(str(root)) :]} {stamp.st_size} {stamp.st_mtime_ns}"
 
 
 def describe_processor() -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sysconfig
 from pathlib import Path
 
 from ci.lowering import suite
@@ -21,6 +22,15 @@ def name_file(path: Path) -> str:
     """``nets/net.py``: a file's path in its repository; its name where there is none."""
     root = find_repository(path)
     return path.relative_to(root).as_posix() if root else path.name
+
+
+def is_installed(file: str) -> bool:
+    """Whether a file is the standard library's or an installed package's."""
+    paths = sysconfig.get_paths()
+    places = tuple({paths[key] for key in ("stdlib", "platstdlib", "purelib", "platlib")})
+    return file.startswith(places) or not {"site-packages", "dist-packages"}.isdisjoint(
+        Path(file).parts
+    )
 
 
 def find_places(reason: str) -> list[Place]:
@@ -44,5 +54,4 @@ def find_factory(reference: str) -> Place:
 def find_suite_model(name: str) -> str:
     """``file.py:make_case`` of a model of the suite; empty unless it is in a checkout."""
     path = Path(suite.__file__).parent / f"{name}.py"
-    installed = "site-packages" in path.parts
-    return "" if installed or not path.is_file() else f"{path}:make_case"
+    return "" if is_installed(str(path)) or not path.is_file() else f"{path}:make_case"

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -199,6 +200,20 @@ def test_all_of_a_job_but_its_places_tells_it_from_others(job: LowerJob) -> None
     assert job_path(same) == job_path(job)
 
 
+def make_code(root: Path) -> None:
+    names = ("torch/__init__.py", "torch/export/__init__.py", "torch/lib.so.1")
+    own = ("ci/lowering/digests/known.py", "ci/lowering/suite/mlp.py", "ci/onnx/case.py")
+    for path in (root / name for name in (*names, *own)):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("")
+
+
+def use_code(root: Path, patch: pytest.MonkeyPatch) -> None:
+    patch.delitem(sys.modules, "torch", raising=False)
+    patch.syspath_prepend(root)
+    patch.setattr(known, "__file__", str(root / "ci/lowering/digests/known.py"))
+
+
 def set_variable(tmp_path: Path, patch: pytest.MonkeyPatch) -> None:
     patch.setenv("MKL_CBWR", os.fsdecode(b"\xff"))
 
@@ -245,19 +260,29 @@ def test_what_decides_about_a_model_decides_what_is_known(
     monkeypatch: pytest.MonkeyPatch,
     change: Callable[[Path, pytest.MonkeyPatch], None],
 ) -> None:
-    for name in ("torch/__init__.py", "torch/export/__init__.py", "torch/lib.so.1"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text("")
-    for name in ("ci/lowering/digests/known.py", "ci/lowering/suite/mlp.py", "ci/onnx/case.py"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text("")
-    monkeypatch.delitem(sys.modules, "torch", raising=False)
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(known, "__file__", str(tmp_path / "ci/lowering/digests/known.py"))
+    make_code(tmp_path)
+    use_code(tmp_path, monkeypatch)
     before = name_origin.__wrapped__()
     assert name_origin.__wrapped__() == before
     change(tmp_path, monkeypatch)
     assert name_origin.__wrapped__() != before
+
+
+def test_a_copy_elsewhere_has_the_same_origin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    origins = set()
+    make_code(tmp_path / "one")
+    (tmp_path / "one/.git").mkdir()
+    shutil.copytree(tmp_path / "one", tmp_path / "other")
+    for name in ("one", "other"):
+        use_code(tmp_path / name, monkeypatch)
+        origins.add(name_origin.__wrapped__())
+    assert len(origins) == 1
+    installed = tmp_path / "site-packages"
+    shutil.copytree(tmp_path / "one", installed)
+    use_code(installed, monkeypatch)
+    assert name_origin.__wrapped__() not in origins
 
 
 def test_all_seems_known_where_something_was_remembered_of_each_case(
