@@ -63,10 +63,9 @@ def use_our_store(stage: Stage) -> None:
 def share_runner(stage: Stage) -> None:
     """What builds the runner is in one place for all stages, so that one build does; no other
     test's command builds meanwhile."""
-    shared = (stage.project / ".nox").resolve().parent
-    stage.cleanup.enter_context(FileLock(shared / "runner.lock"))
+    stage.cleanup.enter_context(FileLock(stage.shared / "runner.lock"))
     shutil.rmtree(stage.project / "ci/build")
-    (stage.project / "ci/build").symlink_to(shared / "ci/build")
+    (stage.project / "ci/build").symlink_to(stage.shared / "project/ci/build")
 
 
 def shrink_suite(stage: Stage) -> None:
@@ -101,10 +100,20 @@ def write_net(stage: Stage) -> None:
 
 def keep_artifacts(stage: Stage) -> None:
     """A program, its inputs and a list of them, from a run on the emulator."""
-    ended = stage.run(
-        "python -m ci test-emulator --model mlp --scheme fp16 --runner cpp --keep-artifacts kept"
-    )
-    assert ended.returncode == 0, ended.said
+    line = "python -m ci test-emulator --model mlp --scheme fp16 --runner cpp --keep-artifacts kept"
+    run_once(stage, line, stage.project / "kept")
+
+
+def run_once(stage: Stage, line: str, result: Path) -> None:
+    """A folder that a line makes, which runs once for all stages."""
+    kept = stage.shared / result.name
+    with FileLock(f"{kept}.lock"):
+        if kept.exists():
+            shutil.copytree(kept, result, symlinks=True)
+            return
+        ended = stage.run(line)
+        assert ended.returncode == 0, ended.said
+        shutil.copytree(result, kept, symlinks=True)
 
 
 def take_program(stage: Stage) -> None:
@@ -178,8 +187,8 @@ def accept_licences(stage: Stage) -> None:
 
 def fetch_all(stage: Stage) -> None:
     """Everything that serve_artifacts serves, in the store."""
-    ended = stage.run("python -m provisioning fetch emulator aot --accept-licence")
-    assert ended.returncode == 0, ended.said
+    line = "python -m provisioning fetch emulator aot --accept-licence"
+    run_once(stage, line, Path(stage.variables["QNN_CI_HOME"]))
 
 
 def damage_store(stage: Stage) -> None:
@@ -234,7 +243,7 @@ def shrink_provisioning_bench(stage: Stage) -> None:
         (folder / f"manifests/toolchains/qnn-runtime{name}.toml").write_text(text)
 
 
-# -- mutants of one small function --------------------------------------------------------------
+# -- tests, and mutants of one small function ---------------------------------------------------
 
 
 def shrink_judging(stage: Stage) -> None:
@@ -244,6 +253,11 @@ def shrink_judging(stage: Stage) -> None:
     tests = stage.project / "tests" / "unit" / "ci" / "emulator"
     plant(package, {"__init__.py": "", "limit.py": LIMIT})
     plant(tests, {"test_limit.py": FAR_FROM_THE_LIMIT})
+
+
+def use_one_worker(stage: Stage) -> None:
+    """A process for the one test, not three."""
+    stage.edit("noxfile.py", '"-n3"', '"-n1"')
 
 
 # -- parity -------------------------------------------------------------------------------------
@@ -312,8 +326,7 @@ def give_signer(stage: Stage) -> None:
 
 def sign(stage: Stage) -> None:
     """``signed/``, as the signing page leaves it."""
-    ended = stage.run("python -m ci sign --lpai-arch v6")
-    assert ended.returncode == 0, ended.said
+    run_once(stage, "python -m ci sign --lpai-arch v6", stage.project / "signed")
 
 
 # -- devices and reports ------------------------------------------------------------------------

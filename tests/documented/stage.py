@@ -74,6 +74,11 @@ class Stage:
         return self.folder / "project"
 
     @property
+    def shared(self) -> Path:
+        """Where the checkout and the environments of all stages are."""
+        return (self.project / ".nox").resolve().parents[1]
+
+    @property
     def home(self) -> Path:
         return self.folder / "home"
 

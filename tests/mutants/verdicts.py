@@ -10,7 +10,6 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from mutmut.mutation.diff_apply import get_diff_for_mutant
 from mutmut.stats import status_by_exit_code
 from mutmut.utils.file_utils import change_cwd
 from mutmut.utils.format_utils import orig_function_and_class_names_from_key
@@ -143,6 +142,8 @@ def _read_verdicts(root: Path, package: str, place: Path) -> Iterator[tuple[str,
 
 
 def _describe(name: str, path: str, status: str, equivalents: Sequence[Equivalent]) -> Survivor:
+    from mutmut.mutation.diff_apply import get_diff_for_mutant  # a parser, which judges do without
+
     function, owner = orig_function_and_class_names_from_key(name)
     function = f"{owner}.{function}" if owner else function
     diff = get_diff_for_mutant(name, path=path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -42,7 +43,8 @@ def list_changed_keys(old: str, new: str) -> frozenset[str]:
     return frozenset(_compare(before, after, "", DEPTH))
 
 
-def parse_table(text: str) -> dict[str, Any] | None:
+@lru_cache(maxsize=64)  # each session asks for the same few
+def parse_table(text: str) -> Mapping[str, Any] | None:
     """What a TOML text holds; None for one that is not TOML."""
     try:
         return msgspec.toml.decode(text, type=dict[str, Any])

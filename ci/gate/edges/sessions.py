@@ -125,6 +125,6 @@ def list_pins(artifacts: Iterable[str], files: Iterable[str]) -> Iterator[str]:
             yield path
 
 
-def load(read: Read, path: str, files: Iterable[str]) -> dict[str, Any]:
+def load(read: Read, path: str, files: Iterable[str]) -> Mapping[str, Any]:
     """A TOML file of the tree; empty where it is missing or broken."""
     return (parse_table(read(path)) if path in files else None) or {}

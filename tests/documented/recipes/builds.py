@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 from ci.build.plan.targets import read_targets
 from tests.documented.recipe import Recipe
@@ -49,6 +50,9 @@ def has_outputs(stage: Stage, ended: Ended) -> None:
 
 
 def ran_the_wheel_runner(stage: Stage, ended: Ended) -> None:
+    """It was that runner; what it ran is what keep_artifacts gives, if that was not there first."""
+    if not (stage.shared / "kept").exists():
+        shutil.copytree(stage.project / "kept", stage.shared / "kept")
     report = json.loads((stage.project / "reports/test_emulator/report.json").read_text("utf-8"))
     assert ["qnn_wheel_runner" in case["runner"] for case in report["cases"]] == [True]
 
@@ -106,6 +110,7 @@ RECIPES = {
     ),
     "nox -s test_emulator -- --runner cpp": Recipe(
         setup=(use_our_store, share_runner, shrink_suite),
+        adds="--keep-artifacts kept",
         says=("1 passed",),
         then=ran_the_wheel_runner,
         needs=NEEDS,

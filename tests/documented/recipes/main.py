@@ -11,6 +11,7 @@ from tests.documented.setups import (
     plant_toolchains,
     shrink_judging,
     shrink_suite,
+    use_one_worker,
     use_our_store,
 )
 from tests.documented.stage import Ended, Stage
@@ -58,8 +59,8 @@ def resumes(stage: Stage, ended: Ended) -> None:
 
 RECIPES = {
     "nox -s test_emulator": EMULATOR,
-    "nox -s tests": Recipe(says=("1 passed",)),
-    "nox -s unit": Recipe(says=("1 passed",)),
+    "nox -s tests": Recipe(setup=(use_one_worker,), says=("1 passed",)),
+    "nox -s unit": Recipe(setup=(use_one_worker,), says=("1 passed",)),
     MUTANTS: Recipe(
         setup=(shrink_judging,),
         says=(r"ci/emulator/judging +2 +1 +1 +0 +0 +0 +50\.0\n",),
