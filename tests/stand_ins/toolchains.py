@@ -11,6 +11,7 @@ import tarfile
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from tests.stand_ins.bad_server import BadServer
@@ -84,7 +85,13 @@ def make_wheel(
     path: Path, package: str = "tiny-qnn", content: Mapping[str, bytes] = LIBRARIES
 ) -> Path:
     """A wheel that pip takes, of the version that its name says."""
-    files, version = dict(content), path.name.split("-")[1]
+    path.write_bytes(pack_wheel(path.name, package, tuple(content.items())))
+    return path
+
+
+@lru_cache(maxsize=8)
+def pack_wheel(name: str, package: str, content: tuple[tuple[str, bytes], ...]) -> bytes:
+    files, version = dict(content), name.split("-")[1]
     info = f"{package.replace('-', '_')}-{version}.dist-info"
     metadata = f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\n"
     files[f"{info}/METADATA"] = metadata.encode()
@@ -97,10 +104,11 @@ def make_wheel(
         digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
         record += f"{name},sha256={digest},{len(data)}\n"
     files[f"{info}/RECORD"] = (record + f"{info}/RECORD,,\n").encode()
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, data in files.items():
             archive.writestr(zipfile.ZipInfo(name), data, zipfile.ZIP_DEFLATED)  # the same bytes
-    return path
+    return packed.getvalue()
 
 
 def describe_wheel(wheel: Path) -> str:
@@ -150,6 +158,7 @@ LIBRARY_SIZES = {
 }
 
 
+@lru_cache(maxsize=32)
 def make_library(machine: int, size: int, version: str = VERSION) -> bytes:
     """An ELF header of a machine, a version string, and bytes that deflate by half."""
     wide = machine != 164
@@ -165,7 +174,14 @@ def make_library(machine: int, size: int, version: str = VERSION) -> bytes:
 
 def make_sdk(path: Path, version: str = VERSION, *, machine_of_first: int = 62) -> Path:
     """A ZIP in the shape of Qualcomm's."""
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+    path.write_bytes(pack_sdk(version, machine_of_first))
+    return path
+
+
+@lru_cache(maxsize=8)
+def pack_sdk(version: str, machine_of_first: int) -> bytes:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, data in sdk_files(version, machine_of_first=machine_of_first).items():
             info = zipfile.ZipInfo(f"qairt/{VERSION}/{name}")
             info.compress_type = zipfile.ZIP_DEFLATED
@@ -176,7 +192,7 @@ def make_sdk(path: Path, version: str = VERSION, *, machine_of_first: int = 62) 
         link.create_system = 3
         link.external_attr = 0o120777 << 16
         archive.writestr(link, "libQnnHtp.so")
-    return path
+    return packed.getvalue()
 
 
 def sdk_files(version: str = VERSION, *, machine_of_first: int = 62) -> dict[str, bytes]:
@@ -249,13 +265,20 @@ links = {{ "lib/libc++.so.1" = "libc++.so.1.0" }}
 
 def make_llvm(path: Path) -> Path:
     """A tarball with two wanted files and much that is not."""
-    with tarfile.open(path, "w:xz") as archive:
+    path.write_bytes(pack_llvm())
+    return path
+
+
+@lru_cache
+def pack_llvm() -> bytes:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:xz") as archive:
         for name in ("bin/clang", "lib/libc++.so.1.0", "lib/libunwind.so.1.0", "share/doc"):
             data = make_library(62, 50_000)
             info = tarfile.TarInfo(f"llvm/{name}")
             info.size = len(data)
             archive.addfile(info, io.BytesIO(data))
-    return path
+    return packed.getvalue()
 
 
 AOT = """
