@@ -232,7 +232,7 @@ def _list_refused(report: Report) -> Iterator[str]:
     if refused:
         yield "Not run:\n\n"
     for reason, count in reasons.most_common(NAMES):
-        names = [show_case(case) for case in refused if case.reason == reason][:NAMES]
+        names = map(show_case, [case for case in refused if case.reason == reason][:NAMES])
         more = f" and {count - NAMES} more" if count > NAMES else ""
         yield f"- {', '.join(names)}{more}: {escape_markdown(reason[:REASON_CHARS])}\n"
     if refused:
