@@ -118,7 +118,7 @@ def close_groups(groups: Iterable[str], project: Mapping[str, Any]) -> tuple[str
 def list_pins(artifacts: Iterable[str], files: Iterable[str]) -> Iterator[str]:
     """The manifest of each artifact, and its locks: ``locks/NAME-VERSION.json``."""
     wanted = set(artifacts)
-    for path in sorted(files):
+    for path in sorted(path for path in files if path.startswith("manifests/")):
         lock = re.fullmatch(r"manifests/locks/(.+?)-\d[^/]*\.json", path)
         pin = re.fullmatch(r"manifests/toolchains/([^/]+)\.toml", path)
         if any(match and match[1] in wanted for match in (lock, pin)):

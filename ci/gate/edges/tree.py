@@ -23,6 +23,7 @@ class TreeFiles:
         self.links = links
         self.rules = rules
         self._words: dict[str, tuple[str, ...]] = {}
+        self._modules: dict[str, tuple[str, ...]] = {}
 
     @cached_property
     def folders(self) -> Mapping[str, tuple[str, ...]]:
@@ -69,9 +70,14 @@ class TreeFiles:
         """A file itself, or the files of a folder."""
         return (path,) if path in self.files else self.folders.get(path, ())
 
-    def find_module(self, name: str, importer: str) -> Iterator[str]:
+    def find_module(self, name: str, importer: str) -> tuple[str, ...]:
         """The files that importing a dotted name runs: packages above it, and the module."""
         base = absolute_name(name, importer)
+        if base not in self._modules:
+            self._modules[base] = tuple(self._match_module(base))
+        return self._modules[base]
+
+    def _match_module(self, base: str) -> Iterator[str]:
         if self.rules.package:
             base = base.removeprefix(f"{self.rules.package}.")
         parts = base.split(".")
