@@ -290,11 +290,12 @@ def drip_head(lines: bytes, pause_s: float, count: int = 1 << 30) -> Fault:
 
 
 def repeat(lines: bytes) -> Fault:
-    """The same lines for ever, as fast as they are read."""
+    """The same lines for ever, some hundred times a second."""
 
     def fault(handler: Handler, data: bytes) -> None:
         while True:
             handler.wfile.write(lines)
+            time.sleep(0.002)
 
     return fault
 
