@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from filelock import FileLock
 
+from provisioning.__main__ import VERBS
 from tests.documented.stage import Stage, list_times, make_environments, make_stage
 from tests.stand_ins import bad_server
 from tests.stand_ins.bad_server import BadServer
+from tests.stand_ins.forks import Forks, Run, start_forks
 from tests.stand_ins.toolchains import World, serve_world
 
 
@@ -37,6 +40,23 @@ def stage(tmp_path: Path, environments: Path) -> Iterator[Stage]:
     made = make_stage(tmp_path, environments)
     with made.cleanup:
         yield made
+
+
+@pytest.fixture(scope="session")
+def verbs() -> Iterator[Forks]:
+    """Forks of a process that has imported verbs that many tests run."""
+    with start_forks(*(verb.module for verb in VERBS.values()), "ci.verbs.parity") as forks:
+        yield forks
+
+
+@pytest.fixture
+def run(verbs: Forks) -> Run:
+    """``python -m provisioning``, with the variables that there are when it is called."""
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        return verbs.run_module("provisioning", *words, cwd=Path.cwd(), env=os.environ)
+
+    return run
 
 
 @pytest.fixture

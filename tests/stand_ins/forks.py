@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -39,6 +39,11 @@ for line in sys.stdin:
     sys.stderr.flush()
     os._exit(code)
 """
+Run = Callable[..., subprocess.CompletedProcess[str]]
+RUN_MODULE = """
+import runpy, sys
+runpy.run_module(sys.argv.pop(1), run_name="__main__", alter_sys=True)
+"""
 
 
 class Forks:
@@ -63,6 +68,12 @@ class Forks:
             self.process.stdin.flush()
             ended = int(self.process.stdout.readline())
             return subprocess.CompletedProcess(words, ended, out.read_text(), err.read_text())
+
+    def run_module(
+        self, module: str, *words: str, cwd: Path, env: Mapping[str, str]
+    ) -> subprocess.CompletedProcess[str]:
+        """``python -m MODULE WORDS``, likewise."""
+        return self.run(RUN_MODULE, module, *words, cwd=cwd, env=env)
 
 
 @contextmanager

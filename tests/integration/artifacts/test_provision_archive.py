@@ -8,7 +8,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -23,6 +22,7 @@ from provisioning.store.store import Store
 from tests.stand_ins import bad_server as bad
 from tests.stand_ins import toolchains as made
 from tests.stand_ins.bad_server import BadServer
+from tests.stand_ins.forks import Run
 from tests.stand_ins.toolchains import VERSION, World
 
 YES = Options(accept_licence=True)
@@ -46,16 +46,11 @@ def unpinned(world: World, server: BadServer) -> None:
     write(world, "qnn-sdk", made.describe_sdk([server.url("sdk.zip")]))
 
 
-def lock_all(world: World) -> None:
+def lock_all(world: World, run: Run) -> None:
     """Lock every file of the SDK in the project's manifests, as `lock --write` does."""
     ended = run("lock", "qnn-sdk", "--write", "--accept-licence")
     assert ended.returncode == 0, ended.stderr
     shutil.rmtree(world.home)
-
-
-def run(*words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "provisioning", *words]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 def paths(root: Path) -> set[str]:
@@ -136,7 +131,7 @@ def test_components_are_taken_alone(world: World) -> None:
 
 
 def test_a_profile_gives_variables_that_a_shell_and_github_take(
-    world: World, tmp_path: Path
+    world: World, tmp_path: Path, run: Run
 ) -> None:
     assert run("fetch", "aot", "--accept-licence").returncode == 0
     shell = run("env", "aot", "--shell").stdout
@@ -238,8 +233,8 @@ def test_an_archive_that_contradicts_itself_is_not_trusted(
     assert not list((world.home / "pins").iterdir())
 
 
-def test_a_lock_and_a_manifest_that_disagree_show_both(world: World) -> None:
-    lock_all(world)
+def test_a_lock_and_a_manifest_that_disagree_show_both(world: World, run: Run) -> None:
+    lock_all(world, run)
     path = world.manifests / "locks" / f"qnn-sdk-{VERSION}.json"
     data = json.loads(path.read_text())
     data["sha256"] = "0" * 64
@@ -252,7 +247,7 @@ def test_a_lock_and_a_manifest_that_disagree_show_both(world: World) -> None:
 
 
 def test_an_archive_on_disk_is_locked_without_a_download(
-    world: World, server: BadServer, tmp_path: Path
+    world: World, server: BadServer, tmp_path: Path, run: Run
 ) -> None:
     unpinned(world, server)
     archive = tmp_path / "mine.zip"
@@ -280,7 +275,7 @@ def test_an_archive_on_disk_is_locked_without_a_download(
     ],
 )
 def test_what_cannot_be_locked_from_a_file_is_a_usage_error(
-    world: World, tmp_path: Path, words: tuple[str, ...], said: str
+    world: World, tmp_path: Path, words: tuple[str, ...], said: str, run: Run
 ) -> None:
     (tmp_path / "FILE").write_bytes(b"x")
     ended = run("lock", *(str(tmp_path / word) if word == "FILE" else word for word in words))
@@ -288,7 +283,9 @@ def test_what_cannot_be_locked_from_a_file_is_a_usage_error(
     assert said in ended.stderr
 
 
-def test_all_that_needs_consent_is_asked_for_at_once(world: World, server: BadServer) -> None:
+def test_all_that_needs_consent_is_asked_for_at_once(
+    world: World, server: BadServer, run: Run
+) -> None:
     unpinned(world, server)
     ended = run("fetch", "aot")
     assert ended.returncode == 3
@@ -310,7 +307,7 @@ def test_all_that_needs_consent_is_asked_for_at_once(world: World, server: BadSe
 
 
 def test_in_ci_consent_names_the_recipe_of_a_lock(
-    world: World, server: BadServer, monkeypatch: pytest.MonkeyPatch
+    world: World, server: BadServer, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
     unpinned(world, server)
     monkeypatch.setenv("CI", "true")
@@ -343,9 +340,9 @@ def test_three_files_come_out_of_a_tarball(world: World) -> None:
 
 
 def test_locked_components_come_over_ranges_and_cost_little_more(
-    world: World, server: BadServer
+    world: World, server: BadServer, run: Run
 ) -> None:
-    lock_all(world)
+    lock_all(world, run)
     server.requests.clear()
     found, _ = fetch("host")
     wanted = ["lib/x86_64-linux-clang/libQnnHtp.so", "lib/x86_64-linux-clang/libQnnSystem.so"]
@@ -364,8 +361,10 @@ def compressed_bytes(path: Path, names: list[str]) -> int:
         return sum(archive.getinfo(f"qairt/{VERSION}/{name}").compress_size for name in names)
 
 
-def test_adding_a_component_later_fetches_the_difference(world: World, server: BadServer) -> None:
-    lock_all(world)
+def test_adding_a_component_later_fetches_the_difference(
+    world: World, server: BadServer, run: Run
+) -> None:
+    lock_all(world, run)
     host = fetch("host")[0]
     server.requests.clear()
     both = fetch("host", "android")[0]
@@ -379,16 +378,18 @@ def test_adding_a_component_later_fetches_the_difference(world: World, server: B
     assert fetch("host", "android", verify=True)[0].repaired == ()
 
 
-def test_a_component_of_components_needs_no_network(world: World, server: BadServer) -> None:
-    lock_all(world)
+def test_a_component_of_components_needs_no_network(
+    world: World, server: BadServer, run: Run
+) -> None:
+    lock_all(world, run)
     fetch("host", "android")
     server.requests.clear()
     assert fetch("host")[0].fetched
     assert server.requests == []
 
 
-def test_without_ranges_the_whole_archive_comes(world: World, server: BadServer) -> None:
-    lock_all(world)
+def test_without_ranges_the_whole_archive_comes(world: World, server: BadServer, run: Run) -> None:
+    lock_all(world, run)
     server.faults["sdk.zip"] = [bad.whole()]
     found, said = fetch("host")
     assert found.fetched
@@ -398,9 +399,9 @@ def test_without_ranges_the_whole_archive_comes(world: World, server: BadServer)
 
 @pytest.mark.parametrize("damage", ["directory", "member"])
 def test_by_parts_a_bad_first_url_does_not_end_it(
-    world: World, server: BadServer, tmp_path: Path, damage: str
+    world: World, server: BadServer, tmp_path: Path, damage: str, run: Run
 ) -> None:
-    lock_all(world)
+    lock_all(world, run)
     wrong = bytearray(server.files["sdk.zip"])
     if damage == "directory":
         wrong[wrong.index(b"PK\1\2") + 3] ^= 1
@@ -418,9 +419,9 @@ def test_by_parts_a_bad_first_url_does_not_end_it(
 
 
 def test_a_broken_range_is_resumed_and_a_wrong_one_is_found(
-    world: World, server: BadServer
+    world: World, server: BadServer, run: Run
 ) -> None:
-    lock_all(world)
+    lock_all(world, run)
     size = len(server.files["sdk.zip"])
 
     def cut(handler: bad.Handler, data: bytes) -> None:
@@ -436,8 +437,8 @@ def test_a_broken_range_is_resumed_and_a_wrong_one_is_found(
     assert "trying again" in said
 
 
-def test_repair_of_a_part_comes_over_ranges(world: World, server: BadServer) -> None:
-    lock_all(world)
+def test_repair_of_a_part_comes_over_ranges(world: World, server: BadServer, run: Run) -> None:
+    lock_all(world, run)
     found, _ = fetch("host")
     library = found.root / "lib/x86_64-linux-clang/libQnnSystem.so"
     library.unlink()
@@ -456,8 +457,10 @@ def test_repair_uses_the_kept_archive(world: World, server: BadServer) -> None:
     assert server.requests == []
 
 
-def test_a_tree_that_was_forged_with_its_tree_json_is_found_by_the_lock(world: World) -> None:
-    lock_all(world)
+def test_a_tree_that_was_forged_with_its_tree_json_is_found_by_the_lock(
+    world: World, run: Run
+) -> None:
+    lock_all(world, run)
     found, _ = fetch("host")
     tree = found.root.parent / "tree.json"
     library = found.root / "lib/x86_64-linux-clang/libQnnSystem.so"
@@ -486,7 +489,7 @@ def test_offline_uses_downloads_only(world: World, server: BadServer) -> None:
 
 
 def test_a_mirror_serves_a_machine_without_a_network(
-    world: World, server: BadServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    world: World, server: BadServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
     ended = run("fetch", "aot", "emulator", "--accept-licence", "--to", str(tmp_path / "mirror"))
     assert ended.returncode == 0, ended.stderr
@@ -537,7 +540,7 @@ def test_a_store_below_a_file_is_said(world: World, monkeypatch: pytest.MonkeyPa
         fetch()
 
 
-def test_verify_names_every_difference_and_repairs(world: World) -> None:
+def test_verify_names_every_difference_and_repairs(world: World, run: Run) -> None:
     root = fetch()[0].root
     (root / "sdk.yaml").unlink()
     (root / "added").write_text("x")
@@ -557,7 +560,7 @@ def test_verify_names_every_difference_and_repairs(world: World) -> None:
     assert run("verify").returncode == 0
 
 
-def test_path_and_list(world: World) -> None:
+def test_path_and_list(world: World, run: Run) -> None:
     missing = run("path", "qnn-sdk:host")
     assert missing.returncode == 3
     assert "python -m provisioning fetch qnn-sdk:host" in missing.stderr
@@ -570,7 +573,7 @@ def test_path_and_list(world: World) -> None:
     assert run("fetch", "qnn-sdk:nonsense").returncode == 2
 
 
-def test_lock_shows_a_diff_and_writes_when_told(world: World) -> None:
+def test_lock_shows_a_diff_and_writes_when_told(world: World, run: Run) -> None:
     shown = run("lock", "qnn-sdk", "--accept-licence")
     assert "nothing was written" in shown.stdout
     assert '+ "artifact": "qnn-sdk"' in shown.stdout
@@ -582,7 +585,7 @@ def test_lock_shows_a_diff_and_writes_when_told(world: World) -> None:
     assert {row["path"] for row in lock["files"]} >= made.sdk_files().keys()
 
 
-def test_gc_keeps_what_profiles_name_and_frees_the_rest(world: World) -> None:
+def test_gc_keeps_what_profiles_name_and_frees_the_rest(world: World, run: Run) -> None:
     provision_profile("aot", Progress(), options=YES)
     android = fetch("android")[0].root.parent
     foreign = world.home / "store" / "mine"
@@ -598,7 +601,7 @@ def test_gc_keeps_what_profiles_name_and_frees_the_rest(world: World) -> None:
     assert provision_profile("aot", Progress(), offline=True).artifacts[0].fetched is False
 
 
-def test_gc_keeps_what_a_process_uses(world: World) -> None:
+def test_gc_keeps_what_a_process_uses(world: World, run: Run) -> None:
     android = fetch("android")[0].root
     sleeper = subprocess.Popen(["sleep", "60"], cwd=android)
     try:
@@ -613,9 +616,9 @@ def test_gc_keeps_what_a_process_uses(world: World) -> None:
 
 
 def test_an_adopted_installation_is_hashed_against_the_lock(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
-    lock_all(world)
+    lock_all(world, run)
     sdk = tmp_path / "installed"
     for name, data in made.sdk_files().items():
         (sdk / name).parent.mkdir(parents=True, exist_ok=True)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +12,7 @@ import pytest
 from provisioning.artifacts.environment import Environment, provision_profile
 from provisioning.console.progress import Progress
 from provisioning.errors import DownloadError, ExitCode
+from tests.stand_ins.forks import Run
 from tests.stand_ins.toolchains import LIBRARIES, WHEEL, World, make_world
 
 
@@ -158,13 +157,7 @@ def test_the_environment_holds_no_other_qnn(world: World) -> None:
     }
 
 
-def test_the_command_line_fetches_and_gives_variables(world: World) -> None:
-    def run(*words: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "provisioning", *words]
-        return subprocess.run(  # noqa: PLW1510
-            command, env={**os.environ, **world.variables}, capture_output=True, text=True
-        )
-
+def test_the_command_line_fetches_and_gives_variables(world: World, run: Run) -> None:
     assert json.loads(run("fetch", "--json").stdout)["artifacts"][0]["fetched"]
     lines = run("env", "emulator", "--shell").stdout
     shown = subprocess.run(  # noqa: PLW1510

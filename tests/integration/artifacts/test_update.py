@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
@@ -19,6 +17,7 @@ from provisioning.artifacts.sources import substitute
 from tests.stand_ins import bad_server as bad
 from tests.stand_ins import toolchains as made
 from tests.stand_ins.bad_server import BadServer
+from tests.stand_ins.forks import Forks, Run
 from tests.stand_ins.toolchains import World
 
 ROOT = Path(__file__).parents[3]
@@ -115,26 +114,28 @@ def world(tmp_path: Path, index: str) -> World:
     return world
 
 
-def run(world: World, index: str, *words: str) -> subprocess.CompletedProcess[str]:
+@pytest.fixture
+def run(world: World, index: str, verbs: Forks) -> Run:
+    """A verb that asks that index."""
     kept = {
         name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "CI"))
     }
-    index = {"PIP_INDEX_URL": index, "PIP_CONFIG_FILE": "/dev/null"}
+    pip = {"PIP_INDEX_URL": index, "PIP_CONFIG_FILE": "/dev/null"}
     home = {"QNN_CI_MANIFESTS": str(world.manifests), "QNN_CI_HOME": str(world.home)}
-    command = [sys.executable, "-m", "provisioning", *words]
-    env = {**kept, **index, **home}
-    return subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    return partial(verbs.run_module, "provisioning", cwd=ROOT, env={**kept, **pip, **home})
 
 
 def manifest_of(world: World) -> str:
     return (world.manifests / "toolchains" / "qnn-runtime.toml").read_text()
 
 
-def test_a_bump_of_a_wheel_takes_one_command_and_nothing_by_hand(world: World, index: str) -> None:
-    assert run(world, index, "update", "qnn-runtime@2.5.0", "--write").returncode == 0
-    assert run(world, index, "fetch", "emulator").returncode == 0
+def test_a_bump_of_a_wheel_takes_one_command_and_nothing_by_hand(
+    world: World, index: str, run: Run
+) -> None:
+    assert run("update", "qnn-runtime@2.5.0", "--write").returncode == 0
+    assert run("fetch", "emulator").returncode == 0
     before = manifest_of(world)
-    shown = run(world, index, "update", "qnn-runtime")
+    shown = run("update", "qnn-runtime")
     assert shown.returncode == 0, shown.stderr
     assert manifest_of(world) == before
     assert "nothing was written; add --write" in shown.stdout
@@ -149,60 +150,62 @@ def test_a_bump_of_a_wheel_takes_one_command_and_nothing_by_hand(world: World, i
         assert any(old in line for line in shown.stdout.splitlines() if line[:1] == "-"), old
         assert any(new in line for line in shown.stdout.splitlines() if line[:1] == "+"), new
     assert "+++ b/manifests/locks/qnn-runtime-2.50.40.json" in shown.stdout
-    assert run(world, index, "update", "qnn-runtime", "--write").stdout == shown.stdout.replace(
+    assert run("update", "qnn-runtime", "--write").stdout == shown.stdout.replace(
         "nothing was written; add --write\n", ""
     )
     assert "# Why this one: a comment that stays." in manifest_of(world)
     assert [path.name for path in (world.manifests / "locks").iterdir()] == [
         "qnn-runtime-2.50.40.json"
     ]
-    ended = run(world, index, "fetch", "emulator", "--verify", "--json")
+    ended = run("fetch", "emulator", "--verify", "--json")
     (artifact,) = json.loads(ended.stdout)["artifacts"]
     root = Path(artifact["root"])
     assert (artifact["version"], artifact["fetched"]) == ("2.50.40", True)
     assert (root / HOST / "libc++.so.1").resolve().name == "libc++-0539aa51.so.1.0"
     assert (root / "sdk.yaml").read_text() == "version: 2.50.40\norigin: tiny-qnn 2.6.0\n"
-    again = run(world, index, "update", "qnn-runtime", "--write")
+    again = run("update", "qnn-runtime", "--write")
     assert again.stdout == "nothing changed\n"
 
 
-def test_a_version_may_be_named_and_taken_back(world: World, index: str) -> None:
-    run(world, index, "update", "qnn-runtime@2.6.0", "--write")
+def test_a_version_may_be_named_and_taken_back(world: World, index: str, run: Run) -> None:
+    run("update", "qnn-runtime@2.6.0", "--write")
     assert 'default = "2.50.40"' in manifest_of(world)
-    run(world, index, "update", "qnn-runtime@2.5.0", "--write")
+    run("update", "qnn-runtime@2.5.0", "--write")
     assert 'default = "2.49.40"' in manifest_of(world)
-    assert run(world, index, "fetch", "emulator", "--verify").returncode == 0
+    assert run("fetch", "emulator", "--verify").returncode == 0
 
 
-def test_a_version_that_is_not_there_is_a_download_error(world: World, index: str) -> None:
-    ended = run(world, index, "update", "qnn-runtime@9.9", "--write")
+def test_a_version_that_is_not_there_is_a_download_error(
+    world: World, index: str, run: Run
+) -> None:
+    ended = run("update", "qnn-runtime@9.9", "--write")
     assert ended.returncode == 4
     assert "tiny-qnn==9.9 could not be fetched" in ended.stderr
     assert "Traceback" not in ended.stderr
 
 
 def test_a_link_that_leads_nowhere_in_the_new_wheel_is_an_error(
-    world: World, index: str, tmp_path: Path
+    world: World, index: str, tmp_path: Path, run: Run
 ) -> None:
     path = world.manifests / "toolchains" / "qnn-runtime.toml"
     path.write_text(manifest_of(world).replace('= "libc++-71bc274c.so.1.0"', '= "libz-1a.so.1"'))
-    ended = run(world, index, "update", "qnn-runtime", "--write")
+    ended = run("update", "qnn-runtime", "--write")
     assert (ended.returncode, "this wheel has no such file" in ended.stderr) == (4, True)
     assert 'default = "2.49.40"' in manifest_of(world)
 
 
-def test_a_row_that_cannot_be_rewritten_is_left_alone(world: World, index: str) -> None:
+def test_a_row_that_cannot_be_rewritten_is_left_alone(world: World, index: str, run: Run) -> None:
     path = world.manifests / "toolchains" / "qnn-runtime.toml"
     path.write_text(manifest_of(world).replace("tiny_qnn-2.5.0-cp", "tiny_qnn-2\\u002E5.0-cp"))
     before = manifest_of(world)
-    ended = run(world, index, "update", "qnn-runtime", "--write")
+    ended = run("update", "qnn-runtime", "--write")
     assert (ended.returncode, "cannot be rewritten" in ended.stderr) == (2, True)
     assert manifest_of(world) == before
     assert not (world.manifests / "locks").exists()
 
 
 def test_an_archive_follows_its_url(
-    world: World, index: str, server: BadServer, tmp_path: Path
+    world: World, index: str, server: BadServer, tmp_path: Path, run: Run
 ) -> None:
     old = made.make_sdk(tmp_path / "sdk.zip")
     new = made.make_sdk(tmp_path / "new.zip")
@@ -212,17 +215,17 @@ def test_an_archive_follows_its_url(
     newest = "2.38.1.250901"
     server.files[f"v{newest}.zip"] = rename_sdk(new, newest)
     words = ("update", f"qnn-sdk@{newest}", "--accept-licence", "--write")
-    untrusted = run(world, index, *words)
+    untrusted = run(*words)
     assert (untrusted.returncode, "has no SHA-256" in untrusted.stderr) == (4, True)
-    ended = run(world, index, *words, "--trust-first-use")
+    ended = run(*words, "--trust-first-use")
     assert ended.returncode == 0, ended.stderr
     after = (world.manifests / "toolchains" / "qnn-sdk.toml").read_text()
     assert made.VERSION not in after
     assert f'default = "{newest}"' in after
     assert (world.manifests / "locks" / f"qnn-sdk-{newest}.json").is_file()
-    fetched = run(world, index, "fetch", "qnn-sdk", "--accept-licence", "--verify")
+    fetched = run("fetch", "qnn-sdk", "--accept-licence", "--verify")
     assert fetched.returncode == 0, fetched.stderr
-    unnamed = run(world, index, "update", "qnn-sdk")
+    unnamed = run("update", "qnn-sdk")
     assert (unnamed.returncode, "which version of qnn-sdk?" in unnamed.stderr) == (2, True)
 
 
@@ -271,29 +274,29 @@ def write_times(world: World, **days_ago: int) -> None:
     (served / "simple" / "tiny-qnn" / "index.json").write_text(json.dumps(page))
 
 
-def test_a_version_that_is_too_young_is_not_taken(world: World, index: str) -> None:
+def test_a_version_that_is_too_young_is_not_taken(world: World, index: str, run: Run) -> None:
     write_times(world, v2_5_0=60, v2_6_0=3)
-    assert run(world, index, "update", "qnn-runtime@2.5.0", "--write").returncode == 0
-    young = run(world, index, "update", "qnn-runtime", "--cooldown", "14")
+    assert run("update", "qnn-runtime@2.5.0", "--write").returncode == 0
+    young = run("update", "qnn-runtime", "--cooldown", "14")
     assert (young.returncode, young.stdout) == (0, "nothing changed\n"), young.stderr
-    assert "2.50.40" in run(world, index, "update", "qnn-runtime", "--cooldown", "2").stdout
+    assert "2.50.40" in run("update", "qnn-runtime", "--cooldown", "2").stdout
 
 
-def test_a_pin_that_was_taken_early_does_not_go_back(world: World, index: str) -> None:
+def test_a_pin_that_was_taken_early_does_not_go_back(world: World, index: str, run: Run) -> None:
     write_times(world, v2_5_0=60, v2_6_0=3)
-    assert run(world, index, "update", "qnn-runtime@2.6.0", "--write").returncode == 0
-    early = run(world, index, "update", "qnn-runtime", "--cooldown", "14")
+    assert run("update", "qnn-runtime@2.6.0", "--write").returncode == 0
+    early = run("update", "qnn-runtime", "--cooldown", "14")
     assert (early.returncode, early.stdout) == (0, "nothing changed\n"), early.stderr
 
 
-def test_an_index_without_times_has_no_cooldown(world: World, index: str) -> None:
-    ended = run(world, index, "update", "qnn-runtime", "--cooldown", "14")
+def test_an_index_without_times_has_no_cooldown(world: World, index: str, run: Run) -> None:
+    ended = run("update", "qnn-runtime", "--cooldown", "14")
     assert (ended.returncode, "upload" in ended.stderr) == (4, True), ended.stderr
 
 
-def test_only_a_wheel_s_index_tells_when_a_version_came(world: World, index: str) -> None:
+def test_only_a_wheel_s_index_tells_when_a_version_came(world: World, index: str, run: Run) -> None:
     (world.manifests / "toolchains" / "executorch.toml").write_text(
         (ROOT / "manifests" / "toolchains" / "executorch.toml").read_text()
     )
-    ended = run(world, index, "update", "executorch", "--cooldown", "14")
+    ended = run("update", "executorch", "--cooldown", "14")
     assert (ended.returncode, "leave --cooldown out" in ended.stderr) == (2, True), ended.stderr

@@ -6,13 +6,13 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import jsonschema
 import pytest
 
 from provisioning.doctor.survey.device import survey_devices
+from tests.stand_ins.forks import Forks, Run
 
 ROOT = Path(__file__).parents[3]
 SCHEMA = json.loads((ROOT / "docs" / "schemas" / "doctor.schema.json").read_text())
@@ -20,13 +20,20 @@ ADB = ROOT / "tests" / "stand_ins" / "adb"
 DIRECTORY = "/data/local/tmp"
 
 
-def run_doctor(home: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    env = {"PATH": os.environ["PATH"], "QNN_CI_HOME": str(home), **variables}
-    command = [sys.executable, "-m", "provisioning", "doctor", *words]
-    return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+@pytest.fixture
+def run_doctor(verbs: Forks) -> Run:
+    """The doctor, with a store and no variables but those that are given."""
+
+    def run(home: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        env = {"PATH": os.environ["PATH"], "QNN_CI_HOME": str(home), **variables}
+        return verbs.run_module("provisioning", "doctor", *words, cwd=ROOT, env=env)
+
+    return run
 
 
-def test_a_broken_environment_exits_with_3_and_leads_with_its_first_fault(tmp_path: Path) -> None:
+def test_a_broken_environment_exits_with_3_and_leads_with_its_first_fault(
+    tmp_path: Path, run_doctor: Run
+) -> None:
     ended = run_doctor(tmp_path, "linux", f"--root=qnn-sdk={tmp_path / 'none'}")
     assert ended.returncode == 3
     lines = ended.stdout.splitlines()
@@ -36,7 +43,7 @@ def test_a_broken_environment_exits_with_3_and_leads_with_its_first_fault(tmp_pa
     assert "Traceback" not in ended.stderr
 
 
-def test_json_fits_its_schema(tmp_path: Path) -> None:
+def test_json_fits_its_schema(tmp_path: Path, run_doctor: Run) -> None:
     ended = run_doctor(tmp_path, "android", f"--root=qnn-sdk={tmp_path}", "--device", "--json")
     verdict = json.loads(ended.stdout)
     jsonschema.validate(verdict, SCHEMA)
@@ -45,19 +52,23 @@ def test_json_fits_its_schema(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [{"fit": "yes"}, {"schema_version": 3}, {"more": 1}])
-def test_the_schema_refuses_another_form(tmp_path: Path, change: dict[str, object]) -> None:
+def test_the_schema_refuses_another_form(
+    tmp_path: Path, change: dict[str, object], run_doctor: Run
+) -> None:
     verdict = json.loads(run_doctor(tmp_path, "emulator", "--json").stdout)
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate({**verdict, **change}, SCHEMA)
 
 
-def test_a_wrong_profile_or_option_is_a_usage_error(tmp_path: Path) -> None:
+def test_a_wrong_profile_or_option_is_a_usage_error(tmp_path: Path, run_doctor: Run) -> None:
     assert run_doctor(tmp_path, "nonsense").returncode == 2
     assert run_doctor(tmp_path, "--root", "nonsense").returncode == 2
     assert run_doctor(tmp_path, "--soc", "SM1").returncode == 2
 
 
-def test_a_root_that_the_profile_has_no_use_for_is_a_usage_error(tmp_path: Path) -> None:
+def test_a_root_that_the_profile_has_no_use_for_is_a_usage_error(
+    tmp_path: Path, run_doctor: Run
+) -> None:
     for name in ("qnn-skd", "android-ndk"):
         ended = run_doctor(tmp_path, "emulator", f"--root={name}={tmp_path}")
         assert (ended.returncode, "one of: staging, qnn-runtime, qnn-sdk" in ended.stderr) == (
@@ -110,7 +121,9 @@ def test_a_broken_adb_is_no_fault(tmp_path: Path) -> None:
     assert survey_devices({"PATH": str(tmp_path)}, DIRECTORY) == ()
 
 
-def test_another_soc_is_a_warning_of_the_verdict(phone: dict[str, str], tmp_path: Path) -> None:
+def test_another_soc_is_a_warning_of_the_verdict(
+    phone: dict[str, str], tmp_path: Path, run_doctor: Run
+) -> None:
     words = ("linux", "--device", "--soc", "SM8650", "--json")
     verdict = json.loads(run_doctor(tmp_path, *words, **phone).stdout)
     jsonschema.validate(verdict, SCHEMA)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import sys
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,9 @@ import pytest
 from ci.__main__ import VERBS
 from ci.parity import reading
 from provisioning.console.command import run_command
-from provisioning.console.process import Completed, run_process
+from provisioning.console.process import run_process
 from provisioning.errors import ExitCode
+from tests.stand_ins.forks import Forks
 
 LOAD = 'load("@fbsource//xplat/executorch/build:runtime_wrapper.bzl", "runtime")\n'
 FIRST = {
@@ -32,7 +33,8 @@ LAYOUT = (
     'stubbed = ["runtime_wrapper.bzl"]\n'
 )
 
-Parity = Callable[..., Completed]
+Ended = subprocess.CompletedProcess[str]
+Parity = Callable[..., Ended]
 
 
 def git(folder: Path, *words: str) -> None:
@@ -63,26 +65,26 @@ def source(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def parity(tmp_path: Path) -> Parity:
-    """Run the verb; stdout and stderr come back as one text."""
+def parity(tmp_path: Path, verbs: Forks) -> Parity:
+    """Run the verb."""
     policy = tmp_path / "policy.toml"
     policy.write_text(POLICY + LAYOUT, encoding="utf-8")
     env = {**os.environ, "QNN_CI_HOME": str(tmp_path / "home")}
 
-    def run(*words: object) -> Completed:
-        head = [sys.executable, "-m", "ci", "parity", "--policy", policy]
-        return run_process([*map(str, [*head, *words])], env=env, cwd=ROOT, check=False)
+    def run(*words: object) -> Ended:
+        head = ("parity", "--policy", str(policy))
+        return verbs.run_module("ci", *head, *map(str, words), cwd=ROOT, env=env)
 
     return run
 
 
-def document(ended: Completed) -> dict[str, Any]:
-    """The JSON that the verb printed after its progress."""
-    value: dict[str, Any] = json.loads(ended.output[ended.output.index("{") :])
+def document(ended: Ended) -> dict[str, Any]:
+    """The JSON that the verb printed."""
+    value: dict[str, Any] = json.loads(ended.stdout)
     return value
 
 
-def paths(ended: Completed) -> set[str]:
+def paths(ended: Ended) -> set[str]:
     """The paths of the findings."""
     return {finding["path"] for finding in document(ended)["findings"]}
 
@@ -108,7 +110,7 @@ def test_a_base_leaves_only_what_is_new(source: Path, parity: Parity) -> None:
 def test_annotations_are_on_the_file_that_changed(source: Path, parity: Parity) -> None:
     ended = parity("--source", source, "--base", "main~1", "--annotate")
 
-    assert "CMakeLists.txt:2: error: p/b.cpp: " in ended.output
+    assert "CMakeLists.txt:2: error: p/b.cpp: " in ended.stdout
 
 
 def test_what_is_kept_gives_the_same_report(source: Path, parity: Parity, tmp_path: Path) -> None:
@@ -169,8 +171,8 @@ def test_a_wrong_word_is_a_usage_error(
     ended = parity("--source", source, *words)
 
     assert ended.returncode == 2
-    assert what in ended.output
-    assert "Traceback" not in ended.output
+    assert what in ended.stderr
+    assert "Traceback" not in ended.stderr
 
 
 def test_a_tree_without_build_files_is_a_usage_error(parity: Parity, tmp_path: Path) -> None:
@@ -179,7 +181,7 @@ def test_a_tree_without_build_files_is_a_usage_error(parity: Parity, tmp_path: P
     ended = parity("--source", tmp_path / "empty")
 
     assert ended.returncode == 2
-    assert "has no BUCK or TARGETS file" in ended.output
+    assert "has no BUCK or TARGETS file" in ended.stderr
 
 
 def test_sarif_is_written_beside_the_table(source: Path, parity: Parity, tmp_path: Path) -> None:
@@ -187,5 +189,5 @@ def test_sarif_is_written_beside_the_table(source: Path, parity: Parity, tmp_pat
 
     ended = parity("--source", source, "--sarif", target)
 
-    assert "buck-only-source (1)" in ended.output
+    assert "buck-only-source (1)" in ended.stdout
     assert len(json.loads(target.read_text("utf-8"))["runs"][0]["results"]) == 2

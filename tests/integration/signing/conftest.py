@@ -27,7 +27,6 @@ from tests.stand_ins.forks import Forks, start_forks
 
 ROOT = Path(__file__).parents[3]
 Ended = subprocess.CompletedProcess[str]
-PYTHON_M_CI = "import runpy; runpy.run_module('ci', run_name='__main__', alter_sys=True)"
 
 
 @pytest.fixture(scope="session")
@@ -66,7 +65,7 @@ class Verb:
 
     def run(self, *words: str | Path, **variables: str) -> Ended:
         environment = {**self.environment, **variables}
-        return self.forks.run(PYTHON_M_CI, *map(str, words), cwd=self.directory, env=environment)
+        return self.forks.run_module("ci", *map(str, words), cwd=self.directory, env=environment)
 
 
 @pytest.fixture(scope="session")
