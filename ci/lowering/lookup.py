@@ -21,7 +21,7 @@ from ci.lowering.choices.entry import NO_CHOICES, Choices
 from ci.lowering.digests.graph_digest import digest_graph
 from ci.lowering.forked import run_forked
 from ci.lowering.job import LowerJob, LowerResult
-from ci.lowering.model import Model, digest_model, load_model
+from ci.lowering.model import Model, digest_model, export_ahead, load_model
 from ci.lowering.references.degenerate import require_proof
 from ci.lowering.references.numerics import NUMERICS, fix_numerics, name_instructions
 from ci.lowering.stages import Stages
@@ -44,13 +44,13 @@ def run_lower_job(job: LowerJob) -> LowerResult:
         stages = Stages()
         with stages.measure("models"):
             entry = find_entry(*load_suite_model(job.model, job.source.choices), job)
-        if not entry.lowered:
-            with stages.measure("imports"):
-                warm_compiler()
         entry = msgspec.structs.replace(entry, stages=stages.seconds)
         if entry.lowered:
             return entry
-        made, _ = load_suite_model(job.model, job.source.choices)
+        with stages.measure("imports"):
+            warm_compiler()
+        with stages.measure("exporting"):
+            made = export_suite_model(job.model, job.source.choices)
         return run_forked(lambda: _lower(made, job, entry))
     if COMPILER not in sys.modules:
         entry = run_forked(lambda: _find(job)[1])
@@ -94,6 +94,12 @@ def load_suite_model(name: str, choices: Choices = NO_CHOICES) -> tuple[Model, s
     """A model of the suite and its digest, once a process."""
     model = load_model(name, Source(choices=structs.replace(NO_CHOICES, methods=choices.methods)))
     return model, digest_model(model)
+
+
+@functools.cache
+def export_suite_model(name: str, choices: Choices = NO_CHOICES) -> Model:
+    """One that is lowered in several schemes, each in a fork."""
+    return export_ahead(load_suite_model(name, choices)[0])
 
 
 def find_entry(model: Model, digest: str, job: LowerJob) -> LowerResult:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,10 +17,10 @@ from torchao.quantization.pt2e.quantize_pt2e import (
 
 from ci.lowering.choices.annotating import annotated, configure
 from ci.lowering.choices.entry import NO_CHOICES, Choices
-from ci.lowering.choices.methods import join_modules
+from ci.lowering.choices.methods import FORWARD, join_modules
 from ci.lowering.choices.training import train
 from ci.lowering.factory import Inputs
-from ci.lowering.model import Model, split_model
+from ci.lowering.model import Model, export_strictly, split_model
 from ci.lowering.references.eager import copy_inputs, keep_state
 from ci.lowering.schemes import Scheme
 from ci.lowering.targets.specification import make_quantizer
@@ -44,10 +45,11 @@ def quantize_model(
 def quantize_method(model: Model, scheme: Scheme, choices: Choices, quantizer: Any) -> GraphModule:
     """Calibrate, train where the scheme says so, and convert."""
     recipe = scheme.recipe
-    # What is exported shares its weights with the module, which keeps those that it has.
-    module = copy.deepcopy(model.module) if recipe.training_steps else model.module
-    with torch.no_grad():
-        exported = torch.export.export(module, model.evaluation[0], strict=True).module()
+    ahead = model.exported.get(FORWARD)
+    if recipe.training_steps:
+        # What is exported shares its weights with the module, which keeps those that it has.
+        ahead = export_strictly(replace(model, module=copy.deepcopy(model.module)))
+    exported = (ahead or export_strictly(model)).module()
     quantizer.set_default_quant_config(**configure(scheme))
     if recipe.block:
         quantizer.set_block_size_map(block_sizes(exported, recipe.block))

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from executorch.backends.qualcomm.utils import qnn_sdk_setup
 from executorch.exir import to_edge_transform_and_lower
-from torch._dynamo import functional_export
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export import ExportedProgram
 from torch.fx import GraphModule
@@ -28,7 +27,7 @@ from ci.lowering.schemes import Scheme
 
 SOC = "SM8650"
 NAMES_OPERATORS = "_materialize_cpp_cia_ops"
-CHECKS_KEY, CHECKS_SHAPES = "_validate_cache_key", "_suggest_or_raise_constraint_violation"
+CHECKS_KEY = "_validate_cache_key"
 write_code, reduce_module = GraphModule.recompile, GraphModule.__reduce__
 WRITTEN = ("_code", "_lineno_map", "_prologue_start")  # what it leaves in a module
 
@@ -41,7 +40,6 @@ def warm_up() -> None:
     leave_vendor_out()
     decompose_once()
     remember_quantization()
-    leave_guards_out()
     inputs = tuple((torch.ones(1, 4) * number,) for number in range(2))
     model = Model("warm-up", torch.nn.Linear(4, 4).eval(), inputs[:1], inputs)
     with materialize_once():
@@ -87,19 +85,6 @@ def remember_quantization() -> None:
 
     setattr(FakeTensorMode, CHECKS_KEY, check_others)
     torch._ops.Callable = typing.Callable  # that of collections.abc is made anew each time
-
-
-def leave_guards_out() -> None:
-    """Build no guards for a strict export without a shape that varies: what they are asked for is
-    whether one goes against what was said of it."""
-    check = getattr(functional_export, CHECKS_SHAPES, lambda *_: None)
-
-    def check_varying(*words: Any, **named: Any) -> None:
-        mode = words[2] if len(words) > 2 else None
-        if mode is None or getattr(mode.shape_env, "var_to_range", True):
-            check(*words, **named)
-
-    setattr(functional_export, CHECKS_SHAPES, check_varying)
 
 
 def share_provenance() -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 
 import msgspec
 import pytest
@@ -36,7 +36,7 @@ from ci.lowering.artifact import Delegation, Fallback, Lowered, TensorInfo  # no
 from ci.lowering.choices.entry import PROFILE_LEVELS, Choices, Part  # noqa: E402
 from ci.lowering.choices.methods import join_methods  # noqa: E402
 from ci.lowering.job import LowerJob, LowerResult  # noqa: E402
-from ci.lowering.model import Model, split_model  # noqa: E402
+from ci.lowering.model import Model, export_ahead, split_model  # noqa: E402
 from ci.lowering.publishing import MAX_RAISED, describe_error  # noqa: E402
 from ci.lowering.schemes import FLOAT16, Scheme  # noqa: E402
 from ci.lowering.stages import Stages  # noqa: E402
@@ -179,23 +179,39 @@ def test_a_program_is_decomposed_again_only_for_operators_that_it_has(
         assert (str(found) in codes, "aten.exp.default" in codes) == (False, True)
 
 
-def test_shapes_are_checked_where_one_varies(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A branch on a size holds for this size alone."""
-    place, name, seen = warm.functional_export, warm.CHECKS_SHAPES, list[Any]()
-    check = getattr(place, name)
-    monkeypatch.setattr(place, name, lambda *words: seen.append(words) or check(*words))
-    warm.leave_guards_out()
+def test_what_was_exported_ahead_is_taken_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, export = export_ahead(make_model()), Mock(return_value="exported")
+    monkeypatch.setattr(torch.export, "export", export)
+    (program,), module = made.exported.values(), made.module
+    with lower.exported_once(made, {"forward": module}, quantized=False):
+        others = (torch.nn.Identity(), module, module)
+        taken = [torch.export.export(one, (), strict=True) for one in others]
+    assert taken == ["exported", program, "exported"]
+    assert all(call.kwargs == {"strict": True} for call in export.mock_calls)
 
-    class Sized(torch.nn.Module):
-        def forward(self, x: Any) -> Any:
-            return x + 1 if x.shape[0] == 4 else x
 
-    torch.export.export(Sized(), (draw(4),), strict=True)
-    assert not seen
-    varying = {"x": {0: torch.export.Dim("rows")}}
-    with pytest.raises(torch._dynamo.exc.UserError, match="rows"):
-        torch.export.export(Sized(), (draw(4),), dynamic_shapes=varying, strict=True)
-    assert len(seen) == 1
+def test_a_converted_graph_is_exported_as_strictly_but_not_traced_as_python(
+    quantized: tuple[Model, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, converted = quantized
+    export, seen = torch.export.export, list[bool]()
+    wanted = export(converted, model.evaluation[0], strict=True)
+
+    def watched(*words: Any, strict: bool) -> Any:
+        seen.append(strict)
+        return export(*words, strict=strict)
+
+    monkeypatch.setattr(torch.export, "export", watched)
+    with lower.exported_once(model, {"forward": converted}, quantized=True):
+        made = torch.export.export(converted, model.evaluation[0], strict=True)
+        torch.export.export(torch.nn.Identity(), model.evaluation[0], strict=True)
+    assert seen == [False, True]
+    assert torch.export.export is watched
+    functions = [
+        [str(node.target) for node in one.graph.nodes if node.op == "call_function"]
+        for one in (made, wanted)
+    ]
+    assert functions[0] == functions[1]
 
 
 def test_what_a_quantization_gives_is_looked_up_by_shape_and_type(
@@ -477,6 +493,8 @@ def test_methods_are_one_model_whose_inputs_and_outputs_are_all_of_theirs() -> N
     assert list(parts) == ["forward", "other"]
     assert parts["other"].evaluation == ((three,),)
     assert parts["forward"].calibration == ((one, two), (two, three))
+    exported = split_model(export_ahead(model))["other"].exported["forward"].module()
+    assert all(map(torch.equal, exported(three), wanted[1:]))
     assert [(row.name, row.inputs) for row in lower.describe_methods(model)] == [
         ("forward", 2),
         ("other", 1),
