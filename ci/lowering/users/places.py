@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import sysconfig
 from pathlib import Path
@@ -24,6 +25,7 @@ def name_file(path: Path) -> str:
     return path.relative_to(root).as_posix() if root else path.name
 
 
+@functools.cache
 def is_installed(file: str) -> bool:
     """Whether a file is the standard library's or an installed package's."""
     paths = sysconfig.get_paths()
