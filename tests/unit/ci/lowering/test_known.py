@@ -31,6 +31,7 @@ from ci.lowering.choices.entry import Choices
 from ci.lowering.digests import known
 from ci.lowering.digests.known import (
     KNOWN,
+    hash_words,
     job_path,
     name_origin,
     recall_lowering,
@@ -205,7 +206,7 @@ def make_code(root: Path) -> None:
     own = ("ci/lowering/digests/known.py", "ci/lowering/suite/mlp.py", "ci/onnx/case.py")
     for path in (root / name for name in (*names, *own)):
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("")
+        path.write_text("x = 1\n")
 
 
 def use_code(root: Path, patch: pytest.MonkeyPatch) -> None:
@@ -234,9 +235,17 @@ def change_source(tmp_path: Path, patch: pytest.MonkeyPatch) -> None:
     (tmp_path / "ci/lowering/suite/mlp.py").write_text("layers = 4")
 
 
+def change_source_in_its_place(tmp_path: Path, patch: pytest.MonkeyPatch) -> None:
+    """As a tool does that keeps times."""
+    path = tmp_path / "ci/onnx/case.py"
+    before = path.stat()
+    path.write_text("x = 2\n")
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
 def edit_and_undo(tmp_path: Path, patch: pytest.MonkeyPatch) -> None:
     """A process that began before may have loaded the edit, and remembers it of what was before."""
-    (tmp_path / "ci/lowering/suite/mlp.py").write_text("")
+    (tmp_path / "ci/lowering/suite/mlp.py").write_text("x = 1\n")
 
 
 def move(tmp_path: Path, patch: pytest.MonkeyPatch) -> None:
@@ -251,6 +260,7 @@ def move(tmp_path: Path, patch: pytest.MonkeyPatch) -> None:
         change_library,
         change_processor,
         change_source,
+        change_source_in_its_place,
         edit_and_undo,
         move,
     ],
@@ -263,9 +273,14 @@ def test_what_decides_about_a_model_decides_what_is_known(
     make_code(tmp_path)
     use_code(tmp_path, monkeypatch)
     before = name_origin.__wrapped__()
+    monkeypatch.setenv("UNHEARD_OF", "1")
     assert name_origin.__wrapped__() == before
     change(tmp_path, monkeypatch)
     assert name_origin.__wrapped__() != before
+
+
+def test_a_word_ends_where_it_ends() -> None:
+    assert len({hash_words(words) for words in (["ab", "c"], ["a", "bc"], ["abc"])}) == 3
 
 
 def test_a_copy_elsewhere_has_the_same_origin(
