@@ -165,11 +165,18 @@ def digest_record(lowered: Lowered) -> str:
 def read_artifact(directory: Path) -> Lowered | None:
     """The record of a whole artifact; None when there is none or any bit of it differs."""
     try:
-        lowered = msgspec.json.decode((directory / RECORD).read_bytes(), type=Lowered)
+        lowered = msgspec.json.decode(read_regular(directory / RECORD), type=Lowered)
         whole = lowered.digest == digest_record(lowered) and lowered.key == directory.name
         return lowered if whole and hash_files(directory) == lowered.files else None
     except (OSError, ValueError, RecursionError, msgspec.MsgspecError):
         return None
+
+
+def read_regular(path: Path) -> bytes:
+    """A file of the cache; a pipe in its place would be waited for. Raises OSError."""
+    if not path.is_file():
+        raise FileNotFoundError(path)
+    return path.read_bytes()
 
 
 def publish_artifact(staging: Path, directory: Path) -> bool:

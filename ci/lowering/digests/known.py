@@ -19,7 +19,14 @@ from pathlib import Path
 
 import msgspec
 
-from ci.lowering.artifact import FLOAT, Lowered, artifact_path, read_artifact, read_sets
+from ci.lowering.artifact import (
+    FLOAT,
+    Lowered,
+    artifact_path,
+    read_artifact,
+    read_regular,
+    read_sets,
+)
 from ci.lowering.cases import CaseSpec
 from ci.lowering.job import LowerJob, LowerResult
 from ci.lowering.references.degenerate import find_degenerate
@@ -32,7 +39,7 @@ KNOWN = "known"
 ROOMS = ("lowering", "onnx")
 CODE = re.compile(r"\.py$|\.so(\.|$)")
 # What else than its kind decides about what a processor computes.
-VARIABLES = ("ATEN_", "DNNL_", "KMP_", "MKL_", "OMP_", "ONEDNN_", "PYTORCH_", "TORCH")
+VARIABLES = re.compile("ATEN_|DNNL_|GLIBC_|KMP_|LD_PRELOAD|MKL_|OMP_|ONEDNN_|PYTORCH_|TORCH")
 PROCESSOR = ("vendor_id", "cpu family", "model", "stepping", "flags")
 
 
@@ -44,7 +51,7 @@ def recall_lowering(job: LowerJob) -> LowerResult | None:
     if not (job.use_cache and is_plain(job.model, job.source)):
         return None
     with suppress(OSError, ValueError):
-        key = job_path(job).read_text(encoding="ascii").strip()
+        key = read_regular(job_path(job)).decode("ascii").strip()
         directory = artifact_path(Path(job.cache), key)
         lowered = read_artifact(directory)
         if lowered and is_asked(lowered, job) and proves(directory, lowered, job):
@@ -115,9 +122,7 @@ def name_origin() -> str:
         sys.version,
         os.confstr("CS_GNU_LIBC_VERSION") or "",
         *describe_processor(),
-        *sorted(
-            f"{name}={value}" for name, value in os.environ.items() if name.startswith(VARIABLES)
-        ),
+        *sorted(f"{name}={value}" for name, value in os.environ.items() if VARIABLES.match(name)),
     )
     return hash_words(words)
 

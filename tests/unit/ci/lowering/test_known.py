@@ -165,6 +165,19 @@ def test_a_damaged_program_is_not_recalled(job: LowerJob, name: str) -> None:
     assert recall_lowering(job) is None
 
 
+def test_no_pipe_is_waited_for(job: LowerJob) -> None:
+    made = make_result(job)
+    remember_lowering(job, made)
+    for path in (job_path(job), Path(made.directory, "lowered.json")):
+        kept = path.read_bytes()
+        path.unlink()
+        os.mkfifo(path)
+        assert recall_lowering(job) is None
+        path.unlink()
+        path.write_bytes(kept)
+    assert recall_lowering(job)
+
+
 def test_references_are_judged_by_the_policy_of_the_run(job: LowerJob) -> None:
     remember_lowering(job, make_result(job))
     for policy, proves in (
