@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -17,19 +18,32 @@ from tests.stand_ins.bad_server import BadServer
 from tests.stand_ins.forks import Forks, Run, start_forks
 from tests.stand_ins.toolchains import World, serve_world
 
+MakeOnce = Callable[[str, Callable[[Path], object]], Path]
+
 
 @pytest.fixture(scope="session")
-def environments(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """One .nox for all stages, of all worker processes, in the checkout that they share."""
+def make_once(tmp_path_factory: pytest.TempPathFactory) -> MakeOnce:
+    """Let one of all worker processes fill a directory, for which the others wait."""
     base = tmp_path_factory.getbasetemp()
-    shared = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "documented"
-    with FileLock(f"{shared}.lock"):
-        if not shared.is_dir():
-            making = shared.with_name("documented.making")
-            making.mkdir()
-            make_environments(making)
-            making.rename(shared)
-    project = shared / "project"
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+
+    def make(name: str, fill: Callable[[Path], object]) -> Path:
+        made, making = shared / name, shared / f"{name}.making"
+        with FileLock(f"{made}.lock"):
+            if not made.is_dir():
+                shutil.rmtree(making, ignore_errors=True)  # of a worker that failed
+                making.mkdir()
+                fill(making)
+                making.rename(made)
+        return made
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def environments(make_once: MakeOnce) -> Iterator[Path]:
+    """One .nox for all stages, of all worker processes, in the checkout that they share."""
+    project = make_once("documented", make_environments) / "project"
     times = list_times(project)
     yield project / ".nox"
     assert list_times(project) == times, "a command or a set-up changed a file of all stages"

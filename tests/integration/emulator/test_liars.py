@@ -22,6 +22,7 @@ from ci.lowering.artifact import Lowered
 from ci.lowering.schemes import Scheme
 from ci.report.schema import Report, Status
 from ci.report.write import read_report
+from tests.integration.conftest import MakeOnce
 from tests.stand_ins.liars import LIES
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -65,10 +66,10 @@ def run_suite(reports: Path, *words: str) -> Report:
 
 
 @pytest.fixture(scope="module")
-def suite(tmp_path_factory: pytest.TempPathFactory) -> tuple[Report, list[Kept]]:
+def suite(make_once: MakeOnce) -> tuple[Report, list[Kept]]:
     """The whole suite, run once, with its outputs."""
-    folder = tmp_path_factory.mktemp("suite")
-    report = run_suite(folder, "--keep-artifacts", str(folder / "kept"))
+    folder = make_once("suite", lambda one: run_suite(one, "--keep-artifacts", str(one / "kept")))
+    report = read_report(folder / "test_emulator")
     return report, [read_kept(directory) for directory in sorted((folder / "kept").iterdir())]
 
 

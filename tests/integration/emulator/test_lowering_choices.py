@@ -17,6 +17,7 @@ from ci.__main__ import main
 from ci.report.schema import Status
 from provisioning.errors import ExitCode
 from provisioning.manifest.reader import manifests_root
+from tests.integration.conftest import MakeOnce
 
 pytestmark = pytest.mark.emulator
 pytest.importorskip("executorch", reason="ExecuTorch is not installed in this environment")
@@ -30,15 +31,17 @@ REFUSED = {
 }
 
 
-@pytest.fixture(scope="module")
-def reports(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The reports of one run of the set, or of some of it."""
-    directory = tmp_path_factory.mktemp("choices")
+def run_choices(directory: Path) -> None:
     words = [] if WHOLE else [word for name in SOME for word in ("--model", name)]
     argv = ["test-emulator", "--policy", str(SET), "--jobs", "1", *words]
     argv += ["--reports", str(directory)]
     assert main(argv) == ExitCode.OK
-    return directory / "test_emulator"
+
+
+@pytest.fixture(scope="module")
+def reports(make_once: MakeOnce) -> Path:
+    """The reports of one run of the set, or of some of it."""
+    return make_once("choices", run_choices) / "test_emulator"
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,7 @@ import pytest
 
 from ci.report.schema import Case, Status
 from ci.report.write import read_report
+from tests.integration.conftest import MakeOnce
 
 ROOT = Path(__file__).resolve().parents[3]
 pytestmark = [pytest.mark.emulator, pytest.mark.timeout(1800)]
@@ -68,16 +69,18 @@ def write_policy(folder: Path) -> Path:
     return policy
 
 
-@pytest.fixture(scope="module")
-def cases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Case]:
-    """Every model in its scheme, by "MODEL SCHEME"."""
-    reports = tmp_path_factory.mktemp("realistic")
+def run_models(reports: Path) -> None:
     argv = [sys.executable, "-m", "ci", "test-emulator", "--reports", str(reports)]
     argv += ["--policy", str(write_policy(reports))]
     subprocess.run(
         argv, cwd=ROOT, env=dict(os.environ), capture_output=True, timeout=1700, check=False
     )
-    report = read_report(reports / "test_emulator")
+
+
+@pytest.fixture(scope="module")
+def cases(make_once: MakeOnce) -> dict[str, Case]:
+    """Every model in its scheme, by "MODEL SCHEME"."""
+    report = read_report(make_once("realistic", run_models) / "test_emulator")
     return {f"{case.model} {case.scheme}": case for case in report.cases}
 
 
