@@ -173,7 +173,8 @@ def copy_project(target: Path) -> None:
 def list_times(project: Path) -> dict[str, int]:
     """When each source of a checkout was changed."""
     files = (path for name in FOLDERS for path in (project / name).rglob("*.*"))
-    return {str(path): path.stat().st_mtime_ns for path in files if path.suffix != ".pyc"}
+    sources = (path for path in files if path.parent.name != "__pycache__")
+    return {str(path): path.stat().st_mtime_ns for path in sources}
 
 
 def make_environments(folder: Path) -> Path:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from provisioning.console.process import Completed, run_process
+from tests.stand_ins.quick_venv import make_python
 
 SCRIPT = Path(__file__).parents[2] / "nox"
 
@@ -54,9 +55,10 @@ def test_no_fit_python(checkout: Path) -> None:
 
 
 def test_an_index_that_cannot_be_reached(checkout: Path) -> None:
+    python = make_python(checkout / "quick")
     away = {"PIP_INDEX_URL": "http://127.0.0.1:1/simple", "PIP_RETRIES": "0"}
-    ended = run_script(
-        checkout, PIP_CONFIG_FILE=os.devnull, PIP_FIND_LINKS="", PIP_NO_INDEX="0", **away
-    )
-    assert (ended.returncode, "check pip's index" in ended.output) == (4, True)
+    own = {"PIP_CONFIG_FILE": os.devnull, "PIP_FIND_LINKS": "", "PIP_NO_INDEX": "0"}
+    ended = run_script(checkout, QNN_CI_PYTHON=str(python), **own, **away)
+    assert (ended.returncode, "check pip's index" in ended.output) == (4, True), ended.output
+    assert "No matching distribution found for nox" in ended.output
     assert [path.name for path in (checkout / ".nox").iterdir()] == ["bootstrap.lock"]

@@ -12,6 +12,7 @@ from provisioning.console.command import run_command
 from provisioning.store.store import store_home
 from tests.integration.workflows.conftest import GitHub, commit, site_packages
 from tests.stand_ins.bad_server import BadServer
+from tests.stand_ins.quick_venv import make_python
 from tests.stand_ins.toolchains import World
 from tests.workflows.commands import Annotation
 from tests.workflows.document import ROOT
@@ -57,7 +58,7 @@ def warnings(run: JobRun) -> list[str]:
 
 
 def test_a_job_of_another_repository_gets_an_environment_that_it_can_use(github: GitHub) -> None:
-    """pip, the wheel and the doctor are real; torch and ExecuTorch are this Python's, not pip's."""
+    """The installation, wheel and doctor are real; pip, torch and ExecuTorch this Python's own."""
     github.variables["PYTHONPATH"] = site_packages()
     kept = store_home() / "downloads"
     mirror = str(kept) if (kept / WHEEL).is_file() else ""
@@ -69,9 +70,9 @@ def test_a_job_of_another_repository_gets_an_environment_that_it_can_use(github:
         " print('QNN at', os.environ['QNN_SDK_ROOT'])\"\n"
         "qnn-ci --version"
     )
-    (result,) = github.run(
-        write_workflow(command, extras="", torch_index="", mirror=mirror)
-    ).values()
+    inputs = {"extras": "", "torch_index": "", "mirror": mirror}
+    inputs["python"] = str(make_python(github.folder / "quick"))
+    (result,) = github.run(write_workflow(command, **inputs)).values()
     (run,) = result.runs
 
     assert result.result == "success", run.heard.text
