@@ -4,6 +4,7 @@ manifests/policies/emulator.toml; a user's own extends or replaces it."""
 from __future__ import annotations
 
 import re
+from copy import deepcopy
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
@@ -180,7 +181,7 @@ def extend_default(own: dict[str, Any], lane: str = EMULATOR) -> dict[str, Any]:
     """
     merged = own
     if own.get("extends") == DEFAULT:
-        merged = merge(read_policy(lane, dict[str, Any]), own)
+        merged = merge(deepcopy(read_policy(lane, dict[str, Any])), own)
         if own.keys() & {"models", "suite"}:
             merged["suite"] = own.get("suite", {})
     elif "extends" not in own and not {"reference", "schemes"} <= own.keys():

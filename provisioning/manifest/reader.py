@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import msgspec
 
@@ -44,7 +45,7 @@ def read_toml(
     relative: str,
     kind: type[T],
     root: Path | None = None,
-    prepare: Callable[[dict[str, Any]], dict[str, Any]] = dict,
+    prepare: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
 ) -> T:
     """Decode manifests/``relative``, or a user's file below ``root``, into ``kind``, a
     msgspec.Struct, after ``prepare`` has changed the decoded tables.
@@ -54,6 +55,8 @@ def read_toml(
     path = (root or manifests_root()) / relative
     try:
         text = read_user_file(path, "the manifest", LIMIT_BYTES).decode("utf-8-sig")
+        if prepare is None:
+            return parse_toml(text, kind)
         return convert_toml(prepare(tomllib.loads(text)), kind, text)
     except UsageError as error:
         fix = f"correct {MANIFESTS_VARIABLE}" if os.environ.get(MANIFESTS_VARIABLE) else error.fix
@@ -73,7 +76,15 @@ def read_toml(
 
 
 def parse_toml(text: str, kind: type[T]) -> T:
-    """Decode ``text`` into ``kind``. Raises tomllib.TOMLDecodeError, msgspec.ValidationError."""
+    """Decode ``text`` into ``kind``. Raises tomllib.TOMLDecodeError, msgspec.ValidationError.
+
+    The same text gives the same value again: nobody may change what is in it.
+    """
+    return cast("T", _parse_toml(text, cast("Any", kind)))
+
+
+@lru_cache(maxsize=64)  # some are read for every artifact, finding or case
+def _parse_toml(text: str, kind: Any) -> Any:
     return convert_toml(tomllib.loads(text), kind, text)
 
 
