@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import queue
 import signal
 import sys
 import threading
@@ -24,7 +23,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from ci.emulator.child import JOBS, serve
+from ci.emulator.child import serve
 from ci.emulator.memory import TUNABLES
 from ci.lowering.references.numerics import VARIABLES
 from provisioning.console.caller import DIRECTORY_VARIABLE
@@ -155,9 +154,7 @@ class Pool:
         }
         with process_set({**environment, **own}, directory):
             forkserver.ensure_running()
-        self.idle: dict[str, queue.SimpleQueue[Worker]] = {
-            kind: queue.SimpleQueue() for kind in JOBS
-        }
+        self.idle: dict[tuple[str, int], Worker] = {}  # of a kind, of a thread
         self.aborted = threading.Event()
 
     def close(self) -> None:
@@ -202,7 +199,7 @@ class Pool:
         finally:
             wall_s = time.monotonic() - started
             if reusable:
-                self.idle[kind].put(worker)
+                self.idle[kind, threading.get_ident()] = worker
             else:
                 worker.close()
         if isinstance(result, StoreError):
@@ -212,9 +209,9 @@ class Pool:
         return Ended(result, failure, read_tail(log), wall_s, used)
 
     def _take(self, kind: str, *, fresh: bool) -> Worker:
-        if not fresh:
-            with suppress(queue.Empty):
-                return self.idle[kind].get_nowait()
+        known = None if fresh else self.idle.pop((kind, threading.get_ident()), None)
+        if known:
+            return known
         try:
             return Worker(self.context)
         except (EOFError, ConnectionError) as error:

@@ -6,11 +6,11 @@ import importlib.metadata
 import importlib.util
 import os
 import shutil
+import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 from ci.emulator.baselines import Baseline, read_baselines
@@ -229,7 +229,8 @@ def run_cases(
     """Run ``jobs`` cases at a time; results come in the order of ``runs``."""
     with progress.bar("cases", len(runs), "") as bar:
 
-        def show(result: CaseResult) -> None:
+        def show(ended: tuple[CaseSpec, CaseResult]) -> None:
+            _, result = ended
             bar.advance(1)
             progress.step(describe_progress(int(bar.done), len(runs), result))
 
@@ -237,19 +238,41 @@ def run_cases(
             progress.step("ending what runs")
             pool.close()
 
-        def run(one: CaseRun) -> CaseResult:
+        waiting = WaitingCases(runs)
+
+        def run() -> tuple[CaseSpec, CaseResult]:
+            one = waiting.take()
             spec = one.spec
             with bar.busy(f"{Path(spec.model).name} {spec.scheme.value} {spec.soc}"):
-                return one.run()
+                return spec, one.run()
 
-        order = sorted(runs, key=lambda one: expect_lower_s(one.spec), reverse=True)
-        results = run_tasks([partial(run, one) for one in order], jobs, on_done=show, abort=abort)
-    done = {one.spec: result for one, result in zip(order, results, strict=True)}
+        done = dict(run_tasks([run] * len(runs), jobs, on_done=show, abort=abort))
     return [done[one.spec] for one in runs]
 
 
+class WaitingCases:
+    """Cases that no thread has taken. Each takes those of one model after the other, for its worker
+    keeps what schemes share; of several models the longest, lest one core ends alone."""
+
+    def __init__(self, runs: Sequence[CaseRun]) -> None:
+        self._runs = sorted(runs, key=lambda one: expect_lower_s(one.spec), reverse=True)
+        self._models: dict[int, str] = {}  # that each thread is at
+        self._lock = threading.Lock()
+
+    def take(self) -> CaseRun:
+        """One of the model that this thread is at, else of one that no other is at."""
+        with self._lock:
+            own = self._models.pop(threading.get_ident(), None)
+            others = set(self._models.values())
+            models = [one.spec.model for one in self._runs]
+            places = range(len(models))
+            place = min(places, key=lambda n: (models[n] != own, models[n] in others))
+            self._models[threading.get_ident()] = models[place]
+            return self._runs.pop(place)
+
+
 def expect_lower_s(spec: CaseSpec) -> float:
-    """How long a case is likely to take: the longest come first, lest one core ends alone."""
+    """How long a case is likely to take."""
     return expect_s(spec.model, spec.scheme.value)
 
 

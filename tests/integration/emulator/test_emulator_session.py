@@ -168,8 +168,7 @@ def test_runs_share_a_process_until_one_hangs_or_dies_and_give_the_same_bits(
     assert [run(), run()] == [(False, ""), (True, "")]
     assert outputs("again") == outputs("outputs")
 
-    (worker,) = [pool.idle["run"].get()]
-    pool.idle["run"].put(worker)
+    worker = pool.idle["run", threading.get_ident()]
     killer = threading.Timer(0.5, os.kill, (worker.process.pid, signal.SIGSEGV))
     killer.start()
     assert run(str(tmp_path / "never")) == (
