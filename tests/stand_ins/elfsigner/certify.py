@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from cryptography import x509
@@ -11,6 +11,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.x509.oid import NameOID
 
+MakeKey = Callable[[], rsa.RSAPrivateKey]
 SOFTWARE_ID, HARDWARE_ID = 0x12, 0x00223344_0000_0001
 AUTHORITY, UPPER = "authority.pem", "upper.der"
 AUTHORITY_NAME = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Stand-in attestation CA")])
@@ -54,9 +55,9 @@ def certify(
     return certificate.public_bytes(serialization.Encoding.DER)
 
 
-def write_authority(directory: Path) -> None:
+def write_authority(directory: Path, make: MakeKey) -> None:
     """Write an intermediate's private key, and its certificate and the root's."""
-    root, authority = make_rsa_key(), make_rsa_key()
+    root, authority = make(), make()
     upper = certify(AUTHORITY_NAME, authority, ROOT_NAME, root)
     (directory / UPPER).write_bytes(upper + certify(ROOT_NAME, root, ROOT_NAME, root))
     (directory / AUTHORITY).write_bytes(
@@ -68,12 +69,14 @@ def write_authority(directory: Path) -> None:
     )
 
 
-def make_leaf(directory: Path, days: int = 3650) -> tuple[int, int, bytes]:
+def make_leaf(
+    directory: Path, days: int = 3650, make: MakeKey = make_rsa_key
+) -> tuple[int, int, bytes]:
     """A new leaf of the authority in ``directory``: modulus, private exponent, whole chain."""
     pem = (directory / AUTHORITY).read_bytes()
     authority = serialization.load_pem_private_key(pem, password=None)
     assert isinstance(authority, rsa.RSAPrivateKey)
-    key = make_rsa_key()
+    key = make()
     numbers = key.private_numbers()
     leaf = certify(LEAF_NAME, key, AUTHORITY_NAME, authority, days)
     return numbers.public_numbers.n, numbers.d, leaf + (directory / UPPER).read_bytes()

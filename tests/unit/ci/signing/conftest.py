@@ -9,7 +9,7 @@ import pytest
 from tests.stand_ins.elfsigner.keys import make_key
 from tests.stand_ins.elfsigner.mbn_writer import Key
 
-KEY = make_key()  # at import: tests that run in forks would each wait for one of their own
+KEY = make_key()
 LIBRARY = Path(__file__).parents[3] / "artifacts" / "elf" / "libhexagon.so"
 
 

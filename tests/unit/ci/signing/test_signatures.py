@@ -21,6 +21,7 @@ from tests.stand_ins.elfsigner.certify import (
     SOFTWARE_ID,
     certify,
 )
+from tests.stand_ins.elfsigner.keys import make_known_key
 from tests.stand_ins.elfsigner.mbn_writer import Key, sign_keyed
 
 SIGNED, OTHER = b"header and hash table", b"those of another file"
@@ -28,15 +29,12 @@ HASHES = {"sha256": hashes.SHA256(), "sha384": hashes.SHA384(), "sha512": hashes
 
 
 def make_rsa(number: int = 0, bits: int = 2048) -> rsa.RSAPrivateKey:
-    return generate_rsa(number, bits)
+    return keep_rsa(number, bits)
 
 
 @cache
-def generate_rsa(number: int, bits: int) -> rsa.RSAPrivateKey:
-    return rsa.generate_private_key(3, bits)
-
-
-generate_rsa(0, 2048)  # once for all forks, which most tests need
+def keep_rsa(number: int, bits: int) -> rsa.RSAPrivateKey:
+    return make_known_key() if bits == 2048 else rsa.generate_private_key(3, bits)
 
 
 @cache

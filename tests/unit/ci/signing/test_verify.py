@@ -17,8 +17,8 @@ from ci.signing.proof.certificates import list_date_errors, list_link_errors, pa
 from ci.signing.proof.segments import MalformedError, parse_image
 from ci.signing.proof.verdict import Kind, Scheme, Verdict, Verification
 from ci.signing.proof.verify import verify_bytes, verify_file
-from tests.stand_ins.elfsigner.certify import LEAF_NAME, ROOT_NAME, certify, make_rsa_key
-from tests.stand_ins.elfsigner.keys import make_key
+from tests.stand_ins.elfsigner.certify import LEAF_NAME, ROOT_NAME, certify
+from tests.stand_ins.elfsigner.keys import make_key, make_known_key
 from tests.stand_ins.elfsigner.mbn_writer import PLACES, Key, sign_elf
 
 VERSIONS, ALGORITHMS = (3, 5, 6, 7, 8), ("sha256", "sha384", "sha512")
@@ -349,7 +349,7 @@ def test_unused_bits_of_a_signature_are_found() -> None:
 
     It does so only where those bits are zero, so that the last byte must be even.
     """
-    private, days = make_rsa_key(), 0
+    private, days = make_known_key(), 0
     root = b"\1"
     while root[-1] % 2:
         days += 1
