@@ -37,8 +37,12 @@ CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 PARALLEL = ("-n3", "--dist", "worksteal")
 PROBE_S, HEARTBEAT_S = 2.0, 15.0
 DOWNLOAD = 4  # docs/exit-codes.md
-# Modules that next to nobody imports: a third of an environment, compiled if they are after all.
-RARE = r"site-packages/(pip/|pygments/lexers/|.*/(tests?|testing|examples|benchmarks)/)"
+# Modules that next to nobody imports: half of an environment, compiled if they are after all.
+RARE = (
+    r"site-packages/((pip|setuptools|pygments/lexers|scipy|sklearn|sympy/physics|coremltools"
+    r"|huggingface_hub|textual|narwhals|onnxruntime/transformers)/"
+    r"|.*/(tests?|testing|examples|benchmarks)/)"
+)
 
 
 @dataclass
