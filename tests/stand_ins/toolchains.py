@@ -174,15 +174,16 @@ def make_library(machine: int, size: int, version: str = VERSION) -> bytes:
 
 def make_sdk(path: Path, version: str = VERSION, *, machine_of_first: int = 62) -> Path:
     """A ZIP in the shape of Qualcomm's."""
-    path.write_bytes(pack_sdk(version, machine_of_first))
+    files = sdk_files(version, machine_of_first=machine_of_first)
+    path.write_bytes(pack_sdk(tuple(files.items())))
     return path
 
 
 @lru_cache(maxsize=8)
-def pack_sdk(version: str, machine_of_first: int) -> bytes:
+def pack_sdk(files: tuple[tuple[str, bytes], ...]) -> bytes:
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, data in sdk_files(version, machine_of_first=machine_of_first).items():
+        for name, data in files:
             info = zipfile.ZipInfo(f"qairt/{VERSION}/{name}")
             info.compress_type = zipfile.ZIP_DEFLATED
             info.create_system = 3

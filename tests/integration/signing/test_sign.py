@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -109,6 +110,17 @@ def kill_at(verb, delay_s: float, *words: str | Path) -> None:
     time.sleep(delay_s)
     process.send_signal(signal.SIGKILL)
     process.communicate()
+    while list_runs_on(words[-1]):  # the signer has a moment to end after the verb is gone
+        time.sleep(0.02)
+
+
+def list_runs_on(library: str | Path) -> list[Path]:
+    """Processes that have the directory of a library in their command lines."""
+    folder, found = bytes(Path(library).parents[1]), []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            found += [path] * (folder in path.read_bytes())
+    return found
 
 
 @pytest.mark.parametrize("existing", [False, True], ids=["fresh", "existing"])
