@@ -41,7 +41,7 @@ with connect_engine() as client, signals_as_interrupt():
 sys.exit(code)
 """
 WAIT_S = 30.0
-SIZE_THEN_WAIT = "trap : INT; sleep 2; stty size; sleep 60; exit 5"
+SIZE_THEN_WAIT = "trap 'exit 5' INT; sleep 2; stty size; sleep 60"
 
 
 class Shell:
