@@ -187,6 +187,20 @@ def test_what_did_not_run_is_named_with_the_reason(troubled: Report) -> None:
     assert "- mobile 16a4w_block SM8650: QNN: block quantization needs rank 4" in text
 
 
+@pytest.mark.parametrize(("count", "more"), [(20, ""), (23, " and 3 more")])
+def test_of_many_refused_cases_twenty_are_named(report: Report, count: int, more: str) -> None:
+    """Each once, and how many are not."""
+    cases = tuple(
+        msgspec.structs.replace(
+            report.cases[0], model=f"net{number}", status=Status.UNSUPPORTED, reason="no room"
+        )
+        for number in range(count)
+    )
+    text = render_summary(msgspec.structs.replace(report, cases=cases))
+    (row,) = [line for line in text.splitlines() if line.endswith(f"{more}: no room")]
+    assert len(set(re.findall(r"net\d+", row))) == 20
+
+
 def test_what_differs_from_the_base_is_shown(report: Report) -> None:
     cases = list(report.cases)
     replace = msgspec.structs.replace
