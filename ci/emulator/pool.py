@@ -130,6 +130,27 @@ class Worker:
             self.process.join(GRACE_S)
 
 
+def find_fork_server() -> int | None:
+    """The id of this process's fork server: there is one at most, and no public way to it."""
+    pid: int | None = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
+    return pid
+
+
+def start_fork_server() -> None:
+    """Raises RuntimeError where one runs: what it forks has the variables that it started with."""
+    before = find_fork_server()
+    forkserver.ensure_running()
+    if find_fork_server() == before:
+        raise RuntimeError("another fork server of this process has not been ended")
+
+
+def end_fork_server() -> None:
+    """End it at once, and with it what it has forked."""
+    if pid := find_fork_server():
+        os.kill(pid, signal.SIGKILL)
+        forkserver._forkserver._stop()  # type: ignore[attr-defined]
+
+
 class Pool:
     """Workers for jobs in ``environment``; safe to use from several threads.
 
@@ -153,7 +174,7 @@ class Pool:
             **VARIABLES,
         }
         with process_set({**environment, **own}, directory):
-            forkserver.ensure_running()
+            start_fork_server()
         self.idle: dict[tuple[str, int], Worker] = {}  # of a kind, of a thread
         self.aborted = threading.Event()
 
@@ -163,11 +184,7 @@ class Pool:
         The workers end with the fork server, and lowerings with their workers.
         """
         self.aborted.set()
-        server = forkserver._forkserver  # multiprocessing has no public way to end it
-        pid: int | None = server._forkserver_pid  # type: ignore[attr-defined]
-        if pid:
-            os.kill(pid, signal.SIGKILL)
-            server._stop()  # type: ignore[attr-defined]
+        end_fork_server()
 
     def run(
         self,

@@ -458,6 +458,13 @@ def test_a_full_disk_ends_with_4(tmp_path: Path, words: tuple[str, ...]) -> None
     assert "Traceback" not in ended.stderr
 
 
+def test_a_pool_never_runs_in_another_ones_environment(
+    shared: tuple[Pool, Path], tmp_path: Path
+) -> None:
+    with pytest.raises(RuntimeError, match="another fork server"):
+        Pool({**os.environ, "QNN_CI_MANIFESTS": "/elsewhere"}, tmp_path)
+
+
 def test_two_lowerings_give_the_same_bytes(run_case: RunCase, tmp_path: Path) -> None:
     program = tmp_path / "kept" / "mlp-8a8w-SM8650" / "artifact" / "program.pte"
     made = []

@@ -41,7 +41,8 @@ with connect_engine() as client, signals_as_interrupt():
 sys.exit(code)
 """
 WAIT_S = 30.0
-SIZE_THEN_WAIT = "trap 'exit 5' INT; sleep 2; stty size; sleep 60"
+# A key that comes while the shell starts a program is lost to that program: none lasts long.
+SIZE_THEN_WAIT = "trap 'exit 5' INT; sleep 2; stty size; while :; do sleep 0.1; done"
 
 
 class Shell:

@@ -32,6 +32,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from ci.emulator.pool import end_fork_server
 from provisioning.artifacts.lockfile import encode_lock, project_lock_path
 from provisioning.artifacts.provision import provision_artifact
 from provisioning.artifacts.sources import ArtifactRequest, Options
@@ -443,6 +444,7 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
     before = dict(os.environ)
     with bad.running() as server:
         yield Stage(tmp_path, server)
+    end_fork_server()
     os.environ.clear()
     os.environ.update(before)
 
