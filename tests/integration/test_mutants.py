@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -68,7 +69,7 @@ def run_module(place: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def generated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where mutants have been made."""
     place = tmp_path_factory.mktemp("place")
     files = {"setup.cfg": SETTINGS, "code/__init__.py": "", "code/limits.py": CODE}
@@ -78,6 +79,12 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = run_module(place, "tests.mutants.generate", "1")
     assert made.returncode == 0, made.stdout + made.stderr
     return place / "mutants"
+
+
+@pytest.fixture
+def place(generated: Path, tmp_path: Path) -> Path:
+    """A copy, to judge them in."""
+    return Path(shutil.copytree(generated, tmp_path / "mutants"))
 
 
 def read_codes(place: Path) -> dict[str, int | None]:

@@ -33,12 +33,18 @@ class Project:
         text = rules.read_text()  # one Python instead of four: the same jobs, fewer of them
         text = text.replace('pythons = ["3.10", "3.11", "3.12", "3.13"]\n', "")
         rules.write_text(text.replace("shard_s = 120.0", "shard_s = 0.1"))  # a case a shard
-        self.base = commit(self.folder, "the project")
+        self.base = self.made = commit(self.folder, "the project")
         github.variables |= {
             "QUICK_NOX": str(self.outcomes),
             "PROJECT": str(ROOT),
             "QNN_CI_MANIFESTS": str(manifests),
         }
+        self.end_with({})
+
+    def reset(self) -> None:
+        """As it was made, for the next test; what was built for it is kept."""
+        git(self.folder, "reset", "-q", "--hard", self.made)
+        self.github.github = {}
         self.end_with({})
 
     def end_with(self, outcomes: dict[str, Any]) -> None:

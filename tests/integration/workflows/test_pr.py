@@ -20,10 +20,16 @@ DOCS = "README.md"
 
 
 @pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory, programs: Path) -> Project:
+def made(tmp_path_factory: pytest.TempPathFactory, programs: Path) -> Project:
     from tests.integration.workflows.conftest import make_github
 
     return Project(make_github(tmp_path_factory.mktemp("project")), programs)
+
+
+@pytest.fixture
+def project(made: Project) -> Project:
+    made.reset()
+    return made
 
 
 def run_pr(project: Project, document: Document | None = None, **more: Any) -> dict[str, JobResult]:
@@ -58,7 +64,7 @@ def test_a_change_in_docs_runs_lint_and_is_green(project: Project) -> None:
     assert not (gate.setting.workspace / "pwned").exists()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def model_change(project: Project) -> Project:
     """A pull request that changes a model: test_emulator runs, in one shard or more."""
     project.change(MODEL)
@@ -142,10 +148,8 @@ def test_a_plan_that_did_not_come_makes_it_red(model_change: Project, result: st
 
 
 def test_a_base_that_git_does_not_know_is_red(model_change: Project) -> None:
-    github = copy.deepcopy(model_change.github.github)
     model_change.github.github["event"]["pull_request"]["base"]["sha"] = "f" * 40
     results = run_pr(model_change)
-    model_change.github.github = github
     assert (results["plan"].result, results["qnn-gate"].result) == ("failure", "failure")
 
 
@@ -163,12 +167,10 @@ def test_a_base_that_git_does_not_know_is_red(model_change: Project) -> None:
 def test_models_that_fail_are_shown_in_code_scanning(
     model_change: Project, repository: str, author: str, result: str
 ) -> None:
-    github = copy.deepcopy(model_change.github.github)
     pull_request = model_change.github.github["event"]["pull_request"]
     pull_request |= {"head": {"repo": {"full_name": repository}}, "user": {"login": author}}
     model_change.end_with({SHARD: {"code": 1, "cases": 2}})
     results = run_pr(model_change)
-    model_change.github.github = github
     assert results["qnn-gate"].result == "failure"
     assert results["code-scanning"].result == result, say(results)
     scanned = model_change.github.services.scanned
