@@ -11,7 +11,7 @@ from typing import Protocol
 
 from ci.emulator.job import RunJob
 from ci.emulator.pool import Ended, Pool
-from provisioning.console.command import user_path, user_program
+from provisioning.console.command import user_command
 from provisioning.console.process import run_process
 from provisioning.console.progress import Progress
 from provisioning.errors import UsageError
@@ -84,17 +84,14 @@ def find_runner(
 
         return ProgramRunner([str(ensure_wheel_runner(progress))], environment)
     try:
-        argv, why = shlex.split(word), "it is not a program that can be started"
+        words, why = shlex.split(word), "it is not a program that can be started"
     except ValueError as error:
-        argv, why = [], str(error)
-    program = shutil.which(user_program(argv[0])) if argv and argv[0] else None
-    if not program:
+        words, why = [], str(error)
+    argv = user_command(words) if words else [""]
+    if not shutil.which(argv[0]):
         raise UsageError(
             f"no runner {word!r}",
             why=why,
             fix="python, cpp, or a program that takes qnn_executor_runner's flags",
         )
-    words = (
-        str(path.resolve()) if (path := user_path(word)).is_file() else word for word in argv[1:]
-    )
-    return ProgramRunner([str(Path(program).resolve()), *words], environment)
+    return ProgramRunner(argv, environment)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ci.signing.policy import SignerPython
+from provisioning.console.command import user_program
 from provisioning.console.process import run_process
 from provisioning.console.progress import Progress
 from provisioning.errors import ToolError, UnfitError
@@ -70,7 +71,8 @@ def is_fit(interpreter: Interpreter, policy: SignerPython) -> bool:
 
 
 def _require(named: str, policy: SignerPython) -> Interpreter:
-    found = probe_interpreter(Path(shutil.which(named) or named))
+    program = user_program(named)
+    found = probe_interpreter(Path(shutil.which(program) or program))
     if not found or not is_fit(found, policy):
         raise UnfitError(
             f"{named} is not a Python below {policy.below}",

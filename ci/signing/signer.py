@@ -19,6 +19,7 @@ from pathlib import Path
 from ci.signing.device import read_serial
 from ci.signing.interpreter import Interpreter
 from ci.signing.masking import Masker, mask_arguments
+from provisioning.console.command import user_command
 from provisioning.console.process import Completed, run_process
 from provisioning.errors import ToolError, UnfitError, UsageError
 from provisioning.files import hash_file
@@ -83,7 +84,7 @@ class Signer:
 
     def list_arguments(self, argv: Sequence[str]) -> tuple[str, ...]:
         """The words of ``argv`` that are no program file, secrets masked."""
-        programs = {self.words[0], *(word for word in self.words if Path(word).is_file())}
+        programs = {self.words[0], *(word for word in self.words if os.path.isfile(word))}  # noqa: PTH113
         return tuple(mask_arguments([word for word in argv if word not in programs]))
 
     def list_programs(self) -> list[tuple[str, str]]:
@@ -91,11 +92,8 @@ class Signer:
 
         The Python that runs the SDK's signer is known by its version.
         """
-        paths = [
-            shutil.which(word) if index == 0 else word for index, word in enumerate(self.words)
-        ]
+        files = [Path(word) for word in self.words if os.path.isfile(word)]  # noqa: PTH113
         ours = self.python.path if self.python else None
-        files = [Path(path) for path in paths if path and Path(path).is_file()]
         return [(str(path), hash_file(path)) for path in files if path != ours]
 
 
@@ -116,6 +114,7 @@ def parse_signer(command: str, timeout_s: float) -> Signer:
         raise UsageError(f"--signer {command!r} cannot be split", why=str(error)) from error
     if not words:
         raise UsageError("--signer is empty")
+    words = user_command(words)
     if not shutil.which(words[0]):
         raise UnfitError(f"the signer {words[0]} is not found", fix="correct --signer or PATH")
     return Signer(tuple(words), timeout_s)

@@ -13,6 +13,7 @@ import importlib
 import json
 import os
 import re
+import shutil
 import sys
 import tempfile
 import traceback
@@ -318,3 +319,18 @@ def user_path(text: str) -> Path:
 def user_program(text: str) -> str:
     """A program that the user gave: a path as user_path has it, or a name to look for on PATH."""
     return os.path.abspath(user_path(text)) if "/" in text or not text else text  # noqa: PTH100
+
+
+def user_command(words: Sequence[str]) -> list[str]:
+    """A command that the user gave, to be started in any directory: its program, where it is found,
+    and the files that it names are whole paths.
+
+    No link is followed: the Python of a virtual environment is one.
+    """
+    program = user_program(words[0])
+    files = [str(user_path(word)) if word else word for word in words[1:]]
+    paths = [shutil.which(program) or program, *files]
+    return [
+        os.path.abspath(path) if os.path.isfile(path) else word  # noqa: PTH100, PTH113
+        for path, word in zip(paths, [program, *words[1:]], strict=True)
+    ]

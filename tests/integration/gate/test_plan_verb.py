@@ -235,7 +235,9 @@ def test_an_unknown_revision_is_refused(checkout: Checkout, word: str) -> None:
 def test_a_folder_without_git_and_one_without_history(checkout: Checkout, tmp_path: Path) -> None:
     assert "not a git repository" in refuse(Checkout(tmp_path))["what"]
     checkout.git("checkout", "-q", "--orphan", "lonely")
-    checkout.commit()
+    checkout.commit(
+        {"README.md": "lonely\n"}
+    )  # what is the same in the same second is main's commit
     assert "no commit in common" in refuse(checkout, "--base", "main")["what"]
 
 

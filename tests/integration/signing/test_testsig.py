@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
+from ci.signing.interpreter import find_interpreter
+from ci.signing.policy import read_signing_policy
 from ci.signing.record import check_record
 
 ADB = Path(__file__).parents[2] / "stand_ins" / "elfsigner"
@@ -98,7 +99,10 @@ def test_adb_that_fails_or_is_not_there(verb, tmp_path: Path) -> None:
 
 def test_other_signer_with_places_for_its_files(verb, libraries, tmp_path: Path) -> None:
     script = Path(verb.environment["HEXAGON_SDK_ROOT"]) / "tools/elfsigner/elfsigner.py"
-    command = f"{sys.executable} {script} -o {{output}} -i {{input}}"
+    python = find_interpreter(read_signing_policy().python)
+    if python is None:
+        pytest.skip("no Python below 3.12 is here, which the signer needs")
+    command = f"{python.path} {os.path.relpath(script, tmp_path)} -o {{output}} -i {{input}}"
     verb.environment.pop("HEXAGON_SDK_ROOT")
     ended = verb.run("sign", "--json", "--signer", command, "--out", "signed", *libraries)
     assert ended.returncode == 0, ended.stderr

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,15 @@ def test_paths_of_a_runner_hold_wherever_it_is_started(runner: Path, word: str) 
     words = [one for one in found.argv if "run.sh" in one]
     assert set(words) == {str(runner)}
     assert Path(found.argv[0]).is_absolute()
+
+
+def test_a_virtual_environment_s_python_is_not_the_one_it_was_made_of(runner: Path) -> None:
+    for place in (runner.parent / "venv-python", runner.parent / "link.sh"):
+        place.symlink_to(sys.executable if place.name == "venv-python" else runner)
+    found = find_runner("./venv-python link.sh", POOL, {}, Progress())
+    assert isinstance(found, ProgramRunner)
+    assert [*found.argv] == [str(runner.parent / name) for name in ("venv-python", "link.sh")]
+    assert found.name == "venv-python"
 
 
 @pytest.mark.parametrize("word", ["./gone.sh", "gone-from-the-path", "'", ""])

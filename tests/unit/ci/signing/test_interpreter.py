@@ -53,6 +53,18 @@ def test_the_fit_one_on_path_is_found(tmp_path: Path, policy: SignerPython) -> N
     assert (found.path, found.version) == (wanted, "3.10.13")
 
 
+@pytest.mark.parametrize("variable", [False, True])
+def test_a_relative_path_is_where_the_caller_stands(
+    tmp_path: Path, policy: SignerPython, monkeypatch, variable: bool
+) -> None:
+    wanted = put_python(tmp_path / "made" / "python", "3.10.13")
+    monkeypatch.setenv("QNN_CI_CALLER_DIR", str(tmp_path))
+    given = {"given": "", "environment": {VARIABLE: "made/python"}}
+    found = find_interpreter(policy, **(given if variable else {"given": "./made/python"}))
+    assert found is not None
+    assert found.path == wanted
+
+
 def test_pyenv_is_asked(tmp_path: Path, policy: SignerPython) -> None:
     root = tmp_path / "pyenv"
     wanted = put_python(root / "versions" / "3.9.18" / "bin" / "python", "3.9.18")

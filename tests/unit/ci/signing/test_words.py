@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -35,6 +36,7 @@ from tests.stand_ins.dsp_toolchains import LIBRARY, make_inputs, make_library
 from tests.stand_ins.elfsigner.mbn_writer import Key, sign_elf
 
 POLICY = read_signing_policy()
+SH = shutil.which("sh") or ""
 
 
 def refused(kind: type[QnnCiError], work: Callable[[], object]) -> tuple[str, str, str]:
@@ -432,7 +434,7 @@ def test_the_sdk_s_signer_runs_in_a_python_of_its_own(
 
 def test_another_signer_is_taken_as_it_is(tmp_path: Path) -> None:
     plan = planned(tmp_path, signer_command="sh -c 'a b'", timeout_s=7.0)
-    assert resolve_signer(plan, Progress()) == Signer(("sh", "-c", "a b"), 7.0)
+    assert resolve_signer(plan, Progress()) == Signer((SH, "-c", "a b"), 7.0)
 
 
 def test_a_signer_that_is_not_there(tmp_path: Path) -> None:
@@ -479,9 +481,9 @@ def test_places_in_a_command_are_filled() -> None:
 def test_a_command_s_files_are_programs_and_the_rest_arguments(tmp_path: Path) -> None:
     script = tmp_path / "sign.py"
     script.write_text("")
-    signer = Signer(("sh", str(script), "--token", "x", "/no/file"), 1.0)
+    signer = Signer((SH, str(script), "--token", "x", "/no/file", "x" * 5000), 1.0)
 
-    assert signer.list_arguments(["sh", str(script), "--token", "x", "a"]) == (
+    assert signer.list_arguments([SH, str(script), "--token", "x", "a"]) == (
         "--token",
         "***",
         "a",
