@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+
 import pytest
 
 from tests.documented.recipe import Recipe
@@ -14,6 +16,11 @@ def leave_context(stage: Stage) -> None:
     write_context(stage.project).rename(stage.project / "model_ctx.onnx")
 
 
+def require_lane(stage: Stage) -> None:
+    if importlib.util.find_spec("onnxruntime_qnn") is None:
+        pytest.skip("onnxruntime-qnn is not installed")
+
+
 def shrink_lane(stage: Stage) -> None:
     """A suite of one model in one scheme for this lane, too."""
     write_suite(stage, 'mlp = ["fp16"]', "onnx")
@@ -21,7 +28,8 @@ def shrink_lane(stage: Stage) -> None:
 
 def write_file(stage: Stage) -> None:
     """net.onnx: one node, without weights."""
-    onnx = pytest.importorskip("onnx", reason="onnx is not installed")
+    import onnx
+
     form = (onnx.TensorProto.FLOAT, [1, 8, 4])
     ends = [onnx.helper.make_tensor_value_info(name, *form) for name in "xy"]
     node = onnx.helper.make_node("Sigmoid", ["x"], ["y"], name="node")
@@ -31,7 +39,7 @@ def write_file(stage: Stage) -> None:
     onnx.save(model, stage.project / "net.onnx")
 
 
-LANE = {"setup": (use_our_store, shrink_suite, shrink_lane), "with_models": True}
+LANE = {"setup": (require_lane, use_our_store, shrink_suite, shrink_lane), "with_models": True}
 SHOWN = {"setup": (leave_context,)}
 
 RECIPES = {
@@ -52,7 +60,7 @@ RECIPES = {
     ),
     "nox -s test_onnx -- --model net.onnx --scheme fp16 --soc SM8750": Recipe(
         says=("1 passed", "net.onnx +fp16 +SM8750"),
-        setup=(use_our_store, write_file),
+        setup=(require_lane, use_our_store, write_file),
         with_models=True,
     ),
     "nox -s test_onnx -- --model mlp --compare": Recipe(
