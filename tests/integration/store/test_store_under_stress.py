@@ -99,8 +99,10 @@ class Reader(threading.Thread):
                 self.look(path)
 
     def look(self, path: Path) -> None:
+        """One look. While another tree takes the place it sees parts of both, and is void."""
         self.looks += 1
         try:
+            place = path.stat().st_ino
             tree = parse_tree((path / "tree.json").read_bytes())
         except FileNotFoundError:
             self.partial.append(f"{path.name} without tree.json")
@@ -111,7 +113,7 @@ class Reader(threading.Thread):
             for item in (path / tree.artifact).rglob("*")
             if not item.is_dir() or item.is_symlink()
         }
-        if names - found:
+        if names - found and path.stat().st_ino == place:
             self.partial.append(f"{path.name} lacks {names - found}")
 
 
