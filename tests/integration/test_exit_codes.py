@@ -79,7 +79,7 @@ ACTIONS = {
     "1 // 0": ExitCode.DEFECT,
     "os.kill(os.getpid(), signal.SIGINT)": ExitCode.INTERRUPTED,
     "os.kill(os.getpid(), signal.SIGTERM)": ExitCode.INTERRUPTED,
-    "print('x', file=open('/dev/full', 'w'), flush=True)": ExitCode.DOWNLOAD,
+    "os.write(os.open('/dev/full', os.O_WRONLY), b'x')": ExitCode.DOWNLOAD,
 }
 
 

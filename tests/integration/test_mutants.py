@@ -16,7 +16,7 @@ import pytest
 from tests.mutants.forks import FAILS, RAISED, Task, run_tasks
 
 ROOT = Path(__file__).parents[2]
-SETTINGS = "[mutmut]\nsource_paths = code\nalso_copy = checks\n"
+SETTINGS = "[mutmut]\nsource_paths = light\nalso_copy = checks\n"
 CODE = """
 def is_loud(decibels):
     return decibels > 40
@@ -25,7 +25,7 @@ def is_dark(lux):
     return lux < 1
 """
 CHECK = """
-from code.limits import is_loud
+from light.limits import is_loud
 
 def test_that_loud_is_loud():
     assert is_loud(41)
@@ -34,7 +34,7 @@ def test_that_loud_is_loud():
 # Passes after the other, as the file has it, and not before it.
 ORDERED = """
 import time
-from code.limits import is_loud
+from light.limits import is_loud
 SEEN = []
 
 def test_a():
@@ -46,7 +46,7 @@ def test_b():
 """
 
 BLIND = """
-from code.limits import is_loud
+from light.limits import is_loud
 
 def test_nothing():
     try:
@@ -72,7 +72,7 @@ def run_module(place: Path, *words: str) -> subprocess.CompletedProcess[str]:
 def generated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where mutants have been made."""
     place = tmp_path_factory.mktemp("place")
-    files = {"setup.cfg": SETTINGS, "code/__init__.py": "", "code/limits.py": CODE}
+    files = {"setup.cfg": SETTINGS, "light/__init__.py": "", "light/limits.py": CODE}
     for name, text in {**files, "checks/test_limits.py": CHECK}.items():
         (place / name).parent.mkdir(exist_ok=True)
         (place / name).write_text(text)
@@ -89,7 +89,7 @@ def place(generated: Path, tmp_path: Path) -> Path:
 
 def read_codes(place: Path) -> dict[str, int | None]:
     """Exit codes by mutant, without the module's name."""
-    codes = json.loads((place / "code/limits.py.meta").read_text())["exit_code_by_key"]
+    codes = json.loads((place / "light/limits.py.meta").read_text())["exit_code_by_key"]
     return {name.rpartition(".")[2]: code for name, code in codes.items()}
 
 
