@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
+from ci.cases.spec import DEFAULT_SOC
 from ci.gate.facts import Difference, TreeFacts
 from ci.gate.rules import CaseRule, fits
 from ci.gate.schema import PlannedCase
-from ci.lowering.cases import DEFAULT_SOC
 
-MODELS = "ci/lowering/suite/{}.py"
+MODELS = "ci/models/suite/{}.py"
 POLICY, SOCS = "manifests/policies/emulator.toml", "manifests/socs.toml"
 BASELINES = "manifests/baselines/*.toml"
 

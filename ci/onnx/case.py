@@ -10,25 +10,25 @@ from pathlib import Path
 
 import msgspec
 
-from ci.emulator.case import CaseResult, CaseRun, RunSetup, SessionOptions
-from ci.emulator.job import RunJob
-from ci.emulator.judging.gate import References
-from ci.emulator.pool import Ended
-from ci.emulator.runner import PythonRunner
-from ci.emulator.session import Phases, describe_tools, find_baselines, report_runs
-from ci.emulator.traces.written import PROFILE_CSV, read_accelerator
-from ci.emulator.workshop import Workshop
-from ci.lowering.artifact import Lowered
-from ci.lowering.cases import CaseSpec
+from ci.cases.artifact import Lowered
+from ci.cases.pipeline import CaseResult, CaseRun, RunSetup, SessionOptions
+from ci.cases.pool import Ended
+from ci.cases.qnn_files import PROFILE_CSV, read_accelerator
+from ci.cases.run_job import RunJob
+from ci.cases.runners import PythonRunner
+from ci.cases.scratch_pool import Workshop
+from ci.cases.session import Phases, describe_tools, find_baselines, report_runs
+from ci.cases.spec import CaseSpec
+from ci.judging.gate import References
+from ci.onnx.fallback import QNN
 from ci.onnx.job import CONTEXT, PROGRAM, CompileJob, SessionJob, SessionResult
-from ci.onnx.sessions.fallback import QNN
 from ci.onnx.target import SAVER_LIBRARY, make_options, profile_options
 from ci.report.host import started_now
 from ci.report.schema import Report
 from provisioning.artifacts.environment import Environment
 
 SESSION = "test_onnx"
-RUNNING, COMPILER = ("ci.onnx.sessions.run",), "ci.onnx.lookup"
+RUNNING, COMPILER = ("ci.onnx.run",), "ci.onnx.engine"
 PACKAGES = ("onnxruntime", "onnxruntime-qnn", "onnx", "onnxscript", "torch", "numpy")
 RUNTIME = "qnn-runtime"
 

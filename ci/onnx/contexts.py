@@ -26,7 +26,7 @@ from pathlib import Path
 from ci.onnx.files.faults import find_location_fault
 from ci.onnx.files.graph import Model, Node, read_graph
 from ci.onnx.files.wire import field
-from ci.onnx.options.table import read_options
+from ci.onnx.option_table import read_options
 from provisioning.elf.qnn_build import search_whole
 from provisioning.errors import FailedError, QnnCiError, UnfitError, UsageError
 from provisioning.files import write_whole

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from ci.emulator.job import RunJob
-from ci.lowering.artifact import TensorInfo
-from ci.lowering.job import LowerJob
+from ci.cases.artifact import TensorInfo
+from ci.cases.engine import LowerJob
+from ci.cases.run_job import RunJob
 
 PROGRAM, CONTEXT = "program", "model.onnx"  # the context model, in a directory of the artifact
 

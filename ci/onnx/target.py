@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from ci.lowering.schemes import Scheme
+from ci.models.schemes import Scheme
 from provisioning.manifest.socs import find_soc
 
 HTP = "lib/x86_64-linux-clang/libQnnHtp.so"

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from ci.provider.providers import detect_provider
 from ci.report.columns import columns_of
+from ci.report.providers import detect_provider
 from ci.report.review.compare import Change, Comparison
 from ci.report.review.failures import repeat_command
 from ci.report.schema import Case, Report, Status

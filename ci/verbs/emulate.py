@@ -7,17 +7,17 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from ci.emulator.policy import EmulatorPolicy, read_emulator_policy
-from ci.gate.jobs.portion import list_planned, take_shard
-from ci.lowering.cases import CaseSpec
-from ci.lowering.schemes import EXECUTORCH
-from ci.lowering.targets.selection import (
+from ci.cases.backends import (
     choose_lane,
     default_soc,
     require_choices,
     require_hardware,
     require_options,
 )
+from ci.cases.policy import EmulatorPolicy, read_emulator_policy
+from ci.cases.spec import CaseSpec
+from ci.gate.jobs.portion import list_planned, take_shard
+from ci.models.schemes import EXECUTORCH
 from ci.report.schema import Report
 from ci.verbs.lanes.steps import (
     add_case_arguments,
@@ -120,10 +120,10 @@ def run(
 ) -> Report:
     """Provision, check, then run the cases, each step said and timed."""
     require_packages(("torch", "executorch"), "lowering")
-    from ci.emulator.case import SessionOptions
-    from ci.emulator.pool import EXPORTING, RUNNING
-    from ci.emulator.session import Phases, choose_imports, report_unrun, run_session
-    from ci.lowering.job import LowerJob
+    from ci.cases.engine import LowerJob
+    from ci.cases.pipeline import SessionOptions
+    from ci.cases.pool import EXPORTING, RUNNING
+    from ci.cases.session import Phases, choose_imports, report_unrun, run_session
 
     chosen = choice.read_choice(args.sdk, args.adaptor)
     check_choice(args.runner, chosen)

@@ -11,9 +11,9 @@ from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 
-from ci.lowering.cases import find_models
-from ci.lowering.suite import SUITE
-from ci.lowering.users.places import find_repository
+from ci.cases.spec import find_models
+from ci.models.source_lines import find_repository
+from ci.models.suite import SUITE
 from provisioning.console.caller import shown_path
 from provisioning.console.command import Outcome, read_version, user_path
 from provisioning.console.progress import Progress

@@ -11,7 +11,7 @@ from ci.parity.render.document import render_document
 from ci.parity.render.sarif import render_sarif
 from ci.parity.render.table import render_table
 from ci.parity.run import ParityRequest, compare_source
-from ci.provider.providers import detect_provider
+from ci.report.providers import detect_provider
 from provisioning.console.command import Outcome, read_version, user_path
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode

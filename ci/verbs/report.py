@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 
-from ci.provider.providers import detect_provider
 from ci.report.github import append_summary, render_summary
 from ci.report.merge import merge_reports
+from ci.report.providers import detect_provider
 from ci.report.review import telling
 from ci.report.review.failures import make_annotations
 from ci.report.schema import Report, make_json_schema

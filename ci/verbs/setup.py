@@ -9,9 +9,9 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from ci.provider.annotation import Annotation, Level
-from ci.provider.providers import Provider, detect_provider
-from ci.provider.speech import group, mask_secrets
+from ci.report.annotation import Annotation, Level
+from ci.report.providers import Provider, detect_provider
+from ci.report.speech import group, mask_secrets
 from provisioning.artifacts.environment import (
     DROPPED_VARIABLES,
     Environment,

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ci.emulator.policy import read_emulator_policy
+from ci.cases.policy import read_emulator_policy
 from provisioning.artifacts.environment import provision_profile
 from provisioning.console.process import run_process
 from provisioning.console.progress import Progress

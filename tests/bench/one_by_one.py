@@ -30,7 +30,7 @@ SETS = 4
 
 def lower_and_run(model: str, scheme: str, folder: Path) -> None:
     """Quantize, lower, write the program, load it and run it on SETS input sets."""
-    module, example, calibration = importlib.import_module(f"ci.lowering.suite.{model}").make_case()
+    module, example, calibration = importlib.import_module(f"ci.models.suite.{model}").make_case()
     sets = [example, *calibration]
     expected = [module(*inputs) for inputs in sets[:SETS]]
     if scheme != "fp16":

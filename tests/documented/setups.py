@@ -42,7 +42,7 @@ LIMIT = """from functools import cache
 def is_loud(decibels: int) -> bool:
     return decibels > 40
 """
-FAR_FROM_THE_LIMIT = """from ci.emulator.judging.limit import is_loud
+FAR_FROM_THE_LIMIT = """from ci.judging.limit import is_loud
 
 
 def test_that_loud_is_loud() -> None:
@@ -64,8 +64,8 @@ def share_runner(stage: Stage) -> None:
     """What builds the runner is in one place for all stages, so that one build does; no other
     test's command builds meanwhile."""
     stage.cleanup.enter_context(FileLock(stage.shared / "runner.lock"))
-    shutil.rmtree(stage.project / "ci/build")
-    (stage.project / "ci/build").symlink_to(stage.shared / "project/ci/build")
+    shutil.rmtree(stage.project / "ci/builds")
+    (stage.project / "ci/builds").symlink_to(stage.shared / "project/ci/builds")
 
 
 def shrink_suite(stage: Stage) -> None:

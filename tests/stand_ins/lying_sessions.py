@@ -19,7 +19,7 @@ import numpy as np
 import onnxruntime
 from onnxruntime.capi.onnxruntime_pybind11_state import EngineError
 
-from ci.onnx.sessions import run
+from ci.onnx import run
 
 LIE = "LYING_SESSIONS"
 open_session = run.open_session

@@ -22,7 +22,7 @@ from typing import Any
 import msgspec
 
 import ci.__main__
-from ci.emulator.policy import read_emulator_policy
+from ci.cases.policy import read_emulator_policy
 from ci.gate.jobs.portion import list_planned, take_shard
 from ci.report.schema import Case, Place, Status
 from ci.report.write import write_report as write
@@ -118,7 +118,7 @@ def write_report(folder: Path, shard: str, outcome: dict[str, Any]) -> None:
             scheme=one.scheme,
             soc=one.soc,
             status=failed,
-            places=(Place(file=f"ci/lowering/suite/{one.model}.py", line=1),),
+            places=(Place(file=f"ci/models/suite/{one.model}.py", line=1),),
         )
         for one in kept
     ]

@@ -92,30 +92,28 @@ FILES: Mapping[str, str] = {
     ' "build": Verb("ci.verbs.build", "b"), "sign": Verb("ci.verbs.sign", "s"),\n'
     ' "image": Verb("ci.verbs.image", "i")}\n',
     "ci/verbs/__init__.py": "",
-    "ci/verbs/emulate.py": "from ci.emulator import session\nfrom provisioning.files import x\n"
+    "ci/verbs/emulate.py": "from ci.cases import session\nfrom provisioning.files import x\n"
     'PROFILE = "emulator"\n',
-    "ci/verbs/build.py": "def execute():\n    from ci.build.builder import build\n",
+    "ci/verbs/build.py": "def execute():\n    from ci.builds.builder import build\n",
     "ci/verbs/sign.py": 'PROFILE = "lpai"\nfrom provisioning.files import x\n',
     "ci/verbs/image.py": "import ci.images.build\n",
-    "ci/build/__init__.py": "",
-    "ci/build/builder.py": "from provisioning.manifest.reader import read_toml\n"
+    "ci/builds/__init__.py": "",
+    "ci/builds/builder.py": "from provisioning.manifest.reader import read_toml\n"
     'read_toml("targets.toml")\n',
-    "ci/build/stand_in.cmake": "# nothing\n",
-    "ci/emulator/__init__.py": "",
-    "ci/emulator/session.py": "from . import policy\nfrom ci.report import write\n"
-    "from ci.lowering.model import load\n",
-    "ci/emulator/policy.py": "from provisioning.manifest.reader import read_policy\n"
+    "ci/builds/stand_in.cmake": "# nothing\n",
+    "ci/cases/__init__.py": "",
+    "ci/cases/session.py": "from . import policy\nfrom ci.report import write\n"
+    "from ci.models.model import load\n",
+    "ci/cases/policy.py": "from provisioning.manifest.reader import read_policy\n"
     'read_policy("emulator", object)\nread_toml("socs.toml")\n'
     'Path("baselines", f"{name}.toml")\n',
-    "ci/lowering/__init__.py": "",
-    "ci/lowering/model.py": 'import_module(f"ci.lowering.suite.{name}")\n'
-    "import ci.lowering.suite\n",
-    "ci/lowering/suite/__init__.py": 'SUITE = {"mlp": "a", "lstm": "b"}\n',
-    "ci/lowering/suite/mlp.py": "from ci.lowering.suite.seeding import seed\n",
-    "ci/lowering/suite/lstm.py": "from ci.lowering.suite.seeding import seed\n"
-    "import ci.lowering.cell\n",
-    "ci/lowering/suite/seeding.py": "import torch\n",
-    "ci/lowering/cell.py": "",
+    "ci/models/__init__.py": "",
+    "ci/models/model.py": 'import_module(f"ci.models.suite.{name}")\nimport ci.models.suite\n',
+    "ci/models/suite/__init__.py": 'SUITE = {"mlp": "a", "lstm": "b"}\n',
+    "ci/models/suite/mlp.py": "from ci.models.suite.seeding import seed\n",
+    "ci/models/suite/lstm.py": "from ci.models.suite.seeding import seed\nimport ci.models.cell\n",
+    "ci/models/suite/seeding.py": "import torch\n",
+    "ci/models/cell.py": "",
     "ci/images/__init__.py": "",
     "ci/images/build.py": 'folder = ROOT / "docker"\n',
     "ci/report/__init__.py": "",

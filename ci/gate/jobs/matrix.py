@@ -10,7 +10,7 @@ from ci.gate.jobs.shards import count_shards
 from ci.gate.plan import session_rule
 from ci.gate.rules import GateRules
 from ci.gate.schema import PlannedCase, PlannedJob, PlannedSession
-from ci.lowering.suite import expect_s
+from ci.models.suite import expect_s
 
 FILE = "plan.json"
 # What a matrix may hold: it ends up in a shell's environment, and in names of artifacts.

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import msgspec
 
-from ci.emulator.case import describe_limits
-from ci.emulator.policy import EmulatorPolicy
+from ci.cases.pipeline import describe_limits
+from ci.cases.policy import EmulatorPolicy
+from ci.cases.spec import CaseSpec
 from ci.gate.jobs.results import read_plan
 from ci.gate.jobs.shards import parse_shard, split_cases
-from ci.lowering.cases import CaseSpec
-from ci.lowering.schemes import Scheme
-from ci.lowering.suite import expect_s
+from ci.models.schemes import Scheme
+from ci.models.suite import expect_s
 from ci.report.merge import digest_names
 from ci.report.schema import ShardMark
 from provisioning.errors import UsageError

@@ -8,7 +8,7 @@ from ci.parity.compare import findings
 from ci.parity.compare.findings import Finding
 from ci.parity.facts import Place
 from ci.parity.report import ParityReport
-from ci.provider.annotation import Annotation, Level
+from ci.report.annotation import Annotation, Level
 
 LEVELS = {
     findings.Level.ERROR: Level.ERROR,

@@ -6,7 +6,7 @@ from typing import Any
 
 from ci.parity.compare.findings import Finding, Kind
 from ci.parity.report import ParityReport
-from ci.provider.sarif import fingerprint, render_location, render_log, render_message
+from ci.report.sarif import fingerprint, render_location, render_log, render_message
 
 ROOT = "The root of the tree that was compared."
 RULES: dict[Kind, str] = {

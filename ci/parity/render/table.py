@@ -6,7 +6,7 @@ from itertools import groupby
 
 from ci.parity.compare.findings import Finding
 from ci.parity.report import ParityReport
-from ci.provider.annotation import one_line
+from ci.report.annotation import one_line
 
 SHOWN_NOT_EVALUATED = 20
 

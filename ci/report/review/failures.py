@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 
-from ci.provider.annotation import Annotation, Level
+from ci.report.annotation import Annotation, Level
 from ci.report.schema import Case, Place, Report, Status
 
 REASON_CHARS = 500

@@ -6,11 +6,11 @@ import argparse
 import sys
 from pathlib import Path
 
-from ci.provider.providers import detect_provider
-from ci.provider.sarif import render_annotations, render_log
 from ci.report.github import append_summary
+from ci.report.providers import detect_provider
 from ci.report.review.compare import Comparison, compare_reports
 from ci.report.review.failures import make_annotations
+from ci.report.sarif import render_annotations, render_log
 from ci.report.schema import Report
 from ci.report.write import read_report
 from provisioning.console.command import read_version, user_path

@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from ci.emulator.policy import EmulatorPolicy, read_emulator_policy
-from ci.emulator.traces.written import PROFILE_CSV
-from ci.lowering.cases import CaseSpec
-from ci.lowering.schemes import ONNX
-from ci.onnx.lanes import compare_lanes
-from ci.onnx.options.check import check_options, parse_options
+from ci.cases.policy import EmulatorPolicy, read_emulator_policy
+from ci.cases.qnn_files import PROFILE_CSV
+from ci.cases.spec import CaseSpec
+from ci.models.schemes import ONNX
+from ci.onnx.lane_comparison import compare_lanes
+from ci.onnx.options import check_options, parse_options
 from ci.onnx.target import SAVER_LIBRARY, choose_options, profile_options
 from ci.report.schema import Report
 from ci.report.write import read_report
@@ -142,8 +142,8 @@ def run(
     """Provision, check, then run the cases, each step said and timed."""
     require_python(platform.python_version())
     require_packages(PACKAGES, PROFILE)
-    from ci.emulator.pool import EXPORTING
-    from ci.emulator.session import Phases, choose_imports
+    from ci.cases.pool import EXPORTING
+    from ci.cases.session import Phases, choose_imports
     from ci.onnx.case import COMPILER, RUNNING, LaneOptions, run_lane
     from ci.onnx.job import CompileJob
 

@@ -10,12 +10,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ci.emulator.baselines import record_baselines
-from ci.emulator.policy import EmulatorPolicy
-from ci.lowering.cases import DEFAULT_SOC, CaseSpec, select_cases
-from ci.lowering.schemes import Lane
-from ci.lowering.suite import SUITE
-from ci.lowering.users.places import name_file
+from ci.cases.baselines import record_baselines
+from ci.cases.policy import EmulatorPolicy
+from ci.cases.spec import DEFAULT_SOC, CaseSpec, select_cases
+from ci.models.schemes import Lane
+from ci.models.source_lines import name_file
+from ci.models.suite import SUITE
 from ci.report.review import telling
 from ci.report.schema import Report
 from ci.report.write import report_data, write_report
@@ -28,8 +28,8 @@ from provisioning.manifest.backends import Backend
 from provisioning.manifest.socs import read_socs
 
 if TYPE_CHECKING:  # these bring what a list of choices can do without
-    from ci.emulator.session import Phases
-    from ci.emulator.workshop import Workshop
+    from ci.cases.scratch_pool import Workshop
+    from ci.cases.session import Phases
     from provisioning.artifacts.environment import Environment
     from provisioning.doctor.finding import Finding
 
@@ -99,8 +99,8 @@ def take_steps(
     unless ``choice`` names another QNN or adaptor than the usual. ``refuse`` makes the report of a
     host that lacks the library of ``backend``.
     """
-    from ci.emulator.workshop import open_workshop
-    from ci.lowering.digests.parts import find_on_path
+    from ci.cases.scratch_pool import open_workshop
+    from ci.executorch.toolchain import find_on_path
     from provisioning.artifacts.environment import provision_profile
     from provisioning.doctor.adaptor import settle_adaptor
 

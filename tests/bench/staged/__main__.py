@@ -18,8 +18,8 @@ from typing import Any
 import msgspec
 
 from ci.__main__ import main
-from ci.emulator import case
-from ci.emulator.pool import Pool, Worker
+from ci.cases import pipeline as case
+from ci.cases.pool import Pool, Worker
 
 seconds: Counter[str] = Counter()
 lock = threading.Lock()

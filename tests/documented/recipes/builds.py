@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 
-from ci.build.plan.targets import read_targets
+from ci.builds.plan.targets import read_targets
 from tests.documented.recipe import Recipe
 from tests.documented.setups import (
     keep_artifacts,

@@ -12,7 +12,7 @@ from tests.documented.setups import commit, git, run_once, use_our_store, write_
 from tests.documented.stage import Ended, Stage
 from tests.stand_ins.shards import make_cases, make_shards
 
-MODEL = "ci/lowering/suite/mlp.py"
+MODEL = "ci/models/suite/mlp.py"
 ONE_MODEL = (r"1 file changed", rf"test_emulator +run +{MODEL}: 6 cases of mlp", r"parity +- +no")
 
 

@@ -32,10 +32,10 @@ def is_installed(stage: Stage, ended: Ended) -> None:
     assert "qnn-runtime" in listed.stdout, listed.said
 
 
-MUTANTS = "nox -s mutants -- ci/emulator/judging"
+MUTANTS = "nox -s mutants -- ci/judging"
 EQUIVALENT = """
 [[equivalent]]
-path = "ci/emulator/judging/limit.py"
+path = "ci/judging/limit.py"
 function = "is_loud"
 removed = "return decibels > 40"
 added = "return decibels >= 40"
@@ -45,7 +45,7 @@ reason = "no sound has 40 dB"
 
 def resumes(stage: Stage, ended: Ended) -> None:
     """A survivor that is listed as equivalent counts no more; a new test kills it all the same."""
-    page = stage.project / "reports/mutants/ci.emulator.judging.md"
+    page = stage.project / "reports/mutants/ci.judging.md"
     assert "+    return decibels >= 40" in page.read_text("utf-8")
     stage.write("tests/mutants/equivalents.toml", EQUIVALENT)
     listed = stage.run(f"./{MUTANTS}").said
@@ -54,7 +54,7 @@ def resumes(stage: Stage, ended: Ended) -> None:
     stage.edit("tests/unit/ci/emulator/test_limit.py", "is_loud(0)", "is_loud(40)")
     killed = stage.run(f"./{MUTANTS}").said
     assert re.search(r"judging +2 +2 +0 +0 +0 +0 +100\.0\n", killed), killed
-    assert "no surviving mutant of ci/emulator/judging/limit.py fits is_loud" in killed, killed
+    assert "no surviving mutant of ci/judging/limit.py fits is_loud" in killed, killed
 
 
 RECIPES = {
@@ -63,8 +63,8 @@ RECIPES = {
     "nox -s unit": Recipe(setup=(use_one_worker,), says=("1 passed",)),
     MUTANTS: Recipe(
         setup=(shrink_judging,),
-        says=(r"ci/emulator/judging +2 +1 +1 +0 +0 +0 +50\.0\n",),
-        leaves=("reports/mutants/ci.emulator.judging.md",),
+        says=(r"ci/judging +2 +1 +1 +0 +0 +0 +50\.0\n",),
+        leaves=("reports/mutants/ci.judging.md",),
         then=resumes,
     ),
     "nox -s lint": Recipe(elsewhere=".ci/run"),

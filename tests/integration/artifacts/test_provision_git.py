@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ci.emulator.session import describe_tools
+from ci.cases.session import describe_tools
 from provisioning.__main__ import main
 from provisioning.artifacts.environment import Environment
 from provisioning.artifacts.provision import Provisioned, provision_artifact

@@ -10,10 +10,10 @@ import pytest
 
 pytest.importorskip("executorch", reason="the executorch wheel is not installed here")
 
-from ci.build.delivery.deliver import find_package, make_overlay
-from ci.build.delivery.proof import recall_proof, remember_proof, run_proof
-from ci.build.plan.place import Place
-from ci.build.plan.targets import find_target
+from ci.builds.delivery.deliver import find_package, make_overlay
+from ci.builds.delivery.proof import recall_proof, remember_proof, run_proof
+from ci.builds.plan.place import Place
+from ci.builds.plan.targets import find_target
 from provisioning.artifacts.environment import provision_profile
 from provisioning.console.progress import Progress
 from provisioning.errors import FailedError

@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("executorch", reason="the executorch wheel is not installed here")
 
-from ci.build.runner import ensure_wheel_runner
+from ci.builds.runner import ensure_wheel_runner
 from provisioning.artifacts.environment import provision_profile
 from provisioning.console.progress import Progress
 

@@ -14,12 +14,12 @@ import jsonschema
 import pytest
 
 from ci.__main__ import main
-from ci.emulator.case import CaseResult, CaseRun, RunSetup, SessionOptions
-from ci.emulator.policy import read_emulator_policy
-from ci.emulator.pool import Pool
-from ci.emulator.runner import PythonRunner
-from ci.lowering.cases import CaseSpec
-from ci.lowering.schemes import Scheme
+from ci.cases.pipeline import CaseResult, CaseRun, RunSetup, SessionOptions
+from ci.cases.policy import read_emulator_policy
+from ci.cases.pool import Pool
+from ci.cases.runners import PythonRunner
+from ci.cases.spec import CaseSpec
+from ci.models.schemes import Scheme
 from ci.report.schema import Status
 from provisioning.artifacts.environment import provision_profile
 from provisioning.console.progress import Progress

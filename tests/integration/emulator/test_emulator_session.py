@@ -21,14 +21,14 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from ci.emulator.case import CaseResult, CaseRun, RunSetup, SessionOptions
-from ci.emulator.job import RunJob
-from ci.emulator.memory import TUNABLES
-from ci.emulator.policy import EmulatorPolicy, read_emulator_policy
-from ci.emulator.pool import Ended, Pool
-from ci.emulator.runner import ProgramRunner, PythonRunner, Runner
-from ci.lowering.cases import CaseSpec
-from ci.lowering.schemes import Scheme
+from ci.cases.pipeline import CaseResult, CaseRun, RunSetup, SessionOptions
+from ci.cases.policy import EmulatorPolicy, read_emulator_policy
+from ci.cases.pool import Ended, Pool
+from ci.cases.run_job import RunJob
+from ci.cases.runners import ProgramRunner, PythonRunner, Runner
+from ci.cases.spec import CaseSpec
+from ci.executorch.memory import TUNABLES
+from ci.models.schemes import Scheme
 from ci.report.schema import Status
 from provisioning.artifacts.environment import provision_profile
 from provisioning.console.progress import Progress
@@ -205,7 +205,7 @@ def test_only_what_fails_in_a_fresh_process_fails_a_case(
 def test_memory_of_one_run_is_not_seen_by_the_next() -> None:
     script = """
 import ctypes
-from ci.emulator.memory import overwrite_freed_memory
+from ci.executorch.memory import overwrite_freed_memory
 libc = ctypes.CDLL(None)
 libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
 def outputs(): return [libc.malloc(size) for size in (64, 4096, 1 << 16, 1 << 20)]

@@ -12,14 +12,14 @@ import msgspec
 import numpy as np
 import pytest
 
-from ci.emulator.baselines import find_changes, name_case, read_baselines
-from ci.emulator.judging.figures import Array
-from ci.emulator.judging.gate import References, judge
-from ci.emulator.outputs import read_outputs, read_references
-from ci.emulator.policy import read_emulator_policy
-from ci.emulator.verdict import note_figures
-from ci.lowering.artifact import Lowered
-from ci.lowering.schemes import Scheme
+from ci.cases.artifact import Lowered
+from ci.cases.baselines import find_changes, name_case, read_baselines
+from ci.cases.outputs import read_outputs, read_references
+from ci.cases.policy import read_emulator_policy
+from ci.cases.verdict import note_figures
+from ci.judging.figures import Array
+from ci.judging.gate import References, judge
+from ci.models.schemes import Scheme
 from ci.report.schema import Report, Status
 from ci.report.write import read_report
 from tests.integration.conftest import MakeOnce

@@ -29,7 +29,7 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Repository:
 @pytest.mark.parametrize(
     ("path", "old", "new", "lanes"),
     [
-        ("ci/lowering/suite/mlp.py", "nn.ReLU()", "nn.ReLU6()", LANES),
+        ("ci/models/suite/mlp.py", "nn.ReLU()", "nn.ReLU6()", LANES),
         ("manifests/policies/onnx.toml", "min_rms = 0.001", "min_rms = 0.002", {"test_onnx"}),
         (
             "manifests/policies/emulator.toml",
@@ -38,7 +38,7 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Repository:
             {"test_emulator"},
         ),
         ("manifests/baselines/onnxruntime-*.toml", "= 5", "= 6", {"test_onnx"}),
-        ("ci/emulator/judging/gate.py", '"""', '"""x', LANES),
+        ("ci/judging/gate.py", '"""', '"""x', LANES),
         ("ci/onnx/operators.py", '"""', '"""x', {"test_onnx"}),
     ],
 )

@@ -18,7 +18,7 @@ from tests.stand_ins.repository import Checkout, make_checkout
 from tests.stand_ins.shards import make_cases, make_shards
 from tests.stand_ins.small_project import FILES
 
-MLP = "ci/lowering/suite/mlp.py"
+MLP = "ci/models/suite/mlp.py"
 
 
 @pytest.fixture(scope="module")
@@ -134,12 +134,12 @@ def judge(tmp_path: Path, codes: dict[str, str]) -> tuple[int, bool]:
 
 
 def test_both_names_of_a_rename_count(checkout: Checkout) -> None:
-    checkout.git("mv", "ci/emulator/policy.py", "ci/emulator/limits.py")
+    checkout.git("mv", "ci/cases/policy.py", "ci/cases/limits.py")
     checkout.commit()
     data = plan(checkout, "--base", "HEAD~1", "--head", "HEAD")
     assert changes(data) == {
-        ("ci/emulator/policy.py", "renamed from"),
-        ("ci/emulator/limits.py", "renamed to"),
+        ("ci/cases/policy.py", "renamed from"),
+        ("ci/cases/limits.py", "renamed to"),
     }
     assert len(data["cases"]) == 3
 
@@ -275,7 +275,7 @@ def test_rules_of_one_s_own(checkout: Checkout, tmp_path: Path) -> None:
     rules = tmp_path / "rules.toml"
     rules.write_text(
         'branch = "main"\nevery_nth = 5\nwords = false\n'
-        '[sessions.qnn]\nroots = ["ci/emulator/**"]\n'
+        '[sessions.qnn]\nroots = ["ci/cases/**"]\n'
         '[[rule]]\nfiles = ["**.md"]\nsessions = []\nreason = "prose"\n'
     )
     checkout.commit({"noxfile.py": None})

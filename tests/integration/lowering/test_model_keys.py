@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[3]
 CODE = """
 import json, sys
 import torch
-from ci.lowering.model import digest_model, load_model
+from ci.models.model import digest_model, load_model
 threads, torch.backends.mkldnn.enabled = json.loads(sys.argv[1])
 torch.set_num_threads(threads)
 for name in sys.argv[2:]:
@@ -69,16 +69,16 @@ def copy_sources(target: Path, changed: str, text: str, by: str) -> Path:
 def test_a_changed_operator_of_one_model_changes_its_key_alone(
     tmp_path: Path, forks: TorchForks, digests: dict[str, str]
 ) -> None:
-    changed = copy_sources(tmp_path, "ci/lowering/suite/mlp.py", "nn.ReLU()", "nn.ReLU6()")
+    changed = copy_sources(tmp_path, "ci/models/suite/mlp.py", "nn.ReLU()", "nn.ReLU6()")
     after = run_code(forks, CODE, "[1, false]", "mlp", "superres", root=changed)
     assert after["mlp"] != digests["mlp"]
     assert after["superres"] == digests["superres"]
 
 
 KEYS = """
-from ci.lowering.job import LowerJob
-from ci.lowering.lookup import digest_key
-from ci.lowering.schemes import Scheme
+from ci.cases.engine import LowerJob
+from ci.executorch.engine import digest_key
+from ci.models.schemes import Scheme
 for scheme in Scheme:
     job = LowerJob("mlp", scheme, "SM8650", "cache", ("torch 2",), "log")
     print(scheme.value, digest_key("digest of a model", job))
@@ -86,14 +86,14 @@ for scheme in Scheme:
 ROW = '    A16W8 = "16a8w", Recipe("use_16a8w", 16)\n'
 CHANGES = {
     "a scheme more": (
-        "ci/lowering/schemes.py", ROW, ROW + ROW.replace("8w", "3w").replace("W8", "W3"), True,
+        "ci/models/schemes.py", ROW, ROW + ROW.replace("8w", "3w").replace("W8", "W3"), True,
     ),
-    "cases": ("ci/lowering/cases.py", "import difflib", "import difflib  # changed", True),
-    "a model": ("ci/lowering/suite/mlp.py", "A multi-layer", "Some multi-layer", True),
-    "draws": ("ci/lowering/references/ties.py", "DRAWS = 16", "DRAWS = 17", False),
-    "a reason": ("ci/lowering/audit.py", "refused without a reason", "refused", False),
+    "cases": ("ci/cases/spec.py", "import difflib", "import difflib  # changed", True),
+    "a model": ("ci/models/suite/mlp.py", "A multi-layer", "Some multi-layer", True),
+    "draws": ("ci/models/integer_bounds.py", "DRAWS = 16", "DRAWS = 17", False),
+    "a reason": ("ci/executorch/delegation.py", "refused without a reason", "refused", False),
     "references": (
-        "ci/lowering/references/eager.py", "import torch\n", "import torch  # changed\n", False,
+        "ci/models/eager.py", "import torch\n", "import torch  # changed\n", False,
     ),
 }  # fmt: skip
 

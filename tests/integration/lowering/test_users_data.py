@@ -16,10 +16,10 @@ ROOT = Path(__file__).resolve().parents[3]
 CODE = """
 import json, sys
 import numpy as np
-from ci.lowering.model import digest_model, load_model
-from ci.lowering.users.data import read_sets
-from ci.lowering.users.entry import Metric, MetricJob, Source
-from ci.lowering.users.metric import run_metric
+from ci.models.model import digest_model, load_model
+from ci.models.user_data import read_sets
+from ci.models.user_models import Metric, MetricJob, Source
+from ci.models.metric import run_metric
 from provisioning.errors import QnnCiError
 folder = sys.argv[1]
 ONES = np.arange(12, dtype="float32").reshape(4, 1, 3)

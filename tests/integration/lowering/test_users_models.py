@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not
 ROOT = Path(__file__).resolve().parents[3]
 CODE = """
 import json, sys
-from ci.lowering.model import digest_model, load_model
+from ci.models.model import digest_model, load_model
 from provisioning.errors import QnnCiError
 said = {}
 for name in sys.argv[2:]:

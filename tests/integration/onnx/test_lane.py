@@ -15,13 +15,13 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from ci.emulator.case import CaseResult
-from ci.emulator.policy import read_emulator_policy
-from ci.emulator.pool import Pool
-from ci.emulator.runner import PythonRunner
-from ci.lowering.cases import CaseSpec
-from ci.lowering.schemes import Scheme
-from ci.lowering.users.entry import Source
+from ci.cases.pipeline import CaseResult
+from ci.cases.policy import read_emulator_policy
+from ci.cases.pool import Pool
+from ci.cases.runners import PythonRunner
+from ci.cases.spec import CaseSpec
+from ci.models.schemes import Scheme
+from ci.models.user_models import Source
 from ci.onnx.case import COMPILER, RUNNING, LaneOptions, OnnxRun, OnnxSetup
 from ci.onnx.contexts import read_context
 from ci.report.schema import Status

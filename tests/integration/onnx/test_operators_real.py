@@ -12,7 +12,7 @@ pytest.importorskip("onnxruntime_qnn", reason="onnxruntime-qnn is not installed"
 
 from ci.onnx.models import check_model
 from ci.onnx.operators import read_notes
-from ci.onnx.options.check import installed_version
+from ci.onnx.options import installed_version
 from provisioning.errors import UsageError
 from tests.qnn_provider.asking import SOC, STRICT, ask
 from tests.qnn_provider.larger import write_casts, write_dynamic, write_gelu, write_if, write_loop

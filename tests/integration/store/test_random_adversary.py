@@ -32,7 +32,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from ci.emulator.pool import end_fork_server
+from ci.cases.pool import end_fork_server
 from provisioning.artifacts.lockfile import encode_lock, project_lock_path
 from provisioning.artifacts.provision import provision_artifact
 from provisioning.artifacts.sources import ArtifactRequest, Options

@@ -15,7 +15,7 @@ from tests.workflows.document import Document
 from tests.workflows.job import Setting
 from tests.workflows.workflow import JobResult
 
-MODEL = "ci/lowering/suite/mlp.py"
+MODEL = "ci/models/suite/mlp.py"
 DOCS = "README.md"
 
 

@@ -13,7 +13,7 @@ import yaml
 
 import ci.verbs.init
 from ci.__main__ import main
-from ci.emulator.policy import read_emulator_policy
+from ci.cases.policy import read_emulator_policy
 from provisioning.errors import ExitCode
 
 USES = "example/executorch-qnn-ci@" + "0a" * 20

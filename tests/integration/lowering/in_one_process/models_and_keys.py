@@ -15,18 +15,19 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed in this environment")
 
-from ci.lowering import lookup, model  # noqa: E402
-from ci.lowering.artifact import Delegation, Lowered, artifact_path, write_record  # noqa: E402
-from ci.lowering.choices.entry import Choices, Part  # noqa: E402
-from ci.lowering.digests.graph_digest import digest_graph, update_tensor  # noqa: E402
-from ci.lowering.factory import find_line, import_file, unpack, working_directory  # noqa: E402
-from ci.lowering.job import LowerJob  # noqa: E402
-from ci.lowering.model import Model, derive_inputs, digest_model, load_model  # noqa: E402
-from ci.lowering.references.degenerate import ReferencePolicy  # noqa: E402
-from ci.lowering.references.eager import compute_reference, keep_state, run_eager  # noqa: E402
-from ci.lowering.references.numerics import THREADS, VARIABLES, fix_numerics  # noqa: E402
-from ci.lowering.schemes import Recipe, Scheme  # noqa: E402
-from ci.lowering.users.entry import Source  # noqa: E402
+from ci.cases.artifact import Delegation, Lowered, artifact_path, write_record  # noqa: E402
+from ci.cases.engine import LowerJob  # noqa: E402
+from ci.executorch import engine as lookup  # noqa: E402
+from ci.models import model  # noqa: E402
+from ci.models.degenerate import ReferencePolicy  # noqa: E402
+from ci.models.eager import compute_reference, keep_state, run_eager  # noqa: E402
+from ci.models.graph_digest import digest_graph, update_tensor  # noqa: E402
+from ci.models.lowering_options import Choices, Part  # noqa: E402
+from ci.models.model import Model, derive_inputs, digest_model, load_model  # noqa: E402
+from ci.models.numerics import THREADS, VARIABLES, fix_numerics  # noqa: E402
+from ci.models.schemes import Recipe, Scheme  # noqa: E402
+from ci.models.user_code import find_line, import_file, unpack, working_directory  # noqa: E402
+from ci.models.user_models import Source  # noqa: E402
 from provisioning.errors import FailedError  # noqa: E402
 
 

@@ -12,10 +12,10 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from ci.onnx.making.compile import run_reference
-from ci.onnx.making.joined import find_joined
-from ci.onnx.making.normal_form import write_normal_form
-from ci.onnx.making.source import draw_sets, from_file, list_inputs
+from ci.onnx.compile import run_reference
+from ci.onnx.joined import find_joined
+from ci.onnx.normal_form import write_normal_form
+from ci.onnx.source import draw_sets, from_file, list_inputs
 from provisioning.errors import UsageError
 
 

@@ -28,19 +28,21 @@ with patch.dict(os.environ, QNN_SDK_ROOT="nowhere"), warnings.catch_warnings():
     from executorch.backends.qualcomm.serialization.qc_schema_serialize import flatbuffer_to_option
     from executorch.backends.qualcomm.utils import qnn_sdk_setup
 
-    from ci.lowering import audit, lower, warm
-    from ci.lowering.audit import BROKEN, MAX_REASON, audit_delegation, record_refusals
-    from ci.lowering.quantize import block_sizes, quantize_model
+    from ci.executorch import delegation as audit
+    from ci.executorch import lower
+    from ci.executorch import patches as warm
+    from ci.executorch.delegation import BROKEN, MAX_REASON, audit_delegation, record_refusals
+    from ci.executorch.quantize import block_sizes, quantize_model
 
-from ci.lowering.artifact import Delegation, Fallback, Lowered, TensorInfo  # noqa: E402
-from ci.lowering.choices.entry import PROFILE_LEVELS, Choices, Part  # noqa: E402
-from ci.lowering.choices.methods import join_methods  # noqa: E402
-from ci.lowering.job import LowerJob, LowerResult  # noqa: E402
-from ci.lowering.model import Model, export_ahead, split_model  # noqa: E402
-from ci.lowering.publishing import MAX_RAISED, describe_error  # noqa: E402
-from ci.lowering.schemes import FLOAT16, Scheme  # noqa: E402
-from ci.lowering.stages import Stages  # noqa: E402
-from ci.lowering.users.entry import Source  # noqa: E402
+from ci.cases.artifact import Delegation, Fallback, Lowered, TensorInfo  # noqa: E402
+from ci.cases.engine import LowerJob, LowerResult  # noqa: E402
+from ci.cases.publishing import MAX_RAISED, describe_error  # noqa: E402
+from ci.cases.stages import Stages  # noqa: E402
+from ci.models.lowering_options import PROFILE_LEVELS, Choices, Part  # noqa: E402
+from ci.models.methods import join_methods  # noqa: E402
+from ci.models.model import Model, export_ahead, split_model  # noqa: E402
+from ci.models.schemes import FLOAT16, Scheme  # noqa: E402
+from ci.models.user_models import Source  # noqa: E402
 from provisioning.errors import FailedError, StoreError, UsageError  # noqa: E402
 
 WARNINGS = ("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")

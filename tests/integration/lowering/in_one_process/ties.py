@@ -10,9 +10,9 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed in this environment")
 pytest.importorskip("executorch", reason="ExecuTorch is not installed in this environment")
 
-from ci.lowering.references.eager import run_eager  # noqa: E402
-from ci.lowering.references.ties import find_joined, find_ties  # noqa: E402
-from ci.lowering.schemes import Scheme  # noqa: E402
+from ci.models.eager import run_eager  # noqa: E402
+from ci.models.integer_bounds import find_joined, find_ties  # noqa: E402
+from ci.models.schemes import Scheme  # noqa: E402
 
 
 class Net(torch.nn.Module):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ci.build.inputs import digest_snapshot, sync_overlay, take_snapshot
+from ci.builds.inputs import digest_snapshot, sync_overlay, take_snapshot
 from provisioning.errors import StoreError, UnfitError
 
 
@@ -105,7 +105,7 @@ def test_a_cut_sync_is_taken_up_again(tmp_path: Path, monkeypatch: pytest.Monkey
             raise OSError(28, "No space left on device")
         real(*words, **more)
 
-    monkeypatch.setattr("ci.build.inputs.shutil.copy", fail_second)
+    monkeypatch.setattr("ci.builds.inputs.shutil.copy", fail_second)
     with pytest.raises(StoreError, match="there is no room in"):
         sync(source, tmp_path)
     monkeypatch.undo()

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from ci.build.cache import CacheCounts, Meter
-from ci.build.checkout import unneeded_submodules, wanted_submodules
-from ci.build.plan.place import Place
-from ci.build.plan.plan import BuildRequest, Kit, make_plan
-from ci.build.plan.targets import CompilerChoice, fill_placeholders, find_target, read_targets
-from ci.build.plan.toolchains import (
+from ci.builds.cache import CacheCounts, Meter
+from ci.builds.checkout import unneeded_submodules, wanted_submodules
+from ci.builds.plan.place import Place
+from ci.builds.plan.plan import BuildRequest, Kit, make_plan
+from ci.builds.plan.targets import CompilerChoice, fill_placeholders, find_target, read_targets
+from ci.builds.plan.toolchains import (
     Compilers,
     Program,
     Tools,
@@ -20,7 +20,7 @@ from ci.build.plan.toolchains import (
     find_cache,
     find_compiler,
 )
-from ci.build.steps import Output, explain_failure
+from ci.builds.steps import Output, explain_failure
 from provisioning.console.progress import Bar, Progress
 from provisioning.doctor.policies import elf_policy
 from provisioning.errors import ManifestError, StoreError, ToolError, UnfitError, UsageError

@@ -7,7 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ci.emulator.judging.advice import (
+from ci.cases.artifact import Delegation, Lowered, TensorInfo
+from ci.cases.policy import read_emulator_policy
+from ci.cases.spec import CaseSpec
+from ci.judging.advice import (
     APART,
     BIAS,
     CALIBRATE,
@@ -15,13 +18,10 @@ from ci.emulator.judging.advice import (
     advise_on_figures,
     is_as_asked,
 )
-from ci.emulator.judging.figures import Figures
-from ci.emulator.judging.gate import Expected, OutputJudgement, References, judge
-from ci.emulator.judging.sightings import find_sighting
-from ci.emulator.policy import read_emulator_policy
-from ci.lowering.artifact import Delegation, Lowered, TensorInfo
-from ci.lowering.cases import CaseSpec
-from ci.lowering.schemes import Scheme
+from ci.judging.figures import Figures
+from ci.judging.gate import Expected, OutputJudgement, References, judge
+from ci.judging.sightings import find_sighting
+from ci.models.schemes import Scheme
 from ci.report.schema import Threshold
 
 LIMITS = Threshold(scheme="8a8w", min_sqnr_db=20.0, min_sqnr_db_quantized=20.0)

@@ -10,18 +10,18 @@ import pytest
 from msgspec.structs import replace
 
 from ci.__main__ import main
-from ci.emulator.baselines import baselines_path, read_baselines, record_baselines
-from ci.emulator.policy import Override, Unsupported, read_emulator_policy
-from ci.lowering.cases import CaseSpec
-from ci.lowering.choices.entry import Choices
-from ci.lowering.schemes import EXECUTORCH, Scheme
-from ci.lowering.targets.selection import (
+from ci.cases.backends import (
     choose_lane,
     default_soc,
     require_choices,
     require_options,
 )
-from ci.lowering.users.entry import Limits, Source
+from ci.cases.baselines import baselines_path, read_baselines, record_baselines
+from ci.cases.policy import Override, Unsupported, read_emulator_policy
+from ci.cases.spec import CaseSpec
+from ci.models.lowering_options import Choices
+from ci.models.schemes import EXECUTORCH, Scheme
+from ci.models.user_models import Limits, Source
 from ci.report.github import render_summary
 from ci.report.html import render_html
 from ci.report.junit import render_junit

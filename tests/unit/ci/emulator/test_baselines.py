@@ -7,8 +7,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from ci.emulator.baselines import Baseline, find_changes, read_baselines, record_baselines
-from ci.emulator.policy import read_emulator_policy
+from ci.cases.baselines import Baseline, find_changes, read_baselines, record_baselines
+from ci.cases.policy import read_emulator_policy
 from ci.report.schema import Case, Status, Tool
 from provisioning.manifest.reader import MANIFESTS_VARIABLE
 from tests.stand_ins.reports import make_report

@@ -7,8 +7,8 @@ from math import log10
 import numpy as np
 import pytest
 
-from ci.emulator.judging.channels import channel_axes, measure_joined, worst_channel
-from ci.lowering.artifact import TensorInfo
+from ci.cases.artifact import TensorInfo
+from ci.judging.channels import channel_axes, measure_joined, worst_channel
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from ci.emulator.judging.channels import find_step, worst_channel
-from ci.emulator.judging.figures import (
+from ci.cases.artifact import TensorInfo
+from ci.judging.channels import find_step, worst_channel
+from ci.judging.figures import (
     Array,
     Figures,
     fit_line,
@@ -18,8 +19,7 @@ from ci.emulator.judging.figures import (
     measure_pooled,
     share_equal,
 )
-from ci.emulator.judging.gate import Expected, Judgement, References, judge
-from ci.lowering.artifact import TensorInfo
+from ci.judging.gate import Expected, Judgement, References, judge
 from ci.report.schema import Threshold
 
 OPEN = Threshold(scheme="8a8w")

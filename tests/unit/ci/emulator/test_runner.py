@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ci.emulator.runner import ProgramRunner, find_runner
+from ci.cases.runners import ProgramRunner, find_runner
 from provisioning.console.progress import Progress
 from provisioning.errors import UsageError
 

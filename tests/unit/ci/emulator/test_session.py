@@ -6,10 +6,10 @@ from typing import NamedTuple, cast
 
 import pytest
 
-from ci.emulator.case import CaseRun
-from ci.emulator.session import WaitingCases, expect_lower_s, name_toolchain
-from ci.lowering.cases import CaseSpec
-from ci.lowering.schemes import Scheme
+from ci.cases.pipeline import CaseRun
+from ci.cases.session import WaitingCases, expect_lower_s, name_toolchain
+from ci.cases.spec import CaseSpec
+from ci.models.schemes import Scheme
 from ci.report.schema import Tool
 from provisioning.artifacts.environment import Environment
 from provisioning.artifacts.provision import Provisioned

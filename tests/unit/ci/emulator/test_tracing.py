@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ci.emulator.job import DEBUG, DEBUG_BYTES, RunJob, TraceJob, TraceResult
-from ci.emulator.pool import Ended
-from ci.emulator.traces.tracing import Traced, trace_run
-from ci.lowering.artifact import INPUTS, Delegation, Lowered, TensorInfo
+from ci.cases.artifact import INPUTS, Delegation, Lowered, TensorInfo
+from ci.cases.pool import Ended
+from ci.cases.run_job import DEBUG, DEBUG_BYTES, RunJob, TraceJob, TraceResult
+from ci.executorch.tracing import Traced, trace_run
 
 TENSOR = TensorInfo("float32", (1,))
 LOWERED = Lowered(

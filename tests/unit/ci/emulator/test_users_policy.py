@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from ci.emulator.policy import EmulatorPolicy, read_emulator_policy
-from ci.lowering.cases import CaseSpec, select_cases
-from ci.lowering.schemes import Scheme
-from ci.lowering.users.entry import Source
+from ci.cases.policy import EmulatorPolicy, read_emulator_policy
+from ci.cases.spec import CaseSpec, select_cases
+from ci.models.schemes import Scheme
+from ci.models.user_models import Source
 from provisioning.errors import ManifestError
 
 SOCS = ["SM8550", "SM8650", "SM8750"]

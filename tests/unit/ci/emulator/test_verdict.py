@@ -12,15 +12,15 @@ import msgspec
 import numpy as np
 import pytest
 
-from ci.emulator.baselines import Baseline
-from ci.emulator.case import CaseResult, CaseRun, RunSetup, SessionOptions
-from ci.emulator.outputs import read_outputs, read_references, write_outputs
-from ci.emulator.policy import EmulatorPolicy, read_emulator_policy
-from ci.emulator.pool import Ended
-from ci.emulator.verdict import judge_case
-from ci.lowering.artifact import Delegation, Fallback, Lowered, TensorInfo
-from ci.lowering.cases import CaseSpec
-from ci.lowering.schemes import Scheme
+from ci.cases.artifact import Delegation, Fallback, Lowered, TensorInfo
+from ci.cases.baselines import Baseline
+from ci.cases.outputs import read_outputs, read_references, write_outputs
+from ci.cases.pipeline import CaseResult, CaseRun, RunSetup, SessionOptions
+from ci.cases.policy import EmulatorPolicy, read_emulator_policy
+from ci.cases.pool import Ended
+from ci.cases.spec import CaseSpec
+from ci.cases.verdict import judge_case
+from ci.models.schemes import Scheme
 from ci.report.schema import ControlKind, Status
 
 RANDOM = np.random.default_rng(8)

@@ -125,7 +125,7 @@ def test_the_keys_that_differ(old: str, new: str, keys: set[str]) -> None:
 def test_a_rule_that_names_the_planned_session_asks_for_all_of_its_cases() -> None:
     rule = Rule(("Makefile",), ("test_emulator",), "it makes it")
     rules = replace(RULES, rule=(rule, *RULES.rule))
-    after = edit(FILES, {"Makefile": "x", "ci/lowering/suite/mlp.py": "x = 2\n"})
+    after = edit(FILES, {"Makefile": "x", "ci/models/suite/mlp.py": "x = 2\n"})
     plan = make_plan(compare(after, rules), rules)
     assert not plan.everything
     assert len(plan.cases) == 3

@@ -34,7 +34,7 @@ def everything(name: str, edits: Edits, why: str) -> Row:
 
 
 POLICY = "manifests/policies/emulator.toml"
-SUITE = "ci/lowering/suite"
+SUITE = "ci/models/suite"
 TESTS = "tests lint"
 UNIT = "tests unit lint"
 EMULATOR = "test_emulator tests lint"
@@ -56,7 +56,7 @@ ROWS = [
     Row("a page in a folder", {"docs/deep/er/new.md": "new\n"}, "lint"),
     Row("a page that is gone", {"docs/emulator.md": None}, "lint"),
     Row("two pages", {"docs/emulator.md": "+a\n", "README.md": "+b\n"}, "lint"),
-    Row("a page below ci is no page of ours", {"ci/build/notes.md": "x"}, "build_android lint"),
+    Row("a page below ci is no page of ours", {"ci/builds/notes.md": "x"}, "build_android lint"),
     Row("a command of a page", {"docs/emulator.md": "+```sh\nnox -s lint\n```\n"}, "lint"),
     Row(
         "a model that a page shows", {"docs/emulator.md": "+```python\nx = 1\n```\n"}, "tests lint"
@@ -72,7 +72,7 @@ ROWS = [
     ),
     Row(
         "what one model alone imports",
-        {"ci/lowering/cell.py": "x = 1\n"},
+        {"ci/models/cell.py": "x = 1\n"},
         "test_emulator lint",
         LSTM,
     ),
@@ -101,9 +101,9 @@ ROWS = [
     ),
     Row("a new model without a row", {f"{SUITE}/gru.py": "import torch\n"}, EMULATOR, EVERY_CASE),
     # What all models go through
-    Row("how models are lowered", {"ci/lowering/model.py": "+x"}, EMULATOR, EVERY_CASE),
+    Row("how models are lowered", {"ci/models/model.py": "+x"}, EMULATOR, EVERY_CASE),
     Row("the verb", {"ci/verbs/emulate.py": "+x"}, EMULATOR, EVERY_CASE),
-    Row("imported by a relative name", {"ci/emulator/policy.py": "+x"}, EMULATOR, EVERY_CASE),
+    Row("imported by a relative name", {"ci/cases/policy.py": "+x"}, EMULATOR, EVERY_CASE),
     Row("imported as part of a package", {"ci/report/write.py": "+x"}, EMULATOR, EVERY_CASE),
     Row("a template", {"ci/report/templates/page.html.j2": "+x"}, EMULATOR, EVERY_CASE),
     Row(
@@ -118,10 +118,10 @@ ROWS = [
         "test_emulator tests unit lint sign_skel",
         EVERY_CASE,
     ),
-    Row("deleted, and still imported", {"ci/emulator/policy.py": None}, EMULATOR, EVERY_CASE),
+    Row("deleted, and still imported", {"ci/cases/policy.py": None}, EMULATOR, EVERY_CASE),
     Row(
         "deleted with its import",
-        {"ci/emulator/policy.py": None, "ci/emulator/session.py": "x = 1\n"},
+        {"ci/cases/policy.py": None, "ci/cases/session.py": "x = 1\n"},
         EMULATOR,
         EVERY_CASE,
     ),
@@ -208,7 +208,7 @@ ROWS = [
     Row("a bench", {"tests/bench/run.py": "x"}, "tests lint bench"),
     Row("the Dockerfile", {"docker/Dockerfile": "+RUN x\n"}, "lint docker_build"),
     Row("a new file for an image", {"docker/packages/aot.txt": "g++\n"}, "lint docker_build"),
-    Row("data beside a module", {"ci/build/stand_in.cmake": "x"}, "lint build_android"),
+    Row("data beside a module", {"ci/builds/stand_in.cmake": "x"}, "lint build_android"),
     Row("a workflow", {".github/workflows/sign.yml": "+x: y\n"}, UNIT),
     everything("the workflow that runs all", {".github/workflows/pr.yml": "+x: y\n"}, "decides"),
     everything("an action", {".github/actions/setup/action.yml": "x"}, "decides"),

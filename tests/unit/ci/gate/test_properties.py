@@ -17,11 +17,11 @@ from tests.stand_ins.small_project import FILES, PROJECT, compare, edit
 RULES = read_rules()
 # Two trees that differ in a bit of everything, so that any of their changes may be taken alone.
 EDITS = {
-    "ci/emulator/policy.py": None,
-    "ci/emulator/session.py": "from ci.report import write\n",
-    "ci/lowering/suite/lstm.py": None,
-    "ci/lowering/suite/gru.py": "import ci.lowering.cell\n",
-    "ci/build/builder.py": "import provisioning.files\n",
+    "ci/cases/policy.py": None,
+    "ci/cases/session.py": "from ci.report import write\n",
+    "ci/models/suite/lstm.py": None,
+    "ci/models/suite/gru.py": "import ci.models.cell\n",
+    "ci/builds/builder.py": "import provisioning.files\n",
     "pyproject.toml": PROJECT.replace("ruff==1", "ruff==2").replace("torch==2", "torch==3"),
     "manifests/socs.toml": "[SM8650]\nid = 57\n[SM8750]\nid = 70\n",
     "Makefile": "all:\n",

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ci.emulator.policy import read_emulator_policy
+from ci.cases.policy import read_emulator_policy
+from ci.cases.spec import CaseSpec, select_cases
 from ci.gate.jobs.matrix import render_matrix
 from ci.gate.jobs.portion import list_planned, take_shard
 from ci.gate.jobs.shards import Shard, count_shards, parse_shard, split_cases
 from ci.gate.schema import PlannedJob
-from ci.lowering.cases import CaseSpec, select_cases
-from ci.lowering.schemes import Scheme
-from ci.lowering.suite import LOWER_S, SUITE, expect_s
+from ci.models.schemes import Scheme
+from ci.models.suite import LOWER_S, SUITE, expect_s
 from provisioning.errors import UsageError
 
 POLICY = read_emulator_policy()

@@ -6,8 +6,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from ci.lowering import artifact
-from ci.lowering.artifact import (
+from ci.cases import artifact
+from ci.cases.artifact import (
     PROGRAM,
     RECORD,
     Delegation,

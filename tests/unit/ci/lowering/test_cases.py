@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from ci.emulator.policy import read_emulator_policy
-from ci.lowering.cases import CaseSpec, select_cases
-from ci.lowering.schemes import Scheme
-from ci.lowering.suite import SUITE
+from ci.cases.policy import read_emulator_policy
+from ci.cases.spec import CaseSpec, select_cases
+from ci.models.schemes import Scheme
+from ci.models.suite import SUITE
 from provisioning.errors import ManifestError, UsageError
 
 SOCS = ["SM8550", "SM8650", "SM8750"]

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from ci.emulator.policy import EmulatorPolicy, read_emulator_policy
-from ci.lowering.cases import CaseSpec, select_cases
-from ci.lowering.choices.entry import EXCLUSIONS, NO_CHOICES, Choices, Part
-from ci.lowering.schemes import ONNX, Scheme
+from ci.cases.policy import EmulatorPolicy, read_emulator_policy
+from ci.cases.spec import CaseSpec, select_cases
+from ci.models.lowering_options import EXCLUSIONS, NO_CHOICES, Choices, Part
+from ci.models.schemes import ONNX, Scheme
 from ci.verbs.emulate import check_runner
 from provisioning.errors import ManifestError, UsageError
 from provisioning.manifest.reader import manifests_root

@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from ci.lowering.digests.context_digest import HEADER, MAGIC, sign_by_content
+from ci.executorch.context_digest import HEADER, MAGIC, sign_by_content
 
 
 def wrap(signature: int, context: bytes) -> bytes:

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from ci.lowering import stages
-from ci.lowering.forked import note_step, run_forked
-from ci.lowering.stages import Stages
+from ci.cases import stages
+from ci.cases.forked import note_step, run_forked
+from ci.cases.stages import Stages
 from provisioning.errors import FailedError, QnnCiError, StoreError, UsageError
 
 

@@ -12,10 +12,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from ci.emulator.case import SessionOptions, programs_home
-from ci.emulator.policy import read_emulator_policy
-from ci.emulator.session import choose_imports
-from ci.lowering.artifact import (
+from ci.cases import memo as known
+from ci.cases.artifact import (
     FLOAT,
     PROGRAM,
     Delegation,
@@ -26,10 +24,8 @@ from ci.lowering.artifact import (
     write_record,
     write_sets,
 )
-from ci.lowering.cases import CaseSpec
-from ci.lowering.choices.entry import Choices
-from ci.lowering.digests import known
-from ci.lowering.digests.known import (
+from ci.cases.engine import LowerJob, LowerResult
+from ci.cases.memo import (
     KNOWN,
     hash_words,
     job_path,
@@ -38,10 +34,14 @@ from ci.lowering.digests.known import (
     remember_lowering,
     seem_known,
 )
-from ci.lowering.job import LowerJob, LowerResult
-from ci.lowering.references.degenerate import ReferencePolicy
-from ci.lowering.schemes import Scheme
-from ci.lowering.users.entry import Source
+from ci.cases.pipeline import SessionOptions, programs_home
+from ci.cases.policy import read_emulator_policy
+from ci.cases.session import choose_imports
+from ci.cases.spec import CaseSpec
+from ci.models.degenerate import ReferencePolicy
+from ci.models.lowering_options import Choices
+from ci.models.schemes import Scheme
+from ci.models.user_models import Source
 from ci.onnx.job import CompileJob
 from provisioning.manifest.backends import Backend
 
@@ -216,7 +216,7 @@ def test_all_of_a_job_but_its_places_tells_it_from_others(job: LowerJob) -> None
 
 def make_code(root: Path) -> None:
     names = ("torch/__init__.py", "torch/export/__init__.py", "torch/lib.so.1")
-    own = ("ci/lowering/digests/known.py", "ci/lowering/suite/mlp.py", "ci/onnx/case.py")
+    own = ("ci/cases/memo.py", "ci/models/suite/mlp.py", "ci/onnx/case.py")
     for path in (root / name for name in (*names, *own)):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("x = 1\n")
@@ -225,7 +225,7 @@ def make_code(root: Path) -> None:
 def use_code(root: Path, patch: pytest.MonkeyPatch) -> None:
     patch.delitem(sys.modules, "torch", raising=False)
     patch.syspath_prepend(root)
-    patch.setattr(known, "__file__", str(root / "ci/lowering/digests/known.py"))
+    patch.setattr(known, "__file__", str(root / "ci/cases/memo.py"))
 
 
 def set_variable(tmp_path: Path, patch: pytest.MonkeyPatch) -> None:
@@ -245,7 +245,7 @@ def change_processor(tmp_path: Path, patch: pytest.MonkeyPatch) -> None:
 
 
 def change_source(tmp_path: Path, patch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "ci/lowering/suite/mlp.py").write_text("layers = 4")
+    (tmp_path / "ci/models/suite/mlp.py").write_text("layers = 4")
 
 
 def change_source_in_its_place(tmp_path: Path, patch: pytest.MonkeyPatch) -> None:
@@ -258,7 +258,7 @@ def change_source_in_its_place(tmp_path: Path, patch: pytest.MonkeyPatch) -> Non
 
 def edit_and_undo(tmp_path: Path, patch: pytest.MonkeyPatch) -> None:
     """A process that began before may have loaded the edit, and remembers it of what was before."""
-    (tmp_path / "ci/lowering/suite/mlp.py").write_text("x = 1\n")
+    (tmp_path / "ci/models/suite/mlp.py").write_text("x = 1\n")
 
 
 def move(tmp_path: Path, patch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ci.lowering.references.degenerate import ReferencePolicy, find_degenerate
+from ci.models.degenerate import ReferencePolicy, find_degenerate
 
 POLICY = ReferencePolicy(min_rms=0.05, min_spread=0.05)
 

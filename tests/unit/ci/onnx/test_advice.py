@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ci.emulator.policy import read_emulator_policy
+from ci.cases.policy import read_emulator_policy
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from ci.lowering.artifact import Delegation, Lowered
+from ci.cases.artifact import Delegation, Lowered
 from ci.onnx.case import find_lies
+from ci.onnx.fallback import count_nodes, read_profile, read_reasons
 from ci.onnx.job import SessionResult
-from ci.onnx.sessions.fallback import count_nodes, read_profile, read_reasons
 
 QNN, CPU = "QNNExecutionProvider", "CPUExecutionProvider"
 HEAD = "2026-11-20 20:32:20.849643620 [V:onnxruntime:, "

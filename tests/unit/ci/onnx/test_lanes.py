@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from ci.emulator.policy import read_emulator_policy
-from ci.lowering.cases import select_cases
-from ci.lowering.schemes import EXECUTORCH, ONNX, Scheme
-from ci.lowering.suite import SUITE
-from ci.onnx.lanes import TWINS, compare_lanes
+from ci.cases.policy import read_emulator_policy
+from ci.cases.spec import select_cases
+from ci.models.schemes import EXECUTORCH, ONNX, Scheme
+from ci.models.suite import SUITE
+from ci.onnx.lane_comparison import TWINS, compare_lanes
 from ci.onnx.target import choose_options
 from ci.report.schema import Case, Report, Status
 from ci.verbs.lanes.onnx import require_python

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ci.emulator.policy import read_emulator_policy
+from ci.cases.policy import read_emulator_policy
+from ci.onnx.fallback import count_nodes
 from ci.onnx.operators import name_operator, read_notes
-from ci.onnx.sessions.fallback import count_nodes
 from tests.qnn_provider.table import Answer, join_ranks, read_operators
 
 

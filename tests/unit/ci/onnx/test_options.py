@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ci.onnx.options.check import check_options, parse_options
-from ci.onnx.options.table import Kind, read_options
+from ci.onnx.option_table import Kind, read_options
+from ci.onnx.options import check_options, parse_options
 from ci.verbs.lanes.onnx import check_sessions
 from provisioning.errors import UsageError
 from provisioning.manifest.socs import read_socs

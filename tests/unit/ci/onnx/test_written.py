@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ci.emulator.traces.written import count_operators, read_accelerator
+from ci.cases.qnn_files import count_operators, read_accelerator
 from provisioning.errors import FailedError
 
 HEAD = "Msg Timestamp,Message,Time,Unit of Measurement,Timing Source,Event Level,Event Identifier\n"

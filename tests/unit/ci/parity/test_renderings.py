@@ -16,7 +16,7 @@ from ci.parity.render.sarif import render_sarif
 from ci.parity.render.table import render_table
 from ci.parity.report import ParityReport
 from ci.parity.run import changed_lines
-from ci.provider.providers import GitHub
+from ci.report.providers import GitHub
 
 LOAD = 'load("@fbsource//xplat/executorch/build:runtime_wrapper.bzl", "runtime")\n'
 DRIFTED = {

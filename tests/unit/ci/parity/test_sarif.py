@@ -18,7 +18,7 @@ import pytest
 
 from ci.parity.render.sarif import render_sarif
 from ci.parity.report import ParityReport
-from ci.provider.sarif import render_artifact, render_location
+from ci.report.sarif import render_artifact, render_location
 
 OURS = Path(__file__).resolve().parents[3] / "artifacts/parity/sarif.schema.json"
 WHOLE = os.environ.get("SARIF_SCHEMA", "")

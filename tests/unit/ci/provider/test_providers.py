@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from ci.provider.annotation import Annotation, Level
-from ci.provider.providers import QUALITY_FILE, Provider, detect_provider
-from ci.provider.speech import find_secrets, group, mask_secrets
+from ci.report.annotation import Annotation, Level
+from ci.report.providers import QUALITY_FILE, Provider, detect_provider
+from ci.report.speech import find_secrets, group, mask_secrets
 from provisioning.console.progress import Progress
 from provisioning.errors import StoreError, ToolError, UnfitError
 from tests.workflows.commands import Heard, read_pairs

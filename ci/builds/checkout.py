@@ -1,0 +1,217 @@
+"""A build from an ExecuTorch checkout: what it needs is in place, or the reason is told."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from functools import partial
+from pathlib import Path
+
+from ci.builds.plan.place import find_place
+from ci.builds.plan.plan import BuildJob, BuildRequest, Kit, make_plan
+from ci.builds.plan.targets import Needs, Target, read_targets
+from ci.builds.plan.toolchains import ask_python, find_tools, resolve_compilers
+from provisioning.artifacts.environment import Environment, locate_profile
+from provisioning.console.git import list_submodules
+from provisioning.console.progress import Progress
+from provisioning.doctor.policies import read_doctor_policy
+from provisioning.errors import UnfitError, UsageError
+from provisioning.manifest.pairs import read_pairs
+from provisioning.manifest.reader import read_toolchain
+from provisioning.manifest.socs import find_soc
+from provisioning.versions import is_older
+
+SOURCE, QNN_SDK = "executorch", "qnn-sdk"
+LPAI, HTP = 0, 3  # DSP types, as the Hexagon SDK counts them
+PACKAGES = {"yaml": "pyyaml", "torchgen": "torch"}
+EXPORTED = frozenset({"QNN_SDK_ROOT", "ANDROID_NDK_ROOT", "HEXAGON_SDK_ROOT", "HEXAGON_TOOLS_ROOT"})
+
+
+def prepare_checkout(target: Target, request: BuildRequest, progress: Progress) -> BuildJob:
+    """Check everything that ``target`` needs, then plan it.
+
+    Raises UnfitError, naming what is missing and what to do, before any compiler starts.
+    """
+    soc = describe_soc(request) if target.per_soc else {}
+    if request.source:
+        os.environ["EXECUTORCH_ROOT"] = str(request.source)
+    environment = locate_profile(target.profile, progress)
+    if target.per_soc and request.dsp_type == LPAI:
+        check_lpai(environment)
+    source = environment.root(SOURCE)
+    more = [name for extra in sorted(request.extras) for name in target.needs.extras.get(extra, ())]
+    components = (*target.needs.components, *more)
+    check_submodules(source, components)
+    check_headers(environment.root(QNN_SDK))
+    check_programs(target.needs.programs)
+    tag, version = probe_python(target.needs, request)
+    roots = {item.name: item.root for item in environment.artifacts}
+    compilers = {
+        kind: resolve_compilers(kind, roots, environment.variables) for kind in target.toolchains
+    }
+    values = {**_fill_values(environment), **soc}
+    values |= {"python": str(request.python), "python_version": f"{tag} {version}"}
+    exported = {
+        name: environment.variables[name] for name in EXPORTED & environment.variables.keys()
+    }
+    kit = Kit(find_tools(), compilers, values, exported)
+    own = (tag, values["qnn_sdk_version"]) if target.per_python else ("",)
+    variant = "\0".join([*own, *soc.values()])
+    plan = make_plan(target, request, source, find_place(target.name, source, variant), kit)
+    inputs = {QNN_SDK: environment.root(QNN_SDK) / "include"}
+    skip = unneeded_submodules(source, components) | find_installed(source)
+    check = partial(check_fitness, environment, request, progress)
+    return BuildJob(plan, request, inputs, skip, environment.variables, check)
+
+
+def check_fitness(environment: Environment, request: BuildRequest, progress: Progress) -> None:
+    """Ask the doctor, unless the caller forbids it. Raises UnfitError with its first error."""
+    if request.doctor:
+        from provisioning.doctor.examine import examine
+
+        examine(
+            environment.profile,
+            environment,
+            python=request.python,
+            soc=request.soc,
+            progress=progress,
+        ).require()
+
+
+def _fill_values(environment: Environment) -> dict[str, str]:
+    """{qnn_sdk_root}, {qnn_sdk_version} and the like, two for each artifact of the profile."""
+    names = {item.name.replace("-", "_"): item for item in environment.artifacts}
+    roots = {f"{name}_root": str(item.root) for name, item in names.items()}
+    return {**roots, **{f"{name}_version": item.version for name, item in names.items()}}
+
+
+def describe_soc(request: BuildRequest) -> dict[str, str]:
+    """Placeholders for a DSP build. Raises UsageError without a known SoC or DSP."""
+    if not request.soc:
+        raise UsageError("a direct mode build is for one SoC", fix="add --soc, such as SM8750")
+    if request.dsp_type not in {LPAI, HTP}:
+        raise UsageError(f"no DSP type {request.dsp_type}", fix="0 is LPAI (aDSP), 3 HTP (cDSP)")
+    soc = find_soc(request.soc)
+    if request.dsp_type == LPAI and soc.lpai is None:
+        raise UsageError(f"{request.soc} has no LPAI block", fix="use --dsp-type 3")
+    arch = f"v{soc.hexagon}"
+    return {
+        "dsp_arch": arch,
+        "dsp_type": str(request.dsp_type),
+        "hexagon_policy": f"hexagon-{arch}",
+    }
+
+
+def check_lpai(environment: Environment) -> None:
+    """Raises UnfitError when the QNN SDK is older than ExecuTorch's lowering for LPAI asks for."""
+    versions = {item.name: item.version for item in environment.artifacts}
+    sdk, executorch = versions[QNN_SDK], versions[SOURCE]
+    row = read_pairs().find(executorch)
+    if row and row.lpai and is_older(sdk, row.lpai):
+        raise UnfitError(
+            f"QNN SDK {sdk} with ExecuTorch {executorch}: {row.lpai} is the first for LPAI",
+            why="its Python lowers with that version or later, and a runtime must not be older",
+            fix=f"name an SDK {row.lpai} or later with --sdk; profile direct-lpai provisions one",
+        )
+
+
+def wanted_submodules(source: Path, components: tuple[str, ...]) -> tuple[str, ...]:
+    """The paths of every submodule of ``components``, from executorch.toml; of one that ends in
+    ``/**`` those that its own .gitmodules names, too."""
+    known = read_toolchain(SOURCE).components
+    found: list[str] = []
+    for row in dict.fromkeys(row for name in components for row in known[name]):
+        path = row.removesuffix("/**")
+        found.append(path)
+        if path != row:
+            found += [f"{path}/{nested}" for nested in list_submodules(source / path)]
+    return tuple(found)
+
+
+def check_submodules(source: Path, components: tuple[str, ...]) -> None:
+    """Raises UnfitError that names every submodule that is not there, not the first only."""
+    wanted = wanted_submodules(source, components)
+    missing = [path for path in wanted if not _has_files(source / path)]
+    if missing:
+        raise UnfitError(
+            f"{source} lacks {len(missing)} of {len(wanted)} submodules: {', '.join(missing)}",
+            why="their directories are empty; CMake would say so late, and one at a time",
+            fix=f"git -C {source} submodule update --init --recursive {' '.join(missing)}",
+        )
+
+
+def _has_files(directory: Path) -> bool:
+    return directory.is_dir() and any(entry.name != ".git" for entry in directory.iterdir())
+
+
+def unneeded_submodules(source: Path, components: tuple[str, ...]) -> frozenset[str]:
+    """Submodules of the checkout that no component names: they are neither read nor copied."""
+    return frozenset(list_submodules(source)) - set(wanted_submodules(source, components))
+
+
+def find_installed(source: Path) -> frozenset[str]:
+    """What ``--install checkout`` put into a checkout: results of a build, not its sources."""
+    rows = {row for target in read_targets().values() for row in target.installs}
+    found = (path for row in rows for path in (source / row.to).glob(Path(row.path).name))
+    return frozenset(path.relative_to(source).as_posix() for path in found)
+
+
+def check_headers(sdk: Path) -> None:
+    """Raises UnfitError when the QNN SDK lacks a header; CMake would configure without it."""
+    headers = [f"include/QNN/{name}" for name in read_doctor_policy().headers]
+    missing = [header for header in headers if not (sdk / header).is_file()]
+    if missing:
+        raise UnfitError(
+            f"the QNN SDK in {sdk} lacks {', '.join(missing)}",
+            why="without them, CMake configures and the compiler fails later",
+            fix="provision qnn-sdk with its headers, or set QNN_SDK_ROOT to a whole SDK",
+        )
+
+
+def check_programs(programs: tuple[str, ...]) -> None:
+    """Raises UnfitError when a program of the host build is not on PATH."""
+    missing = [name for name in programs if not shutil.which(name)]
+    if missing:
+        raise UnfitError(
+            f"not on PATH: {', '.join(missing)}",
+            why="ExecuTorch builds flatc and flatcc for this machine with them",
+            fix="Debian, Ubuntu: apt-get install make g++",
+        )
+
+
+def probe_python(needs: Needs, request: BuildRequest) -> tuple[str, str]:
+    """The tag (``cpython-311``) and version of the Python that the build runs.
+
+    Raises UnfitError when it does not run or lacks a module that the build imports.
+    """
+    optional = {
+        option: names
+        for option, names in needs.option_modules.items()
+        if not request.turns_off(option)
+    }
+    modules = (*needs.modules, *(name for names in optional.values() for name in names))
+    facts = ask_python(request.python, modules if request.packages else ())
+    if missing := [name for name, is_there in facts.modules.items() if not is_there]:
+        packages = dict.fromkeys(PACKAGES.get(name, name) for name in missing)
+        ways = [f", or add -D {one}=OFF" for one in optional if {*optional[one]} & {*missing}]
+        raise UnfitError(
+            f"{request.python} has no module {', '.join(missing)}",
+            why="ExecuTorch's build runs it to generate code",
+            fix=f"{request.python} -m pip install {' '.join(packages)}{''.join(ways)}",
+        )
+    tag = "-".join(facts.tag.strip(".").split("-")[:2])
+    return tag, ".".join(map(str, facts.version))
+
+
+def find_python(word: str) -> Path:
+    """The interpreter that ``--python`` names: a path, a command, or a version such as 3.12.
+
+    Raises UnfitError when there is none.
+    """
+    if not word:
+        return Path(sys.executable)
+    for name in (word, f"python{word}"):
+        if found := shutil.which(name):
+            return Path(found).absolute()
+    raise UnfitError(f"no Python {word!r} on PATH", fix="give a path, or install that version")

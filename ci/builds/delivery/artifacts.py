@@ -1,0 +1,152 @@
+"""What a build leaves: found, judged, and published in one step or not at all."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ci.builds.plan.plan import BuildPlan, BuildRequest
+from ci.builds.plan.targets import Artifact, fill_placeholders
+from ci.builds.plan.toolchains import PAGE_BYTES
+from provisioning.doctor.checks.elf import judge, judge_defect
+from provisioning.doctor.elf_policy import ElfPolicy
+from provisioning.doctor.finding import Finding, Severity
+from provisioning.doctor.policies import elf_policy
+from provisioning.elf.facts import ElfError, ElfFacts
+from provisioning.errors import FailedError
+from provisioning.files import hash_file, staged_directory
+from provisioning.store.store import explain_errors
+
+SMALL_PAGES = "QNN225"
+UNEXPECTED_NEED, OVER_BUDGET, OTHER_PYTHON = "BUILD101", "BUILD102", "BUILD103"
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A file that a build left: its row in the target, its facts and its faults.
+
+    ``findings`` are those that the row does not accept; ``facts`` None when it cannot be read.
+    """
+
+    row: Artifact
+    path: Path
+    sha256: str
+    size_bytes: int
+    facts: ElfFacts | None
+    findings: tuple[Finding, ...]
+    accepted: tuple[Finding, ...] = ()
+
+    @property
+    def errors(self) -> tuple[Finding, ...]:
+        """The findings that keep it from being published."""
+        return tuple(one for one in self.findings if one.severity is Severity.ERROR)
+
+
+def collect_artifacts(plan: BuildPlan, request: BuildRequest) -> tuple[Judged, ...]:
+    """Every file that the target promises, judged. Raises FailedError for one that is missing."""
+    judged: list[Judged] = []
+    pages = request.defines.get(PAGE_BYTES, plan.values.get("page_bytes", ""))
+    for row in plan.target.artifacts:
+        if (row.extra and row.extra not in request.extras) or request.turns_off(row.option):
+            continue
+        paths = sorted(path for path in plan.place.root.glob(row.path) if path.is_file())
+        if not paths and not row.optional:
+            raise FailedError(
+                f"{plan.target.name}: the build succeeded but left no {row.path}",
+                fix=f"look at {plan.place.log}, or correct the target in manifests/targets.toml",
+            )
+        kind = fill_placeholders(row.policy, plan.values)
+        judged += [
+            judge_artifact(row, path, elf_policy(kind), python_tag(plan), pages) for path in paths
+        ]
+    return tuple(judged)
+
+
+def python_tag(plan: BuildPlan) -> str:
+    """``cpython-312`` where a target is built for one Python; else empty."""
+    return plan.values["python_version"].split()[0] if plan.target.per_python else ""
+
+
+def judge_artifact(
+    row: Artifact, path: Path, policy: ElfPolicy, tag: str = "", pages: str = ""
+) -> Judged:
+    """One file against its policy, its needed libraries, its size budget and its Python's tag.
+
+    ``pages`` is the max-page-size that its build linked with, empty for the linker's own.
+    """
+    from provisioning.elf.reader import read_elf
+
+    digest, size = hash_file(path), path.stat().st_size
+    try:
+        facts = read_elf(path)
+    except ElfError as error:
+        return Judged(row, path, digest, size, None, (judge_defect(error),))
+    found = [
+        *judge(facts, policy),
+        *_judge_needs(facts, policy, row),
+        *_judge_size(facts, row),
+        *_judge_tag(facts, tag),
+    ]
+    found = [_tell_pages(one, pages, policy) if one.id == SMALL_PAGES else one for one in found]
+    faults = tuple(one for one in found if one.id not in row.accept)
+    accepted = tuple(one for one in found if one.id in row.accept)
+    return Judged(row, path, digest, size, facts, faults, accepted)
+
+
+def _tell_pages(finding: Finding, pages: str, policy: ElfPolicy) -> Finding:
+    """What this build did about pages: the doctor's words are for files that others linked."""
+    if pages == str(policy.load_align):
+        why = f"this build linked with max-page-size={pages}, and another link option undid it"
+        return replace(finding, why=why, fix="look for max-page-size in -D and in the build's log")
+    fix = f"build without it: {policy.load_align} is the default"
+    return replace(finding, why=f"the build was given -D {PAGE_BYTES}={pages}", fix=fix)
+
+
+def _judge_needs(facts: ElfFacts, policy: ElfPolicy, row: Artifact) -> Iterator[Finding]:
+    name = facts.path.name
+    for library in facts.needed:
+        if library not in (*policy.system, *row.needed):
+            yield Finding(
+                UNEXPECTED_NEED,
+                name,
+                f"{name} needs {library}",
+                str(facts.path),
+                "neither the target's system nor this build brings it",
+                "link it statically, or name it in the artifact's row of manifests/targets.toml",
+            )
+
+
+def _judge_size(facts: ElfFacts, row: Artifact) -> Iterator[Finding]:
+    name = facts.path.name
+    if row.size_budget and facts.size_bytes > row.size_budget:
+        yield Finding(
+            OVER_BUDGET,
+            name,
+            f"{name} has {facts.size_bytes} bytes, its budget is {row.size_budget}",
+            str(facts.path),
+            "the memory of the DSP is small; upstream keeps the same budget",
+            "build with --release, or find what was linked in with `nm --size-sort`",
+        )
+
+
+def _judge_tag(facts: ElfFacts, tag: str) -> Iterator[Finding]:
+    name = facts.path.name
+    if tag and name.startswith("Py") and f".{tag}-" not in name:
+        yield Finding(
+            OTHER_PYTHON,
+            name,
+            f"{name} is not for {tag}",
+            str(facts.path),
+            "CMake found a Python other than the one that you asked for",
+            "take Python's options out of -D, and build with --clean",
+        )
+
+
+def publish_artifacts(plan: BuildPlan, judged: tuple[Judged, ...]) -> None:
+    """Put copies of the files in the place of the ones before, at once. Raises StoreError."""
+    where = plan.place.artifacts
+    with explain_errors(where), staged_directory(where) as fresh:
+        for one in judged:
+            shutil.copy2(one.path, fresh / one.path.name)

@@ -1,0 +1,184 @@
+"""Put a published adaptor where it is used, and prove there that it works."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from ci.builds.builder import Result
+from ci.builds.delivery.artifacts import python_tag
+from ci.builds.delivery.proof import (
+    check_provable,
+    recall_proof,
+    remember_proof,
+    run_import,
+    run_proof,
+)
+from ci.builds.plan.place import Place
+from ci.builds.plan.plan import BuildJob
+from ci.builds.plan.targets import Target
+from ci.builds.plan.toolchains import ask_python
+from provisioning.artifacts.overlays import OverlayRecord, write_overlay
+from provisioning.console.progress import Progress
+from provisioning.errors import UnfitError
+from provisioning.files import digest_sources, explain_writes, staged_directory
+from provisioning.versions import is_same
+
+OVERLAY, CHECKOUT, _ = PLACES = ("overlay", "checkout", "none")
+
+
+def deliver(
+    job: BuildJob, result: Result, where: str, progress: Progress, *, with_proof: bool
+) -> dict[str, Any]:
+    """Install what has a place in ExecuTorch's Python: in the checkout, or in an overlay of the
+    installed wheel, where one model is lowered with it unless that was done before.
+
+    It is imported in any case, as far as this Python has what that needs. Returns what
+    artifacts.json says of it. Raises UnfitError, FailedError.
+    """
+    target, place = job.plan.target, result.place
+    if not target.installs:
+        return {}
+    python = job.request.python
+    names = (one.path.name for one in result.artifacts)
+    paths = [place.artifacts / name for name in names if name.startswith("Py")]
+    lacks = {name for path in paths if (name := run_import(path, python, job.variables))}
+    told: dict[str, Any] = {"python": str(python), "import_lacks": sorted(lacks)}
+    if where == CHECKOUT:
+        written = install_files(target, place, job.plan.source)
+        told["installed"] = [str(path) for path in written]
+    if where == OVERLAY:
+        told |= _deliver_overlay(job, result, progress, with_proof=with_proof)
+    return told
+
+
+def _deliver_overlay(
+    job: BuildJob, result: Result, progress: Progress, *, with_proof: bool
+) -> dict[str, Any]:
+    target, place = job.plan.target, result.place
+    package = _find_wheel(job)
+    overlay, record = place.root / "overlay", place.root / "proof.json"
+    key = hashlib.sha256("\0".join(_list_ingredients(job, result, package)).encode()).hexdigest()
+    version = ask_python(job.request.python).distributions["executorch"]
+    told = {"overlay": str(overlay), "wheel": {"path": str(package), "version": version}}
+    known = recall_proof(record, key)
+    if known and overlay.is_dir():
+        return {**told, "proof": {**asdict(known), "cached": True}}
+    make_overlay(target, place, package, overlay)
+    values = job.plan.values
+    checkout, sdk = values["executorch_version"], values["qnn_sdk_version"]
+    write_overlay(overlay, OverlayRecord(checkout, sdk, python_tag(job.plan)))
+    if not with_proof:
+        return told
+    progress.step(f"lowering a model with the adaptor in {overlay}")
+    with progress.waiting("lowering"):
+        proof = run_proof(overlay, job.request.python, job.variables)
+    remember_proof(record, key, proof)
+    return {**told, "proof": {**asdict(proof), "cached": False}}
+
+
+def check_delivery(job: BuildJob, where: str, *, with_proof: bool) -> None:
+    """Raises UnfitError, before anything is built, when there is no wheel to lay the files over,
+    or no torch to lower a model with."""
+    if job.plan.target.installs and where == OVERLAY:
+        _find_wheel(job)
+        _check_versions(job)
+        if with_proof:
+            check_provable(job.request.python)
+
+
+def _check_versions(job: BuildJob) -> None:
+    installed = ask_python(job.request.python).distributions["executorch"]
+    checkout = job.plan.values["executorch_version"]
+    if installed and not is_same(installed, checkout):
+        raise UnfitError(
+            f"the checkout is ExecuTorch {checkout}, executorch {installed} is installed",
+            why="an overlay is the installed wheel with the checkout's adaptor: they must match "
+            f"({job.request.python})",
+            fix=f"build ExecuTorch {installed} (--source), install executorch=={checkout}, or add "
+            "--install none",
+        )
+
+
+def _find_wheel(job: BuildJob) -> Path:
+    return find_package(job.request.python, job.plan.source, job.plan.place.root.parent)
+
+
+def _list_ingredients(job: BuildJob, result: Result, package: Path) -> Iterator[str]:
+    """Everything that a proof depends on: its code, the files, the wheel, the QNN libraries."""
+    yield digest_sources(Path(__file__).parent)
+    yield from (one.sha256 for one in result.artifacts)
+    yield f"{package} {package.stat().st_mtime_ns}"
+    yield from (f"{name}={value}" for name, value in sorted(job.variables.items()))
+
+
+def install_files(target: Target, place: Place, root: Path) -> tuple[Path, ...]:
+    """Copy the target's files below ``root``, the directory of an ExecuTorch; each by one rename.
+
+    Returns what was written. Raises StoreError when ``root`` cannot be written.
+    """
+    written: list[Path] = []
+    for row in target.installs:
+        directory = root / row.to
+        for source in sorted(place.root.glob(row.path)):
+            with explain_writes(directory):
+                directory.mkdir(parents=True, exist_ok=True)
+                fresh = directory / f".{source.name}.new"
+                shutil.copy2(source, fresh)
+                fresh.replace(directory / source.name)
+            written.append(directory / source.name)
+    return tuple(written)
+
+
+def make_overlay(target: Target, place: Place, package: Path, parent: Path) -> None:
+    """A directory for PYTHONPATH in which executorch is ``package`` with the target's files.
+
+    Everything but the directories that receive files is a link into ``package``, so the
+    installed wheel stays as it is. Raises UnfitError.
+    """
+    with explain_writes(parent), staged_directory(parent) as fresh:
+        opened = {Path(row.to) for row in target.installs}
+        _link_tree(package, fresh / "executorch", Path(), opened)
+        for row in target.installs:
+            for source in sorted(place.root.glob(row.path)):
+                written = fresh / "executorch" / row.to / source.name
+                written.unlink(missing_ok=True)
+                shutil.copy2(source, written)
+
+
+def _link_tree(package: Path, target: Path, below: Path, opened: set[Path]) -> None:
+    """Link the entries of ``package``/``below``, but make real the ways to what is opened."""
+    (target / below).mkdir(parents=True, exist_ok=True)
+    here = package / below
+    for entry in sorted(here.iterdir()) if here.is_dir() else []:
+        path = below / entry.name
+        if any(path == one or path in one.parents for one in opened):
+            _link_tree(package, target, path, opened)
+        elif not entry.name.startswith("PyQnn"):
+            (target / path).symlink_to((package / path).absolute())
+    for one in opened:
+        (target / one).mkdir(parents=True, exist_ok=True)
+
+
+def find_package(python: Path, *built: Path) -> Path:
+    """The executorch that is installed for ``python``, not one that PYTHONPATH finds below
+    ``built``: the checkout, or an overlay made before. Raises UnfitError when there is none."""
+    entries = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    kept = [entry for entry in entries if not _is_below(Path(entry, "executorch"), built)]
+    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(kept)}
+    if found := ask_python(python, variables=variables).executorch:
+        return Path(found)
+    raise UnfitError(
+        f"executorch is not installed in {python}",
+        why="an overlay is the installed wheel with another adaptor, and a model is lowered in it",
+        fix="pip install the executorch of the checkout's version, or add --install none",
+    )
+
+
+def _is_below(path: Path, places: tuple[Path, ...]) -> bool:
+    return any(path.resolve().is_relative_to(place.resolve()) for place in places)

@@ -1,0 +1,123 @@
+"""A finished build as data, for artifacts.json, and as text for a person."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from ci.builds.builder import Result
+from ci.builds.delivery.artifacts import Judged
+from provisioning.doctor.finding import Finding
+from provisioning.elf.facts import ElfFacts
+from provisioning.elf.qnn_api import find_headers_version
+
+SCHEMA_VERSION = 2
+
+
+def describe_result(result: Result) -> dict[str, Any]:
+    """One build as data: sizes in bytes, times in seconds, paths absolute."""
+    plan = result.plan
+    target = plan.target
+    return {
+        "target": target.name,
+        "platform": target.platform,
+        "up_to_date": result.up_to_date,
+        "published": result.published,
+        "wall_s": round(result.wall_s, 3),
+        "stage_s": {name: round(seconds, 3) for name, seconds in result.stage_s.items()},
+        "changed_files": result.changed_files,
+        "inputs_sha256": result.inputs_sha256,
+        "settings_sha256": plan.settings_digest,
+        "source": os.fspath(plan.source),
+        "identity": dict(plan.identity),
+        "roots": {name: path for name, path in plan.values.items() if name.endswith("_root")},
+        "ccache": asdict(result.cache) if result.cache else None,
+        "log": os.fspath(plan.place.log),
+        "artifacts": [_describe_artifact(one, result) for one in result.artifacts],
+        "compile_commands": [str(stage.build / "compile_commands.json") for stage in plan.stages],
+    }
+
+
+def _describe_artifact(one: Judged, result: Result) -> dict[str, Any]:
+    published = result.place.artifacts / one.path.name
+    return {
+        "name": one.path.name,
+        "path": os.fspath(published if result.published else one.path),
+        "size_bytes": one.size_bytes,
+        "size_budget": one.row.size_budget or None,
+        "qnn_headers": (find_headers_version(one.path) or None) if one.facts else None,
+        "sha256": one.sha256,
+        "elf": describe_elf(one.facts) if one.facts else None,
+        "findings": [_describe_finding(finding) for finding in one.findings],
+        "accepted": [
+            {**_describe_finding(finding), "reason": one.row.accept[finding.id]}
+            for finding in one.accepted
+        ],
+    }
+
+
+def _describe_finding(finding: Finding) -> dict[str, str]:
+    return {
+        "id": finding.id,
+        "severity": finding.severity.value,
+        "what": finding.what,
+        "why": finding.why,
+        "fix": finding.fix,
+    }
+
+
+def describe_elf(facts: ElfFacts) -> dict[str, Any]:
+    """The facts of an ELF file that say where it can run."""
+    floors = {name.lower(): facts.highest_need(name) for name in ("GLIBC", "GLIBCXX", "CXXABI")}
+    return {
+        "machine": facts.machine_name,
+        "flags": facts.flags,
+        "soname": facts.soname,
+        "needed": list(facts.needed),
+        "runpath": list(facts.runpath),
+        "rpath": list(facts.rpath),
+        "build_id": facts.build_id,
+        "floors": {name: ".".join(map(str, need)) for name, need in floors.items() if need},
+        "android": facts.android._asdict() if facts.android else None,
+        "load_align": facts.load_align,
+        "stripped": facts.stripped,
+    }
+
+
+def render_result(result: Result, row: Mapping[str, Any]) -> str:
+    """The artifacts with their sizes and faults, then one line of what was done."""
+    lines = [line for one in result.artifacts for line in _render_artifact(one)]
+    if python := row.get("python"):
+        lacks = ", ".join(row["import_lacks"])
+        lines.append(f"  imported  {f'not: no {lacks} in' if lacks else 'by'} {python}")
+    lines += [f"  installed {path}" for path in row.get("installed", ())]
+    if overlay := row.get("overlay"):
+        lines.append(f"  overlay   {overlay} (for PYTHONPATH)")
+    if proof := row.get("proof"):
+        when = ", earlier" if proof["cached"] else ""
+        lines.append(f"  proof     a model lowered with it in {proof['wall_s']:.1f} s{when}")
+    where = result.place.artifacts if result.published else "not published"
+    return "\n".join([_render_head(result), *lines, f"  in        {where}"]) + "\n"
+
+
+def _render_head(result: Result) -> str:
+    name = result.plan.target.name
+    if result.up_to_date:
+        return f"{name}: up to date ({result.wall_s:.2f} s)"
+    stages = ", ".join(f"{stage} {seconds:.1f} s" for stage, seconds in result.stage_s.items())
+    cache = ""
+    if result.cache:
+        cache = f"; {result.cache.name}: {result.cache.hits} hits, {result.cache.misses} misses"
+    verdict = "built" if result.published else "FAILED its policy"
+    files = f"{result.changed_files} files changed"
+    return f"{name}: {verdict} in {result.wall_s:.1f} s ({stages}; {files}{cache})"
+
+
+def _render_artifact(one: Judged) -> list[str]:
+    machine = one.facts.machine_name if one.facts else "not ELF"
+    head = f"  {one.path.name}  {one.size_bytes} bytes  {machine}  sha256 {one.sha256[:12]}"
+    if one.facts and one.facts.android:
+        head += f"  pages of {one.facts.load_align} bytes"
+    return [head, *(f"    {finding}\n      fix: {finding.fix}" for finding in one.findings)]

@@ -1,0 +1,284 @@
+"""From a target to commands: placeholders filled, flags chosen; nothing runs here."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shlex
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from ci.builds.plan.place import Place
+from ci.builds.plan.targets import CompilerChoice, Stage, Target, fill_placeholders
+from ci.builds.plan.toolchains import Compilers, Program, Tools
+
+EPOCH = "315532800"  # 1980-01-01, the earliest that zip archives can hold too
+STAND_INS = Path(__file__).resolve().parents[1] / "cmake"
+DIGESTED_VARIABLES = ("CFLAGS", "CXXFLAGS", "SOURCE_DATE_EPOCH")
+KEPT_VARIABLES = ("PATH", "HOME", "TMPDIR", "TERM", "USER")
+KEPT_PREFIXES = ("CCACHE_", "SCCACHE_", "QNN_CI_")
+CMAKE_FALSE = frozenset({"", "0", "OFF", "NO", "N", "FALSE", "IGNORE", "NOTFOUND"})
+
+
+@dataclass(frozen=True)
+class BuildRequest:
+    """What the caller asked for besides the target.
+
+    ``python`` is what the build runs; without ``packages`` it is not asked for those it needs.
+    """
+
+    source: Path | None = None
+    python: Path = Path(sys.executable)
+    jobs: int = 0
+    release: bool = False
+    clean: bool = False
+    extras: frozenset[str] = frozenset()
+    defines: Mapping[str, str] = field(default_factory=dict)
+    soc: str = ""
+    dsp_type: int = 3
+    doctor: bool = True
+    packages: bool = True
+
+    def turns_off(self, option: str) -> bool:
+        """Whether the caller's -D switches a CMake option off, as CMake reads its value."""
+        values = {name.partition(":")[0]: value for name, value in self.defines.items()}
+        return values.get(option, "ON").upper() in CMAKE_FALSE
+
+
+@dataclass(frozen=True)
+class StagePlan:
+    """One CMake project: where it is, where it is built, with which options and targets."""
+
+    name: str
+    source: str
+    build: Path
+    defines: tuple[str, ...]
+    targets: tuple[str, ...]
+    if_present: tuple[str, ...]
+    install: bool
+
+
+@dataclass(frozen=True)
+class BuildPlan:
+    """A build that could start: its stages, environment and everything that identifies it."""
+
+    target: Target
+    place: Place
+    source: Path
+    overlay: Path
+    stages: tuple[StagePlan, ...]
+    tools: Tools
+    jobs: int
+    environment: Mapping[str, str]
+    identity: Mapping[str, str]
+    values: Mapping[str, str]
+
+    def configure_command(self, stage: StagePlan) -> tuple[str, ...]:
+        """cmake's first run."""
+        places = ("-S", stage.source, "-B", str(stage.build), "-G", "Ninja")
+        return (str(self.tools.cmake.path), *places, "--no-warn-unused-cli", *stage.defines)
+
+    def compile_command(self, stage: StagePlan, more: tuple[str, ...] = ()) -> tuple[str, ...]:
+        """cmake's second run: the targets of the stage, and ``more``."""
+        words = ("--build", str(stage.build), "-j", str(self.jobs))
+        return (str(self.tools.cmake.path), *words, "--target", *stage.targets, *more)
+
+    def install_command(self, stage: StagePlan) -> tuple[str, ...]:
+        """cmake's third run, where the stage is installed."""
+        return (str(self.tools.cmake.path), "--install", str(stage.build))
+
+    def list_commands(self) -> list[tuple[str, ...]]:
+        commands: list[tuple[str, ...]] = []
+        for stage in self.stages:
+            commands += [self.configure_command(stage), self.compile_command(stage)]
+            if stage.install:
+                commands.append(self.install_command(stage))
+        return commands
+
+    @property
+    def settings_digest(self) -> str:
+        """SHA-256 over all but the sources: a change means a build from nothing."""
+        rows = [
+            [
+                [stage.name, stage.source, *stage.defines, *stage.targets, *stage.if_present]
+                for stage in self.stages
+            ],
+            dict(self.identity),
+            [self.environment[name] for name in DIGESTED_VARIABLES],
+            msgspec.to_builtins(self.target),
+        ]
+        return hashlib.sha256(msgspec.json.encode(rows, order="sorted")).hexdigest()
+
+
+@dataclass(frozen=True)
+class Kit:
+    """What this machine builds with: programs, compilers by toolchain, values for placeholders.
+
+    A value whose name ends in _version or _arch is part of the build's identity; one whose name
+    ends in _root is a directory that the objects must not name. ``exported`` are variables that
+    a project's CMake files read, such as HEXAGON_SDK_ROOT.
+    """
+
+    tools: Tools
+    compilers: Mapping[CompilerChoice, Compilers]
+    values: Mapping[str, str]
+    exported: Mapping[str, str] = field(default_factory=dict)
+
+
+def make_plan(
+    target: Target, request: BuildRequest, source: Path, place: Place, kit: Kit
+) -> BuildPlan:
+    """The commands of ``target``. Raises ManifestError for a placeholder without a value."""
+    known = fill_values(target, place, kit)
+    jobs = request.jobs or os.cpu_count() or 1
+    base = _base_options(target, request, place, kit.tools)
+    stages = tuple(
+        _plan_stage(
+            stage,
+            {**kit.compilers[stage.toolchain or target.toolchain].options, **base},
+            request,
+            known,
+        )
+        for stage in target.stages
+    )
+    return BuildPlan(
+        target,
+        place,
+        source,
+        place.tree / target.tree_name,
+        stages,
+        kit.tools,
+        jobs,
+        {**_make_environment(kit, place, known), "CMAKE_BUILD_PARALLEL_LEVEL": str(jobs)},
+        _identify(kit),
+        known,
+    )
+
+
+def fill_values(target: Target, place: Place, kit: Kit) -> dict[str, str]:
+    values = dict(kit.values)
+    for compilers in kit.compilers.values():
+        values.update(compilers.values)
+    return {
+        **values,
+        "policy": fill_placeholders(target.policy, values),
+        "tree": str(place.tree / target.tree_name),
+        "prefix": str(place.prefix),
+        "stages": str(place.stages),
+        "stand_ins": str(STAND_INS),
+    }
+
+
+def _identify(kit: Kit) -> dict[str, str]:
+    versions = {
+        name: text for name, text in kit.values.items() if name.endswith(("_version", "_arch"))
+    }
+    cmake, ninja = str(kit.tools.cmake.version), str(kit.tools.ninja.version)
+    compilers = {
+        f"{kind.value} {name}": text
+        for kind, found in kit.compilers.items()
+        for name, text in found.identity.items()
+    }
+    return {**compilers, "cmake": cmake, "ninja": ninja, **versions}
+
+
+def _base_options(
+    target: Target, request: BuildRequest, place: Place, tools: Tools
+) -> dict[str, str]:
+    return {
+        "CMAKE_MAKE_PROGRAM": str(tools.ninja.path),
+        "CMAKE_BUILD_TYPE": "Release" if request.release else target.build_type,
+        "CMAKE_INSTALL_PREFIX": str(place.prefix),
+        "CMAKE_EXPORT_COMPILE_COMMANDS": "ON",
+        "CMAKE_COLOR_DIAGNOSTICS": "OFF",
+        "CMAKE_BUILD_RPATH_USE_ORIGIN": "ON",
+        "CMAKE_PROJECT_INCLUDE": str(STAND_INS / "every_project.cmake"),
+    }
+
+
+def _map_prefixes(place: Place, known: Mapping[str, str]) -> str:
+    """Compiler flags that keep this machine's directories out of the objects."""
+    rows = {str(place.root): "/build"}
+    rows.update({known[name]: f"/{name}" for name in sorted(known) if name.endswith("_root")})
+    return shlex.join(f"-ffile-prefix-map={path}={alias}" for path, alias in rows.items())
+
+
+def _plan_stage(
+    stage: Stage, base: Mapping[str, str], request: BuildRequest, known: Mapping[str, str]
+) -> StagePlan:
+    wanted, targets = dict(stage.options), stage.targets
+    for extra in sorted(request.extras):
+        wanted.update(stage.extra_options.get(extra, {}))
+        targets += stage.extra_targets.get(extra, ())
+    filled = {name: _spell(value, known) for name, value in wanted.items()}
+    options = {**base, **filled, **request.defines}
+    return StagePlan(
+        stage.name,
+        os.path.normpath(Path(known["tree"]) / stage.source),
+        Path(known["stages"]) / stage.name,
+        tuple(f"-D{name}={value}" for name, value in options.items()),
+        targets,
+        stage.if_present,
+        stage.install,
+    )
+
+
+def _spell(value: str | bool, known: Mapping[str, str]) -> str:
+    if isinstance(value, bool):
+        return "ON" if value else "OFF"
+    return fill_placeholders(value, known)
+
+
+def _make_environment(kit: Kit, place: Place, known: Mapping[str, str]) -> dict[str, str]:
+    """What the tools see: none of the caller's CFLAGS or LD_LIBRARY_PATH.
+
+    The flags come this way since CMAKE_CXX_FLAGS would take the place of a toolchain file's own
+    (every_project.cmake adds them where such a file drops them); flags and launcher so reach the
+    projects too that a project builds for this machine.
+    """
+    tools, flags = kit.tools, _map_prefixes(place, known)
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if name in KEPT_VARIABLES or name.startswith(KEPT_PREFIXES)
+    }
+    parents = dict.fromkeys((str(tools.cmake.path.parent), str(tools.ninja.path.parent)))
+    return {
+        **kept,
+        **kit.exported,
+        "PATH": os.pathsep.join([*parents, kept.get("PATH", os.defpath)]),
+        "LC_ALL": "C.UTF-8",
+        **_choose_launcher(tools.cache),
+        "CFLAGS": flags,
+        "CXXFLAGS": flags,
+        "SOURCE_DATE_EPOCH": os.environ.get("SOURCE_DATE_EPOCH", EPOCH),
+        "NINJA_STATUS": "[%f/%t] ",
+        "CCACHE_BASEDIR": "",  # it would write relative paths into objects that have none without
+        "CCACHE_STATSLOG": str(place.cache_log),
+    }
+
+
+def _choose_launcher(cache: Program | None) -> dict[str, str]:
+    """Without a cache ccache is switched off too: ExecuTorch's CMake finds it by itself."""
+    if cache is None:
+        return {"CCACHE_DISABLE": "1"}
+    names = ("CMAKE_C_COMPILER_LAUNCHER", "CMAKE_CXX_COMPILER_LAUNCHER")
+    return dict.fromkeys(names, str(cache.path))
+
+
+@dataclass(frozen=True)
+class BuildJob:
+    """``inputs`` are directories besides the plan's source; ``skip`` the parts of the source
+    that do not count; ``variables`` what a program needs that uses the artifacts; ``check``
+    raises UnfitError when the environment is not fit, and is called before anything is built."""
+
+    plan: BuildPlan
+    request: BuildRequest
+    inputs: Mapping[str, Path]
+    skip: frozenset[str]
+    variables: Mapping[str, str] = field(default_factory=dict)
+    check: Callable[[], None] = field(default=lambda: None)

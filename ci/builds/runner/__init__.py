@@ -1,0 +1,65 @@
+"""The C++ runner against the SDK inside the executorch wheel: sources here, built on demand."""
+
+from __future__ import annotations
+
+import importlib.util
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from ci.builds.builder import run_build
+from ci.builds.plan.place import find_place
+from ci.builds.plan.plan import BuildJob, BuildRequest, Kit, make_plan
+from ci.builds.plan.targets import Target, find_target
+from ci.builds.plan.toolchains import find_tools, resolve_compilers
+from provisioning.console.progress import Progress
+from provisioning.errors import FailedError, UnfitError
+
+TARGET, PROGRAM = "runner", "qnn_wheel_runner"
+SOURCES = Path(__file__).resolve().parent
+SDK_PARTS = ("include", "lib", "share/cmake")
+NOT_SOURCES = frozenset({"__init__.py"})
+
+
+def find_wheel_sdk() -> Path:
+    """The root of the installed executorch package with its C++ SDK. Raises UnfitError."""
+    fix = 'pip install "executorch-qnn-ci[lowering]", or executorch 1.5.1 alone'
+    spec = importlib.util.find_spec("executorch")
+    for root in map(Path, spec.submodule_search_locations or ()) if spec else ():
+        if all((root / part).is_dir() for part in SDK_PARTS):
+            return root
+    if spec is None:
+        raise UnfitError("executorch is not installed in this Python", fix=fix)
+    raise UnfitError("the installed executorch has no C++ SDK", why="no include/ in it", fix=fix)
+
+
+def prepare_runner(target: Target, request: BuildRequest, _: Progress) -> BuildJob:
+    """The build of the runner against the installed wheel.
+
+    Raises UnfitError when the wheel, cmake, ninja or a compiler is missing.
+    """
+    sdk = find_wheel_sdk()
+    place = find_place(target.name, SOURCES, str(sdk))
+    values = {"wheel_root": str(sdk), "executorch_version": _read_version()}
+    kit = Kit(find_tools(), {target.toolchain: resolve_compilers(target.toolchain)}, values)
+    plan = make_plan(target, request, SOURCES, place, kit)
+    return BuildJob(plan, request, {part: sdk / part for part in SDK_PARTS}, NOT_SOURCES)
+
+
+def ensure_wheel_runner(progress: Progress) -> Path:
+    """The runner's path, built when its sources, the wheel or the compiler have changed.
+
+    Run it as ``RUNNER --model_path M.pte --input_list_path L.txt --output_folder_path DIR``;
+    it leaves DIR/output_EXECUTION_INDEX.raw. Raises UnfitError, ToolError or FailedError.
+    """
+    result = run_build(prepare_runner(find_target(TARGET), BuildRequest(), progress), progress)
+    if not result.published:
+        faults = [str(fault) for one in result.artifacts for fault in one.errors]
+        raise FailedError("the C++ runner was built but violates its policy", why="\n".join(faults))
+    return result.place.artifacts / PROGRAM
+
+
+def _read_version() -> str:
+    try:
+        return version("executorch")
+    except PackageNotFoundError:
+        return "unknown"

@@ -1,0 +1,209 @@
+"""A policy as values: models, limits, known refusals. The default is
+manifests/policies/emulator.toml; a user's own extends or replaces it."""
+
+from __future__ import annotations
+
+import re
+from copy import deepcopy
+from fnmatch import fnmatchcase
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Struct, field
+
+from ci.cases.spec import match_names
+from ci.models.degenerate import ReferencePolicy
+from ci.models.schemes import Scheme
+from ci.models.suite import SUITE
+from ci.models.user_models import Limits, Metric, ModelEntry, resolve_entry
+from ci.report.schema import ANY_MODEL, Threshold, find_threshold
+from provisioning.errors import ManifestError, UsageError
+from provisioning.manifest.backends import Backend
+from provisioning.manifest.reader import read_policy, read_toml
+
+DEFAULT, EMULATOR = "default", "emulator"
+
+
+class Override(Struct, frozen=True, forbid_unknown_fields=True):
+    """Other limits for one model and scheme, and the reason."""
+
+    model: str
+    scheme: Scheme
+    limits: Limits
+    reason: str
+
+
+class Unsupported(Struct, frozen=True, forbid_unknown_fields=True):
+    """Combinations that QNN is known to refuse, with a reason that ``pattern`` finds.
+
+    ``models``, ``schemes``, ``socs`` and ``choices`` are globs; a combination has to fit one of
+    each. Choices are a text as ``shared_buffer, saver``; those of a model without any are empty.
+    It is known of ``backends`` only.
+    """
+
+    pattern: str
+    reason: str
+    models: tuple[str, ...] = ("*",)
+    schemes: tuple[str, ...] = ("*",)
+    socs: tuple[str, ...] = ("*",)
+    choices: tuple[str, ...] = ("*",)
+    backends: tuple[Backend, ...] = (Backend.HTP,)
+
+    def covers(self, model: str, scheme: str, soc: str, choices: str = "") -> bool:
+        """Whether the combination is one of these."""
+        pairs = (
+            (model, self.models),
+            (scheme, self.schemes),
+            (soc, self.socs),
+            (choices, self.choices),
+        )
+        return all(any(fnmatchcase(name, glob) for glob in globs) for name, globs in pairs)
+
+
+class Advice(Struct, frozen=True, forbid_unknown_fields=True):
+    """What to do about a failure whose reason ``pattern`` finds."""
+
+    pattern: str
+    fix: str
+
+
+class EmulatorPolicy(Struct, frozen=True, forbid_unknown_fields=True):
+    """The whole file. ``models`` are the user's, ``suite`` those of this project; ``schemes`` has
+    HTP's limits, ``backends`` those of the others."""
+
+    reference: ReferencePolicy
+    schemes: dict[Scheme, Limits]
+    backends: dict[Backend, dict[Scheme, Limits]] = field(default_factory=dict)
+    suite: dict[str, tuple[Scheme, ...]] = field(default_factory=dict)
+    models: dict[str, ModelEntry] = field(default_factory=dict)
+    extends: Literal["", "default"] = ""
+    override: tuple[Override, ...] = field(default_factory=tuple)
+    unsupported: tuple[Unsupported, ...] = field(default_factory=tuple)
+    advice: tuple[Advice, ...] = field(default_factory=tuple)
+
+    def for_backend(self, backend: Backend) -> EmulatorPolicy:
+        """What a run on ``backend`` is judged by: its own limits, and no expectation or limit that
+        was found with another backend. Raises UsageError for one without limits."""
+        known = tuple(one for one in self.unsupported if backend in one.backends)
+        if backend is Backend.HTP:
+            return msgspec.structs.replace(self, unsupported=known)
+        limits = self.backends.get(backend)
+        if not limits:
+            raise UsageError(
+                f"the policy has no limits for backend {backend.value}",
+                why="a case without a policy proves nothing",
+                fix=f"add [backends.{backend.value}.SCHEME] to it",
+            )
+        models = {
+            name: msgspec.structs.replace(entry, limits={}) for name, entry in self.models.items()
+        }
+        return msgspec.structs.replace(
+            self, schemes=limits, models=models, override=(), unsupported=known
+        )
+
+    def limits_of(self, model: str, scheme: Scheme) -> Threshold:
+        """The limits of a case. Raises ManifestError: a case without a policy is not judged."""
+        entry = self.models.get(model)
+        if entry and (own := entry.limits.get(scheme) or self.schemes.get(scheme)):
+            return _threshold(scheme, own, model, metric=entry.metric)
+        rules = [_threshold(name, limits) for name, limits in self.schemes.items()]
+        rules += [
+            _threshold(one.scheme, one.limits, one.model, one.reason) for one in self.override
+        ]
+        found = find_threshold(rules, model, scheme.value)
+        if found is None:
+            raise ManifestError(
+                f"no limits for scheme {scheme.value}",
+                why="a case without a policy proves nothing",
+                fix=f"add [schemes.{scheme.value}] to the emulator policy",
+            )
+        return found
+
+    def expects_refusal(
+        self, model: str, scheme: Scheme, soc: str, reason: str, choices: str = ""
+    ) -> str:
+        """The recorded explanation of a refusal that is known; empty for any other."""
+        for entry in self.unsupported:
+            covers = entry.covers(model, scheme.value, soc, choices)
+            if covers and re.search(entry.pattern, reason):
+                return entry.reason
+        return ""
+
+    def advise(self, reason: str) -> str:
+        """The first advice that fits; empty for a failure that is not known."""
+        fitting = (entry.fix for entry in self.advice if re.search(entry.pattern, reason))
+        return next(fitting, "")
+
+
+def _threshold(
+    scheme: Scheme,
+    limits: Limits,
+    model: str = ANY_MODEL,
+    reason: str = "",
+    *,
+    metric: Metric | None = None,
+) -> Threshold:
+    return Threshold(
+        scheme=scheme.value,
+        model=model,
+        reason=reason,
+        min_metric=metric.min if metric else None,
+        max_metric_drop=metric.max_drop if metric else None,
+        **msgspec.structs.asdict(limits),
+    )
+
+
+def read_emulator_policy(path: Path | None = None, lane: str = EMULATOR) -> EmulatorPolicy:
+    """A lane's default policy, or a user's, its paths made whole. Raises ManifestError."""
+    if path is None:
+        return read_policy(lane, EmulatorPolicy)
+    policy = read_toml(
+        path.name, EmulatorPolicy, path.parent, prepare=partial(extend_default, lane=lane)
+    )
+    try:
+        for name in policy.suite:
+            match_names("model", name, SUITE)
+        models = {
+            name: resolve_entry(name, entry, path.parent) for name, entry in policy.models.items()
+        }
+    except UsageError as error:
+        raise ManifestError(f"{path}: {error.what}", why=error.why, fix=error.fix) from error
+    return msgspec.structs.replace(policy, models=models)
+
+
+def extend_default(own: dict[str, Any], lane: str = EMULATOR) -> dict[str, Any]:
+    """What a user's policy and, where it says so, the lane's default come to. Models of the user's
+    stand in the place of the suite, and their limits on top of their scheme's.
+
+    Raises UsageError for a policy that is no whole one and extends none.
+    """
+    merged = own
+    if own.get("extends") == DEFAULT:
+        merged = merge(deepcopy(read_policy(lane, dict[str, Any])), own)
+        if own.keys() & {"models", "suite"}:
+            merged["suite"] = own.get("suite", {})
+    elif "extends" not in own and not {"reference", "schemes"} <= own.keys():
+        raise UsageError(
+            "the policy has no limits of its own, and does not say what it extends",
+            fix=f'write extends = "{DEFAULT}" into its first line',
+        )
+    for entry in _tables(merged.get("models")).values():
+        limits = _tables(_tables(entry).get("limits"))
+        for scheme, changed in limits.items():
+            limits[scheme] = merge(_tables(merged.get("schemes")).get(scheme), changed)
+    return merged
+
+
+def merge(base: Any, own: Any) -> Any:
+    """Tables key by key; of lists, the own entries first, which are looked at first."""
+    if isinstance(base, dict) and isinstance(own, dict):
+        return {**base, **{key: merge(base.get(key), value) for key, value in own.items()}}
+    if isinstance(base, list) and isinstance(own, list):
+        return [*own, *base]
+    return own
+
+
+def _tables(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,77 @@
+"""What QNN writes about a graph: Saver's calls as C source, and the profile of a run as CSV."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections import Counter
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from ci.cases.artifact import SAVER_CALLS
+from ci.report.schema import OpCount
+from provisioning.errors import FailedError
+
+PARAMS, PROFILE_CSV = "params.bin", "profile.csv"
+# The variable and the type of an operator, behind its name and package; then each that is put into
+# a graph, or only asked about, as ExecuTorch's partitioner does: of QNN 2.49.
+TYPE = re.compile(
+    r'^ *Qnn_OpConfigV1_t (\S+)_v1 = \{"(?:[^"\\]|\\.)*", "(?:[^"\\]|\\.)*", "(\w+)",',
+    re.MULTILINE,
+)
+ADDED = re.compile(r"\binterface\.graphAddNode\((?:\w+, (\w+))?")
+ASKED = re.compile(r"\binterface\.backendValidateOpConfig\(\w+, (\w+)\)")
+# The provider's CSV repeats the unit of cycles in the name; ExecuTorch's trace has it once.
+EXECUTION = re.compile(r"(CYCLES|US) Accelerator \(execute\) time(?: \(cycles\))?")
+FIGURES = {"CYCLES": "accelerator_cycles", "US": "accelerator_us"}
+
+
+def count_operators(calls: str) -> tuple[OpCount, ...]:
+    """QNN operators by type, the most frequent first, in the source that Saver wrote.
+
+    Raises FailedError where that is not what graphAddNode is called with.
+    """
+    asked, added = set(ASKED.findall(calls)), ADDED.findall(calls)
+    types = {name: kind for name, kind in TYPE.findall(calls) if name not in asked}
+    if not added or types.keys() != {*added}:
+        raise FailedError(
+            f"{SAVER_CALLS} adds {len(added)} nodes and describes {len(types)}",
+            fix="run without Saver: this QNN writes in another form, or did not end",
+        )
+    counts = sorted(
+        Counter(types[name] for name in added).items(), key=lambda one: (-one[1], one[0])
+    )
+    return tuple(OpCount(op=op, count=count) for op, count in counts)
+
+
+def read_accelerator(profile: Path, runs: int, partitions: int) -> dict[str, int]:
+    """The figures of a profile as CSV; empty where the file is not there."""
+    rows: list[tuple[str, str, int]] = []
+    with suppress(FileNotFoundError, csv.Error):
+        lines = profile.read_text(encoding="utf-8", errors="replace").splitlines()
+        for row in csv.DictReader(lines):
+            if str(row.get("Time")).isdecimal():
+                unit, event = row.get("Unit of Measurement"), row.get("Event Identifier")
+                rows.append((str(unit), str(event), int(row["Time"])))
+    return sum_figures(rows, runs, partitions)
+
+
+def sum_figures(
+    events: Iterable[tuple[str, str, int]], runs: int, partitions: int
+) -> dict[str, int]:
+    """Mean cycles and microseconds on the accelerator, as fields of a report's case, for each of
+    ``runs``, every one of which executed ``partitions`` graphs; ``events`` are unit, name, value.
+
+    Cycles are there at the level "detailed" alone. Nothing of a figure that a run or partition
+    lacks.
+    """
+    found: dict[str, list[int]] = {}
+    for unit, event, value in events:
+        if match := EXECUTION.fullmatch(f"{unit} {event}"):
+            found.setdefault(FIGURES[match[1]], []).append(value)
+    return {
+        name: round(sum(values) / runs)
+        for name, values in found.items()
+        if len(values) == runs * partitions
+    }

@@ -1,0 +1,135 @@
+"""Which models, schemes and SoCs a run covers: selection by name and glob, without torch."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from types import MappingProxyType
+
+from ci.models.lowering_options import NO_CHOICES, check_choices
+from ci.models.schemes import EXECUTORCH, ONNX, Lane, Scheme
+from ci.models.source_lines import find_repository, name_file
+from ci.models.suite import SUITE
+from ci.models.user_models import FACTORY, NO_SOURCE, ModelEntry, Source, resolve_file
+from provisioning.console.caller import shown_path
+from provisioning.console.command import user_path
+from provisioning.errors import UsageError
+
+DEFAULT_SOC, LPAI_SOC = "SM8650", "SM8850"
+
+
+@dataclass(frozen=True)
+class CaseSpec:
+    """One case: a model as reports name it, a scheme, a SoC's name; of a user's model, its
+    source."""
+
+    model: str
+    scheme: Scheme
+    soc: str
+    source: Source = NO_SOURCE
+
+    @property
+    def reference(self) -> str:
+        """What the model is loaded by."""
+        return self.source.reference or self.model
+
+    @property
+    def slug(self) -> str:
+        """A file name of its own for the case."""
+        name = self.model
+        if name not in SUITE:
+            digest = hashlib.sha256(name.encode()).hexdigest()[:8]
+            name = f"{Path(name).name.replace('.py:', '-')}-{digest}"
+        return f"{name}-{self.scheme.value}-{self.soc}"
+
+
+def select_cases(
+    suite: Mapping[str, Sequence[Scheme]],
+    socs: Sequence[str],
+    *,
+    entries: Mapping[str, ModelEntry] = MappingProxyType({}),
+    models: Sequence[str] = (),
+    schemes: Sequence[str] = (),
+    soc_names: Sequence[str] = (),
+    lane: Lane = EXECUTORCH,
+    default_soc: str = DEFAULT_SOC,
+) -> list[CaseSpec]:
+    """The cases asked for, in the order of ``entries`` and the suite, each once.
+
+    Without ``schemes`` or ``soc_names`` a model has those of its entry or of the suite that are the
+    lane's. Raises UsageError for a name or glob that matches nothing.
+    """
+    known = {
+        **{name: ModelEntry("", tuple(suite.get(name, ()))) for name in SUITE},
+        **entries,
+    }
+    chosen: dict[str, ModelEntry] = {}
+    for word in models or [*entries, *suite]:
+        for name, entry in find_models(word, known, lane).items():
+            alike = chosen.get(name, entry).source != entry.source
+            chosen[entry.path if alike else name] = entry
+    if lane.suffix and (
+        own := [name for name, one in chosen.items() if one.lowering != NO_CHOICES]
+    ):
+        told = f"models.{own[0]}.lowering is of ExecuTorch's lowering"
+        raise UsageError(told, fix="give it to ./nox -s test_emulator")
+    foreign = [name for name, one in chosen.items() if one.path.endswith(ONNX.suffix)]
+    if foreign and not lane.suffix:
+        raise UsageError(f"{foreign[0]} is an ONNX model", fix="give it to ./nox -s test_onnx")
+    every = [scheme.value for scheme in lane.schemes]
+    asked = [Scheme(name) for word in schemes for name in match_names("scheme", word, every)]
+    asked_socs = [name for word in soc_names for name in match_names("SoC", word, socs)]
+    cases = [
+        CaseSpec(name, scheme, soc, entry.source)
+        for name, entry in chosen.items()
+        for scheme in asked or find_schemes(entry, lane)
+        for soc in asked_socs or find_socs(entry, socs) or [default_soc]
+    ]
+    for case in cases:
+        check_choices(case.source.choices, case.scheme, case.model)
+    return list(dict.fromkeys(cases))
+
+
+def find_schemes(entry: ModelEntry, lane: Lane) -> Sequence[Scheme]:
+    """The schemes of an entry that the lane has, its default ones where there is none."""
+    return [scheme for scheme in entry.schemes if scheme in lane.schemes] or lane.default
+
+
+def find_socs(entry: ModelEntry, socs: Sequence[str]) -> list[str]:
+    """The SoCs of an entry's names and globs."""
+    return [name for word in entry.socs for name in match_names("SoC", word, socs)]
+
+
+def find_models(
+    word: str, known: Mapping[str, ModelEntry], lane: Lane = EXECUTORCH
+) -> dict[str, ModelEntry]:
+    """The models that a name or glob means, or a user's ``file.py:factory`` or file that is a
+    model to the lane, by the name that reports have. Raises UsageError."""
+    is_file = bool(lane.suffix) and word.endswith(lane.suffix)
+    if not is_file and ":" not in word and not word.endswith(".py"):
+        return {name: known[name] for name in match_names("model", word, known)}
+    file, separator, function = ("", "", word) if is_file else word.rpartition(":")
+    place = user_path(word) if is_file else f"{user_path(file or word)}{separator}{function}"
+    reference = resolve_file(str(place), FACTORY)
+    path = Path(reference if is_file else reference.rpartition(":")[0])
+    name = name_file(path) if find_repository(path) else shown_path(path)
+    return {name if is_file else f"{name}:{function}": ModelEntry(reference)}
+
+
+def match_names(kind: str, word: str, names: Iterable[str]) -> list[str]:
+    """The ``names`` that a glob matches, whatever its case. Raises UsageError when none does."""
+    every = list(names)
+    found = [name for name in every if fnmatchcase(name.lower(), word.lower())]
+    if found:
+        return found
+    near = difflib.get_close_matches(word.upper(), [name.upper() for name in every], n=1)
+    nearest = next((name for name in every if near and name.upper() == near[0]), "")
+    raise UsageError(
+        f"no {kind} {word!r}",
+        why=f"the nearest is {nearest}" if nearest else "",
+        fix=f"one of: {', '.join(every)}",
+    )

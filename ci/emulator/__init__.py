@@ -1,1 +1,0 @@
-"""Runs lowered programs on the HTP emulator and judges what comes out."""

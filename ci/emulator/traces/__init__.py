@@ -1,1 +1,0 @@
-"""What QNN and ExecuTorch write about a graph and its runs beside its outputs."""

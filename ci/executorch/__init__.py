@@ -1,0 +1,1 @@
+"""The ExecuTorch engine: quantizes, lowers, and runs programs for QNN."""

@@ -1,0 +1,68 @@
+"""Reads the trace of a run, an ETDump, by ExecuTorch's Inspector: QNN's events and tensors."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from executorch.devtools import Inspector
+from executorch.devtools.inspector import TimeScale
+
+from ci.cases.qnn_files import PROFILE_CSV, sum_figures
+from ci.cases.run_job import DEBUG, ETDUMP, TraceJob, TraceResult
+from provisioning.errors import FailedError
+
+INTERMEDIATES = "intermediates"
+EVENT = re.compile(r"(.+) \((cycles|us|count)\)")
+
+
+def read_trace(job: TraceJob) -> TraceResult:
+    """Write what a trace says as files. Raises FailedError where QNN left nothing in it."""
+    directory = Path(job.directory)
+    inspector = Inspector(
+        etdump_path=str(directory / ETDUMP),
+        debug_buffer_path=str(directory / DEBUG) if job.debug else None,
+        source_time_scale=TimeScale.NS,
+        target_time_scale=TimeScale.NS,
+    )
+    events = [
+        event for block in inspector.event_blocks for event in block.events if event.is_delegated_op
+    ]
+    if job.debug:
+        return TraceResult({}, tuple(write_tensors(events, directory / INTERMEDIATES)))
+    rows = [row for event in events for row in list_rows(event)]
+    if not rows:
+        raise FailedError("QNN left no event in the trace", fix="profile_level needs its profiler")
+    with (directory / PROFILE_CSV).open("w", encoding="utf-8", newline="") as stream:
+        writer = csv.writer(stream)
+        writer.writerow(("Event Identifier", "Unit of Measurement", "Run", "Time"))
+        writer.writerows(rows)
+    events_of = ((unit, name, value) for name, unit, _, value in rows)
+    return TraceResult(sum_figures(events_of, job.runs, job.partitions), (PROFILE_CSV,))
+
+
+def list_rows(event: Any) -> Iterator[tuple[str, str, int, int]]:
+    """An event's name, unit, run and value, a row a run."""
+    match = EVENT.fullmatch(event.name)
+    if match and event.perf_data:
+        for number, value in enumerate(event.perf_data.raw):
+            yield match[1], match[2].upper(), number, round(value)
+
+
+def write_tensors(events: list[Any], directory: Path) -> Iterator[str]:
+    """Each tensor that QNN dumped as ``NAME.npy``. Raises FailedError where there is none."""
+    directory.mkdir()
+    for event in events:
+        tensors = [one for one in event.debug_data or () if isinstance(one, torch.Tensor)]
+        for number, tensor in enumerate(tensors):
+            more = f"-{number}" if len(tensors) > 1 else ""
+            name = re.sub(r"[^A-Za-z0-9_.-]", "_", f"{event.name}{more}")
+            np.save(directory / f"{name}.npy", tensor.detach().numpy())
+            yield f"{INTERMEDIATES}/{name}.npy"
+    if not any(directory.iterdir()):
+        raise FailedError("QNN dumped no intermediate output")

@@ -1,0 +1,168 @@
+"""What wrong outputs look like, and who is likely to have made them so."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+
+import numpy as np
+
+from ci.judging.channels import channel_axes, channel_rms
+from ci.judging.figures import Array, decibels, fit_line
+from ci.models.degenerate import is_floating
+
+RUNNER = "the runner or its files, not QNN"
+LAYOUT = "a memory layout: a permute that QNN or the runner left out"
+# What an explanation has to reach, and gain over none, to be believed.
+BELIEVED_DB, GAINED_DB = 15.0, 8.0
+NOTHING = 1e-6  # of the largest right element
+ODD = 0.3  # share of the reference's RMS by which an element has to be off to be counted as wrong
+
+
+def find_sighting(right: Sequence[Array], output: Array, index: int) -> str:
+    """What the wrong output ``index`` is, in words, and the likely cause; empty when unknown.
+
+    ``right`` are the reference's outputs, [input set, *shape] each.
+    """
+    wanted = right[index]
+    plain = _see_plain(wanted, output) or _see_repeated(wanted, output)
+    if plain:
+        return plain
+    if not is_floating(output):
+        return _see_ids(wanted, output)
+    own = _match(wanted, output)
+    for see in (_see_other_input, _see_line, _see_channels, _see_stretch, _see_order):
+        seen = see(wanted, output, own + GAINED_DB)
+        if seen:
+            return seen
+    return _see_swapped(right, output, index)
+
+
+def _match(wanted: Array, output: Array) -> float:
+    error = output.astype(np.float64) - wanted
+    return decibels(float(np.sum(wanted.astype(np.float64) ** 2)), float(np.sum(error**2)))
+
+
+def _is_match(wanted: Array, output: Array, least_db: float) -> bool:
+    return _match(wanted, output) >= max(BELIEVED_DB, least_db)
+
+
+def _see_plain(wanted: Array, output: Array) -> str:
+    if is_floating(output) and not np.isfinite(output).all():
+        return f"{1 - np.isfinite(output).mean():.1%} of the elements are NaN or infinite"
+    if not output.any():
+        return f"all zero; likely {RUNNER}, or a program that did not run"
+    if is_floating(output) and float(np.abs(output).max()) < NOTHING * float(np.abs(wanted).max()):
+        return "as good as zero everywhere; likely memory that the program never wrote"
+    if (output == output.reshape(-1)[0]).all():
+        return f"a constant, {output.reshape(-1)[0]:.4g}; likely {RUNNER}"
+    return ""
+
+
+def _see_repeated(wanted: Array, output: Array) -> str:
+    same = len(output) > 1 and (output == output[:1]).all()
+    if same and not (wanted == wanted[:1]).all():
+        return f"the same for every input; likely {RUNNER}: only one input set was run"
+    return ""
+
+
+def _see_ids(wanted: Array, output: Array) -> str:
+    off = output.astype(np.int64) - wanted.astype(np.int64)
+    values, counts = np.unique(off, return_counts=True)
+    most = int(values[counts.argmax()])
+    if most and counts.max() > 0.9 * off.size:
+        return f"off by {most:+d} nearly everywhere; likely a numbering that starts elsewhere"
+    if output.min() < wanted.min() or output.max() > 2 * max(int(wanted.max()), 1):
+        return (
+            f"values of {output.min()} to {output.max()} where {wanted.min()} to {wanted.max()}"
+            " are right; likely another integer type: int32 read as int64"
+        )
+    return ""
+
+
+def _see_other_input(wanted: Array, output: Array, least_db: float) -> str:
+    for shift in range(1, len(wanted)):
+        if _is_match(np.roll(wanted, shift, axis=0), output, least_db):
+            return f"the outputs of another input; likely {RUNNER}: the sets are out of order"
+    return ""
+
+
+def _see_line(wanted: Array, output: Array, least_db: float) -> str:
+    gain = 1 + fit_line(wanted, output).gain if wanted.any() else 0.0
+    if gain and _is_match(wanted * gain, output, least_db):
+        return f"{_name_gain(gain)} the right values; likely a scale that QNN mistakes"
+    error = output.astype(np.float64) - wanted
+    if _is_match(wanted + error.mean(), output, least_db):
+        return f"off by a constant {error.mean():.4g}; likely a zero point or a bias"
+    return ""
+
+
+def _name_gain(gain: float) -> str:
+    """``0.0625 (1/16) of``, ``the negative of``."""
+    near = Fraction(abs(gain)).limit_denominator(64)
+    exact = bool(near) and abs(near / abs(gain) - 1) < 0.01
+    if exact and near == 1 and gain < 0:
+        return "the negative of"
+    share = f" ({near})" if exact and near < 1 and near.numerator == 1 else ""
+    return f"{gain:.4g}{share} of"
+
+
+def _see_order(wanted: Array, output: Array, least_db: float) -> str:
+    axes = range(1, wanted.ndim)
+    for here, there in itertools.permutations(axes, 2):
+        if _is_match(np.moveaxis(wanted, here, there).reshape(output.shape), output, least_db):
+            return f"the right values with axis {here - 1} moved to {there - 1}; likely {LAYOUT}"
+    for axis in axes:
+        for shift in (1, -1):
+            if _is_match(np.roll(wanted, shift, axis), output, least_db):
+                return f"the right values one place on along axis {axis - 1}; likely {RUNNER}"
+        if _is_match(np.flip(wanted, axis), output, least_db):
+            return f"the right values in reverse along axis {axis - 1}; likely {LAYOUT}"
+    # Two samples of one distribution agree that far in order, too; and what is nearly right in
+    # place is only nearer when it is sorted.
+    by_chance_db = 10 * math.log10(wanted.size) + GAINED_DB
+    if least_db < BELIEVED_DB + GAINED_DB and _is_match(
+        np.sort(wanted, axis=None), np.sort(output, axis=None), by_chance_db
+    ):
+        return f"a permutation of the right values; likely {LAYOUT}"
+    return ""
+
+
+def _see_channels(wanted: Array, output: Array, _least_db: float) -> str:
+    for axis in channel_axes(wanted):
+        signal, made = channel_rms(wanted, axis), channel_rms(output, axis)
+        dead = np.flatnonzero((made == 0) & (signal > 0))
+        if dead.size:
+            many = f"channels {dead[0]} to {dead[-1]}" if dead.size > 1 else f"channel {dead[0]}"
+            return (
+                f"zero in {many} ({dead.size} of {signal.size}) along axis {axis - 1};"
+                " likely QNN, which leaves part of a layer out"
+            )
+    return ""
+
+
+def _see_stretch(wanted: Array, output: Array, _least_db: float) -> str:
+    """Where all that is wrong lies close together."""
+    rms = float(np.sqrt(np.mean(wanted.astype(np.float64) ** 2)))
+    odd = (np.abs(output - wanted) > ODD * rms).reshape(len(wanted), -1)
+    places = np.flatnonzero(odd.any(axis=0))
+    size = odd.shape[1]
+    if places.size and places[-1] - places[0] + 1 <= size // 2:
+        return (
+            f"wrong only from element {places[0]} to {places[-1]} of {size};"
+            " likely a buffer that is written in part"
+        )
+    sets = np.flatnonzero(odd.any(axis=1))
+    if sets.size == 1 and len(odd) > 1:
+        return f"wrong for input set {sets[0]} alone; likely state that was not reset"
+    return ""
+
+
+def _see_swapped(right: Sequence[Array], output: Array, index: int) -> str:
+    for other, wanted in enumerate(right):
+        fits = other != index and wanted.size == output.size and is_floating(wanted)
+        if fits and _is_match(wanted.reshape(output.shape), output, BELIEVED_DB):
+            return f"those of output {other}; likely {RUNNER}: outputs are out of order"
+    return ""

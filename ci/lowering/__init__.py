@@ -1,1 +1,0 @@
-"""Models, schemes, lowering to QNN and the audit of what was delegated."""

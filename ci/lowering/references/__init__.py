@@ -1,1 +1,0 @@
-"""What eager models compute: the references that programs are judged by."""

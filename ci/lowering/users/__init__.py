@@ -1,1 +1,0 @@
-"""Models, data and metrics of whoever uses this: where they are, and what they hold."""

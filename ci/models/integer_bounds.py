@@ -1,0 +1,103 @@
+"""What an eager model does with choices: where noise decides them, and what it concatenates."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ci.models.eager import flatten_outputs, keep_state, run_eager
+from ci.models.schemes import Scheme
+from ci.models.user_code import Inputs
+
+# The share of a tensor's RMS by which its elements may be off before a comparison, by bits of an
+# activation: what the gate lets magnitudes be off by, 20 dB and 40 dB.
+NOISE = {8: 0.1, 11: 0.01, 16: 0.01}
+DRAWS = 16
+
+
+class Disturbance(TorchDispatchMode):
+    """Moves what goes into each comparison, argmax, top-k or conversion up or down a little.
+
+    Zeros stay zeros, as they do in a program. An operator is one of these when it takes floating
+    tensors and gives another kind; those of quantization are not.
+    """
+
+    def __init__(self, share: float, seed: int) -> None:
+        super().__init__()
+        self.share, self.generator = share, torch.Generator().manual_seed(seed)
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        made = func(*args, **kwargs)
+        kinds = [leaf for leaf in flatten_outputs(made) if not leaf.is_floating_point()]
+        takes = any(leaf.is_floating_point() for leaf in flatten_outputs((args, kwargs)))
+        if not kinds or not takes or func.namespace == "quantized_decomposed":
+            return made
+        moved = torch.utils._pytree.tree_map(self._move, args)
+        return func(*moved, **kwargs)
+
+    def _move(self, value: Any) -> Any:
+        if not isinstance(value, Tensor) or not value.is_floating_point() or value.dim() == 0:
+            return value
+        signs = torch.randint(0, 2, value.shape, generator=self.generator) * 2 - 1
+        rms = value.float().square().mean().sqrt()
+        return torch.where(value == 0, value, value + signs * (self.share * rms))
+
+
+def find_ties(
+    module: nn.Module, sets: Sequence[Inputs], scheme: Scheme, outputs: Sequence[Inputs]
+) -> tuple[list[Inputs], list[Inputs]]:
+    """The least and the greatest value of each element that is no magnitude, of ``outputs`` and
+    under noise. Magnitudes come back as they are."""
+    low, high = (list(map(list, outputs)) for _ in range(2))
+    for seed in range(DRAWS):
+        with keep_state(module), Disturbance(NOISE[scheme.recipe.activation_bits], seed):
+            disturbed = run_eager(module, sets)
+        for number, tensors in enumerate(disturbed):
+            for index, tensor in enumerate(tensors):
+                if not tensor.is_floating_point():
+                    low[number][index] = torch.minimum(low[number][index], tensor)
+                    high[number][index] = torch.maximum(high[number][index], tensor)
+    return [tuple(one) for one in low], [tuple(one) for one in high]
+
+
+class Concatenations(TorchDispatchMode):
+    """Remembers the result of each concatenation, with its axis and the sizes of its parts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[Tensor, int, tuple[int, ...]]] = []
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        made = func(*args, **(kwargs or {}))
+        if func is torch.ops.aten.cat.default:
+            axis = (args[1] if len(args) > 1 else (kwargs or {}).get("dim", 0)) % made.dim()
+            parts = tuple(part.shape[axis] for part in args[0] if part.numel())
+            self.seen.append((made, axis, parts))
+        return made
+
+
+def find_joined(module: nn.Module, inputs: Inputs) -> list[tuple[int, tuple[int, ...]]]:
+    """Of each output: the axis along which it is a concatenation, as it is or seen through
+    transposes, and the sizes of its parts; none of one that is not."""
+    with torch.no_grad(), Concatenations() as record:
+        outputs = flatten_outputs(module(*(tensor.clone() for tensor in inputs)))
+    return [_find_origin(output, record) for output in outputs]
+
+
+def _find_origin(output: Tensor, record: Concatenations) -> tuple[int, tuple[int, ...]]:
+    for made, axis, parts in record.seen:
+        if made.data_ptr() == output.data_ptr() and made.numel() == output.numel():
+            for place, size in enumerate(output.shape):
+                same = size == made.shape[axis] and output.stride(place) == made.stride(axis)
+                if same and len(parts) > 1:
+                    return place, parts
+    return 0, ()

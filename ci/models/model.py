@@ -1,0 +1,157 @@
+"""A model to lower, with what it is judged on, and the SHA-256 of what determines its program."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.export import ExportedProgram
+
+from ci.models.eager import compute_reference
+from ci.models.graph_digest import digest_graph, update_tensor
+from ci.models.lowering_options import Choices
+from ci.models.methods import (
+    FORWARD,
+    Made,
+    join_methods,
+    split_inputs,
+    split_module,
+)
+from ci.models.numerics import fix_numerics
+from ci.models.user_code import CONTRACT, Inputs, load_function, unpack, users_code
+from ci.models.user_data import read_sets
+from ci.models.user_models import NO_SOURCE, Source, is_suite
+from provisioning.errors import UsageError
+
+MIN_SETS = 4
+DERIVED_SETS = 7
+
+
+@dataclass(frozen=True)
+class Model:
+    """A module in eval mode, the input sets it is judged on, and those it is calibrated on.
+
+    ``reference`` is its outputs for ``evaluation``, ``exported`` what was made of its methods ahead
+    of a lowering, which may change it.
+    """
+
+    name: str
+    module: nn.Module
+    evaluation: tuple[Inputs, ...]
+    calibration: tuple[Inputs, ...]
+    reference: tuple[Inputs, ...] = ()
+    exported: dict[str, ExportedProgram] = field(default_factory=dict)
+
+
+def load_model(reference: str, source: Source = NO_SOURCE) -> Model:
+    """Build a model, or load the user's, and run it on what it is judged on: the ``inputs`` of
+    its source, else the first MIN_SETS of example and calibration.
+
+    Raises UsageError when the reference or what it returns is not of the form, FailedError when
+    its own code fails.
+    """
+    module, example, calibration = make_model(reference, source.choices)
+    if source.calibration:
+        *_, calibration = unpack(reference, (module, example, read_sets(source.calibration)))
+    # Seen with ExecuTorch 1.5.1: what a convolution with channels-last weights gives is declared
+    # channels-last, and QNN writes it row-major (SQNR -3 dB).
+    module.eval().to(memory_format=torch.contiguous_format)
+    sets = (example, *calibration) if calibration else derive_inputs(example)
+    if len(sets) < MIN_SETS:
+        sets = (*sets, *derive_inputs(example)[1:])
+    judged = sets[:MIN_SETS]
+    if source.inputs:
+        *_, judged = unpack(reference, (module, example, read_sets(source.inputs)))
+        if len(judged) < MIN_SETS:
+            why = f"{Path(source.inputs).name} has {len(judged)} input sets"
+            raise UsageError("too few inputs to judge on", why=why, fix=f"give {MIN_SETS} or more")
+    fix_numerics()
+    outputs = compute_reference(Path(reference).name, module, judged)
+    return Model(reference, module, judged, sets, outputs)
+
+
+def make_model(reference: str, choices: Choices) -> Made:
+    """What a factory makes, or that of a model of the suite, with its further methods."""
+    file, _, _ = reference.rpartition(":")
+    functions = {
+        FORWARD: reference,
+        **{name: f"{file or reference}:{name}" for name in choices.methods},
+    }
+    made = {name: unpack(one, call_function(one)) for name, one in functions.items()}
+    return join_methods(made) if choices.methods else made[FORWARD]
+
+
+def call_function(reference: str, contract: str = CONTRACT, *words: Any) -> Any:
+    """What a function gives of the suite, or of the user's. Raises UsageError for one that is not
+    there, and FailedError for what a user's raises."""
+    name, _, function = reference.partition(":")
+    if not is_suite(reference):
+        with users_code(reference):
+            return load_function(reference, contract)(*words)
+    suite = importlib.import_module(f"ci.models.suite.{name}")
+    found = getattr(suite, function or "make_case", None)
+    if found is None:
+        raise UsageError(f"the suite's {name} has no function {function!r}", fix=contract)
+    return found(*words)
+
+
+def split_model(model: Model) -> dict[str, Model]:
+    """Each method as a model of its own."""
+    return {
+        name: Model(
+            f"{model.name}.{name}",
+            module,
+            tuple(split_inputs(model.module, one)[name] for one in model.evaluation),
+            tuple(split_inputs(model.module, one)[name] for one in model.calibration),
+            exported={FORWARD: model.exported[name]} if name in model.exported else {},
+        )
+        for name, module in split_module(model.module).items()
+    }
+
+
+def export_ahead(model: Model) -> Model:
+    """The model with each method exported: for lowerings in forks of this process."""
+    parts = split_model(model).items()
+    return replace(model, exported={name: export_strictly(part) for name, part in parts})
+
+
+def export_strictly(model: Model) -> ExportedProgram:
+    """The module as ExecuTorch wants it traced."""
+    with torch.no_grad():
+        return torch.export.export(model.module, model.evaluation[0], strict=True)
+
+
+def derive_inputs(example: Inputs, seed: int = 0) -> tuple[Inputs, ...]:
+    """``example`` and DERIVED_SETS seeded variations of it.
+
+    Elements are shuffled, which keeps their range; a constant floating tensor gets normal noise.
+    """
+    sets = [example]
+    for number in range(DERIVED_SETS):
+        generator = torch.Generator().manual_seed(seed + number)
+        sets.append(tuple(_vary(tensor, generator) for tensor in example))
+    return tuple(sets)
+
+
+def _vary(tensor: Tensor, generator: torch.Generator) -> Tensor:
+    flat = tensor.reshape(-1)
+    if flat.numel() > 1 and bool((flat != flat[0]).any()):
+        return flat[torch.randperm(flat.numel(), generator=generator)].reshape(tensor.shape)
+    if tensor.is_floating_point():
+        return tensor + torch.randn(tensor.shape, generator=generator, dtype=tensor.dtype)
+    return tensor
+
+
+def digest_model(model: Model) -> str:
+    """SHA-256 over the graph, the inputs, and the outputs that are kept with the program."""
+    digest = hashlib.sha256(digest_graph(model.module, model.evaluation[0]).encode())
+    for tensors in (*model.evaluation, *model.calibration, *model.reference):
+        digest.update(f"{len(tensors)} tensors".encode())
+        for tensor in tensors:
+            update_tensor(digest, tensor)
+    return digest.hexdigest()

@@ -1,0 +1,59 @@
+"""Where models' files are: named relative to their repository, the same on every machine."""
+
+from __future__ import annotations
+
+import functools
+import re
+import sysconfig
+from pathlib import Path
+
+from ci.models import suite
+from ci.report.schema import Place
+
+# As find_line and blame_model write them into reasons: [nets/net.py:12], net.py, line 12, in f
+_PLACE = re.compile(r"\[([^\[\]\n]+\.py):(\d+)\]|(?m:^  why: (.+\.py), line (\d+), in )")
+
+
+def find_repository(path: Path) -> Path | None:
+    """The root of the git repository or work tree that an absolute path is in."""
+    return next((folder for folder in path.parents if (folder / ".git").exists()), None)
+
+
+def name_file(path: Path) -> str:
+    """``nets/net.py``: a file's path in its repository; its name where there is none."""
+    root = find_repository(path)
+    return path.relative_to(root).as_posix() if root else path.name
+
+
+@functools.cache
+def is_installed(file: str) -> bool:
+    """Whether a file is the standard library's or an installed package's."""
+    paths = sysconfig.get_paths()
+    places = tuple({paths[key] for key in ("stdlib", "platstdlib", "purelib", "platlib")})
+    return file.startswith(places) or not {"site-packages", "dist-packages"}.isdisjoint(
+        Path(file).parts
+    )
+
+
+def find_places(reason: str) -> list[Place]:
+    """The lines that a reason names, each once, of files as name_file names them."""
+    rows = ((one[1] or one[3], int(one[2] or one[4])) for one in _PLACE.finditer(reason))
+    return [Place(file=file, line=max(line, 1)) for file, line in dict.fromkeys(rows)]
+
+
+def find_factory(reference: str) -> Place:
+    """Where a user's ``file.py:factory`` is defined; line 1 where that cannot be seen."""
+    file, _, name = reference.rpartition(":")
+    path, written = Path(file), re.compile(rf"\s*(?:def|class)\s+{re.escape(name)}\b|{name}\s*[:=]")
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    numbers = (number for number, text in enumerate(lines, 1) if written.match(text))
+    return Place(file=name_file(path), line=next(numbers, 1))
+
+
+def find_suite_model(name: str) -> str:
+    """``file.py:make_case`` of a model of the suite; empty unless it is in a checkout."""
+    path = Path(suite.__file__).parent / f"{name}.py"
+    return "" if is_installed(str(path)) or not path.is_file() else f"{path}:make_case"

@@ -1,0 +1,42 @@
+"""A recurrent net: an LSTM cell over 8 steps of a stream, state in and out, then a linear head."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from ci.models.suite.seeding import Case, Inputs, make_inputs, seed_weights
+
+STEPS, FEATURES, WIDTH = 8, 32, 48
+
+
+class Recurrent(nn.Module):
+    """Unrolled by hand: nn.LSTM exports to a stack that QNN 2.49.40 refuses when quantized."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.from_input = nn.Linear(FEATURES, 4 * WIDTH)
+        self.from_hidden = nn.Linear(WIDTH, 4 * WIDTH, bias=False)
+        self.head = nn.Linear(WIDTH, 16)
+
+    def forward(self, steps: Tensor, hidden: Tensor, cell: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """steps [1, 8, 32]; hidden, cell [1, 48] -> [1, 8, 16], new hidden, new cell."""
+        projected = self.from_input(steps)
+        seen = []
+        for step in range(STEPS):
+            gates = projected[:, step] + self.from_hidden(hidden)
+            keep, write, show, new = gates.chunk(4, dim=-1)
+            cell = torch.sigmoid(keep) * cell + torch.sigmoid(write) * torch.tanh(new)
+            hidden = torch.sigmoid(show) * torch.tanh(cell)
+            seen.append(hidden.unsqueeze(1))
+        return self.head(torch.cat(seen, dim=1)), hidden, cell
+
+
+def draw(generator: torch.Generator) -> Inputs:
+    steps = torch.randn(1, STEPS, FEATURES, generator=generator)
+    hidden = torch.tanh(torch.randn(1, WIDTH, generator=generator))
+    return steps, hidden, torch.randn(1, WIDTH, generator=generator)
+
+
+def make_case() -> Case:
+    return (seed_weights(Recurrent(), 8, gain=1.5), *make_inputs(draw, 801))

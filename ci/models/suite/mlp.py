@@ -1,0 +1,85 @@
+"""A multi-layer perceptron: 3 linear layers, [4, 64] -> [4, 16]."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ci.models.suite.seeding import Case, Inputs, make_inputs, seed_weights
+
+
+class Mlp(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 64), nn.ReLU(), nn.Linear(64, 16)
+        )
+
+    def forward(self, features: Tensor) -> Tensor:
+        """features [4, 64] -> logits [4, 16]."""
+        logits: Tensor = self.layers(features)
+        return logits
+
+
+def draw(generator: torch.Generator) -> Inputs:
+    return (torch.randn(4, 64, generator=generator),)
+
+
+def draw_row(generator: torch.Generator) -> Inputs:
+    return (torch.randn(1, 64, generator=generator),)
+
+
+def make_case() -> Case:
+    return (seed_weights(Mlp(), 1, gain=1.4), *make_inputs(draw, 101))
+
+
+def make_row() -> Case:
+    """The same weights for one row: another graph of the same model."""
+    return (seed_weights(Mlp(), 1, gain=1.4), *make_inputs(draw_row, 151))
+
+
+def make_ternary() -> Case:
+    """Weights of -1, 0 and 1 times a scale an output, and one of 1.5: ExecuTorch's scale of two
+    bits, -2 to 1, is two thirds of the greatest weight."""
+    model, example, calibration = make_case()
+    with torch.no_grad():
+        for weight in (one for one in model.parameters() if one.dim() > 1):
+            scale = weight.abs().mean(1, keepdim=True)
+            weight.copy_((weight / scale).round().clamp(-1, 1) * scale)
+            weight[:, :1] = 1.5 * scale
+    return model, example, calibration
+
+
+def annotate_last(graph_module: torch.fx.GraphModule) -> None:
+    """An annotation: the last layer has 16-bit activations."""
+    from executorch.backends.qualcomm.quantizer.qconfig import get_16a8w_qnn_ptq_config
+    from executorch.backends.qualcomm.utils.constants import QCOM_QUANT_ANNOTATION_KEY
+    from torchao.quantization.pt2e import MinMaxObserver
+    from torchao.quantization.pt2e.quantizer import QuantizationAnnotation
+
+    config: Any = get_16a8w_qnn_ptq_config(act_observer=MinMaxObserver)
+    linear = torch.ops.aten.linear.default
+    *_, last = (node for node in graph_module.graph.nodes if node.target is linear)
+    features, weight, bias = last.args
+    specs = {features: config.input_activation, weight: config.weight, bias: config.bias}
+    last.meta[QCOM_QUANT_ANNOTATION_KEY] = QuantizationAnnotation(
+        input_qspec_map=specs, output_qspec=config.output_activation, _annotated=True
+    )
+
+
+def make_recipe() -> object:
+    """A recipe: 8a8w, linear layers by channel, the first of them with 16-bit activations."""
+    from executorch.backends.qualcomm.quantizer.quant_recipe import QuantGranularity, QuantRecipe
+    from executorch.backends.qualcomm.quantizer.quantizer import QuantDtype
+    from torchao.quantization.pt2e import MinMaxObserver
+
+    every, channel = QuantGranularity.PER_TENSOR, QuantGranularity.PER_CHANNEL
+    recipe: Any = QuantRecipe(
+        QuantDtype.use_8a8w, is_qat=False, act_observer=MinMaxObserver, granularity=every
+    )
+    linear = {torch.ops.aten.linear.default}
+    recipe.add_node_target(linear, QuantDtype.use_8a8w, False, MinMaxObserver, channel)
+    first = {r"layers\.0$"}
+    return recipe.add_regex(first, QuantDtype.use_16a8w, False, MinMaxObserver, channel, priority=2)

@@ -1,0 +1,33 @@
+"""Super-resolution by sub-pixel convolution: [1, 1, 24, 24] -> [1, 1, 48, 48]."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from ci.models.suite.seeding import Case, Inputs, make_inputs, seed_weights
+
+SCALE = 2
+
+
+class SuperRes(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.features = nn.Sequential(
+            nn.Conv2d(1, 32, 5, padding=2), nn.ReLU(), nn.Conv2d(32, 16, 3, padding=1), nn.ReLU()
+        )
+        self.project = nn.Conv2d(16, SCALE**2, 3, padding=1)
+        self.shuffle = nn.PixelShuffle(SCALE)
+
+    def forward(self, image: Tensor) -> Tensor:
+        """image [1, 1, 24, 24] -> [1, 1, 48, 48]."""
+        enlarged: Tensor = self.shuffle(self.project(self.features(image)))
+        return enlarged
+
+
+def draw(generator: torch.Generator) -> Inputs:
+    return (torch.randn(1, 1, 24, 24, generator=generator),)
+
+
+def make_case() -> Case:
+    return (seed_weights(SuperRes(), 7, gain=1.4), *make_inputs(draw, 701))

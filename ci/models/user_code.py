@@ -1,0 +1,234 @@
+"""Calls a user's ``path/to/file.py:factory``; what goes wrong in it is named by file and line.
+
+A factory returns ``(module, example_inputs)`` or ``(module, example_inputs, calibration_inputs)``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import re
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from ci.models.source_lines import is_installed, name_file
+from provisioning.console.command import OWN_PACKAGES, user_path
+from provisioning.errors import FailedError, QnnCiError, UsageError
+
+CONTRACT = "a factory returns (module, example_inputs) or (module, example_inputs, calibration)"
+STACK_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
+NO_DTYPE_OF_QNN = {torch.float64, torch.bfloat16, torch.complex64, torch.complex128}
+
+Inputs = tuple[Tensor, ...]
+
+
+@contextmanager
+def users_code(reference: str) -> Iterator[None]:
+    """Where a user's file is imported and called: it stands in the caller's directory, and what
+    it raises is a FailedError. Right only where no other user's model was loaded in the process."""
+    with blame_model(reference), working_directory(user_path(".")), own_packages_hidden():
+        yield
+
+
+def load_function(reference: str, contract: str) -> Callable[..., Any]:
+    """The function of ``file.py:function``. Raises UsageError, and whatever the file raises."""
+    file, separator, attribute = reference.rpartition(":")
+    path = Path(file).resolve()
+    if not separator or not path.is_file():
+        raise UsageError(f"no {reference!r}", why=f"{path} is not a file")
+    function = getattr(import_file(path), attribute, None)
+    if not callable(function):
+        raise UsageError(f"{path} has no function {attribute!r}", fix=contract)
+    return cast("Callable[..., Any]", function)
+
+
+def import_file(path: Path) -> ModuleType:
+    """Import a file as Python does a script, or a module where it is in a package: siblings of
+    it and of its package are importable."""
+    packages: list[str] = []
+    top = path.parent
+    while (top / "__init__.py").is_file():
+        packages.insert(0, top.name)
+        top = top.parent
+    sys.path[:0] = list(dict.fromkeys([str(path.parent), str(top)]))
+    for count in range(len(packages)):
+        importlib.import_module(".".join(packages[: count + 1]))
+    spec = importlib.util.spec_from_file_location(
+        ".".join([*packages, path.stem]) if packages else f"model_{path.stem}", path
+    )
+    if spec is None or spec.loader is None:
+        raise UsageError(f"{path} is not a Python file")
+    loaded = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = loaded
+    spec.loader.exec_module(loaded)
+    return loaded
+
+
+@contextmanager
+def own_packages_hidden() -> Iterator[None]:
+    """Let a user's file import packages of its own that are called as ours are.
+
+    Its modules stay where ours have others: torch.export and ExecuTorch look up by name what a
+    model calls.
+    """
+    ours = {name: sys.modules.pop(name) for name in list(sys.modules) if is_own(name)}
+    try:
+        yield
+    finally:
+        sys.modules.update(ours)
+
+
+def is_own(module: str) -> bool:
+    """Whether a module's name is in one of this project's packages."""
+    return module.partition(".")[0] in OWN_PACKAGES
+
+
+@contextmanager
+def blame_model(reference: str, doing: str = "") -> Iterator[None]:
+    """Turn what a user's code raises, SystemExit too, into a FailedError that says where."""
+    try:
+        yield
+    except QnnCiError:
+        raise
+    except (Exception, SystemExit) as error:
+        name = Path(reference).name
+        said = f"{type(error).__name__}: {error}".strip().rstrip(":")
+        raise FailedError(
+            f"{name} raised {said}{doing}", why=_find_place(error), fix=_advise(error)
+        ) from error
+
+
+def _find_place(error: BaseException) -> str:
+    """``nets/net.py, line 12, in forward``: the innermost line that is the user's own."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if is_users_file(frame.filename)]
+    if isinstance(error, SyntaxError) and error.filename:
+        own = [traceback.FrameSummary(error.filename, error.lineno, "<module>", lookup_line=False)]
+    return (
+        f"{name_file(Path(own[-1].filename))}, line {own[-1].lineno}, in {own[-1].name}"
+        if own
+        else ""
+    )
+
+
+def _advise(error: BaseException) -> str:
+    if isinstance(error, FileNotFoundError):
+        return (
+            f"a relative path is looked up in {user_path('.').resolve()}, where the command was"
+            " typed; Path(__file__).parent is the folder of the model"
+        )
+    if isinstance(error, ModuleNotFoundError):
+        return (
+            f"{sys.executable} -m pip install it, put it beside the model, or name its folder in"
+            " PYTHONPATH"
+        )
+    return ""
+
+
+@contextmanager
+def working_directory(directory: Path) -> Iterator[None]:
+    before = Path.cwd()
+    os.chdir(directory)
+    try:
+        yield
+    finally:
+        os.chdir(before)
+
+
+def unpack(reference: str, made: Any) -> tuple[nn.Module, Inputs, tuple[Inputs, ...]]:
+    """Module, example and calibration of what a factory made. Raises UsageError, saying what of
+    it is not of the form."""
+    name = Path(reference).name
+    if not isinstance(made, tuple) or len(made) not in {2, 3}:
+        length = f" of {len(made)}" if isinstance(made, (tuple, list)) else ""
+        raise _unwanted(name, f"it returned a {type(made).__name__}{length}")
+    module, example, *rest = made
+    if not isinstance(module, nn.Module):
+        raise _unwanted(name, f"the first is a {type(module).__name__}, not a torch.nn.Module")
+    calibration = () if not rest or rest[0] is None else rest[0]
+    try:
+        sets = [example, *calibration]
+    except TypeError:
+        raise _unwanted(
+            name, f"the calibration is a {type(calibration).__name__}, not a list of inputs"
+        ) from None
+    as_tuples = [_read_inputs(name, number, inputs) for number, inputs in enumerate(sets)]
+    for number, inputs in enumerate(as_tuples):
+        if _describe(inputs) != _describe(as_tuples[0]):
+            raise UsageError(
+                f"{name} gives inputs of different shapes or dtypes",
+                why=f"the example is {_describe(as_tuples[0])}, calibration {number - 1} is"
+                f" {_describe(inputs)}",
+                fix="pad or cut them to one shape: a program for QNN has one",
+            )
+    return module, as_tuples[0], tuple(as_tuples[1:])
+
+
+def _describe(inputs: Inputs) -> str:
+    rows = (f"{str(t.dtype).removeprefix('torch.')}{list(t.shape)}" for t in inputs)
+    return f"({', '.join(rows)})"
+
+
+def _unwanted(name: str, why: str, fix: str = CONTRACT) -> UsageError:
+    return UsageError(f"{name} did not return what is wanted", why=why, fix=fix)
+
+
+def _read_inputs(name: str, number: int, inputs: Any) -> Inputs:
+    """One set of inputs as a tuple of dense tensors, each in row-major order."""
+    place = "example" if number == 0 else f"calibration {number - 1}"
+    if isinstance(inputs, Tensor):
+        inputs = (inputs,)
+    if not isinstance(inputs, (tuple, list)):
+        kind = type(inputs).__name__
+        raise _unwanted(name, f"the {place} is a {kind}, not a tuple of tensors")
+    if not inputs:
+        raise _unwanted(name, f"the {place} is empty, and QNN has no graph without inputs")
+    return tuple(_read_input(name, f"{place}'s input {n}", one) for n, one in enumerate(inputs))
+
+
+def _read_input(name: str, place: str, value: Any) -> Tensor:
+    if not isinstance(value, Tensor):
+        fix = "make it a constant of the module: a program for QNN takes only tensors"
+        raise _unwanted(name, f"the {place} is a {type(value).__name__}, not a tensor", fix)
+    if value.layout is not torch.strided or not value.numel():
+        kind = "sparse" if value.numel() else "empty"
+        raise _unwanted(name, f"the {place} is {kind}")
+    check_dtype(name, f"the {place}", value)
+    return value.detach().contiguous()
+
+
+def check_dtype(name: str, place: str, tensor: Tensor) -> None:
+    """Raises UsageError for a dtype that HTP computes wrong or not at all."""
+    if tensor.dtype in NO_DTYPE_OF_QNN:
+        raise UsageError(
+            f"{name} has a dtype that HTP does not compute with",
+            why=f"{place} is {str(tensor.dtype).removeprefix('torch.')}",
+            fix="convert the module and its inputs with .float(); the scheme chooses the bits",
+        )
+
+
+def is_users_file(file: str) -> bool:
+    """Whether a file is Python source and neither installed nor of this project."""
+    here = Path(__file__).resolve().parents[2]
+    return file.endswith(".py") and not is_installed(file) and not file.startswith(f"{here}/ci/")
+
+
+def find_line(node: Any) -> str:
+    """`` [nets/net.py:12]``: the line that a node is from; empty where it is not known.
+
+    An installed file goes by its name alone, wherever an environment lies: keys hold this text.
+    """
+    frames = STACK_FRAME.findall(node.meta.get("stack_trace") or "")
+    own = [(file, line) for file, line in frames if not is_installed(file)]
+    if own:
+        return f" [{name_file(Path(own[-1][0]))}:{own[-1][1]}]"
+    return f" [{Path(frames[-1][0]).name}:{frames[-1][1]}]" if frames else ""

@@ -1,0 +1,88 @@
+"""A user's files of inputs and labels, or the functions that give them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ci.models.user_code import load_function, users_code
+from provisioning.errors import UsageError
+
+FORM = (
+    "an .npy of one input's sets, [sets, *shape], an .npz of one array an input in their order, or"
+    " file.py:function, which returns a list of tuples of tensors"
+)
+
+
+def read_sets(source: str) -> list[tuple[Tensor, ...]]:
+    """Input sets, each a tuple of tensors. Raises UsageError, and FailedError for what a function
+    raises."""
+    if is_function(source):
+        given = _call(source)
+        if not isinstance(given, (list, tuple)):
+            why = f"it returned a {type(given).__name__}"
+            raise UsageError(f"{Path(source).name} gives no input sets", why=why, fix=FORM)
+        return [one if isinstance(one, tuple) else (one,) for one in given]
+    arrays = _read_arrays(source)
+    lengths = {len(array) for array in arrays if array.ndim}
+    if not arrays or len(lengths) != 1 or not all(array.ndim for array in arrays):
+        shapes = ", ".join(str(list(array.shape)) for array in arrays)
+        why = f"its arrays are {shapes or 'none'}: the first axis counts the sets"
+        raise UsageError(f"{Path(source).name} does not hold input sets", why=why, fix=FORM)
+    tensors = [torch.from_numpy(array) for array in arrays]
+    return [tuple(one[number] for one in tensors) for number in range(lengths.pop())]
+
+
+def read_labels(source: str, sets: int) -> Tensor:
+    """Labels, [sets, ...]. Raises UsageError, and FailedError for what a function raises."""
+    if is_function(source):
+        labels = _read_tensor(source, _call(source))
+    else:
+        arrays = _read_arrays(source)
+        if len(arrays) != 1:
+            raise UsageError(f"{Path(source).name} holds {len(arrays)} arrays", fix="give one")
+        labels = torch.from_numpy(arrays[0])
+    if not labels.ndim or len(labels) != sets:
+        raise UsageError(
+            f"{Path(source).name} has labels of shape {list(labels.shape)}",
+            why=f"the model is judged on {sets} input sets",
+            fix="give a label, or a row of them, for each set of `inputs` of the policy",
+        )
+    return labels
+
+
+def is_function(source: str) -> bool:
+    """Whether it is ``file.py:function``."""
+    return source.rpartition(":")[0].endswith(".py")
+
+
+def _call(source: str) -> Any:
+    with users_code(source):
+        return load_function(source, FORM)()
+
+
+def _read_tensor(source: str, given: Any) -> Tensor:
+    try:
+        return torch.as_tensor(given)
+    except (TypeError, ValueError, RuntimeError) as error:
+        why = f"it returned a {type(given).__name__}: {error}"
+        raise UsageError(f"{Path(source).name} gives no labels", why=why) from error
+
+
+def _read_arrays(source: str) -> list[Any]:
+    """The arrays of an .npy or .npz, in the file's order."""
+    try:
+        with Path(source).open("rb") as stream:
+            loaded = np.load(stream, allow_pickle=False)
+            arrays = [loaded] if isinstance(loaded, np.ndarray) else [*loaded.values()]
+        for array in arrays:
+            torch.from_numpy(array[:0] if array.ndim else array)  # a dtype that torch has
+        return [np.array(array, order="C") for array in arrays]
+    except (OSError, ValueError, TypeError, EOFError, BadZipFile) as error:
+        why = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UsageError(f"{Path(source).name} cannot be read", why=why, fix=FORM) from error

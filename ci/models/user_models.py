@@ -1,0 +1,180 @@
+"""A model of a user's policy: where it is, and the data and metric that go with it."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from pathlib import Path
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct, field, structs
+
+from ci.models.lowering_options import NO_CHOICES, Choices, resolve_choices
+from ci.models.schemes import ONNX, Scheme
+from ci.models.suite import SUITE
+from provisioning.errors import UsageError
+
+FileOrFunction = Annotated[str, Meta(min_length=1)]
+Share = Annotated[float, Meta(ge=0, le=1)]
+Difference = Annotated[float, Meta(ge=0)]
+NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,62}[A-Za-z0-9])?")
+FACTORY, FUNCTION = "factory", "function"
+
+
+class Limits(Struct, frozen=True, forbid_unknown_fields=True):
+    """What is asked of a scheme; the fields are those of the report's Threshold."""
+
+    min_sqnr_db: float
+    min_cosine: Share
+    min_sqnr_db_quantized: float | None = None
+    min_cosine_quantized: Share | None = None
+    min_sqnr_db_channel: float | None = None
+    min_equal: Share | None = None
+    min_equal_quantized: Share | None = None
+    max_gain_error: Difference | None = None
+    max_offset: Difference | None = None
+    max_nearer_db: float | None = None
+    max_abs: Difference | None = None
+    full_delegation: bool = True
+
+    def __post_init__(self) -> None:
+        for name, value in structs.asdict(self).items():
+            if isinstance(value, float) and not math.isfinite(value):
+                raise ValueError(f"{name} is {value}")
+
+
+class Source(Struct, frozen=True):
+    """A user's model: ``/whole/path/file.py:factory``, and files or functions of the same form
+    that give the inputs to calibrate on and to judge on, in place of the factory's; or
+    ``reference`` is a model of the suite. ``choices`` say how it is lowered."""
+
+    reference: str = ""
+    calibration: str = ""
+    inputs: str = ""
+    choices: Choices = NO_CHOICES
+
+    @property
+    def has_data(self) -> bool:
+        return bool(self.calibration or self.inputs)
+
+
+NO_SOURCE = Source()
+
+
+class Metric(Struct, frozen=True, forbid_unknown_fields=True):
+    """``function`` of (outputs, labels), of which more is better.
+
+    The program may have ``max_drop`` less of it than the float32 model, and at least ``min``.
+    """
+
+    function: FileOrFunction
+    labels: FileOrFunction
+    max_drop: Annotated[float, Meta(ge=0)]
+    min: float | None = None
+
+    @property
+    def name(self) -> str:
+        """``top1`` of metrics.py:top1."""
+        return self.function.rpartition(":")[2]
+
+
+class MetricJob(Struct, frozen=True):
+    """``outputs`` of a program and of the ``float32`` model: an array an output, [sets, *shape]."""
+
+    metric: Metric
+    outputs: list[Any]
+    float32: list[Any]
+
+
+class MetricResult(Struct, frozen=True):
+    """What the metric is of the program, of the float32 model, and of a program that gave each
+    input's outputs for the next."""
+
+    value: float
+    float32: float
+    shifted: float
+
+
+class ModelEntry(Struct, frozen=True, forbid_unknown_fields=True):
+    """A model of the user's, ``path`` being ``file.py:factory``, an .onnx file or a model of the
+    suite; paths are relative to the policy.
+
+    ``lowering`` is what it is lowered with, ``limits`` are its own, by scheme.
+    """
+
+    path: FileOrFunction
+    schemes: tuple[Scheme, ...] = ()
+    socs: tuple[str, ...] = ()
+    calibration: str = ""
+    inputs: str = ""
+    lowering: Choices = NO_CHOICES
+    limits: dict[Scheme, Limits] = field(default_factory=dict)
+    metric: Metric | None = None
+
+    @property
+    def source(self) -> Source:
+        """What is lowered."""
+        return Source(self.path, self.calibration, self.inputs, self.lowering)
+
+
+def resolve_entry(name: str, entry: ModelEntry, folder: Path) -> ModelEntry:
+    """The entry with whole paths. Raises UsageError for a name or a file that will not do."""
+    if not NAME.fullmatch(name) or name in SUITE:
+        raise UsageError(
+            f"models.{name} is not a name for a model",
+            why="the suite has one of that name" if name in SUITE else "",
+            fix="letters, digits and . _ - between them, at most 64",
+        )
+
+    def resolve(key: str, word: str, kind: str = "") -> str:
+        if is_suite(word) and kind:
+            return word
+        try:
+            return resolve_file(str(folder / word), kind) if word else ""
+        except UsageError as error:
+            fix = error.fix or "paths are relative to the policy"
+            raise UsageError(
+                f"models.{name}.{key}: {error.what}", why=error.why, fix=fix
+            ) from error
+
+    metric = entry.metric and structs.replace(
+        entry.metric,
+        function=resolve("metric.function", entry.metric.function, FUNCTION),
+        labels=resolve("metric.labels", entry.metric.labels),
+    )
+    return structs.replace(
+        entry,
+        path=resolve("path", entry.path, FACTORY),
+        calibration=resolve("calibration", entry.calibration),
+        inputs=resolve("inputs", entry.inputs),
+        lowering=resolve_choices(entry.lowering, resolve),
+        metric=metric,
+    )
+
+
+def is_suite(reference: str) -> bool:
+    """Whether it is a model of the suite, or ``model:function`` of one."""
+    return reference.partition(":")[0] in SUITE
+
+
+def resolve_file(word: str, kind: str = "") -> str:
+    """``file.py:function``, or where ``kind`` is empty a file of data, as a whole path.
+
+    Raises UsageError.
+    """
+    file, _, function = word.rpartition(":")
+    is_function = file.endswith(".py")
+    is_model = kind == FACTORY and word.endswith(ONNX.suffix)
+    what = f"no {'model' if kind == FACTORY else kind or 'file'} {word!r}"
+    if word.endswith(".py"):
+        raise UsageError(f"{word!r} names no function", fix=f"write {word}:{kind or FUNCTION}")
+    path = Path(os.path.abspath(file if is_function or (kind and file) else word))  # noqa: PTH100
+    if not path.is_file():
+        raise UsageError(what, why=f"{path} is not a file")
+    if kind and not is_function and not is_model:
+        raise UsageError(what, why=f"{path} is not a Python file", fix=f"file.py:{kind}")
+    if not str(path).isprintable():  # it stands in reports, which are UTF-8 text
+        why = "its path has bytes that are not UTF-8, or control characters"
+        raise UsageError(what, why=why, fix="rename or copy it")
+    return f"{path}:{function}" if is_function else str(path)

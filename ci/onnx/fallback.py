@@ -1,0 +1,102 @@
+"""Which nodes run where: by what a session says when it is made, and by the profile of its runs."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from ci.cases.artifact import Delegation, Fallback
+from ci.onnx.operators import read_notes
+
+QNN = "QNNExecutionProvider"
+MAX_REASON = 400
+# Nodes that change the form of a number and compute nothing.
+QUANTIZING = {"QuantizeLinear", "DequantizeLinear"}
+# Written by 2.5.0 at verbose: LogNodeSupport of qnn_execution_provider.cc, CreateQnnNode of
+# qnn_model_wrapper.cc. A unit is a node with those that quantize what goes in and out.
+UNIT = re.compile(r"(?=Validation (?:PASSED|FAILED) for \d+ nodes in \w+ \()")
+MEMBER = re.compile(r"^\tOperator type: \S+ Node name: (.*) Node index: \d+$", re.MULTILINE)
+REASON = re.compile(r"^\tREASON : (.*)", re.MULTILINE)
+OFFERED = re.compile(r"Qnn_OpConfig node name: .* QNN_op_type: (\S+)")
+DATATYPE = re.compile(r"^ name=.* dataType=QNN_DATATYPE_(\w+)", re.MULTILINE)
+REFUSED = re.compile(r"backendValidateOpConfig\(\) failed .* error code (\d+)")
+# What the provider says where only QNN knows more, and does not say it.
+UNSAID = ("Failed to add node.", "QNN.backendValidateOpConfig() failed")
+KERNEL = "_kernel_time"
+
+Nodes = Sequence[tuple[str, str]]
+
+
+def read_reasons(log: str) -> dict[str, str]:
+    """Why QNN's provider left a node to another one, by the node's name; its last word counts."""
+    reasons: dict[str, str] = {}
+    before, *units = UNIT.split(log)
+    for unit in units:
+        head, _, after = unit.partition("\n\n")
+        names = MEMBER.findall(head)
+        found = REASON.search(head)
+        if found:
+            said = found[1].strip()
+            told = _describe_offer(before) if said.startswith(UNSAID) else said
+            reasons |= dict.fromkeys(names, (told or said)[:MAX_REASON])
+        else:
+            reasons = {name: told for name, told in reasons.items() if name not in names}
+        before = after
+    return reasons
+
+
+def _describe_offer(log: str) -> str:
+    """``QNN refuses FullyConnected of ufixed_point_16, ufixed_point_16 (error 3110)``: the last
+    node that QNN was offered in a part of the log."""
+    *_, (at, kind) = [(0, ""), *((one.start(), one[1]) for one in OFFERED.finditer(log))]
+    codes = REFUSED.findall(log, at) if kind else []
+    types = ", ".join(DATATYPE.findall(log, at)).lower()
+    return f"QNN refuses {kind} of {types} (error {codes[-1]})" if codes else ""
+
+
+def count_nodes(parts: Iterable[tuple[str, Nodes]], reasons: Mapping[str, str]) -> Delegation:
+    """What QNN takes. ``parts`` are the subgraphs of the session: a provider, and its nodes as
+    (name, operator), operators as in notes."""
+    taken = [nodes for provider, nodes in parts if provider == QNN]
+    left = [node for provider, nodes in parts if provider != QNN for node in nodes]
+    return Delegation(
+        sum(
+            operator.rpartition(":")[2] not in QUANTIZING
+            for nodes in taken
+            for _, operator in nodes
+        ),
+        len(left),
+        len(taken),
+        tuple(
+            Fallback(f"{operator} {name}".strip(), _explain(name, operator, reasons))
+            for name, operator in left
+        ),
+    )
+
+
+def _explain(name: str, operator: str, reasons: Mapping[str, str]) -> str:
+    """The provider's reason, and the way round it where there is one."""
+    reason = reasons.get(name, "not offered to QNN")
+    note = read_notes().get(operator)
+    return f"{reason}; {note}" if note else reason
+
+
+def read_profile(path: Path) -> dict[str, tuple[str, ...]]:
+    """The nodes that each provider executed, by the profile that a session wrote, sorted.
+
+    Raises OSError or ValueError for a file that is not such a profile.
+    """
+    events = json.loads(path.read_text(encoding="utf-8"))
+    ran: dict[str, set[str]] = {}
+    for provider, name in _find_kernels(events):
+        ran.setdefault(provider, set()).add(name)
+    return {provider: tuple(sorted(names)) for provider, names in sorted(ran.items())}
+
+
+def _find_kernels(events: Iterable[Mapping[str, object]]) -> Iterator[tuple[str, str]]:
+    for event in events:
+        arguments, name = event.get("args"), str(event.get("name"))
+        if event.get("cat") == "Node" and name.endswith(KERNEL) and isinstance(arguments, dict):
+            yield str(arguments.get("provider")), name.removesuffix(KERNEL)

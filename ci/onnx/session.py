@@ -1,0 +1,77 @@
+"""The only maker of sessions: QNN's provider with options that were checked, or the CPU's alone.
+
+Python's InferenceSession tries the CPU when a provider throws, and says so on stdout: here it does
+not. What QNN and the provider log goes to stderr, which a job's log holds.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import onnxruntime
+import onnxruntime_qnn
+
+from ci.models.numerics import THREADS
+from provisioning.errors import FailedError
+
+PROVIDER, CPU = "QNNExecutionProvider", "CPUExecutionProvider"
+VERBOSE, WARNING = 0, 2
+NO_FALLBACK = {"session.disable_cpu_ep_fallback": "1"}
+RECORD_ASSIGNMENT = {"session.record_ep_graph_assignment_info": "1"}
+
+
+def context_entries(path: Path, *, embed: bool) -> dict[str, str]:
+    """The session's entries that let it write a context binary."""
+    return {
+        "ep.context_enable": "1",
+        "ep.context_file_path": str(path),
+        "ep.context_embed_mode": str(int(embed)),
+    }
+
+
+def open_session(
+    model: Path,
+    options: Mapping[str, str],
+    entries: Mapping[str, str],
+    *,
+    profile: Path | None = None,
+    severity: int = WARNING,
+) -> Any:
+    """A session on QNN's provider. Raises what onnxruntime raises, and FailedError where the
+    provider is not there. One process may make sessions for one SoC only: a second one can inherit
+    the first one's device (seen with 2.5.0)."""
+    settings = onnxruntime.SessionOptions()
+    settings.log_severity_level = severity
+    for key, value in entries.items():
+        settings.add_session_config_entry(key, value)
+    if profile:
+        settings.enable_profiling, settings.profile_file_prefix = True, str(profile)
+    settings.add_provider_for_devices([find_device()], dict(options))
+    return onnxruntime.InferenceSession(str(model), sess_options=settings, enable_fallback=0)
+
+
+def open_reference(model: Path) -> Any:
+    """A session on the CPU, one node after the other as the file says: nothing is fused."""
+    settings = onnxruntime.SessionOptions()
+    settings.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    settings.intra_op_num_threads = settings.inter_op_num_threads = THREADS
+    settings.log_severity_level = WARNING
+    return onnxruntime.InferenceSession(str(model), sess_options=settings, providers=[CPU])
+
+
+@functools.cache
+def find_device() -> Any:
+    """The device that stands for QNN's provider, whose library is loaded for it."""
+    library = onnxruntime_qnn.get_library_path()
+    onnxruntime.register_execution_provider_library(PROVIDER, library)
+    found = [one for one in onnxruntime.get_ep_devices() if one.ep_name == PROVIDER]
+    if not found:
+        raise FailedError(
+            "ONNX Runtime has no device for QNN's provider",
+            why=f"it registered {library} without one",
+            fix="install the onnxruntime and onnxruntime-qnn that pyproject.toml pins",
+        )
+    return found[0]

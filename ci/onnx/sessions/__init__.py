@@ -1,1 +1,0 @@
-"""Sessions of ONNX Runtime: made, run, and asked which node ran where."""
