@@ -18,8 +18,7 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``roots``: its folder in each of them; ``stand_ins``: folders of files that stand for those of
     other projects; ``stubbed``: modules that are recorded instead of run; ``internal``: names of
     folders that the open tree does not have; ``root_variable``: CMake's variable of the tree's
-    root; ``generated``: which of CMake's variables a generated file sets, where ``*`` stands for
-    the name of a list; ``queries``: files that say of what Buck targets those lists are made.
+    root. ``generated`` and ``queries``, of trees before ExecuTorch 1.0, have no effect any more.
     """
 
     project: str = ""
@@ -81,9 +80,14 @@ class Allowance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ParityPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
-    """How the two sides are compared, in trees from the version ``written_for`` on."""
+    """How the two sides are compared.
+
+    A tree whose version is below ``oldest`` is refused; of one below ``written_for``, the entries
+    of the allow-list are not judged.
+    """
 
     layout: Layout = Layout()
+    oldest: str = ""
     written_for: str = ""
     tests: tuple[str, ...] = ()
     host_only: tuple[str, ...] = ()
@@ -102,6 +106,13 @@ class ParityPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict
     @cached_property
     def _excluded(self) -> tuple[str, ...]:
         return tuple(pattern for entry in self.exclude for pattern in entry.files)
+
+    def refuses(self, version: str) -> bool:
+        """Whether a tree of that version is too old to be read; "" is a tree without one."""
+        try:
+            return bool(self.oldest) and Version(version).release < Version(self.oldest).release
+        except InvalidVersion:
+            return False
 
     def is_for(self, version: str) -> bool:
         """Whether a tree of that version is as new as the policy; "" is a tree without one."""

@@ -29,7 +29,6 @@ from ci.parity.facts import (
     ParityFacts,
 )
 from ci.parity.policy import Layout
-from ci.parity.queries import find_queries, read_lists
 from ci.parity.trees import DirectoryTree, RevisionTree, SourceTree
 from ci.parity.uses import find_imports, find_includes, find_macros
 from provisioning.console.process import run_process
@@ -76,7 +75,7 @@ def read_tree_here(tree: SourceTree, _cache: Path | None = None) -> ParityFacts:
 
 
 def read_cmake_side(tree: SourceTree) -> tuple[CMakeFacts, ...]:
-    reader = StaticReader(tree, read_lists(tree))
+    reader = StaticReader(tree)
     return tuple(reader.read(configuration) for configuration in Configuration)
 
 
@@ -157,12 +156,10 @@ def digest_side(tree: SourceTree, side: Side[Any]) -> str:
     hasher.update(msgspec.json.encode(tree.layout))
     for part in tree.submodules:
         hasher.update(f"{part}\n".encode())
-    queries = find_queries(tree) if side.name == CMAKE.name else None
     for path in sorted(tree.files):
         # CMake takes file lists out of .bzl files, too.
-        is_list = is_list_file(path) or path.endswith(".bzl") or path == queries
+        is_list = is_list_file(path) or path.endswith(".bzl")
         is_read = is_list if side.name == CMAKE.name else is_build_file(path)
-        is_read = is_read or (queries is not None and is_build_file(path))
         content = tree.digest(path) if is_read else ""
         hasher.update(f"{path}\0{content}\n".encode("utf-8", "surrogateescape"))
     return hasher.hexdigest()[:32]

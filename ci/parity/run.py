@@ -11,7 +11,6 @@ from pathlib import Path
 import msgspec
 
 from ci.parity.allow import Sorted, apply_allowances
-from ci.parity.buck_build import build_targets, find_buck
 from ci.parity.compare.findings import Finding, order_findings
 from ci.parity.compare.unread import compare_tree, in_scope
 from ci.parity.facts import Configuration, NotEvaluated, ParityFacts
@@ -36,7 +35,6 @@ class ParityRequest:
     base: str | None = None
     today: date = date.max
     cache: Path | None = None
-    build_buck: bool = False
 
 
 def compare_source(
@@ -44,13 +42,9 @@ def compare_source(
 ) -> ParityReport:
     """Read, compare and sort.
 
-    Raises UsageError for a source, revision or scope that is not, MissingToolError for a build
-    without buck2.
+    Raises UsageError for a source, revision or scope that does not exist, or a tree that is too
+    old.
     """
-    if request.build_buck:
-        find_buck()
-        if request.revision is not None:
-            raise UsageError("buck2 builds a work tree, not a revision", fix="leave --rev out")
     tree = open_tree(request.source, request.revision, policy.layout)
     check_tree(tree, request.scope)
     facts, result = compare_one(tree, request, policy, read)
@@ -69,8 +63,6 @@ def compare_source(
         changed = find_changes(found, tree, base)
     else:
         found = (*result.open, *result.stale)
-    if request.build_buck:
-        found = (*found, *build_targets(request.source, facts, request.scope))
     return ParityReport(
         tree=tree.name,
         scope=request.scope,
@@ -114,7 +106,17 @@ def changed_lines(before: str, after: str) -> frozenset[int]:
 def compare_one(
     tree: SourceTree, request: ParityRequest, policy: ParityPolicy, read: Reader
 ) -> tuple[ParityFacts, Sorted]:
-    """The facts of one tree and its findings, sorted by the allow-list."""
+    """The facts of one tree and its findings, sorted by the allow-list.
+
+    Raises UsageError for a tree that is too old.
+    """
+    version = (tree.read("version.txt") or "").strip()
+    if policy.refuses(version):
+        raise UsageError(
+            f"{tree.name} is version {version}",
+            why=f"trees before {policy.oldest} are not compared",
+            fix="name a newer revision",
+        )
     facts = read(tree, request.cache)
     findings: list[Finding] = compare_tree(facts, policy, request.scope)
     return facts, apply_allowances(

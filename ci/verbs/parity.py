@@ -40,9 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="print annotations for the CI system instead",
     )
-    parser.add_argument(
-        "--build-buck", action="store_true", help="let buck2 build the targets of the scope, too"
-    )
+    parser.add_argument("--build-buck", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--no-cache", action="store_true", help="read everything again")
     parser.add_argument(
         "--policy", type=user_path, metavar="FILE", help="a policy file of your own"
@@ -51,13 +49,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     policy = read_policy("parity", ParityPolicy, args.policy)
+    warn_of_dropped(args, policy, progress)
     request = ParityRequest(
         source=args.source,
         revision=args.rev,
         scope=tuple(folder.strip("/") for folder in args.scope),
         base=args.base,
         today=datetime.now(timezone.utc).date(),
-        build_buck=args.build_buck,
         cache=None if args.no_cache else store_home() / "parity",
     )
     progress.step(f"comparing Buck and CMake in {args.source}")
@@ -70,3 +68,12 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         text = render_table(report, notes=args.notes)
     code = ExitCode.FAILED if report.failing or report.unread else ExitCode.OK
     return Outcome(text, render_document(report), code, exact=args.annotate)
+
+
+def warn_of_dropped(args: argparse.Namespace, policy: ParityPolicy, progress: Progress) -> None:
+    """Name what is accepted for one more release, without effect."""
+    if args.build_buck:
+        progress.step("warning: --build-buck is gone; both sides are read without running a build")
+    for key in ("generated", "queries"):
+        if getattr(policy.layout, key):
+            progress.step(f"warning: layout.{key} of the policy has no effect any more: remove it")

@@ -9,7 +9,6 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Callable, Sequence
-from fnmatch import fnmatchcase
 from typing import TypeAlias
 
 from ci.parity.cmake.blocks import Argument, Block, CMakeSyntaxError, Command, Node
@@ -62,7 +61,7 @@ class Interpreter:
     # Variables
 
     def lookup(self, kind: str, name: str) -> Value:
-        """A variable for expansion: empty when not set, unknown when only Buck could tell."""
+        """A variable for expansion: empty when it is not set, unknown when it is the machine's."""
         if kind == "ENV":
             return unknown(f"ENV{{{name}}}")
         if name == "CMAKE_CURRENT_LIST_DIR":
@@ -70,9 +69,7 @@ class Interpreter:
         if name == "CMAKE_CURRENT_LIST_FILE":
             return (f"{ROOT}/{self.path}",)
         value = self.scope.get(name)
-        if value is None and fnmatchcase(name, self.layout.generated):
-            return unknown(name)
-        return value if value is not None else ("",)
+        return ("",) if value is None else value
 
     def get(self, name: str) -> str:
         """A variable's first alternative; empty when it is not set."""
@@ -132,7 +129,6 @@ class Interpreter:
     def run_root(self, directory: str) -> None:
         variables = root_variables(self.state.configuration, directory, self.layout.root_variable)
         self.scope.table.update(variables)
-        self.scope.table.update({n: (v,) for n, v in self.state.sources.lists.items()})
         self.directory = directory
         self.run_file(posixpath.join(directory, LIST_FILE), 0)
 

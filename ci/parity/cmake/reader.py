@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -32,17 +32,14 @@ def is_list_file(path: str) -> bool:
 
 
 class StaticReader:
-    """Reads configurations of one tree; files are parsed once for all of them.
+    """Reads configurations of one tree; files are parsed once for all of them."""
 
-    ``lists`` has variables that a generated file would set.
-    """
-
-    def __init__(self, tree: SourceTree, lists: Mapping[str, str] | None = None) -> None:
+    def __init__(self, tree: SourceTree) -> None:
         self.tree = tree
         self.paths = sorted(path for path in tree.files if is_list_file(path))
         tree.read_all(self.paths)
         forget_slow()
-        self.sources = Sources(tree, lists or {})
+        self.sources = Sources(tree)
         self.words = ListWords(tree)
         self.lists: list[str] = []
         self.globbed: dict[str, Place] = {}

@@ -90,9 +90,8 @@ class Routine:
 class Sources:
     """The tree as list files see it; parsed files and file lists are kept for every run."""
 
-    def __init__(self, tree: SourceTree, lists: Mapping[str, str]) -> None:
+    def __init__(self, tree: SourceTree) -> None:
         self.tree = tree
-        self.lists = lists
         self.files = tree.files
         self.submodules = tree.submodules
         self.parsed: dict[str, list[Node] | CMakeSyntaxError] = {}

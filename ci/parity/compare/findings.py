@@ -25,7 +25,6 @@ class Kind(str, Enum):
     HEADER = "header"
     INCLUDE = "include"
     UNLISTED = "unlisted-file"
-    BUILD = "build-failure"
     UNREAD = "unread-file"
     STALE = "stale-allowance"
 

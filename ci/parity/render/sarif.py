@@ -22,7 +22,6 @@ RULES: dict[Kind, str] = {
     Kind.HEADER: "A public header that no Buck target exports.",
     Kind.INCLUDE: "An include that only a directory of CMake's resolves.",
     Kind.UNLISTED: "A source that neither side lists, beside sources that are listed.",
-    Kind.BUILD: "A target that buck2 does not build.",
     Kind.UNREAD: "A build file that could not be read.",
     Kind.STALE: "An entry of the allow-list that has no effect.",
 }

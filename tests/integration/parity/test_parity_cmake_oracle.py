@@ -523,7 +523,7 @@ CMAKE = shutil.which("cmake")
 def run_statically(folder: Path, text: str) -> tuple[str, ...]:
     """What the interpreter makes of OUT: one value, or one for each way an if() may go."""
     (folder / "CMakeLists.txt").write_text(text, encoding="utf-8")
-    state = State(Sources(DirectoryTree(folder), {}), Configuration.HOST)
+    state = State(Sources(DirectoryTree(folder)), Configuration.HOST)
     run = Interpreter(state, {**VARIABLE_COMMANDS, **FLOW_COMMANDS}, Targets().has)
     run.run_root("")
     return run.lookup("", "OUT")

@@ -1,0 +1,53 @@
+"""Trees that are too old to be read, and what is accepted for one more release without effect."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from ci.__main__ import VERBS
+from ci.parity.report import ParityReport
+from provisioning.console.command import run_command
+from provisioning.errors import ExitCode, UsageError
+from tests.unit.ci.parity.conftest import POLICY
+
+TREE = {
+    "p/BUCK": 'native.cxx_library(name = "lib", srcs = ["a.cpp"])\n',
+    "p/a.cpp": "",
+    "CMakeLists.txt": "add_library(lib p/a.cpp)\n",
+}
+SINCE_1 = msgspec.structs.replace(POLICY, oldest="1.0")
+
+
+@pytest.mark.parametrize("version", ["0.8.0a0", "0.2.1"])
+def test_a_tree_before_the_oldest_is_refused(
+    version: str, report: Callable[..., ParityReport]
+) -> None:
+    with pytest.raises(UsageError, match=version):
+        report({**TREE, "version.txt": version}, SINCE_1)
+
+
+@pytest.mark.parametrize("version", ["1.0.0a0", "1.4.1", "", "of my own"])
+def test_a_newer_tree_or_one_without_a_version_is_read(
+    version: str, report: Callable[..., ParityReport]
+) -> None:
+    assert report({**TREE, "version.txt": version}, SINCE_1).failing == ()
+
+
+def test_dropped_options_and_keys_warn(
+    plant: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = plant(TREE)
+    policy = source / "policy.toml"
+    policy.write_text('[layout]\ngenerated = "_*__srcs"\nqueries = ["q.toml"]\n', encoding="utf-8")
+
+    words = ["parity", "--source", str(source), "--no-cache", "--policy", str(policy)]
+    code, _ = run_command("ci", VERBS, [*words, "--build-buck"])
+
+    warnings = [line for line in capsys.readouterr().err.splitlines() if "warning:" in line]
+    assert code is ExitCode.OK
+    for name in ("--build-buck", "layout.generated", "layout.queries"):
+        assert sum(name in line for line in warnings) == 1
