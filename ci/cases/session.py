@@ -33,7 +33,7 @@ from ci.models.numerics import NUMERICS
 from ci.models.suite import expect_s
 from ci.report.host import read_host, started_now
 from ci.report.schema import Case, Phase, Report, Status, Tool, summarize
-from provisioning.artifacts.device_runtimes import list_device_runtimes
+from provisioning.artifacts.choice import list_device_runtimes
 from provisioning.artifacts.environment import Environment
 from provisioning.console.progress import Progress
 from provisioning.console.threads import run_tasks

@@ -14,8 +14,7 @@ from provisioning.artifacts.environment import Environment
 from provisioning.console.process import run_process
 from provisioning.doctor.facts import HOST_DIRECTORY
 from provisioning.doctor.survey.python_probe import find_adaptors
-from provisioning.elf.qnn_api import find_headers_version
-from provisioning.elf.qnn_build import find_qnn_build
+from provisioning.elf.qnn_build import find_headers_version, find_qnn_build
 from provisioning.files import hash_file
 
 LIBRARY, ADAPTOR, VALIDATION = "libQnnHtp.so", "adaptor", "operator-validation"

@@ -1,21 +1,25 @@
-"""Which QNN models are judged on, and with which adaptor: the wheel's, or others."""
+"""Which QNN models are judged on, and with which adaptor; and which QNN devices get."""
 
 from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from provisioning.artifacts.environment import Environment
 from provisioning.artifacts.overlays import find_backends
+from provisioning.artifacts.sources.local import read_version
 from provisioning.console.caller import caller_path
 from provisioning.errors import UsageError
+from provisioning.manifest.reader import read_profiles, read_toolchain
 
 SDK_VARIABLE, ADAPTOR_VARIABLE = "QNN_CI_SDK", "QNN_CI_ADAPTOR"
 WHEEL, PINNED, OVERLAY = "wheel", "pinned", "overlay"
 WHEEL_PROFILE, SDK_PROFILE = "emulator", "emulator-sdk"
+MAVEN, SDK = "qnn-android", "qnn-sdk"
+DEVICE_COMPONENTS = {"android", "linux"}
 
 
 @dataclass(frozen=True)
@@ -92,3 +96,22 @@ def find_laid(environment: Environment) -> Path | None:
     """The overlay that was laid over an environment."""
     entries = environment.variables.get("PYTHONPATH", "").split(os.pathsep)
     return Path(entries[0]) if entries[0] else None
+
+
+def list_device_runtimes() -> Iterator[tuple[str, str]]:
+    """What an application takes from Maven and what profiles push: names and QNN versions, such as
+    ("qnn-sdk of profile android", "2.37.0.250724").
+
+    Where QNN_CI_SDK chooses an SDK, profiles push that one.
+    """
+    yield MAVEN, read_toolchain(MAVEN).default
+    toolchain = read_toolchain(SDK)
+    adoption = toolchain.adoption
+    chosen = adoption.find_choice(os.environ) if adoption else ""
+    for name, profile in read_profiles().items():
+        for wanted in profile.artifacts:
+            if wanted.name == SDK and DEVICE_COMPONENTS & set(wanted.components):
+                version = wanted.version or toolchain.default
+                if adoption and chosen:
+                    version = read_version(Path(chosen), adoption)
+                yield f"{SDK} of profile {name}", version

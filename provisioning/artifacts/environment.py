@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from provisioning.artifacts.provision import Provisioned, locate_artifact
+from provisioning.artifacts.provision_many import provision_artifacts
 from provisioning.artifacts.sources import ArtifactRequest, Options
-from provisioning.artifacts.together import provision_artifacts
 from provisioning.console.caller import caller_path
 from provisioning.console.progress import Progress
 from provisioning.errors import UnfitError

@@ -89,25 +89,22 @@ def _ways_out(path: Path) -> str:
     return f"restore {path.name} from version control or a backup, or remove it and lock it again"
 
 
-def apply_lock(name: str, release: Release, store: Store) -> tuple[Release, Lock | None]:
-    """The release with what its lock adds to it: hash and size.
+def find_lock(name: str, release: Release, store: Store) -> Lock | None:
+    """The lock of a release: the project's, else this machine's.
 
-    The project's lock goes before this machine's. Raises IntegrityError when a lock names
-    another hash than the manifest, showing both.
+    Raises ManifestError, and IntegrityError when a lock names another hash than the manifest.
     """
     if not isinstance(release, FileRelease):
-        return release, None
+        return None
     paths = (
         project_lock_path(name, release.version),
         machine_lock_path(store, name, release.version),
     )
-    for lock in filter(None, map(read_lock, paths)):
-        if release.sha256 and lock.sha256 != release.sha256:
-            raise IntegrityError(
-                f"{name} {release.version} is locked to an archive that its manifest does not pin",
-                why=f"the lock has SHA-256 {lock.sha256}, the manifest {release.sha256}",
-                fix="find out which one the vendor serves, and correct the other",
-            )
-        pinned = msgspec.structs.replace(release, sha256=lock.sha256, size_bytes=lock.size_bytes)
-        return pinned, lock
-    return release, None
+    lock = next(filter(None, map(read_lock, paths)), None)
+    if lock and release.sha256 and lock.sha256 != release.sha256:
+        raise IntegrityError(
+            f"{name} {release.version} is locked to an archive that its manifest does not pin",
+            why=f"the lock has SHA-256 {lock.sha256}, the manifest {release.sha256}",
+            fix="find out which one the vendor serves, and correct the other",
+        )
+    return lock

@@ -15,9 +15,8 @@ import msgspec
 
 from provisioning.artifacts.licence import require_acceptance
 from provisioning.artifacts.lockfile import Lock, encode_lock, project_lock_path, read_lock
-from provisioning.artifacts.provision import require_pinned, with_lock
 from provisioning.artifacts.sources import ArtifactRequest, FillJob, load_source, substitute
-from provisioning.artifacts.trust import make_lock
+from provisioning.artifacts.trust import make_lock, require_pin
 from provisioning.console.progress import Progress
 from provisioning.errors import IntegrityError, ManifestError, UsageError, mask_credentials
 from provisioning.files import explain_writes, hash_file, write_whole
@@ -73,7 +72,7 @@ def take_archive(request: ArtifactRequest, file: Path, store: Store) -> None:
         raise UsageError(f"{request.name} does not come as one file", fix="leave --from out")
     if not file.is_file():
         raise UsageError(f"{file} is not a file")
-    pin = with_lock(request, store).release.origin.sha256
+    pin = request.pinned(store).release.origin.sha256
     with explain_errors(store.home):
         found = hash_file(file)
         if pin and found != pin:
@@ -94,7 +93,7 @@ def take_archive(request: ArtifactRequest, file: Path, store: Store) -> None:
 def _learn(request: ArtifactRequest, store: Store, progress: Progress) -> Lock:
     with store.lock(request.name, progress, request.download):
         require_acceptance(request, store, progress)
-        return make_lock(require_pinned(request, store, progress), store, progress)
+        return make_lock(require_pin(request.pinned(store), store, progress), store, progress)
 
 
 def _change_lock(request: ArtifactRequest, lock: Lock, version: str) -> Iterator[Change]:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
 
 from provisioning.artifacts.licence import require_acceptance
-from provisioning.artifacts.lockfile import apply_lock
 from provisioning.artifacts.sources import ArtifactRequest, FillJob, load_source
+from provisioning.artifacts.sources.local import find_installation
+from provisioning.artifacts.trust import require_pin
 from provisioning.console.progress import Progress
 from provisioning.errors import IntegrityError, UnfitError
 from provisioning.files import mib
@@ -39,34 +40,25 @@ class Provisioned:
     adopted: bool = False
 
 
-def provision_artifact(
+def provision_pinned(
     request: ArtifactRequest, store: Store, progress: Progress, *, verify: bool = False
 ) -> Provisioned:
-    """The artifact of ``request``: adopted where a variable names it, else from the store,
-    fetched when it is not there.
+    """The artifact of a pinned request: from the store, else fetched.
 
     With ``verify`` every byte is hashed again and what differs is restored.
-    Raises UnfitError, DownloadError, IntegrityError, StoreError, ToolError.
+    Raises DownloadError, IntegrityError, StoreError, ToolError, UnfitError.
     """
-    if adopted := adopt_artifact(request, store, progress):
-        if verify:
-            check_adopted(with_lock(request, store), adopted)
-        return adopted
-    store.say_who_writes(progress)
-    request = with_lock(request, store)
     key = request.key()
-    published = store.find(key)
-    if published:
+    if published := store.find(key):
         store.sweep(request.name)
-    if published and not verify:
+        if verify:
+            return verify_published(request, key, published, store, progress)
         return _describe(request, published)
-    if published:
-        return verify_published(request, key, published, store, progress)
     with store.lock(request.name, progress, request.download):
         if published := store.find(key):
             return _describe(request, published)
         require_acceptance(request, store, progress)
-        request = require_pinned(request, store, progress)
+        request = require_pin(request, store, progress)
         return _fetch(request, request.key(), store, progress)
 
 
@@ -77,28 +69,18 @@ def locate_artifact(
     if adopted := adopt_artifact(request, store, progress):
         return adopted
     store.say_who_writes(progress)
-    request = with_lock(request, store)
+    request = request.pinned(store)
     published = store.find(request.key())
     return _describe(request, published) if published else None
 
 
-def require_pinned(request: ArtifactRequest, store: Store, progress: Progress) -> ArtifactRequest:
-    """The request with a hash to check against. Raises IntegrityError. See trust.require_pin."""
-    request = with_lock(request, store)  # another process may have trusted it meanwhile
-    if request.release.pin:
-        return request
-    from provisioning.artifacts.trust import require_pin
-
-    return require_pin(request, store, progress)
-
-
 def adopt_artifact(
-    request: ArtifactRequest, store: Store, progress: Progress
+    request: ArtifactRequest, store: Store, progress: Progress, *, verify: bool = False
 ) -> Provisioned | None:
     """The user's own installation, when the variable that names one is set.
 
-    Another version in the store is one too. A release that is copied is not adopted.
-    Raises UnfitError.
+    Another version in the store is one too. A release that is copied is not adopted. With
+    ``verify`` it is compared with its lock. Raises UnfitError, and with ``verify`` ManifestError.
     """
     adoption = None if request.release.is_copied else request.toolchain.adoption
     _, named = adoption.find_named(os.environ) if adoption else ("", "")
@@ -107,8 +89,6 @@ def adopt_artifact(
         return None
     if not is_chosen and _is_of_env(Path(named).expanduser().resolve(), request, store):
         return None
-    from provisioning.artifacts.sources.local import find_installation
-
     found = find_installation(request, os.environ)
     if found is None:
         return None
@@ -116,7 +96,10 @@ def adopt_artifact(
     note = "" if found.version == pinned else f" (the pin is {pinned})"
     where = f"{found.variable}={found.root}"
     progress.step(f"{request.name}: using {where}, version {found.version}{note}")
-    return Provisioned(request.name, found.version, found.root, adopted=True)
+    adopted = Provisioned(request.name, found.version, found.root, adopted=True)
+    if verify:
+        check_adopted(request.pinned(store), adopted)
+    return adopted
 
 
 def _is_of_env(root: Path, request: ArtifactRequest, store: Store) -> bool:
@@ -147,12 +130,6 @@ def check_adopted(request: ArtifactRequest, adopted: Provisioned) -> None:
             why=f"{found[0]}{more}",
             fix="reinstall it, or unset the variable that names it and fetch it",
         )
-
-
-def with_lock(request: ArtifactRequest, store: Store) -> ArtifactRequest:
-    """The request with what its lock file adds. Raises IntegrityError, ManifestError."""
-    release, lock = apply_lock(request.name, request.release, store)
-    return replace(request, release=release, lock=lock)
 
 
 def _describe(

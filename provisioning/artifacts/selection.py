@@ -8,7 +8,6 @@ from contextlib import suppress
 from pathlib import Path
 
 from provisioning.artifacts.environment import profile_requests
-from provisioning.artifacts.provision import with_lock
 from provisioning.artifacts.sources import ArtifactRequest, Options
 from provisioning.errors import ManifestError, UsageError
 from provisioning.manifest.reader import (
@@ -89,5 +88,5 @@ def stored_requests(store: Store) -> list[ArtifactRequest]:
     pinned = []
     for request in unique_requests(candidates):
         with suppress(ManifestError):  # of a damaged lock: see damaged_locks
-            pinned.append(with_lock(request, store))
+            pinned.append(request.pinned(store))
     return unique_requests(request for request in pinned if store.find(request.key()))

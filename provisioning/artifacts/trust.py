@@ -13,7 +13,6 @@ from pathlib import Path
 
 from provisioning.archives.tarballs import is_tarball
 from provisioning.artifacts.lockfile import Lock, encode_lock, machine_lock_path
-from provisioning.artifacts.provision import with_lock
 from provisioning.artifacts.sources import ArtifactRequest, FillJob, load_source
 from provisioning.console.progress import Progress
 from provisioning.elf.facts import EM_AARCH64, EM_QDSP6, EM_X86_64, MACHINE_NAMES, ElfError
@@ -33,14 +32,16 @@ MACHINES = (
 
 
 def require_pin(request: ArtifactRequest, store: Store, progress: Progress) -> ArtifactRequest:
-    """The request with a hash to be checked against: pinned, locked, or trusted now.
+    """A pinned request with a hash to check against: its own, or that of a first use, trusted now.
 
     Call it under the artifact's lock. Raises IntegrityError when there is no hash and this
     is no place to trust a first use, or when what came contradicts itself.
     """
+    if not request.release.pin:
+        request = request.pinned(store)  # another process may have trusted it meanwhile
     if request.release.pin or not request.release.can_lock:
         return request
-    require_trust(request, store, progress)
+    require_trust(request)
     progress.step(f"{request.label}: no hash is pinned; trusting this first use")
     lock = make_lock(request, store, progress)
     path = machine_lock_path(store, request.name, request.release.version)
@@ -48,7 +49,7 @@ def require_pin(request: ArtifactRequest, store: Store, progress: Progress) -> A
     for line in lock.evidence:
         progress.step(f"  {line}")
     progress.step(f"{request.label}: trusted as SHA-256 {lock.sha256}, recorded in {path}")
-    return with_lock(request, store)
+    return request.locked_by(lock)
 
 
 def is_ci() -> bool:
@@ -56,9 +57,8 @@ def is_ci() -> bool:
     return os.environ.get("CI", "").lower() not in {"", "0", "false"}
 
 
-def require_trust(request: ArtifactRequest, store: Store, progress: Progress) -> None:
+def require_trust(request: ArtifactRequest) -> None:
     """Return when there is a hash, or a first use may be trusted. Raises IntegrityError."""
-    del store, progress
     if request.release.pin or not request.release.can_lock:
         return
     if is_ci():

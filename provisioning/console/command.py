@@ -25,6 +25,7 @@ from typing import Any, Protocol, cast
 from provisioning.console.caller import NOX_VARIABLE, Caller, caller_path, keep_cause
 from provisioning.console.interrupts import catch_signals, ignore_signals, signals_as_interrupt
 from provisioning.console.progress import Progress
+from provisioning.console.session_options import keep_own, list_together
 from provisioning.console.terminal import (
     clean_message,
     clean_output,
@@ -34,7 +35,6 @@ from provisioning.console.terminal import (
     write_message,
     write_output,
 )
-from provisioning.console.together import keep_own, list_together
 from provisioning.errors import (
     DefectError,
     ExitCode,

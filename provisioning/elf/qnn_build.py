@@ -1,7 +1,11 @@
-"""Which build of QNN a library is from, found in its bytes without decoding the file.
+"""Which build of QNN a library is from, and which headers an adaptor was compiled with, found in
+their bytes without decoding the files.
 
-Seen in QNN 2.20, 2.37 and 2.47 to 2.51: most libraries hold ``v2.49.40.260810104044`` whole,
-libGenie and NetRunExtensions only ``AISW_VERSION: 2.49.40``, libQnnSystem only the stamp.
+Builds: seen in QNN 2.20, 2.37 and 2.47 to 2.51: most libraries hold ``v2.49.40.260810104044``
+whole, libGenie and NetRunExtensions only ``AISW_VERSION: 2.49.40``, libQnnSystem only the stamp.
+Headers: ExecuTorch's HtpBackend::GetExpectedBackendVersion returns QNN_HTP_API_VERSION
+(QnnHtpCommon.h) as a struct of three 32-bit numbers in rax and edx. Its minor number is that of the
+QNN SDK: 5.37 came with QNN 2.37, and so on in 2.30, 2.36, 2.37, 2.40 and 2.47 to 2.51.
 """
 
 from __future__ import annotations
@@ -19,6 +23,9 @@ PRODUCT = re.compile(rb"AISW_VERSION: (\d{1,3}(?:\.\d{1,4}){2})(?![\d.])")
 STAMP = re.compile(rb"(2[2-9](?:0[1-9]|1[0-2])[0-3]\d[0-2]\d[0-5]\d[0-5]\d)(?:_\d{1,8})?\0")
 # The largest library seen has 98 MB; a sparse file may claim any size.
 MAX_SEARCH_BYTES = 1 << 28
+# movabs rax, MINOR << 32 | 5; xor edx, edx; ret. g++ and clang optimise it to this.
+HTP_API = re.compile(rb"\x48\xb8\x05\0\0\0(.)\0\0\0\x31\xd2\xc3", re.DOTALL)
+QNN_MAJOR = 2
 PARTIAL_NAMES = re.compile(r"lib(Qnn|Genie|Htp|Snpe|SNPE)")
 
 
@@ -80,3 +87,13 @@ def _only_stamp(data: bytes | mmap.mmap) -> QnnBuild | None:
         if found.start() and data[found.start() - 1] == 0:
             return QnnBuild(None, found[1].decode(), found.group()[:-1].decode())
     return None
+
+
+def find_headers_version(path: Path) -> str:
+    """The QNN release whose headers ``path`` was compiled with, such as 2.37.
+
+    Empty where the code does not tell: an adaptor without optimisation, or of another machine.
+    Raises OSError.
+    """
+    found = {match[1][0] for match in HTP_API.finditer(path.read_bytes())}
+    return f"{QNN_MAJOR}.{found.pop()}" if len(found) == 1 else ""

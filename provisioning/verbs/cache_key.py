@@ -1,16 +1,34 @@
-"""``cache-key``: the name and the paths of a CI system's cache for artifacts or profiles."""
+"""``cache-key``: the name and the paths of a CI system's cache for artifacts or profiles.
+
+A cache holds only what the project's own pins prove: trees of which every file is locked, else
+the file that is fetched. So what comes out of a cache is hashed before it is used, whoever wrote
+it. A cache that others can read holds only what its licence lets others have.
+"""
 
 from __future__ import annotations
 
 import argparse
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 
 from provisioning.artifacts.environment import github_line
 from provisioning.artifacts.selection import parse_selection
-from provisioning.artifacts.shareable import CachePlan, plan_cache
-from provisioning.artifacts.sources import Options
+from provisioning.artifacts.sources import ArtifactRequest, Options
 from provisioning.console.command import Outcome
 from provisioning.console.progress import Progress
 from provisioning.store.store import Store
+
+
+@dataclass(frozen=True)
+class CachePlan:
+    """``key`` names the content of ``paths``; ``left_out`` says of other artifacts why."""
+
+    key: str
+    paths: tuple[Path, ...]
+    left_out: Mapping[str, str]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--private",
         action="store_true",
-        help="nobody reads the cache but who may have what its licences restrict",
+        help="only licensees can read the cache: it may hold what a licence restricts",
     )
     parser.add_argument("--github", action="store_true", help='lines for >> "$GITHUB_OUTPUT"')
 
@@ -28,11 +46,38 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     plan = plan_cache(requests, Store(), private=args.private)
     for name, why in plan.left_out.items():
         progress.step(f"{name} is in no cache: {why}")
-    paths = "\n".join(map(str, plan.paths))
+    paths = [*map(str, plan.paths)]
     if args.github:
-        return Outcome(github_line("key", plan.key) + github_line("paths", paths), exact=True)
-    return Outcome("".join(f"{line}\n" for line in (plan.key, *plan.paths)), _as_data(plan))
+        lines = github_line("key", plan.key) + github_line("paths", "\n".join(paths))
+        return Outcome(lines, exact=True)
+    data = {"key": plan.key, "paths": paths, "left_out": dict(plan.left_out)}
+    return Outcome("".join(f"{line}\n" for line in (plan.key, *paths)), data)
 
 
-def _as_data(plan: CachePlan) -> dict[str, object]:
-    return {"key": plan.key, "paths": [*map(str, plan.paths)], "left_out": dict(plan.left_out)}
+def plan_cache(requests: Iterable[ArtifactRequest], store: Store, *, private: bool) -> CachePlan:
+    """What a cache may hold of artifacts; ``private``: none but their licensees read it.
+
+    Raises IntegrityError and ManifestError for a damaged lock.
+    """
+    kept: dict[str, Path] = {}
+    left_out: dict[str, str] = {}
+    for request in (one.pinned(store) for one in requests):
+        licence = request.toolchain.licence
+        if not (licence.redistribute or private):
+            left_out[request.name] = f"its licence lets nobody pass it on: {licence.name}"
+        elif path := _find_provable(request, store):
+            kept[request.key().directory] = path
+        else:
+            left_out[request.name] = "no pinned hash of its files proves what a cache gives back"
+    parts = [[name, path.parent.name, path.name] for name, path in sorted(kept.items())]
+    digest = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+    return CachePlan(f"qnn-ci-{digest}", tuple(sorted(kept.values())), left_out)
+
+
+def _find_provable(request: ArtifactRequest, store: Store) -> Path | None:
+    """The published tree where its files are locked, else the pinned download."""
+    if request.lock and request.lock.files:
+        return store.trees / request.key().directory
+    if request.download and request.release.pin:
+        return store.downloads / request.download
+    return None

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from provisioning.artifacts import choice
 from provisioning.artifacts.environment import compose_environment, locate_profile
-from provisioning.artifacts.provision import Provisioned, with_lock
+from provisioning.artifacts.provision import Provisioned
 from provisioning.artifacts.sources import ArtifactRequest
 from provisioning.console.command import Outcome, user_path, user_program
 from provisioning.console.progress import Progress
@@ -166,5 +166,5 @@ def _locate(
     if named:
         return Path(named).expanduser().absolute()
     store = Store()
-    published = store.find(with_lock(wanted, store).key())
+    published = store.find(wanted.pinned(store).key())
     return published.root if published else None

@@ -1,19 +1,29 @@
-"""``fetch``: put artifacts or the artifacts of profiles into the store."""
+"""``fetch``: put artifacts or the artifacts of profiles into the store, or what another machine
+needs for them into a mirror: files by name, git by bare repository.
+"""
 
 from __future__ import annotations
 
 import argparse
+import shutil
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from provisioning.artifacts.licence import require_acceptance
+from provisioning.artifacts.lockfile import machine_lock_path
 from provisioning.artifacts.provision import Provisioned
+from provisioning.artifacts.provision_many import provision_artifacts
 from provisioning.artifacts.selection import parse_selection
-from provisioning.artifacts.sources import ArtifactRequest, Options
-from provisioning.artifacts.together import provision_artifacts
+from provisioning.artifacts.sources import ArtifactRequest, FillJob, Options, load_source
+from provisioning.artifacts.trust import require_pin
 from provisioning.console.command import Outcome, user_path
 from provisioning.console.progress import Progress
-from provisioning.store.store import Store
+from provisioning.files import explain_writes, hash_file, write_whole
+from provisioning.store.store import Key, Store
+
+SUMS_FILE = "SHA256SUMS"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,8 +63,6 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 def _fill(
     requests: list[ArtifactRequest], directory: Path, store: Store, progress: Progress
 ) -> Outcome:
-    from provisioning.artifacts.mirror import fill_mirror
-
     written = [str(path) for path in fill_mirror(requests, directory, store, progress)]
     hint = f"on the other machine: QNN_CI_MIRROR={directory.absolute()}\n"
     return Outcome("".join(path + "\n" for path in written) + hint, {"mirror": written})
@@ -63,3 +71,46 @@ def _fill(
 def describe(item: Provisioned) -> dict[str, Any]:
     """A provisioned artifact for --json."""
     return {**asdict(item), "root": str(item.root)}
+
+
+def fill_mirror(
+    requests: Sequence[ArtifactRequest], directory: Path, store: Store, progress: Progress
+) -> list[Path]:
+    """Put what ``requests`` need below ``directory``, and sums beside it.
+
+    QNN_CI_MIRROR names the directory, or the URL that serves it, on the other machine.
+    Raises as provision_artifact does; StoreError when ``directory`` cannot be written.
+    """
+    with explain_writes(directory):
+        directory.mkdir(parents=True, exist_ok=True)
+        written = [
+            path for request in requests for path in _mirror(request, directory, store, progress)
+        ]
+        _write_sums(directory, [path for path in written if path.is_file()])
+    return written
+
+
+def _mirror(
+    request: ArtifactRequest, directory: Path, store: Store, progress: Progress
+) -> list[Path]:
+    request = request.pinned(store)
+    with store.lock(request.name, progress, request.download):
+        require_acceptance(request, store, progress)
+        pinned = require_pin(request, store, progress)
+        key = Key(request.name, request.release.version, "mirror")
+        with store.stage(key) as staged, explain_writes(directory):
+            job = FillJob(pinned, staged / request.name, store, progress)
+            written = load_source(request.release.source).mirror(job, directory)
+    lock = machine_lock_path(store, request.name, request.release.version)
+    if lock.is_file():
+        shutil.copyfile(lock, directory / lock.name)
+    return written
+
+
+def _write_sums(directory: Path, files: Sequence[Path]) -> None:
+    """SHA256SUMS with ``files`` in it, sorted by name."""
+    path = directory / SUMS_FILE
+    rows = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    sums = {row[66:]: row[:64] for row in rows} | {file.name: hash_file(file) for file in files}
+    if sums:
+        write_whole(path, "".join(f"{digest}  {name}\n" for name, digest in sorted(sums.items())))

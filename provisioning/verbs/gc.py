@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from contextlib import ExitStack
 
-from provisioning.artifacts.provision import with_lock
 from provisioning.artifacts.selection import all_requests
 from provisioning.artifacts.sources import Options
 from provisioning.console.command import Outcome
@@ -26,7 +25,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     toolchains = [read_toolchain(name) for name in list_toolchains()]
     releases = [release for toolchain in toolchains for release in toolchain.releases]
     filenames = {release.filename for release in releases if isinstance(release, FileRelease)}
-    requests = [with_lock(request, store) for request in all_requests(Options())]
+    requests = [request.pinned(store) for request in all_requests(Options())]
     named = {request.key().directory for request in requests}
     with ExitStack() as locks:
         if not args.dry_run and store.home.is_dir():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from provisioning.artifacts.provision import with_lock
 from provisioning.artifacts.selection import stored_trees
 from provisioning.artifacts.sources import ArtifactRequest
 from provisioning.console.command import Outcome
@@ -45,7 +44,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 def _describe(toolchain: Toolchain, release: Release, store: Store) -> dict[str, Any]:
     request, problem = ArtifactRequest(toolchain, release), ""
     try:
-        request = with_lock(request, store)
+        request = request.pinned(store)
     except ManifestError as error:
         problem = str(error)
     trees = [

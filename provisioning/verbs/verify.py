@@ -13,7 +13,6 @@ from provisioning.artifacts.provision import (
     find_differences,
     trusted_tree,
     verify_published,
-    with_lock,
 )
 from provisioning.artifacts.selection import parse_selection, stored_requests, unreadable_trees
 from provisioning.artifacts.sources import ArtifactRequest
@@ -35,8 +34,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     store, options = Store(), read_options(args)
-    requests = parse_selection(args.names, options) if args.names else stored_requests(store)
-    rows = [_verify(with_lock(item, store), args, store, progress) for item in requests]
+    if args.names:
+        requests = [request.pinned(store) for request in parse_selection(args.names, options)]
+    else:
+        requests = stored_requests(store)
+    rows = [_verify(request, args, store, progress) for request in requests]
     if not args.names:
         rows += map(_describe_unreadable, unreadable_trees(store))
         rows += map(_describe_lock, damaged_locks(store))

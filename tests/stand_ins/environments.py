@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from provisioning.artifacts.lockfile import project_lock_path, read_lock
-from provisioning.artifacts.provision import provision_artifact
 from provisioning.artifacts.sources import ArtifactRequest
 from provisioning.console.process import run_process
 from provisioning.console.progress import Progress
@@ -28,6 +27,7 @@ from provisioning.manifest.reader import read_toolchain
 from provisioning.store.store import Store
 from tests.stand_ins import elf_edits as elf
 from tests.stand_ins.elf_edits import Edit, named, set_string
+from tests.stand_ins.provisioned import provision_one
 
 LIBRARIES = Path(__file__).parents[1] / "artifacts" / "elf"
 NDK_REVISION = "26.2.11394342"
@@ -175,7 +175,7 @@ def _make_sdk(world: World) -> None:
     for name in ("qnn-runtime", "qnn-runtime-aarch64"):
         toolchain = read_toolchain(name)
         wanted = ArtifactRequest(toolchain, toolchain.release())
-        artifact = provision_artifact(wanted, Store(), Progress())
+        artifact = provision_one(wanted, Store(), Progress())
         shutil.copytree(
             artifact.root,
             world.sdk,

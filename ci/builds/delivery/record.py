@@ -11,7 +11,7 @@ from ci.builds.builder import Result
 from ci.builds.delivery.artifacts import Judged
 from provisioning.doctor.finding import Finding
 from provisioning.elf.facts import ElfFacts
-from provisioning.elf.qnn_api import find_headers_version
+from provisioning.elf.qnn_build import find_headers_version
 
 SCHEMA_VERSION = 2
 

@@ -11,12 +11,14 @@ import importlib
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol, TypeVar, cast
 
+import msgspec
+
 from provisioning.archives.layout import Layout, Limits
-from provisioning.artifacts.lockfile import Lock
+from provisioning.artifacts.lockfile import Lock, find_lock
 from provisioning.console.progress import Progress
 from provisioning.errors import UsageError
 from provisioning.manifest.reader import Toolchain
@@ -113,6 +115,20 @@ class ArtifactRequest:
         layout = self.layout()
         files = self.lock.files if self.lock else ()
         return tuple(entry for entry in files if layout.wants(entry.path))
+
+    def pinned(self, store: Store) -> ArtifactRequest:
+        """The request with the hash, size and files of its lock, if there is one.
+
+        Requests are pinned where they enter: nothing below reads a lock again, except under the
+        artifact's lock when there was none. Raises IntegrityError, ManifestError.
+        """
+        lock = find_lock(self.name, self.release, store)
+        return self.locked_by(lock) if lock else self
+
+    def locked_by(self, lock: Lock) -> ArtifactRequest:
+        """The request with what ``lock`` adds to it."""
+        pin = {"sha256": lock.sha256, "size_bytes": lock.size_bytes}
+        return replace(self, release=msgspec.structs.replace(self.release, **pin), lock=lock)
 
     def limits(self) -> Limits:
         """What its archive may unpack to."""

@@ -97,7 +97,7 @@ def see_no_build(family: Family) -> Iterator[Seen]:
     "it is not a library of that SDK, whatever its name: it lacks what the others call",
     "take {subject} from the SDK again",
 )
-def see_nobodys(family: Family) -> Iterator[Seen]:
+def see_unidentified_library(family: Family) -> Iterator[Seen]:
     usual = most_common_build(family.files)
     for file in family.files:
         is_readable = file.elf and file.elf.little_endian

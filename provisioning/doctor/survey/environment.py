@@ -27,10 +27,9 @@ from provisioning.doctor.facts import (
 )
 from provisioning.doctor.fitness import DoctorPolicy, Fitness
 from provisioning.doctor.survey.checkout import survey_checkout
-from provisioning.doctor.survey.creation import try_device
 from provisioning.doctor.survey.device import survey_devices
 from provisioning.doctor.survey.host import survey_host
-from provisioning.doctor.survey.python import survey_python
+from provisioning.doctor.survey.python import survey_python, try_device
 from provisioning.doctor.survey.sdk import survey_ndk, survey_sdk
 from provisioning.doctor.survey.tree import FactsCache, survey_tree
 from provisioning.doctor.survey.variables import survey_variables

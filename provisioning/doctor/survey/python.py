@@ -1,8 +1,12 @@
-"""An interpreter's installed packages and its QNN adaptor, without importing any of them."""
+"""An interpreter's installed packages and its QNN adaptor, without importing any of them; and
+whether that adaptor creates a device, tried once per set of bytes in a process of its own.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -12,14 +16,19 @@ from typing import Any
 from provisioning.artifacts.overlays import read_overlay
 from provisioning.console.process import run_process
 from provisioning.doctor.facts import FileFacts, PythonFacts
-from provisioning.doctor.survey import python_probe
+from provisioning.doctor.survey import device_probe, python_probe
 from provisioning.doctor.survey.host import find_libraries
 from provisioning.doctor.survey.tree import read_file
 from provisioning.elf.facts import EM_X86_64, Defect
-from provisioning.elf.qnn_api import find_headers_version
-from provisioning.errors import ToolError
+from provisioning.elf.qnn_build import find_headers_version
+from provisioning.errors import StoreError, ToolError
+from provisioning.files import hash_file, write_whole
+from provisioning.manifest.backends import Backend
 
 TIMEOUT_S = 60.0
+DEVICE_TIMEOUT_S = 120.0
+QNN_SAYS = re.compile(r"(?:<E> |\[ERROR\] \[Qnn ExecuTorch\]: )([^\n]+)")
+ANSWER = re.compile(r"^device (.*)$", re.MULTILINE)
 
 
 def survey_python(
@@ -106,3 +115,42 @@ def _read(path: Path) -> FileFacts:
         return read_file((path.name, path))
     except OSError as error:
         return FileFacts(path.name, path, 0, defect=Defect.UNREADABLE, defect_why=str(error))
+
+
+def try_device(
+    python: Path,
+    adaptor: Path,
+    library: Path,
+    variables: Mapping[str, str],
+    remembered: Path,
+    *,
+    backend: Backend = Backend.HTP,
+) -> str:
+    """Why the adaptor that ``python`` finds creates no device with a backend's ``library``, which
+    for a backend beside HTP is the backend alone; empty if it does.
+
+    ``remembered`` is a directory for what came out of the same bytes.
+    """
+    key = hashlib.sha256(backend.value.encode())
+    for path in (adaptor, library, Path(device_probe.__file__)):
+        key.update(hash_file(path).encode())
+    kept = remembered / f"device-{key.hexdigest()[:32]}.txt"
+    if kept.is_file():
+        return kept.read_text("utf-8")
+    why = _try_device(python, variables, backend)
+    with suppress(OSError, StoreError):  # then it is tried again
+        write_whole(kept, why)
+    return why
+
+
+def _try_device(python: Path, variables: Mapping[str, str], backend: Backend) -> str:
+    words = [str(python), device_probe.__file__, backend.value]
+    try:
+        ended = run_process(words, env=variables, timeout_s=DEVICE_TIMEOUT_S, check=False)
+    except ToolError as error:
+        return str(error.why or error.what)
+    found = ANSWER.findall(ended.output)
+    if found and found[-1] == "ok":
+        return ""
+    said: list[str] = [*QNN_SAYS.findall(ended.output), *found, f"it {ended.describe()}"]
+    return said[0].strip()

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from provisioning.artifacts.environment import Environment, provision_profile
-from provisioning.artifacts.provision import Provisioned, provision_artifact
+from provisioning.artifacts.provision import Provisioned
 from provisioning.artifacts.sources import ArtifactRequest, Options
 from provisioning.console.progress import Progress
 from provisioning.errors import DownloadError, IntegrityError, StoreError, UnfitError
@@ -23,6 +23,7 @@ from tests.stand_ins import bad_server as bad
 from tests.stand_ins import toolchains as made
 from tests.stand_ins.bad_server import BadServer
 from tests.stand_ins.forks import Run
+from tests.stand_ins.provisioned import provision_one
 from tests.stand_ins.toolchains import VERSION, World
 
 YES = Options(accept_licence=True)
@@ -39,7 +40,7 @@ def fetch(
     toolchain = read_toolchain("qnn-sdk")
     request = ArtifactRequest(toolchain, toolchain.release(), components, options)
     said = io.StringIO()
-    return provision_artifact(request, Store(), Progress(said), verify=verify), said.getvalue()
+    return provision_one(request, Store(), Progress(said), verify=verify), said.getvalue()
 
 
 def unpinned(world: World, server: BadServer) -> None:
@@ -689,7 +690,7 @@ def fetch_aar() -> tuple[Provisioned, str]:
     said = io.StringIO()
     options = Options(trust_first_use=True)
     request = ArtifactRequest(toolchain, toolchain.release(), (), options)
-    return provision_artifact(request, Store(), Progress(said)), said.getvalue()
+    return provision_one(request, Store(), Progress(said)), said.getvalue()
 
 
 def test_an_aar_comes_from_a_maven_repository_and_its_sha1_is_checked(

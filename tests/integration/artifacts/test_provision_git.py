@@ -14,12 +14,13 @@ import pytest
 from ci.cases.session import describe_tools
 from provisioning.__main__ import main
 from provisioning.artifacts.environment import Environment
-from provisioning.artifacts.provision import Provisioned, provision_artifact
+from provisioning.artifacts.provision import Provisioned
 from provisioning.artifacts.sources import ArtifactRequest, Options
 from provisioning.console.progress import Progress
 from provisioning.errors import DownloadError, IntegrityError
 from provisioning.manifest.reader import read_toolchain
 from provisioning.store.store import Store
+from tests.stand_ins.provisioned import provision_one
 from tests.stand_ins.toolchains import World, make_world
 
 IDENTITY = {
@@ -103,7 +104,7 @@ def fetch(*components: str, offline: bool = False, verify: bool = False) -> tupl
     toolchain = read_toolchain("executorch")
     request = ArtifactRequest(toolchain, toolchain.release(), components, Options(offline=offline))
     said = io.StringIO()
-    return provision_artifact(request, Store(), Progress(said), verify=verify), said.getvalue()
+    return provision_one(request, Store(), Progress(said), verify=verify), said.getvalue()
 
 
 def is_filled(root: Path, module: str) -> bool:
@@ -207,7 +208,7 @@ def test_a_component_that_is_no_submodule_is_a_mistake_of_the_manifest(world: Wo
 def test_a_mirror_serves_git_without_a_network(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from provisioning.artifacts.mirror import fill_mirror
+    from provisioning.verbs.fetch import fill_mirror
 
     toolchain = read_toolchain("executorch")
     request = ArtifactRequest(toolchain, toolchain.release(), ("llama",))

@@ -13,7 +13,6 @@ import pytest
 
 import provisioning.store.store
 from provisioning.artifacts.environment import locate_profile, provision_profile
-from provisioning.artifacts.provision import provision_artifact
 from provisioning.artifacts.sources import ArtifactRequest, Options
 from provisioning.console.progress import Progress
 from provisioning.errors import QnnCiError
@@ -22,6 +21,7 @@ from provisioning.store.store import Store
 from tests.stand_ins import bad_server as bad
 from tests.stand_ins import toolchains as made
 from tests.stand_ins.bad_server import BadServer
+from tests.stand_ins.provisioned import provision_one
 from tests.stand_ins.toolchains import World
 
 PAGE = Path(__file__).parents[3] / "docs" / "provisioning.md"
@@ -37,7 +37,7 @@ def try_twice(monkeypatch: pytest.MonkeyPatch, world: World) -> None:
 def fetch(options: Options = YES) -> None:
     toolchain = read_toolchain("qnn-sdk")
     request = ArtifactRequest(toolchain, toolchain.release(), (), options)
-    provision_artifact(request, Store(), Progress())
+    provision_one(request, Store(), Progress())
 
 
 def message_of(work: Callable[[], object]) -> str:

@@ -27,7 +27,7 @@ from provisioning.doctor.adaptor import require_runtime
 from provisioning.doctor.examine import Verdict
 from provisioning.doctor.finding import Finding
 from provisioning.doctor.survey.python_probe import find_adaptors, probe
-from provisioning.elf.qnn_api import HTP_API, find_headers_version
+from provisioning.elf.qnn_build import HTP_API, find_headers_version
 from provisioning.errors import ExitCode, UnfitError
 from tests.stand_ins import elf_edits as elf
 from tests.stand_ins.backends import make_libcxx

@@ -17,13 +17,13 @@ from pathlib import Path
 
 import pytest
 
-from provisioning.artifacts.provision import provision_artifact
 from provisioning.artifacts.selection import parse_selection
 from provisioning.artifacts.sources import Options
 from provisioning.console.progress import Progress
 from provisioning.store.store import Store
 from tests.stand_ins.dsp_toolchains import LIBRARY, make_inputs, make_signer_sdk
 from tests.stand_ins.forks import Forks, start_forks
+from tests.stand_ins.provisioned import provision_one
 
 ROOT = Path(__file__).parents[3]
 Ended = subprocess.CompletedProcess[str]
@@ -33,7 +33,7 @@ Ended = subprocess.CompletedProcess[str]
 def skels() -> dict[str, Path]:
     """Real Hexagon skels by version: v68 to v81."""
     (request,) = parse_selection(["qnn-runtime-aarch64:skels"], Options())
-    root = provision_artifact(request, Store(), Progress()).root
+    root = provision_one(request, Store(), Progress()).root
     found = sorted(root.glob("lib/hexagon-v*/unsigned/libQnnHtpV*Skel.so"))
     assert len(found) == 6
     return {path.parts[-3].removeprefix("hexagon-"): path for path in found}

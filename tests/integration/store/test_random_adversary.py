@@ -34,7 +34,6 @@ from hypothesis.stateful import (
 
 from ci.cases.pool import end_fork_server
 from provisioning.artifacts.lockfile import encode_lock, project_lock_path
-from provisioning.artifacts.provision import provision_artifact
 from provisioning.artifacts.sources import ArtifactRequest, Options
 from provisioning.artifacts.trust import make_lock
 from provisioning.console.progress import Progress
@@ -46,6 +45,7 @@ from provisioning.store.store import Store
 from tests.stand_ins import bad_server as bad
 from tests.stand_ins import toolchains as made
 from tests.stand_ins.bad_server import BadServer, Fault
+from tests.stand_ins.provisioned import provision_one
 
 STEPS = int(os.environ.get("QNN_CI_TEST_STEPS", "200"))
 PLAY_STEPS = 40
@@ -148,7 +148,7 @@ def fetch_in_child(variables: dict[str, str], components: tuple[str, ...], verif
     toolchain = read_toolchain("qnn-sdk")
     options = Options(accept_licence=True)
     request = ArtifactRequest(toolchain, toolchain.release(), components, options)
-    provision_artifact(request, Store(), Progress(), verify=verify)
+    provision_one(request, Store(), Progress(), verify=verify)
 
 
 class Stage:
@@ -224,7 +224,7 @@ class Adversary(RuleBasedStateMachine):
         request = self.request(components)
         began = time.monotonic()
         try:
-            found = provision_artifact(request, Store(), Progress(self.said), verify=verify)
+            found = provision_one(request, Store(), Progress(self.said), verify=verify)
         except QnnCiError as error:
             self.said.write(str(error))
             return False

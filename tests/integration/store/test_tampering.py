@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from provisioning.__main__ import VERBS
-from provisioning.artifacts.provision import Provisioned, provision_artifact
+from provisioning.artifacts.provision import Provisioned
 from provisioning.artifacts.sources import ArtifactRequest, Options
 from provisioning.console.command import run_command
 from provisioning.console.progress import Progress
@@ -29,6 +29,7 @@ from provisioning.store.store import Store
 from tests.stand_ins import bad_server as bad
 from tests.stand_ins import toolchains as made
 from tests.stand_ins.bad_server import BadServer
+from tests.stand_ins.provisioned import provision_one
 from tests.stand_ins.toolchains import VERSION, World
 
 LIBRARY = "lib/x86_64-linux-clang/libQnnHtp.so"
@@ -42,7 +43,7 @@ def fetch(
     options = Options(accept_licence=True, trust_first_use=trust)
     request = ArtifactRequest(toolchain, toolchain.release(), components, options)
     said = io.StringIO()
-    return provision_artifact(request, Store(), Progress(said), verify=verify), said.getvalue()
+    return provision_one(request, Store(), Progress(said), verify=verify), said.getvalue()
 
 
 def run(*words: str) -> tuple[int, str]:

@@ -10,7 +10,7 @@ from ci.report.github import render_summary
 from ci.report.html import render_html
 from ci.report.schema import Report, Tool
 from ci.report.table import render_table
-from provisioning.artifacts.device_runtimes import list_device_runtimes
+from provisioning.artifacts.choice import list_device_runtimes
 
 BUILD = "v2.49.40.260810104044"
 

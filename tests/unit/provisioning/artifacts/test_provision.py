@@ -16,22 +16,20 @@ import msgspec
 import pytest
 
 from provisioning.artifacts import provision as provisions
+from provisioning.artifacts import sources
 from provisioning.artifacts.lockfile import (
     Lock,
-    apply_lock,
     encode_lock,
+    find_lock,
     machine_lock_path,
     project_lock_path,
     read_lock,
 )
-from provisioning.artifacts.mirror import fill_mirror
 from provisioning.artifacts.provision import (
     Provisioned,
     check_adopted,
     check_lock,
-    provision_artifact,
     trusted_tree,
-    with_lock,
 )
 from provisioning.artifacts.sources import ArtifactRequest, Options, substitute
 from provisioning.artifacts.trust import check_machines, check_version, is_ci, make_lock
@@ -44,9 +42,12 @@ from provisioning.errors import (
     UnfitError,
 )
 from provisioning.manifest.reader import read_toolchain
+from provisioning.manifest.releases import Release
 from provisioning.store.store import TREE_FILE, Store
 from provisioning.store.tree import TreeEntry, parse_tree
+from provisioning.verbs.fetch import fill_mirror
 from tests.stand_ins import toolchains as made
+from tests.stand_ins.provisioned import provision_one
 
 FILES = {
     "sdk.yaml": b"version: 1.2.3\n",
@@ -121,7 +122,7 @@ def ask(*components: str, trust: bool = False, offline: bool = False) -> Artifac
 
 def provision(store: Store, *components: str, verify: bool = False) -> tuple[Provisioned, str]:
     said = io.StringIO()
-    found = provision_artifact(ask(*components), store, Progress(said), verify=verify)
+    found = provision_one(ask(*components), store, Progress(said), verify=verify)
     return found, said.getvalue()
 
 
@@ -196,15 +197,34 @@ def test_the_projects_lock_goes_before_this_machines(store: Store, tmp_path: Pat
     own = machine_lock_path(store, "sdk", "1.2.3")
     own.parent.mkdir(exist_ok=True)
     own.write_bytes(encode_lock(msgspec.structs.replace(lock, size_bytes=1)))
-    assert apply_lock("sdk", ask().release, store)[1] == lock
+    assert find_lock("sdk", ask().release, store) == lock
     project_lock_path("sdk", "1.2.3").unlink()
-    assert apply_lock("sdk", ask().release, store)[1] == read_lock(own)
+    assert find_lock("sdk", ask().release, store) == read_lock(own)
     for digest in ("0" * 64, "f" * 64):
         own.write_bytes(encode_lock(msgspec.structs.replace(lock, sha256=digest)))
         with pytest.raises(IntegrityError, match="does not pin") as caught:
-            with_lock(ask(), store)
+            ask().pinned(store)
         assert lock.sha256 in caught.value.why
         assert digest in caught.value.why
+
+
+def test_locks_are_read_once_a_fetch(
+    store: Store, manifests: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And once more for a first use, under the artifact's lock: another may have been faster."""
+    read: list[str] = []
+
+    def count(name: str, release: Release, where: Store) -> Lock | None:
+        read.append(name)
+        return find_lock(name, release, where)
+
+    monkeypatch.setattr(sources, "find_lock", count)
+    provision(store)
+    provision(store, verify=True)
+    assert read == ["sdk"] * 2
+    unpin(manifests, tmp_path)
+    trust(store)
+    assert read == ["sdk"] * 4
 
 
 @pytest.mark.parametrize("change", [{"artifact": "sd"}, {"version": "1.2"}])
@@ -219,7 +239,7 @@ def test_a_lock_tells_of_what_its_name_does(store: Store, change: dict[str, str]
 def test_who_waited_finds_it_there(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another process publishes between the look and the lock."""
     provision(store)
-    looks = iter([None, store.find(with_lock(ask(), store).key())])
+    looks = iter([None, store.find(ask().pinned(store).key())])
     monkeypatch.setattr(store, "find", lambda key: next(looks))
     assert not provision(store)[0].fetched
 
@@ -245,7 +265,7 @@ def test_a_tree_is_trusted_for_what_was_asked_alone(store: Store) -> None:
     for components in ((), ("libraries",), ("libraries", "headers")):
         provision(store, *components)
     for asked in ((), ("libraries",), ("libraries", "headers"), ("headers", "libraries")):
-        request = with_lock(ask(*asked), store)
+        request = ask(*asked).pinned(store)
         published = store.find(request.key())
         assert published is not None
         assert trusted_tree(request, published) is not None
@@ -287,7 +307,7 @@ def installation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def adopt(store: Store, version: str = "1.2.3") -> None:
     adopted = Provisioned("sdk", version, Path(os.environ["TINY_ROOT"]), adopted=True)
-    check_adopted(with_lock(ask(), store), adopted)
+    check_adopted(ask().pinned(store), adopted)
 
 
 def test_an_installation_may_have_more_and_other_modes(store: Store, installation: Path) -> None:
@@ -338,7 +358,7 @@ def test_a_kept_archive_is_looked_at(store: Store, tmp_path: Path) -> None:
         good = (tmp_path / "vendor.zip").read_bytes()
         kept.write_bytes(data or bytes([good[0] ^ 1]) + good[1:])
         with pytest.raises(DownloadError, match="--offline"):
-            provision_artifact(ask(offline=True), store, Progress())
+            provision_one(ask(offline=True), store, Progress())
         assert kept.is_file()
         said = provision(store)[1]
         assert f"the kept sdk.zip is not the pinned one: {words}" in said
@@ -350,7 +370,7 @@ def unpin(manifests: Path, tmp_path: Path) -> None:
 
 
 def trust(store: Store) -> Provisioned:
-    return provision_artifact(ask(trust=True), store, Progress())
+    return provision_one(ask(trust=True), store, Progress())
 
 
 def test_a_first_use_is_recorded_and_binds(
@@ -475,7 +495,7 @@ def test_a_mirror_holds_files_sums_and_locks(
     path = manifests / "toolchains/sdk.toml"
     path.write_text(path.read_text().replace("url =", f'sha256 = "{digest}"\nurl ='))
     monkeypatch.setenv("QNN_CI_MIRROR", str(mirror))
-    assert provision_artifact(ask(), Store(tmp_path / "elsewhere"), Progress()).fetched
+    assert provision_one(ask(), Store(tmp_path / "elsewhere"), Progress()).fetched
     (mirror / "sdk.zip").chmod(0o600)
     fill_mirror([ask()], mirror, Store(tmp_path / "third"), Progress())
     assert stat.S_IMODE((mirror / "sdk.zip").stat().st_mode) == 0o644
@@ -488,16 +508,16 @@ def test_a_licence_is_accepted_before_anything_comes_or_goes_into_a_mirror(
     path.write_text(path.read_text().replace('text = "terms"', 'text = "terms"\naccept = true'))
     request = replace(ask(), options=Options())
     with pytest.raises(UnfitError, match="licence that has not been accepted"):
-        provision_artifact(request, store, Progress())
+        provision_one(request, store, Progress())
     with pytest.raises(UnfitError, match="licence that has not been accepted"):
         fill_mirror([request], tmp_path / "mirror", store, Progress())
     assert not list(store.downloads.iterdir())
     assert provision(store)[0].fetched
     accepted = replace(request, components=("libraries",))
-    assert provision_artifact(accepted, store, Progress()).fetched
+    assert provision_one(accepted, store, Progress()).fetched
     newer = msgspec.structs.replace(request.release, version="1.2.4")
     with pytest.raises(UnfitError, match="licence that has not been accepted"):
-        provision_artifact(replace(request, release=newer), store, Progress())
+        provision_one(replace(request, release=newer), store, Progress())
 
 
 def test_nobody_else_waits_for_a_whole_tree(store: Store) -> None:

@@ -19,8 +19,6 @@ import pytest
 from provisioning.archives.layout import Member
 from provisioning.archives.zip_directory import FileSource, read_directory
 from provisioning.artifacts.lockfile import encode_lock, project_lock_path
-from provisioning.artifacts.mirror import fill_mirror
-from provisioning.artifacts.provision import provision_artifact, with_lock
 from provisioning.artifacts.sources import ArtifactRequest, FillJob, Options, wheel
 from provisioning.artifacts.sources.archive import archive_urls
 from provisioning.artifacts.sources.pipeline import Pipeline
@@ -30,9 +28,11 @@ from provisioning.errors import DownloadError, IntegrityError
 from provisioning.manifest.reader import read_toolchain
 from provisioning.manifest.releases import ArchiveRelease, WheelRelease
 from provisioning.store.store import Store
+from provisioning.verbs.fetch import fill_mirror
 from tests.stand_ins import bad_server
 from tests.stand_ins import toolchains as made
 from tests.stand_ins.bad_server import BadServer
+from tests.stand_ins.provisioned import provision_one
 
 NOISE = random.Random(3).randbytes
 FILES = {"a.txt": b"a", "lib/one": NOISE(200_000), "lib/two": NOISE(200_000), "lib/z": NOISE(10)}
@@ -97,7 +97,7 @@ def ask(*components: str, offline: bool = False) -> ArtifactRequest:
 
 
 def fetch(store: Store, *components: str, offline: bool = False) -> Path:
-    return provision_artifact(ask(*components, offline=offline), store, Progress()).root
+    return provision_one(ask(*components, offline=offline), store, Progress()).root
 
 
 def write_lock(store: Store, server: BadServer) -> None:
@@ -164,7 +164,7 @@ def read_members(path: Path) -> list[Member]:
 
 def make_job(store: Store, tmp_path: Path) -> FillJob:
     (tmp_path / "root").mkdir()
-    return FillJob(with_lock(ask(), store), tmp_path / "root", store, Progress())
+    return FillJob(ask().pinned(store), tmp_path / "root", store, Progress())
 
 
 def test_a_file_that_began_anew_or_is_another_spoils_what_was_unpacked(

@@ -13,10 +13,9 @@ import pytest
 from provisioning.doctor.facts import SubmoduleFacts
 from provisioning.doctor.survey import device_probe, host
 from provisioning.doctor.survey.checkout import survey_checkout
-from provisioning.doctor.survey.creation import try_device
 from provisioning.doctor.survey.device import survey_devices
 from provisioning.doctor.survey.host import ask_version, find_libraries, survey_host, survey_tools
-from provisioning.doctor.survey.python import survey_python
+from provisioning.doctor.survey.python import survey_python, try_device
 from provisioning.doctor.survey.sdk import survey_ndk, survey_sdk
 from provisioning.doctor.survey.tree import FactsCache, survey_tree
 from provisioning.doctor.survey.variables import survey_variables

@@ -12,12 +12,7 @@ from functools import partial
 from urllib.parse import urlsplit
 
 from provisioning.artifacts.licence import require_acceptance
-from provisioning.artifacts.provision import (
-    Provisioned,
-    locate_artifact,
-    provision_artifact,
-    with_lock,
-)
+from provisioning.artifacts.provision import Provisioned, adopt_artifact, provision_pinned
 from provisioning.artifacts.sources import ArtifactRequest
 from provisioning.artifacts.trust import is_ci, require_trust
 from provisioning.console.progress import Progress
@@ -34,35 +29,49 @@ AT_ONCE = 4
 def provision_artifacts(
     requests: Sequence[ArtifactRequest], store: Store, progress: Progress, *, verify: bool = False
 ) -> list[Provisioned]:
-    """Every artifact of ``requests``, in their order, as provision_artifact has each.
+    """Every artifact of ``requests``, in their order: the user's own installation if a variable
+    names one, else from the store, fetched if it is not there.
 
-    What is to come is shown, and consent asked for, before anything is fetched. When one artifact
-    fails the others are finished first, and the first failure is raised.
+    What is to come is shown, and consent asked for, before anything is fetched. With ``verify``
+    every byte is hashed again and what differs is restored, or reported of an installation. If
+    one artifact fails, the others are finished first, and the first failure is raised.
+
+    Raises UnfitError, DownloadError, IntegrityError, StoreError, ToolError, ManifestError.
     """
     store.say_who_writes(progress)
-    groups: dict[str, list[int]] = {}
+    found: dict[int, Provisioned] = {}
+    wanted: dict[int, ArtifactRequest] = {}
     for number, request in enumerate(requests):
-        groups.setdefault(request.name, []).append(number)
-    missing = _find_missing(requests, store)
+        if adopted := adopt_artifact(request, store, progress, verify=verify):
+            found[number] = adopted
+        else:
+            wanted[number] = request.pinned(store)
+    missing = [request for request in wanted.values() if store.find(request.key()) is None]
     if missing:
         show_outline(missing, store, progress)
-    if len({request.name for request in missing}) < 2:
-        return [provision_artifact(each, store, progress, verify=verify) for each in requests]
-    plain = Progress(progress.stream)  # several live bars would share one line
+    several = len({request.name for request in missing}) > 1
+    # Several live bars would share one line.
+    shown = Progress(progress.stream) if several else progress
 
     def bring(numbers: Sequence[int]) -> list[tuple[int, Provisioned]] | Exception:
         try:
             return [
-                (number, provision_artifact(requests[number], store, plain, verify=verify))
+                (number, provision_pinned(wanted[number], store, shown, verify=verify))
                 for number in numbers
             ]
         except Exception as error:  # noqa: BLE001 - raised when the others have finished
             return error
 
+    groups: dict[str, list[int]] = {}
+    for number, request in wanted.items():
+        groups.setdefault(request.name, []).append(number)
     tasks = [partial(bring, numbers) for numbers in groups.values()]
-    with ExitStack() as ending:
-        outcomes = run_tasks(tasks, AT_ONCE, abort=lambda: ending.enter_context(end_transfers()))
-    found: dict[int, Provisioned] = {}
+    if several:
+        with ExitStack() as ending:
+            abort = partial(ending.enter_context, end_transfers())
+            outcomes = run_tasks(tasks, AT_ONCE, abort=abort)
+    else:
+        outcomes = [task() for task in tasks]
     for outcome in outcomes:
         if isinstance(outcome, Exception):
             raise outcome
@@ -70,18 +79,12 @@ def provision_artifacts(
     return [found[number] for number in range(len(requests))]
 
 
-def _find_missing(requests: Sequence[ArtifactRequest], store: Store) -> list[ArtifactRequest]:
-    quiet = Progress()
-    return [request for request in requests if locate_artifact(request, store, quiet) is None]
-
-
-def show_outline(missing: Sequence[ArtifactRequest], store: Store, progress: Progress) -> None:
+def show_outline(requests: Sequence[ArtifactRequest], store: Store, progress: Progress) -> None:
     """Say what comes from where, how large it is, what it is checked against and its licence.
 
     One artifact that needs no consent goes without. Raises UnfitError or IntegrityError, which
     name every licence and first use that has no consent yet, and the one command that gives it.
     """
-    requests = [with_lock(request, store) for request in missing]
     if len(requests) == 1 and not requests[0].toolchain.licence.accept:
         return
     for line in describe_fetch(requests, store):
@@ -132,12 +135,15 @@ def _require_yes(requests: Sequence[ArtifactRequest], store: Store, progress: Pr
     """One refusal for all: whoever comes back with what it names is asked nothing more."""
     problems: list[UnfitError | IntegrityError] = []
     for request in requests:
-        asked = (require_acceptance,) if request.toolchain.licence.accept else ()
-        for require in (*asked, require_trust):
+        if request.toolchain.licence.accept:
             try:
-                require(request, store, progress)
-            except (UnfitError, IntegrityError) as error:  # noqa: PERF203 - each has its own
+                require_acceptance(request, store, progress)
+            except UnfitError as error:
                 problems.append(error)
+        try:
+            require_trust(request)
+        except IntegrityError as error:
+            problems.append(error)
     if len(problems) < 2:
         for problem in problems:
             raise problem
