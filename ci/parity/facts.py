@@ -91,7 +91,6 @@ class BuckTarget(BuildTarget, frozen=True, kw_only=True):
     """
 
     package: str
-    worlds: tuple[str, ...] = ()
     srcs: tuple[ListEntry, ...] = ()
     headers: tuple[ListEntry, ...] = ()
     exported_headers: tuple[ListEntry, ...] = ()
@@ -100,8 +99,6 @@ class BuckTarget(BuildTarget, frozen=True, kw_only=True):
     external_deps: tuple[Word, ...] = ()
     include_names: tuple[str, ...] = ()
     include_directories: tuple[str, ...] = ()
-    platforms: tuple[str, ...] = ()
-    visibility: tuple[str, ...] = ()
 
     @property
     def label(self) -> str:

@@ -11,8 +11,8 @@ from pathlib import Path
 import msgspec
 
 from ci.parity.allow import Sorted, apply_allowances
+from ci.parity.compare.comparison import compare_tree, in_scope
 from ci.parity.compare.findings import Finding, order_findings
-from ci.parity.compare.unread import compare_tree, in_scope
 from ci.parity.facts import Configuration, NotEvaluated, ParityFacts
 from ci.parity.policy import ParityPolicy
 from ci.parity.reading import read_tree

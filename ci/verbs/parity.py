@@ -6,10 +6,7 @@ import argparse
 from datetime import datetime, timezone
 
 from ci.parity.policy import ParityPolicy
-from ci.parity.render.annotations import make_annotations
-from ci.parity.render.document import render_document
-from ci.parity.render.sarif import render_sarif
-from ci.parity.render.table import render_table
+from ci.parity.render import make_annotations, render_document, render_sarif, render_table
 from ci.parity.run import ParityRequest, compare_source
 from ci.report.providers import detect_provider
 from provisioning.console.command import Outcome, read_version, user_path
@@ -63,7 +60,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     if args.sarif:
         write_json(args.sarif, render_sarif(report, read_version()))
     if args.annotate:
-        text = detect_provider().annotate(make_annotations(report, report.changed))
+        text = detect_provider().annotate(make_annotations(report))
     else:
         text = render_table(report, notes=args.notes)
     code = ExitCode.FAILED if report.failing or report.unread else ExitCode.OK

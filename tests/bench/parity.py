@@ -16,7 +16,7 @@ from typing import Any, TypedDict
 
 from ci.parity.buck.reader import is_build_file, read_buck
 from ci.parity.cmake.reader import StaticReader, is_list_file
-from ci.parity.compare.unread import compare_tree
+from ci.parity.compare.comparison import compare_tree
 from ci.parity.facts import Configuration, ParityFacts, is_header, is_source
 from ci.parity.policy import ParityPolicy
 from ci.parity.reading import read_tree

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 from importlib import resources
 from typing import Any
@@ -18,8 +18,8 @@ from typing import Any
 import starlark as sl
 
 from ci.parity.buck.globs import Matched, PackageFiles
-from ci.parity.buck.loads import Loaded, resolve_load
-from ci.parity.buck.nesting import is_too_deep
+from ci.parity.facts import is_inside
+from ci.parity.policy import Layout
 from ci.parity.trees import SourceTree
 
 WORLDS = ("fbcode", "xplat", "oss", "switched")
@@ -309,3 +309,102 @@ def explain(error: Exception, path: str) -> tuple[str, int]:
     else:
         reason = text.strip().splitlines()[-1] if text.strip() else "failed"
     return reason, max(lines[-1] - 1, 0) if lines else 0
+
+
+# Which file of the tree a load() statement names
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A load: ``path`` in the tree when it was found; ``own`` when it should have been there.
+
+    ``vendored`` is a file of a submodule, which may not be checked out.
+    """
+
+    module: str
+    path: str | None
+    own: bool
+    vendored: bool = False
+
+
+def resolve_load(module: str, package: str, tree: SourceTree, folders: Container[str]) -> Loaded:
+    """Find the file that ``module``, as written in a file of ``package``, stands for.
+
+    ``//p:f.bzl`` of a folder that the tree does not have is one of Meta's.
+    """
+    cell, slashes, rest = module.partition("//")
+    if not slashes:
+        name = module.removeprefix(":")
+        path = f"{package}/{name}" if package else name
+        return Loaded(module, path if path in tree.files else None, own=True)
+    cell = cell.removeprefix("@")
+    folder, _, name = rest.partition(":")
+    if not name:
+        folder, _, name = rest.rpartition("/")
+    for candidate in candidates(cell, folder, tree.layout):
+        path = f"{candidate}/{name}" if candidate else name
+        if path in tree.files:
+            return Loaded(module, path, own=True)
+    inside = is_inside(folder, tree.submodules)
+    own = tree.layout.strip_root(folder) is not None or (cell == "" and folder in folders)
+    is_internal = not set(folder.split("/")).isdisjoint(tree.layout.internal)
+    return Loaded(module, None, own and not inside and not is_internal, inside)
+
+
+def candidates(cell: str, folder: str, layout: Layout) -> list[str]:
+    """The folders where a module of this tree may be, best first."""
+    if cell not in layout.cells:
+        return []
+    inner = layout.strip_root(folder)
+    found = [] if inner is None else [inner, *(f"{top}/{inner}" for top in layout.stand_ins)]
+    if cell in {"", "root", layout.project}:
+        found.append(folder)
+    return [path.strip("/") for path in found]
+
+
+# How deeply a file nests: the parser recurses, and its stack ends the whole reader
+
+DEEPEST = 200
+LONGEST_CHAIN = 1000
+NESTING = re.compile(
+    r'"""(?:[^"\\]|\\.|"(?!""))*"""'
+    r"|'''(?:[^'\\]|\\.|'(?!''))*'''"
+    r'|"(?:[^"\\\n]|\\.)*"'
+    r"|'(?:[^'\\\n]|\\.)*'"
+    r"|\#[^\n]*"
+    r"|(?P<line>\n[ \t]*)"
+    r"|(?P<open>[\[({])"
+    r"|(?P<close>[\])}])"
+    r"|(?P<next>,)"
+    r"|(?P<chain>\b(?:and|or|not|if|elif|lambda)\b|[-+*/%~.|&<>=]+)",
+    re.DOTALL,
+)
+
+
+def is_too_deep(text: str) -> bool:
+    """Whether brackets, indented blocks or chains of operators go deeper than any author's."""
+    chains = [0]
+    indents, branches = [0], 0
+    for match in NESTING.finditer(text):
+        kind = match.lastgroup
+        if kind == "open":
+            chains[-1] += 1
+            chains.append(0)
+        elif kind == "close" and len(chains) > 1:
+            chains.pop()
+        elif kind == "next":
+            chains[-1] = 0
+        elif kind == "chain":
+            word = match.group()
+            chains[-1] += len(word)
+            branches += word == "elif"
+        elif kind == "line" and len(chains) == 1:
+            chains = [0]
+            indent = len(match.group()) - 1
+            while indents[-1] > indent:
+                indents.pop()
+            if indent > indents[-1]:
+                indents.append(indent)
+        if len(chains) + len(indents) > DEEPEST or max(sum(chains), branches) > LONGEST_CHAIN:
+            return True
+    return False

@@ -28,8 +28,6 @@ _KEPT = [
     "propagated_pp_flags",
     "compiler_flags",
     "exported_compiler_flags",
-    "platforms",
-    "visibility",
     "out",
     "outs",
     "cmd",

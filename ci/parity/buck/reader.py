@@ -127,19 +127,17 @@ class Merger:
         for rule in package.rules:
             name = str(rule.arguments["name"])
             key = (package.package, name, "python" in rule.kind)
-            known = self.targets.get(key)
-            if known and name not in seen and self.recorded[key] == rule:
-                target = replace(known, worlds=(*known.worlds, world))
-            else:
-                target = self.build_target(package, rule, world)
-            if target.name in seen:
-                self.repeated[key] = target
-            seen.add(target.name)
-            self.recorded[key] = rule
+            target = self.targets.get(key)
+            if target is None or name in seen or self.recorded[key] != rule:
+                known, target = target, self.build_target(package, rule)
+                if name in seen:
+                    self.repeated[key] = target
+                self.targets[key] = merge_targets(known, target) if known else target
+                self.recorded[key] = rule
+            seen.add(name)
             if world == "oss":
                 words = (word for name in WORD_FIELDS for word in getattr(target, name))
                 self.open_words[key] = {word.text for word in words}
-            self.targets[key] = merge_targets(known, target) if known else target
         for call in package.globs:
             if (glob := (package.package, call.patterns)) not in self.globs:
                 names = [*call.matched.empty, *call.patterns]
@@ -173,7 +171,7 @@ class Merger:
             package.path, package.files = path, package.files[1:]
             self.add(package, evaluator.world)
 
-    def build_target(self, package: Package, rule: Recorded, world: str) -> BuckTarget:
+    def build_target(self, package: Package, rule: Recorded) -> BuckTarget:
         given = rule.arguments
         name = str(given["name"])
         near = Place(package.path, 1)
@@ -184,7 +182,6 @@ class Merger:
             name=name,
             kind=rule.kind,
             place=place,
-            worlds=(world,),
             srcs=context.entries(given, SOURCE_KEYS)
             + context.found(given, is_source)
             + tuple(context.located(given)),
@@ -198,8 +195,6 @@ class Merger:
             defines=tuple(context.defines(given)),
             include_names=tuple(context.include_names(given)),
             include_directories=tuple(context.include_directories(given)),
-            platforms=tuple(item.text for item in walk(given.get("platforms"))),
-            visibility=tuple(item.text for item in walk(given.get("visibility"))),
         )
 
     def marked(self, key: Key) -> BuckTarget:

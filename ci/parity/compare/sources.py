@@ -1,4 +1,4 @@
-"""Sources: on one side only, for the wrong platform, gone from disk, twice, or on no side."""
+"""Sources on one side only, or on no side."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from ci.parity.compare.index import (
     Index,
     Use,
     area_of,
-    is_compiling,
     is_native,
 )
 from ci.parity.facts import (
@@ -24,7 +23,6 @@ from ci.parity.facts import (
     directory_of,
     is_header,
     is_source,
-    suffix_of,
 )
 from ci.parity.policy import matches
 
@@ -34,8 +32,6 @@ WHOLE_FOLDER = "folder"
 def find_source_drift(index: Index) -> Iterator[Finding]:
     yield from find_cmake_only(index)
     yield from find_buck_only(index)
-    yield from find_missing(index)
-    yield from find_duplicates(index)
     yield from find_unlisted(index)
 
 
@@ -140,48 +136,6 @@ def _buck_only(index: Index, path: str, use: Use[BuckTarget]) -> Finding:
         **at(use.target, use.entry.place),
         **at(target, entry.place if entry else None),
     )
-
-
-def find_missing(index: Index) -> Iterator[Finding]:
-    targets = (t for facts in index.facts.cmake for t in facts.targets)
-    for target in (*index.facts.buck.targets, *targets):
-        for entry in target.entries:
-            if _is_missing(index, entry):
-                yield Finding(
-                    kind=Kind.MISSING,
-                    path=entry.path,
-                    message=f"{target.label} lists it, and it is not in the tree",
-                    detail="buck" if isinstance(target, BuckTarget) else "cmake",
-                    fix="take it out, or correct its name",
-                    **at(target, entry.place),
-                )
-
-
-def _is_missing(index: Index, entry: ListEntry) -> bool:
-    path = entry.path
-    if path.startswith(("//", "@", "..", "fbsource", "/")) or "$" in path or ":" in path:
-        return False
-    if not suffix_of(path) or index.exists(path) or index.is_vendored(path):
-        return False
-    # A folder, or a file that an excluded or generated tree provides.
-    return not index.policy.is_excluded(path)
-
-
-def find_duplicates(index: Index) -> Iterator[Finding]:
-    """A source that one target lists twice."""
-    compiling = (target for target in index.facts.buck.targets if is_compiling(target))
-    for target in (*compiling, *index.built):
-        last = {entry.path: entry for entry in target.compiled}
-        for (path, _), count in Counter((e.path, e.condition) for e in target.compiled).items():
-            if count > 1 and is_compared(index, path):
-                yield Finding(
-                    kind=Kind.DUPLICATE_SOURCE,
-                    path=path,
-                    message=f"{target.label} lists it {count} times",
-                    detail=target.label,
-                    fix="keep one of them",
-                    **at(target, last[path].place),
-                )
 
 
 def find_unlisted(index: Index) -> Iterator[Finding]:

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from ci.parity.compare.comparison import compare_tree
 from ci.parity.compare.findings import Finding, Kind
-from ci.parity.compare.unread import compare_tree
 from ci.parity.policy import ParityPolicy
 from ci.parity.reading import read_tree_here
 from ci.parity.trees import RevisionTree, find_git_dir

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from ci.parity.compare.unread import compare_tree
+from ci.parity.compare.comparison import compare_tree
 from ci.parity.policy import ParityPolicy
 from ci.parity.reading import read_tree_here
 from ci.parity.trees import RevisionTree, find_git_dir

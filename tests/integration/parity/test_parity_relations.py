@@ -16,8 +16,8 @@ from typing import TypeVar
 import msgspec
 import pytest
 
+from ci.parity.compare.comparison import compare_tree
 from ci.parity.compare.findings import Finding, Kind, Level
-from ci.parity.compare.unread import compare_tree
 from ci.parity.facts import BuckTarget, CMakeTarget, ParityFacts
 from ci.parity.policy import ParityPolicy
 from ci.parity.reading import read_tree_here

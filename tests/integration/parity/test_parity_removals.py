@@ -18,9 +18,9 @@ import msgspec
 import pytest
 
 from ci.parity.buck.reader import read_buck
+from ci.parity.compare.comparison import compare_tree
 from ci.parity.compare.findings import Finding, Kind, Level
 from ci.parity.compare.index import BUILT, Index
-from ci.parity.compare.unread import compare_tree
 from ci.parity.facts import ParityFacts, Place
 from ci.parity.policy import ParityPolicy
 from ci.parity.reading import read_cmake_side, read_tree_here

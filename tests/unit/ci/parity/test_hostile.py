@@ -12,7 +12,7 @@ import pytest
 
 from ci.parity.compare.findings import Kind
 from ci.parity.policy import ParityPolicy
-from ci.parity.render.document import render_document
+from ci.parity.render import render_document
 from ci.parity.report import ParityReport
 from ci.parity.run import ParityRequest, compare_source
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
+from ci.parity.buck.evaluate import candidates
 from ci.parity.buck.globs import PackageFiles, compile_pattern
-from ci.parity.buck.loads import candidates
 from ci.parity.buck.reader import walk
 from ci.parity.cmake.blocks import CMakeSyntaxError, nest_commands, parse_commands
 from ci.parity.cmake.conditions import Answer, Operand, Scope, constant_truth, decide

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import jsonschema
 import pytest
 
 from ci.parity.compare.findings import Kind
-from ci.parity.render.annotations import Changes, make_annotations
-from ci.parity.render.document import render_document
-from ci.parity.render.sarif import render_sarif
-from ci.parity.render.table import render_table
+from ci.parity.render import Changes, make_annotations, render_document, render_sarif, render_table
 from ci.parity.report import ParityReport
 from ci.parity.run import changed_lines
 from ci.report.providers import GitHub
@@ -94,7 +92,7 @@ def test_a_fingerprint_survives_moved_lines(
 
 
 def render_annotations(report: ParityReport, changed: Changes | None = None) -> str:
-    return GitHub({}).annotate(make_annotations(report, changed))
+    return GitHub({}).annotate(make_annotations(replace(report, changed=changed)))
 
 
 def test_annotations_point_into_the_change(drifted: ParityReport) -> None:

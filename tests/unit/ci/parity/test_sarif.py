@@ -16,7 +16,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from ci.parity.render.sarif import render_sarif
+from ci.parity.render import render_sarif
 from ci.parity.report import ParityReport
 from ci.report.sarif import render_artifact, render_location
 

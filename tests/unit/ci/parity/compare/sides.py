@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from ci.parity.compare.comparison import compare_tree
 from ci.parity.compare.findings import Finding
-from ci.parity.compare.unread import compare_tree
 from ci.parity.facts import (
     BuckFacts,
     BuckTarget,

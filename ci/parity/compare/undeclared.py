@@ -1,4 +1,4 @@
-"""Buck libraries whose files include headers that their deps do not reach.
+"""Buck libraries whose files include headers, or import Python files, that their deps do not reach.
 
 CMake finds every header through a few include directories; Buck only those of dependencies.
 """
@@ -16,6 +16,7 @@ from ci.parity.compare.findings import Finding, Kind, Level, at
 from ci.parity.compare.groups import Groups
 from ci.parity.compare.index import Index, is_compiling, is_native
 from ci.parity.facts import BuckTarget, closure, is_header, is_source
+from ci.parity.policy import matches
 
 
 def find_undeclared_headers(index: Index, groups: Groups) -> Iterator[Finding]:
@@ -148,3 +149,49 @@ def _undeclared(groups: Groups, target: BuckTarget, path: str, header: str, want
         fix=fix,
         **at(target),
     )
+
+
+def find_import_drift(index: Index, groups: Groups) -> Iterator[Finding]:
+    """Imports of files of other targets, in the folders that the policy names.
+
+    A library need not name what everything that is built of it depends on. A file of several
+    targets is reached by any of them; one of no target is an unlisted file.
+    """
+    targets = [target for target in index.facts.buck.targets if "python" in target.kind]
+    owners: dict[str, set[str]] = defaultdict(set)
+    for target in targets:
+        for path in index.files_of(target):
+            owners[path].add(target.label)
+    chosen = [t for t in targets if matches(f"{t.package}/", index.policy.imports)]
+    tops = find_tops(groups, targets) if chosen else {}
+    for target in chosen:
+        yield from _unreached(index, target, owners, tops[target.label])
+
+
+def find_tops(groups: Groups, targets: Iterable[BuckTarget]) -> dict[str, list[set[str]]]:
+    """What each top above a target reaches: those that nothing else of Python depends on."""
+    reach = {target.label: groups.buck_reach([target.label]) for target in targets}
+    below = {label for own, reached in reach.items() for label in reached if label != own}
+    tops = {label: reached for label, reached in reach.items() if label not in below}
+    return {label: [r for r in tops.values() if label in r] or [reach[label]] for label in reach}
+
+
+def _unreached(
+    index: Index, target: BuckTarget, owners: dict[str, set[str]], tops: list[set[str]]
+) -> Iterator[Finding]:
+    for entry in index.resolved(target.srcs):
+        for imported in index.facts.imports.get(entry.path, ()):
+            wanted = owners.get(imported, set())
+            if not wanted or all(wanted & reached for reached in tops):
+                continue
+            label = best(wanted)
+            yield Finding(
+                kind=Kind.DEPENDENCY,
+                path=entry.path,
+                level=Level.NOTE if index.policy.is_test(entry.path) else Level.WARNING,
+                message=f"it imports {imported}; {target.label} does not depend on {label}, nor "
+                "does everything built from it",
+                detail=f"{target.label} -> {label}",
+                fix=f'add "{label}" to the deps of {target.label} ({target.place})',
+                **at(target),
+            )

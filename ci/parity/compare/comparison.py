@@ -9,12 +9,15 @@ from ci.parity.compare.dependencies import find_dependency_drift
 from ci.parity.compare.findings import Finding, Kind, Level, order_findings
 from ci.parity.compare.groups import Groups
 from ci.parity.compare.headers import find_header_drift, find_include_drift
-from ci.parity.compare.includes import find_undeclared_headers, find_unexported_headers
 from ci.parity.compare.index import Index
+from ci.parity.compare.mistakes import find_mistakes
 from ci.parity.compare.partial import find_partial_drift
-from ci.parity.compare.python import find_import_drift
 from ci.parity.compare.sources import WHOLE_FOLDER, find_source_drift
-from ci.parity.compare.targets import find_target_drift
+from ci.parity.compare.undeclared import (
+    find_import_drift,
+    find_undeclared_headers,
+    find_unexported_headers,
+)
 from ci.parity.compare.variants import find_variants
 from ci.parity.facts import NotEvaluated, ParityFacts, is_inside
 from ci.parity.policy import ParityPolicy
@@ -104,7 +107,7 @@ def compare_tree(
     found = [
         *find_source_drift(index),
         *find_variants(index),
-        *find_target_drift(index),
+        *find_mistakes(index),
         *find_header_drift(index),
         *find_include_drift(index),
         *find_partial_drift(index, groups),

@@ -1,0 +1,98 @@
+"""Mistakes of one side: what is listed twice or not in the tree, a target's name given twice, a
+pattern that matches nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from ci.parity.compare.findings import Finding, Kind, Level, at
+from ci.parity.compare.index import BUILT, Index, is_compiling
+from ci.parity.compare.sources import is_compared
+from ci.parity.facts import BuckTarget, ListEntry, suffix_of
+
+
+def find_mistakes(index: Index) -> Iterator[Finding]:
+    yield from find_missing(index)
+    yield from find_duplicates(index)
+    yield from find_repeated(index)
+    yield from find_empty_globs(index)
+
+
+def find_repeated(index: Index) -> Iterator[Finding]:
+    again = (t for c in BUILT if c in index.cmake for t in index.cmake[c].repeated)
+    for target in (*index.facts.buck.repeated, *again):
+        if not index.policy.is_excluded(target.place.path):
+            side = "" if isinstance(target, BuckTarget) else "CMake target "
+            yield Finding(
+                kind=Kind.DUPLICATE_TARGET,
+                path=target.place.path,
+                message=f"{side}{target.label} is defined twice",
+                detail=target.label,
+                fix="rename or remove one of them",
+                **at(target),
+            )
+
+
+def find_empty_globs(index: Index) -> Iterator[Finding]:
+    """glob() patterns that match no file: errors when the whole call comes to nothing.
+
+    A pattern beside others that do match is a note: some are kept for files to come.
+    """
+    for call in index.facts.buck.globs:
+        for pattern in call.empty:
+            path = f"{call.package}/{pattern}".lstrip("/")
+            fixed = path.partition("*")[0]
+            if index.is_vendored(fixed) or index.policy.is_excluded(path):
+                continue
+            yield Finding(
+                kind=Kind.EMPTY_GLOB,
+                path=path,
+                level=Level.ERROR if not call.matches else Level.NOTE,
+                message=f"glob() of //{call.package}: no file matches {pattern!r}",
+                detail=pattern,
+                buck_place=call.place,
+                fix="take the pattern out, or correct it",
+            )
+
+
+def find_missing(index: Index) -> Iterator[Finding]:
+    targets = (t for facts in index.facts.cmake for t in facts.targets)
+    for target in (*index.facts.buck.targets, *targets):
+        for entry in target.entries:
+            if _is_missing(index, entry):
+                yield Finding(
+                    kind=Kind.MISSING,
+                    path=entry.path,
+                    message=f"{target.label} lists it, and it is not in the tree",
+                    detail="buck" if isinstance(target, BuckTarget) else "cmake",
+                    fix="take it out, or correct its name",
+                    **at(target, entry.place),
+                )
+
+
+def _is_missing(index: Index, entry: ListEntry) -> bool:
+    path = entry.path
+    if path.startswith(("//", "@", "..", "fbsource", "/")) or "$" in path or ":" in path:
+        return False
+    if not suffix_of(path) or index.exists(path) or index.is_vendored(path):
+        return False
+    # A folder, or a file that an excluded or generated tree provides.
+    return not index.policy.is_excluded(path)
+
+
+def find_duplicates(index: Index) -> Iterator[Finding]:
+    """A source that one target lists twice."""
+    compiling = (target for target in index.facts.buck.targets if is_compiling(target))
+    for target in (*compiling, *index.built):
+        last = {entry.path: entry for entry in target.compiled}
+        for (path, _), count in Counter((e.path, e.condition) for e in target.compiled).items():
+            if count > 1 and is_compared(index, path):
+                yield Finding(
+                    kind=Kind.DUPLICATE_SOURCE,
+                    path=path,
+                    message=f"{target.label} lists it {count} times",
+                    detail=target.label,
+                    fix="keep one of them",
+                    **at(target, last[path].place),
+                )

@@ -1,0 +1,185 @@
+"""A report as a table, as JSON, as SARIF and as annotations of a pull request."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from itertools import groupby
+from typing import Any
+
+import msgspec
+
+from ci.parity.compare.findings import Finding, Kind
+from ci.parity.facts import Place
+from ci.parity.report import SCHEMA, ParityReport
+from ci.report.annotation import Annotation, Level, one_line
+from ci.report.sarif import fingerprint, render_location, render_log, render_message
+
+Changes = Mapping[str, Collection[int]]
+SHOWN_NOT_EVALUATED = 20
+
+
+def render_table(report: ParityReport, *, notes: bool = False) -> str:
+    """Findings by kind, each with both places and what to do; then what was not evaluated."""
+    shown = report.findings if notes else report.failing
+    lines: list[str] = []
+    for kind, group in groupby(shown, key=lambda finding: finding.kind):
+        rows = list(group)
+        lines.append(f"{kind.value} ({len(rows)})")
+        for finding in rows:
+            lines.extend(_rows(finding))
+        lines.append("")
+    lines.extend(_not_evaluated(report))
+    lines.append(_summary(report, notes=notes))
+    return "\n".join(lines) + "\n"
+
+
+def _rows(finding: Finding) -> list[str]:
+    configuration = f" [{finding.configuration.value}]" if finding.configuration else ""
+    rows = [f"  {finding.path}{configuration}: {finding.message}"]
+    for side, place, target in (
+        ("buck", finding.buck_place, finding.buck_target),
+        ("cmake", finding.cmake_place, finding.cmake_target),
+    ):
+        if place:
+            rows.append(f"      {side:<6}{place}  {target}".rstrip())
+    if finding.fix:
+        rows.append(f"      fix   {finding.fix}")
+    return [one_line(row) for row in rows]
+
+
+def _not_evaluated(report: ParityReport) -> list[str]:
+    found = report.not_evaluated
+    if not found:
+        return []
+    lines = [f"not evaluated ({len(found)})"]
+    shown = found[:SHOWN_NOT_EVALUATED]
+    lines.extend(one_line(f"  {row.side} {row.place}: {row.reason}") for row in shown)
+    if len(found) > SHOWN_NOT_EVALUATED:
+        lines.append(f"  and {len(found) - SHOWN_NOT_EVALUATED} more; --json lists them all")
+    return [*lines, ""]
+
+
+def _summary(report: ParityReport, *, notes: bool) -> str:
+    found = len(report.failing)
+    kind = "finding" if found == 1 else "findings"
+    parts = [f"the {row.side} side was NOT READ" for row in report.unread]
+    parts.append(f"{found} {'new ' if report.base else ''}{kind}")
+    if report.base:
+        parts.append(f"{report.old} also in {report.base}")
+    if report.notes and not notes:
+        parts.append(f"{len(report.notes)} notes (--notes)")
+    if report.allowed:
+        parts.append(f"{report.allowed} allowed")
+    counts = report.counts
+    sides = (
+        f"{counts.get('buck_targets', 0)} Buck targets, {counts.get('cmake_targets', 0)} CMake "
+        f"targets, {counts.get('files', 0)} files"
+    )
+    return f"{', '.join(parts)}; {sides}"
+
+
+def render_document(report: ParityReport) -> dict[str, Any]:
+    return {
+        "schema_version": SCHEMA,
+        "tree": report.tree,
+        "scope": list(report.scope),
+        "base": report.base or None,
+        "counts": {
+            **report.counts,
+            "findings": len(report.findings),
+            "failing": len(report.failing),
+            "notes": len(report.notes),
+            "old": report.old,
+            "allowed": report.allowed,
+            "by_kind": report.by_kind(),
+        },
+        "findings": [render_finding(finding) for finding in report.findings],
+        "not_evaluated": [
+            {"side": row.side, "place": str(row.place), "reason": row.reason}
+            for row in report.not_evaluated
+        ],
+    }
+
+
+def render_finding(finding: Finding) -> dict[str, Any]:
+    """One finding as JSON values; what does not apply is null."""
+    values = {name: value or None for name, value in msgspec.to_builtins(finding).items()}
+    del values["when_new"]
+    return {**values, "path": finding.path}
+
+
+ROOT = "The root of the tree that was compared."
+RULES: dict[Kind, str] = {
+    Kind.CMAKE_ONLY: "A source that CMake compiles and Buck does not list.",
+    Kind.BUCK_ONLY: "A source that Buck compiles and CMake does not list.",
+    Kind.MISSING: "A listed file that is not in the tree.",
+    Kind.EMPTY_GLOB: "A glob pattern that matches nothing.",
+    Kind.DUPLICATE_SOURCE: "A source that one target lists twice.",
+    Kind.DUPLICATE_TARGET: "Two targets of one name.",
+    Kind.DEPENDENCY: "A dependency that only one side has.",
+    Kind.DEFINE: "A define that only one side sets.",
+    Kind.VARIANT: "A variant for one platform that uses the other platform's file.",
+    Kind.HEADER: "A public header that no Buck target exports.",
+    Kind.INCLUDE: "An include that only a directory of CMake's resolves.",
+    Kind.UNLISTED: "A source that neither side lists, beside sources that are listed.",
+    Kind.UNREAD: "A build file that could not be read.",
+    Kind.STALE: "An entry of the allow-list that has no effect.",
+}
+
+
+def render_sarif(report: ParityReport, version: str) -> dict[str, Any]:
+    """The report as one SARIF run; ``version`` is this tool's."""
+    kinds = list(RULES)
+    results = [render_result(finding, kinds.index(finding.kind)) for finding in report.findings]
+    rules = {kind.value: RULES[kind] for kind in kinds}
+    return render_log("executorch-qnn-ci parity", version, ROOT, rules, results)
+
+
+def render_result(finding: Finding, rule_index: int) -> dict[str, Any]:
+    """One finding; its fingerprint does not depend on line numbers."""
+    places = [p for p in (finding.buck_place, finding.cmake_place) if p] or [finding.place]
+    text = f"{finding.path}: {finding.message}"
+    if finding.fix:
+        text += f". Fix: {finding.fix}"
+    return {
+        "ruleId": finding.kind.value,
+        "ruleIndex": rule_index,
+        "level": finding.level.value,
+        "message": render_message(text),
+        "locations": [render_location(places[0].path, places[0].line)],
+        "relatedLocations": [
+            {**render_location(place.path, place.line), "message": {"text": "the CMake side"}}
+            for place in places[1:]
+        ],
+        "partialFingerprints": {"parity/v1": fingerprint(*finding.key)},
+    }
+
+
+def make_annotations(report: ParityReport) -> list[Annotation]:
+    """One per finding that counts, on a line that the change touched where there is one."""
+    unread = [
+        Annotation(Level.ERROR, f"the {row.side} side was not read: {row.reason}", "parity")
+        for row in report.unread
+    ]
+    return unread + [annotate(finding, report.changed or {}) for finding in report.failing]
+
+
+def annotate(finding: Finding, changed: Changes) -> Annotation:
+    """The annotation of one finding."""
+    place = choose_place(finding, changed)
+    message = f"{finding.path}: {finding.message}. {finding.fix}".rstrip(". ")
+    title = f"parity: {finding.kind.value}"
+    return Annotation(Level(finding.level.value), message, title, place.path, place.line)
+
+
+def choose_place(finding: Finding, changed: Changes) -> Place:
+    """The changed line that is nearest to a place of the finding, which a reviewer sees in the
+    change; else the place to look at first."""
+    places = [place for place in (finding.buck_place, finding.cmake_place) if place]
+    lines = (
+        (abs(number - place.line), Place(place.path, number))
+        for place in places
+        for number in sorted(changed.get(place.path, ()))
+    )
+    _, nearest = min(lines, key=lambda pair: pair[0], default=(0, finding.place))
+    return nearest
