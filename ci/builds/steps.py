@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ci.builds.plan.plan import BuildPlan, StagePlan
-from ci.report.providers import detect_provider
-from ci.report.speech import group
+from ci.report.providers import detect_provider, group
 from provisioning.console.process import run_process
 from provisioning.console.progress import Bar, Progress
 from provisioning.errors import StoreError, ToolError

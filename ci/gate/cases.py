@@ -14,10 +14,10 @@ POLICY, SOCS = "manifests/policies/emulator.toml", "manifests/socs.toml"
 BASELINES = "manifests/baselines/*.toml"
 
 
-def list_suite(tree: TreeFacts, soc: str = DEFAULT_SOC) -> tuple[PlannedCase, ...]:
-    """The default cases of a tree, in the suite's order."""
+def list_suite(tree: TreeFacts) -> tuple[PlannedCase, ...]:
+    """Return the default cases of a tree, in the suite's order."""
     return tuple(
-        PlannedCase(model, scheme, soc)
+        PlannedCase(model, scheme, DEFAULT_SOC)
         for model, schemes in tree.suite.items()
         for scheme in schemes
     )
@@ -26,9 +26,9 @@ def list_suite(tree: TreeFacts, soc: str = DEFAULT_SOC) -> tuple[PlannedCase, ..
 def choose_cases(
     path: str, difference: Difference, rule: CaseRule
 ) -> tuple[PlannedCase, ...] | None:
-    """The cases that a changed file needs: of a model, of a row of a manifest, or all.
+    """Return the cases that a changed file needs: of a model, of a row of a manifest, or all.
 
-    None for a file that is nothing to any; no case for one of a model that is gone.
+    None for a file that no case depends on; no case for a file of a model that is gone.
     """
     suite = list_suite(difference.head)
     keys = difference.keys.get(path)
@@ -36,32 +36,18 @@ def choose_cases(
         if keys is not None and fits(path, (pattern,)):
             found = (case for key in keys for case in choose(key, suite, rule.probe))
             return tuple(dict.fromkeys(found))
-    if any(path in tree.sessions[rule.session].reach for tree in _planned(difference, rule)):
-        return suite
-    pins = (tree.sessions[rule.session].uses for tree in _planned(difference, rule))
-    if any(_uses(path, keys or (), one) for one in pins):
+    planned = [
+        one.sessions[rule.session] for one in difference.trees if rule.session in one.sessions
+    ]
+    if any(
+        one.explain(path) or any(one.explain_key(path, key) for key in keys or ())
+        for one in planned
+    ):
         return suite
     models = {
         model for tree in difference.trees for model, reach in tree.models.items() if path in reach
     }
     return tuple(case for case in suite if case.model in models) if models else None
-
-
-def _planned(difference: Difference, rule: CaseRule) -> Iterator[TreeFacts]:
-    return (tree for tree in difference.trees if rule.session in tree.sessions)
-
-
-def _uses(path: str, keys: Iterable[str], uses: Mapping[str, str]) -> bool:
-    return path in uses or any(find_use(path, key, uses) for key in keys)
-
-
-def find_use(path: str, key: str, uses: Mapping[str, str]) -> str:
-    """Why a changed key of a file counts: one that is used, lies in one, or holds one."""
-    name = f"{path}#{key}"
-    for use, why in uses.items():
-        if name == use or name.startswith(f"{use}.") or use.startswith(f"{name}."):
-            return why
-    return ""
 
 
 Suite = tuple[PlannedCase, ...]

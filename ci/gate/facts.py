@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ci.gate.changes import Change
-from ci.gate.edges.reach import Reach
-from ci.gate.edges.sessions import SessionInputs
+from ci.gate.dependencies.reach import Reach
+from ci.gate.dependencies.sessions import SessionInputs
 
 
 @dataclass(frozen=True)

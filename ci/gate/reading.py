@@ -9,11 +9,11 @@ from pathlib import Path
 
 from ci.gate.cases import CHOOSERS, MODELS, POLICY
 from ci.gate.changes import Change, Kind, parse_raw_diff
-from ci.gate.edges.names import READ, FileFacts, parse_file
-from ci.gate.edges.parts import list_changed_parts
-from ci.gate.edges.reach import Graph
-from ci.gate.edges.sessions import describe_sessions, load
-from ci.gate.edges.tree import TreeFiles
+from ci.gate.dependencies.names import READ, FileFacts, parse_file
+from ci.gate.dependencies.parts import list_changed_parts
+from ci.gate.dependencies.reach import Graph
+from ci.gate.dependencies.sessions import describe_sessions, load
+from ci.gate.dependencies.tree import TreeFiles
 from ci.gate.facts import Difference, TreeFacts
 from ci.gate.replay import Step
 from ci.gate.rules import GateRules, fits

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from ci.gate.jobs.verdict import GateVerdict, JobVerdict
 from ci.gate.replay import Savings, list_sessions_saved, saved
 from ci.gate.schema import Plan, PlannedCase, PlannedSession
-from ci.report.github import LIMIT_BYTES, Room, escape_markdown
+from ci.gate.verdict import GateVerdict, JobVerdict
+from ci.report.github import LIMIT_BYTES, SizeBudget, escape_markdown
+from ci.report.text import name_some
 
 SHOWN_FILES, SHOWN_CHANGES = 20, 200
 
@@ -51,9 +52,7 @@ def show_fate(session: PlannedSession, plan: Plan) -> str:
 
 def show_reason(session: PlannedSession) -> str:
     """The reason with the first files; for one by hand, why it is."""
-    files = list(session.files[:3])
-    more = [f"and {len(session.files) - 3} more"] if len(session.files) > 3 else []
-    named = ", ".join(files + more)
+    named = name_some(session.files, 3)
     text = f"{named}: {session.reason}" if named and session.reason else session.reason
     return f"{text} ({session.by_hand})" if session.run and session.by_hand else text
 
@@ -63,23 +62,21 @@ def render_markdown(plan: Plan) -> str:
     parts = [f"## Plan\n\n{escape_markdown(describe(plan))}\n\n", _make_table(plan)]
     if plan.cases:
         parts.append(f"\n{describe_cases(plan.cases)}\n")
-    parts.append(_list_changes(plan, SHOWN_CHANGES))
-    room = Room(LIMIT_BYTES)
-    kept = room.take(parts)
-    rest = "\nThe rest is in plan.json: a summary has a limit.\n" if room.is_full else ""
+    parts.append(_list_changes(plan))
+    budget = SizeBudget(LIMIT_BYTES)
+    kept = budget.take(parts)
+    rest = "\nThe rest is in plan.json: a summary has a limit.\n" if budget.is_full else ""
     return "".join([*kept, rest])
 
 
 def _make_table(plan: Plan) -> str:
     lines = ["| session | | why | files |", "|---|---|---|---|"]
     for one in order(plan.sessions):
-        files = ", ".join(escape_markdown(path) for path in one.files[:SHOWN_FILES])
-        rest = len(one.files) - SHOWN_FILES
-        more = f" and {rest} more" if rest > 0 else ""
+        files = name_some([*map(escape_markdown, one.files)], SHOWN_FILES)
         reason = f"{one.reason}; by hand: {one.by_hand}" if one.run and one.by_hand else one.reason
         lines.append(
             f"| {escape_markdown(one.name)} | {show_fate(one, plan)} "
-            f"| {escape_markdown(reason)} | {files}{more} |"
+            f"| {escape_markdown(reason)} | {files} |"
         )
     return "".join(f"{line}\n" for line in lines)
 
@@ -92,14 +89,15 @@ def describe_cases(cases: Sequence[PlannedCase]) -> str:
     return escape_markdown(f"Cases: {len(cases)} ({named}) on {', '.join(socs)}")
 
 
-def _list_changes(plan: Plan, shown: int) -> str:
-    rows = [f"- {one.kind.value}: {escape_markdown(one.path)}" for one in plan.changes[:shown]]
-    rest = len(plan.changes) - shown
-    more = [f"- and {rest} more"] if rest > 0 else []
-    if not rows:
+def _list_changes(plan: Plan) -> str:
+    if not plan.changes:
         return ""
+    changes = plan.changes[:SHOWN_CHANGES]
+    rows = [f"- {one.kind.value}: {escape_markdown(one.path)}" for one in changes]
+    if len(plan.changes) > SHOWN_CHANGES:
+        rows.append(f"- and {len(plan.changes) - SHOWN_CHANGES} more")
     head = f"\n<details><summary>{count(len(plan.changes), 'change', 'changes')}</summary>\n"
-    return "\n".join([head, *rows, *more, "", "</details>", ""])
+    return "\n".join([head, *rows, "", "</details>", ""])
 
 
 def render_savings(savings: Savings) -> str:

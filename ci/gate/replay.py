@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ci.gate.assemble import count_due, make_plan
 from ci.gate.facts import Difference
+from ci.gate.plan import count_due, make_plan
 from ci.gate.rules import GateRules
 from ci.gate.schema import Plan
 

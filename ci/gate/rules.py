@@ -83,6 +83,10 @@ class GateRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """The session of which cases are planned; empty without one."""
         return self.cases.session if self.cases else ""
 
+    def session_rule(self, name: str) -> SessionRule:
+        """How CI runs a session; one that the rules do not name runs as any other."""
+        return self.sessions.get(name, SessionRule())
+
 
 def read_rules(path: Path | None = None) -> GateRules:
     """The rules of manifests/, or a file of the user's. Raises ManifestError."""

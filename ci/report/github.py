@@ -11,11 +11,11 @@ from contextlib import suppress
 from pathlib import Path
 
 from ci.report.columns import columns_of
+from ci.report.comparison import Change, Comparison
+from ci.report.failures import repeat_command
 from ci.report.providers import detect_provider
-from ci.report.review.compare import Change, Comparison
-from ci.report.review.failures import repeat_command
 from ci.report.schema import Case, Report, Status
-from ci.report.text import clean_log_line, show_bytes, show_counts, show_decibels
+from ci.report.text import clean_log_line, name_some, show_bytes, show_counts, show_decibels
 from provisioning.console.terminal import clean
 
 ROWS = 200
@@ -55,7 +55,7 @@ def append_summary(
     with suppress(OSError):
         used = Path(environ.get(VARIABLE) or os.devnull).stat().st_size
     text = render_summary(report, base=base, note=note, limit_bytes=LIMIT_BYTES - used)
-    return detect_provider(environ).add_summary(text, report.session)
+    return detect_provider(environ).add_summary(text)
 
 
 def render_summary(
@@ -76,23 +76,23 @@ def render_summary(
     head += "".join(f"- {escape_markdown(note)}\n" for note in report.notes)
     head += "\n" if report.notes else ""
     failed = (case for case in report.cases if case.status is Status.FAILED)
-    room = Room(limit_bytes - len(LEFT_OUT))
-    before = room.take([head, *_describe_controls(report)])
-    before += room.take(_describe_changes(base) if base else [])
-    before += room.take([f"Nothing to compare with: {escape_markdown(note)}\n\n"] if note else [])
-    after = room.take([*_list_worst(report), *_list_refused(report), _make_table(report.cases)])
-    problems = room.take(_describe_problem(report, case) for case in failed)
-    return "".join([*before, *problems, *after, LEFT_OUT if room.is_full else ""])
+    budget = SizeBudget(limit_bytes - len(LEFT_OUT))
+    before = budget.take([head, *_describe_controls(report)])
+    before += budget.take(_describe_changes(base) if base else [])
+    before += budget.take([f"Nothing to compare with: {escape_markdown(note)}\n\n"] if note else [])
+    after = budget.take([*_list_worst(report), *_list_refused(report), _make_table(report.cases)])
+    problems = budget.take(_describe_problem(report, case) for case in failed)
+    return "".join([*before, *problems, *after, LEFT_OUT if budget.is_full else ""])
 
 
-class Room:
-    """What is left of a limit; ``is_full`` once something found no room."""
+class SizeBudget:
+    """What is left of a limit in bytes; ``is_full`` once something did not fit."""
 
     def __init__(self, limit_bytes: int) -> None:
         self.left_bytes, self.is_full = limit_bytes, False
 
     def take(self, parts: Iterable[str]) -> list[str]:
-        """The first parts, as many as there is room for; later ones are not even made."""
+        """Return the first parts that fit; later ones are not even made."""
         kept: list[str] = []
         for part in parts:
             size = len(part.encode())
@@ -174,8 +174,7 @@ def _describe_changes(base: Comparison) -> Iterator[str]:
         (base.new, "not in the base"),
     ):
         if cases:
-            more = f", and {len(cases) - NAMES} more" if len(cases) > NAMES else ""
-            yield f"- {what} ({len(cases)}): {', '.join(map(show_case, cases[:NAMES]))}{more}\n"
+            yield f"- {what} ({len(cases)}): {name_some([*map(show_case, cases)], NAMES)}\n"
     if count:
         head = ["model", "scheme", "SoC", "", "SQNR dB", "metric", ".pte", "on the CPU"]
         rows = map(_change_cells, base.changed[:ROWS])
@@ -228,15 +227,13 @@ def _describe_problem(report: Report, case: Case) -> str:
 def _list_refused(report: Report) -> Iterator[str]:
     """What did not run, by reason."""
     refused = [case for case in report.cases if case.status is Status.UNSUPPORTED]
-    reasons = Counter(case.reason for case in refused)
-    if refused:
-        yield "Not run:\n\n"
-    for reason, count in reasons.most_common(NAMES):
-        names = map(show_case, [case for case in refused if case.reason == reason][:NAMES])
-        more = f" and {count - NAMES} more" if count > NAMES else ""
-        yield f"- {', '.join(names)}{more}: {escape_markdown(reason[:REASON_CHARS])}\n"
-    if refused:
-        yield "\n"
+    if not refused:
+        return
+    yield "Not run:\n\n"
+    for reason, _ in Counter(case.reason for case in refused).most_common(NAMES):
+        names = [show_case(case) for case in refused if case.reason == reason]
+        yield f"- {name_some(names, NAMES)}: {escape_markdown(reason[:REASON_CHARS])}\n"
+    yield "\n"
 
 
 def _make_table(cases: tuple[Case, ...]) -> str:

@@ -16,9 +16,9 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from ci.report.columns import LIMITS, columns_of
+from ci.report.failures import repeat_command
 from ci.report.figures import make_grids, make_phase_grid
 from ci.report.geometry import lay_out
-from ci.report.review.failures import repeat_command
 from ci.report.schema import Control, ControlKind, Report, Status
 from ci.report.text import show_bytes, show_counts, show_decibels, show_seconds
 from provisioning.console.terminal import clean

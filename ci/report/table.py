@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ci.report.columns import columns_of
-from ci.report.review.failures import repeat_command
+from ci.report.failures import repeat_command
 from ci.report.schema import Case, Report, Status
 from ci.report.text import (
     clean_log_line,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ci.report.schema import Report, Summary
 from provisioning.console.terminal import clean, defuse_commands
 
@@ -14,6 +16,12 @@ def clean_log_line(text: str) -> str:
 def clean_name(text: str) -> str:
     """A name that may start a line of a log: no command of a CI runner either."""
     return clean_log_line(text).replace("::", ": :")
+
+
+def name_some(names: Sequence[str], most: int) -> str:
+    """Return ``a, b and 3 more``: the first ``most`` names, and how many are left out."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return f"{', '.join(names[:most])}{more}"
 
 
 def show_decibels(value: float | None, max_abs: float | None = None) -> str:

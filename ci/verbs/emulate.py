@@ -16,7 +16,7 @@ from ci.cases.backends import (
 )
 from ci.cases.policy import EmulatorPolicy, read_emulator_policy
 from ci.cases.spec import CaseSpec
-from ci.gate.jobs.portion import list_planned, take_shard
+from ci.gate.planned_cases import list_planned, take_shard
 from ci.models.schemes import EXECUTORCH
 from ci.report.schema import Report
 from ci.verbs.lanes.steps import (

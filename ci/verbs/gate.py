@@ -7,10 +7,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ci.gate.jobs.results import read_needs, read_plan, read_results, read_shards
-from ci.gate.jobs.verdict import GateVerdict, judge
 from ci.gate.render import render_verdict, render_verdict_markdown
+from ci.gate.results import read_needs, read_plan, read_results, read_shards
 from ci.gate.schema import Plan
+from ci.gate.verdict import GateVerdict, judge
 from ci.report.merge import find_faults
 from provisioning.console.command import Outcome, user_path
 from provisioning.console.progress import Progress

@@ -8,11 +8,11 @@ from typing import Any, cast
 
 import msgspec
 
-from ci.gate.assemble import WHOLE_EVENTS, count_due, make_plan
-from ci.gate.jobs.results import Outcomes, read_outcomes
+from ci.gate.plan import WHOLE_EVENTS, count_due, make_plan
 from ci.gate.reading import Repository
 from ci.gate.render import render_markdown, render_savings, render_table
 from ci.gate.replay import Savings, replay_step
+from ci.gate.results import Outcomes, read_outcomes
 from ci.gate.rules import read_rules
 from ci.gate.schema import WORK_TREE, Plan
 from provisioning.console.command import Outcome, user_path

@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 
+from ci.report import publishing
+from ci.report.failures import make_annotations
 from ci.report.github import append_summary, render_summary
 from ci.report.merge import merge_reports
-from ci.report.providers import detect_provider
-from ci.report.review import telling
-from ci.report.review.failures import make_annotations
+from ci.report.providers import describe_dropped, detect_provider
 from ci.report.schema import Report, make_json_schema
 from ci.report.write import read_report, report_data, write_report
 from provisioning.console.caller import shown_path
@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--annotate", action="store_true", help="print annotations for the CI system instead"
     )
-    telling.add_arguments(parser)
+    publishing.add_arguments(parser)
     parser.add_argument("--schema", action="store_true", help="print the schema of report.json")
 
 
@@ -52,16 +52,19 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         write_report(report, args.to)
         progress.step(f"written to {shown_path(args.to)}")
     if args.sarif:
-        telling.write_sarif(report, args.sarif)
-    text = render_text(report, args)
+        publishing.write_sarif(report, args.sarif)
+    text = render_text(report, args, progress)
     return Outcome(text, report_data(report), report.exit_code, exact=True)
 
 
-def render_text(report: Report, args: argparse.Namespace) -> str:
-    """The table, or what was asked for instead. Raises StoreError when it cannot be written."""
+def render_text(report: Report, args: argparse.Namespace, progress: Progress) -> str:
+    """Return the table, or what was asked for instead. Raises StoreError if that cannot be
+    written."""
     if args.annotate:
+        if warning := describe_dropped():
+            progress.step(warning)
         return detect_provider().annotate(make_annotations(report))
-    base, note = telling.read_base(args.base, report)
+    base, note = publishing.read_base(args.base, report)
     if args.summary and not append_summary(report, base=base, note=note):
         return render_summary(report, base=base, note=note)
     from ci.report.table import render_table, terminal_style

@@ -10,8 +10,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from ci.report.annotation import Annotation, Level
-from ci.report.providers import Provider, detect_provider
-from ci.report.speech import group, mask_secrets
+from ci.report.providers import (
+    Provider,
+    describe_dropped,
+    detect_provider,
+    group,
+    mask_secrets,
+)
+from ci.report.text import name_some
 from provisioning.artifacts.environment import (
     DROPPED_VARIABLES,
     Environment,
@@ -51,6 +57,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     provider = detect_provider()
+    if warning := describe_dropped():
+        progress.step(warning)
     mask_secrets(provider, os.environ)
     before = {path: identify(path) for path in args.cached}
     with group(provider, progress, f"provision {args.profile}"):
@@ -107,13 +115,14 @@ def describe_repairs(
     """A warning for each artifact and file that was there and not what is pinned."""
     for one in artifacts:
         if one.repaired:
-            more = f" and {len(one.repaired) - SHOWN} more" if len(one.repaired) > SHOWN else ""
-            names = ", ".join(one.repaired[:SHOWN]) + more
-            said = f"{one.name} {one.version}, kept by a cache, was damaged and is repaired"
-            yield Annotation(Level.WARNING, f"{said}: {names}", TITLE)
+            damaged = name_some(one.repaired, SHOWN)
+            text = (
+                f"{one.name} {one.version}, kept by a cache, was damaged and is repaired: {damaged}"
+            )
+            yield Annotation(Level.WARNING, text, TITLE)
     for path in replaced:
-        said = f"{path.name}, kept by a cache, was damaged and is fetched again"
-        yield Annotation(Level.WARNING, said, TITLE)
+        text = f"{path.name}, kept by a cache, was damaged and is fetched again"
+        yield Annotation(Level.WARNING, text, TITLE)
 
 
 def describe_errors(verdict: Verdict) -> Iterator[Annotation]:

@@ -23,7 +23,7 @@ import msgspec
 
 import ci.__main__
 from ci.cases.policy import read_emulator_policy
-from ci.gate.jobs.portion import list_planned, take_shard
+from ci.gate.planned_cases import list_planned, take_shard
 from ci.report.schema import Case, Place, Status
 from ci.report.write import write_report as write
 from tests.stand_ins.reports import make_report

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ci.gate.edges.names import parse_python
+from ci.gate.dependencies.names import parse_python
 
 ROOT = Path(__file__).parents[2]
 PAGES = {

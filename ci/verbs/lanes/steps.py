@@ -16,7 +16,7 @@ from ci.cases.spec import DEFAULT_SOC, CaseSpec, select_cases
 from ci.models.schemes import Lane
 from ci.models.source_lines import name_file
 from ci.models.suite import SUITE
-from ci.report.review import telling
+from ci.report import publishing
 from ci.report.schema import Report
 from ci.report.write import report_data, write_report
 from provisioning.artifacts.choice import QnnChoice
@@ -57,7 +57,7 @@ def add_case_arguments(parser: argparse.ArgumentParser, model: str, session: str
     )
     add("--record", action="store_true", help="record the suite's figures for this toolchain")
     add("--offline", action="store_true", help="use only what is provisioned already")
-    telling.add_arguments(parser)
+    publishing.add_arguments(parser)
     parser.set_defaults(program=parser.prog)
     add("--reports", type=user_path, default=Path("reports"), help=f"where to write {session}/")
 
@@ -161,7 +161,7 @@ def publish(
     if args.record and report.summary.passed:
         progress.step(f"recorded: {record_baselines(report)}")
     progress.step(f"report: {shown_path(directory / 'index.html')}")
-    telling.tell(report, args, progress)
+    publishing.publish_run(report, args, progress)
     colour, width = terminal_style()
     text = render_table(report, colour=colour, width=width)
     return Outcome(text, report_data(report), report.exit_code, exact=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ci.gate.assemble import make_plan
+from ci.gate.plan import make_plan
 from ci.gate.reading import Repository
 from ci.gate.rules import read_rules
 

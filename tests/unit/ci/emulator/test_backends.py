@@ -26,7 +26,7 @@ from ci.report.github import render_summary
 from ci.report.html import render_html
 from ci.report.junit import render_junit
 from ci.report.merge import find_faults
-from ci.report.review.telling import read_base
+from ci.report.publishing import read_base
 from ci.report.schema import Case, Report, Status, Tool
 from ci.report.table import render_table
 from ci.report.write import write_report

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from ci.gate.assemble import count_due, make_plan
-from ci.gate.edges.names import FileFacts, parse_file, parse_python
-from ci.gate.edges.parts import list_changed_keys, list_changed_parts
-from ci.gate.edges.tree import TreeFiles
+from ci.gate.dependencies.names import FileFacts, parse_file, parse_python
+from ci.gate.dependencies.parts import list_changed_keys, list_changed_parts
+from ci.gate.dependencies.tree import TreeFiles
+from ci.gate.plan import count_due, make_plan
 from ci.gate.rules import Rule, read_rules
 from tests.stand_ins.small_project import FILES, compare, edit
 

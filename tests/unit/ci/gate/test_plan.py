@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from ci.gate.assemble import make_plan
+from ci.gate.plan import make_plan
 from ci.gate.rules import GateRules, read_rules
 from ci.gate.schema import Plan
 from tests.stand_ins.small_project import FILES, Edits, compare, edit

@@ -7,9 +7,9 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ci.gate.assemble import make_plan
 from ci.gate.changes import Change, Kind
 from ci.gate.facts import Difference
+from ci.gate.plan import make_plan
 from ci.gate.rules import read_rules
 from ci.gate.schema import Plan
 from tests.stand_ins.small_project import FILES, PROJECT, compare, edit

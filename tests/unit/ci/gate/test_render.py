@@ -7,9 +7,9 @@ import html
 from msgspec.structs import replace
 
 from ci.gate.changes import Change, Kind
-from ci.gate.jobs.verdict import GateVerdict, JobLine, JobVerdict
 from ci.gate.render import render_markdown, render_table, render_verdict, render_verdict_markdown
 from ci.gate.schema import Plan, PlannedCase, PlannedJob, PlannedSession
+from ci.gate.verdict import GateVerdict, JobLine, JobVerdict
 
 FILES = tuple(f"ci/{number}.py" for number in range(50))
 PLAN = Plan(
@@ -35,7 +35,7 @@ def test_the_table_names_every_session_and_what_runs_comes_first() -> None:
     assert render_table(PLAN).splitlines() == [
         "aaaaaaaaaaaa to bbbbbbbbbbbb: 50 files changed, 3 jobs",
         "",
-        "  unit    run, 2 jobs  ci/0.py, ci/1.py, ci/2.py, and 47 more: read by a.py",
+        "  unit    run, 2 jobs  ci/0.py, ci/1.py, ci/2.py and 47 more: read by a.py",
         "  lint    run          ci/0.py, ci/1.py: it looks at every file",
         "  deploy  by hand      ci/0.py: x (a device)",
         "  bench   -            nothing that it uses changed",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ci.gate.jobs.verdict import GateVerdict, JobResult, JobVerdict, judge
 from ci.gate.schema import Plan, PlannedJob
+from ci.gate.verdict import GateVerdict, JobResult, JobVerdict, judge
 
 LINT = PlannedJob(id="lint", session="lint", python="3.11")
 UNIT = PlannedJob(id="unit", session="unit", python="3.11", report="junit.xml")

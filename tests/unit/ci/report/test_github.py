@@ -9,8 +9,8 @@ import msgspec
 import pytest
 from markdown_it import MarkdownIt
 
+from ci.report.comparison import compare_reports
 from ci.report.github import LIMIT_BYTES, append_summary, escape_markdown, render_summary
-from ci.report.review.compare import compare_reports
 from ci.report.schema import Place, Report, Status
 from provisioning.errors import StoreError
 

@@ -9,8 +9,8 @@ from xml.etree import ElementTree as ET
 
 import msgspec
 
-from ci.gate.jobs.verdict import JobResult
 from ci.gate.schema import Plan, PlannedJob
+from ci.gate.verdict import JobResult
 from ci.report.schema import Report
 from ci.report.write import read_report
 from provisioning.console.user_files import read_user_file

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from ci.gate.edges.names import NOTHING, FileFacts
-from ci.gate.edges.tree import TESTS, TreeFiles
+from ci.gate.dependencies.names import NOTHING, FileFacts
+from ci.gate.dependencies.tree import TESTS, TreeFiles
 
 Load = Callable[[Iterable[str]], Mapping[str, FileFacts]]
 SHOWN = 3

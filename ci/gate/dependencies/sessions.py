@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ci.gate.edges.noxfile import SessionFacts, parse_noxfile, parse_verbs
-from ci.gate.edges.parts import parse_table
-from ci.gate.edges.reach import Graph, Reach
+from ci.gate.dependencies.noxfile import SessionFacts, parse_noxfile, parse_verbs
+from ci.gate.dependencies.parts import parse_table
+from ci.gate.dependencies.reach import Graph, Reach
 from ci.gate.rules import GateRules, fits
 
 NOXFILE, PYPROJECT = "noxfile.py", "pyproject.toml"
@@ -31,6 +31,21 @@ class SessionInputs:
     reach: Reach
     uses: Mapping[str, str] = field(default_factory=dict)
     known: bool = True
+
+    def explain(self, path: str) -> str:
+        """Why the session needs a file; "" if it does not."""
+        if path in self.uses or path not in self.reach:
+            return self.uses.get(path, "")
+        way = self.reach.explain(path)
+        return f"read by {way}" if way else "it runs this"
+
+    def explain_key(self, path: str, key: str) -> str:
+        """Why a changed key of a file counts: one that is used, is in one, or holds one."""
+        name = f"{path}#{key}"
+        for use, why in self.uses.items():
+            if name == use or name.startswith(f"{use}.") or use.startswith(f"{name}."):
+                return why
+        return ""
 
 
 def describe_sessions(graph: Graph, read: Read, rules: GateRules) -> dict[str, SessionInputs]:

@@ -11,8 +11,8 @@ import msgspec
 from ci.cases.pipeline import describe_limits
 from ci.cases.policy import EmulatorPolicy
 from ci.cases.spec import CaseSpec
-from ci.gate.jobs.results import read_plan
-from ci.gate.jobs.shards import parse_shard, split_cases
+from ci.gate.jobs import parse_shard, split_cases
+from ci.gate.results import read_plan
 from ci.models.schemes import Scheme
 from ci.models.suite import expect_s
 from ci.report.merge import digest_names

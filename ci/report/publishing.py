@@ -1,4 +1,4 @@
-"""What a run tells its reviewers: a summary, annotations and a file for code scanning."""
+"""What a run shows to reviewers of a change: a summary, annotations, a file for code scanning."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import argparse
 import sys
 from pathlib import Path
 
+from ci.report.comparison import Comparison, compare_reports
+from ci.report.failures import make_annotations
 from ci.report.github import append_summary
-from ci.report.providers import detect_provider
-from ci.report.review.compare import Comparison, compare_reports
-from ci.report.review.failures import make_annotations
+from ci.report.providers import describe_dropped, detect_provider
 from ci.report.sarif import render_annotations, render_log
 from ci.report.schema import Report
 from ci.report.write import read_report
 from provisioning.console.command import read_version, user_path
 from provisioning.console.progress import Progress
 from provisioning.console.terminal import write_through
-from provisioning.errors import UnfitError, UsageError
+from provisioning.errors import UsageError
 from provisioning.files import write_json
 
 RULE = "case-failed"
@@ -25,14 +25,14 @@ ROOT = "The root of the repository that the model is in."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options that the verbs with a report share."""
+    """Add the options that the verbs with a report share."""
     add = parser.add_argument
     add("--base", type=user_path, metavar="FILE", help="a report.json of before, to compare with")
     add("--sarif", type=user_path, metavar="FILE", help="write failures there as SARIF 2.1.0")
 
 
 def read_base(path: Path | None, report: Report) -> tuple[Comparison | None, str]:
-    """What differs from a base, or why nothing can be compared: no verdict depends on it."""
+    """Return what differs from a base, or why nothing can be compared: no verdict depends on it."""
     if path is None:
         return None, ""
     try:
@@ -44,7 +44,7 @@ def read_base(path: Path | None, report: Report) -> tuple[Comparison | None, str
     return compare_reports(base, report), ""
 
 
-def tell(report: Report, args: argparse.Namespace, progress: Progress) -> None:
+def publish_run(report: Report, args: argparse.Namespace, progress: Progress) -> None:
     """Show a run on the page of the CI system, with annotations, and write what is asked for.
 
     Raises StoreError when a file that was asked for cannot be written.
@@ -54,13 +54,12 @@ def tell(report: Report, args: argparse.Namespace, progress: Progress) -> None:
     base, note = read_base(args.base, report)
     if note:
         progress.step(f"note: nothing to compare with: {note}")
+    if warning := describe_dropped():
+        progress.step(warning)
+    append_summary(report, base=base, note=note)
     provider = detect_provider()
-    try:
-        append_summary(report, base=base, note=note)
-        if provider.name != "terminal":
-            write_through(sys.stderr, provider.annotate(make_annotations(report)))
-    except UnfitError as error:  # the report is there: what it says counts
-        progress.step(f"note: {error}")
+    if provider.name != "terminal":
+        write_through(sys.stderr, provider.annotate(make_annotations(report)))
 
 
 def write_sarif(report: Report, path: Path) -> None:

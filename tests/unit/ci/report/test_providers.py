@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import io
-import json
-import re
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from ci.report.annotation import Annotation, Level
-from ci.report.providers import QUALITY_FILE, Provider, detect_provider
-from ci.report.speech import find_secrets, group, mask_secrets
+from ci.report.providers import (
+    Provider,
+    describe_dropped,
+    detect_provider,
+    find_secrets,
+    group,
+    mask_secrets,
+)
 from provisioning.console.progress import Progress
 from provisioning.errors import StoreError, ToolError, UnfitError
 from tests.workflows.commands import Heard, read_pairs
@@ -28,37 +32,16 @@ ENVIRONS = {
     "buildkite": {"BUILDKITE": "true"},
     "terminal": {"CI": "true", "JENKINS_URL": "https://ci.example"},
 }
-AGENT = """#!/usr/bin/env python3
-import pathlib, sys
-words = sys.argv[1:]
-with (pathlib.Path(__file__).parent / "calls").open("a") as calls:
-    calls.write(repr((words, sys.stdin.read())) + "\\n")
-sys.exit(pathlib.Path(__file__).with_name("broken").exists())
-"""
 
 
 def detect(name: str, **more: str) -> Provider:
     return detect_provider({**ENVIRONS[name], **more})
 
 
-@pytest.fixture
-def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A buildkite-agent that writes down what it is asked."""
-    program = tmp_path / "buildkite-agent"
-    program.write_text(AGENT)
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    return tmp_path
-
-
-def read_calls(agent: Path) -> list[tuple[list[str], str]]:
-    return [eval(line) for line in (agent / "calls").read_text().splitlines()]  # noqa: S307
-
-
-@pytest.mark.parametrize("name", ENVIRONS)
-def test_each_is_detected(name: str) -> None:
-    assert detect(name).name == name
-    assert detect_provider(dict.fromkeys(ENVIRONS[name], "false")).name == "terminal"
+def test_each_is_detected() -> None:
+    found = {name: detect(name).name for name in ENVIRONS}
+    assert found == {**dict.fromkeys(ENVIRONS, "terminal"), "github": "github"}
+    assert detect_provider({"GITHUB_ACTIONS": "false"}).name == "terminal"
 
 
 def say(provider: Provider) -> str:
@@ -85,14 +68,7 @@ def test_a_group_ends_with_an_error_too() -> None:
     assert (heard.groups, heard.depth) == (["a"], 0)
 
 
-def test_a_section_of_gitlab_begins_and_ends_under_one_name() -> None:
-    text = say(detect("gitlab"))
-    names = re.findall(r"section_(start|end):\d+:([\w.-]+)(?:\[collapsed=true\])?\r\x1b\[0K", text)
-    assert names == [("start", "aot_compile_x"), ("end", "aot_compile_x")]
-
-
-def test_a_heading_of_buildkite_and_nothing_on_a_terminal() -> None:
-    assert say(detect("buildkite")).startswith("--- aot: compile\\nx\n")
+def test_a_terminal_has_no_groups() -> None:
     assert say(detect("terminal")) == ": :group::not one\ninside\n"
 
 
@@ -113,42 +89,12 @@ def test_github_reads_each_annotation_as_it_was_meant() -> None:
     assert third.properties == {"file": "a", "line": "1"}
 
 
-def test_gitlab_keeps_a_code_quality_report_that_grows_once(tmp_path: Path) -> None:
-    provider = detect("gitlab", CI_PROJECT_DIR=str(tmp_path))
-    assert provider.annotate(FOUND).splitlines()[0].startswith("p/B:U,CK:3: error: b.cpp")
-    provider.annotate(FOUND[:1])
-    rows = json.loads((tmp_path / QUALITY_FILE).read_text())
-    assert [row["severity"] for row in rows] == ["major", "info"]
-    assert rows[0]["location"] == {"path": "p/B:U,CK", "lines": {"begin": 3}}
-    assert len({row["fingerprint"] for row in rows}) == 2
-    (tmp_path / QUALITY_FILE).write_text("half a repo")
-    provider.annotate(FOUND[1:2])
-    assert (tmp_path / QUALITY_FILE).read_text() == "half a repo"
-    provider.annotate(FOUND[:1])
-    assert len(json.loads((tmp_path / QUALITY_FILE).read_text())) == 1
-
-
-def test_buildkite_is_asked_through_its_agent(agent: Path) -> None:
-    provider = detect("buildkite")
-    text = provider.annotate(FOUND)
-    assert provider.add_summary("## done\n", "test_emulator")
-    assert provider.mask(["s3cret"]) == ""
-    styles, given = zip(*read_calls(agent), strict=True)
-    assert [words[words.index("--style") + 1] for words in styles[:4]] == [
-        "error", "warning", "info", "info",
-    ]  # fmt: skip
-    assert given[0] == f"    {text.splitlines()[0]}\n"
-    assert given[3:] == ("## done\n", "s3cret")
-    assert styles[4] == ["redactor", "add"]
-
-
-def test_an_agent_that_fails_costs_an_annotation_but_never_hides_a_secret(agent: Path) -> None:
-    (agent / "broken").touch()
-    provider = detect("buildkite")
-    assert "buildkite-agent exited with 1" in provider.annotate(FOUND)
-    assert not provider.add_summary("x", "y")
-    with pytest.raises(ToolError):
-        provider.mask(["s3cret"])
+@pytest.mark.parametrize("name", ["gitlab", "buildkite"])
+def test_what_was_dropped_is_warned_about_where_it_was_used(name: str) -> None:
+    warning = describe_dropped(ENVIRONS[name])
+    assert warning.startswith("warning: ")
+    assert "junit.xml" in warning
+    assert describe_dropped({**ENVIRONS["terminal"], **ENVIRONS["github"]}) == ""
 
 
 def test_a_terminal_reads_like_a_compiler() -> None:
@@ -164,18 +110,18 @@ def test_github_gets_variables_paths_outputs_and_a_summary(tmp_path: Path) -> No
     provider = detect("github", **{f"GITHUB_{name}": str(path) for name, path in files.items()})
     variables = {"A": "1", "B": "two\nA=lines\n", "C": "x<<y=z"}
     assert provider.export(variables, [Path("/a/bin")], {"roots": "{}"})
-    assert provider.add_summary("# x\n", "y")
+    assert provider.add_summary("# x\n")
     assert read_pairs(files["ENV"]) == {"A": "1", "B": "two\nA=lines\n", "C": "x<<y=z"}
     assert files["PATH"].read_text() == "/a/bin\n"
     assert read_pairs(files["OUTPUT"]) == {"roots": "{}"}
     assert files["STEP_SUMMARY"].read_text() == "# x\n"
     with pytest.raises(StoreError):
-        detect("github", GITHUB_STEP_SUMMARY=str(tmp_path)).add_summary("x", "y")
+        detect("github", GITHUB_STEP_SUMMARY=str(tmp_path)).add_summary("x")
 
 
-@pytest.mark.parametrize("name", ["gitlab", "buildkite", "terminal"])
-def test_the_others_have_no_steps_that_follow(name: str) -> None:
-    assert not detect(name).export({"A": "1"}, [], {})
+def test_a_terminal_has_no_steps_that_follow_and_no_page() -> None:
+    assert not detect("terminal").export({"A": "1"}, [], {})
+    assert not detect("terminal").add_summary("# x\n")
 
 
 SECRETS: list[tuple[Mapping[str, str], list[str]]] = [

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 
-from ci.gate.edges.names import SOURCES, FileFacts
+from ci.gate.dependencies.names import SOURCES, FileFacts
 from ci.gate.rules import GateRules, fits
 from ci.parity.facts import directory_of
 

@@ -6,6 +6,7 @@ import shlex
 
 from ci.report.annotation import Annotation, Level
 from ci.report.schema import Case, Place, Report, Status
+from ci.report.text import name_some
 
 REASON_CHARS = 500
 SHOWN_CASES = 6
@@ -38,9 +39,7 @@ def shorten(reason: str) -> str:
 
 def name_cases(cases: list[Case]) -> str:
     """``8a8w SM8650, fp16 SM8650 and 3 more``."""
-    names = [f"{case.scheme} {case.soc}" for case in cases]
-    more = f" and {len(names) - SHOWN_CASES} more" if len(names) > SHOWN_CASES else ""
-    return f"{', '.join(names[:SHOWN_CASES])}{more}"
+    return name_some([f"{case.scheme} {case.soc}" for case in cases], SHOWN_CASES)
 
 
 def repeat_command(report: Report, case: Case) -> str:

@@ -1,0 +1,122 @@
+"""A plan's sessions as jobs, its cases as shards, and GitHub's matrix of the jobs.
+
+Shards are the same every time, near to equal in expected duration, and each case is in one.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from msgspec.structs import replace
+
+from ci.gate.rules import GateRules
+from ci.gate.schema import PlannedCase, PlannedJob, PlannedSession
+from ci.models.suite import expect_s
+from provisioning.errors import UsageError
+
+T = TypeVar("T")
+FILE = "plan.json"
+# What a matrix may hold: it ends up in a shell's environment, and in names of artifacts.
+SAFE = re.compile(r"[A-Za-z0-9_./=,:@ -]*")
+
+
+def list_jobs(
+    sessions: Iterable[PlannedSession], cases: Sequence[PlannedCase], rules: GateRules
+) -> tuple[PlannedJob, ...]:
+    """The jobs of the sessions that run, and that CI can run."""
+    chosen = [one.name for one in sessions if one.run and not one.by_hand]
+    return tuple(job for name in chosen for job in _list_jobs_of(name, cases, rules))
+
+
+def _list_jobs_of(
+    name: str, cases: Sequence[PlannedCase], rules: GateRules
+) -> Iterator[PlannedJob]:
+    rule = rules.session_rule(name)
+    plain = PlannedJob(
+        id=name,
+        session=name,
+        python=rules.python,
+        timeout_minutes=rule.timeout_minutes,
+        report=rule.report,
+    )
+    if rules.cases and name == rules.planned:
+        durations_s = [expect_s(case.model, case.scheme) for case in cases]
+        count = count_shards(durations_s, rules.cases.shard_s, rules.cases.max_shards)
+        for index in range(1, count + 1):
+            shard = str(Shard(index, count))
+            job = f"{name}-{index}-of-{count}"
+            yield replace(plain, id=job, words=("--plan", FILE, "--shard", shard), shard=shard)
+    elif rule.pythons:
+        for python in rule.pythons:
+            yield replace(plain, id=f"{name}-{python}", python=python)
+    else:
+        yield plain
+
+
+def render_matrix(jobs: Iterable[PlannedJob]) -> dict[str, Any]:
+    """Return what GitHub's ``strategy.matrix`` takes. Raises ValueError for a value that is not
+    SAFE."""
+    rows = [
+        {
+            "job": job.id,
+            "session": job.session,
+            "python": job.python,
+            "shard": job.shard,
+            "words": " ".join(job.words),
+            "timeout_minutes": job.timeout_minutes,
+        }
+        for job in jobs
+    ]
+    for value in (value for row in rows for value in row.values() if isinstance(value, str)):
+        if not SAFE.fullmatch(value):
+            raise ValueError(f"{value!r} is nothing for a matrix")
+    return {"include": rows}
+
+
+@dataclass(frozen=True)
+class Shard:
+    """``index`` of ``count``, from 1."""
+
+    index: int
+    count: int
+
+    def __str__(self) -> str:
+        return f"{self.index}/{self.count}"
+
+
+def parse_shard(text: str) -> Shard:
+    """Parse ``2/3``. Raises UsageError."""
+    match = re.fullmatch(r"([1-9]\d{0,2})/([1-9]\d{0,2})", text, re.ASCII)
+    if not match or int(match[1]) > int(match[2]):
+        raise UsageError(f"{text!r} is not a shard", fix="write 2/3 for the second of three")
+    return Shard(int(match[1]), int(match[2]))
+
+
+def split_cases(
+    cases: Sequence[T], count: int, expect_s: Callable[[T], float]
+) -> tuple[tuple[T, ...], ...]:
+    """Split cases into ``count`` shards: the longest first, each to the shard that has least.
+
+    The order within a shard is that of ``cases``. Raises UsageError when a shard would be empty.
+    """
+    if count > len(cases):
+        raise UsageError(
+            f"{len(cases)} cases do not fill {count} shards", fix=f"ask for {len(cases)} at most"
+        )
+    loads = [0.0] * count
+    shards: list[list[int]] = [[] for _ in range(count)]
+    for one in sorted(range(len(cases)), key=lambda one: (-expect_s(cases[one]), one)):
+        shard = min(range(count), key=lambda index: (loads[index], index))
+        loads[shard] += max(expect_s(cases[one]), 1e-6)
+        shards[shard].append(one)
+    return tuple(tuple(cases[one] for one in sorted(shard)) for shard in shards)
+
+
+def count_shards(durations_s: Sequence[float], shard_s: float, most: int) -> int:
+    """How many shards keep each near ``shard_s``: no more than cases, and one if there are any."""
+    wanted = math.ceil(sum(durations_s) / shard_s)
+    return min(max(wanted, 1), most, len(durations_s))

@@ -1,1 +1,0 @@
-"""What a reviewer of a change is told: what differs from before, and the lines that failed."""
