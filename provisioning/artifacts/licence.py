@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import os
 import sys
 from pathlib import Path
@@ -10,9 +9,11 @@ from pathlib import Path
 import msgspec
 
 from provisioning.artifacts.sources import ArtifactRequest
+from provisioning.console.clock import read_date
 from provisioning.console.progress import Progress
 from provisioning.errors import UnfitError
 from provisioning.store.store import Store
+from provisioning.store.tree import encode_record
 
 ACCEPT_VARIABLE = "QNN_CI_ACCEPT_LICENCE"
 
@@ -44,10 +45,8 @@ def require_acceptance(request: ArtifactRequest, store: Store, progress: Progres
     if key in accepted:
         return
     how = _ask(request, progress)
-    today = dt.datetime.now(dt.timezone.utc).date().isoformat()
-    accepted[key] = Acceptance(licence.name, licence.text, how, today)
-    text = msgspec.json.format(msgspec.json.encode(accepted), indent=1) + b"\n"
-    store.write_record(record_path(store), text)
+    accepted[key] = Acceptance(licence.name, licence.text, how, read_date())
+    store.write_record(record_path(store), encode_record(accepted))
 
 
 def _read(store: Store) -> dict[str, Acceptance]:

@@ -47,11 +47,6 @@ def machine_lock_path(store: Store, artifact: str, version: str) -> Path:
     return store.home / "pins" / lock_name(artifact, version)
 
 
-def encode_lock(lock: Lock) -> bytes:
-    """The bytes of a lock file; the same lock gives the same bytes."""
-    return msgspec.json.format(msgspec.json.encode(lock), indent=1) + b"\n"
-
-
 def read_lock(path: Path) -> Lock | None:
     """A lock file, or None when there is none.
 

@@ -9,6 +9,7 @@ import msgspec
 
 from provisioning.files import write_whole
 from provisioning.store.store import store_home
+from provisioning.store.tree import encode_record
 from provisioning.versions import is_same
 
 RECORD = "overlay.json"
@@ -34,7 +35,7 @@ def python_tag() -> str:
 
 def write_overlay(overlay: Path, record: OverlayRecord) -> None:
     """Say in an overlay what it was built from."""
-    write_whole(overlay / RECORD, msgspec.json.format(msgspec.json.encode(record), indent=1))
+    write_whole(overlay / RECORD, encode_record(record))
 
 
 def read_overlay(overlay: Path) -> OverlayRecord | None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from provisioning.artifacts.licence import require_acceptance
-from provisioning.artifacts.lockfile import Lock, encode_lock, project_lock_path, read_lock
+from provisioning.artifacts.lockfile import Lock, project_lock_path, read_lock
 from provisioning.artifacts.sources import ArtifactRequest, FillJob, load_source, substitute
 from provisioning.artifacts.trust import make_lock, require_pin
 from provisioning.console.progress import Progress
@@ -23,6 +23,7 @@ from provisioning.files import explain_writes, hash_file, write_whole
 from provisioning.manifest.reader import Toolchain, manifests_root, parse_toml
 from provisioning.manifest.releases import FileRelease, Release
 from provisioning.store.store import Store, explain_errors
+from provisioning.store.tree import encode_record
 
 HEAD = re.compile(r"^\[\[releases\]\]\s*(?:#.*)?$", re.MULTILINE)
 
@@ -101,9 +102,9 @@ def _change_lock(request: ArtifactRequest, lock: Lock, version: str) -> Iterator
     path = project_lock_path(request.name, version)
     old = read_lock(path)
     if old is None or msgspec.structs.replace(old, recorded=lock.recorded) != lock:
-        before = encode_lock(old).decode() if old else ""
+        before = encode_record(old).decode() if old else ""
         target = project_lock_path(request.name, lock.version)
-        yield Change(target, before, encode_lock(lock).decode(), path)
+        yield Change(target, before, encode_record(lock).decode(), path)
 
 
 def plan_update(
@@ -116,10 +117,11 @@ def plan_update(
     """
     old, source = request.release, load_source(request.release.source)
     require_acceptance(request, store, progress)
-    store.downloads.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".update-", dir=store.downloads) as directory:
-        job = FillJob(request, Path(directory), store, progress)
-        new = source.find_release(job, version)
+    with explain_errors(store.home):
+        store.downloads.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".update-", dir=store.downloads) as directory:
+            job = FillJob(request, Path(directory), store, progress)
+            new = source.find_release(job, version)
     if new == old:
         return []
     path = manifests_root() / "toolchains" / f"{request.name}.toml"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import os
 import re
 from collections import Counter
@@ -12,8 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from provisioning.archives.tarballs import is_tarball
-from provisioning.artifacts.lockfile import Lock, encode_lock, machine_lock_path
+from provisioning.artifacts.lockfile import Lock, machine_lock_path
 from provisioning.artifacts.sources import ArtifactRequest, FillJob, load_source
+from provisioning.artifacts.sources.local import read_version
+from provisioning.console.clock import read_date
 from provisioning.console.progress import Progress
 from provisioning.elf.facts import EM_AARCH64, EM_QDSP6, EM_X86_64, MACHINE_NAMES, ElfError
 from provisioning.elf.qnn_build import find_qnn_build
@@ -21,8 +22,8 @@ from provisioning.errors import IntegrityError
 from provisioning.fetch.transfer import redact_url
 from provisioning.files import hash_file
 from provisioning.manifest.releases import FileRelease
-from provisioning.store.store import Key, Store, explain_errors
-from provisioning.store.tree import TreeEntry
+from provisioning.store.store import Key, Store
+from provisioning.store.tree import TreeEntry, encode_record
 
 MACHINES = (
     (re.compile(r"(^|/)(lib|bin)/x86_64-linux"), EM_X86_64),
@@ -45,7 +46,7 @@ def require_pin(request: ArtifactRequest, store: Store, progress: Progress) -> A
     progress.step(f"{request.label}: no hash is pinned; trusting this first use")
     lock = make_lock(request, store, progress)
     path = machine_lock_path(store, request.name, request.release.version)
-    store.write_record(path, encode_lock(lock))
+    store.write_record(path, encode_record(lock))
     for line in lock.evidence:
         progress.step(f"  {line}")
     progress.step(f"{request.label}: trusted as SHA-256 {lock.sha256}, recorded in {path}")
@@ -94,7 +95,6 @@ def make_lock(request: ArtifactRequest, store: Store, progress: Progress) -> Loc
         entries = load_source(release.source).fill(FillJob(whole, root, store, progress))
         counted = _count_files(release.filename, entries)
         evidence = [counted, *check_version(request, root), *check_machines(root)]
-    with explain_errors(store.home):
         size_bytes = kept.stat().st_size
         sha256 = release.sha256 or hash_file(kept)
     return Lock(
@@ -103,7 +103,7 @@ def make_lock(request: ArtifactRequest, store: Store, progress: Progress) -> Loc
         redact_url(release.place),
         size_bytes,
         sha256,
-        dt.datetime.now(dt.timezone.utc).date().isoformat(),
+        read_date(),
         tuple(evidence),
         entries,
     )
@@ -132,8 +132,6 @@ def check_version(request: ArtifactRequest, root: Path) -> list[str]:
 
     Raises IntegrityError when one of them names another version.
     """
-    from provisioning.artifacts.sources.local import read_version
-
     version, found = request.release.version, []
     adoption = request.toolchain.adoption
     if adoption and (stated := read_version(root, adoption)) != "unknown":

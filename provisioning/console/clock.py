@@ -27,3 +27,8 @@ def read_clock(environ: Mapping[str, str] = os.environ) -> tuple[datetime, str]:
             why=str(error),
             fix="set it to seconds since 1970, or unset it",
         ) from error
+
+
+def read_date() -> str:
+    """The day of read_clock, such as 2026-11-21. Raises UsageError."""
+    return read_clock()[0].date().isoformat()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -100,13 +100,8 @@ def examine(
     for a profile without a policy; every fault is a finding.
     """
     roots = {artifact.name: artifact.root for artifact in environment.artifacts}
-    request = SurveyRequest(
-        profile,
-        roots=roots,
-        pins=find_pins(profile, roots),
-        submodules=submodules(profile),
-        variables=environment.apply(os.environ),
-        home=store_home(),
+    request = replace(
+        make_request(profile, roots, environment.apply(os.environ)),
         python=python,
         soc=soc or None,
         tries_device=tries_device,
@@ -126,32 +121,35 @@ def wanted_requests(profile: str) -> list[ArtifactRequest]:
     return requests
 
 
-def find_pins(profile: str, roots: Mapping[str, Path]) -> dict[str, str]:
+def make_request(
+    profile: str, roots: Mapping[str, Path], variables: Mapping[str, str]
+) -> SurveyRequest:
+    """What to examine for a profile, with its pins and submodules."""
+    wanted = wanted_requests(profile)
+    pins, submodules = find_pins(wanted, roots), find_submodules(wanted)
+    return SurveyRequest(profile, roots, variables, store_home(), pins, submodules)
+
+
+def find_pins(wanted: Sequence[ArtifactRequest], roots: Mapping[str, Path]) -> dict[str, str]:
     """The pinned version of each artifact, unless QNN_CI_SDK chose another, and the commit that the
     checkout in ``roots`` has in its own version, or in the profile's where that has none."""
     pins = {}
-    for request in wanted_requests(profile):
-        chosen = request.toolchain.adoption
-        if not (chosen and chosen.find_choice(os.environ)):
+    for request in wanted:
+        adoption = request.toolchain.adoption
+        if not (adoption and adoption.find_choice(os.environ)):
             pins[request.name] = request.release.version
         if request.name == CHECKOUT:
-            toolchain = request.toolchain
-            commits = {release.version: release.pin for release in toolchain.releases}
-            root, adoption = roots.get(CHECKOUT), toolchain.adoption
+            commits = {release.version: release.pin for release in request.toolchain.releases}
+            root = roots.get(CHECKOUT)
             version = read_version(root, adoption) if root and adoption else ""
             pins[CHECKOUT_COMMIT] = commits.get(version, request.release.pin)
     return pins
 
 
-def submodules(profile: str) -> tuple[str, ...]:
+def find_submodules(wanted: Sequence[ArtifactRequest]) -> tuple[str, ...]:
     """The submodules of the checkout that the profile's targets need."""
-    found = {
-        path
-        for request in wanted_requests(profile)
-        if request.name == CHECKOUT
-        for path in request.patterns
-    }
-    return tuple(sorted(found))
+    checkouts = (request for request in wanted if request.name == CHECKOUT)
+    return tuple(sorted({path for request in checkouts for path in request.patterns}))
 
 
 def examine_request(request: SurveyRequest, progress: Progress | None = None) -> Verdict:

@@ -45,21 +45,20 @@ def find_garbage(
     Of ``downloads/`` leftovers of a day go, and with ``downloads`` the files that manifests
     name (``filenames``). What we did not make is never named as garbage.
     """
-    garbage: list[Garbage] = []
-    kept: list[Kept] = []
-    for path in sorted(store.trees.iterdir()) if store.trees.is_dir() else []:
-        verdict = _judge_tree(path, named)
-        if isinstance(verdict, Garbage) and (user := store.find_user(path) or find_user(path)):
-            verdict = Kept(path, f"process {user} uses it")
-        (garbage if isinstance(verdict, Garbage) else kept).append(verdict)  # type: ignore[arg-type]
-    for path in sorted((store.home / BUILDS).glob("*")):
-        verdict = _judge_build(path)
-        if isinstance(verdict, Garbage) and (user := find_user(path)):
-            verdict = Kept(path, f"process {user} uses it")
-        (garbage if isinstance(verdict, Garbage) else kept).append(verdict)  # type: ignore[arg-type]
+    trees = sorted(store.trees.iterdir()) if store.trees.is_dir() else []
+    judged = [_judge_tree(path, named) for path in trees]
+    judged += map(_judge_build, sorted((store.home / BUILDS).glob("*")))
+    judged = [_spare_used(store, one) for one in judged]
+    garbage = [one for one in judged if isinstance(one, Garbage)]
     if store.downloads.is_dir():
         garbage += _judge_downloads(store.downloads, filenames if downloads else set())
-    return garbage, kept
+    return garbage, [one for one in judged if isinstance(one, Kept)]
+
+
+def _spare_used(store: Store, one: Garbage | Kept) -> Garbage | Kept:
+    if isinstance(one, Garbage) and (user := store.find_user(one.path) or find_user(one.path)):
+        return Kept(one.path, f"process {user} uses it")
+    return one
 
 
 def _judge_tree(path: Path, named: set[str]) -> Garbage | Kept:

@@ -34,7 +34,7 @@ from provisioning.files import (
     write_whole,
 )
 from provisioning.store.lock import HeldLock, find_callers, is_alive
-from provisioning.store.tree import DIRECTORY_MODE, Tree, encode_tree, parse_tree
+from provisioning.store.tree import DIRECTORY_MODE, Tree, encode_record, parse_tree
 
 HOME_VARIABLE = "QNN_CI_HOME"
 APPLICATION = "executorch-qnn-ci"
@@ -255,7 +255,7 @@ class Store:
     def publish(self, key: Key, staged: Path, tree: Tree) -> Published:
         """Make ``staged`` visible under the key's name, by one rename, readable by all."""
         with explain_errors(self.home):
-            (staged / TREE_FILE).write_bytes(encode_tree(tree))
+            (staged / TREE_FILE).write_bytes(encode_record(tree))
             (staged / TREE_FILE).chmod(0o644)
             for directory, _, _ in os.walk(staged):
                 Path(directory).chmod(DIRECTORY_MODE)

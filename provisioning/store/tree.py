@@ -7,6 +7,7 @@ import stat
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -65,8 +66,9 @@ class Difference(msgspec.Struct, frozen=True):
         return f"{self.path}: {self.kind}{' (' + self.detail + ')' if self.detail else ''}"
 
 
-def encode_tree(tree: Tree) -> bytes:
-    return msgspec.json.format(msgspec.json.encode(tree), indent=1) + b"\n"
+def encode_record(value: Any) -> bytes:
+    """The bytes of a JSON file: one value gives the same bytes again."""
+    return msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n"
 
 
 def parse_tree(data: bytes) -> Tree:
@@ -122,6 +124,11 @@ def scan_tree(root: Path, *, checkout: bool = False) -> dict[str, os.stat_result
                     pending.append(path)
                 seen[path] = state
     return seen
+
+
+def list_files(root: Path) -> list[str]:
+    """The relative paths of all that is below ``root`` but for directories."""
+    return [path for path in scan_tree(root) if not path.endswith("/")]
 
 
 def _scan_git(root: Path, start: str) -> Iterator[tuple[str, os.stat_result]]:

@@ -19,8 +19,7 @@ from provisioning.doctor.adaptor import settle_adaptor
 from provisioning.doctor.examine import (
     examine_request,
     find_fitness,
-    find_pins,
-    submodules,
+    make_request,
     wanted_requests,
 )
 from provisioning.doctor.facts import STAGING
@@ -29,7 +28,7 @@ from provisioning.doctor.verdict_text import WIDTH, render_verdict
 from provisioning.errors import ExitCode, UsageError
 from provisioning.manifest.backends import Backend
 from provisioning.manifest.reader import read_profile
-from provisioning.store.store import Store, store_home
+from provisioning.store.store import Store
 
 EMULATORS = {choice.WHEEL_PROFILE, choice.SDK_PROFILE}
 LEAST = 40  # columns, below which every word is broken
@@ -146,14 +145,7 @@ def compose_request(
     variables = dict(base)
     if not keep_variables and {artifact.name for artifact in wanted.artifacts} <= roots.keys():
         variables = compose_environment(profile, wanted, tuple(located)).apply(base)
-    return SurveyRequest(
-        profile,
-        roots,
-        variables,
-        store_home(),
-        find_pins(profile, roots),
-        submodules=submodules(profile),
-    )
+    return make_request(profile, roots, variables)
 
 
 def _locate(

@@ -162,8 +162,8 @@ class Source(Protocol):
     def fill(self, job: FillJob) -> tuple[TreeEntry, ...]:
         """Write the artifact, or the paths of it that are wanted, below the job's root.
 
-        Gives every entry, sorted by path.
-        Raises DownloadError, IntegrityError, StoreError, ToolError.
+        Gives every entry, sorted by path. Called in a stage of the store, which explains what the
+        disk refuses. Raises DownloadError, IntegrityError, StoreError, ToolError, OSError.
         """
         ...
 

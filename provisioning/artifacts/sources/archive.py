@@ -23,6 +23,7 @@ from provisioning.artifacts.sources import (
     require_version,
     substitute,
 )
+from provisioning.artifacts.sources.downloads import obtain_file, pin_of
 from provisioning.artifacts.sources.pipeline import (
     Pipeline,
     read_ahead,
@@ -31,16 +32,15 @@ from provisioning.artifacts.sources.pipeline import (
     unpack_members,
 )
 from provisioning.console.progress import Progress
-from provisioning.errors import DownloadError, IntegrityError, UsageError
-from provisioning.fetch.download import Pin, check_pin, fetch_file
+from provisioning.errors import IntegrityError, UsageError
+from provisioning.fetch.download import fetch_file
 from provisioning.fetch.mirrors import mirror_urls
 from provisioning.fetch.part_file import Watch, ignore_growth
 from provisioning.fetch.ranges import CostlyError, Span, open_remote
 from provisioning.fetch.transfer import MismatchError, PermanentError, redact_url
-from provisioning.files import hash_file
 from provisioning.manifest.releases import ArchiveRelease, FileRelease
-from provisioning.store.store import HOME_VARIABLE, Store, explain_errors, link_or_copy
-from provisioning.store.tree import TreeEntry, compare_tree
+from provisioning.store.store import Store, link_or_copy
+from provisioning.store.tree import TreeEntry, compare_tree, list_files
 
 F = TypeVar("F", bound=FileRelease)
 EXTRA_BYTES = 64  # what a local header's extra field may have more than the directory's
@@ -68,7 +68,7 @@ def _fetch_parts(job: FillJob) -> tuple[TreeEntry, ...]:
     whole = job.store.downloads / release.filename
     if not (locked and is_part) or request.options.offline or whole.is_file():
         return ()
-    kept = set(_walk(job.root))
+    kept = set(list_files(job.root))
     for url in archive_urls(release):
         if is_tarball(release.filename) or not url.startswith("http"):
             continue
@@ -118,8 +118,8 @@ def fetch_whole(job: FillJob) -> tuple[TreeEntry, ...]:
         members = read_ahead(urls[0], job)
     if members is None:
         return unpack_file(obtain_archive(request, store, job.progress), job)
-    reused = set(_walk(job.root))
-    with explain_errors(store.home), closing(Pipeline(job, members)) as pipeline:
+    reused = set(list_files(job.root))
+    with closing(Pipeline(job, members)) as pipeline:
         pipeline.prepare()
         archive = obtain_archive(request, store, job.progress, pipeline.watch)
         entries = pipeline.finish(archive)
@@ -153,12 +153,11 @@ def reuse_published(job: FillJob) -> list[TreeEntry]:
         found |= {path: published.root / path for path in left}
     if not found or (found.keys() < wanted.keys() and is_tarball(job.request.download)):
         return []  # a tarball is read from its beginning anyway
-    with explain_errors(job.store.home):
-        make_parents(job.root, found)
-        for path, source in found.items():
-            link_or_copy(source, job.root / path)
-        entries = [wanted[path] for path in found]
-        return [*entries, *_make_rest(job, locked)] if found.keys() == wanted.keys() else entries
+    make_parents(job.root, found)
+    for path, source in found.items():
+        link_or_copy(source, job.root / path)
+    entries = [wanted[path] for path in found]
+    return [*entries, *_make_rest(job, locked)] if found.keys() == wanted.keys() else entries
 
 
 def _make_rest(job: FillJob, locked: Sequence[TreeEntry]) -> list[TreeEntry]:
@@ -172,7 +171,7 @@ def _make_rest(job: FillJob, locked: Sequence[TreeEntry]) -> list[TreeEntry]:
 def _unpack_remote(url: str, job: FillJob) -> tuple[TreeEntry, ...]:
     release = job.request.release_as(ArchiveRelease)
     scratch = job.store.downloads / f".{release.filename}.parts"
-    with explain_errors(job.store.home), open_remote(url, scratch, job.progress) as remote:
+    with open_remote(url, scratch, job.progress) as remote:
         remote.open(TAIL_BYTES, release.size_bytes)
         placed = select_members(remote, job)
         remote.fetch(member_spans((member for _, member in placed), remote.size))
@@ -197,15 +196,11 @@ def member_spans(members: Iterable[Member], size_bytes: int) -> list[Span]:
     return spans
 
 
-def _walk(root: Path) -> list[Path]:
-    return [path for path in root.rglob("*") if path.is_symlink() or not path.is_dir()]
-
-
-def _clear(root: Path, kept: set[Path]) -> None:
+def _clear(root: Path, kept: set[str]) -> None:
     """Remove what was unpacked below ``root`` but for the files ``kept``."""
-    for path in _walk(root):
+    for path in list_files(root):
         if path not in kept:
-            path.unlink()
+            (root / path).unlink()
 
 
 def archive_urls(release: ArchiveRelease) -> list[str]:
@@ -217,54 +212,12 @@ def archive_urls(release: ArchiveRelease) -> list[str]:
 def obtain_archive(
     request: ArtifactRequest, store: Store, progress: Progress, watch: Watch = ignore_growth
 ) -> Path:
-    """The verified archive in downloads/, fetched when it is not there or not the pinned one.
-
-    Raises DownloadError, IntegrityError, StoreError.
-    """
+    """The verified archive in downloads/. Raises as obtain_file does."""
     release = request.release_as(ArchiveRelease)
-    pin = Pin(release.size_bytes, release.sha256)
-    target = store.downloads / release.filename
-    if target.is_file() and _is_pinned(request, target, pin, store, progress):
-        return target
-    if request.options.offline:
-        raise cannot_fetch(request, store, "it is not in downloads/, and --offline was given")
-    store.check_space(release.size_bytes, release.filename)
     urls = archive_urls(release)
-    try:
-        with explain_errors(store.home):
-            return fetch_file(urls, target, pin, progress, watch=watch).path
-    except IntegrityError:
-        raise
-    except DownloadError as error:
-        raise cannot_fetch(request, store, error.why) from error
-
-
-def _is_pinned(
-    request: ArtifactRequest, target: Path, pin: Pin, store: Store, progress: Progress
-) -> bool:
-    with explain_errors(store.home):
-        size = target.stat().st_size
-        try:
-            check_pin(size, hash_file(target) if size == pin.size_bytes else "", pin)
-            return True
-        except MismatchError as error:
-            progress.step(f"{request.label}: the kept {target.name} is not the pinned one: {error}")
-            if not request.options.offline:
-                target.unlink()
-            return False
-
-
-def cannot_fetch(request: ArtifactRequest, store: Store, why: str) -> DownloadError:
-    """The error for an archive that did not come, with the ways to supply it."""
-    release = request.release_as(ArchiveRelease)
-    size = f" ({release.size_bytes / (1 << 20):.0f} MiB)" if release.size_bytes else ""
-    pin = f"; its SHA-256 must be {release.sha256}" if release.sha256 else ""
-    return DownloadError(
-        f"{request.label} could not be fetched: {release.filename}{size}",
-        why=why,
-        fix=(
-            "try again (what came is kept), put that file by hand into "
-            f"{store.downloads} ({HOME_VARIABLE} moves it){pin}, or set QNN_CI_MIRROR to a "
-            "directory or URL that `fetch --to` made"
-        ),
+    return obtain_file(
+        request,
+        store,
+        progress,
+        lambda target: fetch_file(urls, target, pin_of(release), progress, watch=watch),
     )

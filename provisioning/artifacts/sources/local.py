@@ -15,7 +15,6 @@ from provisioning.errors import UnfitError
 from provisioning.files import READ_BYTES
 from provisioning.manifest.reader import Adoption
 from provisioning.manifest.releases import Release
-from provisioning.store.store import explain_errors
 from provisioning.store.tree import TreeEntry
 from provisioning.versions import is_older
 
@@ -92,18 +91,17 @@ def fill(job: FillJob) -> tuple[TreeEntry, ...]:
             fix=f"set {name} to an installation",
         )
     layout, entries, links = request.layout(), [], {}
-    with explain_errors(job.store.home):
-        for path in sorted(_walk_files(found.root)):
-            if not (target := layout.place(path)) or not job.wants(target):
-                continue
-            if (found.root / path).is_symlink():
-                links[target] = str((found.root / path).readlink())
-            else:
-                entries.append(_copy(found.root / path, job.root, target))
-        known = [entry.path for entry in entries]
-        left_out = find_dangling(links, known)
-        kept = {path: end for path, end in links.items() if path not in left_out}
-        entries += make_links(job.root, kept, request.label, known)
+    for path in sorted(_walk_files(found.root)):
+        if not (target := layout.place(path)) or not job.wants(target):
+            continue
+        if (found.root / path).is_symlink():
+            links[target] = str((found.root / path).readlink())
+        else:
+            entries.append(_copy(found.root / path, job.root, target))
+    known = [entry.path for entry in entries]
+    left_out = find_dangling(links, known)
+    kept = {path: end for path, end in links.items() if path not in left_out}
+    entries += make_links(job.root, kept, request.label, known)
     return tuple(sorted(entries, key=lambda entry: entry.path))
 
 

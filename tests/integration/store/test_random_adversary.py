@@ -33,7 +33,7 @@ from hypothesis.stateful import (
 )
 
 from ci.cases.pool import end_fork_server
-from provisioning.artifacts.lockfile import encode_lock, project_lock_path
+from provisioning.artifacts.lockfile import project_lock_path
 from provisioning.artifacts.sources import ArtifactRequest, Options
 from provisioning.artifacts.trust import make_lock
 from provisioning.console.progress import Progress
@@ -42,6 +42,7 @@ from provisioning.files import write_whole
 from provisioning.manifest.reader import read_toolchain
 from provisioning.store.collect import find_garbage, remove_garbage
 from provisioning.store.store import Store
+from provisioning.store.tree import encode_record
 from tests.stand_ins import bad_server as bad
 from tests.stand_ins import toolchains as made
 from tests.stand_ins.bad_server import BadServer, Fault
@@ -211,7 +212,7 @@ class Adversary(RuleBasedStateMachine):
         (self.world.manifests / "toolchains/qnn-sdk.toml").write_text(text)
         if locked:
             lock = make_lock(self.request(()), Store(), Progress())
-            write_whole(project_lock_path("qnn-sdk", made.VERSION), encode_lock(lock))
+            write_whole(project_lock_path("qnn-sdk", made.VERSION), encode_record(lock))
             shutil.rmtree(self.world.home)
 
     def request(self, components: tuple[str, ...]) -> ArtifactRequest:

@@ -12,7 +12,7 @@ import pytest
 from provisioning.artifacts.environment import locate_profile, provision_profile
 from provisioning.artifacts.sources import load_source
 from provisioning.console.progress import Progress
-from provisioning.doctor.examine import find_pins
+from provisioning.doctor.examine import find_pins, wanted_requests
 from provisioning.errors import ExitCode, ManifestError, UnfitError
 from provisioning.manifest.reader import list_toolchains, read_profiles, read_toolchain
 from provisioning.manifest.releases import AnyRelease, FileRelease, Release
@@ -76,7 +76,7 @@ def test_another_version_in_the_store_is_used_and_what_env_gave_is_not(
     other = make_checkout(trees / "executorch-1.4.1-0123456789ab/executorch", "1.4.1")
     monkeypatch.setenv("EXECUTORCH_ROOT", str(other))
     assert locate_profile("linux", Progress()).root("executorch") == other
-    pins = find_pins("linux", {"executorch": other})
+    pins = find_pins(wanted_requests("linux"), {"executorch": other})
     assert pins["executorch-commit"] == read_toolchain("executorch").release("1.4.1").pin
     for name in ("executorch-1.5.1-0123456789ab/executorch", "qnn-runtime-2.49-0123/qnn-runtime"):
         monkeypatch.setenv("EXECUTORCH_ROOT", str(make_checkout(trees / name)))

@@ -19,7 +19,6 @@ from provisioning.artifacts import provision as provisions
 from provisioning.artifacts import sources
 from provisioning.artifacts.lockfile import (
     Lock,
-    encode_lock,
     find_lock,
     machine_lock_path,
     project_lock_path,
@@ -44,7 +43,7 @@ from provisioning.errors import (
 from provisioning.manifest.reader import read_toolchain
 from provisioning.manifest.releases import Release
 from provisioning.store.store import TREE_FILE, Store
-from provisioning.store.tree import TreeEntry, parse_tree
+from provisioning.store.tree import TreeEntry, encode_record, parse_tree
 from provisioning.verbs.fetch import fill_mirror
 from tests.stand_ins import toolchains as made
 from tests.stand_ins.provisioned import provision_one
@@ -130,7 +129,7 @@ def write_lock(store: Store) -> Lock:
     lock = make_lock(ask(), store, Progress())
     path = project_lock_path("sdk", "1.2.3")
     path.parent.mkdir(exist_ok=True)
-    path.write_bytes(encode_lock(lock))
+    path.write_bytes(encode_record(lock))
     return lock
 
 
@@ -181,7 +180,7 @@ def test_a_lock_of_files_is_compared_with_what_came(store: Store) -> None:
     assert provision(store, "libraries")[0].fetched
     shutil.rmtree(store.trees)
     shorter = msgspec.structs.replace(lock, files=lock.files[:-1])
-    project_lock_path("sdk", "1.2.3").write_bytes(encode_lock(shorter))
+    project_lock_path("sdk", "1.2.3").write_bytes(encode_record(shorter))
     with pytest.raises(IntegrityError, match=r"is not what is locked: sdk\.yaml"):
         provision(store)
     assert not any(path.name.startswith(".staging") for path in store.trees.iterdir())
@@ -196,12 +195,12 @@ def test_the_projects_lock_goes_before_this_machines(store: Store, tmp_path: Pat
     lock = write_lock(store)
     own = machine_lock_path(store, "sdk", "1.2.3")
     own.parent.mkdir(exist_ok=True)
-    own.write_bytes(encode_lock(msgspec.structs.replace(lock, size_bytes=1)))
+    own.write_bytes(encode_record(msgspec.structs.replace(lock, size_bytes=1)))
     assert find_lock("sdk", ask().release, store) == lock
     project_lock_path("sdk", "1.2.3").unlink()
     assert find_lock("sdk", ask().release, store) == read_lock(own)
     for digest in ("0" * 64, "f" * 64):
-        own.write_bytes(encode_lock(msgspec.structs.replace(lock, sha256=digest)))
+        own.write_bytes(encode_record(msgspec.structs.replace(lock, sha256=digest)))
         with pytest.raises(IntegrityError, match="does not pin") as caught:
             ask().pinned(store)
         assert lock.sha256 in caught.value.why
@@ -231,7 +230,7 @@ def test_locks_are_read_once_a_fetch(
 def test_a_lock_tells_of_what_its_name_does(store: Store, change: dict[str, str]) -> None:
     lock = write_lock(store)
     path = project_lock_path("sdk", "1.2.3")
-    path.write_bytes(encode_lock(msgspec.structs.replace(lock, **change)))
+    path.write_bytes(encode_record(msgspec.structs.replace(lock, **change)))
     with pytest.raises(ManifestError, match="is for something else"):
         read_lock(path)
 

@@ -18,16 +18,19 @@ import pytest
 
 from provisioning.archives.layout import Member
 from provisioning.archives.zip_directory import FileSource, read_directory
-from provisioning.artifacts.lockfile import encode_lock, project_lock_path
+from provisioning.artifacts.lockfile import project_lock_path
 from provisioning.artifacts.sources import ArtifactRequest, FillJob, Options, wheel
 from provisioning.artifacts.sources.archive import archive_urls
+from provisioning.artifacts.sources.downloads import find_mismatch, pin_of
 from provisioning.artifacts.sources.pipeline import Pipeline
 from provisioning.artifacts.trust import make_lock
 from provisioning.console.progress import Progress
 from provisioning.errors import DownloadError, IntegrityError
+from provisioning.fetch.download import Pin
 from provisioning.manifest.reader import read_toolchain
 from provisioning.manifest.releases import ArchiveRelease, WheelRelease
 from provisioning.store.store import Store
+from provisioning.store.tree import encode_record
 from provisioning.verbs.fetch import fill_mirror
 from tests.stand_ins import bad_server
 from tests.stand_ins import toolchains as made
@@ -103,7 +106,7 @@ def fetch(store: Store, *components: str, offline: bool = False) -> Path:
 def write_lock(store: Store, server: BadServer) -> None:
     path = project_lock_path("sdk", "1")
     path.parent.mkdir(exist_ok=True)
-    path.write_bytes(encode_lock(make_lock(ask(), store, Progress())))
+    path.write_bytes(encode_record(make_lock(ask(), store, Progress())))
     shutil.rmtree(store.home)
     server.requests.clear()
 
@@ -249,14 +252,16 @@ def wheel_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ArtifactRe
 
 
 def test_a_wheel_is_its_size_and_its_hash(wheel_request: ArtifactRequest, tmp_path: Path) -> None:
-    release = wheel_request.release_as(WheelRelease)
+    pin = pin_of(wheel_request.release_as(WheelRelease))
     good = tmp_path / "world/index" / made.WHEEL
-    assert wheel.wheel_problem(good, release) == ""
     data = good.read_bytes()
+    assert find_mismatch(good, pin) == ""
+    assert find_mismatch(good, Pin(sha256=pin.sha256)) == ""
     good.write_bytes(data + b"x")
-    assert wheel.wheel_problem(good, release).startswith(f"it has {len(data) + 1} bytes, not")
+    assert find_mismatch(good, pin).startswith(f"{len(data) + 1} bytes came")
     good.write_bytes(bytes([data[0] ^ 1]) + data[1:])
-    assert wheel.wheel_problem(good, release).startswith("its SHA-256 is ")
+    for one in (pin, Pin(sha256=pin.sha256)):
+        assert find_mismatch(good, one).startswith("its SHA-256 is ")
 
 
 @pytest.mark.parametrize("is_right", [True, False])

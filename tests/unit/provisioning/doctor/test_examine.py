@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +19,13 @@ from provisioning.artifacts.provision import Provisioned
 from provisioning.console.progress import Progress
 from provisioning.doctor import adaptor, policies
 from provisioning.doctor.adaptor import list_overlays, settle_adaptor
-from provisioning.doctor.examine import CHECKOUT_COMMIT, Verdict, find_fitness, find_pins
+from provisioning.doctor.examine import (
+    CHECKOUT_COMMIT,
+    Verdict,
+    find_fitness,
+    find_pins,
+    wanted_requests,
+)
 from provisioning.doctor.facts import InstallationFacts
 from provisioning.doctor.finding import Finding, Severity
 from provisioning.doctor.fitness import Fitness
@@ -29,6 +36,10 @@ from provisioning.manifest.pairs import read_pairs
 from provisioning.manifest.reader import Adoption, read_toolchain
 
 USUAL, ANY = QnnChoice(), QnnChoice("pinned")
+
+
+def pins_of(profile: str, roots: Mapping[str, Path]) -> dict[str, str]:
+    return find_pins(wanted_requests(profile), roots)
 
 
 def test_a_changed_profile_is_fit_as_the_one_that_it_is_made_of() -> None:
@@ -42,19 +53,19 @@ def test_the_pin_of_a_checkout_is_the_commit_of_its_own_version(tmp_path: Path) 
     commits = {release.version: release.pin for release in toolchain.releases}
     assert len(set(commits.values())) > 1
     usual = toolchain.release().version
-    assert find_pins("linux", {})[CHECKOUT_COMMIT] == commits[usual]
+    assert pins_of("linux", {})[CHECKOUT_COMMIT] == commits[usual]
     for version, commit in (*commits.items(), ("0.1", commits[usual])):
         (tmp_path / "version.txt").write_text(version)
-        assert find_pins("linux", {"executorch": tmp_path})[CHECKOUT_COMMIT] == commit
+        assert pins_of("linux", {"executorch": tmp_path})[CHECKOUT_COMMIT] == commit
 
 
 def test_an_sdk_that_was_chosen_has_no_pin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("QNN_CI_SDK", raising=False)
-    assert find_pins("emulator-sdk", {})["qnn-sdk"] == read_toolchain("qnn-sdk").default
+    assert pins_of("emulator-sdk", {})["qnn-sdk"] == read_toolchain("qnn-sdk").default
     monkeypatch.setenv("QNN_CI_SDK", "pinned")
-    assert "qnn-sdk" in find_pins("emulator-sdk", {})
+    assert "qnn-sdk" in pins_of("emulator-sdk", {})
     monkeypatch.setenv("QNN_CI_SDK", str(tmp_path))
-    assert "qnn-sdk" not in find_pins("emulator-sdk", {})
+    assert "qnn-sdk" not in pins_of("emulator-sdk", {})
 
 
 def test_the_policy_for_python_is_of_the_default_row_and_knows_every_pair(

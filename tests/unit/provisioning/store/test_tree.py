@@ -19,7 +19,7 @@ from provisioning.store.tree import (
     Tree,
     TreeEntry,
     compare_tree,
-    encode_tree,
+    encode_record,
     find_parents,
     parse_tree,
     scan_tree,
@@ -214,7 +214,7 @@ def test_every_directory_above_is_a_parent() -> None:
 
 def test_a_tree_is_written_and_read(root: Path) -> None:
     tree = Tree("name", "1.0", "00", ("host",), tuple(ENTRIES))
-    data = encode_tree(tree)
+    data = encode_record(tree)
     assert parse_tree(data) == tree
     assert data.endswith(b"}\n")
     assert b'\n "artifact": "name",\n' in data
@@ -236,7 +236,7 @@ def test_what_is_no_tree_is_refused_as_a_value(data: bytes) -> None:
         parse_tree(data)
     with pytest.raises(ValueError, match=r"missing required field `version`"):
         parse_tree(b'{"artifact": "a"}')
-    whole = json.loads(encode_tree(Tree("a", "1", "", (), ())))
+    whole = json.loads(encode_record(Tree("a", "1", "", (), ())))
     for wrong in ({**whole, "more": 1}, {**whole, "files": [{"size": 1}]}):
         with pytest.raises(ValueError, match=r"."):
             parse_tree(json.dumps(wrong).encode())
