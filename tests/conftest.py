@@ -7,6 +7,8 @@ import os
 import signal
 import sys
 
+import pytest
+
 # Set by ./nox for the verbs of a session: where paths are relative to, and how hints name verbs.
 for name in ("QNN_CI_CALLER_DIR", "QNN_CI_COMMAND", "QNN_CI_CAUSE_FILE"):
     os.environ.pop(name, None)
@@ -21,6 +23,11 @@ sys.dont_write_bytecode = False
 # A shell starts what runs in the background with SIGINT ignored; every process of a test would
 # inherit that, and outlive the interrupt that it is sent.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    text = "run all commands that pages show, not one per verb and model"
+    parser.addoption("--every-documented-command", action="store_true", help=text)
 
 
 def pytest_collection_finish() -> None:

@@ -45,16 +45,26 @@ class Command:
         return f"{self.place}: {self.text}"
 
     @property
+    def typed(self) -> str:
+        """The text with its program, which a sentence may leave out."""
+        first = self.text.split()[0]
+        if first in VERBS["qnn-ci"]:
+            return f"qnn-ci {self.text}"
+        return (
+            f"./nox -s {self.text}" if " -- " in self.text and "nox" not in self.text else self.text
+        )
+
+    @property
     def key(self) -> str:
-        """By which it is known: ``./nox`` and ``nox`` are one."""
-        return self.text.removeprefix("./")
+        """What a command is known by: ``./nox`` and ``nox`` are one."""
+        return self.typed.removeprefix("./")
 
     @property
     def words(self) -> tuple[str, ...]:
         try:
-            return tuple(shlex.split(self.text))
+            return tuple(shlex.split(self.typed))
         except ValueError:  # a quotation that goes over several lines
-            return tuple(self.text.split())
+            return tuple(self.typed.split())
 
     @property
     def is_nox(self) -> bool:
@@ -92,6 +102,12 @@ def read_commands() -> tuple[Command, ...]:
         for command in commands_of(page.relative_to(ROOT).as_posix(), page.read_text("utf-8"))
     ]
     return tuple(dict.fromkeys(found))
+
+
+def list_shown() -> list[Command]:
+    """The commands that pages show now, each once; what CHANGELOG.md names is history."""
+    shown = (command for command in read_commands() if command.place != "CHANGELOG.md")
+    return list({one.key: one for one in reversed([*shown])}.values())[::-1]
 
 
 def commands_of(place: str, text: str) -> list[Command]:

@@ -11,9 +11,6 @@ from provisioning.console.progress import Progress
 from provisioning.errors import UsageError
 from provisioning.files import write_whole
 from tests.mutants.packages import PACKAGES, read_equivalents
-from tests.mutants.render import render_json, render_page, render_table
-from tests.mutants.verdicts import read_result
-from tests.mutants.workplace import ROOT, discard, place_of, plant_mutants
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,6 +21,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
+    # mutmut, which they need, is not installed where only the parser is tested.
+    from tests.mutants.render import render_json, render_page, render_table
+    from tests.mutants.verdicts import read_result
+    from tests.mutants.workplace import ROOT, discard, place_of, plant_mutants
+
     if args.jobs < 0:
         raise UsageError(f"--jobs {args.jobs} is less than one", fix="leave it out for all CPUs")
     wanted = [name.strip("/") for name in args.packages] or list(PACKAGES)

@@ -1,6 +1,6 @@
-"""The tables of docs/onnx.md, out of manifests/policies and what the provider answered.
+"""The tables of docs/onnx.md are those of manifests/policies and of what the provider answered.
 
-``python -m tests.documented.onnx_page`` writes them into the page.
+``python -m tests.static.test_onnx_page`` writes them into the page.
 """
 
 from __future__ import annotations
@@ -79,6 +79,12 @@ def _mark(name: str) -> str:
 
 def _escape(text: str) -> str:
     return SPECIAL.sub(r"\\\1", text)
+
+
+def test_the_tables_of_the_page_are_those_of_the_data() -> None:
+    page = PAGE.read_text("utf-8")
+    hint = "run `python -m tests.static.test_onnx_page`"
+    assert render_page(page) == page, hint
 
 
 if __name__ == "__main__":

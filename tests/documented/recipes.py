@@ -1,0 +1,336 @@
+"""How documented commands are run and judged: a recipe per verb and model.
+
+A command follows the first recipe whose pattern its text matches. The test suite runs SAMPLES, the
+option ``--every-documented-command`` runs all, as nightly.yml does; tests/static parses the rest.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import ci.__main__
+from ci.builds.plan.targets import read_targets
+from provisioning.manifest.reader import read_profiles
+from tests.documented import setups
+from tests.documented.pages import ROOT, Command
+from tests.documented.stage import Ended, Stage
+
+TORCH = ("torch", "executorch", "torchgen", "yaml")
+LANE = (*TORCH, "onnxruntime_qnn")
+COMPILERS = ("clang", "ld.lld", "g++", "make")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How the commands are run whose text ``of`` matches, and what they must do.
+
+    ``code`` and ``says``, an expression to be found in the output, are the documented result;
+    ``then`` looks at more. ``fill`` replaces placeholders before FILL does, each value in a run of
+    its own; ``adds`` is what only a stand-in makes necessary. ``needs`` are programs, ``packages``
+    Python's. A command run ``elsewhere`` is a line of that file.
+    """
+
+    of: str
+    setup: Sequence[Callable[[Stage], None]] = ()
+    says: str = ""
+    code: int = 0
+    fill: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    adds: str = ""
+    then: Callable[[Stage, Ended], None] | None = None
+    needs: Sequence[str] = ()
+    packages: Sequence[str] = ()
+    elsewhere: str = ""
+
+    @property
+    def lacks(self) -> str:
+        """Why it cannot run here; empty if it can."""
+        missing = [name for name in self.needs if not shutil.which(name)]
+        missing += [name for name in self.packages if importlib.util.find_spec(name) is None]
+        return f"not installed: {', '.join(missing)}" if missing else ""
+
+    def lines(self, command: Command) -> list[str]:
+        """The lines to type for ``command``."""
+        lines = [command.typed]
+        for placeholder, values in self.fill.items():
+            if placeholder in command.text:
+                lines = [line.replace(placeholder, value) for line in lines for value in values]
+        return [f"{fill(line)} {self.adds}".strip() for line in lines]
+
+
+def fill(line: str) -> str:
+    """A line with a value in the place of each placeholder."""
+    for placeholder, value in FILL.items():
+        line = line.replace(placeholder, value)
+    return line
+
+
+def find_recipe(command: Command) -> Recipe:
+    """The first recipe that fits a command. Raises LookupError if there is none."""
+    for recipe in RECIPES:
+        if re.search(recipe.of, command.key):
+            return recipe
+    raise LookupError(f"{command} has no recipe")
+
+
+def prove(command: Command, recipe: Recipe, stage: Stage) -> None:
+    """Run a command as its recipe says. Raises AssertionError if it does something else."""
+    if recipe.elsewhere:
+        lines = (ROOT / recipe.elsewhere).read_text("utf-8").splitlines()
+        shown = {line.strip().removeprefix("run: ").removeprefix("./") for line in lines}
+        assert command.key in shown, f"{recipe.elsewhere} does not run {command.text}"
+        return
+    for prepare in recipe.setup:
+        prepare(stage)
+    for line in recipe.lines(command):
+        judge(line, recipe, stage, stage.run(line))
+
+
+def judge(line: str, recipe: Recipe, stage: Stage, ended: Ended) -> None:
+    """Raises AssertionError if ``ended`` is not the result that the recipe names."""
+    said = f"{line}\n{ended.said}"
+    assert ended.returncode == recipe.code, said
+    assert "Traceback" not in ended.said, said
+    assert re.search(recipe.says, ended.said, re.DOTALL), f"no {recipe.says!r} in:\n{said}"
+    if recipe.then:
+        recipe.then(stage, ended)
+
+
+# -- what only a look at files shows ------------------------------------------------------------
+
+
+def runs_without_the_checkout(stage: Stage, ended: Ended) -> None:
+    """The installed wheel has its manifests, and asks for torch with the extra."""
+    (metadata,) = stage.project.glob("installed/executorch_qnn_ci-*.dist-info/METADATA")
+    assert re.search(r"(?m)^Requires-Dist: torch==.*extra ==", metadata.read_text("utf-8"))
+    stage.variables["PYTHONPATH"] = str(stage.project / "installed")
+    stage.directory = stage.home
+    listed = stage.run(f"{stage.project}/installed/bin/qnn-ci test-emulator --list")
+    assert "mlp" in listed.stdout, listed.said
+
+
+def scored_as_named(stage: Stage, ended: Ended) -> None:
+    """The metrics of the page are what they are called."""
+    import torch
+
+    names: dict[str, Any] = {}
+    exec(setups.read_block("docs/your-repository.md"), names)  # noqa: S102 - the page's own code
+    logits = torch.tensor([[[3.0, 1.0]], [[0.0, 2.0]], [[5.0, 4.0]], [[1.0, 0.0]]])
+    assert float(names["top1"]([logits], torch.tensor([0, 1, 1, 0]))) == 0.75
+    seen = torch.tensor([[0, 0], [1, 1]])  # rows and columns
+    maps = torch.nn.functional.one_hot(seen, 2).permute(2, 0, 1)[None, None].float()
+    iou = float(names["mean_iou"]([maps], torch.tensor([[0, 1], [1, 1]])[None, None]))
+    assert abs(iou - (1 / 2 + 2 / 3) / 2) < 1e-6
+
+
+def wrote_outputs(stage: Stage, ended: Ended) -> None:
+    """One output per execution, as many as the list of inputs has rows."""
+    rows = (stage.project / "L.txt").read_text().splitlines()
+    assert len(list((stage.project / "DIR").glob("output_*_0.raw"))) == len(rows)
+
+
+def pushed_the_skel(stage: Stage, ended: Ended) -> None:
+    pushed = stage.folder / "phone/data/local/tmp/model/libQnnLpaiSkel.so"
+    assert pushed.read_bytes() == (stage.project / "signed/libQnnLpaiSkel.so").read_bytes()
+
+
+# -- the table ----------------------------------------------------------------------------------
+
+MODEL_RUN = (setups.use_our_store, setups.shrink_suites, setups.write_models)
+BUILD = (setups.plant_toolchains, setups.leave_doctor_out)
+RUNNER = (setups.use_our_store, setups.share_runner)
+SERVED = (setups.serve_artifacts,)
+ACCEPTED = (*SERVED, setups.accept_licences)
+FETCHED = (*SERVED, setups.fetch_all)
+SIGNED = (setups.give_signer, setups.sign)
+OURS = {"setup": (setups.use_our_store,), "packages": TORCH}
+MODELS = {"setup": MODEL_RUN, "packages": TORCH}
+BUILDS = {"setup": BUILD, "packages": TORCH, "needs": (*COMPILERS, "aarch64-linux-gnu-g++")}
+
+# What the test suite runs: a command per verb, and per way to name a model.
+SAMPLES = (
+    "nox -s test_emulator",
+    "nox -s test_emulator -- --model net.py:factory --soc SM8750 --scheme 8a8w",
+    "nox -s test_onnx -- --model mlp --scheme u8",
+    "nox -s test_onnx -- --model net.onnx --scheme fp16 --soc SM8750",
+    "nox -s build_android -- --release --jobs 4",
+    "nox -s validate -- emulator",
+    "nox -s parity -- --source ~/executorch",
+    "nox -s plan",
+    "nox -s sign_skel -- --lpai-arch v6",
+    "nox -s docker_build -- emulator",
+    "nox -s qnn_ci -- cache info",
+    "nox -s provision -- emulator",
+    "nox -s bench -- parity",
+    "nox -s tests",
+    "pip install .",
+    "qnn-ci cache-key emulator",
+    "qnn-ci completion bash",
+    "qnn-ci context model_ctx.onnx",
+    "qnn-ci env PROFILE",
+    "qnn-ci gate plan.json --needs needs.json --results results",
+    "qnn-ci gc",
+    "qnn-ci init --policy-only",
+    "qnn-ci list",
+    "qnn-ci lock NAME...",
+    "qnn-ci matrix plan.json",
+    "qnn-ci path NAME",
+    "qnn-ci report PATH",
+    "qnn-ci setup",
+    "qnn-ci update ARTIFACT[@VERSION]",
+    "qnn-ci verify [NAME...]",
+    "qnn-ci verify-signature signed",
+)
+# What the pages leave to the reader.
+FILL = {
+    "[NAME...]": "libcxx",
+    "NAME...": "qnn-runtime libcxx",
+    "lock NAME": "lock qnn-sdk",
+    " NAME": " libcxx",
+    "ARTIFACT[@VERSION]": "qnn-runtime@1.0",
+    "fetch --to": "fetch libcxx --to DIR",
+    "--from FILE": "--from ../sdk.zip",
+    "FILE ...": "signed/libQnnLpaiSkel.so",
+    "DIRECTORY": "signed",
+    "--source DIR": "--source $EXECUTORCH_ROOT",
+    "PROFILE": "emulator",
+    "IMAGE": "debian:bookworm",
+    "--base BASE": "--base main",
+    "report PATH": "report reports/test_emulator",
+    "SESSION": "sign_skel",
+    "TARGET": "android",
+    "OWNER/REPOSITORY@COMMIT": "example/executorch-qnn-ci@" + "0123456789" * 4,
+}
+# What can be run nowhere here, and why.
+NOT_RUN = {
+    "gh attestation verify": "it asks GitHub for an attestation that only a signing job makes",
+}
+RECIPES = (
+    # Models. What only lists, has no hardware or is planned comes before all that runs.
+    Recipe(r"nox -s test_\w+ -- --list", says="mlp .*SM8650"),
+    Recipe("test_emulator -- --backend (gpu|lpai)$", says="NOT RUN", code=3, **MODELS),
+    Recipe("--plan", (setups.use_our_store, setups.plan_two_cases), "1 passed", packages=TORCH),
+    Recipe(
+        "--policy qnn.toml$", (setups.initialise,), "2 passed", then=scored_as_named, packages=TORCH
+    ),
+    Recipe("before/report.json", (setups.break_model,), "qnn_model.py|:x:", 1, packages=TORCH),
+    Recipe(
+        "--runner cpp|build_runner$",
+        (*RUNNER, setups.shrink_suites),
+        "[1-9] passed|qnn_wheel_runner",
+        needs=COMPILERS,
+        packages=TORCH,
+    ),
+    Recipe("build_android test_emulator", (*BUILD, *MODEL_RUN), "[1-9] passed", packages=TORCH),
+    Recipe("--model resnet", says="2 passed", adds="--scheme fp16", **MODELS),
+    Recipe("^nox -s test_emulator", says="[1-9] passed.*index.html", **MODELS),
+    Recipe("nox -s test_onnx", MODEL_RUN, "[1-9] passed.*index.html", packages=LANE),
+    Recipe("python net.py", **MODELS),
+    Recipe(
+        "qnn_wheel_runner",
+        (*RUNNER, setups.keep_artifacts, setups.take_program),
+        then=wrote_outputs,
+        needs=COMPILERS,
+        packages=TORCH,
+    ),
+    Recipe("qnn-ci context", (setups.leave_context,), "QNN 2.49.40|fits SM8750|sealed +yes"),
+    # Builds of ExecuTorch in miniature.
+    Recipe("build_direct$", says="is for one SoC", code=2, packages=TORCH),
+    Recipe("r27", (*BUILD, setups.plant_second_ndk), "cmake", adds="--dry-run", packages=TORCH),
+    Recipe("build_direct --", says="CDSP_VERSION=v79", **BUILDS),
+    Recipe(
+        "build TARGET",
+        fill={"TARGET": tuple(read_targets())},
+        adds="--dry-run --soc SM8750",
+        says="cmake .*-S",
+        **BUILDS,
+    ),
+    Recipe("build_", says="artifacts.json", **BUILDS),
+    # The doctor.
+    Recipe("--device$", (setups.attach_phone,), "QNN100.*QNN212.*QNN802", 3),
+    Recipe("validate -- (android|--backend)", says="not fit", code=3),
+    Recipe("doctor PROFILE", says="not fit", code=3, fill={"PROFILE": tuple(read_profiles())}),
+    Recipe(
+        "doctor aot",
+        (setups.plant_toolchains, setups.clone_executorch),
+        "aot: not fit.*QNN107",
+        3,
+        fill={"/opt/qairt/2.37.0.250724": ("$QNN_SDK_ROOT",)},
+        needs=COMPILERS,
+    ),
+    Recipe("-ci doctor|validate", says='emulator: fit|"fit": true', **OURS),
+    Recipe("qnn-ci setup", says="export QNN_SDK_ROOT=", **OURS),
+    # Small artifacts of every kind, from an index and a server of the tests.
+    Recipe("fetch (qnn-sdk$|android)", SERVED, "licence", 3, fill={"android": ("aot",)}),
+    Recipe("provision -- lpai", says="licence", code=3),
+    Recipe("-ci fetch|-s provision", ACCEPTED, fill={"@2.49.40": ("@9.9.9",)}),
+    Recipe("lock qnn-sdk --from", SERVED, "locks/qnn-sdk"),
+    Recipe(
+        "qnn-ci lock", ACCEPTED, r"\+\+\+ b/manifests/locks/qnn-sdk", fill={"NAME...": ("qnn-sdk",)}
+    ),
+    Recipe("qnn-ci update", ACCEPTED, "nothing changed"),
+    Recipe("verify --repair", (*FETCHED, setups.damage_store), "repaired"),
+    Recipe("qnn-ci verify ", FETCHED, "as they should be"),
+    Recipe("qnn-ci list", FETCHED, "profile aot: qnn-sdk, libcxx"),
+    Recipe("qnn-ci path", FETCHED, "^/.*/store/"),
+    Recipe("qnn-ci gc", FETCHED, r"freed 0\.0 MiB"),
+    Recipe("GITHUB_ENV", FETCHED, "QNN_SDK_ROOT=", adds='&& cat "$GITHUB_ENV"'),
+    Recipe("^eval .*env", FETCHED, "x86_64-linux-clang", adds='&& ls "$QNN_SDK_ROOT/lib"'),
+    Recipe("qnn-ci env", FETCHED, "export QNN_SDK_ROOT=", fill={"PROFILE": ("emulator", "aot")}),
+    Recipe("cache info|cache clean", says="in all|removed .* MiB of store"),
+    Recipe("cache-key", says="qnn-ci-"),
+    # Benchmarks and tests.
+    Recipe("bench -- emulator", says="warm +[0-9.]+ s", **MODELS),
+    Recipe("bench -- (doctor|provisioning)", elsewhere=".github/workflows/nightly.yml"),
+    Recipe("bench -- parity", (setups.shrink_bench,), "whole tree, nothing kept", packages=TORCH),
+    Recipe("nox -s (tests|unit)$", says="1 passed"),
+    Recipe("nox -s lint", elsewhere=".ci/run"),
+    Recipe("nox -s release", elsewhere=".github/workflows/release.yml"),
+    Recipe("-s mutants", (setups.shrink_judging,), r"ci/judging +2 +1 +1 +0 +0 +0 +50\.0\n"),
+    # A clone whose last commit adds a file to CMake alone.
+    Recipe(
+        "parity$",
+        (setups.enter_executorch,),
+        setups.NEW_FILE,
+        1,
+        fill={"./nox": ("../../project/nox",)},
+    ),
+    Recipe("parity -- --source", (setups.clone_beside,), setups.NEW_FILE, 1),
+    # A change of one model, and the jobs that it needs.
+    Recipe(
+        "plan --verify",
+        (setups.branch_off,),
+        "1 commit, everything for 0",
+        fill={"main~20..main": ("main..change",)},
+    ),
+    Recipe("-s plan|-ci plan", (setups.branch_off,), "(1 file changed|## Plan).*test_emulator"),
+    Recipe("qnn-ci matrix", (setups.plan_two_cases,), '^{"include":.*test_emulator-1-of-1'),
+    Recipe("qnn-ci gate", (setups.leave_results,), "green"),
+    Recipe("report shard-1", (setups.record_shards,), "3 passed"),
+    Recipe("qnn-ci report", (setups.record_report,), r'mlp +fp16.*1 passed|"\$schema"'),
+    # Small Hexagon libraries, signed by a stand-in for the SDK's signer.
+    Recipe("SESSION|sign_skel$|qnn-ci sign$", (setups.give_signer,), code=2),
+    Recipe("sign_skel", (setups.give_signer,), "libQnnLpaiSkel.so: V79|signed and verified"),
+    Recipe("verify-signature", SIGNED, "proven"),
+    Recipe("adb push", (*SIGNED, setups.attach_phone), then=pushed_the_skel),
+    Recipe("adb", (setups.attach_phone,), r"adbd|searched \. and \. for --model_path"),
+    Recipe("readelf", says="NEEDED", adds=str(setups.LIBRARIES / "libx86.so")),
+    # No engine answers: tests/integration/images runs the same verbs with one.
+    Recipe("docker_|image", (setups.have_no_engine,), "no Docker engine answers", 3),
+    # The program itself.
+    Recipe(
+        "pip install",
+        (setups.serve_wheel,),
+        adds="--quiet --no-deps --target installed",
+        then=runs_without_the_checkout,
+    ),
+    Recipe("VERB", says="usage: ", fill={"VERB": tuple(ci.__main__.VERBS)}, adds="--help"),
+    Recipe("--version", says=r"^executorch-qnn-ci \d"),
+    Recipe("^eval .*completion", says="-F ", adds="&& complete -p qnn-ci"),
+    Recipe("completion", says="complete .*qnn-ci|#compdef"),
+    Recipe("qnn-ci init", (setups.enter_repository,), "wrote .*qnn.toml"),
+)
