@@ -15,19 +15,18 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from ci.report.columns import LIMITS, columns_of
+from ci.report.columns import LIMITS, columns_of, name_models
 from ci.report.failures import repeat_command
-from ci.report.figures import make_grids, make_phase_grid
-from ci.report.geometry import lay_out
+from ci.report.figures import make_figures, make_phase_figure
 from ci.report.schema import Control, ControlKind, Report, Status
-from ci.report.text import show_bytes, show_counts, show_decibels, show_seconds
+from ci.report.text import show_bytes, show_counts, show_decibels, show_seconds, show_work
 from provisioning.console.terminal import clean
 
 TEMPLATES = Path(__file__).resolve().parent / "templates"
 
 
 def render_html(report: Report) -> str:
-    """index.html: the verdict, what failed and why, plots, every case, toolchain and controls."""
+    """index.html: the verdict, what failed and why, figures, every case, toolchain and controls."""
     style, script = (
         (TEMPLATES / name).read_text(encoding="utf-8") for name in ("report.css", "report.js")
     )
@@ -46,8 +45,11 @@ def render_html(report: Report) -> str:
         passed_controls=[control for control in report.controls if not control.rejected],
         control_rows=group_controls(report.controls),
         kinds=[count_controls(report.controls, kind) for kind in ControlKind],
-        charts=[lay_out(grid) for grid in make_grids(report)] if cases else [],
-        phases=lay_out(make_phase_grid(report)),
+        names=name_models(report.cases),
+        several_socs=len({case.soc for case in report.cases}) > 1,
+        figures=make_figures(report),
+        phases=make_phase_figure(report),
+        work=show_work(report),
         style=Markup(style),  # noqa: S704 - a file of ours
         script=Markup(script),  # noqa: S704 - a file of ours
         policy=f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; "
