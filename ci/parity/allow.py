@@ -13,11 +13,11 @@ from ci.parity.policy import Allowance, ParityPolicy, matches
 
 @dataclass(frozen=True)
 class Sorted:
-    """Findings that count, findings that an entry allows, and entries without effect."""
+    """The findings that count, those about entries without effect included, and how many others
+    an entry allows."""
 
-    open: tuple[Finding, ...]
-    allowed: tuple[tuple[Finding, Allowance], ...]
-    stale: tuple[Finding, ...]
+    findings: tuple[Finding, ...]
+    allowed: int
 
 
 def apply_allowances(
@@ -40,19 +40,19 @@ def apply_allowances(
     live = [entry for entry in policy.allow if not effect[id(entry)]]
     used: set[int] = set()
     kept: list[Finding] = []
-    allowed: list[tuple[Finding, Allowance]] = []
     for finding in findings:
         entry = next((entry for entry in live if covers(entry, finding)), None)
         if entry is None:
             kept.append(finding)
         else:
             used.add(id(entry))
-            allowed.append((finding, entry))
-    unused = [entry for entry in live if id(entry) not in used] if whole else []
-    stale = [(entry, why) for entry in policy.allow if (why := effect[id(entry)])]
-    stale += [(entry, "it no longer allows anything") for entry in unused]
-    told = stale if is_current else []
-    return Sorted(tuple(kept), tuple(allowed), tuple(_stale(e, why, source) for e, why in told))
+    allowed = len(findings) - len(kept)
+    if is_current:
+        unused = [entry for entry in live if id(entry) not in used] if whole else []
+        stale = [(entry, why) for entry in policy.allow if (why := effect[id(entry)])]
+        stale += [(entry, "it no longer allows anything") for entry in unused]
+        kept += [_stale(entry, why, source) for entry, why in stale]
+    return Sorted(tuple(kept), allowed)
 
 
 def why_without_effect(entry: Allowance, files: Container[str], today: date) -> str:

@@ -48,7 +48,7 @@ def compare_source(
     tree = open_tree(request.source, request.revision, policy.layout)
     check_tree(tree, request.scope)
     facts, result = compare_one(tree, request, policy, read)
-    found, old, changed = result.open, 0, None
+    found, changed = result.findings, None
     if request.base is not None:
         git_dir = find_git_dir(request.source)
         if git_dir is None:
@@ -56,20 +56,16 @@ def compare_source(
         base = open_tree(git_dir, request.base, policy.layout)
         base_facts, before = compare_one(base, request, policy, read)
         renames = find_renames(base, tree, base_facts, facts)
-        old_ones = (*before.open, *before.stale)
-        known = {key for f in old_ones for key in (f.key, renames.translate(f))}
-        found = tuple(as_new(f) for f in (*result.open, *result.stale) if f.key not in known)
-        old = len(result.open) + len(result.stale) - len(found)
+        known = {key for f in before.findings for key in (f.key, renames.translate(f))}
+        found = tuple(as_new(f) for f in result.findings if f.key not in known)
         changed = find_changes(found, tree, base)
-    else:
-        found = (*result.open, *result.stale)
     return ParityReport(
         tree=tree.name,
         scope=request.scope,
         base=request.base or "",
         findings=tuple(order_findings(list(found))),
-        old=old,
-        allowed=len(result.allowed),
+        old=len(result.findings) - len(found),
+        allowed=result.allowed,
         not_evaluated=unevaluated(facts, request.scope),
         counts=count_facts(facts),
         changed=changed,

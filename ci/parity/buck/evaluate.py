@@ -28,6 +28,7 @@ DEPTH_LIMIT = 300
 RETRIES = 40
 RULE_CALL = re.compile(r"\b(?:native|runtime|fb_native)\.(\w+)")
 UNKNOWN_NAME = re.compile(r"Variable `(\w+)` not found")
+DEFINED = re.compile(r"^(?:def\s+(\w+)\s*\(|(\w+)\s*=(?!=))", re.MULTILINE)
 
 
 LIBRARIES = (
@@ -139,8 +140,7 @@ class Evaluator:
             module.add_callable(name, function)
         ast = sl.parse("prelude.bzl", text, self.dialect)
         sl.eval(module, ast, self.globals)
-        names = re.findall(r"^(?:def (\w+)|(\w+) =)", text, re.MULTILINE)
-        found = {first or second for first, second in names}
+        found = {function or name for function, name in DEFINED.findall(text)}
         self.prelude_names = frozenset(name for name in found if not name.startswith("_"))
         return module.freeze()
 
@@ -189,8 +189,8 @@ class Evaluator:
             return self._run_once(path, folder, text, unknown)
         except sl.StarlarkError as error:
             missing = UNKNOWN_NAME.search(str(error))
-            if missing and missing.group(1) not in unknown:
-                return missing.group(1)
+            if missing and missing[1] not in unknown:
+                return missing[1]
             raise NotEvaluatedError(path, *explain(error, path)) from error
 
     def _run_once(
@@ -227,12 +227,7 @@ class Evaluator:
 
     def _header(self, text: str, taken: set[str], unknown: set[str]) -> str:
         """One line that loads the stubs which this file needs and does not define itself."""
-        own = set(re.findall(r"^(?:def\s+)?(\w+)\s*(?:=(?!=)|\()", text, re.MULTILINE))
-        defined = {
-            name
-            for name in own
-            if re.search(rf"^(?:def\s+{name}\b|{name}\s*=)", text, re.MULTILINE)
-        }
+        defined = {function or name for function, name in DEFINED.findall(text)}
         words = set(re.findall(r"[A-Za-z_]\w*", text))
         names = sorted((self.prelude_names & words) - taken - defined)
         rows = [("@prelude", names), ("@unknown", sorted(unknown))]

@@ -145,15 +145,6 @@ def oncall(*args, **kwargs):
 def package(*args, **kwargs):
     pass
 
-def soft_error(*args, **kwargs):
-    pass
-
-def warning(*args, **kwargs):
-    pass
-
-def load_symbols(*args, **kwargs):
-    pass
-
 def host_info():
     no = False
     return struct(

@@ -33,6 +33,8 @@ MOST_GROUPS = 10
 Branch: TypeAlias = "tuple[frozenset[str], list[Node]]"
 LIST_FILE = "CMakeLists.txt"
 TOO_DEEP = "blocks are nested too deeply"
+# Any other command does nothing without an argument.
+WITHOUT_WORDS = {"return", "break", "continue", "include_guard"}
 
 
 class Interpreter:
@@ -223,7 +225,9 @@ class Interpreter:
         if command.name in self.state.routines:
             return self._run_routine(self.state.routines[command.name], call)
         handler = self.commands.get(command.name)
-        return (handler(self, call) if handler else None) or Flow.NORMAL
+        if handler is None or not (call.items or command.name in WITHOUT_WORDS):
+            return Flow.NORMAL
+        return handler(self, call) or Flow.NORMAL
 
     def _run_routine(self, routine: Routine, call: Call) -> Flow:
         if len(self.stack) > MOST_DEPTH:
@@ -362,23 +366,19 @@ class Interpreter:
     def _run_foreach(self, block: Block) -> Flow:
         names, rows = self._foreach_rows(block)
         before = {name: self.scope.table.get(name) for name in names}
+        if len(rows) > MOST_TURNS:
+            self.note_unread(block.head.line, f"foreach() over more than {MOST_TURNS} items")
+        flow = Flow.NORMAL
         try:
-            return self._turn(block, names, rows)
+            for row in rows[:MOST_TURNS]:
+                words = zip(names, row, strict=False)
+                self.scope.table.update({name: (word,) for name, word in words})
+                flow = self.run(block.body)
+                if flow in {Flow.RETURN, Flow.BREAK}:
+                    break
         finally:
             self.scope.table.update(before)
-
-    def _turn(self, block: Block, names: list[str], rows: list[tuple[str, ...]]) -> Flow:
-        for turn, row in enumerate(rows):
-            if turn >= MOST_TURNS:
-                self.note_unread(block.head.line, f"foreach() over more than {MOST_TURNS} items")
-                break
-            self.scope.table.update({name: (word,) for name, word in zip(names, row, strict=False)})
-            flow = self.run(block.body)
-            if flow is Flow.RETURN:
-                return flow
-            if flow is Flow.BREAK:
-                break
-        return Flow.NORMAL
+        return flow if flow is Flow.RETURN else Flow.NORMAL
 
     def _foreach_rows(self, block: Block) -> tuple[list[str], list[tuple[str, ...]]]:
         words = [item.text for item in self.items(block.head.arguments)]
@@ -418,10 +418,8 @@ class Interpreter:
             if self._decide(block.head) is not Answer.YES:
                 return Flow.NORMAL
             flow = self.run(block.body)
-            if flow is Flow.RETURN:
-                return flow
-            if flow is Flow.BREAK:
-                return Flow.NORMAL
+            if flow in {Flow.RETURN, Flow.BREAK}:
+                return flow if flow is Flow.RETURN else Flow.NORMAL
         self.note_unread(block.head.line, f"while() with more than {MOST_TURNS} turns")
         return Flow.NORMAL
 

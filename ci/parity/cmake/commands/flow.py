@@ -25,7 +25,7 @@ FILE_LIST = re.compile(r"open\('([^']+\.bzl)'\).*join\((\w+)\)", re.DOTALL)
 def include_file(run: Interpreter, call: Call) -> None:
     """include(): a file of the tree; CMake's own modules and submodules' are passed over."""
     words = call.words
-    if not words or is_unknown(words[0]):
+    if is_unknown(words[0]):
         return
     if words[0] in MODULE_OPTIONS:
         declare(run, MODULE_OPTIONS[words[0]], "ON")
@@ -41,7 +41,7 @@ def include_file(run: Interpreter, call: Call) -> None:
 
 def add_subdirectory(run: Interpreter, call: Call) -> None:
     """add_subdirectory(): one of the tree; submodules are passed over."""
-    if not call.words or is_unknown(call.words[0]):
+    if is_unknown(call.words[0]):
         return
     directory = run.relative(call.words[0])
     # An example that adds the whole project: its targets are read once, from its own root.

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import posixpath
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from ci.parity.cmake.interpreter import Interpreter
 from ci.parity.cmake.regex import UnknownMatchError, replace, search
@@ -12,7 +11,6 @@ from ci.parity.cmake.state import Call
 from ci.parity.cmake.values import is_unknown, split_list, strip_genex, unknown
 
 NUMBER = re.compile(r"-?\d+")
-SORT_WORDS = {"COMPARE": "STRING", "CASE": "SENSITIVE", "ORDER": "ASCENDING"}
 
 
 def edit_list(run: Interpreter, call: Call) -> None:
@@ -109,17 +107,9 @@ def _remove_at(items: list[str], rest: list[str]) -> list[str]:
 
 
 def _sort(items: list[str], rest: list[str]) -> list[str]:
-    how = {**SORT_WORDS, **dict(zip(rest[::2], rest[1::2], strict=False))}
-
-    def key(item: str) -> list[tuple[int, int, str]]:
-        text = posixpath.basename(item) if how["COMPARE"] == "FILE_BASENAME" else item
-        text = text.lower() if how["CASE"] == "INSENSITIVE" else text
-        if how["COMPARE"] != "NATURAL":
-            return [(1, 0, text)]
-        parts = re.findall(r"\d+|\D+", text)
-        return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in parts]
-
-    return sorted(items, key=key, reverse=how["ORDER"] == "DESCENDING")
+    if {"COMPARE", "CASE"}.intersection(rest):
+        return list(unknown("list(SORT)"))
+    return sorted(items, reverse="DESCENDING" in rest)
 
 
 EDITS: dict[str, Callable[[list[str], list[str]], list[str]]] = {
@@ -150,30 +140,13 @@ def _transform(run: Interpreter, name: str, rest: list[str]) -> None:
     target = name
     if len(more) > 1 and more[-2] == "OUTPUT_VARIABLE":
         target, more = more[-1], more[:-2]
-    if change is None or len(words) < count:
+    # With a selector, such as AT or REGEX, there are more words.
+    if change is None or len(words) < count or more:
         run.set(target, unknown("list(TRANSFORM)"))
         return
-    results = []
-    for value in run.scope.get(name) or ("",):
-        items = split_list(value)
-        try:
-            chosen = _select(items, more)
-            changed = (change(i, words) if at in chosen else i for at, i in enumerate(items))
-            results.append(";".join(changed))
-        except (UnknownMatchError, ValueError):
-            results.extend(unknown("list(TRANSFORM)"))
+    lists = [split_list(value) for value in run.scope.get(name) or ("",)]
+    try:
+        results = tuple(";".join(change(item, words) for item in items) for items in lists)
+    except UnknownMatchError:
+        results = unknown("list(TRANSFORM)")
     run.set(target, tuple(dict.fromkeys(results)))
-
-
-def _select(items: list[str], words: Sequence[str]) -> set[int]:
-    """Which items a selector of list(TRANSFORM) means. Raises ValueError, UnknownMatchError."""
-    if not words:
-        return set(range(len(items)))
-    if words[0] == "REGEX" and len(words) == 2:
-        return {at for at, item in enumerate(items) if search(words[1], item)}
-    numbers = [int(word) for word in words[1:]]
-    if words[0] == "AT":
-        return {number % max(len(items), 1) for number in numbers}
-    if words[0] == "FOR" and len(numbers) in {2, 3}:
-        return set(range(numbers[0], numbers[1] + 1, *numbers[2:]))
-    raise ValueError(words[0])

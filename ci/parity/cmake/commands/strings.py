@@ -22,14 +22,6 @@ EDITS: dict[str, Callable[[str], str]] = {
         r"^(?=\d)", "_", re.sub(r"\W", "_", text, flags=re.ASCII)
     ),
 }
-COMPARISONS: dict[str, Callable[[str, str], bool]] = {
-    "EQUAL": operator.eq,
-    "NOTEQUAL": operator.ne,
-    "LESS": operator.lt,
-    "GREATER": operator.gt,
-    "LESS_EQUAL": operator.le,
-    "GREATER_EQUAL": operator.ge,
-}
 # Where the output variable stands when a sub-command is not computed; the last word else.
 OUTPUTS = {"JSON": 1, "CONFIGURE": 2, "TIMESTAMP": 1, "UUID": 1, "RANDOM": -1, "FIND": 3}
 HASHES = ("MD5", "SHA")
@@ -69,10 +61,6 @@ def compute(action: str, rest: list[str]) -> tuple[str, str] | None:
     if action == "FIND" and len(rest) > 2 and known:
         at = rest[0].rfind(rest[1]) if rest[3:] == ["REVERSE"] else rest[0].find(rest[1])
         return rest[2], str(at)
-    if action == "REPEAT" and len(rest) == 3 and known and rest[1].isdigit() and len(rest[1]) < 5:
-        return rest[2], rest[0] * int(rest[1])
-    if action == "COMPARE" and len(rest) == 4 and known and rest[0] in COMPARISONS:
-        return rest[3], str(int(COMPARISONS[rest[0]](rest[1], rest[2])))
     return None
 
 

@@ -125,7 +125,7 @@ class Targets:
     def add_library(self, run: Interpreter, call: Call) -> None:
         """add_library(), add_executable() and the helpers that stand for them."""
         words = call.words
-        if not words or is_unknown(words[0]):
+        if is_unknown(words[0]):
             return
         name = words[0]
         if "ALIAS" in words[1:2] and len(words) > 2:
@@ -149,7 +149,7 @@ class Targets:
 
     def add_sources(self, run: Interpreter, call: Call) -> None:
         """target_sources(), file sets included."""
-        target = self.find(call.words[0], run.directory) if call.words else None
+        target = self.find(call.words[0], run.directory)
         if target is None:
             self._note_unknown(run, call)
             return
@@ -177,7 +177,7 @@ class Targets:
             target.files.append(Listed(ListEntry(path, run.place(line)), run.branch))
 
     def add_links(self, run: Interpreter, call: Call) -> None:
-        target = self.find(call.words[0], run.directory) if call.words else None
+        target = self.find(call.words[0], run.directory)
         if target is None:
             self._note_unknown(run, call)
             return
@@ -185,7 +185,7 @@ class Targets:
 
     def add_defines(self, run: Interpreter, call: Call) -> None:
         """target_compile_definitions(), and what begins with -D in target_compile_options()."""
-        target = self.find(call.words[0], run.directory) if call.words else None
+        target = self.find(call.words[0], run.directory)
         is_flag = call.command.name == "target_compile_options"
         if target is not None:
             words = words_for(run, call, target, KEYWORDS)
@@ -217,7 +217,7 @@ class Targets:
                 self.mentioned.add(path)
 
     def _note_unknown(self, run: Interpreter, call: Call) -> None:
-        if call.words and not is_unknown(call.words[0]) and not run.branch:
+        if not is_unknown(call.words[0]) and not run.branch:
             what = f"{call.command.name}({call.words[0]}) names an unknown target"
             run.note_unread(call.command.line, what)
 

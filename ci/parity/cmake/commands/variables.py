@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from ci.parity.buck.globs import compile_pattern
-from ci.parity.cmake.blocks import Argument
 from ci.parity.cmake.commands.lists import edit_list
 from ci.parity.cmake.commands.strings import do_math, edit_string
 from ci.parity.cmake.interpreter import Interpreter
 from ci.parity.cmake.platforms import ROOT
 from ci.parity.cmake.state import Call, Flow
-from ci.parity.cmake.values import Value, is_unknown, split_list, unknown
+from ci.parity.cmake.values import is_unknown, split_list, unknown
 
 Handler = Callable[[Interpreter, Call], "Flow | None"]
 
@@ -20,9 +19,9 @@ Handler = Callable[[Interpreter, Call], "Flow | None"]
 def set_variable(run: Interpreter, call: Call) -> None:
     """set(): a cache entry does not replace a variable that is already set."""
     words = call.words
-    if not words or words[0].startswith("ENV{"):
-        return
     name = words[0]
+    if name.startswith("ENV{"):
+        return
     arguments = list(call.command.arguments[1:])
     parent = bool(words[1:]) and words[-1] == "PARENT_SCOPE"
     if parent:
@@ -36,27 +35,20 @@ def set_variable(run: Interpreter, call: Call) -> None:
     if not arguments:
         run.set(name, None if not parent and len(words) == 1 else ("",), parent=parent)
         return
-    run.set(name, value_of(run, arguments), parent=parent)
-
-
-def value_of(run: Interpreter, arguments: Sequence[Argument]) -> Value:
-    """The value of set(): one argument keeps its alternatives, several become a list."""
-    if len(arguments) == 1:
-        return run.expand(arguments[0])
-    return (";".join(item.text for item in run.items(arguments)),)
+    if len(arguments) == 1:  # it keeps its alternatives
+        run.set(name, run.expand(arguments[0]), parent=parent)
+    else:
+        run.set(name, (";".join(item.text for item in run.items(arguments)),), parent=parent)
 
 
 def unset_variable(run: Interpreter, call: Call) -> None:
-    words = call.words
-    if words:
-        run.set(words[0], None, parent="PARENT_SCOPE" in words)
+    run.set(call.words[0], None, parent="PARENT_SCOPE" in call.words)
 
 
 def declare_option(run: Interpreter, call: Call) -> None:
     """option(): either value is possible, so both branches of its if() count."""
     words = call.words
-    if words:
-        declare(run, words[0], words[2] if len(words) > 2 else "OFF")
+    declare(run, words[0], words[2] if len(words) > 2 else "OFF")
 
 
 def declare(run: Interpreter, name: str, default: str) -> None:
@@ -187,24 +179,21 @@ def group_arguments(
 def find_something(run: Interpreter, call: Call) -> None:
     """find_library(), get_property() and their like: only a configuration could tell."""
     words = call.words
-    if words:
-        run.state.open_names.add(words[0])
-        run.set(words[0], unknown(words[0]))
-        named = [word for word in words[1:] if word != "NAMES"]
-        if call.command.name == "find_library" and named:
-            run.state.libraries[unknown(words[0])[0]] = named[0]
+    run.state.open_names.add(words[0])
+    run.set(words[0], unknown(words[0]))
+    named = [word for word in words[1:] if word != "NAMES"]
+    if call.command.name == "find_library" and named:
+        run.state.libraries[unknown(words[0])[0]] = named[0]
 
 
 def find_package(run: Interpreter, call: Call) -> None:
     """find_package(): whether it was found is not known."""
-    words = call.words
-    if words:
-        run.state.open_names.update({f"{words[0]}_FOUND", f"{words[0].upper()}_FOUND"})
+    name = call.words[0]
+    run.state.open_names.update({f"{name}_FOUND", f"{name.upper()}_FOUND"})
 
 
 def separate(run: Interpreter, call: Call) -> None:
-    if call.words:
-        run.set(call.words[0], unknown("separate_arguments"))
+    run.set(call.words[0], unknown("separate_arguments"))
 
 
 def edit_path(run: Interpreter, call: Call) -> None:
@@ -220,13 +209,12 @@ def edit_path(run: Interpreter, call: Call) -> None:
 
 def begin_project(run: Interpreter, call: Call) -> None:
     """project(): its directory becomes PROJECT_SOURCE_DIR."""
-    words = call.words
+    name = call.words[0]
     source = run.get("CMAKE_CURRENT_SOURCE_DIR")
     run.set("PROJECT_SOURCE_DIR", (source,))
     run.set("PROJECT_BINARY_DIR", (run.get("CMAKE_CURRENT_BINARY_DIR"),))
-    if words:
-        run.set("PROJECT_NAME", (words[0],))
-        run.set(f"{words[0]}_SOURCE_DIR", (source,))
+    run.set("PROJECT_NAME", (name,))
+    run.set(f"{name}_SOURCE_DIR", (source,))
 
 
 VARIABLE_COMMANDS: dict[str, Handler] = {
