@@ -28,6 +28,7 @@ echo "$(basename "$0") $*" >> {log}
 if [ "$1" = login ]; then echo "stdin: $(cat)" >> {log}; fi
 if [ "$1 $2" = "pr list" ]; then echo "${{OPEN:-0}}"; fi
 if [ -n "${{DOCKER_CONFIG:-}}" ]; then touch "$DOCKER_CONFIG/config.json"; fi
+if [ "$1" = .ci/fresh ]; then exit "${{FRESH_CODE:-0}}"; fi
 """
 
 
@@ -37,7 +38,7 @@ def project(tmp_path: Path, programs: Path, quick_python: Path) -> Project:
     put_on_path(made.github, "python3", quick_python.read_text())
     log = tmp_path / "programs.log"
     log.touch()
-    for name in ("gh", "docker"):
+    for name in ("gh", "docker", "sudo"):
         put_on_path(made.github, name, RECORDER.format(log=log))
     return made
 
@@ -188,11 +189,21 @@ def test_a_release_is_what_its_tag_says(project: Project, tag: str, result: str)
     assert results["build"].result == result, say(results)
     assert results["publish"].result == ("success" if result == "success" else "skipped")
     if result == "success":
-        (line,) = called(project)
+        fresh, line = called(project)
+        assert fresh == "sudo .ci/fresh"
         assert line.startswith("gh release create v1.2.3 dist/")
         assert "sbom.cdx.json" in line
         attested = [given for name, given in project.github.services.asked if "attest" in name]
         assert [bool(given.get("sbom-path")) for given in attested] == [False, True]
+
+
+def test_nothing_is_released_that_fails_on_a_bare_machine(project: Project) -> None:
+    project.end_with({"release": {"code": 0, "writes": DIST}})
+    project.github.github = {"ref": "refs/tags/v1.2.3", "ref_name": "v1.2.3"}
+    project.github.variables["FRESH_CODE"] = "3"
+    wanted = {"build": "success", "fresh": "failure", "publish": "skipped"}
+    assert ended(run(project, "release")) == wanted
+    assert called(project) == ["sudo .ci/fresh"]
 
 
 def test_inputs_of_signing_are_unsigned_and_nobody_signs_for_a_pull_request(
