@@ -8,9 +8,10 @@ that what does not need torch does not wait for it.
 from __future__ import annotations
 
 import atexit
-import fcntl
+import ctypes
 import hashlib
 import os
+import platform
 import shlex
 import signal
 import sys
@@ -36,7 +37,9 @@ CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 # Tests of seconds lie beside tests of minutes, and some wait: three workers for two cores.
 PARALLEL = ("-n3", "--dist", "worksteal")
 PROBE_S, HEARTBEAT_S = 2.0, 15.0
-DOWNLOAD = 4  # docs/exit-codes.md
+ENVIRONMENT, DOWNLOAD = 3, 4  # docs/exit-codes.md
+# Gigabytes, of use only where QNN's libraries for hosts run.
+LARGE = ("lowering", "onnx", "test")
 # Modules that next to nobody imports: half of an environment, compiled if they are after all.
 RARE = (
     r"site-packages/((pip|setuptools|pygments/lexers|scipy|sklearn|sympy/physics|coremltools"
@@ -115,7 +118,7 @@ def end_run() -> None:
     if not failures:
         return
     first = failures[0]
-    if len(started) > 1:
+    if len(set(started)) > 1:
         sys.stderr.write(f"nox > {first.session} failed first, with exit code {first.code}\n")
         sys.stderr.write(f"{first.cause}\n" if first.cause else "")
     sys.stdout.flush()
@@ -143,6 +146,7 @@ def digest_group(group: str) -> str:
 
 def make_environment(session: nox.Session, group: str) -> Path:
     """The Python of a group's environment, which is made or brought up to date if need be."""
+    require_host(session, group)
     environment = find_environment(session, group)
     python = environment / "bin" / "python"
     if is_made(environment, group) and python.exists():
@@ -153,9 +157,24 @@ def make_environment(session: nox.Session, group: str) -> Path:
     return python
 
 
+def require_host(session: nox.Session, group: str) -> None:
+    """End a session that this machine cannot run, before anything is installed for it."""
+    system, machine = platform.system(), platform.machine()
+    if system == "Windows":
+        fail(session, ENVIRONMENT, "no session runs on Windows; on x86-64, all run in WSL 2")
+    if group in LARGE and (system, machine) != ("Linux", "x86_64"):
+        needs = f"{session.name} needs x86-64 Linux, such as a CI job; this is {system} {machine}"
+        fail(session, ENVIRONMENT, f"{needs}, where {ELSEWHERE} work")
+
+
+ELSEWHERE = "parity, plan, sign_skel and `./nox -s qnn_ci -- report`"
+
+
 @contextmanager
 def locked(session: nox.Session, path: Path) -> Iterator[None]:
     """Hold a lock; say so when another nox holds it."""
+    import fcntl  # which Windows lacks
+
     try:
         path.parent.mkdir(exist_ok=True)
         lock = path.open("w")
@@ -252,13 +271,28 @@ def heartbeat(session: nox.Session, what: str) -> Iterator[None]:
 @nox.session(default=False)
 def test_emulator(session: nox.Session) -> None:
     """Lower models, run them on the HTP emulator, judge."""
+    fetch_library(session, "lowering")
     run_module(session, "lowering", "ci", "test-emulator", *session.posargs)
 
 
 @nox.session(default=False)
 def test_onnx(session: nox.Session) -> None:
     """Compile models with ONNX Runtime's QNN provider, run them on the HTP emulator, judge."""
+    fetch_library(session, "onnx")
     run_module(session, "onnx", "ci", "test-onnx", *session.posargs)
+
+
+def fetch_library(session: nox.Session, group: str) -> None:
+    """Where libatomic.so.1 is missing, make it or say how to install it before torch comes."""
+    require_host(session, group)
+    if is_made(find_environment(session, group), group):
+        return
+    try:
+        ctypes.CDLL("libatomic.so.1")
+    except OSError:
+        session.log("libatomic.so.1 is not on this machine, and is made before torch is installed")
+        words = [word for word in session.posargs if word == "--offline"]
+        run_module(session, "core", "ci", "fetch", "libatomic", *words)
 
 
 @nox.session

@@ -14,6 +14,7 @@ from provisioning.artifacts.provision_many import provision_artifacts
 from provisioning.artifacts.sources import ArtifactRequest, Options
 from provisioning.console.caller import caller_path
 from provisioning.console.progress import Progress
+from provisioning.elf.loader import find_libraries
 from provisioning.errors import UnfitError
 from provisioning.manifest.reader import Profile, read_profile, read_toolchain
 from provisioning.store.store import Store
@@ -112,7 +113,11 @@ def locate_profile(name: str, progress: Progress) -> Environment:
 
 
 def profile_requests(profile: Profile, options: Options) -> list[ArtifactRequest]:
-    pairs = [(read_toolchain(wanted.name), wanted) for wanted in profile.artifacts]
+    """The requests for what a profile needs on this machine."""
+    names = (wanted.unless_library for wanted in profile.artifacts)
+    found = find_libraries(filter(None, names))
+    needed = (wanted for wanted in profile.artifacts if not found.get(wanted.unless_library))
+    pairs = [(read_toolchain(wanted.name), wanted) for wanted in needed]
     return [
         ArtifactRequest(
             toolchain,
@@ -132,6 +137,9 @@ def compose_environment(
     """Fill the roots into the profile's variables; the caller's own go first, where it has some."""
     roots = {artifact.name: str(artifact.root) for artifact in artifacts}
     variables = {key: value.format_map(roots) for key, value in profile.variables.items()}
+    for wanted in profile.artifacts:
+        if wanted.unless_library and wanted.name in roots:
+            variables["LD_LIBRARY_PATH"] += f":{roots[wanted.name]}/lib"
     for variable in profile.from_caller:
         if value := os.environ.get(variable):
             variables[variable] = str(caller_path(Path(value).expanduser()).absolute())

@@ -20,7 +20,7 @@ from provisioning.console.threads import run_tasks
 from provisioning.errors import IntegrityError, UnfitError
 from provisioning.fetch.client import end_transfers
 from provisioning.files import mib
-from provisioning.manifest.releases import FileRelease
+from provisioning.manifest.releases import FileRelease, ZigRelease
 from provisioning.store.store import Store
 
 AT_ONCE = 4
@@ -34,7 +34,8 @@ def provision_artifacts(
 
     What is to come is shown, and consent asked for, before anything is fetched. With ``verify``
     every byte is hashed again and what differs is restored, or reported of an installation. If
-    one artifact fails, the others are finished first, and the first failure is raised.
+    one artifact fails, the others are finished first, and the first failure is raised. A library
+    that is compiled comes before all others, which are of no use without it.
 
     Raises UnfitError, DownloadError, IntegrityError, StoreError, ToolError, ManifestError.
     """
@@ -49,6 +50,7 @@ def provision_artifacts(
     missing = [request for request in wanted.values() if store.find(request.key()) is None]
     if missing:
         show_outline(missing, store, progress)
+        _compile_libraries(missing, store, progress)
     several = len({request.name for request in missing}) > 1
     # Several live bars would share one line.
     shown = Progress(progress.stream) if several else progress
@@ -77,6 +79,14 @@ def provision_artifacts(
             raise outcome
         found.update(outcome)
     return [found[number] for number in range(len(requests))]
+
+
+def _compile_libraries(
+    missing: Sequence[ArtifactRequest], store: Store, progress: Progress
+) -> None:
+    for request in missing:
+        if isinstance(request.release, ZigRelease):
+            provision_pinned(request, store, progress)
 
 
 def show_outline(requests: Sequence[ArtifactRequest], store: Store, progress: Progress) -> None:

@@ -21,7 +21,7 @@ from provisioning.elf.qnn_build import find_qnn_build
 from provisioning.errors import IntegrityError
 from provisioning.fetch.transfer import redact_url
 from provisioning.files import hash_file
-from provisioning.manifest.releases import FileRelease
+from provisioning.manifest.releases import FileRelease, ZigRelease
 from provisioning.store.store import Key, Store
 from provisioning.store.tree import TreeEntry, encode_record
 
@@ -93,7 +93,7 @@ def make_lock(request: ArtifactRequest, store: Store, progress: Progress) -> Loc
     with store.stage(key) as staged, _forget_refused(release, kept):
         root = staged / key.artifact
         entries = load_source(release.source).fill(FillJob(whole, root, store, progress))
-        counted = _count_files(release.filename, entries)
+        counted = _count_files(release, entries)
         evidence = [counted, *check_version(request, root), *check_machines(root)]
         size_bytes = kept.stat().st_size
         sha256 = release.sha256 or hash_file(kept)
@@ -120,9 +120,11 @@ def _forget_refused(release: FileRelease, kept: Path) -> Iterator[None]:
         raise
 
 
-def _count_files(filename: str, entries: Sequence[TreeEntry]) -> str:
+def _count_files(release: FileRelease, entries: Sequence[TreeEntry]) -> str:
     count = sum(1 for entry in entries if entry.sha256)
-    if is_tarball(filename):
+    if isinstance(release, ZigRelease):
+        return f"{count} files: the sources, and what the pinned compiler makes of them"
+    if is_tarball(release.filename):
         return f"{count} files unpacked, the tarball is whole; it has no checksums of files"
     return f"{count} files unpacked, the archive's checksum of every one fits"
 

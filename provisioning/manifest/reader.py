@@ -175,7 +175,8 @@ class Toolchain(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class ProfileArtifact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An artifact that a profile needs; no components means all of it.
 
-    An adopted installation older than ``minimum`` is refused for ``minimum_reason``.
+    An adopted installation older than ``minimum`` is refused for ``minimum_reason``. Where the
+    loader finds ``unless_library`` none is needed; elsewhere its lib/ joins LD_LIBRARY_PATH.
     """
 
     name: str
@@ -183,6 +184,7 @@ class ProfileArtifact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     components: tuple[str, ...] = ()
     minimum: str = ""
     minimum_reason: str = ""
+    unless_library: str = ""
 
 
 class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -112,6 +112,16 @@ class WheelRelease(PackageRelease, frozen=True, kw_only=True, tag="wheel"):
     python: str
 
 
+class ZigRelease(WheelRelease, frozen=True, kw_only=True, tag="zig"):
+    """A library compiled with the C compiler of a wheel, out of what ``write`` holds.
+
+    ``output`` is its path in the tree, and ``instead`` how to install it without that compiler.
+    """
+
+    output: str
+    instead: str
+
+
 class AarRelease(PackageRelease, frozen=True, kw_only=True, tag="aar"):
     """An archive of a Maven repository; ``package`` is ``group:artifact``."""
 
@@ -138,4 +148,4 @@ class LocalRelease(Release, frozen=True, kw_only=True, tag="local"):
     is_copied = True
 
 
-AnyRelease = ArchiveRelease | WheelRelease | AarRelease | GitRelease | LocalRelease
+AnyRelease = ArchiveRelease | WheelRelease | ZigRelease | AarRelease | GitRelease | LocalRelease

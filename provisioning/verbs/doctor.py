@@ -143,7 +143,8 @@ def compose_request(
     roots = {**found, **given}
     wanted = read_profile(profile)
     variables = dict(base)
-    if not keep_variables and {artifact.name for artifact in wanted.artifacts} <= roots.keys():
+    needed = {artifact.name for artifact in wanted.artifacts if not artifact.unless_library}
+    if not keep_variables and needed <= roots.keys():
         variables = compose_environment(profile, wanted, tuple(located)).apply(base)
     return make_request(profile, roots, variables)
 

@@ -11,6 +11,7 @@ from provisioning.console.command import Outcome
 from provisioning.console.progress import Progress
 from provisioning.errors import UsageError
 from provisioning.manifest.reader import read_toolchain
+from provisioning.manifest.releases import WheelRelease
 from provisioning.store.store import Store
 from provisioning.verbs.fetch import read_options
 from provisioning.verbs.lock import add_write_option, conclude
@@ -39,9 +40,10 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     for word in args.names:
         name, _, version = word.partition("@")
         toolchain = read_toolchain(name)
-        if args.cooldown and (source := toolchain.release().source) != "wheel":
-            why = f"its source, {source}, does not tell when a version appeared"
+        release = toolchain.release()
+        if args.cooldown and not isinstance(release, WheelRelease):
+            why = f"its source, {release.source}, does not tell when a version appeared"
             raise UsageError(f"{name} has no cooldown", why=why, fix="leave --cooldown out")
-        request = ArtifactRequest(toolchain, toolchain.release(), options=options)
+        request = ArtifactRequest(toolchain, release, options=options)
         plans[request.label] = plan_update(request, version, store, progress)
     return conclude(plans, write=args.write)

@@ -8,7 +8,9 @@ import socket
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from threading import Thread
 from types import ModuleType
 
@@ -182,6 +184,70 @@ def test_a_wait_says_how_long_it_has_been(noxfile: ModuleType) -> None:
     with noxfile.heartbeat(log, "installing"):
         time.sleep(0.1)
     assert log.said[:2] == ["installing", "installing: 0 s"]
+
+
+class RefusedError(Exception):
+    """What a session ends with."""
+
+
+class Start(Log):
+    """A session that begins in a fresh checkout, and may install nothing."""
+
+    name = "test_emulator"
+    posargs = ("--offline",)
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.env_dir = folder / ".nox" / "session"
+
+    def error(self, text: str) -> None:
+        raise RefusedError(text)
+
+
+@pytest.mark.parametrize(
+    ("system", "machine", "hint"),
+    [("Darwin", "arm64", "parity"), ("Linux", "aarch64", "parity"), ("Windows", "AMD64", "WSL")],
+)
+def test_another_host_is_told_what_works_there_before_anything_is_installed(
+    noxfile: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    system: str,
+    machine: str,
+    hint: str,
+) -> None:
+    monkeypatch.setattr(noxfile.platform, "system", lambda: system)
+    monkeypatch.setattr(noxfile.platform, "machine", lambda: machine)
+    for session in (noxfile.test_emulator, noxfile.test_onnx, noxfile.tests):
+        noxfile.failures.clear()
+        with pytest.raises(RefusedError, match=hint) as caught:
+            session.func(Start(tmp_path))
+        assert "\n" not in str(caught.value)
+        assert [failure.code for failure in noxfile.failures] == [3]
+    noxfile.failures.clear()
+    assert not list(tmp_path.iterdir())
+    is_refused = system == "Windows"
+    with pytest.raises(RefusedError) if is_refused else nullcontext():
+        noxfile.require_host(Start(tmp_path), "core")
+    noxfile.failures.clear()
+
+
+def test_a_library_that_is_missing_is_made_before_torch_is_installed(
+    noxfile: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    ran: list[tuple[str, ...]] = []
+    monkeypatch.setattr(noxfile, "run_module", lambda session, *words: ran.append(words))
+    monkeypatch.setattr(noxfile.ctypes, "CDLL", lambda name: None)
+    noxfile.test_emulator.func(Start(tmp_path))
+    lane = ("lowering", "ci", "test-emulator", "--offline")
+    assert ran == [lane]
+
+    def refuse(name: str) -> None:
+        raise OSError(name)
+
+    monkeypatch.setattr(noxfile.ctypes, "CDLL", refuse)
+    noxfile.test_emulator.func(Start(tmp_path))
+    assert ran[1:] == [("core", "ci", "fetch", "libatomic", "--offline"), lane]
 
 
 class Steps(Log):

@@ -97,7 +97,7 @@ def fill(job: FillJob) -> tuple[TreeEntry, ...]:
         if (found.root / path).is_symlink():
             links[target] = str((found.root / path).readlink())
         else:
-            entries.append(_copy(found.root / path, job.root, target))
+            entries.append(copy_file(found.root / path, job.root, target))
     known = [entry.path for entry in entries]
     left_out = find_dangling(links, known)
     kept = {path: end for path, end in links.items() if path not in left_out}
@@ -125,7 +125,8 @@ def _walk_files(root: Path) -> list[str]:
     ]
 
 
-def _copy(source: Path, root: Path, target: str) -> TreeEntry:
+def copy_file(source: Path, root: Path, target: str) -> TreeEntry:
+    """Copy ``source`` to ``target`` below ``root``, read-only. Raises OSError."""
     make_parents(root, [target])
     state = source.stat()
     writer = FileWriter(root, target, str(source), state.st_size)

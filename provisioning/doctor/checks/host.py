@@ -14,7 +14,7 @@ from provisioning.versions import is_older
 
 HERE = "this machine"
 PACKAGES = {
-    "libatomic.so.1": "apt-get install libatomic1",
+    "libatomic.so.1": "apt-get install libatomic1, or `qnn-ci fetch libatomic`",
     "libgcc_s.so.1": "apt-get install libgcc-s1",
     "libstdc++.so.6": "apt-get install libstdc++6",
     "libz.so.1": "apt-get install zlib1g",
@@ -131,8 +131,14 @@ def find_system_libraries(case: Case) -> Iterable[SystemLibrary]:
         for name in file.elf.needed
         if policy and name in policy.system
     }
-    libraries = case.facts.host.libraries.items()
-    return [SystemLibrary(name, path, needed[name]) for name, path in libraries if name in needed]
+    variables = case.facts.variables
+    entries = variables.library_path if variables else ()
+    listed = {file.name: str(file.path) for entry in entries for file in entry.runtimes}
+    return [
+        SystemLibrary(name, path or listed.get(name), needed[name])
+        for name, path in case.facts.host.libraries.items()
+        if name in needed
+    ]
 
 
 SYSTEM = Subjects(find_system_libraries)
@@ -147,7 +153,7 @@ SYSTEM = Subjects(find_system_libraries)
 def see_missing_library(library: SystemLibrary) -> Iterator[Seen]:
     if library.path is None:
         package = PACKAGES.get(library.name, "the package that has it")
-        where = "the loader's cache and default directories"
+        where = "LD_LIBRARY_PATH, the loader's cache and default directories"
         yield seen(library.name, where, user=library.user, package=package)
 
 

@@ -13,18 +13,10 @@ from pathlib import Path
 
 from provisioning.console.process import run_process
 from provisioning.doctor.facts import HostFacts, ToolFacts
+from provisioning.elf.loader import find_libraries
 from provisioning.errors import ToolError
 from provisioning.files import free_bytes
 
-LOADER_CACHE = Path("/etc/ld.so.cache")
-DEFAULT_DIRECTORIES = (
-    "/lib/{machine}-linux-gnu",
-    "/usr/lib/{machine}-linux-gnu",
-    "/lib64",
-    "/usr/lib64",
-    "/lib",
-    "/usr/lib",
-)
 MAX_TEXT_BYTES = 1 << 20
 MEMORY_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
@@ -56,28 +48,6 @@ def usable_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
-
-
-def find_libraries(names: Iterable[str]) -> dict[str, str | None]:
-    """Where the loader would find each name without LD_LIBRARY_PATH, None where nowhere.
-
-    Looks in the loader's cache (its strings are names and paths) and in its default directories.
-    """
-    wanted = sorted(set(names))
-    if not wanted:
-        return {}
-    cached: dict[str, str] = {}
-    with suppress(OSError):
-        for text in re.findall(rb"/[\x21-\x7e]+", LOADER_CACHE.read_bytes()):
-            path = text.decode()
-            cached.setdefault(path.rpartition("/")[2], path)
-    places = [part.format(machine=platform.machine()) for part in DEFAULT_DIRECTORIES]
-    found: dict[str, str | None] = {}
-    for name in wanted:
-        default = [f"{place}/{name}" for place in places]
-        tried = [cached[name], *default] if name in cached else default
-        found[name] = next((path for path in tried if Path(path).exists()), None)
-    return found
 
 
 def _glibc() -> str | None:

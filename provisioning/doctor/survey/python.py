@@ -17,9 +17,9 @@ from provisioning.artifacts.overlays import read_overlay
 from provisioning.console.process import run_process
 from provisioning.doctor.facts import FileFacts, PythonFacts
 from provisioning.doctor.survey import device_probe, python_probe
-from provisioning.doctor.survey.host import find_libraries
 from provisioning.doctor.survey.tree import read_file
 from provisioning.elf.facts import EM_X86_64, Defect
+from provisioning.elf.loader import find_libraries
 from provisioning.elf.qnn_build import find_headers_version
 from provisioning.errors import StoreError, ToolError
 from provisioning.files import hash_file, write_whole

@@ -27,7 +27,7 @@ NAMES = (
     "EXECUTORCH_ROOT",
 )
 CONCERNED = re.compile(r"lib(Qnn|Htp|Genie|c\+\+|unwind)[^/]*\.so[.0-9]*$")
-RUNTIME = re.compile(r"libstdc\+\+\.so\.6|libgcc_s\.so\.1")
+RUNTIME = re.compile(r"libstdc\+\+\.so\.6|libgcc_s\.so\.1|libatomic\.so\.1")
 
 
 def survey_variables(

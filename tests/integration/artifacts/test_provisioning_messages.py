@@ -34,8 +34,8 @@ def try_twice(monkeypatch: pytest.MonkeyPatch, world: World) -> None:
     monkeypatch.setenv("QNN_CI_ATTEMPTS", "2")
 
 
-def fetch(options: Options = YES) -> None:
-    toolchain = read_toolchain("qnn-sdk")
+def fetch(options: Options = YES, name: str = "qnn-sdk") -> None:
+    toolchain = read_toolchain(name)
     request = ArtifactRequest(toolchain, toolchain.release(), (), options)
     provision_one(request, Store(), Progress())
 
@@ -133,6 +133,12 @@ def say_unfit_installation(world: World, server: BadServer) -> str:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("QNN_SDK_ROOT", str(world.home.parent / "qnn"))
         return message_of(fetch)
+
+
+def say_no_compiler(world: World, server: BadServer) -> str:
+    manifest = PAGE.parents[1] / "manifests" / "toolchains" / "libatomic.toml"
+    shutil.copy(manifest, world.manifests / "toolchains")
+    return message_of(lambda: fetch(Options(offline=True), "libatomic"))
 
 
 SCENARIOS = [value for name, value in list(globals().items()) if name.startswith("say_")]

@@ -13,8 +13,18 @@ from provisioning.doctor.checks.elf import judge_defect
 from provisioning.doctor.checks.files import NEEDS, find_needs, group_tree, judge_group
 from provisioning.doctor.checks.host import MACHINE, SYSTEM, Machine, SystemLibrary
 from provisioning.doctor.checks.python import PYTHON, Interpreter
+from provisioning.doctor.checks.registry import Case
 from provisioning.doctor.examine import find_fitness
-from provisioning.doctor.facts import DeviceFacts, FileFacts, HostFacts, PythonFacts
+from provisioning.doctor.facts import (
+    DeviceFacts,
+    EnvironmentFacts,
+    FileFacts,
+    HostFacts,
+    PathEntry,
+    PythonFacts,
+    TreeFacts,
+    VariableFacts,
+)
 from provisioning.doctor.finding import Finding, Severity
 from provisioning.doctor.fitness import DevicePolicy
 from provisioning.doctor.policies import read_doctor_policy, read_elf_policies
@@ -86,6 +96,25 @@ def test_a_library_of_the_system_that_is_not_there_names_its_package() -> None:
     assert finding.id == "QNN003"
     assert "libQnnSystem.so" in finding.what
     assert "libatomic1" in finding.fix
+
+
+def test_a_library_of_the_system_may_be_on_the_library_path() -> None:
+    path = Path("/store/lib/libatomic.so.1")
+    entry = PathEntry("/store/lib", runtimes=(FileFacts(path.name, path, 1),))
+    needing = ElfFacts(Path("s"), 1, 64, True, EM_X86_64, 3, 0, needed=("libatomic.so.1",))
+    system = FileFacts("lib/x86_64-linux-clang/libQnnSystem.so", Path("s"), 1, elf=needing)
+    for entries, wanted in (((entry,), []), ((), ["QNN003"])):
+        facts = EnvironmentFacts(
+            "emulator",
+            replace(HOST, libraries={"libatomic.so.1": None}),
+            sdk_name="qnn-runtime",
+            trees={"qnn-runtime": TreeFacts(Path("/sdk"), (system,))},
+            variables=VariableFacts({}, entries),
+        )
+        policy, kinds = read_doctor_policy(), read_elf_policies()
+        case = Case(facts, policy, FITNESS, kinds)
+        found = [finding for one in SYSTEM.find(case) for finding in SYSTEM.judge(one)]
+        assert ids(found) == wanted
 
 
 def judge_needs(

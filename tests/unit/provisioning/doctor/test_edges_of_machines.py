@@ -47,7 +47,7 @@ from tests.unit.provisioning.doctor.cases import (
     variables,
 )
 
-CACHE = "the loader's cache and default directories"
+CACHE = "LD_LIBRARY_PATH, the loader's cache and default directories"
 SCRIPTS = "the build fails in its scripts"
 HOME = "/sdk/lib/x86_64-linux-clang"
 PYTHON_AT = "/venv/bin/python"

@@ -14,11 +14,12 @@ from provisioning.doctor.facts import SubmoduleFacts
 from provisioning.doctor.survey import device_probe, host
 from provisioning.doctor.survey.checkout import survey_checkout
 from provisioning.doctor.survey.device import survey_devices
-from provisioning.doctor.survey.host import ask_version, find_libraries, survey_host, survey_tools
+from provisioning.doctor.survey.host import ask_version, survey_host, survey_tools
 from provisioning.doctor.survey.python import survey_python, try_device
 from provisioning.doctor.survey.sdk import survey_ndk, survey_sdk
 from provisioning.doctor.survey.tree import FactsCache, survey_tree
 from provisioning.doctor.survey.variables import survey_variables
+from provisioning.elf import loader
 from provisioning.elf.facts import Defect
 from provisioning.errors import ToolError
 from tests.stand_ins.environments import git
@@ -57,8 +58,8 @@ def test_a_library_of_the_loaders_cache_has_to_be_there(
     names = ("libthere.so", "libgone.so")
     paths = b"".join(f"{tmp_path}/{name}\0".encode() for name in names)
     (tmp_path / "cache").write_bytes(b"\1\2" + paths)
-    monkeypatch.setattr(host, "LOADER_CACHE", tmp_path / "cache")
-    assert find_libraries(names) == {
+    monkeypatch.setattr(loader, "LOADER_CACHE", tmp_path / "cache")
+    assert loader.find_libraries(names) == {
         "libgone.so": None,
         "libthere.so": f"{tmp_path}/libthere.so",
     }

@@ -1,0 +1,1 @@
+"""What a build leaves: judged, recorded, installed and proven."""

@@ -1,0 +1,1 @@
+"""From a target to commands: what will be built, where, and with which tools."""

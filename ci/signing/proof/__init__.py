@@ -1,0 +1,1 @@
+"""The proof of a signed library from its bytes."""

@@ -1,0 +1,53 @@
+"""A small library that this machine lacks, compiled with the C compiler of a pinned wheel.
+
+``write`` of the release holds its sources and, in the file ``arguments``, the compiler's arguments.
+The compiler runs where the layout puts it, as ``zig``. The same compiler and sources give the same
+bytes, so that a lock holds the library's hash, as it does that of a downloaded file.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+from provisioning.artifacts.sources import FillJob
+from provisioning.artifacts.sources.local import copy_file
+from provisioning.artifacts.sources.pipeline import unpack_file
+from provisioning.artifacts.sources.wheel import find_release, mirror, obtain_wheel
+from provisioning.console.process import run_process
+from provisioning.errors import DownloadError
+from provisioning.manifest.releases import ZigRelease
+from provisioning.store.tree import TreeEntry
+
+__all__ = ["fill", "find_release", "mirror"]
+
+TIMEOUT_S = 300
+
+
+def fill(job: FillJob) -> tuple[TreeEntry, ...]:
+    release = job.request.release_as(ZigRelease)
+    name = Path(release.output).name
+    try:
+        wheel = obtain_wheel(job.request, job.store, job.progress)
+    except DownloadError as error:
+        raise DownloadError(
+            f"{name} is not on this machine, and the compiler to make it could not be fetched",
+            why=error.why,
+            fix=f"install the library: {release.instead}",
+        ) from error
+    with tempfile.TemporaryDirectory(dir=job.root.parent) as made:
+        scratch = Path(made)
+        unpack_file(wheel, replace(job, root=scratch, only=None))
+        job.progress.step(f"{job.request.label}: compiling {name}")
+        (scratch / "zig").chmod(0o500)
+        run_process(
+            [scratch / "zig", "cc", "@arguments"],
+            env={"ZIG_GLOBAL_CACHE_DIR": made, "ZIG_LOCAL_CACHE_DIR": made},
+            cwd=scratch,
+            timeout_s=TIMEOUT_S,
+            fix=f"install the library: {release.instead}",
+        )
+        (scratch / release.output).chmod(0o644)  # whatever the umask is
+        paths = sorted(path for path in (*release.write, release.output) if job.wants(path))
+        return tuple(copy_file(scratch / path, job.root, path) for path in paths)

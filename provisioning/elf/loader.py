@@ -1,0 +1,41 @@
+"""Where the dynamic loader of this machine finds a library."""
+
+from __future__ import annotations
+
+import platform
+import re
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+LOADER_CACHE = Path("/etc/ld.so.cache")
+DEFAULT_DIRECTORIES = (
+    "/lib/{machine}-linux-gnu",
+    "/usr/lib/{machine}-linux-gnu",
+    "/lib64",
+    "/usr/lib64",
+    "/lib",
+    "/usr/lib",
+)
+
+
+def find_libraries(names: Iterable[str]) -> dict[str, str | None]:
+    """Where the loader would find each name without LD_LIBRARY_PATH, None where nowhere.
+
+    Looks in the loader's cache (its strings are names and paths) and in its default directories.
+    """
+    wanted = sorted(set(names))
+    if not wanted:
+        return {}
+    cached: dict[str, str] = {}
+    with suppress(OSError):
+        for text in re.findall(rb"/[\x21-\x7e]+", LOADER_CACHE.read_bytes()):
+            path = text.decode()
+            cached.setdefault(path.rpartition("/")[2], path)
+    places = [part.format(machine=platform.machine()) for part in DEFAULT_DIRECTORIES]
+    found: dict[str, str | None] = {}
+    for name in wanted:
+        default = [f"{place}/{name}" for place in places]
+        tried = [cached[name], *default] if name in cached else default
+        found[name] = next((path for path in tried if Path(path).exists()), None)
+    return found
