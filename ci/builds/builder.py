@@ -8,12 +8,12 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ci.builds.cache import CacheCounts, start_meter
-from ci.builds.delivery.artifacts import (
+from ci.builds.artifacts import (
     Judged,
     collect_artifacts,
     publish_artifacts,
 )
+from ci.builds.cache import CacheCounts, start_meter
 from ci.builds.inputs import (
     NO_FILE,
     Built,
@@ -26,8 +26,8 @@ from ci.builds.inputs import (
     take_snapshot,
     write_state,
 )
-from ci.builds.plan.place import Place
-from ci.builds.plan.plan import BuildJob, BuildPlan
+from ci.builds.place import Place
+from ci.builds.plan import BuildJob, BuildPlan
 from ci.builds.steps import run_stage
 from provisioning.console.progress import Progress
 from provisioning.files import write_whole

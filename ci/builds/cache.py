@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ci.builds.plan.plan import BuildPlan
-from ci.builds.plan.toolchains import PROBE_S, Program
+from ci.builds.plan import BuildPlan
+from ci.builds.toolchains import PROBE_S, Program
 from provisioning.console.process import run_process
 
 HITS = frozenset({"direct_cache_hit", "preprocessed_cache_hit"})

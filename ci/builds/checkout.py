@@ -8,10 +8,10 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from ci.builds.plan.place import find_place
-from ci.builds.plan.plan import BuildJob, BuildRequest, Kit, make_plan
-from ci.builds.plan.targets import Needs, Target, read_targets
-from ci.builds.plan.toolchains import ask_python, find_tools, resolve_compilers
+from ci.builds.place import find_place
+from ci.builds.plan import BuildJob, BuildRequest, Kit, make_plan
+from ci.builds.targets import Needs, Target, read_targets
+from ci.builds.toolchains import ask_python, find_tools, resolve_compilers
 from provisioning.artifacts.environment import Environment, locate_profile
 from provisioning.console.git import list_submodules
 from provisioning.console.progress import Progress

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ci.builds.plan.plan import BuildPlan, StagePlan
+from ci.builds.plan import BuildPlan, StagePlan
 from ci.report.providers import detect_provider, group
 from provisioning.console.process import run_process
 from provisioning.console.progress import Bar, Progress

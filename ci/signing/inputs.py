@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from ci.signing.policy import SigningPolicy
-from ci.signing.proof.segments import MalformedError, parse_image, read_bytes
-from ci.signing.selection import Selection, Wanted
+from ci.signing.segments import MalformedError, parse_image, read_bytes
+from ci.signing.selection import Selection, SigningPolicy, Wanted
 from provisioning.artifacts.sdk_yaml import read_sdk_yaml
 from provisioning.elf.facts import EM_QDSP6, MACHINE_NAMES, ElfError
 from provisioning.elf.qnn_build import QnnBuild, find_qnn_build

@@ -14,13 +14,15 @@ from ci.signing.inputs import (
     read_directory_version,
     read_inputs,
 )
-from ci.signing.interpreter import find_interpreter, make_interpreter
-from ci.signing.policy import SigningPolicy, read_signing_policy
-from ci.signing.publish import check_target
 from ci.signing.roots import Roots
-from ci.signing.selection import Selection, check_selection, list_wanted
-from ci.signing.signer import Signer, parse_signer
-from provisioning.console.progress import Progress
+from ci.signing.selection import (
+    Selection,
+    SigningPolicy,
+    check_selection,
+    list_wanted,
+    read_signing_policy,
+)
+from ci.signing.signer import Signer, find_interpreter, parse_signer
 from provisioning.errors import UnfitError, UsageError
 from provisioning.manifest.pairs import read_pairs
 from provisioning.versions import is_older
@@ -70,9 +72,29 @@ def make_plan(request: SignRequest) -> SignPlan:
     return SignPlan(request, policy, inputs, tuple(notes))
 
 
-def find_hexagon_version(roots: Roots) -> str:
-    """The Hexagon SDK's version, as its directory is named, "" when it is not."""
-    return read_directory_version(roots.hexagon_sdk)
+def check_target(target: Path, *, force: bool, protected: Iterator[Path]) -> None:
+    """Refuse a target that is kept or must not be written to. Raises UsageError."""
+    resolved = target.resolve()
+    for root in protected:
+        if resolved.is_relative_to(root.resolve()) or root.resolve().is_relative_to(resolved):
+            raise UsageError(
+                f"{target} lies in {root}, or holds it",
+                why="signed libraries are never written into an SDK: it is shared and verified",
+                fix="choose another --out",
+            )
+    if target.is_symlink() or (target.exists() and not target.is_dir()):
+        raise UsageError(f"{target} exists and is not a directory", fix="choose another --out")
+    if not force:
+        refuse_existing(target)
+
+
+def refuse_existing(target: Path) -> None:
+    """Refuse a target that is there. Raises UsageError."""
+    if target.exists():
+        raise UsageError(
+            f"{target} exists and is kept",
+            fix="--force replaces it once everything is signed and verified",
+        )
 
 
 def list_version_notes(htp_arch: str, roots: Roots) -> Iterator[str]:
@@ -89,19 +111,16 @@ def list_version_notes(htp_arch: str, roots: Roots) -> Iterator[str]:
             yield f"{what} {version}: the first known to work with {htp_arch} is {known}"
 
 
-def resolve_signer(plan: SignPlan, progress: Progress, *, may_make: bool = True) -> Signer:
-    """The signer of the request, and a Python for the SDK's own, made when none is found.
+def resolve_signer(plan: SignPlan) -> Signer:
+    """The signer of the request, else the SDK's own with a Python that it runs in.
 
-    Raises UnfitError.
+    Raises UsageError, and UnfitError when the signer or a Python for it is missing.
     """
     request = plan.request
     if request.signer_command:
         return parse_signer(request.signer_command, request.timeout_s)
     script = find_script(plan)
-    python = find_interpreter(plan.policy.python, request.signer_python)
-    if not python and not may_make:
-        raise UnfitError(f"no Python below {plan.policy.python.below} is found")
-    python = python or make_interpreter(plan.policy.python, progress)
+    python = find_interpreter(request.signer_python)
     return Signer((str(python.path), str(script)), request.timeout_s, python)
 
 

@@ -1,15 +1,13 @@
 """signing.json and the in-toto statement: what was signed, from what, by what.
 
-``check_record`` is for whoever uses signed libraries later, such as a deployment or an image:
-it refuses a library whose bytes are not the recorded ones.
+``check_record`` is for everything that uses signed libraries later, such as a deployment or an
+image: it refuses a library whose bytes are not the recorded ones.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -66,17 +64,6 @@ class SigningRecord(msgspec.Struct, frozen=True):
     libraries: tuple[SignedLibrary, ...]
 
 
-@dataclass(frozen=True)
-class RecordFinding:
-    """One fault of a directory of signed libraries."""
-
-    subject: str
-    message: str
-
-    def __str__(self) -> str:
-        return self.message
-
-
 def digest_of(data: bytes | memoryview) -> Digest:
     return Digest(hashlib.sha256(data).hexdigest(), len(data))
 
@@ -114,47 +101,33 @@ def read_record(directory: Path) -> SigningRecord:
     return record
 
 
-def check_record(directory: Path) -> tuple[RecordFinding, ...]:
+def check_record(directory: Path) -> tuple[str, ...]:
     """What in ``directory`` is not as its record says; empty when every byte is.
 
     Libraries without a record, libraries that are not in it, missing ones and changed ones are
-    findings, and so is a statement that says other than the record.
+    findings, and so is a statement that contradicts the record. Each begins with the name of the
+    file that it is about.
     """
     try:
         record = read_record(directory)
     except ValueError as error:
-        return (RecordFinding(RECORD_NAME, str(error)),)
-    present = {Masker()(path.name): path for path in _list_libraries(directory)}
+        return (str(error),)
+    ours = {RECORD_NAME, STATEMENT_NAME, LOG_NAME}
+    present = {Masker()(path.name): path for path in directory.iterdir() if path.name not in ours}
     recorded = {one.name: one for one in record.libraries}
     findings = [
-        RecordFinding(name, f"{name} is not in {RECORD_NAME}")
-        for name in sorted(present.keys() - recorded.keys())
+        f"{name} is not in {RECORD_NAME}" for name in sorted(present.keys() - recorded.keys())
     ]
     for name, one in recorded.items():
-        if fault := _judge_library(present.get(name), one):
-            findings.append(RecordFinding(name, f"{name} {fault}"))
-    return (*findings, *_check_statement(directory, record))
-
-
-def _list_libraries(directory: Path) -> Iterator[Path]:
-    ours = {RECORD_NAME, STATEMENT_NAME, LOG_NAME}
-    return (path for path in sorted(directory.iterdir()) if path.name not in ours)
-
-
-def _judge_library(path: Path | None, recorded: SignedLibrary) -> str:
-    if path is None or not path.is_file():
-        return "is recorded and missing"
-    if digest_of(path.read_bytes()) != recorded.output:
-        return "has other bytes than recorded"
-    return ""
-
-
-def _check_statement(directory: Path, record: SigningRecord) -> Sequence[RecordFinding]:
+        path = present.get(name)
+        if path is None or not path.is_file():
+            findings.append(f"{name} is recorded and missing")
+        elif digest_of(path.read_bytes()) != one.output:
+            findings.append(f"{name} has other bytes than recorded")
     try:
-        found = json.loads((directory / STATEMENT_NAME).read_bytes())
+        statement = json.loads((directory / STATEMENT_NAME).read_bytes())
     except (OSError, ValueError, RecursionError) as error:
-        return [RecordFinding(STATEMENT_NAME, f"{STATEMENT_NAME} cannot be read: {error}")]
-    wanted = json.loads(json.dumps(make_statement(record)))
-    if found != wanted:
-        return [RecordFinding(STATEMENT_NAME, f"{STATEMENT_NAME} contradicts {RECORD_NAME}")]
-    return []
+        return (*findings, f"{STATEMENT_NAME} cannot be read: {error}")
+    if statement != json.loads(json.dumps(make_statement(record))):
+        findings.append(f"{STATEMENT_NAME} contradicts {RECORD_NAME}")
+    return tuple(findings)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from ci.signing.masking import Masker
-from ci.signing.proof.verdict import NOT_JUDGED, SignedBy, Verification
+from ci.signing.verdict import NOT_JUDGED, SignedBy, Verification
 
 
 def render_report(path: Path, report: Verification) -> str:

@@ -1,4 +1,6 @@
-"""What a command line selects: libraries by their place, with nothing opened yet."""
+"""What a command line selects: libraries of manifests/policies/signing.toml, by their place, with
+nothing opened yet.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ci.signing.policy import Library, SigningPolicy
+import msgspec
+
 from provisioning.errors import UnfitError, UsageError
+from provisioning.manifest.reader import read_policy
 
 ROOT_HINTS = {
     "qnn_sdk": ("the QNN SDK", "--qnn-sdk or QNN_SDK_ROOT"),
@@ -16,6 +20,39 @@ ROOT_HINTS = {
 }
 PLACE_VERSION = re.compile(r"(?:hexagon-|^)v(\d\d)$")
 NAME_VERSION = re.compile(r"HtpV(\d\d)Skel")
+
+
+class Library(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A library by its place; ``hexagon`` is the version promised there, "" when none is."""
+
+    path: str
+    hexagon: str = ""
+
+
+class OpPackage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Globs below an op package's directory, of which the first that finds something counts, and
+    the first QNN SDK that it works with.
+    """
+
+    minimum_qnn: str
+    patterns: tuple[str, ...]
+
+
+class SigningPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The whole policy."""
+
+    lpai_architectures: tuple[str, ...]
+    hexagon_architectures: tuple[str, ...]
+    signer: str
+    output: str
+    usual: tuple[Library, ...]
+    direct: tuple[Library, ...]
+    op_package: OpPackage
+
+
+def read_signing_policy() -> SigningPolicy:
+    """Read the policy. Raises ManifestError."""
+    return read_policy("signing", SigningPolicy)
 
 
 @dataclass(frozen=True)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
 from pathlib import Path
+from typing import TypeAlias
 
-from ci.signing.inputs import find_sdk_version
+from ci.signing.inputs import find_sdk_version, read_directory_version
 from ci.signing.masking import Masker, list_secrets
-from ci.signing.plan import SignPlan, find_hexagon_version
-from ci.signing.proof.verdict import Kind, Verdict, Verification
-from ci.signing.publish import Staging, stage
+from ci.signing.plan import SignPlan, refuse_existing
 from ci.signing.record import (
     LOG_NAME,
     SCHEMA_VERSION,
@@ -23,9 +24,13 @@ from ci.signing.record import (
     write_record,
 )
 from ci.signing.signer import Failure, Signer, SignerError, find_output, run_signer
+from ci.signing.verdict import Kind, Verdict, Verification
 from provisioning.console.clock import read_clock
 from provisioning.console.progress import Progress
+from provisioning.files import explain_writes, remove_tree, staged_directory
 
+SCRATCH = ".scratch"
+# The most telling kind of fault first.
 FAILURES = {
     Kind.TRUNCATED: Failure.TRUNCATED,
     Kind.DATE: Failure.EXPIRED,
@@ -52,21 +57,17 @@ class SignJob:
     serial: str = ""
 
 
-@dataclass(frozen=True)
-class Made:
-    """One file that was signed and verified."""
-
-    library: SignedLibrary
-    report: Verification
+# One file that was signed and verified.
+Made: TypeAlias = tuple[SignedLibrary, Verification]
 
 
 @dataclass
 class Run:
-    """A run while it signs."""
+    """A run while it signs: into ``ready``, with areas for the signer below its SCRATCH."""
 
     plan: SignPlan
     signer: Signer
-    staging: Staging
+    ready: Path
     mask: Masker
     log: list[str] = field(default_factory=list)
 
@@ -86,7 +87,7 @@ class Run:
 
     def _sign(self, job: SignJob) -> Path:
         """Run the signer in an area of its own; its output, moved to the staging area."""
-        area, name = self.staging.scratch / str(len(self.log)), self.mask(job.name)
+        area, name = self.ready / SCRATCH / str(len(self.log)), self.mask(job.name)
         source, output = area / "in" / job.name, area / "out"
         for folder in (source.parent, output):
             folder.mkdir(parents=True)
@@ -95,7 +96,7 @@ class Run:
         said = run_signer(self.signer, self._argv(job, source, output), area, name, self.mask)
         self.log.append(f"# {name}\n{said.replace(str(area), '.')}")
         written = find_output(area, output, source, job.data, self.mask)
-        return written.rename(self.staging.ready / written.name)
+        return written.rename(self.ready / written.name)
 
     def _argv(self, job: SignJob, source: Path, output: Path) -> list[str]:
         if job.serial:
@@ -103,17 +104,19 @@ class Run:
         return self.signer.argv(source, output)
 
     def _prove(self, job: SignJob, path: Path) -> Made:
-        # Their 50 ms overlap with the signer.
-        from ci.signing.proof.certificates import utc_now
-        from ci.signing.proof.verify import verify_bytes
+        from ci.signing.verify import verify_bytes  # its 50 ms overlap with the signer
 
         data, name = path.read_bytes(), self.mask(job.name)
         original = None if job.serial else memoryview(job.data)
-        number = int(job.serial or "0", 16)
-        report = verify_bytes(memoryview(data), original, serial=number, at=utc_now())
+        report = verify_bytes(
+            memoryview(data),
+            original,
+            serial=int(job.serial or "0", 16),
+            at=datetime.now(timezone.utc),
+        )
         require_good(report, name, accept=self.plan.request.accept_unrecognised)
         path.chmod(0o644)
-        return Made(self._describe(job, data, report), report)
+        return self._describe(job, data, report), report
 
     def _describe(self, job: SignJob, data: bytes, report: Verification) -> SignedLibrary:
         argv = self._argv(job, Path("IN") / job.name, Path("OUT"))
@@ -137,13 +140,29 @@ def sign(plan: SignPlan, signer: Signer, progress: Progress) -> Signed:
     request = plan.request
     created, created_from = read_clock()
     mask = Masker(list_secrets(serial=request.serial))
-    with stage(request.target, force=request.force) as staging:
-        run = Run(plan, signer, staging, mask)
+    with stage(request.target, force=request.force) as ready:
+        run = Run(plan, signer, ready, mask)
         made = run.make_all(list_jobs(plan), progress)
-        (staging.ready / LOG_NAME).write_text("".join(run.log), encoding="utf-8")
+        (ready / LOG_NAME).write_text("".join(run.log), encoding="utf-8")
         record = make_record(run, made, created.isoformat(), created_from)
-        write_record(staging.ready, record)
-    return Signed(record, {one.library.name: one.report for one in made})
+        write_record(ready, record)
+    return Signed(record, {library.name: report for library, report in made})
+
+
+@contextmanager
+def stage(target: Path, *, force: bool) -> Iterator[Path]:
+    """A directory that takes the place of ``target`` when the block ends well, without its SCRATCH.
+
+    Raises StoreError when nothing can be written there, and UsageError when another run has made
+    the target meanwhile and ``force`` does not replace it.
+    """
+    target = target.absolute()  # the signer runs in a directory of its own
+    with explain_writes(target), staged_directory(target) as ready:
+        (ready / SCRATCH).mkdir()
+        yield ready
+        remove_tree(ready / SCRATCH)
+        if not force:
+            refuse_existing(target)
 
 
 def list_jobs(plan: SignPlan) -> list[SignJob]:
@@ -189,6 +208,6 @@ def make_record(run: Run, made: Sequence[Made], created: str, created_from: str)
         signer=tuple(Program(path, digest) for path, digest in signer.list_programs()),
         python=signer.python.version if signer.python else "",
         qnn_sdk=find_sdk_version(plan.request.roots.qnn_sdk, plan.inputs),
-        hexagon_sdk=find_hexagon_version(plan.request.roots),
-        libraries=tuple(one.library for one in made),
+        hexagon_sdk=read_directory_version(plan.request.roots.hexagon_sdk),
+        libraries=tuple(library for library, _ in made),
     )

@@ -1,4 +1,5 @@
-"""One run of a signer on one library, and the name of what went wrong.
+"""A signer: its command, the Python that the SDK's own needs, one run of it on one library, and
+the name of what went wrong.
 
 The SDK's elfsigner.py takes ``-i FILE -o DIRECTORY`` or ``-t SERIAL -o DIRECTORY``, asks for an
 agreement on stdin, leaves a log beside its output and has been seen to say nothing useful by its
@@ -11,15 +12,15 @@ import os
 import re
 import shlex
 import shutil
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
 from ci.signing.device import read_serial
-from ci.signing.interpreter import Interpreter
 from ci.signing.masking import Masker, mask_arguments
-from provisioning.console.command import user_command
+from provisioning.console.command import user_command, user_program
 from provisioning.console.process import Completed, run_process
 from provisioning.errors import ToolError, UnfitError, UsageError
 from provisioning.files import hash_file
@@ -30,6 +31,11 @@ QUESTION = re.compile(r"(\[y/n\]|[?:])\s*$", re.IGNORECASE)
 # These make the signer load another Python's modules, or write into the SDK.
 DROPPED = ("PYTHONHOME", "PYTHONPATH", "PYTHONSTARTUP", "VIRTUAL_ENV", "__PYVENV_LAUNCHER__")
 ADDED = {"PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+
+PYTHON_VARIABLE = "QNN_CI_SIGNER_PYTHON"
+PATH_PYTHONS = ("python3.11", "python3.10", "python3.9")
+PROBE = "import imp, sys; print('probed', '.'.join(map(str, sys.version_info[:3])))"
+PROBE_TIMEOUT_S = 20.0
 
 
 class Failure(str, Enum):
@@ -56,6 +62,55 @@ class SignerError(ToolError):
     def __init__(self, failure: Failure, library: str, *, why: str, fix: str = "") -> None:
         super().__init__(f"{failure.value}: {library}", why=why, fix=fix)
         self.failure = failure
+
+
+@dataclass(frozen=True)
+class Interpreter:
+    """A Python that can import imp, and its version."""
+
+    path: Path
+    version: str
+
+
+def find_interpreter(given: str = "") -> Interpreter:
+    """The Python for the SDK's signer: ``given``, QNN_CI_SIGNER_PYTHON's, else the first that fits.
+
+    Raises UnfitError.
+    """
+    named = given or os.environ.get(PYTHON_VARIABLE, "")
+    for program in [user_program(named)] if named else _list_pythons():
+        path = shutil.which(program)
+        found = _probe_interpreter(Path(path)) if path else None
+        if found:
+            return found
+    what = f"{named} is not a" if named else "there is no"
+    raise UnfitError(
+        f"{what} Python below 3.12",
+        why="the Hexagon SDK's signer imports the module imp, which Python 3.12 removed",
+        fix="install one (`uv python install 3.11`), or name it with --signer-python or "
+        f"{PYTHON_VARIABLE}",
+    )
+
+
+def _list_pythons() -> Iterator[str]:
+    """This Python, those of PATH, and what uv finds: it knows its own and pyenv's."""
+    yield from (sys.executable, *PATH_PYTHONS)
+    if uv := shutil.which("uv"):
+        asked = run_process([uv, "python", "find", "<3.12"], timeout_s=PROBE_TIMEOUT_S, check=False)
+        yield from asked.output.splitlines()[-1:]
+
+
+def _probe_interpreter(path: Path) -> Interpreter | None:
+    """The interpreter at ``path``, None for one without imp and for what is none."""
+    try:
+        ended = run_process(
+            [path, "-W", "ignore", "-c", PROBE], timeout_s=PROBE_TIMEOUT_S, check=False
+        )
+    except ToolError:
+        return None
+    answer = ended.output.split()
+    fits = ended.returncode == 0 and answer[:1] == ["probed"]
+    return Interpreter(path, answer[1]) if fits else None
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,11 @@ import msgspec
 
 from ci.builds.builder import run_build
 from ci.builds.checkout import LPAI, find_python, prepare_checkout
-from ci.builds.delivery.deliver import PLACES, check_delivery, deliver
-from ci.builds.delivery.record import SCHEMA_VERSION, describe_result, render_result
-from ci.builds.plan.plan import BuildJob, BuildRequest
-from ci.builds.plan.targets import Origin, Target, find_target, read_targets
+from ci.builds.deliver import PLACES, check_delivery, deliver
+from ci.builds.plan import BuildJob, BuildRequest
+from ci.builds.record import SCHEMA_VERSION, describe_result, render_result
 from ci.builds.runner import prepare_runner
+from ci.builds.targets import Origin, Target, find_target, read_targets
 from provisioning.artifacts import choice
 from provisioning.console.caller import shown_path
 from provisioning.console.command import Outcome, user_path, user_program

@@ -13,11 +13,10 @@ import msgspec
 from ci.signing.device import FROM_ADB, parse_serial, read_device_serial
 from ci.signing.masking import Masker, mask_arguments
 from ci.signing.plan import SignPlan, SignRequest, make_plan, resolve_signer
-from ci.signing.policy import read_signing_policy
 from ci.signing.record import RECORD_NAME, STATEMENT_NAME
 from ci.signing.render import render_reports
 from ci.signing.roots import VARIABLES, find_roots
-from ci.signing.selection import Selection
+from ci.signing.selection import Selection, read_signing_policy
 from ci.signing.sign import Signed, sign
 from provisioning.console.command import Outcome, nonempty_word, user_path
 from provisioning.console.progress import Progress
@@ -66,8 +65,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     for note in plan.notes:
         progress.step(f"note: {note}")
     if args.dry_run:
-        return _render_plan(plan, _describe_signer(plan, progress))
-    signed = sign(plan, resolve_signer(plan, progress), progress)
+        return _render_plan(plan, _describe_signer(plan))
+    signed = sign(plan, resolve_signer(plan), progress)
     return _render_signed(signed, request.target)
 
 
@@ -102,10 +101,10 @@ def _needed_roots(args: argparse.Namespace) -> set[str]:
     return libraries | (set() if args.signer else {"hexagon_sdk"})
 
 
-def _describe_signer(plan: SignPlan, progress: Progress) -> str:
-    """The signer's command; a dry run needs none, so that it can be made where none may be."""
+def _describe_signer(plan: SignPlan) -> str:
+    """The signer's command, or what is missing: a dry run works without a signer."""
     try:
-        return shlex.join(mask_arguments(resolve_signer(plan, progress, may_make=False).words))
+        return shlex.join(mask_arguments(resolve_signer(plan).words))
     except UnfitError as error:
         return f"none here: {error.what}"
 

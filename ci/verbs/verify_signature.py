@@ -7,10 +7,10 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from ci.signing.masking import Masker
-from ci.signing.proof.verdict import Verdict, Verification
-from ci.signing.proof.verify import verify_file
 from ci.signing.record import RECORD_NAME, check_record
 from ci.signing.render import render_reports
+from ci.signing.verdict import Verdict, Verification
+from ci.signing.verify import verify_file
 from provisioning.console.command import Outcome, user_path
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode, UsageError
@@ -64,9 +64,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     if args.accept_unrecognised and args.expect == "signed":
         accepted |= {Verdict.UNRECOGNISED}
     records = {
-        str(one): [finding.message for finding in check_record(one)]
-        for one in args.files
-        if (one / RECORD_NAME).is_file()
+        str(one): list(check_record(one)) for one in args.files if (one / RECORD_NAME).is_file()
     }
     reports: dict[Path, Verification] = {}
     mask = Masker()

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import ci.__main__
-from ci.builds.plan.targets import read_targets
+from ci.builds.targets import read_targets
 from provisioning.manifest.reader import read_profiles
 from tests.documented import setups
 from tests.documented.pages import ROOT, Command

@@ -22,7 +22,7 @@ import pytest
 
 import tests.bench.__main__
 import tests.mutants.__main__
-from ci.builds.plan.targets import find_target
+from ci.builds.targets import find_target
 from ci.images.definition import read_images
 from provisioning.artifacts.selection import parse_selection
 from provisioning.artifacts.sources import Options

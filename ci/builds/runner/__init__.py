@@ -7,10 +7,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from ci.builds.builder import run_build
-from ci.builds.plan.place import find_place
-from ci.builds.plan.plan import BuildJob, BuildRequest, Kit, make_plan
-from ci.builds.plan.targets import Target, find_target
-from ci.builds.plan.toolchains import find_tools, resolve_compilers
+from ci.builds.place import find_place
+from ci.builds.plan import BuildJob, BuildRequest, Kit, make_plan
+from ci.builds.targets import Target, find_target
+from ci.builds.toolchains import find_tools, resolve_compilers
 from provisioning.console.progress import Progress
 from provisioning.errors import FailedError, UnfitError
 

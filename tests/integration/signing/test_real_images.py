@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from ci.signing.proof.segments import parse_image
-from ci.signing.proof.verdict import Verdict
-from ci.signing.proof.verify import verify_bytes
+from ci.signing.segments import parse_image
+from ci.signing.verdict import Verdict
+from ci.signing.verify import verify_bytes
 
 VARIABLE = "QNN_CI_SIGNED_IMAGES"
 EXPECTED = Path(__file__).parents[2] / "artifacts" / "signed_images" / "images.json"

@@ -17,10 +17,10 @@ from pathlib import Path
 
 import pytest
 
-from ci.signing.proof.segments import parse_image
-from ci.signing.proof.verdict import Verdict
-from ci.signing.proof.verify import verify_bytes
 from ci.signing.record import check_record
+from ci.signing.segments import parse_image
+from ci.signing.verdict import Verdict
+from ci.signing.verify import verify_bytes
 from tests.stand_ins.elfsigner.keys import make_key
 from tests.stand_ins.elfsigner.mbn_writer import PLACES, Key, sign_elf
 

@@ -6,13 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from ci.signing.policy import read_signing_policy
 from ci.signing.roots import VARIABLES, find_roots
-from ci.signing.selection import Selection, list_wanted
 from provisioning.artifacts.environment import profile_requests
 from provisioning.artifacts.sources import Options
 from provisioning.console.progress import Progress
-from provisioning.errors import UnfitError
 from provisioning.manifest.reader import read_profile
 from provisioning.store.store import Store
 from provisioning.store.tree import Tree
@@ -75,19 +72,3 @@ def test_tools_alone_are_in_the_sdk_of_the_store(tmp_path: Path) -> None:
 def test_what_is_not_needed_is_not_looked_up(tmp_path: Path) -> None:
     put_in_store("qnn-sdk")
     assert find_roots({}, tmp_path, {}, {"hexagon_sdk"}, Progress()).qnn_sdk is None
-
-
-def test_libraries_of_a_build_are_found_by_name(tmp_path: Path) -> None:
-    for name in ("a/libqnn_executorch_skel.so", "b/libqnn_executorch_backend.so"):
-        path = tmp_path / "artifacts" / name
-        path.parent.mkdir(parents=True)
-        path.touch()
-    selection = Selection(lpai_arch="v6", htp_arch="v81", direct_mode=True)
-    places = {"qnn_sdk": None, "hexagon_tools": None, "build": tmp_path / "artifacts"}
-    with pytest.raises(UnfitError) as caught:
-        list_wanted(selection, read_signing_policy(), places)
-    assert "4 of the libraries to sign are missing" in str(caught.value)
-    assert "libqnn_executorch" not in caught.value.why
-    (tmp_path / "artifacts" / "b" / "libqnn_executorch_skel.so").touch()
-    with pytest.raises(UnfitError, match="5 of the libraries"):
-        list_wanted(selection, read_signing_policy(), places)

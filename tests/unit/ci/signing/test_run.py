@@ -1,11 +1,13 @@
-"""One run in this process: a signer of a few lines of shell, and every word of the record."""
+"""One run in this process: a signer of a few lines of shell, the record, what is published."""
 
 from __future__ import annotations
 
 import hashlib
 import io
+import os
 import platform
-import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,25 +17,23 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from ci.signing.certificates import parse_chain
 from ci.signing.inputs import Input, find_qnn_build
-from ci.signing.interpreter import Interpreter
 from ci.signing.masking import Masker
 from ci.signing.plan import SignPlan, SignRequest
-from ci.signing.policy import read_signing_policy
-from ci.signing.proof.certificates import parse_chain
-from ci.signing.proof.segments import parse_image
-from ci.signing.proof.verdict import Verdict
-from ci.signing.publish import stage
 from ci.signing.record import read_record
 from ci.signing.roots import Roots
-from ci.signing.selection import Selection, Wanted
-from ci.signing.sign import Run, SignJob, list_jobs, sign
-from ci.signing.signer import Failure, Signer, SignerError
+from ci.signing.segments import parse_image
+from ci.signing.selection import Selection, Wanted, read_signing_policy
+from ci.signing.sign import Run, SignJob, list_jobs, require_good, sign, stage
+from ci.signing.signer import Failure, Interpreter, Signer, SignerError
+from ci.signing.verdict import Kind, Verdict, Verification
 from provisioning.console.progress import Progress
-from provisioning.errors import UsageError
+from provisioning.errors import StoreError, UsageError
 from tests.stand_ins.elfsigner.certify import LEAF_NAME, ROOT_NAME, certify
 from tests.stand_ins.elfsigner.keys import make_key
 from tests.stand_ins.elfsigner.mbn_writer import Key, sign_elf
+from tests.stand_ins.elfsigner.spoil import flip
 
 # -i IN -o OUT, or -t SERIAL -o OUT: copies what was signed before, and says where it runs.
 SIGNER = """
@@ -41,7 +41,6 @@ read answer
 echo "$1 $(basename "$2") $answer $(pwd) $SIGN_TOKEN"
 cp "$STORE"/$(test "$1" = -t && echo "testsig-$2.so" || basename "$2") "$4"/
 """
-DAY = 86400
 
 
 @pytest.fixture
@@ -62,8 +61,23 @@ def signer(tmp_path: Path, store: Path) -> Signer:
     return Signer(("/bin/sh", str(script)), 60.0, Interpreter(Path("/bin/sh"), "3.10.9"))
 
 
+Plan = Callable[..., SignPlan]
+Write = Callable[..., None]
+
+
 @pytest.fixture
-def plan(tmp_path: Path, library: bytes) -> Callable[..., SignPlan]:
+def write(store: Path) -> Write:
+    """Put what the signer will write for each name into its store."""
+
+    def put(**files: bytes) -> None:
+        for name, data in files.items():
+            (store / f"{name}.so").write_bytes(data)
+
+    return put
+
+
+@pytest.fixture
+def plan(tmp_path: Path, library: bytes) -> Plan:
     """A plan for libraries of some names, and more of the request."""
 
     def make(*names: str, **more: object) -> SignPlan:
@@ -83,13 +97,8 @@ def digest(data: bytes) -> dict[str, object]:
     return {"sha256": hashlib.sha256(data).hexdigest(), "size_bytes": len(data)}
 
 
-def test_every_word_of_a_run(
-    plan: Callable[..., SignPlan],
-    signer: Signer,
-    store: Path,
-    tmp_path: Path,
-    key: Key,
-    library: bytes,
+def test_a_whole_run(
+    plan: Plan, signer: Signer, store: Path, tmp_path: Path, key: Key, library: bytes
 ) -> None:
     signed, testsig = sign_elf(library, key, 5, "sha256"), sign_elf(library, key, serial=0xBADCAFE)
     (store / "liba.so").write_bytes(signed)
@@ -99,14 +108,13 @@ def test_every_word_of_a_run(
     done = sign(plan("liba.so", serial="0xbadcafe"), signer, Progress(stream))
 
     out = tmp_path / "signed"
-    names = [
+    assert sorted(path.name for path in out.iterdir()) == [
         "liba.so",
         "signer.log",
         "signing.json",
         "statement.intoto.json",
         "testsig-0xbadcafe.so",
     ]
-    assert sorted(path.name for path in out.iterdir()) == names
     assert (out / "liba.so").read_bytes() == signed
     assert (out / "testsig-0xbadcafe.so").stat().st_mode & 0o777 == 0o644
     assert stream.getvalue().splitlines() == [
@@ -116,9 +124,11 @@ def test_every_word_of_a_run(
     assert (out / "signer.log").read_text() == (
         "# liba.so\n-i liba.so y . ***\n# testsig-***.so\n-t *** y . ***\n"
     )
-    chain = [one.fingerprint for one in parse_chain(key.chain)]
     script = tmp_path / "signer.sh"
-    common = {"verdict": "proven", "certificates": chain}
+    common = {
+        "verdict": "proven",
+        "certificates": [one.fingerprint for one in parse_chain(key.chain)],
+    }
     assert msgspec.json.decode((out / "signing.json").read_bytes()) == {
         "schema_version": 2,
         "created": "2023-11-14T22:13:20+00:00",
@@ -158,170 +168,175 @@ def test_every_word_of_a_run(
     }
 
 
-def test_a_signer_without_a_python_of_ours_is_two_programs(
-    plan: Callable[..., SignPlan],
-    signer: Signer,
-    store: Path,
-    tmp_path: Path,
-    key: Key,
-    library: bytes,
+def test_a_signer_without_a_python_of_ours_is_all_its_programs(
+    plan: Plan, signer: Signer, write: Write, key: Key, library: bytes
 ) -> None:
-    (store / "liba.so").write_bytes(sign_elf(library, key))
-    other = Signer((shutil.which("sh") or "", *signer.words[1:]), 60.0)
-
-    record = sign(plan("liba.so"), other, Progress()).record
+    write(liba=sign_elf(library, key))
+    record = sign(plan("liba.so"), Signer(signer.words, 60.0), Progress()).record
     assert record.python == ""
-    assert [one.path for one in record.signer] == list(other.words)
+    assert [one.path for one in record.signer] == list(signer.words)
 
 
-def failure(plan: SignPlan, signer: Signer) -> SignerError:
+def refuse(plan: SignPlan, signer: Signer) -> SignerError:
     with pytest.raises(SignerError) as caught:
         sign(plan, signer, Progress())
     assert not plan.request.target.exists()
     return caught.value
 
 
+@pytest.mark.parametrize("altered", ["liba", "libb"])
 def test_each_file_is_proven_beside_its_input(
-    plan: Callable[..., SignPlan], signer: Signer, store: Path, key: Key, library: bytes
+    plan: Plan, signer: Signer, write: Write, key: Key, library: bytes, altered: str
 ) -> None:
-    """The first of two is another library's, then the second."""
-    position = parse_image(memoryview(library)).segments[2].offset
-    altered = library[:position] + bytes([library[position] ^ 1]) + library[position + 1 :]
-    good, other = sign_elf(library, key), sign_elf(altered, key)
-    for name, wrong in (("liba.so", "liba.so"), ("libb.so", "libb.so")):
-        for each in ("liba.so", "libb.so"):
-            (store / each).write_bytes(other if each == wrong else good)
-        error = failure(plan("liba.so", "libb.so"), signer)
-        assert (error.failure, error.what) == (
-            Failure.ALTERED,
-            f"the signer changed what will be loaded: {name}",
-        )
+    other = flip(library, parse_image(memoryview(library)).segments[2].offset)
+    good = sign_elf(library, key)
+    write(**{**dict.fromkeys(("liba", "libb"), good), altered: sign_elf(other, key)})
+    error = refuse(plan("liba.so", "libb.so"), signer)
+    assert error.failure is Failure.ALTERED
+    assert error.what.endswith(f"{altered}.so")
 
 
-def test_a_certificate_past_its_date_is_refused(
-    plan: Callable[..., SignPlan], signer: Signer, store: Path, library: bytes
+def test_outputs_that_are_no_signed_library_are_refused(
+    plan: Plan, signer: Signer, write: Write, tmp_path: Path, library: bytes
 ) -> None:
-    (store / "liba.so").write_bytes(sign_elf(library, make_key(-1)))
+    write(liba=sign_elf(library, make_key(-1)))
+    assert refuse(plan("liba.so"), signer).failure is Failure.EXPIRED
+    write(liba=library)
+    assert refuse(plan("liba.so"), signer).failure is Failure.UNCHANGED
+    (tmp_path / "signer.sh").write_text("exit 0\n")
+    assert refuse(plan("liba.so"), signer).failure is Failure.NO_OUTPUT
 
-    error = failure(plan("liba.so"), signer)
-    assert error.failure is Failure.EXPIRED
-    assert "OEM: certificate 0 expired on" in error.why
 
-
-def test_another_serial_is_refused(
-    plan: Callable[..., SignPlan], signer: Signer, store: Path, key: Key, library: bytes
+def test_another_serial_is_refused_and_not_shown(
+    plan: Plan, signer: Signer, store: Path, key: Key, library: bytes
 ) -> None:
     (store / "testsig-0xbadcafe.so").write_bytes(sign_elf(library, key, serial=0xBADCAFF))
-
-    error = failure(plan(serial="0xbadcafe"), signer)
+    error = refuse(plan(serial="0xbadcafe"), signer)
     assert error.failure is Failure.WRONG_HASH
-    assert "own entry" in error.why
     assert "badcafe" not in str(error)
 
 
-def test_a_signer_that_writes_nothing_is_named(
-    plan: Callable[..., SignPlan], signer: Signer, tmp_path: Path
-) -> None:
-    (tmp_path / "signer.sh").write_text("exit 0\n")
-
-    assert failure(plan("liba.so"), signer).failure is Failure.NO_OUTPUT
-
-
 def test_a_key_of_no_published_scheme_is_taken_when_it_is_accepted(
-    plan: Callable[..., SignPlan], signer: Signer, store: Path, key: Key, library: bytes
+    plan: Plan, signer: Signer, write: Write, key: Key, library: bytes
 ) -> None:
     leaf, authority = Ed25519PrivateKey.generate(), generate_private_key(SECP256R1())
     chain = certify(LEAF_NAME, leaf, ROOT_NAME, authority)
     chain += certify(ROOT_NAME, authority, ROOT_NAME, authority)
-    (store / "liba.so").write_bytes(sign_elf(library, replace(key, chain=chain)))
+    write(liba=sign_elf(library, replace(key, chain=chain)))
 
-    assert failure(plan("liba.so"), signer).failure is Failure.UNRECOGNISED
+    error = refuse(plan("liba.so"), signer)
+    assert error.failure is Failure.UNRECOGNISED
+    assert "Ed25519" in error.why
     done = sign(plan("liba.so", accept_unrecognised=True), signer, Progress())
     assert done.record.libraries[0].verdict == "signature not recognised"
 
 
-def test_an_unsigned_output_is_refused(
-    plan: Callable[..., SignPlan], signer: Signer, store: Path, library: bytes
+@pytest.mark.parametrize(
+    ("kinds", "failure"),
+    [
+        ((Kind.HASH, Kind.TRUNCATED), Failure.TRUNCATED),
+        ((Kind.HASH, Kind.DATE), Failure.EXPIRED),
+        ((Kind.HASH, Kind.DIFFERENT), Failure.ALTERED),
+        ((Kind.SIGNATURE, Kind.HASH), Failure.WRONG_HASH),
+        ((Kind.SIGNATURE, Kind.CHAIN), Failure.INVALID),
+    ],
+)
+def test_the_most_telling_fault_names_the_failure(
+    kinds: tuple[Kind, ...], failure: Failure
 ) -> None:
-    (store / "liba.so").write_bytes(library)
+    report = Verification(1, signed=True)
+    require_good(report, "lib.so", accept=False)
+    for kind in kinds:
+        report.add(kind, kind.value)
+    with pytest.raises(SignerError) as caught:
+        require_good(report, "lib.so", accept=True)
+    assert caught.value.failure is failure
+    assert caught.value.why == "; ".join(kind.value for kind in kinds)
 
-    error = failure(plan("liba.so"), signer)
-    assert (error.failure, error.why, error.fix) == (
-        Failure.UNCHANGED,
-        "it has no hash segment",
-        "read the signer's log",
-    )
 
-
-def test_a_target_that_is_there_is_kept_unless_it_is_forced(
-    plan: Callable[..., SignPlan],
-    signer: Signer,
-    store: Path,
-    tmp_path: Path,
-    key: Key,
-    library: bytes,
+def test_a_signer_works_on_a_copy_in_an_area_of_its_own(
+    plan: Plan, signer: Signer, write: Write, tmp_path: Path, key: Key, library: bytes
 ) -> None:
-    (store / "liba.so").write_bytes(sign_elf(library, key))
-    (tmp_path / "signed").mkdir()
-
-    with pytest.raises(UsageError):
-        sign(plan("liba.so"), signer, Progress())
-    assert list((tmp_path / "signed").iterdir()) == []
-    sign(plan("liba.so", force=True), signer, Progress())
-    assert (tmp_path / "signed" / "liba.so").is_file()
-
-
-def test_the_signer_s_answers_come_from_its_own_area(
-    plan: Callable[..., SignPlan],
-    signer: Signer,
-    store: Path,
-    tmp_path: Path,
-    key: Key,
-    library: bytes,
-) -> None:
-    """Each library has an area; the signer is given a copy of it there, and runs there."""
-    (store / "liba.so").write_bytes(sign_elf(library, key))
+    write(liba=sign_elf(library, key))
     script = tmp_path / "signer.sh"
     script.write_text(f'{SIGNER}\necho "$2"; cmp "$2" {tmp_path}/liba.so && echo same; ls . in\n')
 
     sign(plan("liba.so"), signer, Progress())
-    assert (tmp_path / "signed" / "signer.log").read_text().splitlines()[2:] == [
-        "./in/liba.so",
-        "same",
-        ".:",
-        "in",
-        "out",
-        "",
-        "in:",
-        "liba.so",
-    ]
+    log = (tmp_path / "signed" / "signer.log").read_text().split()
+    assert log[-7:] == ["./in/liba.so", "same", ".:", "in", "out", "in:", "liba.so"]
 
 
 def test_what_is_made_from_a_serial_has_no_input(
-    plan: Callable[..., SignPlan],
-    signer: Signer,
-    store: Path,
-    tmp_path: Path,
-    key: Key,
-    library: bytes,
+    plan: Plan, signer: Signer, store: Path, tmp_path: Path, key: Key, library: bytes
 ) -> None:
     (store / "testsig-0x1.so").write_bytes(sign_elf(library, key, serial=1))
-    (tmp_path / "signer.sh").write_text(f"{SIGNER}\nls in\n")
-    with stage(tmp_path / "signed", force=False) as staging:
-        run = Run(plan(serial="0x1"), signer, staging, Masker())
-        (made,) = run.make_all([SignJob("testsig-0x1.so", "l", serial="0x1")], Progress())
-        assert made.library.source == "l"
-        assert (staging.ready / "testsig-0x1.so").is_file()
-        assert list((staging.scratch / "0" / "in").iterdir()) == []
+    with stage(tmp_path / "signed", force=False) as ready:
+        run = Run(plan(serial="0x1"), signer, ready, Masker())
+        ((made, _),) = run.make_all([SignJob("testsig-0x1.so", "l", serial="0x1")], Progress())
+        assert made.source == "l"
+        assert (ready / "testsig-0x1.so").is_file()
+        assert list((ready / ".scratch/0/in").iterdir()) == []
 
 
-def test_jobs_are_the_libraries_and_then_the_test_signature(
-    plan: Callable[..., SignPlan], library: bytes
-) -> None:
-    assert list_jobs(plan("b.so", "a.so")) == [
+def test_jobs_are_the_libraries_and_then_the_test_signature(plan: Plan, library: bytes) -> None:
+    assert list_jobs(plan("b.so", "a.so", serial="0x1")) == [
         SignJob("b.so", "{qnn_sdk}/b.so", library),
         SignJob("a.so", "{qnn_sdk}/a.so", library),
-    ]
-    assert list_jobs(plan(serial="0x1")) == [
         SignJob("testsig-0x1.so", "the signer's own", b"", "0x1"),
     ]
+
+
+# A directory appears whole, or the old one stays
+
+
+def list_names(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.iterdir())
+
+
+def test_a_published_directory_replaces_the_old_one_and_a_failure_keeps_it(tmp_path: Path) -> None:
+    target = tmp_path / "signed"
+    for text in ("first", "second"):
+        with stage(target, force=True) as ready:
+            (ready / ".scratch" / "lib.so").write_text("not this")
+            (ready / "lib.so").write_text(text)
+        assert (target / "lib.so").read_text() == text
+        assert list_names(target) == ["lib.so"]
+
+    def fail() -> None:
+        with stage(target, force=True) as ready:
+            (ready / "lib.so").write_text("third")
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    assert (target / "lib.so").read_text() == "second"
+    assert list_names(tmp_path) == ["signed"]
+
+
+def make_while_signing(target: Path, *, force: bool) -> None:
+    """Another run makes the target while this one is at work."""
+    program = (
+        "import sys, pathlib; from ci.signing.sign import stage\n"
+        "with stage(pathlib.Path(sys.argv[1]), force=False) as ready:\n"
+        "    (ready / 'lib.so').write_text('other')"
+    )
+    with stage(target, force=force) as ready:
+        (ready / "lib.so").write_text("ours")
+        environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[4])}
+        subprocess.run([sys.executable, "-c", program, target], check=True, env=environment)
+        assert (target / "lib.so").read_text() == "other"
+
+
+def test_what_another_run_made_meanwhile_is_kept_unless_forced(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="exists and is kept"):
+        make_while_signing(tmp_path / "signed", force=False)
+    assert (tmp_path / "signed" / "lib.so").read_text() == "other"
+    make_while_signing(tmp_path / "again", force=True)
+    assert (tmp_path / "again" / "lib.so").read_text() == "ours"
+    assert list_names(tmp_path) == ["again", "signed"]
+
+
+def test_a_place_that_cannot_be_written_is_a_store_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreError, match="cannot be written"):
+        stage(tmp_path / "file" / "signed", force=False).__enter__()

@@ -8,14 +8,14 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import datetime
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
-from ci.signing.proof.segments import MalformedError
+from ci.signing.segments import MalformedError
 
 # A leaf, the authorities above it and the roots that a device may choose from; images seen hold 3.
 MAX_CERTIFICATES = 20
@@ -227,8 +227,3 @@ def _is_issued_by(one: Certificate, issuer: Certificate) -> bool:
     except (InvalidSignature, *UNREADABLE):
         return False
     return True
-
-
-def utc_now() -> datetime:
-    """The time that certificates are judged at."""
-    return datetime.now(timezone.utc)

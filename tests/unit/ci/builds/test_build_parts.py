@@ -8,10 +8,11 @@ import pytest
 
 from ci.builds.cache import CacheCounts, Meter
 from ci.builds.checkout import unneeded_submodules, wanted_submodules
-from ci.builds.plan.place import Place
-from ci.builds.plan.plan import BuildRequest, Kit, make_plan
-from ci.builds.plan.targets import CompilerChoice, fill_placeholders, find_target, read_targets
-from ci.builds.plan.toolchains import (
+from ci.builds.place import Place
+from ci.builds.plan import BuildRequest, Kit, make_plan
+from ci.builds.steps import Output, explain_failure
+from ci.builds.targets import CompilerChoice, fill_placeholders, find_target, read_targets
+from ci.builds.toolchains import (
     Compilers,
     Program,
     Tools,
@@ -20,7 +21,6 @@ from ci.builds.plan.toolchains import (
     find_cache,
     find_compiler,
 )
-from ci.builds.steps import Output, explain_failure
 from provisioning.console.progress import Bar, Progress
 from provisioning.doctor.policies import elf_policy
 from provisioning.errors import ManifestError, StoreError, ToolError, UnfitError, UsageError

@@ -10,10 +10,10 @@ import pytest
 
 pytest.importorskip("executorch", reason="the executorch wheel is not installed here")
 
-from ci.builds.delivery.deliver import find_package, make_overlay
-from ci.builds.delivery.proof import recall_proof, remember_proof, run_proof
-from ci.builds.plan.place import Place
-from ci.builds.plan.targets import find_target
+from ci.builds.deliver import find_package, make_overlay
+from ci.builds.place import Place
+from ci.builds.proof import recall_proof, remember_proof, run_proof
+from ci.builds.targets import find_target
 from provisioning.artifacts.environment import provision_profile
 from provisioning.console.progress import Progress
 from provisioning.errors import FailedError
@@ -41,12 +41,18 @@ def place(tmp_path: Path) -> Place:
     return made
 
 
+def lay_over(place: Place) -> Path:
+    overlay = place.root / "overlay"
+    make_overlay(find_target("aot"), place, find_package(Path(sys.executable)), overlay)
+    return overlay
+
+
 def test_a_model_is_lowered_with_the_adaptor_of_the_overlay(
     place: Place, variables: Mapping[str, str]
 ) -> None:
     package = find_package(Path(sys.executable))
     before = sorted((package / "backends/qualcomm/python").iterdir())
-    overlay = make_overlay(find_target("aot"), place, package, place.root / "overlay")
+    overlay = lay_over(place)
     proof = run_proof(overlay, Path(sys.executable), variables)
     assert proof.adaptor.startswith(str(overlay))
     assert proof.program_bytes > 10_000
@@ -63,9 +69,7 @@ def test_an_adaptor_that_does_not_load_fails_the_proof(
 ) -> None:
     for adaptor in place.artifacts.iterdir():
         adaptor.write_bytes(b"not an ELF file")
-    overlay = make_overlay(
-        find_target("aot"), place, find_package(Path(sys.executable)), place.root / "overlay"
-    )
+    overlay = lay_over(place)
     with pytest.raises(FailedError, match="no model could be lowered") as caught:
         run_proof(overlay, Path(sys.executable), variables)
     assert "ImportError" in caught.value.why
@@ -77,8 +81,6 @@ def test_an_overlay_without_an_adaptor_does_not_prove_the_wheel_s(
 ) -> None:
     for adaptor in place.artifacts.iterdir():
         adaptor.unlink()
-    overlay = make_overlay(
-        find_target("aot"), place, find_package(Path(sys.executable)), place.root / "overlay"
-    )
+    overlay = lay_over(place)
     with pytest.raises(FailedError, match="no model could be lowered"):
         run_proof(overlay, Path(sys.executable), variables)

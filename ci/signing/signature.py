@@ -18,9 +18,9 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa, utils
 
-from ci.signing.proof.certificates import Certificate, is_padding, measure_der
-from ci.signing.proof.segments import MalformedError
-from ci.signing.proof.verdict import Scheme
+from ci.signing.certificates import Certificate, is_padding, measure_der
+from ci.signing.segments import MalformedError
+from ci.signing.verdict import Scheme
 
 INNER_PAD, OUTER_PAD = 0x3636363636363636, 0x5C5C5C5C5C5C5C5C
 # DER of DigestInfo up to the digest, https://www.rfc-editor.org/rfc/rfc8017#section-9.2

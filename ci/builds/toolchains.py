@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 from packaging.version import Version
 
-from ci.builds.plan.targets import CompilerChoice
+from ci.builds.targets import CompilerChoice
 from provisioning.artifacts.sources.local import read_version
 from provisioning.console.process import run_process
 from provisioning.doctor.facts import PythonFacts

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import msgspec
 
-from ci.builds.plan.place import Place
-from ci.builds.plan.targets import CompilerChoice, Stage, Target, fill_placeholders
-from ci.builds.plan.toolchains import Compilers, Program, Tools
+from ci.builds.place import Place
+from ci.builds.targets import CompilerChoice, Stage, Target, fill_placeholders
+from ci.builds.toolchains import Compilers, Program, Tools
 
 EPOCH = "315532800"  # 1980-01-01, the earliest that zip archives can hold too
-STAND_INS = Path(__file__).resolve().parents[1] / "cmake"
+STAND_INS = Path(__file__).resolve().with_name("cmake")
 DIGESTED_VARIABLES = ("CFLAGS", "CXXFLAGS", "SOURCE_DATE_EPOCH")
 KEPT_VARIABLES = ("PATH", "HOME", "TMPDIR", "TERM", "USER")
 KEPT_PREFIXES = ("CCACHE_", "SCCACHE_", "QNN_CI_")

@@ -10,19 +10,20 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from ci.builds.artifacts import python_tag
 from ci.builds.builder import Result
-from ci.builds.delivery.artifacts import python_tag
-from ci.builds.delivery.proof import (
+from ci.builds.place import Place
+from ci.builds.plan import BuildJob
+from ci.builds.proof import (
+    PROGRAM,
     check_provable,
     recall_proof,
     remember_proof,
     run_import,
     run_proof,
 )
-from ci.builds.plan.place import Place
-from ci.builds.plan.plan import BuildJob
-from ci.builds.plan.targets import Target
-from ci.builds.plan.toolchains import ask_python
+from ci.builds.targets import Target
+from ci.builds.toolchains import ask_python
 from provisioning.artifacts.overlays import OverlayRecord, write_overlay
 from provisioning.console.progress import Progress
 from provisioning.errors import UnfitError
@@ -111,7 +112,7 @@ def _find_wheel(job: BuildJob) -> Path:
 
 def _list_ingredients(job: BuildJob, result: Result, package: Path) -> Iterator[str]:
     """Everything that a proof depends on: its code, the files, the wheel, the QNN libraries."""
-    yield digest_sources(Path(__file__).parent)
+    yield digest_sources(Path(__file__), PROGRAM.with_name("proof.py"), PROGRAM)
     yield from (one.sha256 for one in result.artifacts)
     yield f"{package} {package.stat().st_mtime_ns}"
     yield from (f"{name}={value}" for name, value in sorted(job.variables.items()))

@@ -7,7 +7,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ci.signing.proof.certificates import Certificate
+    from ci.signing.certificates import Certificate
 
 NOT_JUDGED = (
     "whether the device trusts the root certificate",

@@ -19,7 +19,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from ci.signing.proof.segments import MalformedError
+from ci.signing.segments import MalformedError
 
 SHORT_HEADER = struct.Struct("<10I")
 LAYOUTS = {

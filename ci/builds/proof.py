@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from ci.builds.plan.toolchains import PROBE_S, ask_python
+from ci.builds.toolchains import PROBE_S, ask_python
 from provisioning.console.process import run_process
 from provisioning.errors import FailedError, UnfitError
 from provisioning.files import write_whole

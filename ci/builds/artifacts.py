@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ci.builds.plan.plan import BuildPlan, BuildRequest
-from ci.builds.plan.targets import Artifact, fill_placeholders
-from ci.builds.plan.toolchains import PAGE_BYTES
+from ci.builds.plan import BuildPlan, BuildRequest
+from ci.builds.targets import Artifact, fill_placeholders
+from ci.builds.toolchains import PAGE_BYTES
 from provisioning.doctor.checks.elf import judge, judge_defect
 from provisioning.doctor.elf_policy import ElfPolicy
 from provisioning.doctor.finding import Finding, Severity

@@ -7,20 +7,19 @@ the identities in the metadata are its own.
 from __future__ import annotations
 
 import hashlib
-from datetime import datetime
+from datetime import datetime, timezone
 from pathlib import Path
 
-from ci.signing.device import read_serial
-from ci.signing.proof.certificates import (
+from ci.signing.certificates import (
     is_padding,
     list_chain_notes,
     list_date_errors,
     list_link_errors,
     parse_chain,
-    utc_now,
 )
-from ci.signing.proof.mbn import Authority, HashSegment, parse_hash_segment
-from ci.signing.proof.segments import (
+from ci.signing.device import read_serial
+from ci.signing.mbn import Authority, HashSegment, parse_hash_segment
+from ci.signing.segments import (
     Image,
     MalformedError,
     Segment,
@@ -28,8 +27,8 @@ from ci.signing.proof.segments import (
     parse_image,
     read_bytes,
 )
-from ci.signing.proof.signature import judge_signature
-from ci.signing.proof.verdict import Kind, Scheme, SignedBy, Verification
+from ci.signing.signature import judge_signature
+from ci.signing.verdict import Kind, Scheme, SignedBy, Verification
 from provisioning.elf.facts import EM_AARCH64, EM_QDSP6, PT_NULL, ProgramHeader, name_machine
 
 # Of images that Qualcomm and device makers signed: DTB, Arm, Xtensa, Hexagon, AArch64, RISC-V.
@@ -179,7 +178,8 @@ def _judge_signer(
 ) -> SignedBy:
     name, signature = authority.name, bytes(authority.signature.of(data))
     chain = parse_chain(bytes(authority.chain.of(data)))
-    dates = [f"{name}: {error}" for error in list_date_errors(chain, at or utc_now())]
+    when = at or datetime.now(timezone.utc)
+    dates = [f"{name}: {error}" for error in list_date_errors(chain, when)]
     if at:
         report.add(Kind.DATE, *dates)
     else:
@@ -200,9 +200,6 @@ def _judge_signer(
     return SignedBy(name, chain, judged.scheme, len(signature))
 
 
-COMPARE_BYTES = 1 << 20
-
-
 def list_differences(signed: Image, original: Image) -> list[str]:
     """What would load differently from ``original``: every segment but the added ones."""
     differences = [
@@ -217,7 +214,7 @@ def list_differences(signed: Image, original: Image) -> list[str]:
     for new, old in zip(after, before, strict=True):
         if _placement(new) != _placement(old):
             differences.append(f"{new.describe()} has other addresses or flags than in the input")
-        elif not _is_equal(signed.bytes_of(new), original.bytes_of(old)):
+        elif bytes(signed.bytes_of(new)) != bytes(original.bytes_of(old)):
             differences.append(f"{new.describe()} has other bytes than the input")
     return differences
 
@@ -225,14 +222,6 @@ def list_differences(signed: Image, original: Image) -> list[str]:
 def _placement(segment: Segment) -> ProgramHeader:
     """All of the program header but the offset in the file, which a signer moves."""
     return segment.header._replace(offset=0)
-
-
-def _is_equal(one: memoryview, other: memoryview) -> bool:
-    starts = range(0, len(one), COMPARE_BYTES)
-    return len(one) == len(other) and all(
-        bytes(one[start : start + COMPARE_BYTES]) == bytes(other[start : start + COMPARE_BYTES])
-        for start in starts
-    )
 
 
 def list_uncovered(image: Image) -> list[tuple[int, int]]:

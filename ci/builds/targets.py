@@ -17,7 +17,7 @@ PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
 
 
 class CompilerChoice(str, Enum):
-    """Whose compiler builds a target; ci.builds.plan.toolchains resolves each."""
+    """Whose compiler builds a target; ci.builds.toolchains resolves each."""
 
     HOST = "host"
     NDK = "ndk"

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+from ci.builds.artifacts import Judged
 from ci.builds.builder import Result
-from ci.builds.delivery.artifacts import Judged
 from provisioning.doctor.finding import Finding
 from provisioning.elf.facts import ElfFacts
 from provisioning.elf.qnn_build import find_headers_version

@@ -1,1 +1,0 @@
-"""What a build leaves: judged, recorded, installed and proven."""

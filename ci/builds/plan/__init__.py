@@ -1,1 +1,0 @@
-"""From a target to commands: what will be built, where, and with which tools."""

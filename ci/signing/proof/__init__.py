@@ -1,1 +1,0 @@
-"""The proof of a signed library from its bytes."""

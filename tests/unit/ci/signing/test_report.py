@@ -1,0 +1,137 @@
+"""A verification as data and as text: one snapshot of each, and the verdict."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from ci.signing.render import render_report, render_reports
+from ci.signing.verdict import NOT_JUDGED, Kind, Scheme, SignedBy, Verdict, Verification
+from ci.verbs.verify_signature import parse_date
+from tests.stand_ins.elfsigner.mbn_writer import Key, sign_elf
+from tests.stand_ins.elfsigner.spoil import PLACE, verify
+
+
+@pytest.mark.parametrize(
+    ("schemes", "signed", "faulty", "verdict"),
+    [
+        ((Scheme.PSS,), True, False, Verdict.PROVEN),
+        ((Scheme.PSS, Scheme.UNKNOWN), True, False, Verdict.UNRECOGNISED),
+        ((), False, False, Verdict.UNSIGNED),
+        ((Scheme.PSS, Scheme.UNKNOWN), True, True, Verdict.INVALID),
+        ((), False, True, Verdict.INVALID),
+    ],
+)
+def test_a_verdict_is_the_worst_of_what_was_found(
+    schemes: tuple[Scheme, ...], signed: bool, faulty: bool, verdict: Verdict
+) -> None:
+    signers = [SignedBy("a", (), scheme, 1) for scheme in schemes]
+    report = Verification(1, signed=signed, signers=signers)
+    report.add(Kind.HASH, *(["x"] if faulty else []))
+    assert report.verdict is verdict
+
+
+def test_a_verification_as_data(key: Key, library: bytes) -> None:
+    report = verify(sign_elf(library, key))
+    chain = report.signers[0].chain
+    start = PLACE + 48 + 120 + 11 * 48
+
+    assert report.as_data() == {
+        "verdict": "proven",
+        "errors": [],
+        "notes": [],
+        "size_bytes": report.size,
+        "machine": "hexagon",
+        "hexagon_version": "V69",
+        "mbn_header_version": 6,
+        "hash_algorithm": "sha384",
+        "hashed_segments": 9,
+        "signers": [
+            {
+                "authority": "OEM",
+                "scheme": "RSA-PSS",
+                "signature_bytes": 256,
+                "certificates": [
+                    {
+                        "subject": one.subject,
+                        "issuer": one.issuer,
+                        "not_before": one.not_before.isoformat(),
+                        "not_after": one.not_after.isoformat(),
+                        "key": "RSA",
+                        "key_bits": 2048,
+                        "sha256": one.fingerprint,
+                    }
+                    for one in chain
+                ],
+            }
+        ],
+        "uncovered_ranges": report.uncovered,
+        "signature_ranges": [(start, start + 256)],
+        "not_judged": list(NOT_JUDGED),
+    }
+    assert [one.subject.split("=")[-1] for one in chain] == [
+        "Stand-in signer",
+        "Stand-in attestation CA",
+        "Stand-in root",
+    ]
+
+
+def test_faults_of_an_unsigned_file_as_data() -> None:
+    report = Verification(7)
+    report.add(Kind.HASH, "one", "two")
+    data = report.as_data()
+    assert data["errors"] == [{"kind": "hash", "what": "one"}, {"kind": "hash", "what": "two"}]
+    assert (data["verdict"], data["hexagon_version"], data["not_judged"]) == ("invalid", None, [])
+
+
+def test_a_verification_as_text(key: Key, library: bytes) -> None:
+    report = verify(sign_elf(library, key, 6, wrong_entry=3))
+    report.notes.append("a note")
+
+    text = render_report(Path("/x/testsig-0xbadcafe.so"), report)
+    chain = [f"    {index}: {one.describe()}" for index, one in enumerate(report.signers[0].chain)]
+    assert text.splitlines() == [
+        "testsig-***.so: invalid",
+        "  hexagon V69, MBN header 6, sha384, 9 segments hashed",
+        "  OEM: signature of 256 bytes, RSA-PSS",
+        *chain,
+        f"  wrong: {report.errors[0]}",
+        "  note: a note",
+    ]
+    assert text.endswith("a note\n")
+
+
+def test_what_only_a_device_can_judge_is_told_once(library: bytes) -> None:
+    unsigned, signed = verify(library), Verification(1, signed=True)
+    signed.header_version, signed.machine = 6, "AArch64"
+
+    assert render_reports({Path("a/b.so"): unsigned}) == "b.so: unsigned\n"
+    lines = render_reports({Path("a.so"): unsigned, Path("b.so"): signed}).splitlines()
+    assert lines[:3] == [
+        "a.so: unsigned",
+        "b.so: proven",
+        "  AArch64, MBN header 6, no hash table, 0 segments hashed",
+    ]
+    assert lines[3:] == [f"not judged here, the device does: {what}" for what in NOT_JUDGED]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("2026-11-20", "2026-11-20T00:00:00+00:00"),
+        ("2026-11-20T12:00:00", "2026-11-20T12:00:00+00:00"),
+        ("2026-11-20T12:00:00+02:00", "2026-11-20T12:00:00+02:00"),
+    ],
+)
+def test_a_date_is_utc_wherever_this_machine_is(
+    monkeypatch: pytest.MonkeyPatch, text: str, expected: str
+) -> None:
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    try:
+        assert parse_date(text).isoformat() == expected
+    finally:
+        monkeypatch.undo()
+        time.tzset()

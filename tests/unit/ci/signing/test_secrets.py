@@ -1,0 +1,130 @@
+"""Secrets and serials: how a serial is read, and that neither reaches a log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ci.signing.device import SERIAL_FILE, parse_serial, read_device_serial, read_serial
+from ci.signing.masking import Masker, list_secrets, mask_arguments
+from provisioning.errors import UnfitError, UsageError
+
+
+@pytest.mark.parametrize(
+    ("text", "serial"),
+    [
+        ("1", "0x1"),
+        ("0042", "0x2a"),
+        (" 0X0badcafe\n", "0xbadcafe"),
+        ("0xffffffff", "0xffffffff"),
+        ("4294967295", "0xffffffff"),
+    ],
+)
+def test_a_serial_is_hexadecimal_or_decimal(text: str, serial: str) -> None:
+    assert parse_serial(text) == serial
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [(text, "32 bits") for text in ("0", "0x0", "-1", "0x100000000", "4294967296")]
+    + [(text, "is not a number") for text in ("", "beef", "0xbeeg", "1.0")],
+)
+def test_a_wrong_serial_is_refused_without_being_shown(text: str, part: str) -> None:
+    with pytest.raises(UsageError, match=part) as caught:
+        parse_serial(text)
+    assert len(text) < 4 or text not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "serial"),
+    [
+        ("testsig-0x1.so", 1),
+        ("testsig-0x0badcafe.so", 0x0BADCAFE),
+        ("testsig-0x123456789.so", None),
+        ("testsig-0x.so", None),
+        ("testsig-0x1.so.bak", None),
+    ],
+)
+def test_the_serial_in_a_name(name: str, serial: int | None) -> None:
+    assert read_serial(name) == serial
+
+
+@pytest.fixture
+def adb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Put an adb on PATH that runs some lines of shell."""
+
+    def put(body: str) -> None:
+        (tmp_path / "adb").write_text(f"#!/bin/sh\n{body}\n")
+        (tmp_path / "adb").chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+
+    return put
+
+
+def test_a_device_is_asked_for_the_line_that_is_a_number(adb: Callable[[str], None]) -> None:
+    for output in ("12", "* daemon started\n  0x0C  \n"):
+        adb(f"printf '{output}'")
+        assert read_device_serial() == "0xc"
+    wanted = f"shell cat {SERIAL_FILE}"
+    adb(f'case "$*" in "{wanted}") echo 1 ;; "-s one {wanted}") echo 2 ;; esac')
+    assert (read_device_serial(), read_device_serial("one")) == ("0x1", "0x2")
+
+
+@pytest.mark.parametrize(
+    ("body", "part"),
+    [
+        ("echo 1 serial", "/sys/devices/soc0/serial_number of the device holds no number"),
+        ("echo no devices found >&2; exit 1", "no devices found"),
+        ("", "adb is not on PATH"),
+    ],
+)
+def test_a_device_without_a_serial_is_unfit(
+    adb: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, body: str, part: str
+) -> None:
+    if body:
+        adb(body)
+    else:
+        monkeypatch.setenv("PATH", "/none")
+    with pytest.raises(UnfitError, match=part):
+        read_device_serial()
+
+
+@pytest.mark.parametrize(
+    "text", ["0x0badcafe", "0xbadcafe", "BADCAFE", "0BADCAFE", "195939070", "testsig-0xbadcafe.so"]
+)
+def test_every_form_of_a_serial_is_masked(text: str) -> None:
+    mask = Masker(list_secrets({}, "0xbadcafe"))
+    assert mask(f"for {text} done") in {"for *** done", "for testsig-***.so done"}
+
+
+@pytest.mark.parametrize("name", ["SIGN_TOKEN", "DB_PASSWORD", "api_key", "MY_CLIENT_SECRET"])
+def test_values_of_secret_variables_are_masked(name: str) -> None:
+    mask = Masker(list_secrets({name: "hunter22", "HOME": "/root"}))
+    assert mask("said Hunter22 in /root") == "said *** in /root"
+
+
+BEGIN = "-----BEGIN RSA PRIVATE KEY-----"
+
+
+@pytest.mark.parametrize(
+    ("secrets", "text", "masked"),
+    [
+        (["1"], "1 of 12", "1 of 12"),  # short values are everywhere
+        (["abcd", "abc"], "abcd abc", "*** abc"),
+        (["abcd", "abcdefgh"], "abcdefgh", "***"),  # longer ones go first
+        ([], "/out/testsig-0xDEADBEEF.so", "/out/testsig-***.so"),
+        ([], f"a {BEGIN}\nxyz\n-----END RSA PRIVATE KEY----- b", "a *** b"),
+        ([], f"a {BEGIN}\nxyz", "a ***"),
+    ],
+)
+def test_what_is_masked(secrets: list[str], text: str, masked: str) -> None:
+    assert Masker(secrets)(text) == masked
+
+
+def test_values_of_secret_options_are_masked() -> None:
+    words = ["sign", "--password", "a", "--api-key=b", "-i", "c", "token"]
+    assert list(mask_arguments(words)) == [
+        "sign", "--password", "***", "--api-key=***", "-i", "c", "token",
+    ]  # fmt: skip
