@@ -56,23 +56,47 @@ def make_repository(path: Path, files: dict[str, str], modules: dict[str, Path])
     return path
 
 
-@pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
-    world = make_world(tmp_path)
-    servers = tmp_path / "servers"
-    nested = make_repository(servers / "nested", {"n.h": "n"}, {})
-    json = make_repository(servers / "json", {"json.hpp": "j"}, {})
-    flatcc = make_repository(servers / "flatcc", {"flatcc.c": "f"}, {"deep": nested})
-    other = make_repository(servers / "other", {"o.c": "o"}, {})
-    modules = {"third-party/json": json, "third-party/flatcc": flatcc, "third-party/other": other}
+@pytest.fixture(scope="module")
+def repositories(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """``main`` with its submodules, one of which has a submodule; they name each other by links in
+    ``servers``."""
+    base = tmp_path_factory.mktemp("git")
+
+    def make(name: str, files: dict[str, str], **modules: str) -> None:
+        wanted = {path: base / "servers" / module for path, module in modules.items()}
+        made = make_repository(base / name, files, wanted)
+        (base / "servers").mkdir(exist_ok=True)
+        (base / "servers" / name).symlink_to(made)
+
+    make("nested", {"n.h": "n"})
+    make("json", {"json.hpp": "j"})
+    make("flatcc", {"flatcc.c": "f"}, deep="nested")
+    make("other", {"o.c": "o"})
     files = {"CMakeLists.txt": "project(x)", "version.txt": "1.0\n"}
-    main = make_repository(servers / "main", files, modules)
-    git(main, "tag", "v1.0")
-    commit = git(main, "rev-parse", "HEAD")
-    (main / "later").touch()
-    git(main, "add", "-A")
-    git(main, "commit", "--quiet", "-m", "two")
-    write(world, f"file://{main}", commit)
+    make("main", files, **{f"third-party/{name}": name for name in ("json", "flatcc", "other")})
+    git(base / "main", "tag", "v1.0")
+    (base / "main" / "later").touch()
+    git(base / "main", "add", "-A")
+    git(base / "main", "commit", "--quiet", "-m", "two")
+    return base
+
+
+@pytest.fixture
+def servers(repositories: Path) -> Path:
+    """Where the repositories are found; a test may write into ``main``, and remove any of them."""
+    servers = repositories / "servers"
+    shutil.rmtree(servers, ignore_errors=True)
+    servers.mkdir()
+    for name in ("nested", "json", "flatcc", "other"):
+        (servers / name).symlink_to(repositories / name)
+    shutil.copytree(repositories / "main", servers / "main", symlinks=True)
+    return servers
+
+
+@pytest.fixture
+def world(tmp_path: Path, servers: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    world = make_world(tmp_path)
+    write(world, f"file://{servers}/main", git(servers / "main", "rev-parse", "v1.0"))
     for name, value in {**world.variables, **IDENTITY}.items():
         monkeypatch.setenv(name, value)
     return world
@@ -132,9 +156,9 @@ def test_a_commit_is_no_sha256(world: World) -> None:
 
 
 def test_an_update_is_the_newest_tag_that_is_a_release(
-    world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    world: World, servers: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    main_repository = tmp_path / "servers" / "main"
+    main_repository = servers / "main"
     for tag in ("v1.9", "v1.10", "v2.0-rc1", "viable"):
         git(main_repository, "commit", "--quiet", "--allow-empty", "-m", tag)
         git(main_repository, "tag", "-a", tag, "-m", tag)
@@ -155,21 +179,21 @@ def test_nested_submodules_come_where_they_are_asked_for(world: World) -> None:
     assert (fetch("llama")[0].root / "third-party/flatcc/deep/n.h").is_file()
 
 
-def test_adding_a_component_fetches_the_difference(world: World, tmp_path: Path) -> None:
+def test_adding_a_component_fetches_the_difference(world: World, servers: Path) -> None:
     fetch("adaptor")
-    shutil.rmtree(tmp_path / "servers" / "main")
-    shutil.rmtree(tmp_path / "servers" / "json")
+    shutil.rmtree(servers / "main")
+    (servers / "json").unlink()
     root = fetch("runner")[0].root
     assert is_filled(root, "third-party/json")
     assert is_filled(root, "third-party/flatcc")
     assert not is_filled(fetch(offline=True)[0].root, "third-party/json")
 
 
-def test_it_is_verified_and_repaired_without_a_network(world: World, tmp_path: Path) -> None:
+def test_it_is_verified_and_repaired_without_a_network(world: World, servers: Path) -> None:
     root = fetch("adaptor")[0].root
     assert fetch("adaptor", verify=True)[0].repaired == ()
     git(root, "status")
-    shutil.rmtree(tmp_path / "servers")
+    shutil.rmtree(servers)
     (root / "third-party/json/json.hpp").write_text("x")
     (root / "bin").mkdir()
     (root / "bin" / "flatcc").touch()
@@ -179,8 +203,8 @@ def test_it_is_verified_and_repaired_without_a_network(world: World, tmp_path: P
     assert fetch("adaptor", verify=True)[0].repaired == ()
 
 
-def test_a_moved_tag_is_an_error_with_both_commits(world: World, tmp_path: Path) -> None:
-    main = tmp_path / "servers" / "main"
+def test_a_moved_tag_is_an_error_with_both_commits(world: World, servers: Path) -> None:
+    main = servers / "main"
     git(main, "tag", "--force", "v1.0", "HEAD")
     with pytest.raises(IntegrityError, match="is not the pinned commit") as caught:
         fetch()
@@ -189,8 +213,8 @@ def test_a_moved_tag_is_an_error_with_both_commits(world: World, tmp_path: Path)
     assert not list((world.home / "store").iterdir())
 
 
-def test_an_unreachable_server_is_said(world: World, tmp_path: Path) -> None:
-    shutil.rmtree(tmp_path / "servers")
+def test_an_unreachable_server_is_said(world: World, servers: Path) -> None:
+    shutil.rmtree(servers)
     with pytest.raises(DownloadError, match=r"executorch 1\.0 could not be fetched") as caught:
         fetch("adaptor")
     assert "insteadOf" in caught.value.fix
@@ -206,14 +230,14 @@ def test_a_component_that_is_no_submodule_is_a_mistake_of_the_manifest(world: Wo
 
 
 def test_a_mirror_serves_git_without_a_network(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    world: World, servers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from provisioning.verbs.fetch import fill_mirror
 
     toolchain = read_toolchain("executorch")
     request = ArtifactRequest(toolchain, toolchain.release(), ("llama",))
     fill_mirror([request], tmp_path / "mirror", Store(), Progress())
-    shutil.rmtree(tmp_path / "servers")
+    shutil.rmtree(servers)
     shutil.rmtree(world.home)
     monkeypatch.setenv("QNN_CI_MIRROR", str(tmp_path / "mirror"))
     root = fetch("llama")[0].root

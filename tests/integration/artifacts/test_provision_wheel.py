@@ -69,31 +69,6 @@ def test_one_changed_byte_is_noticed_repaired_from_the_wheel_and_said(world: Wor
     assert provision(verify=True)[0].artifacts[0].repaired == ()
 
 
-def test_missing_and_foreign_files_and_broken_links_are_repaired(world: World) -> None:
-    root = provision()[0].root("qnn-runtime")
-    (root / "sdk.yaml").unlink()
-    (root / "lib/x86_64-linux-clang/libc++.so.1").unlink()
-    (root / "lib/x86_64-linux-clang/libQnnSystem.so").unlink()
-    (root / "added").write_text("x")
-    repaired = provision(verify=True)[0].artifacts[0].repaired
-    assert repaired == (
-        "added",
-        "lib/x86_64-linux-clang/libQnnSystem.so",
-        "lib/x86_64-linux-clang/libc++.so.1",
-        "sdk.yaml",
-    )
-    assert provision(verify=True)[0].artifacts[0].repaired == ()
-
-
-def test_a_damaged_tree_json_means_fetching_again(world: World) -> None:
-    root = provision()[0].root("qnn-runtime")
-    (root.parent / "tree.json").write_text("{")
-    environment, said = provision(verify=True)
-    assert environment.artifacts[0].fetched
-    assert "tree.json: is damaged" in said
-    assert provision(verify=True)[1] == ""
-
-
 def test_an_empty_store_and_no_index_say_what_is_missing_and_how_to_supply_it(
     world: World,
 ) -> None:

@@ -1,6 +1,6 @@
 """Single faults, each found under its own id, and gone when its fix is followed to the letter.
 
-Each row says what is broken, the fix that has to be told, and what that fix makes of it.
+Each row says what is broken and what the fix of docs/checks.md makes of it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from tests.stand_ins.environments import (
     HOST,
     LIBRARIES,
     LINUX,
-    VERSION,
     World,
     adaptor_path,
     git,
@@ -44,12 +43,11 @@ STDCXX = ctypes.util.find_library("stdc++")
 
 
 class Row(NamedTuple):
-    """A fault, the words of its fix, and the fix itself: to files, to what is asked, or both."""
+    """A fault, and what its fix makes of it: of files, of what is asked, or both."""
 
     name: str
     profile: str
     wanted: str
-    says: str
     mutate: Mutate = nothing
     ask: Ask = as_it_is
     repair: Mutate = nothing
@@ -350,7 +348,6 @@ STAGING = [
         "staged nowhere",
         "staging",
         "QNN308",
-        "correct --root staging=DIR",
         ask=rooted("staging", lambda world: world.base / "none"),
         asked_again=as_it_is,
     ),
@@ -358,23 +355,14 @@ STAGING = [
         "a file as staging",
         "staging",
         "QNN308",
-        "correct --root staging=DIR",
         ask=rooted("staging", lambda world: world.sdk / "sdk.yaml"),
         asked_again=as_it_is,
     ),
-    Row(
-        "an empty staging directory",
-        "staging",
-        "QNN309",
-        "copy the libraries of the SDK",
-        empty_staging,
-        repair=stage_all,
-    ),
+    Row("an empty staging directory", "staging", "QNN309", empty_staging, repair=stage_all),
     Row(
         "a README alone",
         "staging",
         "QNN309",
-        "copy the libraries of the SDK",
         lambda world: (empty_staging(world), world.add(world.staging / "README", b"to do")),
         repair=stage_all,
     ),
@@ -382,7 +370,6 @@ STAGING = [
         "no libQnnHtp.so",
         "staging",
         "QNN310",
-        "copy libQnnHtp.so from the SDK",
         removed("staging/libQnnHtp.so"),
         repair=copied((f"{LINUX}/libQnnHtp.so", "staging/libQnnHtp.so")),
     ),
@@ -390,7 +377,6 @@ STAGING = [
         "no libQnnSystem.so",
         "staging",
         "QNN310",
-        "copy libQnnSystem.so from the SDK",
         removed("staging/libQnnSystem.so"),
         repair=copied((f"{LINUX}/libQnnSystem.so", "staging/libQnnSystem.so")),
     ),
@@ -398,7 +384,6 @@ STAGING = [
         "neither stub nor skel",
         "staging",
         "QNN311",
-        "copy stub and skel.*SM8750 has V79",
         removed(f"staging/{STUB}", f"staging/{SKEL}"),
         repair=copied((f"{LINUX}/{STUB}", f"staging/{STUB}"), (SKEL_PLACE, f"staging/{SKEL}")),
     ),
@@ -406,7 +391,6 @@ STAGING = [
         "stub and skel of another SoC",
         "staging",
         "QNN312",
-        f"copy {STUB} and {SKEL}",
         other_pair,
         for_soc,
         copied((f"{LINUX}/{STUB}", f"staging/{STUB}"), (SKEL_PLACE, f"staging/{SKEL}")),
@@ -415,24 +399,15 @@ STAGING = [
         "a skel without its stub",
         "staging",
         "QNN312",
-        f"copy {STUB} of the same SDK",
         removed(f"staging/{STUB}"),
         for_soc,
         copied((f"{LINUX}/{STUB}", f"staging/{STUB}")),
     ),
-    Row(
-        "a program of a newer QNN",
-        "staging",
-        "QNN313",
-        f"lower it with QNN {VERSION}",
-        lowered(NEWER),
-        repair=lower_again(BUILD),
-    ),
+    Row("a program of a newer QNN", "staging", "QNN313", lowered(NEWER), repair=lower_again(BUILD)),
     Row(
         "a stub that is nobody's",
         "staging",
         "QNN314",
-        f"take {STUB} from the SDK again",
         anonymous(f"staging/{STUB}"),
         repair=copied((f"{LINUX}/{STUB}", f"staging/{STUB}")),
     ),
@@ -440,7 +415,6 @@ STAGING = [
         "a skel with a flipped byte",
         "staging",
         "QNN230",
-        "take it from the SDK again",
         flip_skel,
         repair=copied((SKEL_PLACE, f"staging/{SKEL}")),
     ),
@@ -452,7 +426,6 @@ IMPORT = [
         "an old libstdc++ first",
         "emulator",
         "QNN415",
-        "take .*/conda out of LD_LIBRARY_PATH",
         foreign_runtime(age_libstdcxx),
         variables(LD_LIBRARY_PATH="{base}/conda:{sdk}/" + HOST),
         asked_again=as_it_is,
@@ -461,7 +434,6 @@ IMPORT = [
         "a libstdc++ that is empty",
         "emulator",
         "QNN411",
-        "take .*/conda out of LD_LIBRARY_PATH",
         lambda world: world.add(world.base / "conda" / "libstdc++.so.6", b""),
         variables(LD_LIBRARY_PATH="{sdk}/" + HOST + ":{base}/conda"),
         asked_again=as_it_is,
@@ -470,7 +442,6 @@ IMPORT = [
         "a libgcc_s that is a page",
         "emulator",
         "QNN411",
-        "or repair that file",
         lambda world: world.add(world.base / "conda" / "libgcc_s.so.1", b"<html>"),
         variables(LD_LIBRARY_PATH="{base}/conda:{sdk}/" + HOST),
         asked_again=as_it_is,
@@ -479,7 +450,6 @@ IMPORT = [
         "an adaptor for aarch64",
         "emulator",
         "QNN513",
-        "install the executorch wheel",
         lambda world: world.replace(
             adaptor_path(world), (LIBRARIES / "libaarch64.so").read_bytes()
         ),
@@ -489,7 +459,6 @@ IMPORT = [
         "an old flatbuffers",
         "emulator",
         "QNN514",
-        "install 'flatbuffers>=23.5'",
         installed("flatbuffers", "2.0", "flatbuffers>=23.5"),
         repair=lambda world: install(world.site, "flatbuffers", "24.3.25"),
     ),
@@ -497,7 +466,6 @@ IMPORT = [
         "an old numpy",
         "emulator",
         "QNN514",
-        "install 'numpy>=2.0.0'",
         installed("numpy", "1.26.4", 'numpy>=2.0.0; python_version >= "3.10"'),
         repair=lambda world: install(world.site, "numpy", "2.0.0"),
     ),
@@ -505,7 +473,6 @@ IMPORT = [
         "a torchao that is too new",
         "emulator",
         "QNN514",
-        "install 'torchao<0.19,>=0.18.0'",
         installed("torchao", "0.19.0", "torchao<0.19,>=0.18.0"),
         repair=lambda world: install(world.site, "torchao", "0.18.0"),
     ),
@@ -513,7 +480,6 @@ IMPORT = [
         "a libQnnHtp.so that is nobody's",
         "emulator",
         "QNN314",
-        "take libQnnHtp.so from the SDK",
         anonymous(f"{HOST}/libQnnHtp.so"),
         repair=restore,
     ),
@@ -521,7 +487,6 @@ IMPORT = [
         "an executorch on PYTHONPATH",
         "emulator",
         "QNN408",
-        "take .*/pythonpath out of PYTHONPATH",
         hide_executorch,
         variables(PYTHONPATH="{base}/pythonpath"),
         asked_again=without_path,
@@ -530,20 +495,11 @@ IMPORT = [
         "a Python that cannot start",
         "emulator",
         "QNN501",
-        "give another with --python",
         break_interpreter,
         asks_python,
         asked_again=as_it_is,
     ),
-    Row(
-        "Python 3.9",
-        "emulator",
-        "QNN502",
-        "from 3.10 to below 3.14: name it with --python",
-        fake_python,
-        asks_python,
-        asked_again=as_it_is,
-    ),
+    Row("Python 3.9", "emulator", "QNN502", fake_python, asks_python, asked_again=as_it_is),
 ]
 
 VARIABLES = [
@@ -551,7 +507,6 @@ VARIABLES = [
         "ADSP_LIBRARY_PATH joined by colons",
         "linux",
         "QNN412",
-        "ADSP_LIBRARY_PATH='/a;/b'",
         ask=variables(ADSP_LIBRARY_PATH="/a:/b"),
         asked_again=variables(ADSP_LIBRARY_PATH="/a;/b"),
     ),
@@ -559,7 +514,6 @@ VARIABLES = [
         "DSP_LIBRARY_PATH joined by colons",
         "linux",
         "QNN412",
-        "DSP_LIBRARY_PATH='/a;/b'",
         ask=variables(DSP_LIBRARY_PATH="/a:/b"),
         asked_again=variables(DSP_LIBRARY_PATH="/a;/b"),
     ),
@@ -567,7 +521,6 @@ VARIABLES = [
         "two paths for the DSP",
         "linux",
         "QNN410",
-        "unset it",
         ask=variables(ADSP_LIBRARY_PATH="/a", DSP_LIBRARY_PATH="/b"),
         asked_again=variables(ADSP_LIBRARY_PATH="/a"),
     ),
@@ -575,7 +528,6 @@ VARIABLES = [
         "an empty QNN_SDK_ROOT",
         "emulator",
         "QNN401",
-        "set it to .*/sdk",
         ask=variables(QNN_SDK_ROOT=""),
         asked_again=variables(QNN_SDK_ROOT="{sdk}"),
     ),
@@ -583,7 +535,6 @@ VARIABLES = [
         "a file as QNN_SDK_ROOT",
         "emulator",
         "QNN402",
-        "set it to .*/sdk",
         ask=variables(QNN_SDK_ROOT="{sdk}/sdk.yaml"),
         asked_again=variables(QNN_SDK_ROOT="{sdk}"),
     ),
@@ -591,52 +542,20 @@ VARIABLES = [
         "a home directory that no shell expanded",
         "emulator",
         "QNN404",
-        "put .* first",
         ask=variables(LD_LIBRARY_PATH="~/sdk/lib"),
         asked_again=variables(LD_LIBRARY_PATH="{sdk}/" + HOST + ":/usr/lib"),
     ),
 ]
 
 SDKS = [
-    Row(
-        "headers of a newer QNN",
-        "aot",
-        "QNN110",
-        "headers and libraries from one SDK",
-        api(2, 99),
-        repair=restore,
-    ),
-    Row(
-        "headers of another major version",
-        "aot",
-        "QNN110",
-        "headers and libraries from one SDK",
-        api(1, 0),
-        repair=restore,
-    ),
-    Row(
-        "a colon in the SDK's path",
-        "linux",
-        "QNN111",
-        "move it to a path without ':'",
-        move_sdk,
-        in_colon,
-        move_back,
-        as_it_is,
-    ),
-    Row(
-        "a library that is a broken link",
-        "emulator",
-        "QNN112",
-        "copy the SDK with its links",
-        dangle,
-        repair=restore,
-    ),
+    Row("headers of a newer QNN", "aot", "QNN110", api(2, 99), repair=restore),
+    Row("headers of another major version", "aot", "QNN110", api(1, 0), repair=restore),
+    Row("a colon in the SDK's path", "linux", "QNN111", move_sdk, in_colon, move_back, as_it_is),
+    Row("a library that is a broken link", "emulator", "QNN112", dangle, repair=restore),
     Row(
         "the directory above the SDK",
         "emulator",
         "QNN102",
-        "the directory that has sdk.yaml in it",
         wrap,
         rooted("qnn-runtime", lambda world: world.base / "wrapped"),
         asked_again=as_it_is,
@@ -645,31 +564,15 @@ SDKS = [
         "a directory of the SDK",
         "emulator",
         "QNN102",
-        "the directory that has sdk.yaml in it",
         ask=rooted("qnn-runtime", lambda world: world.sdk / "lib"),
         asked_again=as_it_is,
     ),
-    Row(
-        "glibc's libraries for Android",
-        "android",
-        "QNN232",
-        "take libQnnHtp.so from the SDK's lib/aarch64-android",
-        glibc_on_android,
-        repair=restore,
-    ),
-    Row(
-        "Android's libraries for Linux",
-        "linux",
-        "QNN233",
-        "take libQnnSystem.so from the SDK's directory for that Linux",
-        android_on_linux,
-        repair=restore,
-    ),
+    Row("glibc's libraries for Android", "android", "QNN232", glibc_on_android, repair=restore),
+    Row("Android's libraries for Linux", "linux", "QNN233", android_on_linux, repair=restore),
     Row(
         "a prebuilt library for a newer Android",
         "android",
         "QNN223",
-        "take a prebuilt one from the SDK",
         lambda world: world.edit(
             find(world, f"android/{CORE}"), elf.set_string("Android\0\x1e", "Android\0\x1f")
         ),
@@ -682,7 +585,6 @@ BUILDS = [
         "another directory as the Hexagon SDK",
         "lpai",
         "QNN113",
-        "--root hexagon-sdk=DIR, or HEXAGON_SDK_ROOT",
         ask=rooted("hexagon-sdk", lambda world: world.ndk),
         asked_again=as_it_is,
     ),
@@ -690,72 +592,33 @@ BUILDS = [
         "another NDK in the shell",
         "android",
         "QNN416",
-        "set it to .*/android-ndk",
         ask=variables(ANDROID_NDK_ROOT="{base}/tools"),
         asked_again=variables(ANDROID_NDK_ROOT="{base}/android-ndk"),
     ),
-    Row(
-        "an adaptor without its library",
-        "emulator",
-        "QNN515",
-        "install executorch==1.5.1 again: its wheel brings libneeded.so",
-        needing_more,
-        repair=restore,
-    ),
-    Row(
-        "an NDK without clang++",
-        "android",
-        "QNN608",
-        "unpack the whole NDK again",
-        removed(f"ndk/{CLANG}"),
-        repair=restore,
-    ),
-    Row("a clang++ without its mode", "android", "QNN606", "chmod", no_mode, repair=give_mode),
-    Row(
-        "a cmake that says nothing",
-        "linux",
-        "QNN011",
-        "reinstall cmake",
-        tool("cmake", ""),
-        repair=restore,
-    ),
+    Row("an adaptor without its library", "emulator", "QNN515", needing_more, repair=restore),
+    Row("an NDK without clang++", "android", "QNN608", removed(f"ndk/{CLANG}"), repair=restore),
+    Row("a clang++ without its mode", "android", "QNN606", no_mode, repair=give_mode),
+    Row("a cmake that says nothing", "linux", "QNN011", tool("cmake", ""), repair=restore),
     Row(
         "a cmake just too old",
         "linux",
         "QNN012",
-        "install cmake 3.28 or newer",
         tool("cmake", "cmake version 3.23.5"),
         repair=lambda world: write_program(world.tools / "cmake", "cmake version 3.28.0"),
     ),
-    Row(
-        "a nested submodule elsewhere",
-        "linux",
-        "QNN707",
-        "submodule update .* third-party/json",
-        reset_nested,
-        repair=run_fix("QNN707"),
-    ),
+    Row("a nested submodule elsewhere", "linux", "QNN707", reset_nested, repair=run_fix("QNN707")),
     Row(
         "a submodule that was never fetched",
         "linux",
         "QNN705",
-        "submodule update --init --recursive third-party/flatcc",
         lambda world: git(world.checkout, "submodule", "deinit", "-q", "-f", "third-party/flatcc"),
         repair=run_fix("QNN705"),
     ),
-    Row(
-        "a flatcc of another machine",
-        "linux",
-        "QNN708",
-        "remove .*/third-party/flatcc/bin/flatcc",
-        leave_flatcc,
-        repair=drop_flatcc,
-    ),
+    Row("a flatcc of another machine", "linux", "QNN708", leave_flatcc, repair=drop_flatcc),
     Row(
         "an NDK just too old",
         "android",
         "QNN602",
-        r"ANDROID_NDK_ROOT to NDK r26c \(26.2.11394342\)",
         replace_text("ndk/source.properties", "Pkg.Revision = 25.9.99999999\n"),
         repair=restore,
     ),
@@ -769,14 +632,9 @@ def test_a_fault_is_found_and_its_fix_mends_it(world: World, row: Row) -> None:
     row.mutate(world)
     found = findings_of(row.ask(request_of(world, row.profile), world))
     assert set(found) == {row.wanted}, found
-    assert re.search(row.says, found[row.wanted]), found
     row.repair(world)
     again = row.asked_again or row.ask
     assert findings_of(again(request_of(world, row.profile), world)) == {}
-
-
-def test_there_are_forty_of_them() -> None:
-    assert len([*STAGING, *IMPORT, *VARIABLES, *SDKS, *BUILDS]) >= 40
 
 
 @pytest.mark.parametrize("build", [BUILD, OLDER], ids=["the same", "older"])

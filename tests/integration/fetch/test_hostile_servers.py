@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
-import json
 import os
 import random
 import subprocess
@@ -103,13 +102,6 @@ def test_a_tail_is_as_long_as_asked_and_broken_ones_end(
     assert len(server.requests) <= QUICK.attempts
 
 
-def test_a_file_of_another_size_is_not_read(server: BadServer, tmp_path: Path) -> None:
-    with open_remote(server.url("a.zip"), tmp_path / ".parts", Progress(), QUICK) as remote:
-        with pytest.raises(PermanentError, match="3000000 bytes, 2999999 are pinned"):
-            remote.open(200 << 10, len(DATA) - 1)
-        assert (tmp_path / ".parts").stat().st_size == 0
-
-
 ENDLESS_HEADS: dict[str, Fault] = {
     "a head at a byte a time": bad.drip_head(
         b"HTTP/1.1 200 OK\r\nX: y\r\n" + b"X: z\r\n" * 50, 0.1
@@ -135,27 +127,6 @@ def test_the_body_of_a_redirect_is_not_read(
     assert (ended, seconds < 2) == ("ok", True)
 
 
-def test_a_good_second_mirror_is_asked_before_long_patience(
-    server: BadServer, tmp_path: Path
-) -> None:
-    server.files["b.zip"] = DATA
-    server.faults["a.zip"] = [bad.status(503, Retry_After="99999")] * 9
-    ended, said, seconds = fetch([server.url("a.zip"), server.url("b.zip")], tmp_path)
-    assert (ended, seconds < 2) == ("ok", True), said
-    assert "it asks for 99999 s of patience" in said
-
-
-def test_a_server_that_asks_to_wait_is_asked_again_when_the_others_failed(
-    server: BadServer, tmp_path: Path
-) -> None:
-    server.faults["a.zip"] = [bad.status(503, Retry_After="3")]
-    ended, _, _ = fetch([server.url("a.zip"), server.url("none.zip")], tmp_path)
-    assert (ended, [asked.name for asked in server.requests]) == (
-        "ok",
-        ["a.zip", "none.zip", "a.zip"],
-    )
-
-
 @pytest.mark.parametrize("content_type", ["text/html", "application/octet-stream"])
 def test_a_login_page_is_not_taken_for_a_file_of_which_nothing_is_known(
     server: BadServer, tmp_path: Path, content_type: str
@@ -165,23 +136,6 @@ def test_a_login_page_is_not_taken_for_a_file_of_which_nothing_is_known(
     ended, said, _ = fetch([server.url("a.zip")], tmp_path, Pin())
     assert (ended, "Sign in" in said) == ("ok", True)
     assert (tmp_path / "a.zip").read_bytes() == DATA
-
-
-@pytest.mark.parametrize(
-    ("location", "words"),
-    [
-        ("http://[::1", "what is not a URL"),
-        ("file:///etc/passwd", "redirects to file:, which is not fetched"),
-        ("gopher://x/", "redirects to gopher:"),
-        ("https:///x", "redirects to https:"),
-    ],
-)
-def test_a_redirect_that_is_not_followed_is_said(
-    server: BadServer, tmp_path: Path, location: str, words: str
-) -> None:
-    server.faults["a.zip"] = [bad.redirect(location)] * 3
-    ended, said, _ = fetch([server.url("a.zip")], tmp_path)
-    assert (ended, words in said, len(server.requests)) == ("DownloadError", True, 1), said
 
 
 STRANGE: dict[str, Fault] = {
@@ -209,16 +163,6 @@ def test_a_strange_answer_is_tried_again(server: BadServer, tmp_path: Path, name
     server.faults["a.zip"] = [STRANGE[name]]
     ended, said, _ = fetch([server.url("a.zip")], tmp_path)
     assert ended == "ok", said
-
-
-def test_a_record_that_no_header_can_carry_is_not_used(server: BadServer, tmp_path: Path) -> None:
-    short = hashlib.sha256(server.url("a.zip").encode()).hexdigest()[:8]
-    for record in ({"validator": "\u20ac"}, {"validator": "a\r\nX: y"}, {"validator": [1]}, [], 7):
-        (tmp_path / f".a.zip.{short}.part").write_bytes(DATA[:1000])
-        (tmp_path / f".a.zip.{short}.json").write_text(json.dumps(record))
-        assert fetch([server.url("a.zip")], tmp_path)[0] == "ok"
-        assert not any(asked.range for asked in server.requests)
-        (tmp_path / "a.zip").unlink()
 
 
 def test_a_handshake_that_closes_is_tried_again(tmp_path: Path) -> None:

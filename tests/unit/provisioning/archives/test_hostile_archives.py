@@ -25,7 +25,6 @@ from provisioning.archives.layout import (
     Limits,
     Member,
     check_members,
-    is_inside,
     make_links,
     place_members,
 )
@@ -130,26 +129,17 @@ def other_local_name() -> bytes:
     return whole[:at] + b"pkg/z.so" + whole[at + 8 :]
 
 
-def encrypted() -> bytes:
-    whole = zipped()
-    at = whole.index(b"PK\1\2")
-    return whole[: at + 8] + b"\1" + whole[at + 9 :]
-
-
 def long_link() -> tuple[zipfile.ZipInfo, bytes]:
     return info("pkg/l", stat.S_IFLNK | 0o777), b"a/" * 4000
 
 
 LINK = stat.S_IFLNK | 0o777
-DEEP = "/".join(["d"] * 1990)
+# What each field may hold is in test_layout, test_forged_zips and test_forged_tars.
 ZIPS: dict[str, tuple[Callable[[], bytes], str]] = {
     "absolute path": (lambda: zipped(("/etc/evil", b"x")), "absolute path"),
-    "drive letter": (lambda: zipped(("C:/evil", b"x")), "absolute path"),
     "parent path": (lambda: zipped(("pkg/../../evil", b"x")), "leaves the tree"),
     "backslashes": (lambda: patched(b"pkg/a.so", b"..\\..\\ab"), "backslash"),
-    "control character": (lambda: zipped(("pkg/a\nb", b"x")), "control character"),
     "link that leaves": (lambda: zipped((info("pkg/l", LINK), b"../../evil")), "leaves the tree"),
-    "absolute link": (lambda: zipped((info("pkg/l", LINK), b"/etc")), "leaves the tree"),
     "link through a link": (
         lambda: zipped((info("pkg/up", LINK), b".."), (info("out", LINK), b"pkg/up/../evil")),
         "leaves the tree",
@@ -158,29 +148,21 @@ ZIPS: dict[str, tuple[Callable[[], bytes], str]] = {
         lambda: zipped((info("a", LINK), b"b"), (info("b", LINK), b"a")),
         "leaves the tree",
     ),
+    "link to nothing": (lambda: zipped((info("pkg/l", LINK), b"sub/none")), "not in the tree"),
     "file below a link": (
         lambda: zipped((info("pkg/l", LINK), b"sub"), ("pkg/l/evil", b"x")),
         "is a symlink and holds",
     ),
-    "file below a file": (lambda: zipped(("pkg/a.so/evil", b"x")), "is a file and holds"),
     "link of 8000 bytes": (lambda: zipped(long_link()), "target of 8000 bytes"),
     "device file": (lambda: zipped((info("pkg/null", stat.S_IFCHR | 0o666), b"")), "device file"),
-    "fifo": (lambda: zipped((info("pkg/pipe", stat.S_IFIFO | 0o666), b"")), "device file"),
     "same name": (lambda: zipped(("pkg/A.so", b"x")), "differ only in case"),
     "twice": (lambda: patched(b"pkg/c.so", b"pkg/a.so", zipped(("pkg/c.so", b"x"))), "two members"),
-    "not UTF-8": (lambda: patched(b"pkg/a.so", b"pkg/\xff\xfe.s"), "not UTF-8"),
-    "empty part": (lambda: zipped(("pkg//x", b"x")), "empty or '.' part"),
-    "path of 1990 directories": (lambda: zipped((DEEP, b"x")), "directories deep"),
-    "endless name": (lambda: zipped(("pkg/" + "n" * 300, b"x")), "too long"),
     "bomb by total": (lambda: zipped(("pkg/zeros", bytes(4_000_000))), "unpacks to more than"),
     "bomb by overlap": (overlapping, "overlaps another"),
     "bomb by lying size": (lambda: lying_size(10), "longer than declared"),
-    "shorter than declared": (lambda: lying_size(3001), "shorter than declared"),
     "wrong CRC": (wrong_crc, "CRC-32"),
     "another local name": (other_local_name, "another name in its local header"),
-    "encrypted": (encrypted, "is encrypted"),
     "no ZIP": (lambda: b"<html>Sorry</html>" * 30, "not a ZIP file"),
-    "cut in the directory": (lambda: zipped()[:-40], "not a ZIP file"),
     "cut in the middle": (lambda: zipped()[60:], "lies outside|cut short|fewer|no local header"),
 }
 
@@ -190,53 +172,8 @@ def too_big_tar() -> bytes:
     return tarred((big, bytes(4_000_000)))
 
 
-def surrogate_tar() -> bytes:
-    plain = lzma.decompress(tarred((tar_info("pkg/zzzz"), b"")))
-    at = plain.index(b"pkg/zzzz")
-    header = bytearray(plain[at : at + 512])
-    header[4:8] = b"\xff\xfe\xfd\xfc"
-    header[148:156] = b"        "
-    header[148:156] = b"%06o\0 " % sum(header)
-    return lzma.compress(plain[:at] + bytes(header) + plain[at + 512 :])
-
-
 def plain_tar(*members: tuple[tarfile.TarInfo, bytes]) -> bytes:
     return lzma.decompress(tarred(*members))
-
-
-def corrupt_header() -> bytes:
-    """A bit of the second header is wrong."""
-    data = bytearray(plain_tar())
-    data[data.index(b"pkg/sub/b.txt") + 120] ^= 1
-    return lzma.compress(bytes(data))
-
-
-def cut_tar(at: int, *, past: bytes = b"pkg/sub/b.txt") -> bytes:
-    """Cut ``at`` bytes after the beginning of a member's header."""
-    data = plain_tar()
-    return lzma.compress(data[: data.index(past) + at])
-
-
-def pax_tar(**headers: str) -> bytes:
-    out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode="w:xz", format=tarfile.PAX_FORMAT) as archive:
-        item = tar_info("pkg/x", size=1)
-        item.pax_headers = headers
-        archive.addfile(item, io.BytesIO(b"x"))
-    return out.getvalue()
-
-
-def endless_pax() -> bytes:
-    """A pax header that says it has 1.5 GB."""
-    data = bytearray(lzma.decompress(pax_tar(comment="x")))
-    data[124:136] = b"%011o\0" % 1_500_000_000
-    data[148:156] = b" " * 8
-    data[148:156] = b"%06o\0 " % sum(data[:512])
-    return lzma.compress(bytes(data))
-
-
-def without_end() -> bytes:
-    return lzma.compress(plain_tar().rstrip(b"\0") + bytes(507))
 
 
 TARS: dict[str, tuple[Callable[[], bytes], str]] = {
@@ -257,24 +194,11 @@ TARS: dict[str, tuple[Callable[[], bytes], str]] = {
         "not a member",
     ),
     "device": (lambda: tarred((tar_info("pkg/null", tarfile.CHRTYPE), b"")), "device file"),
-    "fifo": (lambda: tarred((tar_info("pkg/pipe", tarfile.FIFOTYPE), b"")), "device file"),
     "twice": (lambda: tarred((tar_info("pkg/a.so"), b"")), "two members"),
-    "case": (lambda: tarred((tar_info("pkg/A.so"), b"")), "differ only in case"),
     "file below a file": (lambda: tarred((tar_info("pkg/a.so/x"), b"")), "clashes|holds"),
-    "not UTF-8": (surrogate_tar, "not UTF-8"),
     "bomb": (too_big_tar, "unpacks to more than"),
     "cut": (lambda: tarred()[:-60], "cannot be read"),
-    "no tar": (lambda: lzma.compress(b"no tar at all" * 100), "a number belongs"),
-    "cut at a header": (lambda: cut_tar(0), "cut short"),
-    "cut inside a header": (lambda: cut_tar(100), "cut short"),
-    "cut after a header": (lambda: cut_tar(512), "cut short"),
-    "without its end": (without_end, "cut short"),
-    "corrupt header": (corrupt_header, "checksum is wrong"),
     "member after the end": (lambda: lzma.compress(plain_tar() + plain_tar()), "follows its end"),
-    "sparse": (lambda: pax_tar(**{"GNU.sparse.size": "9", "GNU.sparse.map": "0,9"}), "is a sparse"),
-    "endless pax header": (endless_pax, "header of more than"),
-    "size that is no number": (lambda: pax_tar(size="\u0663"), "size is not a number"),
-    "path of 1990 directories": (lambda: tarred((tar_info(DEEP), b"")), "directories deep"),
     "no xz": (lambda: b"no xz at all" * 100, "cannot be read"),
 }
 
@@ -345,13 +269,6 @@ def test_a_dictionary_of_xz_has_a_limit(tmp_path: Path) -> None:
     assert "emory" in caught.value.why
 
 
-def test_a_tarball_may_be_several_streams_of_xz(tmp_path: Path) -> None:
-    data = plain_tar()
-    halves = lzma.compress(data[:700]) + bytes(8) + lzma.compress(data[700:]) + bytes(4)
-    (tmp_path / "a.tar.xz").write_bytes(halves)
-    assert sorted(unpack(tmp_path / "a.tar.xz", tmp_path / "root")) == sorted(GOOD)
-
-
 def test_links_through_links_and_empty_directories_are_kept(tmp_path: Path) -> None:
     """``lib64 -> lib``, and a link that goes through it."""
     links = {"pkg/lib64": "lib", "pkg/usr/x.so": "../lib64/x.so.1"}
@@ -368,25 +285,6 @@ def test_links_through_links_and_empty_directories_are_kept(tmp_path: Path) -> N
         assert sorted(written) == sorted([*GOOD, *links, "pkg/lib/x.so.1", "pkg/share/empty/"])
         assert (root / "pkg/usr/x.so").read_bytes() == b"x"
         assert (root / "pkg/share/empty").is_dir()
-
-
-@pytest.mark.parametrize("end", ["lib/none.so", "../none", "lib64/none", "sub/b.txt/deeper"])
-def test_a_link_to_nothing_is_refused(tmp_path: Path, end: str) -> None:
-    through = (info("pkg/lib64", LINK), b"sub")
-    (tmp_path / "a.zip").write_bytes(zipped(through, (info("pkg/l", LINK), end.encode())))
-    with pytest.raises(IntegrityError) as caught:
-        unpack(tmp_path / "a.zip", tmp_path / "root")
-    assert "which is not in the tree" in caught.value.why
-
-
-def test_a_hard_link_to_what_is_not_taken_gets_its_bytes(tmp_path: Path) -> None:
-    hard = [(tar_info(f"lib/{name}", tarfile.LNKTYPE, "pkg/a.so"), b"") for name in ("a", "b")]
-    (tmp_path / "a.tar.xz").write_bytes(tarred(*hard))
-    layout = Layout([("lib/**", "")])
-    entries, _ = extract_tar(tmp_path / "a.tar.xz", tmp_path / "root", layout, LIMITS)
-    assert {entry.path for entry in entries} == {"a", "b"}
-    assert (tmp_path / "root/a").read_bytes() == GOOD["pkg/a.so"]
-    assert (tmp_path / "root/b").samefile(tmp_path / "root/a")
 
 
 def count_calls(work: Callable[[], object]) -> int:
@@ -422,14 +320,6 @@ def test_twice_as_many_members_take_twice_the_work(tmp_path: Path) -> None:
     assert count_calls(lambda: take(240)) < 2.2 * count_calls(lambda: take(120))
 
 
-def test_good_archives_are_taken(tmp_path: Path) -> None:
-    (tmp_path / "good.zip").write_bytes(zipped())
-    (tmp_path / "good.tar.xz").write_bytes(tarred())
-    assert sorted(unpack(tmp_path / "good.zip", tmp_path / "z")) == sorted(GOOD)
-    assert sorted(unpack(tmp_path / "good.tar.xz", tmp_path / "t")) == sorted(GOOD)
-    assert (tmp_path / "t/pkg/a.so").read_bytes() == GOOD["pkg/a.so"]
-
-
 def test_members_of_every_size_come_out_as_they_went_in(tmp_path: Path, engine: str) -> None:
     sizes = [0, 1, OUT_BYTES - 1, OUT_BYTES, OUT_BYTES + 1, 2 * OUT_BYTES, 5 * OUT_BYTES + 7]
     contents = {
@@ -447,62 +337,10 @@ def test_members_of_every_size_come_out_as_they_went_in(tmp_path: Path, engine: 
         assert (tmp_path / "root" / name).read_bytes() == data, f"{name} by {engine}"
 
 
-def test_links_that_stay_inside_are_kept(tmp_path: Path) -> None:
-    (tmp_path / "a.zip").write_bytes(zipped((info("pkg/sub/l", LINK), b"../a.so")))
-    unpack(tmp_path / "a.zip", tmp_path / "z")
-    item = tar_info("pkg/sub/l", tarfile.SYMTYPE, "../a.so")
-    hard = tar_info("pkg/h", tarfile.LNKTYPE, "pkg/a.so")
-    (tmp_path / "a.tar.xz").write_bytes(tarred((item, b""), (hard, b"")))
-    unpack(tmp_path / "a.tar.xz", tmp_path / "t")
-    for root in (tmp_path / "z", tmp_path / "t"):
-        assert (root / "pkg/sub/l").readlink() == Path("../a.so")
-        assert (root / "pkg/sub/l").read_bytes() == GOOD["pkg/a.so"]
-    assert (tmp_path / "t/pkg/h").read_bytes() == GOOD["pkg/a.so"]
-
-
-def test_executable_bits_are_kept_and_nothing_can_be_written(tmp_path: Path) -> None:
-    (tmp_path / "a.zip").write_bytes(zipped((info("pkg/tool", 0o100755), b"#!/bin/sh\n")))
-    unpack(tmp_path / "a.zip", tmp_path / "z")
-    assert stat.S_IMODE((tmp_path / "z/pkg/tool").stat().st_mode) == 0o555
-    assert stat.S_IMODE((tmp_path / "z/pkg/a.so").stat().st_mode) == 0o444
-
-
-def test_programs_of_an_archive_without_modes_can_be_run(tmp_path: Path) -> None:
-    members = []
-    for name, data in (("pkg/tool", b"#!/bin/sh\n"), ("pkg/lib.so", b"\x7fELF"), ("pkg/x", b"x")):
-        made = zipfile.ZipInfo(name)
-        made.create_system = 0
-        members.append((made, data))
-    (tmp_path / "a.zip").write_bytes(zipped(*members))
-    unpack(tmp_path / "a.zip", tmp_path / "z")
-    modes = {
-        name: (tmp_path / "z/pkg" / name).stat().st_mode & 0o777 for name in ("tool", "lib.so", "x")
-    }
-    assert modes == {"tool": 0o555, "lib.so": 0o555, "x": 0o444}
-
-
 def test_names_that_differ_in_case_are_taken_where_the_manifest_says_so(tmp_path: Path) -> None:
     (tmp_path / "a.zip").write_bytes(zipped(("pkg/A.so", b"x")))
     allowed = Limits(case_collisions=True)
     assert len(unpack(tmp_path / "a.zip", tmp_path / "root", allowed)) == 3
-
-
-def test_a_member_may_not_claim_more_than_deflate_can(tmp_path: Path) -> None:
-    whole = zipped(("pkg/zeros", bytes(5_000_000)))
-    at = whole.rindex(b"PK\1\2")
-    lying = whole[: at + 24] + struct.pack("<I", 0xFFFFFF00) + whole[at + 28 :]
-    (tmp_path / "a.zip").write_bytes(lying)
-    with pytest.raises(IntegrityError, match="is refused") as caught:
-        unpack(tmp_path / "a.zip", tmp_path / "root", Limits())
-    assert "ratio over" in caught.value.why
-
-
-def test_links_are_followed_through_each_other() -> None:
-    assert is_inside("a", {"a": "b/c"})
-    assert is_inside("x/a", {"x/a": "../b"})
-    assert not is_inside("x/a", {"x/a": "../../b"})
-    assert not is_inside("b", {"x/up": "..", "b": "x/up/../c"})
-    assert not is_inside("a", {"a": "a"})
 
 
 @settings(max_examples=100, deadline=None)

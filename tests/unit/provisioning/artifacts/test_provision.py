@@ -381,6 +381,7 @@ def test_a_first_use_is_recorded_and_binds(
     monkeypatch.setenv("CI", "true")
     with pytest.raises(IntegrityError, match="no SHA-256"):
         trust(store)
+    assert not list(store.downloads.iterdir())
     monkeypatch.delenv("CI")
     assert trust(store).fetched
     lock = read_lock(machine_lock_path(store, "sdk", "1.2.3"))
@@ -551,7 +552,7 @@ def test_a_version_is_not_part_of_a_longer_number() -> None:
 
 
 def test_a_copy_of_an_installation_keeps_what_may_be_run(
-    store: Store, manifests: Path, installation: Path
+    store: Store, manifests: Path, installation: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = manifests / "toolchains/sdk.toml"
     head = path.read_text().partition("[[releases]]")[0]
@@ -559,7 +560,14 @@ def test_a_copy_of_an_installation_keeps_what_may_be_run(
     path.write_text(f'{head}[[releases]]\nsource = "local"\nversion = "1.2.3"\n{rules}\n')
     (installation / "lib/one.so").chmod(0o710)
     (installation / "lib/away.so").symlink_to("../not there")
-    root = provision(store)[0].root
+    found = provision(store)[0]
+    root = found.root
+    assert (found.adopted, found.fetched) == (False, True)
     assert stat.S_IMODE((root / "lib/one.so").stat().st_mode) & 0o555 == 0o554
     assert stat.S_IMODE((root / "lib/two.so").stat().st_mode) & 0o555 == 0o444
     assert names_below(root) == sorted([*FILES, "lib/link.so", "note"])
+    (root / "lib/one.so").unlink()
+    assert provision(store, verify=True)[0].repaired == ("lib/one.so",)
+    monkeypatch.delenv("TINY_ROOT")
+    with pytest.raises(UnfitError, match="is taken from TINY_ROOT, which is not set"):
+        provision(store)

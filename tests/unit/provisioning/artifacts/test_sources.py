@@ -20,7 +20,7 @@ from provisioning.archives.layout import Member
 from provisioning.archives.zip_directory import FileSource, read_directory
 from provisioning.artifacts.lockfile import project_lock_path
 from provisioning.artifacts.sources import ArtifactRequest, FillJob, Options, wheel
-from provisioning.artifacts.sources.archive import archive_urls
+from provisioning.artifacts.sources.archive import archive_urls, member_spans
 from provisioning.artifacts.sources.downloads import find_mismatch, pin_of
 from provisioning.artifacts.sources.pipeline import Pipeline
 from provisioning.artifacts.trust import make_lock
@@ -249,6 +249,12 @@ def wheel_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ArtifactRe
     monkeypatch.delenv("QNN_CI_MIRROR", raising=False)
     toolchain = read_toolchain("qnn-runtime")
     return ArtifactRequest(toolchain, toolchain.release())
+
+
+def test_a_member_is_asked_for_with_its_header() -> None:
+    member = Member("name", 500, offset=1000, compressed=100)
+    assert member_spans([member], 1150) == [(1000, 1150)]
+    assert member_spans([member], 1 << 20) == [(1000, 1000 + 30 + 4 + 64 + 100)]
 
 
 def test_a_wheel_is_its_size_and_its_hash(wheel_request: ArtifactRequest, tmp_path: Path) -> None:

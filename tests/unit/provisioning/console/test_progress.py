@@ -68,6 +68,13 @@ def test_a_wide_terminal_gets_a_graphic_bar() -> None:
     assert text == "  cases [######..................]  25% 1 of 4, 1 min 15 s  mlp fp16"
 
 
+def test_a_bar_says_how_long_it_takes_yet() -> None:
+    bar = Bar("x", 100 << 20, "B", None, live=False)
+    bar.done = 40 << 20  # resumed
+    bar.advance(10 << 20)
+    assert ", 10 s left" in bar.describe(bar._started + 2)
+
+
 def test_a_bar_says_what_it_waits_for(screen: Screen, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "REFRESH_S", 0.02)
     progress = Progress(screen, live=True)

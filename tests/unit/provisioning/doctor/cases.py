@@ -6,7 +6,7 @@ fault; nothing else differs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from string import Formatter
@@ -557,7 +557,12 @@ def describe(code: str, subject: object) -> Iterator[str]:
             yield " | ".join([one.subject, one.where, *told])
 
 
-def row(code: str, thing: Any, *told: str) -> tuple[str, Any, list[str]]:
-    """A thing, and all that the check of this id is to tell of it."""
-    assert code in PAIRS
-    return code, thing, list(told)
+def tell(rows: Iterable[tuple[str, Any]]) -> Iterator[str]:
+    """What a check tells of each thing, a line each; ``nothing`` where it sees no fault."""
+    for code, thing in rows:
+        assert code in PAIRS
+        yield from (f"{code} {line}" for line in list(describe(code, thing)) or ["nothing"])
+
+
+def read_snapshot(name: str) -> list[str]:
+    return Path(__file__).with_name(name).read_text("utf-8").splitlines()

@@ -6,14 +6,12 @@ place, and what fills its texts.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import msgspec
 import pytest
 
 from provisioning.doctor.checks.environment import list_checks
 from provisioning.doctor.finding import Finding
-from tests.unit.provisioning.doctor.cases import PAIRS, describe, subjects_of
+from tests.unit.provisioning.doctor.cases import PAIRS, describe, read_snapshot, subjects_of
 
 
 def judge(code: str, subject: object) -> list[Finding]:
@@ -41,4 +39,4 @@ def test_what_each_check_tells() -> None:
         for code, (seen, _) in PAIRS.items()
         for line in describe(code, seen)
     ]
-    assert told == Path(__file__).with_name("seen.txt").read_text("utf-8").splitlines()
+    assert told == read_snapshot("seen.txt")

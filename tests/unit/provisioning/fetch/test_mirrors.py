@@ -23,6 +23,22 @@ def test_a_directory_of_a_home_or_of_here(monkeypatch: pytest.MonkeyPatch) -> No
     assert urls("/m/{sha256}", sha256="5e") == ["file:///m/5e"]
 
 
+@pytest.mark.parametrize(
+    ("mirror", "url"),
+    [
+        ("https://h/c/{filename}?sv=1&sig=a%2Fb", "https://h/c/a%20b.zip?sv=1&sig=a%2Fb"),
+        ("https://h/c?sig=x", "https://h/c/a%20b.zip?sig=x"),
+        ("https://h/get?file={filename}", "https://h/get?file=a%20b.zip"),
+        ("/m/{filename}", "file:///m/a%20b.zip"),
+        ("https://h/v2/me/sdks/blobs/sha256:{sha256}", "https://h/v2/me/sdks/blobs/sha256:5e"),
+        ("/m i/{sha256}/{filename}", "file:///m%20i/5e/a%20b.zip"),
+        ("https://h/m/", "https://h/m/a%20b.zip"),
+    ],
+)
+def test_a_mirror_may_be_a_template_or_have_a_query(mirror: str, url: str) -> None:
+    assert urls(mirror, "a b.zip", "5e") == [url]
+
+
 def test_every_place_in_a_template_is_filled() -> None:
     template = "https://h/{filename}/{sha256}/{filename}"
     assert urls(template, sha256="5e") == ["https://h/a.zip/5e/a.zip"]

@@ -68,7 +68,17 @@ def test_an_empty_one_with_a_record_was_not_resumed(target: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "record", [b"", b"{", b"[]", b"7", b"{}", b'{"validator": 5}', b'{"validator": "a\\n"}']
+    "record",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"7",
+        b"{}",
+        b'{"validator": 5}',
+        b'{"validator": "a\\n"}',
+        b'{"validator": "\xe2\x82\xac"}',
+    ],
 )
 def test_without_a_validator_it_begins_anew(target: Path, record: bytes) -> None:
     path = grow(target, b"abc")

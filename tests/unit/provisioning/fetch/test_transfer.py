@@ -1,37 +1,235 @@
-"""The pure parts of a transfer: what a head says, what a policy allows, what a message shows."""
+"""What a head says, when it is tried again and how long it waits, what a message may show."""
 
 from __future__ import annotations
 
+import email.utils
+import io
+import math
+from collections.abc import Callable, Iterable
+
 import pytest
 
-from provisioning.archives.layout import Layout, Member
-from provisioning.artifacts.sources.archive import member_spans
-from provisioning.console.progress import Bar
+from provisioning.console.progress import Progress
 from provisioning.errors import UnfitError
-from provisioning.fetch.download import Pin, place_body, range_headers
-from provisioning.fetch.mirrors import mirror_urls
-from provisioning.fetch.ranges import merge_spans, plan_spans, split_spans
+from provisioning.fetch.download import range_headers
 from provisioning.fetch.transfer import (
-    MismatchError,
+    PROGRESS_BYTES,
+    BusyError,
     PermanentError,
     TransferPolicy,
     TransientError,
     check_status,
+    no_restarts,
     parse_head,
     redact_url,
+    try_again,
+    usable_validator,
 )
+
+POLICY = TransferPolicy(attempts=3, backoff_s=2, patience_s=9)
+
+
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The seconds that were waited; chance is always 1."""
+    waited: list[float] = []
+    monkeypatch.setattr("time.sleep", waited.append)
+    monkeypatch.setattr("random.uniform", lambda low, high: (low + high) / 2)
+    return waited
+
+
+def fail(*steps: int | TransientError) -> tuple[Callable[[], str], Callable[[], int]]:
+    """Work that fails at each step, with that many bytes more or that error; and their count."""
+    left, there = list(steps), [0]
+
+    def work() -> str:
+        if not left:
+            return "done"
+        step = left.pop(0)
+        if isinstance(step, TransientError):
+            raise step
+        there[0] += step
+        raise TransientError("broken")
+
+    return work, lambda: there[0]
+
+
+def test_it_is_tried_again_until_it_is_done(waits: list[float]) -> None:
+    said = io.StringIO()
+    assert try_again(*fail(0, 0), POLICY, Progress(said), "a.zip") == "done"
+    assert waits == [2, 4]
+    assert said.getvalue() == (
+        "a.zip: broken; trying again in 2.0 s\na.zip: broken; trying again in 4.0 s\n"
+    )
+
+
+def test_the_last_try_is_the_last(waits: list[float]) -> None:
+    with pytest.raises(PermanentError, match=r"^broken \(3 tries\)$"):
+        try_again(*fail(0, 0, 0), POLICY, Progress(), "a.zip")
+    assert waits == [2, 4]
+    once = TransferPolicy(attempts=1)
+    with pytest.raises(PermanentError, match=r"^broken \(1 try\)$"):
+        try_again(*fail(0), once, Progress(), "a.zip")
 
 
 @pytest.mark.parametrize(
-    ("url", "shown"),
+    ("steps", "ends_well"),
     [
-        ("https://me:secret@host:8443/a/b.zip?token=x#y", "https://host:8443/a/b.zip"),
-        ("file:///a/b.zip", "file:///a/b.zip"),
-        ("/a/b.zip?x", "/a/b.zip"),
+        ((0, 0, PROGRESS_BYTES, 0), True),
+        ((0, 0, PROGRESS_BYTES - 1), False),
+        ((0, 0, PROGRESS_BYTES, 0, 0), False),
+        ((PROGRESS_BYTES, -PROGRESS_BYTES, PROGRESS_BYTES), False),
+        ((0, PROGRESS_BYTES, 0, 2 * PROGRESS_BYTES, 0, PROGRESS_BYTES), True),
     ],
 )
-def test_no_message_shows_credentials_or_a_query(url: str, shown: str) -> None:
-    assert redact_url(url) == shown
+@pytest.mark.usefixtures("waits")
+def test_bytes_that_are_new_start_the_counting_anew(steps: Iterable[int], ends_well: bool) -> None:
+    work, count = fail(*steps)
+    if ends_well:
+        assert try_again(work, count, POLICY, Progress(), "a.zip") == "done"
+        return
+    with pytest.raises(PermanentError):
+        try_again(work, count, POLICY, Progress(), "a.zip")
+
+
+def test_after_progress_the_wait_is_short_again(waits: list[float]) -> None:
+    try_again(*fail(0, 0, PROGRESS_BYTES, 0), POLICY, Progress(), "a.zip")
+    assert waits == [2, 4, 2, 4]
+
+
+@pytest.mark.usefixtures("waits")
+def test_work_that_begins_anew_too_often_ends() -> None:
+    with pytest.raises(PermanentError, match=r"^broken \(1 try, started over 3 times\)$"):
+        try_again(*fail(PROGRESS_BYTES), POLICY, Progress(), "a.zip", restarts=lambda: 3)
+    assert try_again(*fail(0), POLICY, Progress(), "a.zip", restarts=lambda: 2) == "done"
+    assert no_restarts() == 0
+
+
+def test_a_server_is_waited_for_as_long_as_there_is_patience(waits: list[float]) -> None:
+    assert try_again(*fail(TransientError("busy", 9)), POLICY, Progress(), "a.zip") == "done"
+    assert waits == [9]
+    with pytest.raises(BusyError, match=r"^busy; it asks for 10 s of patience$"):
+        try_again(*fail(TransientError("busy", 9.5)), POLICY, Progress(), "a.zip")
+    assert TransientError("x").wait_s == 0
+    assert TransferPolicy().patience_s == math.inf
+
+
+def test_how_long_a_wait_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    bounds: list[tuple[float, float]] = []
+
+    def choose(low: float, high: float) -> float:
+        bounds.append((low, high))
+        return 1.0
+
+    monkeypatch.setattr("random.uniform", choose)
+    policy = TransferPolicy(backoff_s=0.5, longest_wait_s=30)
+    assert [policy.wait_s(count, 0) for count in (1, 2, 3, 9)] == [0.5, 1, 2, 30]
+    assert [policy.wait_s(1, asked) for asked in (0.4, 0.6, 31)] == [0.5, 0.6, 30]
+    assert set(bounds) == {(0.5, 1.5)}
+
+
+LIMITS = {
+    "QNN_CI_ATTEMPTS": ("attempts", ("1", "1000"), ("0", "nan", "many", "1001"), "from 1 to 1000"),
+    "QNN_CI_BACKOFF_S": (
+        "backoff_s",
+        ("0", "3600"),
+        ("-0.1", "\u00b2", "3600.5"),
+        "from 0 to 3600",
+    ),
+    "QNN_CI_TIMEOUT_S": (
+        "read_timeout_s",
+        ("0.01", "86400"),
+        ("0.009", "86401"),
+        "from 0.01 to 86400",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LIMITS)
+def test_a_variable_is_in_its_limits(name: str) -> None:
+    field, good, bad, words = LIMITS[name]
+    for text in good:
+        assert getattr(TransferPolicy.from_environment({name: text}), field) == float(text)
+    for text in bad:
+        with pytest.raises(UnfitError) as caught:
+            TransferPolicy.from_environment({name: text})
+        assert caught.value.what == f"{name}={text} is not usable"
+        assert caught.value.why == f"it must be a number {words}"
+        assert caught.value.fix == f"correct or unset {name}"
+
+
+def test_the_connection_may_take_as_long_as_an_answer_at_most() -> None:
+    seconds = {
+        text: TransferPolicy.from_environment({"QNN_CI_TIMEOUT_S": text}).connect_timeout_s
+        for text in ("14", "16", "")
+    }
+    assert seconds == {"14": 14, "16": 15, "": 15}
+    assert TransferPolicy.from_environment({}) == TransferPolicy()
+
+
+@pytest.mark.parametrize("status", [408, 425, 429, 500, 502, 503, 504])
+def test_these_are_tried_again(status: int) -> None:
+    with pytest.raises(TransientError):
+        check_status(status, {})
+
+
+@pytest.mark.parametrize("status", [200, 206, 416])
+def test_these_pass(status: int) -> None:
+    check_status(status, {})
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        (401, "HTTP 401: it wants credentials (~/.netrc)"),
+        (403, "HTTP 403: access is refused (credentials go into ~/.netrc)"),
+        (404, "HTTP 404: it is not there"),
+        (407, "HTTP 407: the proxy wants credentials"),
+        (410, "HTTP 410: it is gone"),
+        (418, "HTTP 418"),
+        *((status, f"HTTP {status}") for status in (201, 400, 451, 501, 505)),
+    ],
+)
+def test_a_status_in_words(status: int, words: str) -> None:
+    with pytest.raises(PermanentError) as caught:
+        check_status(status, {"Retry-After": "5"})
+    assert str(caught.value) == words
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("", 0),
+        ("0", 0),
+        ("7", 7),
+        (email.utils.formatdate(1050, usegmt=True), 50),
+        (email.utils.formatdate(999, usegmt=True), 0),
+        *((text, 0) for text in ("soon", "\u00b2", "-5", "9" * 5000, "Mon, 99 Foo 99999 99:99:99")),
+    ],
+)
+def test_what_a_server_asks_for(monkeypatch: pytest.MonkeyPatch, text: str, seconds: float) -> None:
+    monkeypatch.setattr("time.time", lambda: 1000.0)
+    with pytest.raises(TransientError, match=r"^HTTP 503$") as caught:
+        check_status(503, {"Retry-After": text})
+    assert caught.value.wait_s == seconds
+
+
+@pytest.mark.parametrize(
+    ("text", "is_usable"),
+    [
+        ('"a"', True),
+        (" ~", True),
+        ("x" * 300, True),
+        ("x" * 301, False),
+        ("", False),
+        ("a\x7f", False),
+        ("a\x1f", False),
+        ("a\n", False),
+    ],
+)
+def test_a_validator_that_a_header_can_carry(text: str, is_usable: bool) -> None:
+    assert usable_validator(text) == (text if is_usable else "")
+    assert parse_head(200, {"ETag": text}).validator == (text if is_usable else "")
 
 
 @pytest.mark.parametrize(
@@ -47,132 +245,41 @@ def test_no_message_shows_credentials_or_a_query(url: str, shown: str) -> None:
         ({"Content-Length": "\u0663"}, -1, -1, -1),
     ],
 )
-def test_a_head_is_read_and_what_is_malformed_is_not_said(
+def test_what_is_malformed_in_a_head_is_not_said(
     headers: dict[str, str], start: int, total: int, length: int
 ) -> None:
     head = parse_head(206, headers)
     assert (head.range_start, head.total, head.length) == (start, total, length)
 
 
-def test_a_weak_etag_cannot_validate_a_range() -> None:
-    date = "Wed, 21 Oct 2015 07:28:00 GMT"
-    assert parse_head(200, {"ETag": 'W/"a"', "Last-Modified": date}).validator == date
-    assert parse_head(200, {"ETag": '"a"', "Last-Modified": date}).validator == '"a"'
+def test_all_of_a_head_is_read() -> None:
+    head = parse_head(206, {"ETag": '"a"', "Last-Modified": "then", "Content-Type": "text/x"})
+    assert (head.status, head.etag, head.modified, head.content_type) == (
+        206,
+        '"a"',
+        "then",
+        "text/x",
+    )
+    empty = parse_head(200, {})
+    assert (empty.etag, empty.modified, empty.content_type, empty.validator) == ("", "", "", "")
+    assert (empty.length, empty.range_start, empty.total) == (-1, -1, -1)
+    assert parse_head(200, {"ETag": 'W/"a"'}).validator == ""
+    assert parse_head(200, {"ETag": 'W/"a"', "Last-Modified": "then"}).validator == "then"
     assert range_headers(10, "") == {}
     assert range_headers(10, '"a"') == {"Range": "bytes=10-", "If-Range": '"a"'}
-
-
-def test_where_a_body_begins() -> None:
-    whole = parse_head(200, {"Content-Length": "20", "ETag": '"a"'})
-    rest = parse_head(206, {"Content-Range": "bytes 10-19/20", "ETag": '"a"'})
-    assert place_body(whole, 10, '"a"', Pin(20)) == 0
-    assert place_body(rest, 10, '"a"', Pin(20)) == 10
-    for have, validator, pin in ((9, '"a"', 20), (10, '"b"', 20), (10, '"a"', 21)):
-        with pytest.raises(TransientError):
-            place_body(rest, have, validator, Pin(pin))
-    with pytest.raises(MismatchError):
-        place_body(parse_head(200, {"Content-Length": "999999"}), 0, "", Pin(20))
-
-
-@pytest.mark.parametrize("status", [408, 425, 429, 500, 502, 503, 504])
-def test_these_are_tried_again(status: int) -> None:
-    with pytest.raises(TransientError):
-        check_status(status, {})
-
-
-@pytest.mark.parametrize("status", [400, 401, 403, 404, 407, 410, 451, 501, 505])
-def test_these_are_not(status: int) -> None:
-    with pytest.raises(PermanentError):
-        check_status(status, {})
-
-
-def test_a_server_may_ask_to_wait_but_not_for_ever() -> None:
-    with pytest.raises(TransientError) as caught:
-        check_status(503, {"Retry-After": "3600"})
-    assert caught.value.wait_s == 3600
-    assert TransferPolicy().wait_s(1, caught.value.wait_s) == TransferPolicy().longest_wait_s
-    assert 0.25 <= TransferPolicy().wait_s(1, 0) <= 0.75
-    assert TransferPolicy().wait_s(4, 0) > TransferPolicy().wait_s(1, 0)
-
-
-def test_variables_change_the_policy() -> None:
-    changed = TransferPolicy.from_environment({"QNN_CI_ATTEMPTS": "2", "QNN_CI_TIMEOUT_S": "5"})
-    assert (changed.attempts, changed.read_timeout_s, changed.connect_timeout_s) == (2, 5, 5)
-    assert TransferPolicy.from_environment({"QNN_CI_ATTEMPTS": ""}) == TransferPolicy()
-
-
-@pytest.mark.parametrize("name", ["QNN_CI_ATTEMPTS", "QNN_CI_TIMEOUT_S", "QNN_CI_BACKOFF_S"])
-@pytest.mark.parametrize("value", ["-1", "nan", "inf", "1e300", "many", "\u00b2"])
-def test_a_variable_that_is_no_usable_number_is_said(name: str, value: str) -> None:
-    with pytest.raises(UnfitError, match=f"{name}=.* is not usable") as caught:
-        TransferPolicy.from_environment({name: value})
-    assert "a number from" in caught.value.why
-
-
-@pytest.mark.parametrize("text", ["\u00b2", "-5", "nan", "9" * 5000, "Mon, 99 Foo 99999 99:99:99"])
-def test_a_strange_retry_after_is_no_defect(text: str) -> None:
-    with pytest.raises(TransientError) as caught:
-        check_status(503, {"Retry-After": text})
-    assert caught.value.wait_s == 0
-
-
-def test_spans_near_each_other_become_one() -> None:
-    assert merge_spans([(100, 200), (0, 50), (210, 300)], 10) == [(0, 50), (100, 300)]
-    assert merge_spans([(0, 100), (20, 30)], 0) == [(0, 100)]
-    member = Member("name", 500, offset=1000, compressed=100)
-    assert member_spans([member], 1150) == [(1000, 1150)]
-    assert member_spans([member], 1 << 20) == [(1000, 1000 + 30 + 4 + 64 + 100)]
-
-
-def test_parts_follow_the_round_trip_or_give_way_to_the_whole() -> None:
-    few = [(number * 100_000, number * 100_000 + 10) for number in range(8)]
-    many = [(number * 100_000, number * 100_000 + 10) for number in range(100)]
-    dense = [(number * 100_000, number * 100_000 + 90_000) for number in range(100)]
-    assert plan_spans(few, 10_000_000, 1.0, 1e6) == few
-    assert plan_spans(many, 10_000_000, 0.001, 1e6) == many
-    assert plan_spans(many, 90_000_000, 0.2, 1e6) == [(0, 9_900_010)]
-    assert plan_spans(dense, 10_000_000, 0.02, 1e6) == [(0, 10_000_000)]
-    assert split_spans([(0, 25), (30, 31)], 10) == [(0, 10), (10, 20), (20, 25), (30, 31)]
+    assert parse_head(200, {"Content-Length": "1" * 19}).length == -1
 
 
 @pytest.mark.parametrize(
-    ("mirror", "url"),
+    ("url", "shown"),
     [
-        ("https://h/c/{filename}?sv=1&sig=a%2Fb", "https://h/c/a%20b.zip?sv=1&sig=a%2Fb"),
-        ("https://h/c?sig=x", "https://h/c/a%20b.zip?sig=x"),
-        ("https://h/get?file={filename}", "https://h/get?file=a%20b.zip"),
-        ("/m/{filename}", "file:///m/a%20b.zip"),
-        ("https://h/v2/me/sdks/blobs/sha256:{sha256}", "https://h/v2/me/sdks/blobs/sha256:5e"),
-        ("/m/{sha256}/{filename}", "file:///m/5e/a%20b.zip"),
+        ("http://me:secret@[::1/a?token=x", "[::1/a"),
+        ("http://[::1/a?token=x", "http://[::1/a"),
+        ("a/b?token=x?y", "a/b"),
+        ("https://me@you@host/a", "https://host/a"),
+        ("https://me:secret@host:8443/a/b.zip?token=x#y", "https://host:8443/a/b.zip"),
+        ("file:///a/b.zip", "file:///a/b.zip"),
     ],
 )
-def test_a_mirror_may_be_a_template_or_have_a_query(mirror: str, url: str) -> None:
-    assert mirror_urls("a b.zip", "5e", {"QNN_CI_MIRROR": mirror}) == [url]
-
-
-def test_a_bar_says_how_long_it_takes_yet() -> None:
-    bar = Bar("x", 100 << 20, "B", None, live=False)
-    bar.done = 40 << 20  # resumed
-    bar.advance(10 << 20)
-    assert ", 10 s left" in bar.describe(bar._started + 2)
-
-
-def test_a_mirror_is_a_directory_or_a_url() -> None:
-    assert mirror_urls("a.zip", variables={}) == []
-    assert mirror_urls("a.zip", variables={"QNN_CI_MIRROR": "https://h/{sha256}"}) == []
-    assert mirror_urls("a.zip", variables={"QNN_CI_MIRROR": "/m i"}) == ["file:///m%20i/a.zip"]
-    assert mirror_urls("a.zip", variables={"QNN_CI_MIRROR": "https://h/m/"}) == [
-        "https://h/m/a.zip"
-    ]
-
-
-def test_a_layout_says_where_members_go() -> None:
-    layout = Layout([("sdk/1.0/**", ""), ("x/lib*.so", "lib/"), ("x/a", "b/c")], ["lib/**", "*"])
-    assert layout.place("sdk/1.0/lib/a/b.so") == "lib/a/b.so"
-    assert layout.place("sdk/1.0/include/a.h") == ""
-    assert layout.place("sdk/1.0/sdk.yaml") == "sdk.yaml"
-    assert layout.place("x/libQ.so") == "lib/libQ.so"
-    assert layout.place("x/deep/libQ.so") == ""
-    assert layout.place("other") == ""
-    assert Layout([("x/a", "b/c")]).literal_paths() == {"b/c"}
-    assert Layout([("x/*", "")]).literal_paths() == set()
+def test_a_url_is_shown_without_secrets(url: str, shown: str) -> None:
+    assert redact_url(url) == shown
