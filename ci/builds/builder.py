@@ -13,7 +13,7 @@ from ci.builds.artifacts import (
     collect_artifacts,
     publish_artifacts,
 )
-from ci.builds.cache import CacheCounts, start_meter
+from ci.builds.cache import CacheCounts, read_counts
 from ci.builds.inputs import (
     NO_FILE,
     Built,
@@ -95,11 +95,12 @@ def _build(job: BuildJob, before: State, now: State, progress: Progress, started
         shutil.rmtree(place.stages, ignore_errors=True)
         shutil.rmtree(place.prefix, ignore_errors=True)
     write_state(place.state, State(now.settings, now.inputs, "", before.artifacts))
-    place.log.unlink(missing_ok=True)
+    for log in (place.log, place.cache_log):
+        log.unlink(missing_ok=True)
     progress.step(f"building {plan.target.name} in {place.root}")
     changed = sync_overlay(plan.source, plan.overlay, now.inputs[SOURCE], place.tree_record)
     changed += sum(_count_changes(before.inputs.get(name), now.inputs[name]) for name in job.inputs)
-    meter = start_meter(plan)
+    counts_before = read_counts(plan)
     times = {stage.name: run_stage(plan, stage, progress) for stage in plan.stages}
     judged = collect_artifacts(plan, job.request)
     good = not any(one.errors for one in judged)
@@ -107,7 +108,8 @@ def _build(job: BuildJob, before: State, now: State, progress: Progress, started
         publish_artifacts(plan, judged)
         built = tuple(Built(one.path.name, one.sha256) for one in judged)
         write_state(plan.place.state, State(now.settings, now.inputs, now.digest, built))
-    cache = meter.read() if meter else None
+    counts = read_counts(plan)
+    cache = counts.since(counts_before) if counts and counts_before else None
     wall_s = time.monotonic() - started
     return Result(plan, now.digest, judged, good, False, changed, times, wall_s, cache)
 

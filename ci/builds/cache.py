@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ci.builds.plan import BuildPlan
-from ci.builds.toolchains import PROBE_S, Program
+from ci.builds.toolchains import PROBE_S
 from provisioning.console.process import run_process
 
 HITS = frozenset({"direct_cache_hit", "preprocessed_cache_hit"})
@@ -24,39 +24,23 @@ class CacheCounts:
     hits: int
     misses: int
 
-
-@dataclass(frozen=True)
-class Meter:
-    """Counts from when it was started; sccache counts for its server's whole life."""
-
-    program: Program
-    log: Path
-    environment: Mapping[str, str]
-    before: tuple[int, int] = (0, 0)
-
-    def read(self) -> CacheCounts:
-        hits, misses = self._count()
-        return CacheCounts(
-            self.program.path.name,
-            str(self.program.version),
-            max(hits - self.before[0], 0),
-            max(misses - self.before[1], 0),
-        )
-
-    def _count(self) -> tuple[int, int]:
-        if self.program.path.name == "sccache":
-            return _ask_sccache(self.program.path, self.environment)
-        return _read_ccache_log(self.log)
+    def since(self, before: CacheCounts) -> CacheCounts:
+        """What was counted after ``before``; sccache counts for its server's whole life."""
+        hits, misses = self.hits - before.hits, self.misses - before.misses
+        return replace(self, hits=max(hits, 0), misses=max(misses, 0))
 
 
-def start_meter(plan: BuildPlan) -> Meter | None:
-    """A meter for the plan's cache, None without one."""
+def read_counts(plan: BuildPlan) -> CacheCounts | None:
+    """What the plan's cache has counted up to now, None without a cache."""
     program = plan.tools.cache
     if program is None:
         return None
-    plan.place.cache_log.unlink(missing_ok=True)
-    meter = Meter(program, plan.place.cache_log, plan.environment)
-    return Meter(program, plan.place.cache_log, plan.environment, meter._count())
+    name = program.path.name
+    if name == "sccache":
+        counts = _ask_sccache(program.path, plan.environment)
+    else:
+        counts = _read_ccache_log(plan.place.cache_log)
+    return CacheCounts(name, str(program.version), *counts)
 
 
 def _read_ccache_log(log: Path) -> tuple[int, int]:

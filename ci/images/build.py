@@ -3,36 +3,37 @@
 from __future__ import annotations
 
 import re
+import tarfile
 import tempfile
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
-from ci.images.contents import save_image
-from ci.images.context import write_context
 from ci.images.definition import (
+    BUILD_FILES,
     LABEL,
-    Base,
+    SCRIPTS,
     ImagePlan,
-    find_checkout,
     find_image,
-    name_base,
-    read_images,
+    plan_image,
 )
 from ci.images.engine import explain_error
-from ci.images.normalize import normalize_image
+from ci.images.normalize import add_text, normalize_image, save_image
 from ci.images.wheels import fetch_wheels
+from provisioning.artifacts.environment import locate_profile
 from provisioning.console.progress import Progress
-from provisioning.errors import ToolError, UsageError
-from provisioning.store.store import store_home
+from provisioning.errors import ToolError, UnfitError
+from provisioning.store.store import Store, store_home
 
 if TYPE_CHECKING:
     from docker.client import DockerClient
 
 STEP = re.compile(r"^(?:Step|STEP) (\d+)/(\d+) ?: (.*)")  # Docker, Podman
 TAIL_LINES = 30
+STORE_HOME = "/opt/qnn-ci/store-home"
+TOOLCHAINS_LABEL = f"{LABEL}.toolchains"
 # 2026-01-01T00:00:00Z: the one time in an image, unless SOURCE_DATE_EPOCH is set.
 TIME_S = 1767225600
 
@@ -45,63 +46,6 @@ class Built:
     image_id: str
     size_bytes: int
     fresh: bool
-
-
-def plan_image(client: DockerClient, name: str, base: str = "") -> ImagePlan:
-    """What ``name`` is made of on ``base``: a row of the manifest, or an image of one's own.
-
-    Raises UsageError for an image that the engine does not have.
-    """
-    images = read_images()
-    image = find_image(name)
-    base_name = base or images.default_base
-    if base_name in images.bases:
-        row = images.bases[base_name]
-        return ImagePlan(name, image, base_name, row, row.image, find_checkout())
-    found = _find_local(client, base_name)
-    python = _read_python(client, base_name, found)
-    own = Base(image=base_name, python=python)
-    return ImagePlan(name, image, name_base(base_name), own, found, find_checkout())
-
-
-def _find_local(client: DockerClient, reference: str) -> str:
-    from docker.errors import ImageNotFound
-
-    try:
-        return str(client.images.get(reference).id)
-    except ImageNotFound as error:
-        known = ", ".join(read_images().bases)
-        raise UsageError(
-            f"no base {reference!r}",
-            why="no row of manifests/images.toml, and the engine has no image of that name",
-            fix=f"docker pull it, or name one of: {known}",
-        ) from error
-
-
-def _read_python(client: DockerClient, reference: str, image_id: str) -> str:
-    """The Python that the base's distribution has, by its release."""
-    container = client.containers.create(image_id, ["true"])
-    try:
-        stream, _ = container.get_archive("/usr/lib/os-release")
-        text = b"".join(stream).decode("utf-8", "replace")
-    finally:
-        container.remove()
-    found = {key: value.strip('"') for key, value in re.findall(r"(?m)^(\w+)=(.*)$", text)}
-    release = f"{found.get('ID')}-{found.get('VERSION_ID')}"
-    if release not in PYTHONS:
-        raise UsageError(
-            f"{reference} is {release}, whose Python is not known here",
-            fix="use a base of " + ", ".join(PYTHONS),
-        )
-    return PYTHONS[release]
-
-
-PYTHONS = {
-    "debian-12": "3.11",
-    "debian-13": "3.13",
-    "ubuntu-22.04": "3.10",
-    "ubuntu-24.04": "3.12",
-}
 
 
 def build_image(
@@ -162,12 +106,16 @@ def _build_one(
         context.unlink()
         progress.step(f"{plan.name}: making its layers independent of time and machine")
         image_id = _load_normalized(client, raw_id, plan, base, Path(directory))
-    reference = plan.reference()
+    built = _tag_image(client, image_id, plan.reference())
+    client.api.tag(image_id, built.reference.partition(":")[0], "latest")
+    return built
+
+
+def _tag_image(client: DockerClient, image_id: str, reference: str) -> Built:
     repository, tag = reference.split(":")
     client.api.tag(image_id, repository, tag)
-    client.api.tag(image_id, repository, "latest")
-    size = int(client.images.get(reference).attrs["Size"])
-    return Built(reference, image_id, size, fresh=True)
+    size_bytes = int(client.images.get(image_id).attrs["Size"])
+    return Built(reference, image_id, size_bytes, fresh=True)
 
 
 def follow_build(events: Iterable[dict[str, Any]], name: str, progress: Progress) -> str:
@@ -221,3 +169,68 @@ def _load_normalized(
     with target.open("rb") as file:
         (image,) = client.images.load(file)
     return str(image.id)
+
+
+def write_context(file: IO[bytes], plan: ImagePlan, wheels: list[Path]) -> None:
+    """Write the build context: a tar of our own files and of checked wheels, and nothing else.
+
+    Wheels come only with an image that has no parent, since others inherit them.
+    """
+    docker = plan.checkout / "docker"
+    members = {f"docker/{name}": docker / name for name in SCRIPTS}
+    name = f"packages/{plan.name}.txt"
+    members[f"docker/{name}"] = docker / name
+    members.update({name: plan.checkout / name for name in BUILD_FILES})
+    members.update({f"wheels/{path.name}": path for path in wheels})
+    if plan.apt_lock.is_file():
+        members["locks/apt.lock"] = plan.apt_lock
+    with tarfile.open(fileobj=file, mode="w") as archive:
+        for directory in ("locks", "wheels"):
+            archive.addfile(_member(directory, tarfile.DIRTYPE, 0o755))
+        for inside, path in sorted(members.items()):
+            mode = 0o755 if path.suffix in ("", ".sh") and path.name != "Dockerfile" else 0o644
+            info = _member(inside, tarfile.REGTYPE, mode)
+            info.size = path.stat().st_size
+            with path.open("rb") as source:
+                archive.addfile(info, source)
+
+
+def _member(name: str, kind: bytes, mode: int) -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.type, info.mode = kind, mode
+    return info
+
+
+def bake_toolchains(
+    client: DockerClient, plan: ImagePlan, built: Built, progress: Progress
+) -> Built:
+    """``built`` with what its profile has in the store: for private use, marked as never pushed.
+
+    Raises UnfitError when that is not all there, or is an installation outside of the store.
+    """
+    environment = locate_profile(plan.image.profile, progress)
+    if adopted := [one for one in environment.artifacts if one.adopted]:
+        raise UnfitError(
+            f"{adopted[0].name} is not in the store",
+            why=f"it is the installation {adopted[0].root}",
+            fix="unset the variable that names it, and provision it",
+        )
+    names = " ".join(f"{one.name}-{one.version}" for one in environment.artifacts)
+    store = Store()
+    with tempfile.TemporaryFile() as file:
+        with tarfile.open(fileobj=file, mode="w") as archive:
+            text = (
+                f"FROM {built.image_id}\nCOPY store {STORE_HOME}/store\n"
+                f'ENV QNN_CI_HOME={STORE_HOME}\nLABEL {TOOLCHAINS_LABEL}="{names}"\n'
+            )
+            add_text(archive, "Dockerfile", text)
+            for one in environment.artifacts:
+                published = one.root.parent
+                archive.add(published, f"store/{published.relative_to(store.home / 'store')}")
+        file.seek(0)
+        progress.step(f"{plan.name}: adding {names}")
+        events = client.api.build(
+            fileobj=file, custom_context=True, rm=True, forcerm=True, decode=True
+        )
+        image_id = follow_build(events, plan.name, progress)
+    return _tag_image(client, image_id, f"{plan.reference()}-toolchains")

@@ -8,12 +8,16 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from provisioning.errors import UnfitError, UsageError
 from provisioning.files import hash_file
 from provisioning.manifest.reader import manifests_root, read_toml
+
+if TYPE_CHECKING:
+    from docker.client import DockerClient
 
 REPOSITORY = "executorch-qnn-ci"
 LABEL = "executorch-qnn-ci"
@@ -22,6 +26,13 @@ SCRIPTS = ("Dockerfile", "packages.sh", "environments.sh", "entry.sh")
 TAG_DIGITS = 16
 GROUPS = ("core", "lowering")
 INSTALLING = ("digest_group", "install")
+# The Python of a distribution, for a base of the user's own.
+PYTHONS = {
+    "debian-12": "3.11",
+    "debian-13": "3.13",
+    "ubuntu-22.04": "3.10",
+    "ubuntu-24.04": "3.12",
+}
 
 
 class Base(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -158,3 +169,52 @@ def find_checkout() -> Path:
 def name_base(reference: str) -> str:
     """A file name for a base of the user's own: ``debian-bookworm`` of ``debian:bookworm``."""
     return re.sub(r"[^A-Za-z0-9.]+", "-", reference.split("@", maxsplit=1)[0]).strip("-")
+
+
+def plan_image(client: DockerClient, name: str, base: str = "") -> ImagePlan:
+    """What ``name`` is made of on ``base``: a row of the manifest, or an image of one's own.
+
+    Raises UsageError for an image that the engine does not have.
+    """
+    images = read_images()
+    image = find_image(name)
+    base_name = base or images.default_base
+    if base_name in images.bases:
+        row = images.bases[base_name]
+        return ImagePlan(name, image, base_name, row, row.image, find_checkout())
+    found = _find_local(client, base_name)
+    python = _read_python(client, base_name, found)
+    own = Base(image=base_name, python=python)
+    return ImagePlan(name, image, name_base(base_name), own, found, find_checkout())
+
+
+def _find_local(client: DockerClient, reference: str) -> str:
+    from docker.errors import ImageNotFound
+
+    try:
+        return str(client.images.get(reference).id)
+    except ImageNotFound as error:
+        known = ", ".join(read_images().bases)
+        raise UsageError(
+            f"no base {reference!r}",
+            why="no row of manifests/images.toml, and the engine has no image of that name",
+            fix=f"docker pull it, or name one of: {known}",
+        ) from error
+
+
+def _read_python(client: DockerClient, reference: str, image_id: str) -> str:
+    """The Python that the base's distribution has, by its release."""
+    container = client.containers.create(image_id, ["true"])
+    try:
+        stream, _ = container.get_archive("/usr/lib/os-release")
+        text = b"".join(stream).decode("utf-8", "replace")
+    finally:
+        container.remove()
+    found = {key: value.strip('"') for key, value in re.findall(r"(?m)^(\w+)=(.*)$", text)}
+    release = f"{found.get('ID')}-{found.get('VERSION_ID')}"
+    if release not in PYTHONS:
+        raise UsageError(
+            f"{reference} is {release}, whose Python is not known here",
+            fix="use a base of " + ", ".join(PYTHONS),
+        )
+    return PYTHONS[release]

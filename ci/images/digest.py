@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ci.images.build import Built, build_image
-from ci.images.contents import open_layers
+from ci.images.normalize import open_layers
 from provisioning.console.progress import Progress
 from provisioning.files import hash_stream
 

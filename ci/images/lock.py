@@ -6,8 +6,8 @@ import difflib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ci.images.build import build_image, plan_image
-from ci.images.definition import chain
+from ci.images.build import build_image
+from ci.images.definition import chain, plan_image
 from ci.images.wheels import resolve_lock
 from provisioning.console.progress import Progress
 from provisioning.files import write_whole

@@ -13,12 +13,17 @@ import io
 import json
 import os
 import tarfile
+import tempfile
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from provisioning.errors import ToolError
 from provisioning.files import hash_file
+
+if TYPE_CHECKING:
+    from docker.client import DockerClient
 
 # What a run of an image uses; all else of a configuration tells how it was built.
 KEPT_CONFIG = ("Cmd", "Entrypoint", "Env", "Labels", "User", "WorkingDir")
@@ -132,3 +137,19 @@ def add_text(out: tarfile.TarFile, name: str, text: str) -> None:
     info = tarfile.TarInfo(name)
     info.size = len(text.encode())
     out.addfile(info, io.BytesIO(text.encode()))
+
+
+@contextmanager
+def open_layers(client: DockerClient, image_id: str) -> Iterator[Iterator[tarfile.TarFile]]:
+    """The layers of an image, the lowest first, each to be read in order."""
+    with tempfile.TemporaryDirectory(prefix="qnn-ci-image-") as directory:
+        saved = Path(directory) / "saved.tar"
+        save_image(client, image_id, saved)
+        yield saved_layers(saved)
+
+
+def save_image(client: DockerClient, image_id: str, target: Path) -> None:
+    """Write the image as the engine saves it."""
+    with target.open("wb") as file:
+        for chunk in client.images.get(image_id).save(named=False):
+            file.write(chunk)

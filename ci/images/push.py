@@ -3,20 +3,34 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ci.images.build import Built
-from ci.images.contents import find_forbidden
-from ci.images.definition import LABEL
+from ci.images.build import TOOLCHAINS_LABEL, Built
+from ci.images.normalize import open_layers
 from provisioning.console.progress import Progress
 from provisioning.errors import ToolError, UsageError
 
 if TYPE_CHECKING:
     from docker.client import DockerClient
 
-TOOLCHAINS_LABEL = f"{LABEL}.toolchains"
 SHOWN = 10
 REFERENCE = re.compile(r"[a-z0-9][\w.:/-]*[a-zA-Z0-9]")
+
+# A file that a later layer deletes is still in the layer below, so every layer counts.
+WHITEOUT = ".wh."
+FORBIDDEN = {
+    "a vendor's toolchain": re.compile(
+        r"(^|/)lib(Qnn|Genie|Snpe|SNPE|Lpai)[^/]*\.(so|a)(\.|$)"
+        r"|(^|/)(android-ndk-r|Hexagon_SDK|HEXAGON_Tools|qairt/)"
+        r"|(^|/)hexagon-clang"
+    ),
+    "a setting that can hold a credential": re.compile(
+        r"(^|/)(pip\.conf|\.netrc|\.pypirc|\.git-credentials|\.npmrc)$"
+        r"|(^|/)\.docker/config\.json$|(^|/)\.ssh/|(^|/)\.config/pip/"
+        r"|(^|/)etc/apt/auth\.conf(\.d/.+)?$|^run/secrets/"
+    ),
+}
 
 
 def push_image(client: DockerClient, built: Built, reference: str, progress: Progress) -> str:
@@ -54,3 +68,16 @@ def push_image(client: DockerClient, built: Built, reference: str, progress: Pro
             raise ToolError(f"{repository}:{tag} was not pushed", why=str(event["error"]))
         digest = str((event.get("aux") or {}).get("Digest", digest))
     return digest
+
+
+def find_forbidden(client: DockerClient, image_id: str) -> list[str]:
+    """``layer N: PATH is WHAT`` for every file of any layer that must not be published."""
+    with open_layers(client, image_id) as layers:
+        return [
+            f"layer {index}: {member.name} is {what}"
+            for index, layer in enumerate(layers)
+            for member in layer
+            for what, pattern in FORBIDDEN.items()
+            if not (member.isdir() or Path(member.name).name.startswith(WHITEOUT))
+            and pattern.search(member.name.removeprefix("./"))
+        ]

@@ -29,7 +29,7 @@ from ci.signing.segments import (
 )
 from ci.signing.signature import judge_signature
 from ci.signing.verdict import Kind, Scheme, SignedBy, Verification
-from provisioning.elf.facts import EM_AARCH64, EM_QDSP6, PT_NULL, ProgramHeader, name_machine
+from provisioning.elf.facts import EM_AARCH64, EM_QDSP6, PT_NULL, name_machine
 
 # Of images that Qualcomm and device makers signed: DTB, Arm, Xtensa, Hexagon, AArch64, RISC-V.
 SIGNED_MACHINES = {1, 40, 94, EM_QDSP6, EM_AARCH64, 243}
@@ -135,19 +135,16 @@ def _judge_hashes(
             f"the metadata names hash algorithm {parsed.named_algorithm}, the table is {algorithm}",
         )
     for segment, entry in zip(image.segments, entries, strict=True):
-        wanted = _own_entry(serial, len(entry)) if segment.header.is_hashes else None
-        if wanted is None:
-            digest = hashlib.new(algorithm, image.bytes_of(segment)).digest()
-            empty = not segment.file_size and not any(entry)
-            wanted = entry if empty else digest
-            report.hashed_segments += not empty
+        if segment.header.is_hashes:
+            # It cannot hash itself: its entry is zero, or a test signature's serial.
+            wanted = serial.to_bytes(4, "little").ljust(len(entry), b"\0")
+        elif not segment.file_size and not any(entry):
+            continue
+        else:
+            wanted = hashlib.new(algorithm, image.bytes_of(segment)).digest()
+            report.hashed_segments += 1
         if entry != wanted:
             report.add(Kind.HASH, _name_mismatch(segment))
-
-
-def _own_entry(serial: int, size: int) -> bytes:
-    """The hash segment cannot hash itself: its entry is zero, or a test signature's serial."""
-    return serial.to_bytes(4, "little").ljust(size, b"\0")
 
 
 def _name_mismatch(segment: Segment) -> str:
@@ -212,16 +209,12 @@ def list_differences(signed: Image, original: Image) -> list[str]:
     if len(after) != len(before):
         return [*differences, f"{len(after)} loadable segments, the input has {len(before)}"]
     for new, old in zip(after, before, strict=True):
-        if _placement(new) != _placement(old):
+        # A signer moves a segment in the file, and nothing else of it.
+        if new.header._replace(offset=0) != old.header._replace(offset=0):
             differences.append(f"{new.describe()} has other addresses or flags than in the input")
         elif bytes(signed.bytes_of(new)) != bytes(original.bytes_of(old)):
             differences.append(f"{new.describe()} has other bytes than the input")
     return differences
-
-
-def _placement(segment: Segment) -> ProgramHeader:
-    """All of the program header but the offset in the file, which a signer moves."""
-    return segment.header._replace(offset=0)
 
 
 def list_uncovered(image: Image) -> list[tuple[int, int]]:

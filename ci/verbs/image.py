@@ -7,15 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from ci.images.build import Built, build_image, find_built, plan_image
-from ci.images.definition import read_images
+from ci.images.build import Built, bake_toolchains, build_image, find_built
+from ci.images.definition import plan_image, read_images
 from ci.images.digest import compare_builds, describe_comparison, describe_digest
 from ci.images.engine import connect_engine
 from ci.images.lock import write_locks
 from ci.images.prune import find_stale, remove_stale
 from ci.images.push import push_image
 from ci.images.shell import ShellRequest, run_shell
-from ci.images.toolchains import bake_toolchains
 from provisioning.console.command import Outcome, nonempty_word
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode

@@ -13,8 +13,9 @@ import sys
 import pytest
 from docker.client import DockerClient
 
-from ci.images.contents import find_forbidden, open_layers
 from ci.images.definition import LABEL
+from ci.images.normalize import open_layers
+from ci.images.push import find_forbidden
 
 NAMES = os.environ.get("QNN_CI_TEST_IMAGES", "").split()
 pytestmark = pytest.mark.skipif(not NAMES, reason="QNN_CI_TEST_IMAGES names no image")

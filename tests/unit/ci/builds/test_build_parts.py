@@ -2,14 +2,15 @@ from __future__ import annotations
 
 import io
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from ci.builds.cache import CacheCounts, Meter
+from ci.builds.cache import CacheCounts, read_counts
 from ci.builds.checkout import unneeded_submodules, wanted_submodules
 from ci.builds.place import Place
-from ci.builds.plan import BuildRequest, Kit, make_plan
+from ci.builds.plan import BuildPlan, BuildRequest, Kit, make_plan
 from ci.builds.steps import Output, explain_failure
 from ci.builds.targets import CompilerChoice, fill_placeholders, find_target, read_targets
 from ci.builds.toolchains import (
@@ -222,14 +223,22 @@ def test_a_user_s_own_define_wins() -> None:
     assert [one for one in stage.defines if "BUILD_TYPE" in one] == ["-DCMAKE_BUILD_TYPE=Debug"]
 
 
+def make_cached_plan(tmp_path: Path, cache: Path | None) -> BuildPlan:
+    kit = make_kit(wheel_root="/w")
+    program = Program(cache, Version("4.7")) if cache else None
+    kit = replace(kit, tools=replace(kit.tools, cache=program))
+    place = Place(tmp_path)
+    return make_plan(find_target("runner"), BuildRequest(), Path("/s"), place, kit)
+
+
 def test_ccache_is_counted_from_its_log(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    log.write_text(
+    plan = make_cached_plan(tmp_path, Path("/usr/bin/ccache"))
+    assert read_counts(plan) == CacheCounts("ccache", "4.7", 0, 0)
+    plan.place.cache_log.write_text(
         "# a.cpp\ncache_miss\n# b.cpp\ndirect_cache_hit\n# c.cpp\npreprocessed_cache_hit\n"
     )
-    program = Program(Path("/usr/bin/ccache"), Version("4.7"))
-    assert Meter(program, log, {}).read() == CacheCounts("ccache", "4.7", 2, 1)
-    assert Meter(program, tmp_path / "none", {}).read() == CacheCounts("ccache", "4.7", 0, 0)
+    assert read_counts(plan) == CacheCounts("ccache", "4.7", 2, 1)
+    assert read_counts(make_cached_plan(tmp_path, None)) is None
 
 
 SCCACHE = (
@@ -244,8 +253,10 @@ def test_sccache_is_counted_from_what_it_says(
     tool = tmp_path / "sccache"
     tool.write_text(f"#!/bin/sh\ncat <<'END'\n{answer}\nEND\n")
     tool.chmod(0o755)
-    meter = Meter(Program(tool, Version("0.4")), tmp_path / "log", {}, (3, 1))
-    assert (meter.read().hits, meter.read().misses) == counts
+    found = read_counts(make_cached_plan(tmp_path, tool))
+    assert found
+    since = found.since(replace(found, hits=3, misses=1))
+    assert (since.hits, since.misses) == counts
 
 
 def test_the_cache_is_chosen_by_a_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

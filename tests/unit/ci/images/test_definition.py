@@ -1,3 +1,5 @@
+"""What an image is made of, and what changes its tag; its locks; the errors of an engine."""
+
 from __future__ import annotations
 
 import io
@@ -9,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from ci.images.context import write_context
+from ci.images.build import follow_build, write_context
 from ci.images.definition import (
+    SCRIPTS,
     Base,
     ImagePlan,
     chain,
@@ -22,7 +25,8 @@ from ci.images.definition import (
 )
 from ci.images.engine import explain_connection, explain_error
 from ci.images.wheels import is_wanted, pin_lines, wheel_name
-from provisioning.errors import UsageError
+from provisioning.console.progress import Progress
+from provisioning.errors import StoreError, ToolError, UsageError
 
 ROOT = find_checkout()
 BASE = Base(image="base", python="3.12")
@@ -41,18 +45,9 @@ def checkout(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    "name", ["docker/Dockerfile", "docker/entry.sh", "docker/packages.sh", "docker/environments.sh"]
-)
-def test_a_changed_script_changes_the_tag(checkout: Path, name: str) -> None:
-    before = plan(checkout).reference()
-    with (checkout / name).open("a") as file:
-        file.write("# more\n")
-    assert plan(checkout).reference() != before
-
-
-@pytest.mark.parametrize(
     ("name", "old", "new"),
     [
+        *((f"docker/{name}", "", "# more\n") for name in SCRIPTS),
         ("pyproject.toml", '"rich==', '"richer=='),
         ("nox", "NOX_VERSION=2", "NOX_VERSION=3"),
         ("noxfile.py", "stamp.write_text(digest_group(group))", 'stamp.write_text("x")'),
@@ -64,7 +59,7 @@ def test_what_is_installed_and_how_changes_the_tag(
     before = plan(checkout).reference()
     text = (checkout / name).read_text("utf-8")
     assert old in text
-    (checkout / name).write_text(text.replace(old, new), "utf-8")
+    (checkout / name).write_text(text.replace(old, new) if old else text + new, "utf-8")
     assert plan(checkout).reference() != before
 
 
@@ -89,6 +84,18 @@ def test_base_and_snapshot_change_the_tag() -> None:
     assert replace(one, base_digest="sha256:2").reference() != one.reference()
     later = Base(image="base", python="3.12", snapshot="20260101T000000Z")
     assert replace(one, base=later).reference() != one.reference()
+
+
+def test_the_locks_of_a_base_change_the_tag(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(ROOT / "manifests", tmp_path / "manifests")
+    monkeypatch.setenv("QNN_CI_MANIFESTS", str(tmp_path / "manifests"))
+    references = [plan().reference()]
+    for path in (plan().python_lock, plan().apt_lock):
+        path.write_text("more\n")
+        references.append(plan().reference())
+    assert len(set(references)) == 3
 
 
 def test_every_image_has_its_packages_and_a_chain_to_a_root() -> None:
@@ -183,3 +190,18 @@ def test_no_engine_and_no_permission_have_fixes_of_their_own() -> None:
 def test_a_full_disk_ends_with_4_and_another_refusal_with_5() -> None:
     assert explain_error(OSError("write: no space left on device")).exit_code == 4
     assert explain_error(OSError("no such image")).exit_code == 5
+
+
+@pytest.mark.parametrize("words", ["Step 2/2 : RUN false", "STEP 2/2: RUN false"])
+def test_the_failing_step_is_named_as_docker_and_podman_do(words: str) -> None:
+    events = [{"stream": f"{words}\n"}, {"error": "exit status 1"}]
+    with pytest.raises(ToolError) as caught:
+        follow_build(events, "tiny", Progress())
+    assert caught.value.what == f"image tiny was not built: {words}"
+
+
+def test_a_full_disk_is_told_apart() -> None:
+    events = [{"stream": "Step 1/1 : RUN dd\n"}, {"error": "write /x: no space left on device"}]
+    with pytest.raises(StoreError) as caught:
+        follow_build(events, "tiny", Progress())
+    assert caught.value.exit_code == 4
