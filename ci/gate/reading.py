@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -51,6 +52,18 @@ class WorkTree(DirectoryTree):
         return {name: str(path.readlink()) for name, path in places.items() if path.is_symlink()}
 
 
+@contextmanager
+def _refuse(what: str, fix: str) -> Iterator[None]:
+    """Turn what git refuses into a UsageError."""
+    try:
+        yield
+    except MissingToolError:
+        raise
+    except ToolError as error:
+        why = error.why if error.why.startswith("fatal:") else ""
+        raise UsageError(what, why=why, fix=fix) from error
+
+
 @dataclass
 class Repository:
     """A checkout or git directory, with what was read of it before."""
@@ -95,31 +108,17 @@ class Repository:
             raise UsageError(
                 f"{revision!r} is not a revision", fix="check that the variables in it are set"
             )
-        try:
+        what = f"no revision {revision!r} in {self.source}"
+        with _refuse(what, "fetch it, or correct it"):
             return read_commit(self.git_dir, revision)
-        except MissingToolError:
-            raise
-        except ToolError as error:
-            raise UsageError(
-                f"no revision {revision!r} in {self.source}",
-                why=error.why if error.why.startswith("fatal:") else "",
-                fix="fetch it, or correct it",
-            ) from error
 
     def find_base(self, base: str, head: str) -> str:
         """The merge base of ``base`` (or of the main branch) with the head. Raises UsageError."""
         own = self.resolve(head or "HEAD")
         other = self.resolve(base) if base else self._find_branch(own)
-        try:
+        what = f"{base or self.rules.branch} and {head or 'HEAD'} have no commit in common"
+        with _refuse(what, "name a base of the same history with --base"):
             return self.ask("merge-base", other, own).strip()
-        except MissingToolError:
-            raise
-        except ToolError as error:
-            raise UsageError(
-                f"{base or self.rules.branch} and {head or 'HEAD'} have no commit in common",
-                why=error.why,
-                fix="name a base of the same history with --base",
-            ) from error
 
     def _find_branch(self, otherwise: str) -> str:
         """The main branch, as the origin has it where it does; the head itself without one."""
@@ -144,12 +143,9 @@ class Repository:
         self.require_history()
         rows = self.ask("rev-list", "--first-parent", "--reverse", "--parents", f"{base}..{head}")
         pairs = [row.split(" ")[:2] for row in rows.splitlines()]
-        number = self.count_commits(head) - len(pairs)
-        for commit, parent in pairs:
-            number += 1
-            difference = self.compare(parent, commit)
+        for number, (commit, parent) in enumerate(pairs, self.count_commits(head) - len(pairs) + 1):
             before, after = (self.digest_inputs(one) for one in (parent, commit))
-            yield Step(commit, parent, number, difference, before, after)
+            yield Step(commit, parent, number, self.compare(parent, commit), before, after)
 
     def digest_inputs(self, commit: str) -> dict[str, dict[str, str]]:
         """The content of all files that each session depends on, but for those that rules say

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import msgspec
 
@@ -12,6 +12,7 @@ from provisioning.console.user_files import read_user_file
 from provisioning.errors import UsageError
 from provisioning.files import explain_writes, write_whole
 
+T = TypeVar("T")
 LIMIT_BYTES = 256 << 20
 
 
@@ -36,20 +37,25 @@ def write_report(report: Report, directory: Path) -> None:
 
 
 def read_report(path: Path) -> Report:
-    """The report in the file ``path``, or in report.json of the directory ``path``.
+    """Return the report in the file ``path``, or in report.json of the directory ``path``.
 
     Raises UsageError when it cannot be read or does not fit the schema.
     """
     file = path / "report.json" if path.is_dir() else path
-    data = read_user_file(file, "the report", LIMIT_BYTES)
+    return read_json(file, Report, "report", "docs/schemas/report.schema.json describes its format")
+
+
+def read_json(path: Path, kind: type[T], what: str, fix: str) -> T:
+    """Return a user's JSON file as a value of ``kind``, which errors call the ``what``.
+
+    Raises UsageError when it cannot be read or decoded.
+    """
+    data = read_user_file(path, f"the {what}", LIMIT_BYTES)
     try:
-        return msgspec.json.decode(data, type=Report)
+        return msgspec.json.decode(data, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise UsageError(
-            f"{file} is not a report of this version",
-            why=str(error),
-            fix="docs/schemas/report.schema.json says what it holds",
-        ) from error
+        what = f"{path} does not have the format of the {what}"
+        raise UsageError(what, why=str(error), fix=fix) from error
 
 
 def encode_report(report: Report) -> bytes:

@@ -65,7 +65,7 @@ def test_the_schema_refuses_what_the_reader_refuses(
     path.write_text(json.dumps(data), encoding="utf-8")
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(data, committed_schema())
-    with pytest.raises(UsageError, match="not a report of this version"):
+    with pytest.raises(UsageError, match="the format of the report"):
         read_report(path)
 
 
