@@ -45,6 +45,12 @@ class Services:
     asked: list[tuple[str, Mapping[str, str]]] = field(default_factory=list)
     scanned: dict[str, list[Any]] = field(default_factory=dict)  # results by category
 
+    def reset(self) -> None:
+        """Forget everything except the repository."""
+        for found in (self.caches, self.artifacts, self.others, self.asked, self.scanned):
+            found.clear()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
     @property
     def actions(self) -> dict[str, Action]:
         """The stand-ins, by the name before the @."""

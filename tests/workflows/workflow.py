@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,18 +31,24 @@ class JobResult:
 
 @dataclass
 class WorkflowRun:
-    """A workflow at work; ``forced`` are results of jobs that GitHub ended itself."""
+    """A workflow at work; ``forced`` are results of jobs that GitHub ended itself, ``results`` at
+    first those of jobs that ran before, and ``only`` the jobs to run of the others, if not all."""
 
     document: Document
     setting: Setting
     inputs: Mapping[str, Any] = field(default_factory=dict)
     prepare: Prepare = lambda name, row, setting: None
     forced: Mapping[str, str] = field(default_factory=dict)
+    only: Collection[str] = ()
     results: dict[str, JobResult] = field(default_factory=dict)
 
     def run(self) -> dict[str, JobResult]:
         """Every job, after those that it needs."""
-        waiting = dict(self.document.jobs)
+        waiting = {
+            name: job
+            for name, job in self.document.jobs.items()
+            if name not in self.results and (not self.only or name in self.only)
+        }
         while waiting:
             ready = [name for name in waiting if self._needs(name).issubset(self.results)]
             assert ready, f"jobs wait for each other: {', '.join(waiting)}"

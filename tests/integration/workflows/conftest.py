@@ -1,29 +1,28 @@
-"""A repository on a GitHub of stand-ins, and workflows that run in it."""
+"""A GitHub of stand-ins for the tests of workflows, with a project that is made once."""
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
-import textwrap
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 
+from provisioning.store.store import store_home
+from tests.integration.workflows.project import (
+    GitHub,
+    Project,
+    commit,
+    make_github,
+    put_on_path,
+    write_program,
+)
 from tests.stand_ins import quick_programs
-from tests.stand_ins.actions import Services, git
+from tests.stand_ins.actions import git
 from tests.stand_ins.quick_programs import make_program
-from tests.workflows.document import Document
-from tests.workflows.job import Setting
-from tests.workflows.workflow import JobResult, WorkflowRun
+from tests.workflows.document import ROOT
 
-ROOT = Path(__file__).parents[3]
-KEPT = ("PIP_", "SSL_", "REQUESTS_", "CURL_", "LANG", "http", "HTTP", "NO_PROXY", "XDG_CONFIG_HOME")
-# In the place of python3: an environment that imports what the tests do, made in no time. Its pip
+# Instead of python3: an environment that imports what the tests do, made in no time. Its pip
 # does nothing, and its qnn-ci runs no model.
 QUICK_PYTHON = """#!/bin/sh
 set -eu
@@ -35,55 +34,14 @@ echo 'if [ "$2" = pip ]; then exit 0; fi; exec {python} "$@"' >> "$folder/bin/py
 chmod +x "$folder/bin/python"
 ln -sf {program} "$folder/bin/qnn-ci"
 """
-EVENT = {
-    "repository": {"private": False, "default_branch": "main"},
-    "pull_request": {"title": '"; touch pwned; #', "head": {"ref": "$(touch pwned)"}},
-}
-
-
-@dataclass
-class GitHub:
-    """One repository with its services; each run is on a fresh machine."""
-
-    folder: Path
-    services: Services
-    variables: dict[str, str]
-    github: dict[str, Any] = field(default_factory=dict)
-    runs: int = 0
-
-    def setting(self) -> Setting:
-        """The surroundings of the next run."""
-        self.runs += 1
-        head = git(self.services.repository, "rev-parse", "HEAD").strip()
-        return Setting(
-            self.folder / "machine",
-            {
-                "event_name": "push",
-                "ref": "refs/heads/main",
-                "sha": head,
-                "repository": "somebody/project",
-                "run_id": str(self.runs),
-                "run_attempt": "1",
-                "workflow": "test",
-                "event": EVENT,
-                **self.github,
-            },
-            self.variables,
-            self.services.actions,
-        )
-
-    def run(self, text: str, **more: Any) -> dict[str, JobResult]:
-        """Run a workflow that is given as text."""
-        document = Document(Path("test.yml"), yaml.safe_load(textwrap.dedent(text)))
-        return self.run_document(document, **more)
-
-    def run_document(
-        self, document: Document, change: Mapping[str, Any] | None = None, **more: Any
-    ) -> dict[str, JobResult]:
-        setting = self.setting()
-        for name, value in (change or {}).items():
-            setattr(setting, name, value)
-        return WorkflowRun(document, setting, **more).run()
+# A program that writes down how it was called, and what it was given.
+RECORDER = """#!/bin/sh
+echo "$(basename "$0") $*" >> {log}
+if [ "$1" = login ]; then echo "stdin: $(cat)" >> {log}; fi
+if [ "$1 $2" = "pr list" ]; then echo "${{OPEN:-0}}"; fi
+if [ -n "${{DOCKER_CONFIG:-}}" ]; then touch "$DOCKER_CONFIG/config.json"; fi
+if [ "$1" = .ci/fresh ]; then exit "${{FRESH_CODE:-0}}"; fi
+"""
 
 
 @pytest.fixture(scope="session")
@@ -108,50 +66,36 @@ def github(tmp_path: Path) -> GitHub:
     return make_github(tmp_path)
 
 
-def make_github(tmp_path: Path) -> GitHub:
-    """A GitHub below a directory, with one repository."""
-    repository = tmp_path / "repository"
-    repository.mkdir()
-    git(repository, "init", "--quiet", "--initial-branch=main")
-    git(repository, "config", "uploadpack.allowAnySHA1InWant", "true")
-    (repository / "net.py").write_text("# a model\n")
-    commit(repository, "begin")
-    home = tmp_path / "home"
-    home.mkdir()
-    here = Path(sys.executable).parent
-    kept = {name: value for name, value in os.environ.items() if name.startswith(KEPT)}
-    path = f"{here}:{os.environ['PATH']}"
-    variables = {**kept, "HOME": str(home), "PATH": path, "PYTHONPATH": ""}
-    kept.setdefault("XDG_CONFIG_HOME", str(Path.home() / ".config"))
-    variables["XDG_CONFIG_HOME"] = kept["XDG_CONFIG_HOME"]  # pip's index may be named there
-    return GitHub(tmp_path, Services(tmp_path / "services", repository), variables)
+@pytest.fixture(scope="session")
+def made(tmp_path_factory: pytest.TempPathFactory, programs: Path, quick_python: Path) -> Project:
+    """The small project, whose ``python3``, ``gh``, ``docker`` and ``sudo`` are stand-ins."""
+    github = make_github(tmp_path_factory.mktemp("project"))
+    put_on_path(github, "python3", quick_python.read_text())
+    for name in ("gh", "docker", "sudo"):
+        put_on_path(github, name, RECORDER.format(log=github.folder / "programs.log"))
+    return Project(github, programs)
 
 
-def put_on_path(github: GitHub, name: str, text: str) -> Path:
-    """A program that stands in for another, first on PATH."""
-    folder = github.folder / "programs"
-    folder.mkdir(exist_ok=True)
-    program = write_program(folder / name, text)
-    if not github.variables["PATH"].startswith(str(folder)):
-        github.variables["PATH"] = f"{folder}:{github.variables['PATH']}"
-    return program
+@pytest.fixture
+def project(made: Project) -> Project:
+    """The small project as it was made."""
+    made.reset()
+    return made
 
 
-def write_program(path: Path, text: str) -> Path:
-    path.write_text(text)
-    path.chmod(0o755)
-    return path
-
-
-def commit(repository: Path, message: str) -> str:
-    """Commit all that changed; the new head."""
-    git(repository, "add", "--all")
-    who = ("-c", "user.name=a", "-c", "user.email=a@example.com")
-    git(repository, *who, "commit", "--quiet", "--allow-empty", "--message", message)
-    return git(repository, "rev-parse", "HEAD").strip()
-
-
-def site_packages() -> str:
-    """Where this Python's packages are, torch and ExecuTorch among them."""
-    words = [sys.executable, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
-    return subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
+@pytest.fixture
+def caller(project: Project, tmp_path: Path) -> GitHub:
+    """A user's repository that calls qnn-ci.yml, with a folder ci/ of its own."""
+    own = tmp_path / "own"
+    (own / ".github").mkdir(parents=True)
+    (own / ".github" / "actions").symlink_to(ROOT / ".github" / "actions")
+    git(own, "init", "--quiet")
+    git(own, "config", "uploadpack.allowAnySHA1InWant", "true")
+    head = commit(own, "qnn-ci")
+    github = project.github
+    github.services.others["somebody/executorch-qnn-ci"] = own
+    github.github = {"event_name": "pull_request", "ref": "refs/pull/1/merge"}
+    github.variables["QNN_CI_HOME"] = str(store_home())
+    github.variables["QNN_CI_MANIFESTS"] = str(ROOT / "manifests")
+    github.job = {"workflow_repository": "somebody/executorch-qnn-ci", "workflow_sha": head}
+    return github

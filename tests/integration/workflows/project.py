@@ -1,17 +1,128 @@
-"""A small project on a GitHub of stand-ins, with a ./nox that is quick."""
+"""A repository on a GitHub of stand-ins, workflows that run in it, and a small project for them."""
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
+import sys
+import textwrap
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.integration.workflows.conftest import GitHub, commit
-from tests.stand_ins.actions import git
+import yaml
+
+from tests.stand_ins.actions import Services, git
 from tests.stand_ins.quick_programs import make_program
 from tests.stand_ins.small_project import FILES
 from tests.workflows.document import ROOT, Document, read_document
+from tests.workflows.job import Setting
+from tests.workflows.workflow import JobResult, WorkflowRun
+
+KEPT = ("PIP_", "SSL_", "REQUESTS_", "CURL_", "LANG", "http", "HTTP", "NO_PROXY", "XDG_CONFIG_HOME")
+EVENT = {
+    "repository": {"private": False, "default_branch": "main"},
+    "pull_request": {"title": '"; touch pwned; #', "head": {"ref": "$(touch pwned)"}},
+}
+
+
+@dataclass
+class GitHub:
+    """One repository with its services; each run is on a fresh machine."""
+
+    folder: Path
+    services: Services
+    variables: dict[str, str]
+    github: dict[str, Any] = field(default_factory=dict)
+    job: dict[str, str] = field(default_factory=dict)
+    runs: int = 0
+
+    def setting(self) -> Setting:
+        """The surroundings of the next run."""
+        self.runs += 1
+        head = git(self.services.repository, "rev-parse", "HEAD").strip()
+        return Setting(
+            self.folder / "machine",
+            {
+                "event_name": "push",
+                "ref": "refs/heads/main",
+                "sha": head,
+                "repository": "somebody/project",
+                "run_id": str(self.runs),
+                "run_attempt": "1",
+                "workflow": "test",
+                "event": EVENT,
+                **self.github,
+            },
+            self.variables,
+            self.services.actions,
+            job=self.job,
+        )
+
+    def run(self, text: str, **more: Any) -> dict[str, JobResult]:
+        """Run a workflow that is given as text."""
+        document = Document(Path("test.yml"), yaml.safe_load(textwrap.dedent(text)))
+        return self.run_document(document, **more)
+
+    def run_document(
+        self, document: Document, change: Mapping[str, Any] | None = None, **more: Any
+    ) -> dict[str, JobResult]:
+        setting = self.setting()
+        for name, value in (change or {}).items():
+            setattr(setting, name, value)
+        return WorkflowRun(document, setting, **more).run()
+
+
+def make_github(tmp_path: Path) -> GitHub:
+    """A GitHub below a directory, with one repository."""
+    repository = tmp_path / "repository"
+    repository.mkdir()
+    git(repository, "init", "--quiet", "--initial-branch=main")
+    git(repository, "config", "uploadpack.allowAnySHA1InWant", "true")
+    (repository / "net.py").write_text("# a model\n")
+    commit(repository, "begin")
+    home = tmp_path / "home"
+    home.mkdir()
+    here = Path(sys.executable).parent
+    kept = {name: value for name, value in os.environ.items() if name.startswith(KEPT)}
+    path = f"{here}:{os.environ['PATH']}"
+    variables = {**kept, "HOME": str(home), "PATH": path, "PYTHONPATH": ""}
+    kept.setdefault("XDG_CONFIG_HOME", str(Path.home() / ".config"))
+    variables["XDG_CONFIG_HOME"] = kept["XDG_CONFIG_HOME"]  # pip's index may be named there
+    return GitHub(tmp_path, Services(tmp_path / "services", repository), variables)
+
+
+def put_on_path(github: GitHub, name: str, text: str) -> Path:
+    """A program that stands in for another, first on PATH."""
+    folder = github.folder / "programs"
+    folder.mkdir(exist_ok=True)
+    program = write_program(folder / name, text)
+    if not github.variables["PATH"].startswith(str(folder)):
+        github.variables["PATH"] = f"{folder}:{github.variables['PATH']}"
+    return program
+
+
+def write_program(path: Path, text: str) -> Path:
+    path.write_text(text)
+    path.chmod(0o755)
+    return path
+
+
+def commit(repository: Path, message: str) -> str:
+    """Commit all that changed; the new head."""
+    git(repository, "add", "--all")
+    who = ("-c", "user.name=a", "-c", "user.email=a@example.com")
+    git(repository, *who, "commit", "--quiet", "--allow-empty", "--message", message)
+    return git(repository, "rev-parse", "HEAD").strip()
+
+
+def site_packages() -> str:
+    """Where this Python's packages are, torch and ExecuTorch among them."""
+    words = [sys.executable, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
+    return subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
 
 
 class Project:
@@ -39,12 +150,26 @@ class Project:
             "PROJECT": str(ROOT),
             "QNN_CI_MANIFESTS": str(manifests),
         }
-        self.end_with({})
+        self.variables = dict(github.variables)
+        self.reset()
 
-    def reset(self) -> None:
-        """As it was made, for the next test; what was built for it is kept."""
-        git(self.folder, "reset", "-q", "--hard", self.made)
-        self.github.github = {}
+    @property
+    def head(self) -> str:
+        return git(self.folder, "rev-parse", "HEAD").strip()
+
+    def reset(self, commit: str = "") -> None:
+        """Make it what it was at first, or at a commit; plans and reports are kept."""
+        git(self.folder, "reset", "-q", "--hard", commit or self.made)
+        git(self.folder, "clean", "-ffdxq")
+        for branch in git(self.folder, "branch", "--format=%(refname:short)").split():
+            if branch != "main":
+                git(self.folder, "branch", "-q", "-D", branch)
+        self.github.github, self.github.job = {}, {}
+        self.github.variables = dict(self.variables)
+        self.github.services.reset()
+        (self.github.folder / "programs.log").write_text("")
+        self.outcomes.with_suffix(".manifests").unlink(missing_ok=True)
+        self.forget()
         self.end_with({})
 
     def end_with(self, outcomes: dict[str, Any]) -> None:
@@ -53,7 +178,7 @@ class Project:
 
     def change(self, *names: str, text: str = "\n# changed\n") -> None:
         """A pull request that appends to files; the base stays the commit before it."""
-        self.base = git(self.folder, "rev-parse", "HEAD").strip()
+        self.base = self.head
         for name in names:
             path = self.folder / name
             path.write_text((path.read_text() if path.is_file() else "") + text)
@@ -77,13 +202,24 @@ class Project:
         log = self.outcomes.with_suffix(".log")
         return log.read_text().splitlines() if log.exists() else []
 
+    @property
+    def called(self) -> list[str]:
+        """How ``gh``, ``docker`` and ``sudo`` were called."""
+        return (self.github.folder / "programs.log").read_text().splitlines()
+
     def forget(self) -> None:
-        """As if nothing had run; the artifacts of a run are its own."""
+        """Forget which sessions ran."""
         self.outcomes.with_suffix(".log").unlink(missing_ok=True)
-        self.github.services.artifacts.clear()
-        self.github.services.scanned.clear()
 
 
 def read_workflow(name: str) -> Document:
     """A workflow of this project."""
     return read_document(ROOT / ".github" / "workflows" / f"{name}.yml")
+
+
+def collect_log(results: Mapping[str, JobResult]) -> str:
+    return "\n".join(run.heard.text for one in results.values() for run in one.runs)
+
+
+def list_results(results: Mapping[str, JobResult]) -> dict[str, str]:
+    return {name: one.result for name, one in results.items()}

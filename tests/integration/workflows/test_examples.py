@@ -11,12 +11,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.integration.workflows.conftest import GitHub, commit
-from tests.integration.workflows.test_others import caller, ended, project, say
+from tests.integration.workflows.project import GitHub, collect_log, commit, list_results
 from tests.workflows.document import ROOT
 from tests.workflows.lint import check_schema
 
-__all__ = ["caller", "project"]
 PAGE = (ROOT / "docs" / "ci.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"(?ms)^```(yaml|groovy)\n(.*?)^```", PAGE)
 YAML = [text for kind, text in BLOCKS if kind == "yaml"]
@@ -30,14 +28,14 @@ case "$1" in test-emulator) echo "with $QNN_SDK_ROOT" >> "$LOG"; exit "${QUICK_C
 """
 
 
-KINDS = [*((text, "github-workflows") for text in (CALL, SCAN, ACTION)), (GITLAB, "gitlab-ci")]
-
-
-@pytest.mark.parametrize(("text", "kind"), KINDS)
-def test_an_example_fits_its_schema(tmp_path: Path, text: str, kind: str) -> None:
-    path = tmp_path / "example.yml"
-    path.write_text(text)
-    assert check_schema(f"vendor.{kind}", [path]) == []
+@pytest.mark.parametrize(
+    ("kind", "texts"), [("github-workflows", (CALL, SCAN, ACTION)), ("gitlab-ci", (GITLAB,))]
+)
+def test_the_examples_fit_their_schema(tmp_path: Path, kind: str, texts: tuple[str, ...]) -> None:
+    paths = [tmp_path / f"example-{number}.yml" for number in range(len(texts))]
+    for path, text in zip(paths, texts, strict=True):
+        path.write_text(text)
+    assert check_schema(f"vendor.{kind}", paths) == []
 
 
 @pytest.mark.parametrize("text", [CALL, SCAN, ACTION], ids=["workflow", "scan", "action"])
@@ -45,12 +43,11 @@ def test_an_example_of_github_runs(caller: GitHub, text: str) -> None:
     repository = caller.services.repository
     (repository / "requirements.txt").write_text("")
     commit(repository, "what the models import")
-    head = caller.variables["HEAD_OF_QNN_CI"]
-    own = {"workflow_repository": "somebody/executorch-qnn-ci", "workflow_sha": head}
+    head = caller.job["workflow_sha"]
     text = text.replace("OWNER", "somebody").replace("COMMIT # VERSION", head)
     text = text.replace("somebody/executorch-qnn-ci/.github/workflows", "./.github/workflows")
-    results = caller.run(text.replace(f".yml@{head}", ".yml"), change={"job": own})
-    assert set(ended(results).values()) == {"success"}, say(results)
+    results = caller.run(text.replace(f".yml@{head}", ".yml"))
+    assert set(list_results(results).values()) == {"success"}, collect_log(results)
 
 
 def lines_of(kind: str) -> str:

@@ -4,59 +4,26 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from provisioning.store.store import store_home
-from tests.integration.workflows.conftest import (
-    ROOT,
+from tests.integration.workflows.project import (
     GitHub,
+    Project,
+    collect_log,
     commit,
-    make_github,
-    put_on_path,
+    list_results,
+    read_workflow,
 )
-from tests.integration.workflows.project import Project, read_workflow
 from tests.stand_ins.actions import git
+from tests.workflows.document import ROOT
 from tests.workflows.workflow import JobResult
-
-# A program that writes down how it was called, and what it was given.
-RECORDER = """#!/bin/sh
-echo "$(basename "$0") $*" >> {log}
-if [ "$1" = login ]; then echo "stdin: $(cat)" >> {log}; fi
-if [ "$1 $2" = "pr list" ]; then echo "${{OPEN:-0}}"; fi
-if [ -n "${{DOCKER_CONFIG:-}}" ]; then touch "$DOCKER_CONFIG/config.json"; fi
-if [ "$1" = .ci/fresh ]; then exit "${{FRESH_CODE:-0}}"; fi
-"""
-
-
-@pytest.fixture
-def project(tmp_path: Path, programs: Path, quick_python: Path) -> Project:
-    made = Project(make_github(tmp_path), programs)
-    put_on_path(made.github, "python3", quick_python.read_text())
-    log = tmp_path / "programs.log"
-    log.touch()
-    for name in ("gh", "docker", "sudo"):
-        put_on_path(made.github, name, RECORDER.format(log=log))
-    return made
-
-
-def called(project: Project) -> list[str]:
-    return (project.github.folder / "programs.log").read_text().splitlines()
 
 
 def run(project: Project, name: str, **more: Any) -> dict[str, JobResult]:
     return project.github.run_document(read_workflow(name), **more)
-
-
-def say(results: Mapping[str, JobResult]) -> str:
-    return "\n".join(run.heard.text for one in results.values() for run in one.runs)
-
-
-def ended(results: Mapping[str, JobResult]) -> dict[str, str]:
-    return {name: one.result for name, one in results.items()}
 
 
 # -- pins ------------------------------------------------------------------------------------------
@@ -80,7 +47,7 @@ def update(project: Project, **codes: int) -> None:
 def test_a_newer_pin_becomes_a_pull_request_with_what_is_known(project: Project) -> None:
     update(project, before=0, after=0)
     results = run(project, "pins")
-    assert ended(results) == {"try": "success", "propose": "success"}, say(results)
+    assert list_results(results) == {"try": "success", "propose": "success"}, collect_log(results)
     assert "qnn_ci update qnn-runtime qnn-runtime-aarch64 --cooldown 14 --write" in project.ran
     used = project.outcomes.with_suffix(".manifests").read_text().splitlines()
     suites = [f"test_emulator --reports reports/{one}" for one in ("before", "after")]
@@ -98,31 +65,31 @@ def test_a_newer_pin_becomes_a_pull_request_with_what_is_known(project: Project)
     assert "Take newer versions of pinned artifacts" in pushed
     assert (NEWER in pushed, "manifests/new" in pushed) == (True, True)
     assert "proposal" not in pushed
-    assert any(line.startswith("gh pr create --head pins") for line in called(project))
+    assert any(line.startswith("gh pr create --head pins") for line in project.called)
 
 
 def test_a_suite_that_fails_with_a_new_pin_is_told_and_not_hidden(project: Project) -> None:
     update(project, before=0, after=1)
     project.github.variables["OPEN"] = "1"
     results = run(project, "pins")
-    assert ended(results) == {"try": "success", "propose": "success"}, say(results)
+    assert list_results(results) == {"try": "success", "propose": "success"}, collect_log(results)
     body = (project.github.services.artifacts["proposal"] / "body.md").read_text()
     suite = body.partition("## The suite")[2]
     assert "FAILED" in suite
     assert "exit code 1" in suite
-    assert any(line.startswith("gh pr edit pins") for line in called(project))
+    assert any(line.startswith("gh pr edit pins") for line in project.called)
 
 
 def test_a_suite_that_fails_already_is_no_base_to_compare_with(project: Project) -> None:
     update(project, before=1, after=0)
-    assert ended(run(project, "pins")) == {"try": "failure", "propose": "skipped"}
+    assert list_results(run(project, "pins")) == {"try": "failure", "propose": "skipped"}
 
 
 def test_without_a_newer_pin_nothing_happens(project: Project) -> None:
     project.github.github = {"event_name": "schedule", "event": {}}
     project.end_with({"qnn_ci update": {"code": 0}})
     results = run(project, "pins")
-    assert ended(results) == {"try": "success", "propose": "skipped"}, say(results)
+    assert list_results(results) == {"try": "success", "propose": "skipped"}, collect_log(results)
     assert [line for line in project.ran if line.startswith("test_emulator")] == []
 
 
@@ -133,10 +100,10 @@ def test_the_nightly_run_has_every_lowering_choice(project: Project) -> None:
     project.github.github = {"event_name": "schedule", "event": {}}
     document = read_workflow("nightly")
     document.data["jobs"] = {"choices": document.data["jobs"]["choices"]}
-    assert ended(project.github.run_document(document)) == {"choices": "success"}
+    assert list_results(project.github.run_document(document)) == {"choices": "success"}
     assert project.ran == ["tests tests/integration/emulator/test_lowering_choices.py"]
     project.end_with({"tests": {"code": 1}})
-    assert ended(project.github.run_document(document)) == {"choices": "failure"}
+    assert list_results(project.github.run_document(document)) == {"choices": "failure"}
 
 
 def test_the_suite_on_newer_wheels_says_which(project: Project) -> None:
@@ -145,33 +112,36 @@ def test_the_suite_on_newer_wheels_says_which(project: Project) -> None:
     document = read_workflow("nightly")
     document.data["jobs"] = {"newest": document.data["jobs"]["newest"]}
     results = project.github.run_document(document)
-    assert ended(results) == {"newest": "success"}, say(results)
+    assert list_results(results) == {"newest": "success"}, collect_log(results)
     assert set(project.github.services.artifacts) == {"newest-onnxruntime-qnn", "newest-executorch"}
     kept = project.github.services.artifacts["newest-onnxruntime-qnn"]
     assert '+version = "2"' in (kept / "pins.diff").read_text()
     project.github.services.artifacts.clear()
     project.github.variables["QUICK_CODE"] = "1"
-    assert ended(project.github.run_document(document)) == {"newest": "failure"}
+    assert list_results(project.github.run_document(document)) == {"newest": "failure"}
     assert len(project.github.services.artifacts) == 2
 
 
 def test_images_are_compared_for_a_change_and_pushed_by_hand_alone(project: Project) -> None:
     project.end_with({"qnn_ci image": {"code": 0}})
     project.github.github = {"event_name": "pull_request", "ref": "refs/pull/1/merge"}
-    assert ended(run(project, "images")) == {"build": "success", "push": "skipped"}
+    assert list_results(run(project, "images")) == {"build": "success", "push": "skipped"}
     images = ("emulator", "aot", "android", "full")
     assert project.ran == [f"qnn_ci image digest {name} --check" for name in images]
     project.github.github = {"event_name": "workflow_dispatch", "actor": "somebody"}
     results = run(project, "images", change={"secrets": {"GITHUB_TOKEN": "t0ken"}})
-    assert ended(results) == {"build": "success", "push": "success"}, say(results)
-    assert called(project)[:2] == [
+    assert list_results(results) == {"build": "success", "push": "success"}, collect_log(results)
+    assert project.called[:2] == [
         "docker login ghcr.io --username somebody --password-stdin",
         "stdin: t0ken",
     ]
     assert project.ran[-1].endswith("docker_build full --push ghcr.io/somebody/project/full:latest")
     assert not (results["push"].runs[0].setting.temp / "docker").exists()
     project.end_with({"qnn_ci image": {"code": 1}})
-    assert ended(run(project, "images")) == {"build": "failure", "push": "skipped"}
+    one = read_workflow("images")
+    matrix = one.data["jobs"]["build"]["strategy"]["matrix"]
+    matrix["image"] = matrix["image"][:1]
+    assert list_results(project.github.run_document(one)) == {"build": "failure", "push": "skipped"}
 
 
 DIST = {
@@ -186,10 +156,10 @@ def test_a_release_is_what_its_tag_says(project: Project, tag: str, result: str)
     project.end_with({"release": {"code": 0, "writes": DIST}})
     project.github.github = {"ref": f"refs/tags/{tag}", "ref_name": tag}
     results = run(project, "release")
-    assert results["build"].result == result, say(results)
+    assert results["build"].result == result, collect_log(results)
     assert results["publish"].result == ("success" if result == "success" else "skipped")
     if result == "success":
-        fresh, line = called(project)
+        fresh, line = project.called
         assert fresh == "sudo .ci/fresh"
         assert line.startswith("gh release create v1.2.3 dist/")
         assert "sbom.cdx.json" in line
@@ -202,8 +172,8 @@ def test_nothing_is_released_that_fails_on_a_bare_machine(project: Project) -> N
     project.github.github = {"ref": "refs/tags/v1.2.3", "ref_name": "v1.2.3"}
     project.github.variables["FRESH_CODE"] = "3"
     wanted = {"build": "success", "fresh": "failure", "publish": "skipped"}
-    assert ended(run(project, "release")) == wanted
-    assert called(project) == ["sudo .ci/fresh"]
+    assert list_results(run(project, "release")) == wanted
+    assert project.called == ["sudo .ci/fresh"]
 
 
 def test_inputs_of_signing_are_unsigned_and_nobody_signs_for_a_pull_request(
@@ -225,7 +195,7 @@ def test_inputs_of_signing_are_unsigned_and_nobody_signs_for_a_pull_request(
     }
     project.github.github = {"event_name": "pull_request", "ref": "refs/pull/1/merge"}
     results = run(project, "sign")
-    assert ended(results) == {"inputs": "success", "sign": "skipped"}, say(results)
+    assert list_results(results) == {"inputs": "success", "sign": "skipped"}, collect_log(results)
 
 
 SIGNED = {
@@ -259,7 +229,7 @@ def test_a_maintainer_signs(
     results = project.github.run_document(
         document, inputs=inputs, change={"vars": vars_, "secrets": {"SKEL_SIGNER_TOKEN": "t"}}
     )
-    assert ended(results) == {"inputs": "success", "sign": "success"}, say(results)
+    assert list_results(results) == {"inputs": "success", "sign": "success"}, collect_log(results)
     assert project.ran == [f"sign_skel {words}", "qnn_ci verify-signature signed"]
     kept = project.github.services.artifacts["signing-record"]
     assert not list(kept.rglob("*.so"))  # the libraries are Qualcomm's
@@ -278,30 +248,10 @@ CALLER = """
 """
 
 
-@pytest.fixture
-def caller(project: Project, tmp_path: Path) -> GitHub:
-    """Somebody's repository, with a folder ci/ of its own."""
-    own = tmp_path / "own"
-    (own / ".github").mkdir(parents=True)
-    (own / ".github" / "actions").symlink_to(ROOT / ".github" / "actions")
-    git(own, "init", "--quiet")
-    git(own, "config", "uploadpack.allowAnySHA1InWant", "true")
-    head = commit(own, "qnn-ci")
-    github = project.github
-    github.services.others["somebody/executorch-qnn-ci"] = own
-    github.github = {"event_name": "pull_request", "ref": "refs/pull/1/merge"}
-    github.variables["QNN_CI_HOME"] = str(store_home())
-    github.variables["QNN_CI_MANIFESTS"] = str(ROOT / "manifests")
-    github.variables["HEAD_OF_QNN_CI"] = head
-    return github
-
-
 def test_another_repository_judges_its_models_by_one_call(caller: GitHub) -> None:
     """QNN, the doctor and setup-qnn are real; pip and the run of the models are not."""
-    head = caller.variables["HEAD_OF_QNN_CI"]
-    own = {"workflow_repository": "somebody/executorch-qnn-ci", "workflow_sha": head}
-    results = caller.run(CALLER, change={"job": own})
-    assert ended(results) == {"models": "success"}, say(results)
+    results = caller.run(CALLER)
+    assert list_results(results) == {"models": "success"}, collect_log(results)
     kept = caller.services.artifacts["qnn-ci"]
     words = json.loads(next(kept.rglob("words.json")).read_text())
     models = ["--model", "net.py:one", "--model", "net.py:two", "--policy", "qnn.toml"]
@@ -312,24 +262,24 @@ def test_another_repository_judges_its_models_by_one_call(caller: GitHub) -> Non
 def test_a_pull_request_is_compared_with_the_last_green_run_of_the_default_branch(
     caller: GitHub,
 ) -> None:
-    head = caller.variables["HEAD_OF_QNN_CI"]
-    own = {"workflow_repository": "somebody/executorch-qnn-ci", "workflow_sha": head}
     pull_request = dict(caller.github)
     keys = []
     for ref, code in (("refs/heads/main", "0"), ("refs/heads/main", "1"), ("refs/heads/a", "0")):
         caller.github = {"event_name": "push", "ref": ref}
         caller.variables["QUICK_CODE"] = code
         caller.services.artifacts.clear()
-        results = caller.run(CALLER, change={"job": own})
-        assert ended(results) == {"models": "failure" if code == "1" else "success"}, say(results)
+        results = caller.run(CALLER)
+        assert list_results(results) == {"models": "failure" if code == "1" else "success"}, (
+            collect_log(results)
+        )
         keys.append([one.key for one in caller.services.caches if "base" in one.key])
     assert keys[0] == keys[1] == keys[2]
     assert [key.startswith("qnn-ci-base-qnn-ci-") for key in keys[0]] == [True]
     caller.github = pull_request
     caller.variables["QUICK_CODE"] = "0"
     caller.services.artifacts.clear()
-    results = caller.run(CALLER, change={"job": own})
-    assert ended(results) == {"models": "success"}, say(results)
+    results = caller.run(CALLER)
+    assert list_results(results) == {"models": "success"}, collect_log(results)
     words = json.loads(next(caller.services.artifacts["qnn-ci"].rglob("words.json")).read_text())
     assert words[-4:-2] == ["--base", ".qnn-ci-base/report.json"]
 
@@ -345,30 +295,27 @@ SCANNING = """
 
 @pytest.mark.parametrize("repository", ["somebody/project", "fork/project"])
 def test_failures_of_models_are_shown_in_code_scanning(caller: GitHub, repository: str) -> None:
-    head = caller.variables["HEAD_OF_QNN_CI"]
-    own = {"workflow_repository": "somebody/executorch-qnn-ci", "workflow_sha": head}
     pull_request = {"head": {"repo": {"full_name": repository}}, "user": {"login": "somebody"}}
     caller.github["event"] = {
         "repository": {"private": False, "default_branch": "main"},
         "pull_request": pull_request,
     }
     caller.variables["QUICK_CODE"] = "1"
-    results = caller.run(CALLER.rstrip() + SCANNING, change={"job": own})
-    assert ended(results) == {"models": "failure", "scan": "success"}, say(results)
+    results = caller.run(CALLER.rstrip() + SCANNING)
+    assert list_results(results) == {"models": "failure", "scan": "success"}, collect_log(results)
     seen = {"qnn-ci/failures.sarif": ["a failure"]} if repository.startswith("some") else {}
     assert caller.services.scanned == seen
 
 
 def test_a_runner_that_does_not_tell_the_workflow_s_commit_is_refused(caller: GitHub) -> None:
+    caller.job = {}
     results = caller.run(CALLER)
-    assert ended(results) == {"models": "failure"}
-    assert "use a newer runner" in say(results)
+    assert list_results(results) == {"models": "failure"}
+    assert "use a newer runner" in collect_log(results)
 
 
 def test_a_model_that_fails_is_red_and_leaves_its_report(caller: GitHub) -> None:
-    head = caller.variables["HEAD_OF_QNN_CI"]
-    own = {"workflow_repository": "somebody/executorch-qnn-ci", "workflow_sha": head}
     caller.variables["QUICK_CODE"] = "1"
-    results = caller.run(CALLER, change={"job": own})
-    assert ended(results) == {"models": "failure"}
+    results = caller.run(CALLER)
+    assert list_results(results) == {"models": "failure"}
     assert "qnn-ci" in caller.services.artifacts

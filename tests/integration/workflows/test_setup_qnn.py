@@ -10,12 +10,13 @@ import pytest
 from ci.__main__ import VERBS
 from provisioning.console.command import run_command
 from provisioning.store.store import store_home
-from tests.integration.workflows.conftest import GitHub, commit, site_packages
+from tests.integration.workflows.project import GitHub, commit, site_packages
 from tests.stand_ins.bad_server import BadServer
 from tests.stand_ins.quick_venv import make_python
 from tests.stand_ins.toolchains import World
 from tests.workflows.commands import Annotation
-from tests.workflows.document import ROOT
+from tests.workflows.document import ROOT, read_document
+from tests.workflows.expressions import Context, judge
 from tests.workflows.job import JobRun
 
 WHEEL = "onnxruntime_qnn-2.5.0-cp311-cp311-manylinux_2_35_x86_64.whl"
@@ -132,21 +133,6 @@ def run_tiny(github: GitHub, **inputs: str) -> tuple[dict[str, str], JobRun, str
     return result.outputs, run, result.result
 
 
-def test_a_trusted_run_saves_what_may_be_passed_on_and_the_next_one_uses_it(
-    tiny: GitHub, server: BadServer
-) -> None:
-    _, run, result = run_tiny(tiny)
-    assert result == "success", run.heard.text
-    (entry,) = tiny.services.caches
-    assert [path.name.split("%2F")[-1] for path in entry.folder.iterdir()] == ["llvm.tar.xz"]
-
-    server.files.pop("llvm.tar.xz")
-    outputs, run, result = run_tiny(tiny)
-    assert (result, outputs["hit"], outputs["repaired"]) == ("success", "true", "false")
-    assert warnings(run) == []
-    assert len(tiny.services.caches) == 1
-
-
 def test_the_key_is_the_content_and_no_branch(tiny: GitHub, world: World) -> None:
     run_tiny(tiny)
     tiny.github = {"ref": "refs/heads/topic", "event_name": "push"}
@@ -161,28 +147,35 @@ def test_the_key_is_the_content_and_no_branch(tiny: GitHub, world: World) -> Non
     assert first != second
 
 
-@pytest.mark.parametrize("damage", ["flipped", "half", "gone"])
-def test_a_corrupted_cache_is_repaired_once_and_the_job_goes_on(tiny: GitHub, damage: str) -> None:
-    run_tiny(tiny)
+def test_a_trusted_run_saves_a_cache_that_is_used_and_repaired_once(
+    tiny: GitHub, server: BadServer
+) -> None:
+    """What was saved last is what the next run gets: flipped, halved and gone by turns."""
+    _, run, result = run_tiny(tiny)
+    assert result == "success", run.heard.text
     (entry,) = tiny.services.caches
-    (saved,) = entry.folder.iterdir()
-    data = bytearray(saved.read_bytes())
-    data[len(data) // 2] ^= 1
-    if damage == "gone":
-        saved.unlink()
-    else:
-        saved.write_bytes(data if damage == "flipped" else data[: len(data) // 2])
+    assert [path.name.split("%2F")[-1] for path in entry.folder.iterdir()] == ["llvm.tar.xz"]
 
-    outputs, run, result = run_tiny(tiny)
-    assert (result, outputs["hit"]) == ("success", "true"), run.heard.text
-    said = ["llvm.tar.xz, kept by a cache, was damaged and is fetched again"]
-    assert warnings(run) == ([] if damage == "gone" else said)
-    assert outputs["repaired"] == str(damage != "gone").lower()
+    for number, damage in enumerate(("flipped", "half", "gone"), 2):
+        (saved,) = tiny.services.caches[-1].folder.iterdir()
+        data = bytearray(saved.read_bytes())
+        data[len(data) // 2] ^= 1
+        if damage == "gone":
+            saved.unlink()
+        else:
+            saved.write_bytes(data if damage == "flipped" else data[: len(data) // 2])
+        outputs, run, result = run_tiny(tiny)
+        assert (result, outputs["hit"]) == ("success", "true"), run.heard.text
+        text = ["llvm.tar.xz, kept by a cache, was damaged and is fetched again"]
+        assert warnings(run) == ([] if damage == "gone" else text)
+        assert outputs["repaired"] == str(damage != "gone").lower()
+        assert len(tiny.services.caches) == number  # the newest is what later runs get
 
-    assert len(tiny.services.caches) == 2  # the newest is what later runs get
+    server.files.pop("llvm.tar.xz")
     outputs, run, result = run_tiny(tiny)
     assert (result, outputs["hit"], outputs["repaired"]) == ("success", "true", "false")
     assert warnings(run) == []
+    assert len(tiny.services.caches) == 4
 
 
 def test_a_locked_tree_that_comes_back_damaged_is_repaired_file_by_file(
@@ -212,27 +205,41 @@ def test_a_locked_tree_that_comes_back_damaged_is_repaired_file_by_file(
     assert (result, outputs["hit"], outputs["repaired"]) == ("success", "true", "false")
 
 
-UNTRUSTED = [
-    {"event_name": "pull_request", "ref": "refs/pull/1/merge", "base_ref": "main"},
-    {"event_name": "push", "ref": "refs/heads/topic"},
-    {"event_name": "push", "ref": "refs/tags/main"},
-    {"event_name": "workflow_dispatch", "ref": "refs/heads/topic"},
-    {"event_name": "pull_request_target", "ref": "refs/heads/main"},
-    {"event_name": "workflow_run", "ref": "refs/heads/main"},
-]
+PULL_REQUEST = {"event_name": "pull_request", "ref": "refs/pull/1/merge", "base_ref": "main"}
 
 
-@pytest.mark.parametrize("event", UNTRUSTED, ids=lambda one: "-".join(one.values()))
-def test_nobody_else_s_run_saves(tiny: GitHub, event: dict[str, str]) -> None:
-    tiny.github = event
+def test_a_pull_request_saves_nothing(tiny: GitHub) -> None:
+    tiny.github = PULL_REQUEST
     _, run, result = run_tiny(tiny)
     assert (result, tiny.services.caches) == ("success", []), run.heard.text
+    assert "Save the cache" not in run.ran
 
 
-def test_a_schedule_saves(tiny: GitHub) -> None:
-    tiny.github = {"event_name": "schedule", "event": {"schedule": "1 1 * * *"}}
-    run_tiny(tiny)
-    assert len(tiny.services.caches) == 1
+@pytest.mark.parametrize(
+    ("event", "ref", "saves"),
+    [
+        ("push", "refs/heads/main", True),
+        ("workflow_dispatch", "refs/heads/main", True),
+        ("schedule", "refs/heads/main", True),
+        ("push", "refs/heads/topic", False),
+        ("push", "refs/tags/main", False),
+        ("workflow_dispatch", "refs/heads/topic", False),
+        ("pull_request", "refs/pull/1/merge", False),
+        ("pull_request_target", "refs/heads/main", False),
+        ("workflow_run", "refs/heads/main", False),
+    ],
+)
+def test_the_step_that_saves_runs_for_trusted_events_alone(
+    event: str, ref: str, saves: bool
+) -> None:
+    steps = read_document(ROOT / ".github/actions/setup-qnn/action.yml").data["runs"]["steps"]
+    (condition,) = (one["if"] for one in steps if one.get("name") == "Save the cache")
+    repository = {"default_branch": "main"}
+    values = {
+        "steps": {"setup": {"outputs": {"changed": "true"}}},
+        "github": {"event_name": event, "ref": ref, "event": {"repository": repository}},
+    }
+    assert judge(condition, Context(values)) is saves
 
 
 def test_a_private_cache_of_a_public_repository_holds_no_more(tiny: GitHub) -> None:
