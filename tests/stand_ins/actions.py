@@ -82,7 +82,9 @@ class Services:
         source = self.others.get(call.inputs.get("repository", ""), self.repository)
         target.mkdir(parents=True, exist_ok=True)
         git(target, "init", "--quiet")
-        git(target, "remote", "add", "origin", f"file://{source}")
+        with (target / ".git" / "config").open("a") as config:
+            config.write(f'[remote "origin"]\n\turl = file://{source}\n')
+            config.write("\tfetch = +refs/heads/*:refs/remotes/origin/*\n")
         shared = target / ".git" / "objects" / "info" / "alternates"  # nothing is copied
         shared.write_text(f"{source}/.git/objects\n")
         deep = [] if depth == "0" else [f"--depth={depth}"]

@@ -129,8 +129,9 @@ def test_images_are_compared_for_a_change_and_pushed_by_hand_alone(project: Proj
     images = ("emulator", "aot", "android", "full")
     assert project.ran == [f"qnn_ci image digest {name} --check" for name in images]
     project.github.github = {"event_name": "workflow_dispatch", "actor": "somebody"}
-    results = run(project, "images", change={"secrets": {"GITHUB_TOKEN": "t0ken"}})
-    assert list_results(results) == {"build": "success", "push": "success"}, collect_log(results)
+    built = {"build": JobResult("success")}
+    results = run(project, "images", change={"secrets": {"GITHUB_TOKEN": "t0ken"}}, results=built)
+    assert results["push"].result == "success", collect_log(results)
     assert project.called[:2] == [
         "docker login ghcr.io --username somebody --password-stdin",
         "stdin: t0ken",
