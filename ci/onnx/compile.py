@@ -38,10 +38,8 @@ from ci.models.user_code import working_directory
 from ci.onnx.contexts import check_context, seal_context
 from ci.onnx.fallback import count_nodes, read_reasons
 from ci.onnx.job import CONTEXT, PROGRAM, CompileJob
-from ci.onnx.joined import find_joined
-from ci.onnx.normal_form import write_normal_form
 from ci.onnx.operators import name_operator
-from ci.onnx.quantize import quantize_file
+from ci.onnx.preparation import find_joined, quantize_file, write_normal_form
 from ci.onnx.session import (
     RECORD_ASSIGNMENT,
     VERBOSE,

@@ -19,16 +19,17 @@ import mmap
 import re
 import struct
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
-from ci.onnx.files.faults import find_location_fault
-from ci.onnx.files.graph import Model, Node, read_graph
-from ci.onnx.files.wire import field
-from ci.onnx.option_table import read_options
+import onnx
+
+from ci.onnx.models import MISSING, find_location_fault, parse_model
+from ci.onnx.options import read_options
 from provisioning.elf.qnn_build import search_whole
-from provisioning.errors import FailedError, QnnCiError, UnfitError, UsageError
+from provisioning.errors import FailedError, UnfitError, UsageError
 from provisioning.files import write_whole
 from provisioning.manifest.socs import find_soc, read_socs
 from provisioning.versions import is_older, parse_version
@@ -36,13 +37,15 @@ from provisioning.versions import is_older, parse_version
 PROVIDER = "QNNExecutionProvider"
 COMPATIBILITY = f"ep_compatibility_info.{PROVIDER}"
 SEAL = "qnn_ci.context_sha256"
-METADATA_FIELD = 14  # ModelProto.metadata_props
+# The end of one that has no vtcm_size is where the next begins, so that no file takes long.
 COMPILED = re.compile(
-    rb"soc_type=([^;]{1,40});arch=(\d{1,3});.{1,4000}?;vtcm_size=(\d{1,12});", re.DOTALL
+    rb"soc_type=([^;]{1,40});arch=(\d{1,3});(?:(?!soc_type=).){1,4000}?;vtcm_size=(\d{1,12});",
+    re.DOTALL,
 )
 NO_SOC = "UNKNOWN_SDM"  # compiled without a soc_model
 HEADER = struct.Struct("<24xQQ")
 ARCHIVE = b"PK\x03\x04"
+Blob = bytes | mmap.mmap
 AGAIN = "compile the model again; keep NAME_ctx.onnx and NAME_ctx_qnn.bin together"
 
 
@@ -59,7 +62,8 @@ class Target:
 class Context:
     """A context model and its binary. ``file`` is None where the binary is in the model;
     ``qnn`` is the version in the binary's bytes, ``sdk_version`` the one that the model claims;
-    ``socs`` are QNN's numbers by the model's metadata, empty without.
+    ``socs`` are QNN's numbers by the model's metadata, empty without; ``seal`` the SHA-256 that the
+    binary has to have, empty without.
     """
 
     path: Path
@@ -71,7 +75,7 @@ class Context:
     targets: tuple[Target, ...]
     file: Path | None
     size_bytes: int
-    sealed: bool
+    seal: str
 
     def as_data(self) -> dict[str, object]:
         """For JSON."""
@@ -86,7 +90,7 @@ class Context:
             "soc_models": list(self.socs),
             "targets": [asdict(one) for one in self.targets],
             "partitions": list(self.partitions),
-            "sealed": self.sealed,
+            "sealed": bool(self.seal),
         }
 
 
@@ -99,10 +103,15 @@ def read_context(path: Path) -> Context:
     return _read_whole(path)[0]
 
 
-def _read_whole(path: Path) -> tuple[Context, memoryview]:
+def _read_whole(path: Path) -> tuple[Context, Blob]:
     """The context, and its binary."""
-    model = read_graph(path)
-    nodes = [node for node in model.graph.nodes if node.op_type == "EPContext"]
+    model = parse_model(path)
+    metadata = {one.key: str(one.value) for one in model.metadata_props}
+    nodes = [
+        {one.name: one for one in node.attribute}
+        for node in model.graph.node
+        if node.op_type == "EPContext"
+    ]
     if not nodes:
         raise UsageError(
             f"{path.name} is not a context model: it has no EPContext node",
@@ -112,14 +121,30 @@ def _read_whole(path: Path) -> tuple[Context, memoryview]:
     if sources - {PROVIDER, "QNN", ""}:
         why = f"its nodes are of {', '.join(sorted(sources))}"
         raise UsageError(f"{path.name} is not a context model of {PROVIDER}", why=why)
-    main = [node for node in nodes if _number(node, "main_context", 1)]
+    main = [node for node in nodes if _number(node, "main_context")]
     if len(main) != 1:
         raise _broken(path, f"{len(main)} of its EPContext nodes are main ones, one has to be")
     file, blob = _find_binary(path, main[0])
-    _check_blob(path, blob)
-    context = _describe(model, nodes, main[0], file, blob)
-    for reason in _find_strangeness(context, model, blob):
-        raise _broken(path, reason)
+    build = search_whole(blob, 0, len(blob))
+    found = {
+        Target(name.decode("ascii", "replace"), int(arch), int(size) >> 20)
+        for name, arch, size in COMPILED.findall(blob)
+    }
+    claimed = re.match(r"v?(\d+(?:\.\d+){2})", _text(main[0], "ep_sdk_version"))
+    context = Context(
+        path=path,
+        partitions=tuple(_text(node, "partition_name") for node in nodes),
+        source=_text(main[0], "source"),
+        sdk_version=claimed[1] if claimed else "",
+        qnn=build.version or "" if build else "",
+        socs=_parse_socs(metadata.get(COMPATIBILITY, "")),
+        targets=tuple(sorted(found, key=lambda one: one.soc)),
+        file=file,
+        size_bytes=len(blob),
+        seal=metadata.get(SEAL, ""),
+    )
+    if fault := _find_damage(blob) or _find_strangeness(context, blob):
+        raise _broken(path, fault)
     return context, blob
 
 
@@ -129,35 +154,27 @@ def check_context(path: Path, soc: str, runtime: str = "") -> Context:
     Raises UsageError and FailedError as read_context does, UnfitError for another SoC's, and for
     one that a newer QNN has compiled.
     """
-    context = read_context(path)
-    if fault := find_misfit(context, soc, runtime):
-        raise fault
-    return context
-
-
-def find_misfit(context: Context, soc: str, runtime: str) -> QnnCiError | None:
-    """Why a context that is whole does not fit; None when it does."""
-    wanted = find_soc(soc)
+    context, wanted = read_context(path), find_soc(soc)
     names = {one.soc for one in context.targets} - {NO_SOC}
-    made_for = " and ".join(sorted(names)) or ", ".join(map(str, context.socs)) or "no SoC"
-    known = {name: one.id for name, one in [*read_socs().items(), *read_options().socs.items()]}
-    others = {known[name] for name in names if name in known}
-    fits = wanted.id in context.socs if context.socs else wanted.id in others
-    if not fits or (others and wanted.id not in others):
-        return UnfitError(
-            f"{context.path.name} is compiled for {made_for}, not for {soc}",
+    known = {**read_socs(), **read_options().socs}
+    compiled = {known[name].id for name in names if name in known}
+    listed = set(context.socs) or compiled
+    if wanted.id not in listed or (compiled and wanted.id not in compiled):
+        made_for = " and ".join(sorted(names)) or ", ".join(map(str, context.socs)) or "no SoC"
+        raise UnfitError(
+            f"{path.name} is compiled for {made_for}, not for {soc}",
             why=f"{soc} has number {wanted.id} and V{wanted.hexagon}; on a device this is error"
             " 5005 or 14001, while the emulator runs it",
             fix=f"compile it with soc_model={wanted.id}",
         )
     newest = max(filter(None, (context.qnn, context.sdk_version)), key=parse_version, default="")
     if runtime and newest and is_older(runtime, newest):
-        return UnfitError(
-            f"{context.path.name} is compiled with QNN {newest}, the runtime is {runtime}",
+        raise UnfitError(
+            f"{path.name} is compiled with QNN {newest}, the runtime is {runtime}",
             why="a runtime loads what an older QNN or its own has compiled, nothing newer",
             fix=f"take a runtime of {newest} or newer, or compile it with {runtime}",
         )
-    return None
+    return context
 
 
 def seal_context(path: Path) -> str:
@@ -167,105 +184,72 @@ def seal_context(path: Path) -> str:
     """
     context, blob = _read_whole(path)
     digest = hashlib.sha256(blob).hexdigest()
-    if not context.sealed:
-        pair = field(1, SEAL.encode()) + field(2, digest.encode())
-        write_whole(path, path.read_bytes() + field(METADATA_FIELD, pair))
+    if not context.seal:
+        # Messages in a row are one message, so that what the provider wrote stays as it is.
+        entry = onnx.StringStringEntryProto(key=SEAL, value=digest)
+        added = onnx.ModelProto(metadata_props=[entry])
+        write_whole(path, path.read_bytes() + added.SerializeToString(deterministic=True))
     return digest
 
 
-def _find_binary(path: Path, node: Node) -> tuple[Path | None, memoryview]:
-    mode = _number(node, "embed_mode", 1)
-    cache = node.attributes.get("ep_cache_context")
-    if cache is None or not cache.data:
+def _find_binary(path: Path, node: Mapping[str, Any]) -> tuple[Path | None, Blob]:
+    mode = _number(node, "embed_mode")
+    cache = node["ep_cache_context"].s if "ep_cache_context" in node else b""
+    if not cache:
         raise _broken(path, "its EPContext node has no ep_cache_context")
     if mode == 1:
-        return None, cache.data
+        return None, cache
     if mode != 0:
         raise _broken(path, f"its embed_mode is {mode}, 0 or 1 has to be")
-    location = bytes(cache.data[:4096]).decode("utf-8", "replace")
+    location = _text(node, "ep_cache_context")
     if fault := find_location_fault(location, path.parent):
-        gone = "is not there" in fault
-        raise _broken(
-            path,
-            f"its context binary, {location!r}, {fault}",
-            "put it back beside the model. Where contexts are shared, the last session writes"
+        back = (
+            "put it back next to the model. Where contexts are shared, the last session writes"
             " it, with ep.stop_share_ep_contexts=1"
-            if gone
-            else AGAIN,
         )
+        why = f"its context binary, {location!r}, {fault}"
+        raise _broken(path, why, back if fault == MISSING else AGAIN)
     file = path.parent / location
     try:
-        if not file.stat().st_size:
-            raise _broken(path, f"its context binary, {location}, is empty")
         with file.open("rb") as stream:
-            return file, memoryview(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ))
+            return file, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+    except ValueError as error:
+        raise _broken(path, f"its context binary, {location}, is empty") from error
     except OSError as error:
         raise _broken(path, f"its context binary cannot be read: {error.strerror}") from error
 
 
-def _check_blob(path: Path, blob: memoryview) -> None:
+def _find_damage(blob: Blob) -> str:
+    """Why a binary is not a whole one; empty if it may be."""
     if blob[:4] == ARCHIVE:
         try:
             zipfile.ZipFile(io.BytesIO(blob)).close()
-        except (zipfile.BadZipFile, OSError) as error:
-            raise _broken(path, f"its context binary is cut short: {error}") from error
-        return
-    if len(blob) < HEADER.size:
-        raise _broken(path, f"its context binary has {len(blob)} bytes")
-    begin, size = HEADER.unpack_from(blob)
-    if begin + size != len(blob):
-        told = begin + size if begin + size < 1 << 40 else "no size that can be"
-        raise _broken(
-            path,
-            f"its context binary has {len(blob)} bytes and its header tells {told}: it was cut"
-            " short, or is not one of QNN's",
-        )
-
-
-def _describe(
-    model: Model, nodes: list[Node], main: Node, file: Path | None, blob: memoryview
-) -> Context:
-    build = search_whole(_searchable(blob), 0, len(blob))
-    found = {
-        Target(name.decode("ascii", "replace"), int(arch), int(size) >> 20)
-        for name, arch, size in COMPILED.findall(blob)
-    }
-    return Context(
-        path=model.path,
-        partitions=tuple(_text(node, "partition_name") for node in nodes),
-        source=_text(main, "source"),
-        sdk_version=_plain(_text(main, "ep_sdk_version")),
-        qnn=build.version or "" if build else "",
-        socs=_parse_socs(model.metadata.get(COMPATIBILITY, "")),
-        targets=tuple(sorted(found, key=lambda one: one.soc)),
-        file=file,
-        size_bytes=len(blob),
-        sealed=SEAL in model.metadata,
+        except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
+            return f"its context binary is cut short: {error}"
+        return ""
+    begin, size = HEADER.unpack_from(blob) if len(blob) >= HEADER.size else (0, 0)
+    if begin + size == len(blob):
+        return ""
+    told = begin + size if begin + size < 1 << 40 else "no size that can be"
+    return (
+        f"its context binary has {len(blob)} bytes and its header says {told}: it was cut"
+        " short, or is not one of QNN's"
     )
 
 
-def _searchable(blob: memoryview) -> bytes | mmap.mmap:
-    return blob.obj if isinstance(blob.obj, mmap.mmap) and blob.obj[:4] == blob[:4] else bytes(blob)
-
-
-def _find_strangeness(context: Context, model: Model, blob: memoryview) -> Iterator[str]:
-    if not context.qnn and blob[:4] != ARCHIVE:
-        yield "its context binary names no version of QNN"
+def _find_strangeness(context: Context, blob: Blob) -> str:
+    """Why a binary is not the one of its model; empty if it may be."""
     made, claimed = context.qnn, context.sdk_version
+    if not made and blob[:4] != ARCHIVE:
+        return "its context binary names no version of QNN"
     if made and claimed and parse_version(made) != parse_version(claimed):
-        yield f"its context binary is of QNN {made}, and the model says {claimed}"
-    data = _searchable(blob)
+        return f"its context binary is of QNN {made}, and the model says {claimed}"
     for name in context.partitions:
-        if name and data.find(b"\0%b\0" % name.encode()) < 0:
-            yield f"its context binary has no graph {name!r}: it is of another model"
-    if context.sealed and hashlib.sha256(blob).hexdigest() != model.metadata[SEAL]:
-        yield "its context binary is not the one that was compiled: its SHA-256 is another"
-
-
-def _plain(build: str) -> str:
-    """``v2.49.40.260810104044`` as ``2.49.40``."""
-    found = re.match(r"v?(\d+(?:\.\d+){2})", build)
-    return found[1] if found else ""
+        if name and blob.find(b"\0%b\0" % name.encode()) < 0:
+            return f"its context binary has no graph {name!r}: it is of another model"
+    if context.seal and hashlib.sha256(blob).hexdigest() != context.seal:
+        return "its context binary is not the one that was compiled: its SHA-256 is another"
+    return ""
 
 
 def _parse_socs(text: str) -> tuple[int, ...]:
@@ -274,14 +258,13 @@ def _parse_socs(text: str) -> tuple[int, ...]:
     return tuple(int(one) for one in numbers if one.isdecimal() and one != "0")
 
 
-def _text(node: Node, name: str) -> str:
-    found = node.attributes.get(name)
-    return bytes(found.data[:4096]).decode("utf-8", "replace") if found else ""
+def _text(node: Mapping[str, Any], name: str) -> str:
+    return node[name].s[:4096].decode("utf-8", "replace") if name in node else ""
 
 
-def _number(node: Node, name: str, default: int) -> int:
-    found = node.attributes.get(name)
-    return found.number if found else default
+def _number(node: Mapping[str, Any], name: str) -> int:
+    """An attribute that is 1 where it is not given."""
+    return node[name].i if name in node else 1
 
 
 def _broken(path: Path, why: str, fix: str = AGAIN) -> FailedError:

@@ -1,50 +1,256 @@
-"""A user's ONNX model, read and judged before ONNX Runtime sees it."""
+"""A user's ONNX model, read with the onnx package and judged before ONNX Runtime and QNN see it.
+
+Only what they do not explain is judged here. onnx.checker is no part of it: it refuses models that
+ONNX Runtime takes (nodes in any order, outputs without a shape), and what it refuses rightly, ONNX
+Runtime names too when the model is compiled.
+"""
 
 from __future__ import annotations
 
 import itertools
-from pathlib import Path
-from typing import Any
+import math
+import os
+import shlex
+import stat
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple
 
-from ci.onnx.files.faults import find_faults
-from ci.onnx.files.graph import Model, read_graph
+import onnx
+from google.protobuf.message import DecodeError
+
 from provisioning.errors import UsageError
+from provisioning.files import mib
 
+# What onnxruntime 1.31 takes; a test asks the one that is installed.
+NEWEST_IR, NEWEST_OPSET = 13, 26
+LIMIT_BYTES = 2 << 30  # of a message, by protobuf, and of a graph on HTP
+# A message takes up to a hundred times its bytes, a model with weights about once.
+MEMORY_FACTOR, MEMORY_BASE = 3, 512 << 20
 MOST_SHOWN = 8
+MISSING = "is missing"
+DOMAINS = ("", "ai.onnx", "com.microsoft", "com.ms.internal.nhwc")
+CONTROL_FLOW = ("Loop", "Scan")
+REFUSED = {8: "string", 11: "float64", 14: "complex64", 15: "complex128"}  # by TensorProto.DataType
+AGAIN = "export or copy it again; `python -m onnx.checker` says more"
+FIXER, FIXED = ("python", "-m", "onnxruntime.tools.make_dynamic_shape_fixed"), "fixed.onnx"
+# How files begin that are often called .onnx.
+OTHERS = {
+    b"\x80": "a Python pickle",
+    b"PK\x03\x04": "a zip archive, as torch.save writes it",
+    b"version https://git-lfs": "a pointer of Git LFS: run `git lfs pull`",
+    b"\x7fELF": "an ELF file",
+    b"<": "HTML or XML, likely the error page of a download",
+    b"{": "JSON",
+}
 
 
-def check_model(path: Path) -> Model:
-    """What the file holds, without its weights and without the onnx package.
+class Fault(NamedTuple):
+    """What is wrong and how to fix it."""
 
-    Raises UsageError for a file that is no whole ONNX model, or one that QNN cannot take: a shape
-    that is not fixed, a loop, weights that are missing or lie outside its directory ...
-    """
-    model = read_graph(path)
-    faults = list(itertools.islice(find_faults(model), MOST_SHOWN))
-    if faults:
-        first, *others = [fault.what for fault in faults]
-        raise UsageError(
-            f"{path.name} cannot be used: {first}",
-            why="; ".join(others),
-            fix=faults[0].fix,
-        )
-    return model
+    what: str
+    fix: str = AGAIN
 
 
 def read_model(path: Path) -> Any:
-    """The onnx.ModelProto without its external weights. Raises UsageError as check_model does."""
-    import onnx
-    from google.protobuf.message import DecodeError
+    """The onnx.ModelProto without its external weights.
 
-    check_model(path)
-    try:
-        return onnx.load(path, load_external_data=False)
-    except (DecodeError, ValueError) as error:
-        raise UsageError(f"{path.name} is not an ONNX model", why=str(error)) from error
+    Raises UsageError for a file that is no whole ONNX model, or one that QNN cannot take: a shape
+    that is not fixed, a loop, weights that are missing or outside its directory ...
+    """
+    model = parse_model(path)
+    check_model(model, path)
+    return model
 
 
 def external_files(path: Path) -> list[Path]:
-    """The files beside a model that hold its weights. Raises UsageError as check_model does."""
-    model = check_model(path)
-    names = {tensor.external["location"] for tensor in model.graph.all_tensors() if tensor.external}
-    return sorted(path.parent / name for name in names)
+    """The files next to a model that hold its weights. Raises UsageError as read_model does."""
+    return sorted({path.parent / find_location(one) for one in list_external(read_model(path))})
+
+
+def parse_model(path: Path) -> Any:
+    """The onnx.ModelProto, not judged. Raises UsageError for a file that is no whole ONNX model."""
+    try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise UsageError(f"cannot read {path}", why="it is not a regular file")
+        if status.st_size > LIMIT_BYTES:
+            why = f"it has {mib(status.st_size)}, a model in one file at most {mib(LIMIT_BYTES)}"
+            fix = "save its weights as external data"
+            raise UsageError(f"{path.name} is too large", why=why, fix=fix)
+        data = path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"cannot read {path}", why=error.strerror or str(error)) from error
+    what = f"{path.name} is not an ONNX model"
+    for start, kind in OTHERS.items():
+        if data.startswith(start):
+            raise UsageError(what, why=f"it is {kind}", fix="give the .onnx file itself")
+    try:
+        with limited_memory(MEMORY_FACTOR * len(data) + MEMORY_BASE):
+            model = onnx.ModelProto.FromString(data)
+    except (DecodeError, MemoryError) as error:
+        why = f"it cannot be read as one to its end: {error}"
+        raise UsageError(what, why=why, fix=AGAIN) from error
+    if not model.HasField("graph"):
+        raise UsageError(what, why="it has no graph", fix=AGAIN)
+    return model
+
+
+@contextmanager
+def limited_memory(size_bytes: int) -> Iterator[None]:
+    """Let this process take at most ``size_bytes`` more memory for a while, where Linux runs it."""
+    if sys.platform != "linux":
+        yield
+        return
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[5])
+    wanted = pages * resource.getpagesize() + size_bytes
+    limits = [one for one in (soft, hard) if one != resource.RLIM_INFINITY]
+    resource.setrlimit(resource.RLIMIT_DATA, (min([wanted, *limits]), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+
+
+def check_model(model: Any, path: Path) -> None:
+    """Raises UsageError, which names the first faults of the model at ``path``."""
+    faults = list(itertools.islice(find_faults(model, path), MOST_SHOWN))
+    if faults:
+        first, *others = faults
+        why = "; ".join(fault.what for fault in others)
+        raise UsageError(f"{path.name} cannot be used: {first.what}", why=why, fix=first.fix)
+
+
+def find_faults(model: Any, path: Path) -> Iterator[Fault]:
+    """Faults in the order in which they are worth fixing."""
+    yield from _find_version_faults(model)
+    constants = {one.name for one in model.graph.initializer}
+    inputs = [one for one in model.graph.input if one.name not in constants]
+    if not inputs:
+        yield Fault("it has no inputs", "make what is to change an input: QNN has no such graph")
+    if not model.graph.output:
+        yield Fault("it has no outputs")
+    for port in inputs:
+        yield from _find_input_faults(port, path.name)
+    functions = {(one.domain, one.name) for one in model.functions}
+    for node in itertools.chain.from_iterable(one.node for one in list_graphs(model.graph)):
+        label = f"{node.op_type} {node.name!r}"
+        if node.op_type in CONTROL_FLOW and node.domain in ("", "ai.onnx"):
+            yield Fault(
+                f"it has {label}: QNN has no loops",
+                "export with a fixed number of steps, written out:"
+                " torch.onnx.export(..., dynamo=True) does so for a loop over a range",
+            )
+        if node.domain not in DOMAINS and (node.domain, node.op_type) not in functions:
+            yield Fault(
+                f"{label} is of domain {node.domain!r}, which ONNX Runtime does not have",
+                "write it with ONNX's own operators, or put it into the model as a function",
+            )
+    for tensor in list_external(model):
+        location = find_location(tensor)
+        if fault := find_location_fault(location, path.parent):
+            yield Fault(f"the data of weight {tensor.name!r}, {location!r}, {fault}")
+
+
+def _find_version_faults(model: Any) -> Iterator[Fault]:
+    if model.ir_version > NEWEST_IR:
+        yield Fault(
+            f"its IR version is {model.ir_version}, ONNX Runtime takes at most {NEWEST_IR}",
+            f"save it with model.ir_version = {NEWEST_IR}, or with an older onnx package",
+        )
+    for opset in model.opset_import:
+        if opset.domain in ("", "ai.onnx") and not 1 <= opset.version <= NEWEST_OPSET:
+            yield Fault(
+                f"its opset is {opset.version}, ONNX Runtime takes 1 to {NEWEST_OPSET}",
+                "export it with opset_version=21, or convert it with onnx.version_converter",
+            )
+
+
+def _find_input_faults(port: Any, file: str) -> Iterator[Fault]:
+    label, held = f"input {port.name!r}", port.type.tensor_type
+    if not port.type.HasField("tensor_type"):
+        yield Fault(f"{label} is not a tensor", "give tensors: QNN has nothing else")
+        return
+    known = held.elem_type in onnx.helper.get_all_tensor_dtypes()
+    kind = REFUSED.get(held.elem_type, "" if known else f"of element type {held.elem_type}")
+    if kind:
+        fix = "export with float32 or integer inputs"
+        yield Fault(f"{label} is {kind}, which QNN does not have", fix)
+    sizes = [one.dim_value for one in held.shape.dim]
+    free = [place for place, one in enumerate(held.shape.dim) if not one.HasField("dim_value")]
+    by_name = ["--input_name", port.name, "--input_shape"]
+    if not held.HasField("shape"):
+        yield Fault(f"{label} has no shape", _fix_shape(*by_name, "1,3,224,224", file))
+    elif free:
+        name = held.shape.dim[free[0]].dim_param
+        given = ",".join("1" if at in free else str(size) for at, size in enumerate(sizes))
+        how = ["--dim_param", name, "--dim_value", "1"] if name else [*by_name, given]
+        yield Fault(
+            f"dimension {free[0]} of {label} is {name or 'not given'}: QNN has fixed shapes only",
+            _fix_shape(*how, file),
+        )
+    elif min(sizes, default=1) < 1:
+        yield Fault(f"{label} has a dimension of {min(sizes)}")
+    elif not kind and find_size(held.elem_type, sizes) > LIMIT_BYTES:
+        fix = "export for a smaller input"
+        yield Fault(f"{label} of {sizes} is larger than a graph on HTP: {mib(LIMIT_BYTES)}", fix)
+
+
+def find_size(kind: int, sizes: Sequence[int]) -> int:
+    """The bytes of a tensor of ``sizes`` and of the element type ``kind``."""
+    return math.prod(sizes) * int(onnx.helper.tensor_dtype_to_np_dtype(kind).itemsize)
+
+
+def _fix_shape(*arguments: str) -> str:
+    command = shlex.join([*FIXER, *map(str, arguments), FIXED])
+    return f"export for fixed shapes, or give it one: {command}"
+
+
+def list_graphs(graph: Any) -> Iterator[Any]:
+    """The graph and those that its nodes hold; protobuf limits how deep they are."""
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            for body in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
+                yield from list_graphs(body)
+
+
+def list_external(model: Any) -> Iterator[Any]:
+    """The tensors whose data is in another file, those of the graphs inside and attributes too."""
+    for graph in list_graphs(model.graph):
+        attributes = itertools.chain.from_iterable(one.attribute for one in graph.node)
+        held = ((one.t, *one.tensors) for one in attributes)
+        for tensor in itertools.chain(graph.initializer, itertools.chain.from_iterable(held)):
+            if tensor.data_location == onnx.TensorProto.EXTERNAL:
+                yield tensor
+
+
+def find_location(tensor: Any) -> str:
+    """The file that an external tensor names, relative to its model; empty if it names none."""
+    found = [one.value for one in tensor.external_data if one.key == "location"]
+    return os.fsdecode(found[-1]) if found else ""  # protobuf gives bytes for what is no UTF-8
+
+
+def find_location_fault(location: str, directory: Path) -> str:
+    """Why a file that a model names may not be read; empty if it may be.
+
+    ONNX Runtime refuses a symbolic link that leads out of the directory; QNN's provider follows it.
+    """
+    parts = PurePosixPath(location.replace("\\", "/"))
+    path = directory / location
+    if not location or "\0" in location:
+        return "has no name"
+    if parts.is_absolute() or ":" in parts.parts[0]:
+        return "is an absolute path: it has to be next to the model"
+    if ".." in parts.parts:
+        return "leads out of the model's directory with '..'"
+    if not path.is_file():
+        return "is a directory" if path.is_dir() else MISSING
+    if not path.resolve().is_relative_to(directory.resolve()):
+        return "is a symbolic link that leads out of the model's directory"
+    return ""

@@ -7,19 +7,103 @@ than those asked for, and says nothing. manifests/policies/onnx-options.toml is 
 from __future__ import annotations
 
 import difflib
+import functools
 import importlib.metadata
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
+from enum import Enum
+from pathlib import Path, PurePath
 
-from ci.onnx.option_conflicts import find_conflicts
-from ci.onnx.option_table import Kind, Option, read_options
+from msgspec import Struct
+
 from provisioning.errors import UsageError
-from provisioning.manifest.socs import read_socs
+from provisioning.manifest.reader import read_policy
+from provisioning.manifest.socs import Soc, read_socs
 from provisioning.versions import is_older
 
 PACKAGE = "onnxruntime-qnn"
 PREFIX = "ep.qnnexecutionprovider."  # what the EP's options become as session entries
+OFF = ("", "0", "off")
+BF16_SOC = 88  # the EP's own limit
+UDMA_HEXAGON = 81  # error 6007 with V75 and V79, none with V81
+
+
+class Kind(str, Enum):
+    """What values an option takes."""
+
+    SWITCH = "switch"
+    CHOICE = "choice"
+    NUMBER = "number"
+    FILE = "file"
+    DIRECTORY = "directory"
+    TEXT = "text"
+
+
+class Option(Struct, frozen=True, forbid_unknown_fields=True):
+    """One key; the policy's head says what each field means."""
+
+    name: str
+    kind: Kind
+    default: str
+    doc: str
+    wrong: str
+    source: str
+    values: tuple[str, ...] = ()
+    several: bool = False
+    least: int = 0
+    most: int | None = None
+    made: bool = False
+    pattern: str = ".+"
+    example: str = ""
+    since: str = ""
+    backends: tuple[str, ...] = ()
+    where: str = ""
+    needs: tuple[str, ...] = ()
+    excludes: tuple[str, ...] = ()
+
+    @property
+    def allowed(self) -> str:
+        """The values in words."""
+        if self.kind is Kind.CHOICE:
+            return ", ".join(self.values)
+        if self.kind is Kind.NUMBER and self.most is not None:
+            return f"{self.least} to {self.most}" if self.most > self.least else str(self.least)
+        words = {
+            Kind.SWITCH: "0, 1",
+            Kind.NUMBER: f"a whole number from {self.least} on",
+            Kind.FILE: "a file" + (" to write" if self.made else ""),
+            Kind.DIRECTORY: "a directory",
+            Kind.TEXT: self.example or "text",
+        }
+        return words[self.kind]
+
+    def fits(self, value: str) -> bool:
+        """Whether it takes ``value``, which is no path."""
+        if self.kind is Kind.NUMBER:
+            most = 2**31 if self.most is None else self.most
+            is_number = re.fullmatch(r"\d{1,9}", value, re.ASCII)
+            return is_number is not None and self.least <= int(value) <= most
+        if self.kind is Kind.TEXT:
+            return re.fullmatch(self.pattern, value) is not None
+        return value in (self.values or ("0", "1"))
+
+
+class OptionTable(Struct, frozen=True, forbid_unknown_fields=True):
+    """The whole policy. ``others`` are session entries that are none of QNN's."""
+
+    checked: str
+    newest: str
+    others: tuple[str, ...]
+    socs: dict[str, Soc]
+    provider: tuple[Option, ...]
+    session: tuple[Option, ...]
+    run: tuple[Option, ...]
+
+
+@functools.cache
+def read_options() -> OptionTable:
+    """The table. Raises ManifestError."""
+    return read_policy("onnx-options", OptionTable)
 
 
 def parse_options(words: Sequence[str]) -> dict[str, str]:
@@ -55,7 +139,7 @@ def check_options(
     table, entries = read_options(), entries or {}
     faults = [
         *_find_own_faults(options, table.provider, version),
-        *_find_own_faults(entries, table.session, version),
+        *_find_own_faults(entries, table.session, version, table.others),
     ]
     _refuse(faults or list(find_conflicts(options, entries)))
 
@@ -81,67 +165,46 @@ def _refuse(faults: Iterable[str]) -> None:
 
 
 def _find_own_faults(
-    given: Mapping[str, str], options: Sequence[Option], version: str
+    given: Mapping[str, str], options: Sequence[Option], version: str, others: Sequence[str] = ()
 ) -> Iterator[str]:
     known = {option.name: option for option in options}
     for name, value in given.items():
         option = known.get(name)
         if option is None:
-            yield from _explain_unknown(name, known)
+            if name not in others:
+                yield _explain_unknown(name, known, others)
         elif option.since and is_older(version, option.since):
             yield f"{name} needs {PACKAGE} {option.since}, this is {version}"
         elif fault := _find_value_fault(option, value):
             yield f"{name}={value}: {fault}"
 
 
-def _explain_unknown(name: str, known: Mapping[str, Option]) -> Iterator[str]:
-    table = read_options()
-    if "session.disable_cpu_ep_fallback" in known:
-        if name in table.others:
-            return
-        if name.startswith(PREFIX):
-            yield f"{name} is a provider option, give it as {name.removeprefix(PREFIX)}"
-            return
-    for elsewhere, options in (
-        ("provider option", table.provider),
-        ("session entry", table.session),
-        ("run option", table.run),
-    ):
-        if any(option.name == name for option in options):
-            yield f"{name} is a {elsewhere}, and has no effect here"
-            return
-    candidates = [*known, *(table.others if "ep.context_enable" in known else ())]
-    near = difflib.get_close_matches(name.lower(), candidates, n=2, cutoff=0.6)
-    meant = f"; did you mean {' or '.join(near)}?" if near else f"; known: {', '.join(known)}"
-    yield f"no option {name!r} in {PACKAGE} up to {table.newest}{meant}"
+def _explain_unknown(name: str, known: Iterable[str], others: Sequence[str]) -> str:
+    table, plain = read_options(), name.removeprefix(PREFIX)
+    kinds = {
+        "provider option": table.provider,
+        "session entry": table.session,
+        "run option": table.run,
+    }
+    for kind, options in kinds.items():
+        if any(option.name == plain for option in options):
+            return f"{name} has no effect here: {plain} is a {kind}"
+    near = difflib.get_close_matches(name.lower(), [*known, *others], n=2, cutoff=0.6)
+    meant = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(known)}"
+    return f"no option {name!r} in {PACKAGE} up to {table.newest}; {meant}"
 
 
 def _find_value_fault(option: Option, value: str) -> str:
-    for part in value.split(",") if option.several else (value,):
-        if fault := _find_part_fault(option, part):
-            return fault
-    return ""
-
-
-def _find_part_fault(option: Option, value: str) -> str:
     if option.kind in (Kind.FILE, Kind.DIRECTORY):
         return _find_path_fault(option, value)
-    if option.kind is Kind.NUMBER:
-        fits = re.fullmatch(r"\d{1,9}", value, re.ASCII) is not None
-        fits = fits and option.least <= int(value) <= (option.most or 2**31)
-        if option.most == 0:
-            fits = value == "0"
-    elif option.kind is Kind.TEXT:
-        fits = re.fullmatch(option.pattern, value) is not None
-    else:
-        fits = value in (option.values or ("0", "1"))
-    if fits:
+    parts = value.split(",") if option.several else [value]
+    wrong = [part for part in parts if not option.fits(part)]
+    if not wrong:
         return ""
-    near = difflib.get_close_matches(value.lower(), option.values, n=1)
-    if option.name == "soc_model" and value.upper() in read_socs():
-        near = [str(read_socs()[value.upper()].id)]
-    meant = f"; did you mean {near[0]}?" if near else ""
-    return f"allowed: {option.allowed}{meant}"
+    near = difflib.get_close_matches(wrong[0].lower(), option.values, n=1)
+    if option.name == "soc_model" and wrong[0].upper() in read_socs():
+        near = [str(read_socs()[wrong[0].upper()].id)]
+    return f"allowed: {option.allowed}" + (f"; did you mean {near[0]}?" if near else "")
 
 
 def _find_path_fault(option: Option, value: str) -> str:
@@ -155,3 +218,100 @@ def _find_path_fault(option: Option, value: str) -> str:
     if len(path.parts) == 1:  # a name, which the loader looks for
         return "" if re.fullmatch(r"lib\w+\.so", value) else "allowed: a library, libQnnHtp.so"
     return "" if path.is_file() else "no such file"
+
+
+def find_conflicts(options: Mapping[str, str], entries: Mapping[str, str]) -> Iterator[str]:
+    """Faults in provider options and session entries whose values are right one by one."""
+    table = read_options()
+    given = {**options, **entries}
+    for option in (*table.provider, *table.session):
+        if option.name in given:
+            yield from _find_lacks(option, given)
+    yield from _find_soc_faults(options, table)
+    yield from _find_sharing_faults(given)
+    if _is_on(given, "offload_graph_io_quantization") and _is_on(
+        given, "session.disable_cpu_ep_fallback"
+    ):
+        yield (
+            "offload_graph_io_quantization=1 puts nodes on the CPU, which"
+            " session.disable_cpu_ep_fallback=1 forbids: the provider switches it off"
+        )
+
+
+def _is_on(given: Mapping[str, str], name: str) -> bool:
+    return given.get(name, "") not in OFF
+
+
+def _find_lacks(option: Option, given: Mapping[str, str]) -> Iterator[str]:
+    value = given[option.name]
+    if value in OFF:
+        return
+    shown = f"{option.name}={value}"
+    backend = find_backend(given)
+    if option.backends and backend not in option.backends:
+        yield f"{shown} does nothing on the backend {backend}: it is for {option.backends[0]}"
+    if option.where:
+        yield f"{shown} does nothing here: it is for {option.where}"
+    for need in option.needs:
+        name, _, values = need.partition("=")
+        if not _is_on(given, name) or (values and given[name] not in values.split("|")):
+            yield f"{shown} does nothing without {need.replace('|', ' or ')}"
+    for other in option.excludes:
+        if _is_on(given, other):
+            yield f"{shown} cannot be given together with {other}"
+
+
+def find_backend(options: Mapping[str, str]) -> str:
+    """``htp``, ``gpu`` ... by backend_type, or the name of the library; else in lower case."""
+    if "backend_path" in options:
+        stem = PurePath(options["backend_path"]).name.split(".")[0]
+        return stem.removeprefix("lib").removeprefix("Qnn").lower()
+    return options.get("backend_type", "htp")
+
+
+def _find_soc_faults(options: Mapping[str, str], table: OptionTable) -> Iterator[str]:
+    lists = {
+        name: options[name].split(",")
+        for name in ("soc_model", "htp_arch", "vtcm_mb")
+        if _is_on(options, name)
+    }
+    many = max((len(values) for values in lists.values()), default=0)
+    for name, values in lists.items():
+        if len(values) != many and (name != "vtcm_mb" or len(values) > 1):
+            yield f"{name} has {len(values)} values where another option has {many}"
+            return
+    by_id = {soc.id: (name, soc) for name, soc in {**read_socs(), **table.socs}.items()}
+    for place, text in enumerate(lists.get("soc_model", ())):
+        found = by_id.get(int(text))
+        if found is None:
+            known = ", ".join(f"{soc.id} {name}" for name, soc in sorted(read_socs().items()))
+            yield f"soc_model={text}: no SoC with an HTP has this number; known: {known}"
+        else:
+            own = {name: values[place % len(values)] for name, values in lists.items()}
+            yield from _find_contradictions(options, own, *found)
+
+
+def _find_contradictions(
+    options: Mapping[str, str], own: Mapping[str, str], name: str, soc: Soc
+) -> Iterator[str]:
+    arch, vtcm = int(own.get("htp_arch", 0)), int(own.get("vtcm_mb", 0))
+    if arch and arch != soc.hexagon:
+        yield f"htp_arch={arch} contradicts soc_model={soc.id}: {name} has V{soc.hexagon}"
+    if vtcm > soc.vtcm_mb:
+        yield f"vtcm_mb={vtcm} is more than {name} (soc_model={soc.id}) has: {soc.vtcm_mb} MB"
+    if _is_on(options, "htp_bf16_enable") and soc.id < BF16_SOC:
+        yield f"htp_bf16_enable=1 needs a soc_model of {BF16_SOC} or more, {soc.id} is {name}"
+    if _is_on(options, "extended_udma") and soc.hexagon < UDMA_HEXAGON:
+        yield f"extended_udma=1 needs V{UDMA_HEXAGON}, {name} ({soc.id}) has V{soc.hexagon}"
+
+
+def _find_sharing_faults(given: Mapping[str, str]) -> Iterator[str]:
+    several = any("," in given.get(name, "") for name in ("soc_model", "htp_arch"))
+    embedded = given.get("ep.context_embed_mode") == "1"
+    if several and not _is_on(given, "ep.context_enable"):
+        yield "several SoCs are for a context binary alone: they need ep.context_enable=1"
+    for name in ("ep.share_ep_contexts", "htp_share_resource_optimization"):
+        if embedded and _is_on(given, name):
+            yield f"{name}=1 cannot share a context that ep.context_embed_mode=1 puts in the model"
+    if several and _is_on(given, "ep.share_ep_contexts"):
+        yield "ep.share_ep_contexts=1 is for one SoC, several are given"

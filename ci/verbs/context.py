@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
-from ci.onnx.contexts import Context, check_context, read_context, seal_context
 from provisioning.console.command import Outcome, user_path
 from provisioning.console.progress import Progress
 from provisioning.errors import UsageError
 from provisioning.manifest.socs import read_socs
+
+if TYPE_CHECKING:  # it brings the onnx package, which the help of this verb can do without
+    from ci.onnx.contexts import Context
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,6 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     if args.qnn and not args.soc:
         raise UsageError("--qnn needs --soc", fix="add --soc, SM8750 for one")
+    from ci.onnx.contexts import check_context, read_context, seal_context
+
     progress.step(f"reading {args.file.name}")
     if args.seal:
         seal_context(args.file)
@@ -47,7 +52,7 @@ def _render(context: Context, soc: str | None) -> str:
         "compiled with": f"QNN {context.qnn or 'unknown'}",
         "compiled for": made_for or "unknown",
         "graphs": ", ".join(context.partitions),
-        "sealed": "yes, the binary is what was compiled" if context.sealed else "no",
+        "sealed": "yes, the binary is what was compiled" if context.seal else "no",
         **({"verdict": f"fits {soc}"} if soc else {}),
     }
     return "".join(f"{name:14} {value}\n" for name, value in rows.items())

@@ -49,6 +49,8 @@ from provisioning.files import NO_LEAVE, NO_ROOM, explain_write
 # What the system says of a name that is none.
 NAMES = frozenset({errno.ELOOP, errno.EINVAL, errno.EISDIR, errno.ENAMETOOLONG, errno.ENOTDIR})
 OWN_PACKAGES = frozenset({"ci", "provisioning"})
+# What installs a package that `lowering` does not bring.
+INSTALLS = {"onnx": 'pip install "executorch-qnn-ci[onnxruntime]", with Python 3.11 or later'}
 # What the system may refuse anywhere, and what helps.
 REFUSALS = {
     errno.EACCES: "run it as a user who is allowed to, or name another place",
@@ -255,7 +257,7 @@ def explain_missing(error: ImportError) -> UnfitError:
     return UnfitError(
         f"this Python has no package {error.name!r}" if missing else f"import failed: {error}",
         why=f"{sys.executable} was not set up for this",
-        fix='pip install "executorch-qnn-ci[lowering]"',
+        fix=INSTALLS.get(error.name or "", 'pip install "executorch-qnn-ci[lowering]"'),
     )
 
 

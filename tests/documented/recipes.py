@@ -237,7 +237,12 @@ RECIPES = (
         needs=COMPILERS,
         packages=TORCH,
     ),
-    Recipe("qnn-ci context", (setups.leave_context,), "QNN 2.49.40|fits SM8750|sealed +yes"),
+    Recipe(
+        "qnn-ci context",
+        (setups.leave_context,),
+        "QNN 2.49.40|fits SM8750|sealed +yes",
+        packages=("onnx",),
+    ),
     # Builds of ExecuTorch in miniature.
     Recipe("build_direct$", says="is for one SoC", code=2, packages=TORCH),
     Recipe("r27", (*BUILD, setups.plant_second_ndk), "cmake", adds="--dry-run", packages=TORCH),

@@ -19,7 +19,6 @@ from provisioning.store.store import store_home
 from tests.documented.pages import ROOT
 from tests.documented.stage import Stage
 from tests.mutants.packages import PACKAGES
-from tests.qnn_provider.contexts import write_context
 from tests.stand_ins import (
     bad_server,
     dsp_toolchains,
@@ -110,6 +109,8 @@ def read_block(page: str) -> str:
 
 
 def leave_context(stage: Stage) -> None:
+    from tests.qnn_provider.contexts import write_context
+
     write_context(stage.project).rename(stage.project / "model_ctx.onnx")
 
 

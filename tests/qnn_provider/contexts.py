@@ -1,15 +1,20 @@
-"""Context models byte by byte, laid out as ci/onnx/contexts.py says."""
+"""Context models and their binaries, laid out as ci/onnx/contexts.py says."""
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from tests.qnn_provider import raw
+from onnx import helper
+
+from tests.qnn_provider.models import build_model, tensor
 
 BUILD = "v2.49.40.260810104044"
 GRAPH = "QNNExecutionProvider_QNNExecutionProvider_5242354554972576433_1_0"
 COMPATIBILITY = "ep_compatibility_info.QNNExecutionProvider"
+BINARY = "m_ctx_qnn.bin"
 
 
 def make_blob(
@@ -22,49 +27,36 @@ def make_blob(
     return opening.ljust(4096, b"\0") + body
 
 
-def make_node(cache: str | bytes, *, embed: int, **changes: str | int) -> bytes:
-    attributes: dict[str, str | int | bytes] = {
+def make_node(**changes: str | bytes | int) -> Any:
+    attributes = {
         "main_context": 1,
-        "ep_cache_context": cache,
-        "embed_mode": embed,
+        "ep_cache_context": BINARY,
+        "embed_mode": 0,
         "source": "QNNExecutionProvider",
         "ep_sdk_version": BUILD,
         "partition_name": GRAPH,
         **changes,
     }
-    return raw.node(
-        "EPContext",
-        ["x"],
-        ["y"],
-        domain="com.microsoft",
-        attributes=[raw.attribute(name, value) for name, value in attributes.items()],
-    )
+    return helper.make_node("EPContext", ["x"], ["y"], domain="com.microsoft", **attributes)
 
 
-def make_context(nodes: list[bytes], soc: str = "69") -> bytes:
-    return raw.model(
-        raw.relu_graph(nodes=nodes),
-        opsets={"": 21, "com.microsoft": 1},
-        metadata={COMPATIBILITY: f"v2:6:2.49.40:5.49.0:0:{soc}:0:0"} if soc else {},
-    )
+def write_nodes(path: Path, nodes: Sequence[Any], soc: str = "69") -> Path:
+    """A context model of these nodes, for the SoC of that number by its metadata."""
+    model = build_model(nodes, [tensor("x", (1, 3))], [tensor("y", (1, 3))])
+    if soc:
+        model.metadata_props.add(key=COMPATIBILITY, value=f"v2:6:2.49.40:5.49.0:0:{soc}:0:0")
+    path.write_bytes(model.SerializeToString())
+    return path
 
 
 def write_context(
-    folder: Path,
-    blob: bytes | None = None,
-    *,
-    cache: str = "m_ctx_qnn.bin",
-    soc: str = "69",
-    **changes: str | int,
+    folder: Path, blob: bytes | None = None, *, soc: str = "69", **changes: str | int
 ) -> Path:
-    """A context model with its binary beside it; ``changes`` are attributes of its node."""
-    (folder / "m_ctx_qnn.bin").write_bytes(make_blob() if blob is None else blob)
-    path = folder / "m_ctx.onnx"
-    path.write_bytes(make_context([make_node(cache, **{"embed": 0, **changes})], soc))  # type: ignore[arg-type]
-    return path
+    """A context model with its binary next to it; ``changes`` are attributes of its node."""
+    (folder / BINARY).write_bytes(make_blob() if blob is None else blob)
+    return write_nodes(folder / "m_ctx.onnx", [make_node(**changes)], soc)
 
 
 def write_embedded(folder: Path, blob: bytes) -> Path:
-    path = folder / "m_ctx.onnx"
-    path.write_bytes(make_context([make_node(blob, embed=1)]))
-    return path
+    node = make_node(ep_cache_context=blob, embed_mode=1)
+    return write_nodes(folder / "m_ctx.onnx", [node])

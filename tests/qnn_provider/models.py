@@ -13,20 +13,25 @@ from onnx import TensorProto, helper
 OPSET, IR = 21, 10
 
 
-def write_model(
-    path: Path,
+def build_model(
     nodes: Sequence[Any],
     inputs: Sequence[Any],
     outputs: Sequence[Any],
     initializers: Sequence[Any] = (),
     *,
     opset: int = OPSET,
+    ir: int = IR,
     known: Sequence[Any] = (),
-) -> Path:
+) -> onnx.ModelProto:
     """``known`` are values inside whose shapes are told."""
     graph = helper.make_graph(nodes, "graph", inputs, outputs, initializers, value_info=known)
     imports = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
-    onnx.save(helper.make_model(graph, opset_imports=imports, ir_version=IR), path)
+    return helper.make_model(graph, opset_imports=imports, ir_version=ir)
+
+
+def write_model(path: Path, *parts: Sequence[Any], **more: Any) -> Path:
+    """A model of the same arguments in a file."""
+    path.write_bytes(build_model(*parts, **more).SerializeToString())
     return path
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ci.onnx.operators import read_notes
-from ci.onnx.option_table import Option, read_options
+from ci.onnx.options import Option, read_options
 from tests.qnn_provider.table import Answer, Operator, read_operators
 
 PAGE = Path(__file__).parents[2] / "docs" / "onnx.md"

@@ -117,7 +117,7 @@ def test_a_suite_model_passes_and_is_not_compiled_again(
     names = sorted(path.name for path in (kept / "artifact" / "program").iterdir())
     assert names == (["model.onnx"] if embed else ["model.onnx", "model_qnn.bin"])
     context = read_context(kept / "artifact" / "program" / "model.onnx")
-    assert context.sealed
+    assert context.seal
     assert [target.soc for target in context.targets] == ["SM8650"]
     second = run_case("mlp", scheme, embed=embed)
     assert (second.case.status, second.case.cached) == (Status.PASSED, True)

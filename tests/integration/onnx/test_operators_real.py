@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("onnxruntime_qnn", reason="onnxruntime-qnn is not installed")
 
-from ci.onnx.models import check_model
+from ci.onnx.models import read_model
 from ci.onnx.operators import read_notes
 from ci.onnx.options import installed_version
 from provisioning.errors import UsageError
@@ -91,7 +91,7 @@ def test_what_the_notes_say_is_taken(
 ) -> None:
     path, answer = answers[name]
     assert answer["agreement"] > 35
-    check_model(path)
+    read_model(path)
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_what_is_not_fixed_is_refused_with_the_way_to_fix_it(
     path, answer = answers[name]
     assert find_reason(answer) == reason
     with pytest.raises(UsageError) as caught:
-        check_model(path)
+        read_model(path)
     assert says in f"{caught.value.what} {caught.value.fix}"
 
 

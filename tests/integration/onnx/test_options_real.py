@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from ci.onnx.option_table import Kind, read_options
-from ci.onnx.options import installed_version
+from ci.onnx.options import Kind, installed_version, read_options
 from provisioning.versions import is_older
 
 pytest.importorskip("onnxruntime_qnn", reason="onnxruntime-qnn is not installed")

@@ -13,8 +13,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from ci.onnx.compile import run_reference
-from ci.onnx.joined import find_joined
-from ci.onnx.normal_form import write_normal_form
+from ci.onnx.preparation import find_joined, write_normal_form
 from ci.onnx.source import draw_sets, from_file, list_inputs
 from provisioning.errors import UsageError
 

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ci.onnx.option_table import Kind, read_options
-from ci.onnx.options import check_options, parse_options
+from ci.onnx.options import Kind, check_options, parse_options, read_options
 from ci.verbs.lanes.onnx import check_sessions
 from provisioning.errors import UsageError
 from provisioning.manifest.socs import read_socs
@@ -29,7 +28,7 @@ WRONG = [
     ({}, {"session.disable_cpu_fallback": "1"}, "did you mean session.disable_cpu_ep_fallback"),
     ({}, {"session.intra_op.allow_spining": "1"}, "session.intra_op.allow_spinning"),
     ({}, {"vtcm_mb": "8"}, "vtcm_mb is a provider option"),
-    ({}, {"ep.qnnexecutionprovider.vtcm_mb": "8"}, "a provider option, give it as vtcm_mb"),
+    ({}, {"ep.qnnexecutionprovider.vtcm_mb": "8"}, "vtcm_mb is a provider option"),
     # values
     ({"htp_performance_mode": "brust"}, {}, "did you mean burst"),
     ({"htp_performance_mode": "fast"}, {}, "default, burst, balanced"),

@@ -1,1 +1,0 @@
-"""ONNX files read without the onnx package: what they hold, and what is wrong with them."""
