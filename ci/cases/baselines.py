@@ -11,6 +11,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from ci.judging.verdict import CaseFigures
 from ci.models.suite import SUITE
 from ci.report.schema import Case, Report, Status, Tool
 from provisioning.files import explain_writes, write_whole
@@ -65,15 +66,14 @@ def name_case(model: str, scheme: str, soc: str) -> str:
     return f"{model} {scheme} {soc}"
 
 
-def find_changes(figures: Mapping[str, object], baseline: Baseline) -> Iterator[str]:
+def find_changes(figures: CaseFigures, baseline: Baseline) -> Iterator[str]:
     """How a case's figures differ from what was recorded, in either direction."""
     pairs = (
-        ("sqnr_db", baseline.sqnr_db, "float32"),
-        ("sqnr_db_quantized", baseline.sqnr_db_quantized, "quantized"),
+        (figures.sqnr_db, baseline.sqnr_db, "float32"),
+        (figures.sqnr_db_quantized, baseline.sqnr_db_quantized, "quantized"),
     )
-    for name, recorded, against in pairs:
-        now = figures.get(name)
-        if recorded is not None and isinstance(now, float):
+    for now, recorded, against in pairs:
+        if recorded is not None and now is not None:
             change = now - recorded
             if not abs(change) <= MAX_CHANGE_DB:
                 yield (

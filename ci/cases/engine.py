@@ -1,44 +1,185 @@
-"""A lowering as it is asked for and answered: what crosses to the process that has torch."""
+"""The two seams of every lane: an Engine turns a case into a program, a Runner runs programs."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
 from msgspec import Struct
 
-from ci.cases.artifact import Lowered
-from ci.models.degenerate import ReferencePolicy
-from ci.models.schemes import Scheme
-from ci.models.user_models import NO_SOURCE, Source
-from provisioning.manifest.backends import Backend
+from ci.cases.spec import CaseSpec
+from ci.judging.degenerate import require_proof
+from ci.judging.figures import Array
+from ci.models.tensors import TensorInfo, write_sets
+from ci.models.user_models import ReferencePolicy
+from provisioning.errors import FailedError
+
+# Directories and files of a program, see ci.cases.cache.
+INPUTS, FLOAT, QUANTIZED = "inputs", "float", "quantized"
+LOW, HIGH = "{}_{}.low.raw", "{}_{}.high.raw"
+SAVER, SAVER_CALLS = "saver_output", "saver_output.c"  # what QNN's Saver wrote, if it was asked for
+
+Sets = Sequence[Sequence[Array]]  # a list of arrays per input set
 
 
-class LowerJob(Struct, frozen=True):
-    """What to lower. ``toolchain`` names every version and digest that takes part, ``model`` is
-    one of the suite or a user's ``file.py:factory``, and ``source`` has the data beside it.
+class Part(NamedTuple):
+    """A part of a toolchain: a package, library or artifact that takes part in a program."""
 
-    ``reference`` says which references prove nothing.
+    name: str
+    version: str
+    sha256: str = ""
+
+
+class Fallback(Struct, frozen=True):
+    """A node that stays on the CPU and why; ``asked`` if the model's entry wants it there."""
+
+    op: str
+    reason: str
+    asked: bool = False
+
+
+class Delegation(Struct, frozen=True):
+    """How much of a graph QNN takes. ``getitem`` nodes, which compute nothing, are not counted."""
+
+    delegated_nodes: int
+    fallback_nodes: int
+    partitions: int
+    fallback_ops: tuple[Fallback, ...] = ()
+
+
+class MethodInfo(Struct, frozen=True):
+    """A method of a program that has several, and how many of the program's inputs it takes."""
+
+    name: str
+    inputs: int
+
+
+class Compiled(Struct, frozen=True, kw_only=True):
+    """A program in a directory. ``program`` is the file that a runner opens, ``binary`` the one
+    that holds what QNN compiled; both are relative to the directory.
+
+    ``sets`` counts the input sets. ``methods`` are those of a program that has several, whose
+    inputs and outputs follow each other; ``unshared_bytes`` is its size without shared weights.
     """
 
-    model: str
-    scheme: Scheme
-    soc: str
-    cache: str
-    toolchain: tuple[str, ...]
-    log: str
-    use_cache: bool = True
+    program: str
+    binary: str
+    size_bytes: int
+    sets: int
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
+    delegation: Delegation
+    methods: tuple[MethodInfo, ...] = ()
+    unshared_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Staging:
+    """A new directory in which an engine writes a program and its references. QNN's words go to
+    ``log``; scratch files that have to be near the program belong below ``cache``."""
+
+    directory: Path
+    log: Path
+    cache: Path
     reference: ReferencePolicy | None = None
-    source: Source = NO_SOURCE
-    backend: Backend = Backend.HTP
+
+    def write_inputs(self, sets: Sequence[Sequence[Any]]) -> None:
+        """Write the input sets that the program is judged on."""
+        write_sets(self.directory / INPUTS, sets)
+
+    def write_float(self, outputs: Sequence[Sequence[Any]]) -> None:
+        """Write the float32 model's outputs. Raises FailedError if they prove nothing."""
+        write_sets(self.directory / FLOAT, outputs)
+        require_proof([list(map(np.asarray, tensors)) for tensors in outputs], self.reference)
+
+    def write_quantized(self, outputs: Sequence[Sequence[Any]]) -> None:
+        """Write the quantized model's outputs."""
+        write_sets(self.directory / QUANTIZED, outputs)
 
 
-class LowerResult(Struct, frozen=True):
-    """Where the artifact is, or ``refused``: why QNN or ExecuTorch did not lower the model.
+class Engine(Protocol):
+    """Turns a case into a program. It is made in the session's process and sent to workers, where
+    all but ``imports`` run: key and compile each in a fork, the rest in the worker itself."""
 
-    ``stages`` are the seconds that it took now, by stage.
+    @property
+    def imports(self) -> tuple[str, ...]:
+        """Modules that the process imports from which all workers are forked."""
+
+    def preload(self, spec: CaseSpec) -> None:
+        """Load what cases of the same model share."""
+
+    def key(self, spec: CaseSpec) -> str:
+        """Return the SHA-256 of everything that determines the program and its references."""
+
+    def warm_up(self, spec: CaseSpec) -> None:
+        """Load the compiler, before the first compilation of a worker."""
+
+    def compile(self, spec: CaseSpec, staging: Staging) -> Compiled:
+        """Write the program and its references. What it raises is a refusal."""
+
+    def explain(self, error: Exception, log: Path) -> str:
+        """Return why a compilation was refused, from what it raised and what QNN logged."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """A compiled case to run: ``path`` is a copy that a runner may damage. ``directory`` is for
+    what the runner writes, ``log`` for what it prints."""
+
+    spec: CaseSpec
+    path: Path
+    compiled: Compiled
+    directory: Path
+    log: Path
+
+
+@dataclass(frozen=True)
+class RunNotes:
+    """What a runner reports besides outputs: ``faults`` fail the case, ``remark`` is shown,
+    ``files`` are kept next to the report, ``accelerator`` are means per input set by QNN's
+    profile, in cycles and microseconds."""
+
+    faults: tuple[str, ...] = ()
+    remark: str = ""
+    files: tuple[Path, ...] = ()
+    accelerator: Mapping[str, int] = field(default_factory=dict)
+
+
+class RunError(FailedError):
+    """Why a program gave no outputs. ``used`` is whether its process ran other programs before."""
+
+    def __init__(self, what: str, *, used: bool = False) -> None:
+        super().__init__(what)
+        self.used = used
+
+
+class OpenProgram(Protocol):
+    """A program that is loaded."""
+
+    @property
+    def used(self) -> bool:
+        """Whether its process ran other programs before."""
+
+    def run(self, sets: Sets) -> Sets:
+        """Return the outputs per input set. Raises RunError."""
+
+    def finish(self) -> RunNotes:
+        """Return the notes on all runs so far; the program runs no more. Raises RunError."""
+
+
+class Runner(Protocol):
+    """Opens a program once, to run it as often as wanted, all within ``timeout_s`` seconds.
+
+    ``fresh`` asks for a process that has run nothing. ``open`` raises RunError.
     """
 
-    directory: str = ""
-    lowered: Lowered | None = None
-    cached: bool = False
-    repaired: bool = False
-    refused: str = ""
-    stages: dict[str, float] = {}
+    @property
+    def name(self) -> str: ...
+
+    def open(
+        self, program: Program, timeout_s: float, *, fresh: bool = False
+    ) -> AbstractContextManager[OpenProgram]: ...

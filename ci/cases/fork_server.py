@@ -1,5 +1,7 @@
 """Imported once by the fork server: what its forks need, for a run or a lookup in the cache.
 
+A module can have a function before_forks, which does once what is slow the first time.
+
 The fork server ends with the process that started it, also while it imports; each fork of it ends
 with the fork server.
 """
@@ -15,7 +17,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ci.cases.pool import EXPORTING, IMPORTS, STARTER
+from ci.cases.pool import IMPORTS, STARTER
 from provisioning.console.process import end_with_parent
 
 
@@ -43,9 +45,7 @@ signal.signal(signal.SIGINT, signal.SIG_IGN)
 end_with_parent(int(os.environ[STARTER]))
 gc.disable()  # collections took a fifth of the imports, which leave little to collect
 with quiet_stderr():
-    for module in (modules := os.environ[IMPORTS].split()):
-        importlib.import_module(module)
-    if EXPORTING in modules:
-        importlib.import_module(EXPORTING).warm_export()
+    for module in os.environ[IMPORTS].split():
+        getattr(importlib.import_module(module), "before_forks", lambda: None)()
 gc.freeze()  # nor do the forks look through it
 gc.enable()

@@ -24,7 +24,7 @@ from provisioning.errors import FailedError, QnnCiError
 from provisioning.files import explain_no_room
 
 R = TypeVar("R")
-STEP_BYTES = 512
+STEP_BYTES, MAX_RAISED = 512, 300
 _steps: list[mmap.mmap] = []  # of this fork and of those that it is in, shared with their parents
 
 
@@ -86,6 +86,12 @@ def answer_job(function: Callable[[], Any]) -> Any:
         with suppress(OSError):
             traceback.print_exc()
         return explain_no_room(error) or FailedError(f"{type(error).__name__}: {error}")
+
+
+def describe_error(error: BaseException) -> str:
+    """Return an exception on one line, at most MAX_RAISED characters."""
+    text = " ".join(f"{type(error).__name__}: {error}".split()).rstrip(":")
+    return text if len(text) <= MAX_RAISED else f"{text[:MAX_RAISED]}..."
 
 
 def _answer(function: Callable[[], Any], writing: int) -> int:

@@ -4,60 +4,97 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
-from ci.cases.artifact import (
-    FLOAT,
-    HIGH,
-    INPUTS,
-    LOW,
-    OUTPUT,
-    QUANTIZED,
-    REFERENCE,
-    Lowered,
-    TensorInfo,
-    write_set,
-)
+from ci.cases.engine import FLOAT, HIGH, LOW, QUANTIZED, Compiled, Sets
 from ci.judging.figures import Array
 from ci.judging.gate import Expected, References
+from ci.models.tensors import FILE, TensorInfo
+
+OUTPUT = "output_{}_{}.raw"  # as qnn_executor_runner names what a program gives
 
 
-def read_references(artifact: Path, lowered: Lowered) -> References:
-    """The references of an artifact. Raises OSError or ValueError for one that is damaged."""
+def read_references(artifact: Path, compiled: Compiled) -> References:
+    """Return the references of an artifact. Raises OSError or ValueError if it is damaged."""
     quantized = artifact / QUANTIZED
     return References(
-        read_expected(artifact / FLOAT, lowered),
-        read_expected(quantized, lowered) if quantized.is_dir() else None,
+        read_expected(artifact / FLOAT, compiled),
+        read_expected(quantized, compiled) if quantized.is_dir() else None,
     )
 
 
-def read_expected(directory: Path, lowered: Lowered) -> list[Expected]:
-    """The outputs of one eager model, with the ties of those that were found to have some."""
+def read_expected(directory: Path, compiled: Compiled) -> list[Expected]:
+    """Return the outputs of one eager model, with the bounds of those that have some."""
     expected = []
-    for index in range(len(lowered.outputs)):
-        values = low = high = read_column(directory, REFERENCE, index, lowered)
+    for index, info in enumerate(compiled.outputs):
+        values = low = high = read_column(directory, FILE, index, info, compiled.sets)
         if (directory / LOW.format(0, index)).exists():
-            low, high = (read_column(directory, bound, index, lowered) for bound in (LOW, HIGH))
+            low, high = (
+                read_column(directory, bound, index, info, compiled.sets) for bound in (LOW, HIGH)
+            )
         expected.append(Expected(values, low, high))
     return expected
 
 
-def read_outputs(directory: Path, lowered: Lowered) -> list[Array]:
-    """What a runner wrote, an array an output, [input set, *shape].
+def read_column(directory: Path, pattern: str, index: int, info: TensorInfo, sets: int) -> Array:
+    """Return one reference of every set, [input set, *shape]. Raises OSError, ValueError."""
+    files = (directory / pattern.format(number, index) for number in range(sets))
+    return np.stack([view_tensor(file.read_bytes(), info, file.name) for file in files])
 
-    Raises OSError or ValueError unless ``directory`` holds each output as a regular file of its
-    own, of exactly its size, and nothing else.
+
+def view_tensor(data: bytes, info: TensorInfo, name: str) -> Array:
+    """Return the elements of a tensor, booleans as their bytes. Raises ValueError for another
+    size."""
+    if len(data) != size_bytes(info):
+        raise ValueError(f"{name} has {len(data)} bytes, {size_bytes(info)} are wanted")
+    dtype = "uint8" if info.dtype == "bool" else info.dtype
+    return np.frombuffer(data, dtype).reshape(info.shape)
+
+
+def size_bytes(info: TensorInfo) -> int:
+    """Return how many bytes a tensor's elements take."""
+    return int(np.prod(info.shape)) * np.dtype(info.dtype).itemsize
+
+
+def stack_outputs(outputs: Sets, compiled: Compiled) -> list[Array]:
+    """Return what a runner gave, an array per output, [input set, *shape].
+
+    Raises ValueError unless it is just the program's outputs for every input set, each of its
+    size.
+    """
+    if len(outputs) != compiled.sets:
+        raise ValueError(f"outputs of {len(outputs)} input sets, {compiled.sets} are wanted")
+    columns: list[list[Array]] = [[] for _ in compiled.outputs]
+    for number, tensors in enumerate(outputs):
+        if len(tensors) != len(columns):
+            raise ValueError(f"{len(tensors)} outputs, {len(columns)} are wanted")
+        for index, tensor in enumerate(tensors):
+            name = OUTPUT.format(number, index)
+            data = np.ascontiguousarray(tensor).tobytes()
+            columns[index].append(view_tensor(data, compiled.outputs[index], name))
+    return [np.stack(column) for column in columns]
+
+
+def read_outputs(directory: Path, compiled: Compiled, sets: int) -> Sets:
+    """Return what a program wrote into ``directory``, a list per input set.
+
+    Raises OSError or ValueError unless it holds each output as a regular file that has no other
+    name, of exactly its size, and nothing else.
     """
     outputs = [
-        read_column(directory, OUTPUT, index, lowered) for index in range(len(lowered.outputs))
+        [
+            view_tensor(_read_regular(file, size_bytes(info)), info, file.name)
+            for index, info in enumerate(compiled.outputs)
+            for file in [directory / OUTPUT.format(number, index)]
+        ]
+        for number in range(sets)
     ]
     wanted = {
         OUTPUT.format(number, index)
-        for number in range(lowered.sets)
-        for index in range(len(lowered.outputs))
+        for number in range(sets)
+        for index in range(len(compiled.outputs))
     }
     extra = sorted({path.name for path in directory.iterdir()} - wanted)
     if extra:
@@ -65,66 +102,19 @@ def read_outputs(directory: Path, lowered: Lowered) -> list[Array]:
     return outputs
 
 
-def write_input_list(path: Path, given: Path, lowered: Lowered, sets: int | None = None) -> Path:
-    """The list of inputs for a runner, a line for each of the first ``sets`` of ``given``."""
-    places = given / INPUTS
-    rows = (
-        " ".join(
-            str(places / REFERENCE.format(number, index)) for index in range(len(lowered.inputs))
-        )
-        for number in range(lowered.sets)[:sets]
-    )
-    path.write_text("".join(f"{row}\n" for row in rows), encoding="utf-8")
-    return path
-
-
-def write_outputs(directory: Path, outputs: Sequence[Array]) -> None:
-    """What a runner would write for ``outputs``, [input set, *shape]."""
-    directory.mkdir()
-    for number, arrays in enumerate(zip(*outputs, strict=True)):
-        write_set(directory, number, arrays, OUTPUT)
-
-
-def read_column(directory: Path, pattern: str, index: int, lowered: Lowered) -> Array:
-    """One output of every set. Raises OSError or ValueError as read_tensor does."""
-    info = lowered.outputs[index]
-    return np.stack(
-        [
-            read_tensor(directory / pattern.format(number, index), info)
-            for number in range(lowered.sets)
-        ]
-    )
-
-
-def read_tensor(path: Path, info: TensorInfo) -> Array:
-    """A raw file, booleans as their bytes. Raises ValueError unless it is a regular file of the
-    size of ``info``, OSError when it cannot be read."""
-    dtype = np.dtype("uint8" if info.dtype == "bool" else info.dtype)
-    wanted = int(np.prod(info.shape)) * dtype.itemsize
+def _read_regular(path: Path, wanted: int) -> bytes:
     if not os.path.lexists(path):
         raise ValueError(f"{path.name} was not written")
     if path.is_symlink():
         raise ValueError(f"{path.name} is a link, and an output has to be a file of its own")
     # Without O_NONBLOCK the open of a pipe waits for a writer.
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        fault = _find_fault(os.fstat(descriptor), wanted)
-        if fault:
-            raise ValueError(f"{path.name} {fault}")
-        with os.fdopen(descriptor, "rb", closefd=False) as stream:
-            data = stream.read(wanted + 1)
-    finally:
-        os.close(descriptor)
-    if len(data) != wanted:
-        raise ValueError(f"{path.name} changed while it was read")
-    return np.frombuffer(data, dtype).reshape(info.shape)
-
-
-def _find_fault(status: os.stat_result, wanted: int) -> str:
-    if not stat.S_ISREG(status.st_mode):
-        return "is not a regular file"
-    if status.st_nlink != 1:
-        return "is a second name of another file"
-    if status.st_size != wanted:
-        return f"has {status.st_size} bytes, {wanted} are wanted"
-    return ""
+    with os.fdopen(descriptor, "rb") as stream:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise ValueError(f"{path.name} is not a regular file")
+        if status.st_nlink != 1:
+            raise ValueError(f"{path.name} is a second name of another file")
+        if status.st_size != wanted:
+            raise ValueError(f"{path.name} has {status.st_size} bytes, {wanted} are wanted")
+        return stream.read(wanted + 1)  # it may still grow

@@ -1,56 +1,60 @@
-"""One case from model to verdict: lower, run, compare, and feed the gate its controls."""
+"""One case from model to report row: compile, run, judge. It knows the two seams of
+ci.cases.engine, and no engine."""
 
 from __future__ import annotations
 
 import shutil
+import time
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from copy import copy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ci.cases.artifact import INPUTS, PROGRAM, SAVER, SAVER_CALLS, Lowered
 from ci.cases.baselines import Baseline, find_changes, name_case
-from ci.cases.engine import LowerJob, LowerResult
-from ci.cases.memo import recall_lowering, remember_lowering
-from ci.cases.outputs import read_outputs, read_references, write_input_list
+from ci.cases.cache import Artifact, CompileJob, CompileResult, programs_home
+from ci.cases.engine import (
+    INPUTS,
+    SAVER,
+    SAVER_CALLS,
+    Compiled,
+    Engine,
+    Program,
+    RunError,
+    Runner,
+    RunNotes,
+    Sets,
+)
+from ci.cases.outputs import OUTPUT, read_references, stack_outputs
 from ci.cases.policy import EmulatorPolicy
-from ci.cases.pool import Ended, Pool
+from ci.cases.pool import Ended, Pool, read_tail
 from ci.cases.qnn_files import PARAMS, count_operators
-from ci.cases.run_job import RunJob
-from ci.cases.runners import Runner
+from ci.cases.runners import INPUT_LIST, OUTPUTS
 from ci.cases.spec import CaseSpec
-from ci.cases.verdict import judge_case
-from ci.executorch.tracing import trace_run
+from ci.judging.figures import Array
 from ci.judging.gate import References
-from ci.judging.metric import judge_metric
-from ci.models.lowering_options import Choices
+from ci.judging.verdict import CaseFigures, ControlResult, judge_metric, judge_outputs
 from ci.models.source_lines import find_factory, find_places, find_suite_model
+from ci.models.tensors import read_sets, write_sets
 from ci.models.user_models import MetricJob, MetricResult
-from ci.report.schema import Case, Control, FallbackOp, Place, Status, Threshold
+from ci.report.schema import Case, Control, FallbackOp, OpCount, Place, Status
 from provisioning.elf.qnn_build import find_qnn_build
 from provisioning.errors import StoreError, UnfitError
 from provisioning.files import explain_no_room
 from provisioning.manifest.backends import Backend
-from provisioning.store.store import store_home
 
 SHOWN_OPS = 4
-ARTIFACT, OUTPUTS = "artifact", "outputs"
-
-
-def programs_home() -> Path:
-    """Where lowered programs are kept."""
-    return store_home() / "lowered"
+ARTIFACT = "artifact"
 
 
 @dataclass(frozen=True, kw_only=True)
 class SessionOptions:
-    """What a user may change about a run. What QNN writes of a case beside its outputs is left in a
-    directory of its own in ``beside``."""
+    """What a user may change about a run. What QNN writes about a case besides its outputs is kept
+    in a directory per case below ``beside``."""
 
     policy: EmulatorPolicy
     timeout_s: float
     jobs: int = 1
-    runner: str = "python"
     use_cache: bool = True
     keep: Path | None = None
     beside: Path | None = None
@@ -61,13 +65,13 @@ class SessionOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class RunSetup:
-    """What all cases of a run share. ``work`` is a scratch directory, ``device`` what runs the
-    programs where neither this host nor the runner does."""
+    """What all cases of a run share. ``work`` is a scratch directory, ``device`` what the programs
+    need if neither this host nor the runner can run them."""
 
     options: SessionOptions
-    pool: Pool
+    engine: Engine
     runner: Runner
-    toolchain: tuple[str, ...]
+    pool: Pool
     work: Path
     cache: Path = field(default_factory=programs_home)
     baselines: Mapping[str, Baseline] = field(default_factory=dict)
@@ -83,28 +87,55 @@ class CaseResult:
     remark: str = ""
 
 
-class CaseRun:
-    """One case, step by step; every step may end it with a reason. ``lowers_by`` is the kind of job
-    that lowers."""
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """What came of running a program: outputs, or a failure. ``used`` is whether its process had
+    run other programs before."""
 
-    lowers_by = "lower"
+    outputs: Sets = ()
+    failure: str = ""
+    notes: RunNotes = field(default_factory=RunNotes)
+    wall_s: float = 0.0
+    used: bool = False
+
+
+@dataclass(kw_only=True)
+class Evidence:
+    """What is known of a case so far; each field has its default until its step was taken."""
+
+    artifact: Artifact | None = None
+    cached: bool = False
+    compiler: str = ""
+    qnn_ops: tuple[OpCount, ...] = ()
+    run: Run | None = None
+    figures: CaseFigures = field(default_factory=CaseFigures)
+    controls: tuple[ControlResult, ...] = ()
+    metric: MetricResult | None = None
+    baseline: Baseline | None = None
+    lacks: str = ""
+
+
+class CaseRun:
+    """One case, step by step; every step may end it with a reason."""
 
     def __init__(self, spec: CaseSpec, setup: RunSetup) -> None:
         self.spec, self.setup, self.options = spec, setup, setup.options
         self.directory = setup.work / spec.slug
-        self.limits = self.options.policy.limits_of(spec.model, spec.scheme)
-        self.figures: dict[str, object] = {}
+        self.policy = self.options.policy
+        self.limits = self.policy.limits_of(spec.model, spec.scheme)
+        self.evidence = Evidence()
+        self.remarks: list[str] = []
 
     def run(self) -> CaseResult:
-        """Lower, run, judge: whatever is raised is the failure of this case.
+        """Compile, run, judge: whatever is raised is the failure of this case.
 
-        But what the machine is to blame for: raises StoreError where there is no room, UnfitError
-        where no process starts.
+        Except what the machine is to blame for: raises StoreError if there is no room, UnfitError
+        if no process starts.
         """
         try:
             shutil.rmtree(self.directory, ignore_errors=True)
-            (self.directory / OUTPUTS).mkdir(parents=True)
-            result = self._lower_and_run()
+            self.directory.mkdir(parents=True)
+            result = self._compile_and_run()
             if self.options.keep:
                 keep_artifacts(self.directory, self.options.keep / self.spec.slug)
         except (StoreError, UnfitError):
@@ -113,212 +144,177 @@ class CaseRun:
             no_room = explain_no_room(error)
             if no_room:
                 raise no_room from error
-            return self.end(
-                Status.FAILED, f"{type(error).__name__}: {error}", traceback.format_exc()
-            )
+            reason = f"{type(error).__name__}: {error}"
+            return self.end(Status.FAILED, reason, traceback.format_exc())
         return result
 
-    def _lower_and_run(self) -> CaseResult:
-        ended = self.lower()
+    def _compile_and_run(self) -> CaseResult:
+        ended = self.compile()
         if ended.failure:
             return self.end(Status.FAILED, f"lowering: {ended.failure}", ended.log_tail)
-        result: LowerResult = ended.result
-        if result.refused or not result.directory or not result.lowered:
-            return self.refuse(result.refused, ended.log_tail)
-        artifact = Path(result.directory)
-        self.note_lowered(result.lowered, cached=result.cached)
-        remark = "a damaged cache entry was lowered again" if result.repaired else ""
-        if not result.lowered.delegation.partitions:
-            reasons = "; ".join(one.reason for one in result.lowered.delegation.fallback_ops)
+        made: CompileResult = ended.result
+        if not made.artifact:
+            return self.refuse(made.refused, ended.log_tail)
+        directory, compiled = Path(made.directory), made.artifact.compiled
+        self.note_compiled(directory, made)
+        if not compiled.delegation.partitions:
+            reasons = "; ".join(one.reason for one in compiled.delegation.fallback_ops)
             return self.refuse(f"QNN took no node: {reasons}", ended.log_tail)
-        build = find_qnn_build(self.find_binary(artifact))
-        self.figures["compiler"] = build.text if build else ""
-        # Before the runner starts: what it writes there later changes no verdict.
-        references = read_references(artifact, result.lowered)
-        job = self.give(artifact, result.lowered)
+        # Before the runner starts: what it writes later changes no verdict.
+        references = read_references(directory, compiled)
+        program = self.copy_program(directory, compiled)
         if self.setup.device:
-            run = self.end_unrun(job, result.lowered, remark)
+            result = self.end_unrun(program)
         else:
-            run = self.run_and_judge(job, references, result.lowered, remark)
+            sets = read_sets(directory / INPUTS, compiled.inputs, compiled.sets)
+            result = self.run_and_judge(program, references, sets)
         if self.options.keep:
-            shutil.copytree(artifact, self.directory / ARTIFACT, dirs_exist_ok=True)
-        return run
+            shutil.copytree(directory, self.directory / ARTIFACT, dirs_exist_ok=True)
+        return result
 
-    def lower(self) -> Ended:
-        """Lower in a fork, unless it is known already; the log is beside the outputs."""
-        log = self.directory / "lower.log"
-        job = self.make_job(log)
-        if known := recall_lowering(job):
-            return Ended(known, "", "", 0.0)
-        ended = self.setup.pool.run(self.lowers_by, job, log, self.options.timeout_s)
-        if ended.result:
-            remember_lowering(job, ended.result)
-        return ended
-
-    def make_job(self, log: Path) -> LowerJob:
-        """What is to be lowered, and with what."""
-        return LowerJob(
-            model=self.spec.reference,
-            source=self.spec.source,
-            scheme=self.spec.scheme,
-            soc=self.spec.soc,
-            cache=str(self.setup.cache),
-            toolchain=self.setup.toolchain,
-            log=str(log),
+    def compile(self) -> Ended:
+        """Find or compile the program in a worker; its log is next to the outputs."""
+        job = CompileJob(
+            engine=self.setup.engine,
+            spec=self.spec,
+            cache=self.setup.cache,
+            log=self.directory / "lower.log",
             use_cache=self.options.use_cache,
-            reference=self.options.policy.reference,
-            backend=self.options.backend,
+            reference=self.policy.reference,
         )
+        return self.setup.pool.run(job, job.log, self.options.timeout_s)
 
-    def give(self, artifact: Path, lowered: Lowered) -> RunJob:
-        """A copy of the program and of all input sets: a runner is shown no reference."""
+    def note_compiled(self, directory: Path, made: CompileResult) -> None:
+        """Take down what is known of the program, and keep what QNN's Saver wrote.
+
+        Saver takes and refuses what HTP does, so that its operators are the program's.
+        """
+        if made.repaired:
+            self.remarks.append("a damaged cache entry was lowered again")
+        if not made.artifact:
+            return
+        build = find_qnn_build(directory / made.artifact.compiled.binary)
+        self.evidence.artifact, self.evidence.cached = made.artifact, made.cached
+        self.evidence.compiler = build.text if build else ""
+        calls = directory / SAVER / SAVER_CALLS
+        if calls.is_file():
+            self.leave(calls, calls.with_name(PARAMS))
+            text = calls.read_text(encoding="utf-8", errors="replace")
+            self.evidence.qnn_ops = count_operators(text)
+
+    def copy_program(self, directory: Path, compiled: Compiled) -> Program:
+        """Copy the program to where a runner finds it: a runner is shown no reference."""
         given = self.directory / ARTIFACT
         given.mkdir()
-        program = self.copy_program(artifact, given)
-        shutil.copytree(artifact / INPUTS, given / INPUTS)
-        if (artifact / SAVER).is_dir():
-            self.note_operators(artifact / SAVER)
-        input_list = write_input_list(self.directory / "input_list.txt", given, lowered)
-        outputs = str(self.directory / OUTPUTS)
-        self.job = RunJob(
-            str(program),
-            str(input_list),
-            outputs,
-            methods=lowered.methods,
-            quantizes=self.options.backend.is_lpai,
-        )
-        return self.job
+        part = Path(compiled.program).parts[0]
+        if (directory / part).is_dir():
+            shutil.copytree(directory / part, given / part)
+        else:
+            shutil.copyfile(directory / part, given / part)
+        log = self.directory / "run.log"
+        return Program(self.spec, given / compiled.program, compiled, self.directory, log)
 
-    def find_binary(self, artifact: Path) -> Path:
-        """The file that holds what QNN compiled."""
-        return artifact / PROGRAM
-
-    def copy_program(self, artifact: Path, given: Path) -> Path:
-        return shutil.copyfile(artifact / PROGRAM, given / PROGRAM)
-
-    def end_unrun(self, job: RunJob, lowered: Lowered, remark: str) -> CaseResult:
-        """A program that was lowered, and is left where the report is: nobody has seen outputs."""
-        self.leave(Path(job.model))
-        faults = self.delegation_faults(lowered)
+    def end_unrun(self, program: Program) -> CaseResult:
+        """End a case that was lowered and cannot run here; the program stays near the report."""
+        self.leave(program.path)
+        faults = self.delegation_faults(program.compiled)
         if faults:
-            return self.end(Status.FAILED, "; ".join(faults), remark=remark)
-        self.figures["lacks"] = self.setup.device
+            return self.end(Status.FAILED, "; ".join(faults))
+        self.evidence.lacks = self.setup.device
         reason = (
             f"lowered; cannot run here: it needs {self.setup.device}\n"
-            "  fix: --runner with a program that runs it there; it is kept beside the report, in"
+            "  fix: --runner with a program that runs it there; it is kept next to the report, in"
             f" qnn/{self.spec.slug}"
         )
-        return self.end(Status.UNSUPPORTED, reason, remark=remark)
+        return self.end(Status.UNSUPPORTED, reason)
 
-    def run_and_judge(
-        self, job: RunJob, references: References, lowered: Lowered, remark: str
-    ) -> CaseResult:
-        """What fails in a process that ran other programs before is run again in a fresh one: only
-        what fails there is this program's fault."""
-        before = dict(self.figures)
-        run = self.execute(job)
-        result = self.judge_run(references, lowered, run, remark)
+    def run_and_judge(self, program: Program, references: References, sets: Sets) -> CaseResult:
+        """Run, and run again in a fresh process what failed in one that had run other programs:
+        only what fails there is this program's fault."""
+        before = copy(self.evidence)
+        run = self.execute(program, sets)
+        result = self.judge_run(program, references, run)
         if result.case.status is Status.PASSED or not run.used:
             return result
-        self.figures = before
-        shutil.rmtree(job.outputs)
-        Path(job.outputs).mkdir()
-        again = self.judge_run(references, lowered, self.execute(job, fresh=True), remark)
+        self.evidence = before
+        again = self.judge_run(program, references, self.execute(program, sets, fresh=True))
         if again.case.status is not Status.PASSED:
             return again
         seen = f"in a process that ran other programs before: {result.case.reason.splitlines()[0]}"
-        return replace(again, remark="; ".join(filter(None, [remark, seen])))
+        return replace(again, remark="; ".join(filter(None, [again.remark, seen])))
 
-    def execute(self, job: RunJob, *, fresh: bool = False) -> Ended:
-        log = self.directory / "run.log"
-        return self.setup.runner.execute(job, log, self.options.timeout_s, fresh=fresh)
+    def execute(self, program: Program, sets: Sets, *, fresh: bool = False) -> Run:
+        """Open the program and run every input set once."""
+        began, used = time.monotonic(), False
+        try:
+            with self.setup.runner.open(program, self.options.timeout_s, fresh=fresh) as opened:
+                used = opened.used
+                outputs = opened.run(sets)
+                wall_s = time.monotonic() - began
+                notes = opened.finish()
+        except RunError as error:
+            wall_s = time.monotonic() - began
+            return Run(failure=str(error), wall_s=wall_s, used=used or error.used)
+        return Run(outputs=outputs, notes=notes, wall_s=wall_s, used=used)
 
-    def judge_run(
-        self, references: References, lowered: Lowered, run: Ended, remark: str
-    ) -> CaseResult:
-        """Judge how a run ended and what it wrote, and check delegation."""
-        self.figures["run_s"] = round(run.wall_s, 3)
+    def judge_run(self, program: Program, references: References, run: Run) -> CaseResult:
+        """Judge what a run gave, and check delegation."""
+        compiled = program.compiled
+        log_tail = read_tail(program.log)
+        self.evidence.run = run
+        try:
+            outputs = [] if run.failure else stack_outputs(run.outputs, compiled)
+        except ValueError as error:
+            run = replace(run, failure=str(error))
         if run.failure:
-            known = self.find_refusal(f"{run.failure}\n{run.log_tail}")
+            known = self.find_refusal(f"{run.failure}\n{log_tail}")
             if known:
-                return self.end(Status.UNSUPPORTED, f"run: {known}", run.log_tail, remark=remark)
-            faults = [f"run: {run.failure}", *self.delegation_faults(lowered)]
-            return self.end(Status.FAILED, "; ".join(faults), run.log_tail, remark=remark)
-        verdict = judge_case(self.spec, references, self.directory, lowered, self.options.policy)
-        self.figures |= verdict.figures
-        traced = self.trace(lowered)
-        changes = self.find_changes()
-        measured = self.measure_metric(references, lowered) if verdict.figures else []
-        left = self.delegation_faults(lowered)
-        reasons = [*verdict.reasons, *changes, *measured, *traced, *left]
+                return self.end(Status.UNSUPPORTED, f"run: {known}", log_tail)
+            faults = [f"run: {run.failure}", *self.delegation_faults(compiled)]
+            return self.end(Status.FAILED, "; ".join(faults), log_tail)
+        if self.options.keep and not (self.directory / OUTPUTS).is_dir():
+            write_sets(self.directory / OUTPUTS, run.outputs, OUTPUT)
+        self.leave(*run.notes.files)
+        verdict = judge_outputs(references, outputs, compiled.inputs, compiled.outputs, self.limits)
+        self.evidence.figures, self.evidence.controls = verdict.figures, verdict.controls
+        reasons = [
+            *verdict.reasons,
+            *self.compare_baseline(),
+            *self.measure_metric(references, outputs),
+            *run.notes.faults,
+            *self.delegation_faults(compiled),
+        ]
         if not reasons:
-            return self.end(Status.PASSED, controls=verdict.controls, remark=remark)
-        told = "\n".join(["; ".join(reasons), *verdict.advice])
-        return self.end(Status.FAILED, told, run.log_tail, verdict.controls, remark)
+            return self.end(Status.PASSED, remark=run.notes.remark)
+        explained = "\n".join(["; ".join(reasons), *verdict.advice])
+        return self.end(Status.FAILED, explained, log_tail, remark=run.notes.remark)
 
-    def trace(self, lowered: Lowered) -> tuple[str, ...]:
-        """Leave the trace that the model's entry asks for; why there is none, where none is."""
-        choices = self.spec.source.choices
-        if not choices.traces:
-            return ()
-        dumped = choices.dump_intermediate_outputs
-        limit_s = self.options.timeout_s
-        traced = trace_run(self.job, lowered, self.setup.pool, limit_s, dumped=dumped)
-        self.figures |= traced.figures
-        self.leave(*traced.files)
-        return traced.faults
+    def compare_baseline(self) -> list[str]:
+        """Say how the figures differ from those recorded for this toolchain, if there are any."""
+        spec = self.spec
+        baseline = self.setup.baselines.get(name_case(spec.model, spec.scheme.value, spec.soc))
+        if baseline is None:
+            return []
+        self.evidence.baseline = baseline
+        return list(find_changes(self.evidence.figures, baseline))
 
-    def leave(self, *files: Path) -> None:
-        """Copy files of the case to where the report is."""
-        if self.options.beside:
-            own = self.options.beside / self.spec.slug
-            own.mkdir(parents=True, exist_ok=True)
-            for path in files:
-                shutil.copyfile(path, own / path.name)
-
-    def note_operators(self, saved: Path) -> None:
-        """Saver takes and refuses what HTP does, so that these are the program's operators."""
-        self.leave(saved / SAVER_CALLS, saved / PARAMS)
-        calls = (saved / SAVER_CALLS).read_text(encoding="utf-8", errors="replace")
-        self.figures["qnn_ops"] = count_operators(calls)
-
-    def measure_metric(self, references: References, lowered: Lowered) -> list[str]:
-        """What the user's metric, where the model has one, says against the program."""
-        entry = self.options.policy.models.get(self.spec.model)
+    def measure_metric(self, references: References, outputs: list[Array]) -> list[str]:
+        """Say what the user's metric, if the model has one, has against the program."""
+        entry = self.policy.models.get(self.spec.model)
         if entry is None or entry.metric is None:
             return []
-        job = MetricJob(
-            metric=entry.metric,
-            outputs=read_outputs(self.directory / "outputs", lowered),
-            float32=[one.values for one in references.float32],
-        )
+        job = MetricJob(entry.metric, outputs, [one.values for one in references.float32])
         log = self.directory / "metric.log"
-        ended = self.setup.pool.run("metric", job, log, self.options.timeout_s, fresh=True)
+        ended = self.setup.pool.run(job, log, self.options.timeout_s, fresh=True)
         if ended.failure:
             return [f"metric: {ended.failure}"]
         result: MetricResult = ended.result
-        self.figures |= {
-            "metric": result.value,
-            "metric_float": result.float32,
-            "metric_name": entry.metric.name,
-        }
+        self.evidence.metric = result
         return list(judge_metric(entry.metric, result.value, result.float32, result.shifted))
 
-    def find_changes(self) -> list[str]:
-        """How the figures differ from those recorded for this toolchain, where some are."""
-        spec = self.spec
-        name = name_case(spec.model, spec.scheme.value, spec.soc)
-        baseline = self.setup.baselines.get(name)
-        if baseline is None:
-            return []
-        changes = list(find_changes(self.figures, baseline))
-        self.figures["recorded_sqnr_db"] = baseline.sqnr_db
-        self.figures["recorded_sqnr_db_quantized"] = baseline.sqnr_db_quantized
-        return changes
-
-    def delegation_faults(self, lowered: Lowered) -> list[str]:
-        """What stays on the CPU although the policy says full delegation."""
-        left = [one for one in lowered.delegation.fallback_ops if not one.asked]
+    def delegation_faults(self, compiled: Compiled) -> list[str]:
+        """Name what stays on the CPU although the policy asks for full delegation."""
+        left = [one for one in compiled.delegation.fallback_ops if not one.asked]
         if not self.limits.full_delegation or not left:
             return []
         every = [*dict.fromkeys(f"{one.op}: {one.reason}" for one in left)]
@@ -326,22 +322,6 @@ class CaseRun:
         named = "; ".join([*every[:SHOWN_OPS], *more])
         many = "1 node falls" if len(left) == 1 else f"{len(left)} nodes fall"
         return [f"{many} back to the CPU ({named})"]
-
-    def note_lowered(self, lowered: Lowered, *, cached: bool) -> None:
-        delegation = lowered.delegation
-        self.figures |= {
-            "delegated_nodes": delegation.delegated_nodes,
-            "fallback_nodes": delegation.fallback_nodes,
-            "partitions": delegation.partitions,
-            "fallback_ops": tuple(
-                FallbackOp(op=one.op, reason=one.reason) for one in delegation.fallback_ops
-            ),
-            "lower_s": lowered.lower_s,
-            "pte_bytes": lowered.pte_bytes,
-            "cached": cached,
-            "inputs": lowered.sets,
-            "choices": describe_choices(self.spec.source.choices, lowered),
-        }
 
     def refuse(self, reason: str, log_tail: str) -> CaseResult:
         """A refusal that the policy knows is ``unsupported``; any other fails the case."""
@@ -351,72 +331,146 @@ class CaseRun:
         return self.end(Status.FAILED, f"refused: {reason}", log_tail)
 
     def find_refusal(self, reason: str) -> str:
-        """What the policy knows of a refusal of this case; empty for any other."""
-        return self.options.policy.expects_refusal(
-            self.spec.model,
-            self.spec.scheme,
-            self.spec.soc,
-            reason,
-            str(self.spec.source.choices),
-        )
+        """Return what the policy knows of a refusal of this case; empty for any other."""
+        spec = self.spec
+        choices = str(spec.source.choices)
+        return self.policy.expects_refusal(spec.model, spec.scheme, spec.soc, reason, choices)
+
+    def leave(self, *files: Path) -> None:
+        """Copy files of the case to where the report is."""
+        if self.options.beside:
+            kept = self.options.beside / self.spec.slug
+            kept.mkdir(parents=True, exist_ok=True)
+            for path in files:
+                shutil.copyfile(path, kept / path.name)
 
     def end(
-        self,
-        status: Status,
-        reason: str = "",
-        log_tail: str = "",
-        controls: tuple[Control, ...] = (),
-        remark: str = "",
+        self, status: Status, reason: str = "", log_tail: str = "", *, remark: str = ""
     ) -> CaseResult:
-        advice = self.options.policy.advise(reason) if status is Status.FAILED else ""
-        case = Case(
-            model=self.spec.model,
-            scheme=self.spec.scheme.value,
-            soc=self.spec.soc,
+        """Make the case's row of everything that is known."""
+        advice = self.policy.advise(reason) if status is Status.FAILED else ""
+        spec, known = self.spec, self.evidence
+        case = make_case(
+            spec,
+            known,
             status=status,
             reason=f"{reason}\n  fix: {advice}" if advice else reason,
             places=self.find_places(reason) if status is Status.FAILED else (),
             log_tail=log_tail,
             runner=self.setup.runner.name,
-            **self.figures,  # type: ignore[arg-type]
+            metric_name=self.metric_name,
         )
-        return CaseResult(case, controls, remark)
+        controls = tuple(
+            Control(
+                model=spec.model,
+                scheme=spec.scheme.value,
+                soc=spec.soc,
+                kind=one.kind,
+                rejected=one.rejected,
+                sqnr_db=one.sqnr_db,
+            )
+            for one in known.controls
+        )
+        return CaseResult(case, controls, "; ".join(filter(None, [*self.remarks, remark])))
+
+    @property
+    def metric_name(self) -> str:
+        """The name of the user's metric, if it was measured."""
+        entry = self.policy.models.get(self.spec.model)
+        return entry.metric.name if entry and entry.metric and self.evidence.metric else ""
 
     def find_places(self, reason: str) -> tuple[Place, ...]:
-        """The lines of a repository's files that a failure is from; else of its factory."""
+        """Return the lines of a repository's files that a failure is from, else its factory's."""
         given = self.spec.source.reference
         reference = find_suite_model(given or self.spec.model) or given
         return tuple(find_places(reason) or [find_factory(reference)] if reference else [])
+
+
+def make_case(
+    spec: CaseSpec,
+    known: Evidence,
+    *,
+    status: Status,
+    reason: str,
+    runner: str,
+    places: tuple[Place, ...] = (),
+    log_tail: str = "",
+    metric_name: str = "",
+) -> Case:
+    """Return a case's row of the report: everything that is known, figure by figure."""
+    artifact, run, figures = known.artifact, known.run, known.figures
+    compiled = artifact.compiled if artifact else None
+    delegation = compiled.delegation if compiled else None
+    accelerator = run.notes.accelerator if run else {}
+    return Case(
+        model=spec.model,
+        scheme=spec.scheme.value,
+        soc=spec.soc,
+        status=status,
+        sqnr_db=figures.sqnr_db,
+        sqnr_db_quantized=figures.sqnr_db_quantized,
+        cosine=figures.cosine,
+        cosine_quantized=figures.cosine_quantized,
+        max_abs=figures.max_abs,
+        sqnr_db_channel=figures.sqnr_db_channel,
+        channel=figures.channel,
+        gain=figures.gain,
+        offset=figures.offset,
+        equal=figures.equal,
+        equal_quantized=figures.equal_quantized,
+        metric=known.metric.value if known.metric else None,
+        metric_float=known.metric.float32 if known.metric else None,
+        metric_name=metric_name,
+        recorded_sqnr_db=known.baseline.sqnr_db if known.baseline else None,
+        recorded_sqnr_db_quantized=known.baseline.sqnr_db_quantized if known.baseline else None,
+        delegated_nodes=delegation.delegated_nodes if delegation else None,
+        fallback_nodes=delegation.fallback_nodes if delegation else None,
+        partitions=delegation.partitions if delegation else None,
+        lower_s=artifact.lower_s if artifact else None,
+        run_s=round(run.wall_s, 3) if run else None,
+        pte_bytes=compiled.size_bytes if compiled else None,
+        compiler=known.compiler,
+        choices=describe_choices(spec, compiled),
+        cached=known.cached,
+        reason=reason,
+        places=places,
+        fallback_ops=tuple(
+            FallbackOp(op=one.op, reason=one.reason)
+            for one in (delegation.fallback_ops if delegation else ())
+        ),
+        log_tail=log_tail,
+        runner=runner,
+        inputs=compiled.sets if compiled else 0,
+        qnn_ops=known.qnn_ops,
+        accelerator_cycles=accelerator.get("accelerator_cycles"),
+        accelerator_us=accelerator.get("accelerator_us"),
+        lacks=known.lacks,
+    )
+
+
+def describe_choices(spec: CaseSpec, compiled: Compiled | None) -> str:
+    """Return the options of the model's entry, and what sharing weights saved."""
+    choices = str(spec.source.choices)
+    if not compiled or not compiled.unshared_bytes:
+        return choices
+    return f"{choices} ({compiled.size_bytes} bytes, {compiled.unshared_bytes} without)"
 
 
 def keep_artifacts(directory: Path, target: Path) -> None:
     """Copy a case's program, inputs, references, outputs and logs to ``target``."""
     shutil.rmtree(target, ignore_errors=True)
     shutil.copytree(directory, target, symlinks=True, ignore=list_special)
-    rows = target / "input_list.txt"
+    rows = target / INPUT_LIST
     if rows.is_file():  # it names files by their whole paths, and the run's own go
         text = rows.read_text(encoding="utf-8")
         rows.write_text(text.replace(f"{directory}/", f"{target.resolve()}/"), encoding="utf-8")
 
 
 def list_special(directory: str, names: list[str]) -> set[str]:
-    """What a runner left that is neither a file, a directory nor a link, such as a pipe."""
+    """Return what a runner left that is neither a file, a directory nor a link, such as a pipe."""
     paths = {name: Path(directory, name) for name in names}
     return {
         name
         for name, path in paths.items()
         if not (path.is_symlink() or path.is_file() or path.is_dir())
     }
-
-
-def describe_choices(choices: Choices, lowered: Lowered) -> str:
-    """The choices of the model's entry, and what they came to."""
-    if not lowered.unshared_bytes:
-        return str(choices)
-    return f"{choices} ({lowered.pte_bytes} bytes, {lowered.unshared_bytes} without)"
-
-
-def describe_limits(policy: EmulatorPolicy, specs: Iterable[CaseSpec]) -> tuple[Threshold, ...]:
-    """The limits that a run used, each once."""
-    limits = [policy.limits_of(spec.model, spec.scheme) for spec in specs]
-    return tuple({(one.scheme, one.model): one for one in limits}.values())

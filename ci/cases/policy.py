@@ -4,6 +4,7 @@ manifests/policies/emulator.toml; a user's own extends or replaces it."""
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from copy import deepcopy
 from fnmatch import fnmatchcase
 from functools import partial
@@ -13,11 +14,10 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct, field
 
-from ci.cases.spec import match_names
-from ci.models.degenerate import ReferencePolicy
+from ci.cases.spec import CaseSpec, match_names
 from ci.models.schemes import Scheme
 from ci.models.suite import SUITE
-from ci.models.user_models import Limits, Metric, ModelEntry, resolve_entry
+from ci.models.user_models import Limits, Metric, ModelEntry, ReferencePolicy, resolve_entry
 from ci.report.schema import ANY_MODEL, Threshold, find_threshold
 from provisioning.errors import ManifestError, UsageError
 from provisioning.manifest.backends import Backend
@@ -120,6 +120,11 @@ class EmulatorPolicy(Struct, frozen=True, forbid_unknown_fields=True):
                 fix=f"add [schemes.{scheme.value}] to the emulator policy",
             )
         return found
+
+    def describe_limits(self, specs: Iterable[CaseSpec]) -> tuple[Threshold, ...]:
+        """Return the limits of cases, each once."""
+        limits = [self.limits_of(spec.model, spec.scheme) for spec in specs]
+        return tuple({(one.scheme, one.model): one for one in limits}.values())
 
     def expects_refusal(
         self, model: str, scheme: Scheme, soc: str, reason: str, choices: str = ""

@@ -1,52 +1,58 @@
-"""Processes that already hold torch and ExecuTorch, each job with a time limit.
+"""Processes that already hold torch and the engine's packages, for jobs with a time limit.
 
-A fork server imports torch once, so that a worker starts in milliseconds. A worker does jobs of one
-kind, one at a time; one that crashes, hangs or grows is replaced. Lowerings fork once more for each
-(see ci.cases.forked). Runs share a process, in which QNN's libraries are loaded once; whoever
-doubts a run asks for a process that has run nothing yet.
+A fork server imports torch once, so that a worker starts in milliseconds. A worker does one kind of
+job, one at a time; one that crashes, hangs or grows is replaced. A worker can hold what one job
+opened for the jobs after it. Compilations fork once more for each case (see ci.cases.forked). Runs
+share a process, in which QNN's libraries are loaded once; a lease can ask for a process that has
+run nothing yet.
 """
 
 from __future__ import annotations
 
+import ctypes
 import multiprocessing
 import os
 import signal
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from multiprocessing import forkserver
+from multiprocessing import current_process, forkserver
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct
-
-from ci.cases.worker_main import serve
-from ci.executorch.memory import TUNABLES
+from ci.cases.forked import answer_job
 from ci.models.numerics import VARIABLES
+from provisioning.artifacts.environment import locate_profile
 from provisioning.console.caller import DIRECTORY_VARIABLE
 from provisioning.console.command import user_path
-from provisioning.console.process import GRACE_S, TAIL_LINES, describe_exit
+from provisioning.console.process import GRACE_S, TAIL_LINES, describe_exit, end_with_parent
+from provisioning.console.progress import Progress
 from provisioning.errors import QnnCiError, StoreError, UnfitError
+from provisioning.files import scratch_directory
 
 PRELOAD = ["ci.cases.fork_server"]
-EXPORTING = "ci.executorch.engine"  # where it is asked for by name, torch.export is made ready
-RUNNING = ("ci.executorch.runtime",)
-EXECUTORCH = (*RUNNING, EXPORTING)
 ROOT = Path(__file__).resolve().parents[2]
 # For the fork server: the process that started it, and what to import for all of its forks.
 STARTER, IMPORTS = "QNN_CI_STARTER", "QNN_CI_IMPORTS"
-ABORTED = "the run was ended"
+ABORTED, LATE = "the run was ended", "did not end in time"
 MAX_WORKER_BYTES = 2 << 30
+# Blocks of up to 1 KiB that a thread keeps for itself would not be overwritten when freed.
+TUNABLES = "glibc.malloc.tcache_count=0"
+SOCKET, MAX_SOCKET_PATH = "listener-12345678", 108  # unix(7)
+
+Job = Callable[[], Any]  # is sent to a worker and called there
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How a job ended: ``failure`` is empty when ``result`` is there.
+    """How a job ended: ``failure`` is empty if there is a ``result``.
 
-    ``used`` says that its process had done other jobs before.
+    ``used`` is whether its process had done other jobs before.
     """
 
     result: Any
@@ -54,6 +60,55 @@ class Ended:
     log_tail: str
     wall_s: float
     used: bool = False
+
+
+@dataclass(frozen=True)
+class Open:
+    """A job that leaves in its worker what ``make`` returns, for jobs of type Use."""
+
+    make: Job
+
+    def __call__(self) -> None:
+        _held.clear()
+        _held.append(self.make())
+
+
+@dataclass(frozen=True)
+class Use:
+    """A job that calls ``use`` with what an Open job left in the worker, and ``given``."""
+
+    use: Callable[..., Any]
+    given: Any = None
+
+    def __call__(self) -> Any:
+        return self.use(_held[-1], self.given)
+
+
+_held: list[Any] = []  # in a worker
+
+
+def serve(connection: Connection) -> None:
+    """Do jobs in a worker until the other end closes: (job, log) in, result or QnnCiError out."""
+    end_with_parent(os.getppid())
+    os.setpgid(0, 0)
+    while True:
+        try:
+            job, log = connection.recv()
+        except EOFError:
+            return
+        connection.send(answer_job(lambda: run_job(job, log)))  # noqa: B023 - called at once
+
+
+def run_job(job: Job, log: str) -> Any:
+    """Do one job. Everything that it prints, QNN's C++ included, is appended to ``log``."""
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    os.close(descriptor)
+    try:
+        return job()
+    finally:
+        ctypes.CDLL(None).fflush(None)  # what C code printed belongs to this log
 
 
 @contextmanager
@@ -76,8 +131,8 @@ def process_set(environment: Mapping[str, str], directory: Path) -> Iterator[Non
 
 
 def list_python_path(given: str) -> str:
-    """PYTHONPATH for a process that starts elsewhere: what was given, in whole paths, and this
-    project where it is not installed."""
+    """Return PYTHONPATH for a process that starts elsewhere: what was given, as whole paths, and
+    this project unless it is installed."""
     paths = [os.path.abspath(path) for path in given.split(os.pathsep) if path]  # noqa: PTH100
     if ROOT.name not in {"site-packages", "dist-packages"}:
         paths.append(str(ROOT))
@@ -94,12 +149,12 @@ class Worker:
         self.process.start()
         other.close()
 
-    def call(self, kind: str, job: Struct, log: Path, timeout_s: float) -> tuple[Any, str]:
-        """The job's result, or why there is none; then this worker is of no more use."""
+    def call(self, job: Job, log: Path, timeout_s: float) -> tuple[Any, str]:
+        """Return the job's result, or why there is none; then this worker is of no more use."""
         try:
-            self.connection.send((kind, job, str(log)))
+            self.connection.send((job, str(log)))
             if not self.connection.poll(timeout_s):
-                return None, f"did not end within {timeout_s:g} s"
+                return None, LATE
             return self.connection.recv(), ""
         except (EOFError, OSError):
             self.process.join(GRACE_S)
@@ -108,7 +163,7 @@ class Worker:
             return None, f"its process {how} without a result"
 
     def size_bytes(self) -> int:
-        """Resident memory."""
+        """Return the resident memory."""
         with suppress(OSError, IndexError):
             pages = Path(f"/proc/{self.process.pid}/statm").read_text(encoding="ascii").split()[1]
             return int(pages) * os.sysconf("SC_PAGE_SIZE")
@@ -131,13 +186,14 @@ class Worker:
 
 
 def find_fork_server() -> int | None:
-    """The id of this process's fork server: there is one at most, and no public way to it."""
+    """Return the id of this process's fork server: there is at most one, and no public way to
+    it."""
     pid: int | None = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
     return pid
 
 
 def start_fork_server() -> None:
-    """Raises RuntimeError where one runs: what it forks has the variables that it started with."""
+    """Raises RuntimeError if one runs: what it forks has the variables that it started with."""
     before = find_fork_server()
     forkserver.ensure_running()
     if find_fork_server() == before:
@@ -151,6 +207,37 @@ def end_fork_server() -> None:
         forkserver._forkserver._stop()  # type: ignore[attr-defined]
 
 
+class Lease:
+    """A worker for several jobs that belong together, with a log and a time limit for all.
+
+    Without a worker, because the pool was ended, every job fails.
+    """
+
+    def __init__(self, worker: Worker | None, log: Path, timeout_s: float) -> None:
+        self.worker, self.log, self.timeout_s = worker, log, timeout_s
+        self.used, self.reusable = bool(worker and worker.used), True
+        self.started = time.monotonic()
+        if worker:
+            worker.used = True
+
+    def call(self, job: Job) -> Ended:
+        """Do one job in what is left of the time. Raises StoreError if the job found no room."""
+        if not self.worker or not self.reusable:
+            return Ended(None, ABORTED, read_tail(self.log), 0.0, self.used)
+        began = time.monotonic()
+        self.reusable = False
+        left_s = max(self.timeout_s - (began - self.started), 0.0)
+        result, failure = self.worker.call(job, self.log, left_s)
+        self.reusable = not failure
+        if isinstance(result, StoreError):
+            raise result
+        if isinstance(result, QnnCiError):
+            result, failure = None, str(result)
+        if failure == LATE:
+            failure = f"did not end within {self.timeout_s:g} s"
+        return Ended(result, failure, read_tail(self.log), time.monotonic() - began, self.used)
+
+
 class Pool:
     """Workers for jobs in ``environment``; safe to use from several threads.
 
@@ -160,7 +247,7 @@ class Pool:
     """
 
     def __init__(
-        self, environment: Mapping[str, str], directory: Path, imports: Sequence[str] = EXECUTORCH
+        self, environment: Mapping[str, str], directory: Path, imports: Sequence[str]
     ) -> None:
         self.context = multiprocessing.get_context("forkserver")
         self.context.set_forkserver_preload(PRELOAD)
@@ -175,74 +262,123 @@ class Pool:
         }
         with process_set({**environment, **own}, directory):
             start_fork_server()
-        self.idle: dict[tuple[str, int], Worker] = {}  # of a kind, of a thread
+        self.idle: dict[tuple[object, int], Worker] = {}  # by kind and thread
         self.aborted = threading.Event()
 
     def close(self) -> None:
         """End every process of the pool; their jobs end with a failure, and so do later ones.
 
-        The workers end with the fork server, and lowerings with their workers.
+        The workers end with the fork server, and compilations with their workers.
         """
         self.aborted.set()
         end_fork_server()
 
-    def run(
-        self,
-        kind: str,
-        job: Struct,
-        log: Path,
-        timeout_s: float,
-        *,
-        fresh: bool = False,
-    ) -> Ended:
-        """Do one job, at most ``timeout_s`` seconds; ``fresh`` asks for a process of its own.
+    def run(self, job: Job, log: Path, timeout_s: float, *, fresh: bool = False) -> Ended:
+        """Do one job, at most ``timeout_s`` seconds; ``fresh`` asks for a new process.
 
-        Raises StoreError where the job found no room.
+        Raises StoreError if the job found no room.
         """
-        if self.aborted.is_set():
-            return Ended(None, ABORTED, "", 0.0)
-        try:
-            worker = self._take(kind, fresh=fresh)
-        except UnfitError:
-            if self.aborted.is_set():  # meanwhile: the first start of a worker takes seconds
-                return Ended(None, ABORTED, "", 0.0)
-            raise
-        started = time.monotonic()
-        used, worker.used = worker.used, True
-        reusable = False
-        try:
-            result, failure = worker.call(kind, job, log, timeout_s)
-            reusable = not fresh and not failure and worker.size_bytes() < MAX_WORKER_BYTES
-        finally:
-            wall_s = time.monotonic() - started
-            if reusable:
-                self.idle[kind, threading.get_ident()] = worker
-            else:
-                worker.close()
-        if isinstance(result, StoreError):
-            raise result
-        if isinstance(result, QnnCiError):
-            result, failure = None, str(result)
-        return Ended(result, failure, read_tail(log), wall_s, used)
+        with self.lease(type(job), log, timeout_s, fresh=fresh) as lease:
+            return lease.call(job)
 
-    def _take(self, kind: str, *, fresh: bool) -> Worker:
+    @contextmanager
+    def lease(
+        self, kind: object, log: Path, timeout_s: float, *, fresh: bool = False
+    ) -> Iterator[Lease]:
+        """Have a worker for jobs of a kind, all within ``timeout_s`` seconds; ``log`` starts
+        empty. Raises UnfitError if no process can be started."""
+        log.unlink(missing_ok=True)
+        worker = self._take(kind, fresh=fresh)
+        lease = Lease(worker, log, timeout_s)
+        try:
+            yield lease
+        finally:
+            if worker and lease.reusable and not fresh and worker.size_bytes() < MAX_WORKER_BYTES:
+                self.idle[kind, threading.get_ident()] = worker
+            elif worker:
+                worker.close()
+
+    def _take(self, kind: object, *, fresh: bool) -> Worker | None:
+        if self.aborted.is_set():
+            return None
         known = None if fresh else self.idle.pop((kind, threading.get_ident()), None)
         if known:
             return known
         try:
             return Worker(self.context)
         except (EOFError, ConnectionError) as error:
+            if self.aborted.is_set():  # meanwhile: the first start of a worker takes seconds
+                return None
             raise UnfitError(
                 "the process that holds what models are lowered with cannot be started",
-                why="it ended while it imported them; what it said stands above",
+                why="it ended while it imported them; its output is above",
                 fix="see whether memory, CPU time or files are limited (ulimit -a), and whether "
                 f"`{sys.executable} -c 'import torch'` works",
             ) from error
 
 
 def read_tail(log: Path) -> str:
-    """The last lines of a log."""
+    """Return the last lines of a log."""
     with suppress(OSError):
         lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
         return "\n".join(line[:400] for line in lines[-TAIL_LINES:])
     return ""
+
+
+class ScratchPool:
+    """A pool that starts before the environment is proven, one at a time, whose temporary files
+    are all below ``scratch``."""
+
+    def __init__(self, scratch: Path, imports: Sequence[str]) -> None:
+        self.scratch, self.imports = scratch, imports
+        self.pool: Pool | None = None
+        self.variables: Mapping[str, str] = {}
+
+    def guess(self, profile: str) -> None:
+        """Start the imports for what seems to be provisioned already: they take seconds."""
+        with suppress(QnnCiError):
+            self.open(locate_profile(profile, Progress()).apply(os.environ))
+
+    def open(self, variables: Mapping[str, str]) -> Pool:
+        """Return the pool whose environment is ``variables``; one of another environment ends."""
+        if self.pool is None or variables != self.variables:
+            self.close()
+            self.variables = variables
+            empty = self.scratch / "cwd"
+            empty.mkdir(exist_ok=True)
+            self.pool = Pool({**variables, "TMPDIR": str(self.scratch)}, empty, self.imports)
+        return self.pool
+
+    def close(self) -> None:
+        """End the pool's processes."""
+        if self.pool:
+            self.pool.close()
+
+
+@contextmanager
+def open_scratch_pool(imports: Sequence[str]) -> Iterator[ScratchPool]:
+    """Have a scratch directory with a pool, cleared at the end. Raises OSError if there is no
+    room."""
+    with (
+        scratch_directory(Path(tempfile.gettempdir()), "qnn-ci") as scratch,
+        sockets_below(scratch),
+    ):
+        held = ScratchPool(scratch, imports)
+        try:
+            yield held
+        finally:
+            held.close()
+
+
+@contextmanager
+def sockets_below(directory: Path) -> Iterator[None]:
+    """Let multiprocessing make its sockets in ``directory``, so that they go with it when the
+    process is killed; if that path is too long for one, they stay where they were."""
+    config: dict[str, str | None] = current_process()._config  # type: ignore[attr-defined]
+    before = config.get("tempdir")
+    if len(str(directory / SOCKET)) < MAX_SOCKET_PATH:
+        config["tempdir"] = str(directory)
+    try:
+        yield
+    finally:
+        config["tempdir"] = before

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from ci.cases.artifact import SAVER_CALLS
+from ci.cases.engine import SAVER_CALLS
 from ci.report.schema import OpCount
 from provisioning.errors import FailedError
 

@@ -1,42 +1,94 @@
-"""Who executes a program: a fork with ExecuTorch's Python runtime, or a program of its own."""
+"""Runners for any engine: a Python runtime in a process of the pool, and a user's program."""
 
 from __future__ import annotations
 
 import shlex
 import shutil
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
-from ci.cases.pool import Ended, Pool
-from ci.cases.run_job import RunJob
+from ci.cases.engine import INPUTS, Program, RunError, RunNotes, Sets
+from ci.cases.outputs import read_outputs
+from ci.cases.pool import Ended, Job, Lease, Open, Pool, Use
+from ci.models.tensors import FILE, write_sets
 from provisioning.console.command import user_command
 from provisioning.console.process import run_process
-from provisioning.console.progress import Progress
 from provisioning.errors import UsageError
 
+OUTPUTS, INPUT_LIST = "outputs", "input_list.txt"
 
-class Runner(Protocol):
-    """Executes one job, at most ``timeout_s`` seconds; ``fresh``: in a process that ran nothing."""
 
-    @property
-    def name(self) -> str: ...
+class HeldProgram(Protocol):
+    """A program as a worker holds it."""
 
-    def execute(
-        self, job: RunJob, log: Path, timeout_s: float, *, fresh: bool = False
-    ) -> Ended: ...
+    def run(self, sets: Sets) -> Sets:
+        """Return the outputs per input set."""
+
+    def finish(self) -> Any:
+        """Return what the runner's notes are made of."""
+
+
+def run_held(held: HeldProgram, sets: Sets) -> Sets:
+    """Run a program in its worker."""
+    return held.run(sets)
+
+
+def finish_held(held: HeldProgram, _: None) -> Any:
+    """End the runs of a program in its worker."""
+    return held.finish()
 
 
 @dataclass(frozen=True)
-class PythonRunner:
-    """ExecuTorch's Python runtime in a process of the pool."""
+class PooledRunner:
+    """Runs programs in workers of ``pool``. There ``opening`` returns a HeldProgram; ``note`` makes
+    notes of what its finish returned, here. With ``alone`` each program has its own process."""
 
+    name: str
     pool: Pool
-    name: str = "python"
+    opening: Callable[[Program], Job]
+    note: Callable[[PooledProgram, Any], RunNotes]
+    alone: bool = False
 
-    def execute(self, job: RunJob, log: Path, timeout_s: float, *, fresh: bool = False) -> Ended:
-        return self.pool.run("run", job, log, timeout_s, fresh=fresh)
+    @contextmanager
+    def open(
+        self, program: Program, timeout_s: float, *, fresh: bool = False
+    ) -> Iterator[PooledProgram]:
+        fresh = fresh or self.alone
+        with self.pool.lease(self.name, program.log, timeout_s, fresh=fresh) as lease:
+            require(lease.call(Open(self.opening(program))))
+            yield PooledProgram(self, program, lease)
+
+
+@dataclass
+class PooledProgram:
+    """A program that is open in a worker, with the input sets and outputs of its last run."""
+
+    runner: PooledRunner
+    program: Program
+    lease: Lease
+    sets: Sets = ()
+    outputs: Sets = ()
+
+    @property
+    def used(self) -> bool:
+        return self.lease.used
+
+    def run(self, sets: Sets) -> Sets:
+        self.sets, self.outputs = sets, require(self.lease.call(Use(run_held, sets)))
+        return self.outputs
+
+    def finish(self) -> RunNotes:
+        return self.runner.note(self, require(self.lease.call(Use(finish_held))))
+
+
+def require(ended: Ended) -> Any:
+    """Return a job's result. Raises RunError if there is none."""
+    if ended.failure:
+        raise RunError(ended.failure, used=ended.used)
+    return ended.result
 
 
 @dataclass(frozen=True)
@@ -50,39 +102,63 @@ class ProgramRunner:
     def name(self) -> str:
         return Path(self.argv[0]).name
 
-    def execute(self, job: RunJob, log: Path, timeout_s: float, *, fresh: bool = False) -> Ended:
+    @contextmanager
+    def open(
+        self, program: Program, timeout_s: float, *, fresh: bool = False
+    ) -> Iterator[ExternalProgram]:
         del fresh  # each run is a process of its own
+        yield ExternalProgram(self, program, timeout_s)
+
+
+@dataclass
+class ExternalProgram:
+    """A .pte that a ProgramRunner loads anew for each run."""
+
+    runner: ProgramRunner
+    program: Program
+    timeout_s: float
+    used: bool = field(default=False, init=False)
+
+    def run(self, sets: Sets) -> Sets:
+        """Write raw files, start the program, and read what it wrote. Raises RunError."""
+        inputs, outputs = (self.program.path.with_name(INPUTS), self.program.directory / OUTPUTS)
+        for directory in (inputs, outputs):
+            shutil.rmtree(directory, ignore_errors=True)
+        outputs.mkdir()
+        write_sets(inputs, sets)
+        rows = (
+            " ".join(str(inputs / FILE.format(number, index)) for index in range(len(tensors)))
+            for number, tensors in enumerate(sets)
+        )
+        listed = self.program.directory / INPUT_LIST
+        listed.write_text("".join(f"{row}\n" for row in rows), encoding="utf-8")
         ended = run_process(
             [
-                *self.argv,
-                f"--model_path={job.model}",
-                f"--input_list_path={job.input_list}",
-                f"--output_folder_path={job.outputs}",
+                *self.runner.argv,
+                f"--model_path={self.program.path}",
+                f"--input_list_path={listed}",
+                f"--output_folder_path={outputs}",
             ],
-            env=self.environment,
-            cwd=Path(job.outputs).parent,
-            timeout_s=timeout_s,
-            log=log,
+            env=self.runner.environment,
+            cwd=self.program.directory,
+            timeout_s=self.timeout_s,
+            log=self.program.log,
             check=False,
         )
-        failed = ended.timed_out or ended.returncode != 0
-        failure = f"the runner {ended.describe()}" if failed else ""
-        return Ended(None, failure, ended.tail, ended.wall_s)
+        if ended.timed_out or ended.returncode != 0:
+            raise RunError(f"the runner {ended.describe()}")
+        try:
+            return read_outputs(outputs, self.program.compiled, len(sets))
+        except (OSError, ValueError) as error:
+            raise RunError(str(error)) from error
+
+    def finish(self) -> RunNotes:
+        return RunNotes()
 
 
-def find_runner(
-    word: str, pool: Pool, environment: Mapping[str, str], progress: Progress
-) -> Runner:
-    """``python``, ``cpp`` (built here against ExecuTorch's wheel), or a command of the user's.
-
-    Raises UsageError when there is no such program, and what the build of ``cpp`` raises.
-    """
-    if word == "python":
-        return PythonRunner(pool)
-    if word == "cpp":
-        from ci.builds.runner import ensure_wheel_runner
-
-        return ProgramRunner([str(ensure_wheel_runner(progress))], environment)
+def find_program(word: str, environment: Mapping[str, str]) -> ProgramRunner:
+    """Return the runner for a command of the user's. Raises UsageError if there is no such
+    program."""
     try:
         words, why = shlex.split(word), "it is not a program that can be started"
     except ValueError as error:

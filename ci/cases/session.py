@@ -1,55 +1,38 @@
-"""The main job: provision, check, lower the suite, run it on an emulator, judge, report."""
+"""A session: every case of a run through the pipeline, and the report of all."""
 
 from __future__ import annotations
 
-import importlib.metadata
-import importlib.util
-import os
 import shutil
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from ci.cases.baselines import Baseline, read_baselines
-from ci.cases.engine import LowerJob
-from ci.cases.memo import seem_known
-from ci.cases.pipeline import (
-    CaseResult,
-    CaseRun,
-    RunSetup,
-    SessionOptions,
-    describe_limits,
-    programs_home,
-)
+from ci.cases.engine import Engine, Part, Runner
+from ci.cases.pipeline import CaseResult, CaseRun, Evidence, RunSetup, SessionOptions, make_case
 from ci.cases.pool import Pool
-from ci.cases.runners import PythonRunner, find_runner
-from ci.cases.scratch_pool import Workshop
 from ci.cases.spec import CaseSpec
-from ci.executorch.toolchain import describe_parts
 from ci.models.numerics import NUMERICS
-from ci.models.suite import expect_s
+from ci.models.suite import SUITE, expect_s
 from ci.report.host import read_host, started_now
-from ci.report.schema import Case, Phase, Report, Status, Tool, summarize
+from ci.report.schema import Phase, Report, Status, Tool, summarize
 from provisioning.artifacts.choice import list_device_runtimes
 from provisioning.artifacts.environment import Environment
 from provisioning.console.progress import Progress
 from provisioning.console.threads import run_tasks
-from provisioning.doctor.finding import Finding
-from provisioning.files import digest_sources
-from provisioning.manifest.backends import read_backends
 
-SESSION = "test_emulator"
-HOST_LIBRARIES = "lib/x86_64-linux-clang/*.so*"
-LOWERING = ("backends/qualcomm", "exir")
-PACKAGES = ("torch", "executorch", "torchao", "numpy")
+UNRECORDED = (
+    "no figures are recorded for this toolchain: the suite's were compared with limits alone"
+    " (--record records them)"
+)
 
 
 @dataclass
 class Phases:
-    """Where the time goes."""
+    """Where the time of a session goes."""
 
     progress: Progress
     rows: list[Phase] = field(default_factory=list)
@@ -65,168 +48,117 @@ class Phases:
             self.rows.append(Phase(name=name, seconds=round(time.monotonic() - began, 3)))
 
     def wall_s(self) -> float:
+        """Return the seconds since the start."""
         return round(time.monotonic() - self.started, 3)
 
 
-def run_session(
-    specs: Sequence[CaseSpec],
-    environment: Environment,
-    options: SessionOptions,
-    phases: Phases,
-    workshop: Workshop,
-) -> Report:
-    """Run every case; what one does never stops another.
+@dataclass(frozen=True, kw_only=True)
+class Session:
+    """A run of a lane: its name, what it compiles and runs with, and what the user asked for.
 
-    Raises what finding the runner raises, and StoreError where there is no room.
+    ``parts`` are packages and libraries of the toolchain; ``device`` is what the programs need if
+    neither this host nor the runner can run them.
     """
-    started = started_now()
-    tools = describe_tools(environment)
-    variables = environment.apply(os.environ)
-    pool = workshop.open_pool(variables)
-    runner = find_runner(options.runner, pool, variables, phases.progress)
-    device = read_backends()[options.backend].device
-    setup = RunSetup(
-        options=options,
-        pool=pool,
-        runner=runner,
-        toolchain=name_toolchain(tools, environment),
-        work=workshop.scratch,
-        baselines=find_baselines(options, tools),
-        device=device if isinstance(runner, PythonRunner) else "",
-    )
-    return report_runs([CaseRun(spec, setup) for spec in specs], setup, phases, tools, started)
+
+    name: str
+    specs: Sequence[CaseSpec]
+    engine: Engine
+    runner: Runner
+    parts: tuple[Part, ...]
+    options: SessionOptions
+    device: str = ""
+    started: str = field(default_factory=started_now)
+
+    def run(self, pool: Pool, work: Path, phases: Phases) -> Report:
+        """Run every case; what one does never stops another.
+
+        Raises StoreError if there is no room.
+        """
+        clear_beside(self.options)
+        setup = RunSetup(
+            options=self.options,
+            engine=self.engine,
+            runner=self.runner,
+            pool=pool,
+            work=work,
+            baselines=self.find_baselines(),
+            device=self.device,
+        )
+        runs = [CaseRun(spec, setup) for spec in self.specs]
+        with phases.measure("cases"):
+            results = run_cases(runs, pool, self.options.jobs, phases.progress)
+        recorded = setup.baselines or self.options.record
+        compared = recorded or not any(spec.model in SUITE for spec in self.specs)
+        return self.make_report(results, phases, () if compared else (UNRECORDED,))
+
+    def find_baselines(self) -> Mapping[str, Baseline]:
+        """Return what the run is compared with: nothing if it is to be recorded."""
+        if self.options.record:
+            return {}
+        return read_baselines(self.tools, self.options.backend.value)
+
+    @property
+    def tools(self) -> tuple[Tool, ...]:
+        """The toolchain's rows in the report."""
+        parts = (*self.parts, Part("numerics", NUMERICS))
+        return tuple(
+            Tool(name=part.name, version=part.version, sha256=part.sha256 or None) for part in parts
+        )
+
+    def report_unrun(self, phases: Phases, reason: str, library: str) -> Report:
+        """Report a host on which nothing is lowered because it lacks a library, and why."""
+        clear_beside(self.options)
+        known = Evidence(lacks=library)
+        results = [
+            CaseResult(
+                make_case(
+                    spec, known, status=Status.UNSUPPORTED, reason=reason, runner=self.runner.name
+                )
+            )
+            for spec in self.specs
+        ]
+        return self.make_report(results, phases)
+
+    def make_report(
+        self, results: Sequence[CaseResult], phases: Phases, remarks: tuple[str, ...] = ()
+    ) -> Report:
+        """Return the report of the session's results, in their order."""
+        cases = tuple(result.case for result in results)
+        controls = tuple(control for result in results for control in result.controls)
+        return Report(
+            session=self.name,
+            started=self.started,
+            host=read_host(),
+            toolchain=self.tools,
+            thresholds=self.options.policy.describe_limits(self.specs),
+            cases=cases,
+            controls=controls,
+            summary=summarize(cases, controls, phases.wall_s(), phases.rows),
+            command=self.options.command,
+            backend=self.options.backend.value,
+            runtimes=tuple(Tool(name=name, version=text) for name, text in list_device_runtimes()),
+            remarks=remarks,
+        )
 
 
-def choose_imports(
-    specs: Sequence[CaseSpec],
-    options: SessionOptions,
-    kind: type[LowerJob],
-    running: tuple[str, ...],
-    making: tuple[str, ...],
-) -> tuple[str, ...]:
-    """What the pool imports for all of its forks: what ``making`` programs needs, too, unless all
-    seem to be there. Where one is not, the process that makes it imports that."""
-    known = options.use_cache and seem_known(specs, kind, programs_home())
-    return running if known else (*running, *making)
-
-
-def find_baselines(options: SessionOptions, tools: tuple[Tool, ...]) -> Mapping[str, Baseline]:
-    """What a run is compared with: nothing where it is to be recorded."""
-    return {} if options.record else read_baselines(tools, options.backend.value)
-
-
-def report_runs(
-    runs: Sequence[CaseRun],
-    setup: RunSetup,
-    phases: Phases,
-    tools: tuple[Tool, ...],
-    started: str,
-    *,
-    session: str = SESSION,
-) -> Report:
-    """The report of what is run now. Raises StoreError where there is no room."""
-    options, specs = setup.options, [one.spec for one in runs]
-    clear_beside(options)
-    with phases.measure("cases"):
-        results = run_cases(runs, setup.pool, options.jobs, phases.progress)
-    return make_report(
-        specs, results, phases, options, session=session, started=started, tools=tools
+def list_parts(environment: Environment) -> tuple[Part, ...]:
+    """Return the artifacts of an environment with the digest of their source."""
+    return tuple(
+        Part(artifact.name, artifact.version, artifact.origin.sha256 or "")
+        for artifact in environment.artifacts
     )
 
 
 def clear_beside(options: SessionOptions) -> None:
-    """Remove what an earlier run left beside its report: it is not this one's."""
+    """Remove what an earlier run left next to its report: it is not this one's."""
     if options.beside:
         shutil.rmtree(options.beside, ignore_errors=True)
-
-
-def report_unrun(
-    specs: Sequence[CaseSpec],
-    environment: Environment,
-    options: SessionOptions,
-    phases: Phases,
-    lacks: Finding,
-) -> Report:
-    """The report of a host on which nothing is lowered for the backend, and why."""
-    clear_beside(options)
-    library = read_backends()[options.backend].library
-    reason = f"{lacks.id}: {lacks.what}\n  why: {lacks.why}\n  fix: {lacks.fix}"
-    results = [
-        CaseResult(
-            Case(
-                model=spec.model,
-                scheme=spec.scheme.value,
-                soc=spec.soc,
-                status=Status.UNSUPPORTED,
-                reason=reason,
-                choices=str(spec.source.choices),
-                lacks=library,
-                runner=options.runner,
-            )
-        )
-        for spec in specs
-    ]
-    tools = describe_tools(environment)
-    return make_report(
-        specs, results, phases, options, session=SESSION, started=started_now(), tools=tools
-    )
-
-
-def make_report(
-    specs: Iterable[CaseSpec],
-    results: Sequence[CaseResult],
-    phases: Phases,
-    options: SessionOptions,
-    *,
-    session: str,
-    started: str,
-    tools: tuple[Tool, ...],
-) -> Report:
-    """The report of a session's results, in their order."""
-    cases = tuple(result.case for result in results)
-    controls = tuple(control for result in results for control in result.controls)
-    return Report(
-        session=session,
-        started=started,
-        host=read_host(),
-        toolchain=tools,
-        thresholds=describe_limits(options.policy, specs),
-        cases=cases,
-        controls=controls,
-        summary=summarize(cases, controls, phases.wall_s(), phases.rows),
-        command=options.command,
-        backend=options.backend.value,
-        runtimes=tuple(Tool(name=name, version=text) for name, text in list_device_runtimes()),
-    )
-
-
-def name_toolchain(tools: tuple[Tool, ...], environment: Environment) -> tuple[str, ...]:
-    """What decides about a program besides the model: versions, digests, ExecuTorch's own code, and
-    of an installation that is used in place, which has no digest, its libraries by size and time.
-    """
-    adopted = (artifact.root for artifact in environment.artifacts if artifact.adopted)
-    stamps = [
-        f"{path.relative_to(root)} {path.stat().st_size} {path.stat().st_mtime_ns}"
-        for root in adopted
-        for path in sorted(root.glob(HOST_LIBRARIES))
-    ]
-    named = (f"{tool.name} {tool.version} {tool.sha256 or ''}" for tool in tools)
-    return (*named, digest_executorch(), *stamps)
-
-
-def digest_executorch() -> str:
-    """SHA-256 over the Python that lowers and its QNN adaptor: PYTHONPATH may put an overlay or a
-    checkout before the wheel, whose version says nothing of them."""
-    spec = importlib.util.find_spec("executorch")
-    roots = map(Path, spec.submodule_search_locations or ()) if spec else ()
-    parts = (root / part for root in roots for part in LOWERING)
-    return digest_sources(*(part for part in parts if part.is_dir()))
 
 
 def run_cases(
     runs: Sequence[CaseRun], pool: Pool, jobs: int, progress: Progress
 ) -> list[CaseResult]:
-    """Run ``jobs`` cases at a time; results come in the order of ``runs``."""
+    """Run ``jobs`` cases at a time; return results in the order of ``runs``."""
     with progress.bar("cases", len(runs), "") as bar:
 
         def show(ended: tuple[CaseSpec, CaseResult]) -> None:
@@ -251,8 +183,9 @@ def run_cases(
 
 
 class WaitingCases:
-    """Cases that no thread has taken. Each takes those of one model after the other, for its worker
-    keeps what schemes share; of several models the longest, lest one core ends alone."""
+    """Cases that no thread has taken. Each thread takes those of one model after the other, because
+    its worker keeps what schemes share; of several models the longest, so that no core is left to
+    work alone at the end."""
 
     def __init__(self, runs: Sequence[CaseRun]) -> None:
         self._runs = sorted(runs, key=lambda one: expect_lower_s(one.spec), reverse=True)
@@ -260,7 +193,7 @@ class WaitingCases:
         self._lock = threading.Lock()
 
     def take(self) -> CaseRun:
-        """One of the model that this thread is at, else of one that no other is at."""
+        """Return one of the model that this thread is at, else of one that no other is at."""
         with self._lock:
             own = self._models.pop(threading.get_ident(), None)
             others = set(self._models.values())
@@ -272,7 +205,7 @@ class WaitingCases:
 
 
 def expect_lower_s(spec: CaseSpec) -> float:
-    """How long a case is likely to take."""
+    """Return how long a case is likely to take, in seconds."""
     return expect_s(spec.model, spec.scheme.value)
 
 
@@ -286,16 +219,3 @@ def describe_progress(done: int, total: int, result: CaseResult) -> str:
     tail = "  ".join(note for note in notes if note)
     name = f"{Path(case.model).name} {case.scheme} {case.soc}"
     return f"  [{done}/{total}] {name:<34} {case.status.value:<11} {figure:>8}  {tail}".rstrip()
-
-
-def describe_tools(
-    environment: Environment, distributions: Sequence[str] = PACKAGES
-) -> tuple[Tool, ...]:
-    """Artifacts with the digest of their source, and the packages that take part."""
-    artifacts = [
-        Tool(name=artifact.name, version=artifact.version, sha256=artifact.origin.sha256 or None)
-        for artifact in environment.artifacts
-    ]
-    packages = [Tool(name=name, version=importlib.metadata.version(name)) for name in distributions]
-    parts = describe_parts(environment) if "executorch" in distributions else ()
-    return (*artifacts, *packages, *parts, Tool(name="numerics", version=NUMERICS))

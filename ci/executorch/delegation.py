@@ -12,7 +12,7 @@ from typing import Any
 from executorch.backends.qualcomm.partition import qnn_partitioner
 from executorch.devtools.backend_debug import get_delegation_info
 
-from ci.cases.artifact import Delegation, Fallback
+from ci.cases.engine import Delegation, Fallback
 from ci.cases.forked import note_step
 from ci.models.lowering_options import NO_CHOICES, Choices
 from ci.models.user_code import find_line

@@ -1,156 +1,79 @@
-"""A lowering that is asked for: found among what was lowered before, or made.
-
-Needs torch alone. ExecuTorch's compiler, whose import takes seconds, is loaded for the first
-program that has to be made.
-"""
+"""The ExecuTorch engine, as the session and its workers see it; torch is imported where it runs."""
 
 from __future__ import annotations
 
-import functools
-import hashlib
 import secrets
-import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
-import torch
-from msgspec import structs
 
-from ci.cases.artifact import artifact_path, read_artifact
-from ci.cases.engine import LowerJob, LowerResult
-from ci.cases.forked import run_forked
-from ci.cases.stages import Stages
-from ci.models.degenerate import require_proof
-from ci.models.graph_digest import digest_graph
-from ci.models.lowering_options import NO_CHOICES, Choices
-from ci.models.model import Model, digest_model, export_ahead, load_model
-from ci.models.numerics import NUMERICS, fix_numerics, name_instructions
-from ci.models.user_models import Source, is_suite
-from provisioning.files import digest_sources
+from ci.cases.cache import digest_rooms, hash_words
+from ci.cases.engine import Compiled, Staging
+from ci.cases.spec import CaseSpec
+from provisioning.manifest.backends import Backend
 
-COMPILER = "ci.executorch.lower"
-# These say which programs are wanted, and nothing of how one is made; models count by their graphs.
-CHOOSING = {"spec.py", "engine.py", "schemes.py", "suite"}
 ROOMS = ("models", "cases", "executorch")
 
 
-def run_lower_job(job: LowerJob) -> LowerResult:
-    """Lower, or find what was lowered before.
+@dataclass(frozen=True)
+class ExecutorchEngine:
+    """Quantizes and lowers by ExecuTorch. ``toolchain`` names every version and digest that takes
+    part; ``plain`` switches the patches of ci.executorch.patches off."""
 
-    The process serves more jobs: QNN is only loaded in forks of it, and so is a user's model,
-    which brings modules of its own. Raises UsageError for a wrong model reference, FailedError
-    when its outputs prove nothing, StoreError where there is no room.
-    """
-    if is_suite(job.model) and not job.source.has_data:
-        stages = Stages()
-        with stages.measure("models"):
-            entry = find_entry(*load_suite_model(job.model, job.source.choices), job)
-        entry = msgspec.structs.replace(entry, stages=stages.seconds)
-        if entry.lowered:
-            return entry
-        with stages.measure("imports"):
-            warm_compiler()
-        with stages.measure("exporting"):
-            made = export_suite_model(job.model, job.source.choices)
-        return run_forked(lambda: _lower(made, job, entry))
-    if COMPILER not in sys.modules:
-        entry = run_forked(lambda: _find(job)[1])
-        if entry.lowered:
-            return entry
-        warm_compiler()
-    return run_forked(lambda: _find_or_lower(job))
+    toolchain: tuple[str, ...]
+    backend: Backend = Backend.HTP
+    plain: bool = False
+    imports = ("ci.executorch.runtime", "ci.models.graph_digest")
 
+    def preload(self, spec: CaseSpec) -> None:
+        from ci.models.model import preload_model
 
-def _find(job: LowerJob) -> tuple[Model, LowerResult]:
-    model = load_model(job.model, job.source)
-    return model, find_entry(model, digest_model(model), job)
+        digest_rooms(ROOMS)
+        preload_model(spec.reference, spec.source)
 
+    def key(self, spec: CaseSpec) -> str:
+        from ci.models.model import load_digested
 
-def _find_or_lower(job: LowerJob) -> LowerResult:
-    model, entry = _find(job)
-    return entry if entry.lowered else _lower(model, job, entry)
+        return self.digest_key(load_digested(spec.reference, spec.source)[1], spec)
 
+    def digest_key(self, model: str, spec: CaseSpec) -> str:
+        """Return the key of a case whose model has the digest ``model``.
 
-def _lower(model: Model, job: LowerJob, entry: LowerResult) -> LowerResult:
-    from ci.executorch.lower import lower_and_publish
+        Of the schemes, only what this one is lowered with: a new row changes no other's key. What
+        functions of the user's do is in no key: with one of them everything is lowered again.
+        """
+        from ci.models.numerics import NUMERICS, name_instructions
 
-    return lower_and_publish(model, job, entry)
+        choices = spec.source.choices
+        return hash_words(
+            model,
+            *self.toolchain,
+            digest_rooms(ROOMS),
+            NUMERICS,
+            name_instructions(),
+            msgspec.json.encode(spec.scheme.recipe).decode(),
+            spec.soc,
+            self.backend.value,
+            "plain" if self.plain else "",
+            msgspec.json.encode(choices).decode(),
+            secrets.token_hex() if choices.functions else "",
+        )
 
+    def warm_up(self, spec: CaseSpec) -> None:
+        from ci.executorch.patches import warm_up
 
-def warm_compiler() -> None:
-    """Load the compiler, and let it do once what is slow the first time."""
-    from ci.executorch.patches import warm_up
+        del spec
+        warm_up()
 
-    warm_up()
+    def compile(self, spec: CaseSpec, staging: Staging) -> Compiled:
+        from ci.executorch.lower import Lowering
+        from ci.models.model import load_digested
 
+        model, _ = load_digested(spec.reference, spec.source)
+        return Lowering(model, spec, staging, self.backend).write()
 
-def warm_export() -> None:
-    """Let torch.export do once, before all forks, what is slow the first time."""
-    fix_numerics()
-    digest_graph(torch.nn.Identity(), (torch.ones(1),))
+    def explain(self, error: Exception, log: Path) -> str:
+        from ci.executorch.lower import describe_refusal
 
-
-@functools.cache
-def load_suite_model(name: str, choices: Choices = NO_CHOICES) -> tuple[Model, str]:
-    """A model of the suite and its digest, once a process."""
-    model = load_model(name, Source(choices=structs.replace(NO_CHOICES, methods=choices.methods)))
-    return model, digest_model(model)
-
-
-@functools.cache
-def export_suite_model(name: str, choices: Choices = NO_CHOICES) -> Model:
-    """One that is lowered in several schemes, each in a fork."""
-    return export_ahead(load_suite_model(name, choices)[0])
-
-
-def find_entry(model: Model, digest: str, job: LowerJob) -> LowerResult:
-    """The entry of the cache: whole, with its record, or where it would be.
-
-    Raises FailedError for outputs of the float32 model that no program could be judged by.
-    """
-    if job.reference:
-        reference = [[tensor.numpy() for tensor in tensors] for tensors in model.reference]
-        require_proof(reference, job.reference)
-    return find_artifact(digest, job)
-
-
-def find_artifact(digest: str, job: LowerJob) -> LowerResult:
-    """The entry of the cache for a model of this digest."""
-    directory = artifact_path(Path(job.cache), digest_key(digest, job))
-    known = read_artifact(directory) if job.use_cache else None
-    return LowerResult(
-        str(directory),
-        known,
-        cached=known is not None,
-        repaired=job.use_cache and known is None and directory.exists(),
-    )
-
-
-def digest_key(model_digest: str, job: LowerJob) -> str:
-    """SHA-256 over all that decides about a program and its references.
-
-    Of the schemes, only what this one is lowered with: a new row changes no other's key. What
-    functions of the user's do is in no key: with one of them everything is lowered again.
-    """
-    choices = job.source.choices
-    words = (
-        model_digest,
-        *job.toolchain,
-        digest_compiler(),
-        NUMERICS,
-        name_instructions(),
-        msgspec.json.encode(job.scheme.recipe).decode(),
-        job.soc,
-        job.backend.value,
-        msgspec.json.encode(choices).decode(),
-        secrets.token_hex() if choices.functions else "",
-    )
-    return hashlib.sha256("".join(f"{len(word)}:{word}" for word in words).encode()).hexdigest()
-
-
-@functools.cache
-def digest_compiler() -> str:
-    """Of the rooms that make a program."""
-    rooms = (Path(__file__).parents[1] / room for room in ROOMS)
-    places = (place for room in rooms for place in room.iterdir())
-    return digest_sources(*(place for place in places if place.name not in CHOOSING))
+        return describe_refusal(error, log)

@@ -14,27 +14,31 @@ from executorch.devtools import Inspector
 from executorch.devtools.inspector import TimeScale
 
 from ci.cases.qnn_files import PROFILE_CSV, sum_figures
-from ci.cases.run_job import DEBUG, ETDUMP, TraceJob, TraceResult
+from ci.executorch.tracing import DEBUG, ETDUMP
 from provisioning.errors import FailedError
 
 INTERMEDIATES = "intermediates"
 EVENT = re.compile(r"(.+) \((cycles|us|count)\)")
 
 
-def read_trace(job: TraceJob) -> TraceResult:
-    """Write what a trace says as files. Raises FailedError where QNN left nothing in it."""
-    directory = Path(job.directory)
+def read_trace(
+    directory: Path, runs: int, partitions: int, *, debug: bool
+) -> tuple[dict[str, int], tuple[str, ...]]:
+    """Write what a trace says as files; return the accelerator's figures and the files' names.
+
+    Raises FailedError if QNN left nothing in it.
+    """
     inspector = Inspector(
         etdump_path=str(directory / ETDUMP),
-        debug_buffer_path=str(directory / DEBUG) if job.debug else None,
+        debug_buffer_path=str(directory / DEBUG) if debug else None,
         source_time_scale=TimeScale.NS,
         target_time_scale=TimeScale.NS,
     )
     events = [
         event for block in inspector.event_blocks for event in block.events if event.is_delegated_op
     ]
-    if job.debug:
-        return TraceResult({}, tuple(write_tensors(events, directory / INTERMEDIATES)))
+    if debug:
+        return {}, tuple(write_tensors(events, directory / INTERMEDIATES))
     rows = [row for event in events for row in list_rows(event)]
     if not rows:
         raise FailedError("QNN left no event in the trace", fix="profile_level needs its profiler")
@@ -43,7 +47,7 @@ def read_trace(job: TraceJob) -> TraceResult:
         writer.writerow(("Event Identifier", "Unit of Measurement", "Run", "Time"))
         writer.writerows(rows)
     events_of = ((unit, name, value) for name, unit, _, value in rows)
-    return TraceResult(sum_figures(events_of, job.runs, job.partitions), (PROFILE_CSV,))
+    return sum_figures(events_of, runs, partitions), (PROFILE_CSV,)
 
 
 def list_rows(event: Any) -> Iterator[tuple[str, str, int, int]]:

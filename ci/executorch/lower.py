@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import time
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from executorch.backends.qualcomm.serialization.qc_schema_serialize import (
     flatbuffer_to_option,
@@ -19,60 +20,159 @@ from executorch.exir import ExecutorchBackendConfig
 from executorch.exir.passes.init_mutable_pass import InitializedMutableBufferPass
 from msgspec import structs
 
-from ci.cases.artifact import (
+from ci.cases.engine import (
     FLOAT,
     HIGH,
-    INPUTS,
     LOW,
-    PROGRAM,
     QUANTIZED,
     SAVER,
     SAVER_CALLS,
+    Compiled,
     Delegation,
-    Lowered,
     MethodInfo,
-    TensorInfo,
-    add_delegations,
-    describe_tensor,
-    hash_files,
-    write_record,
-    write_sets,
-    write_tensor,
+    Staging,
 )
-from ci.cases.engine import LowerJob, LowerResult
-from ci.cases.forked import run_forked
-from ci.cases.publishing import describe_error, publish_lowering
-from ci.cases.stages import Stages
+from ci.cases.forked import describe_error, run_forked
+from ci.cases.spec import CaseSpec
 from ci.executorch.context_digest import sign_by_content
 from ci.executorch.delegation import audit_delegation, qnn_errors, record_refusals
 from ci.executorch.quantize import quantize_model
 from ci.executorch.specification import compiler_spec
 from ci.models.eager import keep_state, run_eager
 from ci.models.integer_bounds import find_joined, find_ties
+from ci.models.lowering_options import Choices
 from ci.models.methods import split_inputs, split_module
 from ci.models.model import Model
-from ci.models.schemes import Scheme
+from ci.models.tensors import TensorInfo, describe_tensor
 from ci.models.user_code import Inputs, working_directory
 from provisioning.errors import FailedError, QnnCiError
 from provisioning.files import scratch_directory
+from provisioning.manifest.backends import Backend
+
+PROGRAM = "program.pte"
 
 
-def lower_and_publish(model: Model, job: LowerJob, entry: LowerResult) -> LowerResult:
-    """Lower, and publish it as ``entry``; beside the job's log where a good one is there already.
+@dataclass(frozen=True)
+class Lowering:
+    """A model on its way to a program in ``staging``."""
 
-    Raises StoreError where there is no room.
-    """
-    return publish_lowering(
-        job,
-        entry,
-        lambda staging, stages: lower_model(model, job, staging, stages),
-        lambda error: describe_refusal(error, Path(job.log)),
-    )
+    model: Model
+    spec: CaseSpec
+    staging: Staging
+    backend: Backend = Backend.HTP
+
+    def write(self) -> Compiled:
+        """Quantize if the scheme does, lower, and write everything."""
+        model, scheme, choices = self.model, self.spec.scheme, self.spec.source.choices
+        module: Any = model.module
+        self.staging.write_inputs(model.evaluation)
+        self.staging.write_float(model.reference)
+        self.write_bounds(FLOAT, module, model.reference)
+        if scheme.quantized:
+            module = quantize_model(model, scheme, self.spec.soc, choices, self.backend)
+            with keep_state(module):
+                quantized = run_eager(module, model.evaluation)
+            self.staging.write_quantized(quantized)
+            self.write_bounds(QUANTIZED, module, quantized)
+        if choices.saver:
+            run_forked(lambda: self.write_calls(module))
+        program, delegation = self.compile(module, choices)
+        unshared = self.compile_unshared(module, len(program))
+        (self.staging.directory / PROGRAM).write_bytes(program)
+        return Compiled(
+            program=PROGRAM,
+            binary=PROGRAM,
+            size_bytes=len(program),
+            sets=len(model.evaluation),
+            inputs=tuple(map(describe_tensor, model.evaluation[0])),
+            outputs=describe_outputs(model),
+            delegation=delegation,
+            methods=describe_methods(model),
+            unshared_bytes=len(unshared),
+        )
+
+    def write_bounds(self, kind: str, module: Any, outputs: Sequence[Inputs]) -> None:
+        """Write between which values noise decides, next to outputs that are no magnitudes."""
+        if all(tensor.is_floating_point() for tensor in outputs[0]):
+            return
+        bounds = find_ties(module, self.model.evaluation, self.spec.scheme, outputs)
+        for pattern, sets in zip((LOW, HIGH), bounds, strict=True):
+            for number, tensors in enumerate(sets):
+                for index, tensor in enumerate(tensors):
+                    if not tensor.is_floating_point():
+                        path = self.staging.directory / kind / pattern.format(number, index)
+                        path.write_bytes(np.asarray(tensor).tobytes())
+
+    def compile(self, module: Any, choices: Choices) -> tuple[bytes, Delegation]:
+        """Return the program of a float or quantized module, and what QNN took of it."""
+        with record_refusals(self.staging.log, choices) as refusals:
+            spec = compiler_spec(self.spec.scheme, self.spec.soc, choices, self.backend)
+            edge = self.lower_edge(module, spec)
+        refusals.require_skipped()
+        graphs = [edge.exported_program(name).graph_module for name in sorted(edge.methods)]
+        delegation = add_delegations(
+            audit_delegation(graph, refusals, self.backend) for graph in graphs
+        )
+        return sign_by_content(edge.to_executorch(keep_initial_state(edge)).buffer), delegation
+
+    def lower_edge(self, module: Any, spec: list[Any]) -> Any:
+        """Return what ExecuTorch makes of a module before it is a program."""
+        choices = self.spec.source.choices
+        # Without gradients, or a model that switches them off itself, as Hugging Face's Llama does,
+        # is exported with a node that ExecuTorch's passes do not know. A DLC is written to where
+        # the process stands.
+        with (
+            torch.no_grad(),
+            scratch_directory(self.staging.cache, "compiling") as scratch,
+            working_directory(scratch),
+        ):
+            return to_edge_transform_and_lower_to_qnn(
+                split_module(module),
+                split_inputs(module, self.model.evaluation[0]),
+                spec,
+                skip_node_id_set=set(choices.skip_nodes),
+                skip_node_op_set=set(choices.skip_ops),
+                convert_linear_to_conv2d=self.spec.scheme.recipe.linear_as_convolution,
+                # Seen with ExecuTorch 1.5.1: a mutable buffer that is delegated holds what the
+                # memory held before (SQNR -90 dB).
+                skip_mutable_buffer=True,
+            )
+
+    def write_calls(self, module: Any) -> None:
+        """Write QNN's calls as C by its Saver, which stands in for a compiler and ends with
+        SystemExit.
+
+        Only in a fork: HTP's compiler has to be the first that a process loads.
+        """
+        directory = self.staging.directory / SAVER
+        (spec,) = compiler_spec(
+            self.spec.scheme, self.spec.soc, self.spec.source.choices, saver=True
+        )
+        options = flatbuffer_to_option(spec.value)
+        options.saver_output_dir = str(directory.absolute())
+        spec.value = option_to_flatbuffer(options)
+        with suppress(SystemExit):
+            self.lower_edge(module, [spec])
+        if not (directory / SAVER_CALLS).is_file():
+            raise FailedError(f"QNN's Saver wrote no {SAVER_CALLS}")
+
+    def compile_unshared(self, module: Any, shared_bytes: int) -> bytes:
+        """Return the same program with a copy of the weights per method; empty if none are to be
+        shared. Raises FailedError if sharing made nothing smaller."""
+        choices = self.spec.source.choices
+        if not choices.weight_sharing:
+            return b""
+        program, _ = self.compile(module, structs.replace(choices, weight_sharing=False))
+        if len(program) <= shared_bytes:
+            raise FailedError(
+                f"QNN shared no weights: {shared_bytes} bytes, {len(program)} without"
+            )
+        return program
 
 
 def describe_refusal(error: Exception, log: Path) -> str:
-    """QNN's own error lines, the exception that ExecuTorch made of them, its cause, and where; what
-    is of our own tells that itself."""
+    """Return QNN's error lines, the exception that ExecuTorch made of them, its cause, and where;
+    our own errors are shown unchanged."""
     if isinstance(error, QnnCiError):
         return str(error)
     text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
@@ -86,152 +186,22 @@ def describe_refusal(error: Exception, log: Path) -> str:
     return f"{said} ({raised})" if said else raised
 
 
-def lower_model(model: Model, job: LowerJob, staging: Path, stages: Stages) -> Lowered:
-    """Quantize where asked, lower, and write everything into ``staging``, named by its key."""
-    started = time.monotonic()
-    write_sets(staging / INPUTS, model.evaluation)
-    module: Any = model.module
-    with stages.measure("quantizing"):
-        write_reference(staging / FLOAT, module, model, job.scheme, model.reference)
-        if job.scheme.quantized:
-            module = quantize_model(model, job.scheme, job.soc, job.source.choices, job.backend)
-            with keep_state(module):
-                quantized = run_eager(module, model.evaluation)
-            write_reference(staging / QUANTIZED, module, model, job.scheme, quantized)
-    if job.source.choices.saver:
-        with stages.measure("Saver"):
-            run_forked(lambda: write_calls(module, model, job, staging / SAVER))
-    with stages.measure("passes"), stages.measure_qnn():
-        program, delegation = compile_program(module, model, job)
-    with stages.measure("passes"):
-        unshared = len(compile_unshared(module, model, job, len(program)))
-    (staging / PROGRAM).write_bytes(program)
-    lowered = Lowered(
-        key=staging.name,
-        model=job.model,
-        scheme=job.scheme.value,
-        soc=job.soc,
-        sets=len(model.evaluation),
-        inputs=tuple(map(describe_tensor, model.evaluation[0])),
-        outputs=describe_outputs(model),
-        delegation=delegation,
-        methods=describe_methods(model),
-        unshared_bytes=unshared,
-        lower_s=round(time.monotonic() - started, 3),
-        pte_bytes=len(program),
-        files=hash_files(staging),
+def add_delegations(every: Iterable[Delegation]) -> Delegation:
+    """Return the delegation of a program, from those of its methods."""
+    rows = tuple(every)
+    return Delegation(
+        sum(one.delegated_nodes for one in rows),
+        sum(one.fallback_nodes for one in rows),
+        sum(one.partitions for one in rows),
+        tuple(node for one in rows for node in one.fallback_ops),
     )
-    write_record(staging, lowered)
-    return lowered
-
-
-def compile_program(module: Any, model: Model, job: LowerJob) -> tuple[bytes, Delegation]:
-    """The program of a float or quantized module, and what QNN took of it."""
-    choices = job.source.choices
-    with record_refusals(Path(job.log), choices) as refusals:
-        spec = compiler_spec(job.scheme, job.soc, choices, job.backend)
-        edge = lower_edge(module, model, job, spec)
-    refusals.require_skipped()
-    graphs = [edge.exported_program(name).graph_module for name in sorted(edge.methods)]
-    delegation = add_delegations(audit_delegation(graph, refusals, job.backend) for graph in graphs)
-    return sign_by_content(edge.to_executorch(keep_initial_state(edge)).buffer), delegation
-
-
-def lower_edge(module: Any, model: Model, job: LowerJob, spec: list[Any]) -> Any:
-    """What ExecuTorch makes of a module before it is a program."""
-    choices, methods = job.source.choices, split_module(module)
-    # Without gradients, or a model that switches them off itself, as Hugging Face's Llama does,
-    # is exported with a node that ExecuTorch's passes do not know. A DLC is written to where the
-    # process stands.
-    with (
-        torch.no_grad(),
-        scratch_directory(Path(job.cache), "compiling") as scratch,
-        working_directory(scratch),
-        exported_once(model, methods, quantized=job.scheme.quantized),
-    ):
-        return to_edge_transform_and_lower_to_qnn(
-            methods,
-            split_inputs(module, model.evaluation[0]),
-            spec,
-            skip_node_id_set=set(choices.skip_nodes),
-            skip_node_op_set=set(choices.skip_ops),
-            convert_linear_to_conv2d=job.scheme.recipe.linear_as_convolution,
-            # Seen with ExecuTorch 1.5.1: a mutable buffer that is delegated holds what the
-            # memory held before (SQNR -90 dB).
-            skip_mutable_buffer=True,
-        )
-
-
-@contextmanager
-def exported_once(model: Model, methods: Mapping[str, Any], *, quantized: bool) -> Iterator[None]:
-    """Let ExecuTorch, which exports strictly, take what was exported ahead, each once, for it
-    changes programs; and of what convert_pt2e made of an exported graph trace no Python. What its
-    passes export besides stays as it is."""
-    export, names = torch.export.export, {module: name for name, module in methods.items()}
-
-    def export_rest(module: Any, *words: Any, **named: Any) -> Any:
-        if quantized and module in names:
-            named["strict"] = False
-        ahead = None if quantized else model.exported.pop(names.get(module, ""), None)
-        return ahead or export(module, *words, **named)
-
-    torch.export.export = export_rest
-    try:
-        yield
-    finally:
-        torch.export.export = export
-
-
-def write_calls(module: Any, model: Model, job: LowerJob, directory: Path) -> None:
-    """QNN's calls as C, by its Saver in place of a compiler, which ends with SystemExit.
-
-    Only in a fork: HTP's compiler is to be the first that a process loads.
-    """
-    (spec,) = compiler_spec(job.scheme, job.soc, job.source.choices, saver=True)
-    options = flatbuffer_to_option(spec.value)
-    options.saver_output_dir = str(directory.absolute())
-    spec.value = option_to_flatbuffer(options)
-    with suppress(SystemExit):
-        lower_edge(module, model, job, [spec])
-    if not (directory / SAVER_CALLS).is_file():
-        raise FailedError(f"QNN's Saver wrote no {SAVER_CALLS}")
-
-
-def compile_unshared(module: Any, model: Model, job: LowerJob, shared_bytes: int) -> bytes:
-    """The same program with a copy of the weights a method; empty where none are to be shared.
-
-    Raises FailedError where sharing made nothing smaller.
-    """
-    if not job.source.choices.weight_sharing:
-        return b""
-    choices = structs.replace(job.source.choices, weight_sharing=False)
-    plain = structs.replace(job, source=structs.replace(job.source, choices=choices))
-    program, _ = compile_program(module, model, plain)
-    if len(program) <= shared_bytes:
-        raise FailedError(f"QNN shared no weights: {shared_bytes} bytes, {len(program)} without")
-    return program
 
 
 def describe_methods(model: Model) -> tuple[MethodInfo, ...]:
-    """The methods of a program that has several."""
+    """Return the methods of a program that has several."""
     methods = split_inputs(model.module, model.evaluation[0])
     rows = (MethodInfo(name, len(inputs)) for name, inputs in methods.items())
     return tuple(rows) if len(methods) > 1 else ()
-
-
-def write_reference(
-    directory: Path, module: Any, model: Model, scheme: Scheme, outputs: Sequence[Inputs]
-) -> None:
-    """What ``module`` computes, and between which values noise decides what is no magnitude."""
-    write_sets(directory, outputs)
-    if all(tensor.is_floating_point() for tensor in outputs[0]):
-        return
-    bounds = find_ties(module, model.evaluation, scheme, outputs)
-    for pattern, sets in zip((LOW, HIGH), bounds, strict=True):
-        for number, tensors in enumerate(sets):
-            for index, tensor in enumerate(tensors):
-                if not tensor.is_floating_point():
-                    write_tensor(directory / pattern.format(number, index), tensor)
 
 
 def keep_initial_state(edge: Any) -> ExecutorchBackendConfig:
@@ -245,7 +215,7 @@ def keep_initial_state(edge: Any) -> ExecutorchBackendConfig:
 
 
 def describe_outputs(model: Model) -> tuple[TensorInfo, ...]:
-    """dtype and shape of each output, and the parts of those that are concatenations."""
+    """Return dtype and shape of each output, and the parts of those that are concatenations."""
     with keep_state(model.module):
         joined = find_joined(model.module, model.evaluation[0])
     return tuple(

@@ -1,12 +1,11 @@
-"""Runs a .pte in this process on raw input files, with the flags of qnn_executor_runner.
-
-``--input_list_path`` has one line an execution, raw files separated by blanks; outputs are
-written as ``output_<execution>_<index>.raw`` into ``--output_folder_path``.
-"""
+"""Runs a .pte in this process by ExecuTorch's Python runtime."""
 
 from __future__ import annotations
 
+import ctypes
 import importlib
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,60 +18,13 @@ try:
 except ImportError:  # until 1.4
     _C = importlib.import_module("executorch.extension.pybindings._portable_lib")
 
-from ci.cases.artifact import OUTPUT, write_set
-from ci.cases.run_job import DEBUG, ETDUMP, RunJob
-from ci.executorch.memory import overwrite_freed_memory
+from ci.cases.engine import MethodInfo, Sets
 from provisioning.errors import FailedError
 
 # Its import registers them.
 QUANTIZED_KERNELS = "executorch.kernels.quantized"
-
-
-def run_program(job: RunJob) -> None:
-    """Load the program once and execute it for every line of the input list.
-
-    The process may run more programs; none finds what another left in memory. Raises FailedError
-    for an input file that is missing or of another size.
-    """
-    overwrite_freed_memory()
-    if job.quantizes:
-        importlib.import_module(QUANTIZED_KERNELS)
-    program = load_program(job)
-    names = [one.name for one in job.methods] or ["forward"]
-    methods = [program.load_method(name) for name in names]
-    metas = [list_inputs(method) for method in methods]
-    lines = Path(job.input_list).read_text(encoding="utf-8").splitlines()
-    for number, line in enumerate(lines):
-        files = [Path(word) for word in line.split()]
-        wanted = sum(map(len, metas))
-        if len(files) != wanted:
-            raise FailedError(f"line {number} names {len(files)} inputs, {wanted} are wanted")
-        outputs: list[torch.Tensor] = []
-        for method, own in zip(methods, metas, strict=True):
-            given = [read_input(file, meta) for file, meta in zip(files, own, strict=False)]
-            files = files[len(own) :]
-            # A None or a number among the outputs comes as itself, and needs no proof. The next
-            # method may write where this one did.
-            outputs += [one.clone() for one in method(given) if isinstance(one, torch.Tensor)]
-        write_set(Path(job.outputs), number, outputs, OUTPUT)
-    if job.trace:
-        place = Path(job.trace)
-        program.write_etdump_result_to_file(str(place / ETDUMP), str(place / DEBUG))
-
-
-def load_program(job: RunJob) -> Any:
-    """The program, which keeps a trace where one is wanted."""
-    if not job.trace:
-        return _C._load_program(job.model)
-    return _C._load_program(job.model, enable_etdump=True, debug_buffer_size=job.debug_bytes)
-
-
-def list_inputs(method: Any) -> list[Any]:
-    """What each input of a method is."""
-    meta = method.method_meta()
-    return [meta.input_tensor_meta(index) for index in range(meta.num_inputs())]
-
-
+M_PERTURB = -6  # malloc.h; see mallopt(3)
+FILL = 0x5A  # 1.5e16 as float32, 90 as int8
 # ExecuTorch gives ScalarType by its number in torch's own order.
 SCALAR_TYPES = {
     0: torch.uint8,
@@ -88,11 +40,90 @@ SCALAR_TYPES = {
 }
 
 
-def read_input(file: Path, meta: Any) -> torch.Tensor:
-    """A tensor of the dtype and shape that the program wants. Raises FailedError."""
+@dataclass(frozen=True)
+class Opening:
+    """Opens a program in a worker. ``methods`` follow each other in inputs and outputs, ``forward``
+    alone if there are none. ``quantizes`` is whether the CPU quantizes inputs and outputs.
+
+    With ``traces`` the runtime keeps a trace, with up to ``debug_bytes`` of intermediate outputs.
+    """
+
+    path: str
+    methods: tuple[MethodInfo, ...] = ()
+    quantizes: bool = False
+    traces: bool = False
+    debug_bytes: int = 0
+
+    def __call__(self) -> LoadedProgram:
+        return LoadedProgram(self)
+
+
+class LoadedProgram:
+    """A program that was loaded; the process may load more, and none finds what another left in
+    memory."""
+
+    def __init__(self, opening: Opening) -> None:
+        overwrite_freed_memory()
+        if opening.quantizes:
+            importlib.import_module(QUANTIZED_KERNELS)
+        more = (
+            {"enable_etdump": True, "debug_buffer_size": opening.debug_bytes}
+            if opening.traces
+            else {}
+        )
+        self.program = _C._load_program(opening.path, **more)
+        names = [one.name for one in opening.methods] or ["forward"]
+        self.methods = [self.program.load_method(name) for name in names]
+
+    def run(self, sets: Sets) -> Sets:
+        """Execute every method for each input set. Raises FailedError for an input of another
+        size."""
+        return [self.run_set(number, tensors) for number, tensors in enumerate(sets)]
+
+    def run_set(self, number: int, tensors: Sequence[Any]) -> list[Any]:
+        """Return the outputs of one input set."""
+        metas = [list_inputs(method) for method in self.methods]
+        wanted = sum(map(len, metas))
+        if len(tensors) != wanted:
+            raise FailedError(f"input set {number} has {len(tensors)} inputs, {wanted} are wanted")
+        outputs: list[Any] = []
+        for method, own in zip(self.methods, metas, strict=True):
+            given = [convert_input(one, meta) for one, meta in zip(tensors, own, strict=False)]
+            tensors = tensors[len(own) :]
+            # A None or a number among the outputs comes as itself, and needs no proof. The next
+            # method may write where this one did.
+            made = [one for one in method(given) if isinstance(one, torch.Tensor)]
+            outputs += [np.array(one.detach()) for one in made]
+        return outputs
+
+    def finish(self) -> None:
+        """Nothing is left to be told."""
+
+    def write_trace(self, trace: Path, debug: Path) -> None:
+        """Write the trace of all runs so far, and the intermediate outputs."""
+        self.program.write_etdump_result_to_file(str(trace), str(debug))
+
+
+def overwrite_freed_memory() -> None:
+    """From now on the allocator fills what it gets back with FILL, and what it hands out with the
+    complement: an output that is left unwritten holds no outputs of an earlier program.
+
+    Covers blocks of all sizes if GLIBC_TUNABLES has the TUNABLES of ci.cases.pool.
+    """
+    ctypes.CDLL(None).mallopt(M_PERTURB, FILL)
+
+
+def list_inputs(method: Any) -> list[Any]:
+    """Return what each input of a method is."""
+    meta = method.method_meta()
+    return [meta.input_tensor_meta(index) for index in range(meta.num_inputs())]
+
+
+def convert_input(array: Any, meta: Any) -> torch.Tensor:
+    """Return a tensor of the dtype and shape that the program wants. Raises FailedError."""
     dtype, shape = SCALAR_TYPES[int(meta.dtype())], tuple(meta.sizes())
     wanted = int(np.prod(shape)) * dtype.itemsize
-    data = bytearray(file.read_bytes())
+    data = bytearray(np.ascontiguousarray(array).tobytes())
     if len(data) != wanted:
-        raise FailedError(f"{file.name} has {len(data)} bytes, {wanted} are wanted")
+        raise FailedError(f"an input has {len(data)} bytes, {wanted} are wanted")
     return torch.frombuffer(data, dtype=dtype).reshape(shape)

@@ -1,24 +1,29 @@
-"""The parts of a toolchain that its versions do not tell: adaptor, QNN's build, validation."""
+"""What decides about ExecuTorch's programs besides the model: versions, digests, libraries."""
 
 from __future__ import annotations
 
 import importlib.machinery
+import importlib.metadata
 import importlib.util
 import os
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from ci.report.schema import Tool
+from ci.cases.engine import Part
+from ci.cases.session import list_parts
 from provisioning.artifacts.environment import Environment
 from provisioning.console.process import run_process
 from provisioning.doctor.facts import HOST_DIRECTORY
 from provisioning.doctor.survey.python_probe import find_adaptors
 from provisioning.elf.qnn_build import find_headers_version, find_qnn_build
-from provisioning.files import hash_file
+from provisioning.files import digest_sources, hash_file
 
 LIBRARY, ADAPTOR, VALIDATION = "libQnnHtp.so", "adaptor", "operator-validation"
 LIMIT_S = 60.0
+HOST_LIBRARIES = "lib/x86_64-linux-clang/*.so*"
+LOWERING = ("backends/qualcomm", "exir")
+PACKAGES = ("torch", "executorch", "torchao", "numpy")
 # As ExecuTorch's quantizer looks for it (quantizer/backend_opinfo_adapter.py).
 PACKAGE = "qti.aisw.converters.common.backend_opinfo"
 
@@ -30,19 +35,25 @@ def find_on_path(variables: Mapping[str, str]) -> None:
             sys.path.insert(0, entry)
 
 
-def describe_parts(environment: Environment) -> Iterator[Tool]:
-    """Rows of the report's toolchain, which the keys of programs hold, too."""
+def describe_toolchain(environment: Environment) -> tuple[Part, ...]:
+    """Return artifacts, packages, and the parts that no version names."""
+    packages = (Part(name, importlib.metadata.version(name)) for name in PACKAGES)
+    return (*list_parts(environment), *packages, *describe_parts(environment))
+
+
+def describe_parts(environment: Environment) -> Iterator[Part]:
+    """Yield the adaptor, QNN's build, and whether QNN validates operators."""
     root = Path(environment.variables["QNN_SDK_ROOT"])
     build = find_qnn_build(root / HOST_DIRECTORY / LIBRARY)
-    yield Tool(name=LIBRARY, version=build.text if build else "unknown")
+    yield Part(LIBRARY, build.text if build else "unknown")
     spec = importlib.util.find_spec("executorch")
     places = list(spec.submodule_search_locations or ()) if spec else []
     suffix = importlib.machinery.EXTENSION_SUFFIXES[0]
     for path in find_adaptors(places[0] if places else None):
         if path.endswith(suffix):
             headers = find_headers_version(Path(path)) or "unknown"
-            yield Tool(name=ADAPTOR, version=f"QNN {headers}", sha256=hash_file(Path(path)))
-    yield Tool(name=VALIDATION, version=find_validation(root, environment.apply(os.environ)))
+            yield Part(ADAPTOR, f"QNN {headers}", hash_file(Path(path)))
+    yield Part(VALIDATION, find_validation(root, environment.apply(os.environ)))
 
 
 def find_validation(root: Path, variables: Mapping[str, str]) -> str:
@@ -56,3 +67,26 @@ def find_validation(root: Path, variables: Mapping[str, str]) -> str:
     ended = run_process(words, env=variables, timeout_s=LIMIT_S, check=False)
     last = ended.output.splitlines()[-1:] or [ended.describe()]
     return "sdk" if ended.returncode == 0 else f"none ({last[0][:100]})"
+
+
+def name_toolchain(parts: tuple[Part, ...], environment: Environment) -> tuple[str, ...]:
+    """Return what decides about a program besides the model: versions, digests, ExecuTorch's own
+    code, and of an installation that is used in place, which has no digest, its libraries by size
+    and time."""
+    adopted = (artifact.root for artifact in environment.artifacts if artifact.adopted)
+    stamps = [
+        f"{path.relative_to(root)} {path.stat().st_size} {path.stat().st_mtime_ns}"
+        for root in adopted
+        for path in sorted(root.glob(HOST_LIBRARIES))
+    ]
+    named = (f"{part.name} {part.version} {part.sha256}" for part in parts)
+    return (*named, digest_executorch(), *stamps)
+
+
+def digest_executorch() -> str:
+    """Return the SHA-256 over the Python that lowers and its QNN adaptor: PYTHONPATH may put an
+    overlay or a checkout before the wheel, whose version says nothing of them."""
+    spec = importlib.util.find_spec("executorch")
+    roots = map(Path, spec.submodule_search_locations or ()) if spec else ()
+    parts = (root / part for root in roots for part in LOWERING)
+    return digest_sources(*(part for part in parts if part.is_dir()))

@@ -1,64 +1,119 @@
-"""The run beside the judged one that leaves a trace, in processes of its own."""
+"""The Python runtime as a Runner, and the second run of a program that leaves a trace."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
-from msgspec import structs
+from ci.cases.engine import Program, RunNotes, Sets
+from ci.cases.pool import Job, Pool
+from ci.cases.runners import PooledProgram, PooledRunner
 
-from ci.cases.artifact import Lowered
-from ci.cases.outputs import write_input_list
-from ci.cases.pool import Pool
-from ci.cases.run_job import DEBUG, DEBUG_BYTES, RunJob, TraceJob, TraceResult
-
-OUTPUTS = "outputs"
+NAME = "python"
+ETDUMP, DEBUG = "trace.etdump", "trace.debug"
+# What intermediate outputs of one input set may take, each padded.
+DEBUG_BYTES = 256 << 20
 
 
 @dataclass(frozen=True)
-class Traced:
-    """``figures`` are fields of a report's case; ``faults`` say what the trace does not prove."""
+class OpenJob:
+    """Opens a program in a worker. ``quantizes`` is whether the CPU quantizes its inputs."""
 
-    figures: Mapping[str, int] = field(default_factory=dict)
-    files: tuple[Path, ...] = ()
-    faults: tuple[str, ...] = ()
+    program: Program
+    quantizes: bool = False
+
+    def __call__(self) -> object:
+        from ci.executorch.runtime import Opening
+
+        methods = self.program.compiled.methods
+        return Opening(str(self.program.path), methods, self.quantizes)()
 
 
-def trace_run(
-    judged: RunJob, lowered: Lowered, pool: Pool, timeout_s: float, *, dumped: bool
-) -> Traced:
-    """Run what was ``judged`` once more, with a trace that lies beside its outputs.
+@dataclass(frozen=True)
+class TracedRun:
+    """Runs a program on input sets and leaves a trace in ``directory``; returns the outputs.
 
-    Of what is ``dumped``, every tensor, only that of the first input set is kept.
+    With ``debug_bytes`` intermediate outputs are kept instead of times.
     """
-    directory = Path(judged.outputs).with_name("trace")
-    (directory / OUTPUTS).mkdir(parents=True)
-    sets = 1 if dumped else lowered.sets
-    rows = write_input_list(directory / "input_list.txt", Path(judged.model).parent, lowered, sets)
-    job = structs.replace(
-        judged,
-        input_list=str(rows),
-        outputs=str(directory / OUTPUTS),
-        trace=str(directory),
-        debug_bytes=DEBUG_BYTES if dumped else 0,
+
+    program: Program
+    directory: Path
+    sets: Sets
+    debug_bytes: int = 0
+
+    def __call__(self) -> Sets:
+        from ci.executorch.runtime import Opening
+
+        methods, path = self.program.compiled.methods, str(self.program.path)
+        loaded = Opening(path, methods, traces=True, debug_bytes=self.debug_bytes)()
+        outputs = loaded.run(self.sets)
+        loaded.write_trace(self.directory / ETDUMP, self.directory / DEBUG)
+        return outputs
+
+
+@dataclass(frozen=True)
+class ReadTrace:
+    """Writes what a trace in ``directory`` says next to it; returns figures and files."""
+
+    directory: Path
+    runs: int
+    partitions: int
+    debug: bool = False
+
+    def __call__(self) -> tuple[dict[str, int], tuple[str, ...]]:
+        from ci.executorch.etdump import read_trace
+
+        return read_trace(self.directory, self.runs, self.partitions, debug=self.debug)
+
+
+def make_runner(pool: Pool, timeout_s: float, *, quantizes: bool = False) -> PooledRunner:
+    """Return the runner for ExecuTorch's Python runtime; a trace has ``timeout_s`` too."""
+
+    def opening(program: Program) -> Job:
+        return OpenJob(program, quantizes)
+
+    def note(opened: PooledProgram, _: object) -> RunNotes:
+        if not opened.program.spec.source.choices.traces:
+            return RunNotes()
+        return trace_run(opened.program, opened.sets, opened.outputs, pool, timeout_s)
+
+    return PooledRunner(NAME, pool, opening, note)
+
+
+def trace_run(program: Program, sets: Sets, judged: Sets, pool: Pool, timeout_s: float) -> RunNotes:
+    """Run once more what gave the ``judged`` outputs, with the trace that the entry asks for.
+
+    Of intermediate outputs only those of the first input set are kept.
+    """
+    directory, log = program.directory / "trace", program.log.with_name("trace.log")
+    directory.mkdir(exist_ok=True)
+    dumped = program.spec.source.choices.dump_intermediate_outputs
+    sets = sets[:1] if dumped else sets
+    ended = pool.run(
+        TracedRun(program, directory, sets, DEBUG_BYTES if dumped else 0),
+        log,
+        timeout_s,
+        fresh=True,
     )
-    log = directory.with_name("trace.log")
-    ended = pool.run("run", job, log, timeout_s, fresh=True)
+    faults: tuple[str, ...] = ()
     if not ended.failure:
-        wanted = TraceJob(str(directory), sets, lowered.delegation.partitions, dumped)
-        ended = pool.run("trace", wanted, log, timeout_s, fresh=True)
+        faults = tuple(find_differences(ended.result, judged))
+        partitions = program.compiled.delegation.partitions
+        job = ReadTrace(directory, len(sets), partitions, dumped)
+        ended = pool.run(job, log, timeout_s, fresh=True)
     (directory / DEBUG).unlink(missing_ok=True)  # as large as what it may hold
     if ended.failure:
-        return Traced(faults=(f"trace: {ended.failure}",))
-    result: TraceResult = ended.result
-    faults = tuple(find_differences(directory / OUTPUTS, Path(judged.outputs)))
-    return Traced(result.figures, tuple(directory / name for name in result.files), faults)
+        return RunNotes(faults=(f"trace: {ended.failure}",))
+    figures, names = ended.result
+    files = tuple(directory / name for name in names)
+    return RunNotes(faults=faults, files=files, accelerator=figures)
 
 
-def find_differences(traced: Path, judged: Path) -> Iterator[str]:
-    """What a run gave with its trace and not without: the emulator gives the same bits each time,
-    so that a trace of other outputs is none of what was judged."""
-    for path in sorted(traced.iterdir()):
-        if path.read_bytes() != (judged / path.name).read_bytes():
-            yield f"trace: {path.name} is not what the run without a trace gave"
+def find_differences(traced: Sets, judged: Sets) -> Iterator[str]:
+    """Yield what a run gave with its trace and not without: the emulator gives the same bits each
+    time, so that a trace of other outputs is none of what was judged."""
+    for number, (these, those) in enumerate(zip(traced, judged, strict=False)):
+        for index, (one, other) in enumerate(zip(these, those, strict=True)):
+            if one.tobytes() != other.tobytes():
+                yield f"trace: output {index} of set {number} differs from the run without a trace"

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import msgspec
 
-from ci.cases.pipeline import describe_limits
 from ci.cases.policy import EmulatorPolicy
 from ci.cases.spec import CaseSpec
 from ci.gate.jobs import parse_shard, split_cases
@@ -51,6 +50,6 @@ def take_shard(
 def digest_policy(policy: EmulatorPolicy, specs: Sequence[CaseSpec], runner: str) -> str:
     """SHA-256 over all that cases are lowered with and judged by, and what runs them."""
     chosen = [str(spec.source.choices) for spec in specs]
-    limits = describe_limits(policy, list(specs))
+    limits = policy.describe_limits(specs)
     parts = (chosen, limits, policy.reference, policy.unsupported, runner)
     return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()

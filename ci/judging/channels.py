@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ci.cases.artifact import TensorInfo
 from ci.judging.figures import Array
+from ci.models.tensors import TensorInfo
 
 # A channel may have as much noise as QUIET of the quieter quarter has, or STEPS of its tensor's
 # quantization steps: right outputs of the suite and of real models stay below half of that.

@@ -6,12 +6,11 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from ci.cases.artifact import TensorInfo
 from ci.judging.channels import STEPS, channel_axes, channel_rms, find_step
-from ci.judging.figures import Array
+from ci.judging.figures import Array, is_floating
 from ci.judging.gate import Expected, References, judge_output
-from ci.models.degenerate import is_floating
 from ci.models.schemes import Scheme
+from ci.models.tensors import TensorInfo
 from ci.report.schema import ControlKind, Threshold
 
 CONTROL_SEED = 20250724

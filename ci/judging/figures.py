@@ -12,6 +12,11 @@ from numpy.typing import NDArray
 Array = NDArray[Any]
 
 
+def is_floating(array: Array) -> bool:
+    """Whether an array holds magnitudes, and not indices, classes or booleans."""
+    return bool(np.issubdtype(array.dtype, np.floating))
+
+
 @dataclass(frozen=True)
 class Figures:
     """The worst over the input sets.

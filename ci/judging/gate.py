@@ -7,19 +7,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ci.cases.artifact import TensorInfo
 from ci.judging.channels import Part, find_step, measure_joined, worst_channel
 from ci.judging.figures import (
     Array,
     Figures,
     Fit,
     fit_line,
+    is_floating,
     measure,
     measure_pooled,
     share_equal,
 )
-from ci.models.degenerate import is_floating
 from ci.models.schemes import Scheme
+from ci.models.tensors import TensorInfo
 from ci.report.schema import Threshold
 
 FLOAT32, QUANTIZED = "float32", "quantized"

@@ -10,8 +10,7 @@ from fractions import Fraction
 import numpy as np
 
 from ci.judging.channels import channel_axes, channel_rms
-from ci.judging.figures import Array, decibels, fit_line
-from ci.models.degenerate import is_floating
+from ci.judging.figures import Array, decibels, fit_line, is_floating
 
 RUNNER = "the runner or its files, not QNN"
 LAYOUT = "a memory layout: a permute that QNN or the runner left out"

@@ -17,7 +17,14 @@ from torch import Tensor, nn
 from torch.fx import GraphModule, Node
 
 from ci.models.eager import keep_state
+from ci.models.numerics import fix_numerics
 from ci.models.user_code import Inputs, find_line
+
+
+def before_forks() -> None:
+    """Let torch.export do once, before all forks, what is slow the first time."""
+    fix_numerics()
+    digest_graph(nn.Identity(), (torch.ones(1),))
 
 
 def digest_graph(module: nn.Module, inputs: Inputs) -> str:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.export import ExportedProgram
 
 from ci.models.eager import compute_reference
 from ci.models.graph_digest import digest_graph, update_tensor
@@ -36,8 +36,7 @@ DERIVED_SETS = 7
 class Model:
     """A module in eval mode, the input sets it is judged on, and those it is calibrated on.
 
-    ``reference`` is its outputs for ``evaluation``, ``exported`` what was made of its methods ahead
-    of a lowering, which may change it.
+    ``reference`` is its outputs for ``evaluation``.
     """
 
     name: str
@@ -45,7 +44,6 @@ class Model:
     evaluation: tuple[Inputs, ...]
     calibration: tuple[Inputs, ...]
     reference: tuple[Inputs, ...] = ()
-    exported: dict[str, ExportedProgram] = field(default_factory=dict)
 
 
 def load_model(reference: str, source: Source = NO_SOURCE) -> Model:
@@ -108,22 +106,9 @@ def split_model(model: Model) -> dict[str, Model]:
             module,
             tuple(split_inputs(model.module, one)[name] for one in model.evaluation),
             tuple(split_inputs(model.module, one)[name] for one in model.calibration),
-            exported={FORWARD: model.exported[name]} if name in model.exported else {},
         )
         for name, module in split_module(model.module).items()
     }
-
-
-def export_ahead(model: Model) -> Model:
-    """The model with each method exported: for lowerings in forks of this process."""
-    parts = split_model(model).items()
-    return replace(model, exported={name: export_strictly(part) for name, part in parts})
-
-
-def export_strictly(model: Model) -> ExportedProgram:
-    """The module as ExecuTorch wants it traced."""
-    with torch.no_grad():
-        return torch.export.export(model.module, model.evaluation[0], strict=True)
 
 
 def derive_inputs(example: Inputs, seed: int = 0) -> tuple[Inputs, ...]:
@@ -155,3 +140,24 @@ def digest_model(model: Model) -> str:
         for tensor in tensors:
             update_tensor(digest, tensor)
     return digest.hexdigest()
+
+
+def load_digested(reference: str, source: Source = NO_SOURCE) -> tuple[Model, str]:
+    """Return a model and its digest; one of the suite is loaded once per process."""
+    if is_suite(reference) and not source.has_data:
+        return load_suite_model(reference, source.choices.methods)
+    loaded = load_model(reference, source)
+    return loaded, digest_model(loaded)
+
+
+def preload_model(reference: str, source: Source) -> None:
+    """Load a model of the suite for all forks. A user's has modules that only a fork may load."""
+    if is_suite(reference) and not source.has_data:
+        load_suite_model(reference, source.choices.methods)
+
+
+@cache
+def load_suite_model(name: str, methods: tuple[str, ...]) -> tuple[Model, str]:
+    """Return a model of the suite and its digest."""
+    loaded = load_model(name, Source(choices=Choices(methods=methods)))
+    return loaded, digest_model(loaded)

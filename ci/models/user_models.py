@@ -44,6 +44,13 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True):
                 raise ValueError(f"{name} is {value}")
 
 
+class ReferencePolicy(Struct, frozen=True, forbid_unknown_fields=True):
+    """Below ``min_rms``, or with a spread below ``min_spread`` of it, a reference is refused."""
+
+    min_rms: float
+    min_spread: float
+
+
 class Source(Struct, frozen=True):
     """A user's model: ``/whole/path/file.py:factory``, and files or functions of the same form
     that give the inputs to calibrate on and to judge on, in place of the factory's; or
@@ -85,6 +92,12 @@ class MetricJob(Struct, frozen=True):
     metric: Metric
     outputs: list[Any]
     float32: list[Any]
+
+    def __call__(self) -> MetricResult:
+        """Measure in the process of a worker."""
+        from ci.models.metric import run_metric
+
+        return run_metric(self)
 
 
 class MetricResult(Struct, frozen=True):

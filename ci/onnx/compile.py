@@ -1,16 +1,15 @@
 """Float ONNX -> quantized ONNX -> context binary, with the references that it is judged by.
 
-quantized.onnx, where the scheme quantizes, and program/model.onnx, whose context binary lies inside
-or beside it, are in the artifact together with what ci.cases.artifact describes, and what Saver
-wrote in saver_output/, where it was asked for.
+quantized.onnx, if the scheme quantizes, and program/model.onnx, whose context binary is inside it
+or next to it, are in the artifact together with what ci.cases.cache describes, and what Saver wrote
+in saver_output/, if it was asked for.
 """
 
 from __future__ import annotations
 
 import os
 import re
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,26 +17,17 @@ from typing import Any
 import numpy as np
 import onnx
 
-from ci.cases.artifact import (
-    FLOAT,
-    INPUTS,
-    QUANTIZED,
-    Delegation,
-    Lowered,
-    TensorInfo,
-    describe_tensor,
-    hash_files,
-    write_record,
-    write_sets,
-)
-from ci.cases.publishing import describe_error
-from ci.cases.stages import Stages
+from ci.cases.engine import Compiled, Delegation, Staging
+from ci.cases.forked import describe_error
+from ci.cases.spec import CaseSpec
 from ci.judging.figures import decibels
-from ci.models.degenerate import require_proof
+from ci.models.model import load_digested
+from ci.models.tensors import TensorInfo, describe_tensor
 from ci.models.user_code import working_directory
 from ci.onnx.contexts import check_context, seal_context
+from ci.onnx.engine import is_exported
 from ci.onnx.fallback import count_nodes, read_reasons
-from ci.onnx.job import CONTEXT, PROGRAM, CompileJob
+from ci.onnx.models import external_files, read_model
 from ci.onnx.operators import name_operator
 from ci.onnx.preparation import find_joined, quantize_file, write_normal_form
 from ci.onnx.session import (
@@ -47,9 +37,10 @@ from ci.onnx.session import (
     open_reference,
     open_session,
 )
-from ci.onnx.source import Arrays, Source
+from ci.onnx.source import Arrays, Source, from_file, from_torch
 from provisioning.errors import FailedError, QnnCiError
 
+PROGRAM, CONTEXT = "program", "model.onnx"
 QUANTIZED_MODEL = "quantized.onnx"
 PROVIDER_LOG, SAVER_LOG = "provider.log", "saver.log"
 EXPORTED_DB = 60.0  # the exported model against torch; seen: 100 and more
@@ -58,49 +49,54 @@ SAID = re.compile(r"^(?:\x1b\[[\d;]*m)?\d{4}-.* \[E:onnxruntime:[^]]*\] (.*)", r
 MAX_SAID = 600
 
 
-def compile_source(source: Source, job: CompileJob, staging: Path, stages: Stages) -> Lowered:
-    """Export, quantize where asked, compile, and write all into ``staging``, named by its key.
+def load_source(spec: CaseSpec) -> Source:
+    """Return a case's model, from the suite, a user's function or a file, with its digest."""
+    if is_exported(spec):
+        return from_torch(*load_digested(spec.reference, spec.source))
+    path = Path(spec.reference)
+    return from_file(path, read_model(path), external_files(path))
+
+
+def compile_source(
+    source: Source,
+    spec: CaseSpec,
+    staging: Staging,
+    options: Mapping[str, str],
+    *,
+    embed: bool,
+    saver: str,
+) -> Compiled:
+    """Export, quantize if the scheme does, compile, and write everything. ``options`` are the
+    provider's; ``saver`` is the library that writes QNN's calls, if they are wanted.
 
     Raises FailedError for a model that proves nothing, and what the tools raise.
     """
-    started = time.monotonic()
-    staging.mkdir()
-    write_sets(staging / INPUTS, source.evaluation)
-    model = staging.with_name("float.onnx")
-    with stages.measure("export"):
-        model = write_float(source, model)
-        reference = run_reference(model, source.evaluation)
-        if job.reference:
-            require_proof(reference, job.reference)
-        require_export(source, reference)
-        write_sets(staging / FLOAT, reference)
+    staging.write_inputs(source.evaluation)
+    model = write_float(source, staging.directory.with_name("float.onnx"))
+    reference = run_reference(model, source.evaluation)
+    staging.write_float(reference)
+    require_export(source, reference)
     infos = describe_outputs(model, reference[0])
-    if job.scheme.quantized:
-        with stages.measure("quantizing"):
-            quantize_file(model, staging / QUANTIZED_MODEL, job.scheme, source.calibration)
-            model = staging / QUANTIZED_MODEL
-            write_sets(staging / QUANTIZED, run_reference(model, source.evaluation))
-    with stages.measure("QNN"):
-        delegation = write_context(model, staging / PROGRAM, job)
-    lower_s = round(time.monotonic() - started, 3)
-    if job.saver and delegation.partitions:
-        with stages.measure("Saver"):
-            write_calls(model.absolute(), staging, job)
-    lowered = Lowered(
-        key=staging.name,
-        model=job.model,
-        scheme=job.scheme.value,
-        soc=job.soc,
+    if spec.scheme.quantized:
+        quantized = staging.directory / QUANTIZED_MODEL
+        quantize_file(model, quantized, spec.scheme, source.calibration)
+        model = quantized
+        staging.write_quantized(run_reference(model, source.evaluation))
+    program = staging.directory / PROGRAM
+    delegation = write_context(model, program, staging.log, spec.soc, options, embed=embed)
+    if saver and delegation.partitions:
+        write_calls(model.absolute(), staging, {**options, "qnn_saver_path": saver})
+    files = sorted(program.iterdir())
+    binary = next((path.name for path in files if path.suffix == ".bin"), CONTEXT)
+    return Compiled(
+        program=f"{PROGRAM}/{CONTEXT}",
+        binary=f"{PROGRAM}/{binary}",
+        size_bytes=sum(path.stat().st_size for path in files),
         sets=len(source.evaluation),
         inputs=tuple(map(describe_tensor, source.evaluation[0])),
         outputs=infos,
         delegation=delegation,
-        lower_s=lower_s,
-        pte_bytes=sum(path.stat().st_size for path in (staging / PROGRAM).iterdir()),
-        files=hash_files(staging),
     )
-    write_record(staging, lowered)
-    return lowered
 
 
 def write_float(source: Source, target: Path) -> Path:
@@ -141,19 +137,21 @@ def _agree_db(wanted: Any, got: Any) -> float:
     return decibels(float(np.sum(wanted.astype(np.float64) ** 2)), float(np.sum(error**2)))
 
 
-def write_context(model: Path, directory: Path, job: CompileJob) -> Delegation:
+def write_context(
+    model: Path, directory: Path, log: Path, soc: str, options: Mapping[str, str], *, embed: bool
+) -> Delegation:
     """Let QNN's provider compile ``model``, and name what it leaves to the CPU.
 
-    The context is proven to be for the job's SoC, and sealed. Raises what onnxruntime and
-    check_context raise. A model of which QNN takes nothing leaves no context.
+    The context is proven to be for ``soc``, and sealed. Raises what onnxruntime and check_context
+    raise. A model of which QNN takes nothing leaves no context.
     """
     directory.mkdir()
-    log = Path(job.log).with_name(PROVIDER_LOG)
-    entries = context_entries(directory / CONTEXT, embed=job.embed) | RECORD_ASSIGNMENT
+    log = log.with_name(PROVIDER_LOG)
+    entries = context_entries(directory / CONTEXT, embed=embed) | RECORD_ASSIGNMENT
     with output_to(log):
-        session = open_session(model, job.options, entries, severity=VERBOSE)
+        session = open_session(model, options, entries, severity=VERBOSE)
     if (directory / CONTEXT).is_file():
-        check_context(directory / CONTEXT, job.soc)
+        check_context(directory / CONTEXT, soc)
         seal_context(directory / CONTEXT)
     parts = [
         (
@@ -165,13 +163,13 @@ def write_context(model: Path, directory: Path, job: CompileJob) -> Delegation:
     return count_nodes(parts, read_reasons(log.read_text(encoding="utf-8", errors="replace")))
 
 
-def write_calls(model: Path, directory: Path, job: CompileJob) -> None:
+def write_calls(model: Path, staging: Staging, options: Mapping[str, str]) -> None:
     """Let QNN's Saver write what it is called with for ``model``; nothing is compiled.
 
     It writes below the working directory, which is this fork's own. Raises what onnxruntime raises.
     """
-    with output_to(Path(job.log).with_name(SAVER_LOG)), working_directory(directory):
-        open_session(model, {**job.options, "qnn_saver_path": job.saver}, {})
+    with output_to(staging.log.with_name(SAVER_LOG)), working_directory(staging.directory):
+        open_session(model, options, {})
 
 
 @contextmanager

@@ -1,79 +1,93 @@
-"""A compilation that is asked for: found among what was compiled before, or made.
-
-Everything that could stay behind in a process, QNN's libraries and a user's modules, is loaded in
-forks of it.
-"""
+"""The ONNX Runtime engine, as the session and its workers see it; onnxruntime is imported where it
+runs."""
 
 from __future__ import annotations
 
-import functools
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
 
-from ci.cases.engine import LowerResult
-from ci.cases.forked import run_forked
-from ci.cases.publishing import publish_lowering
-from ci.executorch.engine import find_artifact, load_suite_model
-from ci.models.model import digest_model, load_model
-from ci.models.user_models import is_suite
-from ci.onnx.compile import compile_source, describe_refusal
-from ci.onnx.job import CompileJob
-from ci.onnx.source import SUFFIX, Source, from_file, from_torch
-from provisioning.files import digest_sources
+from ci.cases.cache import digest_rooms, hash_words
+from ci.cases.engine import Compiled, Staging
+from ci.cases.spec import CaseSpec
+from ci.models.schemes import ONNX
+from ci.onnx.target import HTP, SAVER_LIBRARY, choose_options
+
+ROOMS = ("models", "cases", "onnx")
 
 
-def run_compile_job(job: CompileJob) -> LowerResult:
-    """Compile, or find what was compiled before.
+@dataclass(frozen=True, kw_only=True)
+class OnnxEngine:
+    """Quantizes, and compiles a context binary by QNN's provider.
 
-    Raises UsageError for a wrong model or data, FailedError where its outputs prove nothing,
-    StoreError where there is no room.
+    ``sdk`` is the root of QNN's libraries; ``given`` are provider options of the user's. ``embed``
+    is whether the context binary is inside the ONNX file (embed mode 1) or next to it (0);
+    ``saver`` asks for QNN's calls too. ``exports`` is whether any model is torch's.
     """
-    job = name_lane(job)
-    if is_suite(job.model):
-        load_suite_model(job.model)  # before the fork, for all that follow
-    entry = run_forked(lambda: find_artifact(load_source(job.model).digest, job))
-    if entry.lowered:
-        return entry
-    if not job.model.endswith(SUFFIX):
-        from ci.onnx.export import warm_exporter
 
-        warm_exporter()
-    return run_forked(lambda: _compile(job))
+    toolchain: tuple[str, ...]
+    sdk: Path
+    given: Mapping[str, str] = field(default_factory=dict)
+    embed: bool = True
+    saver: bool = False
+    exports: bool = True
+
+    @property
+    def imports(self) -> tuple[str, ...]:
+        return ("ci.onnx.compile", *["ci.models.graph_digest"] * self.exports)
+
+    def options(self, spec: CaseSpec) -> dict[str, str]:
+        """Return all provider options of a case."""
+        chosen = choose_options(spec.scheme, spec.soc, self.given)
+        return {"backend_path": str(self.sdk / HTP), **chosen}
+
+    def preload(self, spec: CaseSpec) -> None:
+        digest_rooms(ROOMS)
+        if is_exported(spec):
+            from ci.models.model import preload_model
+
+            preload_model(spec.reference, spec.source)
+
+    def key(self, spec: CaseSpec) -> str:
+        from ci.models.numerics import NUMERICS, name_instructions
+        from ci.onnx.compile import load_source
+
+        options = choose_options(spec.scheme, spec.soc, self.given)
+        return hash_words(
+            load_source(spec).digest,
+            *self.toolchain,
+            digest_rooms(ROOMS),
+            NUMERICS,
+            name_instructions(),
+            msgspec.json.encode(spec.scheme.recipe).decode(),
+            spec.soc,
+            msgspec.json.encode(sorted(options.items())).decode(),
+            f"embed {self.embed} saver {self.saver}",
+        )
+
+    def warm_up(self, spec: CaseSpec) -> None:
+        if is_exported(spec):
+            from ci.onnx.export import warm_exporter
+
+            warm_exporter()
+
+    def compile(self, spec: CaseSpec, staging: Staging) -> Compiled:
+        from ci.onnx.compile import compile_source, load_source
+
+        saver = str(self.sdk / SAVER_LIBRARY) if self.saver else ""
+        options = self.options(spec)
+        return compile_source(
+            load_source(spec), spec, staging, options, embed=self.embed, saver=saver
+        )
+
+    def explain(self, error: Exception, log: Path) -> str:
+        from ci.onnx.compile import describe_refusal
+
+        return describe_refusal(error, log)
 
 
-def _compile(job: CompileJob) -> LowerResult:
-    source = load_source(job.model)
-    return publish_lowering(
-        job,
-        find_artifact(source.digest, job),
-        lambda staging, stages: compile_source(source, job, staging, stages),
-        lambda error: describe_refusal(error, Path(job.log)),
-    )
-
-
-def load_source(model: str) -> Source:
-    """A model of the suite, a user's factory or file, with the digest of what determines it."""
-    if is_suite(model):
-        return from_torch(*load_suite_model(model))
-    if model.endswith(SUFFIX):
-        from ci.onnx.models import external_files, read_model
-
-        path = Path(model)
-        return from_file(path, read_model(path), external_files(path))
-    loaded = load_model(model)
-    return from_torch(loaded, digest_model(loaded))
-
-
-def name_lane(job: CompileJob) -> CompileJob:
-    """The job with all that decides about a context besides the model, the scheme and the SoC."""
-    options = {key: value for key, value in job.options.items() if key != "backend_path"}
-    words = [digest_lane(), msgspec.json.encode(sorted(options.items())).decode(), str(job.embed)]
-    words += ["saver"] * bool(job.saver)
-    return msgspec.structs.replace(job, toolchain=(*job.toolchain, *words))
-
-
-@functools.cache
-def digest_lane() -> str:
-    """Of what makes a model ready and sets its session up."""
-    return digest_sources(Path(__file__).parent)
+def is_exported(spec: CaseSpec) -> bool:
+    """Whether a case's model is torch's, and not an ONNX file already."""
+    return not spec.reference.endswith(ONNX.suffix)

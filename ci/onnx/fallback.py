@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from ci.cases.artifact import Delegation, Fallback
+from ci.cases.engine import Delegation, Fallback
 from ci.onnx.operators import read_notes
 
 QNN = "QNNExecutionProvider"

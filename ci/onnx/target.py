@@ -13,7 +13,7 @@ SAVER_LIBRARY = "lib/x86_64-linux-clang/libQnnSaver.so"
 
 
 def choose_options(scheme: Scheme, soc: str, given: Mapping[str, str]) -> dict[str, str]:
-    """The options but for the backend's path, with those that a user has ``given`` over ours.
+    """Return the options except the backend's path, with those that a user has ``given`` over ours.
 
     Without a SoC the emulator computes float models in float32, which no HTP does. The provider's
     own default leaves the quantization of inputs and outputs to the CPU. Neither is wanted here.
@@ -26,11 +26,6 @@ def choose_options(scheme: Scheme, soc: str, given: Mapping[str, str]) -> dict[s
     }
 
 
-def make_options(scheme: Scheme, soc: str, sdk: Path, given: Mapping[str, str]) -> dict[str, str]:
-    """All options, for QNN's libraries below ``sdk``."""
-    return {"backend_path": str(sdk / HTP), **choose_options(scheme, soc, given)}
-
-
 def profile_options(level: str, path: Path) -> dict[str, str]:
-    """What has QNN write its profile of a ``level`` to ``path``; nothing without a level."""
+    """Return what has QNN write its profile of a ``level`` to ``path``; nothing without one."""
     return {"profiling_level": level, "profiling_file_path": str(path)} if level else {}

@@ -7,15 +7,15 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from ci.cases.backends import (
+from ci.cases.policy import EmulatorPolicy, read_emulator_policy
+from ci.cases.spec import (
+    CaseSpec,
     choose_lane,
     default_soc,
     require_choices,
     require_hardware,
     require_options,
 )
-from ci.cases.policy import EmulatorPolicy, read_emulator_policy
-from ci.cases.spec import CaseSpec
 from ci.gate.planned_cases import list_planned, take_shard
 from ci.models.schemes import EXECUTORCH
 from ci.report.schema import Report
@@ -120,10 +120,9 @@ def run(
 ) -> Report:
     """Provision, check, then run the cases, each step said and timed."""
     require_packages(("torch", "executorch"), "lowering")
-    from ci.cases.engine import LowerJob
     from ci.cases.pipeline import SessionOptions
-    from ci.cases.pool import EXPORTING, RUNNING
-    from ci.cases.session import Phases, choose_imports, report_unrun, run_session
+    from ci.cases.session import Phases
+    from ci.verbs.lanes.executorch import IMPORTS, report_unrun, run_specs
 
     chosen = choice.read_choice(args.sdk, args.adaptor)
     check_choice(args.runner, chosen)
@@ -132,7 +131,6 @@ def run(
         policy=policy,
         jobs=args.jobs,
         timeout_s=args.timeout_s,
-        runner=args.runner,
         use_cache=not args.no_cache,
         keep=args.keep_artifacts,
         beside=args.reports / SESSION / "qnn",
@@ -145,21 +143,23 @@ def run(
         ),
         backend=backend,
     )
-    running = RUNNING if args.runner == PYTHON else ()
     return take_steps(
         chosen.profile,
         f"lower, run and judge {len(specs)} cases, {args.jobs} at a time",
-        lambda environment, workshop: run_session(
+        lambda environment, scratch: run_specs(
             specs,
             check_backend(args.runner, environment, progress),
+            args.runner,
             options,
-            phases,
-            workshop,
+            phases=phases,
+            scratch=scratch,
         ),
         phases,
         offline=args.offline,
-        imports=choose_imports(specs, options, LowerJob, running, (EXPORTING,)),
+        imports=IMPORTS,
         choice=chosen,
         backend=backend,
-        refuse=lambda environment, lacks: report_unrun(specs, environment, options, phases, lacks),
+        refuse=lambda environment, lacks: report_unrun(
+            specs, environment, args.runner, options, phases=phases, lacks=lacks
+        ),
     )

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import argparse
+import importlib.metadata
+import os
 import platform
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ci.cases.policy import EmulatorPolicy, read_emulator_policy
 from ci.cases.qnn_files import PROFILE_CSV
 from ci.cases.spec import CaseSpec
 from ci.models.schemes import ONNX
-from ci.onnx.lane_comparison import compare_lanes
 from ci.onnx.options import check_options, parse_options
 from ci.onnx.target import SAVER_LIBRARY, choose_options, profile_options
 from ci.report.schema import Report
 from ci.report.write import read_report
+from ci.verbs.lanes.comparison import compare_lanes
 from ci.verbs.lanes.steps import (
     add_case_arguments,
     check_numbers,
@@ -27,16 +30,22 @@ from ci.verbs.lanes.steps import (
     select_asked,
     take_steps,
 )
+from provisioning.artifacts.environment import Environment
 from provisioning.console.command import Outcome, user_path
 from provisioning.console.progress import Progress
 from provisioning.errors import UnfitError, UsageError
 from provisioning.files import write_whole
 from provisioning.versions import is_older
 
+if TYPE_CHECKING:
+    from ci.cases.pool import ScratchPool
+
 PROFILE = "onnx"
 OLDEST_PYTHON = "3.11"
 SESSION = "test_onnx"
 COMPILING = {"ep.context_enable": "1"}
+RUNTIME = "qnn-runtime"
+DISTRIBUTIONS = ("onnxruntime", "onnxruntime-qnn", "onnx", "onnxscript", "torch", "numpy")
 PACKAGES = ("torch", "onnx", "onnxruntime", "onnxruntime_qnn", "onnxscript")
 
 
@@ -127,11 +136,6 @@ def read_other(args: argparse.Namespace) -> Report | None:
     return read_report(args.compare if is_named else args.reports / "test_emulator/report.json")
 
 
-def is_exported(spec: CaseSpec) -> bool:
-    """Whether its model is of torch, and not an ONNX file already."""
-    return not spec.model.endswith(ONNX.suffix)
-
-
 def run(
     specs: list[CaseSpec],
     policy: EmulatorPolicy,
@@ -142,33 +146,53 @@ def run(
     """Provision, check, then run the cases, each step said and timed."""
     require_python(platform.python_version())
     require_packages(PACKAGES, PROFILE)
-    from ci.cases.pool import EXPORTING
-    from ci.cases.session import Phases, choose_imports
-    from ci.onnx.case import COMPILER, RUNNING, LaneOptions, run_lane
-    from ci.onnx.job import CompileJob
+    from ci.cases.engine import Part
+    from ci.cases.pipeline import SessionOptions
+    from ci.cases.session import Phases, Session, list_parts
+    from ci.onnx.engine import OnnxEngine, is_exported
+    from ci.onnx.runner import make_runner
 
     phases = Phases(progress)
-    options = LaneOptions(
+    options = SessionOptions(
         policy=policy,
         jobs=args.jobs,
         timeout_s=args.timeout_s,
-        runner="onnxruntime",
         use_cache=not args.no_cache,
         keep=args.keep_artifacts,
         record=args.record,
         command=repeat_command(args),
+        beside=args.reports / SESSION / "qnn",
+    )
+    engine = OnnxEngine(
+        toolchain=(),
+        sdk=Path(),
         given=given,
         embed=args.embed_mode == "1",
         saver=args.saver,
-        profile=args.profile,
-        beside=args.reports / SESSION / "qnn",
+        exports=any(map(is_exported, specs)),
     )
-    making = (COMPILER, *[EXPORTING] * any(is_exported(spec) for spec in specs))
+
+    def run_specs(environment: Environment, scratch: ScratchPool) -> Report:
+        packages = (Part(name, importlib.metadata.version(name)) for name in DISTRIBUTIONS)
+        parts = (*list_parts(environment), *packages)
+        (sdk,) = (found.root for found in environment.artifacts if found.name == RUNTIME)
+        ready = replace(engine, toolchain=tuple(map(str, parts)), sdk=sdk)
+        pool = scratch.open(environment.apply(os.environ))
+        session = Session(
+            name=SESSION,
+            specs=specs,
+            engine=ready,
+            runner=make_runner(ready, pool, args.profile),
+            parts=parts,
+            options=options,
+        )
+        return session.run(pool, scratch.scratch, phases)
+
     return take_steps(
         PROFILE,
         f"compile, run and judge {len(specs)} cases, {args.jobs} at a time",
-        lambda environment, workshop: run_lane(specs, environment, options, phases, workshop),
+        run_specs,
         phases,
         offline=args.offline,
-        imports=choose_imports(specs, options, CompileJob, RUNNING, making),
+        imports=engine.imports,
     )

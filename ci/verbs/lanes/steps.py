@@ -28,7 +28,7 @@ from provisioning.manifest.backends import Backend
 from provisioning.manifest.socs import read_socs
 
 if TYPE_CHECKING:  # these bring what a list of choices can do without
-    from ci.cases.scratch_pool import Workshop
+    from ci.cases.pool import ScratchPool
     from ci.cases.session import Phases
     from provisioning.artifacts.environment import Environment
     from provisioning.doctor.finding import Finding
@@ -84,7 +84,7 @@ def require_packages(names: Sequence[str], extra: str) -> None:
 def take_steps(
     profile: str,
     work: str,
-    run: Callable[[Environment, Workshop], Report],
+    run: Callable[[Environment, ScratchPool], Report],
     phases: Phases,
     *,
     offline: bool,
@@ -99,16 +99,16 @@ def take_steps(
     unless ``choice`` names another QNN or adaptor than the usual. ``refuse`` makes the report of a
     host that lacks the library of ``backend``.
     """
-    from ci.cases.scratch_pool import open_workshop
+    from ci.cases.pool import open_scratch_pool
     from ci.executorch.toolchain import find_on_path
     from provisioning.artifacts.environment import provision_profile
     from provisioning.doctor.adaptor import settle_adaptor
 
     progress = phases.progress
-    with open_workshop(imports) as workshop:
+    with open_scratch_pool(imports) as scratch:
         progress.step(f"1/4 provision profile {profile}")
         if choice.is_usual:
-            workshop.guess_pool(profile)
+            scratch.guess(profile)
         with phases.measure("provision"):
             environment = provision_profile(profile, progress, verify=True, offline=offline)
         progress.step("2/4 check the environment")
@@ -122,7 +122,7 @@ def take_steps(
             report = refuse(environment, verdict.lacks)
         else:
             progress.step(f"3/4 {work}")
-            report = run(environment, workshop)
+            report = run(environment, scratch)
     progress.step("4/4 report")
     return report
 

@@ -3,27 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-from msgspec import Struct
-from numpy.typing import NDArray
 
+from ci.judging.figures import Array, is_floating
+from ci.models.user_models import ReferencePolicy
 from provisioning.errors import FailedError
 
-Array = NDArray[Any]
 
-
-class ReferencePolicy(Struct, frozen=True, forbid_unknown_fields=True):
-    """Below ``min_rms``, or with a spread below ``min_spread`` of it, a reference is refused."""
-
-    min_rms: float
-    min_spread: float
-
-
-def require_proof(reference: Sequence[Sequence[Array]], policy: ReferencePolicy) -> None:
+def require_proof(reference: Sequence[Sequence[Array]], policy: ReferencePolicy | None) -> None:
     """Raises FailedError for outputs of a float32 model that no program could be judged by."""
-    if fault := find_degenerate(reference, policy):
+    if policy and (fault := find_degenerate(reference, policy)):
         raise FailedError(f"the reference proves nothing: {fault}")
 
 
@@ -40,11 +30,6 @@ def find_degenerate(reference: Sequence[Sequence[Array]], policy: ReferencePolic
     if floating and not any(floating):
         return ""
     return next(filter(None, floating), "") or ("" if "" in faults else faults[0])
-
-
-def is_floating(array: Array) -> bool:
-    """Whether an array holds magnitudes, and not indices, classes or booleans."""
-    return bool(np.issubdtype(array.dtype, np.floating))
 
 
 def _find_fault(stacked: Array, index: int, policy: ReferencePolicy) -> str:

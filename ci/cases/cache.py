@@ -1,0 +1,220 @@
+"""Programs with their references, as directories of a cache that are whole or not there.
+
+artifact.json and the engine's program
+inputs/<set>_<index>.raw           row-major, in the dtype that artifact.json names
+float/<set>_<index>.raw            outputs of the float32 eager model
+quantized/<set>_<index>.raw        outputs of the quantized eager model, if there is one
+<set>_<index>.low.raw, .high.raw   next to outputs of integers: bounds within which noise decides
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import time
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from ci.cases.engine import FLOAT, Compiled, Engine, Staging
+from ci.cases.forked import run_forked
+from ci.cases.spec import CaseSpec
+from ci.judging.degenerate import require_proof
+from ci.models.tensors import read_sets
+from ci.models.user_models import ReferencePolicy
+from provisioning.files import (
+    digest_sources,
+    explain_no_room,
+    explain_writes,
+    hash_file,
+    publish_directory,
+    scratch_directory,
+)
+from provisioning.store.store import store_home
+
+RECORD = "artifact.json"
+# These say which programs are wanted, not how one is made; models count by their graphs.
+CHOOSING = frozenset(
+    {"spec.py", "schemes.py", "suite", "session.py", "pipeline.py", "policy.py", "baselines.py"}
+)
+
+
+class Artifact(Struct, frozen=True):
+    """artifact.json: ``files`` maps each file to its SHA-256, ``digest`` is the SHA-256 of the rest
+    of the record, ``lower_s`` the seconds that the compilation took."""
+
+    key: str
+    model: str
+    scheme: str
+    soc: str
+    compiled: Compiled
+    lower_s: float
+    files: dict[str, str]
+    digest: str = ""
+
+
+def programs_home() -> Path:
+    """Return the directory of compiled programs."""
+    return store_home() / "lowered"
+
+
+def artifact_path(cache: Path, key: str) -> Path:
+    """Return where the artifact of ``key`` is, or would be."""
+    return cache / key[:2] / key
+
+
+def hash_words(*words: str) -> str:
+    """Return the SHA-256 of words, each with its length."""
+    return hashlib.sha256("".join(f"{len(word)}:{word}" for word in words).encode()).hexdigest()
+
+
+@cache
+def digest_rooms(rooms: tuple[str, ...]) -> str:
+    """Return the SHA-256 over the sources of rooms of ci, except those that choose among programs
+    and do not make one."""
+    places = (place for room in rooms for place in (Path(__file__).parents[1] / room).iterdir())
+    return digest_sources(*(place for place in places if place.name not in CHOOSING))
+
+
+def hash_files(directory: Path) -> dict[str, str]:
+    """Return the SHA-256 by relative path of all files except the record."""
+    paths = sorted(path for path in directory.rglob("*") if path.is_file())
+    return {
+        str(path.relative_to(directory)): hash_file(path) for path in paths if path.name != RECORD
+    }
+
+
+def write_artifact(directory: Path, artifact: Artifact) -> None:
+    """Write the record, with the digest of what it says."""
+    sealed = msgspec.structs.replace(artifact, digest=digest_record(artifact))
+    (directory / RECORD).write_bytes(msgspec.json.format(msgspec.json.encode(sealed), indent=1))
+
+
+def digest_record(artifact: Artifact) -> str:
+    """Return the SHA-256 of a record without its digest."""
+    plain = msgspec.structs.replace(artifact, digest="")
+    return hashlib.sha256(msgspec.json.encode(plain)).hexdigest()
+
+
+def read_artifact(directory: Path) -> Artifact | None:
+    """Return the record of a whole artifact; None if there is none or any bit of it differs."""
+    try:
+        if not (directory / RECORD).is_file():  # reading a pipe would wait for its writer
+            return None
+        artifact = msgspec.json.decode((directory / RECORD).read_bytes(), type=Artifact)
+        whole = artifact.digest == digest_record(artifact) and artifact.key == directory.name
+        return artifact if whole and hash_files(directory) == artifact.files else None
+    except (OSError, ValueError, RecursionError, msgspec.MsgspecError):
+        return None
+
+
+def publish_artifact(staging: Path, directory: Path) -> bool:
+    """Move ``staging`` to ``directory`` in one step, and return True unless a good artifact is
+    already there: that one may be in use. ``staging`` then holds what was left of a damaged one.
+
+    Raises OSError.
+    """
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    if read_artifact(directory):
+        return False
+    try:
+        publish_directory(staging, directory)
+    except OSError:
+        if read_artifact(directory):  # another process was first
+            return False
+        raise
+    return True
+
+
+class CompileResult(Struct, frozen=True):
+    """Where the artifact is, or ``refused``: why the case was not compiled.
+
+    ``repaired`` is whether a damaged artifact was replaced.
+    """
+
+    directory: str = ""
+    artifact: Artifact | None = None
+    cached: bool = False
+    repaired: bool = False
+    refused: str = ""
+
+
+@dataclass(frozen=True)
+class CompileJob:
+    """Finds or compiles the program of a case, in a worker.
+
+    ``reference`` says which references prove nothing; without it nothing is asked of them.
+    """
+
+    engine: Engine
+    spec: CaseSpec
+    cache: Path
+    log: Path
+    use_cache: bool = True
+    reference: ReferencePolicy | None = None
+
+    def __call__(self) -> CompileResult:
+        """Return the artifact. The worker serves more jobs: QNN and a user's modules are loaded
+        only in forks of it.
+
+        Raises UsageError for a wrong model or data, FailedError if its outputs prove nothing,
+        StoreError if there is no room.
+        """
+        self.engine.preload(self.spec)
+        found = run_forked(self._find)
+        if found.artifact:
+            return found
+        self.engine.warm_up(self.spec)
+        return run_forked(lambda: self._compile(found))
+
+    def _find(self) -> CompileResult:
+        directory = artifact_path(self.cache, self.engine.key(self.spec))
+        known = read_artifact(directory) if self.use_cache else None
+        if known:
+            made = known.compiled
+            require_proof(read_sets(directory / FLOAT, made.outputs, made.sets), self.reference)
+        return CompileResult(
+            str(directory),
+            known,
+            cached=known is not None,
+            repaired=self.use_cache and known is None and directory.exists(),
+        )
+
+    def _compile(self, found: CompileResult) -> CompileResult:
+        """Compile in a scratch directory and publish it, or leave it next to the log if a good
+        artifact of the same key is there already."""
+        directory = Path(found.directory)
+        self.cache.mkdir(parents=True, exist_ok=True)
+        with explain_writes(self.cache), scratch_directory(self.cache, "lowering") as scratch:
+            staging = Staging(scratch / directory.name, self.log, self.cache, self.reference)
+            staging.directory.mkdir()
+            try:
+                artifact = self._fill(staging)
+            except Exception as error:
+                no_room = explain_no_room(error)
+                if no_room:
+                    raise no_room from error
+                return CompileResult(refused=self.engine.explain(error, self.log))
+            if not publish_artifact(staging.directory, directory) and not self.use_cache:
+                fresh = self.log.with_name("lowered") / directory.name
+                shutil.move(staging.directory, fresh)
+                directory = fresh
+        return msgspec.structs.replace(found, directory=str(directory), artifact=artifact)
+
+    def _fill(self, staging: Staging) -> Artifact:
+        started = time.monotonic()
+        compiled = self.engine.compile(self.spec, staging)
+        artifact = Artifact(
+            key=staging.directory.name,
+            model=self.spec.reference,
+            scheme=self.spec.scheme.value,
+            soc=self.spec.soc,
+            compiled=compiled,
+            lower_s=round(time.monotonic() - started, 3),
+            files=hash_files(staging.directory),
+        )
+        write_artifact(staging.directory, artifact)
+        return artifact

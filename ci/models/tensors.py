@@ -1,0 +1,54 @@
+"""Tensors at a program's boundary, and the raw files that hold them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from msgspec import Struct
+
+FILE = "{}_{}.raw"  # <input set>_<index>
+
+
+class TensorInfo(Struct, frozen=True):
+    """A tensor at the program's boundary: numpy's dtype name and shape.
+
+    ``joined`` are the sizes of the parts that the model concatenates along ``joined_axis``.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    joined_axis: int = 0
+    joined: tuple[int, ...] = ()
+
+
+def describe_tensor(tensor: Any, axis: int = 0, parts: tuple[int, ...] = ()) -> TensorInfo:
+    """Return the info of an array, or of a tensor that needs no gradient."""
+    array = np.asarray(tensor)
+    return TensorInfo(str(array.dtype), array.shape, axis, parts)
+
+
+def write_set(directory: Path, number: int, tensors: Iterable[Any], pattern: str = FILE) -> None:
+    """Write a file for each tensor of an input set, row-major."""
+    for index, tensor in enumerate(tensors):
+        (directory / pattern.format(number, index)).write_bytes(np.asarray(tensor).tobytes())
+
+
+def write_sets(directory: Path, sets: Iterable[Iterable[Any]], pattern: str = FILE) -> None:
+    """Write a file for every tensor of every input set into ``directory``, made if missing."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for number, tensors in enumerate(sets):
+        write_set(directory, number, tensors, pattern)
+
+
+def read_sets(directory: Path, tensors: Sequence[TensorInfo], sets: int) -> list[list[Any]]:
+    """Return what write_sets wrote as arrays, a list per input set. Raises OSError, ValueError."""
+    return [
+        [
+            np.fromfile(directory / FILE.format(number, index), info.dtype).reshape(info.shape)
+            for index, info in enumerate(tensors)
+        ]
+        for number in range(sets)
+    ]

@@ -1,0 +1,142 @@
+"""A context binary as a Runner runs it: in a process of its own, which names who executed what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ci.cases.engine import Compiled, Program, RunNotes, Sets
+from ci.cases.pool import Job, Pool
+from ci.cases.qnn_files import PROFILE_CSV, read_accelerator
+from ci.cases.runners import PooledProgram, PooledRunner
+from ci.onnx.engine import OnnxEngine
+from ci.onnx.fallback import QNN, read_profile
+from ci.onnx.target import profile_options
+from provisioning.errors import FailedError
+
+NAME, PROFILE = "onnxruntime", "profile"
+MAX_RESTARTS = 3
+
+
+class Executed(NamedTuple):
+    """The nodes that each provider executed, by the session's own profile, and how often the
+    session was made anew because the subsystem restarted."""
+
+    providers: Mapping[str, tuple[str, ...]]
+    restarts: int = 0
+
+
+@dataclass(frozen=True)
+class OpenSession:
+    """Opens the context at ``path`` in a worker, as ``soc`` would run it. ``options`` are the
+    provider's; ``strict`` lets no node fall back to the CPU."""
+
+    path: Path
+    soc: str
+    options: Mapping[str, str]
+    profile: Path
+    strict: bool = True
+
+    def __call__(self) -> RecoveringSession:
+        """Raises UnfitError for a context of another SoC, which the emulator would run."""
+        from ci.onnx.contexts import check_context
+        from ci.onnx.session import NO_FALLBACK, open_session
+
+        check_context(self.path, self.soc)
+        entries = NO_FALLBACK if self.strict else {}
+        return RecoveringSession(
+            lambda: open_session(self.path, self.options, entries, profile=self.profile)
+        )
+
+
+class RecoveringSession:
+    """A session that is made anew when the subsystem, the NPU's own system, has restarted.
+
+    QNN's provider raises ENGINE_ERROR then, and its session is of no more use.
+    """
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self.make, self.session, self.restarts = make, make(), 0
+
+    def run(self, sets: Sets) -> Sets:
+        """Return the outputs per input set. Raises FailedError after MAX_RESTARTS restarts."""
+        return [self.run_set(tensors) for tensors in sets]
+
+    def run_set(self, tensors: Sequence[Any]) -> list[Any]:
+        """Return the outputs of one input set."""
+        from onnxruntime.capi.onnxruntime_pybind11_state import EngineError
+
+        feed = dict(zip((one.name for one in self.session.get_inputs()), tensors, strict=True))
+        try:
+            return list(self.session.run(None, feed))
+        except EngineError as error:
+            if self.restarts == MAX_RESTARTS:
+                raise FailedError(
+                    f"the subsystem restarted {MAX_RESTARTS + 1} times",
+                    why=" ".join(str(error).split()),
+                    fix="see what else runs on the NPU, and its log (logcat, dmesg)",
+                ) from error
+            self.restarts += 1
+            self.session = self.make()
+            return self.run_set(tensors)
+
+    def finish(self) -> Executed:
+        """Return what ran where, by the session's own profile."""
+        return Executed(read_profile(Path(self.session.end_profiling())), self.restarts)
+
+
+def make_runner(engine: OnnxEngine, pool: Pool, level: str = "") -> PooledRunner:
+    """Return the runner for programs of ``engine``. ``level`` is that of QNN's profile, if wanted.
+
+    Each program has its own process: QNN's libraries keep a device, which a later session for
+    another SoC would get.
+    """
+
+    def opening(program: Program) -> Job:
+        options = engine.options(program.spec)
+        options |= profile_options(level, program.directory / PROFILE_CSV)
+        strict = not program.compiled.delegation.fallback_ops
+        profile = program.directory / PROFILE
+        return OpenSession(program.path, program.spec.soc, options, profile, strict)
+
+    return PooledRunner(NAME, pool, opening, note_execution, alone=True)
+
+
+def note_execution(opened: PooledProgram, executed: Executed) -> RunNotes:
+    """Return what the session's profile has against the program, restarts, and QNN's profile."""
+    program, compiled = opened.program, opened.program.compiled
+    profile = program.directory / PROFILE_CSV
+    many = "1 restart" if executed.restarts == 1 else f"{executed.restarts} restarts"
+    return RunNotes(
+        faults=tuple(find_lies(executed, compiled)),
+        remark=f"the session was made anew after {many}" if executed.restarts else "",
+        files=(profile,) if profile.is_file() else (),
+        accelerator=read_accelerator(profile, compiled.sets, compiled.delegation.partitions),
+    )
+
+
+def find_lies(executed: Executed, compiled: Compiled) -> Iterator[str]:
+    """Yield how the nodes that were executed differ from those that were compiled."""
+    if not executed.providers.get(QNN):
+        seen = describe_providers(executed)
+        yield f"QNN executed nothing, by the session's own profile: {seen}"
+        return
+    others = sum(len(names) for name, names in executed.providers.items() if name != QNN)
+    fallback = compiled.delegation.fallback_nodes
+    if others > fallback:
+        yield (
+            f"{others} nodes ran elsewhere, {fallback} of which were compiled so:"
+            f" {describe_providers(executed)}"
+        )
+
+
+def describe_providers(executed: Executed) -> str:
+    """Return ``CPUExecutionProvider ran node_1, node_2``."""
+    listed = (
+        f"{name} ran {', '.join(nodes[:4])}{' ...' if len(nodes) > 4 else ''}"
+        for name, nodes in executed.providers.items()
+        if name != QNN
+    )
+    return "; ".join(listed) or "no node is in it"
