@@ -19,15 +19,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ci.cases.run_job import RunJob
+from ci.executorch.memory import TUNABLES
 from msgspec import structs
 
 from ci.cases.pipeline import CaseResult, CaseRun, RunSetup, SessionOptions
 from ci.cases.policy import EmulatorPolicy, read_emulator_policy
 from ci.cases.pool import Ended, Pool
-from ci.cases.run_job import RunJob
 from ci.cases.runners import ProgramRunner, PythonRunner, Runner
 from ci.cases.spec import CaseSpec
-from ci.executorch.memory import TUNABLES
 from ci.models.schemes import Scheme
 from ci.report.schema import Status
 from provisioning.artifacts.environment import provision_profile

@@ -11,12 +11,12 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-
 from ci.cases.artifact import Lowered
+from ci.cases.verdict import note_figures
+
 from ci.cases.baselines import find_changes, name_case, read_baselines
 from ci.cases.outputs import read_outputs, read_references
 from ci.cases.policy import read_emulator_policy
-from ci.cases.verdict import note_figures
 from ci.judging.figures import Array
 from ci.judging.gate import References, judge
 from ci.models.schemes import Scheme

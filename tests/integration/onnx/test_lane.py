@@ -13,6 +13,7 @@ pytest.importorskip("onnxruntime_qnn", reason="onnxruntime-qnn is not installed"
 
 import numpy as np
 import onnx
+from ci.onnx.case import COMPILER, RUNNING, LaneOptions, OnnxRun, OnnxSetup
 from onnx import TensorProto, helper
 
 from ci.cases.pipeline import CaseResult
@@ -22,7 +23,6 @@ from ci.cases.runners import PythonRunner
 from ci.cases.spec import CaseSpec
 from ci.models.schemes import Scheme
 from ci.models.user_models import Source
-from ci.onnx.case import COMPILER, RUNNING, LaneOptions, OnnxRun, OnnxSetup
 from ci.onnx.contexts import read_context
 from ci.report.schema import Status
 from provisioning.artifacts.environment import provision_profile

@@ -16,10 +16,11 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed in this environment")
 
 from ci.cases.artifact import Delegation, Lowered, artifact_path, write_record  # noqa: E402
+from ci.models.degenerate import ReferencePolicy  # noqa: E402
+
 from ci.cases.engine import LowerJob  # noqa: E402
 from ci.executorch import engine as lookup  # noqa: E402
 from ci.models import model  # noqa: E402
-from ci.models.degenerate import ReferencePolicy  # noqa: E402
 from ci.models.eager import compute_reference, keep_state, run_eager  # noqa: E402
 from ci.models.graph_digest import digest_graph, update_tensor  # noqa: E402
 from ci.models.lowering_options import Choices, Part  # noqa: E402

@@ -35,9 +35,10 @@ with patch.dict(os.environ, QNN_SDK_ROOT="nowhere"), warnings.catch_warnings():
     from ci.executorch.quantize import block_sizes, quantize_model
 
 from ci.cases.artifact import Delegation, Fallback, Lowered, TensorInfo  # noqa: E402
-from ci.cases.engine import LowerJob, LowerResult  # noqa: E402
 from ci.cases.publishing import MAX_RAISED, describe_error  # noqa: E402
 from ci.cases.stages import Stages  # noqa: E402
+
+from ci.cases.engine import LowerJob, LowerResult  # noqa: E402
 from ci.models.lowering_options import PROFILE_LEVELS, Choices, Part  # noqa: E402
 from ci.models.methods import join_methods  # noqa: E402
 from ci.models.model import Model, export_ahead, split_model  # noqa: E402

@@ -7,10 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ci.cases.artifact import Delegation, Lowered, TensorInfo
 from ci.cases.policy import read_emulator_policy
 from ci.cases.spec import CaseSpec
-from ci.judging.advice import (
+from ci.judging.figures import Figures
+from ci.judging.gate import Expected, OutputJudgement, References, judge
+from ci.judging.sightings import find_sighting
+from ci.judging.verdict import (
     APART,
     BIAS,
     CALIBRATE,
@@ -18,10 +20,8 @@ from ci.judging.advice import (
     advise_on_figures,
     is_as_asked,
 )
-from ci.judging.figures import Figures
-from ci.judging.gate import Expected, OutputJudgement, References, judge
-from ci.judging.sightings import find_sighting
 from ci.models.schemes import Scheme
+from ci.models.tensors import TensorInfo
 from ci.report.schema import Threshold
 
 LIMITS = Threshold(scheme="8a8w", min_sqnr_db=20.0, min_sqnr_db_quantized=20.0)
@@ -43,10 +43,9 @@ def advise(
 ) -> str:
     boundary = (TensorInfo(dtype, (1, 4)),)
     outputs = (TensorInfo(str(output.dtype), output.shape[1:]),)
-    lowered = Lowered("", "m", "8a8w", "S", 4, boundary, outputs, Delegation(1, 0, 1), 1.0, 1, {})
     references = References([expect(eager)], None if quantized is None else [expect(quantized)])
     judgement = judge(references, [output], outputs, limits)
-    return "\n".join(advise_on_figures(judgement, references, [output], lowered, limits))
+    return "\n".join(advise_on_figures(judgement, references, [output], boundary, limits))
 
 
 def test_the_figures_tell_quantization_from_qnn() -> None:
@@ -76,10 +75,9 @@ def test_the_fix_is_of_the_scheme_and_of_a_part(
     coarse += 0.5 * (coarse - right)
     info = (TensorInfo("float64", EAGER.shape[1:], joined=joined, joined_axis=1),)
     boundary = (TensorInfo("float32", (1, 4)),)
-    lowered = Lowered("", "m", scheme, "S", 4, boundary, info, Delegation(1, 0, 1), 1.0, 1, {})
     references = References([expect(right)], [expect(coarse)])
     judgement = judge(references, [coarse], info, limits)
-    *_, last = advise_on_figures(judgement, references, [coarse], lowered, limits)
+    *_, last = advise_on_figures(judgement, references, [coarse], boundary, limits)
     assert last == f"  fix: {fix}"
 
 
@@ -164,12 +162,11 @@ def test_only_an_output_that_is_rejected_is_looked_at() -> None:
     mask = np.zeros((4, 12), np.uint8)
     infos = (TensorInfo("uint8", (12,)), TensorInfo("int64", (12,)))
     boundary = (TensorInfo("float32", (1, 4)),)
-    lowered = Lowered("", "m", "fp16", "S", 4, boundary, infos, Delegation(1, 0, 1), 1.0, 1, {})
     references = References([expect(mask), expect(IDS)])
     limits = Threshold(scheme="fp16", min_equal=0.995)
     outputs = [mask, IDS + 1]
     judgement = judge(references, outputs, infos, limits)
-    (told,) = advise_on_figures(judgement, references, outputs, lowered, limits)
+    (told,) = advise_on_figures(judgement, references, outputs, boundary, limits)
     assert told.startswith("  seen: output 1: off by +1")
 
 

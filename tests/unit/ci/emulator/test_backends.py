@@ -10,15 +10,15 @@ import pytest
 from msgspec.structs import replace
 
 from ci.__main__ import main
-from ci.cases.backends import (
+from ci.cases.baselines import baselines_path, read_baselines, record_baselines
+from ci.cases.policy import Override, Unsupported, read_emulator_policy
+from ci.cases.spec import (
+    CaseSpec,
     choose_lane,
     default_soc,
     require_choices,
     require_options,
 )
-from ci.cases.baselines import baselines_path, read_baselines, record_baselines
-from ci.cases.policy import Override, Unsupported, read_emulator_policy
-from ci.cases.spec import CaseSpec
 from ci.models.lowering_options import Choices
 from ci.models.schemes import EXECUTORCH, Scheme
 from ci.models.user_models import Limits, Source

@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from ci.judging.verdict import CaseFigures
 from ci.cases.baselines import Baseline, find_changes, read_baselines, record_baselines
 from ci.cases.policy import read_emulator_policy
 from ci.report.schema import Case, Status, Tool
@@ -36,7 +37,7 @@ BASELINE = Baseline(30.0, 35.0)
 def test_a_figure_that_moved_by_more_than_3_db_is_a_change(
     sqnr_db: float, quantized: float, words: list[str]
 ) -> None:
-    found = list(find_changes({"sqnr_db": sqnr_db, "sqnr_db_quantized": quantized}, BASELINE))
+    found = list(find_changes(CaseFigures(sqnr_db, quantized), BASELINE))
     assert len(found) == len(words)
     assert all(word in reason for word, reason in zip(words, found, strict=True))
     assert list(find_changes({"sqnr_db": 30.0}, Baseline(30.0))) == []

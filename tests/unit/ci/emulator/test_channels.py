@@ -7,8 +7,8 @@ from math import log10
 import numpy as np
 import pytest
 
-from ci.cases.artifact import TensorInfo
 from ci.judging.channels import channel_axes, measure_joined, worst_channel
+from ci.models.tensors import TensorInfo
 
 
 @pytest.mark.parametrize(

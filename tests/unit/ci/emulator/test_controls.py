@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ci.cases.artifact import TensorInfo
 from ci.cases.policy import EmulatorPolicy, read_emulator_policy
 from ci.judging.controls import is_rejected, make_control
 from ci.judging.gate import Expected, References, judge
 from ci.models.schemes import EXECUTORCH, ONNX, Scheme
+from ci.models.tensors import TensorInfo
 from ci.report.schema import ControlKind, Threshold
 
 POLICIES = (

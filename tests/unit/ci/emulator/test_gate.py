@@ -9,7 +9,6 @@ import msgspec
 import numpy as np
 import pytest
 
-from ci.cases.artifact import TensorInfo
 from ci.judging.channels import find_step, worst_channel
 from ci.judging.figures import (
     Array,
@@ -20,6 +19,7 @@ from ci.judging.figures import (
     share_equal,
 )
 from ci.judging.gate import Expected, Judgement, References, judge
+from ci.models.tensors import TensorInfo
 from ci.report.schema import Threshold
 
 OPEN = Threshold(scheme="8a8w")

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from ci.judging.metric import judge_metric
+from ci.judging.verdict import judge_metric
 from ci.models.user_models import Metric
 
 METRIC = Metric(function="/m.py:top1", labels="/l.npy", max_drop=0.125, min=0.75)

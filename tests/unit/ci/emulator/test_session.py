@@ -6,11 +6,12 @@ from typing import NamedTuple, cast
 
 import pytest
 
+from ci.cases.engine import Part
 from ci.cases.pipeline import CaseRun
-from ci.cases.session import WaitingCases, expect_lower_s, name_toolchain
+from ci.cases.session import WaitingCases, expect_lower_s
 from ci.cases.spec import CaseSpec
+from ci.executorch.toolchain import name_toolchain
 from ci.models.schemes import Scheme
-from ci.report.schema import Tool
 from provisioning.artifacts.environment import Environment
 from provisioning.artifacts.provision import Provisioned
 
@@ -19,7 +20,7 @@ class Waiting(NamedTuple):
     spec: CaseSpec
 
 
-TOOLS = (Tool(name="qnn-runtime", version="2.49.40"),)
+TOOLS = (Part("qnn-runtime", "2.49.40"),)
 
 
 def test_a_library_replaced_in_an_adopted_installation_changes_the_keys(tmp_path: Path) -> None:

@@ -3,78 +3,82 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
-from ci.cases.artifact import INPUTS, Delegation, Lowered, TensorInfo
+import numpy as np
+
+from ci.cases.engine import Compiled, Delegation, Program, RunNotes
 from ci.cases.pool import Ended
-from ci.cases.run_job import DEBUG, DEBUG_BYTES, RunJob, TraceJob, TraceResult
-from ci.executorch.tracing import Traced, trace_run
+from ci.cases.spec import CaseSpec
+from ci.executorch.tracing import DEBUG, DEBUG_BYTES, ReadTrace, TracedRun, trace_run
+from ci.models.lowering_options import Choices
+from ci.models.schemes import Scheme
+from ci.models.user_models import Source
 
-TENSOR = TensorInfo("float32", (1,))
-LOWERED = Lowered(
-    "key", "net", "8a8w", "SM8650", 4, (TENSOR,), (TENSOR,), Delegation(3, 0, 2), 1.0, 9, {}
+SETS = [[np.ones(3, np.float32)] for _ in range(4)]
+JUDGED = [[np.zeros(2, np.float32)] for _ in range(4)]
+COMPILED = Compiled(
+    program="program.pte",
+    binary="program.pte",
+    size_bytes=9,
+    sets=4,
+    inputs=(),
+    outputs=(),
+    delegation=Delegation(3, 0, 2),
 )
 
 
 class TracingPool:
     """Gives ``outputs`` where a run is asked for, and ends one kind of job with a failure."""
 
-    def __init__(self, outputs: bytes, fails: str = "") -> None:
+    def __init__(self, outputs: Any, fails: type | None = None) -> None:
         self.outputs, self.fails = outputs, fails
-        self.jobs: list[RunJob | TraceJob] = []
+        self.jobs: list[Any] = []
 
-    def run(self, kind: str, job: object, log: Path, timeout_s: float, *, fresh: bool) -> Ended:
+    def run(self, job: Any, log: Path, timeout_s: float, *, fresh: bool) -> Ended:
         assert fresh
-        self.jobs.append(job)  # type: ignore[arg-type]
-        if kind == self.fails:
+        self.jobs.append(job)
+        if self.fails and isinstance(job, self.fails):
             return Ended(None, "was killed by SIGABRT", "", 0.0)
-        if isinstance(job, RunJob):
-            (Path(job.outputs) / "output_0_0.raw").write_bytes(self.outputs)
-            (Path(job.trace) / DEBUG).write_bytes(bytes(9))
-            return Ended(None, "", "", 0.0)
-        return Ended(TraceResult({"accelerator_us": 5}, ("profile.csv",)), "", "", 0.0)
+        if isinstance(job, TracedRun):
+            (job.directory / DEBUG).write_bytes(bytes(9))
+            return Ended(self.outputs[: len(job.sets)], "", "", 0.0)
+        return Ended(({"accelerator_us": 5}, ("profile.csv",)), "", "", 0.0)
 
 
-def trace(tmp_path: Path, pool: TracingPool, *, dumped: bool = False) -> Traced:
-    outputs = tmp_path / "outputs"
-    outputs.mkdir()
-    (outputs / "output_0_0.raw").write_bytes(b"judged")
-    judged = RunJob(str(tmp_path / "artifact/program.pte"), "rows", str(outputs))
-    return trace_run(judged, LOWERED, pool, 9.0, dumped=dumped)  # type: ignore[arg-type]
+def trace(folder: Path, pool: TracingPool, *, dumped: bool = False) -> RunNotes:
+    folder.mkdir(exist_ok=True)
+    choices = Choices(profile_level="" if dumped else "detailed", dump_intermediate_outputs=dumped)
+    spec = CaseSpec("net", Scheme.A8W8, "SM8650", Source(choices=choices))
+    program = Program(spec, folder / "program.pte", COMPILED, folder, folder / "run.log")
+    return trace_run(program, SETS, JUDGED, pool, 9.0)  # type: ignore[arg-type]
 
 
 def test_a_trace_of_the_same_outputs_gives_its_figures_and_files(tmp_path: Path) -> None:
-    pool = TracingPool(b"judged")
-    assert trace(tmp_path, pool) == Traced(
-        {"accelerator_us": 5}, (tmp_path / "trace" / "profile.csv",)
-    )
+    pool = TracingPool(JUDGED)
+    files = (tmp_path / "trace" / "profile.csv",)
+    assert trace(tmp_path, pool) == RunNotes((), "", files, {"accelerator_us": 5})
     run, read = pool.jobs
-    assert isinstance(run, RunJob)
-    assert run.debug_bytes == 0
-    rows = Path(run.input_list).read_text().splitlines()
-    assert rows == [f"{tmp_path}/artifact/{INPUTS}/{number}_0.raw" for number in range(4)]
-    assert read == TraceJob(str(tmp_path / "trace"), 4, 2)
+    assert (run.debug_bytes, len(run.sets)) == (0, 4)
+    assert read == ReadTrace(tmp_path / "trace", 4, 2)
     assert not (tmp_path / "trace" / DEBUG).exists()
 
 
 def test_of_every_tensor_only_the_first_input_sets_are_kept(tmp_path: Path) -> None:
-    pool = TracingPool(b"judged")
+    pool = TracingPool(JUDGED)
     trace(tmp_path, pool, dumped=True)
     run, read = pool.jobs
-    assert isinstance(run, RunJob)
-    assert run.debug_bytes == DEBUG_BYTES
-    assert len(Path(run.input_list).read_text().splitlines()) == 1
-    assert read == TraceJob(str(tmp_path / "trace"), 1, 2, debug=True)
+    assert (run.debug_bytes, len(run.sets)) == (DEBUG_BYTES, 1)
+    assert read == ReadTrace(tmp_path / "trace", 1, 2, debug=True)
 
 
 def test_a_trace_of_other_outputs_fails_the_case(tmp_path: Path) -> None:
-    traced = trace(tmp_path, TracingPool(b"others"))
-    assert traced.faults == ("trace: output_0_0.raw is not what the run without a trace gave",)
+    others = [[one + 1 for one in tensors] for tensors in JUDGED]
+    assert len(trace(tmp_path, TracingPool(others)).faults) == 4
 
 
 def test_a_run_or_reading_that_ends_is_a_fault(tmp_path: Path) -> None:
-    for kind in ("run", "trace"):
-        (tmp_path / kind).mkdir()
-        pool = TracingPool(b"judged", fails=kind)
-        traced = trace(tmp_path / kind, pool)
-        assert traced == Traced(faults=("trace: was killed by SIGABRT",))
-        assert not (tmp_path / kind / "trace" / DEBUG).exists()
+    for kind in (TracedRun, ReadTrace):
+        traced = trace(tmp_path / kind.__name__, TracingPool(JUDGED, fails=kind))
+        assert traced == RunNotes(("trace: was killed by SIGABRT",))
+        assert not (tmp_path / kind.__name__ / "trace" / DEBUG).exists()

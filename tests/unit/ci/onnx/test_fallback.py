@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from ci.cases.artifact import Delegation, Lowered
-from ci.onnx.case import find_lies
+from ci.cases.engine import Compiled, Delegation
 from ci.onnx.fallback import count_nodes, read_profile, read_reasons
-from ci.onnx.job import SessionResult
+from ci.onnx.runner import Executed, find_lies
 
 QNN, CPU = "QNNExecutionProvider", "CPUExecutionProvider"
 HEAD = "2026-11-20 20:32:20.849643620 [V:onnxruntime:, "
@@ -119,7 +118,15 @@ def test_a_profile_names_the_provider_of_each_kernel(tmp_path: Path) -> None:
 def test_a_profile_that_contradicts_the_compilation_is_a_lie(
     providers: dict[str, tuple[str, ...]], left: int, told: str
 ) -> None:
-    lowered = Lowered("", "m", "u8", "SM8650", 4, (), (), Delegation(1, left, 1), 1.0, 1, {})
-    lies = list(find_lies(SessionResult(providers), lowered))
+    compiled = Compiled(
+        program="p",
+        binary="p",
+        size_bytes=1,
+        sets=4,
+        inputs=(),
+        outputs=(),
+        delegation=Delegation(1, left, 1),
+    )
+    lies = list(find_lies(Executed(providers), compiled))
     assert len(lies) == bool(told)
     assert all(lie.startswith(told) for lie in lies)

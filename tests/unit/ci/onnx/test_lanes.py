@@ -10,9 +10,9 @@ from ci.cases.policy import read_emulator_policy
 from ci.cases.spec import select_cases
 from ci.models.schemes import EXECUTORCH, ONNX, Scheme
 from ci.models.suite import SUITE
-from ci.onnx.lane_comparison import TWINS, compare_lanes
 from ci.onnx.target import choose_options
 from ci.report.schema import Case, Report, Status
+from ci.verbs.lanes.comparison import TWINS, compare_lanes
 from ci.verbs.lanes.onnx import require_python
 from provisioning.doctor.examine import find_fitness
 from provisioning.errors import UnfitError, UsageError

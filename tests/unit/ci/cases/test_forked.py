@@ -6,14 +6,11 @@ import errno
 import gc
 import os
 import signal
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from ci.cases import stages
 from ci.cases.forked import note_step, run_forked
-from ci.cases.stages import Stages
 from provisioning.errors import FailedError, QnnCiError, StoreError, UsageError
 
 
@@ -64,25 +61,3 @@ def test_a_fork_that_dies_is_described_with_its_last_step() -> None:
     with pytest.raises(FailedError, match="exited with 3 without a result") as caught:
         run_forked(lambda: os._exit(3))
     assert not caught.value.why  # not that of the fork before
-
-
-@pytest.fixture
-def tick(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    now = [0.0]
-    monkeypatch.setattr(stages.time, "monotonic", lambda: now[0])
-    return lambda seconds: now.__setitem__(0, now[0] + seconds)
-
-
-def test_a_stage_inside_another_counts_for_itself_alone(tick: Callable[[float], None]) -> None:
-    measured = Stages()
-    with measured.measure("passes"):
-        tick(1)
-        for _ in range(2):
-            with measured.measure("QNN"):
-                tick(10)
-                with measured.measure("inner"):
-                    tick(100)
-        tick(2)
-    with measured.measure("passes"):
-        tick(4)
-    assert measured.seconds == {"inner": 200, "QNN": 20, "passes": 7}

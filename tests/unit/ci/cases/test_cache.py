@@ -6,32 +6,36 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from ci.cases import artifact
-from ci.cases.artifact import (
-    PROGRAM,
+from ci.cases import cache
+from ci.cases.cache import (
     RECORD,
-    Delegation,
-    Lowered,
-    TensorInfo,
+    Artifact,
     artifact_path,
     hash_files,
     publish_artifact,
     read_artifact,
-    write_record,
+    write_artifact,
 )
+from ci.cases.engine import Compiled, Delegation
+from ci.models.tensors import TensorInfo
 
 KEY = "0123abcd"
-LOWERED = Lowered(
+PROGRAM = "program.pte"
+ARTIFACT = Artifact(
     key=KEY,
     model="mlp",
     scheme="fp16",
     soc="SM8650",
-    sets=4,
-    inputs=(TensorInfo("float32", (1, 16)),),
-    outputs=(TensorInfo("int64", (4,)),),
-    delegation=Delegation(3, 0, 1),
+    compiled=Compiled(
+        program=PROGRAM,
+        binary=PROGRAM,
+        size_bytes=4,
+        sets=4,
+        inputs=(TensorInfo("float32", (1, 16)),),
+        outputs=(TensorInfo("int64", (4,)),),
+        delegation=Delegation(3, 0, 1),
+    ),
     lower_s=1.5,
-    pte_bytes=4,
     files={},
 )
 
@@ -45,7 +49,7 @@ def staging(tmp_path: Path) -> Path:
 def make_artifact(directory: Path, program: bytes = b"good") -> Path:
     directory.mkdir(parents=True)
     (directory / PROGRAM).write_bytes(program)
-    write_record(directory, msgspec.structs.replace(LOWERED, files=hash_files(directory)))
+    write_artifact(directory, msgspec.structs.replace(ARTIFACT, files=hash_files(directory)))
     return directory
 
 
@@ -95,12 +99,12 @@ def test_an_entry_that_another_process_publishes_meanwhile_is_taken(
         make_artifact(target)
         raise FileExistsError(str(target))
 
-    monkeypatch.setattr(artifact, "publish_directory", lose)
+    monkeypatch.setattr(cache, "publish_directory", lose)
     assert not publish_artifact(staging, entry)
 
     def fail(staged: Path, target: Path) -> None:
         raise PermissionError(str(target))
 
-    monkeypatch.setattr(artifact, "publish_directory", fail)
+    monkeypatch.setattr(cache, "publish_directory", fail)
     with pytest.raises(PermissionError):
         publish_artifact(staging, artifact_path(tmp_path, "ffff"))

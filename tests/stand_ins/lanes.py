@@ -1,0 +1,137 @@
+"""A third engine and a runner for tests of the pipeline: numpy alone, in this process."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ci.cases.engine import Compiled, Delegation, Program, RunError, RunNotes, Sets, Staging
+from ci.cases.pipeline import CaseResult, CaseRun, RunSetup, SessionOptions
+from ci.cases.policy import EmulatorPolicy, read_emulator_policy
+from ci.cases.pool import Ended, Job
+from ci.cases.spec import CaseSpec
+from ci.models.schemes import Scheme
+from ci.models.tensors import describe_tensor
+
+SPEC = CaseSpec("mlp", Scheme.A8W8, "SM8650")
+WHOLE = Delegation(3, 0, 1)
+Function = Callable[..., Sequence[Any]]
+
+
+@dataclass
+class FloatEngine:
+    """Its program is the float model: ``compute`` gives the outputs of an input set, ``quantized``
+    those of the quantized model, if there is one. ``raises`` is what a compilation raises."""
+
+    compute: Function
+    sets: Sequence[Sequence[Any]]
+    quantized: Function | None = None
+    delegation: Delegation = WHOLE
+    raises: Exception | None = None
+    bounds: dict[str, Any] = field(default_factory=dict)
+    compiled: int = 0
+    imports: tuple[str, ...] = ()
+
+    def preload(self, spec: CaseSpec) -> None:
+        """Nothing is shared."""
+
+    def key(self, spec: CaseSpec) -> str:
+        return f"{spec.model}-{spec.scheme.value}-{spec.soc}"
+
+    def warm_up(self, spec: CaseSpec) -> None:
+        """There is no compiler."""
+
+    def compile(self, spec: CaseSpec, staging: Staging) -> Compiled:
+        if self.raises:
+            raise self.raises
+        outputs = [self.compute(*inputs) for inputs in self.sets]
+        staging.write_inputs(self.sets)
+        staging.write_float(outputs)
+        if self.quantized:
+            staging.write_quantized([self.quantized(*inputs) for inputs in self.sets])
+        for name, array in self.bounds.items():
+            (staging.directory / name).write_bytes(np.asarray(array).tobytes())
+        (staging.directory / "program.txt").write_text("the float model")
+        return Compiled(
+            program="program.txt",
+            binary="program.txt",
+            size_bytes=15,
+            sets=len(self.sets),
+            inputs=tuple(map(describe_tensor, self.sets[0])),
+            outputs=tuple(map(describe_tensor, outputs[0])),
+            delegation=self.delegation,
+        )
+
+    def explain(self, error: Exception, log: Path) -> str:
+        return f"explained: {error}"
+
+
+@dataclass
+class EchoRunner:
+    """Gives what ``answer`` makes of the input sets; counts how often it opened and ran."""
+
+    answer: Callable[[Sets], Sets]
+    notes: RunNotes = field(default_factory=RunNotes)
+    used: bool = False
+    calls: list[str] = field(default_factory=list)
+    name: str = "echo"
+
+    @contextmanager
+    def open(
+        self, program: Program, timeout_s: float, *, fresh: bool = False
+    ) -> Iterator[EchoRunner]:
+        self.calls.append("fresh" if fresh else "open")
+        program.log.write_text("the log")
+        yield EchoRunner(self.answer, self.notes, self.used and not fresh, self.calls)
+
+    def run(self, sets: Sets) -> Sets:
+        self.calls.append("run")
+        return self.answer(sets)
+
+    def finish(self) -> RunNotes:
+        return self.notes
+
+
+def fail(_: Sets) -> Sets:
+    """An answer that is none."""
+    raise RunError("was killed by SIGSEGV", used=False)
+
+
+class InlinePool:
+    """Does jobs in this process."""
+
+    def run(self, job: Job, log: Path, timeout_s: float, *, fresh: bool = False) -> Ended:
+        began = time.monotonic()
+        try:
+            result, failure = job(), ""
+        except Exception as error:  # noqa: BLE001 - as a worker does
+            result, failure = None, str(error)
+        return Ended(result, failure, "", time.monotonic() - began)
+
+
+def run_case(
+    work: Path,
+    engine: Any,
+    runner: Any,
+    policy: EmulatorPolicy | None = None,
+    spec: CaseSpec = SPEC,
+    **setup: Any,
+) -> CaseResult:
+    """One case through the whole pipeline, from the engine to its row."""
+    options = SessionOptions(policy=policy or read_emulator_policy(), timeout_s=9.0)
+    given: dict[str, Any] = {
+        "options": options,
+        "engine": engine,
+        "runner": runner,
+        "pool": InlinePool(),
+        "cache": work / "cache",
+        "work": work / "work",
+        **setup,
+    }
+    return CaseRun(spec, RunSetup(**given)).run()

@@ -1,0 +1,330 @@
+"""A case through the whole pipeline, with an engine that gives the float model and a runner that
+gives what a test says: verdict, figures, controls, refusals, the cache."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from ci.cases.baselines import Baseline
+from ci.cases.engine import INPUTS, Compiled, Delegation, Fallback, Program, RunNotes
+from ci.cases.outputs import OUTPUT, read_outputs, stack_outputs
+from ci.cases.pipeline import CaseResult, SessionOptions
+from ci.cases.policy import read_emulator_policy
+from ci.judging.figures import Array
+from ci.models.schemes import Scheme
+from ci.models.tensors import TensorInfo, write_sets
+from ci.report.schema import ControlKind, Status
+from tests.stand_ins.lanes import SPEC, EchoRunner, FloatEngine, fail, run_case
+
+RANDOM = np.random.default_rng(8)
+LOGITS = RANDOM.standard_normal((4, 6, 20)).astype(np.float32)
+IDS = LOGITS.argmax(-1)
+MASK = LOGITS[:, :, 0] > 0
+COARSE = LOGITS + 0.02 * RANDOM.standard_normal(LOGITS.shape).astype(np.float32)
+RIGHT = [COARSE, IDS, MASK]
+SETS = [[np.int64(number).reshape(1)] for number in range(4)]
+BOUNDS = {
+    f"{name}/{number}_1.{side}.raw": IDS[number] + (side == "high" and number == 0)
+    for name in ("float", "quantized")
+    for number in range(4)
+    for side in ("low", "high")
+}
+COMPILED = Compiled(
+    program="program.txt",
+    binary="program.txt",
+    size_bytes=15,
+    sets=4,
+    inputs=(TensorInfo("int64", (1,)),),
+    outputs=tuple(TensorInfo(str(one.dtype), one.shape[1:]) for one in RIGHT),
+    delegation=Delegation(3, 0, 1),
+)
+
+
+def make_engine(**fields: Any) -> FloatEngine:
+    """A model of three outputs: logits, ids with bounds, a mask."""
+    return FloatEngine(
+        lambda number: [LOGITS[number[0]], IDS[number[0]], MASK[number[0]]],
+        SETS,
+        lambda number: [COARSE[number[0]], IDS[number[0]], MASK[number[0]]],
+        bounds=BOUNDS,
+        **fields,
+    )
+
+
+def echo(outputs: list[Array], **fields: Any) -> EchoRunner:
+    """A runner that gives these, [input set, *shape] each."""
+    return EchoRunner(lambda _: [list(one) for one in zip(*outputs, strict=True)], **fields)
+
+
+def judge(work: Path, outputs: list[Array], **setup: Any) -> CaseResult:
+    return run_case(work, setup.pop("engine", make_engine()), echo(outputs), **setup)
+
+
+def test_a_third_engine_and_runner_go_through_to_the_row(tmp_path: Path) -> None:
+    sets = [
+        [np.full((2, 3), number, np.float32) + np.eye(2, 3, dtype=np.float32)]
+        for number in range(1, 5)
+    ]
+    engine = FloatEngine(lambda x: [x * 2], sets)
+    runner = EchoRunner(lambda given: [[tensors[0] * 2] for tensors in given])
+    spec = replace(SPEC, scheme=Scheme.FP16)
+    case = run_case(tmp_path, engine, runner, spec=spec).case
+    assert (case.status, case.reason) == (Status.PASSED, "")
+    assert (case.runner, case.inputs, case.partitions, case.pte_bytes) == ("echo", 4, 1, 15)
+    assert (case.max_abs, case.cached) == (0, False)
+    assert runner.calls == ["open", "run"]
+    assert run_case(tmp_path, engine, runner, spec=spec).case.cached
+
+
+def test_a_program_opens_once_and_runs_as_often_as_wanted(tmp_path: Path) -> None:
+    runner = echo(RIGHT)
+    assert run_case(tmp_path, make_engine(), runner).case.status is Status.PASSED
+    program = Program(SPEC, tmp_path / "p", COMPILED, tmp_path, tmp_path / "log")
+    with runner.open(program, 1.0) as opened:
+        assert [len(opened.run(SETS)) for _ in range(3)] == [4, 4, 4]
+    assert runner.calls == ["open", "run", "open", "run", "run", "run"]
+
+
+def test_right_outputs_pass_and_every_figure_is_noted(tmp_path: Path) -> None:
+    result = judge(tmp_path, [COARSE * np.float32(1.001), IDS, MASK])
+    case = result.case
+    assert case.status is Status.PASSED, case.reason
+    assert (case.equal, case.equal_quantized) == (1.0, 1.0)
+    assert case.gain == pytest.approx(1.001, abs=1e-5)
+    assert case.sqnr_db_quantized == pytest.approx(60, abs=0.1)
+    assert case.sqnr_db is not None
+    assert case.cosine is not None
+    assert 30 < case.sqnr_db < 36
+    assert 0.999 < case.cosine < 1
+    assert case.channel.startswith("output 0, channel ")
+    assert (case.sqnr_db_channel or 0) > 50
+    assert case.offset is not None
+    assert 0.01 < (case.max_abs or 0) < 0.2
+    kinds = [control.kind for control in result.controls]
+    assert kinds == list(ControlKind)
+    assert all(control.rejected for control in result.controls)
+    ratios = {control.kind: control.sqnr_db for control in result.controls}
+    assert ratios[ControlKind.PLUS_ONE] is None
+    assert ratios[ControlKind.ZEROS] == 0
+
+
+def test_the_bounds_of_ids_are_read_for_both_models(tmp_path: Path) -> None:
+    inside, outside = IDS.copy(), IDS.copy()
+    inside[0] += 1
+    outside[1] += 1
+    assert judge(tmp_path, [COARSE, inside, MASK]).case.status is Status.PASSED
+    case = judge(tmp_path, [COARSE, outside, MASK]).case
+    assert case.status is Status.FAILED
+    assert "output 1: " in case.reason
+    assert "quantized eager model" in case.reason
+    assert case.log_tail == "the log"
+
+
+@pytest.mark.parametrize(
+    ("index", "wrong", "words"),
+    [
+        (0, np.zeros_like(COARSE), "output 0: SQNR 0.0 dB against the float32"),
+        (1, IDS + 1, "seen: output 1: off by +1"),
+        (2, ~MASK, "output 2: 0.00% of the elements equal"),
+    ],
+)
+def test_one_wrong_output_fails_the_case_and_is_named(
+    tmp_path: Path, index: int, wrong: Any, words: str
+) -> None:
+    outputs = [one.copy() for one in RIGHT]
+    outputs[index] = wrong
+    case = judge(tmp_path, outputs).case
+    assert case.status is Status.FAILED
+    assert words in case.reason
+
+
+def test_a_control_that_passes_fails_the_case(tmp_path: Path) -> None:
+    policy = read_emulator_policy()
+    limits = msgspec.structs.replace(policy.schemes[Scheme.A8W8], min_equal=0.0)
+    limits = msgspec.structs.replace(limits, min_equal_quantized=0.0)
+    policy = msgspec.structs.replace(policy, schemes={Scheme.A8W8: limits})
+    result = judge(tmp_path, RIGHT, policy=policy)
+    assert result.case.status is Status.FAILED
+    assert "the gate accepts zeros, noise" in result.case.reason
+    assert not all(control.rejected for control in result.controls)
+
+
+def test_a_node_on_the_cpu_fails_the_case_unless_the_policy_allows_it(tmp_path: Path) -> None:
+    left = Delegation(3, 1, 1, (Fallback("aten.erf", "no builder"),))
+    case = judge(tmp_path, RIGHT, engine=make_engine(delegation=left)).case
+    assert case.status is Status.FAILED
+    assert "1 node falls back to the CPU (aten.erf: no builder)" in case.reason
+    policy = read_emulator_policy()
+    limits = msgspec.structs.replace(policy.schemes[Scheme.A8W8], full_delegation=False)
+    policy = msgspec.structs.replace(policy, schemes={Scheme.A8W8: limits})
+    assert judge(tmp_path, RIGHT, policy=policy).case.status is Status.PASSED
+
+
+@pytest.mark.parametrize(("recorded", "passes"), [(34.0, True), (60.0, False), (10.0, False)])
+def test_recorded_figures_are_kept_to(tmp_path: Path, recorded: float, passes: bool) -> None:
+    baselines = {"mlp 8a8w SM8650": Baseline(recorded, None), "mlp fp16 SM8650": Baseline(99.0)}
+    case = judge(tmp_path, [COARSE * np.float32(1.001), IDS, MASK], baselines=baselines).case
+    assert (case.status is Status.PASSED) == passes
+    assert ("recorded for this toolchain" in case.reason) == (not passes)
+    assert case.recorded_sqnr_db == recorded
+
+
+def link_to_a_twin(file: Path) -> None:
+    twin = file.rename(file.parents[1] / "twin")
+    file.symlink_to(twin)
+
+
+def share_with_a_twin(file: Path) -> None:
+    (file.parents[1] / "twin").hardlink_to(file)
+
+
+def make_pipe(file: Path) -> None:
+    file.unlink()
+    os.mkfifo(file)
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda file: file.unlink(), "output_3_2.raw was not written"),
+        (lambda file: file.write_bytes(b"\0" * 5), "output_3_2.raw has 5 bytes, 6 are wanted"),
+        (lambda file: file.write_bytes(b"\0" * 7), "output_3_2.raw has 7 bytes, 6 are wanted"),
+        (link_to_a_twin, "output_3_2.raw is a link"),
+        (share_with_a_twin, "output_3_2.raw is a second name of another file"),
+        (make_pipe, "output_3_2.raw is not a regular file"),
+        (lambda file: file.with_name("output_0_3.raw").touch(), "output_0_3.raw was written, wh"),
+        (lambda file: file.with_name(".hidden").mkdir(), ".hidden was written, which is not an"),
+    ],
+)
+def test_what_a_program_wrote_is_read_with_care(
+    tmp_path: Path, damage: Callable[[Path], object], words: str
+) -> None:
+    folder = tmp_path / "work" / "outputs"
+    write_sets(folder, [list(one) for one in zip(*RIGHT, strict=True)], OUTPUT)
+    read = stack_outputs(read_outputs(folder, COMPILED, 4), COMPILED)
+    assert all((one == other).all() for one, other in zip(read, RIGHT, strict=True))
+    assert [one.dtype for one in read] == [np.float32, np.int64, np.uint8]
+    damage(folder / "output_3_2.raw")
+    with pytest.raises(ValueError, match=words):
+        read_outputs(folder, COMPILED, 4)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        (lambda sets: sets[:3], "outputs of 3 input sets, 4 are wanted"),
+        (lambda sets: [one[:2] for one in sets], "2 outputs, 3 are wanted"),
+        (lambda sets: [[*one, one[0]] for one in sets], "4 outputs, 3 are wanted"),
+        (lambda sets: [[one[0][:5], *one[1:]] for one in sets], "output_0_0.raw has 400 bytes"),
+    ],
+)
+def test_outputs_of_another_number_or_size_fail_the_case(
+    tmp_path: Path, wrong: Callable[[Any], Any], words: str
+) -> None:
+    runner = EchoRunner(lambda _: wrong([list(one) for one in zip(*RIGHT, strict=True)]))
+    case = run_case(tmp_path, make_engine(), runner).case
+    assert case.status is Status.FAILED
+    assert words in case.reason
+    assert case.sqnr_db is None
+
+
+def test_only_what_fails_in_a_fresh_process_fails_a_case(tmp_path: Path) -> None:
+    answers = iter([[np.zeros_like(one) for one in RIGHT], RIGHT])
+    runner = EchoRunner(
+        lambda _: [list(one) for one in zip(*next(answers), strict=True)], used=True
+    )
+    result = run_case(tmp_path, make_engine(), runner)
+    assert result.case.status is Status.PASSED, result.case.reason
+    assert result.remark.startswith("in a process that ran other programs before: output 0: SQNR")
+    assert runner.calls == ["open", "run", "fresh", "run"]
+
+
+def test_a_run_that_dies_fails_the_case_with_its_log(tmp_path: Path) -> None:
+    case = run_case(tmp_path, make_engine(), EchoRunner(fail)).case
+    assert (case.status, case.reason) == (Status.FAILED, "run: was killed by SIGSEGV")
+    assert case.log_tail == "the log"
+    assert case.partitions == 1
+
+
+def test_notes_of_a_runner_reach_the_row(tmp_path: Path) -> None:
+    beside = tmp_path / "beside"
+    kept = tmp_path / "profile.csv"
+    kept.write_text("cycles")
+    options = SessionOptions(policy=read_emulator_policy(), timeout_s=9.0, beside=beside)
+    notes = RunNotes(("nobody ran it",), "made anew", (kept,), {"accelerator_us": 7})
+    result = run_case(tmp_path, make_engine(), echo(RIGHT, notes=notes), options=options)
+    assert (result.case.status, result.remark) == (Status.FAILED, "made anew")
+    assert "nobody ran it" in result.case.reason
+    assert result.case.accelerator_us == 7
+    assert (beside / SPEC.slug / "profile.csv").read_text() == "cycles"
+
+
+def test_a_refusal_is_explained_by_its_engine(tmp_path: Path) -> None:
+    engine = make_engine(raises=ValueError("no GRU"))
+    case = run_case(tmp_path, engine, echo(RIGHT)).case
+    assert (case.status, case.reason) == (Status.FAILED, "refused: explained: no GRU")
+    engine = make_engine(delegation=Delegation(0, 1, 0, (Fallback("aten.erf", "no builder"),)))
+    assert "QNN took no node: no builder" in run_case(tmp_path, engine, echo(RIGHT)).case.reason
+
+
+def test_a_damaged_program_is_compiled_again_and_a_hard_link_is_no_damage(tmp_path: Path) -> None:
+    engine, runner = make_engine(), echo(RIGHT)
+    assert not run_case(tmp_path, engine, runner).case.cached
+    (directory,) = (tmp_path / "cache").glob("*/*")
+    for path in [path for path in directory.rglob("*") if path.is_file()]:
+        (tmp_path / f"{path.parent.name}-{path.name}").hardlink_to(path)
+    linked = run_case(tmp_path, engine, runner).case
+    assert (linked.status, linked.cached) == (Status.PASSED, True)
+    (directory / INPUTS / "0_0.raw").unlink()
+    again = run_case(tmp_path, engine, runner)
+    assert (again.case.status, again.case.cached) == (Status.PASSED, False)
+    assert again.remark == "a damaged cache entry was lowered again"
+
+
+def test_references_that_prove_nothing_fail_before_and_after_the_cache(tmp_path: Path) -> None:
+    policy = msgspec.structs.replace(read_emulator_policy(), reference=None)
+    zeros = FloatEngine(lambda x: [x * 0.0], [[np.ones(3, np.float32) * n] for n in range(4)])
+    runner = EchoRunner(lambda sets: sets)
+    spec = replace(SPEC, scheme=Scheme.FP16)
+    assert "proves nothing" in run_case(tmp_path, zeros, runner, spec=spec).case.reason
+    run_case(tmp_path, zeros, runner, policy, spec)  # is in the cache now
+    again = run_case(tmp_path, zeros, runner, spec=spec).case
+    assert again.status is Status.FAILED
+    assert "proves nothing" in again.reason
+    assert runner.calls == ["open", "run"]
+
+
+def test_an_override_of_a_model_and_scheme_is_for_them_alone(tmp_path: Path) -> None:
+    text = (Path(__file__).parents[4] / "manifests/policies/emulator.toml").read_text()
+    text += """
+[[override]]
+model = "mlp"
+scheme = "8a8w"
+reason = "a test"
+limits = { min_sqnr_db = 1.0, min_cosine = 0.5 }
+"""
+    (tmp_path / "mine.toml").write_text(text)
+    policy = read_emulator_policy(tmp_path / "mine.toml")
+    own = policy.limits_of("mlp", Scheme.A8W8)
+    assert (own.model, own.min_sqnr_db, own.reason) == ("mlp", 1.0, "a test")
+    assert own.min_sqnr_db_quantized is None
+    for model, scheme in (("mlp", Scheme.FP16), ("resnet", Scheme.A8W8)):
+        other = policy.limits_of(model, scheme)
+        assert (other.model, other.scheme) == ("*", scheme.value)
+        assert other.min_sqnr_db != 1.0
+
+
+def test_every_field_of_limits_reaches_the_gate() -> None:
+    policy = read_emulator_policy()
+    for scheme, limits in policy.schemes.items():
+        rule = policy.limits_of("mlp", scheme)
+        for name, value in msgspec.structs.asdict(limits).items():
+            assert getattr(rule, name) == value
