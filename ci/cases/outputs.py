@@ -109,7 +109,7 @@ def _read_regular(path: Path, wanted: int) -> bytes:
         raise ValueError(f"{path.name} is a link, and an output has to be a file of its own")
     # Without O_NONBLOCK the open of a pipe waits for a writer.
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(descriptor, "rb") as stream:
+    try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise ValueError(f"{path.name} is not a regular file")
@@ -117,4 +117,7 @@ def _read_regular(path: Path, wanted: int) -> bytes:
             raise ValueError(f"{path.name} is a second name of another file")
         if status.st_size != wanted:
             raise ValueError(f"{path.name} has {status.st_size} bytes, {wanted} are wanted")
-        return stream.read(wanted + 1)  # it may still grow
+        with os.fdopen(descriptor, "rb", closefd=False) as stream:
+            return stream.read(wanted + 1)  # it may still grow
+    finally:
+        os.close(descriptor)

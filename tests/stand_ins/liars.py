@@ -152,7 +152,7 @@ def main() -> int:
     name = args.output_folder_path.parent.name
     lie = LIES[dict(word.split("=") for word in args.lies)[name]]
     kept = args.kept / name
-    record = json.loads((kept / "artifact" / "lowered.json").read_text())
+    record = json.loads((kept / "artifact" / "artifact.json").read_text())["compiled"]
     for index in range(len(record["outputs"])):
         wrong = lie(read_column(kept / "outputs", "output_{}_{}.raw", index, record))
         for number, array in enumerate(wrong):

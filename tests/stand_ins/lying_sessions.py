@@ -19,10 +19,10 @@ import numpy as np
 import onnxruntime
 from onnxruntime.capi.onnxruntime_pybind11_state import EngineError
 
-from ci.onnx import run
+from ci.onnx import session
 
 LIE = "LYING_SESSIONS"
-open_session = run.open_session
+open_session = session.open_session
 
 
 class Lying:
@@ -64,10 +64,10 @@ def open_lying(model: Path, options: Any, entries: Any, *, profile: Path, **more
         settings = onnxruntime.SessionOptions()
         settings.enable_profiling, settings.profile_file_prefix = True, str(profile)
         return Lying(onnxruntime.InferenceSession(rest, settings), lie)
-    session = open_session(model, options, entries, profile=profile, **more)
+    honest = open_session(model, options, entries, profile=profile, **more)
     if lie == "restart" and not hasattr(Lying, "begun"):
         Lying.begun, Lying.left = True, int(rest)
-    return Lying(session, lie) if lie else session
+    return Lying(honest, lie) if lie else honest
 
 
-run.open_session = open_lying
+session.open_session = open_lying

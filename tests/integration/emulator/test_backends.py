@@ -17,8 +17,9 @@ from ci.__main__ import main
 from ci.cases.pipeline import CaseResult, CaseRun, RunSetup, SessionOptions
 from ci.cases.policy import read_emulator_policy
 from ci.cases.pool import Pool
-from ci.cases.runners import PythonRunner
 from ci.cases.spec import CaseSpec
+from ci.executorch.engine import ExecutorchEngine
+from ci.executorch.tracing import make_runner
 from ci.models.schemes import Scheme
 from ci.report.schema import Status
 from provisioning.artifacts.environment import provision_profile
@@ -49,7 +50,8 @@ def pool(runtime: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Po
     compile_backend(libraries / "libQnnGpu.so", "-DGPU")
     variables = {**os.environ, "QNN_SDK_ROOT": str(runtime)}
     variables["LD_LIBRARY_PATH"] = f"{libraries}:{runtime / HOST}"
-    with closing(Pool(variables, tmp_path_factory.mktemp("cwd"))) as opened:
+    imports = ExecutorchEngine.imports
+    with closing(Pool(variables, tmp_path_factory.mktemp("cwd"), imports)) as opened:
         yield opened
 
 
@@ -62,10 +64,10 @@ def run_case(pool: Pool, folder: Path, backend: Backend, spec: CaseSpec) -> Case
     )
     setup = RunSetup(
         options=options,
+        engine=ExecutorchEngine(("test",), backend),
         pool=pool,
-        runner=PythonRunner(pool),
+        runner=make_runner(pool, 200.0, quantizes=backend.is_lpai),
         cache=folder / "cache",
-        toolchain=("test",),
         work=folder / "work",
         device=read_backends()[backend].device,
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import resource
-import shutil
 import signal
 import subprocess
 import sys
@@ -14,21 +13,23 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from ci.cases.run_job import RunJob
-from ci.executorch.memory import TUNABLES
 from msgspec import structs
 
+from ci.cases.cache import read_artifact
+from ci.cases.engine import INPUTS, Program, RunError, Sets
 from ci.cases.pipeline import CaseResult, CaseRun, RunSetup, SessionOptions
 from ci.cases.policy import EmulatorPolicy, read_emulator_policy
-from ci.cases.pool import Ended, Pool
-from ci.cases.runners import ProgramRunner, PythonRunner, Runner
+from ci.cases.pool import TUNABLES, Pool
+from ci.cases.runners import ProgramRunner
 from ci.cases.spec import CaseSpec
+from ci.executorch.engine import ExecutorchEngine
+from ci.executorch.tracing import NAME, make_runner
 from ci.models.schemes import Scheme
+from ci.models.tensors import read_sets
 from ci.report.schema import Status
 from provisioning.artifacts.environment import provision_profile
 from provisioning.console.progress import Progress
@@ -49,7 +50,8 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Pool, Pat
     """A pool whose imports all tests share, and a cache of lowered programs."""
     environment = provision_profile("emulator", Progress())
     empty = tmp_path_factory.mktemp("cwd")
-    with closing(Pool(environment.apply(os.environ), empty)) as pool:
+    imports = ExecutorchEngine(()).imports
+    with closing(Pool(environment.apply(os.environ), empty, imports)) as pool:
         yield pool, tmp_path_factory.mktemp("lowered")
 
 
@@ -66,7 +68,6 @@ def run_case(shared: tuple[Pool, Path], tmp_path: Path) -> RunCase:
         policy: EmulatorPolicy | None = None,
         timeout_s: float = 200.0,
         use_cache: bool = True,
-        runner: Runner | None = None,
     ) -> CaseResult:
         stand_in = ProgramRunner([sys.executable, str(STAND_IN), fault, str(cache)], os.environ)
         options = SessionOptions(
@@ -77,10 +78,10 @@ def run_case(shared: tuple[Pool, Path], tmp_path: Path) -> RunCase:
         )
         setup = RunSetup(
             options=options,
+            engine=ExecutorchEngine(("test",)),
             pool=pool,
-            runner=runner or (stand_in if fault else PythonRunner(pool)),
+            runner=stand_in if fault else make_runner(pool, timeout_s),
             cache=cache,
-            toolchain=("test",),
             work=tmp_path / "work",
         )
         return CaseRun(CaseSpec(model, scheme, soc), setup).run()
@@ -138,74 +139,62 @@ def test_models_pass_and_no_later_run_lowers_any_again(tmp_path: Path) -> None:
     assert [case["sqnr_db"] for case in report["cases"]][:2] == figures
 
 
-def make_job(folder: Path, sets: str = "") -> RunJob:
-    """A run of the program that a case left in ``folder``."""
-    outputs = folder / "again"
-    shutil.rmtree(outputs, ignore_errors=True)
-    outputs.mkdir()
-    rows = Path(sets or folder / "input_list.txt")
-    return RunJob(str(folder / "artifact/program.pte"), str(rows), str(outputs))
+def find_program(cache: Path, folder: Path) -> tuple[Program, Sets]:
+    """The program that a case left in the cache, and its input sets."""
+    artifact = read_artifact(next(cache.glob("*/*")))
+    assert artifact is not None
+    directory = cache / artifact.key[:2] / artifact.key
+    compiled = artifact.compiled
+    sets = read_sets(directory / INPUTS, compiled.inputs, compiled.sets)
+    spec = CaseSpec(artifact.model, Scheme(artifact.scheme), artifact.soc)
+    path = directory / compiled.program
+    return Program(spec, path, compiled, folder, folder / "again.log"), sets
 
 
 def test_runs_share_a_process_until_one_hangs_or_dies_and_give_the_same_bits(
     run_case: RunCase, shared: tuple[Pool, Path], tmp_path: Path
 ) -> None:
     assert run_case("mlp", Scheme.FP16).case.status is Status.PASSED
-    folder, pool = tmp_path / "kept" / "mlp-fp16-SM8650", shared[0]
-    os.mkfifo(tmp_path / "never")
+    pool, cache = shared
+    program, sets = find_program(cache, tmp_path)
+    outputs = sorted((tmp_path / "kept" / "mlp-fp16-SM8650" / "outputs").iterdir())
+    wanted = [file.read_bytes() for file in outputs]
+    runner = make_runner(pool, 60.0)
 
-    def run(rows: str = "", timeout_s: float = 60.0) -> tuple[bool, str]:
-        ended = pool.run("run", make_job(folder, rows), tmp_path / "log", timeout_s)
-        return ended.used, ended.failure
+    def run(number: int = 1, timeout_s: float = 60.0) -> bool:
+        """Open once, run ``number`` times; whether the process had run other programs."""
+        with runner.open(program, timeout_s) as opened:
+            for _ in range(number):
+                made = opened.run(sets)
+                assert [one.tobytes() for tensors in made for one in tensors] == wanted
+            return opened.used
 
-    def outputs(name: str) -> list[bytes]:
-        return [file.read_bytes() for file in sorted((folder / name).iterdir())]
+    def stop(number: int) -> None:
+        worker = pool.idle[NAME, threading.get_ident()]
+        os.kill(worker.process.pid, number)
 
-    assert run() == (True, "")  # after the case's own
-    assert outputs("again") == outputs("outputs")
-    hung = run(str(tmp_path / "never"), timeout_s=1.0)
-    assert hung == (True, "did not end within 1 s")
-    assert [run(), run()] == [(False, ""), (True, "")]
-    assert outputs("again") == outputs("outputs")
-
-    worker = pool.idle["run", threading.get_ident()]
-    killer = threading.Timer(0.5, os.kill, (worker.process.pid, signal.SIGSEGV))
-    killer.start()
-    assert run(str(tmp_path / "never")) == (
-        True,
-        "its process was killed by SIGSEGV without a result",
-    )
-    assert run() == (False, "")
-    assert run(str(tmp_path / "nowhere"))[1].startswith("FileNotFoundError")
-    assert run() == (True, "")  # what raised nothing but an exception goes on
-
-
-@dataclass
-class Forgetful:
-    """A runner that gets wrong what it does in a process that ran other programs before."""
-
-    runner: PythonRunner
-    name: str = "forgetful"
-
-    def execute(self, job: RunJob, log: Path, timeout_s: float, *, fresh: bool = False) -> Ended:
-        ended = self.runner.execute(job, log, timeout_s)
-        first = Path(job.outputs, "output_0_0.raw")
-        first.write_bytes(first.read_bytes() if fresh else bytes(first.stat().st_size))
-        return replace(ended, used=not fresh)
-
-
-def test_only_what_fails_in_a_fresh_process_fails_a_case(
-    run_case: RunCase, shared: tuple[Pool, Path]
-) -> None:
-    result = run_case("mlp", Scheme.FP16, runner=Forgetful(PythonRunner(shared[0])))
-    assert result.case.status is Status.PASSED, result.case.reason
-    assert result.remark.startswith("in a process that ran other programs before: SQNR 0.0 dB")
+    assert run(3)  # after the case's own
+    stop(signal.SIGSTOP)
+    with pytest.raises(RunError, match="did not end within 1 s") as caught:
+        run(timeout_s=1.0)
+    assert caught.value.used
+    assert [run(), run()] == [False, True]
+    stop(signal.SIGSEGV)
+    with pytest.raises(RunError, match="was killed by SIGSEGV without a result"):
+        run()
+    assert not run()
+    with (
+        runner.open(program, 60.0) as opened,
+        pytest.raises(RunError, match="input set 0 has 0 in"),
+    ):
+        opened.run([[]])
+    assert run()  # what raised nothing but an exception goes on
 
 
 def test_memory_of_one_run_is_not_seen_by_the_next() -> None:
     script = """
 import ctypes
-from ci.executorch.memory import overwrite_freed_memory
+from ci.executorch.runtime import overwrite_freed_memory
 libc = ctypes.CDLL(None)
 libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
 def outputs(): return [libc.malloc(size) for size in (64, 4096, 1 << 16, 1 << 20)]
@@ -396,22 +385,8 @@ def test_a_refusal_is_unsupported_only_where_the_policy_knows_it(
     assert "doesn't support FP16" in case.reason
 
 
-def only_runs(pool: Pool) -> Callable[..., Ended]:
-    """A pool that makes no model."""
-    run = pool.run
-
-    def run_program(kind: str, *words: Any, **named: Any) -> Ended:
-        assert kind == "run"
-        return run(kind, *words, **named)
-
-    return run_program
-
-
 def test_kept_artifacts_are_whole_and_damage_in_the_cache_is_noticed(
-    run_case: RunCase,
-    shared: tuple[Pool, Path],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    run_case: RunCase, shared: tuple[Pool, Path], tmp_path: Path
 ) -> None:
     assert run_case("superres", Scheme.A8W8).case.status is Status.PASSED
     folder = tmp_path / "kept" / "superres-8a8w-SM8650"
@@ -419,9 +394,7 @@ def test_kept_artifacts_are_whole_and_damage_in_the_cache_is_noticed(
     found = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
     assert wanted <= found
     kept = (folder / "artifact" / "program.pte").read_bytes()
-    with monkeypatch.context() as patch:
-        patch.setattr(shared[0], "run", only_runs(shared[0]))
-        warm = run_case("superres", Scheme.A8W8)
+    warm = run_case("superres", Scheme.A8W8)
     assert (warm.case.status, warm.case.cached) == (Status.PASSED, True)
     policy = read_emulator_policy()
     strict = structs.replace(policy, reference=structs.replace(policy.reference, min_rms=1e9))
@@ -462,7 +435,7 @@ def test_a_pool_never_runs_in_another_ones_environment(
     shared: tuple[Pool, Path], tmp_path: Path
 ) -> None:
     with pytest.raises(RuntimeError, match="another fork server"):
-        Pool({**os.environ, "QNN_CI_MANIFESTS": "/elsewhere"}, tmp_path)
+        Pool({**os.environ, "QNN_CI_MANIFESTS": "/elsewhere"}, tmp_path, ())
 
 
 def test_two_lowerings_give_the_same_bytes(run_case: RunCase, tmp_path: Path) -> None:

@@ -11,14 +11,14 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from ci.cases.artifact import Lowered
-from ci.cases.verdict import note_figures
 
 from ci.cases.baselines import find_changes, name_case, read_baselines
-from ci.cases.outputs import read_outputs, read_references
+from ci.cases.cache import RECORD, Artifact
+from ci.cases.outputs import read_outputs, read_references, stack_outputs
 from ci.cases.policy import read_emulator_policy
 from ci.judging.figures import Array
 from ci.judging.gate import References, judge
+from ci.judging.verdict import summarize_figures
 from ci.models.schemes import Scheme
 from ci.report.schema import Report, Status
 from ci.report.write import read_report
@@ -48,13 +48,13 @@ class Kept(msgspec.Struct, frozen=True):
     """A case of the suite that was run: what is expected, and what came out."""
 
     directory: Path
-    lowered: Lowered
+    artifact: Artifact
     references: References
     outputs: list[Array]
 
     @property
     def name(self) -> str:
-        return f"{self.lowered.model} {self.lowered.scheme}"
+        return f"{self.artifact.model} {self.artifact.scheme}"
 
 
 def run_suite(reports: Path, *words: str) -> Report:
@@ -75,23 +75,23 @@ def suite(make_once: MakeOnce) -> tuple[Report, list[Kept]]:
 
 def read_kept(directory: Path) -> Kept:
     artifact = directory / "artifact"
-    lowered = msgspec.json.decode((artifact / "lowered.json").read_bytes(), type=Lowered)
-    outputs = read_outputs(directory / "outputs", lowered)
-    return Kept(directory, lowered, read_references(artifact, lowered), outputs)
+    record = msgspec.json.decode((artifact / RECORD).read_bytes(), type=Artifact)
+    compiled = record.compiled
+    made = read_outputs(directory / "outputs", compiled, compiled.sets)
+    outputs = stack_outputs(made, compiled)
+    return Kept(directory, record, read_references(artifact, compiled), outputs)
 
 
 def is_let_pass(case: Kept, wrong: list[Array], report: Report) -> bool:
     """Whether the gate and the recorded figures accept outputs."""
-    lowered = case.lowered
-    limits = read_emulator_policy().limits_of(lowered.model, Scheme(lowered.scheme))
+    record = case.artifact
+    limits = read_emulator_policy().limits_of(record.model, Scheme(record.scheme))
     with np.errstate(all="ignore"):
-        judgement = judge(case.references, wrong, lowered.outputs, limits)
+        judgement = judge(case.references, wrong, record.compiled.outputs, limits)
     if judgement.reasons:
         return False
-    baseline = read_baselines(report.toolchain)[
-        name_case(lowered.model, lowered.scheme, lowered.soc)
-    ]
-    return not list(find_changes(note_figures(judgement), baseline))
+    baseline = read_baselines(report.toolchain)[name_case(record.model, record.scheme, record.soc)]
+    return not list(find_changes(summarize_figures(judgement), baseline))
 
 
 def test_right_outputs_pass_in_every_case(suite: tuple[Report, list[Kept]]) -> None:
@@ -119,11 +119,11 @@ def test_the_outputs_of_fp16_do_not_pass_for_those_of_another_scheme(
     suite: tuple[Report, list[Kept]],
 ) -> None:
     report, kept = suite
-    floats = {case.lowered.model: case.outputs for case in kept if case.lowered.scheme == "fp16"}
+    floats = {case.artifact.model: case.outputs for case in kept if case.artifact.scheme == "fp16"}
     passing = {
         case.name
         for case in kept
-        if case.lowered.scheme != "fp16" and is_let_pass(case, floats[case.lowered.model], report)
+        if case.artifact.scheme != "fp16" and is_let_pass(case, floats[case.artifact.model], report)
     }
     assert passing == BELOW_THE_NOISE["fp16's"]
 

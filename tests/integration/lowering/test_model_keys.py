@@ -76,12 +76,12 @@ def test_a_changed_operator_of_one_model_changes_its_key_alone(
 
 
 KEYS = """
-from ci.cases.engine import LowerJob
-from ci.executorch.engine import digest_key
+from ci.cases.spec import CaseSpec
+from ci.executorch.engine import ExecutorchEngine
 from ci.models.schemes import Scheme
 for scheme in Scheme:
-    job = LowerJob("mlp", scheme, "SM8650", "cache", ("torch 2",), "log")
-    print(scheme.value, digest_key("digest of a model", job))
+    spec = CaseSpec("mlp", scheme, "SM8650")
+    print(scheme.value, ExecutorchEngine(("torch 2",)).digest_key("digest of a model", spec))
 """
 ROW = '    A16W8 = "16a8w", Recipe("use_16a8w", 16)\n'
 CHANGES = {

@@ -13,17 +13,17 @@ pytest.importorskip("onnxruntime_qnn", reason="onnxruntime-qnn is not installed"
 
 import numpy as np
 import onnx
-from ci.onnx.case import COMPILER, RUNNING, LaneOptions, OnnxRun, OnnxSetup
 from onnx import TensorProto, helper
 
-from ci.cases.pipeline import CaseResult
+from ci.cases.pipeline import CaseResult, CaseRun, RunSetup, SessionOptions
 from ci.cases.policy import read_emulator_policy
 from ci.cases.pool import Pool
-from ci.cases.runners import PythonRunner
 from ci.cases.spec import CaseSpec
 from ci.models.schemes import Scheme
 from ci.models.user_models import Source
 from ci.onnx.contexts import read_context
+from ci.onnx.engine import OnnxEngine
+from ci.onnx.runner import make_runner
 from ci.report.schema import Status
 from provisioning.artifacts.environment import provision_profile
 from provisioning.console.progress import Progress
@@ -41,7 +41,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Pool, Pat
     (place / "cwd").mkdir()
     environment = provision_profile("onnx", Progress())
     variables = {**environment.apply(os.environ), LIE: str(place / "lie")}
-    imports = (*RUNNING, COMPILER, "tests.stand_ins.lying_sessions")
+    imports = ("ci.onnx.compile", "tests.stand_ins.lying_sessions")
     with closing(Pool(variables, place / "cwd", imports)) as pool:
         yield pool, place, environment.artifacts[0].root
 
@@ -62,27 +62,23 @@ def run_case(shared: tuple[Pool, Path, Path], tmp_path: Path) -> Iterator[RunCas
         **given: str,
     ) -> CaseResult:
         (place / "lie").write_text(lie)
-        options = LaneOptions(
+        options = SessionOptions(
             policy=read_emulator_policy(lane="onnx"),
             timeout_s=timeout_s,
             keep=tmp_path / "kept",
-            embed=embed,
-            given=given,
-            saver=saver,
-            profile=profile,
             beside=tmp_path / "beside",
         )
-        setup = OnnxSetup(
+        engine = OnnxEngine(toolchain=("test",), sdk=sdk, given=given, embed=embed, saver=saver)
+        setup = RunSetup(
             options=options,
+            engine=engine,
             pool=pool,
-            runner=PythonRunner(pool, "onnxruntime"),
+            runner=make_runner(engine, pool, profile),
             cache=place / "lowered",
-            toolchain=("test",),
             work=tmp_path / "work",
-            sdk=sdk,
         )
         own = Source(model) if os.sep in model else Source()
-        return OnnxRun(CaseSpec(Path(model).name, scheme, "SM8650", own), setup).run()
+        return CaseRun(CaseSpec(Path(model).name, scheme, "SM8650", own), setup).run()
 
     yield run
     (place / "lie").write_text("")

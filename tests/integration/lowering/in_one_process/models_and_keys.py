@@ -15,12 +15,10 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed in this environment")
 
-from ci.cases.artifact import Delegation, Lowered, artifact_path, write_record  # noqa: E402
-from ci.models.degenerate import ReferencePolicy  # noqa: E402
-
-from ci.cases.engine import LowerJob  # noqa: E402
-from ci.executorch import engine as lookup  # noqa: E402
-from ci.models import model  # noqa: E402
+from ci.cases.spec import CaseSpec  # noqa: E402
+from ci.executorch import engine  # noqa: E402
+from ci.executorch.engine import ExecutorchEngine  # noqa: E402
+from ci.models import model, numerics  # noqa: E402
 from ci.models.eager import compute_reference, keep_state, run_eager  # noqa: E402
 from ci.models.graph_digest import digest_graph, update_tensor  # noqa: E402
 from ci.models.lowering_options import Choices, Part  # noqa: E402
@@ -30,6 +28,7 @@ from ci.models.schemes import Recipe, Scheme  # noqa: E402
 from ci.models.user_code import find_line, import_file, unpack, working_directory  # noqa: E402
 from ci.models.user_models import Source  # noqa: E402
 from provisioning.errors import FailedError  # noqa: E402
+from provisioning.manifest.backends import Backend  # noqa: E402
 
 
 class Net(torch.nn.Module):
@@ -56,7 +55,7 @@ def add_up(net: Any, x: Any) -> Any:
 
 
 @pytest.fixture
-def numerics() -> Iterator[None]:
+def numerics_kept() -> Iterator[None]:
     threads, one_dnn = torch.get_num_threads(), torch.backends.mkldnn.enabled
     torch.set_num_threads(2)
     torch.backends.mkldnn.enabled = True
@@ -66,7 +65,7 @@ def numerics() -> Iterator[None]:
 
 
 def test_numerics_are_fixed_before_a_model_computes(
-    numerics: None, monkeypatch: pytest.MonkeyPatch
+    numerics_kept: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = []
 
@@ -208,70 +207,48 @@ def test_each_tensor_that_is_kept_with_a_program_is_in_the_digest_of_its_model()
     assert len({digest_model(one) for one in (known, *changed)}) == 5
 
 
-JOB = LowerJob("net", Scheme.A8W8, "SM8650", "cache", ("torch 2", "numpy 1"), "log")
+SPEC = CaseSpec("net", Scheme.A8W8, "SM8650")
+TOOLS = ("torch 2", "numpy 1")
+
+
+def key(spec: CaseSpec = SPEC, toolchain: tuple[str, ...] = TOOLS, digest: str = "model") -> str:
+    return ExecutorchEngine(toolchain).digest_key(digest, spec)
 
 
 def test_a_key_holds_all_that_decides_about_a_program(monkeypatch: pytest.MonkeyPatch) -> None:
-    changes: list[dict[str, Any]] = [
-        {},
-        {"scheme": Scheme.A16W8},
-        {"scheme": Scheme.FP16},
-        {"soc": "SM8750"},
-        {"toolchain": ("torch 2", "numpy 2")},
-        {"toolchain": ("torch 2n", "umpy 1")},
+    keys = [
+        key(),
+        key(replace(SPEC, scheme=Scheme.A16W8)),
+        key(replace(SPEC, scheme=Scheme.FP16)),
+        key(replace(SPEC, soc="SM8750")),
+        key(toolchain=("torch 2", "numpy 2")),
+        key(toolchain=("torch 2n", "umpy 1")),
+        key(digest="other"),
+        ExecutorchEngine(TOOLS, plain=True).digest_key("model", SPEC),
+        ExecutorchEngine(TOOLS, Backend.GPU).digest_key("model", SPEC),
     ]
-    jobs = [msgspec.structs.replace(JOB, **change) for change in changes]
-    keys = [lookup.digest_key("model", job) for job in jobs] + [lookup.digest_key("other", JOB)]
-    assert lookup.digest_key("model", msgspec.structs.replace(JOB, log="l", cache="c")) == keys[0]
-    for name, value in (
-        ("NUMERICS", "oneDNN on"),
-        ("name_instructions", lambda: "none"),
-        ("digest_compiler", lambda: "changed"),
+    for module, name, value in (
+        (numerics, "NUMERICS", "oneDNN on"),
+        (numerics, "name_instructions", lambda: "none"),
+        (engine, "digest_rooms", lambda _: "changed"),
     ):
         with monkeypatch.context() as patch:
-            patch.setattr(lookup, name, value)
-            keys.append(lookup.digest_key("model", JOB))
+            patch.setattr(module, name, value)
+            keys.append(key())
     assert len(set(keys)) == len(keys)
-
-
-def test_an_entry_is_known_damaged_or_not_there(tmp_path: Path) -> None:
-    job = msgspec.structs.replace(JOB, cache=str(tmp_path))
-    reference = tuple((torch.zeros(4),) for _ in range(4))
-    known = Model("net", Net(lambda net, x: x), reference, reference, reference)
-    entry = lookup.find_entry(known, "digest", job)
-    key = lookup.digest_key("digest", job)
-    assert entry.directory == str(artifact_path(tmp_path, key)) == f"{tmp_path}/{key[:2]}/{key}"
-    assert (entry.lowered, entry.cached, entry.repaired) == (None, False, False)
-    Path(entry.directory).mkdir(parents=True)
-    assert lookup.find_entry(known, "digest", job).repaired
-    fresh = msgspec.structs.replace(job, use_cache=False)
-    assert not lookup.find_entry(known, "digest", fresh).repaired
-    strict = msgspec.structs.replace(job, reference=ReferencePolicy(0.05, 0.05))
-    with pytest.raises(FailedError, match="the reference proves nothing: output 0 is near zero"):
-        lookup.find_entry(known, "digest", strict)
-
-
-def test_a_whole_entry_is_known_unless_it_is_to_be_lowered_again(tmp_path: Path) -> None:
-    job = msgspec.structs.replace(JOB, cache=str(tmp_path))
-    model = Model("net", Net(lambda net, x: x), (), (), ())
-    entry = Path(lookup.find_entry(model, "digest", job).directory)
-    entry.mkdir(parents=True)
-    write_record(entry, Lowered(entry.name, "", "", "", 4, (), (), Delegation(1, 0, 1), 1.0, 4, {}))
-    assert lookup.find_entry(model, "digest", job).cached
-    fresh = msgspec.structs.replace(job, use_cache=False)
-    assert not lookup.find_entry(model, "digest", fresh).cached
+    assert key() == keys[0]
 
 
 def test_a_scheme_counts_by_its_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = lookup.digest_key("model", JOB)
-    monkeypatch.setattr(JOB.scheme, "recipe", Recipe("use_8a8w", 8, block=16))
-    assert lookup.digest_key("model", JOB) != before
+    before = key()
+    monkeypatch.setattr(SPEC.scheme, "recipe", Recipe("use_8a8w", 8, block=16))
+    assert key() != before
 
 
 def test_each_choice_is_in_the_key_and_what_a_function_does_in_none() -> None:
-    def key(**chosen: object) -> str:
+    def choose(**chosen: object) -> str:
         source = Source(choices=Choices(**chosen))  # type: ignore[arg-type]
-        return lookup.digest_key("model", msgspec.structs.replace(JOB, source=source))
+        return key(replace(SPEC, source=source))
 
     values: dict[str, object] = {
         name: ("name",) if isinstance(value, tuple) else True if value is False else "detailed"
@@ -279,11 +256,11 @@ def test_each_choice_is_in_the_key_and_what_a_function_does_in_none() -> None:
     }
     values["parts"] = (Part(Scheme.A16W8, node="linear"),)
     functions = {name: values.pop(name) for name in ("annotation", "recipe")}
-    keys = [key(), *(key(**{name: value}) for name, value in values.items())]
+    keys = [choose(), *(choose(**{name: value}) for name, value in values.items())]
     assert len({*keys}) == len(keys) == len(Choices.__struct_fields__) - 1
-    assert keys[1:] == [key(**{name: value}) for name, value in values.items()]
+    assert keys[1:] == [choose(**{name: value}) for name, value in values.items()]
     for name, value in functions.items():
-        assert key(**{name: value}) != key(**{name: value})
+        assert choose(**{name: value}) != choose(**{name: value})
 
 
 def test_the_type_of_a_tensor_is_in_its_digest() -> None:

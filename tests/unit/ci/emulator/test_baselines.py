@@ -7,9 +7,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from ci.judging.verdict import CaseFigures
 from ci.cases.baselines import Baseline, find_changes, read_baselines, record_baselines
 from ci.cases.policy import read_emulator_policy
+from ci.judging.verdict import CaseFigures
 from ci.report.schema import Case, Status, Tool
 from provisioning.manifest.reader import MANIFESTS_VARIABLE
 from tests.stand_ins.reports import make_report

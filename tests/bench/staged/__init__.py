@@ -1,1 +1,0 @@
-"""The main job with a clock on its stages."""
