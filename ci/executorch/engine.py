@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,7 +65,8 @@ class ExecutorchEngine:
         from ci.executorch.patches import warm_up
 
         del spec
-        warm_up()
+        for note in warm_up(plain=self.plain):
+            logging.getLogger(__name__).warning(note)
 
     def compile(self, spec: CaseSpec, staging: Staging) -> Compiled:
         from ci.executorch.lower import Lowering

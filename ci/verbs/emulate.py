@@ -39,6 +39,7 @@ from provisioning.manifest.backends import Backend
 
 SESSION = "test_emulator"
 PYTHON, WHEEL_RUNNER = "python", "cpp"
+UNSUPPORTED = ("QNN505",)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,6 +54,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--plan", type=user_path, metavar="FILE", help="only the cases of a plan.json")
     add("--shard", default="", metavar="I/N", help="only this part of the cases, as 2/3")
+    add("--plain", action="store_true", help="lower without the patches that save time")
+    add(
+        "--try-unsupported",
+        action="store_true",
+        help="lower with versions that are not in manifests/pairs.toml; the report is marked",
+    )
     choice.add_arguments(parser)
 
 
@@ -137,6 +144,8 @@ def run(
         record=args.record,
         command=repeat_command(
             args,
+            "plain",
+            "try-unsupported",
             backend="" if backend is Backend.HTP else backend.value,
             runner="" if args.runner == PYTHON else args.runner,
             **chosen.options,
@@ -151,6 +160,7 @@ def run(
             check_backend(args.runner, environment, progress),
             args.runner,
             options,
+            plain=args.plain,
             phases=phases,
             scratch=scratch,
         ),
@@ -159,6 +169,7 @@ def run(
         imports=IMPORTS,
         choice=chosen,
         backend=backend,
+        tolerated=UNSUPPORTED if args.try_unsupported else (),
         refuse=lambda environment, lacks: report_unrun(
             specs, environment, args.runner, options, phases=phases, lacks=lacks
         ),

@@ -30,6 +30,7 @@ def run_specs(
     runner: str,
     options: SessionOptions,
     *,
+    plain: bool,
     phases: Phases,
     scratch: ScratchPool,
 ) -> Report:
@@ -41,7 +42,7 @@ def run_specs(
     session = Session(
         name=SESSION,
         specs=specs,
-        engine=ExecutorchEngine(name_toolchain(parts, environment), options.backend),
+        engine=ExecutorchEngine(name_toolchain(parts, environment), options.backend, plain),
         runner=found,
         parts=parts,
         options=options,

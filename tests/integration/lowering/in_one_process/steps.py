@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import copy
-import errno
 import logging
 import operator
 import os
 import pickle
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import Mock, patch
+from unittest.mock import patch
 
-import msgspec
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed in this environment")
@@ -26,29 +25,27 @@ with patch.dict(os.environ, QNN_SDK_ROOT="nowhere"), warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from executorch.backends.qualcomm.serialization.qc_schema import QcomChipset
     from executorch.backends.qualcomm.serialization.qc_schema_serialize import flatbuffer_to_option
-    from executorch.backends.qualcomm.utils import qnn_sdk_setup
 
     from ci.executorch import delegation as audit
-    from ci.executorch import lower
-    from ci.executorch import patches as warm
+    from ci.executorch import lower, patches
     from ci.executorch.delegation import BROKEN, MAX_REASON, audit_delegation, record_refusals
     from ci.executorch.quantize import block_sizes, quantize_model
 
-from ci.cases.artifact import Delegation, Fallback, Lowered, TensorInfo  # noqa: E402
-from ci.cases.publishing import MAX_RAISED, describe_error  # noqa: E402
-from ci.cases.stages import Stages  # noqa: E402
-
-from ci.cases.engine import LowerJob, LowerResult  # noqa: E402
+from ci.cases.engine import Delegation, Fallback, Staging  # noqa: E402
+from ci.cases.forked import MAX_RAISED, describe_error  # noqa: E402
+from ci.cases.spec import CaseSpec  # noqa: E402
 from ci.models.lowering_options import PROFILE_LEVELS, Choices, Part  # noqa: E402
 from ci.models.methods import join_methods  # noqa: E402
-from ci.models.model import Model, export_ahead, split_model  # noqa: E402
+from ci.models.model import Model, split_model  # noqa: E402
 from ci.models.schemes import FLOAT16, Scheme  # noqa: E402
+from ci.models.tensors import TensorInfo  # noqa: E402
 from ci.models.user_models import Source  # noqa: E402
-from provisioning.errors import FailedError, StoreError, UsageError  # noqa: E402
+from provisioning.errors import FailedError, UsageError  # noqa: E402
+from provisioning.manifest.pairs import read_pairs  # noqa: E402
 
 WARNINGS = ("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
 pytestmark = pytest.mark.filterwarnings(*WARNINGS)
-JOB = LowerJob("net", Scheme.A8W8, "SM8650", "cache", ("torch 2",), "log")
+SPEC = CaseSpec("net", Scheme.A8W8, "SM8650")
 
 
 def draw(*shape: int, seed: int = 0) -> Any:
@@ -94,9 +91,9 @@ def changed(monkeypatch: pytest.MonkeyPatch) -> Any:
     graph_module = torch.fx.GraphModule
     for name in ("recompile", "__reduce__"):
         monkeypatch.setattr(graph_module, name, getattr(graph_module, name))
-    for name in warm.WRITTEN:
+    for name in patches.WRITTEN:
         monkeypatch.setattr(graph_module, name, None, raising=False)
-    warm.write_code_late()
+    patches.write_code_late()
     outer = torch.fx.GraphModule(torch.nn.Module(), torch.fx.Graph())
     outer.add_submodule("inner", trace(torch.relu))
     outer.graph.output(outer.graph.call_module("inner", (outer.graph.placeholder("x"),)))
@@ -122,7 +119,7 @@ ASKED: dict[str, Callable[[Any, Any], Any]] = {
 def test_a_graph_module_does_what_its_graph_says_however_it_is_asked(
     changed: Any, way: str
 ) -> None:
-    assert not {*warm.WRITTEN} & {*vars(changed), *vars(changed.inner)}
+    assert not {*patches.WRITTEN} & {*vars(changed), *vars(changed.inner)}
     assert torch.equal(ASKED[way](changed, draw(4)), torch.sigmoid(draw(4)))
 
 
@@ -135,109 +132,51 @@ def test_the_code_of_a_graph_module_can_be_read_as_ever(changed: Any) -> None:
         changed.inner._other  # noqa: B018
 
 
-def test_onednn_is_off_without_a_process_that_asks_for_the_vendor(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(qnn_sdk_setup, "_vendor_is_amd", None)
-    monkeypatch.setattr(qnn_sdk_setup, "_read_cpu_vendor", lambda: pytest.fail("it was asked for"))
-    warm.leave_vendor_out()
-    with torch.backends.mkldnn.flags(enabled=True):
-        qnn_sdk_setup.disable_mkldnn_on_amd()
-        assert not torch.backends.mkldnn.enabled
-
-
-def test_composite_operators_are_looked_up_before_and_after_a_warm_up_and_no_more(
+def test_composite_operators_are_looked_up_again_only_after_one_was_registered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     utils, seen = torch._export.utils, list[str]()
-    monkeypatch.setattr(utils, warm.NAMES_OPERATORS, lambda: seen.append("once"))
-    monkeypatch.setattr(torch._export, warm.NAMES_OPERATORS, None)
-    with warm.materialize_once():
+    monkeypatch.setattr(utils, "_materialize_cpp_cia_ops", lambda: seen.append("once"))
+    patches.materialize_once()
+    for _ in range(3):
         utils._collect_all_valid_cia_ops_for_namespace(torch.ops.aten)
-        assert seen == ["once"]
+    assert seen == ["once"]
+    library = torch.library.Library("qnn_ci_test", "DEF")
+    library.define("twice(Tensor x) -> Tensor")
+    library.impl("twice", lambda x: x + x, "CompositeImplicitAutograd")
+    utils._collect_all_valid_cia_ops_for_namespace(torch.ops.aten)
     assert seen == ["once"] * 2
 
 
-class Branches(torch.nn.Module):
-    """A relu, and a sigmoid in a branch of it."""
-
-    def forward(self, x: Any) -> Any:
-        return torch.cond(x.sum() > 0, torch.sigmoid, torch.neg, (torch.relu(x),))
-
-
-def test_a_program_is_decomposed_again_only_for_operators_that_it_has(
+def test_a_patch_is_off_and_says_so_with_versions_that_it_was_not_proven_with(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    program, name = torch.export.ExportedProgram, "run_decompositions"
-    monkeypatch.setattr(program, name, getattr(program, name))
-    warm.decompose_once()
-    exported, aten = torch.export.export(Branches(), (draw(4),)), torch.ops.aten
-    traced = exported.run_decompositions({aten.tanh.default: torch.tanh})
-    assert traced is not exported
-    assert traced.run_decompositions({aten.tanh.default: torch.tanh}) is traced
-    assert traced.run_decompositions({}) is not traced
-    for found in (aten.relu.default, aten.sigmoid.default):
-        made = traced.run_decompositions({found: aten.exp.default})
-        codes = "".join(str(part) for part in made.graph_module.modules())
-        assert (str(found) in codes, "aten.exp.default" in codes) == (False, True)
+    applied: list[str] = []
+
+    def first() -> None:
+        applied.append("first")
+
+    def second() -> None:
+        applied.append("second")
+
+    rows = (patches.Patch(first, ("9.1",), ("1.5.1",)), patches.Patch(second, ("9.2",), ("1.5.1",)))
+    monkeypatch.setattr(patches, "PATCHES", rows)
+    installed = {"torch": "9.1+cpu", "executorch": "1.5.1"}
+    monkeypatch.setattr(patches, "version", installed.__getitem__)
+    (note,) = patches.apply_patches()
+    assert applied == ["first"]
+    assert all(word in note for word in ("second", "torch 9.1+cpu", "9.2"))
+    installed["executorch"] = "1.6.0"
+    assert len(list(patches.apply_patches())) == 2
+    assert applied == ["first"]
 
 
-def test_what_was_exported_ahead_is_taken_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    made, export = export_ahead(make_model()), Mock(return_value="exported")
-    monkeypatch.setattr(torch.export, "export", export)
-    (program,), module = made.exported.values(), made.module
-    with lower.exported_once(made, {"forward": module}, quantized=False):
-        others = (torch.nn.Identity(), module, module)
-        taken = [torch.export.export(one, (), strict=True) for one in others]
-    assert taken == ["exported", program, "exported"]
-    assert all(call.kwargs == {"strict": True} for call in export.mock_calls)
-
-
-def test_a_converted_graph_is_exported_as_strictly_but_not_traced_as_python(
-    quantized: tuple[Model, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model, converted = quantized
-    export, seen = torch.export.export, list[bool]()
-    wanted = export(converted, model.evaluation[0], strict=True)
-
-    def watched(*words: Any, strict: bool) -> Any:
-        seen.append(strict)
-        return export(*words, strict=strict)
-
-    monkeypatch.setattr(torch.export, "export", watched)
-    with lower.exported_once(model, {"forward": converted}, quantized=True):
-        made = torch.export.export(converted, model.evaluation[0], strict=True)
-        torch.export.export(torch.nn.Identity(), model.evaluation[0], strict=True)
-    assert seen == [False, True]
-    assert torch.export.export is watched
-    functions = [
-        [str(node.target) for node in one.graph.nodes if node.op == "call_function"]
-        for one in (made, wanted)
-    ]
-    assert functions[0] == functions[1]
-
-
-def test_what_a_quantization_gives_is_looked_up_by_shape_and_type(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    mode = torch._subclasses.FakeTensorMode
-    monkeypatch.setattr(mode, warm.CHECKS_KEY, getattr(mode, warm.CHECKS_KEY))
-    monkeypatch.setattr(torch._ops, "Callable", torch._ops.Callable)
-    warm.remember_quantization()
-    quantize = torch.ops.quantized_decomposed.quantize_per_tensor.default
-    with mode():
-        for size, type_, known in (
-            (2, "uint8", 0),
-            (2, "uint8", 1),
-            (5, "uint8", 0),
-            (2, "int8", 0),
-        ):
-            given, hits = torch.empty(size), mode.cache_info().hits
-            made = quantize(given, 0.25, 0, 0, 100, getattr(torch, type_))
-            assert (made.shape, made.dtype) == ((size,), getattr(torch, type_))
-            assert mode.cache_info().hits == hits + known
-        with pytest.raises(AssertionError):
-            quantize(torch.empty(2, dtype=torch.int64), 0.25, 0, 0, 100, torch.uint8)
+def test_patches_are_proven_with_what_is_installed() -> None:
+    """Else a change of the pins switches all off, and nobody notices but by the time it takes."""
+    pinned = read_pairs()
+    for one in patches.PATCHES:
+        assert pinned.find_torch() in one.torch
+        assert pinned.default in one.executorch
 
 
 def test_blocks_are_for_layers_that_they_fit_without_a_kernel() -> None:
@@ -301,6 +240,11 @@ def make_model() -> Model:
     return Model("net", Parts(), sets, sets, tuple(Parts()(*one) for one in sets))
 
 
+def make_lowering(folder: Path, choices: Choices | None = None) -> lower.Lowering:
+    spec = replace(SPEC, source=Source(choices=choices or Choices()))
+    return lower.Lowering(make_model(), spec, Staging(folder, folder / "log", folder))
+
+
 def test_outputs_are_described_with_the_parts_that_they_join() -> None:
     joined, largest = lower.describe_outputs(make_model())
     assert joined == TensorInfo("float32", (2, 6), 1, (3, 3))
@@ -308,8 +252,9 @@ def test_outputs_are_described_with_the_parts_that_they_join() -> None:
 
 
 def test_an_index_beside_a_magnitude_gets_its_bounds(tmp_path: Path) -> None:
-    model = make_model()
-    lower.write_reference(tmp_path / "float", model.module, model, Scheme.A8W8, model.reference)
+    model, lowering = make_model(), make_lowering(tmp_path)
+    lowering.staging.write_float(model.reference)
+    lowering.write_bounds("float", model.module, model.reference)
     names = {path.name for path in (tmp_path / "float").iterdir()}
     assert {"0_1.raw", "0_1.low.raw", "3_1.high.raw"} <= names
     assert not {"0_0.low.raw", "0_0.high.raw"} & names
@@ -338,20 +283,17 @@ def test_a_quantized_model_is_compiled_with_the_state_that_it_began_with(
 ) -> None:
     seen = []
 
-    def compile_program(module: Any, *words: Any) -> tuple[bytes, Delegation]:
+    def compile_program(self: Any, module: Any, choices: Choices) -> tuple[bytes, Delegation]:
         seen.append(bool(module.total.any()))
         return b"program", Delegation(1, 0, 1)
 
     monkeypatch.setattr(lower, "quantize_model", lambda *words: Counting())
-    monkeypatch.setattr(lower, "compile_program", compile_program)
-    staging = tmp_path / "0011"
-    lowered = lower.lower_model(make_model(), JOB, staging, Stages())
+    monkeypatch.setattr(lower.Lowering, "compile", compile_program)
+    compiled = make_lowering(tmp_path).write()
     assert seen == [False]
-    assert (lowered.key, lowered.sets, lowered.pte_bytes) == ("0011", 4, 7)
-    assert lower.hash_files(staging) == lowered.files
-    assert {"program.pte", "inputs/3_0.raw", "float/0_1.low.raw", "quantized/3_0.raw"} <= set(
-        lowered.files
-    )
+    assert (compiled.program, compiled.sets, compiled.size_bytes) == ("program.pte", 4, 7)
+    names = ("program.pte", "inputs/3_0.raw", "float/0_1.low.raw", "quantized/3_0.raw")
+    assert all((tmp_path / name).is_file() for name in names)
 
 
 @pytest.mark.parametrize("scheme", [one for one in Scheme if one.recipe.dtype])
@@ -458,23 +400,22 @@ def test_a_name_to_skip_that_the_graph_does_not_have_is_an_error() -> None:
 
 @pytest.mark.parametrize(("unshared", "fits"), [(100, True), (99, False), (98, False)])
 def test_weights_that_are_not_shared_are_an_error(
-    monkeypatch: pytest.MonkeyPatch, unshared: int, *, fits: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unshared: int, *, fits: bool
 ) -> None:
     asked = []
 
-    def compile_program(module: Any, model: Model, job: LowerJob) -> tuple[bytes, Delegation]:
-        asked.append(job.source.choices)
+    def compile_program(self: Any, module: Any, choices: Choices) -> tuple[bytes, Delegation]:
+        asked.append(choices)
         return bytes(unshared), Delegation(1, 0, 1)
 
-    monkeypatch.setattr(lower, "compile_program", compile_program)
-    choices = Choices(methods=("other",), weight_sharing=True)
-    job = msgspec.structs.replace(JOB, source=Source(choices=choices))
-    assert lower.compile_unshared(None, make_model(), JOB, 99) == b""
+    monkeypatch.setattr(lower.Lowering, "compile", compile_program)
+    shared = make_lowering(tmp_path, Choices(methods=("other",), weight_sharing=True))
+    assert make_lowering(tmp_path).compile_unshared(None, 99) == b""
     if fits:
-        assert lower.compile_unshared(None, make_model(), job, 99) == bytes(unshared)
+        assert shared.compile_unshared(None, 99) == bytes(unshared)
     else:
         with pytest.raises(FailedError, match=f"shared no weights: 99 bytes, {unshared} without"):
-            lower.compile_unshared(None, make_model(), job, 99)
+            shared.compile_unshared(None, 99)
     assert asked == [Choices(methods=("other",))]
 
 
@@ -496,8 +437,7 @@ def test_methods_are_one_model_whose_inputs_and_outputs_are_all_of_theirs() -> N
     assert list(parts) == ["forward", "other"]
     assert parts["other"].evaluation == ((three,),)
     assert parts["forward"].calibration == ((one, two), (two, three))
-    exported = split_model(export_ahead(model))["other"].exported["forward"].module()
-    assert all(map(torch.equal, exported(three), wanted[1:]))
+    assert all(map(torch.equal, parts["other"].module(three), wanted[1:]))
     assert [(row.name, row.inputs) for row in lower.describe_methods(model)] == [
         ("forward", 2),
         ("other", 1),
@@ -531,48 +471,6 @@ def test_a_refusal_says_what_qnn_said_what_was_raised_and_where(tmp_path: Path) 
     assert lower.describe_refusal(error, log).startswith("no such op (RuntimeError: cannot lower")
     assert describe_error(ValueError("x" * 400)).endswith("...")
     assert len(describe_error(ValueError("x" * 400))) == MAX_RAISED + 3
-
-
-def test_a_full_disk_is_no_refusal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    job = msgspec.structs.replace(JOB, cache=str(tmp_path / "cache"), log=str(tmp_path / "log"))
-    entry = LowerResult(str(tmp_path / "cache/00/0011"))
-    no_room = OSError(errno.ENOSPC, "No space left on device", "/there")
-    monkeypatch.setattr(lower, "lower_model", fail(RuntimeError("flatc failed"), no_room))
-    with pytest.raises(StoreError, match="there is no room in /there"):
-        lower.lower_and_publish(make_model(), job, entry)
-    monkeypatch.setattr(lower, "lower_model", fail(ValueError("QNN says no")))
-    refused = lower.lower_and_publish(make_model(), job, entry)
-    assert refused.refused.startswith("ValueError: QNN says no")
-    assert list((tmp_path / "cache").iterdir()) == []
-
-
-@pytest.mark.parametrize("use_cache", [True, False])
-def test_a_program_that_is_there_is_not_replaced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, use_cache: bool
-) -> None:
-    """Without the cache, what is lowered again lies beside the log."""
-
-    def make(model: Model, job: LowerJob, staging: Path, stages: Any) -> Lowered:
-        staging.mkdir(parents=True)
-        (staging / "program.pte").write_text(job.soc)
-        row = Lowered("0011", "", "", "", 4, (), (), Delegation(1, 0, 1), 1.0, 4, {})
-        lowered = msgspec.structs.replace(row, files=lower.hash_files(staging))
-        lower.write_record(staging, lowered)
-        return lowered
-
-    monkeypatch.setattr(lower, "lower_model", make)
-    job = msgspec.structs.replace(
-        JOB, cache=str(tmp_path / "cache"), log=str(tmp_path / "log"), use_cache=use_cache
-    )
-    entry = LowerResult(str(tmp_path / "cache/00/0011"))
-    first = lower.lower_and_publish(make_model(), job, entry)
-    assert first.directory == entry.directory
-    (tmp_path / "lowered").mkdir()
-    later = msgspec.structs.replace(job, soc="SM8750")
-    second = lower.lower_and_publish(make_model(), later, entry)
-    assert Path(entry.directory, "program.pte").read_text() == "SM8650"
-    wanted = Path(entry.directory) if use_cache else tmp_path / "lowered" / "0011"
-    assert Path(second.directory) == wanted
 
 
 def test_qnn_s_errors_are_told_once_without_pointers_to_manuals_and_cut() -> None:

@@ -3,6 +3,7 @@ gives what a test says: verdict, figures, controls, refusals, the cache."""
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -273,6 +274,27 @@ def test_a_refusal_is_explained_by_its_engine(tmp_path: Path) -> None:
     assert (case.status, case.reason) == (Status.FAILED, "refused: explained: no GRU")
     engine = make_engine(delegation=Delegation(0, 1, 0, (Fallback("aten.erf", "no builder"),)))
     assert "QNN took no node: no builder" in run_case(tmp_path, engine, echo(RIGHT)).case.reason
+
+
+def test_a_full_disk_is_no_refusal(tmp_path: Path) -> None:
+    no_room = RuntimeError("flatc failed")
+    no_room.__cause__ = OSError(errno.ENOSPC, "No space left on device", "/there")
+    case = run_case(tmp_path, make_engine(raises=no_room), echo(RIGHT)).case
+    assert "there is no room in /there" in case.reason
+    assert "refused" not in case.reason
+    assert not list((tmp_path / "cache").rglob("artifact.json"))
+
+
+def test_without_the_cache_a_program_that_is_there_is_not_replaced(tmp_path: Path) -> None:
+    assert run_case(tmp_path, make_engine(), echo(RIGHT)).case.status is Status.PASSED
+    (record,) = (tmp_path / "cache").rglob("artifact.json")
+    before = record.stat().st_ino
+    options = SessionOptions(policy=read_emulator_policy(), timeout_s=9.0, use_cache=False)
+    case = run_case(tmp_path, make_engine(), echo(RIGHT), options=options).case
+    assert (case.status, case.cached) == (Status.PASSED, False)
+    assert record.stat().st_ino == before
+    (fresh,) = (tmp_path / "work").rglob("lowered/*/artifact.json")
+    assert fresh != record
 
 
 def test_a_damaged_program_is_compiled_again_and_a_hard_link_is_no_damage(tmp_path: Path) -> None:

@@ -68,23 +68,20 @@ def test_an_sdk_that_was_chosen_has_no_pin(tmp_path: Path, monkeypatch: pytest.M
     assert "qnn-sdk" not in pins_of("emulator-sdk", {})
 
 
-def test_the_policy_for_python_is_of_the_default_row_and_knows_every_pair(
+def test_the_policy_for_python_pins_the_default_and_its_torch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pairs = read_pairs()
-    last = pairs.executorch[-1]
-    changed = msgspec.structs.replace(pairs, default=last.version)
+    last = msgspec.structs.replace(pairs.supported[-1], torch="2.11.0")
+    rows = (*pairs.supported[:-1], last)
+    changed = msgspec.structs.replace(pairs, default=last.executorch, supported=rows)
     monkeypatch.setattr(policies, "read_pairs", lambda: changed)
     read_doctor_policy.cache_clear()
     try:
         found = read_doctor_policy().python
     finally:
         read_doctor_policy.cache_clear()
-    assert (found.executorch, found.torch) == (last.version, last.torch[0])
-    assert set(found.pairs) == {
-        (row.version, torch) for row in pairs.executorch for torch in row.torch
-    }
-    assert len(found.pairs) > len(pairs.executorch)
+    assert (found.executorch, found.torch) == (last.executorch, "2.11.0")
 
 
 def test_the_sdk_is_the_best_that_serves_and_a_root_may_be_linked(tmp_path: Path) -> None:
