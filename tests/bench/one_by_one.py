@@ -16,6 +16,7 @@ from pathlib import Path
 
 import torch
 from executorch.runtime import Runtime
+
 from tests.plain_script import lower
 
 SETS = 4

@@ -40,7 +40,7 @@ def test_a_figure_that_moved_by_more_than_3_db_is_a_change(
     found = list(find_changes(CaseFigures(sqnr_db, quantized), BASELINE))
     assert len(found) == len(words)
     assert all(word in reason for word, reason in zip(words, found, strict=True))
-    assert list(find_changes({"sqnr_db": 30.0}, Baseline(30.0))) == []
+    assert list(find_changes(CaseFigures(30.0), Baseline(30.0))) == []
 
 
 def test_what_is_recorded_is_read_back_for_that_toolchain_alone(
