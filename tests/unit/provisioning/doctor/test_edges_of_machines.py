@@ -53,7 +53,6 @@ DEEP = "third-party/json/deep"
 SOURCE = "/src/executorch"
 PREBUILT = "/ndk/toolchains/llvm/prebuilt"
 EMPTY = "(an empty entry: the current directory)"
-NEAREST = "executorch==1.4.1, torch==2.13.0, QNN 2.49.40"
 PINNED = "pinned=NDK r26c (26.2.11394342)"
 
 
