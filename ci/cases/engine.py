@@ -15,7 +15,7 @@ class LowerJob(Struct, frozen=True):
     """What to lower. ``toolchain`` names every version and digest that takes part, ``model`` is
     one of the suite or a user's ``file.py:factory``, and ``source`` has the data beside it.
 
-    ``reference`` says which references prove nothing.
+    ``reference`` says which references prove nothing, ``plain`` that no patch saves time.
     """
 
     model: str
@@ -28,6 +28,7 @@ class LowerJob(Struct, frozen=True):
     reference: ReferencePolicy | None = None
     source: Source = NO_SOURCE
     backend: Backend = Backend.HTP
+    plain: bool = False
 
 
 class LowerResult(Struct, frozen=True):

@@ -57,6 +57,7 @@ class SessionOptions:
     record: bool = False
     command: str = ""
     backend: Backend = Backend.HTP
+    plain: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,6 +169,7 @@ class CaseRun:
             use_cache=self.options.use_cache,
             reference=self.options.policy.reference,
             backend=self.options.backend,
+            plain=self.options.plain,
         )
 
     def give(self, artifact: Path, lowered: Lowered) -> RunJob:

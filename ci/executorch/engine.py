@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import logging
 import secrets
 import sys
 from pathlib import Path
@@ -23,7 +24,7 @@ from ci.cases.stages import Stages
 from ci.models.degenerate import require_proof
 from ci.models.graph_digest import digest_graph
 from ci.models.lowering_options import NO_CHOICES, Choices
-from ci.models.model import Model, digest_model, export_ahead, load_model
+from ci.models.model import Model, digest_model, load_model
 from ci.models.numerics import NUMERICS, fix_numerics, name_instructions
 from ci.models.user_models import Source, is_suite
 from provisioning.files import digest_sources
@@ -44,20 +45,19 @@ def run_lower_job(job: LowerJob) -> LowerResult:
     if is_suite(job.model) and not job.source.has_data:
         stages = Stages()
         with stages.measure("models"):
-            entry = find_entry(*load_suite_model(job.model, job.source.choices), job)
+            model, digest = load_suite_model(job.model, job.source.choices)
+            entry = find_entry(model, digest, job)
         entry = msgspec.structs.replace(entry, stages=stages.seconds)
         if entry.lowered:
             return entry
         with stages.measure("imports"):
-            warm_compiler()
-        with stages.measure("exporting"):
-            made = export_suite_model(job.model, job.source.choices)
-        return run_forked(lambda: _lower(made, job, entry))
+            warm_compiler(plain=job.plain)
+        return run_forked(lambda: _lower(model, job, entry))
     if COMPILER not in sys.modules:
         entry = run_forked(lambda: _find(job)[1])
         if entry.lowered:
             return entry
-        warm_compiler()
+    warm_compiler(plain=job.plain)
     return run_forked(lambda: _find_or_lower(job))
 
 
@@ -77,11 +77,12 @@ def _lower(model: Model, job: LowerJob, entry: LowerResult) -> LowerResult:
     return lower_and_publish(model, job, entry)
 
 
-def warm_compiler() -> None:
+def warm_compiler(*, plain: bool) -> None:
     """Load the compiler, and let it do once what is slow the first time."""
     from ci.executorch.patches import warm_up
 
-    warm_up()
+    for note in warm_up(plain=plain):
+        logging.getLogger(__name__).warning(note)
 
 
 def warm_export() -> None:
@@ -95,12 +96,6 @@ def load_suite_model(name: str, choices: Choices = NO_CHOICES) -> tuple[Model, s
     """A model of the suite and its digest, once a process."""
     model = load_model(name, Source(choices=structs.replace(NO_CHOICES, methods=choices.methods)))
     return model, digest_model(model)
-
-
-@functools.cache
-def export_suite_model(name: str, choices: Choices = NO_CHOICES) -> Model:
-    """One that is lowered in several schemes, each in a fork."""
-    return export_ahead(load_suite_model(name, choices)[0])
 
 
 def find_entry(model: Model, digest: str, job: LowerJob) -> LowerResult:
@@ -142,6 +137,7 @@ def digest_key(model_digest: str, job: LowerJob) -> str:
         msgspec.json.encode(job.scheme.recipe).decode(),
         job.soc,
         job.backend.value,
+        "plain" if job.plain else "",
         msgspec.json.encode(choices).decode(),
         secrets.token_hex() if choices.functions else "",
     )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -139,7 +139,7 @@ def compile_program(module: Any, model: Model, job: LowerJob) -> tuple[bytes, De
 
 def lower_edge(module: Any, model: Model, job: LowerJob, spec: list[Any]) -> Any:
     """What ExecuTorch makes of a module before it is a program."""
-    choices, methods = job.source.choices, split_module(module)
+    choices = job.source.choices
     # Without gradients, or a model that switches them off itself, as Hugging Face's Llama does,
     # is exported with a node that ExecuTorch's passes do not know. A DLC is written to where the
     # process stands.
@@ -147,10 +147,9 @@ def lower_edge(module: Any, model: Model, job: LowerJob, spec: list[Any]) -> Any
         torch.no_grad(),
         scratch_directory(Path(job.cache), "compiling") as scratch,
         working_directory(scratch),
-        exported_once(model, methods, quantized=job.scheme.quantized),
     ):
         return to_edge_transform_and_lower_to_qnn(
-            methods,
+            split_module(module),
             split_inputs(module, model.evaluation[0]),
             spec,
             skip_node_id_set=set(choices.skip_nodes),
@@ -160,26 +159,6 @@ def lower_edge(module: Any, model: Model, job: LowerJob, spec: list[Any]) -> Any
             # memory held before (SQNR -90 dB).
             skip_mutable_buffer=True,
         )
-
-
-@contextmanager
-def exported_once(model: Model, methods: Mapping[str, Any], *, quantized: bool) -> Iterator[None]:
-    """Let ExecuTorch, which exports strictly, take what was exported ahead, each once, for it
-    changes programs; and of what convert_pt2e made of an exported graph trace no Python. What its
-    passes export besides stays as it is."""
-    export, names = torch.export.export, {module: name for name, module in methods.items()}
-
-    def export_rest(module: Any, *words: Any, **named: Any) -> Any:
-        if quantized and module in names:
-            named["strict"] = False
-        ahead = None if quantized else model.exported.pop(names.get(module, ""), None)
-        return ahead or export(module, *words, **named)
-
-    torch.export.export = export_rest
-    try:
-        yield
-    finally:
-        torch.export.export = export
 
 
 def write_calls(module: Any, model: Model, job: LowerJob, directory: Path) -> None:

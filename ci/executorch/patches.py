@@ -1,96 +1,80 @@
-"""What a process does once, before it forks for every lowering."""
+"""Three patches of torch that save time and leave every byte of a program as it is.
+
+Each names the versions that it was proven with: the programs of the suite and of 27 other cases
+were equal to those of tests/plain_script.py, which calls ExecuTorch and nothing of this project.
+With any other version a patch is off; ``--plain`` switches all off.
+"""
 
 from __future__ import annotations
 
 import functools
-import sys
-import typing
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib.metadata import version
 from typing import Any
 
 import torch
-from executorch.backends.qualcomm.utils import qnn_sdk_setup
 from executorch.exir import to_edge_transform_and_lower
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.export import ExportedProgram
 from torch.fx import GraphModule
 from torch.fx.graph import _PyTreeCodeGen
 from torch.fx.traceback import NodeSource
 
 from ci.cases.forked import still_tqdm
-from ci.executorch import lower  # noqa: F401 - held for the forks
+from ci.executorch import lower  # noqa: F401 - loaded once, before the forks
 from ci.executorch.quantize import quantize_model
 from ci.models.model import Model
 from ci.models.schemes import Scheme
+from provisioning.versions import is_same
 
 SOC = "SM8650"
-NAMES_OPERATORS = "_materialize_cpp_cia_ops"
-CHECKS_KEY = "_validate_cache_key"
 write_code, reduce_module = GraphModule.recompile, GraphModule.__reduce__
 WRITTEN = ("_code", "_lineno_map", "_prologue_start")  # what it leaves in a module
 
 
 @functools.cache
-def warm_up() -> None:
-    """Export, quantize and lower a small model without QNN, once a process."""
+def warm_up(*, plain: bool) -> tuple[str, ...]:
+    """Apply the patches, then quantize and lower a small model without QNN: once per process.
+
+    Returns a line for each patch that stays off because it was not proven with what is installed.
+    """
     still_tqdm()
-    write_code_late()
-    leave_vendor_out()
-    decompose_once()
-    remember_quantization()
+    notes = () if plain else tuple(apply_patches())
     inputs = tuple((torch.ones(1, 4) * number,) for number in range(2))
     model = Model("warm-up", torch.nn.Linear(4, 4).eval(), inputs[:1], inputs)
-    with materialize_once():
-        converted = quantize_model(model, Scheme.A8W8, SOC)
-        to_edge_transform_and_lower(torch.export.export(converted, inputs[0], strict=True))
-    share_provenance()
+    converted = quantize_model(model, Scheme.A8W8, SOC)
+    to_edge_transform_and_lower(torch.export.export(converted, inputs[0], strict=True))
+    return notes
 
 
-def leave_vendor_out() -> None:
-    """Start no process that asks who made this CPU: ExecuTorch would switch oneDNN off on an AMD
-    host, and ci.models.numerics does so on all."""
-    if hasattr(qnn_sdk_setup, "_vendor_is_amd"):
-        qnn_sdk_setup._vendor_is_amd = True
+def apply_patches() -> Iterator[str]:
+    """Apply each patch that was proven with the installed versions; say of the others why not."""
+    for patch in PATCHES:
+        unproven = [
+            f"{name} {version(name)} (proven: {', '.join(proven)})"
+            for name, proven in (("torch", patch.torch), ("executorch", patch.executorch))
+            if not any(is_same(version(name), one) for one in proven)
+        ]
+        if unproven:
+            yield f"patch {patch.apply.__name__} is off: not proven with {' and '.join(unproven)}"
+        else:
+            patch.apply()
 
 
-def decompose_once() -> None:
-    """Trace a program that was decomposed no second time for operators that it does not have.
+def write_code_late() -> None:
+    """Write a module's Python when something asks for it, not after each change of its graph.
 
-    ExecuTorch does so for the operators that QNN does not want kept; most traces found none.
+    Passes read graphs: of 434 texts in one lowering, 13 were run.
     """
-    decompose, decomposed = ExportedProgram.run_decompositions, weakref.WeakSet[Any]()
-
-    def decompose_rest(program: Any, table: Any = None, *words: Any, **named: Any) -> Any:
-        parts = (part for part in program.graph_module.modules() if isinstance(part, GraphModule))
-        targets = {node.target for part in parts for node in part.graph.nodes}
-        if program in decomposed and table and not any(target in table for target in targets):
-            return program
-        made = decompose(program, table, *words, **named)
-        decomposed.add(made)
-        return made
-
-    ExportedProgram.run_decompositions = decompose_rest
-
-
-def remember_quantization() -> None:
-    """Let torch look up what a quantization of a shape gives, as it does for operators of its own,
-    and the annotations that it writes for each kernel that an export registers."""
-    check = getattr(FakeTensorMode, CHECKS_KEY, lambda *_: None)
-
-    def check_others(mode: Any, operator: Any, *words: Any) -> None:
-        if getattr(operator, "namespace", "") != "quantized_decomposed":
-            check(mode, operator, *words)
-
-    setattr(FakeTensorMode, CHECKS_KEY, check_others)
-    torch._ops.Callable = typing.Callable  # that of collections.abc is made anew each time
+    GraphModule.recompile, GraphModule.__reduce__ = recompile_late, reduce_written
+    for name in WRITTEN:
+        setattr(GraphModule, name, Written(name))
 
 
 def share_provenance() -> None:
-    """Let nodes share the record of where they came from: torch copies it in depth for each.
+    """Let nodes share the record of where they came from, which torch copies deeply for each node.
 
-    Nothing changes such a record once it is made. Copies took a quarter of the lowering of a
+    Nothing changes such a record once it is made. The copies took a quarter of the lowering of a
     recurrent net.
     """
 
@@ -100,25 +84,40 @@ def share_provenance() -> None:
     NodeSource.__deepcopy__ = share
 
 
-@contextmanager
-def materialize_once() -> Iterator[None]:
-    """Look up all 1,000 composite operators now and once more after, and let torch.export, which
-    does so for each of 40 namespaces, do it no more."""
-    look_up = getattr(sys.modules.get("torch._export.utils"), NAMES_OPERATORS, lambda: None)
-    look_up()
-    for name in ("torch._export", "torch._export.utils"):
-        if hasattr(sys.modules.get(name), NAMES_OPERATORS):
-            setattr(sys.modules[name], NAMES_OPERATORS, lambda: None)
-    yield
-    look_up()
+def materialize_once() -> None:
+    """Look up the composite operators again only if one was registered since the last time.
+
+    torch looks up all 800 for each of its 40 namespaces, in every decomposition.
+    """
+    utils = torch._export.utils
+    look_up, seen = utils._materialize_cpp_cia_ops, list[Any]()
+
+    def look_up_new() -> None:
+        registered = torch._C._dispatch_get_registrations_for_dispatch_key(COMPOSITE)
+        if registered not in seen:
+            look_up()
+            seen[:] = [registered]
+
+    utils._materialize_cpp_cia_ops = look_up_new
 
 
-def write_code_late() -> None:
-    """Let a module's Python be written when something asks for it, and not after each change of its
-    graph: passes read graphs, and of 434 texts in one lowering 13 were run."""
-    GraphModule.recompile, GraphModule.__reduce__ = recompile_late, reduce_written
-    for name in WRITTEN:
-        setattr(GraphModule, name, Written(name))
+COMPOSITE = "CompositeImplicitAutograd"
+
+
+@dataclass(frozen=True)
+class Patch:
+    """A patch, and the versions of torch and ExecuTorch that it was proven with."""
+
+    apply: Callable[[], None]
+    torch: tuple[str, ...]
+    executorch: tuple[str, ...]
+
+
+PATCHES = (
+    Patch(write_code_late, ("2.13.0",), ("1.5.1",)),
+    Patch(share_provenance, ("2.13.0",), ("1.5.1",)),
+    Patch(materialize_once, ("2.13.0",), ("1.5.1",)),
+)
 
 
 def recompile_late(module: Any) -> Unwritten:
@@ -141,7 +140,7 @@ def reduce_written(module: Any) -> Any:
 
 
 class Unwritten:
-    """A module's ``forward``, and what its ``recompile`` gives, until its code is written."""
+    """A module's ``forward``, and what its ``recompile`` returns, until its code is written."""
 
     def __init__(self, module: Any) -> None:
         self._module = weakref.ref(module)

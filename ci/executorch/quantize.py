@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -20,8 +19,8 @@ from ci.executorch.specification import make_quantizer
 from ci.executorch.training import train
 from ci.models.eager import copy_inputs, keep_state
 from ci.models.lowering_options import NO_CHOICES, Choices
-from ci.models.methods import FORWARD, join_modules
-from ci.models.model import Model, export_strictly, split_model
+from ci.models.methods import join_modules
+from ci.models.model import Model, split_model
 from ci.models.schemes import Scheme
 from ci.models.user_code import Inputs
 from provisioning.manifest.backends import Backend
@@ -45,11 +44,10 @@ def quantize_model(
 def quantize_method(model: Model, scheme: Scheme, choices: Choices, quantizer: Any) -> GraphModule:
     """Calibrate, train where the scheme says so, and convert."""
     recipe = scheme.recipe
-    ahead = model.exported.get(FORWARD)
-    if recipe.training_steps:
-        # What is exported shares its weights with the module, which keeps those that it has.
-        ahead = export_strictly(replace(model, module=copy.deepcopy(model.module)))
-    exported = (ahead or export_strictly(model)).module()
+    # An exported program shares its weights with the module: training must not change the module's.
+    module = copy.deepcopy(model.module) if recipe.training_steps else model.module
+    with torch.no_grad():
+        exported = torch.export.export(module, model.evaluation[0], strict=True).module()
     quantizer.set_default_quant_config(**configure(scheme))
     if recipe.block:
         quantizer.set_block_size_map(block_sizes(exported, recipe.block))

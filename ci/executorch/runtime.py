@@ -7,6 +7,8 @@ written as ``output_<execution>_<index>.raw`` into ``--output_folder_path``.
 from __future__ import annotations
 
 import importlib
+import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,10 @@ import torch
 try:
     from executorch.extension.pybindings import _C
 except ImportError:  # until 1.4
+    # Those of 1.2 and 1.3 name a function that torch 2.13 renamed, and call it for no program.
+    sys.setdlopenflags(os.RTLD_LAZY)
     _C = importlib.import_module("executorch.extension.pybindings._portable_lib")
+    sys.setdlopenflags(os.RTLD_NOW)
 
 from ci.cases.artifact import OUTPUT, write_set
 from ci.cases.run_job import DEBUG, ETDUMP, RunJob

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.export import ExportedProgram
 
 from ci.models.eager import compute_reference
 from ci.models.graph_digest import digest_graph, update_tensor
@@ -36,8 +35,7 @@ DERIVED_SETS = 7
 class Model:
     """A module in eval mode, the input sets it is judged on, and those it is calibrated on.
 
-    ``reference`` is its outputs for ``evaluation``, ``exported`` what was made of its methods ahead
-    of a lowering, which may change it.
+    ``reference`` is its outputs for ``evaluation``.
     """
 
     name: str
@@ -45,7 +43,6 @@ class Model:
     evaluation: tuple[Inputs, ...]
     calibration: tuple[Inputs, ...]
     reference: tuple[Inputs, ...] = ()
-    exported: dict[str, ExportedProgram] = field(default_factory=dict)
 
 
 def load_model(reference: str, source: Source = NO_SOURCE) -> Model:
@@ -108,22 +105,9 @@ def split_model(model: Model) -> dict[str, Model]:
             module,
             tuple(split_inputs(model.module, one)[name] for one in model.evaluation),
             tuple(split_inputs(model.module, one)[name] for one in model.calibration),
-            exported={FORWARD: model.exported[name]} if name in model.exported else {},
         )
         for name, module in split_module(model.module).items()
     }
-
-
-def export_ahead(model: Model) -> Model:
-    """The model with each method exported: for lowerings in forks of this process."""
-    parts = split_model(model).items()
-    return replace(model, exported={name: export_strictly(part) for name, part in parts})
-
-
-def export_strictly(model: Model) -> ExportedProgram:
-    """The module as ExecuTorch wants it traced."""
-    with torch.no_grad():
-        return torch.export.export(model.module, model.evaluation[0], strict=True)
 
 
 def derive_inputs(example: Inputs, seed: int = 0) -> tuple[Inputs, ...]:

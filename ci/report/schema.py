@@ -246,7 +246,8 @@ class ShardMark(Record, frozen=True, kw_only=True):
 class Report(Record, frozen=True, kw_only=True):
     """A run of a session. ``started`` is UTC, ISO 8601, from SOURCE_DATE_EPOCH when that is set.
     ``command`` begins what repeats a case: its model, scheme and SoC go after it. ``runtimes`` are
-    the QNN versions that devices get, ``backend`` is the one of QNN that it was lowered for."""
+    the QNN versions that devices get, ``backend`` is the one of QNN that it was lowered for.
+    ``unsupported`` says that these versions are not known to work together, and were tried."""
 
     session: str
     started: Annotated[str, Meta(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")]
@@ -260,6 +261,7 @@ class Report(Record, frozen=True, kw_only=True):
     runtimes: tuple[Tool, ...] = ()
     shard: ShardMark | None = None
     backend: str = HTP
+    unsupported: str = ""
     schema_version: Literal[3] = SCHEMA_VERSION
 
     @property
@@ -295,12 +297,13 @@ class Report(Record, frozen=True, kw_only=True):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """With which QNN the programs were compiled, and which devices' QNN is older: a runtime
-        must be at least the compiler's version."""
+        """Whether unsupported versions were tried, with which QNN the programs were compiled, and
+        which devices' QNN is older: a runtime must be at least the compiler's version."""
+        tried = (f"warning: {self.unsupported}",) if self.unsupported else ()
         builds = sorted({case.compiler for case in self.cases if case.compiler})
         newest = max((parse_version(build) for build in builds), default=None)
         if newest is None:
-            return ()
+            return tried
         told = f"compiled by QNN {', '.join(builds)}: {newest} is the oldest that loads it"
         older = [
             f"{one.name} {one.version}"
@@ -308,7 +311,7 @@ class Report(Record, frozen=True, kw_only=True):
             if parse_version(one.version) < newest
         ]
         warning = f"warning: older QNN does not load these programs: {', '.join(older)}"
-        return (told, *([warning] if older else []))
+        return (*tried, told, *([warning] if older else []))
 
     @property
     def lowering_s(self) -> float:

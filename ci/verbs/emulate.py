@@ -39,6 +39,7 @@ from provisioning.manifest.backends import Backend
 
 SESSION = "test_emulator"
 PYTHON, WHEEL_RUNNER = "python", "cpp"
+UNSUPPORTED = ("QNN505",)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,6 +54,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--plan", type=user_path, metavar="FILE", help="only the cases of a plan.json")
     add("--shard", default="", metavar="I/N", help="only this part of the cases, as 2/3")
+    add("--plain", action="store_true", help="lower without the patches that save time")
+    add(
+        "--try-unsupported",
+        action="store_true",
+        help="lower with versions that are not in manifests/pairs.toml; the report is marked",
+    )
     choice.add_arguments(parser)
 
 
@@ -139,11 +146,14 @@ def run(
         record=args.record,
         command=repeat_command(
             args,
+            "plain",
+            "try-unsupported",
             backend="" if backend is Backend.HTP else backend.value,
             runner="" if args.runner == PYTHON else args.runner,
             **chosen.options,
         ),
         backend=backend,
+        plain=args.plain,
     )
     running = RUNNING if args.runner == PYTHON else ()
     return take_steps(
@@ -161,5 +171,6 @@ def run(
         imports=choose_imports(specs, options, LowerJob, running, (EXPORTING,)),
         choice=chosen,
         backend=backend,
+        tolerated=UNSUPPORTED if args.try_unsupported else (),
         refuse=lambda environment, lacks: report_unrun(specs, environment, options, phases, lacks),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,8 +29,10 @@ def settle_adaptor(
     *,
     python: Path | None = None,
     backend: Backend = Backend.HTP,
+    tolerated: Collection[str] = (),
 ) -> tuple[Environment, Verdict]:
-    """The environment with the adaptor that ``choice`` means, and its verdict.
+    """The environment with the adaptor that ``choice`` means, and its verdict, in which findings of
+    ``tolerated`` ids are warnings.
 
     Where none is fit it is the first one's verdict, which says why. Raises UnfitError where there
     is no overlay to take.
@@ -45,6 +47,7 @@ def settle_adaptor(
             python=python or (Path(sys.executable) if overlay else None),
             tries_device=not choice.is_usual,
             backend=backend,
+            tolerated=tolerated,
             progress=progress,
         )
         tried.append((candidate, verdict))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -91,13 +91,15 @@ def examine(
     soc: str = "",
     tries_device: bool = False,
     backend: Backend = Backend.HTP,
+    tolerated: Collection[str] = (),
     progress: Progress | None = None,
 ) -> Verdict:
     """Examine a composed environment, as the process of a job would have it.
 
     ``python`` None is the running interpreter; ``tries_device`` lets the adaptor create a device
-    in a process of its own, as it always may for a ``backend`` beside HTP. Raises ManifestError
-    for a profile without a policy; every fault is a finding.
+    in a process of its own, as it always may for a ``backend`` beside HTP. What is found by checks
+    of the ids in ``tolerated`` is a warning. Raises ManifestError for a profile without a policy;
+    every fault is a finding.
     """
     roots = {artifact.name: artifact.root for artifact in environment.artifacts}
     request = replace(
@@ -107,7 +109,12 @@ def examine(
         tries_device=tries_device,
         backend=backend,
     )
-    return examine_request(request, progress)
+    verdict = examine_request(request, progress)
+    findings = (
+        replace(one, severity=Severity.WARNING) if one.id in tolerated else one
+        for one in verdict.findings
+    )
+    return replace(verdict, findings=tuple(findings))
 
 
 def wanted_requests(profile: str) -> list[ArtifactRequest]:

@@ -23,8 +23,7 @@ class ToolPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class PythonPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What is asked of the interpreter that lowers.
 
-    ``torch`` and ``executorch`` are the pin; ``pairs`` all (executorch, torch) seen to work. These
-    three are out of manifests/pairs.toml.
+    ``torch`` and ``executorch`` are the pin, from manifests/pairs.toml.
     ``modules`` maps a module that is imported to the distribution that has it; ``flatc_below``
     is the first executorch that brings its own flatc.
     """
@@ -34,7 +33,6 @@ class PythonPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     torch_minimum: str
     torch: str = ""
     executorch: str = ""
-    pairs: tuple[tuple[str, str], ...] = ()
     modules: Mapping[str, str] = {}
     flatc_below: str = ""
 

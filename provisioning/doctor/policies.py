@@ -23,17 +23,13 @@ def read_elf_policies() -> Mapping[str, ElfPolicy]:
 
 @functools.cache
 def read_doctor_policy() -> DoctorPolicy:
-    """manifests/policies/doctor.toml, with manifests/pairs.toml's torch and executorch.
+    """manifests/policies/doctor.toml, with the torch and executorch that manifests/pairs.toml pins.
 
     Raises ManifestError.
     """
     policy, pairs = read_policy("doctor", DoctorPolicy), read_pairs()
-    first = pairs.find(pairs.default) or pairs.executorch[0]
     python = msgspec.structs.replace(
-        policy.python,
-        torch=first.torch[0],
-        executorch=first.version,
-        pairs=tuple((row.version, torch) for row in pairs.executorch for torch in row.torch),
+        policy.python, torch=pairs.find_torch(), executorch=pairs.default
     )
     return msgspec.structs.replace(policy, python=python)
 

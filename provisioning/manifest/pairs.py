@@ -3,11 +3,26 @@
 from __future__ import annotations
 
 import functools
+from itertools import zip_longest
 
 import msgspec
 
 from provisioning.manifest.reader import read_toml
 from provisioning.versions import is_same, parse_version
+
+
+class Supported(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An ExecuTorch, a torch and the QNN of a wheel that lowered and ran together; ``seen`` says
+    what."""
+
+    executorch: str
+    torch: str
+    qnn: str
+    seen: str
+
+    @property
+    def versions(self) -> tuple[str, str, str]:
+        return self.executorch, self.torch, self.qnn
 
 
 class QnnRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -28,13 +43,11 @@ class NdkRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class ExecutorchPairs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What goes with one version of ExecuTorch, and where that is known from.
 
-    ``torch`` are those seen to work or upstream's own, ``lpai`` the first QNN SDK that lowers for
-    LPAI, ``wheel_adaptor`` the QNN SDK whose headers the wheel's adaptor was built with; "" is not
-    known.
+    ``lpai`` is the first QNN SDK that lowers for LPAI, ``wheel_adaptor`` the QNN SDK whose headers
+    the wheel's adaptor was built with; "" is not known.
     """
 
     version: str
-    torch: tuple[str, ...]
     qnn: QnnRange
     ndk: NdkRange
     source: str
@@ -57,6 +70,7 @@ class Pairs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     default: str
     executorch: tuple[ExecutorchPairs, ...]
     hexagon: tuple[HexagonPair, ...] = ()
+    supported: tuple[Supported, ...] = ()
 
     def find(self, version: str) -> ExecutorchPairs | None:
         """The row of a version of ExecuTorch, else the newest row of its minor version."""
@@ -65,9 +79,38 @@ class Pairs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         near = [row for row in self.executorch if parse_version(row.version).release[:2] == wanted]
         return next(iter([*exact, *near]), None)
 
+    def find_torch(self) -> str:
+        """The torch that is installed with the default ExecuTorch; "" if there is no row of it."""
+        rows = (row.torch for row in self.supported if is_same(row.executorch, self.default))
+        return next(rows, "")
+
+    def is_supported(self, executorch: str, torch: str, qnn: str) -> bool:
+        """Whether the versions were seen together; a ``qnn`` of "" is not asked for."""
+        asked = (executorch, torch, qnn)
+        return any(
+            all(is_same(one, other) for one, other in zip(asked, row.versions, strict=True) if one)
+            for row in self.supported
+        )
+
+    def find_nearest(self, executorch: str, torch: str, qnn: str) -> Supported | None:
+        """The supported versions that differ least: ExecuTorch counts before torch, torch before
+        QNN."""
+        asked = (executorch, torch, qnn)
+
+        def measure(row: Supported) -> list[tuple[int, ...]]:
+            return [_distance(*pair) for pair in zip(asked, row.versions, strict=True)]
+
+        return min(self.supported, key=measure, default=None)
+
     def find_hexagon(self, arch: str) -> HexagonPair:
         """The first Hexagon SDK and tools for an architecture such as v79; "" is not known."""
         return next((row for row in self.hexagon if row.arch == arch), HexagonPair(arch, ""))
+
+
+def _distance(one: str, other: str) -> tuple[int, ...]:
+    """By which two versions differ, number by number."""
+    numbers = (parse_version(text).release for text in (one, other))
+    return tuple(abs(left - right) for left, right in zip_longest(*numbers, fillvalue=0))
 
 
 @functools.cache

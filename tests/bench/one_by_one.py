@@ -15,15 +15,9 @@ import time
 from pathlib import Path
 
 import torch
-from executorch.backends.qualcomm.quantizer.quantizer import QnnQuantizer, QuantDtype
-from executorch.backends.qualcomm.serialization.qc_schema import QcomChipset
-from executorch.backends.qualcomm.utils.utils import (
-    generate_htp_compiler_spec,
-    generate_qnn_executorch_compiler_spec,
-    to_edge_transform_and_lower_to_qnn,
-)
 from executorch.runtime import Runtime
-from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
+
+from tests.plain_script import lower
 
 SETS = 4
 
@@ -33,23 +27,8 @@ def lower_and_run(model: str, scheme: str, folder: Path) -> None:
     module, example, calibration = importlib.import_module(f"ci.models.suite.{model}").make_case()
     sets = [example, *calibration]
     expected = [module(*inputs) for inputs in sets[:SETS]]
-    if scheme != "fp16":
-        exported = torch.export.export(module, example, strict=True).module()
-        quantizer = QnnQuantizer(soc_model=QcomChipset.SM8650)
-        quantizer.set_default_quant_config(
-            QuantDtype[f"use_{scheme}"], is_conv_per_channel=True, is_linear_per_channel=True
-        )
-        prepared = prepare_pt2e(exported, quantizer)
-        for inputs in sets:
-            prepared(*inputs)
-        module = convert_pt2e(prepared)
-    spec = generate_qnn_executorch_compiler_spec(
-        soc_model=QcomChipset.SM8650,
-        backend_options=generate_htp_compiler_spec(use_fp16=scheme == "fp16"),
-    )
-    edge = to_edge_transform_and_lower_to_qnn(module, example, spec)
     program = folder / f"{model}-{scheme}.pte"
-    program.write_bytes(edge.to_executorch().buffer)
+    program.write_bytes(lower(module, sets, scheme))
     method = Runtime.get().load_program(program).load_method("forward")
     assert method is not None
     for inputs, wanted in zip(sets[:SETS], expected, strict=True):

@@ -56,9 +56,8 @@ def test_pythons_are_those_of_the_project() -> None:
 @pytest.mark.parametrize("name", ["torch", "executorch"])
 def test_the_doctor_asks_for_the_pair_that_is_installed(name: str) -> None:
     pairs = nox.project.load_toml(ROOT / "manifests" / "pairs.toml")
-    row = next(one for one in pairs["executorch"] if one["version"] == pairs["default"])
-    version = row["torch"][0] if name == "torch" else row["version"]
-    assert str(PINS[name].specifier) == f"=={version}"
+    row = next(one for one in pairs["supported"] if one["executorch"] == pairs["default"])
+    assert str(PINS[name].specifier) == f"=={row[name]}"
 
 
 def test_every_requirement_has_a_pin_that_fits_it() -> None:

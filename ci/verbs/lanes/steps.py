@@ -6,9 +6,11 @@ import argparse
 import importlib.util
 import os
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from ci.cases.baselines import record_baselines
 from ci.cases.policy import EmulatorPolicy
@@ -91,13 +93,15 @@ def take_steps(
     imports: Sequence[str],
     choice: QnnChoice = USUAL,
     backend: Backend = Backend.HTP,
+    tolerated: Collection[str] = (),
     refuse: Callable[[Environment, Finding], Report] | None = None,
 ) -> Report:
     """The four steps of a run, each said and timed: ``work`` says what ``run`` does, the third one.
 
     ``imports`` are what the pool imports; that starts on what seems to be provisioned already,
     unless ``choice`` names another QNN or adaptor than the usual. ``refuse`` makes the report of a
-    host that lacks the library of ``backend``.
+    host that lacks the library of ``backend``. Findings of ``tolerated`` ids stop nothing, and mark
+    the report.
     """
     from ci.cases.scratch_pool import open_workshop
     from ci.executorch.toolchain import find_on_path
@@ -113,7 +117,9 @@ def take_steps(
             environment = provision_profile(profile, progress, verify=True, offline=offline)
         progress.step("2/4 check the environment")
         with phases.measure("check"):
-            environment, verdict = settle_adaptor(choice, environment, progress, backend=backend)
+            environment, verdict = settle_adaptor(
+                choice, environment, progress, backend=backend, tolerated=tolerated
+            )
             if not (refuse and verdict.lacks):
                 verdict.require()
             find_on_path(environment.variables)
@@ -124,7 +130,8 @@ def take_steps(
             progress.step(f"3/4 {work}")
             report = run(environment, workshop)
     progress.step("4/4 report")
-    return report
+    tried = "; ".join(one.what for one in verdict.findings if one.id in tolerated)
+    return replace(report, unsupported=tried)
 
 
 def select_asked(
@@ -144,9 +151,10 @@ def select_asked(
     )
 
 
-def repeat_command(args: argparse.Namespace, **more: str) -> str:
-    """How this was called, less the choice of cases, as it is typed at a repository's root."""
+def repeat_command(args: argparse.Namespace, *flags: str, **more: str) -> str:
+    """How this was called, without the choice of cases, as it is typed at a repository's root."""
     words = ["--policy", name_file(args.policy.absolute())] if args.policy else []
+    words += [f"--{flag}" for flag in flags if getattr(args, flag.replace("-", "_"))]
     words += [word for name, value in more.items() if value for word in (f"--{name}", value)]
     return " ".join([args.program, *map(shlex.quote, words)])
 

@@ -6,24 +6,29 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from provisioning.doctor.checks.registry import Case, Seen, Subjects, seen
+from provisioning.doctor.checks.registry import NO_PAIRS, Case, Seen, Subjects, seen
 from provisioning.doctor.facts import PythonFacts
 from provisioning.doctor.fitness import PythonPolicy
 from provisioning.elf.facts import EM_X86_64, MACHINE_NAMES
-from provisioning.versions import is_older, is_same
+from provisioning.manifest.pairs import Pairs
+from provisioning.versions import is_older
 
+QNN_WHEEL = "qnn-runtime"
 REINSTALL = "install the executorch wheel for this Python, or build target aot for it"
 
 
 class Interpreter(NamedTuple):
     """A Python and its policy; ``glibc`` is the machine's, ``is_hidden`` says that the executorch
-    it finds lies on PYTHONPATH.
+    it finds lies on PYTHONPATH. ``qnn`` is the version of QNN's wheel, "" if another QNN or an
+    overlay's adaptor is used: whether these two fit is read from the libraries.
     """
 
     facts: PythonFacts
     policy: PythonPolicy
     glibc: str | None = None
     is_hidden: bool = False
+    pairs: Pairs = NO_PAIRS
+    qnn: str = ""
 
     def seen(self, subject: str, where: object = "", **values: object) -> Seen:
         policy = self.policy
@@ -47,7 +52,16 @@ def find_python(case: Case) -> Iterator[Interpreter]:
         entries = variables.executorch_on_path if variables else ()
         place = python.executorch
         is_hidden = place is not None and any(Path(place).is_relative_to(one) for one in entries)
-        yield Interpreter(python, case.policy.python, case.facts.host.glibc, is_hidden)
+        sdk = case.facts.sdk
+        is_wheel = case.facts.sdk_name == QNN_WHEEL and not python.checkout
+        yield Interpreter(
+            python,
+            case.policy.python,
+            case.facts.host.glibc,
+            is_hidden,
+            case.pairs,
+            (is_wheel and sdk and sdk.version) or "",
+        )
 
 
 PYTHON = Subjects(find_python)
@@ -104,19 +118,20 @@ def see_old_torch(python: Interpreter) -> Iterator[Seen]:
 
 @PYTHON.check(
     "QNN505",
-    "executorch {executorch} with torch {torch} was not seen to work",
-    "its C++ extensions are linked against one torch: 'undefined symbol' at import",
-    "install {pin}",
+    "executorch {executorch} with torch {torch}{qnn} is not supported",
+    "nobody has seen them work together: 'undefined symbol' at import, or error 14001",
+    "install the nearest that is: {nearest}; or try it with test-emulator --try-unsupported",
     after=("QNN504",),
 )
 def see_unknown_pair(python: Interpreter) -> Iterator[Seen]:
-    found, policy = python.facts.distributions, python.policy
+    found, qnn = python.facts.distributions, python.qnn
     executorch, torch = found.get("executorch"), found.get("torch")
-    pairs = [(policy.executorch, policy.torch), *policy.pairs]
-    if executorch and torch:
-        known = (is_same(executorch, left) and is_same(torch, right) for left, right in pairs)
-        if not any(known):
-            yield python.seen("torch", executorch=executorch, torch=torch)
+    if not executorch or not torch or python.pairs.is_supported(executorch, torch, qnn):
+        return
+    near = python.pairs.find_nearest(executorch, torch, qnn)
+    nearest = f"executorch=={near.executorch}, torch=={near.torch}, QNN {near.qnn}" if near else ""
+    with_qnn = f" and the wheel of QNN {qnn}" if qnn else ""
+    yield python.seen("torch", executorch=executorch, torch=torch, qnn=with_qnn, nearest=nearest)
 
 
 @PYTHON.check(

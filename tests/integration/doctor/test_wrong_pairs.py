@@ -149,9 +149,8 @@ def test_the_defaults_are_no_wrong_pair(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, shelf: Shelf, words: str
 ) -> None:
     versions = {name: DEFAULTS[name] for name in OF_PROFILE[words]}
-    row = read_pairs().find(DEFAULTS["executorch"])
-    assert row
-    site = f"executorch={row.version},torch={row.torch[0]}"
+    pairs = read_pairs()
+    site = f"executorch={pairs.default},torch={pairs.find_torch()}"
     _, found = ask_doctor(capfd, monkeypatch, shelf, words, {**versions, "site": site})
     assert not PAIRED & found.keys()
 

@@ -39,6 +39,8 @@ def test_the_defaults_are_of_one_row() -> None:
     assert DEFAULT is not None
     assert read_toolchain("executorch").default == PAIRS.default
     assert is_same(read_toolchain("qnn-sdk").default, DEFAULT.qnn.pinned)
+    pinned = read_toolchain("qnn-runtime").default
+    assert PAIRS.is_supported(PAIRS.default, PAIRS.find_torch(), pinned)
     assert is_same(read_toolchain("hexagon-sdk").default, DEFAULT.hexagon)
     assert is_same(read_toolchain("android-ndk").default, DEFAULT.ndk.pinned)
     assert not is_older(DEFAULT.qnn.newest, read_toolchain("qnn-runtime").default)
@@ -51,7 +53,7 @@ def test_every_row_is_in_order_and_agrees_with_the_policies() -> None:
     for row in PAIRS.executorch:
         assert not is_older(row.qnn.pinned, row.qnn.oldest)
         assert not is_older(row.qnn.newest, row.qnn.pinned)
-        assert (row.version, row.torch[0]) in policy.python.pairs
+        assert row.version in {one.executorch for one in PAIRS.supported}
         assert row.source
     profiles = ("lpai", "direct-lpai")
     floors = {read_profile(name).minimum("qnn-sdk")[0] for name in profiles}
@@ -94,6 +96,7 @@ def compose(
     hexagon: str = "6.5.0.0",
     soc: tuple[str, int] | None = None,
     checkout: str = "1.5.1",
+    name: str = "",
     **adaptor: Any,
 ) -> Case:
     """An environment of versions alone: what else it lacks is told by checks of no pair."""
@@ -109,7 +112,7 @@ def compose(
         adaptor=FileFacts("P.so", Path("/site/P.so"), 1, files[0].elf),
         **{"headers": "2.37", **adaptor},
     )
-    name = find_fitness(profile).sdk[-1]
+    name = name or find_fitness(profile).sdk[-1]
     facts = EnvironmentFacts(
         profile,
         HostFacts("Linux", "x86_64", "2.36", 2, 9, 99, "/"),
@@ -144,6 +147,16 @@ WRONG: Mapping[str, tuple[str, dict[str, Any], tuple[str, str]]] = {
         "emulator",
         {"executorch": "1.4.1", "torch": "2.14.0"},
         ("1.4.1", "2.14.0"),
+    ),
+    "torch that upstream takes and nobody tried": (
+        "emulator",
+        {"torch": "2.14.0", "sdk": "2.49.40", "name": "qnn-runtime"},
+        ("1.5.1", "2.14.0", "2.49.40"),
+    ),
+    "a wheel of a newer QNN": (
+        "emulator",
+        {"sdk": "2.50.40", "name": "qnn-runtime"},
+        ("1.5.1", "2.13.0", "2.50.40"),
     ),
     "an overlay of an older checkout": ("emulator", {"checkout_of": "1.4.1"}, ("1.4.1", "1.5.1")),
     "an overlay of a newer checkout": (
@@ -217,7 +230,15 @@ def test_a_wrong_pair_is_refused_and_named(row: str) -> None:
 @pytest.mark.parametrize(
     ("profile", "versions"),
     [
-        ("emulator", {"sdk": "2.49.40"}),
+        ("emulator", {"sdk": "2.49.40", "name": "qnn-runtime"}),
+        *(
+            (
+                "emulator",
+                {"executorch": one.executorch, "torch": f"{one.torch}+cpu", "sdk": one.qnn}
+                | {"name": "qnn-runtime", "flatc": "/bin/flatc"},
+            )
+            for one in PAIRS.supported
+        ),
         ("emulator-sdk", {"no_device": ""}),
         ("aot", {}),
         ("android", {}),
@@ -228,3 +249,32 @@ def test_a_wrong_pair_is_refused_and_named(row: str) -> None:
 )
 def test_the_defaults_give_no_false_alarm(profile: str, versions: dict[str, Any]) -> None:
     assert find_pair_faults(compose(profile, **versions)).findings == ()
+
+
+@pytest.mark.parametrize(
+    ("versions", "nearest"),
+    [
+        (("1.5.1", "2.14.0", "2.49.40"), ("1.5.1", "2.13.0", "2.49.40")),
+        (("1.5.1", "2.13.0", "2.50.40"), ("1.5.1", "2.13.0", "2.49.40")),
+        (("1.4.0", "2.13.0", "2.49.40"), ("1.4.1", "2.13.0", "2.49.40")),
+        (("1.0.1", "2.9.0", ""), ("1.2.0", "2.13.0", "2.49.40")),
+        (("1.6.0a0+abc", "2.15.0.dev1", ""), ("1.5.1", "2.13.0", "2.49.40")),
+    ],
+)
+def test_the_nearest_supported_versions_are_named(
+    versions: tuple[str, str, str], nearest: tuple[str, str, str]
+) -> None:
+    assert not PAIRS.is_supported(*versions)
+    row = PAIRS.find_nearest(*versions)
+    assert row
+    assert row.versions == nearest
+
+
+def test_an_overlay_is_judged_by_its_libraries_and_not_by_the_list() -> None:
+    """Such an adaptor is built for the QNN that it calls."""
+    case = compose("emulator", sdk="2.51.0", name="qnn-runtime", headers="2.51")
+    assert "QNN505" in {one.id for one in find_pair_faults(case).findings}
+    python = case.facts.python
+    assert python
+    case = replace(case, facts=replace(case.facts, python=replace(python, checkout="1.5.1")))
+    assert "QNN505" not in {one.id for one in find_pair_faults(case).findings}

@@ -216,6 +216,7 @@ def test_a_key_holds_all_that_decides_about_a_program(monkeypatch: pytest.Monkey
         {"scheme": Scheme.A16W8},
         {"scheme": Scheme.FP16},
         {"soc": "SM8750"},
+        {"plain": True},
         {"toolchain": ("torch 2", "numpy 2")},
         {"toolchain": ("torch 2n", "umpy 1")},
     ]

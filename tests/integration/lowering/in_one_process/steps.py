@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import Mock, patch
+from unittest.mock import patch
 
 import msgspec
 import pytest
@@ -26,11 +26,9 @@ with patch.dict(os.environ, QNN_SDK_ROOT="nowhere"), warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from executorch.backends.qualcomm.serialization.qc_schema import QcomChipset
     from executorch.backends.qualcomm.serialization.qc_schema_serialize import flatbuffer_to_option
-    from executorch.backends.qualcomm.utils import qnn_sdk_setup
 
     from ci.executorch import delegation as audit
-    from ci.executorch import lower
-    from ci.executorch import patches as warm
+    from ci.executorch import lower, patches
     from ci.executorch.delegation import BROKEN, MAX_REASON, audit_delegation, record_refusals
     from ci.executorch.quantize import block_sizes, quantize_model
 
@@ -40,10 +38,11 @@ from ci.cases.publishing import MAX_RAISED, describe_error  # noqa: E402
 from ci.cases.stages import Stages  # noqa: E402
 from ci.models.lowering_options import PROFILE_LEVELS, Choices, Part  # noqa: E402
 from ci.models.methods import join_methods  # noqa: E402
-from ci.models.model import Model, export_ahead, split_model  # noqa: E402
+from ci.models.model import Model, split_model  # noqa: E402
 from ci.models.schemes import FLOAT16, Scheme  # noqa: E402
 from ci.models.user_models import Source  # noqa: E402
 from provisioning.errors import FailedError, StoreError, UsageError  # noqa: E402
+from provisioning.manifest.pairs import read_pairs  # noqa: E402
 
 WARNINGS = ("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
 pytestmark = pytest.mark.filterwarnings(*WARNINGS)
@@ -93,9 +92,9 @@ def changed(monkeypatch: pytest.MonkeyPatch) -> Any:
     graph_module = torch.fx.GraphModule
     for name in ("recompile", "__reduce__"):
         monkeypatch.setattr(graph_module, name, getattr(graph_module, name))
-    for name in warm.WRITTEN:
+    for name in patches.WRITTEN:
         monkeypatch.setattr(graph_module, name, None, raising=False)
-    warm.write_code_late()
+    patches.write_code_late()
     outer = torch.fx.GraphModule(torch.nn.Module(), torch.fx.Graph())
     outer.add_submodule("inner", trace(torch.relu))
     outer.graph.output(outer.graph.call_module("inner", (outer.graph.placeholder("x"),)))
@@ -121,7 +120,7 @@ ASKED: dict[str, Callable[[Any, Any], Any]] = {
 def test_a_graph_module_does_what_its_graph_says_however_it_is_asked(
     changed: Any, way: str
 ) -> None:
-    assert not {*warm.WRITTEN} & {*vars(changed), *vars(changed.inner)}
+    assert not {*patches.WRITTEN} & {*vars(changed), *vars(changed.inner)}
     assert torch.equal(ASKED[way](changed, draw(4)), torch.sigmoid(draw(4)))
 
 
@@ -134,109 +133,51 @@ def test_the_code_of_a_graph_module_can_be_read_as_ever(changed: Any) -> None:
         changed.inner._other  # noqa: B018
 
 
-def test_onednn_is_off_without_a_process_that_asks_for_the_vendor(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(qnn_sdk_setup, "_vendor_is_amd", None)
-    monkeypatch.setattr(qnn_sdk_setup, "_read_cpu_vendor", lambda: pytest.fail("it was asked for"))
-    warm.leave_vendor_out()
-    with torch.backends.mkldnn.flags(enabled=True):
-        qnn_sdk_setup.disable_mkldnn_on_amd()
-        assert not torch.backends.mkldnn.enabled
-
-
-def test_composite_operators_are_looked_up_before_and_after_a_warm_up_and_no_more(
+def test_composite_operators_are_looked_up_again_only_after_one_was_registered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     utils, seen = torch._export.utils, list[str]()
-    monkeypatch.setattr(utils, warm.NAMES_OPERATORS, lambda: seen.append("once"))
-    monkeypatch.setattr(torch._export, warm.NAMES_OPERATORS, None)
-    with warm.materialize_once():
+    monkeypatch.setattr(utils, "_materialize_cpp_cia_ops", lambda: seen.append("once"))
+    patches.materialize_once()
+    for _ in range(3):
         utils._collect_all_valid_cia_ops_for_namespace(torch.ops.aten)
-        assert seen == ["once"]
+    assert seen == ["once"]
+    library = torch.library.Library("qnn_ci_test", "DEF")
+    library.define("twice(Tensor x) -> Tensor")
+    library.impl("twice", lambda x: x + x, "CompositeImplicitAutograd")
+    utils._collect_all_valid_cia_ops_for_namespace(torch.ops.aten)
     assert seen == ["once"] * 2
 
 
-class Branches(torch.nn.Module):
-    """A relu, and a sigmoid in a branch of it."""
-
-    def forward(self, x: Any) -> Any:
-        return torch.cond(x.sum() > 0, torch.sigmoid, torch.neg, (torch.relu(x),))
-
-
-def test_a_program_is_decomposed_again_only_for_operators_that_it_has(
+def test_a_patch_is_off_and_says_so_with_versions_that_it_was_not_proven_with(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    program, name = torch.export.ExportedProgram, "run_decompositions"
-    monkeypatch.setattr(program, name, getattr(program, name))
-    warm.decompose_once()
-    exported, aten = torch.export.export(Branches(), (draw(4),)), torch.ops.aten
-    traced = exported.run_decompositions({aten.tanh.default: torch.tanh})
-    assert traced is not exported
-    assert traced.run_decompositions({aten.tanh.default: torch.tanh}) is traced
-    assert traced.run_decompositions({}) is not traced
-    for found in (aten.relu.default, aten.sigmoid.default):
-        made = traced.run_decompositions({found: aten.exp.default})
-        codes = "".join(str(part) for part in made.graph_module.modules())
-        assert (str(found) in codes, "aten.exp.default" in codes) == (False, True)
+    applied: list[str] = []
+
+    def first() -> None:
+        applied.append("first")
+
+    def second() -> None:
+        applied.append("second")
+
+    rows = (patches.Patch(first, ("9.1",), ("1.5.1",)), patches.Patch(second, ("9.2",), ("1.5.1",)))
+    monkeypatch.setattr(patches, "PATCHES", rows)
+    installed = {"torch": "9.1+cpu", "executorch": "1.5.1"}
+    monkeypatch.setattr(patches, "version", installed.__getitem__)
+    (note,) = patches.apply_patches()
+    assert applied == ["first"]
+    assert all(word in note for word in ("second", "torch 9.1+cpu", "9.2"))
+    installed["executorch"] = "1.6.0"
+    assert len(list(patches.apply_patches())) == 2
+    assert applied == ["first"]
 
 
-def test_what_was_exported_ahead_is_taken_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    made, export = export_ahead(make_model()), Mock(return_value="exported")
-    monkeypatch.setattr(torch.export, "export", export)
-    (program,), module = made.exported.values(), made.module
-    with lower.exported_once(made, {"forward": module}, quantized=False):
-        others = (torch.nn.Identity(), module, module)
-        taken = [torch.export.export(one, (), strict=True) for one in others]
-    assert taken == ["exported", program, "exported"]
-    assert all(call.kwargs == {"strict": True} for call in export.mock_calls)
-
-
-def test_a_converted_graph_is_exported_as_strictly_but_not_traced_as_python(
-    quantized: tuple[Model, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model, converted = quantized
-    export, seen = torch.export.export, list[bool]()
-    wanted = export(converted, model.evaluation[0], strict=True)
-
-    def watched(*words: Any, strict: bool) -> Any:
-        seen.append(strict)
-        return export(*words, strict=strict)
-
-    monkeypatch.setattr(torch.export, "export", watched)
-    with lower.exported_once(model, {"forward": converted}, quantized=True):
-        made = torch.export.export(converted, model.evaluation[0], strict=True)
-        torch.export.export(torch.nn.Identity(), model.evaluation[0], strict=True)
-    assert seen == [False, True]
-    assert torch.export.export is watched
-    functions = [
-        [str(node.target) for node in one.graph.nodes if node.op == "call_function"]
-        for one in (made, wanted)
-    ]
-    assert functions[0] == functions[1]
-
-
-def test_what_a_quantization_gives_is_looked_up_by_shape_and_type(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    mode = torch._subclasses.FakeTensorMode
-    monkeypatch.setattr(mode, warm.CHECKS_KEY, getattr(mode, warm.CHECKS_KEY))
-    monkeypatch.setattr(torch._ops, "Callable", torch._ops.Callable)
-    warm.remember_quantization()
-    quantize = torch.ops.quantized_decomposed.quantize_per_tensor.default
-    with mode():
-        for size, type_, known in (
-            (2, "uint8", 0),
-            (2, "uint8", 1),
-            (5, "uint8", 0),
-            (2, "int8", 0),
-        ):
-            given, hits = torch.empty(size), mode.cache_info().hits
-            made = quantize(given, 0.25, 0, 0, 100, getattr(torch, type_))
-            assert (made.shape, made.dtype) == ((size,), getattr(torch, type_))
-            assert mode.cache_info().hits == hits + known
-        with pytest.raises(AssertionError):
-            quantize(torch.empty(2, dtype=torch.int64), 0.25, 0, 0, 100, torch.uint8)
+def test_patches_are_proven_with_what_is_installed() -> None:
+    """Else a change of the pins switches all off, and nobody notices but by the time it takes."""
+    pinned = read_pairs()
+    for one in patches.PATCHES:
+        assert pinned.find_torch() in one.torch
+        assert pinned.default in one.executorch
 
 
 def test_blocks_are_for_layers_that_they_fit_without_a_kernel() -> None:
@@ -495,8 +436,7 @@ def test_methods_are_one_model_whose_inputs_and_outputs_are_all_of_theirs() -> N
     assert list(parts) == ["forward", "other"]
     assert parts["other"].evaluation == ((three,),)
     assert parts["forward"].calibration == ((one, two), (two, three))
-    exported = split_model(export_ahead(model))["other"].exported["forward"].module()
-    assert all(map(torch.equal, exported(three), wanted[1:]))
+    assert all(map(torch.equal, parts["other"].module(three), wanted[1:]))
     assert [(row.name, row.inputs) for row in lower.describe_methods(model)] == [
         ("forward", 2),
         ("other", 1),

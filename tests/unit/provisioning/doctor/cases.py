@@ -68,7 +68,14 @@ from provisioning.elf.facts import (
     VersionNeed,
 )
 from provisioning.elf.qnn_build import QnnBuild
-from provisioning.manifest.pairs import ExecutorchPairs, HexagonPair, NdkRange, Pairs, QnnRange
+from provisioning.manifest.pairs import (
+    ExecutorchPairs,
+    HexagonPair,
+    NdkRange,
+    Pairs,
+    QnnRange,
+    Supported,
+)
 
 HOST = HostFacts("Linux", "x86_64", "2.34", 2, 3, 5, "/")
 FIT = Fitness(cpu_flags=("avx",), memory_gb=3, disk_gb=5, cores=2)
@@ -223,13 +230,15 @@ PYTHON = PythonFacts(
     ADAPTOR,
     flatc=None,
 )
-POLICY = PythonPolicy(
-    "3.10", "3.14", "2.5", "2.13.0", "1.5.1", (("1.4.1", "2.13.0"),), {"yaml": "pyyaml"}, "1.3"
-)
+POLICY = PythonPolicy("3.10", "3.14", "2.5", "2.13.0", "1.5.1", {"yaml": "pyyaml"}, "1.3")
+
+
+SUPPORTED = [Supported(name, "2.13.0", "2.49.40", "") for name in ("1.5.1", "1.4.1")]
 
 
 def python(*, hidden: bool = False, **change: Any) -> Interpreter:
-    return Interpreter(replace(PYTHON, **change), POLICY, "2.36", hidden)
+    pairs = Pairs("1.5.1", (), supported=tuple(SUPPORTED))
+    return Interpreter(replace(PYTHON, **change), POLICY, "2.36", hidden, pairs)
 
 
 def having(**versions: str | None) -> Interpreter:
@@ -279,7 +288,7 @@ def laid(**change: Any) -> Adaptor:
 
 
 ROW = ExecutorchPairs(
-    "1.5.1", ("2.13.0",), QnnRange("2.37", "2.49.40", "2.37.0"), NdkRange("26", "26.2"), "seen"
+    "1.5.1", QnnRange("2.37", "2.49.40", "2.37.0"), NdkRange("26", "26.2"), "seen"
 )
 
 

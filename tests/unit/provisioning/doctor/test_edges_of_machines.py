@@ -53,7 +53,6 @@ DEEP = "third-party/json/deep"
 SOURCE = "/src/executorch"
 PREBUILT = "/ndk/toolchains/llvm/prebuilt"
 EMPTY = "(an empty entry: the current directory)"
-PIN = "pin=torch==2.13.0 and executorch==1.5.1"
 PINNED = "pinned=NDK r26c (26.2.11394342)"
 
 

@@ -22,6 +22,7 @@ from provisioning.doctor.adaptor import list_overlays, settle_adaptor
 from provisioning.doctor.examine import (
     CHECKOUT_COMMIT,
     Verdict,
+    examine,
     find_fitness,
     find_pins,
     wanted_requests,
@@ -68,23 +69,20 @@ def test_an_sdk_that_was_chosen_has_no_pin(tmp_path: Path, monkeypatch: pytest.M
     assert "qnn-sdk" not in pins_of("emulator-sdk", {})
 
 
-def test_the_policy_for_python_is_of_the_default_row_and_knows_every_pair(
+def test_the_policy_for_python_pins_the_default_and_its_torch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pairs = read_pairs()
-    last = pairs.executorch[-1]
-    changed = msgspec.structs.replace(pairs, default=last.version)
+    last = msgspec.structs.replace(pairs.supported[-1], torch="2.11.0")
+    rows = (*pairs.supported[:-1], last)
+    changed = msgspec.structs.replace(pairs, default=last.executorch, supported=rows)
     monkeypatch.setattr(policies, "read_pairs", lambda: changed)
     read_doctor_policy.cache_clear()
     try:
         found = read_doctor_policy().python
     finally:
         read_doctor_policy.cache_clear()
-    assert (found.executorch, found.torch) == (last.version, last.torch[0])
-    assert set(found.pairs) == {
-        (row.version, torch) for row in pairs.executorch for torch in row.torch
-    }
-    assert len(found.pairs) > len(pairs.executorch)
+    assert (found.executorch, found.torch) == (last.executorch, "2.11.0")
 
 
 def test_the_sdk_is_the_best_that_serves_and_a_root_may_be_linked(tmp_path: Path) -> None:
@@ -152,6 +150,17 @@ def test_which_adaptors_a_choice_allows(environment: Environment, tmp_path: Path
 
 def verdict_with(*codes: str, severity: Severity = Severity.ERROR) -> Verdict:
     return Verdict("p", tuple(Finding(code, "", "", "", "", "", severity) for code in codes))
+
+
+def test_a_tolerated_finding_is_a_warning(
+    environment: Environment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = verdict_with("QNN505", "QNN101")
+    monkeypatch.setattr("provisioning.doctor.examine.examine_request", lambda *_: found)
+    assert not examine("emulator", environment).fit
+    verdict = examine("emulator", environment, tolerated=("QNN505",))
+    assert [one.id for one in verdict.findings] == ["QNN505", "QNN101"]
+    assert [one.id for one in verdict.errors] == ["QNN101"]
 
 
 UNFIT = verdict_with("QNN902")
