@@ -34,8 +34,9 @@ ROOT = Path(__file__).resolve().parent
 PYPROJECT = nox.project.load_toml(ROOT / "pyproject.toml")
 # The default package index serves torch as a CUDA build of some GB.
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
-# Tests of seconds lie beside tests of minutes, and some wait: three workers for two cores.
-PARALLEL = ("-n3", "--dist", "worksteal")
+# Some tests wait: three workers for two cores. Those of a file share what it sets up, such as a
+# process that has imported torch, so they run in one worker; integration tests come first.
+PARALLEL = ("-n3", "--dist", "loadfile", "--no-loadscope-reorder")
 PROBE_S, HEARTBEAT_S = 2.0, 15.0
 ENVIRONMENT, DOWNLOAD = 3, 4  # docs/exit-codes.md
 # Gigabytes, of use only where QNN's libraries for hosts run.

@@ -16,7 +16,7 @@ from provisioning.manifest.reader import (
     read_profiles,
     read_toolchain,
 )
-from provisioning.store.store import Published, Store
+from provisioning.store.store import Published, Store, find_published
 from provisioning.store.tree import Tree
 
 
@@ -56,12 +56,8 @@ def unique_requests(requests: Iterable[ArtifactRequest]) -> list[ArtifactRequest
 
 def stored_trees(store: Store) -> Iterator[tuple[Published, Tree]]:
     """Every published directory with a readable tree.json."""
-    for path in sorted(store.trees.iterdir()) if store.trees.is_dir() else []:
-        for child in path.iterdir() if path.is_dir() else []:
-            published = Published(path, child.name)
-            tree = published.read_tree() if child.is_dir() else None
-            if tree and tree.artifact == child.name:
-                yield published, tree
+    paths = sorted(store.trees.iterdir()) if store.trees.is_dir() else []
+    return filter(None, map(find_published, paths))
 
 
 def unreadable_trees(store: Store) -> list[Path]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import quote, urlsplit, urlunsplit
 
@@ -12,16 +11,14 @@ from provisioning.errors import UnfitError
 FILENAME, SHA256 = "{filename}", "{sha256}"
 
 
-def mirror_urls(
-    filename: str, sha256: str = "", variables: Mapping[str, str] = os.environ
-) -> list[str]:
+def mirror_urls(filename: str, sha256: str = "") -> list[str]:
     """Where QNN_CI_MIRROR would have a file; empty when it is not set, or names files by a hash
     that is not known.
 
     It is a directory, a URL (whose query stays at the end), or a template with ``{filename}`` or
     ``{sha256}``. Raises UnfitError for one that is none of these.
     """
-    base = variables.get("QNN_CI_MIRROR", "")
+    base = os.environ.get("QNN_CI_MIRROR", "")
     if not base:
         return []
     name = quote(filename)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from provisioning.files import remove_tree
-from provisioning.store.store import STAGING_PREFIX, Published, Store
+from provisioning.store.store import STAGING_PREFIX, Store, find_published
 
 PART_NAME = re.compile(r"\..+\.([0-9a-f]{8}\.(part|json)|parts)")
 LEFTOVER_AGE_S = 24 * 3600
@@ -93,13 +93,12 @@ def _judge_build(path: Path) -> Garbage | Kept:
 
 def made_by_us(path: Path) -> str | None:
     """The artifact of a published directory; None for any other directory."""
-    for name in (child.name for child in path.iterdir() if child.is_dir()):
-        tree = Published(path, name).read_tree()
-        if tree and tree.artifact == name:
-            prefix = f"{tree.artifact}-{tree.version}-"
-            if re.fullmatch(re.escape(prefix) + "[0-9a-f]{12}", path.name):
-                return name
-    return None
+    found = find_published(path)
+    if found is None:
+        return None
+    tree = found[1]
+    prefix = re.escape(f"{tree.artifact}-{tree.version}-")
+    return tree.artifact if re.fullmatch(prefix + "[0-9a-f]{12}", path.name) else None
 
 
 def _judge_downloads(directory: Path, filenames: set[str]) -> Iterator[Garbage]:

@@ -103,6 +103,15 @@ class Published:
         return tree if is_own and tree.artifact == self.artifact and tree.files else None
 
 
+def find_published(path: Path) -> tuple[Published, Tree] | None:
+    """What a directory of the store publishes; None where it is damaged, or not of the store."""
+    for child in path.iterdir() if path.is_dir() else ():
+        published = Published(path, child.name)
+        if child.is_dir() and (tree := published.read_tree()):
+            return published, tree
+    return None
+
+
 class Store:
     """The directories below ``home``."""
 

@@ -6,7 +6,6 @@ Every way runs as a whole process, in turn, and ends with the same tree; medians
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import json
 import os
@@ -15,19 +14,14 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from provisioning.archives.zip_directory import FileSource, read_directory
-from provisioning.archives.zipfiles import inflate_member
 from provisioning.console.process import run_process
 from provisioning.console.progress import Progress
 from provisioning.errors import UnfitError
-from provisioning.fetch.client import Client
-from provisioning.fetch.transfer import TransferPolicy
-from provisioning.files import hash_file
 from tests.bench.file_server import ask_server
 from tests.bench.memory import LIMIT_MB, measure_memory
 from tests.bench.sdk_course import HOST, VERSION, Course, lay_course, slow_course
@@ -56,7 +50,6 @@ def run_bench(progress: Progress) -> Mapping[str, Any]:
             **times,
             **measure_warm(course),
             **measure_verify(course),
-            **measure_floor(course, progress),
             **measure_component(course, progress),
             **measure_slow(course, progress),
             **measure_memory(course, progress),
@@ -64,23 +57,10 @@ def run_bench(progress: Progress) -> Mapping[str, Any]:
     ours_s = figures["ours_s"]
     figures["ratio_upstream_downloader"] = ours_s / figures["upstream_s"]
     figures["ratio_shell"] = ours_s / figures["shell_s"]
-    figures["ratio_floor"] = ours_s / figures["floor_s"]
     figures["ratio_slow_curl"] = figures["slow_curl_s"] / figures["slow_ours_s"]
-    figures["work_s"] = spread_work(figures, os.cpu_count() or 1)
-    figures["ratio_work"] = ours_s / figures["work_s"]
     figures["load_average"] = os.getloadavg()[0]
     figures["cores"] = os.cpu_count()
     return {name: _round(value) for name, value in figures.items()}
-
-
-def spread_work(figures: Mapping[str, Any], cores: int) -> float:
-    """Seconds for all parts together when no core ever waits.
-
-    Download and the archive's hash keep one core busy each; the others were measured on all.
-    """
-    alone = figures["floor_download_s"] + figures["floor_hash_s"]
-    on_all = figures["floor_inflate_s"] + figures["verify_floor_s"] + figures["floor_write_s"]
-    return float(on_all + alone / cores)
 
 
 def _round(value: Any) -> Any:
@@ -162,67 +142,9 @@ def measure_warm(course: Course) -> dict[str, float]:
 
 
 def measure_verify(course: Course) -> dict[str, float]:
-    """Hashing everything again, beside sha256 alone on all cores over the same files."""
+    """Hashing everything again."""
     argv = [sys.executable, "-m", "provisioning", "verify", "qnn-sdk"]
-    verify_s = time_process(argv, course)
-    files = [path for path in course.home.glob("store/*/qnn-sdk/**/*") if path.is_file()]
-    return {"verify_s": verify_s, "verify_floor_s": _time_pool(hash_file, files)}
-
-
-def _time_pool(work: Callable[[Path], object], items: Sequence[Path]) -> float:
-    started = time.monotonic()
-    ordered = sorted(items, key=lambda path: -path.stat().st_size)
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        list(pool.map(work, ordered))
-    return time.monotonic() - started
-
-
-def measure_floor(course: Course, progress: Progress) -> dict[str, float]:
-    """Each part of the work alone: no way of doing all of it can be faster than the slowest."""
-    progress.step("measuring download, hash, inflate and write, each alone")
-    files = [path for path in course.home.glob("store/*/qnn-sdk/**/*") if path.is_file()]
-    target = course.work / "written"
-    target.mkdir()
-
-    def write(path: Path) -> None:
-        with path.open("rb", buffering=0) as source:
-            name = hashlib.sha256(str(path).encode()).hexdigest()
-            with (target / name).open("wb", buffering=0) as copy:
-                while data := source.read(128 << 10):
-                    copy.write(data)
-
-    parts = {
-        "floor_download_s": _time(lambda: _download(course.url)),
-        "floor_hash_s": _time(lambda: hash_file(course.archive)),
-        "floor_inflate_s": _time(lambda: _inflate(course.archive)),
-        "floor_write_s": _time_pool(write, files),
-    }
-    shutil.rmtree(target)
-    return {**parts, "floor_s": max(parts.values())}
-
-
-def _time(work: Callable[[], object]) -> float:
-    os.sync()
-    started = time.monotonic()
-    work()
-    return time.monotonic() - started
-
-
-def _download(url: str) -> int:
-    with closing(Client(TransferPolicy())) as client, client.get(url, {}) as (_, body):
-        return sum(len(data) for data in body)
-
-
-def _inflate(archive: Path) -> None:
-    with closing(FileSource(archive)) as source:
-        members = [item for item in read_directory(source) if item.kind == "file"]
-        members.sort(key=lambda member: -member.compressed)
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
-            list(pool.map(lambda item: inflate_member(source, item, _drop), members))
-
-
-def _drop(data: bytes) -> None:
-    del data
+    return {"verify_s": time_process(argv, course)}
 
 
 def measure_component(course: Course, progress: Progress) -> dict[str, float]:
@@ -261,34 +183,27 @@ def measure_slow(course: Course, progress: Progress) -> dict[str, Any]:
 
 
 def render_bench(figures: Mapping[str, Any]) -> str:
-    """The ratios, the floor, and how close to it we come."""
+    """The ratios, and what a fetch takes otherwise."""
     values = json.loads(json.dumps(figures))
     rows = [
         ("ours: cold, verified, published", f"{values['ours_s']:.2f} s", ""),
         ("ExecuTorch's downloader", f"{values['upstream_s']:.2f} s", "ratio_upstream_downloader"),
         ("curl, unzip -t, unzip", f"{values['shell_s']:.2f} s", "ratio_shell"),
-        ("floor: slowest part alone", f"{values['floor_s']:.2f} s", "ratio_floor"),
-        ("all parts, no core ever waiting", f"{values['work_s']:.2f} s", "ratio_work"),
     ]
     lines = [f"archive of {values['archive_bytes'] / 1e6:.0f} MB on loopback, medians"]
     for label, value, ratio in rows:
         note = f"   ours is {values[ratio]:.3f} of it" if ratio else ""
         lines.append(f"  {label:<34} {value:>10}{note}")
-    lines += [
-        f"    {name + ' alone':<32} {values[f'floor_{name}_s']:>8.2f} s"
-        for name in ("download", "hash", "inflate", "write")
-    ]
-    files = f"{values['verify_floor_s']:>8.2f} s"
-    lines.append(f"    {'hash of every file alone':<32} {files}")
     lines.append(f"  {'component: bytes beyond its own':<34} {values['component_overhead']:>10.2%}")
     lines.append(f"  {'all in place, whole process':<34} {values['warm_ms']:>7.0f} ms")
-    beside = f"   sha256 alone {values['verify_floor_s']:.2f} s"
-    lines.append(f"  {'verify, whole process':<34} {values['verify_s']:>8.2f} s{beside}")
+    lines.append(f"  {'verify, whole process':<34} {values['verify_s']:>8.2f} s")
     slow_mb, ours_s = values["slow_bytes"] / 1e6, values["slow_ours_s"]
     lines.append(f"  {slow_mb:.0f} MB, 20 ms away, 2 MB/s a connection: ours {ours_s:.2f} s")
-    for name in ("curl", "aria2"):
-        if seconds := values.get(f"slow_{name}_s"):
-            lines.append(f"    {name:<32} {seconds:>8.2f} s   {seconds / ours_s:.2f} of ours")
+    lines += [
+        f"    {name:<32} {seconds:>8.2f} s   {seconds / ours_s:.2f} of ours"
+        for name in ("curl", "aria2")
+        if (seconds := values.get(f"slow_{name}_s"))
+    ]
     for kind in ("zip", "parts", "tar_xz", "git"):
         size_mb = values[f"memory_{kind}_mb"]
         verdict = "ok" if size_mb < LIMIT_MB else "TOO MUCH"

@@ -167,7 +167,6 @@ SAMPLES = (
     "nox -s provision -- emulator",
     "nox -s bench -- parity",
     "nox -s tests",
-    "pip install .",
     "qnn-ci cache-key emulator",
     "qnn-ci completion bash",
     "qnn-ci context model_ctx.onnx",

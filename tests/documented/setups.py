@@ -195,9 +195,10 @@ def plant_toolchains(stage: Stage) -> None:
         "EXECUTORCH_ROOT": str(checkout),
         "QNN_SDK_ROOT": str(tiny_toolchains.make_qnn_sdk(stage.folder / "qnn")),
         "QNN_CI_LIBCXX_ROOT": str(tiny_toolchains.make_libcxx(stage.folder / "libcxx")),
-        "ANDROID_NDK_ROOT": str(tiny_toolchains.make_ndk(stage.folder / "ndk")),
         "HEXAGON_SDK_ROOT": str(tiny_toolchains.make_hexagon_sdk(stage.folder / "hexagon")),
     }
+    if not tiny_toolchains.missing_programs("clang", "ld.lld"):  # the recipes that use it need them
+        stage.variables["ANDROID_NDK_ROOT"] = str(tiny_toolchains.make_ndk(stage.folder / "ndk"))
 
 
 def plant_second_ndk(stage: Stage) -> None:

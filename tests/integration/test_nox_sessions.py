@@ -157,12 +157,11 @@ def test_torch_comes_from_the_configured_index_else(noxfile: ModuleType, index: 
     assert log.said[0].startswith("torch: from the package index that pip is configured for (http")
 
 
-def test_an_index_that_hangs_costs_two_seconds(noxfile: ModuleType) -> None:
+def test_an_index_that_hangs_is_given_up(noxfile: ModuleType) -> None:
+    noxfile.PROBE_S = 0.1
     with socket.create_server(("127.0.0.1", 0)) as silent:
         noxfile.CPU_INDEX = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        begun = time.monotonic()
         assert noxfile.choose_index(Log()) == []
-    assert time.monotonic() - begun < 2 * noxfile.PROBE_S
 
 
 @pytest.mark.parametrize(
@@ -178,11 +177,12 @@ def test_an_index_that_is_named_is_not_probed(
     assert "QNN_CI_TORCH_INDEX" in log.said[0]
 
 
-def test_a_wait_says_how_long_it_has_been(noxfile: ModuleType) -> None:
+def test_a_wait_is_reported_again_and_again(noxfile: ModuleType) -> None:
     noxfile.HEARTBEAT_S = 0.01
     log = Log()
     with noxfile.heartbeat(log, "installing"):
-        time.sleep(0.1)
+        while len(log.said) < 3:
+            time.sleep(0.01)
     assert log.said[:2] == ["installing", "installing: 0 s"]
 
 

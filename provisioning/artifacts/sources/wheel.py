@@ -40,7 +40,7 @@ from provisioning.store.tree import TreeEntry
 from provisioning.versions import is_older
 
 HASHED = re.compile(r"\\-[0-9a-f]+(?=\\\.)")
-NEWEST_GLIBC = 45
+GLIBCS = range(5, 46)  # the minor versions of manylinux tags
 ADVICE = "check pip's index and proxy (pip config list)"
 
 
@@ -119,7 +119,7 @@ def _download_version(job: FillJob, old: WheelRelease, version: str) -> Path:
     if job.request.options.offline:
         raise cannot_fetch(job.request, job.store, "--offline was given", ADVICE)
     machine = re.sub(r"manylinux_2_\d+_", "", old.platform)
-    platforms = [f"manylinux_2_{minor}_{machine}" for minor in range(17, NEWEST_GLIBC + 1)]
+    platforms = [f"manylinux_2_{minor}_{machine}" for minor in GLIBCS]
     wanted = f"{old.package}=={version}" if version else old.package
     job.progress.step(f"{job.request.name}: fetching {wanted} with pip")
     words = pip_command(platforms if machine != old.platform else [old.platform], old.python)

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from provisioning.artifacts.sources import substitute
 from tests.stand_ins import bad_server as bad
 from tests.stand_ins import toolchains as made
 from tests.stand_ins.bad_server import BadServer
@@ -165,14 +164,8 @@ def test_a_bump_of_a_wheel_takes_one_command_and_nothing_by_hand(
     assert (root / "sdk.yaml").read_text() == "version: 2.50.40\norigin: tiny-qnn 2.6.0\n"
     again = run("update", "qnn-runtime", "--write")
     assert again.stdout == "nothing changed\n"
-
-
-def test_a_version_may_be_named_and_taken_back(world: World, index: str, run: Run) -> None:
-    run("update", "qnn-runtime@2.6.0", "--write")
-    assert 'default = "2.50.40"' in manifest_of(world)
     run("update", "qnn-runtime@2.5.0", "--write")
     assert 'default = "2.49.40"' in manifest_of(world)
-    assert run("fetch", "emulator", "--verify").returncode == 0
 
 
 def test_a_version_that_is_not_there_is_a_download_error(
@@ -242,14 +235,6 @@ def rename_sdk(archive: Path, version: str) -> bytes:
     return out.getvalue()
 
 
-def test_a_word_is_not_part_of_a_longer_number() -> None:
-    words = {"2.5.0": "2.6.0", "1.0": "1.1", "9": "10"}
-    text = "tiny-2.5.0-cp311 12.5.0 2.5.0.1 v2.5.0.whl libc++.so.1.0 = 1.0, size 9 99"
-    assert substitute(text, words) == (
-        "tiny-2.6.0-cp311 12.5.0 2.5.0.1 v2.6.0.whl libc++.so.1.0 = 1.1, size 10 99"
-    )
-
-
 def write_times(world: World, **days_ago: int) -> None:
     """Let the index say when each version came, as PEP 700 has it."""
     served = world.home.parent / "served"
@@ -279,12 +264,7 @@ def test_a_version_that_is_too_young_is_not_taken(world: World, index: str, run:
     assert run("update", "qnn-runtime@2.5.0", "--write").returncode == 0
     young = run("update", "qnn-runtime", "--cooldown", "14")
     assert (young.returncode, young.stdout) == (0, "nothing changed\n"), young.stderr
-    assert "2.50.40" in run("update", "qnn-runtime", "--cooldown", "2").stdout
-
-
-def test_a_pin_that_was_taken_early_does_not_go_back(world: World, index: str, run: Run) -> None:
-    write_times(world, v2_5_0=60, v2_6_0=3)
-    assert run("update", "qnn-runtime@2.6.0", "--write").returncode == 0
+    assert "2.50.40" in run("update", "qnn-runtime", "--cooldown", "2", "--write").stdout
     early = run("update", "qnn-runtime", "--cooldown", "14")
     assert (early.returncode, early.stdout) == (0, "nothing changed\n"), early.stderr
 

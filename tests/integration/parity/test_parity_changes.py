@@ -1,33 +1,40 @@
 """Proposed changes to main, compared with it: each has its findings, and no other one.
 
-EXECUTORCH_ROOT names a clone of pytorch/executorch.
+changes.json has groups of changes that touch no file or target of each other, so that one
+comparison judges all of a group.
 """
 
 from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from ci.parity.policy import ParityPolicy
 from ci.parity.run import ParityRequest, compare_source
-from ci.parity.trees import find_git_dir
-from provisioning.manifest.reader import read_policy
-from tests.integration.parity.changes import GROUPS, NEW, Change
+from tests.integration.parity.upstream import MAIN, POLICY, WALKS, git_dir, read_artifact
 
-ROOT = os.environ.get("EXECUTORCH_ROOT", "")
-MAIN = "cff6f4dd32e630945b7188512c1f2b4f102b05ad"
 AUTHOR = {
     f"GIT_{who}_{what}": "a@b" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")
 }
+pytestmark = WALKS
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not ROOT, reason="EXECUTORCH_ROOT names no clone of pytorch/executorch"),
-]
+
+class Change(msgspec.Struct, frozen=True):
+    """Edits of files, each a path, a text and what replaces it (an empty one: a new file, or the
+    end of one that exists), files to move or delete, and what must be found: kind and path, and a
+    detail where that matters."""
+
+    name: str
+    edits: tuple[tuple[str, str, str], ...] = ()
+    moves: dict[str, str] = {}
+    deleted: tuple[str, ...] = ()
+    found: tuple[tuple[str, ...], ...] = ()
+
+
+GROUPS = msgspec.convert(read_artifact("changes.json"), dict[str, tuple[Change, ...]])
 
 
 class Proposal:
@@ -35,11 +42,8 @@ class Proposal:
 
     def __init__(self, folder: Path) -> None:
         self.git_dir = folder / "clone.git"
-        git_dir = find_git_dir(Path(ROOT))
-        subprocess.run(
-            ["git", "clone", "-q", "--bare", "--shared", str(git_dir), str(self.git_dir)],
-            check=True,
-        )
+        words = ["git", "clone", "-q", "--bare", "--shared", str(git_dir()), str(self.git_dir)]
+        subprocess.run(words, check=True)
         self.run("read-tree", MAIN)
 
     def run(self, *words: str, text: str = "") -> str:
@@ -58,12 +62,10 @@ class Proposal:
         self.run("update-index", "--add", "--cacheinfo", f"100644,{blob},{path}")
 
     def apply(self, change: Change) -> None:
-        for path, edits in change.edits.items():
+        for path, old, new in change.edits:
             text = self.read(path)
-            for old, new in edits:
-                assert old in text, (change.name, path, old)
-                text = text.replace(old, new, 1) if old != NEW else text + new
-            self.write(path, text)
+            assert old in text, (change.name, path, old)
+            self.write(path, text.replace(old, new, 1) if old else text + new)
         for old, new in change.moves.items():
             self.write(new, self.read(old))
         for path in (*change.moves, *change.deleted):
@@ -74,32 +76,21 @@ class Proposal:
         return self.run("commit-tree", tree, "-p", MAIN, "-m", "proposal").strip()
 
 
-@pytest.fixture
-def proposal(tmp_path: Path) -> Proposal:
-    return Proposal(tmp_path)
-
-
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("parity")
 
 
-def expectations(group: str) -> Iterator[tuple[str, ...]]:
-    for change in GROUPS[group]:
-        yield from change.found
-
-
 @pytest.mark.parametrize("group", GROUPS)
-def test_changes_have_their_findings_and_no_other(
-    group: str, proposal: Proposal, cache: Path
-) -> None:
+def test_changes_have_their_findings_and_no_other(group: str, tmp_path: Path, cache: Path) -> None:
+    proposal = Proposal(tmp_path)
     for change in GROUPS[group]:
         proposal.apply(change)
     request = ParityRequest(proposal.git_dir, proposal.commit(), base=MAIN, cache=cache)
 
-    report = compare_source(request, read_policy("parity", ParityPolicy))
-    found = {(f.kind.value, f.path, f.detail) for f in report.findings if f.level.value != "note"}
-    expected = set(expectations(group))
+    report = compare_source(request, POLICY)
+    found = {(f.kind.value, f.path, f.detail) for f in report.failing}
+    expected = {row for change in GROUPS[group] for row in change.found}
     assert {row for row in expected if not any(f[: len(row)] == row for f in found)} == set()
     assert {f for f in found if not any(f[: len(row)] == row for row in expected)} == set()
 

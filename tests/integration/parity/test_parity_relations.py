@@ -2,33 +2,23 @@
 
 removals.json has them as side, build file, line and text: chosen at random, then those kept that
 parity should be able to see, since the other side or an included header says that they are needed.
-EXECUTORCH_ROOT names a clone of pytorch/executorch. One removal takes four seconds.
+One removal takes four seconds.
 """
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Iterable
-from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 import pytest
 
-from ci.parity.compare.comparison import compare_tree
 from ci.parity.compare.findings import Finding, Kind, Level
 from ci.parity.facts import BuckTarget, CMakeTarget, ParityFacts
-from ci.parity.policy import ParityPolicy
 from ci.parity.reading import read_tree_here
-from ci.parity.trees import RevisionTree, find_git_dir
-from provisioning.manifest.reader import read_policy
+from tests.integration.parity.upstream import MAIN, WALKS, compare, open_revision, read_artifact
 
-ROOT = os.environ.get("EXECUTORCH_ROOT", "")
-MAIN = "cff6f4dd32e630945b7188512c1f2b4f102b05ad"
-REMOVALS = json.loads(
-    (Path(__file__).parents[2] / "artifacts" / "parity" / "removals.json").read_text("utf-8")
-)
+REMOVALS = read_artifact("removals.json")
 FIELDS = {
     "buck": ("deps", "exported_deps", "external_deps", "defines"),
     "cmake": ("links", "defines", "directory_defines"),
@@ -37,10 +27,7 @@ WANTED = 0.9
 
 Target = TypeVar("Target", BuckTarget, CMakeTarget)
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not ROOT, reason="EXECUTORCH_ROOT names no clone of pytorch/executorch"),
-]
+pytestmark = WALKS
 
 
 def without(targets: Iterable[Target], side: str, path: str, line: int, text: str) -> list[Target]:
@@ -81,18 +68,15 @@ def is_counted(finding: Finding) -> bool:
 
 @pytest.mark.timeout(7200)
 def test_removed_dependencies_and_defines_are_found() -> None:
-    git_dir = find_git_dir(Path(ROOT))
-    assert git_dir is not None
-    policy = read_policy("parity", ParityPolicy)
-    facts = read_tree_here(RevisionTree(git_dir, MAIN, policy.layout))
-    before = {finding.key for finding in compare_tree(facts, policy)}
+    facts = read_tree_here(open_revision(MAIN))
+    before = compare(facts)
 
     def is_found(row: list[str | int]) -> bool:
         side, path, line, text = str(row[0]), str(row[1]), int(row[2]), str(row[3])
         changed = remove(facts, side, path, line, text)
         assert changed != facts, row
-        found = compare_tree(changed, policy)
-        return any(is_counted(finding) and finding.key not in before for finding in found)
+        found = compare(changed)
+        return any(is_counted(finding) and key not in before for key, finding in found.items())
 
     missed = [row for row in REMOVALS["found"] if not is_found(row)]
     count = len(REMOVALS["found"]) + len(REMOVALS["missed"])

@@ -1,7 +1,6 @@
 """Ten source names taken out of either side of a real tree: each is found, nothing else appears.
 
-EXECUTORCH_ROOT names a git directory of pytorch/executorch; QNN_CI_PARITY_REMOVALS is how often
-(default 3). One repetition takes about four seconds.
+QNN_CI_PARITY_REMOVALS is how often (default 3). One repetition takes about four seconds.
 """
 
 from __future__ import annotations
@@ -12,45 +11,28 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import msgspec
 import pytest
 
 from ci.parity.buck.reader import read_buck
-from ci.parity.compare.comparison import compare_tree
 from ci.parity.compare.findings import Finding, Kind, Level
 from ci.parity.compare.index import BUILT, Index
 from ci.parity.facts import ParityFacts, Place
-from ci.parity.policy import ParityPolicy
 from ci.parity.reading import read_cmake_side, read_tree_here
-from ci.parity.trees import RevisionTree, SourceTree, find_git_dir
-from provisioning.manifest.reader import read_policy
+from ci.parity.trees import SourceTree
+from tests.integration.parity.upstream import MAIN, POLICY, WALKS, compare, open_revision
 from tests.stand_ins.overlay_tree import OverlayTree
 
-ROOT = os.environ.get("EXECUTORCH_ROOT", "")
 REPETITIONS = int(os.environ.get("QNN_CI_PARITY_REMOVALS", "3"))
-REVISION = "cff6f4dd32e630945b7188512c1f2b4f102b05ad"
 FOLDERS = (
-    "backends/qualcomm",
-    "backends/xnnpack",
-    "backends/cadence",
-    "backends/apple",
-    "backends/arm",
-    "backends/cuda",
-    "backends/aoti",
-    "devtools",
-    "examples/qualcomm",
-    "extension",
-    "kernels",
+    "backends/qualcomm", "backends/xnnpack", "backends/cadence", "backends/apple", "backends/arm",
+    "backends/cuda", "backends/aoti", "devtools", "examples/qualcomm", "extension", "kernels",
     "runtime",
-)
+)  # fmt: skip
 AT_ONCE = 10
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not ROOT, reason="EXECUTORCH_ROOT names no clone of pytorch/executorch"),
-]
+pytestmark = WALKS
 
 
 @dataclass(frozen=True)
@@ -124,13 +106,6 @@ def read_again(tree: OverlayTree, facts: ParityFacts, side: str) -> ParityFacts:
     return msgspec.structs.replace(facts, cmake=read_cmake_side(tree))
 
 
-def compare(
-    facts: ParityFacts, policy: ParityPolicy, folder: str
-) -> dict[tuple[str, ...], Finding]:
-    """Findings of a folder by their key."""
-    return {finding.key: finding for finding in compare_tree(facts, policy, (folder,))}
-
-
 def is_of_headers_now(finding: Finding, labels: set[str]) -> bool:
     """Whether a library whose last source is gone is said not to export what its headers need."""
     is_note = finding.kind is Kind.DEPENDENCY and finding.level is Level.NOTE
@@ -139,22 +114,19 @@ def is_of_headers_now(finding: Finding, labels: set[str]) -> bool:
 
 @pytest.mark.timeout(7200)
 def test_removed_names_are_found_and_nothing_else() -> None:
-    git_dir = find_git_dir(Path(ROOT))
-    assert git_dir is not None
-    policy = read_policy("parity", ParityPolicy)
-    tree = RevisionTree(git_dir, REVISION, policy.layout)
+    tree = open_revision(MAIN)
     removed, missed, extra = 0, [], []
     facts = read_tree_here(tree)
-    index = Index(facts, policy)
+    index = Index(facts, POLICY)
     for seed in range(REPETITIONS):
         rng = random.Random(seed)
         folder = FOLDERS[seed % len(FOLDERS)]
         names = names_of(index, tree, folder)
-        before = compare(facts, policy, folder)
+        before = compare(facts, folder)
         side = rng.choice([name.side for name in names])
         names = [name for name in names if name.side == side]
         chosen = rng.sample(names, min(AT_ONCE, len(names)))
-        after = compare(read_again(remove(tree, chosen), facts, side), policy, folder)
+        after = compare(read_again(remove(tree, chosen), facts, side), folder)
         fresh = [finding for key, finding in after.items() if key not in before]
         kinds = {"buck": Kind.CMAKE_ONLY, "cmake": Kind.BUCK_ONLY}
         expected = {(kinds[name.side], name.path): name for name in chosen}

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 import json
-import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -31,8 +31,9 @@ FAILURES = {
 }
 
 
-@pytest.mark.parametrize("existing", [False, True], ids=["fresh", "existing"])
-@pytest.mark.parametrize("how", FAILURES)
+@pytest.mark.parametrize(
+    ("how", "existing"), list(zip(FAILURES, itertools.cycle([False, True]), strict=False))
+)
 def test_failure_is_named_and_leaves_no_trace(
     verb, libraries, take_snapshot: Snapshot, tmp_path: Path, how: str, existing: bool
 ) -> None:
@@ -41,7 +42,7 @@ def test_failure_is_named_and_leaves_no_trace(
         out.mkdir()
         (out / "libold.so").write_bytes(b"old")
     before = take_snapshot(tmp_path)
-    limit_s = "4" if FAILURES[how] in (Failure.HUNG, Failure.PROMPT) else "60"
+    limit_s = "2" if FAILURES[how] in (Failure.HUNG, Failure.PROMPT) else "60"
     ended = verb.run(
         "sign", "--json", "--force", "--timeout", limit_s, "--out", out, *libraries,
         STAND_IN_FAILS=how, STAND_IN_FAILS_ON="second",
@@ -86,22 +87,16 @@ def test_signer_in_a_python_without_imp_is_named(
     assert take_snapshot(tmp_path) == before
 
 
-def list_new_pythons() -> list[str]:
-    """Pythons without imp, where there are any."""
-    names = ("python3.12", "python3.13", "python3.14")
-    found = [path for name in names if (path := shutil.which(name))]
-    return [sys.executable] if sys.version_info >= (3, 12) else found
-
-
-def test_python_3_12_is_refused_before_anything_runs(verb, libraries, tmp_path: Path) -> None:
+def test_a_python_without_imp_is_refused_before_anything_runs(
+    verb, libraries, tmp_path: Path
+) -> None:
     new = tmp_path / "python-new"
     new.write_text("#!/bin/sh\necho \"ModuleNotFoundError: No module named 'imp'\" >&2\nexit 1\n")
     new.chmod(0o755)
-    for python in [str(new), *list_new_pythons()]:
-        ended = verb.run("sign", "--signer-python", python, "--out", "signed", *libraries)
-        assert ended.returncode == 3
-        assert "is not a Python below 3.12" in ended.stderr
-        assert not (tmp_path / "signed").exists()
+    ended = verb.run("sign", "--signer-python", new, "--out", "signed", *libraries)
+    assert ended.returncode == 3
+    assert "is not a Python below 3.12" in ended.stderr
+    assert not (tmp_path / "signed").exists()
 
 
 def write_other_keys(verb, directory: Path, chain: bytes = b"", **numbers: int) -> Path:

@@ -26,61 +26,60 @@ def tree(first: str = "", cmake: str = "", second: str = "") -> dict[str, str]:
     }
 
 
-def test_a_dependency_of_buck_alone_is_found(findings: Callable[..., list[Finding]]) -> None:
-    found = findings(tree('deps = ["//executorch/q:q"]'))
+BUCK, CMAKE = "p/BUCK", "CMakeLists.txt"
+DEPS = 'deps = ["//executorch/q:q"]'
+GFLAGS = ParityPolicy(library=(Library("gflags", buck=("gflags",), cmake=("gflags",)),))
+LOG = ParityPolicy(library=(Library("log", buck=("log",), cmake=("log",)),))
+SEARCH = "find_library({})\ntarget_link_libraries(p ${{WHERE}})"
+# What p has of Buck's and of CMake's, and what is found.
+RELATIONS: dict[str, tuple[str, str, set[tuple[str, str]]]] = {
+    "a dependency of Buck": (DEPS, "", {("dependency", BUCK)}),
+    "a link of CMake": ("", "target_link_libraries(p PRIVATE q)", {("dependency", CMAKE)}),
+    "both": (DEPS, "target_link_libraries(p PRIVATE q)", set()),
+    "an alias": (DEPS, "add_library(x ALIAS q)\ntarget_link_libraries(p x)", set()),
+    "through a library without sources": ('deps = [":way"]', "target_link_libraries(p q)", set()),
+    "a final link": (DEPS, "add_executable(main m.cpp)\ntarget_link_libraries(main p q)", set()),
+    "an option": ("", "option(X ON)\nif(X)\n  target_link_libraries(p q)\nendif()", set()),
+    "a define of Buck": ('preprocessor_flags = ["-DFAST=1"]', "", {("define", BUCK)}),
+    "a define of CMake": ("", "target_compile_definitions(p PRIVATE FAST=1)", {("define", CMAKE)}),
+    "a define of both": (
+        'preprocessor_flags = ["-DFAST"]', "target_compile_definitions(p PRIVATE FAST=1)", set(),
+    ),
+    "a define for everything": ('defines = ["FAST"]', "add_definitions(-DFAST)", set()),
+    "a define that no file reads": ('preprocessor_flags = ["-DSLOW"]', "", set()),
+    "an ignored define": ('compiler_flags = ["-DNDEBUG"]', "", set()),
+    "a define under a choice": (
+        'preprocessor_flags = select({"DEFAULT": [], "os:android": ["-DFAST"]})', "", set(),
+    ),
+}  # fmt: skip
 
-    assert [(f.kind.value, f.buck_target, f.cmake_target) for f in found] == [
-        ("dependency", "//p:p", "p")
-    ]
-    assert found[0].fix.startswith("link q to p")
 
+@pytest.mark.parametrize(("first", "cmake", "found"), RELATIONS.values(), ids=RELATIONS)
+def test_what_one_side_lacks_is_found(
+    first: str, cmake: str, found: set[tuple[str, str]], pairs: Pairs
+) -> None:
+    files = tree(first, cmake) | {"m.cpp": "int main() {}\n"}
+    files[BUCK] += f'runtime.cxx_library(name = "way", {DEPS})\n'
 
-def test_a_dependency_of_cmake_alone_is_found(findings: Callable[..., list[Finding]]) -> None:
-    found = findings(tree(cmake="target_link_libraries(p PRIVATE q)"))
-
-    assert [(f.kind.value, f.detail) for f in found] == [("dependency", "p -> q")]
-    assert str(found[0].cmake_place) == "CMakeLists.txt:3"
+    assert pairs(files) == found
 
 
 @pytest.mark.parametrize(
-    ("first", "cmake"),
+    ("policy", "cmake"),
     [
-        ('deps = ["//executorch/q:q"]', "target_link_libraries(p PRIVATE q)"),
-        ('deps = ["//executorch/q:q"]', "add_library(x ALIAS q)\ntarget_link_libraries(p x)"),
-        ('deps = [":way"]', "target_link_libraries(p q)"),
-        (
-            'deps = ["//executorch/q:q"]',
-            "add_executable(main m.cpp)\ntarget_link_libraries(main p q)",
-        ),
-        ("", "option(X ON)\nif(X)\n  target_link_libraries(p q)\nendif()"),
+        (GFLAGS, "target_link_libraries(p gflags)"),
+        (LOG, SEARCH.format("WHERE log")),
+        (LOG, SEARCH.format("WHERE NAMES log log2")),
     ],
-    ids=["both", "alias", "through a library without sources", "final link", "option"],
 )
-def test_a_dependency_of_both_is_silent(first: str, cmake: str, pairs: Pairs) -> None:
-    files = tree(first, cmake)
-    files["p/BUCK"] += 'runtime.cxx_library(name = "way", deps = ["//executorch/q:q"])\n'
-    files["m.cpp"] = "int main() {}\n"
+def test_an_outside_library_is_known_by_the_table(
+    policy: ParityPolicy, cmake: str, pairs: Pairs
+) -> None:
+    external = f'external_deps = ["{policy.library[0].name}"]'
 
-    assert pairs(files) == set()
-
-
-def test_an_outside_library_is_known_by_the_table(pairs: Pairs) -> None:
-    policy = ParityPolicy(library=(Library("gflags", buck=("gflags",), cmake=("gflags",)),))
-    both = tree('external_deps = ["gflags"]', "target_link_libraries(p gflags)")
-    one = tree('external_deps = ["gflags"]')
-    other = tree(cmake="target_link_libraries(p gflags)")
-
-    assert pairs(both, policy) == set()
-    assert pairs(one, policy) == {("dependency", "p/BUCK")}
-    assert pairs(other, policy) == {("dependency", "CMakeLists.txt")}
-
-
-def test_a_define_of_one_side_is_found(pairs: Pairs) -> None:
-    buck = tree('preprocessor_flags = ["-DFAST=1"]')
-    cmake = tree(cmake="target_compile_definitions(p PRIVATE FAST=1)")
-
-    assert pairs(buck) == {("define", "p/BUCK")}
-    assert pairs(cmake) == {("define", "CMakeLists.txt")}
+    assert pairs(tree(external, cmake), policy) == set()
+    assert pairs(tree(external), policy) == {("dependency", BUCK)}
+    assert pairs(tree(cmake=cmake), policy) == {("dependency", CMAKE)}
 
 
 @pytest.mark.parametrize(
@@ -101,29 +100,6 @@ def test_what_a_test_of_the_same_sources_has_does_not_count(
 
     files["CMakeLists.txt"] = files["CMakeLists.txt"].replace("add_library(p p/a.cpp)", "")
     assert not {kind for kind, path in pairs(files) if path == "p/BUCK"}
-
-
-@pytest.mark.parametrize(
-    ("first", "cmake"),
-    [
-        ('preprocessor_flags = ["-DFAST"]', "target_compile_definitions(p PRIVATE FAST=1)"),
-        ('defines = ["FAST"]', "add_definitions(-DFAST)"),
-        ('preprocessor_flags = ["-DSLOW"]', ""),
-        ('compiler_flags = ["-DNDEBUG"]', ""),
-    ],
-    ids=["both", "for everything", "not read by any file", "ignored"],
-)
-def test_a_define_that_makes_no_difference_is_silent(first: str, cmake: str, pairs: Pairs) -> None:
-    assert pairs(tree(first, cmake)) == set()
-
-
-def test_a_header_that_nobody_exports_is_found(findings: Callable[..., list[Finding]]) -> None:
-    files = tree('exported_headers = ["a.h"]') | {"p/a.h": "", "p/b.h": ""}
-
-    found = findings(files)
-
-    assert [(f.kind.value, f.path) for f in found] == [("header", "p/b.h")]
-    assert found[0].fix == 'add "b.h", to the exported_headers of //p:p (p/BUCK:2)'
 
 
 def test_headers_of_a_map_and_a_glob_are_exported(pairs: Pairs) -> None:
@@ -259,14 +235,6 @@ def test_a_word_that_every_branch_gives_is_certain(
     assert found.detail == "p -> q"
 
 
-def test_a_link_that_nothing_includes_is_a_note(findings: Callable[..., list[Finding]]) -> None:
-    files = tree(cmake="target_link_libraries(p PRIVATE q)", second='headers = ["b.h"]')
-    used = {"p/a.cpp": '#include "../q/b.h"\n', "q/b.h": ""}
-
-    assert [f.level.value for f in findings({**files, "q/b.h": ""})] == ["note"]
-    assert [f.level.value for f in findings({**files, **used})] == ["warning"]
-
-
 def test_an_exported_define_is_judged_where_it_is_read(
     findings: Callable[..., list[Finding]],
 ) -> None:
@@ -341,13 +309,6 @@ def test_an_exported_define_reaches_what_is_exported(pairs: Pairs) -> None:
     assert pairs({**files, **private}) == set()
 
 
-def test_a_label_of_one_platform_is_the_written_one(pairs: Pairs) -> None:
-    files = tree('deps = ["//executorch/q:qApple"]', "target_link_libraries(p q)")
-
-    assert pairs(files, ParityPolicy(suffixes=("Apple",))) == set()
-    assert pairs(files, ParityPolicy()) == {("dependency", "CMakeLists.txt")}
-
-
 def test_the_libraries_of_the_policy_are_known(pairs: Pairs) -> None:
     policy = read_policy("parity", ParityPolicy)
     for buck, cmake in (
@@ -387,18 +348,6 @@ def test_a_variant_for_android_that_takes_the_host_s_is_found(
     assert findings(files("':q' + suffix")) == []
 
 
-def test_a_folder_that_only_cmake_builds_is_found_once(
-    findings: Callable[..., list[Finding]],
-) -> None:
-    cmake = "add_library(n new/deep/a.cpp new/b.cpp)\nadd_library(t new/test/t.cpp)\n"
-    files = {**tree(cmake=cmake), "new/deep/a.cpp": "", "new/b.cpp": "", "new/test/t.cpp": ""}
-
-    (found,) = findings(files, ParityPolicy(tests=("**/test/**",)))
-    assert (found.kind.value, found.path, found.level.value) == ("cmake-only-source", "new", "note")
-    assert found.when_new is not None
-    assert findings(files, ParityPolicy(without_buck=("new/**",))) == []
-
-
 def test_a_source_of_one_platform_that_buck_compiles_everywhere_is_found(
     findings: Callable[..., list[Finding]],
 ) -> None:
@@ -412,12 +361,6 @@ def test_a_source_of_one_platform_that_buck_compiles_everywhere_is_found(
         ("variant", Configuration.HOST)
     ]
     assert findings({**files, **chosen}) == []
-
-
-def test_a_define_under_a_choice_is_not_compared(pairs: Pairs) -> None:
-    chosen = 'select({"DEFAULT": [], "ovr_config//os:android": ["-DFAST"]})'
-
-    assert pairs(tree(f"preprocessor_flags = {chosen}")) == set()
 
 
 def test_a_private_define_of_a_library_is_not_its_users(pairs: Pairs) -> None:
@@ -439,15 +382,6 @@ def test_a_private_define_of_a_library_is_not_its_users(pairs: Pairs) -> None:
     assert ("define", "s/BUCK") not in pairs({**files, **deps})
 
 
-@pytest.mark.parametrize("words", ["WHERE log", "WHERE NAMES log log2"])
-def test_a_library_that_is_searched_goes_by_its_name(words: str, pairs: Pairs) -> None:
-    policy = ParityPolicy(library=(Library("log", buck=("log",), cmake=("log",)),))
-    link = f"find_library({words})\ntarget_link_libraries(p ${{WHERE}})"
-
-    assert pairs(tree('external_deps = ["log"]', link), policy) == set()
-    assert pairs(tree(cmake=link), policy) == {("dependency", "CMakeLists.txt")}
-
-
 def test_targets_of_one_name_are_told_apart_by_their_files(pairs: Pairs) -> None:
     """Two directories have a library of one name; only one of them links."""
     files = tree() | {
@@ -458,13 +392,12 @@ def test_targets_of_one_name_are_told_apart_by_their_files(pairs: Pairs) -> None
         "p/CMakeLists.txt": "add_library(same a.cpp)\ntarget_link_libraries(same gflags)\n",
         "r/CMakeLists.txt": "add_library(same c.cpp)\n",
     }
-    policy = ParityPolicy(library=(Library("gflags", buck=("gflags",), cmake=("gflags",)),))
     depends = {
         "p/BUCK": files["p/BUCK"].replace('["a.cpp"],', '["a.cpp"], external_deps = ["gflags"],')
     }
 
-    assert pairs({**files, **depends}, policy) == set()
-    assert pairs(files, policy) == {("dependency", "p/CMakeLists.txt")}
+    assert pairs({**files, **depends}, GFLAGS) == set()
+    assert pairs(files, GFLAGS) == {("dependency", "p/CMakeLists.txt")}
 
 
 def test_a_define_is_read_by_headers_that_a_source_includes(

@@ -22,6 +22,7 @@ from provisioning.doctor.adaptor import list_overlays, settle_adaptor
 from provisioning.doctor.examine import (
     CHECKOUT_COMMIT,
     Verdict,
+    examine,
     find_fitness,
     find_pins,
     wanted_requests,
@@ -149,6 +150,17 @@ def test_which_adaptors_a_choice_allows(environment: Environment, tmp_path: Path
 
 def verdict_with(*codes: str, severity: Severity = Severity.ERROR) -> Verdict:
     return Verdict("p", tuple(Finding(code, "", "", "", "", "", severity) for code in codes))
+
+
+def test_a_tolerated_finding_is_a_warning(
+    environment: Environment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = verdict_with("QNN505", "QNN101")
+    monkeypatch.setattr("provisioning.doctor.examine.examine_request", lambda *_: found)
+    assert not examine("emulator", environment).fit
+    verdict = examine("emulator", environment, tolerated=("QNN505",))
+    assert [one.id for one in verdict.findings] == ["QNN505", "QNN101"]
+    assert [one.id for one in verdict.errors] == ["QNN101"]
 
 
 UNFIT = verdict_with("QNN902")

@@ -119,15 +119,6 @@ def test_what_is_not_elf_is_named(tmp_path: Path, content: bytes, defect: Defect
     assert caught.value.fix
 
 
-def test_a_truncated_file_is_an_error(tmp_path: Path) -> None:
-    data = (LIBRARIES / "libandroid.so").read_bytes()
-    path = tmp_path / "lib.so"
-    for size in range(1, len(data), 5):
-        path.write_bytes(data[:size])
-        with pytest.raises(ElfError):
-            read_elf(path)
-
-
 def test_a_missing_file_and_a_directory_are_errors_of_the_tree(tmp_path: Path) -> None:
     for path in (tmp_path / "no.so", tmp_path):
         with pytest.raises(ElfError) as caught:

@@ -11,7 +11,9 @@ from provisioning.fetch.mirrors import mirror_urls
 
 
 def urls(mirror: str, name: str = "a.zip", sha256: str = "") -> list[str]:
-    return mirror_urls(name, sha256, {"QNN_CI_MIRROR": mirror})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("QNN_CI_MIRROR", mirror)
+        return mirror_urls(name, sha256)
 
 
 def test_a_directory_of_a_home_or_of_here(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ci.parity.compare.comparison import compare_tree
-from ci.parity.compare.findings import Finding
 from ci.parity.facts import (
     BuckFacts,
     BuckTarget,
@@ -18,15 +16,7 @@ from ci.parity.facts import (
     Place,
     Word,
 )
-from ci.parity.policy import Exclusion, ParityPolicy
 
-POLICY = ParityPolicy(
-    tests=("**/test/**",),
-    android_only=("*_android_build",),
-    ignored_defines=("NDEBUG",),
-    twins=("*_aten",),
-    exclude=(Exclusion(("out/**", "**/out/**"), "r"),),
-)
 ENTRIES = ("srcs", "headers", "exported_headers", "sources")
 WORDS = ("deps", "exported_deps", "external_deps", "defines", "links", "directory_defines")
 
@@ -105,18 +95,3 @@ def facts(
         files=frozenset((listed | set(files)) - set(gone)),
         **more,
     )
-
-
-def compare(tree: ParityFacts, policy: ParityPolicy = POLICY, *scope: str) -> list[dict[str, str]]:
-    """Every field of every finding that is not empty."""
-    return [told(finding) for finding in compare_tree(tree, policy, scope)]
-
-
-def told(finding: Finding) -> dict[str, str]:
-    values = {name: getattr(finding, name) for name in finding.__struct_fields__}
-    return {name: getattr(v, "value", None) or str(v) for name, v in values.items() if v}
-
-
-def paths(tree: ParityFacts, policy: ParityPolicy = POLICY) -> list[tuple[str, str]]:
-    """Kind and path of every finding."""
-    return [(row["kind"], row["path"]) for row in compare(tree, policy)]

@@ -1,0 +1,75 @@
+"""Programs of CI are those of a plain script, byte for byte: with the patches and without them.
+
+By default two cases; the suite and the realistic models with QNN_CI_TEST_PLAIN set.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ci.cases.policy import read_emulator_policy
+from ci.executorch.context_digest import sign_by_content
+from provisioning.artifacts.environment import provision_profile
+from provisioning.console.progress import Progress
+from tests.integration.conftest import MakeOnce
+from tests.integration.emulator.test_realistic_models import CASES, write_policy
+
+ROOT = Path(__file__).resolve().parents[3]
+WHOLE = os.environ.get("QNN_CI_TEST_PLAIN", "")
+pytestmark = [pytest.mark.emulator, pytest.mark.timeout(3600)]
+pytest.importorskip("executorch", reason="ExecuTorch is not installed in this environment")
+
+SUITE = {
+    f"{name}-{scheme.value}": f"ci.models.suite.{name}:make_case:{scheme.value}"
+    for name, schemes in read_emulator_policy().suite.items()
+    for scheme in schemes
+}
+REALISTIC = {
+    f"{name}-????????-{scheme}": f"tests.realistic.{Path(file).stem}:{name}:{scheme}"
+    for file, scheme, name in CASES
+}
+# By the name of the directory that a case's artifacts are kept in; pose has three outputs.
+EVERY = {**SUITE, **REALISTIC}
+SOME = ("mlp-8a8w", "pose-????????-8a8w")
+ASKED = EVERY if WHOLE else {name: EVERY[name] for name in SOME}
+
+
+def lower_by_script(directory: Path) -> None:
+    environment = provision_profile("emulator", Progress()).apply(os.environ)
+    argv = [sys.executable, "-m", "tests.plain_script", str(directory), *ASKED.values()]
+    variables = {**environment, "PYTHONUTF8": "1"}
+    subprocess.run(argv, cwd=ROOT, env=variables, capture_output=True, check=True, timeout=3000)
+
+
+def lower_by_ci(directory: Path, *options: str) -> None:
+    """The suite, then the realistic models. Red cases are of no concern here."""
+    common = [sys.executable, "-m", "ci", "test-emulator", "--no-cache", *options]
+    common += ["--keep-artifacts", str(directory), "--reports", str(directory / "reports")]
+    some = [] if WHOLE else ["--scheme", "8a8w", "--model"]
+    suite, realistic = ([*some, name.split("-")[0]] if some else [] for name in SOME)
+    for words in (suite, ["--policy", str(write_policy(directory)), *realistic]):
+        argv = [*common, *words]
+        subprocess.run(argv, cwd=ROOT, capture_output=True, check=False, timeout=3000)
+
+
+@pytest.fixture(scope="module")
+def programs(make_once: MakeOnce) -> dict[str, Path]:
+    """Where each way of lowering leaves its programs."""
+    return {
+        "script": make_once("plain-script", lower_by_script),
+        "patched": make_once("plain-patched", lower_by_ci),
+        "plain": make_once("plain-plain", lambda place: lower_by_ci(place, "--plain")),
+    }
+
+
+@pytest.mark.parametrize("way", ["patched", "plain"])
+@pytest.mark.parametrize("name", ASKED)
+def test_a_program_is_the_plain_script_s(programs: dict[str, Path], name: str, way: str) -> None:
+    script = programs["script"] / f"{ASKED[name].replace(':', '-')}.pte"
+    (made,) = programs[way].glob(f"{name}-SM8650/artifact/program.pte")
+    assert made.read_bytes() == sign_by_content(script.read_bytes())

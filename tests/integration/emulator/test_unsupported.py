@@ -1,0 +1,55 @@
+"""Versions that are not in manifests/pairs.toml: refused, or tried without the patches."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ci.report.write import read_report
+from provisioning.errors import ExitCode
+
+ROOT = Path(__file__).resolve().parents[3]
+pytestmark = pytest.mark.emulator
+pytest.importorskip("executorch", reason="ExecuTorch is not installed in this environment")
+
+
+def run_with(version: str, directory: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """test-emulator where ExecuTorch says that it is another version."""
+    site = directory / "site" / f"executorch-{version}.dist-info"
+    site.mkdir(parents=True, exist_ok=True)
+    text = f"Metadata-Version: 2.1\nName: executorch\nVersion: {version}\n"
+    (site / "METADATA").write_text(text)
+    argv = [sys.executable, "-m", "ci", "test-emulator", "--json", *words]
+    argv += ["--model", "mlp", "--scheme", "8a8w", "--reports", str(directory / "reports")]
+    argv += ["--keep-artifacts", str(directory / "kept"), "--no-cache"]
+    environment = {**os.environ, "PYTHONPATH": str(site.parent)}
+    return subprocess.run(
+        argv, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+
+
+def test_unsupported_versions_end_with_3_before_anything_is_lowered(tmp_path: Path) -> None:
+    ended = run_with("1.5.99", tmp_path)
+    assert ended.returncode == ExitCode.ENVIRONMENT, ended.stderr
+    told = json.loads(ended.stdout)["error"]
+    assert "1.5.99" in told["what"]
+    assert "executorch==1.5.1" in told["fix"]
+    assert not (tmp_path / "kept").exists()
+
+
+def test_unsupported_versions_that_are_tried_mark_the_report_and_use_no_patch(
+    tmp_path: Path,
+) -> None:
+    ended = run_with("1.5.99", tmp_path, "--try-unsupported")
+    assert ended.returncode == ExitCode.OK, ended.stderr
+    report = read_report(tmp_path / "reports" / "test_emulator")
+    assert "1.5.99" in report.unsupported
+    assert any(report.unsupported in note for note in report.notes)
+    assert report.command.endswith("--try-unsupported")
+    log = (tmp_path / "kept" / "mlp-8a8w-SM8650" / "lower.log").read_text()
+    assert log.count(" is off: not proven with executorch 1.5.99") == 3

@@ -1,0 +1,16 @@
+"""What the comparison finds in the small trees of the text files beside this one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.ci.parity.compare.cases import Case, read_cases
+
+CASES = [case for file in sorted(Path(__file__).parent.glob("*.txt")) for case in read_cases(file)]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_a_case(case: Case) -> None:
+    assert case.run() == case.found

@@ -1,0 +1,254 @@
+"""Findings, and the questions that the comparison asks of both sides: the index and the groups."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ci.parity.compare.comparison import compare_tree
+from ci.parity.compare.findings import Finding, Kind, Level, at, order_findings
+from ci.parity.compare.groups import Groups
+from ci.parity.compare.index import Index, area_of, forwarded, is_native
+from ci.parity.compare.sources import python_folders
+from ci.parity.facts import (
+    BuckFacts,
+    CMakeFacts,
+    Configuration,
+    ParityFacts,
+    Place,
+    closure,
+)
+from tests.unit.ci.parity.compare.cases import POLICY
+from tests.unit.ci.parity.compare.sides import buck, cmake, facts, word
+
+# Findings
+
+
+def finding(**values: Any) -> Finding:
+    return Finding(**{"kind": Kind.HEADER, "path": "p", "message": "", **values})
+
+
+def test_a_finding_is_known_by_four_things_and_stands_where_buck_is_first() -> None:
+    one = finding(detail="d", configuration=Configuration.HOST, level=Level.NOTE, message="m")
+
+    assert one.key == ("header", "p", "d", "host")
+    assert finding().key == ("header", "p", "", "")
+    assert finding().place == Place("p")
+    cmake_place, buck_place = Place("c", 1), Place("b", 2)
+    assert finding(cmake_place=cmake_place).place == cmake_place
+    assert finding(cmake_place=cmake_place, buck_place=buck_place).place == buck_place
+
+
+def test_the_fields_of_a_target_are_those_of_its_side() -> None:
+    place = Place("x", 3)
+
+    assert at(None) == at(None, place) == {}
+    assert at(buck("p:a")) == {"buck_target": "//p:a", "buck_place": Place("p/BUCK", 10)}
+    assert at(buck("p:a"), place) == {"buck_target": "//p:a", "buck_place": place}
+    assert at(cmake("a")) == {"cmake_target": "a", "cmake_place": Place("CMakeLists.txt", 10)}
+    assert at(cmake("a"), place) == {"cmake_target": "a", "cmake_place": place}
+
+
+def test_findings_are_ordered_by_kind_path_and_detail_and_the_first_of_a_key_stays() -> None:
+    rows_ = [
+        finding(kind=Kind.CMAKE_ONLY, path="z"),
+        finding(path="b", detail="2"),
+        finding(path="b", detail="1"),
+        finding(path="a", detail="9"),
+        finding(path="a", detail="9", message="again"),
+        finding(kind=Kind.STALE, path="a"),
+    ]
+
+    assert order_findings(rows_[::-1]) != rows_
+    assert order_findings(rows_) == [rows_[0], rows_[3], rows_[2], rows_[1], rows_[5]]
+
+
+# The index
+
+
+@pytest.mark.parametrize(
+    ("kind", "source", "native"),
+    [
+        ("cxx_library", "", True),
+        ("fb_cpp_x", "", True),
+        ("apple_library", "", True),
+        ("pybind_ext", "", True),
+        ("my_rule", "a.cpp", True),
+        ("my_rule", "a.py", False),
+        ("my_rule", "", False),
+        ("filegroup", "a.cpp", False),
+        ("python_library", "a.cpp", False),
+        ("apple_bundle", "", False),
+    ],
+)
+def test_a_rule_is_native_by_its_name_or_by_what_it_compiles(
+    kind: str, source: str, native: bool
+) -> None:
+    assert is_native(buck("p:x", *([source] if source else []), kind=kind)) is native
+
+
+def test_an_area_is_the_first_two_folders() -> None:
+    assert [area_of(path) for path in ("a/b/c/d.cpp", "a/b", "a")] == ["a/b", "a/b", "a"]
+
+
+def test_an_exported_file_is_named_after_its_rule() -> None:
+    def names(label: str, *srcs: str, kind: str) -> list[str]:
+        return [each.path for each in forwarded(buck(label, *srcs, kind=kind))]
+
+    assert names("p:a.cpp", kind="export_file") == ["p/a.cpp"]
+    assert names(":a.cpp", kind="export_file") == ["a.cpp"]
+    assert names("p:a", "p/b.cpp", kind="export_file") == ["p/b.cpp"]
+    assert names("p:a", kind="filegroup") == []
+
+
+def nested(depth: int) -> list[str]:
+    """What a library compiles that lists a group within groups."""
+    groups = [buck(f"g:{n}", f"//g:{n + 1}", kind="filegroup") for n in range(1, depth)]
+    last = buck(f"g:{depth}", "g/a.cpp", kind="filegroup")
+    tree = facts([buck("p:lib", "//g:1"), *groups, last], [cmake("lib", "g/a.cpp")])
+    return list(Index(tree, POLICY).buck_uses)
+
+
+def test_groups_are_followed_three_deep() -> None:
+    assert [nested(depth) for depth in (1, 2, 3, 4)] == [["g/a.cpp"]] * 3 + [[]]
+
+
+def test_a_file_of_a_group_stands_where_the_group_is_listed() -> None:
+    rules = [
+        buck("p:lib", "//p:no if k", "//gone:x", "//p:g if k"),
+        buck("p:g", "p/a.cpp", kind="filegroup"),
+        buck("p:no", "p/b.cpp"),
+    ]
+    index = Index(facts(rules), POLICY)
+
+    (use,) = index.buck_uses["p/a.cpp"]
+    assert (use.target.label, use.entry.condition, str(use.entry.place)) == (
+        "//p:lib",
+        "k",
+        "p/BUCK:13",
+    )
+    assert [one.target.label for one in index.buck_uses["p/b.cpp"]] == ["//p:no"]
+    assert index.files_of(rules[0]) == {"p/a.cpp"}
+    assert index.buck_mentions == {"p/a.cpp", "p/b.cpp"}
+
+
+def test_the_package_of_a_file_is_the_nearest() -> None:
+    index = Index(facts([buck("a:x"), buck("a/b:x")]), POLICY)
+    root = Index(facts([buck(":x")]), POLICY)
+
+    assert [index.package_of(path) for path in ("a/b/c/x.h", "a/c/x.h", "ab/x.h", "x.h")] == [
+        "a/b",
+        "a",
+        None,
+        None,
+    ]
+    assert root.package_of("q/x.h") == root.package_of("x.h") == ""
+
+
+def test_the_topmost_folder_without_buck() -> None:
+    index = Index(facts([buck("a/b:x", "a/b/x.cpp"), buck("c:py", kind="python_library")]), POLICY)
+
+    assert [
+        index.folder_without_buck(path)
+        for path in ("a/n/m/x.cpp", "c/d/x.cpp", "a/b/x.cpp", "a/x.cpp")
+    ] == [
+        "a/n",
+        "c",
+        "a/b",
+        "a",
+    ]
+
+
+def test_what_cmake_mentions() -> None:
+    tree = facts([], [cmake("l", "a.cpp", headers=["a.h"])], sides={"mentioned": ("b.cpp",)})
+
+    assert Index(tree, POLICY).cmake_mentions == {"a.cpp", "a.h", "b.cpp"}
+
+
+def test_the_built_targets_are_those_of_both_platforms() -> None:
+    one, two = cmake("one"), cmake("two")
+    index = Index(facts([], [cmake("any")], host=[one], android=[two]), POLICY)
+    only = Index(
+        ParityFacts(facts().buck, (CMakeFacts(Configuration.ANDROID, (two,)),), frozenset()), POLICY
+    )
+
+    assert index.built == (one, two)
+    assert only.built == (two,)
+
+
+def test_folders_of_open_targets() -> None:
+    tree = facts([], [cmake("a", directory="x", complete=False), cmake("b", directory="y")])
+
+    assert Index(tree, POLICY).incomplete_folders == {"x"}
+
+
+def test_a_folder_of_python_is_one_of_which_most_is_listed() -> None:
+    listed = ("p/a.py", "p/b.py", "q/a.py", "r/__init__.py")
+    tree = facts(
+        [buck("p:py", *listed, kind="python_library")],
+        files=["p/c.py", "p/__init__.py", "q/b.py", "p/x.txt"],
+    )
+
+    assert python_folders(Index(tree, POLICY)) == {"p", "r"}
+
+
+# The groups
+
+
+def groups_of(*rules: Any, targets: Any = (), **values: Any) -> Groups:
+    return Groups(Index(facts(rules, targets, **values), POLICY))
+
+
+def test_a_twin_stands_for_a_target_when_nothing_else_does() -> None:
+    twin, own = buck("p:z_aten", "p/a.cpp"), buck("p:own", "p/a.cpp")
+
+    assert groups_of(twin, own, targets=[cmake("l", "p/a.cpp")]).buck_of == {"l": {"//p:own"}}
+    alone = groups_of(twin, targets=[cmake("l", "p/a.cpp")])
+    assert alone.buck_of == {"l": {"//p:z_aten"}}
+    assert alone.cmake_of == {"//p:z_aten": {"l"}}
+
+
+def test_all_that_own_files_of_a_target_stand_for_it() -> None:
+    rules = [buck("p:a", "p/a.cpp"), buck("p:b", "p/b.cpp")]
+    groups = groups_of(*rules, targets=[cmake("l", "p/a.cpp", "p/b.cpp"), cmake("m", "p/a.cpp")])
+
+    assert groups.buck_of == {"l": {"//p:a", "//p:b"}, "m": {"//p:a"}}
+    assert groups.cmake_of == {"//p:a": {"l", "m"}, "//p:b": {"l"}}
+
+
+def test_what_a_target_surely_has_is_each_thing_once() -> None:
+    here = cmake("l", "p/a.cpp", links=["a", "b if k"])
+    built = cmake("l", "p/a.cpp", links=["a", "b", "c"])
+    elsewhere = cmake("l", directory="x", links=["d"])
+    groups = groups_of(targets=[here], host=[built, elsewhere], android=[here])
+
+    assert sorted(each.text for each in groups.certain(here, "links")) == ["a", "b", "c"]
+    assert groups.certain(here, "defines") == []
+
+
+def test_without_every_branch_nothing_is_mapped() -> None:
+    tree = ParityFacts(facts([buck("p:a", "p/a.cpp")]).buck, (), frozenset({"p/a.cpp"}))
+    groups = Groups(Index(tree, POLICY))
+
+    assert (dict(groups.cmake), groups.aliases, groups.buck_of) == ({}, {}, {})
+    assert groups.certain(cmake("l", links=["a"]), "links") == [word("a", "CMakeLists.txt", 11)]
+    assert groups.cmake_reach("l") == {"l"}
+
+
+def test_a_closure_takes_every_edge_once_and_ends() -> None:
+    edges = {"a": ["b", "c"], "b": ["a", "d"], "d": ["b"]}
+
+    assert closure(["a"], lambda name: edges.get(name, [])) == {"a", "b", "c", "d"}
+    assert closure([], lambda name: ["x"]) == set()
+
+
+def test_a_tree_without_the_configurations_of_platforms_is_compared() -> None:
+    every = CMakeFacts(Configuration.ANY, (cmake("lib", "p/a.cpp"),))
+    sources = buck("p:lib", "p/a.cpp", "p/b.cpp")
+    files = frozenset({"p/a.cpp", "p/b.cpp"})
+    (found,) = compare_tree(
+        ParityFacts(BuckFacts((sources,), packages=("p",)), (every,), files), POLICY
+    )
+
+    assert (found.kind, found.path) == (Kind.BUCK_ONLY, "p/b.cpp")
