@@ -19,11 +19,9 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from ci.cases.engine import FLOAT, Compiled, Engine, Staging
+from ci.cases.engine import Compiled, Engine, Staging, require_references
 from ci.cases.forked import run_forked
 from ci.cases.spec import CaseSpec
-from ci.judging.degenerate import require_proof
-from ci.models.tensors import read_sets
 from ci.models.user_models import ReferencePolicy
 from provisioning.files import (
     digest_sources,
@@ -174,8 +172,7 @@ class CompileJob:
         directory = artifact_path(self.cache, self.engine.key(self.spec))
         known = read_artifact(directory) if self.use_cache else None
         if known:
-            made = known.compiled
-            require_proof(read_sets(directory / FLOAT, made.outputs, made.sets), self.reference)
+            require_references(directory, known.compiled, self.reference)
         return CompileResult(
             str(directory),
             known,

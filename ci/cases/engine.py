@@ -14,7 +14,7 @@ from msgspec import Struct
 from ci.cases.spec import CaseSpec
 from ci.judging.degenerate import require_proof
 from ci.judging.figures import Array
-from ci.models.tensors import TensorInfo, write_sets
+from ci.models.tensors import TensorInfo, read_sets, write_sets
 from ci.models.user_models import ReferencePolicy
 from provisioning.errors import FailedError
 
@@ -99,6 +99,11 @@ class Staging:
     def write_quantized(self, outputs: Sequence[Sequence[Any]]) -> None:
         """Write the quantized model's outputs."""
         write_sets(self.directory / QUANTIZED, outputs)
+
+
+def require_references(directory: Path, compiled: Compiled, policy: ReferencePolicy | None) -> None:
+    """Raises FailedError if the float32 model's outputs in ``directory`` prove nothing."""
+    require_proof(read_sets(directory / FLOAT, compiled.outputs, compiled.sets), policy)
 
 
 class Engine(Protocol):

@@ -8,12 +8,23 @@ from pathlib import Path
 
 import numpy as np
 
-from ci.cases.engine import FLOAT, HIGH, LOW, QUANTIZED, Compiled, Sets
+from ci.cases.engine import FLOAT, HIGH, INPUTS, LOW, QUANTIZED, Compiled, Sets
 from ci.judging.figures import Array
 from ci.judging.gate import Expected, References
-from ci.models.tensors import FILE, TensorInfo
+from ci.models.tensors import FILE, TensorInfo, read_sets, write_sets
 
 OUTPUT = "output_{}_{}.raw"  # as qnn_executor_runner names what a program gives
+
+
+def read_inputs(artifact: Path, compiled: Compiled) -> Sets:
+    """Return the input sets of an artifact. Raises OSError or ValueError if it is damaged."""
+    return read_sets(artifact / INPUTS, compiled.inputs, compiled.sets)
+
+
+def keep_outputs(directory: Path, outputs: Sets) -> None:
+    """Write outputs as a program of the user's would have left them."""
+    if not directory.is_dir():
+        write_sets(directory, outputs, OUTPUT)
 
 
 def read_references(artifact: Path, compiled: Compiled) -> References:

@@ -14,7 +14,6 @@ from pathlib import Path
 from ci.cases.baselines import Baseline, find_changes, name_case
 from ci.cases.cache import Artifact, CompileJob, CompileResult, programs_home
 from ci.cases.engine import (
-    INPUTS,
     SAVER,
     SAVER_CALLS,
     Compiled,
@@ -25,7 +24,7 @@ from ci.cases.engine import (
     RunNotes,
     Sets,
 )
-from ci.cases.outputs import OUTPUT, read_references, stack_outputs
+from ci.cases.outputs import keep_outputs, read_inputs, read_references, stack_outputs
 from ci.cases.policy import EmulatorPolicy
 from ci.cases.pool import Ended, Pool, read_tail
 from ci.cases.qnn_files import PARAMS, count_operators
@@ -35,7 +34,6 @@ from ci.judging.figures import Array
 from ci.judging.gate import References
 from ci.judging.verdict import CaseFigures, ControlResult, judge_metric, judge_outputs
 from ci.models.source_lines import find_factory, find_places, find_suite_model
-from ci.models.tensors import read_sets, write_sets
 from ci.models.user_models import MetricJob, MetricResult
 from ci.report.schema import Case, Control, FallbackOp, OpCount, Place, Status
 from provisioning.elf.qnn_build import find_qnn_build
@@ -166,8 +164,8 @@ class CaseRun:
         if self.setup.device:
             result = self.end_unrun(program)
         else:
-            sets = read_sets(directory / INPUTS, compiled.inputs, compiled.sets)
-            result = self.run_and_judge(program, references, sets)
+            inputs = read_inputs(directory, compiled)
+            result = self.run_and_judge(program, references, inputs)
         if self.options.keep:
             shutil.copytree(directory, self.directory / ARTIFACT, dirs_exist_ok=True)
         return result
@@ -272,8 +270,8 @@ class CaseRun:
                 return self.end(Status.UNSUPPORTED, f"run: {known}", log_tail)
             faults = [f"run: {run.failure}", *self.delegation_faults(compiled)]
             return self.end(Status.FAILED, "; ".join(faults), log_tail)
-        if self.options.keep and not (self.directory / OUTPUTS).is_dir():
-            write_sets(self.directory / OUTPUTS, run.outputs, OUTPUT)
+        if self.options.keep:
+            keep_outputs(self.directory / OUTPUTS, run.outputs)
         self.leave(*run.notes.files)
         verdict = judge_outputs(references, outputs, compiled.inputs, compiled.outputs, self.limits)
         self.evidence.figures, self.evidence.controls = verdict.figures, verdict.controls

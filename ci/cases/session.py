@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import shutil
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from ci.cases.baselines import Baseline, read_baselines
@@ -158,50 +158,27 @@ def clear_beside(options: SessionOptions) -> None:
 def run_cases(
     runs: Sequence[CaseRun], pool: Pool, jobs: int, progress: Progress
 ) -> list[CaseResult]:
-    """Run ``jobs`` cases at a time; return results in the order of ``runs``."""
+    """Run ``jobs`` cases at a time, first those that take longest, so that no core is left to work
+    alone at the end; return results in the order of ``runs``."""
     with progress.bar("cases", len(runs), "") as bar:
 
         def show(ended: tuple[CaseSpec, CaseResult]) -> None:
-            _, result = ended
             bar.advance(1)
-            progress.step(describe_progress(int(bar.done), len(runs), result))
+            progress.step(describe_progress(int(bar.done), len(runs), ended[1]))
 
         def abort() -> None:
             progress.step("ending what runs")
             pool.close()
 
-        waiting = WaitingCases(runs)
-
-        def run() -> tuple[CaseSpec, CaseResult]:
-            one = waiting.take()
+        def run(one: CaseRun) -> tuple[CaseSpec, CaseResult]:
             spec = one.spec
             with bar.busy(f"{Path(spec.model).name} {spec.scheme.value} {spec.soc}"):
                 return spec, one.run()
 
-        done = dict(run_tasks([run] * len(runs), jobs, on_done=show, abort=abort))
+        ordered = sorted(runs, key=lambda one: expect_lower_s(one.spec), reverse=True)
+        tasks = [partial(run, one) for one in ordered]
+        done = dict(run_tasks(tasks, jobs, on_done=show, abort=abort))
     return [done[one.spec] for one in runs]
-
-
-class WaitingCases:
-    """Cases that no thread has taken. Each thread takes those of one model after the other, because
-    its worker keeps what schemes share; of several models the longest, so that no core is left to
-    work alone at the end."""
-
-    def __init__(self, runs: Sequence[CaseRun]) -> None:
-        self._runs = sorted(runs, key=lambda one: expect_lower_s(one.spec), reverse=True)
-        self._models: dict[int, str] = {}  # that each thread is at
-        self._lock = threading.Lock()
-
-    def take(self) -> CaseRun:
-        """Return one of the model that this thread is at, else of one that no other is at."""
-        with self._lock:
-            own = self._models.pop(threading.get_ident(), None)
-            others = set(self._models.values())
-            models = [one.spec.model for one in self._runs]
-            places = range(len(models))
-            place = min(places, key=lambda n: (models[n] != own, models[n] in others))
-            self._models[threading.get_ident()] = models[place]
-            return self._runs.pop(place)
 
 
 def expect_lower_s(spec: CaseSpec) -> float:

@@ -52,6 +52,11 @@ class CaseSpec:
         return self.source.reference or self.model
 
     @property
+    def is_file(self) -> bool:
+        """Whether the model is an ONNX file, and not made by a function."""
+        return self.reference.endswith(ONNX.suffix)
+
+    @property
     def slug(self) -> str:
         """A file name of its own for the case."""
         name = self.model

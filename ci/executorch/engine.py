@@ -25,7 +25,7 @@ class ExecutorchEngine:
     toolchain: tuple[str, ...]
     backend: Backend = Backend.HTP
     plain: bool = False
-    imports = ("ci.executorch.runtime", "ci.models.graph_digest")
+    imports = ("ci.executorch.runtime", "ci.models.model")
 
     def preload(self, spec: CaseSpec) -> None:
         from ci.models.model import preload_model

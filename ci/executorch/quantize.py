@@ -1,28 +1,38 @@
-"""Quantization for QNN, with ranges that cover what was seen in calibration."""
+"""Quantization for QNN: calibration, training, and the schemes of parts and recipes."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
+from executorch.backends.qualcomm.quantizer.quant_recipe import QuantRecipe
+from executorch.backends.qualcomm.quantizer.quantizer import (
+    ModuleQConfig,
+    QnnQuantizer,
+    QuantDtype,
+)
+from torch import Tensor
 from torch.fx import GraphModule, Node
+from torchao.quantization.pt2e import FusedMovingAvgObsFakeQuantize, MinMaxObserver
 from torchao.quantization.pt2e.quantize_pt2e import (
     convert_pt2e,
     prepare_pt2e,
     prepare_qat_pt2e,
 )
 
-from ci.executorch.annotation import annotated, configure
 from ci.executorch.specification import make_quantizer
-from ci.executorch.training import train
-from ci.models.eager import copy_inputs, keep_state
-from ci.models.lowering_options import NO_CHOICES, Choices
+from ci.models.eager import copy_inputs, flatten_outputs, keep_state, run_eager
+from ci.models.lowering_options import NO_CHOICES, Choices, Part
 from ci.models.methods import join_modules
-from ci.models.model import Model, split_model
+from ci.models.model import Model, call_function, split_model
 from ci.models.schemes import Scheme
 from ci.models.user_code import Inputs
+from provisioning.errors import UsageError
 from provisioning.manifest.backends import Backend
 
 
@@ -98,3 +108,130 @@ def _weight_shape(node: Node) -> tuple[int, ...] | None:
     weight: Any = node.args[1]
     value = weight.meta.get("val")
     return tuple(int(size) for size in value.shape) if value is not None else None
+
+
+ANNOTATION = "an annotation takes the exported GraphModule and sets quantization_annotation"
+RECIPE = "a recipe's function takes nothing and returns ExecuTorch's QuantRecipe"
+
+
+def configure(scheme: Scheme) -> dict[str, Any]:
+    """What QnnQuantizer and ModuleQConfig take for a scheme.
+
+    The moving average of ExecuTorch's default observer clips what few calibration sets hold;
+    minimum and maximum do not. Training has observers of its own.
+    """
+    training = bool(scheme.recipe.training_steps)
+    return {
+        "quant_dtype": QuantDtype[scheme.recipe.dtype],
+        "is_qat": training,
+        "is_conv_per_channel": True,
+        "is_linear_per_channel": True,
+        "act_observer": None if training else MinMaxObserver,
+    }
+
+
+@contextmanager
+def annotated(quantizer: QnnQuantizer, choices: Choices) -> Iterator[None]:
+    """Let ``quantizer`` annotate as the choices say.
+
+    Raises UsageError for a recipe that is none, at the end for a part that no node belongs to.
+    """
+    found: set[Part] = set()
+    quantizer.set_submodule_qconfig_list(
+        [
+            (partial(_belongs, part=part, found=found), ModuleQConfig(**configure(part.scheme)))
+            for part in choices.parts
+        ]
+    )
+    if choices.annotation:
+        quantizer.add_custom_quant_annotations(
+            [partial(call_function, choices.annotation, ANNOTATION)]
+        )
+    if choices.recipe:
+        recipe = call_function(choices.recipe, RECIPE)
+        if not isinstance(recipe, QuantRecipe):
+            raise UsageError(f"{Path(choices.recipe).name} gives no recipe", fix=RECIPE)
+        quantizer.set_recipe(recipe)
+    yield
+    for part in choices.parts:
+        if part not in found:
+            why = "module and type are those of the model, a node is called as torch.export does"
+            raise UsageError(f"no node belongs to the part {part}", why=why)
+
+
+def _belongs(node: Node, part: Part, found: set[Part]) -> bool:
+    stack = [*(node.meta.get("nn_module_stack") or {}).values()]
+    belongs = (
+        (bool(part.node) and node.name == part.node)
+        or (bool(part.module) and any(_is_inside(path, part.module) for path, _ in stack))
+        or (bool(part.type) and any(_name_type(kind) == part.type for _, kind in stack))
+    )
+    if belongs:
+        found.add(part)
+    return belongs
+
+
+def _is_inside(path: str, module: str) -> bool:
+    return path == module or path.startswith(f"{module}.")
+
+
+def _name_type(kind: Any) -> str:
+    return str(getattr(kind, "__name__", kind)).rpartition(".")[2]
+
+
+RATE = 1e-3
+
+
+def train(prepared: GraphModule, model: Model, steps: int) -> None:
+    """Adam towards the float32 model's outputs for the calibration sets, one set a step.
+
+    Nothing is drawn at random, so that a training gives the same weights each time. Labels are not
+    needed: the float32 model is the teacher.
+    """
+    with keep_state(model.module):
+        wanted = run_eager(model.module, model.calibration)
+    cover_ranges(prepared, model.calibration)
+    weights = [weight for weight in prepared.parameters() if weight.is_floating_point()]
+    optimizer = torch.optim.Adam([weight.requires_grad_() for weight in weights], lr=RATE)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+    for step in range(steps):
+        number = step % len(wanted)
+        optimizer.zero_grad()
+        made = flatten_outputs(prepared(*copy_inputs(model.calibration[number])))
+        measure_loss(made, wanted[number]).backward()
+        optimizer.step()
+        schedule.step()
+    for weight in weights:
+        weight.requires_grad_(requires_grad=False)
+
+
+def measure_loss(made: Sequence[Tensor], wanted: Sequence[Tensor]) -> Tensor:
+    """Noise over signal, summed over the outputs that are magnitudes."""
+    pairs = [pair for pair in zip(made, wanted, strict=True) if pair[1].is_floating_point()]
+    noise = [(one - other).square().mean() / other.square().mean() for one, other in pairs]
+    return torch.stack(noise).sum()
+
+
+def cover_ranges(prepared: GraphModule, sets: Sequence[Inputs]) -> None:
+    """Fix each range to the least and the greatest value of all sets, as calibration does.
+
+    By itself torchao moves a range by a hundredth towards each set's, so that few sets clip.
+    """
+    fakes = [one for one in prepared.modules() if isinstance(one, FusedMovingAvgObsFakeQuantize)]
+    seen: list[list[tuple[Tensor, Tensor]]] = [[] for _ in fakes]
+    for one in fakes:
+        one.activation_post_process.averaging_constant = 1.0
+    with torch.no_grad():
+        for inputs in sets:
+            prepared(*copy_inputs(inputs))
+            for one, ranges in zip(fakes, seen, strict=True):
+                observer = one.activation_post_process
+                ranges.append((observer.min_val.clone(), observer.max_val.clone()))
+    for one, ranges in zip(fakes, seen, strict=True):
+        observer = one.activation_post_process
+        observer.min_val.copy_(torch.stack([low for low, _ in ranges]).amin(0))
+        observer.max_val.copy_(torch.stack([high for _, high in ranges]).amax(0))
+        scale, zero = one.calculate_qparams()
+        one.scale.copy_(scale.reshape(one.scale.shape))
+        one.zero_point.copy_(zero.reshape(one.zero_point.shape))
+        one.disable_observer()

@@ -95,7 +95,7 @@ class MetricJob(Struct, frozen=True):
 
     def __call__(self) -> MetricResult:
         """Measure in the process of a worker."""
-        from ci.models.metric import run_metric
+        from ci.models.user_data import run_metric
 
         return run_metric(self)
 

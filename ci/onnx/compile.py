@@ -7,28 +7,30 @@ in saver_output/, if it was asked for.
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import onnx
+import torch
 
 from ci.cases.engine import Compiled, Delegation, Staging
-from ci.cases.forked import describe_error
+from ci.cases.forked import describe_error, still_tqdm
 from ci.cases.spec import CaseSpec
 from ci.judging.figures import decibels
+from ci.models.eager import keep_state
 from ci.models.model import load_digested
 from ci.models.tensors import TensorInfo, describe_tensor
-from ci.models.user_code import working_directory
+from ci.models.user_code import Inputs, working_directory
 from ci.onnx.contexts import check_context, seal_context
-from ci.onnx.engine import is_exported
-from ci.onnx.fallback import count_nodes, read_reasons
+from ci.onnx.fallback import count_nodes, name_operator, read_reasons
 from ci.onnx.models import external_files, read_model
-from ci.onnx.operators import name_operator
 from ci.onnx.preparation import find_joined, quantize_file, write_normal_form
 from ci.onnx.session import (
     RECORD_ASSIGNMENT,
@@ -51,10 +53,10 @@ MAX_SAID = 600
 
 def load_source(spec: CaseSpec) -> Source:
     """Return a case's model, from the suite, a user's function or a file, with its digest."""
-    if is_exported(spec):
-        return from_torch(*load_digested(spec.reference, spec.source))
-    path = Path(spec.reference)
-    return from_file(path, read_model(path), external_files(path))
+    if spec.is_file:
+        path = Path(spec.reference)
+        return from_file(path, read_model(path), external_files(path))
+    return from_torch(*load_digested(spec.reference, spec.source))
 
 
 def compile_source(
@@ -103,7 +105,6 @@ def write_float(source: Source, target: Path) -> Path:
     """The float model as a file: the user's own, or what is exported to ``target``."""
     if isinstance(source.origin, Path):
         return write_normal_form(source.origin, target)
-    from ci.onnx.export import export_module
 
     export_module(source.origin.module, source.origin.evaluation[0], target)
     return target
@@ -203,3 +204,26 @@ def describe_outputs(model: Path, outputs: Arrays) -> tuple[TensorInfo, ...]:
     return tuple(
         describe_tensor(array, *origin) for array, origin in zip(outputs, joined, strict=True)
     )
+
+
+OPSET = 21  # the first in which QuantizeLinear of the standard has 16 and 4 bits
+
+
+def export_module(module: torch.nn.Module, inputs: Inputs, target: Path) -> None:
+    """Write ``module`` as ONNX, weights inside. Raises what the exporter raises."""
+    with torch.no_grad(), keep_state(module):
+        program = torch.onnx.export(
+            module, inputs, dynamo=True, opset_version=OPSET, verbose=False, external_data=False
+        )
+    if program is None:
+        raise RuntimeError("torch.onnx.export gave nothing")
+    program.save(str(target), external_data=False)
+
+
+@functools.cache
+def warm_exporter() -> None:
+    """Let the exporter load, once a process, what takes it seconds the first time."""
+    still_tqdm()
+    with TemporaryDirectory() as scratch:
+        target = Path(scratch, "warm-up.onnx")
+        export_module(torch.nn.Linear(2, 2).eval(), (torch.ones(1, 2),), target)

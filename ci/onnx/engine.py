@@ -12,7 +12,6 @@ import msgspec
 from ci.cases.cache import digest_rooms, hash_words
 from ci.cases.engine import Compiled, Staging
 from ci.cases.spec import CaseSpec
-from ci.models.schemes import ONNX
 from ci.onnx.target import HTP, SAVER_LIBRARY, choose_options
 
 ROOMS = ("models", "cases", "onnx")
@@ -36,7 +35,7 @@ class OnnxEngine:
 
     @property
     def imports(self) -> tuple[str, ...]:
-        return ("ci.onnx.compile", *["ci.models.graph_digest"] * self.exports)
+        return ("ci.onnx.compile", *["ci.models.model"] * self.exports)
 
     def options(self, spec: CaseSpec) -> dict[str, str]:
         """Return all provider options of a case."""
@@ -45,7 +44,7 @@ class OnnxEngine:
 
     def preload(self, spec: CaseSpec) -> None:
         digest_rooms(ROOMS)
-        if is_exported(spec):
+        if not spec.is_file:
             from ci.models.model import preload_model
 
             preload_model(spec.reference, spec.source)
@@ -68,8 +67,8 @@ class OnnxEngine:
         )
 
     def warm_up(self, spec: CaseSpec) -> None:
-        if is_exported(spec):
-            from ci.onnx.export import warm_exporter
+        if not spec.is_file:
+            from ci.onnx.compile import warm_exporter
 
             warm_exporter()
 
@@ -86,8 +85,3 @@ class OnnxEngine:
         from ci.onnx.compile import describe_refusal
 
         return describe_refusal(error, log)
-
-
-def is_exported(spec: CaseSpec) -> bool:
-    """Whether a case's model is torch's, and not an ONNX file already."""
-    return not spec.reference.endswith(ONNX.suffix)

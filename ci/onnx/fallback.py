@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from msgspec import Struct
+
 from ci.cases.engine import Delegation, Fallback
-from ci.onnx.operators import read_notes
+from provisioning.manifest.reader import read_policy
 
 QNN = "QNNExecutionProvider"
 MAX_REASON = 400
@@ -100,3 +103,21 @@ def _find_kernels(events: Iterable[Mapping[str, object]]) -> Iterator[tuple[str,
         arguments, name = event.get("args"), str(event.get("name"))
         if event.get("cat") == "Node" and name.endswith(KERNEL) and isinstance(arguments, dict):
             yield str(arguments.get("provider")), name.removesuffix(KERNEL)
+
+
+class _File(Struct, forbid_unknown_fields=True):
+    notes: dict[str, str]
+
+
+@functools.cache
+def read_notes() -> Mapping[str, str]:
+    """Advice by operator; the domain stands before the name where it is not ONNX's own.
+
+    Raises ManifestError.
+    """
+    return read_policy("onnx-operators", _File).notes
+
+
+def name_operator(domain: str, op_type: str) -> str:
+    """``com.microsoft:Inverse``, or ``Relu``: an operator as the notes call it."""
+    return op_type if domain in ("", "ai.onnx") else f"{domain}:{op_type}"

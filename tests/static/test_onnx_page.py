@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from ci.onnx.operators import read_notes
+from ci.onnx.fallback import read_notes
 from ci.onnx.options import Option, read_options
 from tests.qnn_provider.table import Answer, Operator, read_operators
 

@@ -149,7 +149,7 @@ def run(
     from ci.cases.engine import Part
     from ci.cases.pipeline import SessionOptions
     from ci.cases.session import Phases, Session, list_parts
-    from ci.onnx.engine import OnnxEngine, is_exported
+    from ci.onnx.engine import OnnxEngine
     from ci.onnx.runner import make_runner
 
     phases = Phases(progress)
@@ -169,7 +169,7 @@ def run(
         given=given,
         embed=args.embed_mode == "1",
         saver=args.saver,
-        exports=any(map(is_exported, specs)),
+        exports=not all(spec.is_file for spec in specs),
     )
 
     def run_specs(environment: Environment, scratch: ScratchPool) -> Report:

@@ -39,7 +39,7 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Repository:
         ),
         ("manifests/baselines/onnxruntime-*.toml", "= 5", "= 6", {"test_onnx"}),
         ("ci/judging/gate.py", '"""', '"""x', LANES),
-        ("ci/onnx/operators.py", '"""', '"""x', {"test_onnx"}),
+        ("ci/onnx/fallback.py", '"""', '"""x', {"test_onnx"}),
     ],
 )
 def test_a_change_runs_the_lanes_that_it_concerns(

@@ -19,7 +19,7 @@ import numpy as np
 from ci.models.model import digest_model, load_model
 from ci.models.user_data import read_sets
 from ci.models.user_models import Metric, MetricJob, Source
-from ci.models.metric import run_metric
+from ci.models.user_data import run_metric
 from provisioning.errors import QnnCiError
 folder = sys.argv[1]
 ONES = np.arange(12, dtype="float32").reshape(4, 1, 3)

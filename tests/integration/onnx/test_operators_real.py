@@ -10,8 +10,8 @@ import pytest
 
 pytest.importorskip("onnxruntime_qnn", reason="onnxruntime-qnn is not installed")
 
+from ci.onnx.fallback import read_notes
 from ci.onnx.models import read_model
-from ci.onnx.operators import read_notes
 from ci.onnx.options import installed_version
 from provisioning.errors import UsageError
 from tests.qnn_provider.asking import SOC, STRICT, ask

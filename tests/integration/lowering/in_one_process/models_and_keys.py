@@ -20,9 +20,15 @@ from ci.executorch import engine  # noqa: E402
 from ci.executorch.engine import ExecutorchEngine  # noqa: E402
 from ci.models import model, numerics  # noqa: E402
 from ci.models.eager import compute_reference, keep_state, run_eager  # noqa: E402
-from ci.models.graph_digest import digest_graph, update_tensor  # noqa: E402
 from ci.models.lowering_options import Choices, Part  # noqa: E402
-from ci.models.model import Model, derive_inputs, digest_model, load_model  # noqa: E402
+from ci.models.model import (  # noqa: E402  # noqa: E402
+    Model,
+    derive_inputs,
+    digest_graph,
+    digest_model,
+    load_model,
+    update_tensor,
+)
 from ci.models.numerics import THREADS, VARIABLES, fix_numerics  # noqa: E402
 from ci.models.schemes import Recipe, Scheme  # noqa: E402
 from ci.models.user_code import find_line, import_file, unpack, working_directory  # noqa: E402

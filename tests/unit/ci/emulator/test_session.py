@@ -1,24 +1,16 @@
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple, cast
 
 import pytest
 
 from ci.cases.engine import Part
-from ci.cases.pipeline import CaseRun
-from ci.cases.session import WaitingCases, expect_lower_s
+from ci.cases.session import expect_lower_s
 from ci.cases.spec import CaseSpec
 from ci.executorch.toolchain import name_toolchain
 from ci.models.schemes import Scheme
 from provisioning.artifacts.environment import Environment
 from provisioning.artifacts.provision import Provisioned
-
-
-class Waiting(NamedTuple):
-    spec: CaseSpec
-
 
 TOOLS = (Part("qnn-runtime", "2.49.40"),)
 
@@ -59,25 +51,3 @@ def test_the_cases_that_take_longest_come_first() -> None:
         CaseSpec("/net.py:factory", Scheme.FP16, "SM8650"),
     ]
     assert sorted(specs, key=expect_lower_s, reverse=True) == specs[::-1]
-
-
-def test_a_thread_stays_with_its_model_and_another_begins_with_the_next_longest() -> None:
-    names = ("mlp fp16", "decoder 8a8w", "lstm fp16", "lstm 8a8w", "decoder fp16", "lstm 16a8w")
-    rows = [(model, Scheme(scheme)) for model, scheme in map(str.split, names)]
-    waiting = WaitingCases([cast("CaseRun", Waiting(CaseSpec(*row, "SM8650"))) for row in rows])
-
-    def take() -> str:
-        spec = waiting.take().spec
-        return f"{spec.model} {spec.scheme.value}"
-
-    with ThreadPoolExecutor(1) as one, ThreadPoolExecutor(1) as other:
-        turns = (one, other, other, one, other, other)
-        taken = [thread.submit(take).result() for thread in turns]
-    assert taken == [
-        "lstm 8a8w",
-        "decoder 8a8w",
-        "decoder fp16",
-        "lstm 16a8w",
-        "mlp fp16",
-        "lstm fp16",  # nothing else is left
-    ]

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from ci.cases.policy import read_emulator_policy
-from ci.onnx.fallback import count_nodes
-from ci.onnx.operators import name_operator, read_notes
+from ci.onnx.fallback import count_nodes, name_operator, read_notes
 from tests.qnn_provider.table import Answer, join_ranks, read_operators
 
 
