@@ -50,6 +50,7 @@ def test_that_loud_is_loud() -> None:
     assert not is_loud(0)
 """
 MODEL = "ci/models/suite/mlp.py"
+COMMIT = "example/executorch-qnn-ci@" + "0123456789" * 4
 
 
 # -- models -------------------------------------------------------------------------------------
@@ -164,7 +165,7 @@ def enter_repository(stage: Stage) -> None:
 def initialise(stage: Stage) -> None:
     use_our_store(stage)
     enter_repository(stage)
-    run_well(stage, "qnn-ci init")
+    run_well(stage, f"qnn-ci init --uses {COMMIT}")
 
 
 def break_model(stage: Stage) -> None:
