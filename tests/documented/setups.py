@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
-from functools import cache
 from pathlib import Path
 
 from filelock import FileLock
@@ -101,7 +100,6 @@ def write_models(stage: Stage) -> None:
     onnx.save(model, stage.project / "net.onnx")
 
 
-@cache
 def read_block(page: str) -> str:
     """The one block of Python that a page has."""
     tokens = MarkdownIt("commonmark").parse((ROOT / page).read_text("utf-8"))
