@@ -20,6 +20,7 @@ from tests.documented import setups
 from tests.documented.pages import ROOT, Command
 from tests.documented.stage import Ended, Stage
 
+SKEL, PUSHED = "signed/libQnnLpaiSkel.so", "data/local/tmp/model/libQnnLpaiSkel.so"
 TORCH = ("torch", "executorch", "torchgen", "yaml")
 LANE = (*TORCH, "onnxruntime_qnn")
 COMPILERS = ("clang", "ld.lld", "g++", "make")
@@ -80,14 +81,19 @@ def find_recipe(command: Command) -> Recipe:
 def prove(command: Command, recipe: Recipe, stage: Stage) -> None:
     """Run a command as its recipe says. Raises AssertionError if it does something else."""
     if recipe.elsewhere:
-        lines = (ROOT / recipe.elsewhere).read_text("utf-8").splitlines()
-        shown = {line.strip().removeprefix("run: ").removeprefix("./") for line in lines}
-        assert command.key in shown, f"{recipe.elsewhere} does not run {command.text}"
+        require_line(command, recipe.elsewhere)
         return
     for prepare in recipe.setup:
         prepare(stage)
     for line in recipe.lines(command):
         judge(line, recipe, stage, stage.run(line))
+
+
+def require_line(command: Command, file: str) -> None:
+    """Raises AssertionError if no line of ``file`` runs a command."""
+    lines = (ROOT / file).read_text("utf-8").splitlines()
+    shown = {line.strip().removeprefix("- ").removeprefix("run: ") for line in lines}
+    assert {command.key, f"./{command.key}"} & shown, f"{file} does not run {command.text}"
 
 
 def judge(line: str, recipe: Recipe, stage: Stage, ended: Ended) -> None:
@@ -131,11 +137,6 @@ def wrote_outputs(stage: Stage, ended: Ended) -> None:
     """One output per execution, as many as the list of inputs has rows."""
     rows = (stage.project / "L.txt").read_text().splitlines()
     assert len(list((stage.project / "DIR").glob("output_*_0.raw"))) == len(rows)
-
-
-def pushed_the_skel(stage: Stage, ended: Ended) -> None:
-    pushed = stage.folder / "phone/data/local/tmp/model/libQnnLpaiSkel.so"
-    assert pushed.read_bytes() == (stage.project / "signed/libQnnLpaiSkel.so").read_bytes()
 
 
 # -- the table ----------------------------------------------------------------------------------
@@ -202,7 +203,7 @@ FILL = {
     "report PATH": "report reports/test_emulator",
     "SESSION": "sign_skel",
     "TARGET": "android",
-    "OWNER/REPOSITORY@COMMIT": "example/executorch-qnn-ci@" + "0123456789" * 4,
+    "OWNER/REPOSITORY@COMMIT": setups.COMMIT,
 }
 # What can be run nowhere here, and why.
 NOT_RUN = {
@@ -320,7 +321,7 @@ RECIPES = (
     Recipe("SESSION|sign_skel$|qnn-ci sign$", (setups.give_signer,), code=2),
     Recipe("sign_skel", (setups.give_signer,), "libQnnLpaiSkel.so: V79|signed and verified"),
     Recipe("verify-signature", SIGNED, "proven"),
-    Recipe("adb push", (*SIGNED, setups.attach_phone), then=pushed_the_skel),
+    Recipe("adb push", (*SIGNED, setups.attach_phone), adds=f"&& cmp {SKEL} $ADB_DEVICE/{PUSHED}"),
     Recipe("adb", (setups.attach_phone,), r"adbd|searched \. and \. for --model_path"),
     Recipe("readelf", says="NEEDED", adds=str(setups.LIBRARIES / "libx86.so")),
     # No engine answers: tests/integration/images runs the same verbs with one.

@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
-from functools import cache
 from pathlib import Path
 
 from filelock import FileLock
@@ -50,6 +49,7 @@ def test_that_loud_is_loud() -> None:
     assert not is_loud(0)
 """
 MODEL = "ci/models/suite/mlp.py"
+COMMIT = "example/executorch-qnn-ci@" + "0123456789" * 4
 
 
 # -- models -------------------------------------------------------------------------------------
@@ -100,7 +100,6 @@ def write_models(stage: Stage) -> None:
     onnx.save(model, stage.project / "net.onnx")
 
 
-@cache
 def read_block(page: str) -> str:
     """The one block of Python that a page has."""
     tokens = MarkdownIt("commonmark").parse((ROOT / page).read_text("utf-8"))
@@ -164,7 +163,7 @@ def enter_repository(stage: Stage) -> None:
 def initialise(stage: Stage) -> None:
     use_our_store(stage)
     enter_repository(stage)
-    run_well(stage, "qnn-ci init")
+    run_well(stage, f"qnn-ci init --uses {COMMIT}")
 
 
 def break_model(stage: Stage) -> None:

@@ -2,8 +2,8 @@
 
 The checkout is a copy whose tests are one file, so that ``./nox -s tests`` ends. All stages share
 one, compiled once, by hard links: a set-up changes a file by putting another in its place. They
-share its nox environments, too: nox itself and ``core`` are made by ``./nox`` for real, the large
-ones stand on the packages of the Python that runs the tests.
+share its nox environments, too: they stand on the packages of the Python that runs the tests, and
+``core`` on those of its group alone, without torch. ``.ci/run`` makes environments for real.
 """
 
 from __future__ import annotations
@@ -16,31 +16,28 @@ import subprocess
 import sys
 import sysconfig
 import venv
+from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
+from importlib.metadata import distribution
 from pathlib import Path
 
 import nox.project
+from packaging.requirements import Requirement
 
 from tests.documented.pages import ROOT
 
 FOLDERS = ("ci", "docs", "manifests", "provisioning", "tests/bench", "tests/mutants")
 FILES = ("nox", "noxfile.py", "pyproject.toml", "README.md", "LICENSE")
-REAL = ("bootstrap", "core")
-BORROWED = ("lowering", "mutants", "onnx", "test", "unit")
-KEPT_VARIABLES = (
-    "PIP_",
-    "SSL_",
-    "REQUESTS_",
-    "CURL_",
-    "LANG",
-    "TMPDIR",
-    "http",
-    "HTTP",
-    "NO_PROXY",
-)
+BORROWED = ("core", "lowering", "mutants", "onnx", "test", "unit")
+KEPT = ("PIP_", "SSL_", "REQUESTS_", "CURL_", "LANG", "TMPDIR", "http", "HTTP", "NO_PROXY")
 TEST = "def test_that_the_session_runs_tests():\n    assert 1 + 1 == 2\n"
+PROGRAM = """#!{python}
+import sys; sys.path.insert(0, {project!r})
+from ci.__main__ import main
+if __name__ == '__main__': sys.exit(main())
+"""
 LIMIT_S = 300
 
 
@@ -115,9 +112,7 @@ class Stage:
 
 def make_stage(folder: Path, environments: Path) -> Stage:
     """A fresh checkout, whose files are those beside ``environments``, and an empty home."""
-    variables = {
-        name: value for name, value in os.environ.items() if name.startswith(KEPT_VARIABLES)
-    }
+    variables = {name: value for name, value in os.environ.items() if name.startswith(KEPT)}
     stage = Stage(folder, variables, folder / "project")
     for path in (stage.home, stage.programs):
         path.mkdir()
@@ -126,7 +121,9 @@ def make_stage(folder: Path, environments: Path) -> Stage:
     # As in a clone, a model's file goes by its path there: in keys of what was lowered, too.
     subprocess.run(["git", "init", "-q", "-b", "main", str(stage.project)], check=True)
     (stage.project / ".nox").symlink_to(environments)
-    write_program(stage)
+    program = stage.programs / "qnn-ci"  # as pip would install it
+    program.write_text(PROGRAM.format(python=sys.executable, project=str(stage.project)))
+    program.chmod(0o755)
     here = Path(sys.executable).parent
     # pip's own configuration is the user's: a package index may be named there.
     configuration = os.environ.get("XDG_CONFIG_HOME", str(Path.home() / ".config"))
@@ -142,19 +139,6 @@ def make_stage(folder: Path, environments: Path) -> Stage:
         "PYTEST_DEBUG_TEMPROOT": str(folder),  # else a session's pytest clears up after others
     }
     return stage
-
-
-def write_program(stage: Stage) -> None:
-    """``qnn-ci``, as pip would install it."""
-    program = stage.programs / "qnn-ci"
-    lines = (
-        f"#!{sys.executable}",
-        f"import sys; sys.path.insert(0, {str(stage.project)!r})",
-        "from ci.__main__ import main",
-        "if __name__ == '__main__': sys.exit(main())",
-    )
-    program.write_text("".join(f"{line}\n" for line in lines))
-    program.chmod(0o755)
 
 
 def copy_project(target: Path) -> None:
@@ -178,14 +162,13 @@ def list_times(project: Path) -> dict[str, int]:
 
 
 def make_environments(folder: Path) -> Path:
-    """The .nox of all stages, below ``folder``: what is not lent is made by ``./nox``."""
+    """The .nox of all stages, below ``folder``: ``./nox`` makes what it runs from, if need be."""
     project = folder / "project"
     copy_project(project)
     environments = project / ".nox"
     environments.mkdir()
-    for name in REAL:
-        if (ROOT / ".nox" / name / "bin" / "python").exists():
-            (environments / name).symlink_to(ROOT / ".nox" / name)
+    if (ROOT / ".nox/bootstrap/bin/python").exists():
+        (environments / "bootstrap").symlink_to(ROOT / ".nox/bootstrap")
     for group in BORROWED:
         borrow(environments / group, group)
     words = ["./nox", "-s", "qnn_ci", "--", "--version"]
@@ -197,10 +180,29 @@ def borrow(environment: Path, group: str) -> None:
     """An environment that imports what this Python does, marked as noxfile.py marks its own."""
     venv.create(environment, symlinks=True)
     (site,) = environment.glob("lib/python*/site-packages")
-    paths = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
-    lines = [f"import site; site.addsitedir({path!r})\n" for path in sorted(paths)]
-    (site / "borrowed.pth").write_text("".join(lines))
     wanted = nox.project.dependency_groups(nox.project.load_toml(ROOT / "pyproject.toml"), group)
+    if group == "core":
+        for path in list_files(wanted):
+            (site / path.name).symlink_to(path)
+    else:
+        paths = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
+        lines = [f"import site; site.addsitedir({path!r})\n" for path in sorted(paths)]
+        (site / "borrowed.pth").write_text("".join(lines))
     python = f"python{sys.version_info.major}.{sys.version_info.minor}"
     key = hashlib.sha256("\n".join([python, *wanted]).encode()).hexdigest()
     (environment / "installed.sha256").write_text(key)
+
+
+def list_files(requirements: Iterable[str]) -> set[Path]:
+    """What some packages, and all that these require, have in site-packages."""
+    left, seen, found = [Requirement(text) for text in requirements], set(), set()
+    while left:
+        one = left.pop()
+        if one.name in seen or (one.marker and not one.marker.evaluate({"extra": ""})):
+            continue
+        seen.add(one.name)
+        package = distribution(one.name)
+        left += [Requirement(text) for text in package.requires or ()]
+        tops = {file.parts[0] for file in package.files or ()} - {"..", "__pycache__"}
+        found |= {Path(str(package.locate_file(top))) for top in tops}
+    return found

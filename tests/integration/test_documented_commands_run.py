@@ -44,10 +44,3 @@ def test_another_result_than_the_documented_one_is_found(
 ) -> None:
     with pytest.raises(AssertionError):
         judge("true", recipe, Stage(tmp_path, {}, tmp_path), ended)
-
-
-def test_a_command_that_another_file_runs_has_to_be_in_it(tmp_path: Path) -> None:
-    stage = Stage(tmp_path, {}, tmp_path)
-    prove(Command("page", "./nox -s tests"), Recipe("", elsewhere=".ci/run"), stage)
-    with pytest.raises(AssertionError, match="does not run"):
-        prove(Command("page", "./nox -s gone"), Recipe("", elsewhere=".ci/run"), stage)

@@ -35,7 +35,7 @@ from provisioning.manifest.reader import read_profile, read_toolchain
 from provisioning.manifest.socs import find_soc
 from tests.bench.run import BENCHES
 from tests.documented.pages import ROOT, VERBS, Command, commands_of, list_shown, read_commands
-from tests.documented.recipes import NOT_RUN, RECIPES, SAMPLES, fill, find_recipe
+from tests.documented.recipes import NOT_RUN, RECIPES, SAMPLES, fill, find_recipe, require_line
 from tests.mutants.packages import PACKAGES
 from tests.stand_ins import second_ndk
 
@@ -219,6 +219,14 @@ def test_every_documented_command_has_a_recipe() -> None:
     assert {find_recipe(command).of for command in commands} == {one.of for one in RECIPES}
     with pytest.raises(LookupError):
         find_recipe(Command("page", "qnn-ci gone"))
+
+
+def test_a_command_that_another_file_runs_is_in_it() -> None:
+    for command in list_shown():
+        if command.key not in NOT_RUN and (file := find_recipe(command).elsewhere):
+            require_line(command, file)
+    with pytest.raises(AssertionError, match="does not run"):
+        require_line(Command("page", "./nox -s gone"), ".ci/run")
 
 
 def test_the_test_suite_runs_a_command_of_every_verb() -> None:

@@ -83,21 +83,6 @@ def test_an_archive_is_unpacked_while_it_comes(
     assert fetch(verify=True)[0].repaired == ()
 
 
-def test_what_was_unpacked_of_another_file_does_not_count(world: World, server: BadServer) -> None:
-    good = server.files["sdk.zip"]
-    half = len(good) // 2
-
-    def other(handler: bad.Handler, data: bytes) -> None:
-        handler.head(200, len(data), ETag='"other"')
-        handler.body(data[:100] + bytes([data[100] ^ 1]) + data[101:half])
-        handler.hang_up()
-
-    server.faults["sdk.zip"] = [bad.serve, other]
-    found, _ = fetch()
-    for name, data in made.sdk_files().items():
-        assert (found.root / name).read_bytes() == data
-
-
 def test_a_mirror_with_a_wrong_byte_does_not_spoil_the_next_one(
     world: World, server: BadServer, tmp_path: Path
 ) -> None:
@@ -123,12 +108,6 @@ def test_a_wrong_byte_after_all_was_unpacked_publishes_nothing(
         fetch()
     assert not list((world.home / "store").iterdir())
     assert not list((world.home / "downloads").iterdir())
-
-
-def test_components_are_taken_alone(world: World) -> None:
-    found, _ = fetch("headers", "host")
-    assert {path.split("/")[0] for path in paths(found.root)} == {"include", "lib"}
-    assert not (found.root / "lib/aarch64-android").exists()
 
 
 def test_a_profile_gives_variables_that_a_shell_and_github_take(
@@ -316,16 +295,6 @@ def test_adding_a_component_later_fetches_the_difference(
     assert fetch("host", "android", verify=True)[0].repaired == ()
 
 
-def test_a_component_of_components_needs_no_network(
-    world: World, server: BadServer, run: Run
-) -> None:
-    lock_all(world, run)
-    fetch("host", "android")
-    server.requests.clear()
-    assert fetch("host")[0].fetched
-    assert server.requests == []
-
-
 def test_without_ranges_the_whole_archive_comes(world: World, server: BadServer, run: Run) -> None:
     lock_all(world, run)
     server.faults["sdk.zip"] = [bad.whole()]
@@ -333,46 +302,6 @@ def test_without_ranges_the_whole_archive_comes(world: World, server: BadServer,
     assert found.fetched
     assert "cannot be fetched in parts" in said
     assert (world.home / "downloads" / ZIP).is_file()
-
-
-@pytest.mark.parametrize("damage", ["directory", "member"])
-def test_by_parts_a_bad_first_url_does_not_end_it(
-    world: World, server: BadServer, tmp_path: Path, damage: str, run: Run
-) -> None:
-    lock_all(world, run)
-    wrong = bytearray(server.files["sdk.zip"])
-    if damage == "directory":
-        wrong[wrong.index(b"PK\1\2") + 3] ^= 1
-    else:  # the CRC of a member fits its bytes, and neither is what is locked
-        other = made.make_sdk(tmp_path / "other.zip", machine_of_first=183).read_bytes()
-        wrong = bytearray(other.ljust(len(wrong), b"\0")[: len(wrong)])
-    server.files["wrong.zip"] = bytes(wrong)
-    urls = [server.url("wrong.zip"), server.url("sdk.zip")]
-    write(world, "qnn-sdk", made.describe_sdk(urls, tmp_path / "sdk.zip"))
-    found, said = fetch("host")
-    assert "cannot be fetched in parts" in said
-    assert paths(found.root) >= {"lib/x86_64-linux-clang/libQnnHtp.so"}
-    assert fetch("host", verify=True)[0].repaired == ()
-    assert not (world.home / "downloads" / ZIP).exists()
-
-
-def test_a_broken_range_is_resumed_and_a_wrong_one_is_found(
-    world: World, server: BadServer, run: Run
-) -> None:
-    lock_all(world, run)
-    size = len(server.files["sdk.zip"])
-
-    def cut(handler: bad.Handler, data: bytes) -> None:
-        start, end = handler.span(data) or (0, 0)
-        where = f"bytes {start}-{end - 1}/{size}"
-        handler.head(206, end - start, ETag=bad.etag(data), Content_Range=where)
-        handler.body(data[start : start + (end - start) // 2])
-        handler.hang_up()
-
-    server.faults["sdk.zip"] = [bad.serve, cut]
-    found, said = fetch("host")
-    assert found.fetched
-    assert "trying again" in said
 
 
 def test_repair_of_a_part_comes_over_ranges(world: World, server: BadServer, run: Run) -> None:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from provisioning.doctor.examine import examine_request
 from provisioning.doctor.survey.environment import SurveyRequest
-from provisioning.doctor.survey.tree import FactsCache
-from provisioning.doctor.survey.variables import survey_variables
 from tests.stand_ins import elf_edits as elf
 from tests.stand_ins.environments import (
     ANDROID,
@@ -53,19 +50,6 @@ def shadow(world: World) -> None:
 
 
 BUILT_ADAPTOR = f"backends/qualcomm/python/PyQnnManagerAdaptor{TAG}"
-
-
-def test_an_executorch_on_pythonpath_that_has_an_adaptor_hides_nothing(tmp_path: Path) -> None:
-    (tmp_path / "executorch/backends/qualcomm/python").mkdir(parents=True)
-    variables = {"PYTHONPATH": str(tmp_path)}
-    assert survey_variables(variables, FactsCache(tmp_path)).without_adaptor == (str(tmp_path),)
-    (tmp_path / "executorch" / BUILT_ADAPTOR).touch()
-    facts = survey_variables(variables, FactsCache(tmp_path))
-    assert (facts.executorch_on_path, facts.without_adaptor) == ((str(tmp_path),), ())
-
-
-def other_executorch(world: World) -> None:
-    world.add(world.base / "pythonpath" / "executorch" / "README", b"")
 
 
 def age(world: World) -> None:
@@ -147,9 +131,6 @@ ASKED = [
         lambda r, w: replace(r, roots={"executorch": w.checkout}),
     ),
     Fault(
-        "no checkout", "linux", "QNN100", nothing, lambda r, w: replace(r, roots={"qnn-sdk": w.sdk})
-    ),
-    Fault(
         "a root that is not there",
         "emulator",
         "QNN101",
@@ -165,13 +146,6 @@ ASKED = [
     ),
     Fault("an SDK too old for LPAI", "lpai", "QNN105", age, lambda r, w: replace(r, pins={})),
     Fault(
-        "another version in sdk.yaml",
-        "emulator",
-        "QNN302",
-        content("sdk.yaml", b"version: 2.48.40\n"),
-        lambda r, w: replace(r, pins={}),
-    ),
-    Fault(
         "another build in sdk.yaml",
         "emulator",
         "QNN302",
@@ -180,20 +154,8 @@ ASKED = [
     Fault(
         "no skel for the SoC", "linux", "QNN307", drop_v81, lambda r, w: replace(r, soc="SM8850")
     ),
-    Fault("no QNN_SDK_ROOT", "emulator", "QNN401", nothing, variables(QNN_SDK_ROOT=None)),
-    Fault(
-        "QNN_SDK_ROOT to nothing",
-        "emulator",
-        "QNN402",
-        nothing,
-        variables(QNN_SDK_ROOT="{base}/none"),
-    ),
     Fault(
         "QNN_SDK_ROOT to another", "emulator", "QNN403", nothing, variables(QNN_SDK_ROOT="{base}")
-    ),
-    Fault("no LD_LIBRARY_PATH", "emulator", "QNN404", nothing, variables(LD_LIBRARY_PATH=None)),
-    Fault(
-        "a path without QNN", "emulator", "QNN404", nothing, variables(LD_LIBRARY_PATH="/usr/lib")
     ),
     Fault(
         "another QNN first",
@@ -209,21 +171,7 @@ ASKED = [
         nothing,
         variables(LD_LIBRARY_PATH="{sdk}/" + HOST + ":{sdk}/" + LINUX),
     ),
-    Fault(
-        "another search path of the DSP",
-        "emulator",
-        "QNN410",
-        nothing,
-        variables(DSP_LIBRARY_PATH="/vendor/dsp", ADSP_LIBRARY_PATH="{sdk}/lib"),
-    ),
     Fault("an SNPE too", "emulator", "QNN407", nothing, variables(SNPE_ROOT="/opt/snpe")),
-    Fault(
-        "a checkout before the wheel",
-        "emulator",
-        "QNN408",
-        other_executorch,
-        variables(PYTHONPATH="{base}/pythonpath"),
-    ),
     Fault(
         "no PYTHONPATH for the checkout",
         "aot",
@@ -239,13 +187,6 @@ ASKED = [
         lambda r, w: replace(r, roots={**r.roots, "executorch": w.base / "none"}),
     ),
     Fault("a checkout of another name", "linux", "QNN702", nothing, renamed),
-    Fault(
-        "no such Python",
-        "emulator",
-        "QNN501",
-        nothing,
-        lambda r, w: replace(r, python=w.base / "python"),
-    ),
 ]
 
 

@@ -64,45 +64,18 @@ FILES = [
     ),
     Fault("a login page", "emulator", "QNN204", content(SAVER, b"<!DOCTYPE html><title>Log in")),
     Fault("an error in JSON", "emulator", "QNN205", content(SAVER, b'{"error": 404}')),
-    Fault("still an archive", "emulator", "QNN205", content(SAVER, b"PK\x03\x04" + bytes(99))),
     Fault("cut in its header", "emulator", "QNN206", cut(SAVER, 40)),
-    Fault("cut in its program headers", "emulator", "QNN206", cut(SAVER, 200)),
-    Fault("cut in half", "emulator", "QNN206", cut(SAVER, 245_000)),
     Fault("cut in its section headers", "emulator", "QNN206", cut(SAVER, -100)),
     Fault("a cut skel", "linux", "QNN206", cut(SKEL79, 5_000_000)),
     Fault(
-        "program headers of no size",
-        "emulator",
-        "QNN207",
-        file_edit(SAVER, elf.set_u16(elf.E_PHENTSIZE_64, 3)),
-    ),
-    Fault(
         "no string table", "emulator", "QNN207", file_edit(SAVER, elf.set_tag(DT_STRTAB, 0x7000))
-    ),
-    Fault(
-        "an unknown class", "emulator", "QNN207", file_edit(SAVER, elf.set_byte(elf.EI_CLASS, 9))
     ),
     Fault("an x32 library", "emulator", "QNN210", taken(SAVER, "elf/libx32.so")),
     Fault("a big-endian library", "linux", "QNN211", taken(STUB79, "elf/libbigendian.so")),
     Fault("an aarch64 library", "emulator", "QNN212", taken(SAVER, f"{LINUX}/libQnnSaver.so")),
-    Fault("an x86 library", "linux", "QNN212", taken(f"{LINUX}/libQnnSaver.so", SAVER)),
-    Fault("a skel among the host's", "emulator", "QNN212", taken(SAVER, SKEL79)),
-    Fault(
-        "a Linux library for Android",
-        "android",
-        "QNN212",
-        taken(f"android/{ANDROID}/libQnnHtp.so", SAVER),
-    ),
-    Fault(
-        "code for 32-bit ARM",
-        "emulator",
-        "QNN212",
-        file_edit(SAVER, elf.set_u16(elf.E_MACHINE, 40)),
-    ),
     Fault("a core file", "emulator", "QNN213", file_edit(SAVER, elf.set_u16(elf.E_TYPE, 4))),
     Fault("a skel with a flipped bit", "linux", "QNN230", damage(SKEL79, flip)),
     Fault("a skel without its checksum", "linux", "QNN231", damage(SKEL79, strip_swiv)),
-    Fault("an object file", "linux", "QNN213", file_edit(SKEL79, elf.set_u16(elf.E_TYPE, 1))),
     Fault(
         "a V75 skel of V79", "linux", "QNN214", file_edit(SKEL79, elf.set_u32(elf.E_FLAGS_32, 0x75))
     ),
@@ -114,8 +87,6 @@ FILES = [
     ),
     Fault("another name", "emulator", "QNN215", moved(f"{HOST}/libQnnGpu.so", "libQnnGpu2.so")),
     Fault("no libunwind", "emulator", "QNN216", removed(f"{HOST}/libunwind-*")),
-    Fault("no libc++", "emulator", "QNN216", removed(f"{HOST}/libc++-*")),
-    Fault("no libc++abi", "emulator", "QNN216", removed(f"{HOST}/libc++abi-*")),
     Fault(
         "a need that nobody has",
         "linux",
@@ -127,12 +98,6 @@ FILES = [
         "emulator",
         "QNN217",
         file_edit(SAVER, elf.set_string(RPATH, "$ORIGIN/../../../../elsewhere")),
-    ),
-    Fault(
-        "a path from the working directory",
-        "emulator",
-        "QNN217",
-        file_edit(SAVER, elf.set_string(RPATH, "lib/nearby")),
     ),
     Fault(
         "a path of the build machine",
@@ -148,12 +113,6 @@ FILES = [
         "emulator",
         "QNN219",
         file_edit(SYSTEM, elf.set_string("GLIBC_2.34\0", "GLIBC_2.99\0")),
-    ),
-    Fault(
-        "a newer glibc on the device",
-        "linux",
-        "QNN219",
-        file_edit(STUB79, elf.set_string("GLIBC_2.34\0", "GLIBC_2.38\0")),
     ),
     Fault(
         "a newer libstdc++",
@@ -222,18 +181,6 @@ COHERENCE = [
         file_edit(STUB79, elf.set_build(BUILD, OTHER_BUILD)),
     ),
     Fault(
-        "a skel of another build",
-        "linux",
-        "QNN301",
-        file_edit(SKEL75, elf.set_build(BUILD, OTHER_BUILD)),
-    ),
-    Fault(
-        "Prepare of another build",
-        "linux",
-        "QNN301",
-        file_edit(f"{LINUX}/libQnnHtpPrepare.so", elf.set_build(BUILD, OTHER_BUILD)),
-    ),
-    Fault(
         "System of another build",
         "linux",
         "QNN301",
@@ -262,20 +209,12 @@ STAGED = [
         file_edit("staging/libQnnHtpV79Stub.so", elf.set_build(BUILD, OTHER_BUILD)),
     ),
     Fault(
-        "a skel of another build",
-        "staging",
-        "QNN301",
-        file_edit("staging/libQnnHtpV79Skel.so", elf.set_build(BUILD, OTHER_BUILD)),
-    ),
-    Fault(
         "code for V75 in a V79 skel",
         "staging",
         "QNN306",
         file_edit("staging/libQnnHtpV79Skel.so", elf.set_u32(elf.E_FLAGS_32, 0x75)),
     ),
-    Fault("a host library", "staging", "QNN212", taken("staging/libQnnSystem.so", SYSTEM)),
     Fault("no build anywhere", "staging", "QNN303", anonymous),
-    Fault("a cut stub", "staging", "QNN206", cut("staging/libQnnHtpV79Stub.so", 9000)),
 ]
 
 

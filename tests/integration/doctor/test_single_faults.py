@@ -18,7 +18,6 @@ import pytest
 from provisioning.doctor.examine import examine_request
 from provisioning.doctor.survey.environment import SurveyRequest
 from provisioning.elf.reader import read_elf
-from tests.stand_ins import elf_edits as elf
 from tests.stand_ins.environments import (
     ANDROID,
     BUILD,
@@ -351,34 +350,13 @@ STAGING = [
         ask=rooted("staging", lambda world: world.base / "none"),
         asked_again=as_it_is,
     ),
-    Row(
-        "a file as staging",
-        "staging",
-        "QNN308",
-        ask=rooted("staging", lambda world: world.sdk / "sdk.yaml"),
-        asked_again=as_it_is,
-    ),
     Row("an empty staging directory", "staging", "QNN309", empty_staging, repair=stage_all),
-    Row(
-        "a README alone",
-        "staging",
-        "QNN309",
-        lambda world: (empty_staging(world), world.add(world.staging / "README", b"to do")),
-        repair=stage_all,
-    ),
     Row(
         "no libQnnHtp.so",
         "staging",
         "QNN310",
         removed("staging/libQnnHtp.so"),
         repair=copied((f"{LINUX}/libQnnHtp.so", "staging/libQnnHtp.so")),
-    ),
-    Row(
-        "no libQnnSystem.so",
-        "staging",
-        "QNN310",
-        removed("staging/libQnnSystem.so"),
-        repair=copied((f"{LINUX}/libQnnSystem.so", "staging/libQnnSystem.so")),
     ),
     Row(
         "neither stub nor skel",
@@ -439,14 +417,6 @@ IMPORT = [
         asked_again=as_it_is,
     ),
     Row(
-        "a libgcc_s that is a page",
-        "emulator",
-        "QNN411",
-        lambda world: world.add(world.base / "conda" / "libgcc_s.so.1", b"<html>"),
-        variables(LD_LIBRARY_PATH="{base}/conda:{sdk}/" + HOST),
-        asked_again=as_it_is,
-    ),
-    Row(
         "an adaptor for aarch64",
         "emulator",
         "QNN513",
@@ -461,20 +431,6 @@ IMPORT = [
         "QNN514",
         installed("flatbuffers", "2.0", "flatbuffers>=23.5"),
         repair=lambda world: install(world.site, "flatbuffers", "24.3.25"),
-    ),
-    Row(
-        "an old numpy",
-        "emulator",
-        "QNN514",
-        installed("numpy", "1.26.4", 'numpy>=2.0.0; python_version >= "3.10"'),
-        repair=lambda world: install(world.site, "numpy", "2.0.0"),
-    ),
-    Row(
-        "a torchao that is too new",
-        "emulator",
-        "QNN514",
-        installed("torchao", "0.19.0", "torchao<0.19,>=0.18.0"),
-        repair=lambda world: install(world.site, "torchao", "0.18.0"),
     ),
     Row(
         "a libQnnHtp.so that is nobody's",
@@ -511,13 +467,6 @@ VARIABLES = [
         asked_again=variables(ADSP_LIBRARY_PATH="/a;/b"),
     ),
     Row(
-        "DSP_LIBRARY_PATH joined by colons",
-        "linux",
-        "QNN412",
-        ask=variables(DSP_LIBRARY_PATH="/a:/b"),
-        asked_again=variables(DSP_LIBRARY_PATH="/a;/b"),
-    ),
-    Row(
         "two paths for the DSP",
         "linux",
         "QNN410",
@@ -549,7 +498,6 @@ VARIABLES = [
 
 SDKS = [
     Row("headers of a newer QNN", "aot", "QNN110", api(2, 99), repair=restore),
-    Row("headers of another major version", "aot", "QNN110", api(1, 0), repair=restore),
     Row("a colon in the SDK's path", "linux", "QNN111", move_sdk, in_colon, move_back, as_it_is),
     Row("a library that is a broken link", "emulator", "QNN112", dangle, repair=restore),
     Row(
@@ -560,24 +508,8 @@ SDKS = [
         rooted("qnn-runtime", lambda world: world.base / "wrapped"),
         asked_again=as_it_is,
     ),
-    Row(
-        "a directory of the SDK",
-        "emulator",
-        "QNN102",
-        ask=rooted("qnn-runtime", lambda world: world.sdk / "lib"),
-        asked_again=as_it_is,
-    ),
     Row("glibc's libraries for Android", "android", "QNN232", glibc_on_android, repair=restore),
     Row("Android's libraries for Linux", "linux", "QNN233", android_on_linux, repair=restore),
-    Row(
-        "a prebuilt library for a newer Android",
-        "android",
-        "QNN223",
-        lambda world: world.edit(
-            find(world, f"android/{CORE}"), elf.set_string("Android\0\x1e", "Android\0\x1f")
-        ),
-        repair=restore,
-    ),
 ]
 
 BUILDS = [

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from provisioning.console.progress import Progress
-from provisioning.errors import DownloadError, UnfitError
-from provisioning.fetch.credentials import find_headers
+from provisioning.errors import DownloadError
 from provisioning.fetch.download import Pin, fetch_file
 from provisioning.fetch.ranges import CostlyError, open_remote
 from provisioning.fetch.transfer import TransferPolicy
@@ -45,12 +44,6 @@ def test_several_connections_bring_it_side_by_side(server: BadServer, tmp_path: 
     fetch(server, tmp_path)
     assert 4 <= server.peak <= 8
     assert server.sent_bytes < 1.2 * len(DATA)
-
-
-def test_without_a_hash_one_connection_does(server: BadServer, tmp_path: Path) -> None:
-    server.usual = bad.limited(4 * RATE)
-    fetch(server, tmp_path, Pin(len(DATA)))
-    assert len(server.requests) == 1
 
 
 def test_a_server_that_likes_fewer_gets_fewer(server: BadServer, tmp_path: Path) -> None:
@@ -168,28 +161,3 @@ def test_a_mirror_that_wants_a_token_or_a_helper_gets_it(
     monkeypatch.setenv("QNN_CI_CREDENTIAL_HELPER", str(helper))
     (tmp_path / "a.zip").unlink()
     fetch(server, tmp_path)
-
-
-@pytest.mark.parametrize("answer", ["nonsense", "{}", '{"headers": []}', '{"headers": {"A": 1}}'])
-def test_a_helper_that_fails_is_said(
-    server: BadServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str
-) -> None:
-    helper = tmp_path / "helper"
-    helper.write_text(f"#!/bin/sh\necho '{answer}'\n")
-    helper.chmod(0o755)
-    monkeypatch.setenv("QNN_CI_CREDENTIAL_HELPER", str(helper))
-    if answer == "{}":
-        assert find_headers(server.url("a.zip")) == {}
-        return
-    with pytest.raises(UnfitError, match="the credential helper failed"):
-        find_headers(server.url("a.zip"))
-
-
-def test_a_secret_goes_over_https_to_its_host_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("QNN_CI_BEARER_TOKENS", "h.example=t0ken")
-    assert find_headers("https://h.example/a") == {"Authorization": "Bearer t0ken"}
-    assert find_headers("http://h.example/a") == {}
-    assert find_headers("https://h.example.evil/a") == {}
-    monkeypatch.setenv("QNN_CI_BEARER_TOKENS", "h.example")
-    with pytest.raises(UnfitError, match="QNN_CI_BEARER_TOKENS is malformed"):
-        find_headers("https://h.example/a")

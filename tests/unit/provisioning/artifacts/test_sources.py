@@ -31,7 +31,6 @@ from provisioning.manifest.reader import read_toolchain
 from provisioning.manifest.releases import ArchiveRelease, WheelRelease
 from provisioning.store.store import Store
 from provisioning.store.tree import encode_record
-from provisioning.verbs.fetch import fill_mirror
 from tests.stand_ins import bad_server
 from tests.stand_ins import toolchains as made
 from tests.stand_ins.bad_server import BadServer
@@ -232,14 +231,6 @@ def test_the_users_mirror_is_asked_first(
         "https://mirror/m/sdk.zip",
         *(server.url(name) for name in names),
     ]
-
-
-def test_a_mirror_may_be_read_by_all(store: Store, tmp_path: Path) -> None:
-    store.downloads.mkdir(parents=True)
-    kept = shutil.copyfile(tmp_path / "good.zip", store.downloads / "sdk.zip")
-    kept.chmod(0o600)
-    fill_mirror([ask()], tmp_path / "mirror", store, Progress())
-    assert stat.S_IMODE((tmp_path / "mirror/sdk.zip").stat().st_mode) == 0o644
 
 
 @pytest.fixture

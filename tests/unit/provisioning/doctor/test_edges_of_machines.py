@@ -44,16 +44,8 @@ from tests.unit.provisioning.doctor.cases import (
     variables,
 )
 
-CACHE = "LD_LIBRARY_PATH, the loader's cache and default directories"
-SCRIPTS = "the build fails in its scripts"
 HOME = "/sdk/lib/x86_64-linux-clang"
-PYTHON_AT = "/venv/bin/python"
-SITE = "/site/executorch/backends/qualcomm/python"
 DEEP = "third-party/json/deep"
-SOURCE = "/src/executorch"
-PREBUILT = "/ndk/toolchains/llvm/prebuilt"
-EMPTY = "(an empty entry: the current directory)"
-PINNED = "pinned=NDK r26c (26.2.11394342)"
 
 
 def ninja(path: str | None, version: str | None = None) -> Tool:

@@ -50,8 +50,6 @@ from tests.unit.provisioning.doctor.cases import (
     tree_of,
 )
 
-AT = "libQnnA.so | /sdk/libQnnA.so"
-AGAIN = "fetch the artifact again; a verified download cannot contain such a file"
 SKEL = Path("/libQnnHtpV75Skel.so")
 LPAI = "libQnnLpaiStub.so"
 HALF_BUILD = QnnBuild("2.49.40", None, "2.49.40")
