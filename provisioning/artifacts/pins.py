@@ -30,7 +30,8 @@ HEAD = re.compile(r"^\[\[releases\]\]\s*(?:#.*)?$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Change:
-    """A file below manifests/ and what it becomes; ``old`` is the file in whose place it comes."""
+    """A file below manifests/ and what it becomes, which is removed without content; ``old`` is the
+    file in whose place it comes."""
 
     path: Path
     before: str
@@ -41,6 +42,8 @@ class Change:
         old, new = (
             path.relative_to(manifests_root().parent) for path in (self.old or self.path, self.path)
         )
+        if old != new and self.before == self.after:
+            return f"rename {old} to {new}\n"
         sides = (self.before.splitlines(), self.after.splitlines())
         lines = difflib.unified_diff(*sides, f"a/{old}", f"b/{new}", lineterm="")
         return mask_credentials("".join(line + "\n" for line in lines))
@@ -48,6 +51,9 @@ class Change:
     def write(self) -> None:
         """Raises StoreError."""
         with explain_writes(self.path.parent, "change pins in a checkout that can be written"):
+            if not self.after:
+                self.path.unlink(missing_ok=True)
+                return
             write_whole(self.path, self.after)
             if self.old and self.old != self.path:
                 self.old.unlink(missing_ok=True)
@@ -107,10 +113,27 @@ def _change_lock(request: ArtifactRequest, lock: Lock, version: str) -> Iterator
         yield Change(target, before, encode_record(lock).decode(), path)
 
 
+def plan_baselines(name: str, old: str, new: str, *, carry: bool) -> Iterator[Change]:
+    """Yield what becomes of figures that were recorded with the old version of an artifact: they
+    are compared with those of the new one, or removed."""
+    part = re.compile(rf"(?:^|(?<=-)){re.escape(f'{name}-{old}')}(?=-|\.toml$)")
+    for path in sorted((manifests_root() / "baselines").glob("*.toml")):
+        if part.search(path.name):
+            text = path.read_text(encoding="utf-8")
+            target = path.with_name(part.sub(f"{name}-{new}", path.name))
+            yield Change(target, text, text, path) if carry else Change(path, text, "")
+
+
 def plan_update(
-    request: ArtifactRequest, version: str, store: Store, progress: Progress
+    request: ArtifactRequest,
+    version: str,
+    store: Store,
+    progress: Progress,
+    *,
+    carry: bool = True,
 ) -> list[Change]:
-    """The manifest's row and the lock of another version in the place of ``request``'s.
+    """The manifest's row and the lock of another version in the place of ``request``'s, and what
+    becomes of recorded figures, which the new version takes over with ``carry``.
 
     ``version`` is what the source calls it, '' the newest. Raises UsageError, DownloadError,
     IntegrityError, ManifestError.
@@ -135,7 +158,8 @@ def plan_update(
         if isinstance(new, FileRelease) and old.pin:
             new = msgspec.structs.replace(new, sha256=lock.sha256, size_bytes=lock.size_bytes)
             after, _ = rewrite_release(before, request, new)
-    return [Change(path, before, after), *locks]
+    figures = plan_baselines(request.name, old.version, new.version, carry=carry)
+    return [Change(path, before, after), *locks, *figures]
 
 
 def rewrite_release(text: str, request: ArtifactRequest, new: Release) -> tuple[str, Release]:

@@ -31,6 +31,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DAYS",
         help="take no version that its index has had for less",
     )
+    parser.add_argument(
+        "--baselines",
+        choices=("carry", "drop"),
+        default="carry",
+        help="compare the new version with the figures recorded for the old one, or remove them",
+    )
     add_write_option(parser)
 
 
@@ -45,5 +51,6 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
             why = f"its source, {release.source}, does not tell when a version appeared"
             raise UsageError(f"{name} has no cooldown", why=why, fix="leave --cooldown out")
         request = ArtifactRequest(toolchain, release, options=options)
-        plans[request.label] = plan_update(request, version, store, progress)
+        carry = args.baselines == "carry"
+        plans[request.label] = plan_update(request, version, store, progress, carry=carry)
     return conclude(plans, write=args.write)

@@ -1,0 +1,40 @@
+"""Recorded figures when a pin moves: taken over by the new version, or removed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from provisioning.artifacts.pins import plan_baselines, render_changes, write_changes
+from provisioning.manifest.reader import MANIFESTS_VARIABLE
+
+OF_BOTH = "executorch-1.5.1-qnn-runtime-2.49.40.toml"
+OTHERS = ("executorch-1.5.1-qnn-runtime-2.49.4.toml", "qnn-runtime-aarch64-2.49.40.toml")
+
+
+@pytest.fixture
+def baselines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv(MANIFESTS_VARIABLE, str(tmp_path))
+    folder = tmp_path / "baselines"
+    folder.mkdir()
+    for name in (OF_BOTH, *OTHERS, "qnn-runtime-2.49.40-lpai.toml"):
+        (folder / name).write_text(f"# {name}\n")
+    return folder
+
+
+@pytest.mark.parametrize("carry", [True, False])
+def test_figures_follow_a_pin_or_go(baselines: Path, *, carry: bool) -> None:
+    changes = list(plan_baselines("qnn-runtime", "2.49.40", "2.50.1", carry=carry))
+    shown = render_changes(changes)
+    assert (baselines / OF_BOTH).is_file()  # nothing is written yet
+    write_changes(changes)
+    moved = {
+        OF_BOTH.replace("2.49.40", "2.50.1"): f"# {OF_BOTH}\n",
+        "qnn-runtime-2.50.1-lpai.toml": "# qnn-runtime-2.49.40-lpai.toml\n",
+    }
+    kept = {name: f"# {name}\n" for name in OTHERS}
+    found = {path.name: path.read_text() for path in baselines.iterdir()}
+    assert found == (kept | moved if carry else kept)
+    assert ("rename " in shown) == carry
+    assert OF_BOTH in shown
