@@ -83,12 +83,7 @@ def judge_artifact(
         facts = read_elf(path)
     except ElfError as error:
         return Judged(row, path, digest, size, None, (judge_defect(error),))
-    found = [
-        *judge(facts, policy),
-        *_judge_needs(facts, policy, row),
-        *_judge_size(facts, row),
-        *_judge_tag(facts, tag),
-    ]
+    found = [*judge(facts, policy), *_judge_build(facts, policy, row, tag)]
     found = [_tell_pages(one, pages, policy) if one.id == SMALL_PAGES else one for one in found]
     faults = tuple(one for one in found if one.id not in row.accept)
     accepted = tuple(one for one in found if one.id in row.accept)
@@ -104,41 +99,34 @@ def _tell_pages(finding: Finding, pages: str, policy: ElfPolicy) -> Finding:
     return replace(finding, why=f"the build was given -D {PAGE_BYTES}={pages}", fix=fix)
 
 
-def _judge_needs(facts: ElfFacts, policy: ElfPolicy, row: Artifact) -> Iterator[Finding]:
-    name = facts.path.name
+def _judge_build(facts: ElfFacts, policy: ElfPolicy, row: Artifact, tag: str) -> Iterator[Finding]:
+    """What only this build can know: what it may need, its size budget and its Python's tag."""
+    name, where = facts.path.name, str(facts.path)
     for library in facts.needed:
         if library not in (*policy.system, *row.needed):
             yield Finding(
                 UNEXPECTED_NEED,
                 name,
                 f"{name} needs {library}",
-                str(facts.path),
+                where,
                 "neither the target's system nor this build brings it",
                 "link it statically, or name it in the artifact's row of manifests/targets.toml",
             )
-
-
-def _judge_size(facts: ElfFacts, row: Artifact) -> Iterator[Finding]:
-    name = facts.path.name
     if row.size_budget and facts.size_bytes > row.size_budget:
         yield Finding(
             OVER_BUDGET,
             name,
             f"{name} has {facts.size_bytes} bytes, its budget is {row.size_budget}",
-            str(facts.path),
+            where,
             "the memory of the DSP is small; upstream keeps the same budget",
             "build with --release, or find what was linked in with `nm --size-sort`",
         )
-
-
-def _judge_tag(facts: ElfFacts, tag: str) -> Iterator[Finding]:
-    name = facts.path.name
     if tag and name.startswith("Py") and f".{tag}-" not in name:
         yield Finding(
             OTHER_PYTHON,
             name,
             f"{name} is not for {tag}",
-            str(facts.path),
+            where,
             "CMake found a Python other than the one that you asked for",
             "take Python's options out of -D, and build with --clean",
         )

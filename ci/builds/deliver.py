@@ -51,8 +51,7 @@ def deliver(
     lacks = {name for path in paths if (name := run_import(path, python, job.variables))}
     told: dict[str, Any] = {"python": str(python), "import_lacks": sorted(lacks)}
     if where == CHECKOUT:
-        written = install_files(target, place, job.plan.source)
-        told["installed"] = [str(path) for path in written]
+        told["installed"] = [str(path) for path in install_files(target, place, job.plan.source)]
     if where == OVERLAY:
         told |= _deliver_overlay(job, result, progress, with_proof=with_proof)
     return told
@@ -84,26 +83,22 @@ def _deliver_overlay(
 
 
 def check_delivery(job: BuildJob, where: str, *, with_proof: bool) -> None:
-    """Raises UnfitError, before anything is built, when there is no wheel to lay the files over,
-    or no torch to lower a model with."""
+    """Raises UnfitError, before anything is built, if the files cannot be laid over a wheel: it is
+    missing, of another version than the checkout, or has no torch to lower a model with."""
     if job.plan.target.installs and where == OVERLAY:
         _find_wheel(job)
-        _check_versions(job)
+        installed = ask_python(job.request.python).distributions["executorch"]
+        checkout = job.plan.values["executorch_version"]
+        if installed and not is_same(installed, checkout):
+            raise UnfitError(
+                f"the checkout is ExecuTorch {checkout}, executorch {installed} is installed",
+                why="an overlay is the installed wheel with the checkout's adaptor: they must "
+                f"match ({job.request.python})",
+                fix=f"build ExecuTorch {installed} (--source), install executorch=={checkout}, or "
+                "add --install none",
+            )
         if with_proof:
             check_provable(job.request.python)
-
-
-def _check_versions(job: BuildJob) -> None:
-    installed = ask_python(job.request.python).distributions["executorch"]
-    checkout = job.plan.values["executorch_version"]
-    if installed and not is_same(installed, checkout):
-        raise UnfitError(
-            f"the checkout is ExecuTorch {checkout}, executorch {installed} is installed",
-            why="an overlay is the installed wheel with the checkout's adaptor: they must match "
-            f"({job.request.python})",
-            fix=f"build ExecuTorch {installed} (--source), install executorch=={checkout}, or add "
-            "--install none",
-        )
 
 
 def _find_wheel(job: BuildJob) -> Path:

@@ -14,13 +14,14 @@ import msgspec
 
 from ci.builds.place import Place
 from ci.builds.targets import CompilerChoice, Stage, Target, fill_placeholders
-from ci.builds.toolchains import Compilers, Program, Tools
+from ci.builds.toolchains import Compilers, Tools
 
 EPOCH = "315532800"  # 1980-01-01, the earliest that zip archives can hold too
 STAND_INS = Path(__file__).resolve().with_name("cmake")
 DIGESTED_VARIABLES = ("CFLAGS", "CXXFLAGS", "SOURCE_DATE_EPOCH")
 KEPT_VARIABLES = ("PATH", "HOME", "TMPDIR", "TERM", "USER")
 KEPT_PREFIXES = ("CCACHE_", "SCCACHE_", "QNN_CI_")
+LAUNCHERS = ("CMAKE_C_COMPILER_LAUNCHER", "CMAKE_CXX_COMPILER_LAUNCHER")
 CMAKE_FALSE = frozenset({"", "0", "OFF", "NO", "N", "FALSE", "IGNORE", "NOTFOUND"})
 
 
@@ -246,13 +247,16 @@ def _make_environment(kit: Kit, place: Place, known: Mapping[str, str]) -> dict[
         for name, value in os.environ.items()
         if name in KEPT_VARIABLES or name.startswith(KEPT_PREFIXES)
     }
+    launcher = {"CCACHE_DISABLE": "1"}  # ExecuTorch's CMake finds ccache by itself
+    if tools.cache:
+        launcher = dict.fromkeys(LAUNCHERS, str(tools.cache.path))
     parents = dict.fromkeys((str(tools.cmake.path.parent), str(tools.ninja.path.parent)))
     return {
         **kept,
         **kit.exported,
         "PATH": os.pathsep.join([*parents, kept.get("PATH", os.defpath)]),
         "LC_ALL": "C.UTF-8",
-        **_choose_launcher(tools.cache),
+        **launcher,
         "CFLAGS": flags,
         "CXXFLAGS": flags,
         "SOURCE_DATE_EPOCH": os.environ.get("SOURCE_DATE_EPOCH", EPOCH),
@@ -260,14 +264,6 @@ def _make_environment(kit: Kit, place: Place, known: Mapping[str, str]) -> dict[
         "CCACHE_BASEDIR": "",  # it would write relative paths into objects that have none without
         "CCACHE_STATSLOG": str(place.cache_log),
     }
-
-
-def _choose_launcher(cache: Program | None) -> dict[str, str]:
-    """Without a cache ccache is switched off too: ExecuTorch's CMake finds it by itself."""
-    if cache is None:
-        return {"CCACHE_DISABLE": "1"}
-    names = ("CMAKE_C_COMPILER_LAUNCHER", "CMAKE_CXX_COMPILER_LAUNCHER")
-    return dict.fromkeys(names, str(cache.path))
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -195,16 +195,6 @@ class Tools:
     cache: Program | None
 
 
-def iterate_candidates(name: str) -> Iterator[Path]:
-    """Paths that may be ``name``: beside this Python first, since its version is pinned there."""
-    beside = Path(sys.executable).parent / name
-    if beside.is_file():
-        yield beside
-    found = shutil.which(name)
-    if found:
-        yield Path(found)
-
-
 def probe_program(path: Path) -> Program | None:
     """Run ``path --version``; None when it fails or names no version."""
     version = ask_version(path.name, path).version
@@ -222,16 +212,20 @@ def ask_python(
 
 
 def choose_program(name: str, floor: Version) -> Program:
-    """The first candidate that is at least ``floor``. Raises UnfitError that names the others."""
+    """A program of at least ``floor``: next to this Python, where it is pinned, else on PATH.
+
+    Raises UnfitError that names those that were found.
+    """
     seen: list[str] = []
-    for path in iterate_candidates(name):
-        program = probe_program(path)
-        if program and program.version >= floor:
-            return program
-        seen.append(f"{path} is {program.version if program else 'not working'}")
+    for place in (Path(sys.executable).parent / name, name):
+        if path := shutil.which(place):
+            program = probe_program(Path(path))
+            if program and program.version >= floor:
+                return program
+            seen.append(f"{path} is {program.version if program else 'not working'}")
     raise UnfitError(
         f"no {name} of version {floor} or newer",
-        why="; ".join(seen) or f"{name} is neither beside this Python nor on PATH",
+        why="; ".join(seen) or f"{name} is neither next to this Python nor on PATH",
         fix=f'pip install {name}, or "executorch-qnn-ci[build]", which pins it',
     )
 

@@ -46,14 +46,27 @@ def compare_source(
     old.
     """
     tree = open_tree(request.source, request.revision, policy.layout)
-    check_tree(tree, request.scope)
-    facts, result = compare_one(tree, request, policy, read)
-    found, changed = result.findings, None
+    base = None
     if request.base is not None:
         git_dir = find_git_dir(request.source)
         if git_dir is None:
             raise UsageError(f"{request.source} has no revisions", fix="leave --base out")
         base = open_tree(git_dir, request.base, policy.layout)
+    return compare_trees(tree, base, request, policy, read)
+
+
+def compare_trees(
+    tree: SourceTree,
+    base: SourceTree | None,
+    request: ParityRequest,
+    policy: ParityPolicy,
+    read: Reader = read_tree,
+) -> ParityReport:
+    """Compare two trees that are open already, as ``compare_source`` does."""
+    check_tree(tree, request.scope)
+    facts, result = compare_one(tree, request, policy, read)
+    found, changed = result.findings, None
+    if base is not None:
         base_facts, before = compare_one(base, request, policy, read)
         renames = find_renames(base, tree, base_facts, facts)
         known = {key for f in before.findings for key in (f.key, renames.translate(f))}

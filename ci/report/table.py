@@ -35,7 +35,10 @@ NAME_WIDTH = 14
 PHASES = 6
 MODEL_WIDTH = 24  # longer names, which are paths, go over several lines
 # What a narrow terminal goes without, the first first; every other form of the report has it.
-DISPENSABLE = ("cached", ".pte", "run s", "lower s", "channel", "equal", "SoC", "delegated")
+DISPENSABLE = (
+    *("cached", "accelerator us", "cycles", ".pte", "run s", "lower s", "channel", "equal", "SoC"),
+    "delegated",
+)
 
 
 def terminal_style() -> tuple[bool, int]:

@@ -13,7 +13,7 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -123,10 +123,13 @@ class Signer:
 
     def argv(self, source: Path, output: Path) -> list[str]:
         """The command for one library: without places for it, -i and -o are added."""
-        places = {"{input}": str(source), "{output}": str(output)}
-        if any(place in word for word in self.words for place in places):
-            return [_fill(word, places) for word in self.words]
-        return [*self.words, "-i", str(source), "-o", str(output)]
+        filled = [
+            word.replace("{input}", str(source)).replace("{output}", str(output))
+            for word in self.words
+        ]
+        if filled != [*self.words]:
+            return filled
+        return [*filled, "-i", str(source), "-o", str(output)]
 
     def testsig_argv(self, serial: str, output: Path) -> list[str]:
         """The command for a device's test signature. Raises UsageError."""
@@ -150,12 +153,6 @@ class Signer:
         files = [Path(word) for word in self.words if os.path.isfile(word)]  # noqa: PTH113
         ours = self.python.path if self.python else None
         return [(str(path), hash_file(path)) for path in files if path != ours]
-
-
-def _fill(word: str, places: Mapping[str, str]) -> str:
-    for place, value in places.items():
-        word = word.replace(place, value)
-    return word
 
 
 def parse_signer(command: str, timeout_s: float) -> Signer:

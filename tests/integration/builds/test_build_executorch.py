@@ -98,14 +98,8 @@ def find_executorch(folder: Path) -> list[str]:
         pass
     beside = folder / f"executorch-{wanted}"
     if not beside.is_dir():
-        words = [
-            "install",
-            "--quiet",
-            "--no-deps",
-            "--target",
-            str(beside),
-            f"executorch=={wanted}",
-        ]
+        target = ["--target", str(beside), f"executorch=={wanted}"]
+        words = ["install", "--quiet", "--no-deps", *target]
         subprocess.run([sys.executable, "-m", "pip", *words], check=True)
     return [str(beside)]
 

@@ -108,6 +108,13 @@ class BuildWorld:
             assert os.fsencode(self.home) not in Path(row["path"]).read_bytes(), row["name"]
         return data["builds"][0]
 
+    def refuse(self, code: int, what: str, *words: str) -> dict[str, Any]:
+        """The error of a call that must exit with ``code`` and tell ``what``, a pattern."""
+        found, data, _ = self.call(*words)
+        assert found == code, data
+        assert re.search(what, data["what"]), data
+        return data
+
     def published(self) -> list[Path]:
         return sorted(self.home.glob("builds/*/artifacts/*"))
 
@@ -148,15 +155,18 @@ def test_an_older_tree_has_a_second_adaptor(world: BuildWorld) -> None:
     assert list(by_name(build)) == [*adaptors, BACKEND, QUANTIZED]
 
 
-def test_install_into_the_checkout_puts_the_schemas_where_upstream_wants_them(
+def test_the_checkout_gets_what_upstream_wants_there_which_is_no_source(
     world: BuildWorld,
 ) -> None:
+    world.build("runner_checkout")
     world.build("aot", "--install", "checkout")
     found = {path.relative_to(world.checkout).as_posix() for path in world.checkout.rglob("*")}
     assert f"backends/qualcomm/python/PyQnnManagerAdaptor{SUFFIX}" in found
     assert {"exir/_serialize/program.fbs", "exir/_serialize/scalar_type.fbs"} <= found
     assert f"kernels/quantized/{QUANTIZED}" in found
     assert not [path for path in found if path.endswith(".new")]
+    assert world.build("aot", "--install", "checkout")["up_to_date"]
+    assert world.build("runner_checkout")["up_to_date"]
 
 
 def test_the_runner_of_a_checkout_runs_where_it_lies(world: BuildWorld) -> None:
@@ -184,8 +194,7 @@ def test_aarch64_linux_is_built_by_the_distribution_and_runs_under_qemu(world: B
 @needs_cross
 def test_a_vendor_sysroot_is_taken_whole_or_not_at_all(world: BuildWorld) -> None:
     world.variables["TOOLCHAIN_ROOT_HOST"] = str(world.folder)
-    code, data, _ = world.call("linux")
-    assert (code, "do not fit" in data["what"]) == (3, True)
+    world.refuse(3, "do not fit", "linux")
     compilers = world.folder / "host/usr/bin/aarch64-oe-linux"
     compilers.mkdir(parents=True)
     for name in ("gcc", "g++"):
@@ -284,8 +293,7 @@ def test_the_caller_s_hexagon_tools_are_taken_and_checked(world: BuildWorld) -> 
     world.variables["ANDROID_NDK_ROOT"] = str(make_ndk(world.folder / "ndk"))
     world.variables["HEXAGON_SDK_ROOT"] = str(sdk)
     words = ("direct", "--soc", "SM8750", "--dry-run")
-    code, data, _ = world.call(*words)
-    assert (code, data["what"].startswith("there is no compiler ")) == (3, True), data
+    world.refuse(3, "^there is no compiler ", *words)
     world.variables["HEXAGON_TOOLS_ROOT"] = "own/8.8.06"
     code, data, text = world.call(*words)
     assert (code, f"-DHEXAGON_TOOLS_ROOT={own}" in data["commands"][0]) == (0, True), text
@@ -361,8 +369,7 @@ def test_every_missing_submodule_is_named_with_the_command(world: BuildWorld) ->
 @pytest.mark.parametrize("name", ["HTP/QnnHtpDevice.h", "LPAI/QnnLpaiGraphPrepare.h"])
 def test_a_missing_header_is_named_before_cmake_runs(world: BuildWorld, name: str) -> None:
     (world.folder / "qnn/include/QNN" / name).unlink()
-    code, data, _ = world.call("aot")
-    assert (code, f"lacks include/QNN/{name}" in data["what"]) == (3, True)
+    world.refuse(3, f"lacks include/QNN/{name}", "aot")
     assert not (world.home / "builds").exists()
 
 
@@ -371,8 +378,7 @@ def test_the_doctor_alone_judges_the_ndk_and_no_doctor_passes_it(world: BuildWor
     world.variables["ANDROID_NDK_ROOT"] = str(make_ndk(world.folder / "old", "21.4.7075529"))
     assert world.call("android", "--dry-run")[0] == 0
     world.with_doctor = True
-    code, data, _ = world.call("android", "--dry-run")
-    assert (code, data["what"].startswith("QNN")) == (3, True)
+    world.refuse(3, r"^QNN\d", "android", "--dry-run")
 
 
 @needs_clang
@@ -382,14 +388,14 @@ def test_a_second_ndk_builds_by_a_profile_of_its_own(world: BuildWorld) -> None:
     code, data, _ = world.call("android", "--profile", PROFILE, "--dry-run")
     assert code == 0
     assert any("-DANDROID_PLATFORM=android-30" in command for command in data["commands"])
-    code, data, _ = world.call("android", "--profile", "linux", "--dry-run")
-    assert (code, "profile linux is not like android" in data["what"]) == (2, True)
+    world.refuse(
+        2, "profile linux is not like android", "android", "--profile", "linux", "--dry-run"
+    )
 
 
 def test_what_the_doctor_objects_to_is_not_built(world: BuildWorld) -> None:
     world.with_doctor = True
-    code, data, _ = world.call("aot", "--install", "none")
-    assert (code, data["what"].startswith("QNN")) == (3, True), data
+    data = world.refuse(3, r"^QNN\d", "aot", "--install", "none")
     assert "`python -m ci doctor aot`" in data["what"]
     assert not list((world.home / "builds").glob("*/stages"))
 
@@ -398,51 +404,44 @@ def test_a_build_that_was_forced_once_is_judged_again(world: BuildWorld) -> None
     world.build("runner_checkout")
     world.with_doctor = True
     for words in (("runner_checkout",), ("runner_checkout", "--dry-run")):
-        code, data, _ = world.call(*words)
-        assert (code, data["what"].startswith("QNN")) == (3, True), words
+        world.refuse(3, r"^QNN\d", *words)
 
 
-def test_a_python_without_the_modules_is_refused(world: BuildWorld) -> None:
-    subprocess.run(
-        [sys.executable, "-m", "venv", "--without-pip", "bare"], cwd=world.folder, check=True
-    )
-    code, data, _ = world.call("aot", "--python", str(world.folder / "bare/bin/python"))
-    assert (code, "has no module yaml" in data["what"]) == (3, True)
-    code, data, _ = world.call("aot", "--python", "9.99")
-    assert (code, "no Python '9.99'" in data["what"]) == (3, True)
-
-
-def test_a_python_without_executorch_has_no_overlay(world: BuildWorld) -> None:
+def make_bare_python(world: BuildWorld, *modules: str) -> str:
+    """A Python with empty modules and packages of these names, and nothing else."""
     bare = world.folder / "bare"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(bare)], check=True)
     (site,) = bare.glob("lib/python*/site-packages")
-    (site / "yaml.py").touch()
+    for name in modules:
+        (site / name).parent.mkdir(exist_ok=True)
+        (site / name).touch()
+    return str(bare / "bin/python")
+
+
+def test_a_python_without_the_modules_is_refused(world: BuildWorld) -> None:
+    world.refuse(3, "has no module yaml", "aot", "--python", make_bare_python(world))
+    world.refuse(3, "no Python '9.99'", "aot", "--python", "9.99")
+
+
+def test_a_python_without_executorch_has_no_overlay(world: BuildWorld) -> None:
+    bare = make_bare_python(world, "yaml.py")
     world.variables["PYTHONPATH"] = str(ROOT)
-    words = ("aot", "--python", str(bare / "bin/python"), *WITHOUT_TORCH)
-    code, data, _ = world.call(*words)
-    assert (code, "executorch is not installed in" in data["what"]) == (3, True), data
+    words = ("aot", "--python", bare, *WITHOUT_TORCH)
+    world.refuse(3, "executorch is not installed in", *words)
     assert not (world.home / "builds").exists()
     build = world.build(*words, "--install", "none")
     assert QUANTIZED not in by_name(build)
     assert build["published"]
-    assert (build["python"], build["import_lacks"]) == (str(bare / "bin/python"), [])
+    assert (build["python"], build["import_lacks"]) == (bare, [])
 
 
 def test_a_python_without_torch_proves_nothing_and_says_so_before_it_builds(
     world: BuildWorld,
 ) -> None:
-    bare = world.folder / "bare"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(bare)], check=True)
-    (site,) = bare.glob("lib/python*/site-packages")
-    (site / "yaml.py").touch()
-    (site / "executorch").mkdir()
-    (site / "executorch/__init__.py").touch()
-    words = ("aot", "--python", str(bare / "bin/python"))
-    code, data, _ = world.call(*words)
-    assert (code, "has no module torch, torchgen" in data["what"]) == (3, True), data
+    words = ("aot", "--python", make_bare_python(world, "yaml.py", "executorch/__init__.py"))
+    data = world.refuse(3, "has no module torch, torchgen", *words)
     assert data["fix"].endswith("pip install torch, or add " + " ".join(WITHOUT_TORCH))
-    code, data, _ = world.call(*words, *WITHOUT_TORCH)
-    assert (code, "torch is not installed in" in data["what"]) == (3, True), data
+    data = world.refuse(3, "torch is not installed in", *words, *WITHOUT_TORCH)
     assert "--no-proof" in data["fix"]
     assert not (world.home / "builds").exists()
     build = world.build(*words, *WITHOUT_TORCH, "--no-proof")
@@ -480,8 +479,8 @@ def test_an_adaptor_for_another_python_is_not_published(world: BuildWorld) -> No
 
 
 def test_an_adaptor_that_python_cannot_import_fails_the_build(world: BuildWorld) -> None:
-    code, data, _ = world.call("aot", "--install", "none", "-D", "TINY_NO_MODULE=ON")
-    assert (code, "cannot import PyQnnManagerAdaptor" in data["what"]) == (1, True), data
+    words = ("aot", "--install", "none", "-D", "TINY_NO_MODULE=ON")
+    data = world.refuse(1, "cannot import PyQnnManagerAdaptor", *words)
     assert "SystemError" in data["why"]
 
 
@@ -541,8 +540,7 @@ def test_a_missing_include_names_file_and_header(world: BuildWorld) -> None:
 def test_a_cmake_error_is_told_with_its_text(world: BuildWorld) -> None:
     with (world.checkout / "CMakeLists.txt").open("a") as stream:
         stream.write('message(FATAL_ERROR "the moon is full")\n')
-    code, data, _ = world.call("aot")
-    assert (code, "CMake Error at CMakeLists.txt" in data["what"]) == (5, True)
+    data = world.refuse(5, "CMake Error at CMakeLists.txt", "aot")
     assert "the moon is full" in data["why"]
 
 
@@ -662,32 +660,24 @@ def test_nothing_runs_twice_and_an_edit_rebuilds_its_targets_only(world: BuildWo
     assert by_name(third)[BACKEND]["sha256"] != by_name(first)[BACKEND]["sha256"]
 
 
-def test_what_is_installed_into_the_checkout_is_not_a_source(world: BuildWorld) -> None:
-    world.build("runner_checkout")
-    world.build("aot", "--install", "checkout")
-    assert world.build("aot", "--install", "checkout")["up_to_date"]
-    assert world.build("runner_checkout")["up_to_date"]
+def test_options_headers_and_lost_artifacts_are_inputs_too(world: BuildWorld) -> None:
+    words = ("aot", "--install", "none")
+    first = world.build(*words)
 
+    def rebuild(*more: str, changed: int = 0) -> str:
+        build = world.build(*words, *more)
+        assert (build["up_to_date"], build["changed_files"]) == (False, changed), more
+        digest: str = build["artifacts"][0]["sha256"]
+        return digest
 
-@pytest.mark.parametrize("change", ["option", "header", "artifact", "clean", "type"])
-def test_options_headers_and_lost_artifacts_are_inputs_too(world: BuildWorld, change: str) -> None:
-    first = world.build("aot", "--install", "none")
-    words = ["aot", "--install", "none"]
-    if change == "option":
-        words += ["-D", "SOMETHING=1"]
-    elif change == "header":
-        with (world.folder / "qnn/include/QNN/QnnTypes.h").open("a") as stream:
-            stream.write("// newer\n")
-    elif change == "artifact":
-        world.published()[0].write_bytes(b"not it")
-    elif change == "clean":
-        words += ["--clean"]
-    else:
-        words += ["-D", "CMAKE_BUILD_TYPE=Debug"]
-    second = world.build(*words)
-    assert (second["up_to_date"], second["changed_files"]) == (False, int(change == "header"))
-    if change != "type":
-        assert second["artifacts"][0]["sha256"] == first["artifacts"][0]["sha256"]
+    same = [rebuild("--clean"), rebuild("-D", "SOMETHING=1"), rebuild()]
+    world.published()[0].write_bytes(b"not it")
+    same.append(rebuild())
+    with (world.folder / "qnn/include/QNN/QnnTypes.h").open("a") as stream:
+        stream.write("// newer\n")
+    same.append(rebuild(changed=1))
+    assert set(same) == {first["artifacts"][0]["sha256"]}
+    rebuild("-D", "CMAKE_BUILD_TYPE=Debug")
 
 
 def test_two_directories_give_the_same_bytes(world: BuildWorld) -> None:

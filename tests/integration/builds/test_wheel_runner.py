@@ -16,6 +16,9 @@ pytest.importorskip("executorch", reason="the executorch wheel is not installed 
 from ci.builds.runner import ensure_wheel_runner
 from provisioning.artifacts.environment import provision_profile
 from provisioning.console.progress import Progress
+from tests.stand_ins.tiny_toolchains import missing_programs
+
+pytestmark = pytest.mark.skipif(bool(missing_programs("g++")), reason=missing_programs("g++"))
 
 # A program of two inputs and two outputs on the CPU, made in a process of its own: torch warns
 # at import.

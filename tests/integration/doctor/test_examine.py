@@ -46,6 +46,7 @@ def test_the_benchmark_scans_what_it_says(world: World, tmp_path: Path) -> None:
     assert bench.scan(tmp_path / "tree", tmp_path / "memory") == 0
     data = bytearray((host / "libQnnSaver.so").read_bytes())
     elf.set_string(f"v{VERSION}.", "v2.11.40.")(data)
+    (host / "libQnnSaver.so").chmod(0o644)
     (host / "libQnnSaver.so").write_bytes(data)
     assert bench.scan(tmp_path / "tree", tmp_path / "memory") == 1
 

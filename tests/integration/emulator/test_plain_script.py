@@ -1,6 +1,6 @@
 """Programs of CI are those of a plain script, byte for byte: with the patches and without them.
 
-By default two cases; the suite and the realistic models with QNN_CI_TEST_PLAIN set.
+By default one case; the suite and the realistic models with QNN_CI_TEST_PLAIN set.
 """
 
 from __future__ import annotations
@@ -34,9 +34,8 @@ REALISTIC = {
     for file, scheme, name in CASES
 }
 # By the name of the directory that a case's artifacts are kept in; pose has three outputs.
-EVERY = {**SUITE, **REALISTIC}
-SOME = ("mlp-8a8w", "pose-????????-8a8w")
-ASKED = EVERY if WHOLE else {name: EVERY[name] for name in SOME}
+POSE = "pose-????????-8a8w"
+ASKED = {**SUITE, **REALISTIC} if WHOLE else {POSE: REALISTIC[POSE]}
 
 
 def lower_by_script(directory: Path) -> None:
@@ -47,12 +46,11 @@ def lower_by_script(directory: Path) -> None:
 
 
 def lower_by_ci(directory: Path, *options: str) -> None:
-    """The suite, then the realistic models. Red cases are of no concern here."""
+    """The suite and the realistic models, or one of them. Red cases are of no concern here."""
     common = [sys.executable, "-m", "ci", "test-emulator", "--no-cache", *options]
     common += ["--keep-artifacts", str(directory), "--reports", str(directory / "reports")]
-    some = [] if WHOLE else ["--scheme", "8a8w", "--model"]
-    suite, realistic = ([*some, name.split("-")[0]] if some else [] for name in SOME)
-    for words in (suite, ["--policy", str(write_policy(directory)), *realistic]):
+    realistic = ["--policy", str(write_policy(directory))]
+    for words in ([], realistic) if WHOLE else ([*realistic, "--model", "pose"],):
         argv = [*common, *words]
         subprocess.run(argv, cwd=ROOT, capture_output=True, check=False, timeout=3000)
 

@@ -6,15 +6,15 @@ from collections.abc import Callable, Mapping
 from datetime import date
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from ci.parity.compare.findings import Finding
 from ci.parity.policy import ParityPolicy
 from ci.parity.reading import read_tree_here
 from ci.parity.report import ParityReport
-from ci.parity.run import ParityRequest, compare_source
+from ci.parity.run import ParityRequest, compare_trees
 from provisioning.manifest.reader import read_policy
+from tests.stand_ins.text_tree import TextTree
 
 LAYOUT = read_policy("parity", ParityPolicy).layout
 POLICY = ParityPolicy(
@@ -42,14 +42,13 @@ def plant(tmp_path: Path) -> Callable[[Files], Path]:
 
 
 @pytest.fixture
-def report(plant: Callable[[Files], Path]) -> Callable[..., ParityReport]:
+def report() -> Callable[..., ParityReport]:
     """Compare a miniature tree."""
 
     def compare(files: Files, policy: ParityPolicy = POLICY, **options: object) -> ParityReport:
         today = date(2026, 1, 1)
-        policy = msgspec.structs.replace(policy, layout=LAYOUT)
-        request = ParityRequest(source=plant(files), today=today, **options)  # type: ignore[arg-type]
-        return compare_source(request, policy, read_tree_here)
+        request = ParityRequest(source=Path(), today=today, **options)  # type: ignore[arg-type]
+        return compare_trees(TextTree(files, LAYOUT), None, request, policy, read_tree_here)
 
     return compare
 

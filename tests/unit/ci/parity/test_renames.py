@@ -11,9 +11,9 @@ import pytest
 from ci.parity.policy import Allowance, ParityPolicy
 from ci.parity.reading import read_tree_here
 from ci.parity.report import ParityReport
-from ci.parity.run import ParityRequest, compare_source
-from provisioning.console.process import run_process
+from ci.parity.run import ParityRequest, compare_trees
 from provisioning.manifest.reader import read_policy
+from tests.stand_ins.text_tree import TextTree
 
 LOAD = 'load("@fbsource//xplat/executorch/build:runtime_wrapper.bzl", "runtime")\n'
 LAYOUT = read_policy("parity", ParityPolicy).layout
@@ -35,31 +35,15 @@ BASE = {
     "CMakeLists.txt": "add_library(p p/a.cpp p/a2.cpp p/gone.cpp)\nadd_library(q q/b.cpp)\n"
     "target_compile_definitions(p PRIVATE FAST)\n",
 }
-KINDS = {"dependency", "define", "missing-file", "unlisted-file"}
 
 
-def commit(folder: Path, files: Mapping[str, str], name: str) -> None:
-    """Make the folder hold these files, and commit."""
-    git = ["git", "-C", str(folder), "-c", "user.name=t", "-c", "user.email=t@example.invalid"]
-    for path in folder.rglob("*"):
-        if path.is_file() and ".git" not in path.relative_to(folder).parts:
-            path.unlink()
-    for path_name, text in files.items():
-        path = folder / path_name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    run_process([*git, "add", "-A"])
-    run_process([*git, "commit", "-qm", name])
-
-
-def change(folder: Path, files: Mapping[str, str], policy: ParityPolicy = POLICY) -> ParityReport:
+def change(
+    files: Mapping[str, str], base: Mapping[str, str] = BASE, policy: ParityPolicy = POLICY
+) -> ParityReport:
     """The report of a change from BASE to other files."""
-    folder.mkdir()
-    run_process(["git", "-C", str(folder), "init", "-q"])
-    commit(folder, BASE, "base")
-    commit(folder, files, "change")
-    request = ParityRequest(source=folder, revision="HEAD", base="HEAD~1", today=date(2026, 1, 1))
-    return compare_source(request, policy, read_tree_here)
+    request = ParityRequest(source=Path(), base="BASE", today=date(2026, 1, 1))
+    trees = TextTree(files, LAYOUT), TextTree(base, LAYOUT)
+    return compare_trees(*trees, request, policy, read_tree_here)
 
 
 def moved(old: str, new: str) -> dict[str, str]:
@@ -72,61 +56,58 @@ def moved(old: str, new: str) -> dict[str, str]:
     [("p/", "r/deep/"), ('name = "p"', 'name = "r"'), ("a.cpp", "renamed.cpp")],
     ids=["folder", "Buck target", "file"],
 )
-def test_old_findings_stay_old(old: str, new: str, tmp_path: Path) -> None:
+def test_old_findings_stay_old(old: str, new: str) -> None:
     files = moved(old, new)
-    report = change(tmp_path / "tree", files)
+    report = change(files)
 
     assert files != BASE
     assert report.findings == ()
     assert report.old == 4
 
 
-def test_a_renamed_cmake_target_keeps_its_findings(tmp_path: Path) -> None:
+def test_a_renamed_cmake_target_keeps_its_findings() -> None:
     cmake = BASE["CMakeLists.txt"].replace("(p ", "(other ")
 
-    report = change(tmp_path / "tree", {**BASE, "CMakeLists.txt": cmake})
+    report = change({**BASE, "CMakeLists.txt": cmake})
     assert (report.findings, report.old) == ((), 4)
 
 
-def test_a_copy_is_no_move(tmp_path: Path) -> None:
-    report = change(tmp_path / "tree", {**BASE, "p/copy.cpp": BASE["p/lonely.cpp"]})
+def test_a_copy_is_no_move() -> None:
+    report = change({**BASE, "p/copy.cpp": BASE["p/lonely.cpp"]})
 
     assert [(f.kind.value, f.path) for f in report.findings] == [("unlisted-file", "p/copy.cpp")]
 
 
-def test_a_new_finding_beside_a_move_is_new(tmp_path: Path) -> None:
+def test_a_new_finding_beside_a_move_is_new() -> None:
     files = moved("p/", "r/") | {"q/new.cpp": "int n;\n"}
 
-    report = change(tmp_path / "tree", files)
+    report = change(files)
     assert [(f.kind.value, f.path) for f in report.findings] == [("unlisted-file", "q/new.cpp")]
 
 
-def test_a_note_that_a_change_introduces_counts(tmp_path: Path) -> None:
+def test_a_note_that_a_change_introduces_counts() -> None:
     cmake = BASE["CMakeLists.txt"]
     for row, kind in (
         ("add_library(n new/a.cpp)\n", "cmake-only-source"),
         ("add_subdirectory(nowhere)\n", "unread-file"),
     ):
         files = {**BASE, "new/a.cpp": "", "CMakeLists.txt": cmake + row}
-        report = change(tmp_path / kind, files)
+        report = change(files)
         assert {f.kind.value for f in report.failing} == {kind}
 
 
-def test_the_allow_list_is_judged_in_trees_as_new_as_it(tmp_path: Path) -> None:
+def test_the_allow_list_is_judged_in_trees_as_new_as_it() -> None:
     entry = Allowance(kinds=("header",), files=("**",), reason="old", until=date(2020, 1, 1))
     policy = ParityPolicy(allow=(entry,), written_for="1.5.0")
-    for name, (version, stale) in enumerate(
-        [("1.4.9\n", False), ("1.5.0\n", True), ("1.6.0a0", True), ("", False), ("what", False)]
-    ):
-        folder = tmp_path / str(name)
-        for path, text in {**BASE, "version.txt": version}.items():
-            (folder / path).parent.mkdir(parents=True, exist_ok=True)
-            (folder / path).write_text(text, encoding="utf-8")
-        report = compare_source(ParityRequest(source=folder), policy, read_tree_here)
+    for version, stale in (
+        ("1.4.9\n", False), ("1.5.0\n", True), ("1.6.0a0", True), ("", False), ("what", False),
+    ):  # fmt: skip
+        tree = TextTree({**BASE, "version.txt": version}, LAYOUT)
+        report = compare_trees(tree, None, ParityRequest(Path()), policy, read_tree_here)
         assert ("stale-allowance" in report.by_kind()) is stale, version
 
 
-def test_a_target_of_other_sources_is_another(tmp_path: Path) -> None:
+def test_a_target_of_other_sources_is_another() -> None:
     """A target that goes and one that comes with another's drift are no rename."""
     files = {name: text for name, text in BASE.items() if not name.startswith("p/")}
     files |= {
@@ -136,38 +117,32 @@ def test_a_target_of_other_sources_is_another(tmp_path: Path) -> None:
         "CMakeLists.txt": "add_library(p2 r/c.cpp r/d.cpp)\nadd_library(q q/b.cpp)\n",
     }
 
-    report = change(tmp_path / "tree", files)
+    report = change(files)
     assert [(f.kind.value, f.detail) for f in report.findings] == [
         ("dependency", "//r:p2 -> //q:q")
     ]
 
 
-def test_one_of_two_files_of_a_name_is_no_move(tmp_path: Path) -> None:
+def test_one_of_two_files_of_a_name_is_no_move() -> None:
     """With two candidates nobody knows which has moved."""
     base = {**BASE, "p/s/x.cpp": "int one;\n", "p/t/x.cpp": "int two;\n", "p/s/y.cpp": ""}
-    folder = tmp_path / "tree"
-    folder.mkdir()
-    run_process(["git", "-C", str(folder), "init", "-q"])
     listed = base | {
         "p/BUCK": BASE["p/BUCK"] + library("s", 's/y.cpp", "t/z.cpp'),
         "CMakeLists.txt": BASE["CMakeLists.txt"] + "add_library(s p/s/y.cpp p/t/z.cpp)\n",
         "p/t/z.cpp": "int z;\n",
     }
-    commit(folder, listed, "base")
     head = {k: v for k, v in listed.items() if not k.endswith("/x.cpp")}
-    commit(folder, {**head, "q/x.cpp": "int three;\n"}, "change")
-    request = ParityRequest(source=folder, revision="HEAD", base="HEAD~1", today=date(2026, 1, 1))
 
-    report = compare_source(request, POLICY, read_tree_here)
+    report = change({**head, "q/x.cpp": "int three;\n"}, listed)
     assert [(f.kind.value, f.path) for f in report.findings] == [("unlisted-file", "q/x.cpp")]
 
 
-def test_what_a_change_introduces_has_the_level_of_what_is_new(tmp_path: Path) -> None:
+def test_what_a_change_introduces_has_the_level_of_what_is_new() -> None:
     """A folder without Buck, and a directory that is not there, are notes where they are old."""
     cmake = BASE["CMakeLists.txt"] + "add_library(n n/n.cpp)\nadd_subdirectory(gone)\n"
     files = {**BASE, "CMakeLists.txt": cmake, "n/n.cpp": ""}
 
-    found = change(tmp_path / "new", files).findings
+    found = change(files).findings
     assert {(f.kind.value, f.path, f.level.value) for f in found} == {
         ("cmake-only-source", "n", "warning"),
         ("unread-file", "CMakeLists.txt", "error"),

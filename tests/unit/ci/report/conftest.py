@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
 from ci.report.schema import (
     Case,
     Control,
     ControlKind,
     FallbackOp,
+    OpCount,
     Phase,
+    Place,
     Report,
     Status,
     Threshold,
@@ -91,15 +93,28 @@ def report(controls: list[Control]) -> Report:
 
 @pytest.fixture
 def troubled(controls: list[Control]) -> Report:
-    """A case of each status, and a control that passed the gate."""
-    passed, failed, unsupported, error = (make_case(m, "8a8w", i) for i, m in enumerate(MODELS[:4]))
-    failed = msgspec.structs.replace(
+    """A case of each status with all that can be said of it, and a control that passed."""
+    passed, failed = (make_case(model, "8a8w", i) for i, model in enumerate(MODELS[:2]))
+    passed = replace(
+        passed,
+        equal=0.99999,
+        metric=0.75,
+        metric_float=0.8,
+        metric_name="top1",
+        choices="use_mha2sha",
+        compiler="v2.49.40.260810104044",
+        qnn_ops=tuple(OpCount(op=op, count=n) for op, n in zip("ABCD", (5, 4, 2, 1), strict=True)),
+        accelerator_cycles=11600000,
+        accelerator_us=987,
+    )
+    failed = replace(
         failed,
         status=Status.FAILED,
         sqnr_db=3.4,
         fallback_nodes=1,
         reason="SQNR 3.4 dB is below 20.0 dB",
         fallback_ops=(FallbackOp(op="aten.cdist.default", reason="no builder"),),
+        places=(Place(file="nets/a b.py", line=7),),
     )
     unsupported = Case(
         model="mobile",
@@ -108,16 +123,24 @@ def troubled(controls: list[Control]) -> Report:
         status=Status.UNSUPPORTED,
         reason="QNN: block quantization needs rank 4",
     )
-    error = Case(
-        model="deeplab",
+    crashed = Case(
+        model="nets/a b.py:f",
         scheme="8a8w",
         soc="SM8650",
         status=Status.FAILED,
         reason="the emulator was killed by SIGSEGV",
         log_tail="loading\nQnnBackend: error 14001\n",
     )
-    let_through = msgspec.structs.replace(controls[0], rejected=False, sqnr_db=0.0)
-    return make_report([passed, failed, unsupported, error], [let_through, *controls[1:]])
+    let_through = replace(controls[0], rejected=False, sqnr_db=0.0)
+    cases = [passed, failed, unsupported, crashed]
+    return replace(
+        make_report(cases, [let_through, *controls[1:]]),
+        command="qnn-ci test-emulator --policy 'q;n.toml'",
+        runtimes=(
+            Tool(name="qnn-android", version="2.37.1"),
+            Tool(name="mine", version="2.49.40"),
+        ),
+    )
 
 
 @pytest.fixture
@@ -134,11 +157,11 @@ def hostile(controls: list[Control]) -> Report:
         log_tail=f"::error::evil\n{HOSTILE}\n",
         runner=HOSTILE,
     )
-    control = msgspec.structs.replace(controls[0], model=HOSTILE, scheme=HOSTILE, rejected=False)
+    control = replace(controls[0], model=HOSTILE, scheme=HOSTILE, rejected=False)
     whole = make_report([case], [control])
-    return msgspec.structs.replace(
+    return replace(
         whole,
         toolchain=(Tool(name=HOSTILE, version=HOSTILE),),
         thresholds=(Threshold(scheme=HOSTILE, min_sqnr_db=20.0, reason=HOSTILE),),
-        host=msgspec.structs.replace(whole.host, processor=HOSTILE),
+        host=replace(whole.host, processor=HOSTILE),
     )

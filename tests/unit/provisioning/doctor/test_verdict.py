@@ -106,7 +106,7 @@ def test_a_given_sdk_is_meant_although_the_store_has_another(
     assert stored.variables["QNN_SDK_ROOT"] == str(tmp_path / "qnn-runtime")
     assert compose_request("emulator", {}, base, keep_variables=True).variables == base
     given = compose_request("emulator", {"qnn-sdk": Path("/opt/q")}, base, keep_variables=False)
-    assert given.roots == {"qnn-sdk": Path("/opt/q")}
+    assert (given.roots["qnn-sdk"], "qnn-runtime" in given.roots) == (Path("/opt/q"), False)
     assert given.variables == base
 
 

@@ -147,7 +147,7 @@ def test_each_bit_of_a_mode_counts_unless_it_does_not_matter(root: Path, quick: 
     assert compare_tree(root, free, quick=quick) == []
     (root / "lib/a").chmod(0)
     strict = [entry("lib/a", mode=0), *ENTRIES[1:]]
-    assert compare_tree(root, strict, quick=quick) == []
+    assert compare_tree(root, strict, quick=True) == []  # only root could read it
     assert [str(one) for one in compare_tree(root, ENTRIES, quick=True)] == [
         "lib/a: wrong mode (0, not 644)"
     ]

@@ -1,0 +1,209 @@
+"""One report in each form: as a snapshot, as its readers read it, and full of hostile text."""
+
+from __future__ import annotations
+
+import html
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+from junitparser import Failure, JUnitXml, Skipped
+from markdown_it import MarkdownIt
+from msgspec.structs import replace
+
+from ci.report.columns import COLUMNS, columns_of, show_equal
+from ci.report.comparison import compare_reports
+from ci.report.github import render_summary
+from ci.report.html import render_html
+from ci.report.junit import render_junit
+from ci.report.schema import Report, Status
+from ci.report.table import render_table, terminal_style
+from provisioning.artifacts.choice import list_device_runtimes
+from tests.stand_ins.snapshots import check_snapshot
+
+
+def show_table(report: Report, width: int = 100) -> str:
+    return render_table(report, colour=False, width=width)
+
+
+def make_summary(troubled: Report) -> str:
+    """The summary next to that of a base in which much was different."""
+    passed, failed, unsupported, crashed = troubled.cases
+    before = (
+        replace(passed, sqnr_db=30.0, metric=0.875, pte_bytes=88_000),
+        replace(failed, status=Status.PASSED, sqnr_db=40.0, fallback_nodes=0),
+        replace(unsupported, status=Status.PASSED),
+        replace(passed, model="gone"),
+        replace(crashed, lower_s=9.0),
+    )
+    tools = (replace(troubled.toolchain[0], version="2.4.0"), *troubled.toolchain[1:])
+    base = replace(troubled, cases=before, toolchain=tools)
+    now = replace(troubled, cases=(*troubled.cases, replace(passed, model="new")))
+    return render_summary(now, base=compare_reports(base, now))
+
+
+FORMS: dict[str, Callable[[Report], str]] = {
+    "terminal.txt": lambda report: show_table(report, 160),
+    "terminal-60.txt": lambda report: show_table(report, 60),
+    "summary.md": make_summary,
+    "junit.xml": lambda report: render_junit(report).decode(),
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_a_report_reads_like_its_snapshot(troubled: Report, name: str) -> None:
+    check_snapshot(Path(__file__).with_name("snapshots") / name, FORMS[name](troubled))
+
+
+# -- columns ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("share", "shown"),
+    [(1.0, "100 %"), (0.999999, "99.99 %"), (0.5, "50.00 %"), (0.0, "0.00 %"), (None, "-")],
+)
+def test_a_share_is_100_only_when_nothing_is_wrong(share: float | None, shown: str) -> None:
+    assert show_equal(share) == shown
+
+
+def test_columns_have_names_of_their_own_and_short_heads() -> None:
+    names = [column.name for column in COLUMNS]
+    assert len(names) == len(set(names))
+    assert all(len(line) <= 9 for column in COLUMNS for line in column.terminal.splitlines())
+
+
+def test_a_figure_that_no_case_has_is_left_out_everywhere(report: Report) -> None:
+    left_out = {"equal", "QNN ops", "cycles", "accelerator us", "metric"}
+    assert left_out.isdisjoint(column.name for column in columns_of(report.cases))
+    assert not re.search(r"equal|no gate|metric", show_table(report, 140) + render_summary(report))
+
+
+def test_every_form_warns_of_a_device_whose_qnn_is_older(troubled: Report, report: Report) -> None:
+    for text in (show_table(troubled), render_html(troubled), render_summary(troubled)):
+        assert "qnn-android 2.37.1" in html.unescape(text).replace("\u2060", "")
+    assert report.notes == ()
+    found = dict(list_device_runtimes())
+    assert (found["qnn-android"], found["qnn-sdk of profile android"]) == (
+        *("2.37.1", "2.37.0.250724"),
+    )
+
+
+# -- the terminal ----------------------------------------------------------------------------------
+
+
+def test_colour_marks_the_status_and_nothing_else_changes(troubled: Report) -> None:
+    coloured = render_table(troubled, colour=True, width=100)
+    assert "\x1b[32mpassed" in coloured
+    assert "\x1b[1;31mfailed" in coloured
+    assert re.sub(r"\x1b\[[0-9;]*m", "", coloured).split() == show_table(troubled).split()
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100, 140, 200])
+def test_every_width_is_kept_and_no_word_is_broken(report: Report, width: int) -> None:
+    case = replace(report.cases[0], model="net.py:bad", scheme="16a4w_block")
+    lines = show_table(replace(report, cases=(case, *report.cases)), width).splitlines()
+    assert max(map(len, lines)) <= width
+    assert "…" not in "".join(lines)
+    if width >= 60:
+        (row,) = [line for line in lines if line.startswith("net.py:bad ")]
+        assert "16a4w_block" in row
+        assert ("yes" in row) == (width >= 100)
+
+
+def test_a_model_is_named_without_its_path_where_that_is_clear(report: Report) -> None:
+    names = ("/home/me/net.py:make", "/home/me/net.py:same", "/home/you/net.py:same")
+    cases = tuple(replace(report.cases[0], model=name) for name in names)
+    lines = show_table(replace(report, cases=cases), 140).splitlines()
+    assert [line.split()[0] for line in lines[3:6]] == ["net.py:make", *names[1:]]
+
+
+def test_a_long_name_is_folded_not_cut(report: Report) -> None:
+    name = "somebody_elses_model.py:make_the_model_of_somebody"
+    case = replace(report.cases[0], model=f"/a/path/to/{name}")
+    text = show_table(replace(report, cases=(case,)))
+    assert name in "".join(line.split(" ")[0] for line in text.splitlines()[3:7])
+
+
+@pytest.mark.parametrize("variable", ["CI", "NO_COLOR"])
+def test_colour_only_on_a_terminal_that_wants_it(
+    variable: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("CI", "NO_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "107")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert terminal_style() == (True, 107)
+    monkeypatch.setenv(variable, "1")
+    monkeypatch.setenv("COLUMNS", "20")  # narrower than the table can be
+    assert terminal_style() == (False, 40)
+
+
+# -- JUnit -----------------------------------------------------------------------------------------
+
+
+def test_a_reader_of_junit_finds_each_result(troubled: Report, tmp_path: Path) -> None:
+    path = tmp_path / "junit.xml"
+    path.write_bytes(render_junit(troubled))
+    cases, controls = JUnitXml.fromfile(str(path))
+    kinds = [type(case.result[0]) if case.result else None for case in cases]
+    assert kinds == [None, Failure, Skipped, Failure]
+    assert (cases.tests, cases.failures, cases.errors, cases.skipped) == (4, 2, 0, 1)
+    assert (controls.tests, controls.failures) == (8, 1)
+    assert [bool(one.result) for one in controls] == [True] + [False] * 7
+
+
+def test_junit_names_are_unique_and_counts_add_up(report: Report) -> None:
+    dotted = replace(report.cases[0], model="my.py:mlp")
+    root = ET.fromstring(render_junit(replace(report, cases=(dotted, *report.cases[1:]))))  # noqa: S314
+    names = [(case.get("classname"), case.get("name")) for case in root.iter("testcase")]
+    assert len(names) == len(set(names)) == 48
+    assert names[0] == ("test_emulator.my_py:mlp", "fp16 SM8650")
+    for count in ("tests", "failures", "errors"):
+        total = sum(int(suite.get(count, "")) for suite in root.iter("testsuite"))
+        assert root.get(count) == str(total)
+
+
+# -- hostile text ----------------------------------------------------------------------------------
+
+
+def list_tags(markdown: str) -> list[str]:
+    """The elements that a reader of GitHub's Markdown makes, raw HTML as written."""
+    tokens = MarkdownIt("commonmark", {"html": True}).enable("table").parse(markdown)
+    inside = [child for token in tokens for child in token.children or []]
+    raw = [token.content.strip() for token in (*tokens, *inside) if token.type.startswith("html")]
+    return [token.tag for token in (*tokens, *inside) if token.tag] + raw
+
+
+def test_hostile_text_reaches_neither_the_terminal_nor_the_runner(hostile: Report) -> None:
+    text = show_table(hostile)
+    assert "alert" in text
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e]|##\[", text)
+    assert not re.search(r"(?m)^\s*::", text)
+
+
+def test_hostile_text_is_data_in_junit(hostile: Report) -> None:
+    root = ET.fromstring(render_junit(hostile))  # noqa: S314
+    assert {element.tag for element in root.iter()} == {
+        *("testsuites", "testsuite", "properties", "property", "testcase"),
+        *("failure", "system-out"),
+    }
+    failure = next(root.iter("failure"))
+    assert '<script>alert("x")</script> & ]]>' in (failure.text or "")
+
+
+def test_hostile_text_is_neither_markup_nor_a_link_in_a_summary(hostile: Report) -> None:
+    text = render_summary(hostile, note="no base.json: <b>@x")
+    allowed = {"h2", "p", "strong", "ul", "li", "table", "thead", "tbody", "tr", "th", "td", "br"}
+    raw = [tag for tag in list_tags(text) if tag not in allowed]
+    assert all(tag.startswith(("<details><summary>log", "<pre>", "</details>")) for tag in raw)
+    assert len(raw) == 3
+    assert "Nothing to compare with" in text
+
+
+def test_a_summary_has_whole_tables(report: Report) -> None:
+    opened_and_closed = 2 * (len(report.cases) + 1 + 5 + 1)  # and that of the worst five
+    assert list_tags(render_summary(report)).count("tr") == opened_and_closed
