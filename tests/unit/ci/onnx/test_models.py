@@ -79,6 +79,7 @@ LOOP = helper.make_node("Loop", ["x"], ["y"], "steps")
 FOREIGN = helper.make_node("Fast", ["x"], ["y"], "f", domain="my.ops")
 CONSTANT = helper.make_node("Constant", [], ["c"], value=external("../c").graph.initializer[0])
 SEQUENCE = helper.make_tensor_sequence_value_info("x", TensorProto.FLOAT, SHAPE)
+LIMITS = resource.getrlimit(resource.RLIMIT_DATA)
 GOOD = relu().SerializeToString()
 
 # A file that is no model, and what the error has to name.
@@ -252,11 +253,10 @@ def test_a_file_that_would_take_all_memory_is_refused(
     path = tmp_path / "bomb.onnx"
     path.write_bytes(field(7, field(1, b"") * 1_000_000))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    limits = resource.getrlimit(resource.RLIMIT_DATA)
     with pytest.raises(UsageError, match="not an ONNX model"):
         read_model(path)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 << 10
-    assert resource.getrlimit(resource.RLIMIT_DATA) == limits
+    assert resource.getrlimit(resource.RLIMIT_DATA) == LIMITS
 
 
 def test_no_damage_gives_anything_but_an_error(write: Write) -> None:
