@@ -1,4 +1,4 @@
-"""The one error tree: what happened, why, what to do next; an exit code a kind."""
+"""The one error tree: what happened, why, what to do next; one exit code per kind."""
 
 from __future__ import annotations
 

@@ -119,7 +119,7 @@ def scratch_directory(parent: Path, name: str) -> Iterator[Path]:
 
 
 def publish_directory(staging: Path, target: Path) -> None:
-    """Put ``staging`` in the place of ``target``; what was there before is ``staging`` then.
+    """Put ``staging`` where ``target`` is; what was there before is ``staging`` then.
 
     On a file system that cannot exchange two directories, the old one is moved aside and removed.
     Raises OSError.
@@ -192,7 +192,7 @@ def explain_write(place: Path, error: OSError, fix: str) -> StoreError:
 
 
 def free_bytes(place: Path) -> int:
-    """The room on the disk of ``place``, which need not be there yet."""
+    """Return the free bytes on the disk of ``place``, which need not exist yet."""
     there = next((path for path in (place, *place.parents) if path.exists()), Path())
     return shutil.disk_usage(there).free
 

@@ -142,10 +142,9 @@ class Repository:
         base, head = self.resolve(first), self.resolve(last or "HEAD")
         self.require_history()
         rows = self.ask("rev-list", "--first-parent", "--reverse", "--parents", f"{base}..{head}")
-        pairs = [row.split(" ")[:2] for row in rows.splitlines()]
-        for number, (commit, parent) in enumerate(pairs, self.count_commits(head) - len(pairs) + 1):
+        for commit, parent in (row.split(" ")[:2] for row in rows.splitlines()):
             before, after = (self.digest_inputs(one) for one in (parent, commit))
-            yield Step(commit, parent, number, self.compare(parent, commit), before, after)
+            yield Step(commit, parent, self.compare(parent, commit), before, after)
 
     def digest_inputs(self, commit: str) -> dict[str, dict[str, str]]:
         """The content of all files that each session depends on, but for those that rules say

@@ -105,7 +105,6 @@ def render_savings(savings: Savings) -> str:
     rows = [
         f"{count(len(savings.steps), 'commit', 'commits')}, everything for {savings.whole} of them",
         describe_share("sessions", savings.sessions),
-        describe_share("sessions, where every nth commit runs all", savings.sessions_with_due),
         describe_share("cases", savings.cases),
         *(f"  {name}: for {number}" for name, number in list_sessions_saved(savings.steps).items()),
         *(f"missed: {one}" for one in savings.missed),

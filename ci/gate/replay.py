@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ci.gate.facts import Difference
-from ci.gate.plan import count_due, make_plan
+from ci.gate.plan import make_plan
 from ci.gate.rules import GateRules
 from ci.gate.schema import Plan
 
@@ -15,12 +15,11 @@ Contents = Mapping[str, str]
 
 @dataclass(frozen=True)
 class Step:
-    """A commit on its ``parent``. ``number`` counts first-parent commits from the root; ``before``
-    and ``after`` are digests of what each session, and each ``SESSION MODEL``, depends on."""
+    """A commit on its ``parent``; ``before`` and ``after`` are digests of what each session, and
+    each ``SESSION MODEL``, depends on."""
 
     commit: str
     parent: str
-    number: int
     difference: Difference
     before: Mapping[str, Contents]
     after: Mapping[str, Contents]
@@ -28,14 +27,13 @@ class Step:
 
 @dataclass(frozen=True)
 class Replayed:
-    """One step: its plan as of a pull request, how much all would have been, whether everything is
-    due on the branch anyway, and what was skipped though it was needed."""
+    """One step: its plan as of a pull request, how many sessions and cases there are, and what was
+    skipped though it was needed."""
 
     commit: str
     plan: Plan
     sessions: int
     cases: int
-    due: bool = False
     missed: tuple[str, ...] = ()
 
     @property
@@ -57,7 +55,6 @@ def replay_step(
         plan,
         sessions=sum(not one.by_hand for one in whole.sessions),
         cases=len(whole.cases),
-        due=bool(count_due(step.number - 1, step.number, rules.every_nth)),
         missed=(*find_missed(step, plan), *find_failed(step, plan, outcomes)),
     )
 
@@ -113,12 +110,6 @@ class Savings:
         """Cases, likewise."""
         ran = sum(len(set(one.plan.cases)) for one in self.steps)
         return ran, sum(one.cases for one in self.steps)
-
-    @property
-    def sessions_with_due(self) -> tuple[int, int]:
-        """Sessions on the branch, where some commits run everything."""
-        ran = sum(one.sessions if one.due else one.sessions_run for one in self.steps)
-        return ran, self.sessions[1]
 
     @property
     def whole(self) -> int:

@@ -1,9 +1,9 @@
 """A model to compile as ONNX, whatever it comes as, with the inputs that it is judged on.
 
 An .onnx file brings its inputs in one of two ways: folders test_data_set_0, test_data_set_1 ...
-beside it, each with input_0.pb, input_1.pb ... (as the ONNX model zoo packs them), or a file of the
-same name that ends in .npz with an array an input, [input set, *shape]. Without either they are
-random.
+next to it, each with input_0.pb, input_1.pb ... (as the ONNX model zoo packs them), or a file of
+the same name that ends in .npz with an array per input, [input set, *shape]. Without either they
+are random.
 """
 
 from __future__ import annotations
@@ -83,29 +83,29 @@ def list_inputs(model: onnx.ModelProto) -> dict[str, tuple[np.dtype[Any], tuple[
 
 
 def read_sets(path: Path, inputs: Mapping[str, tuple[Any, tuple[int, ...]]]) -> Iterator[Arrays]:
-    """The input sets that lie beside a model. Raises UsageError for one that does not fit it."""
+    """The input sets next to a model. Raises UsageError for one that does not fit it."""
     packed = path.with_suffix(".npz")
     if packed.is_file():
-        with np.load(packed, allow_pickle=False) as arrays:
-            held = {name: arrays[name] for name in arrays.files}
+        held = _read_arrays(packed)
         if held.keys() != inputs.keys():
             raise _misfit(packed, f"it has {', '.join(held) or 'nothing'}", inputs)
-        yield from (
-            _fit(packed, row, inputs) for row in zip(*(held[name] for name in inputs), strict=False)
-        )
+        for row in zip(*(held[name] for name in inputs), strict=False):
+            yield _fit(packed, row, inputs)
     for folder in sorted(path.parent.glob("test_data_set_*"), key=lambda one: (len(one.name), one)):
         files = [folder / f"input_{index}.pb" for index in range(len(inputs))]
-        yield _fit(folder, [_read_tensor(file) for file in files], inputs)
+        yield _fit(folder, [_read_arrays(file) for file in files], inputs)
 
 
-def _read_tensor(file: Path) -> Array:
+def _read_arrays(file: Path) -> Any:
+    """The arrays of an .npz by name, or the one of a .pb."""
     try:
-        held = onnx.TensorProto.FromString(file.read_bytes())
-        return onnx.numpy_helper.to_array(held)
+        if file.suffix == ".npz":
+            with file.open("rb") as stream:
+                return dict(np.load(stream, allow_pickle=False))
+        return onnx.numpy_helper.to_array(onnx.TensorProto.FromString(file.read_bytes()))
     except Exception as error:
-        raise UsageError(
-            f"{file} cannot be read", why=f"{type(error).__name__}: {error}"
-        ) from error
+        why = f"{type(error).__name__}: {error}"
+        raise UsageError(f"{file} cannot be read", why=why, fix="write it again") from error
 
 
 def _fit(place: Path, row: Sequence[Any], inputs: Mapping[str, Any]) -> Arrays:
@@ -119,7 +119,7 @@ def _fit(place: Path, row: Sequence[Any], inputs: Mapping[str, Any]) -> Arrays:
 def _misfit(place: Path, why: str, inputs: Mapping[str, tuple[Any, tuple[int, ...]]]) -> UsageError:
     wanted = (f"{name} {dtype}{list(shape)}" for name, (dtype, shape) in inputs.items())
     return UsageError(
-        f"{place} does not fit the model", why=why, fix=f"an array an input: {', '.join(wanted)}"
+        f"{place} does not fit the model", why=why, fix=f"an array per input: {', '.join(wanted)}"
     )
 
 

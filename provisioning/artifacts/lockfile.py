@@ -1,7 +1,7 @@
 """What was learnt of an artifact at its first use: hash, size, every file, the evidence.
 
 manifests/locks/ holds what the project pins; ``pins/`` of the store holds what this machine
-trusted. Both are one JSON file an artifact and version.
+trusted. Both are one JSON file per artifact and version.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Overlays that ``build aot`` made: an installed executorch with an adaptor of our own."""
+"""Overlays that ``build aot`` made: an installed executorch with our own adaptor."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def read_overlay(overlay: Path) -> OverlayRecord | None:
 
 
 def find_backends(overlay: Path) -> list[Path]:
-    """The QNN backends for Python's runtime that an overlay has of its own, not the wheel's."""
+    """Return an overlay's own QNN backends for Python's runtime, not the wheel's."""
     places = [overlay / place for place in BACKENDS]
     real = overlay.resolve()
     return [path for path in places if path.is_file() and path.resolve().is_relative_to(real)]

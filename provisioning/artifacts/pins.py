@@ -104,7 +104,7 @@ def _learn(request: ArtifactRequest, store: Store, progress: Progress) -> Lock:
 
 
 def _change_lock(request: ArtifactRequest, lock: Lock, version: str) -> Iterator[Change]:
-    """The lock in the place of that of another ``version``, unless only the date differs."""
+    """Yield the lock instead of that of another ``version``, unless only the date differs."""
     path = project_lock_path(request.name, version)
     old = read_lock(path)
     if old is None or msgspec.structs.replace(old, recorded=lock.recorded) != lock:
@@ -132,7 +132,7 @@ def plan_update(
     *,
     carry: bool = True,
 ) -> list[Change]:
-    """The manifest's row and the lock of another version in the place of ``request``'s, and what
+    """Return the manifest's row and the lock of another version instead of ``request``'s, and what
     becomes of recorded figures, which the new version takes over with ``carry``.
 
     ``version`` is what the source calls it, '' the newest. Raises UsageError, DownloadError,
@@ -163,7 +163,7 @@ def plan_update(
 
 
 def rewrite_release(text: str, request: ArtifactRequest, new: Release) -> tuple[str, Release]:
-    """A manifest's text with ``new`` in the place of the request's release, comments kept, and
+    """Return a manifest's text with ``new`` instead of the request's release, comments kept, and
     the release that it then names: files that it writes name the versions, too.
 
     Raises ManifestError when the text cannot be made to say so.

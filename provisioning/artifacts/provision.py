@@ -114,7 +114,7 @@ def _is_of_env(root: Path, request: ArtifactRequest, store: Store) -> bool:
 
 
 def check_adopted(request: ArtifactRequest, adopted: Provisioned) -> None:
-    """Hash an installation against the lock of its version, where there is one.
+    """Hash an installation against the lock of its version, if there is one.
 
     Modes may differ and more files may be there. Raises UnfitError, naming what differs.
     """
@@ -213,7 +213,7 @@ def find_differences(
 
 
 def trusted_tree(request: ArtifactRequest, published: Published) -> Tree | None:
-    """The tree.json of a published directory, its entries from the lock where there is one.
+    """Return the tree.json of a published directory, with the entries of the lock if there is one.
 
     None when tree.json is missing or damaged, or tells of something other than ``request``.
     """

@@ -5,7 +5,6 @@ One downloads while another is unpacked.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -19,7 +18,7 @@ from provisioning.console.progress import Progress
 from provisioning.console.threads import run_tasks
 from provisioning.errors import IntegrityError, UnfitError
 from provisioning.fetch.client import end_transfers
-from provisioning.files import mib
+from provisioning.files import free_bytes, mib
 from provisioning.manifest.releases import FileRelease, ZigRelease
 from provisioning.store.store import Store
 
@@ -104,10 +103,9 @@ def show_outline(requests: Sequence[ArtifactRequest], store: Store, progress: Pr
 
 def describe_fetch(requests: Sequence[ArtifactRequest], store: Store) -> list[str]:
     """The outline as lines: a head with the room that there is, then each artifact."""
-    free = shutil.disk_usage(store.home if store.home.is_dir() else store.home.parent).free
     releases = [each.release for each in requests if isinstance(each.release, FileRelease)]
     most = sum(release.unpacked_bytes for release in releases)
-    room = f"{mib(free)} are free in {store.home}"
+    room = f"{mib(free_bytes(store.home))} are free in {store.home}"
     unpacked = f"at most {mib(most)} unpacked; " if most else ""
     lines = [f"to fetch: {len(requests)} artifacts; {unpacked}{room}"]
     for request in requests:
@@ -142,7 +140,7 @@ def _describe_check(request: ArtifactRequest) -> str:
 
 
 def _require_yes(requests: Sequence[ArtifactRequest], store: Store, progress: Progress) -> None:
-    """One refusal for all: whoever comes back with what it names is asked nothing more."""
+    """Raise one refusal for all: the command that it names needs no further consent."""
     problems: list[UnfitError | IntegrityError] = []
     for request in requests:
         if request.toolchain.licence.accept:

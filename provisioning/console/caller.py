@@ -1,6 +1,6 @@
 """How this program was called: what hints tell people to type, and where shown paths start.
 
-Messages name a verb in backticks, as ``qnn-ci VERB WORDS``. Whoever called ``./nox`` or
+Messages name a verb in backticks, as ``qnn-ci VERB ARGUMENTS``. A user who called ``./nox`` or
 ``python -m ci`` reads that command instead.
 """
 

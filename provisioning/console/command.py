@@ -63,7 +63,7 @@ REFUSALS = {
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a verb came to: ``data`` for --json, ``text`` for a person, and the exit code.
+    """The result of a verb: ``data`` for --json, ``text`` for a person, and the exit code.
 
     ``text`` is shown without terminal sequences and CI runners' commands, unless it is ``exact``:
     made for a program, or clean already.

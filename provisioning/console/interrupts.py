@@ -1,7 +1,7 @@
 """SIGTERM and SIGHUP as Ctrl-C, and one interrupt for several signals that come at once.
 
 A CI that cancels a job sends SIGTERM, a terminal that closes SIGHUP; what runs below us is in
-process groups of its own, so that nobody but us ends it.
+its own process groups, so that only we can end it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Interrupt:
 
 
 def catch_signals() -> None:
-    """Install one Interrupt for ENDING_SIGNALS, but for those that are ignored, as nohup does.
+    """Install one Interrupt for ENDING_SIGNALS, except those that are ignored, as nohup does.
 
     Only the main thread can; in another one, nothing happens.
     """

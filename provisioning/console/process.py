@@ -228,7 +228,7 @@ def _feed(stdin: IO[str], text: str) -> None:
 
 
 class _Output(io.RawIOBase):
-    """What a process prints, at its end when the process is, whoever else holds the pipe.
+    """What a process prints; it ends when the process does, even if another one holds the pipe.
 
     ``held`` tells that a child that outlived it does.
     """

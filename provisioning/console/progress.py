@@ -133,7 +133,7 @@ class Progress:
         return cls(sys.stderr, live=sys.stderr.isatty() and not os.environ.get("CI"))
 
     def step(self, message: str) -> None:
-        """Say one thing, on a line of its own."""
+        """Print one message on its own line."""
         if self.stream:
             text = fit_lines(clean_message(message), count_columns(self.stream))
             with self.lock:

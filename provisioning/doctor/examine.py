@@ -53,7 +53,7 @@ class Verdict:
 
     @property
     def lacks(self) -> Finding | None:
-        """What is all that is wrong: the library of a backend, for want of which nothing runs."""
+        """The one fault, if it is that the library of a backend is missing or does not work."""
         alone = {one.id for one in self.errors} <= OF_BACKEND
         return self.errors[0] if self.errors and alone else None
 

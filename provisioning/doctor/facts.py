@@ -183,8 +183,8 @@ class PythonFacts:
 
 @dataclass(frozen=True)
 class BackendFacts:
-    """A backend beside HTP: whether its library is in the SDK; ``no_backend`` is why the adaptor
-    creates none with it, None where it was not tried. ``why`` and ``fix`` go with either."""
+    """A backend other than HTP: whether its library is in the SDK; ``no_backend`` is why the
+    adaptor creates none with it, None if it was not tried. ``why`` and ``fix`` go with either."""
 
     name: str
     library: str

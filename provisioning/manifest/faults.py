@@ -42,7 +42,7 @@ def find_faults(value: Any, kind: Any, path: Path = ()) -> Iterator[tuple[Path, 
 
 
 def _find_table(kind: Any) -> Any:
-    """The Struct that a table of ``kind`` is decoded into, where there is one to choose."""
+    """Return the Struct that a table of ``kind`` is decoded into, None if there are several."""
     kinds = get_args(kind) if get_origin(kind) in {Union, types.UnionType} else (kind,)
     tables = [one for one in kinds if isinstance(one, type) and issubclass(one, msgspec.Struct)]
     return tables[0] if len(tables) == 1 and not tables[0].__struct_config__.tag else None

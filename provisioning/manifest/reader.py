@@ -191,7 +191,7 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A named set of artifacts and the variables that point at them (``{name}`` is a root).
 
     The caller's value of a variable in ``from_caller`` goes first. ``like`` names a profile that
-    it is but for the artifacts and variables of its own.
+    it equals, except for its own artifacts and variables.
     """
 
     summary: str

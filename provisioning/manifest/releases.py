@@ -1,4 +1,4 @@
-"""Releases: one pinned version of an artifact, one struct a kind of source.
+"""Releases: one pinned version of an artifact, one struct per kind of source.
 
 ``source`` in a manifest's row is the kind, and the name of the module in artifacts/sources/
 that brings it.
@@ -53,7 +53,7 @@ class Release(
 
     @property
     def origin(self) -> Origin:
-        """The pin; empty where there is none (yet)."""
+        """The pin; empty if there is none (yet)."""
         return Origin()
 
     @property

@@ -48,15 +48,16 @@ def find_garbage(
     trees = sorted(store.trees.iterdir()) if store.trees.is_dir() else []
     judged = [_judge_tree(path, named) for path in trees]
     judged += map(_judge_build, sorted((store.home / BUILDS).glob("*")))
-    judged = [_spare_used(store, one) for one in judged]
+    users = find_users(one.path for one in judged if isinstance(one, Garbage))
+    judged = [_spare_used(one, store.find_user(one.path) or users.get(one.path)) for one in judged]
     garbage = [one for one in judged if isinstance(one, Garbage)]
     if store.downloads.is_dir():
         garbage += _judge_downloads(store.downloads, filenames if downloads else set())
     return garbage, [one for one in judged if isinstance(one, Kept)]
 
 
-def _spare_used(store: Store, one: Garbage | Kept) -> Garbage | Kept:
-    if isinstance(one, Garbage) and (user := store.find_user(one.path) or find_user(one.path)):
+def _spare_used(one: Garbage | Kept, user: int | None) -> Garbage | Kept:
+    if isinstance(one, Garbage) and user:
         return Kept(one.path, f"process {user} uses it")
     return one
 
@@ -131,30 +132,38 @@ def remove_garbage(store: Store, items: Iterable[Garbage]) -> int:
     return freed
 
 
-def find_user(directory: Path) -> int | None:
-    """A process of this machine that has a file of ``directory`` mapped or open, works in it,
-    or was started with it in its environment. Processes of others cannot be looked into.
+def find_users(directories: Iterable[Path]) -> dict[Path, int]:
+    """By directory a process of this machine that has a file of it mapped or open, works in it, or
+    was started with it in its environment. Processes of others cannot be looked into.
     """
-    needle = os.fsencode(str(directory.resolve()))
-    for entry in PROC.iterdir() if PROC.is_dir() else []:
-        if entry.name.isdigit() and int(entry.name) != os.getpid() and _uses(entry, needle):
-            return int(entry.name)
-    return None
+    needles = {path: os.fsencode(str(path.resolve())) for path in directories}
+    users: dict[Path, int] = {}
+    for entry in PROC.iterdir() if needles and PROC.is_dir() else []:
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        texts, links = _look_into(entry)
+        for path, needle in needles.items():
+            if any(needle in text for text in texts) or any(
+                end.startswith(needle) for end in links
+            ):
+                users[path] = int(entry.name)
+    return users
 
 
-def _uses(process: Path, needle: bytes) -> bool:
+def _look_into(process: Path) -> tuple[list[bytes], list[bytes]]:
+    """What a process has mapped and its environment; where its links lead."""
+    texts: list[bytes] = []
     for name in ("maps", "environ"):
         with suppress(OSError):
-            if needle in (process / name).read_bytes():
-                return True
+            texts.append((process / name).read_bytes())
     links = [process / "cwd", process / "exe"]
     with suppress(OSError):
-        links += list((process / "fd").iterdir())
+        links += (process / "fd").iterdir()
+    ends: list[bytes] = []
     for link in links:
         with suppress(OSError):
-            if os.fsencode(str(link.readlink())).startswith(needle):
-                return True
-    return False
+            ends.append(os.fsencode(str(link.readlink())))
+    return texts, ends
 
 
 def measure(path: Path) -> int:
@@ -208,24 +217,25 @@ def list_parts(store: Store) -> list[CachePart]:
     return parts
 
 
-def find_removable(part: CachePart) -> tuple[list[Garbage], list[Kept]]:
-    """What of a part may go, and what stays since a process uses it or it is not ours."""
+def find_removable(parts: Iterable[CachePart]) -> tuple[list[Garbage], list[Kept]]:
+    """What of these parts may go, and what stays: a process uses it, or it is not ours."""
+    entries = [(part, path) for part in parts for path in part.entries()]
+    users = find_users(path for _, path in entries)
     garbage: list[Garbage] = []
     kept: list[Kept] = []
-    for path in part.entries():
-        if why := _find_use(part, path):
+    for part, path in entries:
+        if why := _find_use(part, path, users.get(path)):
             kept.append(Kept(path, why))
         else:
             garbage.append(Garbage(path, measure(path), part.about))
     return garbage, kept
 
 
-def _find_use(part: CachePart, path: Path) -> str:
+def _find_use(part: CachePart, path: Path, user: int | None) -> str:
     if part.name == "store" and (not path.is_dir() or made_by_us(path) is None):
         return "it is not ours"
     if part.name == ENVIRONMENTS and _runs_this(path):
         return "this command runs from it"
-    user = find_user(path)
     return f"process {user} uses it" if user else ""
 
 

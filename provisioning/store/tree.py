@@ -127,7 +127,7 @@ def scan_tree(root: Path, *, checkout: bool = False) -> dict[str, os.stat_result
 
 
 def list_files(root: Path) -> list[str]:
-    """The relative paths of all that is below ``root`` but for directories."""
+    """Return the relative paths of everything below ``root`` except directories."""
     return [path for path in scan_tree(root) if not path.endswith("/")]
 
 

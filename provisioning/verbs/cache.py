@@ -10,14 +10,7 @@ from provisioning.console.progress import Progress
 from provisioning.errors import UsageError
 from provisioning.files import mib
 from provisioning.manifest.reader import list_toolchains
-from provisioning.store.collect import (
-    CachePart,
-    Garbage,
-    Kept,
-    find_removable,
-    list_parts,
-    remove_garbage,
-)
+from provisioning.store.collect import CachePart, find_removable, list_parts, remove_garbage
 from provisioning.store.store import Store, explain_errors
 
 LOCKED = frozenset({"store", "downloads"})
@@ -73,13 +66,8 @@ def describe_parts(store: Store, parts: list[CachePart]) -> Outcome:
 
 def clean_parts(store: Store, parts: list[CachePart], *, dry_run: bool) -> Outcome:
     """Remove what no process uses."""
-    garbage: list[Garbage] = []
-    kept: list[Kept] = []
     with explain_errors(store.home):
-        for part in parts:
-            removable, rest = find_removable(part)
-            garbage += removable
-            kept += rest
+        garbage, kept = find_removable(parts)
         freed = 0 if dry_run else remove_garbage(store, garbage)
     size = sum(item.size_bytes for item in garbage)
     verb = "would remove" if dry_run else "removed"

@@ -1,8 +1,8 @@
 """``cache-key``: the name and the paths of a CI system's cache for artifacts or profiles.
 
 A cache holds only what the project's own pins prove: trees of which every file is locked, else
-the file that is fetched. So what comes out of a cache is hashed before it is used, whoever wrote
-it. A cache that others can read holds only what its licence lets others have.
+the file that is fetched. So what comes out of a cache is hashed before it is used, no matter who
+wrote it. A cache that others can read holds only what its licence lets others have.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +30,8 @@ KINDS = {
 # Scale, zero point and dtype of activations; weights are uint8.
 QUANTIZED = {"u8": (0.05, 128, np.uint8), "u16": (0.0002, 32768, np.uint16)}
 DIMS = (2, 4, 6, 8, 10)
+RANKS = range(1, 6)
+Inputs = Callable[[int], Sequence[Any]]
 NARROW = {"Acos", "Acosh", "Asin", "Atanh", "Div", "Log", "Pow", "Reciprocal", "Sqrt", "Tan"}
 
 
@@ -77,6 +81,9 @@ class Case:
     def key(self) -> str:
         name = f"{self.domain}:{self.op}" if self.domain else self.op
         return f"{name}{'/' + self.variant if self.variant else ''} {self.kind} {self.rank}"
+
+
+FIELDS = {one.name for one in dataclasses.fields(Case)} - {"attributes"}
 
 
 def write_case(case: Case, path: Path) -> Path:
@@ -165,234 +172,137 @@ def filled(*dims: int) -> Any:
     return np.random.default_rng(0).uniform(-1, 1, dims).astype(np.float32)
 
 
-def split(names: str) -> list[str]:
-    return names.split()
+def make_case(op: str, kind: str, inputs: Sequence[Any], variant: str = "", **more: Any) -> Case:
+    """A case whose fields are in ``more``, together with the operator's attributes."""
+    fields = {name: more.pop(name) for name in [*more] if name in FIELDS}
+    return Case(op, kind, inputs, variant, **fields, attributes=more)
 
 
-UNARY = split(
-    """
+def by_rank(
+    ops: str, kinds: Sequence[str], inputs: Inputs, ranks: Sequence[int] = RANKS, **more: Any
+) -> Iterator[Case]:
+    """A case per operator, type and rank, on which ``inputs`` depend and what in ``more`` can be
+    called."""
+    for op in ops.split():
+        for kind in kinds:
+            for rank in ranks:
+                own = {name: one(rank) if callable(one) else one for name, one in more.items()}
+                yield make_case(op, kind, inputs(rank), **own)
+
+
+def one(rank: int) -> list[Any]:
+    return [shape(rank)]
+
+
+def two(rank: int) -> list[Any]:
+    return [shape(rank)] * 2
+
+
+def zeros(*dims: int) -> dict[str, Any]:
+    return {"i": np.zeros(dims, np.int64)}
+
+
+INTEGERS = ("Abs", "Neg", "Sign", "Relu")
+UNARY = """
     Abs Acos Acosh Asin Asinh Atan Atanh Ceil Celu Cos Cosh Elu Erf Exp Floor Gelu
     HardSigmoid HardSwish Hardmax Identity IsInf IsNaN LeakyRelu Log LogSoftmax Mish Neg
     Reciprocal Relu Round Selu Sigmoid Sign Sin Sinh Softmax Softplus Softsign Sqrt Tan Tanh
     ThresholdedRelu
-    """
-)
-BINARY = split(
-    """
-    Add Sub Mul Div Pow Max Min Mean Sum Equal Greater GreaterOrEqual Less LessOrEqual
-    """
-)
-REDUCE = split(
-    """
+"""
+BINARY = "Add Sub Mul Div Pow Max Min Mean Sum Equal Greater GreaterOrEqual Less LessOrEqual"
+REDUCE = """
     ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd
     ReduceSum ReduceSumSquare
-    """
-)
-INTEGERS = {"Abs", "Neg", "Sign", "Identity", "Relu"}
-RANKS = range(1, 6)
+"""
 
 
 def list_cases() -> Iterator[Case]:
     """Every case, an operator after the other."""
-    for op in UNARY:
+    for op in UNARY.split():
         kinds = MOVED if op == "Identity" else NUMBERS if op in INTEGERS else FLOATS
-        yield from _by_rank(op, kinds, lambda rank: {"inputs": [shape(rank)]})
-    for op in BINARY:
-        yield from _by_rank(op, NUMBERS, lambda rank: {"inputs": [shape(rank)] * 2})
-    yield from _by_rank("Mod", ("int32", "u8"), lambda rank: {"inputs": [shape(rank)] * 2})
-    for op in ("And", "Or", "Xor"):
-        yield from _by_rank(op, ("bool",), lambda rank: {"inputs": [shape(rank)] * 2})
-    yield from _by_rank("Not", ("bool",), lambda rank: {"inputs": [shape(rank)]})
-    for op in REDUCE:
-        yield from _by_rank(
-            op, NUMBERS, lambda rank: {"inputs": [shape(rank)], "constants": {"axes": whole(-1)}}
-        )
-    for op in ("ArgMax", "ArgMin"):
-        yield from _by_rank(
-            op, NUMBERS, lambda rank: {"inputs": [shape(rank)], "attributes": {"axis": -1}}
-        )
+        yield from by_rank(op, kinds, one)
+    yield from by_rank(BINARY, NUMBERS, two)
+    yield from by_rank("Mod", ("int32", "u8"), two)
+    yield from by_rank("And Or Xor", ("bool",), two)
+    yield from by_rank("Not", ("bool",), one)
+    yield from by_rank(REDUCE, NUMBERS, one, constants={"axes": whole(-1)})
+    yield from by_rank("ArgMax ArgMin", NUMBERS, one, axis=-1)
     for make in SPECIAL:
         yield from make()
 
 
-def _by_rank(
-    op: str,
-    kinds: Sequence[str],
-    make: Callable[[int], dict[str, Any]],
-    ranks: Sequence[int] = RANKS,
-    **more: Any,
-) -> Iterator[Case]:
-    for kind in kinds:
-        for rank in ranks:
-            yield Case(op, kind, **{**make(rank), **more})
-
-
 def _moves() -> Iterator[Case]:
     """Operators that move elements."""
-    some = (2, 3, 4, 5)
-    yield from _by_rank(
-        "Reshape", MOVED, lambda r: {"inputs": [shape(r)], "constants": {"s": whole(-1)}}
+    some, few = (2, 3, 4, 5), ("float32", "u8")
+    yield from by_rank("Reshape", MOVED, one, constants={"s": whole(-1)})
+    yield from by_rank("Flatten", MOVED, one)
+    yield from by_rank("Transpose", MOVED, one, perm=lambda r: [*range(r)][::-1])
+    yield from by_rank(
+        "Squeeze", MOVED, lambda r: [(1, *shape(r)[1:])], some, constants={"a": whole(0)}
     )
-    yield from _by_rank("Flatten", MOVED, lambda r: {"inputs": [shape(r)]})
-    yield from _by_rank(
-        "Transpose",
-        MOVED,
-        lambda r: {"inputs": [shape(r)], "attributes": {"perm": [*range(r)][::-1]}},
+    yield from by_rank("Unsqueeze", MOVED, one, constants={"a": whole(0)})
+    yield from by_rank("Concat", MOVED, two, axis=-1)
+    yield from by_rank("Split", MOVED, one, axis=-1, num_outputs=2, outputs=2)
+    yield from by_rank(
+        "Slice", MOVED, one, constants=lambda r: {"b": whole(1), "e": whole(4), "a": whole(r - 1)}
     )
-    yield from _by_rank(
-        "Squeeze",
-        MOVED,
-        lambda r: {"inputs": [(1, *shape(r)[1:])], "constants": {"a": whole(0)}},
-        some,
-    )
-    yield from _by_rank(
-        "Unsqueeze", MOVED, lambda r: {"inputs": [shape(r)], "constants": {"a": whole(0)}}
-    )
-    yield from _by_rank(
-        "Concat", MOVED, lambda r: {"inputs": [shape(r)] * 2, "attributes": {"axis": -1}}
-    )
-    yield from _by_rank(
-        "Split",
-        MOVED,
-        lambda r: {
-            "inputs": [shape(r)],
-            "attributes": {"axis": -1, "num_outputs": 2},
-            "outputs": 2,
-        },
-    )
-    yield from _by_rank(
-        "Slice",
-        MOVED,
-        lambda r: {
-            "inputs": [shape(r)],
-            "constants": {"b": whole(1), "e": whole(4), "a": whole(r - 1)},
-        },
-    )
-    yield from _by_rank(
-        "Slice",
-        ("float32", "u8"),
-        lambda r: {
-            "inputs": [shape(r)],
-            "constants": {"b": whole(-1), "e": whole(-100), "a": whole(r - 1), "st": whole(-1)},
-        },
-        (4,),
-        variant="backwards",
-    )
-    yield from _by_rank(
+    back = {"b": whole(-1), "e": whole(-100), "a": whole(3), "st": whole(-1)}
+    yield from by_rank("Slice", few, one, (4,), variant="backwards", constants=back)
+    yield from by_rank(
         "Expand",
         MOVED,
-        lambda r: {"inputs": [(*shape(r)[:-1], 1)], "constants": {"s": whole(*shape(r))}},
+        lambda r: [(*shape(r)[:-1], 1)],
+        constants=lambda r: {"s": whole(*shape(r))},
     )
-    yield from _by_rank(
-        "Tile",
-        MOVED,
-        lambda r: {"inputs": [shape(r)], "constants": {"t": whole(*[1] * (r - 1), 2)}},
-    )
-    yield from _by_rank(
+    yield from by_rank("Tile", MOVED, one, constants=lambda r: {"t": whole(*[1] * (r - 1), 2)})
+    last = {"axis": lambda r: r - 1}
+    yield from by_rank("Gather", MOVED, one, constants={"i": whole(0, 2)}, **last)
+    back = {"i": whole(0, -1)}
+    yield from by_rank("Gather", few, one, (2, 4), variant="negative index", constants=back, **last)
+    yield from by_rank(
         "Gather",
-        MOVED,
-        lambda r: {
-            "inputs": [shape(r)],
-            "constants": {"i": whole(0, 2)},
-            "attributes": {"axis": r - 1},
-        },
-    )
-    yield from _by_rank(
-        "Gather",
-        ("float32", "u8"),
-        lambda r: {
-            "inputs": [shape(r)],
-            "constants": {"i": whole(0, -1)},
-            "attributes": {"axis": r - 1},
-        },
-        (2, 4),
-        variant="negative index",
-    )
-    yield from _by_rank(
-        "Gather",
-        ("float32", "u8"),
-        lambda r: {"inputs": [shape(r), ((2,), "int64")]},
+        few,
+        lambda r: [shape(r), ((2,), "int64")],
         (2, 4),
         variant="index is an input",
     )
-    yield from _by_rank(
-        "GatherElements",
-        FLOATS,
-        lambda r: {"inputs": [shape(r)], "constants": {"i": np.zeros(shape(r), np.int64)}},
+    yield from by_rank("GatherElements", FLOATS, one, constants=lambda r: zeros(*shape(r)))
+    yield from by_rank("GatherND", FLOATS, one, constants=lambda r: zeros(2, r))
+    order = ("x0", "i", "x1")
+    yield from by_rank(
+        "ScatterElements", FLOATS, two, constants=lambda r: zeros(*shape(r)), order=order, **last
     )
-    yield from _by_rank(
-        "GatherND",
-        FLOATS,
-        lambda r: {"inputs": [shape(r)], "constants": {"i": np.zeros((2, r), np.int64)}},
-    )
-    yield from _by_rank(
-        "ScatterElements",
-        FLOATS,
-        lambda r: {
-            "inputs": [shape(r)] * 2,
-            "constants": {"i": np.zeros(shape(r), np.int64)},
-            "order": ("x0", "i", "x1"),
-            "attributes": {"axis": r - 1},
-        },
-    )
-    yield from _by_rank(
+    yield from by_rank(
         "ScatterND",
         FLOATS,
-        lambda r: {
-            "inputs": [shape(r), (2,)],
-            "constants": {"i": np.zeros((2, r), np.int64)},
-            "order": ("x0", "i", "x1"),
-        },
+        lambda r: [shape(r), (2,)],
+        constants=lambda r: zeros(2, r),
+        order=order,
     )
     for mode in ("constant", "reflect", "edge", "wrap"):
-        yield from _by_rank(
+        yield from by_rank(
             "Pad",
             FLOATS,
-            lambda r: {
-                "inputs": [shape(r)],
-                "constants": {"p": whole(*[0] * (r - 1), 1, *[0] * (r - 1), 1)},
-            },
+            one,
             variant="" if mode == "constant" else mode,
-            attributes={"mode": mode},
+            constants=lambda r: {"p": whole(*[*[0] * (r - 1), 1] * 2)},
+            mode=mode,
         )
-    yield from _by_rank(
-        "Where", FLOATS, lambda r: {"inputs": [(shape(r), "bool"), shape(r), shape(r)]}
-    )
-    yield from _by_rank(
-        "CumSum",
-        (*FLOATS, "int32"),
-        lambda r: {"inputs": [shape(r)], "constants": {"a": np.int64(-1)}},
-    )
-    yield from _by_rank("Trilu", FLOATS, lambda r: {"inputs": [shape(r)]}, some)
-    yield from _by_rank("Shape", ("float32",), lambda r: {"inputs": [shape(r)]})
-    yield from _by_rank(
-        "OneHot",
-        ("int32", "int64"),
-        lambda r: {
-            "inputs": [shape(r)],
-            "constants": {"d": np.int64(4), "v": np.asarray([0, 1], np.float32)},
-        },
-        (1, 2, 3),
-    )
-    yield from _by_rank("NonZero", ("float32", "bool"), lambda r: {"inputs": [shape(r)]}, (1, 2, 4))
-    for largest in (1, 0):
-        yield from _by_rank(
-            "TopK",
-            FLOATS,
-            lambda r: {"inputs": [shape(r)], "constants": {"k": whole(2)}, "outputs": 2},
-            attributes={"largest": largest},
-            variant="" if largest else "smallest",
-        )
-    for kind, mode in (("DepthToSpace", "DCR"), ("DepthToSpace", "CRD"), ("SpaceToDepth", "")):
-        attributes = {"blocksize": 2, **({"mode": mode} if mode else {})}
-        yield from _by_rank(
-            kind,
-            FLOATS,
-            lambda r: {"inputs": [(1, 8, 4, 4)]},
-            (4,),
-            attributes=attributes,
-            variant="CRD" if mode == "CRD" else "",
-        )
+    yield from by_rank("Where", FLOATS, lambda r: [(shape(r), "bool"), *two(r)])
+    yield from by_rank("CumSum", (*FLOATS, "int32"), one, constants={"a": np.int64(-1)})
+    yield from by_rank("Trilu", FLOATS, one, some)
+    yield from by_rank("Shape", ("float32",), one)
+    hot = {"d": np.int64(4), "v": np.asarray([0, 1], np.float32)}
+    yield from by_rank("OneHot", ("int32", "int64"), one, (1, 2, 3), constants=hot)
+    yield from by_rank("NonZero", ("float32", "bool"), one, (1, 2, 4))
+    for largest, variant in ((1, ""), (0, "smallest")):
+        top = {"constants": {"k": whole(2)}, "largest": largest, "outputs": 2}
+        yield from by_rank("TopK", FLOATS, one, variant=variant, **top)
+    for op, mode in (("DepthToSpace", "DCR"), ("DepthToSpace", "CRD"), ("SpaceToDepth", "")):
+        for kind in FLOATS:
+            modes = {"mode": mode} if mode else {}
+            variant = mode if mode == "CRD" else ""
+            yield make_case(op, kind, [(1, 8, 4, 4)], variant, blocksize=2, **modes)
 
 
 def _casts() -> Iterator[Case]:
@@ -400,286 +310,164 @@ def _casts() -> Iterator[Case]:
     for source in ("float32", "float16", "int32", "int64", "bool"):
         for name, kind in {**targets, "float32": 1}.items():
             if name != source:
-                yield Case("Cast", source, [shape(4)], f"to {name}", attributes={"to": kind})
-    yield Case("CastLike", "float32", [shape(4), (shape(4), "int32")])
+                yield make_case("Cast", source, [shape(4)], f"to {name}", to=kind)
+    yield make_case("CastLike", "float32", [shape(4), (shape(4), "int32")])
 
 
 def _clips() -> Iterator[Case]:
     limits = {"low": np.float32(0), "high": np.float32(6)}
-    yield from _by_rank("Clip", FLOATS, lambda r: {"inputs": [shape(r)], "constants": limits})
-    yield from _by_rank("PRelu", FLOATS, lambda r: {"inputs": [shape(r)], "weights": {"w": [0.25]}})
+    yield from by_rank("Clip", FLOATS, one, constants=limits)
+    yield from by_rank("PRelu", FLOATS, one, weights={"w": [0.25]})
 
 
 def _convolutions() -> Iterator[Case]:
     for spatial in (1, 2, 3):
-        size = (1, 4, *(8,) * spatial)
-        weights = {"w": filled(8, 4, *(3,) * spatial)}
+        size, variant, kernel = (1, 4, *(8,) * spatial), f"{spatial}d", (3,) * spatial
+        pool = {"kernel_shape": [2] * spatial, "strides": [2] * spatial}
         for kind in FLOATS:
-            yield Case("Conv", kind, [size], f"{spatial}d", weights)
-            yield Case(
-                "ConvTranspose", kind, [size], f"{spatial}d", {"w": filled(4, 8, *(3,) * spatial)}
-            )
+            for op, ends in (("Conv", (8, 4)), ("ConvTranspose", (4, 8))):
+                yield make_case(op, kind, [size], variant, weights={"w": filled(*ends, *kernel)})
             for op in ("MaxPool", "AveragePool", "LpPool"):
-                yield Case(
-                    op,
-                    kind,
-                    [size],
-                    f"{spatial}d",
-                    attributes={"kernel_shape": [2] * spatial, "strides": [2] * spatial},
-                )
+                yield make_case(op, kind, [size], variant, **pool)
             for op in ("GlobalAveragePool", "GlobalMaxPool"):
-                yield Case(op, kind, [size], f"{spatial}d")
+                yield make_case(op, kind, [size], variant)
     size = (1, 4, 8, 8)
-    variants: dict[str, dict[str, Any]] = {
+    convolutions: dict[str, dict[str, Any]] = {
         "dilations": {"dilations": [2, 2]},
         "auto_pad": {"auto_pad": "SAME_UPPER"},
         "depthwise": {"group": 4},
         "groups": {"group": 2},
     }
+    wide, narrow = {"kernel_shape": [3, 3]}, {"kernel_shape": [2, 2]}
+    pools: list[tuple[str, str, dict[str, Any]]] = [
+        ("AveragePool", "ceil_mode", {**wide, "strides": [2, 2], "ceil_mode": 1}),
+        ("AveragePool", "count_include_pad", {**wide, "pads": [1] * 4, "count_include_pad": 1}),
+        ("MaxPool", "dilations", {**narrow, "dilations": [2, 2]}),
+        ("MaxPool", "with indices", {**narrow, "outputs": 2}),
+        ("LpPool", "p=1", {**narrow, "p": 1}),
+        ("LpPool", "p=3", {**narrow, "p": 3}),
+    ]
     for kind in FLOATS:
-        for variant, attributes in variants.items():
-            groups = attributes.get("group", 1)
-            yield Case(
-                "Conv",
-                kind,
-                [size],
-                variant,
-                {"w": filled(8, 4 // groups, 3, 3)},
-                attributes=attributes,
-            )
-        yield Case("Conv", kind, [size, (8, 4, 3, 3)], "weights are an input")
-        yield Case(
-            "AveragePool",
-            kind,
-            [size],
-            "ceil_mode",
-            attributes={"kernel_shape": [3, 3], "strides": [2, 2], "ceil_mode": 1},
-        )
-        yield Case(
-            "AveragePool",
-            kind,
-            [size],
-            "count_include_pad",
-            attributes={"kernel_shape": [3, 3], "pads": [1] * 4, "count_include_pad": 1},
-        )
-        yield Case(
-            "MaxPool",
-            kind,
-            [size],
-            "dilations",
-            attributes={"kernel_shape": [2, 2], "dilations": [2, 2]},
-        )
-        yield Case(
-            "MaxPool", kind, [size], "with indices", attributes={"kernel_shape": [2, 2]}, outputs=2
-        )
-        yield Case("LpPool", kind, [size], "p=1", attributes={"kernel_shape": [2, 2], "p": 1})
-        yield Case("LpPool", kind, [size], "p=3", attributes={"kernel_shape": [2, 2], "p": 3})
+        for variant, more in convolutions.items():
+            weights = {"w": filled(8, 4 // more.get("group", 1), 3, 3)}
+            yield make_case("Conv", kind, [size], variant, weights=weights, **more)
+        yield make_case("Conv", kind, [size, (8, 4, 3, 3)], "weights are an input")
+        for op, variant, more in pools:
+            yield make_case(op, kind, [size], variant, **more)
 
 
 def _products() -> Iterator[Case]:
+    gemms = {"transA": 1, "transB": 1, "alpha": 0.5, "beta": 0.5}
+    equations = "ij,jk->ik bhwc,hkc->bhwk bij,bjk->bik ij->ji bi->b bchq,bkhc->bkhq"
+    sizes = dict(zip("bchijkqw", (1, 4, 3, 5, 6, 7, 8, 9), strict=True))
     for kind in FLOATS:
         for rank in (2, 3, 4, 5):
             left = shape(rank)
-            yield Case("MatMul", kind, [left, (*left[:-2], left[-1], 4)], "both are inputs")
-            yield Case("MatMul", kind, [left], "", {"w": filled(left[-1], 4)})
-        yield Case("MatMul", kind, [(8,), (8, 4)], "vector")
-        for variant, attributes in {
-            "": {},
-            "transA": {"transA": 1},
-            "transB": {"transB": 1},
-            "alpha": {"alpha": 0.5},
-            "beta": {"beta": 0.5},
-        }.items():
-            weights = {
-                "w": filled(4, 8) if attributes.get("transB") else filled(8, 4),
-                "c": filled(4),
-            }
-            yield Case(
-                "Gemm",
-                kind,
-                [(8, 6) if attributes.get("transA") else (6, 8)],
-                variant,
-                weights,
-                attributes=attributes,
-            )
-        for equation in (
-            "ij,jk->ik",
-            "bhwc,hkc->bhwk",
-            "bij,bjk->bik",
-            "ij->ji",
-            "bi->b",
-            "bchq,bkhc->bkhq",
-        ):
+            right = (*left[:-2], left[-1], 4)
+            yield make_case("MatMul", kind, [left, right], "both are inputs")
+            yield make_case("MatMul", kind, [left], weights={"w": filled(left[-1], 4)})
+        yield make_case("MatMul", kind, [(8,), (8, 4)], "vector")
+        for variant in ("", *gemms):
+            size = (8, 6) if variant == "transA" else (6, 8)
+            weights = {"w": filled(*((4, 8) if variant == "transB" else (8, 4))), "c": filled(4)}
+            more = {variant: gemms[variant]} if variant else {}
+            yield make_case("Gemm", kind, [size], variant, weights=weights, **more)
+        for equation in equations.split():
             parts = equation.split("->")[0].split(",")
-            sizes = dict(zip("bchijkqw", (1, 4, 3, 5, 6, 7, 8, 9), strict=True))
-            yield Case(
-                "Einsum",
-                kind,
-                [tuple(sizes[letter] for letter in part) for part in parts],
-                equation,
-                attributes={"equation": equation},
-            )
+            inputs = [tuple(sizes[letter] for letter in part) for part in parts]
+            yield make_case("Einsum", kind, inputs, equation, equation=equation)
     for left, right in (("u8", "u16"), ("u16", "u8")):
-        yield Case("MatMul", left, [(6, 8), ((8, 4), right)], f"{left} by {right}")
+        yield make_case("MatMul", left, [(6, 8), ((8, 4), right)], f"{left} by {right}")
 
 
 def _norms() -> Iterator[Case]:
+    channels = {"s": filled(4) + 2, "b": filled(4)}
+    batch = {**channels, "m": filled(4), "v": filled(4) + 2}
     for kind in FLOATS:
         for rank in (2, 3, 4, 5):
             size = (1, 4, *(6,) * (rank - 2))
-            channels = {"s": filled(4) + 2, "b": filled(4)}
-            more = {"m": filled(4), "v": filled(4) + 2}
-            yield Case("BatchNormalization", kind, [size], "", {**channels, **more})
-            if rank > 2:
-                yield Case("InstanceNormalization", kind, [size], "", channels)
-                yield Case(
-                    "GroupNormalization",
-                    kind,
-                    [size],
-                    "",
-                    channels,
-                    attributes={"num_groups": 2},
-                    shape=size,
-                )
-                yield Case("LRN", kind, [size], attributes={"size": 3})
             last = {"s": filled(size[-1]) + 2}
-            yield Case("LayerNormalization", kind, [size], "", {**last, "b": filled(size[-1])})
-            yield Case(
-                "LayerNormalization",
-                kind,
-                [size],
-                "axis 1",
-                {"s": filled(*size[1:])},
-                attributes={"axis": 1},
-            )
-            yield Case("RMSNormalization", kind, [size], "", last, opset=23)
-            yield Case("SimplifiedLayerNormalization", kind, [size], "", last)
-            yield Case("LpNormalization", kind, [size])
-        yield Case("LpNormalization", kind, [(4, 8)], "p=1", attributes={"p": 1})
-        yield Case("LpNormalization", kind, [(4, 8)], "axis 0", attributes={"axis": 0})
+            both, rest = {**last, "b": filled(size[-1])}, {"s": filled(*size[1:])}
+            yield make_case("BatchNormalization", kind, [size], weights=batch)
+            if rank > 2:
+                yield make_case("InstanceNormalization", kind, [size], weights=channels)
+                groups = {"num_groups": 2, "shape": size}
+                yield make_case("GroupNormalization", kind, [size], weights=channels, **groups)
+                yield make_case("LRN", kind, [size], size=3)
+            yield make_case("LayerNormalization", kind, [size], weights=both)
+            yield make_case("LayerNormalization", kind, [size], "axis 1", weights=rest, axis=1)
+            yield make_case("RMSNormalization", kind, [size], weights=last, opset=23)
+            yield make_case("SimplifiedLayerNormalization", kind, [size], weights=last)
+            yield make_case("LpNormalization", kind, [size])
+        yield make_case("LpNormalization", kind, [(4, 8)], "p=1", p=1)
+        yield make_case("LpNormalization", kind, [(4, 8)], "axis 0", axis=0)
         for op in ("Softmax", "LogSoftmax", "Hardmax"):
-            yield Case(op, kind, [shape(4)], "axis 1", attributes={"axis": 1})
+            yield make_case(op, kind, one(4), "axis 1", axis=1)
 
 
 def _resizes() -> Iterator[Case]:
-    size, scales = (
-        (1, 4, 8, 8),
-        {"r": np.zeros(0, np.float32), "sc": np.asarray([1, 1, 2, 2], np.float32)},
-    )
+    size = (1, 4, 8, 8)
+    places = "half_pixel pytorch_half_pixel align_corners asymmetric tf_crop_and_resize"
+
+    def scaled(*factors: int) -> dict[str, Any]:
+        return {"r": np.zeros(0, np.float32), "sc": np.asarray([1, 1, *factors], np.float32)}
+
+    rois = {"rois": np.asarray([[0, 0, 4, 4]], np.float32), "b": whole(0)}
     for kind in FLOATS:
         for mode in ("nearest", "linear", "cubic"):
-            for how in (
-                "half_pixel",
-                "pytorch_half_pixel",
-                "align_corners",
-                "asymmetric",
-                "tf_crop_and_resize",
-            ):
-                yield Case(
-                    "Resize",
-                    kind,
-                    [size],
-                    f"{mode}, {how}",
-                    constants=scales,
-                    attributes={"mode": mode, "coordinate_transformation_mode": how},
-                )
-        yield Case(
-            "Resize",
-            kind,
-            [(1, 4, 8)],
-            "3",
-            constants={**scales, "sc": np.asarray([1, 1, 2], np.float32)},
-        )
-        yield Case(
-            "Resize",
-            kind,
-            [(1, 4, 4, 4, 4)],
-            "5",
-            constants={**scales, "sc": np.asarray([1, 1, 2, 2, 2], np.float32)},
-        )
-        yield Case("Upsample", kind, [size], constants={"sc": scales["sc"]}, opset=9)
+            for place in places.split():
+                how = {"mode": mode, "coordinate_transformation_mode": place}
+                variant = f"{mode}, {place}"
+                yield make_case("Resize", kind, [size], variant, constants=scaled(2, 2), **how)
+        yield make_case("Resize", kind, [(1, 4, 8)], "3", constants=scaled(2))
+        yield make_case("Resize", kind, [(1, 4, 4, 4, 4)], "5", constants=scaled(2, 2, 2))
+        older = {"sc": scaled(2, 2)["sc"]}
+        yield make_case("Upsample", kind, [size], constants=older, opset=9)
         for mode in ("linear", "nearest", "cubic"):
-            yield Case("GridSample", kind, [size, (1, 6, 6, 2)], mode, attributes={"mode": mode})
-        rois = {"rois": np.asarray([[0, 0, 4, 4]], np.float32), "b": whole(0)}
-        yield Case(
-            "RoiAlign",
-            kind,
-            [size],
-            constants=rois,
-            attributes={"output_height": 2, "output_width": 2},
-        )
+            yield make_case("GridSample", kind, [size, (1, 6, 6, 2)], mode, mode=mode)
+        yield make_case("RoiAlign", kind, [size], constants=rois, output_height=2, output_width=2)
 
 
 def _sequences() -> Iterator[Case]:
     for op, gates in (("LSTM", 4), ("GRU", 3), ("RNN", 1)):
+        own = {
+            count: {
+                "weights": {"w": filled(count, gates * 5, 6), "r": filled(count, gates * 5, 5)},
+                "hidden_size": 5,
+            }
+            for count in (1, 2)
+        }
         for kind in ("float32", "u8", "u16"):
-            for direction in ("forward", "reverse", "bidirectional"):
-                count = 2 if direction == "bidirectional" else 1
-                weights = {"w": filled(count, gates * 5, 6), "r": filled(count, gates * 5, 5)}
-                yield Case(
-                    op,
-                    kind,
-                    [(4, 1, 6)],
-                    direction,
-                    weights,
-                    attributes={"hidden_size": 5, "direction": direction},
-                    outputs=1,
-                )
-        weights = {"w": filled(1, gates * 5, 6), "r": filled(1, gates * 5, 5)}
-        yield Case(
-            op,
-            "float32",
-            [(1, 4, 6)],
-            "layout 1",
-            weights,
-            attributes={"hidden_size": 5, "layout": 1},
-        )
+            for way, count in (("forward", 1), ("reverse", 1), ("bidirectional", 2)):
+                yield make_case(op, kind, [(4, 1, 6)], way, direction=way, **own[count])
+        yield make_case(op, "float32", [(1, 4, 6)], "layout 1", layout=1, **own[1])
         if op == "GRU":
-            yield Case(
-                op,
-                "float32",
-                [(4, 1, 6)],
-                "linear_before_reset",
-                weights,
-                attributes={"hidden_size": 5, "linear_before_reset": 1},
-            )
+            variant = "linear_before_reset"
+            yield make_case(op, "float32", [(4, 1, 6)], variant, linear_before_reset=1, **own[1])
 
 
 def _others() -> Iterator[Case]:
-    yield Case("Gelu", "float32", [shape(4)], "tanh", attributes={"approximate": "tanh"}, opset=21)
-    yield Case("Dropout", "float32", [shape(4)])
-    yield Case(
-        "NonMaxSuppression",
-        "float32",
-        [(1, 8, 4), (1, 2, 8)],
-        constants={"n": np.int64(3), "i": np.float32(0.5), "s": np.float32(0.1)},
-    )
-    yield Case("DynamicQuantizeLinear", "float32", [shape(2)], outputs=3)
-    yield Case("RandomUniformLike", "float32", [shape(2)])
-    yield Case("RandomNormalLike", "float32", [shape(2)])
-    yield Case("Det", "float32", [(4, 4)])
-    yield Case(
-        "STFT",
-        "float32",
-        [(1, 64, 1)],
-        constants={"step": np.int64(8), "w": np.ones(16, np.float32)},
-        shape=(1, 7, 9, 2),
-    )
-    yield Case("Unique", "float32", [shape(1)])
-    yield Case("ReverseSequence", "float32", [(4, 3, 2)], constants={"l": whole(4, 3, 2)})
-    yield Case("Gelu", "float32", [shape(4)], domain="com.microsoft")
-    yield Case("QuickGelu", "float32", [shape(4)], domain="com.microsoft")
-    yield Case("FusedMatMul", "float32", [(6, 8), (8, 4)], domain="com.microsoft")
-    yield Case(
-        "SkipLayerNormalization",
-        "float32",
-        [(1, 4, 8)] * 2,
-        weights={"g": filled(8)},
-        domain="com.microsoft",
-    )
-    yield Case("Inverse", "float32", [(4, 4)], domain="com.microsoft")
+    make = functools.partial(make_case, kind="float32")
+    yield make("Gelu", inputs=one(4), variant="tanh", approximate="tanh")
+    yield make("Dropout", inputs=one(4))
+    boxes = {"n": np.int64(3), "i": np.float32(0.5), "s": np.float32(0.1)}
+    yield make("NonMaxSuppression", inputs=[(1, 8, 4), (1, 2, 8)], constants=boxes)
+    yield make("DynamicQuantizeLinear", inputs=one(2), outputs=3)
+    yield make("RandomUniformLike", inputs=one(2))
+    yield make("RandomNormalLike", inputs=one(2))
+    yield make("Det", inputs=[(4, 4)])
+    frames = {"step": np.int64(8), "w": np.ones(16, np.float32)}
+    yield make("STFT", inputs=[(1, 64, 1)], constants=frames, shape=(1, 7, 9, 2))
+    yield make("Unique", inputs=one(1))
+    yield make("ReverseSequence", inputs=[(4, 3, 2)], constants={"l": whole(4, 3, 2)})
+    make = functools.partial(make, domain="com.microsoft")
+    yield make("Gelu", inputs=one(4))
+    yield make("QuickGelu", inputs=one(4))
+    yield make("FusedMatMul", inputs=[(6, 8), (8, 4)])
+    yield make("SkipLayerNormalization", inputs=[(1, 4, 8)] * 2, weights={"g": filled(8)})
+    yield make("Inverse", inputs=[(4, 4)])
     for op in ("MeanVarianceNormalization", "Size"):
-        yield Case(op, "float32", [shape(4)])
+        yield make_case(op, "float32", one(4))
 
 
 SPECIAL = (_moves, _casts, _clips, _convolutions, _products, _norms, _resizes, _sequences, _others)

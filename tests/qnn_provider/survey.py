@@ -9,6 +9,7 @@ import json
 import re
 import sys
 import tempfile
+import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -102,8 +103,7 @@ def tabulate(answers: Sequence[Said]) -> list[Operator]:
         name = f"{case.domain}:{case.op}" if case.domain else case.op
         same = groups.setdefault(name, {}).setdefault((case.variant, one.verdict, one.reason), {})
         same.setdefault(case.rank, set()).add(case.kind)
-    listed = {one.name for one in read_operators().operator if one.listed}
-    return [Operator(name, tuple(_rows(groups[name])), name in listed) for name in sorted(groups)]
+    return [Operator(name, tuple(_rows(groups[name]))) for name in sorted(groups)]
 
 
 def _rows(group: dict[tuple[str, ...], dict[int, set[str]]]) -> Iterator[Row]:
@@ -122,11 +122,13 @@ def _rows(group: dict[tuple[str, ...], dict[int, set[str]]]) -> Iterator[Row]:
 def render(operators: Sequence[Operator], table: OperatorTable) -> str:
     """The whole file; its head is that of ``table``."""
     head = TABLE.read_text("utf-8").partition("provider = ")[0]
+    listed = "\n  ".join(textwrap.wrap(", ".join(map(json.dumps, table.listed)), 96))
     lines = [f'{head}provider = "{table.provider}"', f'qnn = "{table.qnn}"', f'soc = "{table.soc}"']
+    lines += [f"listed = [\n  {listed},\n]", "", "[rows]"]
     for one in operators:
-        lines += ["", "[[operator]]", f"name = {json.dumps(one.name)}"]
-        lines += ["listed = true"] * one.listed
-        lines += ["rows = [", *(f"  {_inline(row)}," for row in one.rows), "]"]
+        rows = [_inline(row) for row in one.rows]
+        held = rows[0] if len(rows) == 1 else "\n" + "".join(f"  {row},\n" for row in rows)
+        lines.append(f"{one.name if one.name.isalnum() else json.dumps(one.name)} = [{held}]")
     return "\n".join(lines) + "\n"
 
 

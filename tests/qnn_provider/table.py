@@ -6,6 +6,7 @@ import functools
 from collections.abc import Sequence
 from enum import Enum
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 from msgspec import Struct
@@ -38,8 +39,8 @@ class Row(Struct, frozen=True, forbid_unknown_fields=True):
         return f"{variant}{', '.join(self.kinds)} of rank {join_ranks(self.ranks)}"
 
 
-class Operator(Struct, frozen=True, forbid_unknown_fields=True):
-    """``name`` has its domain before it, but for ONNX's own; ``listed``: in upstream's table."""
+class Operator(NamedTuple):
+    """``name`` has its domain before it, except for ONNX's own; ``listed``: in upstream's table."""
 
     name: str
     rows: tuple[Row, ...]
@@ -51,12 +52,18 @@ class Operator(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class OperatorTable(Struct, frozen=True, forbid_unknown_fields=True):
-    """``provider`` and ``soc`` are those that were asked."""
+    """``provider`` and ``soc`` are those that were asked, ``rows`` the answers by operator."""
 
     provider: str
     qnn: str
     soc: str
-    operator: tuple[Operator, ...]
+    listed: tuple[str, ...]
+    rows: dict[str, tuple[Row, ...]]
+
+    @property
+    def operator(self) -> list[Operator]:
+        """The operators in the order of the file."""
+        return [Operator(name, rows, name in self.listed) for name, rows in self.rows.items()]
 
 
 @functools.cache

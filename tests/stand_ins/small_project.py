@@ -147,7 +147,7 @@ FILES: Mapping[str, str] = {
     "tests/unit/test_files.py": "from provisioning.files import x\n"
     'SCHEMA = ROOT / "docs" / "schemas" / "report.json"\n',
     "tests/integration/test_run.py": 'run("mlp")\nimport tests.stand_ins.server\n'
-    "import ci.verbs.emulate\n",
+    'import ci.verbs.emulate\nPAGE = "docs/emulator.md"\n',
     "tests/stand_ins/server.py": "",
     "tests/artifacts/lib.so": "ELF\n",
     "tests/bench/__init__.py": "",

@@ -1,7 +1,8 @@
 """GitHub's expressions, ``${{ }}``: lexer, parser and evaluator.
 
-As https://docs.github.com/actions/reference/workflows-and-actions/expressions describes them. What
-is not known is an error, so that no test passes on a guess.
+As https://docs.github.com/actions/reference/workflows-and-actions/expressions describes them, and
+as far as the project's workflows use them. Anything else is an error, so that no test passes on a
+guess.
 """
 
 from __future__ import annotations
@@ -17,13 +18,11 @@ from typing import Any
 
 EXPRESSION = re.compile(r"\$\{\{((?:[^'}]|'(?:[^']|'')*'|\}(?!\}))*)\}\}")
 TOKEN = re.compile(
-    r"\s*(?:(?P<number>-?(?:0x[0-9a-fA-F]+|\d+(?:\.\d+)?(?:[eE][+-]?\d+)?))"
-    r"|(?P<string>'(?:[^']|'')*')"
-    r"|(?P<name>[A-Za-z_][\w-]*)"
-    r"|(?P<sign>&&|\|\||==|!=|<=|>=|[!<>()\[\].,*]))"
+    r"\s*(?:(?P<number>\d+)|(?P<string>'(?:[^']|'')*')|(?P<name>[A-Za-z_][\w-]*)"
+    r"|(?P<sign>&&|\|\||==|!=|[!()\[\].,]))"
 )
 STATUS_FUNCTIONS = frozenset({"success", "failure", "always", "cancelled"})
-CONSTANTS = {"true": True, "false": False, "null": None, "nan": math.nan, "infinity": math.inf}
+CONSTANTS = {"true": True, "false": False, "null": None}
 
 
 class ExpressionError(Exception):
@@ -68,16 +67,16 @@ def judge(condition: Any, context: Context) -> bool:
 
 
 def evaluate(text: str, context: Context) -> Any:
-    """The value of one expression. Raises ExpressionError."""
-    parser = Parser(split(text), context)
-    value = parser.parse_or()
-    if parser.peek():
-        raise ExpressionError(f"{parser.peek()!r} is left over in {text!r}")
-    return value()
+    """Return the value of one expression. Raises ExpressionError."""
+    evaluator = Evaluator(split(text), context)
+    value = evaluator.read_or()
+    if evaluator.tokens:
+        raise ExpressionError(f"{evaluator.tokens[0]!r} is left over in {text!r}")
+    return value
 
 
 def split(text: str) -> list[str]:
-    """The tokens of an expression. Raises ExpressionError."""
+    """Return the tokens of an expression. Raises ExpressionError."""
     tokens, at, text = [], 0, text.strip()
     while at < len(text):
         found = TOKEN.match(text, at)
@@ -88,147 +87,100 @@ def split(text: str) -> list[str]:
     return tokens
 
 
-Thunk = Callable[[], Any]
+class Evaluator:
+    """Recursive descent: each rule takes its tokens and returns their value."""
 
+    def __init__(self, tokens: list[str], context: Context) -> None:
+        self.tokens, self.context = tokens, context
 
-class Parser:
-    """Recursive descent; every rule gives a function, so that && and || can stop early."""
-
-    def __init__(self, tokens: Sequence[str], context: Context) -> None:
-        self.tokens = list(tokens)
-        self.context = context
-
-    def peek(self) -> str:
-        return self.tokens[0] if self.tokens else ""
-
-    def take(self, wanted: str = "") -> str:
-        if not self.tokens or (wanted and self.tokens[0] != wanted):
-            raise ExpressionError(f"{wanted or 'a value'} is missing before {self.peek()!r}")
+    def take(self, *wanted: str) -> str:
+        """Take the next token. Raises ExpressionError if there is none, or not a wanted one."""
+        if not self.tokens or (wanted and self.tokens[0] not in wanted):
+            raise ExpressionError(f"{wanted or 'a value'} is missing before {self.tokens[:1]}")
         return self.tokens.pop(0)
 
-    def parse_or(self) -> Thunk:
-        left = self.parse_and()
-        while self.peek() == "||":
-            self.take()
-            left = _either(left, self.parse_and())
-        return left
+    def take_if(self, *wanted: str) -> str:
+        """Take the next token if it is a wanted one, else return ""."""
+        return self.take() if self.tokens and self.tokens[0] in wanted else ""
 
-    def parse_and(self) -> Thunk:
-        left = self.parse_compare()
-        while self.peek() == "&&":
-            self.take()
-            left = _both(left, self.parse_compare())
-        return left
-
-    def parse_compare(self) -> Thunk:
-        left = self.parse_not()
-        while self.peek() in COMPARISONS:
-            left = _compare(COMPARISONS[self.take()], left, self.parse_not())
-        return left
-
-    def parse_not(self) -> Thunk:
-        if self.peek() == "!":
-            self.take()
-            inner = self.parse_not()
-            return lambda: not to_bool(inner())
-        return self.parse_postfix()
-
-    def parse_postfix(self) -> Thunk:
-        value = self.parse_primary()
-        while self.peek() in {".", "["}:
-            if self.take() == ".":
-                name = self.take()
-                value = _look_up(value, lambda name=name: name)
-            else:
-                star = self.peek() == "*"
-                index = (lambda: "*") if star and self.take() else self.parse_or()
-                self.take("]")
-                value = _look_up(value, index)
+    def read_or(self) -> Any:
+        value = self.read_and()
+        while self.take_if("||"):
+            other = self.read_and()
+            value = value if to_bool(value) else other
         return value
 
-    def parse_primary(self) -> Thunk:
+    def read_and(self) -> Any:
+        value = self.read_comparison()
+        while self.take_if("&&"):
+            other = self.read_comparison()
+            value = other if to_bool(value) else value
+        return value
+
+    def read_comparison(self) -> Any:
+        value = self.read_part()
+        while sign := self.take_if("==", "!="):
+            value = equal(value, self.read_part()) is (sign == "==")
+        return value
+
+    def read_part(self) -> Any:
+        if self.take_if("!"):
+            return not to_bool(self.read_part())
+        value = self.read_primary()
+        while sign := self.take_if(".", "["):
+            if sign == ".":
+                value = look_up(value, self.take())
+                continue
+            value = look_up(value, self.read_or())
+            self.take("]")
+        return value
+
+    def read_primary(self) -> Any:
         token = self.take()
         if token == "(":
-            value = self.parse_or()
+            value = self.read_or()
             self.take(")")
             return value
         if token.startswith("'"):
-            return lambda: token[1:-1].replace("''", "'")
-        if re.match(r"-?\d", token):
-            return lambda: _plain(float(int(token, 16)) if "0x" in token else float(token))
+            return token[1:-1].replace("''", "'")
+        if token.isdigit():
+            return int(token)
         if token.lower() in CONSTANTS:
-            return lambda: CONSTANTS[token.lower()]
-        if self.peek() == "(":
-            return self.parse_call(token)
+            return CONSTANTS[token.lower()]
+        if self.take_if("("):
+            return self.call(token)
         if token not in self.context.values:
             raise ExpressionError(f"there is no context {token!r} here")
-        return lambda: self.context.values[token]
+        return self.context.values[token]
 
-    def parse_call(self, name: str) -> Thunk:
-        self.take("(")
-        words: list[Thunk] = []
-        while self.peek() != ")":
-            words.append(self.parse_or())
-            if self.peek() == ",":
-                self.take()
-        self.take(")")
-        lower = name.lower()
-        if lower in STATUS_FUNCTIONS:
-            return lambda: _ask(lower, self.context.status)
-        if lower == "hashfiles":
-            return lambda: hash_files(self.context.workspace, [word() for word in words])
-        if lower not in FUNCTIONS:
+    def call(self, name: str) -> Any:
+        words = []
+        while not self.take_if(")"):
+            words.append(self.read_or())
+            if not self.take_if(","):
+                self.take(")")
+                break
+        if name.lower() in STATUS_FUNCTIONS:
+            return name.lower() in {"always", self.context.status}
+        if name.lower() == "hashfiles":
+            return hash_files(self.context.workspace, words)
+        if name.lower() not in FUNCTIONS:
             raise ExpressionError(f"there is no function {name}")
-        return lambda: FUNCTIONS[lower](*[word() for word in words])
+        return FUNCTIONS[name.lower()](*words)
 
 
-def _either(left: Thunk, right: Thunk) -> Thunk:
-    def run() -> Any:
-        value = left()
-        return value if to_bool(value) else right()
-
-    return run
-
-
-def _both(left: Thunk, right: Thunk) -> Thunk:
-    def run() -> Any:
-        value = left()
-        return right() if to_bool(value) else value
-
-    return run
-
-
-def _compare(ask: Callable[[Any, Any], bool], left: Thunk, right: Thunk) -> Thunk:
-    return lambda: ask(left(), right())
-
-
-def _look_up(value: Thunk, key: Thunk) -> Thunk:
-    def run() -> Any:
-        found, name = value(), key()
-        if name == "*":
-            return list(found.values() if isinstance(found, Mapping) else found or [])
-        if isinstance(found, Mapping):
-            return found.get(name, {k.lower(): v for k, v in found.items()}.get(str(name).lower()))
-        if isinstance(found, list) and isinstance(name, str):
-            return [one.get(name) for one in found if isinstance(one, Mapping) and name in one]
-        if isinstance(found, list):
-            return found[int(name)] if 0 <= name < len(found) else None
-        return None
-
-    return run
-
-
-def _ask(name: str, status: str) -> bool:
-    return name in {"always", status}
-
-
-def _plain(number: float) -> float | int:
-    return int(number) if number.is_integer() else number
+def look_up(found: Any, name: Any) -> Any:
+    """Return a property or an element; None, as GitHub does, where there is none."""
+    if isinstance(found, Mapping):
+        return found.get(name, {k.lower(): v for k, v in found.items()}.get(str(name).lower()))
+    if isinstance(found, list) and isinstance(name, int):
+        return found[name] if 0 <= name < len(found) else None
+    return None
 
 
 def to_bool(value: Any) -> bool:
     """Whether a value counts as true."""
-    return not (value is None or value is False or value in (0, "") or value != value)
+    return not (value is None or value is False or value in (0, ""))
 
 
 def to_string(value: Any) -> str:
@@ -267,23 +219,6 @@ def equal(left: Any, right: Any) -> bool:
     return to_number(left) == to_number(right)
 
 
-COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
-    "==": equal,
-    "!=": lambda left, right: not equal(left, right),
-    "<": lambda left, right: to_number(left) < to_number(right),
-    "<=": lambda left, right: to_number(left) <= to_number(right),
-    ">": lambda left, right: to_number(left) > to_number(right),
-    ">=": lambda left, right: to_number(left) >= to_number(right),
-}
-
-
-def contains(where: Any, what: Any) -> bool:
-    """Of an array an element, of a string a part."""
-    if isinstance(where, list):
-        return any(equal(one, what) for one in where)
-    return to_string(what).lower() in to_string(where).lower()
-
-
 def format_text(text: str, *words: Any) -> str:
     """``{0}`` and on; doubled braces are braces."""
     return re.sub(r"\{\{|\}\}|\{(\d+)\}", lambda m: _field(m, words), text)
@@ -315,13 +250,7 @@ def hash_files(workspace: Path, patterns: Sequence[str]) -> str:
 
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "contains": contains,
-    "startswith": lambda a, b: to_string(a).lower().startswith(to_string(b).lower()),
-    "endswith": lambda a, b: to_string(a).lower().endswith(to_string(b).lower()),
     "format": format_text,
-    "join": lambda items, by=",": to_string(by).join(
-        map(to_string, items if isinstance(items, list) else [items])
-    ),
     "tojson": lambda value: json.dumps(value, indent=2),
     "fromjson": from_json,
 }

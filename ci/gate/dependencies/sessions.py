@@ -57,17 +57,14 @@ def describe_sessions(graph: Graph, read: Read, rules: GateRules) -> dict[str, S
     found = {}
     for name in (*sessions, *(name for name in rules.sessions if name not in sessions)):
         facts = sessions.get(name, SessionFacts(name))
-        starts = {*list_starts(facts, verbs, files), *_by_rule(name, rules, files)}
+        roots = rules.session_rule(name).roots
+        by_rule = (path for path in files if fits(path, roots))
+        starts = {*list_starts(facts, verbs, files), *by_rule}
         groups = close_groups(facts.groups, project)
         reach = graph.follow(starts, by_name=LOWERING in groups)
         uses = dict(list_uses(facts, groups, reach, graph, read))
         found[name] = SessionInputs(name, reach, uses, bool(starts))
     return found
-
-
-def _by_rule(name: str, rules: GateRules, files: Iterable[str]) -> Iterator[str]:
-    roots = rules.sessions[name].roots if name in rules.sessions else ()
-    return (path for path in files if roots and fits(path, roots))
 
 
 def list_starts(

@@ -1,4 +1,4 @@
-"""Where an artifact's bytes come from: one Protocol, one module a kind of source.
+"""Where an artifact's bytes come from: one Protocol, one module per kind of source.
 
 The module is named as the kind is in a manifest, its release is a struct of manifest.releases.
 
@@ -175,7 +175,7 @@ class Source(Protocol):
         ...
 
     def find_release(self, job: FillJob, version: str) -> Release:
-        """The release of another version, '' the newest, in the place of the job's.
+        """Return the release of another version, '' the newest, instead of the job's.
 
         The job's root is for the work. What is not known before a first use stays empty.
         Raises UsageError where a version must be named, DownloadError.
@@ -215,5 +215,5 @@ def copy_to_mirror(source: Path, directory: Path) -> Path:
 
 
 def load_source(kind: str) -> Source:
-    """The module of a kind of source, imported when it is needed only."""
+    """Return the module of a kind of source, imported only when it is needed."""
     return cast("Source", importlib.import_module(f"{__name__}.{kind}"))

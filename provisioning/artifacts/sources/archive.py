@@ -197,7 +197,7 @@ def member_spans(members: Iterable[Member], size_bytes: int) -> list[Span]:
 
 
 def _clear(root: Path, kept: set[str]) -> None:
-    """Remove what was unpacked below ``root`` but for the files ``kept``."""
+    """Remove what was unpacked below ``root``, except the files ``kept``."""
     for path in list_files(root):
         if path not in kept:
             (root / path).unlink()

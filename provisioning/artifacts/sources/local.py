@@ -106,7 +106,7 @@ def fill(job: FillJob) -> tuple[TreeEntry, ...]:
 
 
 def mirror(job: FillJob, directory: Path) -> list[Path]:
-    """Nothing: another machine has an installation of its own."""
+    """Write nothing: another machine has its own installation."""
     del job, directory
     return []
 

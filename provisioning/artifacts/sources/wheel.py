@@ -218,7 +218,7 @@ def pip_command(platforms: Sequence[str], python: str) -> list[str]:
 
 
 def _last_words(output: str) -> str:
-    """What pip came to: a broken connection first, since its last line hides that."""
+    """Return why pip failed: a broken connection first, since its last line hides that."""
     lines = output.splitlines()
     said = [line for line in lines if line.startswith("ERROR:")] or lines[-1:]
     words = [line.removeprefix("ERROR:").strip() for line in said]

@@ -34,7 +34,7 @@ class Adaptor(NamedTuple):
 
 
 def find_adaptor(case: Case) -> Iterator[Adaptor]:
-    """The adaptor, where there is one and an SDK."""
+    """Yield the adaptor, if there is one and an SDK."""
     facts = case.facts
     if facts.python and facts.python.adaptor and facts.sdk and facts.sdk.is_directory:
         usual = most_common_build(facts.trees[facts.sdk_name].files)
@@ -87,7 +87,7 @@ def see_no_device(adaptor: Adaptor) -> Iterator[Seen]:
 
 class Toolchains(NamedTuple):
     """Versions of an environment; ``executorch`` is the checkout's, else the installed one's.
-    ``backend`` is one beside HTP."""
+    ``backend`` is one other than HTP."""
 
     executorch: str
     sdk: SdkFacts | None

@@ -168,7 +168,7 @@ def _survey_python(
 def _survey_backend(
     request: SurveyRequest, sdk: SdkFacts | None, python: PythonFacts | None
 ) -> BackendFacts | None:
-    """A backend beside HTP; its library, which is the SDK's, is asked by the adaptor."""
+    """Survey a backend other than HTP; the adaptor loads its library, which is the SDK's."""
     if request.backend is Backend.HTP or not sdk:
         return None
     needs = read_backends()[request.backend]

@@ -1,5 +1,5 @@
 """An interpreter's installed packages and its QNN adaptor, without importing any of them; and
-whether that adaptor creates a device, tried once per set of bytes in a process of its own.
+whether that adaptor creates a device, tried once per set of bytes in its own process.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def try_device(
     backend: Backend = Backend.HTP,
 ) -> str:
     """Why the adaptor that ``python`` finds creates no device with a backend's ``library``, which
-    for a backend beside HTP is the backend alone; empty if it does.
+    for a backend other than HTP is the backend alone; empty if it does.
 
     ``remembered`` is a directory for what came out of the same bytes.
     """

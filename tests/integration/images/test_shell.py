@@ -131,10 +131,7 @@ def test_the_store_is_there_and_can_be_kept_from_changes(shell: Shell) -> None:
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_no_container_outlives_its_caller(shell: Shell, number: signal.Signals) -> None:
     with subprocess.Popen(
-        shell.argv("sleep", "300"),
-        env=shell.env,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
+        shell.argv("sleep", "300"), env=shell.env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
     ) as process:
         shell.wait_for(1)
         time.sleep(0.5)

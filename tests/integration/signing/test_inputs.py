@@ -45,10 +45,7 @@ def test_direct_mode_signs_six_libraries_and_the_op_package(
             "libqnn_executorch_skel.so",
             "{build}/backends/qualcomm/qnn_executorch/direct_mode/libqnn_executorch_skel.so",
         ),
-        (
-            "libqnn_executorch_backend.so",
-            "{build}/backends/qualcomm/libqnn_executorch_backend.so",
-        ),
+        ("libqnn_executorch_backend.so", "{build}/backends/qualcomm/libqnn_executorch_backend.so"),
         ("libLpaiOpPackageIsland.so", "{op_package}/libs/hexagon-v79/libLpaiOpPackageIsland.so"),
         (
             "libQnnExampleLpaiOpPackage.so",

@@ -24,9 +24,7 @@ def make_name(name: str) -> x509.Name:
 
 
 @cache
-def make_certificate(
-    name: str, issuer: str, *extensions: x509.ExtensionType, key: str = ""
-) -> bytes:
+def issue(name: str, issuer: str, *extensions: x509.ExtensionType, key: str = "") -> bytes:
     """The DER of ``name`` by ``issuer``, signed with the key of ``key`` or of ``issuer``.
 
     Without ``extensions`` all but a name that begins with leaf may sign others.
@@ -37,6 +35,6 @@ def make_certificate(
     return certify(subject, make_ec_key(name), above, signing_key, extensions=list(more))
 
 
-LEAF = make_certificate("leaf", "ca")
-CA = make_certificate("ca", "root")
-ROOT = make_certificate("root", "root")
+LEAF = issue("leaf", "ca")
+CA = issue("ca", "root")
+ROOT = issue("root", "root")

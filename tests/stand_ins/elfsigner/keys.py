@@ -9,12 +9,7 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from tests.stand_ins.elfsigner.certify import (
-    HARDWARE_ID,
-    SOFTWARE_ID,
-    make_leaf,
-    write_authority,
-)
+from tests.stand_ins.elfsigner.certify import HARDWARE_ID, SOFTWARE_ID, make_leaf, write_authority
 from tests.stand_ins.elfsigner.mbn_writer import Key
 
 # Of 1024 bits, the two highest set, and 2 modulo 3, as an exponent of 3 wants them. To find two

@@ -44,6 +44,14 @@ def test_weights_become_constants_and_an_old_opset_a_recent_one(tmp_path: Path, 
     assert not (tmp_path / "again.onnx").exists()
 
 
+def test_an_old_opset_alone_is_converted(tmp_path: Path) -> None:
+    model = make([helper.make_node("Relu", ["x"], ["y"])], [2, 3], opset=11)
+    del model.graph.input[1:]
+    onnx.save(model, tmp_path / "net.onnx")
+    made = write_normal_form(tmp_path / "net.onnx", tmp_path / "copy.onnx")
+    assert onnx.load(made).opset_import[0].version == 13
+
+
 @pytest.mark.parametrize(
     ("nodes", "shape", "joined"),
     [

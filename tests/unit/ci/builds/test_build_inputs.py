@@ -79,9 +79,10 @@ def test_an_overlay_follows_edits_deletions_and_nothing_else(tmp_path: Path) -> 
     untouched = (tmp_path / "overlay" / "a.c").stat().st_mtime_ns
     (source / "d/b.c").unlink()
     (source / "c.c").write_text("c")
+    os.utime(source / "a.c", (1, 1))
     assert sync(source, tmp_path) == 2
     assert sync(source, tmp_path) == 0
-    names = sorted(path.name for path in (tmp_path / "overlay").iterdir() if path.is_file())
+    names = sorted(path.name for path in (tmp_path / "overlay").rglob("*") if path.is_file())
     assert names == ["a.c", "c.c", "generated.h"]
     assert (tmp_path / "overlay" / "a.c").stat().st_mtime_ns == untouched
 

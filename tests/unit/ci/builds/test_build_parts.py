@@ -231,6 +231,14 @@ def make_cached_plan(tmp_path: Path, cache: Path | None) -> BuildPlan:
     return make_plan(find_target("runner"), BuildRequest(), Path("/s"), place, kit)
 
 
+@pytest.mark.parametrize(
+    ("value", "off"), [("OFF", True), ("no", True), ("0", True), ("", True), ("ON", False)]
+)
+def test_an_option_is_off_as_cmake_reads_it(value: str, off: bool) -> None:
+    request = BuildRequest(defines={"A:BOOL": value})
+    assert (request.turns_off("A"), request.turns_off("B")) == (off, False)
+
+
 def test_ccache_is_counted_from_its_log(tmp_path: Path) -> None:
     plan = make_cached_plan(tmp_path, Path("/usr/bin/ccache"))
     assert read_counts(plan) == CacheCounts("ccache", "4.7", 0, 0)

@@ -50,7 +50,7 @@ def swap(path: str, old: str, new: str) -> Edits:
 ROWS = [
     Row("nothing", {}, ""),
     # Prose
-    Row("a page", {"docs/emulator.md": "+more\n"}, "lint"),
+    Row("a page, which a test reads", {"docs/emulator.md": "+more\n"}, "lint"),
     Row("the readme", {"README.md": "+more\n"}, "lint"),
     Row("a new page", {"docs/new.md": "new\n"}, "lint"),
     Row("a page in a folder", {"docs/deep/er/new.md": "new\n"}, "lint"),
@@ -197,6 +197,11 @@ ROWS = [
     Row("pytest's settings", swap(PYPROJECT, "= 600", "= 60"), UNIT),
     Row("what is packaged", swap(PYPROJECT, '"small"', '"tiny"'), UNIT),
     everything("a key that nothing explains", {PYPROJECT: "+[tool.news]\na = 1\n"}, PYPROJECT),
+    everything(
+        "a key that nothing explains, and one that a session uses",
+        {PYPROJECT: FILES[PYPROJECT].replace("ruff==1", "ruff==2") + "[tool.news]\na = 1\n"},
+        PYPROJECT,
+    ),
     everything("a broken pyproject.toml", {PYPROJECT: "+[[["}, PYPROJECT),
     # Tests, images, workflows
     Row("a unit test", {"tests/unit/test_files.py": "+x"}, UNIT),

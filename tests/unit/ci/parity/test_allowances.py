@@ -10,8 +10,8 @@ import pytest
 
 from ci.parity.policy import Allowance, ParityPolicy
 from provisioning.manifest.reader import read_policy
+from tests.unit.ci.parity.conftest import LOAD
 
-LOAD = 'load("@fbsource//xplat/executorch/build:runtime_wrapper.bzl", "runtime")\n'
 DRIFTED = {
     "p/BUCK": LOAD + 'runtime.cxx_library(name = "lib", srcs = ["a.cpp"])\n',
     "p/a.cpp": "int a;\n",

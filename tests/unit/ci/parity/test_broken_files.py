@@ -7,9 +7,8 @@ from collections.abc import Callable, Mapping
 import pytest
 
 from ci.parity.compare.findings import Finding, Level
+from tests.unit.ci.parity.conftest import LOAD, MACRO
 
-LOAD = 'load("@fbsource//xplat/executorch/build:runtime_wrapper.bzl", "runtime")\n'
-MACRO = 'load(":targets.bzl", "define_common_targets")\n\ndefine_common_targets()\n'
 Pairs = Callable[..., set[tuple[str, str]]]
 
 

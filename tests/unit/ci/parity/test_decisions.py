@@ -13,12 +13,8 @@ from ci.parity.policy import Allowance, ParityPolicy
 from ci.parity.reading import BUCK, CMAKE, digest_side
 from ci.parity.report import ParityReport
 from ci.parity.trees import DirectoryTree
+from tests.unit.ci.parity.conftest import LOAD, MIGRATION
 
-LOAD = 'load("@fbsource//xplat/executorch/build:runtime_wrapper.bzl", "runtime")\n'
-MIGRATION = (
-    'load("@fbcode_macros//build_defs:build_file_migration.bzl", "fbcode_target",'
-    ' "non_fbcode_target")\n'
-)
 Pairs = Callable[..., set[tuple[str, str]]]
 Findings = Callable[..., list[Finding]]
 
@@ -78,17 +74,6 @@ def test_a_dependency_that_is_exported_is_one(pairs: Pairs) -> None:
     assert pairs(tree('exported_deps = ["//executorch/q:q"]')) == FOUND
 
 
-@pytest.mark.parametrize(("mains", "found"), [("p q", False), ("p", True)], ids=["all", "some"])
-def test_every_program_must_link_what_a_library_leaves_out(
-    mains: str, found: bool, pairs: Pairs
-) -> None:
-    cmake = "add_executable(one m/m.cpp)\ntarget_link_libraries(one p q)\n"
-    cmake += f"add_executable(two m/m.cpp)\ntarget_link_libraries(two {mains})\n"
-    policy = ParityPolicy(without_buck=("m/**",))
-
-    assert pairs(tree(DEP, cmake) | {"m/m.cpp": ""}, policy) == (FOUND if found else set())
-
-
 @pytest.mark.parametrize(
     ("mains", "include", "levels"),
     [
@@ -144,45 +129,6 @@ def test_a_source_beside_one_that_another_folder_s_target_takes_is_found(
     assert told == ([("q/c.cpp", "p", "warning")] if found else [])
 
 
-@pytest.mark.parametrize(
-    ("more", "found"), [("p/c.cpp e/x.cpp", True), ("e/x.cpp", False)], ids=["most", "half"]
-)
-def test_more_than_half_of_the_sources_make_a_target_the_same(
-    more: str, found: bool, pairs: Pairs
-) -> None:
-    names = ["a.cpp", *(name[2:] for name in more.split() if name.startswith("p/"))]
-    files = tree() | dict.fromkeys((f"p/{name}" for name in names), "") | {"e/x.cpp": ""}
-    files["p/BUCK"] = LOAD + library("p", str(names).replace("'", '"'), DEP)
-    files["CMakeLists.txt"] = f"add_library(p p/a.cpp {more})\nadd_library(q q/b.cpp)\n"
-
-    assert pairs(files, ParityPolicy(without_buck=("e/**",))) == (FOUND if found else set())
-
-
-def test_a_program_of_another_folder_does_not_stand_for_a_library(pairs: Pairs) -> None:
-    files = tree(cmake="add_subdirectory(m)")
-    files["m/CMakeLists.txt"] = (
-        "add_executable(main ../p/a.cpp)\ntarget_link_libraries(main q gflags)\n"
-    )
-    policy = ParityPolicy()
-
-    assert pairs(files, policy) == set()
-
-
-def test_what_a_twin_depends_on_does_not_count(pairs: Pairs) -> None:
-    files = tree(cmake="target_link_libraries(p q)")
-    files["p/BUCK"] += library("p_aten", '["a.cpp"]', DEP)
-
-    assert pairs(files, ParityPolicy(twins=("*_aten",))) == {("dependency", "CMakeLists.txt")}
-    assert pairs(files) == set()
-
-
-def test_a_group_of_files_leads_to_what_it_lists(pairs: Pairs) -> None:
-    files = tree('deps = [":group"]', "target_link_libraries(p q)")
-    files["p/BUCK"] += 'runtime.filegroup(name = "group", srcs = ["//executorch/q:q"])\n'
-
-    assert pairs(files) == set()
-
-
 def test_a_word_is_certain_when_one_of_its_ways_is(pairs: Pairs) -> None:
     cmake = (
         "option(ONE '' ON)\noption(TWO '' ON)\nadd_library(q q/b.cpp)\n"
@@ -225,71 +171,11 @@ def test_a_file_in_two_choices_is_listed_once(pairs: Pairs) -> None:
     }
 
 
-def test_a_file_for_the_host_that_buck_selects_for_android_is_found(findings: Findings) -> None:
-    files = package(
-        'select({"DEFAULT": [], "ovr_config//os:android": ["a.cpp"]})',
-        "if(NOT ANDROID)\n  add_library(lib p/a.cpp)\nendif()",
-        "a.cpp",
-    )
-
-    assert {
-        (f.kind.value, f.configuration.value if f.configuration else "") for f in findings(files)
-    } == {
-        ("cmake-only-source", "host"),
-        ("variant", "android"),
-    }
-
-
 def test_an_expression_of_a_platform_is_that_platform_s(pairs: Pairs) -> None:
     cmake = "add_library(lib p/a.cpp $<$<PLATFORM_ID:Android>:p/b.cpp>)"
     choice = '["a.cpp"] + select({"DEFAULT": [], "ovr_config//os:android": ["b.cpp"]})'
 
     assert pairs(package(choice, cmake, "a.cpp", "b.cpp")) == set()
-
-
-def test_a_source_of_every_platform_says_so(findings: Findings) -> None:
-    cmake = "if(ANDROID)\n  add_library(lib p/a.cpp)\nendif()"
-
-    (found,) = findings(package('["a.cpp"]', cmake, "a.cpp"))
-    assert "for every platform, lib does not for host" in found.message
-    assert found.level.value == "warning"
-
-
-@pytest.mark.parametrize(
-    ("taken", "forgotten", "found"), [(5, 1, True), (4, 1, False), (5, 2, False), (6, 1, True)]
-)
-def test_a_target_that_takes_five_and_forgets_one_is_found(
-    taken: int, forgotten: int, found: bool, pairs: Pairs
-) -> None:
-    some = [f"s{n}.cpp" for n in range(taken)]
-    rest = [f"r{n}.cpp" for n in range(forgotten)]
-    listed = " ".join(f"p/{name}" for name in some)
-    left = " ".join(f"p/{name}" for name in rest)
-    cmake = f"add_library(lib {listed} {left})\nadd_executable(main {listed})\n"
-    names = ", ".join(f'"{name}"' for name in (*some, *rest))
-
-    result = pairs(package(f"[{names}]", cmake, *some, *rest))
-    assert result == ({("buck-only-source", f"p/{rest[0]}")} if found else set())
-
-
-@pytest.mark.parametrize(("listed", "found"), [(2, True), (1, False)], ids=["most", "half"])
-def test_a_python_file_is_missed_where_most_are_listed(
-    listed: int, found: bool, pairs: Pairs
-) -> None:
-    names = ", ".join(f'"x{n}.py"' for n in range(listed))
-    files = package('["a.cpp"]', "add_library(lib p/a.cpp)", "a.cpp")
-    files["q/BUCK"] = LOAD + f'runtime.python_library(name = "q", srcs = [{names}])\n'
-    files |= {f"q/x{n}.py": "" for n in range(listed)} | {"q/new.py": ""}
-
-    assert pairs(files) == ({("unlisted-file", "q/new.py")} if found else set())
-
-
-def test_a_header_that_only_cmake_names_is_found(pairs: Pairs) -> None:
-    files = package('["a.cpp"]', "add_library(lib p/a.cpp p/include/x.h)", "a.cpp", "include/x.h")
-    bare = package('["a.cpp"]', "add_library(lib p/a.cpp)", "a.cpp", "include/x.h")
-
-    assert pairs(files) == {("header", "p/include/x.h")}
-    assert pairs(bare) == set()
 
 
 def test_an_include_in_brackets_is_not_looked_for_beside(pairs: Pairs) -> None:
@@ -360,21 +246,6 @@ def test_a_place_is_the_next_one_below_its_target(findings: Findings) -> None:
 
     (found,) = findings(files)
     assert str(found.buck_place) == "p/BUCK:6"
-
-
-def test_drift_in_a_package_below_an_unread_one_is_found(pairs: Pairs) -> None:
-    files = tree(cmake="add_library(s q/sub/s.cpp)") | {
-        "q/BUCK": "def (",
-        "q/sub/BUCK": LOAD + library("other", '["o.cpp"]'),
-        "q/sub/o.cpp": "",
-        "q/sub/s.cpp": "",
-    }
-
-    assert pairs(files) == {
-        ("unread-file", "q/BUCK"),
-        ("cmake-only-source", "q/sub/s.cpp"),
-        ("buck-only-source", "q/sub/o.cpp"),
-    }
 
 
 # CMake

@@ -15,8 +15,8 @@ from ci.parity.policy import ParityPolicy
 from ci.parity.render import render_document
 from ci.parity.report import ParityReport
 from ci.parity.run import ParityRequest, compare_source
+from tests.unit.ci.parity.conftest import LOAD
 
-LOAD = 'load("@fbsource//xplat/executorch/build:runtime_wrapper.bzl", "runtime")\n'
 GOOD = {
     "p/BUCK": LOAD + 'runtime.cxx_library(name = "lib", srcs = ["a.cpp"])\n',
     "p/a.cpp": "int a;\n",

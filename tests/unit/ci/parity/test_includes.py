@@ -9,8 +9,8 @@ import pytest
 from ci.parity.compare.findings import Finding, Level
 from ci.parity.policy import ParityPolicy
 from ci.parity.uses import group_includes
+from tests.unit.ci.parity.conftest import LOAD
 
-LOAD = 'load("@fbsource//xplat/executorch/build:runtime_wrapper.bzl", "runtime")\n'
 Q = 'runtime.cxx_library(name = "q", exported_headers = ["q.h"], exported_deps = [{}])\n'
 R = 'runtime.cxx_library(name = "r", exported_headers = ["r.h"])\n'
 POLICY = ParityPolicy(twins=("*_aten",), given=("//r:r",), suffixes=("_static",))

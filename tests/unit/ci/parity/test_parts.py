@@ -30,12 +30,8 @@ from ci.parity.facts import Configuration, is_inside
 from ci.parity.policy import Layout
 from ci.parity.renames import match_sources
 from ci.parity.uses import absolute
+from tests.unit.ci.parity.conftest import LOAD, MIGRATION
 
-LOAD = 'load("@fbsource//xplat/executorch/build:runtime_wrapper.bzl", "runtime")\n'
-MIGRATION = (
-    'load("@fbcode_macros//build_defs:build_file_migration.bzl", "fbcode_target",'
-    ' "non_fbcode_target")\n'
-)
 Pairs = Callable[..., set[tuple[str, str]]]
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from ci.parity.compare.findings import Finding
 from ci.parity.policy import ParityPolicy
+from tests.unit.ci.parity.conftest import LOAD
 
-LOAD = 'load("@fbsource//xplat/executorch/build:runtime_wrapper.bzl", "runtime")\n'
 POLICY = ParityPolicy(imports=("p/**",), tests=("**/test_*",))
 CMAKE = {"CMakeLists.txt": ""}
 
@@ -77,17 +77,6 @@ def test_what_need_not_be_there_is_no_dependency(
     assert findings(tree(text), POLICY) == []
 
 
-def test_what_everything_built_of_it_depends_on_is_reached(
-    findings: Callable[..., list[Finding]],
-) -> None:
-    both = rule("one", "b.py", ":p", "//executorch/q:q")
-    none = rule("two", "b.py", ":p")
-
-    assert findings(tree("import executorch.q.x\n", more=both), POLICY) == []
-    (found,) = findings(tree("import executorch.q.x\n", more=both + none), POLICY)
-    assert found.path == "p/a.py"
-
-
 def test_a_module_that_nobody_imports_is_a_note(findings: Callable[..., list[Finding]]) -> None:
     files = tree("", more=rule("b", "b.py")) | {"p/z.py": ""}
     used = {**files, "p/b.py": "from .z import a\n"}
@@ -96,37 +85,6 @@ def test_a_module_that_nobody_imports_is_a_note(findings: Callable[..., list[Fin
     (missed,) = findings(used, POLICY)
     assert (idle.path, idle.level.value) == ("p/z.py", "note")
     assert (missed.path, missed.level.value) == ("p/z.py", "warning")
-
-
-def test_a_header_that_nobody_includes_is_a_note(findings: Callable[..., list[Finding]]) -> None:
-    files = {
-        "p/BUCK": LOAD + 'runtime.cxx_library(name = "p", srcs = ["a.cpp"])\n',
-        "p/a.cpp": "int a;\n",
-        "p/b.h": "",
-        "CMakeLists.txt": "add_library(p p/a.cpp)\n",
-    }
-
-    (idle,) = findings(files)
-    (missed,) = findings({**files, "p/a.cpp": '#include "b.h"\n'})
-    assert (idle.kind.value, idle.level.value) == ("header", "note")
-    assert (missed.kind.value, missed.level.value) == ("header", "error")
-
-
-def test_a_fix_names_no_twin_and_the_nearest_folder(
-    findings: Callable[..., list[Finding]],
-) -> None:
-    rules = (
-        'runtime.cxx_library(name = "z_aten", srcs = ["new/a.cpp"])\n'
-        'runtime.cxx_library(name = "far", srcs = ["a1.cpp", "a2.cpp", "a3.cpp"])\n'
-        'runtime.cxx_library(name = "near", srcs = ["new/a.cpp"])\n'
-    )
-    names = ("new/a.cpp", "new/b.cpp", "a1.cpp", "a2.cpp", "a3.cpp")
-    listed = " ".join(f"p/{name}" for name in names)
-    files = {f"p/{name}": "int x;\n" for name in names}
-    files |= {"p/BUCK": LOAD + rules, "CMakeLists.txt": f"add_library(lib {listed})\n"}
-
-    (found,) = findings(files, ParityPolicy(twins=("*_aten",)))
-    assert found.buck_target == "//p:near"
 
 
 def test_a_module_that_listed_files_import_is_missed_wherever_it_is(

@@ -7,11 +7,10 @@ from collections.abc import Callable
 import pytest
 
 from ci.parity.compare.findings import Finding
-from ci.parity.facts import Configuration
 from ci.parity.policy import Library, ParityPolicy
 from provisioning.manifest.reader import read_policy
+from tests.unit.ci.parity.conftest import LOAD
 
-LOAD = 'load("@fbsource//xplat/executorch/build:runtime_wrapper.bzl", "runtime")\n'
 Pairs = Callable[..., set[tuple[str, str]]]
 
 
@@ -274,25 +273,6 @@ def test_an_exported_define_that_a_header_reads_is_judged_where_it_is_included(
     assert findings(files) == []
 
 
-def test_an_exported_define_counts_for_the_cmake_target_of_the_file_that_reads_it(
-    findings: Callable[..., list[Finding]],
-) -> None:
-    """Two CMake libraries stand for the Buck target; only the second's file reads the macro."""
-    files = tree('deps = ["//executorch/q:q"]', "target_link_libraries(p PRIVATE q)", EXPORTED) | {
-        "p/a.cpp": "",
-        "p/c.cpp": "#ifdef FAST\n#endif\n",
-        "q/b.cpp": "",
-        "q/b.h": "",
-    }
-    files["p/BUCK"] = files["p/BUCK"].replace('"a.cpp"', '"a.cpp", "c.cpp"')
-    files["CMakeLists.txt"] += "add_library(r p/c.cpp)\ntarget_link_libraries(r q)\n"
-    given = files["CMakeLists.txt"] + "target_compile_definitions(r PRIVATE FAST)\n"
-
-    (found,) = findings(files)
-    assert (found.detail, found.cmake_target) == ("//q:q: FAST", "r")
-    assert findings({**files, "CMakeLists.txt": given}) == []
-
-
 def test_an_exported_define_reaches_what_is_exported(pairs: Pairs) -> None:
     """p depends on r, which depends on q: with an exported dependency, p gets q's macro."""
     link = "add_library(r r/r.cpp)\ntarget_link_libraries(r q)\ntarget_link_libraries(p r)"
@@ -327,42 +307,6 @@ RUNTIME = (
 )
 
 
-def test_a_variant_for_android_that_takes_the_host_s_is_found(
-    findings: Callable[..., list[Finding]],
-) -> None:
-    def files(dep: str) -> dict[str, str]:
-        body = RUNTIME.format("q", "b.cpp", "") + RUNTIME.format("p", "a.cpp", f"deps = [{dep}]")
-        inside = "".join(f"    {line}\n" for line in body.splitlines())
-        return {
-            "p/BUCK": 'load(":targets.bzl", "targets")\ntargets()\n',
-            "p/targets.bzl": f"{LOAD}def targets():\n{inside}",
-            "p/a.cpp": "",
-            "p/b.cpp": "",
-            "CMakeLists.txt": "add_library(q p/b.cpp)\nadd_library(p p/a.cpp)\n"
-            "target_link_libraries(p q)\n",
-        }
-
-    (found,) = findings(files("':q'"))
-    assert (found.kind.value, found.detail) == ("variant", "//p:p_android_build -> //p:q")
-    assert found.fix == "depend on //p:q_android_build"
-    assert findings(files("':q' + suffix")) == []
-
-
-def test_a_source_of_one_platform_that_buck_compiles_everywhere_is_found(
-    findings: Callable[..., list[Finding]],
-) -> None:
-    files = tree() | {
-        "CMakeLists.txt": "add_library(q q/b.cpp)\nif(ANDROID)\n  add_library(p p/a.cpp)\nendif()\n"
-    }
-    selected = 'select({"ovr_config//os:android": ["a.cpp"]})'
-    chosen = {"p/BUCK": LOAD + f'runtime.cxx_library(name = "p", srcs = {selected})\n'}
-
-    assert [(f.kind.value, f.configuration) for f in findings(files)] == [
-        ("variant", Configuration.HOST)
-    ]
-    assert findings({**files, **chosen}) == []
-
-
 def test_a_private_define_of_a_library_is_not_its_users(pairs: Pairs) -> None:
     """Another library exports the macro, so that every file is searched for it."""
     files = tree(
@@ -380,24 +324,6 @@ def test_a_private_define_of_a_library_is_not_its_users(pairs: Pairs) -> None:
     private = {"s/BUCK": files["s/BUCK"].replace("exported_", "")}
     deps = {"p/BUCK": files["p/BUCK"].replace("q:q", "s:s"), **private}
     assert ("define", "s/BUCK") not in pairs({**files, **deps})
-
-
-def test_targets_of_one_name_are_told_apart_by_their_files(pairs: Pairs) -> None:
-    """Two directories have a library of one name; only one of them links."""
-    files = tree() | {
-        "r/BUCK": LOAD + 'runtime.cxx_library(name = "r", srcs = ["c.cpp"])\n',
-        "r/c.cpp": "",
-        "CMakeLists.txt": "option(X '' ON)\nadd_library(q q/b.cpp)\nif(X)\n"
-        "  add_subdirectory(p)\nelse()\n  add_subdirectory(r)\nendif()\n",
-        "p/CMakeLists.txt": "add_library(same a.cpp)\ntarget_link_libraries(same gflags)\n",
-        "r/CMakeLists.txt": "add_library(same c.cpp)\n",
-    }
-    depends = {
-        "p/BUCK": files["p/BUCK"].replace('["a.cpp"],', '["a.cpp"], external_deps = ["gflags"],')
-    }
-
-    assert pairs({**files, **depends}, GFLAGS) == set()
-    assert pairs(files, GFLAGS) == {("dependency", "p/CMakeLists.txt")}
 
 
 def test_a_define_is_read_by_headers_that_a_source_includes(

@@ -14,8 +14,8 @@ from ci.parity.report import ParityReport
 from ci.parity.run import ParityRequest, compare_trees
 from provisioning.manifest.reader import read_policy
 from tests.stand_ins.text_tree import TextTree
+from tests.unit.ci.parity.conftest import LOAD
 
-LOAD = 'load("@fbsource//xplat/executorch/build:runtime_wrapper.bzl", "runtime")\n'
 LAYOUT = read_policy("parity", ParityPolicy).layout
 POLICY = ParityPolicy(imports=("p/**",), layout=LAYOUT)
 

@@ -19,10 +19,10 @@ import pytest
 from ci.parity.render import render_sarif
 from ci.parity.report import ParityReport
 from ci.report.sarif import render_artifact, render_location
+from tests.unit.ci.parity.conftest import LOAD
 
 OURS = Path(__file__).resolve().parents[3] / "artifacts/parity/sarif.schema.json"
 WHOLE = os.environ.get("SARIF_SCHEMA", "")
-LOAD = 'load("@fbsource//xplat/executorch/build:runtime_wrapper.bzl", "runtime")\n'
 # A note without a second place, an error with two, and names that a URI and a message must quote.
 FILES = {
     "p/BUCK": LOAD + 'runtime.cxx_library(name = "lib", srcs = ["a.cpp"] + glob(["{x}*.cpp"]))\n',

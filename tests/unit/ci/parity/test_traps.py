@@ -8,9 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from ci.parity.report import ParityReport
-
-LOAD = 'load("@fbsource//xplat/executorch/build:runtime_wrapper.bzl", "runtime")\n'
-MACRO = 'load(":targets.bzl", "define_common_targets")\n\ndefine_common_targets()\n'
+from tests.unit.ci.parity.conftest import LOAD, MACRO
 
 
 def library(srcs: str, *, name: str = '"lib"', more: str = "") -> str:

@@ -27,7 +27,7 @@ from tests.stand_ins.elfsigner.chains import (
     MAY_NOT_SIGN,
     MAY_SIGN,
     ROOT,
-    make_certificate,
+    issue,
     make_ec_key,
     make_name,
 )
@@ -56,24 +56,20 @@ def limit(length: int) -> x509.BasicConstraints:
     return x509.BasicConstraints(ca=True, path_length=length)
 
 
-SPARE = make_certificate("root 2", "root 2")
-LONGEST = [LEAF, CA, *(make_certificate(f"r{i}", f"r{i}") for i in range(17)), ROOT]
+SPARE = issue("root 2", "root 2")
+LONGEST = [LEAF, CA, *(issue(f"r{i}", f"r{i}") for i in range(17)), ROOT]
 GOOD = {
     "leaf, authority, root": [LEAF, CA, ROOT],
-    "leaf and root": [make_certificate("leaf", "root"), ROOT],
+    "leaf and root": [issue("leaf", "root"), ROOT],
     "two roots to choose from": [LEAF, CA, ROOT, SPARE],
     "a spare root that allows no authority below it": [
         *(LEAF, CA, ROOT),
-        make_certificate("root 2", "root 2", limit(0)),
+        issue("root 2", "root 2", limit(0)),
     ],
     "a root before the leaf's": [LEAF, CA, SPARE, ROOT],
-    "key usage that lets it sign": [
-        LEAF,
-        make_certificate("ca", "root", MAY_SIGN, usage(signs=True)),
-        ROOT,
-    ],
-    "no authority below the authority": [LEAF, make_certificate("ca", "root", limit(0)), ROOT],
-    "one authority below the root": [LEAF, CA, make_certificate("root", "root", limit(1))],
+    "key usage that lets it sign": [LEAF, issue("ca", "root", MAY_SIGN, usage(signs=True)), ROOT],
+    "no authority below the authority": [LEAF, issue("ca", "root", limit(0)), ROOT],
+    "one authority below the root": [LEAF, CA, issue("root", "root", limit(1))],
     "as many as are read": LONGEST,
 }
 
@@ -91,75 +87,63 @@ ALONE = "so that no authority vouches for it"
 # Each with the one certificate that is named, and what is wrong with it.
 BAD = {
     "leaf alone": ([LEAF], 0, f"{UNSIGNED}, {ALONE}"),
-    "leaf that signs itself": ([make_certificate("leaf", "leaf")], 0, f"signs itself, {ALONE}"),
+    "leaf that signs itself": ([issue("leaf", "leaf")], 0, f"signs itself, {ALONE}"),
     "leaf that signs itself, and a root": (
-        [make_certificate("leaf", "leaf"), ROOT],
+        [issue("leaf", "leaf"), ROOT],
         0,
         f"signs itself, {ALONE}",
     ),
     "leaf by another key of the authority's name": (
-        [make_certificate("leaf", "ca", key="other"), CA, ROOT],
+        [issue("leaf", "ca", key="other"), CA, ROOT],
         0,
         f"{UNSIGNED}, {ALONE}",
     ),
     "issuer that says it is no authority": (
-        [LEAF, make_certificate("ca", "root", MAY_NOT_SIGN), ROOT],
+        [LEAF, issue("ca", "root", MAY_NOT_SIGN), ROOT],
         1,
         FORBIDDEN,
     ),
     "issuer that does not say what it is": (
-        [LEAF, make_certificate("ca", "root", usage(signs=True)), ROOT],
+        [LEAF, issue("ca", "root", usage(signs=True)), ROOT],
         1,
         FORBIDDEN,
     ),
     "issuer whose key usage is another": (
-        [LEAF, make_certificate("ca", "root", MAY_SIGN, usage(signs=False)), ROOT],
+        [LEAF, issue("ca", "root", MAY_SIGN, usage(signs=False)), ROOT],
         1,
         FORBIDDEN,
     ),
     "root that says it is no authority": (
-        [LEAF, CA, make_certificate("root", "root", MAY_NOT_SIGN)],
+        [LEAF, CA, issue("root", "root", MAY_NOT_SIGN)],
         2,
         FORBIDDEN,
     ),
     "authority below a root that allows none": (
-        [LEAF, CA, make_certificate("root", "root", limit(0))],
+        [LEAF, CA, issue("root", "root", limit(0))],
         2,
         FORBIDDEN,
     ),
     "root before its authority": ([LEAF, ROOT, CA], 2, UNSIGNED),
     "another root at the end": ([LEAF, CA, SPARE], 1, UNSIGNED),
-    "signed by an earlier certificate": (
-        [LEAF, CA, ROOT, make_certificate("late", "ca")],
-        3,
-        STRAY,
-    ),
-    "another leaf": ([LEAF, make_certificate("leaf 2", "ca"), CA, ROOT], 1, STRAY),
+    "signed by an earlier certificate": ([LEAF, CA, ROOT, issue("late", "ca")], 3, STRAY),
+    "another leaf": ([LEAF, issue("leaf 2", "ca"), CA, ROOT], 1, STRAY),
     "spare root that may not sign": (
-        [LEAF, CA, ROOT, make_certificate("root 2", "root 2", MAY_NOT_SIGN)],
+        [LEAF, CA, ROOT, issue("root 2", "root 2", MAY_NOT_SIGN)],
         3,
         STRAY,
     ),
     "spare root of another key": (
-        [LEAF, CA, ROOT, make_certificate("root 2", "root 2", key="other")],
+        [LEAF, CA, ROOT, issue("root 2", "root 2", key="other")],
         3,
         STRAY,
     ),
     "root that another key signed": (
-        [LEAF, CA, make_certificate("root", "root", key="other")],
+        [LEAF, CA, issue("root", "root", key="other")],
         2,
         "is not signed by its own key",
     ),
-    "root whose issuer was damaged": (
-        [LEAF, CA, make_certificate("root", "rOot", key="root")],
-        2,
-        UNSIGNED,
-    ),
-    "authority of another key": (
-        [LEAF, make_certificate("ca", "root", key="other"), ROOT],
-        1,
-        UNSIGNED,
-    ),
+    "root whose issuer was damaged": ([LEAF, CA, issue("root", "rOot", key="root")], 2, UNSIGNED),
+    "authority of another key": ([LEAF, issue("ca", "root", key="other"), ROOT], 1, UNSIGNED),
 }
 
 
@@ -180,7 +164,7 @@ def test_a_missing_root_is_a_note_unless_one_byte_makes_it_one() -> None:
     assert "certificate 1" in note
     assert "CN=root" in note
     for issuer, faults in (("ce", 1), ("be", 0), ("c", 0)):
-        chain = parse_chain(LEAF + make_certificate("ca", issuer))
+        chain = parse_chain(LEAF + issue("ca", issuer))
         assert len(list_link_errors(chain)) == faults, issuer
 
 

@@ -133,8 +133,7 @@ def test_a_rewritten_record_still_contradicts_the_statement(signed: Path) -> Non
     change_byte(signed / "libone.so")
     digest = digest_of((signed / "libone.so").read_bytes())
     edit_json(
-        signed / RECORD_NAME,
-        lambda r: r["libraries"][0].update(output=msgspec.to_builtins(digest)),
+        signed / RECORD_NAME, lambda r: r["libraries"][0].update(output=msgspec.to_builtins(digest))
     )
     assert check_record(signed) == ("statement.intoto.json contradicts signing.json",)
 

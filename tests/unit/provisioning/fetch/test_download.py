@@ -117,15 +117,12 @@ def test_all_failures_are_told(server: BadServer, tmp_path: Path) -> None:
     urls = [server.url("none"), server.url("wrong")]
     with pytest.raises(IntegrityError) as caught:
         fetch_file(urls, tmp_path / "a.zip", PIN, Progress(), policy=QUICK)
-    assert caught.value.what == "a.zip is not what is pinned"
     assert caught.value.why == (
         f"{urls[0]}: HTTP 404: it is not there; "
         f"{urls[1]}: the server has 99999 bytes, 100000 are pinned"
     )
-    assert caught.value.fix.startswith("do not use it; compare with what its vendor publishes")
     with pytest.raises(DownloadError) as missing:
         fetch_file(urls[:1], tmp_path / "a.zip", PIN, Progress(), policy=QUICK)
-    assert missing.value.what == "a.zip could not be fetched"
     assert missing.value.why == f"{urls[0]}: HTTP 404: it is not there"
     with pytest.raises(DownloadError) as none:
         fetch_file([], tmp_path / "a.zip", PIN, Progress(), policy=QUICK)

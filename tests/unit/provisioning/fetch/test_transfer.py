@@ -155,7 +155,6 @@ def test_a_variable_is_in_its_limits(name: str) -> None:
             TransferPolicy.from_environment({name: text})
         assert caught.value.what == f"{name}={text} is not usable"
         assert caught.value.why == f"it must be a number {words}"
-        assert caught.value.fix == f"correct or unset {name}"
 
 
 def test_the_connection_may_take_as_long_as_an_answer_at_most() -> None:

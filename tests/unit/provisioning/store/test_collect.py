@@ -21,7 +21,7 @@ from provisioning.store.collect import (
     Kept,
     find_garbage,
     find_removable,
-    find_user,
+    find_users,
     list_parts,
     made_by_us,
     measure,
@@ -67,6 +67,10 @@ def using(**options: object) -> Iterator[int]:
         finally:
             process.kill()
             shown.unlink()
+
+
+def find_user(directory: Path) -> int | None:
+    return find_users([directory]).get(directory)
 
 
 def collect_from(
@@ -414,7 +418,7 @@ def test_a_part_is_a_directory_of_ours(tmp_path: Path) -> None:
     link.path.symlink_to(part.path)
     assert (list(link.entries()), link.size_bytes()) == ([], 0)
     with (part.path / "a").open() as file, using(cwd="/", stdin=file) as pid:
-        assert find_removable(part) == (
+        assert find_removable([part]) == (
             [Garbage(part.path / "b", 7, "inputs")],
             [Kept(part.path / "a", f"process {pid} uses it")],
         )
@@ -425,11 +429,11 @@ def test_of_the_store_only_what_is_ours_may_go(store: Store) -> None:
     (store.trees / "file").touch()
     (store.trees / "mine").mkdir()
     part = next(part for part in list_parts(store) if part.name == "store")
-    garbage, kept = find_removable(part)
+    garbage, kept = find_removable([part])
     assert garbage == [Garbage(found.path, measure(found.path), "verified toolchains")]
     assert kept == [Kept(store.trees / name, "it is not ours") for name in ("file", "mine")]
     other = CachePart("bench", store.trees, "")
-    assert find_removable(other)[1] == []
+    assert find_removable([other])[1] == []
 
 
 def test_the_environment_that_this_runs_from_stays(
@@ -439,9 +443,9 @@ def test_the_environment_that_this_runs_from_stays(
     for name in ("bootstrap-1", "test", "tests", "lint"):
         (place / name).mkdir(parents=True)
     monkeypatch.setattr(sys, "prefix", str(place / "test"))
-    garbage, kept = find_removable(CachePart("environments", place, ""))
+    garbage, kept = find_removable([CachePart("environments", place, "")])
     assert [one.path.name for one in garbage] == ["lint", "tests"]
     assert kept == [
         Kept(place / name, "this command runs from it") for name in ("bootstrap-1", "test")
     ]
-    assert find_removable(CachePart("bench", place, ""))[1] == []
+    assert find_removable([CachePart("bench", place, "")])[1] == []

@@ -1,0 +1,81 @@
+"""What a build judges of a file that it left, besides its policy: needs, size, Python, pages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ci.builds.artifacts import Judged, judge_artifact
+from ci.builds.targets import Artifact
+from provisioning.doctor.policies import elf_policy
+
+ELF_FILES = Path(__file__).parents[3] / "artifacts" / "elf"
+ANDROID, HEXAGON = ELF_FILES / "libandroid.so", ELF_FILES / "libhexagon.so"
+NEEDED = ("libneeded.so",)
+
+
+def judge(path: Path, tag: str = "", pages: str = "", **row: object) -> Judged:
+    kind = "aarch64-android" if path == ANDROID else "hexagon-v69"
+    artifact = Artifact("x", **{"needed": NEEDED, **row})  # type: ignore[arg-type]
+    return judge_artifact(artifact, path, elf_policy(kind), tag, pages)
+
+
+def list_ids(judged: Judged) -> list[str]:
+    return [one.id for one in judged.findings]
+
+
+def test_a_library_that_nothing_brings_is_an_error_unless_it_is_accepted() -> None:
+    assert list_ids(judge(HEXAGON)) == []
+    lost = judge(HEXAGON, needed=())
+    assert list_ids(lost) == [one.id for one in lost.errors] == ["BUILD101"]
+    assert "libneeded.so" in lost.findings[0].what
+    known = judge(HEXAGON, needed=(), accept={"BUILD101": "it is tested"})
+    assert (known.findings, [one.id for one in known.accepted]) == ((), ["BUILD101"])
+
+
+def test_a_budget_is_met_to_the_byte() -> None:
+    size = HEXAGON.stat().st_size
+    assert list_ids(judge(HEXAGON, size_budget=size)) == []
+    assert list_ids(judge(HEXAGON, size_budget=size - 1)) == ["BUILD102"]
+
+
+@pytest.mark.parametrize(
+    ("name", "tag", "good"),
+    [
+        ("PyAdaptor.cpython-312-x.so", "cpython-312", True),
+        ("PyAdaptor.cpython-39-x.so", "cpython-312", False),
+        ("PyAdaptor.cpython-39-x.so", "", True),
+        ("libbackend.so", "cpython-312", True),
+    ],
+)
+def test_an_adaptor_is_for_the_python_that_was_asked_for(
+    tmp_path: Path, name: str, tag: str, good: bool
+) -> None:
+    (tmp_path / name).write_bytes(HEXAGON.read_bytes())
+    errors = [one.id for one in judge(tmp_path / name, tag).errors]
+    assert ("BUILD103" not in errors) is good
+
+
+@pytest.mark.parametrize(
+    ("pages", "why", "fix"),
+    [
+        ("4096", "-D QNN_CI_PAGE_BYTES=4096", "16384 is the default"),
+        ("", "-D QNN_CI_PAGE_BYTES=", "16384 is the default"),
+        ("16384", "another link option undid it", "max-page-size"),
+    ],
+)
+def test_small_pages_are_a_warning_that_names_what_made_them(
+    pages: str, why: str, fix: str
+) -> None:
+    judged = judge(ANDROID, pages=pages)
+    (finding,) = judged.findings
+    assert (finding.id, judged.errors) == ("QNN225", ())
+    assert why in finding.why
+    assert fix in finding.fix
+
+
+def test_a_file_that_cannot_be_read_has_no_facts(tmp_path: Path) -> None:
+    (tmp_path / "a.so").write_bytes(b"\x7fELF")
+    judged = judge(tmp_path / "a.so")
+    assert (judged.facts, len(judged.errors), judged.size_bytes) == (None, 1, 4)
