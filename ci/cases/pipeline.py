@@ -336,7 +336,7 @@ class CaseRun:
 
     def leave(self, *files: Path) -> None:
         """Copy files of the case to where the report is."""
-        if self.options.beside:
+        if self.options.beside and files:
             kept = self.options.beside / self.spec.slug
             kept.mkdir(parents=True, exist_ok=True)
             for path in files:

@@ -13,7 +13,7 @@ import os
 import shlex
 import stat
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
@@ -181,6 +181,7 @@ def _find_input_faults(port: Any, file: str) -> Iterator[Fault]:
     if kind:
         fix = "export with float32 or integer inputs"
         yield Fault(f"{label} is {kind}, which QNN does not have", fix)
+    width = 0 if kind else onnx.helper.tensor_dtype_to_np_dtype(held.elem_type).itemsize
     sizes = [one.dim_value for one in held.shape.dim]
     free = [place for place, one in enumerate(held.shape.dim) if not one.HasField("dim_value")]
     by_name = ["--input_name", port.name, "--input_shape"]
@@ -196,14 +197,9 @@ def _find_input_faults(port: Any, file: str) -> Iterator[Fault]:
         )
     elif min(sizes, default=1) < 1:
         yield Fault(f"{label} has a dimension of {min(sizes)}")
-    elif not kind and find_size(held.elem_type, sizes) > LIMIT_BYTES:
+    elif math.prod(sizes) * width > LIMIT_BYTES:
         fix = "export for a smaller input"
         yield Fault(f"{label} of {sizes} is larger than a graph on HTP: {mib(LIMIT_BYTES)}", fix)
-
-
-def find_size(kind: int, sizes: Sequence[int]) -> int:
-    """The bytes of a tensor of ``sizes`` and of the element type ``kind``."""
-    return math.prod(sizes) * int(onnx.helper.tensor_dtype_to_np_dtype(kind).itemsize)
 
 
 def _fix_shape(*arguments: str) -> str:
@@ -245,12 +241,15 @@ def find_location_fault(location: str, directory: Path) -> str:
     path = directory / location
     if not location or "\0" in location:
         return "has no name"
-    if parts.is_absolute() or ":" in parts.parts[0]:
+    if parts.is_absolute() or any(":" in one for one in parts.parts[:1]):
         return "is an absolute path: it has to be next to the model"
     if ".." in parts.parts:
         return "leads out of the model's directory with '..'"
-    if not path.is_file():
-        return "is a directory" if path.is_dir() else MISSING
+    try:
+        if not path.is_file():
+            return "is a directory" if path.is_dir() else MISSING
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
     if not path.resolve().is_relative_to(directory.resolve()):
         return "is a symbolic link that leads out of the model's directory"
     return ""

@@ -228,7 +228,15 @@ def find_conflicts(options: Mapping[str, str], entries: Mapping[str, str]) -> It
         if option.name in given:
             yield from _find_lacks(option, given)
     yield from _find_soc_faults(options, table)
-    yield from _find_sharing_faults(given)
+    several = any("," in given.get(name, "") for name in ("soc_model", "htp_arch"))
+    embedded = given.get("ep.context_embed_mode") == "1"
+    if several and not _is_on(given, "ep.context_enable"):
+        yield "several SoCs are for a context binary alone: they need ep.context_enable=1"
+    if several and _is_on(given, "ep.share_ep_contexts"):
+        yield "ep.share_ep_contexts=1 is for one SoC, several are given"
+    for name in ("ep.share_ep_contexts", "htp_share_resource_optimization"):
+        if embedded and _is_on(given, name):
+            yield f"{name}=1 cannot share a context that ep.context_embed_mode=1 puts in the model"
     if _is_on(given, "offload_graph_io_quantization") and _is_on(
         given, "session.disable_cpu_ep_fallback"
     ):
@@ -303,15 +311,3 @@ def _find_contradictions(
         yield f"htp_bf16_enable=1 needs a soc_model of {BF16_SOC} or more, {soc.id} is {name}"
     if _is_on(options, "extended_udma") and soc.hexagon < UDMA_HEXAGON:
         yield f"extended_udma=1 needs V{UDMA_HEXAGON}, {name} ({soc.id}) has V{soc.hexagon}"
-
-
-def _find_sharing_faults(given: Mapping[str, str]) -> Iterator[str]:
-    several = any("," in given.get(name, "") for name in ("soc_model", "htp_arch"))
-    embedded = given.get("ep.context_embed_mode") == "1"
-    if several and not _is_on(given, "ep.context_enable"):
-        yield "several SoCs are for a context binary alone: they need ep.context_enable=1"
-    for name in ("ep.share_ep_contexts", "htp_share_resource_optimization"):
-        if embedded and _is_on(given, name):
-            yield f"{name}=1 cannot share a context that ep.context_embed_mode=1 puts in the model"
-    if several and _is_on(given, "ep.share_ep_contexts"):
-        yield "ep.share_ep_contexts=1 is for one SoC, several are given"

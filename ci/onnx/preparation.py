@@ -31,7 +31,8 @@ def write_normal_form(path: Path, target: Path) -> Path:
     """
     model = onnx.load(path, load_external_data=False)
     kept = list_inputs(model)
-    opset = max(one.version for one in model.opset_import if one.domain in {"", "ai.onnx"})
+    opsets = [one.version for one in model.opset_import if one.domain in {"", "ai.onnx"}]
+    opset = max(opsets, default=OLDEST_OPSET)
     if len(kept) == len(model.graph.input) and opset >= OLDEST_OPSET:
         return path
     model = onnx.load(path)

@@ -65,6 +65,17 @@ def test_an_old_opset_alone_is_converted(tmp_path: Path) -> None:
             [3, 6],
             (1, (2, 2, 2)),
         ),
+        (
+            [
+                helper.make_node("Constant", [], ["s"], value_ints=[1, 2, 3]),
+                helper.make_node("Reshape", ["x", "s"], ["a"]),
+                helper.make_node("Concat", ["a", "a"], ["b"], axis=0),
+                helper.make_node("Transpose", ["b"], ["c"], perm=[1, 2, 0]),
+                helper.make_node("Transpose", ["c"], ["y"], perm=[1, 0, 2]),
+            ],
+            [3, 2, 2],
+            (2, (1, 1)),
+        ),
         ([helper.make_node("Mul", ["x", "w"], ["y"])], [2, 3], (0, ())),
     ],
 )

@@ -130,6 +130,8 @@ UNUSABLE: dict[str, tuple[ModelProto, tuple[str, ...]]] = {
     "data through a link": (external("link.bin"), ("'w'", "link")),
     "data through a circle of links": (external("circle.bin"), ("'w'", "missing")),
     "data is a directory": (external("folder"), ("'w'", "directory")),
+    "data is the directory itself": (external("."), ("'w'", "directory")),
+    "data of a long name": (external("w" * 5000), ("'w'", "too long")),
     "data is a pipe": (external("pipe"), ("'w'", "missing")),
     "data without a name": (external(""), ("'w'", "no name")),
     "data of a name with a zero": (external("a\0b"), ("'w'", "no name")),
