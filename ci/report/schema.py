@@ -20,7 +20,7 @@ from provisioning.errors import ExitCode
 from provisioning.manifest.backends import Backend
 from provisioning.versions import parse_version
 
-SCHEMA_VERSION: Final = 3
+SCHEMA_VERSION: Final = 4
 ANY_MODEL = "*"
 HTP = Backend.HTP.value
 
@@ -264,7 +264,7 @@ class Report(Record, frozen=True, kw_only=True):
     backend: str = HTP
     unsupported: str = ""
     remarks: tuple[str, ...] = ()
-    schema_version: Literal[3] = SCHEMA_VERSION
+    schema_version: Literal[3, 4] = SCHEMA_VERSION  # 3 is without unsupported and remarks
 
     @property
     def ok(self) -> bool:

@@ -7,7 +7,7 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
-from ci.report.schema import Report
+from ci.report.schema import SCHEMA_VERSION, Report
 from provisioning.console.user_files import read_user_file
 from provisioning.errors import UsageError
 from provisioning.files import explain_writes, write_whole
@@ -39,10 +39,13 @@ def write_report(report: Report, directory: Path) -> None:
 def read_report(path: Path) -> Report:
     """Return the report in the file ``path``, or in report.json of the directory ``path``.
 
+    One of the schema before is returned as one of this schema.
+
     Raises UsageError when it cannot be read or does not fit the schema.
     """
     file = path / "report.json" if path.is_dir() else path
-    return read_json(file, Report, "report", "docs/schemas/report.schema.json describes its format")
+    report = read_json(file, Report, "report", "docs/schemas/report.schema.json describes it")
+    return msgspec.structs.replace(report, schema_version=SCHEMA_VERSION)
 
 
 def read_json(path: Path, kind: type[T], what: str, fix: str) -> T:

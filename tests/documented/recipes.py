@@ -272,7 +272,7 @@ RECIPES = (
     # Small artifacts of every kind, from an index and a server of the tests.
     Recipe("fetch (qnn-sdk$|android)", SERVED, "licence", 3, fill={"android": ("aot",)}),
     Recipe("provision -- lpai", says="licence", code=3),
-    Recipe("-ci fetch|-s provision", ACCEPTED, fill={"@2.49.40": ("@9.9.9",)}),
+    Recipe("fetch|-s prov", ACCEPTED, fill={"@2.49.40": ("@9.9.9",), "libatomic": ("libcxx",)}),
     Recipe("lock qnn-sdk --from", SERVED, "locks/qnn-sdk"),
     Recipe(
         "qnn-ci lock", ACCEPTED, r"\+\+\+ b/manifests/locks/qnn-sdk", fill={"NAME...": ("qnn-sdk",)}

@@ -29,7 +29,7 @@ from packaging.requirements import Requirement
 from tests.documented.pages import ROOT
 
 FOLDERS = ("ci", "docs", "manifests", "provisioning", "tests/bench", "tests/mutants")
-FILES = ("nox", "noxfile.py", "pyproject.toml", "README.md", "LICENSE")
+FILES = ("nox", "noxfile.py", "pyproject.toml", "README.md", "LICENSE", "tests/plain_script.py")
 BORROWED = ("core", "lowering", "mutants", "onnx", "test", "unit")
 KEPT = ("PIP_", "SSL_", "REQUESTS_", "CURL_", "LANG", "TMPDIR", "http", "HTTP", "NO_PROXY")
 TEST = "def test_that_the_session_runs_tests():\n    assert 1 + 1 == 2\n"
@@ -147,7 +147,7 @@ def copy_project(target: Path) -> None:
     for name in FOLDERS:
         shutil.copytree(ROOT / name, target / name)
     for name in FILES:
-        shutil.copy2(ROOT / name, target)
+        shutil.copy2(ROOT / name, target / name)
     test = target / "tests" / "unit" / "test_miniature.py"
     test.parent.mkdir(parents=True)
     test.write_text(TEST)
@@ -182,7 +182,7 @@ def borrow(environment: Path, group: str) -> None:
     (site,) = environment.glob("lib/python*/site-packages")
     wanted = nox.project.dependency_groups(nox.project.load_toml(ROOT / "pyproject.toml"), group)
     if group == "core":
-        for path in list_files(wanted):
+        for path in list_files([*wanted, "pip"]):
             (site / path.name).symlink_to(path)
     else:
         paths = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}

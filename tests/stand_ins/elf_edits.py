@@ -33,13 +33,6 @@ def set_u32(offset: int, value: int) -> Edit:
     return edit
 
 
-def set_byte(offset: int, value: int) -> Edit:
-    def edit(data: bytearray) -> None:
-        data[offset] = value
-
-    return edit
-
-
 def set_string(old: str, new: str, *, everywhere: bool = False) -> Edit:
     """Replace ``old`` by ``new``, which is not longer; the rest becomes NUL."""
     assert len(new) <= len(old)

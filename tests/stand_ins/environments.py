@@ -49,7 +49,6 @@ LINUX = "lib/aarch64-oe-linux-gcc11.2"
 ANDROID = "lib/aarch64-android"
 LPAI = "lib/lpai-v6/unsigned"
 SUBMODULES = ("third-party/flatcc", "third-party/json")
-NESTED = "third-party/json/deep"
 TAG = importlib.machinery.EXTENSION_SUFFIXES[0]
 HEADERS = read_doctor_policy().headers
 API = "".join(

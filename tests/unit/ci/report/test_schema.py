@@ -55,6 +55,19 @@ def test_reports_fit_the_schema_and_come_back_equal(
     assert not list(path.parent.glob(".*"))
 
 
+def test_a_report_of_the_schema_before_is_read_and_no_older_one(
+    report: Report, tmp_path: Path
+) -> None:
+    data = report_data(report)
+    before = {name: data[name] for name in data if name not in {"unsupported", "remarks"}}
+    path = tmp_path / "report.json"
+    path.write_text(json.dumps({**before, "schema_version": 3}))
+    assert read_report(path) == report
+    path.write_text(json.dumps({**before, "schema_version": 2}))
+    with pytest.raises(UsageError):
+        read_report(path)
+
+
 @pytest.mark.parametrize(
     ("field", "value"),
     [("status", "fine"), ("sqnr_db", "41"), ("pte_bytes", -1), ("cosine", 1.2), ("surprise", 1)],

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from provisioning.elf.facts import (
     VersionNeed,
 )
 from provisioning.elf.qnn_build import QnnBuild, find_qnn_build, search_build
-from provisioning.elf.reader import parse_headers, read_elf
+from provisioning.elf.reader import find_build_id, parse_headers, parse_notes, read_elf
 from provisioning.errors import ExitCode
 
 LIBRARIES = Path(__file__).parents[3] / "artifacts" / "elf"
@@ -119,6 +120,14 @@ def test_what_is_not_elf_is_named(tmp_path: Path, content: bytes, defect: Defect
     assert caught.value.fix
 
 
+def test_a_file_that_ends_within_a_table_is_truncated(tmp_path: Path) -> None:
+    path = tmp_path / "lib.so"
+    path.write_bytes((LIBRARIES / "libx86.so").read_bytes()[:-1])
+    with pytest.raises(ElfError) as caught:
+        read_elf(path)
+    assert caught.value.defect is Defect.TRUNCATED
+
+
 def test_a_missing_file_and_a_directory_are_errors_of_the_tree(tmp_path: Path) -> None:
     for path in (tmp_path / "no.so", tmp_path):
         with pytest.raises(ElfError) as caught:
@@ -169,6 +178,26 @@ def test_forms_of_the_version(
     path = tmp_path / "libQnnSystem.so"
     path.write_bytes(data)
     assert find_qnn_build(path) == found
+    is_whole = found is not None and None not in found[:2]
+    assert find_qnn_build(path.rename(tmp_path / "libother.so")) == (found if is_whole else None)
+
+
+@pytest.mark.parametrize(("align", "step"), [(4, 4), (8, 8), (1, 4)])
+def test_notes_are_as_far_apart_as_their_segment_says(align: int, step: int) -> None:
+    def note(name: bytes, desc: bytes) -> bytes:
+        head = b"".join(number.to_bytes(4, "little") for number in (len(name), len(desc), 3))
+        whole = (head + name).ljust(-(-(12 + len(name)) // step) * step, b"\0") + desc
+        return whole.ljust(-(-len(whole) // step) * step, b"\0")
+
+    blob = note(b"Linux\0", b"x") + note(b"GNU\0", b"\xab\xcd")
+    assert find_build_id(parse_notes(blob, "little", align)) == "abcd"
+
+
+def test_the_highest_version_counts() -> None:
+    needs = (VersionNeed("libc.so.6", ("GLIBC_2.4", "GLIBC_2.36", "GLIBC_2.17")),)
+    facts = replace(read_elf(LIBRARIES / "libx86.so"), version_needs=needs)
+    assert facts.highest_need("GLIBC") == (2, 36)
+    assert replace(facts, version_defs=("A_1.10", "A_1.9")).highest_def("A") == (1, 10)
 
 
 def test_builds_agree_on_what_both_tell() -> None:
