@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import importlib
-import os
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,10 +16,7 @@ import torch
 try:
     from executorch.extension.pybindings import _C
 except ImportError:  # until 1.4
-    # Those of 1.2 and 1.3 name a function that torch 2.13 renamed, and call it for no program.
-    sys.setdlopenflags(os.RTLD_LAZY)
     _C = importlib.import_module("executorch.extension.pybindings._portable_lib")
-    sys.setdlopenflags(os.RTLD_NOW)
 
 from ci.cases.engine import MethodInfo, Sets
 from provisioning.errors import FailedError
