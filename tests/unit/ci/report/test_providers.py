@@ -44,7 +44,7 @@ def test_each_is_detected() -> None:
     assert detect_provider({"GITHUB_ACTIONS": "false"}).name == "terminal"
 
 
-def say(provider: Provider) -> str:
+def write_group(provider: Provider) -> str:
     stream = io.StringIO()
     progress = Progress(stream)
     with group(provider, progress, "aot: compile\nx"):
@@ -55,24 +55,19 @@ def say(provider: Provider) -> str:
 
 def test_a_group_of_github_folds_and_ends() -> None:
     heard = Heard()
-    heard.hear(say(detect("github")))
+    heard.hear(write_group(detect("github")))
     assert (heard.groups, heard.depth) == (["aot: compile\\nx"], 0)
     assert heard.log[1:3] == [": :group::not one", "inside"]
 
 
-def test_a_group_ends_with_an_error_too() -> None:
+def test_a_group_ends_with_an_error_and_is_silent_in_a_silent_verb(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     stream, heard = io.StringIO(), Heard()
     with pytest.raises(ToolError), group(detect("github"), Progress(stream), "a"):
         raise ToolError("x")
     heard.hear(stream.getvalue())
     assert (heard.groups, heard.depth) == (["a"], 0)
-
-
-def test_a_terminal_has_no_groups() -> None:
-    assert say(detect("terminal")) == ": :group::not one\ninside\n"
-
-
-def test_a_silent_verb_has_no_groups(capsys: pytest.CaptureFixture[str]) -> None:
     with group(detect("github"), Progress(None), "a"):
         pass
     assert capsys.readouterr() == ("", "")
@@ -97,12 +92,17 @@ def test_what_was_dropped_is_warned_about_where_it_was_used(name: str) -> None:
     assert describe_dropped({**ENVIRONS["terminal"], **ENVIRONS["github"]}) == ""
 
 
-def test_a_terminal_reads_like_a_compiler() -> None:
-    assert detect("terminal").annotate(FOUND).splitlines() == [
+def test_a_terminal_reads_like_a_compiler_and_has_nothing_else(tmp_path: Path) -> None:
+    provider = detect("terminal", GITHUB_ENV=str(tmp_path / "env"))
+    assert provider.annotate(FOUND).splitlines() == [
         "p/B:U,CK:3: error: b.cpp is not built, 100% [parity: x]",
         r"warning: a line\n::error::of its own # #[add-mask]x",
         "a:1: notice: a note",
     ]
+    assert write_group(provider) == ": :group::not one\ninside\n"
+    assert not provider.export({"A": "1"}, [], {})
+    assert not provider.add_summary("# x\n")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_github_gets_variables_paths_outputs_and_a_summary(tmp_path: Path) -> None:
@@ -117,11 +117,6 @@ def test_github_gets_variables_paths_outputs_and_a_summary(tmp_path: Path) -> No
     assert files["STEP_SUMMARY"].read_text() == "# x\n"
     with pytest.raises(StoreError):
         detect("github", GITHUB_STEP_SUMMARY=str(tmp_path)).add_summary("x")
-
-
-def test_a_terminal_has_no_steps_that_follow_and_no_page() -> None:
-    assert not detect("terminal").export({"A": "1"}, [], {})
-    assert not detect("terminal").add_summary("# x\n")
 
 
 SECRETS: list[tuple[Mapping[str, str], list[str]]] = [
