@@ -19,6 +19,7 @@ from tests.integration.workflows.project import (
 )
 from tests.stand_ins.actions import git
 from tests.workflows.document import ROOT
+from tests.workflows.expressions import Context, judge
 from tests.workflows.workflow import JobResult
 
 
@@ -263,26 +264,37 @@ def test_another_repository_judges_its_models_by_one_call(caller: GitHub) -> Non
 def test_a_pull_request_is_compared_with_the_last_green_run_of_the_default_branch(
     caller: GitHub,
 ) -> None:
-    pull_request = dict(caller.github)
-    keys = []
-    for ref, code in (("refs/heads/main", "0"), ("refs/heads/main", "1"), ("refs/heads/a", "0")):
-        caller.github = {"event_name": "push", "ref": ref}
-        caller.variables["QUICK_CODE"] = code
-        caller.services.artifacts.clear()
-        results = caller.run(CALLER)
-        assert list_results(results) == {"models": "failure" if code == "1" else "success"}, (
-            collect_log(results)
-        )
-        keys.append([one.key for one in caller.services.caches if "base" in one.key])
-    assert keys[0] == keys[1] == keys[2]
-    assert [key.startswith("qnn-ci-base-qnn-ci-") for key in keys[0]] == [True]
+    pull_request = caller.github
+    caller.github = {"event_name": "push", "ref": "refs/heads/main"}
+    results = caller.run(CALLER)
+    assert list_results(results) == {"models": "success"}, collect_log(results)
+    (key,) = [one.key for one in caller.services.caches if "base" in one.key]
+    assert key.startswith("qnn-ci-base-qnn-ci-")
     caller.github = pull_request
-    caller.variables["QUICK_CODE"] = "0"
     caller.services.artifacts.clear()
     results = caller.run(CALLER)
     assert list_results(results) == {"models": "success"}, collect_log(results)
     words = json.loads(next(caller.services.artifacts["qnn-ci"].rglob("words.json")).read_text())
     assert words[-4:-2] == ["--base", ".qnn-ci-base/report.json"]
+    assert [one.key for one in caller.services.caches if "base" in one.key] == [key]
+
+
+@pytest.mark.parametrize(
+    ("ref", "status", "keeps"),
+    [
+        ("refs/heads/main", "success", True),
+        ("refs/heads/main", "failure", False),
+        ("refs/heads/a", "success", False),
+    ],
+)
+def test_only_a_green_push_to_the_default_branch_keeps_its_report(
+    ref: str, status: str, keeps: bool
+) -> None:
+    steps = read_workflow("qnn-ci").jobs["emulator"]["steps"]
+    (step,) = (one for one in steps if one.get("name") == "Keep the report to compare with")
+    event = {"repository": {"default_branch": "main"}}
+    github = {"event_name": "push", "ref": ref, "event": event}
+    assert judge(step["if"], Context({"github": github}, status)) is keeps
 
 
 SCANNING = """
