@@ -5,14 +5,16 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from ci.builds.artifacts import collect_artifacts
 from ci.builds.cache import CacheCounts, read_counts
 from ci.builds.checkout import unneeded_submodules, wanted_submodules
 from ci.builds.place import Place
 from ci.builds.plan import BuildPlan, BuildRequest, Kit, make_plan
 from ci.builds.steps import Output, explain_failure
-from ci.builds.targets import CompilerChoice, fill_placeholders, find_target, read_targets
+from ci.builds.targets import Artifact, CompilerChoice, fill_placeholders, find_target, read_targets
 from ci.builds.toolchains import (
     Compilers,
     Program,
@@ -24,7 +26,14 @@ from ci.builds.toolchains import (
 )
 from provisioning.console.progress import Bar, Progress
 from provisioning.doctor.policies import elf_policy
-from provisioning.errors import ManifestError, StoreError, ToolError, UnfitError, UsageError
+from provisioning.errors import (
+    FailedError,
+    ManifestError,
+    StoreError,
+    ToolError,
+    UnfitError,
+    UsageError,
+)
 from provisioning.manifest.reader import read_profile, read_toolchain
 
 VALUES = {
@@ -211,6 +220,7 @@ def test_the_environment_of_a_build_holds_no_flags_of_the_caller(
     assert "LD_LIBRARY_PATH" not in plan.environment
     assert plan.environment["CCACHE_DISABLE"] == "1"
     assert plan.environment["CXXFLAGS"].startswith("'-ffile-prefix-map=/b c=/build'")
+    assert plan.environment["CFLAGS"] == plan.environment["CXXFLAGS"]
     assert plan.environment["PATH"].startswith("/t:")
 
 
@@ -237,6 +247,28 @@ def make_cached_plan(tmp_path: Path, cache: Path | None) -> BuildPlan:
 def test_an_option_is_off_as_cmake_reads_it(value: str, off: bool) -> None:
     request = BuildRequest(defines={"A:BOOL": value})
     assert (request.turns_off("A"), request.turns_off("B")) == (off, False)
+
+
+def collect(place: Path, request: BuildRequest, *rows: Artifact) -> list[str]:
+    """The names of what a build of these rows is found to have left."""
+    target = msgspec.structs.replace(find_target("runner"), artifacts=rows)
+    plan = make_plan(target, request, Path("/s"), Place(place), make_kit(wheel_root="/w"))
+    return [one.path.name for one in collect_artifacts(plan, request)]
+
+
+def test_what_a_build_must_leave_is_there_or_is_named(tmp_path: Path) -> None:
+    for name in ("a.so", "b.so"):
+        (tmp_path / name).write_bytes(b"")
+    row = Artifact("*.so", "x86_64-linux")
+    assert collect(tmp_path, BuildRequest(), row) == ["a.so", "b.so"]
+    gone = msgspec.structs.replace(row, path="gone.*", option="A", extra="b")
+    with pytest.raises(FailedError, match=r"left no gone\.\*"):
+        collect(tmp_path, BuildRequest(extras=frozenset({"b"})), gone)
+    optional = msgspec.structs.replace(gone, optional=True)
+    extras = frozenset({"b"})
+    assert collect(tmp_path, BuildRequest(extras=extras), optional) == []
+    assert collect(tmp_path, BuildRequest(), gone) == []
+    assert collect(tmp_path, BuildRequest(extras=extras, defines={"A": "OFF"}), gone) == []
 
 
 def test_ccache_is_counted_from_its_log(tmp_path: Path) -> None:
