@@ -10,11 +10,9 @@ import hashlib
 import os
 import sys
 import tempfile
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Generic, TypeVar, cast
+from typing import Any
 
 import msgspec
 
@@ -38,9 +36,7 @@ from provisioning.files import digest_sources, write_whole
 
 WORKER_LIMIT_S = 300.0
 KEPT_FILES = 24
-
-
-Facts = TypeVar("Facts")
+SIDES: dict[str, Any] = {"buck": BuckFacts, "cmake": tuple[CMakeFacts, ...]}
 
 
 class Order(msgspec.Struct, frozen=True):
@@ -50,23 +46,6 @@ class Order(msgspec.Struct, frozen=True):
     source: bytes
     commit: str
     layout: Layout
-
-
-@dataclass(frozen=True)
-class Side(Generic[Facts]):
-    """One side of the build: its name, the type of its facts, and those of a reader that failed."""
-
-    name: str
-    kind: Any
-    unread: Callable[[NotEvaluated], Facts]
-
-
-BUCK = Side("buck", BuckFacts, lambda row: BuckFacts(not_evaluated=(row,)))
-CMAKE = Side(
-    "cmake",
-    tuple[CMakeFacts, ...],
-    lambda row: tuple(CMakeFacts(each, not_evaluated=(row,)) for each in Configuration),
-)
 
 
 def read_tree_here(tree: SourceTree, _cache: Path | None = None) -> ParityFacts:
@@ -100,36 +79,29 @@ def join_sides(tree: SourceTree, buck: BuckFacts, sides: tuple[CMakeFacts, ...])
 
 def read_tree(tree: SourceTree, cache: Path | None = None) -> ParityFacts:
     """Read both sides with two workers, or from ``cache`` what has not changed."""
-    order = order_for(tree)
-    if order is None:
-        return read_tree_here(tree)
-    sides: tuple[Side[Any], ...] = (BUCK, CMAKE)
-    tasks = [partial(read_side, tree, side, order, cache) for side in sides]
-    buck, listed = run_tasks(tasks, len(sides))
+    if not isinstance(tree, (RevisionTree, DirectoryTree)):
+        return read_tree_here(tree)  # it exists only in this process
+    tasks = [partial(read_side, tree, side, cache) for side in SIDES]
+    buck, listed = run_tasks(tasks, len(SIDES))
     return join_sides(tree, buck, listed)
 
 
-def order_for(tree: SourceTree) -> Order | None:
-    """How a worker finds a tree again; None for a tree that exists only in this process."""
-    if isinstance(tree, RevisionTree):
-        return Order("", os.fsencode(tree.git_dir.resolve()), tree.commit, tree.layout)
-    if isinstance(tree, DirectoryTree):
-        return Order("", os.fsencode(tree.root.resolve()), "", tree.layout)
-    return None
-
-
-def read_side(tree: SourceTree, side: Side[Facts], order: Order, cache: Path | None) -> Facts:
-    """One side: from the cache, or by a worker."""
-    kept = cache / f"{side.name}-{digest_side(tree, side)}.json" if cache else None
+def read_side(tree: RevisionTree | DirectoryTree, side: str, cache: Path | None) -> Any:
+    """The facts of one side: from the cache, or by a worker."""
+    kept = cache / f"{side}-{digest_side(tree, side)}.json" if cache else None
     if kept is not None and kept.is_file():
         try:
-            return cast("Facts", msgspec.json.decode(kept.read_bytes(), type=side.kind))
+            return msgspec.json.decode(kept.read_bytes(), type=SIDES[side])
         except (msgspec.DecodeError, OSError):
             kept.unlink(missing_ok=True)
-    answer = run_worker(msgspec.structs.replace(order, side=side.name))
+    source, commit = tree.source
+    answer = run_worker(Order(side, os.fsencode(source.resolve()), commit, tree.layout))
     if isinstance(answer, str):
-        return side.unread(NotEvaluated(side.name, WHOLE, answer))
-    facts = cast("Facts", msgspec.json.decode(answer, type=side.kind))
+        row = NotEvaluated(side, WHOLE, answer)
+        if side == "buck":
+            return BuckFacts(not_evaluated=(row,))
+        return tuple(CMakeFacts(each, not_evaluated=(row,)) for each in Configuration)
+    facts = msgspec.json.decode(answer, type=SIDES[side])
     if kept is not None:
         keep(kept, answer)
     return facts
@@ -150,7 +122,7 @@ def run_worker(order: Order) -> bytes | str:
             return ": ".join(["the reader of this side failed", *lines[-1:]])
 
 
-def digest_side(tree: SourceTree, side: Side[Any]) -> str:
+def digest_side(tree: SourceTree, side: str) -> str:
     """A digest of all that a side is read from: file names, build files, and this reader."""
     hasher = hashlib.sha256(digest_sources(Path(__file__).parent).encode())
     hasher.update(msgspec.json.encode(tree.layout))
@@ -159,7 +131,7 @@ def digest_side(tree: SourceTree, side: Side[Any]) -> str:
     for path in sorted(tree.files):
         # CMake takes file lists out of .bzl files, too.
         is_list = is_list_file(path) or path.endswith(".bzl")
-        is_read = is_list if side.name == CMAKE.name else is_build_file(path)
+        is_read = is_list if side == "cmake" else is_build_file(path)
         content = tree.digest(path) if is_read else ""
         hasher.update(f"{path}\0{content}\n".encode("utf-8", "surrogateescape"))
     return hasher.hexdigest()[:32]

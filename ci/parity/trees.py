@@ -55,6 +55,7 @@ class DirectoryTree:
         if not root.is_dir():
             raise UsageError(f"{root} is not a directory", fix="give --source a checkout")
         self.root = root
+        self.source = (root, "")  # where a worker finds it again: a folder, and a commit of it
         self.layout = layout
         self._texts: dict[str, str | None] = {}
         self._real: dict[str, str] = {}
@@ -123,6 +124,7 @@ class RevisionTree:
         self.layout = layout
         self.revision = revision
         self.commit = resolve_revision(git_dir, revision)
+        self.source = (git_dir, self.commit)
         self._texts: dict[str, str | None] = {}
 
     @property

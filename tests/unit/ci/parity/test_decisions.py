@@ -10,7 +10,7 @@ import pytest
 
 from ci.parity.compare.findings import Finding
 from ci.parity.policy import Allowance, ParityPolicy
-from ci.parity.reading import BUCK, CMAKE, digest_side
+from ci.parity.reading import SIDES, digest_side
 from ci.parity.report import ParityReport
 from ci.parity.trees import DirectoryTree
 from tests.unit.ci.parity.conftest import LOAD, MIGRATION
@@ -325,7 +325,7 @@ def test_a_side_is_read_anew_when_what_it_reads_changes(
 ) -> None:
     files = tree() | {"p/list.bzl": "x = 1\n", "p/x.cmake": "", name: "one = 1\n"}
     before = DirectoryTree(plant(files))
-    old = {side.name: digest_side(before, side) for side in (BUCK, CMAKE)}
+    old = {side: digest_side(before, side) for side in SIDES}
     after = DirectoryTree(plant({**files, name: "two = 2\n"}))
 
-    assert {s.name for s in (BUCK, CMAKE) if digest_side(after, s) != old[s.name]} == sides
+    assert {side for side in SIDES if digest_side(after, side) != old[side]} == sides
