@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from ci.gate.render import render_verdict, render_verdict_markdown
 from ci.gate.results import read_needs, read_plan, read_results, read_shards
@@ -28,7 +27,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace, _progress: Progress) -> Outcome:
     verdict = reach_verdict(args.plan, args.needs, args.results)
     text = render_verdict_markdown(verdict) if args.markdown else render_verdict(verdict)
-    return Outcome(text, describe(verdict), choose_code(verdict), exact=args.markdown)
+    data = {
+        "green": verdict.is_green,
+        "jobs": [asdict(one) for one in verdict.jobs],
+        "notes": list(verdict.notes),
+    }
+    # Where nothing but machines failed, DOWNLOAD asks for another run; FAILED is for the author.
+    bad = ExitCode.DOWNLOAD if verdict.is_infrastructure else ExitCode.FAILED
+    return Outcome(text, data, ExitCode.OK if verdict.is_green else bad, exact=args.markdown)
 
 
 def reach_verdict(plan_file: Path, needs_file: Path, directory: Path) -> GateVerdict:
@@ -42,28 +48,12 @@ def reach_verdict(plan_file: Path, needs_file: Path, directory: Path) -> GateVer
 
 
 def judge_shards(directory: Path, plan: Plan) -> list[str]:
-    """What is wrong with the shards of the plan taken together."""
+    """Return what is wrong with the shards of the plan taken together."""
     if not plan.cases or not any(job.shard for job in plan.jobs):
         return []
     try:
         reports = read_shards(directory, plan)
     except UsageError:
-        return []  # said of its own job
+        return []  # its own job reports it
     wanted = {(case.model, case.scheme, case.soc) for case in plan.cases}
     return find_faults(reports, wanted) if reports else []
-
-
-def choose_code(verdict: GateVerdict) -> ExitCode:
-    """FAILED for the author; DOWNLOAD where nothing but machines failed: run it again."""
-    if verdict.is_green:
-        return ExitCode.OK
-    return ExitCode.DOWNLOAD if verdict.is_infrastructure else ExitCode.FAILED
-
-
-def describe(verdict: GateVerdict) -> dict[str, Any]:
-    """The verdict for --json."""
-    return {
-        "green": verdict.is_green,
-        "jobs": [asdict(one) for one in verdict.jobs],
-        "notes": list(verdict.notes),
-    }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 
@@ -42,13 +42,11 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     if args.verify:
         return verify(repository, args.verify, read_outcomes(args.outcomes), progress)
     plan = plan_changes(args, repository)
-    data = msgspec.json.encode(plan)
     if args.out:
         with explain_writes(args.out):
-            write_whole(args.out, data + b"\n")
+            write_whole(args.out, msgspec.json.encode(plan) + b"\n")
     text = render_markdown(plan) if args.markdown else render_table(plan)
-    plain = cast("dict[str, Any]", msgspec.json.decode(data))
-    return Outcome(text, plain, exact=args.markdown)
+    return Outcome(text, msgspec.to_builtins(plan), exact=args.markdown)
 
 
 def verify(repository: Repository, span: str, outcomes: Outcomes, progress: Progress) -> Outcome:
@@ -75,10 +73,12 @@ def describe_savings(savings: Savings) -> dict[str, Any]:
         }
         for one in savings.steps
     ]
-    names = ("ran", "of")
+    sessions, cases = (
+        {"ran": ran, "of": every} for ran, every in (savings.sessions, savings.cases)
+    )
     return {
-        "sessions": dict(zip(names, savings.sessions, strict=True)),
-        "cases": dict(zip(names, savings.cases, strict=True)),
+        "sessions": sessions,
+        "cases": cases,
         "commits": rows,
         "missed": list(savings.missed),
     }

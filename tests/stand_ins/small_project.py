@@ -87,6 +87,7 @@ FILES: Mapping[str, str] = {
     ".ci/run": "./nox -s tests\n",
     "docker/Dockerfile": "FROM scratch\n",
     "docker/packages/emulator.txt": "git\n",
+    "docker/entry.sh": "cp docs/emulator.md /\n",
     "ci/__init__.py": "",
     "ci/__main__.py": 'VERBS = {"test-emulator": Verb("ci.verbs.emulate", "t"),\n'
     ' "build": Verb("ci.verbs.build", "b"), "sign": Verb("ci.verbs.sign", "s"),\n'
@@ -147,7 +148,7 @@ FILES: Mapping[str, str] = {
     "tests/unit/test_files.py": "from provisioning.files import x\n"
     'SCHEMA = ROOT / "docs" / "schemas" / "report.json"\n',
     "tests/integration/test_run.py": 'run("mlp")\nimport tests.stand_ins.server\n'
-    'import ci.verbs.emulate\nPAGE = "docs/emulator.md"\n',
+    "import ci.verbs.emulate\n",
     "tests/stand_ins/server.py": "",
     "tests/artifacts/lib.so": "ELF\n",
     "tests/bench/__init__.py": "",

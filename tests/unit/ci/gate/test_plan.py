@@ -50,7 +50,7 @@ def swap(path: str, old: str, new: str) -> Edits:
 ROWS = [
     Row("nothing", {}, ""),
     # Prose
-    Row("a page, which a test reads", {"docs/emulator.md": "+more\n"}, "lint"),
+    Row("a page, which a script copies", {"docs/emulator.md": "+more\n"}, "lint"),
     Row("the readme", {"README.md": "+more\n"}, "lint"),
     Row("a new page", {"docs/new.md": "new\n"}, "lint"),
     Row("a page in a folder", {"docs/deep/er/new.md": "new\n"}, "lint"),
