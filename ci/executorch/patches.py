@@ -1,8 +1,8 @@
 """Three patches of torch that save time and leave every byte of a program as it is.
 
-Each names the versions that it was proven with: the programs of the suite and of 27 other cases
-were equal to those of tests/plain_script.py, which calls ExecuTorch and nothing of this project.
-With any other version a patch is off; ``--plain`` switches all off.
+Each names the versions that it was proven with: what is lowered with the patches is compared with
+what is lowered without, and with tests/plain_script.py (tests/integration/emulator/
+test_plain_script.py). With any other version a patch is off; ``--plain`` switches all off.
 """
 
 from __future__ import annotations
