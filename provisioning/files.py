@@ -211,7 +211,10 @@ def _lock_new(target: Path) -> tuple[Path, int]:
     while True:
         staging = _beside(target, secrets.token_hex(4))
         staging.mkdir()
-        descriptor = os.open(staging, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            descriptor = os.open(staging, os.O_RDONLY | os.O_DIRECTORY)
+        except FileNotFoundError:  # another process swept it before it was locked
+            continue
         if _is_held(descriptor) and staging.exists():
             return staging, descriptor
         os.close(descriptor)

@@ -108,12 +108,6 @@ PYTHON = [
         "no cpuinfo", "emulator", "QNN510", lambda world: world.remove(world.site / "cpuinfo.py")
     ),
     Fault(
-        "no flatc for 1.2.0",
-        "emulator",
-        "QNN511",
-        lambda world: reinstall(world, "executorch", "1.2.0"),
-    ),
-    Fault(
         "an adaptor that is a page",
         "emulator",
         "QNN512",
@@ -197,6 +191,12 @@ def test_a_libcxx_before_an_sdk_without_one_is_no_fault(world: World) -> None:
         world.remove(world.sdk / HOST / name)
     asked = replace(request, variables={**request.variables, "LD_LIBRARY_PATH": path})
     assert [one.id for one in examine_request(asked).findings if one.id not in SIZES] == []
+
+
+def test_an_executorch_that_runs_flatc_lacks_it_and_has_no_pair(world: World) -> None:
+    reinstall(world, "executorch", "1.2.0")
+    findings = examine_request(world.request("emulator")).findings
+    assert {one.id for one in findings} - SIZES == {"QNN505", "QNN511"}
 
 
 @pytest.mark.parametrize("fault", [*PYTHON, *ASKED], ids=str)

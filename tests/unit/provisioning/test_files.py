@@ -203,6 +203,24 @@ def test_what_the_system_refuses_has_one_kind_and_one_code(number: int, what: st
     assert caught.value.exit_code == ExitCode.DOWNLOAD
 
 
+def test_a_directory_that_another_process_swept_before_its_lock_is_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mkdir = Path.mkdir
+    swept: list[Path] = []
+
+    def sweep_the_first(path: Path) -> None:
+        mkdir(path)
+        if not swept:
+            swept.append(path)
+            path.rmdir()
+
+    monkeypatch.setattr(Path, "mkdir", sweep_the_first)
+    with scratch_directory(tmp_path, "run") as scratch:
+        assert swept
+        assert list(tmp_path.iterdir()) == [scratch]
+
+
 HOLDER = """
 import sys, time
 from pathlib import Path
