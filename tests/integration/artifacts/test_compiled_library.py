@@ -92,6 +92,14 @@ def test_a_machine_without_it_gets_one_behind_qnns_own_libraries() -> None:
     assert locate_profile("emulator", Progress()).variables == environment.variables
 
 
+@pytest.mark.usefixtures("lacking", "world")
+def test_several_artifacts_come_where_there_is_no_cache_directory_yet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QNN_CI_HOME", str(tmp_path / "empty" / ".cache" / "store"))
+    assert len(provision().artifacts) == 2
+
+
 @pytest.mark.usefixtures("world")
 def test_a_machine_with_it_fetches_no_compiler(tmp_path: Path, lacking: None) -> None:
     (tmp_path / NAME).touch()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from ci.parity.facts import CMakeFacts, Configuration
 from ci.parity.trees import DirectoryTree
 from provisioning.console.process import run_process
 from tests.integration.parity.file_api import QUERY, read_file_api
+from tests.stand_ins.tiny_toolchains import missing_programs
 
 LISTS = """cmake_minimum_required(VERSION 3.20)
 project(small CXX)
@@ -34,7 +34,8 @@ FILES = {
     "inner/three.cpp": "int three;\n",
 }
 
-needs_cmake = pytest.mark.skipif(not shutil.which("cmake"), reason="cmake is not installed")
+MISSING = missing_programs("cmake", "make", "c++")
+needs_cmake = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 
 
 @pytest.fixture

@@ -77,15 +77,17 @@ def test_a_job_of_another_repository_gets_an_environment_that_it_can_use(github:
     (run,) = result.runs
 
     assert result.result == "success", run.heard.text
-    (root,) = json.loads(result.outputs["roots"]).values()
+    root = json.loads(result.outputs["roots"])["qnn-runtime"]
     assert f"QNN at {root}" in run.heard.log
     assert "executorch-qnn-ci 0." in run.heard.text
-    assert json.loads(result.outputs["versions"]) == {"qnn-runtime": "2.49.40"}
+    assert json.loads(result.outputs["versions"])["qnn-runtime"] == "2.49.40"
     assert json.loads(Path(result.outputs["report"]).read_text())["fit"] is True
     assert (result.outputs["hit"], result.outputs["repaired"]) == ("false", "false")
     assert run.path == [f"{run.setting.temp}/setup-qnn/bin"]
     assert "qnn-runtime is in no cache: its licence lets nobody pass it on" in run.heard.text
-    assert (github.services.caches, run.heard.depth) == ([], 0)
+    # On a machine that lacks libatomic.so.1 the library that was made there is the one thing kept.
+    kept = [one for one in github.services.caches if "/libatomic-" not in one.version]
+    assert (kept, run.heard.depth) == ([], 0)
 
 
 # -- caches --------------------------------------------------------------------------------------
