@@ -1,4 +1,4 @@
-"""Three patches of torch that save time and leave every byte of a program as it is.
+"""Three patches of torch that save time and change nothing that a program computes.
 
 Each names the versions that it was proven with: what is lowered with the patches is compared with
 what is lowered without, and with tests/plain_script.py (tests/integration/emulator/

@@ -33,8 +33,9 @@ REALISTIC = {
     f"{name}-????????-{scheme}": f"tests.realistic.{Path(file).stem}:{name}:{scheme}"
     for file, scheme, name in CASES
 }
-# Of these, ExecuTorch and QNN number or name two or three tensors in another order than in the
-# script's process; with and without the patches they are the same. Size and weights are equal.
+# ExecuTorch 1.5.1 inserts transpositions for a node's users in the order of a set of nodes, which
+# is that of their addresses (backends/qualcomm/_passes/layout_transform.py, traverse). So names or
+# numbers of a few tensors differ from process to process; sizes and weights do not.
 REORDERED = {
     *(f"decoder-{scheme}" for scheme in ("8a8w", "16a8w", "16a4w")),
     *(f"{name}-????????-8a8w" for name in ("anomaly", "mobilevit")),
@@ -79,12 +80,13 @@ def test_a_program_is_the_plain_script_s(programs: dict[str, Path], name: str) -
         for way in ("patched", "plain")
         for path in programs[way].glob(f"{name}-SM8650/artifact/program.pte")
     )
-    assert patched == plain
-    script = programs["script"] / f"{ASKED[name].replace(':', '-')}.pte"
-    wanted = sign_by_content(script.read_bytes())
+    script = sign_by_content(
+        (programs["script"] / f"{ASKED[name].replace(':', '-')}.pte").read_bytes()
+    )
     if name in REORDERED:
-        assert len(plain) == len(wanted)
-        differing = sum(one != other for one, other in zip(plain, wanted, strict=True))
-        assert differing < MOST_REORDERED * len(wanted)
+        for made in (patched, plain):
+            assert len(made) == len(script)
+            differing = sum(one != other for one, other in zip(made, script, strict=True))
+            assert differing < MOST_REORDERED * len(script)
     else:
-        assert plain == wanted
+        assert patched == plain == script
