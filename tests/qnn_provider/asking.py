@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from provisioning.artifacts.environment import provision_profile
 from provisioning.console.process import Completed, run_process
+from provisioning.console.progress import Progress
 
 WORKER = Path(__file__).with_name("provider.py")
 SOC = {"backend_type": "htp", "soc_model": "69"}
@@ -18,7 +21,15 @@ STRICT = {"session.disable_cpu_ep_fallback": "1"}
 def ask_process(requests: Sequence[dict[str, Any]], **settings: Any) -> Completed:
     text = "".join(json.dumps(request) + "\n" for request in requests)
     argv = [sys.executable, WORKER]
+    settings.setdefault("env", {**os.environ, **find_libatomic()})
     return run_process(argv, input_text=text, timeout_s=300, check=False, **settings)
+
+
+def find_libatomic() -> dict[str, str]:
+    """LD_LIBRARY_PATH with the libatomic.so.1 that was made, on a machine that lacks it."""
+    artifacts = provision_profile("onnx", Progress()).artifacts
+    made = [f"{one.root}/lib" for one in artifacts if one.name == "libatomic"]
+    return {"LD_LIBRARY_PATH": ":".join(made)} if made else {}
 
 
 def ask(requests: Sequence[dict[str, Any]], **settings: Any) -> list[dict[str, Any]]:

@@ -43,7 +43,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Pool, Pat
     variables = {**environment.apply(os.environ), LIE: str(place / "lie")}
     imports = ("ci.onnx.compile", "tests.stand_ins.lying_sessions")
     with closing(Pool(variables, place / "cwd", imports)) as pool:
-        yield pool, place, environment.artifacts[0].root
+        yield pool, place, environment.root("qnn-runtime")
 
 
 @pytest.fixture

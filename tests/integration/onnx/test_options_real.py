@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from ci.onnx.options import Kind, installed_version, read_options
-from provisioning.elf.loader import find_libraries
 from provisioning.versions import is_older
 
 pytest.importorskip("onnxruntime_qnn", reason="onnxruntime-qnn is not installed")
@@ -195,10 +194,6 @@ def test_a_float_model_without_a_soc_is_computed_in_float32(model: Path) -> None
     assert abs(with_soc["outputs"][0][0][0][0][0] - 2.0) < 1e-6
 
 
-@pytest.mark.skipif(
-    not find_libraries(["libatomic.so.1"])["libatomic.so.1"],
-    reason="libatomic.so.1 is not installed, which libQnnSystem.so needs",
-)
 def test_saver_refuses_what_htp_refuses_and_makes_no_context(tmp_path: Path) -> None:
     library = Path(onnxruntime_qnn.get_library_path()).with_name("libQnnSaver.so")
     saving = {**SOC, "qnn_saver_path": str(library)}
