@@ -34,8 +34,10 @@ REALISTIC = {
     for file, scheme, name in CASES
 }
 # ExecuTorch 1.5.1 inserts transpositions for a node's users in the order of a set of nodes, which
-# is that of their addresses (backends/qualcomm/_passes/layout_transform.py, traverse). So names or
-# numbers of a few tensors differ from process to process; sizes and weights do not.
+# is that of their addresses (backends/qualcomm/_passes/layout_transform.py, traverse): so the names
+# of two or three tensors of anomaly and mobilevit differ from process to process. Two tensors of
+# decoder have other numbers in the script's context, with and without the patches, for a reason
+# that is not known.
 REORDERED = {
     *(f"decoder-{scheme}" for scheme in ("8a8w", "16a8w", "16a4w")),
     *(f"{name}-????????-8a8w" for name in ("anomaly", "mobilevit")),
