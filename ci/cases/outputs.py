@@ -117,7 +117,7 @@ def _read_regular(path: Path, wanted: int) -> bytes:
     if not os.path.lexists(path):
         raise ValueError(f"{path.name} was not written")
     if path.is_symlink():
-        raise ValueError(f"{path.name} is a link, and an output has to be a file of its own")
+        raise ValueError(f"{path.name} is a link; an output has to be a separate file")
     # Without O_NONBLOCK the open of a pipe waits for a writer.
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:

@@ -75,13 +75,16 @@ class Open:
 
 @dataclass(frozen=True)
 class Use:
-    """A job that calls ``use`` with what an Open job left in the worker, and ``given``."""
+    """A job that calls ``use`` with what an Open job left in the worker, and ``given``; the
+    ``last`` one lets it go."""
 
     use: Callable[..., Any]
     given: Any = None
+    last: bool = False
 
     def __call__(self) -> Any:
-        return self.use(_held[-1], self.given)
+        held = _held.pop() if self.last else _held[-1]
+        return self.use(held, self.given)
 
 
 _held: list[Any] = []  # in a worker
@@ -150,7 +153,7 @@ class Worker:
         other.close()
 
     def call(self, job: Job, log: Path, timeout_s: float) -> tuple[Any, str]:
-        """Return the job's result, or why there is none; then this worker is of no more use."""
+        """Return the job's result, or why there is none; then this worker cannot be used again."""
         try:
             self.connection.send((job, str(log)))
             if not self.connection.poll(timeout_s):
@@ -254,7 +257,7 @@ class Pool:
         own = {
             STARTER: str(os.getpid()),
             IMPORTS: " ".join(imports),
-            "PYTHONUTF8": "1",  # ExecuTorch reads files of its own in the locale's encoding
+            "PYTHONUTF8": "1",  # ExecuTorch reads its own files in the locale's encoding
             DIRECTORY_VARIABLE: str(user_path(".").resolve()),
             "PYTHONPATH": list_python_path(environment.get("PYTHONPATH", "")),
             "GLIBC_TUNABLES": ":".join(filter(None, [environment.get("GLIBC_TUNABLES"), TUNABLES])),

@@ -81,7 +81,7 @@ class PooledProgram:
         return self.outputs
 
     def finish(self) -> RunNotes:
-        return self.runner.note(self, require(self.lease.call(Use(finish_held))))
+        return self.runner.note(self, require(self.lease.call(Use(finish_held, last=True))))
 
 
 def require(ended: Ended) -> Any:
@@ -106,7 +106,7 @@ class ProgramRunner:
     def open(
         self, program: Program, timeout_s: float, *, fresh: bool = False
     ) -> Iterator[ExternalProgram]:
-        del fresh  # each run is a process of its own
+        del fresh  # each run has its own process
         yield ExternalProgram(self, program, timeout_s)
 
 

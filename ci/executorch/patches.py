@@ -128,7 +128,7 @@ def recompile_late(module: Any) -> Unwritten:
     for name in WRITTEN:
         vars(module).pop(name, None)
     later = Unwritten(module)
-    type(module).forward = later  # each has a class of its own
+    type(module).forward = later  # each has its own class
     module._recompile_submodules()
     return later
 

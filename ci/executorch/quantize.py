@@ -52,7 +52,7 @@ def quantize_model(
 
 
 def quantize_method(model: Model, scheme: Scheme, choices: Choices, quantizer: Any) -> GraphModule:
-    """Calibrate, train where the scheme says so, and convert."""
+    """Calibrate, train if the scheme says so, and convert."""
     recipe = scheme.recipe
     # An exported program shares its weights with the module: training must not change the module's.
     module = copy.deepcopy(model.module) if recipe.training_steps else model.module
@@ -118,7 +118,7 @@ def configure(scheme: Scheme) -> dict[str, Any]:
     """What QnnQuantizer and ModuleQConfig take for a scheme.
 
     The moving average of ExecuTorch's default observer clips what few calibration sets hold;
-    minimum and maximum do not. Training has observers of its own.
+    minimum and maximum do not. Training has its own observers.
     """
     training = bool(scheme.recipe.training_steps)
     return {

@@ -18,7 +18,7 @@ BIAS = (
     "take 16a8w: a bias of 16a16w is an int32 in steps of activation times weight, and saturates"
     " where a layer's inputs are small"
 )
-APART = "return the parts as outputs of their own: a concatenation is quantized in one step size"
+APART = "return the parts as separate outputs: a concatenation is quantized in one step size"
 OTHER_FORM = "other inputs will not help; another scheme or form of the model may"
 UINT8 = "each uint8 of an input counts as 0 or 1 there: give int32 or float32"
 

@@ -1,4 +1,4 @@
-"""A context binary as a Runner runs it: in a process of its own, which names who executed what."""
+"""Runs a context binary in its own process, which names the provider that executed each node."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class OpenSession:
 class RecoveringSession:
     """A session that is made anew when the subsystem, the NPU's own system, has restarted.
 
-    QNN's provider raises ENGINE_ERROR then, and its session is of no more use.
+    QNN's provider raises ENGINE_ERROR then, and its session cannot be used again.
     """
 
     def __init__(self, make: Callable[[], Any]) -> None:

@@ -1,4 +1,4 @@
-"""What a CI system is told: GitHub Actions by its commands and files, any other as a terminal.
+"""What a CI system gets: commands and files on GitHub Actions, a terminal's output on any other.
 
 Text comes back as text; the caller decides on which stream it belongs. Names, messages and values
 are never a command in it.

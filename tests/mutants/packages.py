@@ -13,7 +13,7 @@ EQUIVALENTS = Path(__file__).with_name("equivalents.toml")
 
 # The packages that decide verdicts. Of these tests mutmut runs those that reach the function.
 PACKAGES: dict[str, tuple[str, ...]] = {
-    "ci/judging": ("tests/unit/ci/emulator",),
+    "ci/judging": ("tests/unit/ci/emulator", "tests/unit/ci/cases"),
     "ci/parity/compare": ("tests/unit/ci/parity",),
     "ci/signing": ("tests/unit/ci/signing",),
     "provisioning/archives": ("tests/unit/provisioning/archives",),
