@@ -212,7 +212,7 @@ def ask_python(
 
 
 def choose_program(name: str, floor: Version) -> Program:
-    """A program of at least ``floor``: next to this Python, where it is pinned, else on PATH.
+    """A program of at least ``floor``: next to this Python, which pins it, else on PATH.
 
     Raises UnfitError that names those that were found.
     """

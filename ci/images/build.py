@@ -172,7 +172,7 @@ def _load_normalized(
 
 
 def write_context(file: IO[bytes], plan: ImagePlan, wheels: list[Path]) -> None:
-    """Write the build context: a tar of our own files and of checked wheels, and nothing else.
+    """Write the build context: a tar of our own files and checked wheels only.
 
     Wheels come only with an image that has no parent, since others inherit them.
     """

@@ -263,7 +263,7 @@ def _text(node: Mapping[str, Any], name: str) -> str:
 
 
 def _number(node: Mapping[str, Any], name: str) -> int:
-    """An attribute that is 1 where it is not given."""
+    """Return an attribute; it is 1 if it is missing."""
     return node[name].i if name in node else 1
 
 

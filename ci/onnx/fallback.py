@@ -111,7 +111,7 @@ class _File(Struct, forbid_unknown_fields=True):
 
 @functools.cache
 def read_notes() -> Mapping[str, str]:
-    """Advice by operator; the domain stands before the name where it is not ONNX's own.
+    """Return advice by operator; a domain other than ONNX's comes before the name.
 
     Raises ManifestError.
     """

@@ -145,7 +145,7 @@ def check_options(
 
 
 def installed_version() -> str:
-    """Of onnxruntime-qnn; where it is not installed, the one that the table was checked with."""
+    """Return onnxruntime-qnn's version; if it is missing, the one the table was checked with."""
     try:
         return importlib.metadata.version(PACKAGE)
     except importlib.metadata.PackageNotFoundError:

@@ -82,7 +82,7 @@ def quantize_file(source: Path, target: Path, scheme: Scheme, sets: Sequence[Arr
 
 def find_joined(model: onnx.ModelProto) -> list[tuple[int, tuple[int, ...]]]:
     """Of each output: the axis along which it is a concatenation, as it is or seen through
-    transposes, and the sizes of its parts, which are judged as tensors of their own; 0 and none of
+    transposes, and the sizes of its parts, which are judged as separate tensors; 0 and none of
     an output that is not one, or whose shapes are not known.
     """
     graph = onnx.shape_inference.infer_shapes(model).graph

@@ -156,7 +156,7 @@ def stage(target: Path, *, force: bool) -> Iterator[Path]:
     Raises StoreError when nothing can be written there, and UsageError when another run has made
     the target meanwhile and ``force`` does not replace it.
     """
-    target = target.absolute()  # the signer runs in a directory of its own
+    target = target.absolute()  # the signer runs in its own directory
     with explain_writes(target), staged_directory(target) as ready:
         (ready / SCRATCH).mkdir()
         yield ready

@@ -97,7 +97,7 @@ def examine(
     """Examine a composed environment, as the process of a job would have it.
 
     ``python`` None is the running interpreter; ``tries_device`` lets the adaptor create a device
-    in a process of its own, as it always may for a ``backend`` beside HTP. What is found by checks
+    in a separate process, as it always may for a ``backend`` beside HTP. What is found by checks
     of the ids in ``tolerated`` is a warning. Raises ManifestError for a profile without a policy;
     every fault is a finding.
     """

@@ -119,7 +119,7 @@ def see_old_torch(python: Interpreter) -> Iterator[Seen]:
 @PYTHON.check(
     "QNN505",
     "executorch {executorch} with torch {torch}{qnn} is not supported",
-    "nobody has seen them work together: 'undefined symbol' at import, or error 14001",
+    "they were not seen to work together: 'undefined symbol' at import, or error 14001",
     "install the nearest that is: {nearest}; or try it with test-emulator --try-unsupported",
     after=("QNN504",),
 )
