@@ -21,8 +21,8 @@ from ci.report.host import read_host, started_now
 from ci.report.schema import Phase, Report, Status, Tool, summarize
 from provisioning.artifacts.choice import list_device_runtimes
 from provisioning.artifacts.environment import Environment
+from provisioning.console.process import run_tasks
 from provisioning.console.progress import Progress
-from provisioning.console.threads import run_tasks
 
 UNRECORDED = (
     "no figures are recorded for this toolchain: the suite's were compared with limits alone"
