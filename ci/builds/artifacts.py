@@ -11,8 +11,8 @@ from ci.builds.plan import BuildPlan, BuildRequest
 from ci.builds.targets import Artifact, fill_placeholders
 from ci.builds.toolchains import PAGE_BYTES
 from provisioning.doctor.checks.elf import judge, judge_defect
-from provisioning.doctor.elf_policy import ElfPolicy
-from provisioning.doctor.finding import Finding, Severity
+from provisioning.doctor.checks.registry import Finding, Severity
+from provisioning.doctor.fitness import ElfPolicy
 from provisioning.doctor.policies import elf_policy
 from provisioning.elf.facts import ElfError, ElfFacts
 from provisioning.errors import FailedError

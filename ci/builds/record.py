@@ -9,7 +9,7 @@ from typing import Any
 
 from ci.builds.artifacts import Judged
 from ci.builds.builder import Result
-from provisioning.doctor.finding import Finding
+from provisioning.doctor.checks.registry import Finding
 from provisioning.elf.facts import ElfFacts
 from provisioning.elf.qnn_build import find_headers_version
 

@@ -15,9 +15,8 @@ from provisioning.artifacts.sources import ArtifactRequest, Options
 from provisioning.artifacts.sources.local import read_version
 from provisioning.console.progress import Progress
 from provisioning.doctor.checks.environment import judge_environment
-from provisioning.doctor.checks.registry import Case
+from provisioning.doctor.checks.registry import Case, Finding, Severity
 from provisioning.doctor.facts import CHECKOUT, EnvironmentFacts
-from provisioning.doctor.finding import Finding, Severity
 from provisioning.doctor.fitness import Fitness
 from provisioning.doctor.policies import read_doctor_policy, read_elf_policies
 from provisioning.doctor.survey.environment import SurveyRequest, survey_environment

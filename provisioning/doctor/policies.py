@@ -8,8 +8,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from provisioning.doctor.elf_policy import ElfPolicy, hexagon_policy
-from provisioning.doctor.fitness import DoctorPolicy
+from provisioning.doctor.fitness import DoctorPolicy, ElfPolicy, hexagon_policy
 from provisioning.errors import UsageError
 from provisioning.manifest.pairs import read_pairs
 from provisioning.manifest.reader import read_policy

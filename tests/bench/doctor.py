@@ -20,8 +20,8 @@ from provisioning.console.process import run_process
 from provisioning.console.progress import Progress
 from provisioning.doctor.checks.coherence import FAMILIES, Family
 from provisioning.doctor.checks.files import group_tree, judge_group
+from provisioning.doctor.checks.registry import Finding
 from provisioning.doctor.facts import FileFacts
-from provisioning.doctor.finding import Finding
 from provisioning.doctor.policies import read_elf_policies
 from provisioning.doctor.survey.tree import FactsCache, survey_tree
 from provisioning.errors import DownloadError

@@ -17,7 +17,7 @@ from ci.executorch.tracing import NAME, make_runner
 from ci.report.schema import Report
 from provisioning.artifacts.environment import Environment
 from provisioning.console.progress import Progress
-from provisioning.doctor.finding import Finding
+from provisioning.doctor.checks.registry import Finding
 from provisioning.manifest.backends import read_backends
 
 SESSION = "test_emulator"

@@ -33,7 +33,7 @@ if TYPE_CHECKING:  # these bring what a list of choices can do without
     from ci.cases.pool import ScratchPool
     from ci.cases.session import Phases
     from provisioning.artifacts.environment import Environment
-    from provisioning.doctor.finding import Finding
+    from provisioning.doctor.checks.registry import Finding
 
 USUAL = QnnChoice()
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
-from provisioning.doctor.checks.registry import Case, Seen, Subjects, seen
+from provisioning.doctor.checks.registry import Case, Seen, Severity, Subjects, seen
 from provisioning.doctor.facts import CheckoutFacts, SubmoduleFacts
-from provisioning.doctor.finding import Severity
 from provisioning.elf.facts import EM_AARCH64, EM_X86_64, MACHINE_NAMES
 
 UPDATE = "git -C {root} submodule update --init --recursive"

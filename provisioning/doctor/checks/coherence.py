@@ -10,9 +10,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from provisioning.doctor.checks.registry import Case, Seen, Subjects, seen
+from provisioning.doctor.checks.registry import Case, Seen, Severity, Subjects, seen
 from provisioning.doctor.facts import STAGING, FileFacts
-from provisioning.doctor.finding import Severity
 from provisioning.elf.facts import EM_QDSP6
 from provisioning.elf.qnn_build import QnnBuild
 from provisioning.versions import is_same

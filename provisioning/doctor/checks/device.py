@@ -7,9 +7,8 @@ from functools import partial
 from typing import NamedTuple
 
 from provisioning.doctor.checks.coherence import most_common_build
-from provisioning.doctor.checks.registry import Case, Seen, Subjects, seen
+from provisioning.doctor.checks.registry import Case, Seen, Severity, Subjects, seen
 from provisioning.doctor.facts import DeviceFacts
-from provisioning.doctor.finding import Severity
 from provisioning.doctor.fitness import DevicePolicy
 from provisioning.elf.facts import EM_AARCH64
 

@@ -11,10 +11,9 @@ from functools import partial
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
-from provisioning.doctor.checks.registry import Seen, Subjects, seen
-from provisioning.doctor.elf_policy import ElfPolicy
+from provisioning.doctor.checks.registry import Finding, Seen, Severity, Subjects, seen
 from provisioning.doctor.facts import parse_qnn_name
-from provisioning.doctor.finding import Finding, Severity
+from provisioning.doctor.fitness import ElfPolicy
 from provisioning.elf.facts import MACHINE_NAMES, Defect, ElfError, ElfFacts
 from provisioning.versions import parse_version
 

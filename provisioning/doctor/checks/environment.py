@@ -16,12 +16,11 @@ from provisioning.doctor.checks.host import MACHINE, SYSTEM, TOOLS
 from provisioning.doctor.checks.ndk import NDKS
 from provisioning.doctor.checks.pairs import ADAPTOR, TOOLCHAINS
 from provisioning.doctor.checks.python import PYTHON
-from provisioning.doctor.checks.registry import Case, Check, Subjects
+from provisioning.doctor.checks.registry import Case, Check, Finding, Subjects
 from provisioning.doctor.checks.sdk import INSTALLATIONS, ROOTS, SDK
 from provisioning.doctor.checks.staging import STAGINGS
 from provisioning.doctor.checks.variables import DSP_PATHS, PYTHON_PATH, RUNTIMES, VARIABLES
 from provisioning.doctor.facts import HOST_KIND
-from provisioning.doctor.finding import Finding
 
 SUBJECTS: tuple[Subjects[Any], ...] = (
     *(

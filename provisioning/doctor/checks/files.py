@@ -10,10 +10,9 @@ from posixpath import normpath
 from typing import NamedTuple
 
 from provisioning.doctor.checks.elf import TARGET, Placed, judge, judge_defect
-from provisioning.doctor.checks.registry import Case, Seen, Subjects, seen
-from provisioning.doctor.elf_policy import ElfPolicy, choose_policy, hexagon_policy
+from provisioning.doctor.checks.registry import Case, Finding, Seen, Subjects, seen
 from provisioning.doctor.facts import HOST_KIND, LIBCXX, STAGING, FileFacts
-from provisioning.doctor.finding import Finding
+from provisioning.doctor.fitness import ElfPolicy, choose_policy, hexagon_policy
 from provisioning.elf.facts import EM_QDSP6, EM_X86_64, ElfError, ElfFacts
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from provisioning.doctor.checks.registry import Case, Seen, Subjects, seen
+from provisioning.doctor.checks.registry import Case, Seen, Severity, Subjects, seen
 from provisioning.doctor.facts import HostFacts, ToolFacts
-from provisioning.doctor.finding import Severity
 from provisioning.doctor.fitness import Fitness, ToolPolicy
 from provisioning.elf.facts import EM_X86_64
 from provisioning.versions import is_older

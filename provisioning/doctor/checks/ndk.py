@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from provisioning.doctor.checks.registry import Case, Seen, Subjects, seen
+from provisioning.doctor.checks.registry import Case, Seen, Severity, Subjects, seen
 from provisioning.doctor.facts import NDK, NdkFacts
-from provisioning.doctor.finding import Severity
 from provisioning.doctor.fitness import NdkPolicy
 from provisioning.versions import parse_version
 

@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from provisioning.doctor.checks.coherence import most_common_build
-from provisioning.doctor.checks.registry import Case, Seen, Subjects, seen
+from provisioning.doctor.checks.registry import Case, Seen, Severity, Subjects, seen
 from provisioning.doctor.facts import HOST_DIRECTORY, BackendFacts, PythonFacts, SdkFacts
-from provisioning.doctor.finding import Severity
 from provisioning.manifest.pairs import Pairs
 from provisioning.versions import find_place_version, is_older, is_same
 

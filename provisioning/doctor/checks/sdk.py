@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from provisioning.doctor.checks.registry import Case, Seen, Subjects, seen
+from provisioning.doctor.checks.registry import Case, Seen, Severity, Subjects, seen
 from provisioning.doctor.facts import CHECKOUT, LIBCXX, NDK, InstallationFacts, SdkFacts, TreeFacts
-from provisioning.doctor.finding import Severity
 from provisioning.versions import is_older, is_same, parse_version
 
 REFETCH = "provision the profile again, or give the root of another SDK"

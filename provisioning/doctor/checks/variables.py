@@ -7,9 +7,8 @@ from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 
-from provisioning.doctor.checks.registry import Case, Seen, Subjects, seen
+from provisioning.doctor.checks.registry import Case, Seen, Severity, Subjects, seen
 from provisioning.doctor.facts import HOST_DIRECTORY, FileFacts, PathEntry, VariableFacts
-from provisioning.doctor.finding import Severity
 from provisioning.elf.facts import EM_AARCH64, EM_QDSP6, EM_X86_64
 
 LIBCXX = ("libc++", "libunwind")

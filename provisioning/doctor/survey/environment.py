@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from provisioning.console.progress import Progress
-from provisioning.doctor.elf_policy import ElfPolicy, choose_policy
 from provisioning.doctor.facts import (
     CHECKOUT,
     HOST_DIRECTORY,
@@ -25,7 +24,7 @@ from provisioning.doctor.facts import (
     SdkFacts,
     TreeFacts,
 )
-from provisioning.doctor.fitness import DoctorPolicy, Fitness
+from provisioning.doctor.fitness import DoctorPolicy, ElfPolicy, Fitness, choose_policy
 from provisioning.doctor.survey.checkout import survey_checkout
 from provisioning.doctor.survey.device import survey_devices
 from provisioning.doctor.survey.host import survey_host

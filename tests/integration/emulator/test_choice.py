@@ -24,8 +24,8 @@ from provisioning.artifacts.overlays import OverlayRecord, python_tag, write_ove
 from provisioning.console.progress import Progress
 from provisioning.doctor import adaptor as adaptor_room
 from provisioning.doctor.adaptor import require_runtime
+from provisioning.doctor.checks.registry import Finding
 from provisioning.doctor.examine import Verdict
-from provisioning.doctor.finding import Finding
 from provisioning.doctor.survey.python_probe import find_adaptors, probe
 from provisioning.elf.qnn_build import HTP_API, find_headers_version
 from provisioning.errors import ExitCode, UnfitError

@@ -28,7 +28,6 @@ from provisioning.doctor.checks.registry import Case, Subjects
 from provisioning.doctor.checks.sdk import Sdk, WantedRoot
 from provisioning.doctor.checks.staging import Staging
 from provisioning.doctor.checks.variables import PythonPath, Runtime, Variables
-from provisioning.doctor.elf_policy import ElfPolicy
 from provisioning.doctor.facts import (
     BackendFacts,
     CheckoutFacts,
@@ -49,6 +48,7 @@ from provisioning.doctor.facts import (
 from provisioning.doctor.fitness import (
     DevicePolicy,
     DoctorPolicy,
+    ElfPolicy,
     Fitness,
     NdkPolicy,
     PythonPolicy,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from provisioning.doctor.checks.files import NEEDS, find_needs, group_tree, judge_group
 from provisioning.doctor.checks.host import SYSTEM
-from provisioning.doctor.checks.registry import Case
+from provisioning.doctor.checks.registry import Case, Finding
 from provisioning.doctor.examine import find_fitness
 from provisioning.doctor.facts import (
     EnvironmentFacts,
@@ -17,7 +17,6 @@ from provisioning.doctor.facts import (
     TreeFacts,
     VariableFacts,
 )
-from provisioning.doctor.finding import Finding
 from provisioning.doctor.policies import read_doctor_policy, read_elf_policies
 from provisioning.elf.facts import EM_X86_64, ElfFacts
 from tests.unit.provisioning.doctor.cases import HOST

@@ -11,12 +11,11 @@ import msgspec
 from provisioning.doctor.checks.coherence import Family
 from provisioning.doctor.checks.elf import Placed
 from provisioning.doctor.checks.files import Need
-from provisioning.doctor.elf_policy import ElfPolicy
 from provisioning.doctor.facts import (
     FileFacts,
     InstallationFacts,
 )
-from provisioning.doctor.fitness import Fitness
+from provisioning.doctor.fitness import ElfPolicy, Fitness
 from provisioning.elf.facts import (
     PT_NULL,
     Checksum,

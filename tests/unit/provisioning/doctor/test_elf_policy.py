@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from provisioning.doctor.checks.elf import judge, judge_defect
-from provisioning.doctor.elf_policy import choose_policy
-from provisioning.doctor.finding import Finding
+from provisioning.doctor.checks.registry import Finding
+from provisioning.doctor.fitness import choose_policy
 from provisioning.doctor.policies import elf_policy, read_elf_policies
 from provisioning.elf.facts import AndroidNote, Defect, ElfError, ElfFacts
 from provisioning.elf.reader import read_elf

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from provisioning.doctor.checks.environment import list_checks
-from provisioning.doctor.finding import Finding
+from provisioning.doctor.checks.registry import Finding
 from tests.unit.provisioning.doctor.cases import PAIRS, describe, read_snapshot, subjects_of
 
 

@@ -19,6 +19,7 @@ from provisioning.artifacts.provision import Provisioned
 from provisioning.console.progress import Progress
 from provisioning.doctor import adaptor, policies
 from provisioning.doctor.adaptor import list_overlays, settle_adaptor
+from provisioning.doctor.checks.registry import Finding, Severity
 from provisioning.doctor.examine import (
     CHECKOUT_COMMIT,
     Verdict,
@@ -28,7 +29,6 @@ from provisioning.doctor.examine import (
     wanted_requests,
 )
 from provisioning.doctor.facts import InstallationFacts
-from provisioning.doctor.finding import Finding, Severity
 from provisioning.doctor.fitness import Fitness
 from provisioning.doctor.policies import read_doctor_policy
 from provisioning.doctor.survey.environment import SurveyRequest, survey_environment

@@ -20,7 +20,7 @@ from provisioning.doctor.checks.host import SYSTEM, SystemLibrary
 from provisioning.doctor.checks.ndk import NDKS, Ndk
 from provisioning.doctor.checks.pairs import ADAPTOR, TOOLCHAINS, Adaptor, Toolchains
 from provisioning.doctor.checks.python import PYTHON, Interpreter
-from provisioning.doctor.checks.registry import Case, Seen, Subjects, seen
+from provisioning.doctor.checks.registry import Case, Finding, Seen, Severity, Subjects, seen
 from provisioning.doctor.checks.sdk import ROOTS, SDK, Sdk, WantedRoot
 from provisioning.doctor.checks.staging import STAGINGS, Staging
 from provisioning.doctor.checks.variables import (
@@ -40,7 +40,6 @@ from provisioning.doctor.facts import (
     TreeFacts,
     VariableFacts,
 )
-from provisioning.doctor.finding import Finding, Severity
 from provisioning.doctor.fitness import Fitness
 from provisioning.doctor.policies import elf_policy, read_elf_policies
 from provisioning.elf.facts import EM_AARCH64, EM_QDSP6, Defect, VersionNeed

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from provisioning.console.progress import Progress
+from provisioning.doctor.checks.registry import Finding, Severity
 from provisioning.doctor.examine import Verdict, find_fitness
-from provisioning.doctor.finding import Finding, Severity
 from provisioning.doctor.policies import read_doctor_policy
 from provisioning.doctor.verdict_text import MAX_LINES, render_verdict
 from provisioning.errors import ExitCode, ManifestError, UnfitError, UsageError
