@@ -40,21 +40,17 @@ BROKEN = {
 
 
 class Refusals(logging.Handler):
-    """Reasons by node name, from the partitioner's log and QNN's own words in ``log``."""
+    """Reasons by node name, and the last message of the partitioner's log."""
 
-    def __init__(self, log: Path | None, choices: Choices = NO_CHOICES) -> None:
+    def __init__(self, choices: Choices = NO_CHOICES) -> None:
         super().__init__()
         self.by_node: dict[str, str] = {}
         self.choices = choices
         self.seen: dict[str, str] = {}
-        self.log = log
         self.last = ""
 
     def emit(self, record: logging.LogRecord) -> None:
         self.last = record.getMessage()
-
-    def size(self) -> int:
-        return self.log.stat().st_size if self.log else 0
 
     def is_skipped(self, node: Any) -> bool:
         """Whether the model's entry leaves a node to the CPU, or it only quantizes beside one."""
@@ -77,13 +73,10 @@ class Refusals(logging.Handler):
                     every = ", ".join(sorted({*known}))
                     raise UsageError(f"{key}: the graph has no {name}", fix=f"one of: {every}")
 
-    def qnn_says(self, start: int) -> str:
-        """QNN's error lines in the log after byte ``start``."""
-        if not self.log:
-            return ""
-        with self.log.open("rb") as stream:
-            stream.seek(start)
-            return qnn_errors(stream.read().decode("utf-8", "replace"))
+
+def read_after(log: Path, start: int) -> str:
+    """The text of a log after byte ``start``."""
+    return log.read_bytes()[start:].decode("utf-8", "replace")
 
 
 def qnn_errors(text: str) -> str:
@@ -94,9 +87,10 @@ def qnn_errors(text: str) -> str:
 
 
 @contextmanager
-def record_refusals(log: Path | None, choices: Choices = NO_CHOICES) -> Iterator[Refusals]:
-    """Watch ExecuTorch's partitioner: each node it refuses gets a reason."""
-    refusals = Refusals(log, choices)
+def record_refusals(log: Path, choices: Choices = NO_CHOICES) -> Iterator[Refusals]:
+    """Watch ExecuTorch's partitioner: each node that it refuses gets a reason, from QNN's error
+    lines in ``log`` or the partitioner's own log."""
+    refusals = Refusals(choices)
     support = qnn_partitioner.QnnOperatorSupport
     original = support.is_node_supported
 
@@ -107,14 +101,14 @@ def record_refusals(log: Path | None, choices: Choices = NO_CHOICES) -> Iterator
             refusals.by_node[node.name] = BROKEN[name_operator(node)]
             return False
         note_step(f"QNN judged {name_operator(node)}{find_line(node)}")
-        start, refusals.last = refusals.size(), ""
+        start, refusals.last = log.stat().st_size, ""
         try:
             supported = bool(original(self, submodules, node))
         except Exception as error:
             where = f"{name_operator(node)}{find_line(node)}"
             raise RuntimeError(f"ExecuTorch fails at {where}") from error
         if not supported and node.op == "call_function":
-            said = refusals.qnn_says(start) or refusals.last.rpartition("| ")[2]
+            said = qnn_errors(read_after(log, start)) or refusals.last.rpartition("| ")[2]
             refusals.by_node[node.name] = said or "refused without a reason"
         return supported
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from executorch.backends.qualcomm.serialization import qc_schema
 from executorch.backends.qualcomm.serialization.qc_schema_serialize import (
     flatbuffer_to_option,
     option_to_flatbuffer,
 )
-from executorch.backends.qualcomm.utils.utils import to_edge_transform_and_lower_to_qnn
+from executorch.backends.qualcomm.utils import utils
 from executorch.exir import ExecutorchBackendConfig
 from executorch.exir.passes.init_mutable_pass import InitializedMutableBufferPass
 from msgspec import structs
@@ -37,12 +38,12 @@ from ci.cases.spec import CaseSpec
 from ci.executorch.context_digest import sign_by_content
 from ci.executorch.delegation import audit_delegation, qnn_errors, record_refusals
 from ci.executorch.quantize import quantize_model
-from ci.executorch.specification import compiler_spec
 from ci.models.eager import keep_state, run_eager
 from ci.models.integer_bounds import find_joined, find_ties
-from ci.models.lowering_options import Choices
+from ci.models.lowering_options import NO_CHOICES, PROFILE_LEVELS, Choices
 from ci.models.methods import split_inputs, split_module
 from ci.models.model import Model
+from ci.models.schemes import FLOAT16, Scheme
 from ci.models.tensors import TensorInfo, describe_tensor
 from ci.models.user_code import Inputs, working_directory
 from provisioning.errors import FailedError, QnnCiError
@@ -50,6 +51,41 @@ from provisioning.files import scratch_directory
 from provisioning.manifest.backends import Backend
 
 PROGRAM = "program.pte"
+TARGETS = {Backend.LPAI: "kX86", Backend.LPAI_ARM: "kArm"}
+
+
+def compiler_spec(
+    scheme: Scheme,
+    soc: str,
+    choices: Choices = NO_CHOICES,
+    backend: Backend = Backend.HTP,
+    *,
+    saver: bool = False,
+) -> list[Any]:
+    """ExecuTorch's compile specification. GPU's graph is always composed on the device, as upstream
+    does it."""
+    generate = getattr(utils, f"generate_{backend.kind}_compiler_spec")
+    spec: list[Any] = utils.generate_qnn_executorch_compiler_spec(
+        soc_model=qc_schema.QcomChipset[soc],
+        backend_options=generate(**_options(scheme, choices, backend)),
+        saver=saver,
+        online_prepare=choices.online_prepare or backend is Backend.GPU,
+        shared_buffer=choices.shared_buffer,
+        dump_intermediate_outputs=choices.dump_intermediate_outputs,
+        profile_level=PROFILE_LEVELS[choices.profile_level],
+    )
+    return spec
+
+
+def _options(scheme: Scheme, choices: Choices, backend: Backend) -> Mapping[str, Any]:
+    if backend is Backend.HTP:
+        return {
+            "use_fp16": scheme.recipe.activation_bits == FLOAT16.activation_bits,
+            "use_weight_sharing": choices.weight_sharing,
+        }
+    if backend is Backend.GPU:
+        return {"precision": qc_schema.QnnExecuTorchGpuPrecision.kGpuPrecisionFp16}
+    return {"target_env": qc_schema.QnnExecuTorchLpaiTargetEnv[TARGETS[backend]]}
 
 
 @dataclass(frozen=True)
@@ -126,7 +162,7 @@ class Lowering:
             scratch_directory(self.staging.cache, "compiling") as scratch,
             working_directory(scratch),
         ):
-            return to_edge_transform_and_lower_to_qnn(
+            return utils.to_edge_transform_and_lower_to_qnn(
                 split_module(module),
                 split_inputs(module, self.model.evaluation[0]),
                 spec,

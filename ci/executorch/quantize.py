@@ -16,6 +16,7 @@ from executorch.backends.qualcomm.quantizer.quantizer import (
     QnnQuantizer,
     QuantDtype,
 )
+from executorch.backends.qualcomm.serialization import qc_schema
 from torch import Tensor
 from torch.fx import GraphModule, Node
 from torchao.quantization.pt2e import FusedMovingAvgObsFakeQuantize, MinMaxObserver
@@ -25,7 +26,6 @@ from torchao.quantization.pt2e.quantize_pt2e import (
     prepare_qat_pt2e,
 )
 
-from ci.executorch.specification import make_quantizer
 from ci.models.eager import copy_inputs, flatten_outputs, keep_state, run_eager
 from ci.models.lowering_options import NO_CHOICES, Choices, Part
 from ci.models.methods import join_modules
@@ -34,6 +34,15 @@ from ci.models.schemes import Scheme
 from ci.models.user_code import Inputs
 from provisioning.errors import UsageError
 from provisioning.manifest.backends import Backend
+
+
+def make_quantizer(soc: str, backend: Backend = Backend.HTP) -> QnnQuantizer:
+    """The quantizer, with the rules of the backend."""
+    chipset = qc_schema.QcomChipset[soc]
+    if backend is Backend.HTP:
+        return QnnQuantizer(soc_model=chipset)
+    kind = qc_schema.QnnExecuTorchBackendType[f"k{backend.kind.capitalize()}Backend"]
+    return QnnQuantizer(backend=kind, soc_model=chipset)
 
 
 def quantize_model(
@@ -86,28 +95,16 @@ def block_sizes(graph_module: GraphModule, block: int) -> dict[str, tuple[int, .
 
     One size for all: ExecuTorch 1.5.1 keeps one configuration for every node of a model.
     """
-    sizes = {}
-    for node in graph_module.graph.nodes:
-        shape = _weight_shape(node)
-        if shape and _takes_blocks(shape, block):
-            sizes[node.name] = (1, block, *(1 for _ in shape[2:]))
-    return sizes
-
-
-def _takes_blocks(shape: tuple[int, ...], block: int) -> bool:
+    targets = {torch.ops.aten.conv2d.default, torch.ops.aten.linear.default}
+    layers = (node for node in graph_module.graph.nodes if node.target in targets)
+    shapes = {node.name: node.args[1].meta["val"].shape for node in layers}
     # Measured with QNN 2.49.40: with a wider kernel the emulator computes something else than
     # the quantized eager model (SQNR near 0 dB, another result each time).
-    _, inputs, *kernel = shape
-    return not inputs % block and all(size == 1 for size in kernel)
-
-
-def _weight_shape(node: Node) -> tuple[int, ...] | None:
-    targets = {torch.ops.aten.conv2d.default, torch.ops.aten.linear.default}
-    if node.op != "call_function" or node.target not in targets:
-        return None
-    weight: Any = node.args[1]
-    value = weight.meta.get("val")
-    return tuple(int(size) for size in value.shape) if value is not None else None
+    return {
+        name: (1, block, *kernel)
+        for name, (_, inputs, *kernel) in shapes.items()
+        if not inputs % block and all(size == 1 for size in kernel)
+    }
 
 
 ANNOTATION = "an annotation takes the exported GraphModule and sets quantization_annotation"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import importlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ try:
 except ImportError:  # until 1.4
     _C = importlib.import_module("executorch.extension.pybindings._portable_lib")
 
-from ci.cases.engine import MethodInfo, Sets
+from ci.cases.engine import Program, Sets
 from provisioning.errors import FailedError
 
 # Its import registers them.
@@ -40,39 +39,25 @@ SCALAR_TYPES = {
 }
 
 
-@dataclass(frozen=True)
-class Opening:
-    """Opens a program in a worker. ``methods`` follow each other in inputs and outputs, ``forward``
-    alone if there are none. ``quantizes`` is whether the CPU quantizes inputs and outputs.
-
-    With ``traces`` the runtime keeps a trace, with up to ``debug_bytes`` of intermediate outputs.
-    """
-
-    path: str
-    methods: tuple[MethodInfo, ...] = ()
-    quantizes: bool = False
-    traces: bool = False
-    debug_bytes: int = 0
-
-    def __call__(self) -> LoadedProgram:
-        return LoadedProgram(self)
-
-
 class LoadedProgram:
     """A program that was loaded; the process may load more, and none finds what another left in
-    memory."""
+    memory.
 
-    def __init__(self, opening: Opening) -> None:
+    Its methods follow each other in inputs and outputs. ``quantizes`` is whether the CPU quantizes
+    inputs and outputs. With ``debug_bytes`` the runtime keeps a trace, with up to so many bytes of
+    intermediate outputs.
+    """
+
+    def __init__(
+        self, program: Program, *, quantizes: bool = False, debug_bytes: int | None = None
+    ) -> None:
         overwrite_freed_memory()
-        if opening.quantizes:
+        if quantizes:
             importlib.import_module(QUANTIZED_KERNELS)
-        more = (
-            {"enable_etdump": True, "debug_buffer_size": opening.debug_bytes}
-            if opening.traces
-            else {}
-        )
-        self.program = _C._load_program(opening.path, **more)
-        names = [one.name for one in opening.methods] or ["forward"]
+        traces = debug_bytes is not None
+        more = {"enable_etdump": True, "debug_buffer_size": debug_bytes} if traces else {}
+        self.program = _C._load_program(str(program.path), **more)
+        names = [one.name for one in program.compiled.methods] or ["forward"]
         self.methods = [self.program.load_method(name) for name in names]
 
     def run(self, sets: Sets) -> Sets:

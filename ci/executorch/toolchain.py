@@ -46,10 +46,8 @@ def describe_parts(environment: Environment) -> Iterator[Part]:
     root = Path(environment.variables["QNN_SDK_ROOT"])
     build = find_qnn_build(root / HOST_DIRECTORY / LIBRARY)
     yield Part(LIBRARY, build.text if build else "unknown")
-    spec = importlib.util.find_spec("executorch")
-    places = list(spec.submodule_search_locations or ()) if spec else []
     suffix = importlib.machinery.EXTENSION_SUFFIXES[0]
-    for path in find_adaptors(places[0] if places else None):
+    for path in find_adaptors(next(iter(list_places()), None)):
         if path.endswith(suffix):
             headers = find_headers_version(Path(path)) or "unknown"
             yield Part(ADAPTOR, f"QNN {headers}", hash_file(Path(path)))
@@ -70,9 +68,12 @@ def find_validation(root: Path, variables: Mapping[str, str]) -> str:
 
 
 def name_toolchain(parts: tuple[Part, ...], environment: Environment) -> tuple[str, ...]:
-    """Return what decides about a program besides the model: versions, digests, ExecuTorch's own
-    code, and of an installation that is used in place, which has no digest, its libraries by size
-    and time."""
+    """Return what decides about a program besides the model: versions, digests, and of an
+    installation that is used in place, which has no digest, its libraries by size and time.
+
+    One digest is over the Python that lowers and its QNN adaptor: PYTHONPATH may put an overlay or
+    a checkout before the wheel, whose version says nothing of them.
+    """
     adopted = (artifact.root for artifact in environment.artifacts if artifact.adopted)
     stamps = [
         f"{path.relative_to(root)} {path.stat().st_size} {path.stat().st_mtime_ns}"
@@ -80,13 +81,11 @@ def name_toolchain(parts: tuple[Part, ...], environment: Environment) -> tuple[s
         for path in sorted(root.glob(HOST_LIBRARIES))
     ]
     named = (f"{part.name} {part.version} {part.sha256}" for part in parts)
-    return (*named, digest_executorch(), *stamps)
+    lowering = (Path(place, part) for place in list_places() for part in LOWERING)
+    return (*named, digest_sources(*filter(Path.is_dir, lowering)), *stamps)
 
 
-def digest_executorch() -> str:
-    """Return the SHA-256 over the Python that lowers and its QNN adaptor: PYTHONPATH may put an
-    overlay or a checkout before the wheel, whose version says nothing of them."""
+def list_places() -> list[str]:
+    """Return the directories that ExecuTorch is imported from."""
     spec = importlib.util.find_spec("executorch")
-    roots = map(Path, spec.submodule_search_locations or ()) if spec else ()
-    parts = (root / part for root in roots for part in LOWERING)
-    return digest_sources(*(part for part in parts if part.is_dir()))
+    return list(spec.submodule_search_locations or ()) if spec else []

@@ -24,15 +24,14 @@ class OpenJob:
     quantizes: bool = False
 
     def __call__(self) -> object:
-        from ci.executorch.runtime import Opening
+        from ci.executorch.runtime import LoadedProgram
 
-        methods = self.program.compiled.methods
-        return Opening(str(self.program.path), methods, self.quantizes)()
+        return LoadedProgram(self.program, quantizes=self.quantizes)
 
 
 @dataclass(frozen=True)
 class TracedRun:
-    """Runs a program on input sets and leaves a trace in ``directory``; returns the outputs.
+    """Runs a program on input sets, and writes its trace and what that says into ``directory``.
 
     With ``debug_bytes`` intermediate outputs are kept instead of times.
     """
@@ -42,29 +41,18 @@ class TracedRun:
     sets: Sets
     debug_bytes: int = 0
 
-    def __call__(self) -> Sets:
-        from ci.executorch.runtime import Opening
+    def __call__(self) -> tuple[Sets, dict[str, int], tuple[str, ...]]:
+        """Return the outputs, figures of the accelerator, and names of files. Raises FailedError
+        if QNN left nothing in the trace."""
+        from ci.executorch.etdump import read_trace
+        from ci.executorch.runtime import LoadedProgram
 
-        methods, path = self.program.compiled.methods, str(self.program.path)
-        loaded = Opening(path, methods, traces=True, debug_bytes=self.debug_bytes)()
+        loaded = LoadedProgram(self.program, debug_bytes=self.debug_bytes)
         outputs = loaded.run(self.sets)
         loaded.write_trace(self.directory / ETDUMP, self.directory / DEBUG)
-        return outputs
-
-
-@dataclass(frozen=True)
-class ReadTrace:
-    """Writes what a trace in ``directory`` says next to it; returns figures and files."""
-
-    directory: Path
-    runs: int
-    partitions: int
-    debug: bool = False
-
-    def __call__(self) -> tuple[dict[str, int], tuple[str, ...]]:
-        from ci.executorch.etdump import read_trace
-
-        return read_trace(self.directory, self.runs, self.partitions, debug=self.debug)
+        partitions = self.program.compiled.delegation.partitions
+        debug = bool(self.debug_bytes)
+        return outputs, *read_trace(self.directory, len(self.sets), partitions, debug=debug)
 
 
 def make_runner(pool: Pool, timeout_s: float, *, quantizes: bool = False) -> PooledRunner:
@@ -89,25 +77,21 @@ def trace_run(program: Program, sets: Sets, judged: Sets, pool: Pool, timeout_s:
     directory, log = program.directory / "trace", program.log.with_name("trace.log")
     directory.mkdir(exist_ok=True)
     dumped = program.spec.source.choices.dump_intermediate_outputs
-    sets = sets[:1] if dumped else sets
-    ended = pool.run(
-        TracedRun(program, directory, sets, DEBUG_BYTES if dumped else 0),
-        log,
-        timeout_s,
-        fresh=True,
+    job = (
+        TracedRun(program, directory, sets[:1], DEBUG_BYTES)
+        if dumped
+        else TracedRun(program, directory, sets)
     )
-    faults: tuple[str, ...] = ()
-    if not ended.failure:
-        faults = tuple(find_differences(ended.result, judged))
-        partitions = program.compiled.delegation.partitions
-        job = ReadTrace(directory, len(sets), partitions, dumped)
-        ended = pool.run(job, log, timeout_s, fresh=True)
+    ended = pool.run(job, log, timeout_s, fresh=True)
     (directory / DEBUG).unlink(missing_ok=True)  # as large as what it may hold
     if ended.failure:
         return RunNotes(faults=(f"trace: {ended.failure}",))
-    figures, names = ended.result
-    files = tuple(directory / name for name in names)
-    return RunNotes(faults=faults, files=files, accelerator=figures)
+    outputs, figures, names = ended.result
+    return RunNotes(
+        faults=tuple(find_differences(outputs, judged)),
+        files=tuple(directory / name for name in names),
+        accelerator=figures,
+    )
 
 
 def find_differences(traced: Sets, judged: Sets) -> Iterator[str]:

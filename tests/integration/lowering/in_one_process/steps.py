@@ -386,7 +386,7 @@ def test_a_name_to_skip_that_the_graph_does_not_have_is_an_error() -> None:
         (Choices(skip_nodes=("relu",)), False),
         (Choices(skip_ops=("relu",)), False),
     ):
-        refusals = audit.Refusals(None, choices)
+        refusals = audit.Refusals(choices)
         refusals.seen[relu.name] = audit.name_operator(relu)
         assert refusals.is_skipped(relu) is known
         if known:
@@ -548,7 +548,7 @@ def test_what_stays_on_the_cpu_is_counted_and_named(monkeypatch: pytest.MonkeyPa
         node("topk", Operator("aten.topk"), line=4),
     ]
     nodes[0].op = "placeholder"
-    refusals = audit.Refusals(None)
+    refusals = audit.Refusals()
     refusals.by_node["erf"] = "no visitor"
     graph = SimpleNamespace(graph=SimpleNamespace(nodes=nodes))
     assert audit_delegation(graph, refusals) == Delegation(

@@ -10,7 +10,7 @@ import numpy as np
 from ci.cases.engine import Compiled, Delegation, Program, RunNotes
 from ci.cases.pool import Ended
 from ci.cases.spec import CaseSpec
-from ci.executorch.tracing import DEBUG, DEBUG_BYTES, ReadTrace, TracedRun, trace_run
+from ci.executorch.tracing import DEBUG, DEBUG_BYTES, TracedRun, trace_run
 from ci.models.lowering_options import Choices
 from ci.models.schemes import Scheme
 from ci.models.user_models import Source
@@ -29,21 +29,20 @@ COMPILED = Compiled(
 
 
 class TracingPool:
-    """Gives ``outputs`` where a run is asked for, and ends one kind of job with a failure."""
+    """Gives ``outputs`` and figures where a traced run is asked for, or a failure."""
 
-    def __init__(self, outputs: Any, fails: type | None = None) -> None:
-        self.outputs, self.fails = outputs, fails
-        self.jobs: list[Any] = []
+    def __init__(self, outputs: Any, failure: str = "") -> None:
+        self.outputs, self.failure = outputs, failure
+        self.jobs: list[TracedRun] = []
 
-    def run(self, job: Any, log: Path, timeout_s: float, *, fresh: bool) -> Ended:
+    def run(self, job: TracedRun, log: Path, timeout_s: float, *, fresh: bool) -> Ended:
         assert fresh
         self.jobs.append(job)
-        if self.fails and isinstance(job, self.fails):
-            return Ended(None, "was killed by SIGABRT", "", 0.0)
-        if isinstance(job, TracedRun):
-            (job.directory / DEBUG).write_bytes(bytes(9))
-            return Ended(self.outputs[: len(job.sets)], "", "", 0.0)
-        return Ended(({"accelerator_us": 5}, ("profile.csv",)), "", "", 0.0)
+        (job.directory / DEBUG).write_bytes(bytes(9))
+        if self.failure:
+            return Ended(None, self.failure, "", 0.0)
+        made = (self.outputs[: len(job.sets)], {"accelerator_us": 5}, ("profile.csv",))
+        return Ended(made, "", "", 0.0)
 
 
 def trace(folder: Path, pool: TracingPool, *, dumped: bool = False) -> RunNotes:
@@ -58,18 +57,16 @@ def test_a_trace_of_the_same_outputs_gives_its_figures_and_files(tmp_path: Path)
     pool = TracingPool(JUDGED)
     files = (tmp_path / "trace" / "profile.csv",)
     assert trace(tmp_path, pool) == RunNotes((), "", files, {"accelerator_us": 5})
-    run, read = pool.jobs
+    (run,) = pool.jobs
     assert (run.debug_bytes, len(run.sets)) == (0, 4)
-    assert read == ReadTrace(tmp_path / "trace", 4, 2)
     assert not (tmp_path / "trace" / DEBUG).exists()
 
 
 def test_of_every_tensor_only_the_first_input_sets_are_kept(tmp_path: Path) -> None:
     pool = TracingPool(JUDGED)
     trace(tmp_path, pool, dumped=True)
-    run, read = pool.jobs
+    (run,) = pool.jobs
     assert (run.debug_bytes, len(run.sets)) == (DEBUG_BYTES, 1)
-    assert read == ReadTrace(tmp_path / "trace", 1, 2, debug=True)
 
 
 def test_a_trace_of_other_outputs_fails_the_case(tmp_path: Path) -> None:
@@ -78,7 +75,6 @@ def test_a_trace_of_other_outputs_fails_the_case(tmp_path: Path) -> None:
 
 
 def test_a_run_or_reading_that_ends_is_a_fault(tmp_path: Path) -> None:
-    for kind in (TracedRun, ReadTrace):
-        traced = trace(tmp_path / kind.__name__, TracingPool(JUDGED, fails=kind))
-        assert traced == RunNotes(("trace: was killed by SIGABRT",))
-        assert not (tmp_path / kind.__name__ / "trace" / DEBUG).exists()
+    traced = trace(tmp_path, TracingPool(JUDGED, "was killed by SIGABRT"))
+    assert traced == RunNotes(("trace: was killed by SIGABRT",))
+    assert not (tmp_path / "trace" / DEBUG).exists()
