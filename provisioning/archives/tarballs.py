@@ -7,7 +7,7 @@ import lzma
 import posixpath
 import zlib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from provisioning.archives.layout import (
@@ -130,12 +130,10 @@ class _Extraction:
             writer = FileWriter(self.root, path, self.name, member.size)
         except (FileExistsError, NotADirectoryError) as error:
             raise unsafe(self.name, f"member {member.name!r} clashes with another") from error
-        try:
+        with closing(writer):
             for data in reader.data():
                 writer.write(data)
             return writer.finish(member.stored_mode)
-        finally:
-            writer.close()
 
     def find_missing_targets(self) -> dict[str, str]:
         """What wanted hard links name and the layout does not take: one of their paths each."""

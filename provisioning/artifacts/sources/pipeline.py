@@ -201,9 +201,6 @@ def complete_tree(
 def _write_text(root: Path, path: str, text: str) -> TreeEntry:
     data = text.lstrip("\n").encode()
     make_parents(root, [path])
-    writer = FileWriter(root, path, path, len(data))
-    try:
+    with closing(FileWriter(root, path, path, len(data))) as writer:
         writer.write(data)
         return writer.finish(0o444)
-    finally:
-        writer.close()
