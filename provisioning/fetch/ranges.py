@@ -23,7 +23,6 @@ from provisioning.fetch.transfer import (
     PermanentError,
     TransferPolicy,
     TransientError,
-    no_restarts,
     try_again,
 )
 
@@ -115,7 +114,7 @@ class RemoteFile:
         """
         brief = replace(self.policy, attempts=min(self.policy.attempts, OPEN_ATTEMPTS))
         open_ = partial(self._open, tail_bytes, size_bytes)
-        try_again(open_, no_restarts, brief, self.progress, self.name)
+        try_again(open_, lambda: 0, brief, self.progress, self.name)
 
     def _open(self, tail_bytes: int, size_bytes: int) -> None:
         asked = time.monotonic()
