@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections import ChainMap
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
@@ -80,10 +79,10 @@ class Interpreter:
 
     def set(self, name: str, value: Value | None, *, parent: bool = False) -> None:
         """Set or, with None, unset a variable here or in the scope of the caller."""
-        scope = self.scope.parents if parent and len(self.scope.maps) > 1 else self.scope
+        scope = self.scope.parent if parent and self.scope.parent else self.scope
         if parent and self.branch:
             value = merge_value(None, scope.get(name), value)
-        scope.maps[0][name] = value
+        scope.table[name] = value
 
     def note_match(self, match: re.Match[str] | None) -> None:
         groups = (match.group(), *match.groups("")) if match else ()
@@ -131,7 +130,7 @@ class Interpreter:
 
     def run_root(self, directory: str) -> None:
         variables = root_variables(self.state.configuration, directory, self.layout.root_variable)
-        self.scope.maps[0].update(variables)
+        self.scope.table.update(variables)
         self.directory = directory
         self.run_file(posixpath.join(directory, LIST_FILE), 0)
 
@@ -160,11 +159,11 @@ class Interpreter:
     def add_directory(self, directory: str, line: int) -> None:
         """Run the CMakeLists.txt of a sub-directory in a scope of its own."""
         outer = (self.scope, self.directory, self.entered)
-        self.scope = self.scope.new_child()
+        self.scope = Variables(self.scope)
         self.directory, self.entered = directory, self.branch
         source = f"{ROOT}/{directory}".rstrip("/")
-        self.scope.maps[0]["CMAKE_CURRENT_SOURCE_DIR"] = (source,)
-        self.scope.maps[0]["CMAKE_CURRENT_BINARY_DIR"] = (source.replace(ROOT, "/build", 1),)
+        self.scope.table["CMAKE_CURRENT_SOURCE_DIR"] = (source,)
+        self.scope.table["CMAKE_CURRENT_BINARY_DIR"] = (source.replace(ROOT, "/build", 1),)
         branch, path, depth, steps = self.branch, self.path, len(self.stack), self.state.steps
         conditions = self.conditions
         try:
@@ -192,14 +191,15 @@ class Interpreter:
         return Flow.NORMAL
 
     def _run_block(self, block: Block) -> Flow:
-        runners = {
-            "if": self._run_if,
-            "foreach": self._run_foreach,
-            "while": self._run_while,
-            "block": self._run_scope,
-        }
-        if block.head.name in runners:
-            return runners[block.head.name](block)
+        name = block.head.name
+        if name == "if":
+            return self._run_if(block)
+        if name == "foreach":
+            return self._run_foreach(block)
+        if name == "while":
+            return self._run_while(block)
+        if name == "block":
+            return self._run_scope(block)
         words = [item.text for item in self.items(block.head.arguments)]
         if words:
             self.state.routines[words[0].lower()] = Routine(block, words[1:], self.path)
@@ -211,13 +211,13 @@ class Interpreter:
         if "SCOPE_FOR" in words[:at] and "VARIABLES" not in words[:at]:
             return self.run(block.body)
         outer = self.scope
-        self.scope = outer.new_child()
+        self.scope = Variables(outer)
         try:
             flow = self.run(block.body)
-            inner = self.scope.maps[0]
+            inner = self.scope.table
         finally:
             self.scope = outer
-        outer.maps[0].update({name: inner[name] for name in words[at + 1 :] if name in inner})
+        outer.table.update({name: inner[name] for name in words[at + 1 :] if name in inner})
         return flow
 
     def _run_command(self, command: Command) -> Flow:
@@ -237,12 +237,12 @@ class Interpreter:
         saved: dict[str, Value | None] = {}
         hidden = self.hidden
         if routine.is_macro:
-            saved = {name: self.scope.maps[0].get(name) for name in bound}
+            saved = {name: self.scope.table.get(name) for name in bound}
             self.hidden = hidden | {name: self.scope.get(name) for name in bound}
         else:
-            self.scope = self.scope.new_child()
+            self.scope = Variables(self.scope)
             self.hidden = {}
-        self.scope.maps[0].update(bound)
+        self.scope.table.update(bound)
         self.path = routine.path
         self.stack.append(f"{call.command.name}()")
         try:
@@ -252,9 +252,9 @@ class Interpreter:
             self.scope, self.path, self.hidden = outer, path, hidden
             for name, value in saved.items():
                 if value is None:
-                    self.scope.maps[0].pop(name, None)
+                    self.scope.table.pop(name, None)
                 else:
-                    self.scope.maps[0][name] = value
+                    self.scope.table[name] = value
         return flow if routine.is_macro else Flow.NORMAL
 
     def _run_if(self, block: Block) -> Flow:
@@ -283,7 +283,7 @@ class Interpreter:
 
     def _run_branches(self, branches: list[Branch]) -> Flow:
         """Run every branch from the same beginning, and merge the variables they leave."""
-        before = dict(self.scope.maps[0])
+        before = dict(self.scope.table)
         outer, around = self.branch, self.conditions
         merged: dict[str, Value | None] | None = None
         flows = set()
@@ -291,9 +291,9 @@ class Interpreter:
             self._branches += 1
             self.branch = (*outer, self._branches)
             self.conditions = around | conditions
-            self.scope.maps[0] = dict(before)
+            self.scope.table = dict(before)
             flows.add(self.run(body))
-            after = self.scope.maps[0]
+            after = self.scope.table
             self._note_optional(before, after, self.conditions)
             if merged is not None:
                 look_up = self._inherited(before)
@@ -302,7 +302,7 @@ class Interpreter:
             else:
                 merged = after
         self.branch, self.conditions = outer, around
-        self.scope.maps[0] = merged if merged is not None else before
+        self.scope.table = merged if merged is not None else before
         return flows.pop() if len(flows) == 1 else Flow.NORMAL
 
     def _note_optional(
@@ -322,7 +322,14 @@ class Interpreter:
 
     def _inherited(self, table: dict[str, Value | None]) -> Callable[[str], Value | None]:
         """What a variable is before any branch sets it: in this scope, or in those around it."""
-        return ChainMap(table, *self.scope.maps[1:]).get
+        parent = self.scope.parent
+
+        def look_up(name: str) -> Value | None:
+            if name in table:
+                return table[name]
+            return parent.get(name) if parent else None
+
+        return look_up
 
     def _decide(self, head: Command) -> Answer:
         operands: list[Operand] = []
@@ -358,19 +365,19 @@ class Interpreter:
 
     def _run_foreach(self, block: Block) -> Flow:
         names, rows = self._foreach_rows(block)
-        before = {name: self.scope.maps[0].get(name) for name in names}
+        before = {name: self.scope.table.get(name) for name in names}
         if len(rows) > MOST_TURNS:
             self.note_unread(block.head.line, f"foreach() over more than {MOST_TURNS} items")
         flow = Flow.NORMAL
         try:
             for row in rows[:MOST_TURNS]:
                 words = zip(names, row, strict=False)
-                self.scope.maps[0].update({name: (word,) for name, word in words})
+                self.scope.table.update({name: (word,) for name, word in words})
                 flow = self.run(block.body)
                 if flow in {Flow.RETURN, Flow.BREAK}:
                     break
         finally:
-            self.scope.maps[0].update(before)
+            self.scope.table.update(before)
         return flow if flow is Flow.RETURN else Flow.NORMAL
 
     def _foreach_rows(self, block: Block) -> tuple[list[str], list[tuple[str, ...]]]:
