@@ -20,6 +20,7 @@ from provisioning.errors import FailedError
 
 # Directories and files of a program, see ci.cases.cache.
 INPUTS, FLOAT, QUANTIZED = "inputs", "float", "quantized"
+NOISE = "noise/{}.npy"  # by output
 LOW, HIGH = "{}_{}.low.raw", "{}_{}.high.raw"
 SAVER, SAVER_CALLS = "saver_output", "saver_output.c"  # what QNN's Saver wrote, if it was asked for
 
@@ -101,6 +102,15 @@ class Staging:
     def write_quantized(self, outputs: Sequence[Sequence[Any]]) -> None:
         """Write the quantized model's outputs."""
         write_sets(self.directory / QUANTIZED, outputs)
+
+    def write_noise(self, errors: Sequence[Any]) -> None:
+        """Write the predicted errors per output, [run, input set, *shape]; what has no element is
+        no prediction."""
+        for index, error in enumerate(map(np.asarray, errors)):
+            if error.size:
+                path = self.directory / NOISE.format(index)
+                path.parent.mkdir(exist_ok=True)
+                np.save(path, error.astype(np.float32), allow_pickle=False)
 
 
 def require_references(directory: Path, compiled: Compiled, policy: ReferencePolicy | None) -> None:

@@ -156,7 +156,9 @@ def _threshold(
         reason=reason,
         min_metric=metric.min if metric else None,
         max_metric_drop=metric.max_drop if metric else None,
-        **msgspec.structs.asdict(limits),
+        full_delegation=limits.full_delegation,
+        outputs={number: own.given for number, own in limits.outputs.items()},
+        **limits.given,
     )
 
 

@@ -20,8 +20,9 @@ from provisioning.errors import ExitCode
 from provisioning.manifest.backends import Backend
 from provisioning.versions import parse_version
 
-SCHEMA_VERSION: Final = 4
+SCHEMA_VERSION: Final = 5
 ANY_MODEL = "*"
+MARGIN_DB = 6.0  # how far the prediction of noise may be off, see ci.judging.noise
 MADE_PROVES = "proves arithmetic, not accuracy"  # what a case on inputs that were made does
 HTP = Backend.HTP.value
 
@@ -55,6 +56,16 @@ class ControlKind(str, Enum):
     GAIN = "gain"
     PLUS_ONE = "plus_one"
     GARBAGE_TAIL = "garbage_tail"
+
+
+class Question(str, Enum):
+    """What a case answers, each with a verdict: whether the program computes its quantized model
+    (in float16 its float32 model), whether that model is near enough to the float32 one, and
+    whether the result is good for the user's task."""
+
+    FAITHFUL = "faithful"
+    QUANTIZED = "quantized"
+    TASK = "task"
 
 
 class Record(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -107,19 +118,28 @@ class Threshold(Record, frozen=True, kw_only=True):
     model: str = ANY_MODEL
     min_sqnr_db: Decibels | None = None
     min_sqnr_db_quantized: Decibels | None = None
+    min_sqnr_db_all: Decibels | None = None
     min_cosine: Cosine | None = None
     min_cosine_quantized: Cosine | None = None
-    min_sqnr_db_channel: Decibels | None = None
+    max_above_noise_db: Decibels = MARGIN_DB
     min_equal: Share | None = None
     min_equal_quantized: Share | None = None
-    max_gain_error: float | None = None
-    max_offset: float | None = None
-    max_nearer_db: Decibels | None = None
     max_abs: Difference | None = None
     max_metric_drop: Difference | None = None
     min_metric: float | None = None
     full_delegation: bool = True
     reason: str = ""
+    outputs: dict[str, dict[str, float]] = {}
+    # What versions up to 4 had, and nothing is judged by any more.
+    min_sqnr_db_channel: Decibels | None = None
+    max_gain_error: float | None = None
+    max_offset: float | None = None
+    max_nearer_db: Decibels | None = None
+
+    def of_output(self, index: int) -> Threshold:
+        """Return the limits of an output, its own instead of those of all."""
+        own: dict[str, Any] = dict(self.outputs.get(str(index), {}))
+        return msgspec.structs.replace(self, **own) if own else self
 
 
 class FallbackOp(Record, frozen=True, kw_only=True):
@@ -145,13 +165,17 @@ class Place(Record, frozen=True, kw_only=True):
 
 class Case(Record, frozen=True, kw_only=True):
     """One model, scheme and SoC. Figures named ``_quantized`` are against the quantized eager
-    model, those from ``sqnr_db_channel`` to ``offset`` against it where there is one, the others
-    against the float32 eager model; each is the worst of the outputs that it applies to and of
-    ``inputs``, the number of inputs. ``equal`` is the share of elements that are right in outputs
-    of integers or booleans, ``gain`` less 1 the slope of an output over its reference, ``offset``
-    the mean error in standard deviations, ``channel`` the channel nearest to its limit.
-    ``metric`` is the user's own, called ``metric_name``, and ``metric_float`` what the float32
-    model has of it. ``recorded_`` figures are those of an earlier run with this toolchain.
+    model, ``gain`` and ``offset`` against it if there is one, the others against the float32 eager
+    model; each is the worst of the outputs that it applies to and of ``inputs``, the number of
+    input sets. ``sqnr_db_scheme`` is the quantized eager model's against the float32 one,
+    ``predicted_sqnr_db`` what rounding is predicted to leave of the program's, ``above_noise_db``
+    how far the error of ``above_noise_place`` lies above that prediction. ``question`` is the
+    first one that a failed case answers with no; ``warnings`` do not fail it. ``equal`` is the
+    share of elements that are right in outputs of integers or booleans, ``gain`` less 1 the slope
+    of an output over its reference, ``offset`` the mean error in standard deviations. ``metric`` is
+    the user's own, called ``metric_name``, ``metric_float`` what the float32 model has of it,
+    ``metric_quantized`` the quantized one. ``recorded_`` figures are those of an earlier run with
+    this toolchain.
     ``lower_s`` of a cached case is what lowering it took when it was lowered. ``places`` are the
     lines of the user's files that a failure is from. ``compiler`` is the build of QNN that the
     program names. ``choices`` are those of the model's entry. ``qnn_ops`` are the operators that
@@ -169,15 +193,22 @@ class Case(Record, frozen=True, kw_only=True):
     cosine: Cosine | None = None
     cosine_quantized: Cosine | None = None
     max_abs: Difference | None = None
-    sqnr_db_channel: Decibels | None = None
-    channel: str = ""
+    sqnr_db_scheme: Decibels | None = None
+    predicted_sqnr_db: Decibels | None = None
+    above_noise_db: float | None = None
+    above_noise_place: str = ""
     gain: float | None = None
     offset: float | None = None
     equal: Share | None = None
     equal_quantized: Share | None = None
     metric: float | None = None
     metric_float: float | None = None
+    metric_quantized: float | None = None
     metric_name: str = ""
+    question: Question | None = None
+    warnings: tuple[str, ...] = ()
+    sqnr_db_channel: Decibels | None = None
+    channel: str = ""
     recorded_sqnr_db: Decibels | None = None
     recorded_sqnr_db_quantized: Decibels | None = None
     delegated_nodes: Count | None = None
@@ -267,7 +298,7 @@ class Report(Record, frozen=True, kw_only=True):
     backend: str = HTP
     unsupported: str = ""
     remarks: tuple[str, ...] = ()
-    schema_version: Literal[3, 4] = SCHEMA_VERSION  # 3 is without unsupported and remarks
+    schema_version: Literal[3, 4, 5] = SCHEMA_VERSION  # 3 is without unsupported and remarks
 
     @property
     def ok(self) -> bool:
