@@ -20,23 +20,29 @@ import numpy as np
 from ci.judging.figures import Array, decibels
 from ci.models.tensors import TensorInfo
 
-# The share of the mean that every part is granted: a few runs may predict nothing for a small one.
-SHARED = 0.25
+# Times the mean, which every part is granted: a few runs may predict nothing for a small one.
+SHARED = 1.0
 # In steps of the output, and relative to its RMS: below these there is no error to speak of.
 FLOOR_STEPS, FLOOR_RELATIVE = 0.2, 2**-13
 # A gain or an offset that rounding has in the same direction everywhere: twice the noise, but at
 # most these shares of the reference's RMS.
 SYSTEMATIC, MAX_GAIN, MAX_OFFSET = 2.0, 0.004, 0.005
 
+WHOLE, ELEMENT_DB, LINE_DB = "all input sets", 10.0, 100.0
+
 
 @dataclass(frozen=True)
 class Excess:
     """How much larger than predicted an error is in a part of an output, and how far beyond what
-    is allowed, in dB; ``over_db`` is negative if the part is accepted."""
+    is allowed, in dB; ``over_db`` is negative if the part is accepted. A failure is named after the
+    part with the largest ``over_db`` less ``names_db``: an element is off by more than its row.
+    ``is_partial`` is whether other parts of the kind are accepted."""
 
     place: str
     above_db: float
     over_db: float
+    names_db: float = 0.0
+    is_partial: bool = False
 
 
 class Parts(NamedTuple):
@@ -59,7 +65,7 @@ def divide(squares: Array, info: TensorInfo) -> Iterator[Parts]:
     rank = len(info.shape)
     lead = squares.ndim - rank - 1
     places = tuple(range(lead, squares.ndim))
-    yield Parts("all input sets", None, squares.mean(places)[..., None])
+    yield Parts(WHOLE, None, squares.mean(places)[..., None])
     for kind, axis in (("input set", 0), *name_axes(info)):
         if squares.shape[lead + axis] > 1:
             others = tuple(place for place in places if place != lead + axis)
@@ -144,8 +150,8 @@ class Prediction:
                 yield parts.axis, expected * spread * 10 ** (margin_db / 10)
 
     def find_excesses(self, output: Array, margin_db: float) -> list[Excess]:
-        """Return the part of each kind that is furthest beyond its limit, the worst first.
-        ``output`` is finite."""
+        """Return the part of each kind that is furthest beyond its limit, the worst first; gain
+        and offset come behind parts that are beyond theirs. ``output`` is finite."""
         error = output.astype(np.float64) - self.reference
         found = list(self._compare_line(error, margin_db)) if self.rms else []
         for parts, (expected, spread) in zip(
@@ -155,8 +161,11 @@ class Prediction:
             worst = int(ratios.argmax())
             above_db = decibels(float(ratios[worst]), 1.0)
             limit_db = margin_db + decibels(spread, 1.0)
-            found.append(Excess(parts.name(worst), above_db, above_db - limit_db))
-        return sorted(found, key=lambda one: -one.over_db)
+            names_db = ELEMENT_DB if parts.kind == "element" else float(parts.kind != WHOLE)
+            partial = decibels(float(ratios.min()), 1.0) <= limit_db
+            over_db = above_db - limit_db
+            found.append(Excess(parts.name(worst), above_db, over_db, names_db, partial))
+        return sorted(found, key=lambda one: (one.over_db <= 0, one.names_db - one.over_db))
 
     def _compare_line(self, error: Array, margin_db: float) -> Iterator[Excess]:
         """Compare gain and offset, as shares of the reference's RMS."""
@@ -169,6 +178,9 @@ class Prediction:
         for name, weights, most in lines:
             seen = abs(float(np.mean(error * weights)))
             runs = np.mean(self.runs * weights, axis=tuple(range(1, self.runs.ndim)))
-            predicted = max(float(np.abs(runs).max()), FLOOR_RELATIVE)
+            least = max(noise / math.sqrt(right.size), FLOOR_RELATIVE)
+            predicted = max(float(np.abs(runs).max()), least)
             allowed = predicted * 10 ** (margin_db / 20) + min(SYSTEMATIC * noise, most)
-            yield Excess(name, 2 * decibels(seen, predicted), 2 * decibels(seen, allowed))
+            yield Excess(
+                name, 2 * decibels(seen, predicted), 2 * decibels(seen, allowed), names_db=LINE_DB
+            )

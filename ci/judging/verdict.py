@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from ci.judging.controls import is_rejected, make_controls
 from ci.judging.figures import Array
@@ -16,10 +17,6 @@ from ci.report.schema import ControlKind, Question, Threshold
 CALIBRATE = (
     "calibrate with inputs like those that are judged, look at the ranges that the observer found,"
     " or take a scheme with more bits"
-)
-BIAS = (
-    "take 16a8w: a bias of 16a16w is an int32 in steps of activation times weight, and saturates"
-    " where a layer's inputs are small"
 )
 APART = "return the parts as separate outputs: a concatenation is quantized in one step size"
 FLOAT16 = "float16 has 11 bits: keep values small, or take a quantized scheme of 16 bits"
@@ -93,7 +90,7 @@ def judge_outputs(
     return Verdict(
         summarize_figures(judgement),
         judgement.reasons,
-        tuple(advise_on_figures(judgement, references, outputs, inputs, infos)),
+        tuple(advise_on_figures(judgement, references, outputs, inputs)),
         tuple(one for one in controls if one.rejected or one.kind is not ControlKind.OTHER_INPUT),
         f"the gate accepts {', '.join(faults)}: this case proves nothing" if faults else "",
         (warning,) if alike else (),
@@ -168,7 +165,6 @@ def advise_on_figures(
     references: References,
     outputs: Sequence[Array],
     inputs: Sequence[TensorInfo],
-    infos: Sequence[TensorInfo],
 ) -> Iterator[str]:
     """Yield lines on what was seen and what to do, by question: a program that is not faithful is
     the runner's, an input's or QNN's fault, a model that is not quantized well is not."""
@@ -182,7 +178,7 @@ def advise_on_figures(
     if wrong:
         yield from _advise_on_program(judgement, wrong, inputs, seen=any(sightings.values()))
     elif any(one.fails(Question.QUANTIZED) for one in judgement.outputs):
-        yield from _advise_on_scheme(judgement, references, infos)
+        yield from _advise_on_scheme(judgement, references)
 
 
 def _advise_on_program(
@@ -191,7 +187,7 @@ def _advise_on_program(
     places = [judgement.outputs[index].excesses[:1] for index in wrong]
     if any(tensor.dtype == "uint8" for tensor in inputs):
         yield f"  fix: {UINT8}"
-    elif any(one.place.startswith("row ") for found in places for one in found):
+    elif any(one.place.startswith("row ") and one.is_partial for one in chain(*places)):
         yield "  why: some rows of the batch are computed right and others are not"
         yield f"  fix: {BATCH}"
     elif not seen:
@@ -199,16 +195,13 @@ def _advise_on_program(
         yield f"  fix: {OTHER_FORM}"
 
 
-def _advise_on_scheme(
-    judgement: Judgement, references: References, infos: Sequence[TensorInfo]
-) -> Iterator[str]:
+def _advise_on_scheme(judgement: Judgement, references: References) -> Iterator[str]:
     if references.quantized is None:
         yield "  why: the program is faithful to its model, whose values float16 does not hold"
         yield f"  fix: {FLOAT16}"
         return
     yield "  why: the program is faithful to its quantized model, which is too far from float32"
     parted = any(" in part " in reason.text for one in judgement.outputs for reason in one.reasons)
-    del infos
     yield f"  fix: {APART if parted else CALIBRATE}"
 
 

@@ -35,6 +35,7 @@ WEIGHT_GAIN, WEIGHT_STEPS = 2**-9, 6
 # from their lower byte were lost.
 CARRY_SHARE, CARRY_STEPS = 2**-6, 1.5 * 2**8
 RELATIVE = 2**-11  # of what each operator gives in float16
+SOFTMAX = 2**-9  # a relative error as well
 # HTP approximates an activation that directly follows a layer in float16: an absolute error.
 ACTIVATIONS = {"sigmoid": 2**-8, "gelu": 2**-8, "silu": 2**-8, "elu": 2**-8, "tanh": 2**-7}
 LAYERS = ("linear", "addmm", "mm", "bmm", "matmul", "conv")
@@ -106,7 +107,8 @@ class Dice:
         return value
 
     def _round(self, node: Node, value: Tensor) -> Tensor:
-        error = value * (RELATIVE * self.draw(value.shape))
+        relative = SOFTMAX if "softmax" in _name(node) else RELATIVE
+        error = value * (relative * self.draw(value.shape))
         absolute = ACTIVATIONS.get(_name(node).rstrip("_"), 0.0)
         if absolute and _is_layer(_find_origin(node.args[0])):
             error = error + absolute * self.draw(value.shape)

@@ -25,6 +25,7 @@ from ci.models.noise import (
     MOVED,
     RELATIVE,
     RUNS,
+    SOFTMAX,
     WEIGHT_GAIN,
     WEIGHT_STEPS,
 )
@@ -120,7 +121,8 @@ class _Writer:
     def round(self, node: Any, raw: str, name: str) -> list[Any]:
         """Add a relative error to the tensor ``raw``, which is then called ``name``."""
         self.nodes = []
-        error = self.add("Mul", raw, self.draw(raw, RELATIVE))
+        softmax = node is not None and node.op_type == "Softmax"
+        error = self.add("Mul", raw, self.draw(raw, SOFTMAX if softmax else RELATIVE))
         absolute = ACTIVATIONS.get(node.op_type.lower(), 0.0) if node else 0.0
         if absolute and self.is_layer(self.made_by.get(node.input[0])):
             error = self.add("Add", error, self.draw(raw, absolute))

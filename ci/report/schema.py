@@ -22,7 +22,9 @@ from provisioning.versions import parse_version
 
 SCHEMA_VERSION: Final = 5
 ANY_MODEL = "*"
-MARGIN_DB = 6.0  # how far the prediction of noise may be off, see ci.judging.noise
+# Limits of schema versions up to 4: nothing is judged by them any more.
+DROPPED = ("min_sqnr_db_channel", "max_gain_error", "max_offset", "max_nearer_db")
+MARGIN_DB = 10.0  # how far the prediction of noise may be off, see ci.judging.noise
 MADE_PROVES = "proves arithmetic, not accuracy"  # what a case on inputs that were made does
 HTP = Backend.HTP.value
 
@@ -108,6 +110,21 @@ class Host(Record, frozen=True, kw_only=True):
     python: str
 
 
+class OutputThreshold(Record, frozen=True, kw_only=True):
+    """What the policy asks of one output; what is None is as for all."""
+
+    output: Count
+    min_sqnr_db: Decibels | None = None
+    min_sqnr_db_quantized: Decibels | None = None
+    min_sqnr_db_all: Decibels | None = None
+    min_cosine: Cosine | None = None
+    min_cosine_quantized: Cosine | None = None
+    max_above_noise_db: Decibels | None = None
+    min_equal: Share | None = None
+    min_equal_quantized: Share | None = None
+    max_abs: Difference | None = None
+
+
 class Threshold(Record, frozen=True, kw_only=True):
     """What the policy asks of ``scheme``; ``model`` is "*" or the model with a rule of its own.
 
@@ -129,8 +146,8 @@ class Threshold(Record, frozen=True, kw_only=True):
     min_metric: float | None = None
     full_delegation: bool = True
     reason: str = ""
-    outputs: dict[str, dict[str, float]] = {}
-    # What versions up to 4 had, and nothing is judged by any more.
+    outputs: tuple[OutputThreshold, ...] = ()
+    # DROPPED
     min_sqnr_db_channel: Decibels | None = None
     max_gain_error: float | None = None
     max_offset: float | None = None
@@ -138,8 +155,12 @@ class Threshold(Record, frozen=True, kw_only=True):
 
     def of_output(self, index: int) -> Threshold:
         """Return the limits of an output, its own instead of those of all."""
-        own: dict[str, Any] = dict(self.outputs.get(str(index), {}))
-        return msgspec.structs.replace(self, **own) if own else self
+        for one in self.outputs:
+            if one.output == index:
+                own = {name: getattr(one, name) for name in one.__struct_fields__[1:]}
+                given = {name: value for name, value in own.items() if value is not None}
+                return msgspec.structs.replace(self, **given)
+        return self
 
 
 class FallbackOp(Record, frozen=True, kw_only=True):

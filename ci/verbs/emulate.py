@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from ci.cases.policy import EmulatorPolicy, read_emulator_policy
+from ci.cases.policy import EMULATOR, EmulatorPolicy
 from ci.cases.spec import (
     CaseSpec,
     choose_lane,
@@ -24,6 +24,7 @@ from ci.verbs.lanes.steps import (
     check_numbers,
     list_choices,
     publish,
+    read_limits,
     repeat_command,
     require_packages,
     select_asked,
@@ -69,7 +70,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         raise UsageError("--plan names the cases", fix="leave out --model, --scheme and --soc")
     backend = Backend(args.backend)
     require_options(backend, runner=args.runner, plan=bool(args.plan))
-    policy = read_emulator_policy(args.policy).for_backend(backend)
+    policy = read_limits(args.policy, EMULATOR, progress).for_backend(backend)
     lane = choose_lane(EXECUTORCH, backend, policy.schemes, args.scheme)
     if args.list:
         return list_choices(policy, lane)

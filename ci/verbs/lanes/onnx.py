@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ci.cases.policy import EmulatorPolicy, read_emulator_policy
+from ci.cases.policy import EmulatorPolicy
 from ci.cases.qnn_files import PROFILE_CSV
 from ci.cases.spec import CaseSpec
 from ci.models.schemes import ONNX
@@ -25,6 +25,7 @@ from ci.verbs.lanes.steps import (
     check_numbers,
     list_choices,
     publish,
+    read_limits,
     repeat_command,
     require_packages,
     select_asked,
@@ -87,7 +88,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     check_numbers(args)
     given = parse_options(args.option)
-    policy = read_emulator_policy(args.policy, PROFILE)
+    policy = read_limits(args.policy, PROFILE, progress)
     if args.list:
         return list_choices(policy, ONNX)
     specs = select_asked(args, policy, ONNX)
