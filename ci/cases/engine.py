@@ -64,6 +64,7 @@ class Compiled(Struct, frozen=True, kw_only=True):
 
     ``sets`` counts the input sets. ``methods`` are those of a program that has several, whose
     inputs and outputs follow each other; ``unshared_bytes`` is its size without shared weights.
+    ``made_inputs`` is what its inputs are if they were not given, see ci.models.model.name_made.
     """
 
     program: str
@@ -75,6 +76,7 @@ class Compiled(Struct, frozen=True, kw_only=True):
     delegation: Delegation
     methods: tuple[MethodInfo, ...] = ()
     unshared_bytes: int = 0
+    made_inputs: str = ""
 
 
 @dataclass(frozen=True)

@@ -190,7 +190,7 @@ def describe_progress(done: int, total: int, result: CaseResult) -> str:
     """One line: which case ended, how, and why it failed."""
     case = result.case
     figure = f"{case.sqnr_db:.1f} dB" if case.sqnr_db is not None else ""
-    notes = ["cached" if case.cached else "", result.remark]
+    notes = ["cached" if case.cached else "", case.made_inputs, result.remark]
     if case.status is not Status.PASSED:
         notes.append(case.reason.splitlines()[0] if case.reason else "")
     tail = "  ".join(note for note in notes if note)
