@@ -12,33 +12,19 @@ from provisioning.doctor.checks.coherence import FAMILIES
 from provisioning.doctor.checks.device import DEVICES
 from provisioning.doctor.checks.elf import CONTENT, DEFECTS, TARGET
 from provisioning.doctor.checks.files import NEEDS, find_groups, judge_group
-from provisioning.doctor.checks.host import MACHINE, SYSTEM, TOOLS
+from provisioning.doctor.checks.host import TOOLS
 from provisioning.doctor.checks.ndk import NDKS
-from provisioning.doctor.checks.pairs import ADAPTOR, TOOLCHAINS
+from provisioning.doctor.checks.pairs import ADAPTOR
 from provisioning.doctor.checks.python import PYTHON
-from provisioning.doctor.checks.registry import Case, Check, Finding, Subjects
-from provisioning.doctor.checks.sdk import INSTALLATIONS, ROOTS, SDK
+from provisioning.doctor.checks.registry import ENVIRONMENT, Case, Check, Finding, Subjects
+from provisioning.doctor.checks.sdk import INSTALLATIONS, SDK
 from provisioning.doctor.checks.staging import STAGINGS
-from provisioning.doctor.checks.variables import DSP_PATHS, PYTHON_PATH, RUNTIMES, VARIABLES
+from provisioning.doctor.checks.variables import RUNTIMES, VARIABLES
 from provisioning.doctor.facts import HOST_KIND
 
 SUBJECTS: tuple[Subjects[Any], ...] = (
-    *(
-        MACHINE,
-        SYSTEM,
-        TOOLS,
-        ROOTS,
-        INSTALLATIONS,
-        SDK,
-        DEFECTS,
-        TARGET,
-        CONTENT,
-        NEEDS,
-        FAMILIES,
-        STAGINGS,
-    ),
-    *(VARIABLES, RUNTIMES, DSP_PATHS, PYTHON_PATH, PYTHON, NDKS, CHECKOUTS, DEVICES),
-    *(ADAPTOR, TOOLCHAINS),
+    *(ENVIRONMENT, TOOLS, INSTALLATIONS, SDK, DEFECTS, TARGET, CONTENT, NEEDS, FAMILIES, STAGINGS),
+    *(VARIABLES, RUNTIMES, PYTHON, NDKS, CHECKOUTS, DEVICES, ADAPTOR),
 )
 
 
