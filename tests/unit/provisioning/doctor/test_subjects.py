@@ -14,7 +14,6 @@ from provisioning.doctor.checks.checkout import CHECKOUTS
 from provisioning.doctor.checks.coherence import FAMILIES, Family
 from provisioning.doctor.checks.device import DEVICES
 from provisioning.doctor.checks.elf import judge
-from provisioning.doctor.checks.environment import judge_environment, list_checks
 from provisioning.doctor.checks.files import Group, Need, find_groups, find_needs, judge_group
 from provisioning.doctor.checks.host import see_missing_library
 from provisioning.doctor.checks.ndk import NDKS
@@ -30,6 +29,7 @@ from provisioning.doctor.checks.variables import (
     Variables,
     see_no_checkout,
 )
+from provisioning.doctor.examine import judge_environment, list_checks
 from provisioning.doctor.facts import (
     CheckoutFacts,
     FileFacts,
