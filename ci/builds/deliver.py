@@ -24,7 +24,7 @@ from ci.builds.proof import (
 )
 from ci.builds.targets import Target
 from ci.builds.toolchains import ask_python
-from provisioning.artifacts.overlays import OverlayRecord, write_overlay
+from provisioning.artifacts.choice import OverlayRecord, write_overlay
 from provisioning.console.progress import Progress
 from provisioning.errors import UnfitError
 from provisioning.files import digest_sources, explain_writes, staged_directory

@@ -47,9 +47,9 @@ class Compiled(Struct, frozen=True, kw_only=True):
     """A program in a directory. ``program`` is the file that a runner opens, ``binary`` the one
     that holds what QNN compiled; both are relative to the directory.
 
-    ``sets`` counts the input sets. ``methods`` names those of a program that has several,
-    whose inputs and outputs follow each other; ``unshared_bytes`` is its size without shared
-    weights.
+    ``sets`` counts the input sets. ``methods`` names those of a program that has several, whose
+    inputs and outputs follow each other; ``unshared_bytes`` is its size without shared weights.
+    ``made_inputs`` is what its inputs are if they were not given, see ci.models.model.name_made.
     """
 
     program: str
@@ -61,6 +61,7 @@ class Compiled(Struct, frozen=True, kw_only=True):
     delegation: Delegation
     methods: tuple[str, ...] = ()
     unshared_bytes: int = 0
+    made_inputs: str = ""
 
 
 @dataclass(frozen=True)

@@ -439,6 +439,7 @@ def make_case(
         log_tail=log_tail,
         runner=runner,
         inputs=compiled.sets if compiled else 0,
+        made_inputs=compiled.made_inputs if compiled else "",
         qnn_ops=known.qnn_ops,
         accelerator_cycles=accelerator.get("accelerator_cycles"),
         accelerator_us=accelerator.get("accelerator_us"),

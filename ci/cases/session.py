@@ -21,8 +21,8 @@ from ci.report.host import read_host, started_now
 from ci.report.schema import Phase, Report, Status, Tool, summarize
 from provisioning.artifacts.choice import list_device_runtimes
 from provisioning.artifacts.environment import Environment
+from provisioning.console.process import run_tasks
 from provisioning.console.progress import Progress
-from provisioning.console.threads import run_tasks
 
 UNRECORDED = (
     "no figures are recorded for this toolchain: the suite's were compared with limits alone"
@@ -187,7 +187,7 @@ def describe_progress(done: int, total: int, result: CaseResult) -> str:
     """One line: which case ended, how, and why it failed."""
     case = result.case
     figure = f"{case.sqnr_db:.1f} dB" if case.sqnr_db is not None else ""
-    notes = ["cached" if case.cached else "", result.remark]
+    notes = ["cached" if case.cached else "", case.made_inputs, result.remark]
     if case.status is not Status.PASSED:
         notes.append(case.reason.splitlines()[0] if case.reason else "")
     tail = "  ".join(note for note in notes if note)

@@ -41,7 +41,7 @@ from ci.models.eager import keep_state, run_eager
 from ci.models.integer_bounds import find_joined, find_ties
 from ci.models.lowering_options import NO_CHOICES, PROFILE_LEVELS, Choices
 from ci.models.methods import split_inputs, split_module
-from ci.models.model import Model
+from ci.models.model import Model, name_made
 from ci.models.schemes import FLOAT16, Scheme
 from ci.models.tensors import TensorInfo, describe_tensor
 from ci.models.user_code import Inputs, working_directory
@@ -124,6 +124,7 @@ class Lowering:
             delegation=delegation,
             methods=describe_methods(model),
             unshared_bytes=len(unshared),
+            made_inputs=name_made(model.made, model.calibration_made, quantized=scheme.quantized),
         )
 
     def write_bounds(self, kind: str, module: Any, outputs: Sequence[Inputs]) -> None:

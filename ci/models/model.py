@@ -26,19 +26,19 @@ from ci.models.methods import (
 )
 from ci.models.numerics import fix_numerics
 from ci.models.user_code import Inputs, call_function, find_line, unpack
-from ci.models.user_data import read_sets
+from ci.models.user_data import MIN_SETS, read_judged, read_sets
 from ci.models.user_models import NO_SOURCE, Source, is_suite
-from provisioning.errors import UsageError
 
-MIN_SETS = 4
 DERIVED_SETS = 7
+RANDOM, SHUFFLED = "random inputs", "shuffled inputs"  # what inputs are that the model lacked
 
 
 @dataclass(frozen=True)
 class Model:
     """A module in eval mode, the input sets it is judged on, and those it is calibrated on.
 
-    ``reference`` is its outputs for ``evaluation``.
+    ``reference`` is its outputs for ``evaluation``. ``made`` and ``calibration_made`` are what the
+    inputs are that no user gave: RANDOM or SHUFFLED; empty for given ones and for the suite's.
     """
 
     name: str
@@ -46,6 +46,13 @@ class Model:
     evaluation: tuple[Inputs, ...]
     calibration: tuple[Inputs, ...]
     reference: tuple[Inputs, ...] = ()
+    made: str = ""
+    calibration_made: str = ""
+
+
+def name_made(judged: str, calibration: str, *, quantized: bool) -> str:
+    """What a case's inputs are that were not given: ``calibrated on random inputs``."""
+    return judged or (f"calibrated on {calibration}" if calibration and quantized else "")
 
 
 def load_model(reference: str, source: Source = NO_SOURCE) -> Model:
@@ -62,17 +69,17 @@ def load_model(reference: str, source: Source = NO_SOURCE) -> Model:
     # channels-last, and QNN writes it row-major (SQNR -3 dB).
     module.eval().to(memory_format=torch.contiguous_format)
     sets = (example, *calibration) if calibration else derive_inputs(example)
+    made = "" if is_suite(reference) or len(calibration) + 1 >= MIN_SETS else SHUFFLED
+    calibration_made = "" if is_suite(reference) or calibration else SHUFFLED
     if len(sets) < MIN_SETS:
         sets = (*sets, *derive_inputs(example)[1:])
     judged = sets[:MIN_SETS]
     if source.inputs:
-        *_, judged = unpack(reference, (module, example, read_sets(source.inputs)))
-        if len(judged) < MIN_SETS:
-            why = f"{Path(source.inputs).name} has {len(judged)} input sets"
-            raise UsageError("too few inputs to judge on", why=why, fix=f"give {MIN_SETS} or more")
+        *_, judged = unpack(reference, (module, example, read_judged(source.inputs)))
+        made = ""
     fix_numerics()
     outputs = compute_reference(Path(reference).name, module, judged)
-    return Model(reference, module, judged, sets, outputs)
+    return Model(reference, module, judged, sets, outputs, made, calibration_made)
 
 
 def make_model(reference: str, choices: Choices) -> Made:
@@ -123,6 +130,7 @@ def _vary(tensor: Tensor, generator: torch.Generator) -> Tensor:
 def digest_model(model: Model) -> str:
     """SHA-256 over the graph, the inputs, and the outputs that are kept with the program."""
     digest = hashlib.sha256(digest_graph(model.module, model.evaluation[0]).encode())
+    digest.update(f"{model.made}, {model.calibration_made}".encode())
     for tensors in (*model.evaluation, *model.calibration, *model.reference):
         digest.update(f"{len(tensors)} tensors".encode())
         for tensor in tensors:

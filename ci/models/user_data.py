@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -20,17 +22,23 @@ FORM = (
     " file.py:function, which returns a list of tuples of tensors"
 )
 
+MIN_SETS = 4
+UNNAMED = re.compile(r"arr_\d+")  # as numpy.savez calls what is given no name
 
-def read_sets(source: str) -> list[tuple[Tensor, ...]]:
-    """Input sets, each a tuple of tensors. Raises UsageError, and FailedError for what a function
-    raises."""
+
+def read_sets(source: str, names: Sequence[str] = ()) -> list[tuple[Tensor, ...]]:
+    """Input sets, each a tuple of tensors. ``names`` are those of the model's inputs, if they are
+    known: an archive whose arrays have names has to have just these, in any order.
+
+    Raises UsageError, and FailedError for what a function raises.
+    """
     if is_function(source):
         given = call_function(source, FORM)
         if not isinstance(given, (list, tuple)):
             why = f"it returned a {type(given).__name__}"
             raise UsageError(f"{Path(source).name} gives no input sets", why=why, fix=FORM)
         return [one if isinstance(one, tuple) else (one,) for one in given]
-    arrays = _read_arrays(source)
+    arrays = _order_arrays(source, _read_arrays(source), names)
     lengths = {len(array) for array in arrays if array.ndim}
     if not arrays or len(lengths) != 1 or not all(array.ndim for array in arrays):
         shapes = ", ".join(str(list(array.shape)) for array in arrays)
@@ -38,6 +46,15 @@ def read_sets(source: str) -> list[tuple[Tensor, ...]]:
         raise UsageError(f"{Path(source).name} does not hold input sets", why=why, fix=FORM)
     tensors = [torch.from_numpy(array) for array in arrays]
     return [tuple(one[number] for one in tensors) for number in range(lengths.pop())]
+
+
+def read_judged(source: str, names: Sequence[str] = ()) -> list[tuple[Tensor, ...]]:
+    """The input sets that a model is judged on, MIN_SETS or more. Raises as read_sets does."""
+    sets = read_sets(source, names)
+    if len(sets) < MIN_SETS:
+        why = f"{Path(source).name} has {len(sets)} input sets"
+        raise UsageError("too few inputs to judge on", why=why, fix=f"give {MIN_SETS} or more")
+    return sets
 
 
 def read_labels(source: str, sets: int) -> Tensor:
@@ -48,7 +65,7 @@ def read_labels(source: str, sets: int) -> Tensor:
         arrays = _read_arrays(source)
         if len(arrays) != 1:
             raise UsageError(f"{Path(source).name} holds {len(arrays)} arrays", fix="give one")
-        given = arrays[0]
+        (given,) = arrays.values()
     try:
         labels = torch.as_tensor(given)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -68,15 +85,28 @@ def is_function(source: str) -> bool:
     return source.rpartition(":")[0].endswith(".py")
 
 
-def _read_arrays(source: str) -> list[Any]:
-    """The arrays of an .npy or .npz, in the file's order."""
+def _order_arrays(source: str, arrays: dict[str, Any], names: Sequence[str]) -> list[Any]:
+    """The arrays in the order of ``names``, or of the file where neither has names."""
+    if not names or all(UNNAMED.fullmatch(name) for name in arrays):
+        return [*arrays.values()]
+    if arrays.keys() != set(names):
+        raise UsageError(
+            f"{Path(source).name} does not fit the model",
+            why=f"it has arrays {', '.join(arrays)}; the model's inputs are {', '.join(names)}",
+            fix="write an array per input, under its name",
+        )
+    return [arrays[name] for name in names]
+
+
+def _read_arrays(source: str) -> dict[str, Any]:
+    """The arrays of an .npy or .npz by name, in the file's order."""
     try:
         with Path(source).open("rb") as stream:
             loaded = np.load(stream, allow_pickle=False)
-            arrays = [loaded] if isinstance(loaded, np.ndarray) else [*loaded.values()]
-        for array in arrays:
+            arrays = {"arr_0": loaded} if isinstance(loaded, np.ndarray) else dict(loaded)
+        for array in arrays.values():
             torch.from_numpy(array[:0] if array.ndim else array)  # a dtype that torch has
-        return [np.array(array, order="C") for array in arrays]
+        return {name: np.array(array, order="C") for name, array in arrays.items()}
     except (OSError, ValueError, TypeError, EOFError, BadZipFile) as error:
         why = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UsageError(f"{Path(source).name} cannot be read", why=why, fix=FORM) from error

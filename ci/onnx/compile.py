@@ -25,7 +25,7 @@ from ci.cases.forked import describe_error, still_tqdm
 from ci.cases.spec import CaseSpec
 from ci.judging.figures import decibels
 from ci.models.eager import keep_state
-from ci.models.model import load_digested
+from ci.models.model import load_digested, name_made
 from ci.models.tensors import TensorInfo, describe_tensor
 from ci.models.user_code import Inputs, working_directory
 from ci.onnx.contexts import check_context, seal_context
@@ -55,7 +55,7 @@ def load_source(spec: CaseSpec) -> Source:
     """Return a case's model, from the suite, a user's function or a file, with its digest."""
     if spec.is_file:
         path = Path(spec.reference)
-        return from_file(path, read_model(path), external_files(path))
+        return from_file(path, read_model(path), external_files(path), spec.source)
     return from_torch(*load_digested(spec.reference, spec.source))
 
 
@@ -98,6 +98,9 @@ def compile_source(
         inputs=tuple(map(describe_tensor, source.evaluation[0])),
         outputs=infos,
         delegation=delegation,
+        made_inputs=name_made(
+            source.made, source.calibration_made, quantized=spec.scheme.quantized
+        ),
     )
 
 

@@ -1,9 +1,9 @@
 """A model to compile as ONNX, whatever it comes as, with the inputs that it is judged on.
 
-An .onnx file brings its inputs in one of two ways: folders test_data_set_0, test_data_set_1 ...
-next to it, each with input_0.pb, input_1.pb ... (as the ONNX model zoo packs them), or a file of
-the same name that ends in .npz with an array per input, [input set, *shape]. Without either they
-are random.
+An .onnx file has its inputs next to it, in folders test_data_set_0, test_data_set_1 ..., each with
+input_0.pb, input_1.pb ... (as the ONNX model zoo packs them), or in a file of the same name that
+ends in .npz, with an array per input, [input set, *shape]. A policy can name others. Missing ones
+are made, and the report says so.
 """
 
 from __future__ import annotations
@@ -18,16 +18,22 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from ci.models.model import DERIVED_SETS, MIN_SETS, Model
+from ci.models import user_models
+from ci.models.model import DERIVED_SETS, RANDOM, SHUFFLED, Model
+from ci.models.user_data import MIN_SETS, read_judged, read_sets
 from provisioning.errors import UsageError
 from provisioning.files import hash_file
 
-SUFFIX = ".onnx"
 SEED = 20250724
 RANDOM_IDS = 4  # random integers stay below: they may be indices of a table
+# Names of an input that has few legal values; case and what is no letter are left out.
+RATES = {"sr", "samplerate", "samplingrate", "samplefreq", "samplingfreq"}
+# Operators through which the value of a single element stays what it is.
+PASSING = {"Identity", "Cast", "Reshape", "Gather", "Squeeze", "Unsqueeze"}
 
 Array = NDArray[Any]
 Arrays = tuple[Array, ...]
+Ports = Mapping[str, tuple[np.dtype[Any], tuple[int, ...]]]  # dtype and shape by an input's name
 
 
 @dataclass(frozen=True)
@@ -35,6 +41,7 @@ class Source:
     """``digest`` names all that determines the float model and its inputs.
 
     ``origin`` is a model of torch, which makes ``reference`` of ``evaluation``, or a user's file.
+    ``made`` and ``calibration_made`` are what the inputs are that no user gave.
     """
 
     origin: Model | Path
@@ -42,6 +49,8 @@ class Source:
     evaluation: tuple[Arrays, ...]
     calibration: tuple[Arrays, ...]
     reference: tuple[Arrays, ...] = ()
+    made: str = ""
+    calibration_made: str = ""
 
 
 def from_torch(model: Model, digest: str) -> Source:
@@ -50,26 +59,58 @@ def from_torch(model: Model, digest: str) -> Source:
     def plain(sets: Sequence[Sequence[Any]]) -> tuple[Arrays, ...]:
         return tuple(tuple(tensor.numpy() for tensor in tensors) for tensors in sets)
 
-    sets = (model.evaluation, model.calibration, model.reference)
-    return Source(model, digest, *map(plain, sets))
+    return Source(
+        model,
+        digest,
+        evaluation=plain(model.evaluation),
+        calibration=plain(model.calibration),
+        reference=plain(model.reference),
+        made=model.made,
+        calibration_made=model.calibration_made,
+    )
 
 
-def from_file(path: Path, model: onnx.ModelProto, external: Sequence[Path]) -> Source:
-    """A user's .onnx, which was read and found to be sound. Raises UsageError for its data."""
+def from_file(
+    path: Path,
+    model: onnx.ModelProto,
+    external: Sequence[Path],
+    data: user_models.Source = user_models.NO_SOURCE,
+) -> Source:
+    """A user's .onnx, which was read and found to be sound, with the ``data`` of its policy, or
+    what is next to it: the first MIN_SETS sets to judge on, the others to calibrate on.
+
+    A set that it is judged on is calibrated on only if the policy says so. Raises UsageError for
+    data that does not fit, and FailedError for what a user's function raises.
+    """
     inputs = list_inputs(model)
-    sets = tuple(read_sets(path, inputs))
-    if len(sets) < MIN_SETS:
-        sets = (*sets, *draw_sets(inputs, max(MIN_SETS, DERIVED_SETS + 1) - len(sets)))
-    digest = hashlib.sha256(hash_file(path).encode())
+    beside = () if data.calibration and data.inputs else tuple(read_beside(path, inputs))
+    judged = beside[:MIN_SETS]
+    if data.inputs:
+        judged = fit_sets(data.inputs, read_judged(data.inputs, [*inputs]), inputs)
+    calibration = tuple(one for one in beside if not any(is_same(one, other) for other in judged))
+    if data.calibration:
+        calibration = fit_sets(data.calibration, read_sets(data.calibration, [*inputs]), inputs)
+    examples = judged or calibration
+    kind = SHUFFLED if examples else RANDOM
+    made = kind if len(judged) < MIN_SETS else ""
+    calibration_made = "" if calibration else kind
+    fixed = {} if examples else find_rates(path, model, inputs)
+    if made:
+        more = make_sets(inputs, examples, fixed, MIN_SETS - len(judged), SEED)
+        judged = (*judged, *more)
+    if calibration_made:
+        calibration = make_sets(inputs, examples, fixed, DERIVED_SETS + 1, SEED + 1)
+    digest = hashlib.sha256(f"{hash_file(path)} {made}, {calibration_made}".encode())
     for file in external:
         digest.update(f"{file.name} {hash_file(file)}".encode())
-    for arrays in sets:
-        for array in arrays:
+    for sets in (judged, calibration):
+        digest.update(f"{len(sets)} sets".encode())
+        for array in (array for arrays in sets for array in arrays):
             digest.update(f"{array.dtype}{array.shape}".encode() + array.tobytes())
-    return Source(path, digest.hexdigest(), sets[:MIN_SETS], sets)
+    return Source(path, digest.hexdigest(), judged, calibration, (), made, calibration_made)
 
 
-def list_inputs(model: onnx.ModelProto) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
+def list_inputs(model: onnx.ModelProto) -> Ports:
     """dtype and shape of each input that no initializer fills, in the model's order."""
     known = {one.name for one in model.graph.initializer}
     return {
@@ -82,56 +123,130 @@ def list_inputs(model: onnx.ModelProto) -> dict[str, tuple[np.dtype[Any], tuple[
     }
 
 
-def read_sets(path: Path, inputs: Mapping[str, tuple[Any, tuple[int, ...]]]) -> Iterator[Arrays]:
+def read_beside(path: Path, inputs: Ports) -> Iterator[Arrays]:
     """The input sets next to a model. Raises UsageError for one that does not fit it."""
     packed = path.with_suffix(".npz")
     if packed.is_file():
-        held = _read_arrays(packed)
-        if held.keys() != inputs.keys():
-            raise _misfit(packed, f"it has {', '.join(held) or 'nothing'}", inputs)
-        for row in zip(*(held[name] for name in inputs), strict=False):
-            yield _fit(packed, row, inputs)
+        yield from fit_sets(str(packed), read_sets(str(packed), [*inputs]), inputs)
     for folder in sorted(path.parent.glob("test_data_set_*"), key=lambda one: (len(one.name), one)):
         files = [folder / f"input_{index}.pb" for index in range(len(inputs))]
-        yield _fit(folder, [_read_arrays(file) for file in files], inputs)
+        yield from fit_sets(str(folder), [[_read_tensor(file) for file in files]], inputs)
 
 
-def _read_arrays(file: Path) -> Any:
-    """The arrays of an .npz by name, or the one of a .pb."""
+def _read_tensor(file: Path) -> Array:
     try:
-        if file.suffix == ".npz":
-            with file.open("rb") as stream:
-                return dict(np.load(stream, allow_pickle=False))
         return onnx.numpy_helper.to_array(onnx.TensorProto.FromString(file.read_bytes()))
     except Exception as error:
         why = f"{type(error).__name__}: {error}"
         raise UsageError(f"{file} cannot be read", why=why, fix="write it again") from error
 
 
-def _fit(place: Path, row: Sequence[Any], inputs: Mapping[str, Any]) -> Arrays:
-    found = [(np.asarray(one).dtype, np.asarray(one).shape) for one in row]
-    if found != list(inputs.values()):
-        told = ", ".join(f"{dtype}{list(shape)}" for dtype, shape in found)
-        raise _misfit(place, f"it has {told}", inputs)
-    return tuple(np.ascontiguousarray(one) for one in row)
+def fit_sets(place: str, sets: Sequence[Sequence[Any]], inputs: Ports) -> tuple[Arrays, ...]:
+    """The sets as arrays, one by name or in the order of ``inputs``. Raises UsageError if one is
+    not of their types and shapes."""
+    rows = []
+    for number, given in enumerate(sets):
+        if len(given) == 1 and isinstance(given[0], Mapping):
+            named = given[0].keys() == inputs.keys()
+            given = [given[0][name] for name in inputs] if named else [*given[0].values()]
+        row = tuple(np.asarray(one).copy(order="C") for one in given)
+        if [(one.dtype, one.shape) for one in row] != list(inputs.values()):
+            told = ", ".join(f"{one.dtype}{list(one.shape)}" for one in row)
+            raise UsageError(
+                f"{place} does not fit the model",
+                why=f"its set {number} has {told}",
+                fix=f"an array per input: {_describe_ports(inputs)}",
+            )
+        rows.append(row)
+    return tuple(rows)
 
 
-def _misfit(place: Path, why: str, inputs: Mapping[str, tuple[Any, tuple[int, ...]]]) -> UsageError:
-    wanted = (f"{name} {dtype}{list(shape)}" for name, (dtype, shape) in inputs.items())
+def _describe_ports(inputs: Ports, *sets: int) -> str:
+    """``x float32[1, 3], ids int64[4]``, of each array with ``sets`` before its shape."""
+    return ", ".join(f"{name} {dtype}{[*sets, *shape]}" for name, (dtype, shape) in inputs.items())
+
+
+def is_same(one: Arrays, other: Arrays) -> bool:
+    """Whether two input sets have the same elements."""
+    return all(map(np.array_equal, one, other))
+
+
+def find_rates(path: Path, model: onnx.ModelProto, inputs: Ports) -> dict[str, int]:
+    """The value of each integer input that is called as sampling rates are: what the model's
+    metadata says, or what the model compares it with. Raises UsageError if the model tells none.
+    """
+    told = {_plain_name(one.key): one.value for one in model.metadata_props}
+    known = [told[name] for name in told.keys() & RATES if told[name].isdecimal()]
+    rates: dict[str, int] = {}
+    for name, (dtype, shape) in inputs.items():
+        if _plain_name(name) in RATES and dtype.kind in "iu" and np.prod(shape) == 1:
+            found = {int(one) for one in known} or find_compared(model, name)
+            if len(found) != 1:
+                raise _ask_for_rate(path, name, inputs)
+            rates[name] = found.pop()
+    return rates
+
+
+def _plain_name(name: str) -> str:
+    return "".join(filter(str.isalpha, name.lower()))
+
+
+def find_compared(model: onnx.ModelProto, name: str) -> set[int]:
+    """The constants that an input of one element is compared with."""
+    graph, reached, found = model.graph, {name}, set()
+    constants = {one.name: one for one in graph.initializer}
+    constants |= {
+        node.output[0]: one.t
+        for node in graph.node
+        for one in node.attribute
+        if node.op_type == "Constant" and one.name == "value"
+    }
+    for node in graph.node:
+        if node.op_type in PASSING and node.input[0] in reached:
+            reached.add(node.output[0])
+        if node.op_type == "Equal" and reached.intersection(node.input):
+            values = [constants[one] for one in node.input if one in constants]
+            found |= {int(onnx.numpy_helper.to_array(one).item()) for one in values}
+    return found
+
+
+def _ask_for_rate(path: Path, name: str, inputs: Ports) -> UsageError:
+    sets = DERIVED_SETS + 1
+    dtype, shape = inputs[name]
+    value = f"np.full({[sets, *shape]}, 16000, '{dtype}')"
+    arrays = (f"{one}={value if one == name else one.upper()}" for one in inputs)
+    others = {one: port for one, port in inputs.items() if one != name}
     return UsageError(
-        f"{place} does not fit the model", why=why, fix=f"an array per input: {', '.join(wanted)}"
+        f"input {name!r} of {path.name} looks like a sampling rate, and its value is not known",
+        why="the model does not tell which values are legal, and a random one is not",
+        fix=f"put input sets next to the model: np.savez('{path.with_suffix('.npz')}',"
+        f" {', '.join(arrays)}), with {_describe_ports(others, sets)}",
     )
 
 
-def draw_sets(
-    inputs: Mapping[str, tuple[Any, tuple[int, ...]]], count: int, seed: int = SEED
+def make_sets(
+    inputs: Ports, examples: Sequence[Arrays], fixed: Mapping[str, int], count: int, seed: int
 ) -> tuple[Arrays, ...]:
-    """Seeded random inputs: normal floats, integers below RANDOM_IDS, booleans."""
+    """``count`` seeded input sets: the elements of ``examples`` in another order, which keeps their
+    range; without any normal floats, integers below RANDOM_IDS and booleans, except what is
+    ``fixed``. Floats that are all equal get normal noise.
+    """
     random = np.random.default_rng(seed)
 
-    def draw(dtype: Any, shape: tuple[int, ...]) -> Array:
+    def draw(name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
+        if name in fixed:
+            return np.full(shape, fixed[name], dtype)
         if np.issubdtype(dtype, np.floating):
             return random.standard_normal(shape).astype(dtype)
         return random.integers(0, 2 if dtype.kind == "b" else RANDOM_IDS, shape).astype(dtype)
 
-    return tuple(tuple(draw(*one) for one in inputs.values()) for _ in range(count))
+    def shuffle(name: str, array: Array) -> Array:
+        if array.dtype.kind == "f" and np.all(array == array.flat[0]):
+            return array + draw(name, array.dtype, array.shape)
+        return random.permutation(array.reshape(-1)).reshape(array.shape)
+
+    if not examples:
+        return tuple(tuple(draw(name, *one) for name, one in inputs.items()) for _ in range(count))
+    return tuple(
+        tuple(map(shuffle, inputs, examples[number % len(examples)])) for number in range(count)
+    )

@@ -30,8 +30,7 @@ from ci.parity.facts import (
 from ci.parity.policy import Layout
 from ci.parity.trees import DirectoryTree, RevisionTree, SourceTree
 from ci.parity.uses import find_imports, find_includes, find_macros
-from provisioning.console.process import run_process
-from provisioning.console.threads import run_tasks
+from provisioning.console.process import run_process, run_tasks
 from provisioning.errors import ToolError
 from provisioning.files import digest_sources, write_whole
 

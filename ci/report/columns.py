@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from ci.report.schema import Case, Threshold
+from ci.report.schema import MADE_PROVES, Case, Threshold
 from ci.report.text import show_bytes, show_decibels, show_seconds, show_share
 
 NOTHING = "-"
@@ -76,6 +76,14 @@ COLUMNS = (
     Column("scheme", lambda case: case.scheme, number=False, terminal="scheme", summary="scheme"),
     Column("SoC", lambda case: case.soc, number=False, terminal="SoC", summary="SoC"),
     Column("status", lambda case: case.status.value, number=False, terminal="status"),
+    Column(
+        "inputs",
+        lambda case: case.made_inputs.removesuffix(" inputs"),
+        terminal="inputs",
+        summary="inputs",
+        told=f"{{}} inputs: {MADE_PROVES}",
+        hint=lambda case: MADE_PROVES if case.made_inputs else "",
+    ),
     Column(
         "SQNR",
         lambda case: show_decibels(case.sqnr_db, case.max_abs),

@@ -22,6 +22,7 @@ from provisioning.versions import parse_version
 
 SCHEMA_VERSION: Final = 4
 ANY_MODEL = "*"
+MADE_PROVES = "proves arithmetic, not accuracy"  # what a case on inputs that were made does
 HTP = Backend.HTP.value
 
 Decibels = Annotated[float, Meta(description="signal to quantization noise ratio, dB")]
@@ -156,7 +157,8 @@ class Case(Record, frozen=True, kw_only=True):
     program names. ``choices`` are those of the model's entry. ``qnn_ops`` are the operators that
     QNN was given, ``accelerator_`` figures means of the inputs by QNN's profile: on the emulator
     they vary from run to run, and nothing is judged by them. Both are there only where they were
-    asked for. ``lacks`` is the library or device for want of which a case could not run here."""
+    asked for. ``lacks`` is the library or device for want of which a case could not run here.
+    ``made_inputs`` is what a case's inputs are that were not given, such as random inputs."""
 
     model: str
     scheme: str
@@ -193,6 +195,7 @@ class Case(Record, frozen=True, kw_only=True):
     log_tail: str = ""
     runner: str = ""
     inputs: Count = 0
+    made_inputs: str = ""
     qnn_ops: tuple[OpCount, ...] = ()
     accelerator_cycles: Count | None = None
     accelerator_us: Count | None = None
@@ -280,10 +283,12 @@ class Report(Record, frozen=True, kw_only=True):
 
     @property
     def verdict(self) -> str:
-        """``passed``, ``FAILED``, or ``NOT RUN`` on a machine that lacks what it needs."""
-        if self.ok:
-            return "passed"
-        return "NOT RUN" if self.exit_code is ExitCode.ENVIRONMENT else "FAILED"
+        """``passed``, ``FAILED``, or ``NOT RUN`` on a machine that lacks what it needs; and which
+        inputs were made, if any were."""
+        bad = "NOT RUN" if self.exit_code is ExitCode.ENVIRONMENT else "FAILED"
+        word = "passed" if self.ok else bad
+        made = sorted({case.made_inputs for case in self.cases if case.made_inputs})
+        return f"{word} ({', '.join(made)}: {MADE_PROVES})" if made else word
 
     @property
     def exit_code(self) -> ExitCode:

@@ -175,15 +175,10 @@ def _check_links(archive: str, members: Sequence[Member]) -> None:
     links = {item.name: item.link for item in members if item.kind == "symlink" and item.link}
     names = {member.name for member in members if member.kind == "file"}
     for member in members:
-        if member.kind == "symlink" and member.link and not is_inside(member.name, links):
+        if member.kind == "symlink" and member.link and resolve_link(member.name, links) is None:
             raise unsafe(archive, f"link {member.name!r} leaves the tree: {member.link!r}")
         if member.kind == "hardlink" and member.link not in names:
             raise unsafe(archive, f"hard link {member.name!r} to {member.link!r}, not a member")
-
-
-def is_inside(name: str, links: Mapping[str, str]) -> bool:
-    """Whether a link, followed through the other links of its tree, stays below the root."""
-    return resolve_link(name, links) is not None
 
 
 def resolve_link(name: str, links: Mapping[str, str]) -> str | None:
@@ -303,7 +298,7 @@ def make_links(
     tree, or whose target, found through the tree's own links, is not there.
     """
     for path in links:
-        if not is_inside(path, links):
+        if resolve_link(path, links) is None:
             raise unsafe(archive, f"link {path!r} leaves the tree: {links[path]!r}")
     if dangling := find_dangling(links, present):
         path = dangling[0]

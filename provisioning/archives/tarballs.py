@@ -7,7 +7,7 @@ import lzma
 import posixpath
 import zlib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from provisioning.archives.layout import (
@@ -46,9 +46,10 @@ def extract_tar(
             reader = TarReader(stream, path.name)
             for member in reader.members():
                 work.take(reader, member)
-                if not whole and work.has_all():
-                    break
-        if missing := work.find_missing_targets():
+                if not whole and work.literal and work.literal <= work.taken:
+                    break  # the layout names single files, and all are there
+        missing = {end: path for path, end in work.aliases.items() if end not in work.places}
+        if missing:
             with _open(path) as stream:
                 work.write_targets(TarReader(stream, path.name), missing)
     except (lzma.LZMAError, zlib.error, EOFError) as error:
@@ -97,10 +98,6 @@ class _Extraction:
         self.made: set[str] = set()
         self.total = 0
 
-    def has_all(self) -> bool:
-        """Whether a layout of single files has found every one of them."""
-        return bool(self.literal) and self.literal <= self.taken
-
     def take(self, reader: TarReader, member: Member) -> None:
         """Judge one member, and write it when it is a wanted file."""
         self.members.append(member)
@@ -130,20 +127,14 @@ class _Extraction:
             writer = FileWriter(self.root, path, self.name, member.size)
         except (FileExistsError, NotADirectoryError) as error:
             raise unsafe(self.name, f"member {member.name!r} clashes with another") from error
-        try:
+        with closing(writer):
             for data in reader.data():
                 writer.write(data)
             return writer.finish(member.stored_mode)
-        finally:
-            writer.close()
-
-    def find_missing_targets(self) -> dict[str, str]:
-        """What wanted hard links name and the layout does not take: one of their paths each."""
-        found = self.aliases.items()
-        return {target: path for path, target in found if target not in self.places}
 
     def write_targets(self, reader: TarReader, missing: Mapping[str, str]) -> None:
-        """Write the bytes of such targets, in a second pass, where their links belong."""
+        """Write what hard links name and the layout does not take, in a second pass, where the
+        links belong. ``missing`` has one path for each."""
         for member in reader.members():
             if member.kind == "file" and (path := missing.get(member.name)):
                 self.entries[path] = self._write(reader, path, member)

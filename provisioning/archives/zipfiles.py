@@ -8,6 +8,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextlib import closing
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -116,18 +117,15 @@ def extract_member(
 
     A ZIP made elsewhere than on Unix has no modes: ELF files and scripts can be run then.
     """
-    writer = FileWriter(root, path, source.name, member.size)
+    with closing(FileWriter(root, path, source.name, member.size)) as writer:
 
-    def take(data: bytes) -> None:
-        writer.write(data)
-        on_bytes(len(data))
+        def take(data: bytes) -> None:
+            writer.write(data)
+            on_bytes(len(data))
 
-    try:
         inflate_member(source, member, take)
         is_program = member.mode == 0 and writer.start.startswith((b"\x7fELF", b"#!"))
         return writer.finish(0o555 if is_program else member.stored_mode)
-    finally:
-        writer.close()
 
 
 def inflate_member(source: ByteSource, member: Member, take: Callable[[bytes], None]) -> None:

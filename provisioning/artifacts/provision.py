@@ -85,11 +85,9 @@ def adopt_artifact(
     adoption = None if request.release.is_copied else request.toolchain.adoption
     _, named = adoption.find_named(os.environ) if adoption else ("", "")
     is_chosen = adoption and adoption.find_choice(os.environ)
-    if not named:
-        return None
-    if not is_chosen and _is_of_env(Path(named).expanduser().resolve(), request, store):
-        return None
-    found = find_installation(request, os.environ)
+    root = Path(named).expanduser().resolve()
+    is_of_env = bool(named) and not is_chosen and _is_of_env(root, request, store)
+    found = None if is_of_env or not named else find_installation(request, os.environ)
     if found is None:
         return None
     pinned = request.release.version

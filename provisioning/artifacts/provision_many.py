@@ -14,8 +14,8 @@ from provisioning.artifacts.licence import require_acceptance
 from provisioning.artifacts.provision import Provisioned, adopt_artifact, provision_pinned
 from provisioning.artifacts.sources import ArtifactRequest
 from provisioning.artifacts.trust import is_ci, require_trust
+from provisioning.console.process import run_tasks
 from provisioning.console.progress import Progress
-from provisioning.console.threads import run_tasks
 from provisioning.errors import IntegrityError, UnfitError
 from provisioning.fetch.client import end_transfers
 from provisioning.files import free_bytes, mib

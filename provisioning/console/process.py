@@ -1,4 +1,6 @@
-"""The only door to subprocess: no shell, own process groups, time limits, the last lines kept."""
+"""The only door to subprocess: no shell, own process groups, time limits, the last lines kept;
+and tasks in threads, where an interrupt ends what they run.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +16,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 from provisioning.console.interrupts import interrupts_held
 from provisioning.errors import MissingToolError, ToolError
@@ -328,3 +330,43 @@ def end_with_parent(parent: int) -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
     if os.getppid() != parent:  # it ended before the kernel was told
         os._exit(1)
+
+
+# A signal that another thread received, or that came just before the main thread went to sleep,
+# does not wake it; only the main thread runs Python's handlers.
+WAKE_S = 0.2
+R = TypeVar("R")
+
+
+def run_tasks(
+    tasks: Iterable[Callable[[], R]],
+    threads: int,
+    *,
+    on_done: Callable[[R], None] | None = None,
+    abort: Callable[[], None] | None = None,
+) -> list[R]:
+    """The tasks' results in order; ``on_done`` gets each as soon as it is there.
+
+    An interrupt, and what a task or ``on_done`` raises, ends the processes that tasks have
+    started (``abort`` those that run_process does not know), and goes on to the caller.
+    """
+    results: dict[int, R] = {}
+    futures: dict[Future[R], int] = {}
+    with ThreadPoolExecutor(threads) as pool:
+        try:
+            for number, task in enumerate(tasks):
+                futures[pool.submit(task)] = number
+            pending = set(futures)
+            while pending:
+                done, pending = wait(pending, WAKE_S, FIRST_COMPLETED)
+                for future in done:
+                    results[futures[future]] = future.result()
+                    if on_done:
+                        on_done(future.result())
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            if abort:
+                abort()
+            end_running(futures)
+            raise
+    return [results[number] for number in sorted(results)]

@@ -8,9 +8,17 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from provisioning.artifacts.choice import OVERLAY, WHEEL, QnnChoice, find_laid, lay_over
+from provisioning.artifacts.choice import (
+    OVERLAY,
+    WHEEL,
+    QnnChoice,
+    find_backends,
+    find_laid,
+    find_overlays,
+    lay_over,
+    python_tag,
+)
 from provisioning.artifacts.environment import Environment
-from provisioning.artifacts.overlays import find_backends, find_overlays, python_tag
 from provisioning.console.progress import Progress
 from provisioning.doctor.examine import Verdict, examine
 from provisioning.errors import UnfitError

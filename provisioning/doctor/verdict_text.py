@@ -46,8 +46,9 @@ def _whole(finding: Finding, width: int) -> Iterator[str]:
         ("fix", finding.fix),
     )
     for label, text in rows:
-        wrapped = _wrap(text, width - 10)
-        for index, line in enumerate(wrapped):
+        # Between words only where that can be, so that paths can be copied.
+        wrapped = textwrap.wrap(text, width - 10, break_on_hyphens=False, max_lines=3)
+        for index, line in enumerate(wrapped or [""]):
             yield f"  {label if index == 0 else '':<7} {line}"
 
 
@@ -73,11 +74,6 @@ def _short(group: list[Finding], width: int) -> Iterator[str]:
     mark = " warning:" if first.severity is Severity.WARNING else ""
     yield "  " + _shorten(f"{first.id}{mark} {first.what}{more}", width - 2)
     yield " " * 9 + _shorten(f"fix: {first.fix}", width - 9)
-
-
-def _wrap(text: str, width: int) -> list[str]:
-    """Lines that break between words only where they can, so that paths can be copied."""
-    return textwrap.wrap(text, width, break_on_hyphens=False, max_lines=3) or [""]
 
 
 def _shorten(text: str, width: int) -> str:

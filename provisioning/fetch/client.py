@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 from urllib.parse import urljoin, urlsplit
@@ -78,6 +78,30 @@ class Client:
             is_read = response.raw.length_remaining == 0
         finally:
             self._close(response, is_read)
+
+    def get_range(
+        self, url: str, start: int, end: int, *, total: int, validator: str
+    ) -> Generator[bytes, None, None]:
+        """Yield the bytes from ``start`` to before ``end`` of a file that has ``total`` bytes.
+
+        Of the file that ``validator`` names: an answer that names none is taken, since one to
+        If-Range need not repeat a date (RFC 9110, 15.3.7). Close it to end the connection. Raises
+        PermanentError for anything else than this range, TransientError when it ends early.
+        """
+        headers = {"Range": f"bytes={start}-{end - 1}", "If-Range": validator}
+        with self.get(url, headers) as (head, body):
+            is_other = head.validator not in {"", validator} or head.total != total
+            if head.status != 206 or head.range_start != start or is_other:
+                raise PermanentError("the file changed in mid-way")
+            if head.length > end - start:
+                raise PermanentError("the server sent more than was asked for")
+            for data in body:
+                start += len(data)
+                if start > end:
+                    raise PermanentError("the server sent more than was asked for")
+                yield data
+        if start != end:
+            raise TransientError("the body ended early")
 
     def _close(self, response: Any, is_read: bool) -> None:
         """End the connection, unless its next answer can follow."""

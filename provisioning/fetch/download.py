@@ -45,16 +45,6 @@ class Pin:
     sha256: str = ""
 
 
-@dataclass(frozen=True)
-class Downloaded:
-    """A file that came, where from, and what it is."""
-
-    path: Path
-    url: str
-    size_bytes: int
-    sha256: str
-
-
 def fetch_file(
     urls: Sequence[str],
     target: Path,
@@ -63,15 +53,15 @@ def fetch_file(
     *,
     policy: TransferPolicy | None = None,
     watch: Watch = ignore_growth,
-) -> Downloaded:
+) -> str:
     """Bring ``target`` from the first of ``urls`` that gives the pinned bytes.
 
     ``target`` appears by one rename, complete and checked. What came before a failure is
     kept and resumed by the next call. ``file://`` URLs are read from disk. ``watch`` is told
     of the part file and how many bytes it has; 0 when it begins anew.
 
-    Raises IntegrityError when bytes came that are not the pinned ones and no other URL had
-    them, DownloadError when none came, OSError when the disk refuses.
+    Returns the file's SHA-256. Raises IntegrityError when bytes came that are not the pinned
+    ones and no other URL had them, DownloadError when none came, OSError when the disk refuses.
     """
     options = _FetchOptions(
         progress, policy or TransferPolicy.from_environment(), target.name, watch
@@ -105,7 +95,7 @@ def _summarise(target: Path, failures: Sequence[tuple[str, PermanentError]]) -> 
     return DownloadError(f"{target.name} could not be fetched", why=reasons)
 
 
-def _fetch_from(url: str, target: Path, pin: Pin, options: _FetchOptions) -> Downloaded:
+def _fetch_from(url: str, target: Path, pin: Pin, options: _FetchOptions) -> str:
     """One URL; what was resumed and has another hash is tried once from its beginning.
 
     A power cut may have zeroed what an earlier process wrote.
@@ -136,7 +126,7 @@ def _fetch_from(url: str, target: Path, pin: Pin, options: _FetchOptions) -> Dow
     for other in target.parent.glob(f".{glob.escape(target.name)}.*.*"):
         if other.suffix in {".part", ".json"}:
             other.unlink(missing_ok=True)
-    return Downloaded(target, url, part.size, sha256)
+    return sha256
 
 
 def _fill(url: str, part: PartFile, pin: Pin, bar: Bar, options: _FetchOptions) -> str:

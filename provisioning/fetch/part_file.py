@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from provisioning.fetch.transfer import redact_url, usable_validator
-from provisioning.files import READ_BYTES
+from provisioning.files import hash_stream
 
 PAGE_SHOWN = 160
 MAX_RECORD_BYTES = 4096
@@ -65,11 +65,9 @@ class PartFile:
         if not self.validator:
             self.restart()
             return
-        buffer = bytearray(READ_BYTES)
-        view = memoryview(buffer)
-        while count := os.preadv(self.fd, [buffer], self.size):
-            self.digest.update(view[:count])
-            self.size += count
+        with open(self.fd, "rb", buffering=0, closefd=False) as file:
+            hash_stream(file, self.digest)
+            self.size = file.tell()
         self.was_resumed = self.size > 0
         self.watch(self.path, self.size)
 

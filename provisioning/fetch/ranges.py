@@ -23,7 +23,6 @@ from provisioning.fetch.transfer import (
     PermanentError,
     TransferPolicy,
     TransientError,
-    no_restarts,
     try_again,
 )
 
@@ -115,7 +114,7 @@ class RemoteFile:
         """
         brief = replace(self.policy, attempts=min(self.policy.attempts, OPEN_ATTEMPTS))
         open_ = partial(self._open, tail_bytes, size_bytes)
-        try_again(open_, no_restarts, brief, self.progress, self.name)
+        try_again(open_, lambda: 0, brief, self.progress, self.name)
 
     def _open(self, tail_bytes: int, size_bytes: int) -> None:
         asked = time.monotonic()
@@ -128,7 +127,12 @@ class RemoteFile:
             if head.range_start != max(0, head.total - tail_bytes):
                 raise NoRangesError("the server sent a range other than the one requested")
             self.size, self.validator = head.total, head.validator
-            at = self._store(head.range_start, head.total, body)
+            at = head.range_start
+            for data in body:
+                if at + len(data) > head.total:
+                    raise PermanentError("the server sent more than was asked for")
+                os.pwrite(self.fd, data, at)
+                at += len(data)
         if at != self.size:
             raise TransientError("the body ended early")
         self._have((head.range_start, at))
@@ -188,34 +192,19 @@ class RemoteFile:
         def work() -> None:
             if self.is_over:
                 raise PermanentError("another part failed")
-            headers = {"Range": f"bytes={at[0]}-{span[1] - 1}", "If-Range": self.validator}
-            asked = time.monotonic()
-            with (client or self.client).get(self.url, headers) as (head, body):
-                self.round_trip_s = min(self.round_trip_s, time.monotonic() - asked)
-                if head.status != 206 or head.range_start != at[0] or head.total != self.size:
-                    raise PermanentError("the file changed in mid-way")
-                if head.validator and head.validator != self.validator:
-                    raise PermanentError("the file changed in mid-way")
-                if head.length > span[1] - at[0]:
-                    raise PermanentError("the server sent more than was asked for")
+            asked, bring = time.monotonic(), (client or self.client).get_range
+            total, validator = self.size, self.validator
+            with closing(bring(self.url, at[0], span[1], total=total, validator=validator)) as body:
                 for data in body:
-                    at[0] = self._store(at[0], span[1], [data])
+                    self.round_trip_s = min(self.round_trip_s, time.monotonic() - asked)
+                    os.pwrite(self.fd, data, at[0])
+                    at[0] += len(data)
                     if bar:
                         bar.advance(len(data))
-            if at[0] != span[1]:
-                raise TransientError("the body ended early")
 
         try_again(work, lambda: at[0], self.policy, self.progress, self.name)
         with self.guard:
             self._have(span)
-
-    def _store(self, at: int, end: int, body: Iterable[bytes]) -> int:
-        for data in body:
-            if at + len(data) > end:
-                raise PermanentError("the server sent more than was asked for")
-            os.pwrite(self.fd, data, at)
-            at += len(data)
-        return at
 
     def _has(self, span: Span) -> bool:
         return any(start <= span[0] and span[1] <= end for start, end in self.spans)

@@ -138,19 +138,14 @@ class Spread:
             self.changed.notify_all()
 
     def _fetch(self, client: Client, start: int, end: int) -> bytes:
-        headers = {"Range": f"bytes={start}-{end - 1}", "If-Range": self.part.validator}
         data = bytearray()
-        with client.get(self.url, headers) as (head, body):
-            is_wanted = head.status == 206 and head.range_start == start
-            if not is_wanted or head.total != self.size_bytes:
-                raise PermanentError("the server does not answer ranges of this file")
-            if head.validator != self.part.validator or head.length > end - start:
-                raise PermanentError("the server sends something else than was asked for")
+        total, validator = self.size_bytes, self.part.validator
+        with closing(
+            client.get_range(self.url, start, end, total=total, validator=validator)
+        ) as body:
             for piece in body:
                 data += piece
                 self.came_bytes += len(piece)
-                if len(data) > end - start or self.is_over:
-                    raise PermanentError("the server sent more than was asked for")
-        if len(data) != end - start:
-            raise TransientError("the connection closed before the end of the body")
+                if self.is_over:
+                    raise PermanentError("it is not wanted any more")
         return bytes(data)

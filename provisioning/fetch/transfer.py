@@ -93,21 +93,17 @@ def _number(
 
 @dataclass(frozen=True)
 class Head:
-    """What a response says before its body. Sizes are -1 when not said."""
+    """What a response says before its body. Sizes are -1 when not said.
+
+    ``validator`` is what If-Range may carry: a strong ETag, else the date; empty without either.
+    """
 
     status: int
     length: int
     range_start: int
     total: int
-    etag: str
-    modified: str
+    validator: str
     content_type: str
-
-    @property
-    def validator(self) -> str:
-        """What If-Range may carry: a strong ETag, or the date. Empty when there is neither."""
-        is_strong = self.etag and not self.etag.startswith("W/")
-        return usable_validator(self.etag if is_strong else self.modified)
 
 
 def usable_validator(text: str) -> str:
@@ -123,13 +119,14 @@ def parse_head(status: int, headers: Mapping[str, str]) -> Head:
         span, _, size = rest.partition("/")
         start = _digits(span.partition("-")[0])
         total = _digits(size)
+    etag = headers.get("ETag", "")
+    is_strong = etag and not etag.startswith("W/")
     return Head(
         status,
         _digits(headers.get("Content-Length", "")),
         start,
         total,
-        headers.get("ETag", ""),
-        headers.get("Last-Modified", ""),
+        usable_validator(etag if is_strong else headers.get("Last-Modified", "")),
         headers.get("Content-Type", ""),
     )
 
@@ -177,11 +174,6 @@ def redact_url(url: str) -> str:
     return f"{parts.scheme}://{host}{parts.path}"
 
 
-def no_restarts() -> int:
-    """The ``restarts`` of work that never begins anew."""
-    return 0
-
-
 def try_again(
     work: Callable[[], T],
     count: Callable[[], int],
@@ -189,12 +181,13 @@ def try_again(
     progress: Progress,
     label: str,
     *,
-    restarts: Callable[[], int] = no_restarts,
+    restarts: Callable[[], int] = lambda: 0,
 ) -> T:
     """Call ``work`` until it returns; after a TransientError wait, and say so.
 
     ``count`` gives the bytes that are there: a try that brought many that never came before
-    starts the counting of failures anew. ``restarts`` tells how often what was there had to go.
+    starts the counting of failures anew. ``restarts`` tells how often what was there had to go:
+    never, unless it is given.
     Raises PermanentError, also after the last try, and BusyError when the server asks for more
     patience than there is.
     """

@@ -234,11 +234,8 @@ def find_removable(parts: Iterable[CachePart]) -> tuple[list[Garbage], list[Kept
 def _find_use(part: CachePart, path: Path, user: int | None) -> str:
     if part.name == "store" and (not path.is_dir() or made_by_us(path) is None):
         return "it is not ours"
-    if part.name == ENVIRONMENTS and _runs_this(path):
+    # This Python is in it, or the nox that has started it.
+    is_own = path.name.startswith("bootstrap") or Path(sys.prefix).is_relative_to(path)
+    if part.name == ENVIRONMENTS and is_own:
         return "this command runs from it"
     return f"process {user} uses it" if user else ""
-
-
-def _runs_this(path: Path) -> bool:
-    """Whether this Python is in it, or the nox that has started it."""
-    return path.name.startswith("bootstrap") or Path(sys.prefix).is_relative_to(path)

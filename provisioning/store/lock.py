@@ -32,7 +32,7 @@ class HeldLock:
         try:
             with suppress(PermissionError):  # another user's: its mode is theirs
                 os.fchmod(fd, self.mode)
-            if not (_lock(fd) if _knows_locks(fd) else self._mark()):
+            if not self._lock(fd):
                 return False
             os.ftruncate(fd, 0)
             os.pwrite(fd, f"{describe_self()}\n".encode(), 0)
@@ -66,6 +66,17 @@ class HeldLock:
                     return path.read_text("ascii").partition(" ")[0].strip()
         return ""
 
+    def _lock(self, fd: int) -> bool:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in UNKNOWN:
+                return self._mark()
+            if error.errno in {errno.EAGAIN, errno.EACCES}:
+                return False
+            raise
+        return True
+
     def _mark(self) -> bool:
         """Where files cannot be locked, a marker stands for the lock until its process ends."""
         try:
@@ -83,25 +94,6 @@ class HeldLock:
             words = self.marker.read_text("ascii").split()
             if len(words) == 3 and words[2] == socket.gethostname() and not is_alive(*words[:2]):
                 self.marker.unlink()
-
-
-def _knows_locks(fd: int) -> bool:
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError as error:
-        return error.errno not in UNKNOWN
-    fcntl.flock(fd, fcntl.LOCK_UN)
-    return True
-
-
-def _lock(fd: int) -> bool:
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        if error.errno in {errno.EAGAIN, errno.EACCES}:
-            return False
-        raise
-    return True
 
 
 def describe_self() -> str:

@@ -79,8 +79,9 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         request = replace(request, python=python, soc=args.soc, device=args.device, backend=backend)
         verdict = examine_request(request, progress)
     fit = verdict.fit and not (args.strict and verdict.findings)
+    columns = shutil.get_terminal_size((WIDTH, 24)).columns  # more are not easy to read
     return Outcome(
-        render_verdict(verdict, strict=args.strict, width=_width()),
+        render_verdict(verdict, strict=args.strict, width=max(LEAST, min(WIDTH, columns))),
         verdict.data(strict=args.strict),
         ExitCode.OK if fit else ExitCode.ENVIRONMENT,
     )
@@ -94,11 +95,6 @@ def check_backend(profile: str, backend: Backend) -> None:
             why="it says what is lowered and run on this machine",
             fix=f"one of: {', '.join(sorted(EMULATORS))}",
         )
-
-
-def _width() -> int:
-    """Columns of the terminal, and no more than are easy to read."""
-    return max(LEAST, min(WIDTH, shutil.get_terminal_size((WIDTH, 24)).columns))
 
 
 def parse_roots(words: list[str]) -> dict[str, Path]:

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 from provisioning.artifacts import choice
+from provisioning.artifacts.choice import find_overlays
 from provisioning.artifacts.environment import (
     DROPPED_VARIABLES,
     Environment,
@@ -14,7 +15,6 @@ from provisioning.artifacts.environment import (
     render_github,
     render_shell,
 )
-from provisioning.artifacts.overlays import find_overlays
 from provisioning.console.command import Outcome
 from provisioning.console.progress import Progress
 from provisioning.store.store import Store

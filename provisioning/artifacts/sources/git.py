@@ -131,8 +131,8 @@ class _Checkout:
         """Run git in the tree; what fails on the network is tried again."""
         if network and self.job.request.options.offline:
             raise self._cannot_fetch("--offline was given")
-        by_file = _is_local(self.release.url) or bool(mirror_urls(""))
-        local = BY_FILE if by_file else ()
+        is_local = self.release.url.startswith(("file://", "/"))
+        local = BY_FILE if is_local or mirror_urls("") else ()
         for attempt in range(1, ATTEMPTS + 1):
             remote = (*_secret_words(self.release.url), *_mirror_words()) if network else ()
             ended = self.attempt(*local, *remote, *words)
@@ -141,7 +141,10 @@ class _Checkout:
             if not network or attempt == ATTEMPTS:
                 break
             self.job.progress.step(f"{self.job.request.label}: git {words[0]} failed; again")
-        raise self._cannot_fetch(_last_words(ended)) if network else _failed(ended)
+        why = _last_words(ended)
+        if network:
+            raise self._cannot_fetch(why)
+        raise ToolError(f"git {ended.describe()}: {' '.join(ended.argv)}", why=why)
 
     def attempt(self, *words: str) -> Completed:
         """Run git in the tree once, without the user's hooks; a failure is in what it returns."""
@@ -267,14 +270,6 @@ def _entries(root: Path) -> list[TreeEntry]:
     return entries
 
 
-def _is_local(url: str) -> bool:
-    return url.startswith(("file://", "/"))
-
-
 def _last_words(ended: Completed) -> str:
     lines = [line for line in ended.output.splitlines() if line.startswith(("fatal:", "error:"))]
     return "; ".join(lines[-3:]) or ended.tail or ended.describe()
-
-
-def _failed(ended: Completed) -> ToolError:
-    return ToolError(f"git {ended.describe()}: {' '.join(ended.argv)}", why=_last_words(ended))

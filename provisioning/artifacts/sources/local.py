@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from provisioning.errors import UnfitError
 from provisioning.files import READ_BYTES
 from provisioning.manifest.reader import Adoption
 from provisioning.manifest.releases import Release
-from provisioning.store.tree import TreeEntry
+from provisioning.store.tree import TreeEntry, list_files
 from provisioning.versions import is_older
 
 
@@ -91,7 +92,7 @@ def fill(job: FillJob) -> tuple[TreeEntry, ...]:
             fix=f"set {name} to an installation",
         )
     layout, entries, links = request.layout(), [], {}
-    for path in sorted(_walk_files(found.root)):
+    for path in sorted(list_files(found.root)):
         if not (target := layout.place(path)) or not job.wants(target):
             continue
         if (found.root / path).is_symlink():
@@ -117,23 +118,14 @@ def find_release(job: FillJob, version: str) -> Release:
     return job.request.release
 
 
-def _walk_files(root: Path) -> list[str]:
-    return [
-        os.path.relpath(Path(directory, name), root)
-        for directory, _, names in os.walk(root)
-        for name in names
-    ]
-
-
 def copy_file(source: Path, root: Path, target: str) -> TreeEntry:
     """Copy ``source`` to ``target`` below ``root``, read-only. Raises OSError."""
     make_parents(root, [target])
     state = source.stat()
-    writer = FileWriter(root, target, str(source), state.st_size)
-    try:
-        with source.open("rb", buffering=0) as file:
-            while data := file.read(READ_BYTES):
-                writer.write(data)
+    with (
+        source.open("rb", buffering=0) as file,
+        closing(FileWriter(root, target, str(source), state.st_size)) as writer,
+    ):
+        while data := file.read(READ_BYTES):
+            writer.write(data)
         return writer.finish((state.st_mode & 0o555) | 0o444)
-    finally:
-        writer.close()

@@ -73,14 +73,10 @@ class Pipeline:
         self.size = 0
         self.spoilt = False
 
-    @property
-    def total_bytes(self) -> int:
-        """What the wanted files have together."""
-        return sum(member.size for _, member in self.placed)
-
     def prepare(self) -> None:
         """Make the directories. Raises OSError, StoreError when there is no room."""
-        self.job.store.check_space(self.total_bytes, f"{self.job.request.label} unpacked")
+        total = sum(member.size for _, member in self.placed)
+        self.job.store.check_space(total, f"{self.job.request.label} unpacked")
         make_parents(self.job.root, (path for path, _ in self.placed))
 
     def watch(self, path: Path, size: int) -> None:
@@ -90,13 +86,13 @@ class Pipeline:
         if path != self.path or size < self.size:
             self.spoilt = True
         self.size = size
-        while not self.spoilt and self.waiting and self._is_here(self.waiting[-1][1]):
-            place, member = self.waiting.pop()
+        while not self.spoilt and self.waiting:
+            place, member = self.waiting[-1]
+            if self.ends[member.offset] > self.size:
+                break
+            self.waiting.pop()
             heappush(self.landed, (-member.size, place, member))
             self.futures.append(self.pool.submit(self._extract_largest))
-
-    def _is_here(self, member: Member) -> bool:
-        return self.ends[member.offset] <= self.size
 
     def _extract_largest(self) -> TreeEntry:
         """Unpack the largest member that has landed: what is left for the end is small."""
@@ -201,9 +197,6 @@ def complete_tree(
 def _write_text(root: Path, path: str, text: str) -> TreeEntry:
     data = text.lstrip("\n").encode()
     make_parents(root, [path])
-    writer = FileWriter(root, path, path, len(data))
-    try:
+    with closing(FileWriter(root, path, path, len(data))) as writer:
         writer.write(data)
         return writer.finish(0o444)
-    finally:
-        writer.close()

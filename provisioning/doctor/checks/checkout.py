@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from provisioning.doctor.checks.registry import Case, Seen, Severity, Subjects, seen
@@ -13,14 +13,10 @@ UPDATE = "git -C {root} submodule update --init --recursive"
 
 
 class Checkout(NamedTuple):
-    """``needed`` are the submodules of the targets, ``machine`` the name of the target's, such
-    as aarch64.
-    """
+    """A checkout in its case."""
 
     facts: CheckoutFacts
-    pin: str
-    needed: Collection[str]
-    machine: str
+    case: Case
 
     def seen(self, subject: str = "checkout", where: object = "", **values: object) -> Seen:
         root = self.facts.root
@@ -28,10 +24,11 @@ class Checkout(NamedTuple):
 
     def submodules(self, state: str) -> Iterator[tuple[SubmoduleFacts, str]]:
         """Each needed submodule, or one within, that is in this state, and the needed one."""
+        needed = self.case.facts.submodules
         known = {module.path for module in self.facts.submodules}
-        unknown = [SubmoduleFacts(path, "missing") for path in self.needed if path not in known]
+        unknown = [SubmoduleFacts(path, "missing") for path in needed if path not in known]
         for module in (*self.facts.submodules, *unknown):
-            within = (path for path in self.needed if _is_within(module.path, path))
+            within = (path for path in needed if _is_within(module.path, path))
             owner = next(within, None)
             if owner and module.state == state:
                 yield module, owner
@@ -41,16 +38,9 @@ def _is_within(path: str, owner: str) -> bool:
     return path == owner or path.startswith(owner + "/")
 
 
-def find_checkout(case: Case) -> Iterator[Checkout]:
-    """The checkout, where the profile builds one."""
-    facts = case.facts
-    if facts.checkout:
-        machine = MACHINE_NAMES[EM_X86_64 if case.runs_on_host else EM_AARCH64]
-        pin = facts.pins.get("executorch-commit", "")
-        yield Checkout(facts.checkout, pin, facts.submodules, machine)
-
-
-CHECKOUTS = Subjects(find_checkout)
+CHECKOUTS = Subjects(
+    lambda case: [Checkout(case.facts.checkout, case)] if case.facts.checkout else []
+)
 
 
 @CHECKOUTS.check(
@@ -97,7 +87,8 @@ def see_no_git(checkout: Checkout) -> Iterator[Seen]:
     severity=Severity.WARNING,
 )
 def see_other_commit(checkout: Checkout) -> Iterator[Seen]:
-    commit, pin = checkout.facts.commit or "", checkout.pin
+    commit = checkout.facts.commit or ""
+    pin = checkout.case.facts.pins.get("executorch-commit", "")
     if pin and commit != pin:
         yield checkout.seen(commit=commit[:12], pin=pin[:12])
 
@@ -151,7 +142,8 @@ def see_moved_submodule(checkout: Checkout) -> Iterator[Seen]:
 )
 def see_leftovers(checkout: Checkout) -> Iterator[Seen]:
     """flatcc's compiler runs on the host, its runtime library is linked into the target."""
+    target = EM_X86_64 if checkout.case.runs_on_host else EM_AARCH64
     for path, machine in checkout.facts.leftovers:
-        wanted = checkout.machine if path.endswith(".a") else MACHINE_NAMES[EM_X86_64]
+        wanted = MACHINE_NAMES[target if path.endswith(".a") else EM_X86_64]
         if machine not in (wanted, "unknown"):
             yield checkout.seen("flatcc", path, machine=machine, wanted=wanted)

@@ -9,47 +9,21 @@ from typing import NamedTuple
 from provisioning.doctor.checks.coherence import most_common_build
 from provisioning.doctor.checks.registry import Case, Seen, Severity, Subjects, seen
 from provisioning.doctor.facts import DeviceFacts
-from provisioning.doctor.fitness import DevicePolicy
 from provisioning.elf.facts import EM_AARCH64
 
 
 class Device(NamedTuple):
-    """A device and what would be pushed to it: ``build`` of QNN (v2.49.40.26...), ``load_align``
-    the smallest alignment of the libraries' segments in bytes, 0 without any.
-    """
+    """A device in its case: the SDK's files are what would be pushed to it."""
 
     facts: DeviceFacts
-    policy: DevicePolicy
-    api_level: int
-    soc: str | None = None
-    build: str | None = None
-    load_align: int = 0
-    needs_root: bool = False
+    case: Case
 
     def seen(self, at: str, **values: object) -> Seen:
         where = f"{self.facts.serial}:{at}"
         return seen(f"device {self.facts.serial}", where, device=self.facts, **values)
 
 
-def find_devices(case: Case) -> Iterator[Device]:
-    facts = case.facts
-    tree = facts.trees.get(facts.sdk_name)
-    files = tree.files if tree else ()
-    build = most_common_build(files)
-    aligns = [file.elf.load_align for file in files if file.elf and file.elf.machine == EM_AARCH64]
-    for device in facts.devices or ():
-        yield Device(
-            device,
-            case.policy.device,
-            case.android_api,
-            case.soc[0] if case.soc else None,
-            build.text if build else None,
-            min(aligns, default=0),
-            case.fitness.root_on_device,
-        )
-
-
-DEVICES = Subjects(find_devices)
+DEVICES = Subjects(lambda case: [Device(one, case) for one in case.facts.devices or ()])
 check: Callable[..., Callable[[Callable[[Device], Iterable[Seen]]], object]] = partial(
     DEVICES.check, severity=Severity.WARNING
 )
@@ -74,8 +48,9 @@ def see_unready(device: Device) -> Iterator[Seen]:
     after=("QNN801",),
 )
 def see_other_soc(device: Device) -> Iterator[Seen]:
-    if device.soc and device.facts.soc and device.facts.soc.upper() != device.soc.upper():
-        yield device.seen("ro.soc.model", soc=device.soc)
+    wanted, found = device.case.soc, device.facts.soc
+    if wanted and found and found.upper() != wanted[0].upper():
+        yield device.seen("ro.soc.model", soc=wanted[0])
 
 
 @check(
@@ -86,9 +61,9 @@ def see_other_soc(device: Device) -> Iterator[Seen]:
     after=("QNN801",),
 )
 def see_old_android(device: Device) -> Iterator[Seen]:
-    level = device.facts.api_level
-    if level is not None and level < device.api_level:
-        yield device.seen("ro.build.version.sdk", wanted=device.api_level)
+    level, wanted = device.facts.api_level, device.case.android_api
+    if level is not None and level < wanted:
+        yield device.seen("ro.build.version.sdk", wanted=wanted)
 
 
 @check(
@@ -99,9 +74,9 @@ def see_old_android(device: Device) -> Iterator[Seen]:
     after=("QNN801",),
 )
 def see_full_device(device: Device) -> Iterator[Seen]:
-    free_mb = device.facts.free_mb
-    if free_mb is not None and free_mb < device.policy.free_mb:
-        yield device.seen(device.facts.directory, wanted=device.policy.free_mb)
+    free_mb, wanted = device.facts.free_mb, device.case.policy.device.free_mb
+    if free_mb is not None and free_mb < wanted:
+        yield device.seen(device.facts.directory, wanted=wanted)
 
 
 @check(
@@ -112,7 +87,7 @@ def see_full_device(device: Device) -> Iterator[Seen]:
     after=("QNN801",),
 )
 def see_no_root(device: Device) -> Iterator[Seen]:
-    if device.needs_root and not device.facts.is_root:
+    if device.case.fitness.root_on_device and not device.facts.is_root:
         yield device.seen("id")
 
 
@@ -124,10 +99,11 @@ def see_no_root(device: Device) -> Iterator[Seen]:
     after=("QNN801",),
 )
 def see_stale_libraries(device: Device) -> Iterator[Seen]:
+    build = most_common_build(device.case.sdk_files)
     for name, there in sorted(device.facts.libraries.items()):
-        if there and device.build and there != device.build:
+        if there and build and there != build.text:
             where = f"{device.facts.directory}/{name}"
-            yield device.seen(where, name=name, there=there, build=device.build)
+            yield device.seen(where, name=name, there=there, build=build.text)
 
 
 @check(
@@ -138,5 +114,8 @@ def see_stale_libraries(device: Device) -> Iterator[Seen]:
     after=("QNN801",),
 )
 def see_large_pages(device: Device) -> Iterator[Seen]:
-    if device.facts.page_bytes and 0 < device.load_align < device.facts.page_bytes:
-        yield device.seen("getconf PAGE_SIZE", align=device.load_align)
+    elves = (file.elf for file in device.case.sdk_files)
+    aligns = [elf.load_align for elf in elves if elf and elf.machine == EM_AARCH64]
+    align = min(aligns, default=0)
+    if device.facts.page_bytes and 0 < align < device.facts.page_bytes:
+        yield device.seen("getconf PAGE_SIZE", align=align)

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from provisioning.doctor.checks.registry import Case, Seen, Severity, Subjects, seen
-from provisioning.doctor.facts import HostFacts, ToolFacts
-from provisioning.doctor.fitness import Fitness, ToolPolicy
+from provisioning.doctor.facts import ToolFacts
+from provisioning.doctor.fitness import ToolPolicy
 from provisioning.elf.facts import EM_X86_64
 from provisioning.versions import is_older
 
@@ -20,14 +20,7 @@ PACKAGES = {
 }
 
 
-class Machine(NamedTuple):
-    """The host and what a profile asks of it."""
-
-    facts: HostFacts
-    fitness: Fitness
-
-
-MACHINE: Subjects[Machine] = Subjects(lambda case: [Machine(case.facts.host, case.fitness)])
+MACHINE: Subjects[Case] = Subjects(lambda case: [case])
 
 
 @MACHINE.check(
@@ -36,8 +29,8 @@ MACHINE: Subjects[Machine] = Subjects(lambda case: [Machine(case.facts.host, cas
     "QNN's host libraries and the HTP emulator are built for nothing else",
     "use a machine with {wanted}, or the project's container image on one",
 )
-def see_other_machine(machine: Machine) -> Iterator[Seen]:
-    host, fitness = machine
+def see_other_machine(case: Case) -> Iterator[Seen]:
+    host, fitness = case.facts.host, case.fitness
     if host.system != "Linux" or host.machine not in fitness.machines:
         wanted = f"Linux {' or '.join(fitness.machines)}"
         yield seen(f"{host.system} {host.machine}", HERE, wanted=wanted)
@@ -50,8 +43,8 @@ def see_other_machine(machine: Machine) -> Iterator[Seen]:
     "use Debian 12, Ubuntu 22.04 or newer, or the project's container image",
     after=("QNN001",),
 )
-def see_old_glibc(machine: Machine) -> Iterator[Seen]:
-    host, fitness = machine
+def see_old_glibc(case: Case) -> Iterator[Seen]:
+    host, fitness = case.facts.host, case.fitness
     if host.glibc is None or is_older(host.glibc, fitness.glibc):
         has = f"glibc {host.glibc}" if host.glibc else "no glibc"
         yield seen("glibc", HERE, found=has, glibc=fitness.glibc)
@@ -65,9 +58,9 @@ def see_old_glibc(machine: Machine) -> Iterator[Seen]:
     after=("QNN001",),
     severity=Severity.WARNING,
 )
-def see_lacking_flags(machine: Machine) -> Iterator[Seen]:
-    has = machine.facts.cpu_flags
-    if missing := [flag for flag in machine.fitness.cpu_flags if has and flag not in has]:
+def see_lacking_flags(case: Case) -> Iterator[Seen]:
+    has = case.facts.host.cpu_flags
+    if missing := [flag for flag in case.fitness.cpu_flags if has and flag not in has]:
         yield seen("CPU", "/proc/cpuinfo", flags=", ".join(missing))
 
 
@@ -78,10 +71,10 @@ def see_lacking_flags(machine: Machine) -> Iterator[Seen]:
     "free some, or set QNN_CI_HOME to a directory on a larger disk",
     after=("QNN001",),
 )
-def see_small_disk(machine: Machine) -> Iterator[Seen]:
-    free, needed = machine.facts.disk_free_gb, machine.fitness.disk_gb
+def see_small_disk(case: Case) -> Iterator[Seen]:
+    free, needed = case.facts.host.disk_free_gb, case.fitness.disk_gb
     if free < needed:
-        yield seen("disk", machine.facts.disk_path, free=free, needed=needed)
+        yield seen("disk", case.facts.host.disk_path, free=free, needed=needed)
 
 
 @MACHINE.check(
@@ -92,8 +85,8 @@ def see_small_disk(machine: Machine) -> Iterator[Seen]:
     after=("QNN001",),
     severity=Severity.WARNING,
 )
-def see_little_memory(machine: Machine) -> Iterator[Seen]:
-    has, advised = machine.facts.memory_gb, machine.fitness.memory_gb
+def see_little_memory(case: Case) -> Iterator[Seen]:
+    has, advised = case.facts.host.memory_gb, case.fitness.memory_gb
     if 0 < has < advised:
         yield seen("memory", HERE, found=has, advised=advised)
 
@@ -106,8 +99,8 @@ def see_little_memory(machine: Machine) -> Iterator[Seen]:
     after=("QNN001",),
     severity=Severity.WARNING,
 )
-def see_few_cores(machine: Machine) -> Iterator[Seen]:
-    has, advised = machine.facts.cores, machine.fitness.cores
+def see_few_cores(case: Case) -> Iterator[Seen]:
+    has, advised = case.facts.host.cores, case.fitness.cores
     if has < advised:
         yield seen("cores", HERE, found=has, advised=advised)
 
@@ -122,10 +115,10 @@ class SystemLibrary(NamedTuple):
 
 def find_system_libraries(case: Case) -> Iterable[SystemLibrary]:
     """What the host libraries of the SDK need of the system."""
-    tree, policy = case.facts.trees.get(case.facts.sdk_name), case.host_policy
+    policy = case.host_policy
     needed = {
         name: file.name
-        for file in reversed(tree.files if tree else ())
+        for file in reversed(case.sdk_files)
         if file.elf and file.elf.machine == EM_X86_64
         for name in file.elf.needed
         if policy and name in policy.system

@@ -7,17 +7,19 @@ from typing import NamedTuple
 
 from provisioning.doctor.checks.registry import Case, Seen, Severity, Subjects, seen
 from provisioning.doctor.facts import NDK, NdkFacts
-from provisioning.doctor.fitness import NdkPolicy
 from provisioning.versions import parse_version
 
 
 class Ndk(NamedTuple):
-    """An NDK, its policy, and the pinned revision, '' where none is."""
+    """An NDK in its case."""
 
     facts: NdkFacts
-    policy: NdkPolicy
-    pin: str
-    api_level: int
+    case: Case
+
+    @property
+    def pin(self) -> str:
+        """The pinned revision, "" if there is none."""
+        return self.case.facts.pins.get(NDK, "")
 
     def seen(self, where: object = "", **values: object) -> Seen:
         name = f"NDK {ndk_name(self.pin)} ({self.pin})" if self.pin else "the pinned NDK"
@@ -35,12 +37,7 @@ def ndk_name(revision: str) -> str:
     return f"r{version.major}{chr(ord('a') + version.minor) if version.minor else ''}"
 
 
-def find_ndk(case: Case) -> Iterator[Ndk]:
-    if ndk := case.facts.ndk:
-        yield Ndk(ndk, case.policy.ndk, case.facts.pins.get(NDK, ""), case.android_api)
-
-
-NDKS = Subjects(find_ndk)
+NDKS = Subjects(lambda case: [Ndk(case.facts.ndk, case)] if case.facts.ndk else [])
 
 
 @NDKS.check(
@@ -63,8 +60,8 @@ def see_no_ndk(ndk: Ndk) -> Iterator[Seen]:
     after=("QNN601",),
 )
 def see_old_ndk(ndk: Ndk) -> Iterator[Seen]:
-    if parse_version(ndk.facts.revision or "").major < ndk.policy.minimum:
-        yield ndk.seen(minimum=ndk.policy.minimum)
+    if parse_version(ndk.facts.revision or "").major < ndk.case.policy.ndk.minimum:
+        yield ndk.seen(minimum=ndk.case.policy.ndk.minimum)
 
 
 @NDKS.check(
@@ -100,9 +97,9 @@ def see_no_toolchain_file(ndk: Ndk) -> Iterator[Seen]:
     after=("QNN601",),
 )
 def see_other_host(ndk: Ndk) -> Iterator[Seen]:
-    if ndk.policy.host_tag not in ndk.facts.host_tags:
+    if ndk.case.policy.ndk.host_tag not in ndk.facts.host_tags:
         has = ", ".join(ndk.facts.host_tags) or "none"
-        yield ndk.seen(ndk.prebuilt, found=has, wanted=ndk.policy.host_tag)
+        yield ndk.seen(ndk.prebuilt, found=has, wanted=ndk.case.policy.ndk.host_tag)
 
 
 @NDKS.check(
@@ -127,7 +124,7 @@ def see_broken_clang(ndk: Ndk) -> Iterator[Seen]:
 )
 def see_no_clang(ndk: Ndk) -> Iterator[Seen]:
     if ndk.facts.clang is None:
-        yield ndk.seen(f"{ndk.prebuilt}/{ndk.policy.host_tag}/bin")
+        yield ndk.seen(f"{ndk.prebuilt}/{ndk.case.policy.ndk.host_tag}/bin")
 
 
 @NDKS.check(
@@ -138,7 +135,7 @@ def see_no_clang(ndk: Ndk) -> Iterator[Seen]:
     after=("QNN605",),
 )
 def see_no_level(ndk: Ndk) -> Iterator[Seen]:
-    if ndk.api_level not in ndk.facts.api_levels:
-        where = f"{ndk.prebuilt}/{ndk.policy.host_tag}/sysroot/usr/lib"
+    if ndk.case.android_api not in ndk.facts.api_levels:
+        where = f"{ndk.prebuilt}/{ndk.case.policy.ndk.host_tag}/sysroot/usr/lib"
         newest = max(ndk.facts.api_levels, default="none")
-        yield ndk.seen(where, level=ndk.api_level, newest=newest)
+        yield ndk.seen(where, level=ndk.case.android_api, newest=newest)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Generic, TypeVar
 
-from provisioning.doctor.facts import HOST_KIND, EnvironmentFacts
+from provisioning.doctor.facts import HOST_KIND, EnvironmentFacts, FileFacts
 from provisioning.doctor.fitness import DoctorPolicy, ElfPolicy, Fitness
 from provisioning.manifest.pairs import Pairs
 
@@ -86,6 +86,12 @@ class Case:
     @property
     def pin(self) -> str | None:
         return self.facts.pins.get(self.facts.sdk_name)
+
+    @property
+    def sdk_files(self) -> tuple[FileFacts, ...]:
+        """The libraries and programs of the SDK; none without one."""
+        tree = self.facts.trees.get(self.facts.sdk_name)
+        return tree.files if tree else ()
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,15 @@ from provisioning.versions import is_older
 
 
 class Staging(NamedTuple):
-    """What is staged, what the profile stages at least, for which SoC, and the profile's QNN."""
+    """What is staged, in its case."""
 
     tree: TreeFacts
-    wanted: tuple[str, ...]
-    soc: tuple[str, int] | None = None
-    runtime: str = ""
+    case: Case
+
+    @property
+    def wanted(self) -> tuple[str, ...]:
+        """What the profile stages at least."""
+        return self.case.fitness.staged
 
     @property
     def names(self) -> set[str]:
@@ -27,14 +30,9 @@ class Staging(NamedTuple):
         }
 
 
-def find_staging(case: Case) -> Iterator[Staging]:
-    """The directory that was given as staging."""
-    if tree := case.facts.trees.get(STAGING):
-        sdk = case.facts.sdk.version if case.facts.sdk else None
-        yield Staging(tree, case.fitness.staged, case.soc, sdk or case.pin or "")
-
-
-STAGINGS = Subjects(find_staging)
+STAGINGS = Subjects(
+    lambda case: [Staging(tree, case) for name, tree in case.facts.trees.items() if name == STAGING]
+)
 
 
 @STAGINGS.check(
@@ -83,7 +81,7 @@ def see_not_staged(staging: Staging) -> Iterator[Seen]:
 )
 def see_no_stub(staging: Staging) -> Iterator[Seen]:
     pairs = [one for one in map(parse_qnn_name, staging.names) if one and one.is_half]
-    if "libQnnHtp.so" in staging.names and not staging.soc and not pairs:
+    if "libQnnHtp.so" in staging.names and not staging.case.soc and not pairs:
         yield seen("libQnnHtpVNNStub.so", staging.tree.root)
 
 
@@ -95,9 +93,9 @@ def see_no_stub(staging: Staging) -> Iterator[Seen]:
     after=("QNN309",),
 )
 def see_other_soc(staging: Staging) -> Iterator[Seen]:
-    if not staging.soc or "libQnnHtp.so" not in staging.wanted:
+    if not staging.case.soc or "libQnnHtp.so" not in staging.wanted:
         return
-    soc, hexagon = staging.soc
+    soc, hexagon = staging.case.soc
     stub, skel = (f"libQnnHtpV{hexagon}{side}.so" for side in ("Stub", "Skel"))
     missing = [name for name in (stub, skel) if name not in staging.names]
     if missing and missing != [skel]:  # a stub alone is told by QNN304
@@ -130,9 +128,11 @@ def see_newer_program(staging: Staging) -> Iterator[Seen]:
 )
 def see_program_of_another_profile(staging: Staging) -> Iterator[Seen]:
     """Where libraries lie beside it, QNN313 tells."""
-    if staging.tree.files or not staging.runtime:
+    sdk = staging.case.facts.sdk
+    runtime = (sdk.version if sdk else None) or staging.case.pin
+    if staging.tree.files or not runtime:
         return
     for file in staging.tree.lowered:
         compiler = file.build.version if file.build else None
-        if compiler and is_older(staging.runtime, compiler):
-            yield seen(file.name, file.path, compiler=compiler, runtime=staging.runtime)
+        if compiler and is_older(runtime, compiler):
+            yield seen(file.name, file.path, compiler=compiler, runtime=runtime)

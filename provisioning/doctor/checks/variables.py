@@ -187,8 +187,8 @@ class Runtime(NamedTuple):
 def find_runtimes(case: Case) -> Iterator[Runtime]:
     """Those that the loader of this machine would take before the system's."""
     facts = case.facts
-    tree, adaptor = facts.trees.get(facts.sdk_name), facts.python.adaptor if facts.python else None
-    users = [*(tree.files if tree else ()), *([adaptor] if adaptor else [])]
+    adaptor = facts.python.adaptor if facts.python else None
+    users = [*case.sdk_files, *([adaptor] if adaptor else [])]
     needs: dict[str, tuple[tuple[int, ...], str]] = {}
     for file in users:
         if file.elf is None or file.elf.machine != EM_X86_64:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from provisioning.artifacts.overlays import read_overlay
+from provisioning.artifacts.choice import read_overlay
 from provisioning.console.process import run_process
 from provisioning.doctor.facts import FileFacts, PythonFacts
 from provisioning.doctor.survey import device_probe, python_probe

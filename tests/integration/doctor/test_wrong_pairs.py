@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ci.__main__ import main
-from provisioning.artifacts.overlays import OverlayRecord, python_tag, write_overlay
+from provisioning.artifacts.choice import OverlayRecord, python_tag, write_overlay
 from provisioning.errors import ExitCode
 from provisioning.manifest.pairs import read_pairs
 from provisioning.manifest.reader import read_toolchain

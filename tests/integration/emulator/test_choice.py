@@ -18,9 +18,8 @@ from pathlib import Path
 import pytest
 
 from ci.__main__ import main
-from provisioning.artifacts.choice import lay_over
+from provisioning.artifacts.choice import OverlayRecord, lay_over, python_tag, write_overlay
 from provisioning.artifacts.environment import provision_profile
-from provisioning.artifacts.overlays import OverlayRecord, python_tag, write_overlay
 from provisioning.console.progress import Progress
 from provisioning.doctor import adaptor as adaptor_room
 from provisioning.doctor.adaptor import require_runtime

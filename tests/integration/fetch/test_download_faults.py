@@ -53,7 +53,7 @@ def fetch(
         assert not target.exists()
         return type(error).__name__, f"{said.getvalue()}{error}"
     assert target.read_bytes() == DATA
-    assert found.sha256 == PIN.sha256
+    assert found == PIN.sha256
     assert [path.name for path in directory.iterdir()] == ["a.zip"]
     return "ok", said.getvalue()
 

@@ -164,10 +164,11 @@ def test_of_a_graph_of_which_a_node_stays_on_the_cpu_the_rest_is_counted(
 def test_a_file_is_judged_on_the_data_beside_it(run_case: RunCase, tmp_path: Path) -> None:
     model = save(tmp_path / "net.onnx", helper.make_node("Sigmoid", ["x"], ["y"], name="s"))
     random = np.random.default_rng(1)
-    for number in range(5):
+    for number in range(8):
         folder = tmp_path / f"test_data_set_{number}"
         folder.mkdir()
-        array = random.standard_normal((1, 8, 4)).astype("float32") + number
+        width = 1 if number < 4 else 2  # those to calibrate on are the wider ones
+        array = random.uniform(-width, width, (1, 8, 4)).astype("float32") + number % 4
         tensor = onnx.numpy_helper.from_array(array, "x")
         (folder / "input_0.pb").write_bytes(tensor.SerializeToString())
     result = run_case(model, Scheme.U16A16W)

@@ -22,6 +22,7 @@ from ci.models import model, numerics  # noqa: E402
 from ci.models.eager import compute_reference, keep_state, run_eager  # noqa: E402
 from ci.models.lowering_options import Choices, Part  # noqa: E402
 from ci.models.model import (  # noqa: E402  # noqa: E402
+    SHUFFLED,
     Model,
     derive_inputs,
     digest_graph,
@@ -117,6 +118,15 @@ def test_a_model_is_judged_on_four_sets_in_eval_mode(
         assert torch.equal(made, asked)
     for one, (wanted,) in zip(loaded.calibration[1:], calibration, strict=False):
         assert torch.equal(one[0], wanted)
+    assert (loaded.made, loaded.calibration_made) == (
+        "" if given >= 3 else SHUFFLED,
+        "" if given else SHUFFLED,
+    )
+
+
+def test_inputs_of_the_suite_count_as_given() -> None:
+    loaded = load_model("mlp")
+    assert (loaded.made, loaded.calibration_made) == ("", "")
 
 
 def test_references_do_not_change_when_the_state_goes_on() -> None:

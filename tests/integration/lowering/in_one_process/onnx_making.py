@@ -14,7 +14,7 @@ from onnx import TensorProto, helper
 
 from ci.onnx.compile import run_reference
 from ci.onnx.preparation import find_joined, write_normal_form
-from ci.onnx.source import draw_sets, from_file, list_inputs
+from ci.onnx.source import from_file, list_inputs, make_sets
 from provisioning.errors import UsageError
 
 
@@ -116,7 +116,7 @@ def test_random_inputs_are_seeded_and_integers_small() -> None:
     inputs = list_inputs(make([helper.make_node("Mul", ["x", "w"], ["y"])], [2, 3]))
     assert list(inputs) == ["x"]
     wanted = {**inputs, "ids": (np.dtype("int64"), (9,)), "mask": (np.dtype("bool"), (9,))}
-    first, again = draw_sets(wanted, 2), draw_sets(wanted, 2)
+    first, again = (make_sets(wanted, (), {}, 2, 1) for _ in range(2))
     for one, other in zip(first[1], again[1], strict=True):
         np.testing.assert_array_equal(one, other)
     assert [array.dtype.name for array in first[0]] == ["float32", "int64", "bool"]

@@ -1,4 +1,4 @@
-"""The inputs next to a user's .onnx: arrays of an .npz, which have to fit the model."""
+"""The inputs of a user's .onnx: next to the model, in a policy, or made; which have to fit it."""
 
 from __future__ import annotations
 
@@ -9,8 +9,12 @@ import pytest
 pytest.importorskip("onnx", reason="onnx is not installed")
 
 import numpy as np
+import onnx
+from onnx import TensorProto, helper
 
-from ci.onnx.source import read_sets
+from ci.models import user_models
+from ci.models.model import RANDOM, SHUFFLED
+from ci.onnx.source import Source, from_file, read_beside
 from provisioning.errors import UsageError
 
 INPUTS = {"x": (np.dtype("float32"), (2, 3)), "ids": (np.dtype("int64"), (4,))}
@@ -21,29 +25,170 @@ def write(path: Path, **arrays: np.ndarray) -> Path:
     return path
 
 
+def count(sets: int, start: float = 0) -> np.ndarray:
+    """Input sets of x [2, 3] whose first elements are ``start``, ``start`` + 1 ..."""
+    rows = np.arange(6, dtype="float32").reshape(2, 3) / 10
+    return np.stack([rows + start + number for number in range(sets)])
+
+
+def first(sets: tuple[tuple[np.ndarray, ...], ...]) -> list[float]:
+    return [float(one[0].flat[0]) for one in sets]
+
+
+def load(folder: Path, *nodes: onnx.NodeProto, rate: str = "", **data: str) -> Source:
+    """A model of x [2, 3] and, if it has one, a sampling rate."""
+    ports = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 3])]
+    if rate:
+        ports.append(helper.make_tensor_value_info(rate, TensorProto.INT64, []))
+    out = helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, 3])
+    body = [helper.make_node("Relu", ["x"], ["y"]), *nodes]
+    graph = helper.make_graph(body, "graph", ports, [out])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    model.metadata_props.extend(
+        onnx.StringStringEntryProto(key=key, value=value)
+        for key, value in data.items()
+        if key not in {"calibration", "inputs"}
+    )
+    onnx.save(model, folder / "net.onnx")
+    given = user_models.Source("", data.get("calibration", ""), data.get("inputs", ""))
+    return from_file(folder / "net.onnx", model, [], given)
+
+
 def test_each_row_of_an_archive_is_an_input_set(tmp_path: Path) -> None:
     x = np.arange(12, dtype="float32").reshape(2, 2, 3)
     ids = np.arange(8).reshape(2, 4)
-    sets = list(read_sets(write(tmp_path / "net.onnx", ids=ids, x=x), INPUTS))
+    sets = list(read_beside(write(tmp_path / "net.onnx", ids=ids, x=x), INPUTS))
     assert len(sets) == 2
-    for row, (first, second) in enumerate(sets):
-        np.testing.assert_array_equal(first, x[row])
-        np.testing.assert_array_equal(second, ids[row])
+    for row, (one, other) in enumerate(sets):
+        np.testing.assert_array_equal(one, x[row])
+        np.testing.assert_array_equal(other, ids[row])
 
 
 def test_an_archive_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "net.onnx", x=np.zeros((1, 2, 3), "float32"))
     with pytest.raises(UsageError, match=r"net\.npz does not fit") as caught:
-        list(read_sets(path, INPUTS))
-    assert "ids int64[4]" in caught.value.fix
+        list(read_beside(path, INPUTS))
+    assert "x, ids" in caught.value.why
     write(path, x=np.zeros((1, 2, 3), "float64"), ids=np.zeros((1, 4), "int64"))
     with pytest.raises(UsageError, match=r"net\.npz does not fit") as caught:
-        list(read_sets(path, INPUTS))
+        list(read_beside(path, INPUTS))
     assert "float64[2, 3]" in caught.value.why
+    assert "ids int64[4]" in caught.value.fix
+    write(path, x=np.zeros((2, 2, 3), "float32"), ids=np.zeros((1, 4), "int64"))
+    with pytest.raises(UsageError, match=r"net\.npz does not hold input sets"):
+        list(read_beside(path, INPUTS))
 
 
 @pytest.mark.parametrize("data", [b"", b"PK\x03\x04", b"hello"])
 def test_an_archive_that_cannot_be_read_is_refused(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "net.npz").write_bytes(data)
     with pytest.raises(UsageError, match=r"net\.npz cannot be read"):
-        list(read_sets(tmp_path / "net.onnx", INPUTS))
+        list(read_beside(tmp_path / "net.onnx", INPUTS))
+
+
+def test_what_a_policy_names_is_judged_and_calibrated_on(tmp_path: Path) -> None:
+    write(tmp_path / "net.onnx", x=count(9, 500))
+    np.save(tmp_path / "images.npy", count(6, 100))
+    np.savez(tmp_path / "ranges.npz", x=count(3, 200))
+    images, ranges = str(tmp_path / "images.npy"), str(tmp_path / "ranges.npz")
+    both = load(tmp_path, inputs=images, calibration=ranges)
+    assert first(both.evaluation) == [100, 101, 102, 103, 104, 105]
+    assert first(both.calibration) == [200, 201, 202]
+    assert (both.made, both.calibration_made) == ("", "")
+    judged = load(tmp_path, inputs=images)
+    assert first(judged.evaluation) == first(both.evaluation)
+    assert first(judged.calibration) == list(range(500, 509))
+    calibrated = load(tmp_path, calibration=ranges)
+    assert first(calibrated.evaluation) == [500, 501, 502, 503]
+    assert first(calibrated.calibration) == [200, 201, 202]
+    assert len({one.digest for one in (both, judged, calibrated)}) == 3
+
+
+def test_a_function_of_a_policy_gives_arrays_in_order_or_by_name(tmp_path: Path) -> None:
+    (tmp_path / "data.py").write_text(
+        "import numpy as np\n"
+        "X = np.ones((2, 3), 'float32')\n"
+        "def by_name(): return [{'x': X * n} for n in range(5)]\n"
+        "def in_order(): return [(X * n,) for n in range(5)]\n"
+        "def other(): return [{'image': X.T} for n in range(5)]\n"
+    )
+    for name in ("by_name", "in_order"):
+        assert first(load(tmp_path, inputs=f"{tmp_path}/data.py:{name}").evaluation) == [*range(5)]
+    with pytest.raises(UsageError, match=r"data\.py:other does not fit the model"):
+        load(tmp_path, inputs=f"{tmp_path}/data.py:other")
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "dtype"),
+    [("image", (4, 2, 3), "float32"), ("x", (4, 3, 2), "float32"), ("x", (4, 2, 3), "uint8")],
+)
+@pytest.mark.parametrize("key", ["inputs", "calibration"])
+def test_inputs_of_another_model_are_refused(
+    tmp_path: Path, key: str, name: str, shape: tuple[int, ...], dtype: str
+) -> None:
+    np.savez(tmp_path / "other.npz", **{name: np.ones(shape, dtype)})
+    with pytest.raises(UsageError, match=r"other\.npz does not fit the model"):
+        load(tmp_path, **{key: str(tmp_path / "other.npz")})
+
+
+def test_too_few_inputs_to_judge_on_are_refused(tmp_path: Path) -> None:
+    np.save(tmp_path / "few.npy", count(3))
+    with pytest.raises(UsageError, match="too few inputs to judge on"):
+        load(tmp_path, inputs=str(tmp_path / "few.npy"))
+
+
+def test_a_judged_set_is_calibrated_on_only_if_the_policy_says_so(tmp_path: Path) -> None:
+    path = write(tmp_path / "net.onnx", x=count(6)).with_suffix(".npz")
+    found = load(tmp_path)
+    assert (first(found.evaluation), first(found.calibration)) == ([0, 1, 2, 3], [4, 5])
+    again = load(tmp_path, inputs=str(path))
+    assert len(again.evaluation) == 6
+    assert again.calibration_made == SHUFFLED
+    said = load(tmp_path, inputs=str(path), calibration=str(path))
+    assert first(said.calibration) == first(said.evaluation)
+    assert said.calibration_made == ""
+
+
+@pytest.mark.parametrize(
+    ("given", "made", "calibration_made"),
+    [(0, RANDOM, RANDOM), (2, SHUFFLED, SHUFFLED), (4, "", SHUFFLED), (5, "", "")],
+)
+def test_inputs_that_are_made_are_named(
+    tmp_path: Path, given: int, made: str, calibration_made: str
+) -> None:
+    if given:
+        write(tmp_path / "net.onnx", x=count(given, 100))
+    source = load(tmp_path)
+    assert (source.made, source.calibration_made) == (made, calibration_made)
+    assert len(source.evaluation) == 4
+    judged = {one[0].tobytes() for one in source.evaluation}
+    assert not judged & {one[0].tobytes() for one in source.calibration}
+    if given:
+        assert all(one[0].min() >= 100 for one in (*source.evaluation, *source.calibration))
+    assert load(tmp_path).digest == source.digest
+
+
+@pytest.mark.parametrize("name", ["sr", "sample_rate", "samplingRate"])
+def test_a_sampling_rate_is_what_the_model_says(tmp_path: Path, name: str) -> None:
+    constant = helper.make_node(
+        "Constant", [], ["c"], value=helper.make_tensor("c", TensorProto.INT64, [], [16000])
+    )
+    nodes = [
+        constant,
+        helper.make_node("Cast", [name], ["rate"], to=TensorProto.INT64),
+        helper.make_node("Equal", ["rate", "c"], ["is"]),
+    ]
+    assert {one[1].item() for one in load(tmp_path, *nodes, rate=name).evaluation} == {16000}
+    told = load(tmp_path, rate=name, sample_rate="22050")
+    assert {one[1].item() for one in (*told.evaluation, *told.calibration)} == {22050}
+
+
+def test_a_sampling_rate_that_is_not_known_is_asked_for(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"'sr'.* sampling rate") as caught:
+        load(tmp_path, rate="sr")
+    given = caught.value.fix.partition("np.savez(")[2].partition("), with")[0]
+    names = {"np": np, "X": count(8)}
+    eval(f"np.savez({given})", names)  # noqa: S307 - of our own message
+    source = load(tmp_path, rate="sr")
+    assert {one[1].item() for one in source.evaluation} == {16000}
+    assert (source.made, source.evaluation[0][1].shape) == ("", ())

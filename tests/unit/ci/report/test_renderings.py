@@ -91,6 +91,17 @@ def test_every_form_warns_of_a_device_whose_qnn_is_older(troubled: Report, repor
     )
 
 
+def test_every_form_says_that_inputs_were_made(report: Report) -> None:
+    forms = [show_table, render_html, render_summary, lambda one: render_junit(one).decode()]
+    case = replace(report.cases[0], made_inputs="random inputs")
+    made = replace(report, cases=(case, *report.cases[1:]))
+    for form in forms:
+        assert "random inputs: proves arithmetic, not accuracy" not in form(report)
+        assert "random inputs: proves arithmetic, not accuracy" in form(made).replace("\n", " ")
+    assert made.verdict.startswith("passed (")
+    assert made.ok
+
+
 # -- the terminal ----------------------------------------------------------------------------------
 
 

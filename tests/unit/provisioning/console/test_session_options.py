@@ -7,7 +7,7 @@ import argparse
 import pytest
 
 from ci.__main__ import VERBS, main
-from provisioning.console.session_options import keep_own, list_together
+from provisioning.console.command import keep_own, list_together
 
 SESSIONS = {name: verb.session for name, verb in VERBS.items()}
 

@@ -12,9 +12,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from provisioning.artifacts.choice import QnnChoice
+from provisioning.artifacts.choice import OverlayRecord, QnnChoice, python_tag, write_overlay
 from provisioning.artifacts.environment import Environment
-from provisioning.artifacts.overlays import OverlayRecord, python_tag, write_overlay
 from provisioning.artifacts.provision import Provisioned
 from provisioning.console.progress import Progress
 from provisioning.doctor import adaptor, policies

@@ -12,9 +12,8 @@ from provisioning.console.process import run_process
 from provisioning.doctor.checks.variables import VARIABLES, Variables
 from provisioning.doctor.examine import examine_request
 from provisioning.doctor.survey import tree
-from provisioning.doctor.survey.environment import SurveyRequest
+from provisioning.doctor.survey.environment import SurveyRequest, survey_variables
 from provisioning.doctor.survey.tree import FactsCache, survey_tree
-from provisioning.doctor.survey.variables import survey_variables
 from provisioning.doctor.verdict_text import render_verdict
 from provisioning.elf.facts import Defect
 

@@ -56,10 +56,7 @@ def fetch(
     except QnnCiError as error:
         assert not (directory / "a.zip").exists()
         return type(error).__name__, f"{said.getvalue()}{error}"
-    assert found.path == directory / "a.zip"
-    assert found.size_bytes == found.path.stat().st_size
-    assert found.sha256 == hashlib.sha256(found.path.read_bytes()).hexdigest()
-    assert found.url in urls
+    assert found == hashlib.sha256((directory / "a.zip").read_bytes()).hexdigest()
     return "ok", said.getvalue()
 
 

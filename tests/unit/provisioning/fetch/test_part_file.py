@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from provisioning.fetch import part_file
+from provisioning import files
 from provisioning.fetch.part_file import PartFile, open_own
 
 URL = "https://host/a.zip?token=x"
@@ -47,7 +47,7 @@ def test_its_names_follow_the_url_without_its_query(target: Path) -> None:
 
 def test_what_came_is_read_back_and_hashed(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     grow(target, b"abc", b"", b"de")
-    monkeypatch.setattr(part_file, "READ_BYTES", 2)
+    monkeypatch.setattr(files, "READ_BYTES", 2)
     seen: list[tuple[Path, int]] = []
     part = PartFile(target, URL, lambda path, size: seen.append((path, size)))
     assert (part.size, part.validator, part.was_resumed) == (5, '"v"', True)

@@ -10,8 +10,7 @@ from functools import partial
 import pytest
 
 from provisioning.console.interrupts import signals_as_interrupt
-from provisioning.console.process import Completed, run_process
-from provisioning.console.threads import run_tasks
+from provisioning.console.process import Completed, run_process, run_tasks
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(30)"]
 LIMIT_S = 10.0
