@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
-from provisioning.doctor.checks.registry import Case, Seen, Severity, Subjects, seen
+from provisioning.doctor.checks.registry import ENVIRONMENT, Case, Seen, Severity, Subjects, seen
 from provisioning.doctor.facts import ToolFacts
 from provisioning.doctor.fitness import ToolPolicy
 from provisioning.elf.facts import EM_X86_64
@@ -20,10 +20,7 @@ PACKAGES = {
 }
 
 
-MACHINE: Subjects[Case] = Subjects(lambda case: [case])
-
-
-@MACHINE.check(
+@ENVIRONMENT.check(
     "QNN001",
     "this is {subject}, not {wanted}",
     "QNN's host libraries and the HTP emulator are built for nothing else",
@@ -36,7 +33,7 @@ def see_other_machine(case: Case) -> Iterator[Seen]:
         yield seen(f"{host.system} {host.machine}", HERE, wanted=wanted)
 
 
-@MACHINE.check(
+@ENVIRONMENT.check(
     "QNN002",
     "the machine has {found}, QNN needs glibc {glibc} or newer",
     '"version `GLIBC_{glibc}\' not found" when libQnnHtp.so is loaded',
@@ -50,7 +47,7 @@ def see_old_glibc(case: Case) -> Iterator[Seen]:
         yield seen("glibc", HERE, found=has, glibc=fitness.glibc)
 
 
-@MACHINE.check(
+@ENVIRONMENT.check(
     "QNN004",
     "the CPU lacks {flags}",
     "the emulator may be killed by SIGILL (illegal instruction)",
@@ -64,7 +61,7 @@ def see_lacking_flags(case: Case) -> Iterator[Seen]:
         yield seen("CPU", "/proc/cpuinfo", flags=", ".join(missing))
 
 
-@MACHINE.check(
+@ENVIRONMENT.check(
     "QNN005",
     "{free:g} GB are free, {needed:g} GB are needed",
     "'No space left on device' in the middle of an unpacking or a build",
@@ -77,7 +74,7 @@ def see_small_disk(case: Case) -> Iterator[Seen]:
         yield seen("disk", case.facts.host.disk_path, free=free, needed=needed)
 
 
-@MACHINE.check(
+@ENVIRONMENT.check(
     "QNN006",
     "the machine has {found:g} GB of memory, {advised:g} are advised",
     "the kernel may kill a compiler or a lowering (exit code 137)",
@@ -91,7 +88,7 @@ def see_little_memory(case: Case) -> Iterator[Seen]:
         yield seen("memory", HERE, found=has, advised=advised)
 
 
-@MACHINE.check(
+@ENVIRONMENT.check(
     "QNN007",
     "cores that may be used: {found}, advised: {advised}",
     "a run takes several times as long",
@@ -105,48 +102,30 @@ def see_few_cores(case: Case) -> Iterator[Seen]:
         yield seen("cores", HERE, found=has, advised=advised)
 
 
-class SystemLibrary(NamedTuple):
-    """A library that the tree expects of the system; ``path`` None where there is none."""
-
-    name: str
-    path: str | None
-    user: str
-
-
-def find_system_libraries(case: Case) -> Iterable[SystemLibrary]:
-    """What the host libraries of the SDK need of the system."""
-    policy = case.host_policy
-    needed = {
-        name: file.name
-        for file in reversed(case.sdk_files)
-        if file.elf and file.elf.machine == EM_X86_64
-        for name in file.elf.needed
-        if policy and name in policy.system
-    }
-    variables = case.facts.variables
-    entries = variables.library_path if variables else ()
-    listed = {file.name: str(file.path) for entry in entries for file in entry.runtimes}
-    return [
-        SystemLibrary(name, path or listed.get(name), needed[name])
-        for name, path in case.facts.host.libraries.items()
-        if name in needed
-    ]
-
-
-SYSTEM = Subjects(find_system_libraries)
-
-
-@SYSTEM.check(
+@ENVIRONMENT.check(
     "QNN003",
     "{subject} is not on this machine; {user} needs it",
     "'{subject}: cannot open shared object file' when {user} is loaded",
     "install it: {package}",
 )
-def see_missing_library(library: SystemLibrary) -> Iterator[Seen]:
-    if library.path is None:
-        package = PACKAGES.get(library.name, "the package that has it")
-        where = "LD_LIBRARY_PATH, the loader's cache and default directories"
-        yield seen(library.name, where, user=library.user, package=package)
+def see_missing_library(case: Case) -> Iterator[Seen]:
+    """What the host libraries of the SDK need of the system."""
+    system = case.host_policy.system if case.host_policy else ()
+    needed = {
+        name: file.name
+        for file in reversed(case.sdk_files)
+        if file.elf and file.elf.machine == EM_X86_64
+        for name in file.elf.needed
+        if name in system
+    }
+    variables = case.facts.variables
+    entries = variables.library_path if variables else ()
+    listed = {file.name for entry in entries for file in entry.runtimes}
+    for name, path in case.facts.host.libraries.items():
+        if name in needed and path is None and name not in listed:
+            package = PACKAGES.get(name, "the package that has it")
+            where = "LD_LIBRARY_PATH, the loader's cache and default directories"
+            yield seen(name, where, user=needed[name], package=package)
 
 
 class Tool(NamedTuple):

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from provisioning.doctor.checks.coherence import most_common_build
-from provisioning.doctor.checks.registry import Case, Seen, Severity, Subjects, seen
+from provisioning.doctor.checks.registry import ENVIRONMENT, Case, Seen, Severity, Subjects, seen
 from provisioning.doctor.facts import HOST_DIRECTORY, BackendFacts, PythonFacts, SdkFacts
 from provisioning.versions import find_place_version, is_older, is_same
 
@@ -90,10 +90,7 @@ def find_executorch(case: Case) -> str:
     return (checkout.version if checkout else "") or installed or ""
 
 
-TOOLCHAINS: Subjects[Case] = Subjects(lambda case: [case])
-
-
-@TOOLCHAINS.check(
+@ENVIRONMENT.check(
     "QNN904",
     "QNN SDK {sdk} with ExecuTorch {executorch}: {oldest} is the oldest that goes with it",
     "its sources use what older headers and libraries do not have",
@@ -107,7 +104,7 @@ def see_older_sdk(case: Case) -> Iterator[Seen]:
         yield seen("QNN SDK", sdk.root, **versions, oldest=row.qnn.oldest, pinned=row.qnn.pinned)
 
 
-@TOOLCHAINS.check(
+@ENVIRONMENT.check(
     "QNN905",
     "QNN SDK {sdk} with ExecuTorch {executorch}: {newest} is the newest that was seen to work",
     "structures of later headers have moved before: error 14001 when a device is created",
@@ -122,7 +119,7 @@ def see_newer_sdk(case: Case) -> Iterator[Seen]:
         yield seen("QNN SDK", sdk.root, **versions)
 
 
-@TOOLCHAINS.check(
+@ENVIRONMENT.check(
     "QNN906",
     "Hexagon SDK {version} with {soc}: the first with tools for its V{hexagon} is {first}",
     "its compiler does not know the architecture: 'unknown target CPU'",
@@ -137,7 +134,7 @@ def see_older_hexagon(case: Case) -> Iterator[Seen]:
             yield seen(HEXAGON_SDK, soc, version=version, soc=soc, hexagon=hexagon, first=first)
 
 
-@TOOLCHAINS.check(
+@ENVIRONMENT.check(
     "QNN907",
     "Hexagon tools {version} with {soc}: the first for its V{hexagon} are {first}",
     "their compiler does not know the architecture: 'unknown target CPU'",
@@ -145,8 +142,7 @@ def see_older_hexagon(case: Case) -> Iterator[Seen]:
     "the Hexagon SDK, or unset it",
 )
 def see_older_tools(case: Case) -> Iterator[Seen]:
-    values = case.facts.variables.values if case.facts.variables else {}
-    version = find_place_version(values.get("HEXAGON_TOOLS_ROOT", ""))
+    version = find_place_version(case.values.get("HEXAGON_TOOLS_ROOT", ""))
     if case.soc and version:
         soc, hexagon = case.soc
         first = case.pairs.find_hexagon(f"v{hexagon}").tools
@@ -154,7 +150,7 @@ def see_older_tools(case: Case) -> Iterator[Seen]:
             yield seen("Hexagon tools", soc, version=version, soc=soc, hexagon=hexagon, first=first)
 
 
-@TOOLCHAINS.check(
+@ENVIRONMENT.check(
     "QNN908",
     "QNN SDK {sdk} with ExecuTorch {executorch}: {first} is the first for LPAI",
     "ExecuTorch lowers for LPAI with that version or later, and a runtime must not be older",
@@ -169,7 +165,7 @@ def see_older_lpai(case: Case) -> Iterator[Seen]:
         yield seen("QNN SDK", sdk.root, **versions)
 
 
-@TOOLCHAINS.check(
+@ENVIRONMENT.check(
     "QNN909",
     "{subject} is not in the SDK: nothing is lowered for backend {backend}",
     "{why}",
@@ -181,7 +177,7 @@ def see_no_library(case: Case) -> Iterator[Seen]:
         yield see_backend(case.facts.backend, case.facts.sdk)
 
 
-@TOOLCHAINS.check(
+@ENVIRONMENT.check(
     "QNN910",
     "{subject} of QNN {version} creates no backend on this machine: {reason}",
     "{why}",

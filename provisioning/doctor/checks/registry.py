@@ -93,6 +93,11 @@ class Case:
         tree = self.facts.trees.get(self.facts.sdk_name)
         return tree.files if tree else ()
 
+    @property
+    def values(self) -> Mapping[str, str]:
+        """The variables that concern QNN."""
+        return self.facts.variables.values if self.facts.variables else {}
+
 
 @dataclass(frozen=True)
 class Seen:
@@ -163,3 +168,6 @@ class Subjects(Generic[S]):
     def judge_all(self, case: Case) -> Iterator[Finding]:
         for subject in self.find(case):
             yield from self.judge(subject)
+
+
+ENVIRONMENT: Subjects[Case] = Subjects(lambda case: [case])

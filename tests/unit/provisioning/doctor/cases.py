@@ -18,17 +18,18 @@ from provisioning.doctor.checks.checkout import Checkout
 from provisioning.doctor.checks.coherence import Family
 from provisioning.doctor.checks.device import Device
 from provisioning.doctor.checks.elf import Placed
-from provisioning.doctor.checks.environment import SUBJECTS
 from provisioning.doctor.checks.files import Need
-from provisioning.doctor.checks.host import SystemLibrary, Tool
+from provisioning.doctor.checks.host import Tool
 from provisioning.doctor.checks.ndk import Ndk
 from provisioning.doctor.checks.pairs import Adaptor
 from provisioning.doctor.checks.python import Interpreter
 from provisioning.doctor.checks.registry import Case, Subjects
-from provisioning.doctor.checks.sdk import Sdk, WantedRoot
+from provisioning.doctor.checks.sdk import Sdk
 from provisioning.doctor.checks.staging import Staging
-from provisioning.doctor.checks.variables import PythonPath, Runtime, Variables
+from provisioning.doctor.checks.variables import Runtime, Variables
+from provisioning.doctor.examine import SUBJECTS
 from provisioning.doctor.facts import (
+    HOST_KIND,
     BackendFacts,
     CheckoutFacts,
     DeviceFacts,
@@ -220,13 +221,25 @@ def runtime(defs: tuple[str, ...], defect: Defect | None = None) -> Runtime:
     return Runtime("/conda", FileFacts(path.name, path, 1, facts, defect=defect), needs)
 
 
-def dsp(**values: str) -> VariableFacts:
-    return VariableFacts(values)
+def dsp(**values: str) -> Case:
+    return within(variables=VariableFacts(values))
 
 
-def on_path(*entries: str, wheel: bool, checkout: str = "") -> PythonPath:
-    facts = VariableFacts({}, executorch_on_path=entries, without_adaptor=entries)
-    return PythonPath(facts, Path(checkout) if checkout else None, wheel)
+def on_path(*entries: str, wheel: bool, checkout: str = "", **values: str) -> Case:
+    """A PYTHONPATH whose first entry alone has an adaptor, unless there is no other one."""
+    facts = VariableFacts(values, (), entries, entries[1:] or entries)
+    built = CheckoutFacts(Path(checkout), is_directory=True, has_adaptor=True)
+    return within(Fitness(python=wheel), variables=facts, checkout=built if checkout else None)
+
+
+def lacking(name: str, path: str | None) -> Case:
+    """A library of the system that a library of the SDK needs."""
+    facts = {
+        "host": replace(HOST, libraries={name: path}),
+        "trees": {"qnn-sdk": tree_of(file("u", needed=(name,)))},
+    }
+    system = msgspec.structs.replace(PLAIN, system=(name,))
+    return replace(within(**facts), kinds={HOST_KIND: system})
 
 
 ADAPTOR = FileFacts("P.so", Path("/site/P.so"), 1, elf())
@@ -361,7 +374,7 @@ def error(defect: Defect) -> ElfError:
 PAIRS: Mapping[str, tuple[Any, Any]] = {
     "QNN001": (machine(machine="aarch64"), machine()),
     "QNN002": (machine(glibc="2.33"), machine(glibc="2.34")),
-    "QNN003": (SystemLibrary("l", None, "u"), SystemLibrary("l", "/l", "u")),
+    "QNN003": (lacking("l", None), lacking("l", "/l")),
     "QNN004": (machine(cpu_flags=frozenset({"avx2"})), machine(cpu_flags=frozenset({"avx"}))),
     "QNN005": (machine(disk_free_gb=4.9), machine(disk_free_gb=5)),
     "QNN006": (machine(memory_gb=2.9), machine(memory_gb=3)),
@@ -370,7 +383,7 @@ PAIRS: Mapping[str, tuple[Any, Any]] = {
     "QNN011": (tool(None), tool("3.28")),
     "QNN012": (tool("3.23.9"), tool("3.24")),
     "QNN013": (tool("3.27.9"), tool("3.28")),
-    "QNN100": (WantedRoot("p", "n", is_there=False), WantedRoot("p", "n", is_there=True)),
+    "QNN100": (within(Fitness(roots=("n",))), within(Fitness(roots=("n",)), roots={"n": "/n"})),
     "QNN101": (sdk(is_directory=False), sdk()),
     "QNN102": (sdk(markers=("QNN_README.txt",)), sdk()),
     "QNN103": (sdk(version=None), sdk()),

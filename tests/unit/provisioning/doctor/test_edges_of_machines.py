@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from provisioning.doctor.checks.host import SystemLibrary, Tool
-from provisioning.doctor.checks.variables import PythonPath, Runtime, Variables
+from provisioning.doctor.checks.host import Tool
+from provisioning.doctor.checks.variables import Runtime, Variables
 from provisioning.doctor.facts import (
     FileFacts,
     SdkFacts,
     ToolFacts,
-    VariableFacts,
 )
 from provisioning.doctor.fitness import Fitness, ToolPolicy
 from provisioning.elf.facts import (
@@ -31,10 +30,12 @@ from tests.unit.provisioning.doctor.cases import (
     entry,
     file,
     having,
+    lacking,
     laid,
     machine,
     module,
     ndk,
+    on_path,
     python,
     read_snapshot,
     tell,
@@ -57,16 +58,11 @@ def before(*files: FileFacts, directory: str = "/a") -> Variables:
     return variables("/sdk", entry(directory, *files), OWN)
 
 
-def pathed(*entries: str, wheel: bool = False, checkout: str = "", **values: str) -> PythonPath:
-    facts = VariableFacts(values, executorch_on_path=entries, without_adaptor=entries[1:])
-    return PythonPath(facts, Path(checkout) if checkout else None, wheel)
-
-
 HOSTS = [
     ("QNN001", machine(system="Darwin")),
     ("QNN001", machine(Fitness(machines=("x86_64", "aarch64")), machine="riscv64")),
     ("QNN002", machine(glibc=None)),
-    ("QNN003", SystemLibrary("libz.so.1", None, "u")),
+    ("QNN003", lacking("libz.so.1", None)),
     (
         "QNN004",
         machine(Fitness(cpu_flags=("a", "b", "c")), cpu_flags=frozenset({"b"})),
@@ -116,10 +112,10 @@ VARIABLES = [
     ("QNN410", variables(DSP_LIBRARY_PATH="/a")),
     ("QNN410", variables(ADSP_LIBRARY_PATH="/a")),
     ("QNN412", dsp(ADSP_LIBRARY_PATH="/a;/b", DSP_LIBRARY_PATH="/a:/b:/c")),
-    ("QNN408", pathed("/a", "/b", "/c", wheel=True)),
-    ("QNN409", pathed("/a", checkout="/src/executorch", wheel=True)),
-    ("QNN409", pathed("/a")),
-    ("QNN409", pathed("/a", checkout="/src/executorch", PYTHONPATH="/a")),
+    ("QNN408", on_path("/a", "/b", "/c", wheel=True)),
+    ("QNN409", on_path("/a", checkout="/src/executorch", wheel=True)),
+    ("QNN409", on_path("/a", wheel=False)),
+    ("QNN409", on_path("/a", wheel=False, checkout="/src/executorch", PYTHONPATH="/a")),
     (
         "QNN415",
         Runtime(

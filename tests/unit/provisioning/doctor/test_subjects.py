@@ -14,23 +14,22 @@ from provisioning.doctor.checks.checkout import CHECKOUTS
 from provisioning.doctor.checks.coherence import FAMILIES, Family
 from provisioning.doctor.checks.device import DEVICES
 from provisioning.doctor.checks.elf import judge
-from provisioning.doctor.checks.environment import judge_environment, list_checks
 from provisioning.doctor.checks.files import Group, Need, find_groups, find_needs, judge_group
-from provisioning.doctor.checks.host import SYSTEM, SystemLibrary
+from provisioning.doctor.checks.host import see_missing_library
 from provisioning.doctor.checks.ndk import NDKS
 from provisioning.doctor.checks.pairs import ADAPTOR, Adaptor, find_executorch
 from provisioning.doctor.checks.python import PYTHON
 from provisioning.doctor.checks.registry import Case, Finding, Seen, Severity, Subjects, seen
-from provisioning.doctor.checks.sdk import ROOTS, SDK, Sdk, WantedRoot
+from provisioning.doctor.checks.sdk import SDK, Sdk, see_no_root
 from provisioning.doctor.checks.staging import STAGINGS
 from provisioning.doctor.checks.variables import (
-    PYTHON_PATH,
     RUNTIMES,
     VARIABLES,
-    PythonPath,
     Runtime,
     Variables,
+    see_no_checkout,
 )
+from provisioning.doctor.examine import judge_environment, list_checks
 from provisioning.doctor.facts import (
     CheckoutFacts,
     FileFacts,
@@ -185,12 +184,8 @@ def test_the_qnn_of_a_wheel_is_asked_for_without_an_overlay() -> None:
 def test_of_sdks_that_serve_the_first_is_wanted() -> None:
     fitness = Fitness(roots=("android-ndk", "libcxx"), sdk=("qnn-sdk", "qnn-runtime"))
     case = ask(fitness, sdk_name="", roots={"libcxx": "/l"})
-    assert list(ROOTS.find(case)) == [
-        WantedRoot("p", "android-ndk", is_there=False),
-        WantedRoot("p", "libcxx", is_there=True),
-        WantedRoot("p", "qnn-sdk", is_there=False),
-    ]
-    assert [one.name for one in ROOTS.find(ask(fitness))] == ["android-ndk", "libcxx"]
+    assert [one.subject for one in see_no_root(case)] == ["android-ndk", "qnn-sdk"]
+    assert [one.subject for one in see_no_root(ask(fitness))] == ["android-ndk", "libcxx"]
 
 
 def test_an_sdk_is_judged_with_its_files() -> None:
@@ -274,18 +269,15 @@ def test_the_compilers_runtime_that_comes_first_is_judged_by_the_highest_needs()
 def test_a_checkout_on_pythonpath_counts_where_python_can_import_it() -> None:
     facts = VariableFacts({})
     built = CheckoutFacts(Path("/src/executorch"), is_directory=True, has_adaptor=True)
-    ways: list[tuple[CheckoutFacts | None, Path | None]] = [
-        (built, built.root),
-        (replace(built, has_adaptor=False), None),
-        (replace(built, root=Path("/src/other")), None),
-        (None, None),
+    others = [replace(built, has_adaptor=False), replace(built, root=Path("/src/other")), None]
+    assert [one.where for one in see_no_checkout(ask(variables=facts, checkout=built))] == [
+        "(not set)"
     ]
-    for checkout, root in ways:
-        case = ask(Fitness(python=True), variables=facts, checkout=checkout)
-        assert list(PYTHON_PATH.find(case)) == [PythonPath(facts, root, uses_wheel=True)]
-    case = ask(variables=facts)
-    assert list(PYTHON_PATH.find(case)) == [PythonPath(facts, None, uses_wheel=False)]
-    assert list(PYTHON_PATH.find(ask(checkout=built))) == []
+    for checkout in others:
+        assert list(see_no_checkout(ask(variables=facts, checkout=checkout))) == []
+    wheel = ask(Fitness(python=True), variables=facts, checkout=built)
+    assert list(see_no_checkout(wheel)) == []
+    assert list(see_no_checkout(ask(checkout=built))) == []
 
 
 def test_libraries_of_the_system_are_those_that_the_host_libraries_need() -> None:
@@ -295,15 +287,16 @@ def test_libraries_of_the_system_are_those_that_the_host_libraries_need() -> Non
         file("libC.so", needed=("libdl.so.2",), machine=EM_AARCH64),
         replace(file("libD.so"), elf=None),
     )
-    libraries = {"libz.so.1": None, "libm.so.6": "/m", "libdl.so.2": None, "libX.so": None}
+    libraries = {"libz.so.1": None, "libm.so.6": None, "libdl.so.2": None, "libX.so": None}
     host = replace(cases.HOST, libraries=libraries)
     case = ask(host=host, trees={"qnn-sdk": tree})
-    assert SYSTEM.find(case) == [
-        SystemLibrary("libz.so.1", None, "libA.so"),
-        SystemLibrary("libm.so.6", "/m", "libB.so"),
-    ]
-    assert SYSTEM.find(replace(case, kinds={})) == []
-    assert SYSTEM.find(ask(host=host, trees={})) == []
+    told = [(one.subject, one.values["user"]) for one in see_missing_library(case)]
+    assert told == [("libz.so.1", "libA.so"), ("libm.so.6", "libB.so")]
+    path = VariableFacts({}, (PathEntry("/r", runtimes=(file("libm.so.6"),)),))
+    listed = ask(host=host, trees={"qnn-sdk": tree}, variables=path)
+    assert [one.subject for one in see_missing_library(listed)] == ["libz.so.1"]
+    assert list(see_missing_library(replace(case, kinds={}))) == []
+    assert list(see_missing_library(ask(host=host, trees={}))) == []
 
 
 def test_files_are_judged_in_groups_that_one_loader_sees() -> None:
