@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -84,17 +83,23 @@ def require_trust(request: ArtifactRequest) -> None:
 def make_lock(request: ArtifactRequest, store: Store, progress: Progress) -> Lock:
     """Fetch the whole artifact, unpack all of it, and write down what it is.
 
-    Raises IntegrityError when a CRC, the version or an ELF machine contradicts the manifest.
+    Raises IntegrityError when a CRC, the version or an ELF machine contradicts the manifest; a
+    download that no hash speaks for is removed then, since another may be served.
     """
     whole = replace(request, components=(), lock=None)
     release = request.release_as(FileRelease)
     key = Key(request.name, release.version, {"lock": release.filename})
     kept = store.downloads / release.filename
-    with store.stage(key) as staged, _forget_refused(release, kept):
+    with store.stage(key) as staged:
         root = staged / key.artifact
-        entries = load_source(release.source).fill(FillJob(whole, root, store, progress))
-        counted = _count_files(release, entries)
-        evidence = [counted, *check_version(request, root), *check_machines(root)]
+        try:
+            entries = load_source(release.source).fill(FillJob(whole, root, store, progress))
+            counted = _count_files(release, entries)
+            evidence = [counted, *check_version(request, root), *check_machines(root)]
+        except IntegrityError:
+            if not release.sha256:
+                kept.unlink(missing_ok=True)
+            raise
         size_bytes = kept.stat().st_size
         sha256 = release.sha256 or hash_file(kept)
     return Lock(
@@ -107,17 +112,6 @@ def make_lock(request: ArtifactRequest, store: Store, progress: Progress) -> Loc
         tuple(evidence),
         entries,
     )
-
-
-@contextmanager
-def _forget_refused(release: FileRelease, kept: Path) -> Iterator[None]:
-    """Remove a download that was refused and that no hash speaks for: another may be served."""
-    try:
-        yield
-    except IntegrityError:
-        if not release.sha256:
-            kept.unlink(missing_ok=True)
-        raise
 
 
 def _count_files(release: FileRelease, entries: Sequence[TreeEntry]) -> str:

@@ -63,9 +63,8 @@ def fetch_file(
     Returns the file's SHA-256. Raises IntegrityError when bytes came that are not the pinned
     ones and no other URL had them, DownloadError when none came, OSError when the disk refuses.
     """
-    options = _FetchOptions(
-        progress, policy or TransferPolicy.from_environment(), target.name, watch
-    )
+    chosen = policy or TransferPolicy.from_environment()
+    options = _FetchOptions(progress, chosen, target.name, watch)
     target.parent.mkdir(parents=True, exist_ok=True)
     failures: list[tuple[str, PermanentError]] = []
     busy: list[str] = []
@@ -133,7 +132,15 @@ def _fill(url: str, part: PartFile, pin: Pin, bar: Bar, options: _FetchOptions) 
     if _scheme(url) in {"file", ""}:
         _read_local(url, part, bar)
     else:
-        _fetch_http(url, part, pin, bar, options)
+        with closing(Client(options.policy)) as client:
+            try_again(
+                lambda: _attempt(client, url, part, pin, bar),
+                lambda: part.size,
+                options.policy,
+                options.progress,
+                options.label,
+                restarts=lambda: part.restarts,
+            )
     return check_pin(part.size, part.digest.hexdigest(), pin)
 
 
@@ -173,18 +180,6 @@ def _read_local(url: str, part: PartFile, bar: Bar) -> None:
     except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
         part.discard()
         raise PermanentError(str(error.strerror)) from error
-
-
-def _fetch_http(url: str, part: PartFile, pin: Pin, bar: Bar, options: _FetchOptions) -> None:
-    with closing(Client(options.policy)) as client:
-        try_again(
-            lambda: _attempt(client, url, part, pin, bar),
-            lambda: part.size,
-            options.policy,
-            options.progress,
-            options.label,
-            restarts=lambda: part.restarts,
-        )
 
 
 def _attempt(client: Client, url: str, part: PartFile, pin: Pin, bar: Bar) -> None:

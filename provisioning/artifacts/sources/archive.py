@@ -50,7 +50,10 @@ def fill(job: FillJob) -> tuple[TreeEntry, ...]:
     reused = reuse_published(job)
     if reused and len(reused) == len(job.locked):
         return tuple(reused)
-    left = _without(job, reused)
+    left = job
+    if reused:
+        paths = {entry.path for entry in job.locked} - {entry.path for entry in reused}
+        left = replace(job, only=frozenset(paths))
     entries = _fetch_parts(left) or fetch_whole(left)
     return tuple(sorted([*reused, *entries], key=lambda entry: entry.path))
 
@@ -127,13 +130,6 @@ def fetch_whole(job: FillJob) -> tuple[TreeEntry, ...]:
         _clear(job.root, reused)
         return unpack_file(archive, job)
     return entries
-
-
-def _without(job: FillJob, reused: Sequence[TreeEntry]) -> FillJob:
-    if not reused:
-        return job
-    paths = {entry.path for entry in job.locked} - {entry.path for entry in reused}
-    return replace(job, only=frozenset(paths))
 
 
 def reuse_published(job: FillJob) -> list[TreeEntry]:
