@@ -1,10 +1,9 @@
 """Processes that already hold torch and the engine's packages, for jobs with a time limit.
 
 A fork server imports torch once, so that a worker starts in milliseconds. A worker does one kind of
-job, one at a time; one that crashes, hangs or grows is replaced. A worker can hold what one job
-opened for the jobs after it. Compilations fork once more for each case (see ci.cases.forked). Runs
-share a process, in which QNN's libraries are loaded once; a lease can ask for a process that has
-run nothing yet.
+job, one at a time; one that crashes, hangs or grows is replaced. Compilations fork once more for
+each case (see ci.cases.forked). Runs share a process, in which QNN's libraries are
+loaded once; a lease can ask for a process that has run nothing yet.
 """
 
 from __future__ import annotations
@@ -60,34 +59,6 @@ class Ended:
     log_tail: str
     wall_s: float
     used: bool = False
-
-
-@dataclass(frozen=True)
-class Open:
-    """A job that leaves in its worker what ``make`` returns, for jobs of type Use."""
-
-    make: Job
-
-    def __call__(self) -> None:
-        _held.clear()
-        _held.append(self.make())
-
-
-@dataclass(frozen=True)
-class Use:
-    """A job that calls ``use`` with what an Open job left in the worker, and ``given``; the
-    ``last`` one lets it go."""
-
-    use: Callable[..., Any]
-    given: Any = None
-    last: bool = False
-
-    def __call__(self) -> Any:
-        held = _held.pop() if self.last else _held[-1]
-        return self.use(held, self.given)
-
-
-_held: list[Any] = []  # in a worker
 
 
 def serve(connection: Connection) -> None:

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from ci.cases.baselines import Baseline, read_baselines
-from ci.cases.engine import Engine, Part, Runner
+from ci.cases.engine import Engine, Runner
 from ci.cases.pipeline import CaseResult, CaseRun, Evidence, RunSetup, SessionOptions, make_case
 from ci.cases.pool import Pool
 from ci.cases.spec import CaseSpec
@@ -64,7 +64,7 @@ class Session:
     specs: Sequence[CaseSpec]
     engine: Engine
     runner: Runner
-    parts: tuple[Part, ...]
+    parts: tuple[Tool, ...]
     options: SessionOptions
     device: str = ""
     started: str = field(default_factory=started_now)
@@ -100,10 +100,7 @@ class Session:
     @property
     def tools(self) -> tuple[Tool, ...]:
         """The toolchain's rows in the report."""
-        parts = (*self.parts, Part("numerics", NUMERICS))
-        return tuple(
-            Tool(name=part.name, version=part.version, sha256=part.sha256 or None) for part in parts
-        )
+        return (*self.parts, Tool(name="numerics", version=NUMERICS))
 
     def report_unrun(self, phases: Phases, reason: str, library: str) -> Report:
         """Report a host on which nothing is lowered because it lacks a library, and why."""
@@ -141,10 +138,10 @@ class Session:
         )
 
 
-def list_parts(environment: Environment) -> tuple[Part, ...]:
+def list_parts(environment: Environment) -> tuple[Tool, ...]:
     """Return the artifacts of an environment with the digest of their source."""
     return tuple(
-        Part(artifact.name, artifact.version, artifact.origin.sha256 or "")
+        Tool(name=artifact.name, version=artifact.version, sha256=artifact.origin.sha256 or None)
         for artifact in environment.artifacts
     )
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct, field, structs
 
-from ci.models.lowering_options import NO_CHOICES, Choices, resolve_choices
+from ci.models.lowering_options import NO_CHOICES, Choices
 from ci.models.schemes import ONNX, Scheme
 from ci.models.suite import SUITE
 from provisioning.errors import UsageError
@@ -161,7 +161,11 @@ def resolve_entry(name: str, entry: ModelEntry, folder: Path) -> ModelEntry:
         path=resolve("path", entry.path, FACTORY),
         calibration=resolve("calibration", entry.calibration),
         inputs=resolve("inputs", entry.inputs),
-        lowering=resolve_choices(entry.lowering, resolve),
+        lowering=structs.replace(
+            entry.lowering,
+            annotation=resolve("lowering.annotation", entry.lowering.annotation, "annotation"),
+            recipe=resolve("lowering.recipe", entry.lowering.recipe, "recipe"),
+        ),
         metric=metric,
     )
 

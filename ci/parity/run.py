@@ -10,8 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from ci.parity.allow import Sorted, apply_allowances
-from ci.parity.compare.comparison import compare_tree, in_scope
+from ci.parity.compare.comparison import Sorted, apply_allowances, compare_tree, in_scope
 from ci.parity.compare.findings import Finding, order_findings
 from ci.parity.facts import Configuration, NotEvaluated, ParityFacts
 from ci.parity.policy import ParityPolicy

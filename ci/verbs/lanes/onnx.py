@@ -17,7 +17,7 @@ from ci.cases.spec import CaseSpec
 from ci.models.schemes import ONNX
 from ci.onnx.options import check_options, parse_options
 from ci.onnx.target import SAVER_LIBRARY, choose_options, profile_options
-from ci.report.schema import Report
+from ci.report.schema import Report, Tool
 from ci.report.write import read_report
 from ci.verbs.lanes.comparison import compare_lanes
 from ci.verbs.lanes.steps import (
@@ -146,7 +146,6 @@ def run(
     """Provision, check, then run the cases, each step said and timed."""
     require_python(platform.python_version())
     require_packages(PACKAGES, PROFILE)
-    from ci.cases.engine import Part
     from ci.cases.pipeline import SessionOptions
     from ci.cases.session import Phases, Session, list_parts
     from ci.onnx.engine import OnnxEngine
@@ -173,7 +172,8 @@ def run(
     )
 
     def run_specs(environment: Environment, scratch: ScratchPool) -> Report:
-        packages = (Part(name, importlib.metadata.version(name)) for name in DISTRIBUTIONS)
+        versions = {name: importlib.metadata.version(name) for name in DISTRIBUTIONS}
+        packages = (Tool(name=name, version=version) for name, version in versions.items())
         parts = (*list_parts(environment), *packages)
         (sdk,) = (found.root for found in environment.artifacts if found.name == RUNTIME)
         ready = replace(engine, toolchain=tuple(map(str, parts)), sdk=sdk)
