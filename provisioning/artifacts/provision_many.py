@@ -67,12 +67,9 @@ def provision_artifacts(
     for number, request in wanted.items():
         groups.setdefault(request.name, []).append(number)
     tasks = [partial(bring, numbers) for numbers in groups.values()]
-    if several:
-        with ExitStack() as ending:
-            abort = partial(ending.enter_context, end_transfers())
-            outcomes = run_tasks(tasks, AT_ONCE, abort=abort)
-    else:
-        outcomes = [task() for task in tasks]
+    with ExitStack() as ending:
+        abort = partial(ending.enter_context, end_transfers())
+        outcomes = run_tasks(tasks, AT_ONCE, abort=abort)
     for outcome in outcomes:
         if isinstance(outcome, Exception):
             raise outcome
