@@ -20,10 +20,11 @@ from provisioning.artifacts.sources import (
     ArtifactRequest,
     FillJob,
     copy_to_mirror,
+    obtain_file,
+    pin_of,
     require_version,
     substitute,
 )
-from provisioning.artifacts.sources.downloads import obtain_file, pin_of
 from provisioning.artifacts.sources.pipeline import (
     Pipeline,
     read_ahead,
