@@ -15,7 +15,7 @@ import msgspec
 
 from provisioning.archives.layout import Member, make_directories, make_links, make_parents
 from provisioning.archives.tarballs import is_tarball
-from provisioning.archives.zip_directory import LOCAL_BYTES, TAIL_BYTES
+from provisioning.archives.zipfiles import LOCAL_BYTES, TAIL_BYTES
 from provisioning.artifacts.sources import (
     ArtifactRequest,
     FillJob,

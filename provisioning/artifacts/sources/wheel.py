@@ -18,7 +18,7 @@ from pathlib import Path, PurePosixPath
 import msgspec
 from packaging.utils import parse_wheel_filename
 
-from provisioning.archives.zip_directory import FileSource, read_directory
+from provisioning.archives.zipfiles import FileSource, read_directory
 from provisioning.artifacts.sources import (
     ArtifactRequest,
     FillJob,

@@ -17,7 +17,7 @@ import msgspec
 import pytest
 
 from provisioning.archives.layout import Member
-from provisioning.archives.zip_directory import FileSource, read_directory
+from provisioning.archives.zipfiles import FileSource, read_directory
 from provisioning.artifacts.consent import make_lock
 from provisioning.artifacts.lockfile import project_lock_path
 from provisioning.artifacts.sources import (
