@@ -15,15 +15,16 @@ import msgspec
 
 from provisioning.archives.layout import Member, make_directories, make_links, make_parents
 from provisioning.archives.tarballs import is_tarball
-from provisioning.archives.zip_directory import LOCAL_BYTES, TAIL_BYTES
+from provisioning.archives.zipfiles import LOCAL_BYTES, TAIL_BYTES
 from provisioning.artifacts.sources import (
     ArtifactRequest,
     FillJob,
     copy_to_mirror,
+    obtain_file,
+    pin_of,
     require_version,
     substitute,
 )
-from provisioning.artifacts.sources.downloads import obtain_file, pin_of
 from provisioning.artifacts.sources.pipeline import (
     Pipeline,
     read_ahead,

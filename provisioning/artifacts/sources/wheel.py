@@ -18,10 +18,12 @@ from pathlib import Path, PurePosixPath
 import msgspec
 from packaging.utils import parse_wheel_filename
 
-from provisioning.archives.zip_directory import FileSource, read_directory
-from provisioning.artifacts.sources import ArtifactRequest, FillJob, copy_to_mirror
-from provisioning.artifacts.sources.downloads import (
+from provisioning.archives.zipfiles import FileSource, read_directory
+from provisioning.artifacts.sources import (
+    ArtifactRequest,
+    FillJob,
     cannot_fetch,
+    copy_to_mirror,
     find_mismatch,
     obtain_file,
     pin_of,

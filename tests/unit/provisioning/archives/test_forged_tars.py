@@ -13,16 +13,18 @@ from typing import Any
 
 import pytest
 
-from provisioning.archives import tar_members
+from provisioning.archives import tarballs
 from provisioning.archives.layout import Layout, Limits, Member
-from provisioning.archives.tar_members import (
+from provisioning.archives.tarballs import (
     BLOCK_BYTES,
     COPY_BYTES,
     MAX_HEADER_BYTES,
     TarReader,
     XzStream,
+    extract_tar,
+    is_tarball,
+    is_xz,
 )
-from provisioning.archives.tarballs import extract_tar, is_tarball, is_xz
 from provisioning.errors import IntegrityError
 from provisioning.store.tree import TreeEntry
 
@@ -85,7 +87,7 @@ class Trickle:
 def read(data: bytes) -> list[tuple[Member, bytes]]:
     """The members and their bytes, which come the same in any pieces."""
 
-    def pairs(stream: tar_members.ByteStream) -> Iterator[tuple[Member, bytes]]:
+    def pairs(stream: tarballs.ByteStream) -> Iterator[tuple[Member, bytes]]:
         reader = TarReader(stream, "a.tar")
         for member in reader.members():
             yield member, b"".join(reader.data())
@@ -256,7 +258,7 @@ def test_a_checksum_may_add_signed_bytes() -> None:
 
 
 def test_an_end_may_be_padded_with_zeros(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tar_members, "MAX_PADDING_BYTES", 1000)
+    monkeypatch.setattr(tarballs, "MAX_PADDING_BYTES", 1000)
     assert names(file() + END + bytes(1000)) == ["a"]
     with pytest.raises(IntegrityError) as caught:
         list(TarReader(Trickle(file() + END + bytes(1001)), "a.tar").members())

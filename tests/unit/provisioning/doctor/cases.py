@@ -14,18 +14,16 @@ from typing import Any
 
 import msgspec
 
-from provisioning.doctor.checks.checkout import Checkout
+from provisioning.doctor.checks.building import Checkout, Ndk
 from provisioning.doctor.checks.coherence import Family
-from provisioning.doctor.checks.device import Device
+from provisioning.doctor.checks.device import Device, Staging
 from provisioning.doctor.checks.elf import Placed
 from provisioning.doctor.checks.files import Need
 from provisioning.doctor.checks.host import Tool
-from provisioning.doctor.checks.ndk import Ndk
 from provisioning.doctor.checks.pairs import Adaptor
 from provisioning.doctor.checks.python import Interpreter
 from provisioning.doctor.checks.registry import Case, Subjects
 from provisioning.doctor.checks.sdk import Sdk
-from provisioning.doctor.checks.staging import Staging
 from provisioning.doctor.checks.variables import Runtime, Variables
 from provisioning.doctor.examine import SUBJECTS
 from provisioning.doctor.facts import (
