@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -16,8 +18,9 @@ from onnxruntime.quantization.execution_providers.qnn import (
 )
 from onnxruntime.quantization.shape_inference import quant_pre_process
 
-from ci.models.schemes import Recipe, Scheme
-from ci.onnx.models import list_graphs
+from ci.models.schemes import ONNX, Recipe, Scheme
+from ci.onnx.fallback import QUANTIZING
+from ci.onnx.models import Shapes, fix_shapes, list_graphs
 from ci.onnx.source import Arrays, list_inputs
 from provisioning.errors import FailedError
 
@@ -35,11 +38,16 @@ WEIGHTS = {
 }
 OVERRIDDEN = ("MatMul", "LSTM", "GRU")
 MOST_NAMED = 3
+BITS = {
+    one.tensor_type: int(found[1])
+    for one in QuantType
+    if (found := re.fullmatch(r"QU?Int(\d+)", one.name))
+}
 
 
-def write_normal_form(path: Path, target: Path) -> Path:
+def write_normal_form(path: Path, target: Path, shapes: Shapes = ()) -> Path:
     """The file itself where its weights are constants and its opset is recent, else a copy at
-    ``target`` that computes the same.
+    ``target`` that computes the same, with inputs of the ``shapes`` given.
 
     Up to IR version 3 each initializer is an input, too, which a caller may replace: QNN takes no
     node whose weights are not constant. Raises what onnx raises for an opset it cannot convert.
@@ -48,9 +56,10 @@ def write_normal_form(path: Path, target: Path) -> Path:
     kept = list_inputs(model)
     opsets = [one.version for one in model.opset_import if one.domain in {"", "ai.onnx"}]
     opset = max(opsets, default=OLDEST_OPSET)
-    if len(kept) == len(model.graph.input) and opset >= OLDEST_OPSET:
+    if not shapes and len(kept) == len(model.graph.input) and opset >= OLDEST_OPSET:
         return path
     model = onnx.load(path)
+    fix_shapes(model, shapes)
     if opset < OLDEST_OPSET:
         model = version_converter.convert_version(model, OLDEST_OPSET)
     inputs = [one for one in model.graph.input if one.name in kept]
@@ -59,6 +68,57 @@ def write_normal_form(path: Path, target: Path) -> Path:
     model.ir_version = max(model.ir_version, OLDEST_IR)
     onnx.save(model, target)
     return target
+
+
+def copy_file(path: Path, target: Path) -> Path:
+    """A copy of a model, with all its weights in one file."""
+    onnx.save(onnx.load(path), target)
+    return target
+
+
+def is_quantized(model: Any) -> bool:
+    """Whether a model has quantized values already."""
+    return any(node.op_type in QUANTIZING for node in model.graph.node)
+
+
+def find_scheme(model: Any) -> Scheme | None:
+    """The scheme of a model that is quantized already, by the types that most of its activations
+    and weights have, the nearest if there is none of just these; None for a float model."""
+    if not is_quantized(model):
+        return None
+    types = read_types(model.graph)
+    points = (
+        types.get(node.input[2] if len(node.input) > 2 else "", onnx.TensorProto.UINT8)
+        for node in model.graph.node
+        if node.op_type == "QuantizeLinear"
+    )
+    activation = _find_usual(points)
+    weight = _find_usual(kind for _, kind in find_weights(model)) or activation
+    if not activation:
+        return Scheme.FP16  # weights alone are quantized
+
+    def differ(scheme: Scheme) -> tuple[int, bool]:
+        recipe = scheme.recipe
+        kinds = [QuantType[one].tensor_type for one in (recipe.activations, recipe.weights)]
+        pairs = zip(kinds, (activation, weight), strict=True)
+        return sum(abs(BITS[one] - BITS.get(own, 32)) for one, own in pairs), kinds[1] != weight
+
+    return min((one for one in ONNX.schemes if one.quantized), key=differ)
+
+
+def _find_usual(kinds: Iterable[int]) -> int:
+    return next((kind for kind, _ in Counter(kinds).most_common(1)), 0)
+
+
+def read_types(graph: Any) -> dict[str, int]:
+    """The type of each initializer and Constant node of a graph, by name."""
+    types = {one.name: one.data_type for one in graph.initializer}
+    return types | {
+        node.output[0]: one.t.data_type
+        for node in graph.node
+        for one in node.attribute
+        if node.op_type == "Constant" and one.name == "value"
+    }
 
 
 class SetReader(CalibrationDataReader):
@@ -164,7 +224,7 @@ def find_weights(model: Any) -> Iterator[tuple[str, int]]:
     """``Conv 'first' input 1`` and the type of its elements, of each weight of WEIGHTS, those in
     branches too."""
     for graph in list_graphs(model.graph):
-        types = {one.name: one.data_type for one in graph.initializer}
+        types = read_types(graph)
         types |= {
             node.output[0]: types[node.input[0]]
             for node in graph.node

@@ -14,7 +14,8 @@ from onnx import helper
 
 from ci.models.schemes import ONNX, Scheme
 from ci.onnx.compile import run_reference
-from ci.onnx.preparation import find_weights, quantize_file
+from ci.onnx.preparation import find_scheme, find_weights, quantize_file, write_normal_form
+from ci.onnx.source import list_inputs
 from provisioning.errors import FailedError
 from tests.qnn_provider.models import constant, tensor, write_model
 
@@ -99,3 +100,35 @@ def test_weights_that_a_scheme_does_not_reach_are_an_error(tmp_path: Path) -> No
     path = write_model(tmp_path / "net.onnx", [*nodes[1:], choice], *ends)
     with pytest.raises(FailedError, match="Conv 'inner' input 1 float"):
         quantize_file(path, tmp_path / "quantized.onnx", Scheme.U16A4W, INPUTS)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("constants", [False, True])
+def test_a_model_that_is_quantized_already_tells_its_scheme(
+    tmp_path: Path, scheme: Scheme, constants: bool
+) -> None:
+    path = write_net(tmp_path / "net.onnx")
+    assert find_scheme(onnx.load(path)) is None
+    quantize_file(path, tmp_path / "quantized.onnx", scheme, INPUTS)
+    model = onnx.load(tmp_path / "quantized.onnx")
+    if constants:
+        made = [
+            helper.make_node("Constant", [], [i.name], value=i) for i in model.graph.initializer
+        ]
+        nodes = [*made, *model.graph.node]
+        del model.graph.initializer[:], model.graph.node[:]
+        model.graph.node.extend(nodes)
+    # Of signed weights, scales by channel make no other type.
+    assert find_scheme(model) is scheme
+
+
+def test_inputs_without_sizes_get_those_that_are_given(tmp_path: Path) -> None:
+    path = write_net(tmp_path / "net.onnx")
+    model = onnx.load(path)
+    for place in (0, 2, 3):
+        model.graph.input[0].type.tensor_type.shape.dim[place].dim_param = "?"
+    onnx.save(model, path)
+    fixed = write_normal_form(path, tmp_path / "fixed.onnx", [("x", (1, 2, 6, 6))])
+    assert fixed == tmp_path / "fixed.onnx"
+    assert list_inputs(onnx.load(fixed)) == {"x": (np.dtype("float32"), (1, 2, 6, 6))}
+    quantize_file(fixed, tmp_path / "quantized.onnx", Scheme.U8, INPUTS)
