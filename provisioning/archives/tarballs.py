@@ -281,17 +281,13 @@ def extract_tar(
 
 @contextmanager
 def _open(path: Path) -> Iterator[ByteStream]:
-    if is_xz(path.name):
+    if path.name.endswith((".xz", ".txz")):
         with path.open("rb") as file:
             yield XzStream(file)
     else:
         is_gzip = path.name.endswith((".gz", ".tgz"))
         with _open_gzip(path) if is_gzip else path.open("rb") as stream:
             yield stream
-
-
-def is_xz(filename: str) -> bool:
-    return filename.endswith((".xz", ".txz"))
 
 
 def _open_gzip(path: Path) -> gzip.GzipFile:

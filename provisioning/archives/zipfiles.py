@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import Any, Protocol
@@ -226,12 +227,9 @@ def finish_members(
 ) -> tuple[list[TreeEntry], dict[str, str]]:
     """What extract_members gives beside regular files."""
     empty = [path for path, member in placed if member.kind == "dir"]
-    return make_directories(root, empty), read_links(source, placed)
-
-
-def read_links(source: ByteSource, placed: Sequence[tuple[str, Member]]) -> dict[str, str]:
-    """The symbolic links among these members: path -> target. Raises IntegrityError."""
-    return {path: read_link(source, member) for path, member in placed if member.kind == "symlink"}
+    links = [pair for pair in placed if pair[1].kind == "symlink"]
+    ends = {path: read_link(source, member) for path, member in links}
+    return make_directories(root, empty), ends
 
 
 def check_placed(archive: str, paths: Sequence[str]) -> None:
@@ -308,7 +306,7 @@ def extract_member(
 def inflate_member(source: ByteSource, member: Member, take: Callable[[bytes], None]) -> None:
     """Give ``take`` the member's bytes piece by piece; check its size and CRC-32."""
     start = _data_offset(source, member)
-    crc32 = load_crc32()
+    crc32, _, _ = load_engine()
     crc, total = 0, 0
     pieces = _chunks if member.method == STORED else _inflate
     for data in pieces(source, member, start):
@@ -324,15 +322,6 @@ def inflate_member(source: ByteSource, member: Member, take: Callable[[bytes], N
             source.name,
             f"member {member.name!r} has CRC-32 {crc:08x}, its directory says {member.crc:08x}",
         )
-
-
-def load_crc32() -> Callable[[bytes, int], int]:
-    """ISA-L's CRC-32 where there is a build of it, else the interpreter's own."""
-    try:
-        from isal.isal_zlib import crc32
-    except ImportError:
-        return zlib.crc32
-    return crc32
 
 
 def _data_offset(source: ByteSource, member: Member) -> int:
@@ -357,7 +346,8 @@ def _chunks(source: ByteSource, member: Member, start: int) -> Iterator[bytes]:
 
 
 def _inflate(source: ByteSource, member: Member, start: int) -> Iterator[bytes]:
-    inflater, errors = open_inflater()
+    _, open_inflater, errors = load_engine()
+    inflater = open_inflater()
     chunks = _chunks(source, member, start)
     try:
         while not inflater.eof:
@@ -370,13 +360,16 @@ def _inflate(source: ByteSource, member: Member, start: int) -> Iterator[bytes]:
         raise unsafe(source.name, f"member {member.name!r} does not inflate: {error}") from error
 
 
-def open_inflater() -> tuple[Any, Any]:
-    """A decompressor of raw DEFLATE, as bz2 and lzma have them, and what it raises."""
+def load_engine() -> tuple[Callable[[bytes, int], int], Callable[[], Any], Any]:
+    """CRC-32, a maker of decompressors of raw DEFLATE (as bz2 and lzma have them), and what these
+    raise: ISA-L's where there is a build of it, else the interpreter's own.
+    """
     try:
-        from isal import igzip_lib
+        from isal import igzip_lib, isal_zlib
     except ImportError:
-        return _Inflater(), zlib.error
-    return igzip_lib.IgzipDecompressor(igzip_lib.DECOMP_DEFLATE), igzip_lib.error
+        return zlib.crc32, _Inflater, zlib.error
+    open_inflater = partial(igzip_lib.IgzipDecompressor, igzip_lib.DECOMP_DEFLATE)
+    return isal_zlib.crc32, open_inflater, igzip_lib.error
 
 
 class _Inflater:

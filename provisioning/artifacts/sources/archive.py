@@ -34,8 +34,7 @@ from provisioning.artifacts.sources.pipeline import (
 )
 from provisioning.console.progress import Progress
 from provisioning.errors import IntegrityError, UsageError
-from provisioning.fetch.download import fetch_file
-from provisioning.fetch.mirrors import mirror_urls
+from provisioning.fetch.download import fetch_file, mirror_urls
 from provisioning.fetch.part_file import Watch, ignore_growth
 from provisioning.fetch.ranges import CostlyError, Span, open_remote
 from provisioning.fetch.transfer import MismatchError, PermanentError, redact_url

@@ -156,7 +156,9 @@ def sdk(
 ) -> Sdk:
     place = Path(root)
     facts = SdkFacts(place, is_directory=True, markers=("sdk.yaml",), version="2.37.0")
-    return Sdk(replace(facts, **change), tree or TreeFacts(place, ()), asked or case())
+    known = asked or case()
+    trees = {"qnn-sdk": tree or TreeFacts(place, ())}
+    return Sdk(replace(facts, **change), replace(known, facts=replace(known.facts, trees=trees)))
 
 
 def wanting(*names: str) -> Case:

@@ -188,7 +188,7 @@ def test_of_sdks_that_serve_the_first_is_wanted() -> None:
 
 def test_an_sdk_is_judged_with_its_files() -> None:
     case = ask()
-    assert list(SDK.find(case)) == [Sdk(QNN_SDK, TREE, case)]
+    assert list(SDK.find(case)) == [Sdk(QNN_SDK, case)]
     assert list(SDK.find(ask(sdk=None))) == []
 
 
