@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from ci.builds.inputs import read_record
 from ci.builds.toolchains import PROBE_S, ask_python
 from provisioning.console.process import run_process
 from provisioning.errors import FailedError, UnfitError
@@ -51,16 +52,13 @@ class Proof:
 class Record(msgspec.Struct, frozen=True):
     """A proof that was made, and the digest of everything that it was made with."""
 
-    key: str
-    proof: Proof
+    key: str = ""
+    proof: Proof | None = None
 
 
 def recall_proof(record: Path, key: str) -> Proof | None:
     """The proof in ``record`` when it was made with the same things."""
-    try:
-        found = msgspec.json.decode(record.read_bytes(), type=Record)
-    except (OSError, msgspec.DecodeError):
-        return None
+    found = read_record(record, Record)
     return found.proof if found.key == key else None
 
 

@@ -12,7 +12,7 @@ import msgspec
 
 from ci.parity.compare.comparison import Sorted, apply_allowances, compare_tree, in_scope
 from ci.parity.compare.findings import Finding, order_findings
-from ci.parity.facts import Configuration, NotEvaluated, ParityFacts
+from ci.parity.facts import Configuration, ParityFacts
 from ci.parity.policy import ParityPolicy
 from ci.parity.reading import read_tree
 from ci.parity.renames import find_renames
@@ -69,7 +69,12 @@ def compare_trees(
         base_facts, before = compare_one(base, request, policy, read)
         renames = find_renames(base, tree, base_facts, facts)
         known = {key for f in before.findings for key in (f.key, renames.translate(f))}
-        found = tuple(as_new(f) for f in result.findings if f.key not in known)
+        # At the level that each has when a change introduces it.
+        found = tuple(
+            msgspec.structs.replace(f, level=f.when_new or f.level)
+            for f in result.findings
+            if f.key not in known
+        )
         changed = find_changes(found, tree, base)
     return ParityReport(
         tree=tree.name,
@@ -78,15 +83,14 @@ def compare_trees(
         findings=tuple(order_findings(list(found))),
         old=len(result.findings) - len(found),
         allowed=result.allowed,
-        not_evaluated=unevaluated(facts, request.scope),
+        not_evaluated=tuple(
+            row
+            for row in facts.not_evaluated
+            if row.is_whole or in_scope(row.place.path, request.scope)
+        ),
         counts=count_facts(facts),
         changed=changed,
     )
-
-
-def as_new(finding: Finding) -> Finding:
-    """A finding at the level that it has when a change introduces it."""
-    return msgspec.structs.replace(finding, level=finding.when_new or finding.level)
 
 
 def find_changes(
@@ -149,10 +153,6 @@ def check_tree(tree: SourceTree, scope: Sequence[str]) -> None:
         raise UsageError(f"{tree.name} has no BUCK or TARGETS file", fix="name an ExecuTorch tree")
     if "CMakeLists.txt" not in names:
         raise UsageError(f"{tree.name} has no CMakeLists.txt", fix="name an ExecuTorch tree")
-
-
-def unevaluated(facts: ParityFacts, scope: Sequence[str]) -> tuple[NotEvaluated, ...]:
-    return tuple(r for r in facts.not_evaluated if r.is_whole or in_scope(r.place.path, scope))
 
 
 def count_facts(facts: ParityFacts) -> dict[str, int]:

@@ -10,7 +10,6 @@ from base64 import b64encode
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
@@ -91,16 +90,12 @@ def _environment() -> Environment:
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
         undefined=StrictUndefined,
-        finalize=_finalize,
+        finalize=lambda value: clean(value) if type(value) is str else value,
         trim_blocks=True,
         lstrip_blocks=True,
     )
     environment.filters |= {"ratio": show_decibels, "seconds": show_seconds, "bytes": show_bytes}
     return environment
-
-
-def _finalize(value: Any) -> Any:
-    return clean(value) if type(value) is str else value
 
 
 def _hash(text: str) -> str:

@@ -56,18 +56,13 @@ def find_roots(
     What is not found is None.
     """
     named = {
-        name: given.get(name) or _path_in(environment, variable)
+        name: given.get(name) or (Path(value) if (value := environment.get(variable)) else None)
         for name, variable in VARIABLES.items()
     }
     missing = {name for name in needed if not named[name]}
     if missing:
         named |= locate_roots(missing, named["hexagon_sdk"], progress)
     return Roots(**named, build=build)
-
-
-def _path_in(environment: Mapping[str, str], variable: str) -> Path | None:
-    value = environment.get(variable, "")
-    return Path(value) if value else None
 
 
 def locate_roots(
