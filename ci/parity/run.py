@@ -15,11 +15,10 @@ from pathlib import Path
 import msgspec
 
 from ci.parity.compare.comparison import Sorted, apply_allowances, compare_tree, in_scope
-from ci.parity.compare.findings import Finding, order_findings
+from ci.parity.compare.findings import Finding, ParityReport, order_findings
 from ci.parity.facts import Configuration, ParityFacts, directory_of
 from ci.parity.policy import ParityPolicy
 from ci.parity.reading import read_tree
-from ci.parity.report import ParityReport
 from ci.parity.trees import SourceTree, find_git_dir, open_tree
 from provisioning.errors import UsageError
 
