@@ -108,7 +108,7 @@ def _find_wheel(job: BuildJob) -> Path:
 
 def _list_ingredients(job: BuildJob, result: Result, package: Path) -> Iterator[str]:
     """Everything that a proof depends on: its code, the files, the wheel, the QNN libraries."""
-    yield digest_sources(Path(__file__), PROGRAM.with_name("proof.py"), PROGRAM)
+    yield digest_sources(Path(__file__), PROGRAM)
     yield from (one.sha256 for one in result.artifacts)
     yield f"{package} {package.stat().st_mtime_ns}"
     yield from (f"{name}={value}" for name, value in sorted(job.variables.items()))

@@ -1,5 +1,5 @@
-"""``test-emulator``: the main job, from pinned wheel to judged outputs, of all cases or of those that
-a plan and a shard leave to it.
+"""``test-emulator``: the main job, from pinned wheel to judged outputs, of all cases or of those
+that a plan and a shard leave to it.
 """
 
 from __future__ import annotations
