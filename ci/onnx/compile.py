@@ -30,8 +30,14 @@ from ci.models.tensors import TensorInfo, describe_tensor
 from ci.models.user_code import Inputs, working_directory
 from ci.onnx.contexts import check_context, seal_context
 from ci.onnx.fallback import count_nodes, name_operator, read_reasons
-from ci.onnx.models import external_files, read_model
-from ci.onnx.preparation import find_joined, quantize_file, write_normal_form
+from ci.onnx.models import Shapes, external_files, read_model
+from ci.onnx.preparation import (
+    copy_file,
+    find_joined,
+    is_quantized,
+    quantize_file,
+    write_normal_form,
+)
 from ci.onnx.session import (
     RECORD_ASSIGNMENT,
     VERBOSE,
@@ -55,7 +61,9 @@ def load_source(spec: CaseSpec) -> Source:
     """Return a case's model, from the suite, a user's function or a file, with its digest."""
     if spec.is_file:
         path = Path(spec.reference)
-        return from_file(path, read_model(path), external_files(path), spec.source)
+        shapes = spec.source.shapes
+        model, external = read_model(path, shapes), external_files(path, shapes)
+        return from_file(path, model, external, spec.source)
     return from_torch(*load_digested(spec.reference, spec.source))
 
 
@@ -74,12 +82,16 @@ def compile_source(
     Raises FailedError for a model that proves nothing, and what the tools raise.
     """
     staging.write_inputs(source.evaluation)
-    model = write_float(source, staging.directory.with_name("float.onnx"))
+    model = write_float(source, staging.directory.with_name("float.onnx"), spec.source.shapes)
     reference = run_reference(model, source.evaluation)
     staging.write_float(reference)
     require_export(source, reference)
     infos = describe_outputs(model, reference[0])
-    if spec.scheme.quantized:
+    given = is_quantized(onnx.load(model, load_external_data=False))
+    if given:
+        model = copy_file(model, staging.directory / QUANTIZED_MODEL)
+        staging.write_quantized(reference)
+    elif spec.scheme.quantized:
         quantized = staging.directory / QUANTIZED_MODEL
         quantize_file(model, quantized, spec.scheme, source.calibration)
         model = quantized
@@ -99,15 +111,16 @@ def compile_source(
         outputs=infos,
         delegation=delegation,
         made_inputs=name_made(
-            source.made, source.calibration_made, quantized=spec.scheme.quantized
+            source.made, source.calibration_made, quantized=spec.scheme.quantized and not given
         ),
     )
 
 
-def write_float(source: Source, target: Path) -> Path:
-    """The float model as a file: the user's own, or what is exported to ``target``."""
+def write_float(source: Source, target: Path, shapes: Shapes = ()) -> Path:
+    """The float model as a file: the user's own, with inputs of the ``shapes`` given, or what is
+    exported to ``target``."""
     if isinstance(source.origin, Path):
-        return write_normal_form(source.origin, target)
+        return write_normal_form(source.origin, target, shapes)
 
     export_module(source.origin.module, source.origin.evaluation[0], target)
     return target

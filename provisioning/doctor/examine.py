@@ -14,13 +14,12 @@ from provisioning.artifacts.environment import Environment, profile_requests
 from provisioning.artifacts.sources import ArtifactRequest, Options
 from provisioning.artifacts.sources.local import read_version
 from provisioning.console.progress import Progress
-from provisioning.doctor.checks.checkout import CHECKOUTS
+from provisioning.doctor.checks.building import CHECKOUTS, NDKS
 from provisioning.doctor.checks.coherence import FAMILIES
-from provisioning.doctor.checks.device import DEVICES
+from provisioning.doctor.checks.device import DEVICES, STAGINGS
 from provisioning.doctor.checks.elf import CONTENT, DEFECTS, TARGET
 from provisioning.doctor.checks.files import NEEDS, find_groups, judge_group
 from provisioning.doctor.checks.host import TOOLS
-from provisioning.doctor.checks.ndk import NDKS
 from provisioning.doctor.checks.pairs import ADAPTOR
 from provisioning.doctor.checks.python import PYTHON
 from provisioning.doctor.checks.registry import (
@@ -32,7 +31,6 @@ from provisioning.doctor.checks.registry import (
     Subjects,
 )
 from provisioning.doctor.checks.sdk import INSTALLATIONS, SDK
-from provisioning.doctor.checks.staging import STAGINGS
 from provisioning.doctor.checks.variables import RUNTIMES, VARIABLES
 from provisioning.doctor.facts import CHECKOUT, HOST_KIND, EnvironmentFacts
 from provisioning.doctor.fitness import Fitness

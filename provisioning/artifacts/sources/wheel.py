@@ -18,10 +18,12 @@ from pathlib import Path, PurePosixPath
 import msgspec
 from packaging.utils import parse_wheel_filename
 
-from provisioning.archives.zip_directory import FileSource, read_directory
-from provisioning.artifacts.sources import ArtifactRequest, FillJob, copy_to_mirror
-from provisioning.artifacts.sources.downloads import (
+from provisioning.archives.zipfiles import FileSource, read_directory
+from provisioning.artifacts.sources import (
+    ArtifactRequest,
+    FillJob,
     cannot_fetch,
+    copy_to_mirror,
     find_mismatch,
     obtain_file,
     pin_of,
@@ -31,8 +33,7 @@ from provisioning.console.process import module_command, run_process
 from provisioning.console.progress import Progress
 from provisioning.elf.qnn_build import find_qnn_build
 from provisioning.errors import DownloadError, IntegrityError, ToolError, UnfitError
-from provisioning.fetch.download import FILE_MODE, fetch_file
-from provisioning.fetch.mirrors import mirror_urls
+from provisioning.fetch.download import FILE_MODE, fetch_file, mirror_urls
 from provisioning.files import hash_file, mib
 from provisioning.manifest.releases import WheelRelease
 from provisioning.store.store import Store

@@ -30,8 +30,7 @@ from provisioning.doctor.facts import (
     VariableFacts,
 )
 from provisioning.doctor.fitness import DoctorPolicy, ElfPolicy, Fitness, choose_policy
-from provisioning.doctor.survey.device import survey_devices
-from provisioning.doctor.survey.host import survey_host
+from provisioning.doctor.survey.host import survey_devices, survey_host
 from provisioning.doctor.survey.installations import survey_checkout, survey_ndk, survey_sdk
 from provisioning.doctor.survey.python import survey_python, try_device
 from provisioning.doctor.survey.python_probe import find_adaptors

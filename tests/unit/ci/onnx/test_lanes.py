@@ -12,7 +12,8 @@ from ci.models.schemes import EXECUTORCH, ONNX, Scheme
 from ci.models.suite import SUITE
 from ci.onnx.target import choose_options
 from ci.report.schema import Case, Report, Status
-from ci.verbs.lanes.onnx import TWINS, compare_lanes, require_python
+from ci.verbs.lanes.comparison import TWINS, compare_lanes
+from ci.verbs.lanes.onnx import require_python
 from provisioning.doctor.examine import find_fitness
 from provisioning.errors import UnfitError, UsageError
 from tests.stand_ins.reports import make_report
