@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,7 +20,7 @@ import onnx
 import torch
 
 from ci.cases.engine import Compiled, Delegation, Staging
-from ci.cases.forked import describe_error, still_tqdm
+from ci.cases.forked import still_tqdm
 from ci.cases.spec import CaseSpec
 from ci.judging.figures import decibels
 from ci.models.eager import keep_state
@@ -46,15 +45,13 @@ from ci.onnx.session import (
     open_session,
 )
 from ci.onnx.source import Arrays, Source, from_file, from_torch
-from provisioning.errors import FailedError, QnnCiError
+from ci.onnx.stages import CPU, ONNXRUNTIME, PROVIDER_LOG, QNN, stage
+from provisioning.errors import FailedError
 
 PROGRAM, CONTEXT = "program", "model.onnx"
 QUANTIZED_MODEL = "quantized.onnx"
-PROVIDER_LOG, SAVER_LOG = "provider.log", "saver.log"
+SAVER_LOG = "saver.log"
 EXPORTED_DB = 60.0  # the exported model against torch; seen: 100 and more
-# Lines of ONNX Runtime at error, and those that QNN prints itself.
-SAID = re.compile(r"^(?:\x1b\[[\d;]*m)?\d{4}-.* \[E:onnxruntime:[^]]*\] (.*)", re.MULTILINE)
-MAX_SAID = 600
 
 
 def load_source(spec: CaseSpec) -> Source:
@@ -128,12 +125,14 @@ def write_float(source: Source, target: Path, shapes: Shapes = ()) -> Path:
 
 def run_reference(model: Path, sets: Sequence[Arrays]) -> list[Arrays]:
     """What the CPU makes of each input set."""
-    session = open_reference(model)
+    with stage(ONNXRUNTIME):
+        session = open_reference(model)
     names = [one.name for one in session.get_inputs()]
-    return [
-        tuple(map(np.asarray, session.run(None, dict(zip(names, arrays, strict=True)))))
-        for arrays in sets
-    ]
+    with stage(CPU):
+        return [
+            tuple(map(np.asarray, session.run(None, dict(zip(names, arrays, strict=True)))))
+            for arrays in sets
+        ]
 
 
 def require_export(source: Source, reference: Sequence[Arrays]) -> None:
@@ -154,6 +153,7 @@ def _agree_db(wanted: Any, got: Any) -> float:
     return decibels(float(np.sum(wanted.astype(np.float64) ** 2)), float(np.sum(error**2)))
 
 
+@stage(QNN)
 def write_context(
     model: Path, directory: Path, log: Path, soc: str, options: Mapping[str, str], *, embed: bool
 ) -> Delegation:
@@ -180,6 +180,7 @@ def write_context(
     return count_nodes(parts, read_reasons(log.read_text(encoding="utf-8", errors="replace")))
 
 
+@stage(QNN)
 def write_calls(model: Path, staging: Staging, options: Mapping[str, str]) -> None:
     """Let QNN's Saver write what it is called with for ``model``; nothing is compiled.
 
@@ -203,15 +204,6 @@ def output_to(log: Path) -> Iterator[None]:
         for number, descriptor in zip((1, 2), kept, strict=True):
             os.dup2(descriptor, number)
             os.close(descriptor)
-
-
-def describe_refusal(error: Exception, log: Path) -> str:
-    """The provider's own error lines, and the exception that was made of them."""
-    raised = str(error) if isinstance(error, QnnCiError) else describe_error(error)
-    held = log.with_name(PROVIDER_LOG)
-    text = held.read_text(encoding="utf-8", errors="replace") if held.is_file() else ""
-    said = "; ".join(dict.fromkeys(line.strip() for line in SAID.findall(text)))[:MAX_SAID]
-    return f"{said} ({raised})" if said and said not in raised else raised
 
 
 def describe_outputs(model: Path, outputs: Arrays) -> tuple[TensorInfo, ...]:

@@ -22,6 +22,7 @@ from ci.models.schemes import ONNX, Recipe, Scheme
 from ci.onnx.fallback import QUANTIZING
 from ci.onnx.models import Shapes, fix_shapes, list_graphs
 from ci.onnx.source import Arrays, list_inputs
+from ci.onnx.stages import ONNXRUNTIME, QUANTIZER, stage
 from provisioning.errors import FailedError
 
 OLDEST_OPSET = 13  # the first whose DequantizeLinear has a scale per channel
@@ -45,6 +46,7 @@ BITS = {
 }
 
 
+@stage(ONNXRUNTIME)
 def write_normal_form(path: Path, target: Path, shapes: Shapes = ()) -> Path:
     """The file itself where its weights are constants and its opset is recent, else a copy at
     ``target`` that computes the same, with inputs of the ``shapes`` given.
@@ -133,6 +135,7 @@ class SetReader(CalibrationDataReader):
         return next(self.feeds, None)
 
 
+@stage(ONNXRUNTIME)
 def prepare_file(source: Path, scratch: Path) -> Path:
     """The float model in the form that is quantized: constants folded and made initializers,
     batch norms inside convolutions, shapes inferred, the operators that QNN has.
@@ -152,6 +155,7 @@ def prepare_file(source: Path, scratch: Path) -> Path:
     return prepared if qnn_preprocess_model(str(folded), str(prepared)) else folded
 
 
+@stage(QUANTIZER)
 def quantize_file(source: Path, target: Path, scheme: Scheme, sets: Sequence[Arrays]) -> None:
     """Write the quantized model of ``source`` to ``target``, with QuantizeLinear and
     DequantizeLinear as QNN's provider wants them; ranges cover all of ``sets``. It has the metadata
@@ -207,8 +211,8 @@ def require_weights(model: Any, scheme: Scheme) -> None:
         named = [f"{name} {_name_type(kind)}" for name, kind in [*wrong.items()][:MOST_NAMED]]
         more = f" and {len(wrong) - MOST_NAMED} more" if len(wrong) > MOST_NAMED else ""
         raise FailedError(
-            f"the quantizer did not give {len(wrong)} weights the type of {scheme.value},"
-            f" {_name_type(wanted)}: {', '.join(named)}{more}",
+            f"{len(wrong)} weights do not have the type of {scheme.value}, {_name_type(wanted)}:"
+            f" {', '.join(named)}{more}",
             why="the case would be called by a scheme that it does not have; the quantizer leaves"
             " out what is in branches of an If, and weights that another node computes",
             fix="export the model without branches and with its weights as initializers, or take"

@@ -16,6 +16,7 @@ from ci.models.schemes import ONNX, Scheme
 from ci.onnx.compile import run_reference
 from ci.onnx.preparation import find_scheme, find_weights, quantize_file, write_normal_form
 from ci.onnx.source import list_inputs
+from ci.onnx.stages import StageError
 from provisioning.errors import FailedError
 from tests.qnn_provider.models import constant, tensor, write_model
 
@@ -98,8 +99,10 @@ def test_weights_that_a_scheme_does_not_reach_are_an_error(tmp_path: Path) -> No
     choice = helper.make_node("If", ["is"], ["y"], then_branch=body, else_branch=body)
     ends = [tensor("x", (1, 2, 6, 6))], [tensor("y", (1, 4, 4, 4))]
     path = write_model(tmp_path / "net.onnx", [*nodes[1:], choice], *ends)
-    with pytest.raises(FailedError, match="Conv 'inner' input 1 float"):
+    with pytest.raises(StageError, match="quantizer") as caught:
         quantize_file(path, tmp_path / "quantized.onnx", Scheme.U16A4W, INPUTS)
+    assert isinstance(caught.value.__cause__, FailedError)
+    assert "Conv 'inner' input 1 float" in caught.value.__cause__.what
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
