@@ -91,15 +91,9 @@ def staged_directory(target: Path) -> Iterator[Path]:
     removed by the next. Raises OSError.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
-    _clear_staging(target)
-    staging, descriptor = _lock_new(target)
-    try:
+    with scratch_directory(target.parent, target.name) as staging:
         yield staging
         publish_directory(staging, target)
-    finally:
-        if staging.exists():
-            remove_tree(staging)
-        os.close(descriptor)
 
 
 @contextmanager

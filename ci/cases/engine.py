@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from msgspec import Struct
@@ -27,14 +27,6 @@ SAVER, SAVER_CALLS = "saver_output", "saver_output.c"  # what QNN's Saver wrote,
 Sets = Sequence[Sequence[Array]]  # a list of arrays per input set
 
 
-class Part(NamedTuple):
-    """A part of a toolchain: a package, library or artifact that takes part in a program."""
-
-    name: str
-    version: str
-    sha256: str = ""
-
-
 class Fallback(Struct, frozen=True):
     """A node that stays on the CPU and why; ``asked`` if the model's entry wants it there."""
 
@@ -52,18 +44,11 @@ class Delegation(Struct, frozen=True):
     fallback_ops: tuple[Fallback, ...] = ()
 
 
-class MethodInfo(Struct, frozen=True):
-    """A method of a program that has several, and how many of the program's inputs it takes."""
-
-    name: str
-    inputs: int
-
-
 class Compiled(Struct, frozen=True, kw_only=True):
     """A program in a directory. ``program`` is the file that a runner opens, ``binary`` the one
     that holds what QNN compiled; both are relative to the directory.
 
-    ``sets`` counts the input sets. ``methods`` are those of a program that has several, whose
+    ``sets`` counts the input sets. ``methods`` names those of a program that has several, whose
     inputs and outputs follow each other; ``unshared_bytes`` is its size without shared weights.
     ``made_inputs`` is what its inputs are if they were not given, see ci.models.model.name_made.
     """
@@ -75,7 +60,7 @@ class Compiled(Struct, frozen=True, kw_only=True):
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
     delegation: Delegation
-    methods: tuple[MethodInfo, ...] = ()
+    methods: tuple[str, ...] = ()
     unshared_bytes: int = 0
     made_inputs: str = ""
 

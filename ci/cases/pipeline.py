@@ -397,6 +397,8 @@ class CaseRun:
 
     def find_places(self, reason: str) -> tuple[Place, ...]:
         """Return the lines of a repository's files that a failure is from, else its factory's."""
+        if self.spec.is_file:
+            return ()
         given = self.spec.source.reference
         reference = find_suite_model(given or self.spec.model) or given
         return tuple(find_places(reason) or [find_factory(reference)] if reference else [])

@@ -1,10 +1,9 @@
 """Processes that already hold torch and the engine's packages, for jobs with a time limit.
 
 A fork server imports torch once, so that a worker starts in milliseconds. A worker does one kind of
-job, one at a time; one that crashes, hangs or grows is replaced. A worker can hold what one job
-opened for the jobs after it. Compilations fork once more for each case (see ci.cases.forked). Runs
-share a process, in which QNN's libraries are loaded once; a lease can ask for a process that has
-run nothing yet.
+job, one at a time; one that crashes, hangs or grows is replaced. Compilations fork once more for
+each case (see ci.cases.forked). Runs share a process, in which QNN's libraries are
+loaded once; a lease can ask for a process that has run nothing yet.
 """
 
 from __future__ import annotations
@@ -58,36 +57,7 @@ class Ended:
     result: Any
     failure: str
     log_tail: str
-    wall_s: float
     used: bool = False
-
-
-@dataclass(frozen=True)
-class Open:
-    """A job that leaves in its worker what ``make`` returns, for jobs of type Use."""
-
-    make: Job
-
-    def __call__(self) -> None:
-        _held.clear()
-        _held.append(self.make())
-
-
-@dataclass(frozen=True)
-class Use:
-    """A job that calls ``use`` with what an Open job left in the worker, and ``given``; the
-    ``last`` one lets it go."""
-
-    use: Callable[..., Any]
-    given: Any = None
-    last: bool = False
-
-    def __call__(self) -> Any:
-        held = _held.pop() if self.last else _held[-1]
-        return self.use(held, self.given)
-
-
-_held: list[Any] = []  # in a worker
 
 
 def serve(connection: Connection) -> None:
@@ -219,17 +189,16 @@ class Lease:
     def __init__(self, worker: Worker | None, log: Path, timeout_s: float) -> None:
         self.worker, self.log, self.timeout_s = worker, log, timeout_s
         self.used, self.reusable = bool(worker and worker.used), True
-        self.started = time.monotonic()
+        self.deadline = time.monotonic() + timeout_s
         if worker:
             worker.used = True
 
     def call(self, job: Job) -> Ended:
         """Do one job in what is left of the time. Raises StoreError if the job found no room."""
         if not self.worker or not self.reusable:
-            return Ended(None, ABORTED, read_tail(self.log), 0.0, self.used)
-        began = time.monotonic()
+            return Ended(None, ABORTED, read_tail(self.log), self.used)
         self.reusable = False
-        left_s = max(self.timeout_s - (began - self.started), 0.0)
+        left_s = max(self.deadline - time.monotonic(), 0.0)
         result, failure = self.worker.call(job, self.log, left_s)
         self.reusable = not failure
         if isinstance(result, StoreError):
@@ -238,7 +207,7 @@ class Lease:
             result, failure = None, str(result)
         if failure == LATE:
             failure = f"did not end within {self.timeout_s:g} s"
-        return Ended(result, failure, read_tail(self.log), time.monotonic() - began, self.used)
+        return Ended(result, failure, read_tail(self.log), self.used)
 
 
 class Pool:

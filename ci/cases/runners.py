@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from ci.cases.engine import INPUTS, Program, RunError, RunNotes, Sets
 from ci.cases.outputs import read_outputs
-from ci.cases.pool import Ended, Job, Lease, Open, Pool, Use
+from ci.cases.pool import Ended, Job, Lease, Pool
 from ci.models.tensors import FILE, write_sets
 from provisioning.console.command import user_command
 from provisioning.console.process import run_process
@@ -31,14 +31,33 @@ class HeldProgram(Protocol):
         """Return what the runner's notes are made of."""
 
 
-def run_held(held: HeldProgram, sets: Sets) -> Sets:
-    """Run a program in its worker."""
-    return held.run(sets)
+held: list[HeldProgram] = []  # the program that is open in a worker
 
 
-def finish_held(held: HeldProgram, _: None) -> Any:
-    """End the runs of a program in its worker."""
-    return held.finish()
+@dataclass(frozen=True)
+class OpenHeld:
+    """A job that leaves in its worker the program that ``opening`` returns."""
+
+    opening: Job
+
+    def __call__(self) -> None:
+        held.clear()
+        held.append(self.opening())
+
+
+@dataclass(frozen=True)
+class RunHeld:
+    """A job that runs the program in its worker."""
+
+    sets: Sets
+
+    def __call__(self) -> Sets:
+        return held[-1].run(self.sets)
+
+
+def finish_held() -> Any:
+    """End the runs of the program in its worker, and let it go."""
+    return held.pop().finish()
 
 
 @dataclass(frozen=True)
@@ -58,7 +77,7 @@ class PooledRunner:
     ) -> Iterator[PooledProgram]:
         fresh = fresh or self.alone
         with self.pool.lease(self.name, program.log, timeout_s, fresh=fresh) as lease:
-            require(lease.call(Open(self.opening(program))))
+            require(lease.call(OpenHeld(self.opening(program))))
             yield PooledProgram(self, program, lease)
 
 
@@ -77,11 +96,11 @@ class PooledProgram:
         return self.lease.used
 
     def run(self, sets: Sets) -> Sets:
-        self.sets, self.outputs = sets, require(self.lease.call(Use(run_held, sets)))
+        self.sets, self.outputs = sets, require(self.lease.call(RunHeld(sets)))
         return self.outputs
 
     def finish(self) -> RunNotes:
-        return self.runner.note(self, require(self.lease.call(Use(finish_held, last=True))))
+        return self.runner.note(self, require(self.lease.call(finish_held)))
 
 
 def require(ended: Ended) -> Any:

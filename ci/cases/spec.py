@@ -100,13 +100,13 @@ def select_cases(
     if foreign and not lane.suffix:
         raise UsageError(f"{foreign[0]} is an ONNX model", fix="give it to ./nox -s test_onnx")
     every = [scheme.value for scheme in lane.schemes]
-    asked = [Scheme(name) for word in schemes for name in match_names("scheme", word, every)]
-    asked_socs = [name for word in soc_names for name in match_names("SoC", word, socs)]
+    asked = [Scheme(name) for name in match_all("scheme", schemes, every)]
+    asked_socs = match_all("SoC", soc_names, socs)
     cases = [
         CaseSpec(name, scheme, soc, entry.source)
         for name, entry in chosen.items()
         for scheme in asked or find_schemes(entry, lane)
-        for soc in asked_socs or find_socs(entry, socs) or [default_soc]
+        for soc in asked_socs or match_all("SoC", entry.socs, socs) or [default_soc]
     ]
     for case in cases:
         check_choices(case.source.choices, case.scheme, case.model)
@@ -118,9 +118,10 @@ def find_schemes(entry: ModelEntry, lane: Lane) -> Sequence[Scheme]:
     return [scheme for scheme in entry.schemes if scheme in lane.schemes] or lane.default
 
 
-def find_socs(entry: ModelEntry, socs: Sequence[str]) -> list[str]:
-    """The SoCs of an entry's names and globs."""
-    return [name for word in entry.socs for name in match_names("SoC", word, socs)]
+def match_all(kind: str, words: Iterable[str], names: Iterable[str]) -> list[str]:
+    """The ``names`` that globs match, in the order of these. Raises UsageError."""
+    every = list(names)
+    return [name for word in words for name in match_names(kind, word, every)]
 
 
 def find_models(

@@ -30,7 +30,6 @@ from ci.cases.engine import (
     SAVER_CALLS,
     Compiled,
     Delegation,
-    MethodInfo,
     Staging,
 )
 from ci.cases.forked import describe_error, run_forked
@@ -240,11 +239,10 @@ def add_delegations(every: Iterable[Delegation]) -> Delegation:
     )
 
 
-def describe_methods(model: Model) -> tuple[MethodInfo, ...]:
+def describe_methods(model: Model) -> tuple[str, ...]:
     """Return the methods of a program that has several."""
-    methods = split_inputs(model.module, model.evaluation[0])
-    rows = (MethodInfo(name, len(inputs)) for name, inputs in methods.items())
-    return tuple(rows) if len(methods) > 1 else ()
+    methods = tuple(split_module(model.module))
+    return methods if len(methods) > 1 else ()
 
 
 def keep_initial_state(edge: Any) -> ExecutorchBackendConfig:

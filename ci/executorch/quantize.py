@@ -30,9 +30,9 @@ from torchao.quantization.pt2e.quantize_pt2e import (
 from ci.models.eager import copy_inputs, flatten_outputs, keep_state, run_eager
 from ci.models.lowering_options import NO_CHOICES, Choices, Part
 from ci.models.methods import join_modules, split_module
-from ci.models.model import Model, call_function, split_model
+from ci.models.model import Model, split_model
 from ci.models.schemes import Scheme
-from ci.models.user_code import Inputs
+from ci.models.user_code import Inputs, call_function
 from provisioning.errors import UsageError
 from provisioning.manifest.backends import Backend
 
@@ -83,16 +83,9 @@ def quantize_method(model: Model, scheme: Scheme, choices: Choices, quantizer: A
         if recipe.training_steps:
             train(prepared, model, recipe.training_steps)
         else:
-            calibrate(prepared, model.calibration)
+            run_eager(prepared, model.calibration)
     converted: GraphModule = convert_pt2e(prepared)
     return converted
-
-
-def calibrate(prepared: GraphModule, sets: Sequence[Inputs]) -> None:
-    """Show the observers every input set."""
-    with torch.no_grad():
-        for inputs in sets:
-            prepared(*copy_inputs(inputs))
 
 
 def round_blocks(module: Any) -> Any:
@@ -206,22 +199,12 @@ def annotated(quantizer: QnnQuantizer, choices: Choices) -> Iterator[None]:
 
 def _belongs(node: Node, part: Part, found: set[Part]) -> bool:
     stack = [*(node.meta.get("nn_module_stack") or {}).values()]
-    belongs = (
-        (bool(part.node) and node.name == part.node)
-        or (bool(part.module) and any(_is_inside(path, part.module) for path, _ in stack))
-        or (bool(part.type) and any(_name_type(kind) == part.type for _, kind in stack))
-    )
+    types = {str(getattr(kind, "__name__", kind)).rpartition(".")[2] for _, kind in stack}
+    inside = part.module and any(f"{path}.".startswith(f"{part.module}.") for path, _ in stack)
+    belongs = node.name == part.node or bool(inside) or part.type in types
     if belongs:
         found.add(part)
     return belongs
-
-
-def _is_inside(path: str, module: str) -> bool:
-    return path == module or path.startswith(f"{module}.")
-
-
-def _name_type(kind: Any) -> str:
-    return str(getattr(kind, "__name__", kind)).rpartition(".")[2]
 
 
 RATE = 1e-3
@@ -263,19 +246,16 @@ def cover_ranges(prepared: GraphModule, sets: Sequence[Inputs]) -> None:
     By itself torchao moves a range by a hundredth towards each set's, so that few sets clip.
     """
     fakes = [one for one in prepared.modules() if isinstance(one, FusedMovingAvgObsFakeQuantize)]
-    seen: list[list[tuple[Tensor, Tensor]]] = [[] for _ in fakes]
-    for one in fakes:
-        one.activation_post_process.averaging_constant = 1.0
-    with torch.no_grad():
-        for inputs in sets:
-            prepared(*copy_inputs(inputs))
-            for one, ranges in zip(fakes, seen, strict=True):
-                observer = one.activation_post_process
-                ranges.append((observer.min_val.clone(), observer.max_val.clone()))
-    for one, ranges in zip(fakes, seen, strict=True):
-        observer = one.activation_post_process
-        observer.min_val.copy_(torch.stack([low for low, _ in ranges]).amin(0))
-        observer.max_val.copy_(torch.stack([high for _, high in ranges]).amax(0))
+    observers = [one.activation_post_process for one in fakes]
+    for observer in observers:
+        observer.averaging_constant = 1.0
+    ranges = []
+    for inputs in sets:
+        run_eager(prepared, [inputs])
+        ranges.append([(one.min_val.clone(), one.max_val.clone()) for one in observers])
+    for one, observer, seen in zip(fakes, observers, zip(*ranges, strict=True), strict=True):
+        observer.min_val.copy_(torch.stack([low for low, _ in seen]).amin(0))
+        observer.max_val.copy_(torch.stack([high for _, high in seen]).amax(0))
         scale, zero = one.calculate_qparams()
         one.scale.copy_(scale.reshape(one.scale.shape))
         one.zero_point.copy_(zero.reshape(one.zero_point.shape))

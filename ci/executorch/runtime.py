@@ -57,7 +57,7 @@ class LoadedProgram:
         traces = debug_bytes is not None
         more = {"enable_etdump": True, "debug_buffer_size": debug_bytes} if traces else {}
         self.program = _C._load_program(str(program.path), **more)
-        names = [one.name for one in program.compiled.methods] or ["forward"]
+        names = program.compiled.methods or ("forward",)
         self.methods = [self.program.load_method(name) for name in names]
 
     def run(self, sets: Sets) -> Sets:

@@ -10,8 +10,8 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from ci.cases.engine import Part
 from ci.cases.session import list_parts
+from ci.report.schema import Tool
 from provisioning.artifacts.environment import Environment
 from provisioning.console.process import run_process
 from provisioning.doctor.facts import HOST_DIRECTORY
@@ -35,23 +35,22 @@ def find_on_path(variables: Mapping[str, str]) -> None:
             sys.path.insert(0, entry)
 
 
-def describe_toolchain(environment: Environment) -> tuple[Part, ...]:
-    """Return artifacts, packages, and the parts that no version names."""
-    packages = (Part(name, importlib.metadata.version(name)) for name in PACKAGES)
-    return (*list_parts(environment), *packages, *describe_parts(environment))
-
-
-def describe_parts(environment: Environment) -> Iterator[Part]:
-    """Yield the adaptor, QNN's build, and whether QNN validates operators."""
+def describe_toolchain(environment: Environment) -> Iterator[Tool]:
+    """Yield artifacts, packages, and the parts that no version names: the adaptor, QNN's build,
+    and whether QNN validates operators."""
+    yield from list_parts(environment)
+    yield from (Tool(name=name, version=importlib.metadata.version(name)) for name in PACKAGES)
     root = Path(environment.variables["QNN_SDK_ROOT"])
     build = find_qnn_build(root / HOST_DIRECTORY / LIBRARY)
-    yield Part(LIBRARY, build.text if build else "unknown")
+    yield Tool(name=LIBRARY, version=build.text if build else "unknown")
     suffix = importlib.machinery.EXTENSION_SUFFIXES[0]
     for path in find_adaptors(next(iter(list_places()), None)):
         if path.endswith(suffix):
             headers = find_headers_version(Path(path)) or "unknown"
-            yield Part(ADAPTOR, f"QNN {headers}", hash_file(Path(path)))
-    yield Part(VALIDATION, find_validation(root, environment.apply(os.environ)))
+            digest = hash_file(Path(path))
+            yield Tool(name=ADAPTOR, version=f"QNN {headers}", sha256=digest)
+    validation = find_validation(root, environment.apply(os.environ))
+    yield Tool(name=VALIDATION, version=validation)
 
 
 def find_validation(root: Path, variables: Mapping[str, str]) -> str:
@@ -67,7 +66,7 @@ def find_validation(root: Path, variables: Mapping[str, str]) -> str:
     return "sdk" if ended.returncode == 0 else f"none ({last[0][:100]})"
 
 
-def name_toolchain(parts: tuple[Part, ...], environment: Environment) -> tuple[str, ...]:
+def name_toolchain(parts: tuple[Tool, ...], environment: Environment) -> tuple[str, ...]:
     """Return what decides about a program besides the model: versions, digests, and of an
     installation that is used in place, which has no digest, its libraries by size and time.
 

@@ -18,8 +18,15 @@ from ci.gate.dependencies.tree import TreeFiles
 from ci.gate.facts import Difference, TreeFacts
 from ci.gate.replay import Step
 from ci.gate.rules import GateRules, fits
-from ci.parity.trees import DirectoryTree, RevisionTree, SourceTree, find_git_dir, show_path
-from provisioning.console.git import ask_git, read_commit
+from ci.parity.trees import (
+    DirectoryTree,
+    RevisionTree,
+    SourceTree,
+    find_git_dir,
+    resolve_revision,
+    show_path,
+)
+from provisioning.console.git import ask_git
 from provisioning.errors import MissingToolError, ToolError, UsageError
 
 DIFF = ("--raw", "-z", "--no-abbrev", "--find-renames", "--no-relative", "--no-ext-diff")
@@ -33,11 +40,10 @@ class WorkTree(DirectoryTree):
     def files(self) -> frozenset[str]:
         raw = ask_git(self.root, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
         names = {show_path(name) for name in _decode(raw).split("\0") if name}
-        return frozenset(name for name in names if self._is_file(name))
-
-    def _is_file(self, name: str) -> bool:
-        path = self.root / name
-        return path.is_symlink() or path.is_file()
+        paths = {name: self.root / name for name in names}
+        return frozenset(
+            name for name, path in paths.items() if path.is_symlink() or path.is_file()
+        )
 
     def digest(self, path: str) -> str:
         """The name that git gives the content: what was parsed of a commit is known here too."""
@@ -104,13 +110,7 @@ class Repository:
 
     def resolve(self, revision: str) -> str:
         """The commit that a revision names. Raises UsageError."""
-        if not revision or revision.startswith("-") or "\0" in revision:
-            raise UsageError(
-                f"{revision!r} is not a revision", fix="check that the variables in it are set"
-            )
-        what = f"no revision {revision!r} in {self.source}"
-        with _refuse(what, "fetch it, or correct it"):
-            return read_commit(self.git_dir, revision)
+        return resolve_revision(self.git_dir, revision)
 
     def find_base(self, base: str, head: str) -> str:
         """The merge base of ``base`` (or of the main branch) with the head. Raises UsageError."""

@@ -3,7 +3,7 @@ what."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, structs
@@ -84,24 +84,17 @@ NO_CHOICES = Choices()
 PROFILE_LEVELS = {"": 0, "detailed": 2, "optrace": 3}
 
 
-class Exclusion(Struct, frozen=True):
-    """Two choices that do not go together, and why."""
-
-    one: str
-    other: str
-    why: str
-
-
-# What ExecuTorch 1.5.1 refuses, or does other than what is asked and says nothing.
+# Two choices that do not go together, and why: what ExecuTorch 1.5.1 refuses, or does other than
+# what is asked and says nothing.
 EXCLUSIONS = (
-    Exclusion("recipe", "parts", "QnnQuantizer.annotate looks at a recipe alone"),
-    Exclusion("recipe", "annotation", "QnnQuantizer.annotate looks at a recipe alone"),
-    Exclusion("dump_intermediate_outputs", "methods", "debug handles of methods would be the same"),
-    Exclusion("profile_level", "dump_intermediate_outputs", "what is dumped changes the times"),
-    Exclusion("profile_level", "methods", "a trace does not say of which method an event is"),
-    Exclusion("saver", "methods", "ExecuTorch saves the first method alone"),
-    Exclusion("online_prepare", "weight_sharing", "weights are shared when a context is compiled"),
-    Exclusion("online_prepare", "methods", "a DLC is read back by the name of one graph"),
+    ("recipe", "parts", "QnnQuantizer.annotate looks at a recipe alone"),
+    ("recipe", "annotation", "QnnQuantizer.annotate looks at a recipe alone"),
+    ("dump_intermediate_outputs", "methods", "debug handles of methods would be the same"),
+    ("profile_level", "dump_intermediate_outputs", "what is dumped changes the times"),
+    ("profile_level", "methods", "a trace does not say of which method an event is"),
+    ("saver", "methods", "ExecuTorch saves the first method alone"),
+    ("online_prepare", "weight_sharing", "weights are shared when a context is compiled"),
+    ("online_prepare", "methods", "a DLC is read back by the name of one graph"),
 )
 QUANTIZING = ("parts", "annotation", "recipe")
 
@@ -114,9 +107,9 @@ def check_choices(choices: Choices, scheme: Scheme, model: str) -> None:
 
 def _find_faults(choices: Choices, scheme: Scheme) -> Iterator[tuple[str, str]]:
     asked = {name for name, _ in choices.chosen()}
-    for pair in EXCLUSIONS:
-        if {pair.one, pair.other} <= asked:
-            yield f"{pair.one} and {pair.other} exclude each other", pair.why
+    for one, other, why in EXCLUSIONS:
+        if {one, other} <= asked:
+            yield f"{one} and {other} exclude each other", why
     if choices.weight_sharing and not choices.methods:
         yield "weight_sharing needs methods", "one graph shares with no other"
     if len({"forward", *choices.methods}) <= len(choices.methods):
@@ -130,12 +123,3 @@ def _find_faults(choices: Choices, scheme: Scheme) -> Iterator[tuple[str, str]]:
             yield f"{part} is no part", "its scheme has to be ExecuTorch's, without blocks"
         if bool(recipe.training_steps) != bool(scheme.recipe.training_steps):
             yield f"{part} is no part of {scheme.value}", "a model is trained as a whole"
-
-
-def resolve_choices(choices: Choices, resolve: Callable[[str, str, str], str]) -> Choices:
-    """The choices with whole paths; ``resolve`` takes a key, a word and its kind."""
-    return structs.replace(
-        choices,
-        annotation=resolve("lowering.annotation", choices.annotation, "annotation"),
-        recipe=resolve("lowering.recipe", choices.recipe, "recipe"),
-    )

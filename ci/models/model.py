@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
 import math
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -26,10 +25,9 @@ from ci.models.methods import (
     split_module,
 )
 from ci.models.numerics import fix_numerics
-from ci.models.user_code import CONTRACT, Inputs, find_line, load_function, unpack, users_code
+from ci.models.user_code import Inputs, call_function, find_line, unpack
 from ci.models.user_data import MIN_SETS, read_judged, read_sets
 from ci.models.user_models import NO_SOURCE, Source, is_suite
-from provisioning.errors import UsageError
 
 DERIVED_SETS = 7
 RANDOM, SHUFFLED = "random inputs", "shuffled inputs"  # what inputs are that the model lacked
@@ -95,20 +93,6 @@ def make_model(reference: str, choices: Choices) -> Made:
     return join_methods(made) if choices.methods else made[FORWARD]
 
 
-def call_function(reference: str, contract: str = CONTRACT, *words: Any) -> Any:
-    """What a function gives of the suite, or of the user's. Raises UsageError for one that is not
-    there, and FailedError for what a user's raises."""
-    name, _, function = reference.partition(":")
-    if not is_suite(reference):
-        with users_code(reference):
-            return load_function(reference, contract)(*words)
-    suite = importlib.import_module(f"ci.models.suite.{name}")
-    found = getattr(suite, function or "make_case", None)
-    if found is None:
-        raise UsageError(f"the suite's {name} has no function {function!r}", fix=contract)
-    return found(*words)
-
-
 def split_model(model: Model) -> dict[str, Model]:
     """Each method as a model of its own."""
     return {
@@ -154,10 +138,9 @@ def digest_model(model: Model) -> str:
     return digest.hexdigest()
 
 
+@cache
 def load_digested(reference: str, source: Source = NO_SOURCE) -> tuple[Model, str]:
-    """Return a model and its digest; one of the suite is loaded once per process."""
-    if is_suite(reference) and not source.has_data:
-        return load_suite_model(reference, source.choices.methods)
+    """Return a model and its digest; each is loaded once per process."""
     loaded = load_model(reference, source)
     return loaded, digest_model(loaded)
 
@@ -165,14 +148,7 @@ def load_digested(reference: str, source: Source = NO_SOURCE) -> tuple[Model, st
 def preload_model(reference: str, source: Source) -> None:
     """Load a model of the suite for all forks. A user's has modules that only a fork may load."""
     if is_suite(reference) and not source.has_data:
-        load_suite_model(reference, source.choices.methods)
-
-
-@cache
-def load_suite_model(name: str, methods: tuple[str, ...]) -> tuple[Model, str]:
-    """Return a model of the suite and its digest."""
-    loaded = load_model(name, Source(choices=Choices(methods=methods)))
-    return loaded, digest_model(loaded)
+        load_digested(reference, source)
 
 
 def before_forks() -> None:
@@ -191,8 +167,12 @@ def digest_graph(module: nn.Module, inputs: Inputs) -> str:
     digest = hashlib.sha256()
     for word in _describe(program):
         digest.update(f"{len(word)}:{word}".encode())
-    for tensors in (program.state_dict, program.constants):
-        _update_named(digest, tensors)
+    for name, value in (*sorted(program.state_dict.items()), *sorted(program.constants.items())):
+        digest.update(f"{len(name)}:{name}".encode())
+        if isinstance(value, Tensor):
+            update_tensor(digest, value)
+        else:
+            digest.update(type(value).__qualname__.encode())
     return digest.hexdigest()
 
 
@@ -219,15 +199,6 @@ def _describe_node(node: Node) -> str:
 def _qualify(target: Any) -> str:
     named = getattr(target, "__name__", "")
     return f"{getattr(target, '__module__', '')}.{named}" if named else str(target)
-
-
-def _update_named(digest: Any, tensors: Mapping[str, Any]) -> None:
-    for name, value in sorted(tensors.items()):
-        digest.update(f"{len(name)}:{name}".encode())
-        if isinstance(value, Tensor):
-            update_tensor(digest, value)
-        else:
-            digest.update(type(value).__qualname__.encode())
 
 
 def update_tensor(digest: Any, tensor: Tensor) -> None:

@@ -39,17 +39,13 @@ def describe_tensor(tensor: Any, axis: int = 0, parts: tuple[int, ...] = ()) -> 
     return TensorInfo(str(array.dtype), array.shape, axis, parts)
 
 
-def write_set(directory: Path, number: int, tensors: Iterable[Any], pattern: str = FILE) -> None:
-    """Write a file for each tensor of an input set, row-major."""
-    for index, tensor in enumerate(tensors):
-        (directory / pattern.format(number, index)).write_bytes(np.asarray(tensor).tobytes())
-
-
 def write_sets(directory: Path, sets: Iterable[Iterable[Any]], pattern: str = FILE) -> None:
-    """Write a file for every tensor of every input set into ``directory``, made if missing."""
+    """Write a file for every tensor of every input set into ``directory``, made if missing,
+    row-major."""
     directory.mkdir(parents=True, exist_ok=True)
     for number, tensors in enumerate(sets):
-        write_set(directory, number, tensors, pattern)
+        for index, tensor in enumerate(tensors):
+            (directory / pattern.format(number, index)).write_bytes(np.asarray(tensor).tobytes())
 
 
 def read_sets(directory: Path, tensors: Sequence[TensorInfo], sets: int) -> list[list[Any]]:

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from ci.models.source_lines import is_installed, name_file
+from ci.models.user_models import is_suite
 from provisioning.console.command import OWN_PACKAGES, user_path
 from provisioning.errors import FailedError, QnnCiError, UsageError
 
@@ -37,6 +38,20 @@ def users_code(reference: str) -> Iterator[None]:
     it raises is a FailedError. Right only where no other user's model was loaded in the process."""
     with blame_model(reference), working_directory(user_path(".")), own_packages_hidden():
         yield
+
+
+def call_function(reference: str, contract: str = CONTRACT, *words: Any) -> Any:
+    """What a function gives of the suite, or of the user's. Raises UsageError for one that is not
+    there, and FailedError for what a user's raises."""
+    name, _, function = reference.partition(":")
+    if not is_suite(reference):
+        with users_code(reference):
+            return load_function(reference, contract)(*words)
+    suite = importlib.import_module(f"ci.models.suite.{name}")
+    found = getattr(suite, function or "make_case", None)
+    if found is None:
+        raise UsageError(f"the suite's {name} has no function {function!r}", fix=contract)
+    return found(*words)
 
 
 def load_function(reference: str, contract: str) -> Callable[..., Any]:
@@ -80,16 +95,12 @@ def own_packages_hidden() -> Iterator[None]:
     Its modules stay where ours have others: torch.export and ExecuTorch look up by name what a
     model calls.
     """
-    ours = {name: sys.modules.pop(name) for name in list(sys.modules) if is_own(name)}
+    names = [name for name in sys.modules if name.partition(".")[0] in OWN_PACKAGES]
+    ours = {name: sys.modules.pop(name) for name in names}
     try:
         yield
     finally:
         sys.modules.update(ours)
-
-
-def is_own(module: str) -> bool:
-    """Whether a module's name is in one of this project's packages."""
-    return module.partition(".")[0] in OWN_PACKAGES
 
 
 @contextmanager

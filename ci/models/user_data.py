@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ci.models.user_code import load_function, users_code
+from ci.models.user_code import call_function, load_function, users_code
 from ci.models.user_models import MetricJob, MetricResult
 from provisioning.errors import FailedError, UsageError
 
@@ -33,7 +33,7 @@ def read_sets(source: str, names: Sequence[str] = ()) -> list[tuple[Tensor, ...]
     Raises UsageError, and FailedError for what a function raises.
     """
     if is_function(source):
-        given = _call(source)
+        given = call_function(source, FORM)
         if not isinstance(given, (list, tuple)):
             why = f"it returned a {type(given).__name__}"
             raise UsageError(f"{Path(source).name} gives no input sets", why=why, fix=FORM)
@@ -60,12 +60,17 @@ def read_judged(source: str, names: Sequence[str] = ()) -> list[tuple[Tensor, ..
 def read_labels(source: str, sets: int) -> Tensor:
     """Labels, [sets, ...]. Raises UsageError, and FailedError for what a function raises."""
     if is_function(source):
-        labels = _read_tensor(source, _call(source))
+        given = call_function(source, FORM)
     else:
         arrays = _read_arrays(source)
         if len(arrays) != 1:
             raise UsageError(f"{Path(source).name} holds {len(arrays)} arrays", fix="give one")
-        labels = torch.from_numpy(*arrays.values())
+        (given,) = arrays.values()
+    try:
+        labels = torch.as_tensor(given)
+    except (TypeError, ValueError, RuntimeError) as error:
+        why = f"it returned a {type(given).__name__}: {error}"
+        raise UsageError(f"{Path(source).name} gives no labels", why=why) from error
     if not labels.ndim or len(labels) != sets:
         raise UsageError(
             f"{Path(source).name} has labels of shape {list(labels.shape)}",
@@ -78,19 +83,6 @@ def read_labels(source: str, sets: int) -> Tensor:
 def is_function(source: str) -> bool:
     """Whether it is ``file.py:function``."""
     return source.rpartition(":")[0].endswith(".py")
-
-
-def _call(source: str) -> Any:
-    with users_code(source):
-        return load_function(source, FORM)()
-
-
-def _read_tensor(source: str, given: Any) -> Tensor:
-    try:
-        return torch.as_tensor(given)
-    except (TypeError, ValueError, RuntimeError) as error:
-        why = f"it returned a {type(given).__name__}: {error}"
-        raise UsageError(f"{Path(source).name} gives no labels", why=why) from error
 
 
 def _order_arrays(source: str, arrays: dict[str, Any], names: Sequence[str]) -> list[Any]:

@@ -31,6 +31,7 @@ from ci.models.noise import (
 )
 from ci.onnx.session import open_reference
 from ci.onnx.source import Arrays
+from provisioning.errors import FailedError
 
 # Operators that move or select elements and compute nothing.
 MOVES = re.compile(
@@ -183,7 +184,7 @@ class _Writer:
 
     def read(self, name: str) -> Any:
         """Return a constant's value."""
-        return numpy_helper.to_array(self.weights[name])
+        return read_constant(name, self.made_by, self.weights)
 
     def draw(self, like: str, amount: float) -> str:
         """Return the name of uniform values from -amount to amount, of the shape of ``like``."""
@@ -207,19 +208,32 @@ class _Writer:
         return result
 
 
+def read_constant(name: str, made_by: Mapping[str, Any], weights: Mapping[str, Any]) -> Any:
+    """Return the value of an initializer or of a Constant node. Raises FailedError for another."""
+    if name in weights:
+        return numpy_helper.to_array(weights[name])
+    maker = made_by.get(name)
+    for one in maker.attribute if maker is not None and maker.op_type == "Constant" else ():
+        if one.name == "value":
+            return numpy_helper.to_array(one.t)
+    raise FailedError(f"{name}, a scale or a zero point of the model, is no constant")
+
+
 def find_grids(model: Path) -> list[tuple[float, int, int]]:
     """Return the values that each output can have: step, least and greatest multiple of it; a step
     of 0 for an output that no dequantization gives."""
     graph = onnx.load(model, load_external_data=False).graph
     made_by = {name: node for node in graph.node for name in node.output}
     weights = {one.name: one for one in graph.initializer}
-    return [_find_grid(made_by.get(one.name), weights) for one in graph.output]
+    return [_find_grid(made_by.get(one.name), made_by, weights) for one in graph.output]
 
 
-def _find_grid(node: Any, weights: Mapping[str, Any]) -> tuple[float, int, int]:
+def _find_grid(
+    node: Any, made_by: Mapping[str, Any], weights: Mapping[str, Any]
+) -> tuple[float, int, int]:
     if node is None or node.op_type != "DequantizeLinear" or len(node.input) < 3:
         return 0.0, 0, 0
-    scale, zero = (numpy_helper.to_array(weights[name]) for name in node.input[1:3])
+    scale, zero = (read_constant(name, made_by, weights) for name in node.input[1:3])
     limits = np.iinfo(zero.dtype)
     if scale.size != 1:
         return 0.0, 0, 0

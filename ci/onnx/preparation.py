@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import onnx
@@ -13,18 +16,40 @@ from onnxruntime.quantization.execution_providers.qnn import (
     get_qnn_qdq_config,
     qnn_preprocess_model,
 )
+from onnxruntime.quantization.shape_inference import quant_pre_process
 
-from ci.models.schemes import Scheme
+from ci.models.schemes import ONNX, Recipe, Scheme
+from ci.onnx.fallback import QUANTIZING
+from ci.onnx.models import Shapes, fix_shapes, list_graphs
 from ci.onnx.source import Arrays, list_inputs
+from ci.onnx.stages import ONNXRUNTIME, QUANTIZER, stage
+from provisioning.errors import FailedError
 
 OLDEST_OPSET = 13  # the first whose DequantizeLinear has a scale per channel
 OLDEST_IR = 4  # the first whose initializers are not inputs
-PREPARED = "prepared.onnx"
+# Inputs that are weights, by operator. The quantizer gives those of OVERRIDDEN the type of an
+# activation (seen with 1.31; get_qnn_qdq_config mends MatMul's, with 8-bit weights only).
+WEIGHTS = {
+    "Conv": (1,),
+    "ConvTranspose": (1,),
+    "Gemm": (1,),
+    "MatMul": (0, 1),
+    "LSTM": (1, 2),
+    "GRU": (1, 2),
+}
+OVERRIDDEN = ("MatMul", "LSTM", "GRU")
+MOST_NAMED = 3
+BITS = {
+    one.tensor_type: int(found[1])
+    for one in QuantType
+    if (found := re.fullmatch(r"QU?Int(\d+)", one.name))
+}
 
 
-def write_normal_form(path: Path, target: Path) -> Path:
+@stage(ONNXRUNTIME)
+def write_normal_form(path: Path, target: Path, shapes: Shapes = ()) -> Path:
     """The file itself where its weights are constants and its opset is recent, else a copy at
-    ``target`` that computes the same.
+    ``target`` that computes the same, with inputs of the ``shapes`` given.
 
     Up to IR version 3 each initializer is an input, too, which a caller may replace: QNN takes no
     node whose weights are not constant. Raises what onnx raises for an opset it cannot convert.
@@ -33,9 +58,10 @@ def write_normal_form(path: Path, target: Path) -> Path:
     kept = list_inputs(model)
     opsets = [one.version for one in model.opset_import if one.domain in {"", "ai.onnx"}]
     opset = max(opsets, default=OLDEST_OPSET)
-    if len(kept) == len(model.graph.input) and opset >= OLDEST_OPSET:
+    if not shapes and len(kept) == len(model.graph.input) and opset >= OLDEST_OPSET:
         return path
     model = onnx.load(path)
+    fix_shapes(model, shapes)
     if opset < OLDEST_OPSET:
         model = version_converter.convert_version(model, OLDEST_OPSET)
     inputs = [one for one in model.graph.input if one.name in kept]
@@ -44,6 +70,57 @@ def write_normal_form(path: Path, target: Path) -> Path:
     model.ir_version = max(model.ir_version, OLDEST_IR)
     onnx.save(model, target)
     return target
+
+
+def copy_file(path: Path, target: Path) -> Path:
+    """A copy of a model, with all its weights in one file."""
+    onnx.save(onnx.load(path), target)
+    return target
+
+
+def is_quantized(model: Any) -> bool:
+    """Whether a model has quantized values already."""
+    return any(node.op_type in QUANTIZING for node in model.graph.node)
+
+
+def find_scheme(model: Any) -> Scheme | None:
+    """The scheme of a model that is quantized already, by the types that most of its activations
+    and weights have, the nearest if there is none of just these; None for a float model."""
+    if not is_quantized(model):
+        return None
+    types = read_types(model.graph)
+    points = (
+        types.get(node.input[2] if len(node.input) > 2 else "", onnx.TensorProto.UINT8)
+        for node in model.graph.node
+        if node.op_type == "QuantizeLinear"
+    )
+    activation = _find_usual(points)
+    weight = _find_usual(kind for _, kind in find_weights(model)) or activation
+    if not activation:
+        return Scheme.FP16  # weights alone are quantized
+
+    def differ(scheme: Scheme) -> tuple[int, bool]:
+        recipe = scheme.recipe
+        kinds = [QuantType[one].tensor_type for one in (recipe.activations, recipe.weights)]
+        pairs = zip(kinds, (activation, weight), strict=True)
+        return sum(abs(BITS[one] - BITS.get(own, 32)) for one, own in pairs), kinds[1] != weight
+
+    return min((one for one in ONNX.schemes if one.quantized), key=differ)
+
+
+def _find_usual(kinds: Iterable[int]) -> int:
+    return next((kind for kind, _ in Counter(kinds).most_common(1)), 0)
+
+
+def read_types(graph: Any) -> dict[str, int]:
+    """The type of each initializer and Constant node of a graph, by name."""
+    types = {one.name: one.data_type for one in graph.initializer}
+    return types | {
+        node.output[0]: one.t.data_type
+        for node in graph.node
+        for one in node.attribute
+        if node.op_type == "Constant" and one.name == "value"
+    }
 
 
 class SetReader(CalibrationDataReader):
@@ -58,26 +135,109 @@ class SetReader(CalibrationDataReader):
         return next(self.feeds, None)
 
 
+@stage(ONNXRUNTIME)
+def prepare_file(source: Path, scratch: Path) -> Path:
+    """The float model in the form that is quantized: constants folded and made initializers,
+    batch norms inside convolutions, shapes inferred, the operators that QNN has.
+
+    It is written into ``scratch`` without metadata, which onnxruntime 1.31 does not take ("cannot
+    convert dictionary update sequence element"). Raises what onnxruntime raises.
+    """
+    plain, folded, prepared = (scratch / name for name in ("plain", "folded", "prepared"))
+    model = onnx.load(source)
+    del model.metadata_props[:]
+    onnx.save(model, plain)
+    # Shapes are fixed, so that symbolic inference, which fails on some models, finds nothing more.
+    quant_pre_process(str(plain), str(folded), skip_symbolic_shape=True)
+    model = onnx.load(folded)
+    del model.metadata_props[:]
+    onnx.save(model, folded)
+    return prepared if qnn_preprocess_model(str(folded), str(prepared)) else folded
+
+
+@stage(QUANTIZER)
 def quantize_file(source: Path, target: Path, scheme: Scheme, sets: Sequence[Arrays]) -> None:
     """Write the quantized model of ``source`` to ``target``, with QuantizeLinear and
-    DequantizeLinear as QNN's provider wants them; ranges cover all of ``sets``.
+    DequantizeLinear as QNN's provider wants them; ranges cover all of ``sets``. It has the metadata
+    of the source.
 
-    Raises what onnxruntime's quantizer raises.
+    Raises what onnxruntime's quantizer raises, and FailedError if a weight has another type than
+    the scheme's.
     """
-    prepared = target.with_name(PREPARED)
-    changed = qnn_preprocess_model(str(source), str(prepared))
-    chosen = prepared if changed else source
     recipe = scheme.recipe
-    names = [one.name for one in onnx.load(chosen, load_external_data=False).graph.input]
-    config = get_qnn_qdq_config(
-        chosen,
-        SetReader(names, sets),
-        activation_type=QuantType[recipe.activations],
-        weight_type=QuantType[recipe.weights],
-        per_channel=recipe.per_channel,
-    )
-    quantize(str(chosen), str(target), config)
-    prepared.unlink(missing_ok=True)
+    with TemporaryDirectory(dir=target.parent) as scratch:
+        prepared = prepare_file(source, Path(scratch))
+        graph = onnx.load(prepared).graph
+        config = get_qnn_qdq_config(
+            prepared,
+            SetReader([one.name for one in graph.input], sets),
+            activation_type=QuantType[recipe.activations],
+            weight_type=QuantType[recipe.weights],
+            per_channel=recipe.per_channel,
+            init_overrides=override_weights(graph, recipe),
+            add_qtype_converts=False,
+        )
+        quantize(str(prepared), str(target), config)
+    model = onnx.load(target, load_external_data=False)
+    model.metadata_props.extend(onnx.load(source, load_external_data=False).metadata_props)
+    onnx.save(model, target)
+    require_weights(model, scheme)
+
+
+def override_weights(graph: Any, recipe: Recipe) -> dict[str, list[dict[str, Any]]]:
+    """The quantizer's overrides that give the weights of OVERRIDDEN the type of the recipe.
+
+    A layer norm's scale would have it, too, by channel: HTP takes none that is signed.
+    """
+    kind = QuantType[recipe.weights]
+    symmetric = kind in {QuantType.QInt8, QuantType.QInt16}
+    known = {one.name for one in graph.initializer}
+    overrides: dict[str, list[dict[str, Any]]] = {}
+    for node in graph.node:
+        if node.op_type in OVERRIDDEN:
+            for place in WEIGHTS[node.op_type]:
+                overrides[node.input[place]] = [{"quant_type": kind, "symmetric": symmetric}]
+        if node.op_type == "LayerNormalization" and recipe.per_channel:
+            overrides[node.input[1]] = [{"quant_type": QuantType.QUInt8, "symmetric": False}]
+    return {name: one for name, one in overrides.items() if name in known}
+
+
+def require_weights(model: Any, scheme: Scheme) -> None:
+    """Raises FailedError, which names weights whose type in a quantized model is not the one of
+    the scheme."""
+    wanted = QuantType[scheme.recipe.weights].tensor_type
+    wrong = {name: kind for name, kind in find_weights(model) if kind != wanted}
+    if wrong:
+        named = [f"{name} {_name_type(kind)}" for name, kind in [*wrong.items()][:MOST_NAMED]]
+        more = f" and {len(wrong) - MOST_NAMED} more" if len(wrong) > MOST_NAMED else ""
+        raise FailedError(
+            f"{len(wrong)} weights do not have the type of {scheme.value}, {_name_type(wanted)}:"
+            f" {', '.join(named)}{more}",
+            why="the case would be called by a scheme that it does not have; the quantizer leaves"
+            " out what is in branches of an If, and weights that another node computes",
+            fix="export the model without branches and with its weights as initializers, or take"
+            " fp16",
+        )
+
+
+def _name_type(kind: int) -> str:
+    return str(onnx.TensorProto.DataType.Name(kind)).lower()
+
+
+def find_weights(model: Any) -> Iterator[tuple[str, int]]:
+    """``Conv 'first' input 1`` and the type of its elements, of each weight of WEIGHTS, those in
+    branches too."""
+    for graph in list_graphs(model.graph):
+        types = read_types(graph)
+        types |= {
+            node.output[0]: types[node.input[0]]
+            for node in graph.node
+            if node.op_type == "DequantizeLinear" and node.input[0] in types
+        }
+        for node in graph.node:
+            for place in WEIGHTS.get(node.op_type, ()):
+                if node.input[place] in types:
+                    yield f"{node.op_type} {node.name!r} input {place}", types[node.input[place]]
 
 
 def find_joined(model: onnx.ModelProto) -> list[tuple[int, tuple[int, ...]]]:

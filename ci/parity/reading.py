@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import resource
 import sys
 import tempfile
 from functools import partial
@@ -34,6 +35,7 @@ from provisioning.errors import ToolError
 from provisioning.files import digest_sources, write_whole
 
 WORKER_LIMIT_S = 300.0
+MEMORY_BYTES = 3 << 30
 KEPT_FILES = 24
 SIDES: dict[str, Any] = {"buck": BuckFacts, "cmake": tuple[CMakeFacts, ...]}
 
@@ -111,7 +113,7 @@ def run_worker(order: Order) -> bytes | str:
     with tempfile.TemporaryDirectory(prefix="parity-") as folder:
         request, answer = Path(folder) / "order.json", Path(folder) / "facts.json"
         request.write_bytes(msgspec.json.encode(order))
-        words = [sys.executable, "-m", "ci.parity.worker", str(request), str(answer)]
+        words = [sys.executable, "-m", "ci.parity.reading", str(request), str(answer)]
         try:
             run_process(words, cwd=Path(__file__).parents[2], timeout_s=WORKER_LIMIT_S)
             return answer.read_bytes()
@@ -119,6 +121,25 @@ def run_worker(order: Order) -> bytes | str:
             why = getattr(error, "why", "") or str(error)
             lines = [line.strip() for line in why.splitlines() if line.strip()]
             return ": ".join(["the reader of this side failed", *lines[-1:]])
+
+
+def main(argv: list[str]) -> int:
+    """Be a worker: carry out the order in a file, and write the facts into another."""
+    limit_memory(MEMORY_BYTES)
+    order = msgspec.json.decode(Path(argv[0]).read_bytes(), type=Order)
+    source = Path(os.fsdecode(order.source))
+    tree: SourceTree = DirectoryTree(source, order.layout)
+    if order.commit:
+        tree = RevisionTree(source, order.commit, order.layout)
+    facts = read_buck(tree) if order.side == "buck" else read_cmake_side(tree)
+    Path(argv[1]).write_bytes(msgspec.json.encode(facts))
+    return 0
+
+
+def limit_memory(limit_bytes: int) -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    soft = limit_bytes if hard == resource.RLIM_INFINITY else min(limit_bytes, hard)
+    resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
 def digest_side(tree: SourceTree, side: str) -> str:
@@ -145,3 +166,7 @@ def keep(path: Path, answer: bytes) -> None:
     aged = sorted((old.stat().st_mtime, old) for old in path.parent.glob("*.json") if old.exists())
     for _, old in aged[:-KEPT_FILES]:
         old.unlink(missing_ok=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

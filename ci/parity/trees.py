@@ -211,7 +211,7 @@ def find_git_dir(source: Path) -> Path | None:
 
 def resolve_revision(git_dir: Path, revision: str) -> str:
     """The commit that a revision names. Raises UsageError."""
-    if not revision or revision.startswith("-"):
+    if not revision or revision.startswith("-") or "\0" in revision:
         raise UsageError(
             f"{revision!r} is not a revision", fix="check that the variables in it are set"
         )

@@ -83,9 +83,7 @@ class Layout:
     def place(self, name: str) -> str:
         """The path in the tree for a member's name; empty when it is not wanted."""
         path = self._map(name) if self.rules else name
-        if path and self.wanted and not any(pattern.fullmatch(path) for pattern in self.wanted):
-            return ""
-        return path
+        return path if path and self.wants(path) else ""
 
     def wants(self, path: str) -> bool:
         """Whether a path of the tree belongs to the wanted components."""

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import msgspec
 
-from provisioning.artifacts.licence import require_acceptance
+from provisioning.artifacts.consent import require_acceptance, require_pin
 from provisioning.artifacts.sources import ArtifactRequest, FillJob, load_source
 from provisioning.artifacts.sources.local import find_installation
-from provisioning.artifacts.trust import require_pin
 from provisioning.console.progress import Progress
 from provisioning.errors import IntegrityError, UnfitError
 from provisioning.files import mib

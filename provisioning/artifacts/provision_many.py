@@ -10,10 +10,9 @@ from contextlib import ExitStack
 from functools import partial
 from urllib.parse import urlsplit
 
-from provisioning.artifacts.licence import require_acceptance
+from provisioning.artifacts.consent import is_ci, require_acceptance, require_trust
 from provisioning.artifacts.provision import Provisioned, adopt_artifact, provision_pinned
 from provisioning.artifacts.sources import ArtifactRequest
-from provisioning.artifacts.trust import is_ci, require_trust
 from provisioning.console.process import run_tasks
 from provisioning.console.progress import Progress
 from provisioning.errors import IntegrityError, UnfitError
@@ -67,12 +66,9 @@ def provision_artifacts(
     for number, request in wanted.items():
         groups.setdefault(request.name, []).append(number)
     tasks = [partial(bring, numbers) for numbers in groups.values()]
-    if several:
-        with ExitStack() as ending:
-            abort = partial(ending.enter_context, end_transfers())
-            outcomes = run_tasks(tasks, AT_ONCE, abort=abort)
-    else:
-        outcomes = [task() for task in tasks]
+    with ExitStack() as ending:
+        abort = partial(ending.enter_context, end_transfers())
+        outcomes = run_tasks(tasks, AT_ONCE, abort=abort)
     for outcome in outcomes:
         if isinstance(outcome, Exception):
             raise outcome

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, Protocol, cast
 
 from provisioning.console.caller import NOX_VARIABLE, Caller, caller_path, keep_cause
-from provisioning.console.interrupts import catch_signals, ignore_signals, signals_as_interrupt
+from provisioning.console.interrupts import catch_signals, ignore_signals
 from provisioning.console.progress import Progress
 from provisioning.console.terminal import (
     clean_message,
@@ -151,8 +151,7 @@ def run_command(program: str, verbs: Mapping[str, Verb], argv: Sequence[str]) ->
         return ExitCode.OK, f"executorch-qnn-ci {read_version()}\n"
     name = words[0] if words and words[0] in verbs else ""
     try:
-        with signals_as_interrupt():
-            outcome = _run_verb(caller, verbs, name, words)
+        outcome = _run_verb(caller, verbs, name, words)
     except QnnCiError as error:
         return _report_error(caller, name, error, as_json=as_json)
     except KeyboardInterrupt:

@@ -49,11 +49,9 @@ def catch_signals() -> None:
     """
     if threading.current_thread() is not threading.main_thread():
         return
-    before = {number: signal.getsignal(number) for number in ENDING_SIGNALS}
-    installed = [each for each in before.values() if isinstance(each, Interrupt)]
-    interrupt = installed[0] if installed else Interrupt()
-    for number, handler in before.items():
-        if handler is not signal.SIG_IGN:
+    interrupt = Interrupt()
+    for number in ENDING_SIGNALS:
+        if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, interrupt)
 
 
@@ -65,23 +63,8 @@ def ignore_signals() -> None:
 
 
 @contextmanager
-def signals_as_interrupt() -> Iterator[None]:
-    """Make each of ENDING_SIGNALS a KeyboardInterrupt for a while."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.getsignal(number) for number in ENDING_SIGNALS}
-    catch_signals()
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-@contextmanager
 def interrupts_held() -> Iterator[None]:
-    """Let an interrupt wait for the end of the block, where signals_as_interrupt handles it.
+    """Let an interrupt wait for the end of the block, where catch_signals has one handled.
 
     Between the start of a process and the note that it runs, nobody could end it.
     """

@@ -1,4 +1,4 @@
-"""Is an environment fit? Facts are gathered, pure checks judge them, a verdict comes out."""
+"""Is an environment fit? Facts are gathered, all pure checks judge them, a verdict comes out."""
 
 from __future__ import annotations
 
@@ -14,9 +14,25 @@ from provisioning.artifacts.environment import Environment, profile_requests
 from provisioning.artifacts.sources import ArtifactRequest, Options
 from provisioning.artifacts.sources.local import read_version
 from provisioning.console.progress import Progress
-from provisioning.doctor.checks.environment import judge_environment
-from provisioning.doctor.checks.registry import Case, Finding, Severity
-from provisioning.doctor.facts import CHECKOUT, EnvironmentFacts
+from provisioning.doctor.checks.building import CHECKOUTS, NDKS
+from provisioning.doctor.checks.coherence import FAMILIES
+from provisioning.doctor.checks.device import DEVICES, STAGINGS
+from provisioning.doctor.checks.elf import CONTENT, DEFECTS, TARGET
+from provisioning.doctor.checks.files import NEEDS, find_groups, judge_group
+from provisioning.doctor.checks.host import TOOLS
+from provisioning.doctor.checks.pairs import ADAPTOR
+from provisioning.doctor.checks.python import PYTHON
+from provisioning.doctor.checks.registry import (
+    ENVIRONMENT,
+    Case,
+    Check,
+    Finding,
+    Severity,
+    Subjects,
+)
+from provisioning.doctor.checks.sdk import INSTALLATIONS, SDK
+from provisioning.doctor.checks.variables import RUNTIMES, VARIABLES
+from provisioning.doctor.facts import CHECKOUT, HOST_KIND, EnvironmentFacts
 from provisioning.doctor.fitness import Fitness
 from provisioning.doctor.policies import read_doctor_policy, read_elf_policies
 from provisioning.doctor.survey.environment import SurveyRequest, survey_environment
@@ -216,3 +232,31 @@ def summarize(facts: EnvironmentFacts) -> dict[str, Any]:
         "checkout": msgspec.to_builtins(facts.checkout, enc_hook=str),
         "devices": msgspec.to_builtins(facts.devices or (), enc_hook=str),
     }
+
+
+SUBJECTS: tuple[Subjects[Any], ...] = (
+    *(ENVIRONMENT, TOOLS, INSTALLATIONS, SDK, DEFECTS, TARGET, CONTENT, NEEDS, FAMILIES, STAGINGS),
+    *(VARIABLES, RUNTIMES, PYTHON, NDKS, CHECKOUTS, DEVICES, ADAPTOR),
+)
+
+
+def list_checks() -> list[Check[Any]]:
+    """Every check, in the order of ids."""
+    return sorted((row for one in SUBJECTS for row in one.checks), key=lambda row: row.id)
+
+
+def judge_environment(case: Case) -> list[Finding]:
+    """Every finding, sorted by id, each once."""
+    case = _with_host_glibc(case)
+    findings = [finding for subjects in SUBJECTS for finding in subjects.judge_all(case)]
+    findings += [finding for group in find_groups(case) for finding in judge_group(group)]
+    return sorted({finding.printable() for finding in findings})
+
+
+def _with_host_glibc(case: Case) -> Case:
+    """Programs of the host run on this machine, so its glibc is the one that counts."""
+    glibc, policy = case.facts.host.glibc, case.host_policy
+    if glibc is None or policy is None:
+        return case
+    policy = msgspec.structs.replace(policy, glibc=glibc)
+    return replace(case, kinds={**case.kinds, HOST_KIND: policy})

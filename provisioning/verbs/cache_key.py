@@ -10,8 +10,6 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from provisioning.artifacts.environment import github_line
@@ -20,15 +18,6 @@ from provisioning.artifacts.sources import ArtifactRequest, Options
 from provisioning.console.command import Outcome
 from provisioning.console.progress import Progress
 from provisioning.store.store import Store
-
-
-@dataclass(frozen=True)
-class CachePlan:
-    """``key`` names the content of ``paths``; ``left_out`` says of other artifacts why."""
-
-    key: str
-    paths: tuple[Path, ...]
-    left_out: Mapping[str, str]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,36 +31,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
-    requests = parse_selection(args.names, Options(offline=True))
-    plan = plan_cache(requests, Store(), private=args.private)
-    for name, why in plan.left_out.items():
-        progress.step(f"{name} is in no cache: {why}")
-    paths = [*map(str, plan.paths)]
-    if args.github:
-        lines = github_line("key", plan.key) + github_line("paths", "\n".join(paths))
-        return Outcome(lines, exact=True)
-    data = {"key": plan.key, "paths": paths, "left_out": dict(plan.left_out)}
-    return Outcome("".join(f"{line}\n" for line in (plan.key, *paths)), data)
-
-
-def plan_cache(requests: Iterable[ArtifactRequest], store: Store, *, private: bool) -> CachePlan:
-    """What a cache may hold of artifacts; ``private``: none but their licensees read it.
-
-    Raises IntegrityError and ManifestError for a damaged lock.
-    """
+    """``key`` names the content of ``paths``; ``left_out`` says of other artifacts why."""
+    store = Store()
     kept: dict[str, Path] = {}
     left_out: dict[str, str] = {}
-    for request in (one.pinned(store) for one in requests):
+    for request in (
+        one.pinned(store) for one in parse_selection(args.names, Options(offline=True))
+    ):
         licence = request.toolchain.licence
-        if not (licence.redistribute or private):
+        if not (licence.redistribute or args.private):
             left_out[request.name] = f"its licence lets nobody pass it on: {licence.name}"
         elif path := _find_provable(request, store):
             kept[request.key().directory] = path
         else:
             left_out[request.name] = "no pinned hash of its files proves what a cache gives back"
+    for name, why in left_out.items():
+        progress.step(f"{name} is in no cache: {why}")
     parts = [[name, path.parent.name, path.name] for name, path in sorted(kept.items())]
-    digest = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
-    return CachePlan(f"qnn-ci-{digest}", tuple(sorted(kept.values())), left_out)
+    key = f"qnn-ci-{hashlib.sha256(json.dumps(parts).encode()).hexdigest()}"
+    paths = [str(path) for path in sorted(kept.values())]
+    if args.github:
+        lines = github_line("key", key) + github_line("paths", "\n".join(paths))
+        return Outcome(lines, exact=True)
+    text = "".join(f"{line}\n" for line in (key, *paths))
+    return Outcome(text, {"key": key, "paths": paths, "left_out": left_out})
 
 
 def _find_provable(request: ArtifactRequest, store: Store) -> Path | None:

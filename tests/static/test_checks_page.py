@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from provisioning.doctor.checks.environment import list_checks
 from provisioning.doctor.checks.registry import Check
+from provisioning.doctor.examine import list_checks
 
 DROPPED = {"QNN224"}
 IDS = [check.id for check in list_checks()]

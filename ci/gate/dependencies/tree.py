@@ -10,6 +10,7 @@ from functools import cached_property
 from ci.gate.dependencies.names import SOURCES, FileFacts
 from ci.gate.rules import GateRules, fits
 from ci.parity.facts import directory_of
+from ci.parity.uses import absolute
 
 BUCK_FILES, CMAKE_FILE = ("BUCK", "TARGETS", "targets.bzl"), "CMakeLists.txt"
 TESTS = "tests/"
@@ -72,15 +73,13 @@ class TreeFiles:
 
     def find_module(self, name: str, importer: str) -> tuple[str, ...]:
         """The files that importing a dotted name runs: packages above it, and the module."""
-        base = absolute_name(name, importer)
-        if base not in self._modules:
-            self._modules[base] = tuple(self._match_module(base))
-        return self._modules[base]
+        path = absolute(name, importer, self.rules.package)
+        if path not in self._modules:
+            self._modules[path] = tuple(self._match_module(path))
+        return self._modules[path]
 
-    def _match_module(self, base: str) -> Iterator[str]:
-        if self.rules.package:
-            base = base.removeprefix(f"{self.rules.package}.")
-        parts = base.split(".")
+    def _match_module(self, path: str) -> Iterator[str]:
+        parts = path.split("/")
         for count in range(1, len(parts) + 1):
             stem = "/".join(parts[:count])
             yield from (
@@ -172,15 +171,3 @@ class TreeFiles:
                 yield header
                 stem = posixpath.splitext(header)[0]
                 yield from (f"{stem}{end}" for end in SOURCES if f"{stem}{end}" in self.files)
-
-
-def absolute_name(name: str, importer: str) -> str:
-    """A dotted name without leading dots; those are folders above the importer."""
-    bare = name.lstrip(".")
-    dots = len(name) - len(bare)
-    if not dots:
-        return bare
-    folder = importer
-    for _ in range(dots):
-        folder = directory_of(folder)
-    return ".".join(part for part in (folder.replace("/", "."), bare) if part)

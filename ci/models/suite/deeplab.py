@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ci.models.suite.seeding import Case, Inputs, make_inputs, seed_weights
+from ci.models.suite.seeding import Case, draw_normal, make_inputs, seed_weights
 
 RATES = (1, 2, 4)
 
@@ -33,9 +33,5 @@ class DeepLab(nn.Module):
         )
 
 
-def draw(generator: torch.Generator) -> Inputs:
-    return (torch.randn(1, 16, 16, 16, generator=generator),)
-
-
 def make_case() -> Case:
-    return (seed_weights(DeepLab(), 4, gain=1.4), *make_inputs(draw, 401))
+    return (seed_weights(DeepLab(), 4, gain=1.4), *make_inputs(draw_normal(1, 16, 16, 16), 401))

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ci.models.suite.seeding import Case, Inputs, make_inputs, seed_weights
+from ci.models.suite.seeding import Case, draw_normal, make_inputs, seed_weights
 
 
 class Mlp(nn.Module):
@@ -23,21 +23,13 @@ class Mlp(nn.Module):
         return logits
 
 
-def draw(generator: torch.Generator) -> Inputs:
-    return (torch.randn(4, 64, generator=generator),)
-
-
-def draw_row(generator: torch.Generator) -> Inputs:
-    return (torch.randn(1, 64, generator=generator),)
-
-
 def make_case() -> Case:
-    return (seed_weights(Mlp(), 1, gain=1.4), *make_inputs(draw, 101))
+    return (seed_weights(Mlp(), 1, gain=1.4), *make_inputs(draw_normal(4, 64), 101))
 
 
 def make_row() -> Case:
     """The same weights for one row: another graph of the same model."""
-    return (seed_weights(Mlp(), 1, gain=1.4), *make_inputs(draw_row, 151))
+    return (seed_weights(Mlp(), 1, gain=1.4), *make_inputs(draw_normal(1, 64), 151))
 
 
 def make_ternary() -> Case:

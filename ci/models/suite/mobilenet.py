@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
 
-from ci.models.suite.seeding import Case, Inputs, make_inputs, seed_weights
+from ci.models.suite.seeding import Case, draw_normal, make_inputs, seed_weights
 
 
 class MobileNet(nn.Module):
@@ -27,9 +26,5 @@ class MobileNet(nn.Module):
         return x + self.body(x)
 
 
-def draw(generator: torch.Generator) -> Inputs:
-    return (torch.randn(1, 16, 24, 24, generator=generator),)
-
-
 def make_case() -> Case:
-    return (seed_weights(MobileNet(), 3, gain=1.4), *make_inputs(draw, 301))
+    return (seed_weights(MobileNet(), 3, gain=1.4), *make_inputs(draw_normal(1, 16, 24, 24), 301))

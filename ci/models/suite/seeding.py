@@ -31,6 +31,11 @@ def seed_weights(module: nn.Module, seed: int, gain: float = 1.0) -> nn.Module:
     return module.eval()
 
 
+def draw_normal(*shape: int) -> Callable[[torch.Generator], Inputs]:
+    """What draws one input of a shape, its elements from a normal distribution."""
+    return lambda generator: (torch.randn(shape, generator=generator),)
+
+
 def make_inputs(
     make: Callable[[torch.Generator], Inputs], seed: int
 ) -> tuple[Inputs, list[Inputs]]:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
 
-from ci.models.suite.seeding import Case, Inputs, make_inputs, seed_weights
+from ci.models.suite.seeding import Case, draw_normal, make_inputs, seed_weights
 
 SCALE = 2
 
@@ -25,9 +24,5 @@ class SuperRes(nn.Module):
         return enlarged
 
 
-def draw(generator: torch.Generator) -> Inputs:
-    return (torch.randn(1, 1, 24, 24, generator=generator),)
-
-
 def make_case() -> Case:
-    return (seed_weights(SuperRes(), 7, gain=1.4), *make_inputs(draw, 701))
+    return (seed_weights(SuperRes(), 7, gain=1.4), *make_inputs(draw_normal(1, 1, 24, 24), 701))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ci.models.suite.seeding import Case, Inputs, make_inputs, seed_weights
+from ci.models.suite.seeding import Case, draw_normal, make_inputs, seed_weights
 
 WIDTH, HEADS = 64, 4
 
@@ -41,9 +41,5 @@ class Encoder(nn.Module):
         return x + self.feed(self.norm_feed(x))
 
 
-def draw(generator: torch.Generator) -> Inputs:
-    return (torch.randn(1, 16, WIDTH, generator=generator),)
-
-
 def make_case() -> Case:
-    return (seed_weights(Encoder(), 5, gain=1.2), *make_inputs(draw, 501))
+    return (seed_weights(Encoder(), 5, gain=1.2), *make_inputs(draw_normal(1, 16, WIDTH), 501))

@@ -157,20 +157,15 @@ def constant_truth(text: str) -> Answer | None:
 
 
 def _unary(word: str, token: Operand, scope: Scope) -> Answer:
-    names = token.values
-    if any(is_unknown(name) for name in names):
-        return Answer.BOTH
-    if word == "TARGET":
-        # A target that this reader has not seen may come from a package.
-        return Answer.YES if all(scope.has_target(name) for name in names) else Answer.BOTH
-    if word == "COMMAND":
-        return Answer.YES if all(scope.has_command(name) for name in names) else Answer.BOTH
-    if word == "DEFINED":
-        known = [scope.variable(name) is not None for name in names]
-        return Answer.YES if all(known) and not any(map(scope.is_open, names)) else Answer.BOTH
-    if word == "EXISTS":
-        return Answer.YES if all(scope.has_path(name) for name in names) else Answer.BOTH
-    return Answer.BOTH
+    """YES or BOTH: a target that this reader has not seen may come from a package."""
+    tests = {
+        "TARGET": scope.has_target,
+        "COMMAND": scope.has_command,
+        "DEFINED": lambda name: scope.variable(name) is not None and not scope.is_open(name),
+        "EXISTS": scope.has_path,
+    }
+    is_known = word in tests and not any(map(is_unknown, token.values))
+    return Answer.YES if is_known and all(map(tests[word], token.values)) else Answer.BOTH
 
 
 def _compare(left: Operand, operator: str, right: Operand, scope: Scope) -> Answer:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Callable, Sequence
+from collections import ChainMap
+from collections.abc import Callable, MutableMapping, Sequence
 from typing import TypeAlias
 
 from ci.parity.cmake.blocks import Argument, Block, CMakeSyntaxError, Command, Node
@@ -30,6 +31,7 @@ MOST_STEPS = 100_000
 MOST_DEPTH = 60
 MOST_TURNS = 2000
 MOST_GROUPS = 10
+Table: TypeAlias = MutableMapping[str, "Value | None"]
 Branch: TypeAlias = "tuple[frozenset[str], list[Node]]"
 LIST_FILE = "CMakeLists.txt"
 TOO_DEEP = "blocks are nested too deeply"
@@ -79,10 +81,10 @@ class Interpreter:
 
     def set(self, name: str, value: Value | None, *, parent: bool = False) -> None:
         """Set or, with None, unset a variable here or in the scope of the caller."""
-        scope = self.scope.parent if parent and self.scope.parent else self.scope
+        scope = self.scope.parents if parent and len(self.scope.maps) > 1 else self.scope
         if parent and self.branch:
             value = merge_value(None, scope.get(name), value)
-        scope.table[name] = value
+        scope.maps[0][name] = value
 
     def note_match(self, match: re.Match[str] | None) -> None:
         groups = (match.group(), *match.groups("")) if match else ()
@@ -130,7 +132,7 @@ class Interpreter:
 
     def run_root(self, directory: str) -> None:
         variables = root_variables(self.state.configuration, directory, self.layout.root_variable)
-        self.scope.table.update(variables)
+        self.scope.maps[0].update(variables)
         self.directory = directory
         self.run_file(posixpath.join(directory, LIST_FILE), 0)
 
@@ -159,11 +161,11 @@ class Interpreter:
     def add_directory(self, directory: str, line: int) -> None:
         """Run the CMakeLists.txt of a sub-directory in a scope of its own."""
         outer = (self.scope, self.directory, self.entered)
-        self.scope = Variables(self.scope)
+        self.scope = self.scope.new_child()
         self.directory, self.entered = directory, self.branch
         source = f"{ROOT}/{directory}".rstrip("/")
-        self.scope.table["CMAKE_CURRENT_SOURCE_DIR"] = (source,)
-        self.scope.table["CMAKE_CURRENT_BINARY_DIR"] = (source.replace(ROOT, "/build", 1),)
+        self.scope.maps[0]["CMAKE_CURRENT_SOURCE_DIR"] = (source,)
+        self.scope.maps[0]["CMAKE_CURRENT_BINARY_DIR"] = (source.replace(ROOT, "/build", 1),)
         branch, path, depth, steps = self.branch, self.path, len(self.stack), self.state.steps
         conditions = self.conditions
         try:
@@ -191,15 +193,14 @@ class Interpreter:
         return Flow.NORMAL
 
     def _run_block(self, block: Block) -> Flow:
-        name = block.head.name
-        if name == "if":
-            return self._run_if(block)
-        if name == "foreach":
-            return self._run_foreach(block)
-        if name == "while":
-            return self._run_while(block)
-        if name == "block":
-            return self._run_scope(block)
+        runners = {
+            "if": self._run_if,
+            "foreach": self._run_foreach,
+            "while": self._run_while,
+            "block": self._run_scope,
+        }
+        if block.head.name in runners:
+            return runners[block.head.name](block)
         words = [item.text for item in self.items(block.head.arguments)]
         if words:
             self.state.routines[words[0].lower()] = Routine(block, words[1:], self.path)
@@ -211,13 +212,13 @@ class Interpreter:
         if "SCOPE_FOR" in words[:at] and "VARIABLES" not in words[:at]:
             return self.run(block.body)
         outer = self.scope
-        self.scope = Variables(outer)
+        self.scope = outer.new_child()
         try:
             flow = self.run(block.body)
-            inner = self.scope.table
+            inner = self.scope.maps[0]
         finally:
             self.scope = outer
-        outer.table.update({name: inner[name] for name in words[at + 1 :] if name in inner})
+        outer.maps[0].update({name: inner[name] for name in words[at + 1 :] if name in inner})
         return flow
 
     def _run_command(self, command: Command) -> Flow:
@@ -237,12 +238,12 @@ class Interpreter:
         saved: dict[str, Value | None] = {}
         hidden = self.hidden
         if routine.is_macro:
-            saved = {name: self.scope.table.get(name) for name in bound}
+            saved = {name: self.scope.maps[0].get(name) for name in bound}
             self.hidden = hidden | {name: self.scope.get(name) for name in bound}
         else:
-            self.scope = Variables(self.scope)
+            self.scope = self.scope.new_child()
             self.hidden = {}
-        self.scope.table.update(bound)
+        self.scope.maps[0].update(bound)
         self.path = routine.path
         self.stack.append(f"{call.command.name}()")
         try:
@@ -252,9 +253,9 @@ class Interpreter:
             self.scope, self.path, self.hidden = outer, path, hidden
             for name, value in saved.items():
                 if value is None:
-                    self.scope.table.pop(name, None)
+                    self.scope.maps[0].pop(name, None)
                 else:
-                    self.scope.table[name] = value
+                    self.scope.maps[0][name] = value
         return flow if routine.is_macro else Flow.NORMAL
 
     def _run_if(self, block: Block) -> Flow:
@@ -283,17 +284,17 @@ class Interpreter:
 
     def _run_branches(self, branches: list[Branch]) -> Flow:
         """Run every branch from the same beginning, and merge the variables they leave."""
-        before = dict(self.scope.table)
+        before = dict(self.scope.maps[0])
         outer, around = self.branch, self.conditions
-        merged: dict[str, Value | None] | None = None
+        merged: Table | None = None
         flows = set()
         for conditions, body in branches:
             self._branches += 1
             self.branch = (*outer, self._branches)
             self.conditions = around | conditions
-            self.scope.table = dict(before)
+            self.scope.maps[0] = dict(before)
             flows.add(self.run(body))
-            after = self.scope.table
+            after = self.scope.maps[0]
             self._note_optional(before, after, self.conditions)
             if merged is not None:
                 look_up = self._inherited(before)
@@ -302,13 +303,13 @@ class Interpreter:
             else:
                 merged = after
         self.branch, self.conditions = outer, around
-        self.scope.table = merged if merged is not None else before
+        self.scope.maps[0] = merged if merged is not None else before
         return flows.pop() if len(flows) == 1 else Flow.NORMAL
 
     def _note_optional(
         self,
-        before: dict[str, Value | None],
-        after: dict[str, Value | None],
+        before: Table,
+        after: Table,
         conditions: frozenset[str],
     ) -> None:
         """Remember under which conditions a branch gives words to variables."""
@@ -320,16 +321,9 @@ class Interpreter:
                 for word in words - known:
                     self.state.optional.setdefault(word, set()).add(conditions)
 
-    def _inherited(self, table: dict[str, Value | None]) -> Callable[[str], Value | None]:
+    def _inherited(self, table: Table) -> Callable[[str], Value | None]:
         """What a variable is before any branch sets it: in this scope, or in those around it."""
-        parent = self.scope.parent
-
-        def look_up(name: str) -> Value | None:
-            if name in table:
-                return table[name]
-            return parent.get(name) if parent else None
-
-        return look_up
+        return ChainMap(table, *self.scope.maps[1:]).get
 
     def _decide(self, head: Command) -> Answer:
         operands: list[Operand] = []
@@ -340,10 +334,7 @@ class Interpreter:
                 operands.extend(Operand((part,), quoted=False) for part in parts)
             else:
                 operands.append(Operand(parts or ("",), argument.quoted))
-        return decide(operands, self._condition_scope())
-
-    def _condition_scope(self) -> Scope:
-        return Scope(
+        scope = Scope(
             variable=self._condition_variable,
             is_open=lambda name: name in self.state.open_names and self._is_open(name),
             has_target=self.has_target,
@@ -352,6 +343,7 @@ class Interpreter:
             note_match=self.note_match,
             note_unknown_match=self.note_unknown_match,
         )
+        return decide(operands, scope)
 
     def _condition_variable(self, name: str) -> Value | None:
         """A variable as if() sees it: a macro's parameters are text, and no variables."""
@@ -365,19 +357,19 @@ class Interpreter:
 
     def _run_foreach(self, block: Block) -> Flow:
         names, rows = self._foreach_rows(block)
-        before = {name: self.scope.table.get(name) for name in names}
+        before = {name: self.scope.maps[0].get(name) for name in names}
         if len(rows) > MOST_TURNS:
             self.note_unread(block.head.line, f"foreach() over more than {MOST_TURNS} items")
         flow = Flow.NORMAL
         try:
             for row in rows[:MOST_TURNS]:
                 words = zip(names, row, strict=False)
-                self.scope.table.update({name: (word,) for name, word in words})
+                self.scope.maps[0].update({name: (word,) for name, word in words})
                 flow = self.run(block.body)
                 if flow in {Flow.RETURN, Flow.BREAK}:
                     break
         finally:
-            self.scope.table.update(before)
+            self.scope.maps[0].update(before)
         return flow if flow is Flow.RETURN else Flow.NORMAL
 
     def _foreach_rows(self, block: Block) -> tuple[list[str], list[tuple[str, ...]]]:
@@ -480,13 +472,13 @@ def foreach_range(words: list[str]) -> range:
 
 def half_set(
     before: Callable[[str], Value | None],
-    left: dict[str, Value | None],
-    right: dict[str, Value | None],
+    left: Table,
+    right: Table,
 ) -> set[str]:
     """The variables that have a value after one of two branches only: an if() can go either way."""
     names = {name for name in left.keys() | right.keys() if left.get(name) != right.get(name)}
 
-    def is_set(table: dict[str, Value | None], name: str) -> bool:
+    def is_set(table: Table, name: str) -> bool:
         return (table[name] if name in table else before(name)) not in (None, ("",))
 
     return {name for name in names if is_set(left, name) != is_set(right, name)}
@@ -494,8 +486,8 @@ def half_set(
 
 def merge_tables(
     before: Callable[[str], Value | None],
-    left: dict[str, Value | None],
-    right: dict[str, Value | None],
+    left: Table,
+    right: Table,
 ) -> dict[str, Value | None]:
     """The variables of two branches that could both be taken, as one table.
 

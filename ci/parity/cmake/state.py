@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import ChainMap, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
+from typing import TypeAlias
 
 from ci.parity.cmake.blocks import (
     Block,
@@ -35,21 +36,8 @@ class LimitError(Exception):
     """A run exceeded its steps or its depth."""
 
 
-class Variables:
-    """One scope; what it does not set itself is looked up in the scope around it."""
-
-    def __init__(self, parent: Variables | None = None) -> None:
-        self.parent = parent
-        self.table: dict[str, Value | None] = {}
-
-    def get(self, name: str) -> Value | None:
-        """The value, or None for a variable that is not set."""
-        scope: Variables | None = self
-        while scope is not None:
-            if name in scope.table:
-                return scope.table[name]
-            scope = scope.parent
-        return None
+# The scopes of variables, the present one first; None is a variable that is unset.
+Variables: TypeAlias = ChainMap[str, "Value | None"]
 
 
 @dataclass(frozen=True)

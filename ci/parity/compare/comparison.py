@@ -1,26 +1,42 @@
-"""The whole comparison of a tree; what could not be read makes findings, and others impossible."""
+"""The whole comparison of a tree; what could not be read makes findings, and others impossible.
+
+Then the allow-list: findings that are right for now, and entries that are right no more.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import date
 
 from ci.parity.compare.defines import find_define_drift
 from ci.parity.compare.dependencies import find_dependency_drift
 from ci.parity.compare.findings import Finding, Kind, Level, order_findings
 from ci.parity.compare.groups import Groups
-from ci.parity.compare.headers import find_header_drift, find_include_drift
 from ci.parity.compare.index import Index
-from ci.parity.compare.mistakes import find_mistakes
-from ci.parity.compare.partial import find_partial_drift
-from ci.parity.compare.sources import WHOLE_FOLDER, find_source_drift
+from ci.parity.compare.mistakes import (
+    find_duplicates,
+    find_empty_globs,
+    find_missing,
+    find_repeated,
+)
+from ci.parity.compare.sources import (
+    WHOLE_FOLDER,
+    find_buck_only,
+    find_cmake_only,
+    find_partial_drift,
+    find_unlisted,
+)
 from ci.parity.compare.undeclared import (
+    find_header_drift,
     find_import_drift,
+    find_include_drift,
     find_undeclared_headers,
     find_unexported_headers,
 )
-from ci.parity.compare.variants import find_variants
-from ci.parity.facts import NotEvaluated, ParityFacts, is_inside
-from ci.parity.policy import ParityPolicy
+from ci.parity.compare.variants import find_variant_dependencies, find_variant_files
+from ci.parity.facts import NotEvaluated, ParityFacts, Place, is_inside
+from ci.parity.policy import Allowance, ParityPolicy, matches
 
 BUCK_LACKS = {Kind.CMAKE_ONLY, Kind.HEADER, Kind.INCLUDE, Kind.UNLISTED, Kind.VARIANT}
 CMAKE_LACKS = {Kind.BUCK_ONLY, Kind.UNLISTED}
@@ -105,9 +121,15 @@ def compare_tree(
     groups = Groups(index)
     undeclared = list(find_undeclared_headers(index, groups))
     found = [
-        *find_source_drift(index),
-        *find_variants(index),
-        *find_mistakes(index),
+        *find_cmake_only(index),
+        *find_buck_only(index),
+        *find_unlisted(index),
+        *find_variant_files(index),
+        *find_variant_dependencies(index),
+        *find_missing(index),
+        *find_duplicates(index),
+        *find_repeated(index),
+        *find_empty_globs(index),
         *find_header_drift(index),
         *find_include_drift(index),
         *find_partial_drift(index, groups),
@@ -130,3 +152,79 @@ def is_about(finding: Finding, scope: Sequence[str]) -> bool:
 
 def in_scope(path: str, scope: Sequence[str]) -> bool:
     return not scope or is_inside(path, scope)
+
+
+@dataclass(frozen=True)
+class Sorted:
+    """The findings that count, those about entries without effect included, and how many others
+    an entry allows."""
+
+    findings: tuple[Finding, ...]
+    allowed: int
+
+
+def apply_allowances(
+    findings: Sequence[Finding],
+    policy: ParityPolicy,
+    files: Container[str],
+    today: date,
+    *,
+    whole: bool,
+    is_current: bool,
+    source: str,
+) -> Sorted:
+    """Sort findings by the allow-list; ``whole`` says that the whole tree was read and compared.
+
+    An entry that is expired, whose condition does not hold, or that allows nothing in a whole
+    comparison, is a finding about the policy file ``source``; not so for a tree that is not
+    ``is_current``, older than the list or another project's.
+    """
+    effect = {id(entry): why_without_effect(entry, files, today) for entry in policy.allow}
+    live = [entry for entry in policy.allow if not effect[id(entry)]]
+    used: set[int] = set()
+    kept: list[Finding] = []
+    for finding in findings:
+        entry = next((entry for entry in live if covers(entry, finding)), None)
+        if entry is None:
+            kept.append(finding)
+        else:
+            used.add(id(entry))
+    allowed = len(findings) - len(kept)
+    if is_current:
+        unused = [entry for entry in live if id(entry) not in used] if whole else []
+        stale = [(entry, why) for entry in policy.allow if (why := effect[id(entry)])]
+        stale += [(entry, "it no longer allows anything") for entry in unused]
+        kept += [_stale(entry, why, source) for entry, why in stale]
+    return Sorted(tuple(kept), allowed)
+
+
+def why_without_effect(entry: Allowance, files: Container[str], today: date) -> str:
+    """Why an entry does not count; empty when it does."""
+    if entry.until is not None and today >= entry.until:
+        return f"it ended on {entry.until.isoformat()}"
+    if entry.exists and entry.exists not in files:
+        return f"its condition no longer holds: {entry.exists} is not in the tree"
+    if entry.absent and entry.absent in files:
+        return f"its condition no longer holds: {entry.absent} is in the tree"
+    return ""
+
+
+def covers(entry: Allowance, finding: Finding) -> bool:
+    return (
+        finding.kind.value in entry.kinds
+        and matches(finding.path, entry.files)
+        and (not entry.details or matches(finding.detail, entry.details))
+    )
+
+
+def _stale(entry: Allowance, why: str, source: str) -> Finding:
+    about = ", ".join(entry.files)
+    return Finding(
+        kind=Kind.STALE,
+        path=source,
+        level=Level.WARNING,
+        message=f"the entry for {', '.join(entry.kinds)} in {about} has no effect: {why}",
+        detail=about,
+        buck_place=Place(source),
+        fix="remove the entry, or renew it with a reason",
+    )

@@ -12,13 +12,6 @@ from ci.parity.compare.sources import is_compared
 from ci.parity.facts import BuckTarget, ListEntry, suffix_of
 
 
-def find_mistakes(index: Index) -> Iterator[Finding]:
-    yield from find_missing(index)
-    yield from find_duplicates(index)
-    yield from find_repeated(index)
-    yield from find_empty_globs(index)
-
-
 def find_repeated(index: Index) -> Iterator[Finding]:
     again = (t for c in BUILT if c in index.cmake for t in index.cmake[c].repeated)
     for target in (*index.facts.buck.repeated, *again):

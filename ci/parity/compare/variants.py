@@ -11,11 +11,6 @@ from ci.parity.compare.sources import is_compared, nearest_buck_target
 from ci.parity.facts import BuckTarget, CMakeTarget, Configuration, Word
 
 
-def find_variants(index: Index) -> Iterator[Finding]:
-    yield from find_variant_files(index)
-    yield from find_variant_dependencies(index)
-
-
 def find_variant_files(index: Index) -> Iterator[Finding]:
     """Files that a variant of Buck uses for the other platform than CMake, or leaves out."""
     uses = {configuration: index.cmake_uses.get(configuration, {}) for configuration in BUILT}

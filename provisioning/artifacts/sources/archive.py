@@ -15,15 +15,16 @@ import msgspec
 
 from provisioning.archives.layout import Member, make_directories, make_links, make_parents
 from provisioning.archives.tarballs import is_tarball
-from provisioning.archives.zip_directory import LOCAL_BYTES, TAIL_BYTES
+from provisioning.archives.zipfiles import LOCAL_BYTES, TAIL_BYTES
 from provisioning.artifacts.sources import (
     ArtifactRequest,
     FillJob,
     copy_to_mirror,
+    obtain_file,
+    pin_of,
     require_version,
     substitute,
 )
-from provisioning.artifacts.sources.downloads import obtain_file, pin_of
 from provisioning.artifacts.sources.pipeline import (
     Pipeline,
     read_ahead,
@@ -33,8 +34,7 @@ from provisioning.artifacts.sources.pipeline import (
 )
 from provisioning.console.progress import Progress
 from provisioning.errors import IntegrityError, UsageError
-from provisioning.fetch.download import fetch_file
-from provisioning.fetch.mirrors import mirror_urls
+from provisioning.fetch.download import fetch_file, mirror_urls
 from provisioning.fetch.part_file import Watch, ignore_growth
 from provisioning.fetch.ranges import CostlyError, Span, open_remote
 from provisioning.fetch.transfer import MismatchError, PermanentError, redact_url
@@ -50,7 +50,10 @@ def fill(job: FillJob) -> tuple[TreeEntry, ...]:
     reused = reuse_published(job)
     if reused and len(reused) == len(job.locked):
         return tuple(reused)
-    left = _without(job, reused)
+    left = job
+    if reused:
+        paths = {entry.path for entry in job.locked} - {entry.path for entry in reused}
+        left = replace(job, only=frozenset(paths))
     entries = _fetch_parts(left) or fetch_whole(left)
     return tuple(sorted([*reused, *entries], key=lambda entry: entry.path))
 
@@ -127,13 +130,6 @@ def fetch_whole(job: FillJob) -> tuple[TreeEntry, ...]:
         _clear(job.root, reused)
         return unpack_file(archive, job)
     return entries
-
-
-def _without(job: FillJob, reused: Sequence[TreeEntry]) -> FillJob:
-    if not reused:
-        return job
-    paths = {entry.path for entry in job.locked} - {entry.path for entry in reused}
-    return replace(job, only=frozenset(paths))
 
 
 def reuse_published(job: FillJob) -> list[TreeEntry]:

@@ -24,12 +24,15 @@ from provisioning.archives.layout import (
     unsafe,
 )
 from provisioning.archives.tarballs import extract_tar, is_tarball
-from provisioning.archives.zip_directory import TAIL_BYTES, ByteSource, FileSource, read_directory
 from provisioning.archives.zipfiles import (
+    TAIL_BYTES,
+    ByteSource,
+    FileSource,
     check_placed,
     extract_member,
     extract_members,
     finish_members,
+    read_directory,
 )
 from provisioning.artifacts.sources import FillJob
 from provisioning.errors import IntegrityError

@@ -1,4 +1,6 @@
-"""A device that is attached. Nothing here makes an environment unfit."""
+"""A device that is attached, of which nothing makes an environment unfit; and a directory as it is
+pushed to a device: whether all that a program needs is in it.
+"""
 
 from __future__ import annotations
 
@@ -8,48 +10,23 @@ from typing import NamedTuple
 
 from provisioning.doctor.checks.coherence import most_common_build
 from provisioning.doctor.checks.registry import Case, Seen, Severity, Subjects, seen
-from provisioning.doctor.facts import DeviceFacts
-from provisioning.doctor.fitness import DevicePolicy
+from provisioning.doctor.facts import STAGING, DeviceFacts, TreeFacts, parse_qnn_name
 from provisioning.elf.facts import EM_AARCH64
+from provisioning.versions import is_older
 
 
 class Device(NamedTuple):
-    """A device and what would be pushed to it: ``build`` of QNN (v2.49.40.26...), ``load_align``
-    the smallest alignment of the libraries' segments in bytes, 0 without any.
-    """
+    """A device in its case: the SDK's files are what would be pushed to it."""
 
     facts: DeviceFacts
-    policy: DevicePolicy
-    api_level: int
-    soc: str | None = None
-    build: str | None = None
-    load_align: int = 0
-    needs_root: bool = False
+    case: Case
 
     def seen(self, at: str, **values: object) -> Seen:
         where = f"{self.facts.serial}:{at}"
         return seen(f"device {self.facts.serial}", where, device=self.facts, **values)
 
 
-def find_devices(case: Case) -> Iterator[Device]:
-    facts = case.facts
-    tree = facts.trees.get(facts.sdk_name)
-    files = tree.files if tree else ()
-    build = most_common_build(files)
-    aligns = [file.elf.load_align for file in files if file.elf and file.elf.machine == EM_AARCH64]
-    for device in facts.devices or ():
-        yield Device(
-            device,
-            case.policy.device,
-            case.android_api,
-            case.soc[0] if case.soc else None,
-            build.text if build else None,
-            min(aligns, default=0),
-            case.fitness.root_on_device,
-        )
-
-
-DEVICES = Subjects(find_devices)
+DEVICES = Subjects(lambda case: [Device(one, case) for one in case.facts.devices or ()])
 check: Callable[..., Callable[[Callable[[Device], Iterable[Seen]]], object]] = partial(
     DEVICES.check, severity=Severity.WARNING
 )
@@ -74,8 +51,9 @@ def see_unready(device: Device) -> Iterator[Seen]:
     after=("QNN801",),
 )
 def see_other_soc(device: Device) -> Iterator[Seen]:
-    if device.soc and device.facts.soc and device.facts.soc.upper() != device.soc.upper():
-        yield device.seen("ro.soc.model", soc=device.soc)
+    wanted, found = device.case.soc, device.facts.soc
+    if wanted and found and found.upper() != wanted[0].upper():
+        yield device.seen("ro.soc.model", soc=wanted[0])
 
 
 @check(
@@ -86,9 +64,9 @@ def see_other_soc(device: Device) -> Iterator[Seen]:
     after=("QNN801",),
 )
 def see_old_android(device: Device) -> Iterator[Seen]:
-    level = device.facts.api_level
-    if level is not None and level < device.api_level:
-        yield device.seen("ro.build.version.sdk", wanted=device.api_level)
+    level, wanted = device.facts.api_level, device.case.android_api
+    if level is not None and level < wanted:
+        yield device.seen("ro.build.version.sdk", wanted=wanted)
 
 
 @check(
@@ -99,9 +77,9 @@ def see_old_android(device: Device) -> Iterator[Seen]:
     after=("QNN801",),
 )
 def see_full_device(device: Device) -> Iterator[Seen]:
-    free_mb = device.facts.free_mb
-    if free_mb is not None and free_mb < device.policy.free_mb:
-        yield device.seen(device.facts.directory, wanted=device.policy.free_mb)
+    free_mb, wanted = device.facts.free_mb, device.case.policy.device.free_mb
+    if free_mb is not None and free_mb < wanted:
+        yield device.seen(device.facts.directory, wanted=wanted)
 
 
 @check(
@@ -112,7 +90,7 @@ def see_full_device(device: Device) -> Iterator[Seen]:
     after=("QNN801",),
 )
 def see_no_root(device: Device) -> Iterator[Seen]:
-    if device.needs_root and not device.facts.is_root:
+    if device.case.fitness.root_on_device and not device.facts.is_root:
         yield device.seen("id")
 
 
@@ -124,10 +102,11 @@ def see_no_root(device: Device) -> Iterator[Seen]:
     after=("QNN801",),
 )
 def see_stale_libraries(device: Device) -> Iterator[Seen]:
+    build = most_common_build(device.case.sdk_files)
     for name, there in sorted(device.facts.libraries.items()):
-        if there and device.build and there != device.build:
+        if there and build and there != build.text:
             where = f"{device.facts.directory}/{name}"
-            yield device.seen(where, name=name, there=there, build=device.build)
+            yield device.seen(where, name=name, there=there, build=build.text)
 
 
 @check(
@@ -138,5 +117,135 @@ def see_stale_libraries(device: Device) -> Iterator[Seen]:
     after=("QNN801",),
 )
 def see_large_pages(device: Device) -> Iterator[Seen]:
-    if device.facts.page_bytes and 0 < device.load_align < device.facts.page_bytes:
-        yield device.seen("getconf PAGE_SIZE", align=device.load_align)
+    elves = (file.elf for file in device.case.sdk_files)
+    aligns = [elf.load_align for elf in elves if elf and elf.machine == EM_AARCH64]
+    align = min(aligns, default=0)
+    if device.facts.page_bytes and 0 < align < device.facts.page_bytes:
+        yield device.seen("getconf PAGE_SIZE", align=align)
+
+
+class Staging(NamedTuple):
+    """What is staged, in its case."""
+
+    tree: TreeFacts
+    case: Case
+
+    @property
+    def wanted(self) -> tuple[str, ...]:
+        """What the profile stages at least."""
+        return self.case.fitness.staged
+
+    @property
+    def names(self) -> set[str]:
+        present = self.tree.links.keys() - self.tree.dangling
+        return {file.name for file in self.tree.files} | {
+            path.rpartition("/")[2] for path in present
+        }
+
+
+STAGINGS = Subjects(
+    lambda case: [Staging(tree, case) for name, tree in case.facts.trees.items() if name == STAGING]
+)
+
+
+@STAGINGS.check(
+    "QNN308",
+    "the staging directory is not a directory",
+    "there is nothing to push",
+    "correct --root staging=DIR",
+)
+def see_no_directory(staging: Staging) -> Iterator[Seen]:
+    if not staging.tree.is_directory:
+        yield seen("staging", staging.tree.root)
+
+
+@STAGINGS.check(
+    "QNN309",
+    "the staging directory holds no library",
+    "nothing on the device could load QNN: '{first} not found'",
+    "copy the libraries of the SDK for the device into {where}",
+    after=("QNN308",),
+)
+def see_nothing(staging: Staging) -> Iterator[Seen]:
+    if not staging.tree.files:
+        first = staging.wanted[0] if staging.wanted else "library"
+        yield seen("staging", staging.tree.root, first=first)
+
+
+@STAGINGS.check(
+    "QNN310",
+    "{subject} is not staged",
+    "'library \"{subject}\" not found' on the device",
+    "copy {subject} from the SDK's libraries for the device into {where}",
+    after=("QNN309",),
+)
+def see_not_staged(staging: Staging) -> Iterator[Seen]:
+    for name in staging.wanted:
+        if name not in staging.names:
+            yield seen(name, staging.tree.root)
+
+
+@STAGINGS.check(
+    "QNN311",
+    "no stub is staged: libQnnHtpVNNStub.so of the device's Hexagon version",
+    "libQnnHtp.so talks to the DSP through it: error 4000 or 14001 on the device",
+    "copy stub and skel for the device's SoC; --soc NAME tells which (SM8750 has V79)",
+    after=("QNN309",),
+)
+def see_no_stub(staging: Staging) -> Iterator[Seen]:
+    pairs = [one for one in map(parse_qnn_name, staging.names) if one and one.is_half]
+    if "libQnnHtp.so" in staging.names and not staging.case.soc and not pairs:
+        yield seen("libQnnHtpVNNStub.so", staging.tree.root)
+
+
+@STAGINGS.check(
+    "QNN312",
+    "{soc} has Hexagon V{hexagon}; {subject} is not staged",
+    "nothing can be run on that SoC: error 14001 or 4000",
+    "copy {subject} of the same SDK into {where}: the skel is in lib/hexagon-v{hexagon}/unsigned",
+    after=("QNN309",),
+)
+def see_no_parts_for_soc(staging: Staging) -> Iterator[Seen]:
+    if not staging.case.soc or "libQnnHtp.so" not in staging.wanted:
+        return
+    soc, hexagon = staging.case.soc
+    stub, skel = (f"libQnnHtpV{hexagon}{side}.so" for side in ("Stub", "Skel"))
+    missing = [name for name in (stub, skel) if name not in staging.names]
+    if missing and missing != [skel]:  # a stub alone is told by QNN304
+        yield seen(" and ".join(missing), staging.tree.root, soc=soc, hexagon=hexagon)
+
+
+@STAGINGS.check(
+    "QNN313",
+    "{subject} was compiled with QNN {compiler}, the libraries beside it are of {runtime}",
+    "an older runtime does not read it: 'Unknown QNN BinaryInfo version', error 30010",
+    "lower it with QNN {runtime}, or stage the libraries of QNN {compiler} or newer",
+    after=("QNN309",),
+)
+def see_newer_program(staging: Staging) -> Iterator[Seen]:
+    usual = most_common_build(staging.tree.files)
+    runtime = usual.version if usual else None
+    for file in staging.tree.lowered:
+        compiler = file.build.version if file.build else None
+        if compiler and runtime and is_older(runtime, compiler):
+            yield seen(file.name, file.path, compiler=compiler, runtime=runtime)
+
+
+@STAGINGS.check(
+    "QNN315",
+    "{subject} was compiled with QNN {compiler}, this profile's SDK is {runtime}",
+    "libraries that are staged from it do not read it: 'Unknown QNN BinaryInfo version', 30010",
+    "lower it with QNN {runtime} (test_emulator's --sdk), or take the libraries of {compiler}",
+    after=("QNN308",),
+    severity=Severity.WARNING,
+)
+def see_program_of_another_profile(staging: Staging) -> Iterator[Seen]:
+    """Where libraries lie beside it, QNN313 tells."""
+    sdk = staging.case.facts.sdk
+    runtime = (sdk.version if sdk else None) or staging.case.pin
+    if staging.tree.files or not runtime:
+        return
+    for file in staging.tree.lowered:
+        compiler = file.build.version if file.build else None
+        if compiler and is_older(runtime, compiler):
+            yield seen(file.name, file.path, compiler=compiler, runtime=runtime)

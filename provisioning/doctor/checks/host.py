@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
-from provisioning.doctor.checks.registry import Case, Seen, Severity, Subjects, seen
-from provisioning.doctor.facts import HostFacts, ToolFacts
-from provisioning.doctor.fitness import Fitness, ToolPolicy
+from provisioning.doctor.checks.registry import ENVIRONMENT, Case, Seen, Severity, Subjects, seen
+from provisioning.doctor.facts import ToolFacts
+from provisioning.doctor.fitness import ToolPolicy
 from provisioning.elf.facts import EM_X86_64
 from provisioning.versions import is_older
 
@@ -20,44 +20,34 @@ PACKAGES = {
 }
 
 
-class Machine(NamedTuple):
-    """The host and what a profile asks of it."""
-
-    facts: HostFacts
-    fitness: Fitness
-
-
-MACHINE: Subjects[Machine] = Subjects(lambda case: [Machine(case.facts.host, case.fitness)])
-
-
-@MACHINE.check(
+@ENVIRONMENT.check(
     "QNN001",
     "this is {subject}, not {wanted}",
     "QNN's host libraries and the HTP emulator are built for nothing else",
     "use a machine with {wanted}, or the project's container image on one",
 )
-def see_other_machine(machine: Machine) -> Iterator[Seen]:
-    host, fitness = machine
+def see_other_machine(case: Case) -> Iterator[Seen]:
+    host, fitness = case.facts.host, case.fitness
     if host.system != "Linux" or host.machine not in fitness.machines:
         wanted = f"Linux {' or '.join(fitness.machines)}"
         yield seen(f"{host.system} {host.machine}", HERE, wanted=wanted)
 
 
-@MACHINE.check(
+@ENVIRONMENT.check(
     "QNN002",
     "the machine has {found}, QNN needs glibc {glibc} or newer",
     '"version `GLIBC_{glibc}\' not found" when libQnnHtp.so is loaded',
     "use Debian 12, Ubuntu 22.04 or newer, or the project's container image",
     after=("QNN001",),
 )
-def see_old_glibc(machine: Machine) -> Iterator[Seen]:
-    host, fitness = machine
+def see_old_glibc(case: Case) -> Iterator[Seen]:
+    host, fitness = case.facts.host, case.fitness
     if host.glibc is None or is_older(host.glibc, fitness.glibc):
         has = f"glibc {host.glibc}" if host.glibc else "no glibc"
         yield seen("glibc", HERE, found=has, glibc=fitness.glibc)
 
 
-@MACHINE.check(
+@ENVIRONMENT.check(
     "QNN004",
     "the CPU lacks {flags}",
     "the emulator may be killed by SIGILL (illegal instruction)",
@@ -65,26 +55,26 @@ def see_old_glibc(machine: Machine) -> Iterator[Seen]:
     after=("QNN001",),
     severity=Severity.WARNING,
 )
-def see_lacking_flags(machine: Machine) -> Iterator[Seen]:
-    has = machine.facts.cpu_flags
-    if missing := [flag for flag in machine.fitness.cpu_flags if has and flag not in has]:
+def see_lacking_flags(case: Case) -> Iterator[Seen]:
+    has = case.facts.host.cpu_flags
+    if missing := [flag for flag in case.fitness.cpu_flags if has and flag not in has]:
         yield seen("CPU", "/proc/cpuinfo", flags=", ".join(missing))
 
 
-@MACHINE.check(
+@ENVIRONMENT.check(
     "QNN005",
     "{free:g} GB are free, {needed:g} GB are needed",
     "'No space left on device' in the middle of an unpacking or a build",
     "free some, or set QNN_CI_HOME to a directory on a larger disk",
     after=("QNN001",),
 )
-def see_small_disk(machine: Machine) -> Iterator[Seen]:
-    free, needed = machine.facts.disk_free_gb, machine.fitness.disk_gb
+def see_small_disk(case: Case) -> Iterator[Seen]:
+    free, needed = case.facts.host.disk_free_gb, case.fitness.disk_gb
     if free < needed:
-        yield seen("disk", machine.facts.disk_path, free=free, needed=needed)
+        yield seen("disk", case.facts.host.disk_path, free=free, needed=needed)
 
 
-@MACHINE.check(
+@ENVIRONMENT.check(
     "QNN006",
     "the machine has {found:g} GB of memory, {advised:g} are advised",
     "the kernel may kill a compiler or a lowering (exit code 137)",
@@ -92,13 +82,13 @@ def see_small_disk(machine: Machine) -> Iterator[Seen]:
     after=("QNN001",),
     severity=Severity.WARNING,
 )
-def see_little_memory(machine: Machine) -> Iterator[Seen]:
-    has, advised = machine.facts.memory_gb, machine.fitness.memory_gb
+def see_little_memory(case: Case) -> Iterator[Seen]:
+    has, advised = case.facts.host.memory_gb, case.fitness.memory_gb
     if 0 < has < advised:
         yield seen("memory", HERE, found=has, advised=advised)
 
 
-@MACHINE.check(
+@ENVIRONMENT.check(
     "QNN007",
     "cores that may be used: {found}, advised: {advised}",
     "a run takes several times as long",
@@ -106,54 +96,36 @@ def see_little_memory(machine: Machine) -> Iterator[Seen]:
     after=("QNN001",),
     severity=Severity.WARNING,
 )
-def see_few_cores(machine: Machine) -> Iterator[Seen]:
-    has, advised = machine.facts.cores, machine.fitness.cores
+def see_few_cores(case: Case) -> Iterator[Seen]:
+    has, advised = case.facts.host.cores, case.fitness.cores
     if has < advised:
         yield seen("cores", HERE, found=has, advised=advised)
 
 
-class SystemLibrary(NamedTuple):
-    """A library that the tree expects of the system; ``path`` None where there is none."""
-
-    name: str
-    path: str | None
-    user: str
-
-
-def find_system_libraries(case: Case) -> Iterable[SystemLibrary]:
-    """What the host libraries of the SDK need of the system."""
-    tree, policy = case.facts.trees.get(case.facts.sdk_name), case.host_policy
-    needed = {
-        name: file.name
-        for file in reversed(tree.files if tree else ())
-        if file.elf and file.elf.machine == EM_X86_64
-        for name in file.elf.needed
-        if policy and name in policy.system
-    }
-    variables = case.facts.variables
-    entries = variables.library_path if variables else ()
-    listed = {file.name: str(file.path) for entry in entries for file in entry.runtimes}
-    return [
-        SystemLibrary(name, path or listed.get(name), needed[name])
-        for name, path in case.facts.host.libraries.items()
-        if name in needed
-    ]
-
-
-SYSTEM = Subjects(find_system_libraries)
-
-
-@SYSTEM.check(
+@ENVIRONMENT.check(
     "QNN003",
     "{subject} is not on this machine; {user} needs it",
     "'{subject}: cannot open shared object file' when {user} is loaded",
     "install it: {package}",
 )
-def see_missing_library(library: SystemLibrary) -> Iterator[Seen]:
-    if library.path is None:
-        package = PACKAGES.get(library.name, "the package that has it")
-        where = "LD_LIBRARY_PATH, the loader's cache and default directories"
-        yield seen(library.name, where, user=library.user, package=package)
+def see_missing_library(case: Case) -> Iterator[Seen]:
+    """What the host libraries of the SDK need of the system."""
+    system = case.host_policy.system if case.host_policy else ()
+    needed = {
+        name: file.name
+        for file in reversed(case.sdk_files)
+        if file.elf and file.elf.machine == EM_X86_64
+        for name in file.elf.needed
+        if name in system
+    }
+    variables = case.facts.variables
+    entries = variables.library_path if variables else ()
+    listed = {file.name for entry in entries for file in entry.runtimes}
+    for name, path in case.facts.host.libraries.items():
+        if name in needed and path is None and name not in listed:
+            package = PACKAGES.get(name, "the package that has it")
+            where = "LD_LIBRARY_PATH, the loader's cache and default directories"
+            yield seen(name, where, user=needed[name], package=package)
 
 
 class Tool(NamedTuple):

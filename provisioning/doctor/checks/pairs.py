@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from provisioning.doctor.checks.coherence import most_common_build
-from provisioning.doctor.checks.registry import Case, Seen, Severity, Subjects, seen
+from provisioning.doctor.checks.registry import ENVIRONMENT, Case, Seen, Severity, Subjects, seen
 from provisioning.doctor.facts import HOST_DIRECTORY, BackendFacts, PythonFacts, SdkFacts
-from provisioning.manifest.pairs import Pairs
 from provisioning.versions import find_place_version, is_older, is_same
 
 HEXAGON_SDK = "hexagon-sdk"
@@ -84,135 +83,110 @@ def see_no_device(adaptor: Adaptor) -> Iterator[Seen]:
         yield adaptor.seen(reason=adaptor.python.no_device, place=place)
 
 
-class Toolchains(NamedTuple):
-    """Versions of an environment; ``executorch`` is the checkout's, else the installed one's.
-    ``backend`` is one other than HTP."""
-
-    executorch: str
-    sdk: SdkFacts | None
-    hexagon_sdk: str
-    hexagon_tools: str
-    soc: tuple[str, int] | None
-    pairs: Pairs
-    backend: BackendFacts | None = None
+def find_executorch(case: Case) -> str:
+    """The version of the checkout, else of what is installed; "" without either."""
+    checkout, python = case.facts.checkout, case.facts.python
+    installed = python.distributions.get("executorch") if python else None
+    return (checkout.version if checkout else "") or installed or ""
 
 
-def find_toolchains(case: Case) -> Iterator[Toolchains]:
-    """All of them, once."""
-    facts = case.facts
-    installed = facts.python.distributions.get("executorch") if facts.python else None
-    checkout = facts.checkout.version if facts.checkout else ""
-    hexagon = find_place_version(facts.roots.get(HEXAGON_SDK, ""))
-    values = facts.variables.values if facts.variables else {}
-    tools = find_place_version(values.get("HEXAGON_TOOLS_ROOT", ""))
-    yield Toolchains(
-        checkout or installed or "",
-        facts.sdk,
-        hexagon,
-        tools,
-        case.soc,
-        case.pairs,
-        facts.backend,
-    )
-
-
-TOOLCHAINS = Subjects(find_toolchains)
-
-
-@TOOLCHAINS.check(
+@ENVIRONMENT.check(
     "QNN904",
     "QNN SDK {sdk} with ExecuTorch {executorch}: {oldest} is the oldest that goes with it",
     "its sources use what older headers and libraries do not have",
     "take QNN {oldest} or later (upstream's pin is {pinned}), or an older ExecuTorch",
 )
-def see_older_sdk(tools: Toolchains) -> Iterator[Seen]:
-    row, sdk = tools.pairs.find(tools.executorch), tools.sdk
+def see_older_sdk(case: Case) -> Iterator[Seen]:
+    executorch, sdk = find_executorch(case), case.facts.sdk
+    row = case.pairs.find(executorch)
     if row and sdk and sdk.version and is_older(sdk.version, row.qnn.oldest):
-        versions = {"sdk": sdk.version, "executorch": tools.executorch}
+        versions = {"sdk": sdk.version, "executorch": executorch}
         yield seen("QNN SDK", sdk.root, **versions, oldest=row.qnn.oldest, pinned=row.qnn.pinned)
 
 
-@TOOLCHAINS.check(
+@ENVIRONMENT.check(
     "QNN905",
     "QNN SDK {sdk} with ExecuTorch {executorch}: {newest} is the newest that was seen to work",
     "structures of later headers have moved before: error 14001 when a device is created",
     "run the emulator's suite with it before it ships",
     severity=Severity.WARNING,
 )
-def see_newer_sdk(tools: Toolchains) -> Iterator[Seen]:
-    row, sdk = tools.pairs.find(tools.executorch), tools.sdk
+def see_newer_sdk(case: Case) -> Iterator[Seen]:
+    executorch, sdk = find_executorch(case), case.facts.sdk
+    row = case.pairs.find(executorch)
     if row and sdk and sdk.version and is_older(row.qnn.newest, sdk.version):
-        versions = {"sdk": sdk.version, "executorch": tools.executorch, "newest": row.qnn.newest}
+        versions = {"sdk": sdk.version, "executorch": executorch, "newest": row.qnn.newest}
         yield seen("QNN SDK", sdk.root, **versions)
 
 
-@TOOLCHAINS.check(
+@ENVIRONMENT.check(
     "QNN906",
     "Hexagon SDK {version} with {soc}: the first with tools for its V{hexagon} is {first}",
     "its compiler does not know the architecture: 'unknown target CPU'",
     "give the root of Hexagon SDK {first} or later, or an SoC that it knows",
 )
-def see_older_hexagon(tools: Toolchains) -> Iterator[Seen]:
-    if tools.soc and tools.hexagon_sdk:
-        soc, hexagon = tools.soc
-        first = tools.pairs.find_hexagon(f"v{hexagon}").sdk
-        if first and is_older(tools.hexagon_sdk, first):
-            version = tools.hexagon_sdk
+def see_older_hexagon(case: Case) -> Iterator[Seen]:
+    version = find_place_version(case.facts.roots.get(HEXAGON_SDK, ""))
+    if case.soc and version:
+        soc, hexagon = case.soc
+        first = case.pairs.find_hexagon(f"v{hexagon}").sdk
+        if first and is_older(version, first):
             yield seen(HEXAGON_SDK, soc, version=version, soc=soc, hexagon=hexagon, first=first)
 
 
-@TOOLCHAINS.check(
+@ENVIRONMENT.check(
     "QNN907",
     "Hexagon tools {version} with {soc}: the first for its V{hexagon} are {first}",
     "their compiler does not know the architecture: 'unknown target CPU'",
     "set HEXAGON_TOOLS_ROOT to tools {first} or later, such as those below tools/HEXAGON_Tools of "
     "the Hexagon SDK, or unset it",
 )
-def see_older_tools(tools: Toolchains) -> Iterator[Seen]:
-    if tools.soc and tools.hexagon_tools:
-        soc, hexagon = tools.soc
-        first = tools.pairs.find_hexagon(f"v{hexagon}").tools
-        if first and is_older(tools.hexagon_tools, first):
-            version = tools.hexagon_tools
+def see_older_tools(case: Case) -> Iterator[Seen]:
+    version = find_place_version(case.values.get("HEXAGON_TOOLS_ROOT", ""))
+    if case.soc and version:
+        soc, hexagon = case.soc
+        first = case.pairs.find_hexagon(f"v{hexagon}").tools
+        if first and is_older(version, first):
             yield seen("Hexagon tools", soc, version=version, soc=soc, hexagon=hexagon, first=first)
 
 
-@TOOLCHAINS.check(
+@ENVIRONMENT.check(
     "QNN908",
     "QNN SDK {sdk} with ExecuTorch {executorch}: {first} is the first for LPAI",
     "ExecuTorch lowers for LPAI with that version or later, and a runtime must not be older",
     "--sdk DIR with QNN {first} or later; profile lpai provisions one",
 )
-def see_older_lpai(tools: Toolchains) -> Iterator[Seen]:
-    row, sdk = tools.pairs.find(tools.executorch), tools.sdk
-    asks = tools.backend and tools.backend.name.startswith("lpai")
+def see_older_lpai(case: Case) -> Iterator[Seen]:
+    executorch, sdk = find_executorch(case), case.facts.sdk
+    row = case.pairs.find(executorch)
+    asks = case.facts.backend and case.facts.backend.name.startswith("lpai")
     if asks and row and row.lpai and sdk and sdk.version and is_older(sdk.version, row.lpai):
-        versions = {"sdk": sdk.version, "executorch": tools.executorch, "first": row.lpai}
+        versions = {"sdk": sdk.version, "executorch": executorch, "first": row.lpai}
         yield seen("QNN SDK", sdk.root, **versions)
 
 
-@TOOLCHAINS.check(
+@ENVIRONMENT.check(
     "QNN909",
     "{subject} is not in the SDK: nothing is lowered for backend {backend}",
     "{why}",
     "{fix}",
     after=("QNN908",),
 )
-def see_no_library(tools: Toolchains) -> Iterator[Seen]:
-    if tools.backend and not tools.backend.is_there:
-        yield see_backend(tools.backend, tools.sdk)
+def see_no_library(case: Case) -> Iterator[Seen]:
+    if case.facts.backend and not case.facts.backend.is_there:
+        yield see_backend(case.facts.backend, case.facts.sdk)
 
 
-@TOOLCHAINS.check(
+@ENVIRONMENT.check(
     "QNN910",
     "{subject} of QNN {version} creates no backend on this machine: {reason}",
     "{why}",
     "{fix}",
     after=("QNN908", "QNN909"),
 )
-def see_no_backend(tools: Toolchains) -> Iterator[Seen]:
-    if tools.backend and tools.backend.no_backend:
-        yield see_backend(tools.backend, tools.sdk)
+def see_no_backend(case: Case) -> Iterator[Seen]:
+    if case.facts.backend and case.facts.backend.no_backend:
+        yield see_backend(case.facts.backend, case.facts.sdk)
 
 
 def see_backend(one: BackendFacts, sdk: SdkFacts | None) -> Seen:

@@ -6,11 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from provisioning.doctor.checks.registry import NO_PAIRS, Case, Seen, Subjects, seen
+from provisioning.doctor.checks.registry import Case, Seen, Subjects, seen
 from provisioning.doctor.facts import PythonFacts
 from provisioning.doctor.fitness import PythonPolicy
 from provisioning.elf.facts import EM_X86_64, MACHINE_NAMES
-from provisioning.manifest.pairs import Pairs
 from provisioning.versions import is_older
 
 QNN_WHEEL = "qnn-runtime"
@@ -18,17 +17,10 @@ REINSTALL = "install the executorch wheel for this Python, or build target aot f
 
 
 class Interpreter(NamedTuple):
-    """A Python and its policy; ``glibc`` is the machine's, ``is_hidden`` says that the executorch
-    it finds lies on PYTHONPATH. ``qnn`` is the version of QNN's wheel, "" if another QNN or an
-    overlay's adaptor is used: whether these two fit is read from the libraries.
-    """
+    """A Python in its case."""
 
     facts: PythonFacts
-    policy: PythonPolicy
-    glibc: str | None = None
-    is_hidden: bool = False
-    pairs: Pairs = NO_PAIRS
-    qnn: str = ""
+    case: Case
 
     def seen(self, subject: str, where: object = "", **values: object) -> Seen:
         policy = self.policy
@@ -37,34 +29,29 @@ class Interpreter(NamedTuple):
         return seen(subject, place, python=self.facts, policy=policy, pin=pin, **values)
 
     @property
-    def version(self) -> str:
-        return ".".join(map(str, self.facts.version))
+    def policy(self) -> PythonPolicy:
+        return self.case.policy.python
+
+    @property
+    def is_hidden(self) -> bool:
+        """Whether the executorch that it finds lies on PYTHONPATH."""
+        variables, place = self.case.facts.variables, self.facts.executorch
+        entries = variables.executorch_on_path if variables else ()
+        return place is not None and any(Path(place).is_relative_to(one) for one in entries)
+
+    @property
+    def qnn(self) -> str:
+        """The version of QNN's wheel, "" if another QNN or an overlay's adaptor is used: whether
+        these two fit is read from the libraries."""
+        sdk, is_wheel = self.case.facts.sdk, self.case.facts.sdk_name == QNN_WHEEL
+        return (is_wheel and not self.facts.checkout and sdk and sdk.version) or ""
 
     @property
     def directory(self) -> str:
         return f"{self.facts.executorch}/backends/qualcomm/python"
 
 
-def find_python(case: Case) -> Iterator[Interpreter]:
-    """The interpreter, where the profile lowers with one."""
-    if case.facts.python:
-        python, variables = case.facts.python, case.facts.variables
-        entries = variables.executorch_on_path if variables else ()
-        place = python.executorch
-        is_hidden = place is not None and any(Path(place).is_relative_to(one) for one in entries)
-        sdk = case.facts.sdk
-        is_wheel = case.facts.sdk_name == QNN_WHEEL and not python.checkout
-        yield Interpreter(
-            python,
-            case.policy.python,
-            case.facts.host.glibc,
-            is_hidden,
-            case.pairs,
-            (is_wheel and sdk and sdk.version) or "",
-        )
-
-
-PYTHON = Subjects(find_python)
+PYTHON = Subjects(lambda case: [Interpreter(case.facts.python, case)] if case.facts.python else [])
 
 
 @PYTHON.check(
@@ -86,7 +73,7 @@ def see_no_answer(python: Interpreter) -> Iterator[Seen]:
     after=("QNN501",),
 )
 def see_other_python(python: Interpreter) -> Iterator[Seen]:
-    version, policy = python.version, python.policy
+    version, policy = ".".join(map(str, python.facts.version)), python.policy
     if is_older(version, policy.minimum) or not is_older(version, policy.below):
         yield python.seen("Python", version=version)
 
@@ -126,9 +113,9 @@ def see_old_torch(python: Interpreter) -> Iterator[Seen]:
 def see_unknown_pair(python: Interpreter) -> Iterator[Seen]:
     found, qnn = python.facts.distributions, python.qnn
     executorch, torch = found.get("executorch"), found.get("torch")
-    if not executorch or not torch or python.pairs.is_supported(executorch, torch, qnn):
+    if not executorch or not torch or python.case.pairs.is_supported(executorch, torch, qnn):
         return
-    near = python.pairs.find_nearest(executorch, torch, qnn)
+    near = python.case.pairs.find_nearest(executorch, torch, qnn)
     nearest = f"executorch=={near.executorch}, torch=={near.torch}, QNN {near.qnn}" if near else ""
     with_qnn = f" and the wheel of QNN {qnn}" if qnn else ""
     yield python.seen("torch", executorch=executorch, torch=torch, qnn=with_qnn, nearest=nearest)
@@ -232,7 +219,7 @@ def see_unmet(python: Interpreter) -> Iterator[Seen]:
     after=("QNN513",),
 )
 def see_newer_adaptor(python: Interpreter) -> Iterator[Seen]:
-    adaptor, glibc = python.facts.adaptor, python.glibc
+    adaptor, glibc = python.facts.adaptor, python.case.facts.host.glibc
     need = adaptor.elf.highest_need("GLIBC") if adaptor and adaptor.elf else None
     text = ".".join(map(str, need or ()))
     if adaptor and glibc and is_older(glibc, text):

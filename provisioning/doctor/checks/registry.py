@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Generic, TypeVar
 
-from provisioning.doctor.facts import HOST_KIND, EnvironmentFacts
+from provisioning.doctor.facts import HOST_KIND, EnvironmentFacts, FileFacts
 from provisioning.doctor.fitness import DoctorPolicy, ElfPolicy, Fitness
 from provisioning.manifest.pairs import Pairs
 
@@ -87,6 +87,17 @@ class Case:
     def pin(self) -> str | None:
         return self.facts.pins.get(self.facts.sdk_name)
 
+    @property
+    def sdk_files(self) -> tuple[FileFacts, ...]:
+        """The libraries and programs of the SDK; none without one."""
+        tree = self.facts.trees.get(self.facts.sdk_name)
+        return tree.files if tree else ()
+
+    @property
+    def values(self) -> Mapping[str, str]:
+        """The variables that concern QNN."""
+        return self.facts.variables.values if self.facts.variables else {}
+
 
 @dataclass(frozen=True)
 class Seen:
@@ -157,3 +168,6 @@ class Subjects(Generic[S]):
     def judge_all(self, case: Case) -> Iterator[Finding]:
         for subject in self.find(case):
             yield from self.judge(subject)
+
+
+ENVIRONMENT: Subjects[Case] = Subjects(lambda case: [case])

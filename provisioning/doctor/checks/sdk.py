@@ -5,40 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from provisioning.doctor.checks.registry import Case, Seen, Severity, Subjects, seen
+from provisioning.doctor.checks.registry import ENVIRONMENT, Case, Seen, Severity, Subjects, seen
 from provisioning.doctor.facts import CHECKOUT, LIBCXX, NDK, InstallationFacts, SdkFacts, TreeFacts
 from provisioning.versions import is_older, is_same, parse_version
 
 REFETCH = "provision the profile again, or give the root of another SDK"
 
 
-class WantedRoot(NamedTuple):
-    """An artifact that a profile needs, and whether there is one."""
-
-    profile: str
-    name: str
-    is_there: bool
-
-
-def find_wanted_roots(case: Case) -> Iterator[WantedRoot]:
-    """What the profile takes files from; of SDKs that serve, the first."""
-    facts, fitness = case.facts, case.fitness
-    for name in [*fitness.roots, *([] if facts.sdk_name else fitness.sdk[:1])]:
-        yield WantedRoot(facts.profile, name, name in facts.roots)
-
-
-ROOTS = Subjects(find_wanted_roots)
-
-
-@ROOTS.check(
+@ENVIRONMENT.check(
     "QNN100",
     "profile {profile} needs {subject}, and there is none",
     "what the profile builds or runs takes its files from it",
     "run `qnn-ci fetch {profile}`, or give --root {subject}=DIR",
 )
-def see_no_root(root: WantedRoot) -> Iterator[Seen]:
-    if not root.is_there:
-        yield seen(root.name, f"profile {root.profile}", profile=root.profile)
+def see_no_root(case: Case) -> Iterator[Seen]:
+    """Of SDKs that serve, the first is wanted."""
+    facts, fitness = case.facts, case.fitness
+    for name in [*fitness.roots, *([] if facts.sdk_name else fitness.sdk[:1])]:
+        if name not in facts.roots:
+            yield seen(name, f"profile {facts.profile}", profile=facts.profile)
 
 
 INSTALLATIONS: Subjects[InstallationFacts] = Subjects(lambda case: case.facts.installations)
@@ -73,16 +58,14 @@ class Sdk(NamedTuple):
     """The SDK of an environment and its files."""
 
     facts: SdkFacts
-    tree: TreeFacts
     case: Case
 
+    @property
+    def tree(self) -> TreeFacts:
+        return self.case.facts.trees[self.case.facts.sdk_name]
 
-def find_sdk(case: Case) -> Iterator[Sdk]:
-    if case.facts.sdk:
-        yield Sdk(case.facts.sdk, case.facts.trees[case.facts.sdk_name], case)
 
-
-SDK = Subjects(find_sdk)
+SDK = Subjects(lambda case: [Sdk(case.facts.sdk, case)] if case.facts.sdk else [])
 
 
 @SDK.check(

@@ -7,7 +7,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 
-from provisioning.doctor.checks.registry import Case, Seen, Severity, Subjects, seen
+from provisioning.doctor.checks.registry import ENVIRONMENT, Case, Seen, Severity, Subjects, seen
 from provisioning.doctor.facts import HOST_DIRECTORY, FileFacts, PathEntry, VariableFacts
 from provisioning.elf.facts import EM_AARCH64, EM_QDSP6, EM_X86_64
 
@@ -187,8 +187,8 @@ class Runtime(NamedTuple):
 def find_runtimes(case: Case) -> Iterator[Runtime]:
     """Those that the loader of this machine would take before the system's."""
     facts = case.facts
-    tree, adaptor = facts.trees.get(facts.sdk_name), facts.python.adaptor if facts.python else None
-    users = [*(tree.files if tree else ()), *([adaptor] if adaptor else [])]
+    adaptor = facts.python.adaptor if facts.python else None
+    users = [*case.sdk_files, *([adaptor] if adaptor else [])]
     needs: dict[str, tuple[tuple[int, ...], str]] = {}
     for file in users:
         if file.elf is None or file.elf.machine != EM_X86_64:
@@ -236,65 +236,46 @@ def see_broken_runtime(runtime: Runtime) -> Iterator[Seen]:
         yield seen(runtime.file.name, runtime.entry, defect=runtime.file.defect.value)
 
 
-DSP_PATHS: Subjects[VariableFacts] = Subjects(
-    lambda case: [case.facts.variables] if case.facts.variables else []
-)
-
-
-@DSP_PATHS.check(
+@ENVIRONMENT.check(
     "QNN412",
     "{subject} is joined by ':'",
     "FastRPC takes ':' as part of one name and finds no skel: error 4000",
     "join its directories by ';': {subject}='{joined}'",
 )
-def see_colons(variables: VariableFacts) -> Iterator[Seen]:
+def see_colons(case: Case) -> Iterator[Seen]:
     for name in ("ADSP_LIBRARY_PATH", "DSP_LIBRARY_PATH"):
-        value = variables.values.get(name)
+        value = case.values.get(name)
         if value and ":" in value:
             yield seen(name, value, joined=value.replace(":", ";"))
 
 
-class PythonPath(NamedTuple):
-    """PYTHONPATH: nothing for the wheel, or what has an adaptor of its own; the checkout's parent
-    for a checkout that an adaptor was built into."""
-
-    facts: VariableFacts
-    checkout: Path | None
-    uses_wheel: bool
-
-
-def find_python_path(case: Case) -> Iterator[PythonPath]:
-    """The variables, with the checkout that Python can import from the directory above."""
-    checkout = case.facts.checkout
-    is_importable = checkout and checkout.has_adaptor and checkout.root.name == "executorch"
-    if case.facts.variables:
-        root = checkout.root if checkout and is_importable else None
-        yield PythonPath(case.facts.variables, root, case.fitness.python)
-
-
-PYTHON_PATH = Subjects(find_python_path)
-
-
-@PYTHON_PATH.check(
+@ENVIRONMENT.check(
     "QNN408",
     "an executorch on PYTHONPATH hides the installed one",
     "a checkout has no compiled adaptor: 'No module named PyQnnManagerAdaptor'",
     "take {where} out of PYTHONPATH, or build the adaptor into that checkout",
 )
-def see_hiding(path: PythonPath) -> Iterator[Seen]:
-    for entry in path.facts.without_adaptor[:1] if path.uses_wheel else ():
+def see_hiding(case: Case) -> Iterator[Seen]:
+    """PYTHONPATH has no executorch where the wheel's is used, or one with an adaptor of its own."""
+    variables = case.facts.variables
+    for entry in variables.without_adaptor[:1] if variables and case.fitness.python else ():
         yield seen("PYTHONPATH", entry)
 
 
-@PYTHON_PATH.check(
+@ENVIRONMENT.check(
     "QNN409",
     "PYTHONPATH lacks the directory that holds the checkout",
     "Python then imports the installed executorch, not the one that was built",
     "export PYTHONPATH={parent}",
     severity=Severity.WARNING,
 )
-def see_no_checkout(path: PythonPath) -> Iterator[Seen]:
-    checkout, others = path.checkout, path.facts.executorch_on_path
-    if checkout and not path.uses_wheel and str(checkout.parent) not in others:
-        where = path.facts.values.get("PYTHONPATH", "(not set)")
-        yield seen("PYTHONPATH", where, parent=checkout.parent)
+def see_no_checkout(case: Case) -> Iterator[Seen]:
+    """PYTHONPATH has the parent of a checkout that an adaptor was built into."""
+    checkout, variables = case.facts.checkout, case.facts.variables
+    if case.fitness.python or not variables or not checkout or not checkout.has_adaptor:
+        return
+    parent = checkout.root.parent
+    is_importable = checkout.root.name == "executorch"
+    if is_importable and str(parent) not in variables.executorch_on_path:
+        where = case.values.get("PYTHONPATH", "(not set)")
+        yield seen("PYTHONPATH", where, parent=parent)

@@ -30,12 +30,11 @@ from provisioning.doctor.facts import (
     VariableFacts,
 )
 from provisioning.doctor.fitness import DoctorPolicy, ElfPolicy, Fitness, choose_policy
-from provisioning.doctor.survey.device import survey_devices
-from provisioning.doctor.survey.host import survey_host
+from provisioning.doctor.survey.host import survey_devices, survey_host
 from provisioning.doctor.survey.installations import survey_checkout, survey_ndk, survey_sdk
 from provisioning.doctor.survey.python import survey_python, try_device
 from provisioning.doctor.survey.python_probe import find_adaptors
-from provisioning.doctor.survey.tree import FactsCache, Identity, read_files, survey_tree
+from provisioning.doctor.survey.tree import FactsCache, read_files, survey_tree
 from provisioning.elf.facts import EM_X86_64
 from provisioning.manifest.backends import Backend, read_backends
 from provisioning.manifest.reader import Adoption
@@ -235,13 +234,13 @@ def survey_variables(
 
 def _survey_entry(directory: str, cache: FactsCache) -> PathEntry:
     place = Path(directory or ".")
-    found: dict[str, tuple[Path, Identity]] = {}
-    runtimes: dict[str, tuple[Path, Identity]] = {}
+    found: dict[str, tuple[Path, os.stat_result]] = {}
+    runtimes: dict[str, tuple[Path, os.stat_result]] = {}
     try:
         for entry in os.scandir(place):
             kept = runtimes if RUNTIME.fullmatch(entry.name) else found
             if (kept is runtimes or CONCERNED.match(entry.name)) and entry.is_file():
-                kept[entry.name] = (Path(entry.path), Identity.of(entry.stat()))
+                kept[entry.name] = (Path(entry.path), entry.stat())
     except OSError:
         return PathEntry(directory)
     return PathEntry(directory, read_files(found, cache), read_files(runtimes, cache))

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -38,7 +38,7 @@ def survey_tree(
     """
     links: dict[str, str] = {}
     dangling: set[str] = set()
-    found: dict[str, tuple[Path, Identity]] = {}
+    found: dict[str, tuple[Path, os.stat_result]] = {}
     lowered: list[FileFacts] = []
     for path, status in _walk(root, "", wanted):
         relative = path.relative_to(root).as_posix()
@@ -50,7 +50,7 @@ def survey_tree(
         elif path.suffix == LOWERED and stat.S_ISREG(status.st_mode):
             lowered.append(_read_lowered(relative, path, status.st_size))
         elif _is_candidate(path, status):
-            found[relative] = (path, Identity.of(status))
+            found[relative] = (path, status)
     facts = read_files(found, cache or FactsCache(None))
     return TreeFacts(root, facts, links, frozenset(dangling), tuple(lowered), root.is_dir())
 
@@ -65,12 +65,12 @@ def _read_lowered(relative: str, path: Path, size_bytes: int) -> FileFacts:
 
 
 def read_files(
-    found: Mapping[str, tuple[Path, Identity]], cache: FactsCache
+    found: Mapping[str, tuple[Path, os.stat_result]], cache: FactsCache
 ) -> tuple[FileFacts, ...]:
     """Facts of each file, out of ``cache`` where it has not changed, in the order of paths."""
-    known = {name: cache.recall(path, identity) for name, (path, identity) in found.items()}
+    known = {name: cache.recall(*place) for name, place in found.items()}
     fresh = [(name, found[name][0]) for name, facts in known.items() if facts is None]
-    size_bytes = sum(found[name][1].size_bytes for name, _ in fresh)
+    size_bytes = sum(found[name][1].st_size for name, _ in fresh)
     for (name, path), facts in zip(fresh, _read_all(fresh, size_bytes), strict=True):
         known[name] = facts
         cache.keep(path, found[name][1], facts)
@@ -140,20 +140,10 @@ _PROVISIONING = Path(__file__).parents[2]
 READERS = (_PROVISIONING / "elf", _PROVISIONING / "doctor" / "facts.py")
 
 
-class Identity(NamedTuple):
+def identify(status: os.stat_result) -> tuple[int, ...]:
     """What changes with a file's bytes: a write alters ctime, which no call can set back."""
-
-    device: int
-    inode: int
-    size_bytes: int
-    modified_ns: int
-    changed_ns: int
-
-    @classmethod
-    def of(cls, status: os.stat_result) -> Identity:
-        return cls(
-            status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
-        )
+    times = (status.st_mtime_ns, status.st_ctime_ns)
+    return (status.st_dev, status.st_ino, status.st_size, *times)
 
 
 class FactsCache:
@@ -165,19 +155,19 @@ class FactsCache:
     def __init__(self, directory: Path | None) -> None:
         name = f"elf-facts-{digest_sources(*READERS)[:16]}.msgpack"
         self.file = directory / name if directory else None
-        self.rows: dict[str, tuple[Identity, FileFacts]] = {}
+        self.rows: dict[str, tuple[tuple[int, ...], FileFacts]] = {}
         self.changed = False
         if self.file:
             with suppress(OSError, msgspec.DecodeError):
                 self.rows = _DECODER.decode(self.file.read_bytes())
 
-    def recall(self, path: Path, identity: Identity) -> FileFacts | None:
+    def recall(self, path: Path, status: os.stat_result) -> FileFacts | None:
         """The facts of ``path``, if it is still what it was."""
         kept = self.rows.get(str(path))
-        return kept[1] if kept and kept[0] == identity else None
+        return kept[1] if kept and kept[0] == identify(status) else None
 
-    def keep(self, path: Path, identity: Identity, facts: FileFacts) -> None:
-        self.rows[str(path)] = (identity, facts)
+    def keep(self, path: Path, status: os.stat_result, facts: FileFacts) -> None:
+        self.rows[str(path)] = (identify(status), facts)
         self.changed = True
 
     def save(self) -> None:
@@ -205,4 +195,4 @@ def _decode(kind: type, value: Any) -> Any:
 
 
 _ENCODER = msgspec.msgpack.Encoder(enc_hook=_encode)
-_DECODER = msgspec.msgpack.Decoder(dict[str, tuple[Identity, FileFacts]], dec_hook=_decode)
+_DECODER = msgspec.msgpack.Decoder(dict[str, tuple[tuple[int, ...], FileFacts]], dec_hook=_decode)

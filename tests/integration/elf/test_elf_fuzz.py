@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from provisioning.doctor.checks.elf import judge, judge_defect
 from provisioning.doctor.policies import elf_policy
-from provisioning.doctor.survey.tree import FactsCache, Identity, read_file
+from provisioning.doctor.survey.tree import FactsCache, read_file
 from provisioning.elf.facts import ElfError, ElfFacts
 from provisioning.elf.qnn_build import find_qnn_build
 from provisioning.elf.reader import read_elf
@@ -106,10 +106,10 @@ def use(facts: ElfFacts, path: Path) -> None:
         for finding in judge(facts, policy):
             msgspec.json.encode(finding)
     cache = FactsCache(path.parent)
-    identity = Identity.of(path.stat())
-    cache.keep(path, identity, read_file((path.name, path)))
+    status = path.stat()
+    cache.keep(path, status, read_file((path.name, path)))
     cache.save()
-    kept = FactsCache(path.parent).recall(path, identity)
+    kept = FactsCache(path.parent).recall(path, status)
     assert kept is not None
     assert kept.elf == facts
 

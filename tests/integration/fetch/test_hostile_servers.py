@@ -139,15 +139,6 @@ def test_a_login_page_is_not_taken_for_a_file_of_which_nothing_is_known(
 
 
 STRANGE: dict[str, Fault] = {
-    "a superscript in Retry-After": bad.raw(
-        b"HTTP/1.1 503 Busy\r\nRetry-After: \xb2\r\nContent-Length: 0\r\n\r\n"
-    ),
-    "a length of 5000 digits": bad.raw(
-        b"HTTP/1.1 200 OK\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\nx"
-    ),
-    "a total of 5000 digits": bad.raw(
-        b"HTTP/1.1 206 OK\r\nContent-Range: bytes 0-1/" + b"9" * 5000 + b"\r\n\r\nx"
-    ),
     "a status that is none": bad.raw(b"HTTP/1.1 2xx OK\r\n\r\n"),
     "an ETag that no header can carry": bad.whole(DATA[:-9], ETag="\xa4\x80", length=len(DATA)),
     "a chunk of nonsense": bad.raw(

@@ -28,12 +28,12 @@ from ci.images.build import Built
 from ci.images.definition import Base, Image, ImagePlan
 from ci.images.engine import connect_engine
 from ci.images.shell import ShellRequest, run_shell
-from provisioning.console.interrupts import catch_signals, signals_as_interrupt
+from provisioning.console.interrupts import catch_signals
 image, checkout, frozen, *words = sys.argv[1:]
 plan = ImagePlan("tiny", Image("", "", 1), "tiny", Base("tiny", "3.11"), "tiny", Path(checkout))
 request = ShellRequest(plan, Built("tiny", image, 0, False), tuple(words), frozen == "frozen")
 catch_signals()
-with connect_engine() as client, signals_as_interrupt():
+with connect_engine() as client:
     try:
         code = run_shell(client, request)
     except KeyboardInterrupt:

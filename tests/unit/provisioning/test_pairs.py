@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from provisioning.doctor.checks.environment import judge_environment
 from provisioning.doctor.checks.registry import Case
-from provisioning.doctor.examine import Verdict, find_fitness
+from provisioning.doctor.examine import Verdict, find_fitness, judge_environment
 from provisioning.doctor.facts import (
     CheckoutFacts,
     EnvironmentFacts,

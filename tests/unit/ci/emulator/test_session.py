@@ -4,15 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from ci.cases.engine import Part
 from ci.cases.session import expect_lower_s
 from ci.cases.spec import CaseSpec
 from ci.executorch.toolchain import name_toolchain
 from ci.models.schemes import Scheme
+from ci.report.schema import Tool
 from provisioning.artifacts.environment import Environment
 from provisioning.artifacts.provision import Provisioned
 
-TOOLS = (Part("qnn-runtime", "2.49.40"),)
+TOOLS = (Tool(name="qnn-runtime", version="2.49.40"),)
 
 
 def test_a_library_replaced_in_an_adopted_installation_changes_the_keys(tmp_path: Path) -> None:

@@ -42,9 +42,9 @@ def test_the_set_has_a_case_of_every_choice_and_of_every_scheme_beyond_the_suite
         assert policy.limits_of(case.model, case.scheme).min_sqnr_db_all
 
 
-@pytest.mark.parametrize("pair", EXCLUSIONS, ids=lambda pair: f"{pair.one}-{pair.other}")
+@pytest.mark.parametrize("pair", EXCLUSIONS, ids=lambda pair: f"{pair[0]}-{pair[1]}")
 def test_choices_that_exclude_each_other_are_refused_with_the_reason(
-    tmp_path: Path, pair: object
+    tmp_path: Path, pair: tuple[str, str, str]
 ) -> None:
     words = {
         "recipe": 'recipe = "mlp:make_recipe"',
@@ -53,12 +53,12 @@ def test_choices_that_exclude_each_other_are_refused_with_the_reason(
         "methods": 'methods = ["make_row"]',
         "profile_level": 'profile_level = "detailed"',
     }
-    one, other = pair.one, pair.other  # type: ignore[attr-defined]
+    one, other, why = pair
     asked = ", ".join(words.get(name, f"{name} = true") for name in (one, other))
     with pytest.raises(UsageError) as caught:
         select(read(tmp_path, asked))
     assert f"models.net.lowering: {one} and {other} exclude each other" in caught.value.what
-    assert caught.value.why == pair.why  # type: ignore[attr-defined]
+    assert caught.value.why == why
     assert select(read(tmp_path, words.get(one, f"{one} = true")))
 
 

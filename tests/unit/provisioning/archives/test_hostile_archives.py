@@ -29,8 +29,7 @@ from provisioning.archives.layout import (
     place_members,
 )
 from provisioning.archives.tarballs import extract_tar
-from provisioning.archives.zip_directory import FileSource, read_directory
-from provisioning.archives.zipfiles import OUT_BYTES, extract_members
+from provisioning.archives.zipfiles import OUT_BYTES, FileSource, extract_members, read_directory
 from provisioning.errors import IntegrityError
 
 LIMITS = Limits(unpacked_bytes=4_000_000)
@@ -89,56 +88,11 @@ def tar_info(
     return made
 
 
-def patched(find: bytes, put: bytes, data: bytes | None = None) -> bytes:
-    """A good archive with bytes of its headers changed everywhere."""
-    whole = zipped() if data is None else data
-    assert find in whole
-    assert len(find) == len(put)
-    return whole.replace(find, put)
-
-
-def overlapping() -> bytes:
-    """Two directory entries that share one member's bytes."""
-    whole = zipped()
-    end = whole.rindex(b"PK\5\6")
-    (offset,) = struct.unpack_from("<I", whole, end + 16)
-    first = whole[offset : whole.index(b"PK\1\2", offset + 4)]
-    twin = first.replace(b"pkg/a.so", b"pkg/c.so")
-    directory = whole[offset:end] + twin
-    count = 3
-    tail = struct.pack("<4sHHHHIIH", b"PK\5\6", 0, 0, count, count, len(directory), offset, 0)
-    return whole[:offset] + directory + tail
-
-
-def lying_size(size: int) -> bytes:
-    """The directory declares another size than the bytes have."""
-    whole = zipped()
-    at = whole.index(b"PK\1\2")
-    return whole[: at + 24] + struct.pack("<I", size) + whole[at + 28 :]
-
-
-def wrong_crc() -> bytes:
-    whole = zipped()
-    at = whole.index(b"PK\1\2")
-    return whole[: at + 16] + b"\1\2\3\4" + whole[at + 20 :]
-
-
-def other_local_name() -> bytes:
-    whole = zipped()
-    at = whole.index(b"pkg/a.so")
-    return whole[:at] + b"pkg/z.so" + whole[at + 8 :]
-
-
-def long_link() -> tuple[zipfile.ZipInfo, bytes]:
-    return info("pkg/l", stat.S_IFLNK | 0o777), b"a/" * 4000
-
-
 LINK = stat.S_IFLNK | 0o777
-# What each field may hold is in test_layout, test_forged_zips and test_forged_tars.
+# What each field may hold is in test_layout, test_forged_zips and test_forged_tars: here is one of
+# each kind, through all that judges a ZIP or tarball.
 ZIPS: dict[str, tuple[Callable[[], bytes], str]] = {
     "absolute path": (lambda: zipped(("/etc/evil", b"x")), "absolute path"),
-    "parent path": (lambda: zipped(("pkg/../../evil", b"x")), "leaves the tree"),
-    "backslashes": (lambda: patched(b"pkg/a.so", b"..\\..\\ab"), "backslash"),
     "link that leaves": (lambda: zipped((info("pkg/l", LINK), b"../../evil")), "leaves the tree"),
     "link through a link": (
         lambda: zipped((info("pkg/up", LINK), b".."), (info("out", LINK), b"pkg/up/../evil")),
@@ -153,23 +107,9 @@ ZIPS: dict[str, tuple[Callable[[], bytes], str]] = {
         lambda: zipped((info("pkg/l", LINK), b"sub"), ("pkg/l/evil", b"x")),
         "is a symlink and holds",
     ),
-    "link of 8000 bytes": (lambda: zipped(long_link()), "target of 8000 bytes"),
-    "device file": (lambda: zipped((info("pkg/null", stat.S_IFCHR | 0o666), b"")), "device file"),
-    "same name": (lambda: zipped(("pkg/A.so", b"x")), "differ only in case"),
-    "twice": (lambda: patched(b"pkg/c.so", b"pkg/a.so", zipped(("pkg/c.so", b"x"))), "two members"),
     "bomb by total": (lambda: zipped(("pkg/zeros", bytes(4_000_000))), "unpacks to more than"),
-    "bomb by overlap": (overlapping, "overlaps another"),
-    "bomb by lying size": (lambda: lying_size(10), "longer than declared"),
-    "wrong CRC": (wrong_crc, "CRC-32"),
-    "another local name": (other_local_name, "another name in its local header"),
-    "no ZIP": (lambda: b"<html>Sorry</html>" * 30, "not a ZIP file"),
     "cut in the middle": (lambda: zipped()[60:], "lies outside|cut short|fewer|no local header"),
 }
-
-
-def too_big_tar() -> bytes:
-    big = tar_info("pkg/big", size=4_000_000)
-    return tarred((big, bytes(4_000_000)))
 
 
 def plain_tar(*members: tuple[tarfile.TarInfo, bytes]) -> bytes:
@@ -193,13 +133,7 @@ TARS: dict[str, tuple[Callable[[], bytes], str]] = {
         lambda: tarred((tar_info("pkg/l", tarfile.LNKTYPE, "/etc/passwd"), b"")),
         "not a member",
     ),
-    "device": (lambda: tarred((tar_info("pkg/null", tarfile.CHRTYPE), b"")), "device file"),
-    "twice": (lambda: tarred((tar_info("pkg/a.so"), b"")), "two members"),
-    "file below a file": (lambda: tarred((tar_info("pkg/a.so/x"), b"")), "clashes|holds"),
-    "bomb": (too_big_tar, "unpacks to more than"),
     "cut": (lambda: tarred()[:-60], "cannot be read"),
-    "member after the end": (lambda: lzma.compress(plain_tar() + plain_tar()), "follows its end"),
-    "no xz": (lambda: b"no xz at all" * 100, "cannot be read"),
 }
 
 

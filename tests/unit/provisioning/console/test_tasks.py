@@ -9,7 +9,7 @@ from functools import partial
 
 import pytest
 
-from provisioning.console.interrupts import signals_as_interrupt
+from provisioning.console.interrupts import ENDING_SIGNALS, catch_signals
 from provisioning.console.process import Completed, run_process, run_tasks
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(30)"]
@@ -40,8 +40,14 @@ def test_a_signal_that_another_thread_received_is_acted_on() -> None:
         threading.Timer(0.3, signal.pthread_kill, (threading.get_ident(), signal.SIGINT)).start()
         return run_process(SLEEP, check=False)
 
-    with signals_as_interrupt(), pytest.raises(KeyboardInterrupt):
-        run_tasks([interrupt_this_thread], 1)
+    before = {number: signal.getsignal(number) for number in ENDING_SIGNALS}
+    catch_signals()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run_tasks([interrupt_this_thread], 1)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def test_an_interrupt_between_two_tasks_ends_the_first() -> None:

@@ -14,21 +14,20 @@ from typing import Any
 
 import msgspec
 
-from provisioning.doctor.checks.checkout import Checkout
+from provisioning.doctor.checks.building import Checkout, Ndk
 from provisioning.doctor.checks.coherence import Family
-from provisioning.doctor.checks.device import Device
+from provisioning.doctor.checks.device import Device, Staging
 from provisioning.doctor.checks.elf import Placed
-from provisioning.doctor.checks.environment import SUBJECTS
 from provisioning.doctor.checks.files import Need
-from provisioning.doctor.checks.host import Machine, SystemLibrary, Tool
-from provisioning.doctor.checks.ndk import Ndk
-from provisioning.doctor.checks.pairs import Adaptor, Toolchains
+from provisioning.doctor.checks.host import Tool
+from provisioning.doctor.checks.pairs import Adaptor
 from provisioning.doctor.checks.python import Interpreter
 from provisioning.doctor.checks.registry import Case, Subjects
-from provisioning.doctor.checks.sdk import Sdk, WantedRoot
-from provisioning.doctor.checks.staging import Staging
-from provisioning.doctor.checks.variables import PythonPath, Runtime, Variables
+from provisioning.doctor.checks.sdk import Sdk
+from provisioning.doctor.checks.variables import Runtime, Variables
+from provisioning.doctor.examine import SUBJECTS
 from provisioning.doctor.facts import (
+    HOST_KIND,
     BackendFacts,
     CheckoutFacts,
     DeviceFacts,
@@ -100,10 +99,6 @@ LATER = QnnBuild("2.49.40", "260810104045", "v2.49.40.260810104045")
 NEWER = QnnBuild("2.50.0", "260910104044", "v2.50.0.260910104044")
 
 
-def machine(**change: Any) -> Machine:
-    return Machine(replace(HOST, **change), FIT)
-
-
 def tool(version: str | None, *, path: str | None = "/bin/cmake", optional: bool = False) -> Tool:
     policy = ToolPolicy("cmake", minimum="3.24", advised="3.28", why="so", optional=optional)
     return Tool(ToolFacts("cmake", path, version, "says"), policy)
@@ -146,12 +141,24 @@ def case(
     return Case(facts, policy, fitness, {}, None, (minimum, "so"))
 
 
+def within(fitness: Fitness = FIT, soc: tuple[str, int] | None = None, **change: Any) -> Case:
+    """A case for a check; ``change`` are its facts."""
+    known = case(fitness)
+    return replace(known, facts=replace(known.facts, **change), soc=soc)
+
+
+def machine(fitness: Fitness = FIT, **change: Any) -> Case:
+    return within(fitness, host=replace(HOST, **change))
+
+
 def sdk(
     asked: Case | None = None, *, root: str = "/sdk", tree: TreeFacts | None = None, **change: Any
 ) -> Sdk:
     place = Path(root)
     facts = SdkFacts(place, is_directory=True, markers=("sdk.yaml",), version="2.37.0")
-    return Sdk(replace(facts, **change), tree or TreeFacts(place, ()), asked or case())
+    known = asked or case()
+    trees = {"qnn-sdk": tree or TreeFacts(place, ())}
+    return Sdk(replace(facts, **change), replace(known, facts=replace(known.facts, trees=trees)))
 
 
 def wanting(*names: str) -> Case:
@@ -167,17 +174,22 @@ def tree_of(*files: FileFacts) -> TreeFacts:
     return TreeFacts(Path("/sdk"), files)
 
 
-def staging(*names: str, soc: bool = False, **change: Any) -> Staging:
-    tree = replace(tree_of(*(file(name) for name in names)), **change)
-    wanted = ("libQnnHtp.so", "libQnnSystem.so")
-    return Staging(tree, wanted, ("SM8750", 79) if soc else None)
-
-
-def replace_runtime(one: Staging, runtime: str) -> Staging:
-    return one._replace(runtime=runtime)
-
-
 BOTH = ("libQnnHtp.so", "libQnnSystem.so")
+
+
+def staging(
+    *names: str,
+    soc: bool = False,
+    wanted: tuple[str, ...] = BOTH,
+    runtime: str = "",
+    **change: Any,
+) -> Staging:
+    tree = replace(tree_of(*(file(name) for name in names)), **change)
+    pins = {"qnn-sdk": runtime} if runtime else {}
+    asked = within(Fitness(staged=wanted), ("SM8750", 79) if soc else None, pins=pins)
+    return Staging(tree, asked)
+
+
 PAIR = ("libQnnHtpV79Stub.so", "libQnnHtpV79Skel.so")
 
 
@@ -209,13 +221,25 @@ def runtime(defs: tuple[str, ...], defect: Defect | None = None) -> Runtime:
     return Runtime("/conda", FileFacts(path.name, path, 1, facts, defect=defect), needs)
 
 
-def dsp(**values: str) -> VariableFacts:
-    return VariableFacts(values)
+def dsp(**values: str) -> Case:
+    return within(variables=VariableFacts(values))
 
 
-def on_path(*entries: str, wheel: bool, checkout: str = "") -> PythonPath:
-    facts = VariableFacts({}, executorch_on_path=entries, without_adaptor=entries)
-    return PythonPath(facts, Path(checkout) if checkout else None, wheel)
+def on_path(*entries: str, wheel: bool, checkout: str = "", **values: str) -> Case:
+    """A PYTHONPATH whose first entry alone has an adaptor, unless there is no other one."""
+    facts = VariableFacts(values, (), entries, entries[1:] or entries)
+    built = CheckoutFacts(Path(checkout), is_directory=True, has_adaptor=True)
+    return within(Fitness(python=wheel), variables=facts, checkout=built if checkout else None)
+
+
+def lacking(name: str, path: str | None) -> Case:
+    """A library of the system that a library of the SDK needs."""
+    facts = {
+        "host": replace(HOST, libraries={name: path}),
+        "trees": {"qnn-sdk": tree_of(file("u", needed=(name,)))},
+    }
+    system = msgspec.structs.replace(PLAIN, system=(name,))
+    return replace(within(**facts), kinds={HOST_KIND: system})
 
 
 ADAPTOR = FileFacts("P.so", Path("/site/P.so"), 1, elf())
@@ -236,9 +260,12 @@ POLICY = PythonPolicy("3.10", "3.14", "2.5", "2.13.0", "1.5.1", {"yaml": "pyyaml
 SUPPORTED = [Supported(name, "2.13.0", "2.49.40", "") for name in ("1.5.1", "1.4.1")]
 
 
-def python(*, hidden: bool = False, **change: Any) -> Interpreter:
-    pairs = Pairs("1.5.1", (), supported=tuple(SUPPORTED))
-    return Interpreter(replace(PYTHON, **change), POLICY, "2.36", hidden, pairs)
+def python(*, hidden: bool = False, glibc: str | None = "2.36", **change: Any) -> Interpreter:
+    path = VariableFacts({}, executorch_on_path=("/site",) if hidden else ())
+    asked = within(host=replace(HOST, glibc=glibc), variables=path)
+    policy = msgspec.structs.replace(asked.policy, python=POLICY)
+    asked = replace(asked, policy=policy, pairs=Pairs("1.5.1", (), supported=tuple(SUPPORTED)))
+    return Interpreter(replace(PYTHON, **change), asked)
 
 
 def having(**versions: str | None) -> Interpreter:
@@ -255,15 +282,18 @@ NDK = NdkFacts(
 
 
 def ndk(pin: str = "26.2.11394342", level: int = 30, **change: Any) -> Ndk:
-    return Ndk(replace(NDK, **change), NdkPolicy(26, "linux-x86_64"), pin, level)
+    android = msgspec.structs.replace(DROID, android_api=level)
+    asked = within(pins={"android-ndk": pin})
+    return Ndk(replace(NDK, **change), replace(asked, kinds={"aarch64-android": android}))
 
 
 TREE = CheckoutFacts(Path("/src/executorch"), is_directory=True, is_git=True, commit="a" * 40)
 
 
-def checkout(*modules: SubmoduleFacts, machine: str = "aarch64", **change: Any) -> Checkout:
+def checkout(*modules: SubmoduleFacts, pin: str = "a" * 40, **change: Any) -> Checkout:
     facts = replace(TREE, submodules=modules, **change)
-    return Checkout(facts, "a" * 40, ("third-party/json",), machine)
+    pins = {"executorch-commit": pin, "executorch": "1.5.1"}
+    return Checkout(facts, within(pins=pins, submodules=("third-party/json",)))
 
 
 def module(path: str, state: str) -> SubmoduleFacts:
@@ -277,9 +307,23 @@ PHONE = DeviceFacts(
 )
 
 
-def device(*, root: bool = True, align: int = 16384, **change: Any) -> Device:
-    facts = replace(PHONE, **change)
-    return Device(facts, DevicePolicy(500), 30, "SM8750", BUILD.text, align, needs_root=root)
+def device(
+    *,
+    root: bool = True,
+    align: int = 16384,
+    wanted: str = "SM8750",
+    build: QnnBuild | None = BUILD,
+    **change: Any,
+) -> Device:
+    """``align`` is the smallest of the libraries' for the device."""
+    files = [
+        file("libA.so", build, machine=EM_AARCH64, program_headers=aligned(align)),
+        file("libB.so", build, machine=EM_AARCH64, program_headers=aligned(align * 2)),
+        file("libC.so", build, program_headers=aligned(1)),
+    ]
+    soc = (wanted, 79) if wanted else None
+    asked = within(Fitness(root_on_device=root), soc, trees={"qnn-sdk": tree_of(*files)})
+    return Device(replace(PHONE, **change), replace(asked, kinds={"aarch64-android": DROID}))
 
 
 def laid(**change: Any) -> Adaptor:
@@ -293,18 +337,34 @@ ROW = ExecutorchPairs(
 
 
 def tools(
-    version: str = "2.37", *, hexagon: str = "", compiler: str = "", soc: int = 0
-) -> Toolchains:
-    facts = SdkFacts(Path("/sdk"), is_directory=True, version=version)
-    known = Pairs("1.5.1", (ROW,), (HexagonPair("v81", "19.0", "6.4.0"),))
-    return Toolchains("1.5.1", facts, hexagon, compiler, ("SM8850", soc) if soc else None, known)
+    version: str = "2.37",
+    *,
+    executorch: str | None = "1.5.1",
+    hexagon: str = "",
+    compiler: str = "",
+    soc: int = 0,
+    **change: Any,
+) -> Case:
+    facts = {
+        "sdk": SdkFacts(Path("/sdk"), is_directory=True, version=version),
+        "python": replace(PYTHON, distributions={"executorch": executorch}),
+        "roots": {"hexagon-sdk": f"/opt/{hexagon}", "qnn-sdk": "/opt/2.0"},
+        "variables": VariableFacts({"HEXAGON_TOOLS_ROOT": f"/opt/{compiler}"}),
+    }
+    asked = within(soc=("SM8850", soc) if soc else None, **{**facts, **change})
+    return replace(asked, pairs=Pairs("1.5.1", (ROW,), (HexagonPair("v81", "19.0", "6.4.0"),)))
 
 
-def backed(name: str = "lpai", version: str = "2.39.0.250926", **change: Any) -> Toolchains:
+def backed(
+    name: str = "lpai", version: str = "2.39.0.250926", *, sdk: bool = True, **change: Any
+) -> Case:
     """With a backend beside HTP."""
+    executorch = change.pop("executorch", "1.5.1")
     facts = BackendFacts(name, "libQnnLpai.so", is_there=True, why="it lowers", fix="an SDK")
     row = msgspec.structs.replace(ROW, lpai="2.39")
-    return tools(version)._replace(pairs=Pairs("1.5.1", (row,)), backend=replace(facts, **change))
+    without = {} if sdk else {"sdk": None}
+    asked = tools(version, executorch=executorch, backend=replace(facts, **change), **without)
+    return replace(asked, pairs=Pairs("1.5.1", (row,)))
 
 
 def error(defect: Defect) -> ElfError:
@@ -314,7 +374,7 @@ def error(defect: Defect) -> ElfError:
 PAIRS: Mapping[str, tuple[Any, Any]] = {
     "QNN001": (machine(machine="aarch64"), machine()),
     "QNN002": (machine(glibc="2.33"), machine(glibc="2.34")),
-    "QNN003": (SystemLibrary("l", None, "u"), SystemLibrary("l", "/l", "u")),
+    "QNN003": (lacking("l", None), lacking("l", "/l")),
     "QNN004": (machine(cpu_flags=frozenset({"avx2"})), machine(cpu_flags=frozenset({"avx"}))),
     "QNN005": (machine(disk_free_gb=4.9), machine(disk_free_gb=5)),
     "QNN006": (machine(memory_gb=2.9), machine(memory_gb=3)),
@@ -323,7 +383,7 @@ PAIRS: Mapping[str, tuple[Any, Any]] = {
     "QNN011": (tool(None), tool("3.28")),
     "QNN012": (tool("3.23.9"), tool("3.24")),
     "QNN013": (tool("3.27.9"), tool("3.28")),
-    "QNN100": (WantedRoot("p", "n", is_there=False), WantedRoot("p", "n", is_there=True)),
+    "QNN100": (within(Fitness(roots=("n",))), within(Fitness(roots=("n",)), roots={"n": "/n"})),
     "QNN101": (sdk(is_directory=False), sdk()),
     "QNN102": (sdk(markers=("QNN_README.txt",)), sdk()),
     "QNN103": (sdk(version=None), sdk()),
@@ -453,8 +513,8 @@ PAIRS: Mapping[str, tuple[Any, Any]] = {
         Family((file("libQnnA.so"), file("libQnnLpaiSkel.so", None))),
     ),
     "QNN315": (
-        replace_runtime(staging(lowered=lowered(BUILD)), "2.37.1"),
-        replace_runtime(staging(lowered=lowered(BUILD)), "2.49.40"),
+        staging(lowered=lowered(BUILD), runtime="2.37.1"),
+        staging(lowered=lowered(BUILD), runtime="2.49.40"),
     ),
     "QNN401": (variables(""), variables("/sdk")),
     "QNN402": (variables("/sdk2"), variables("/sdk")),

@@ -7,19 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from provisioning.doctor.checks.files import NEEDS, find_needs, group_tree, judge_group
-from provisioning.doctor.checks.host import SYSTEM
-from provisioning.doctor.checks.registry import Case, Finding
-from provisioning.doctor.examine import find_fitness
+from provisioning.doctor.checks.registry import Finding
 from provisioning.doctor.facts import (
-    EnvironmentFacts,
     FileFacts,
-    PathEntry,
-    TreeFacts,
-    VariableFacts,
 )
-from provisioning.doctor.policies import read_doctor_policy, read_elf_policies
+from provisioning.doctor.policies import read_elf_policies
 from provisioning.elf.facts import EM_X86_64, ElfFacts
-from tests.unit.provisioning.doctor.cases import HOST
 
 
 def ids(findings: Iterable[Finding]) -> list[str]:
@@ -76,22 +69,3 @@ def test_files_around_a_subdirectory_are_all_judged() -> None:
     ]
     (finding,) = judge_tree(*files)
     assert finding.what == "libX.so is nowhere; a.so needs it and 1 more"
-
-
-def test_a_library_of_the_system_may_be_on_the_library_path() -> None:
-    path = Path("/store/lib/libatomic.so.1")
-    entry = PathEntry("/store/lib", runtimes=(FileFacts(path.name, path, 1),))
-    needing = ElfFacts(Path("s"), 1, 64, True, EM_X86_64, 3, 0, needed=("libatomic.so.1",))
-    system = FileFacts("lib/x86_64-linux-clang/libQnnSystem.so", Path("s"), 1, elf=needing)
-    for entries, wanted in (((entry,), []), ((), ["QNN003"])):
-        facts = EnvironmentFacts(
-            "emulator",
-            replace(HOST, libraries={"libatomic.so.1": None}),
-            sdk_name="qnn-runtime",
-            trees={"qnn-runtime": TreeFacts(Path("/sdk"), (system,))},
-            variables=VariableFacts({}, entries),
-        )
-        policy, kinds = read_doctor_policy(), read_elf_policies()
-        case = Case(facts, policy, find_fitness("emulator"), kinds)
-        found = [finding for one in SYSTEM.find(case) for finding in SYSTEM.judge(one)]
-        assert ids(found) == wanted

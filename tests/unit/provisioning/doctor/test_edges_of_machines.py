@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from provisioning.doctor.checks.host import Machine, SystemLibrary, Tool
-from provisioning.doctor.checks.variables import PythonPath, Runtime, Variables
+from provisioning.doctor.checks.host import Tool
+from provisioning.doctor.checks.variables import Runtime, Variables
 from provisioning.doctor.facts import (
     FileFacts,
     SdkFacts,
     ToolFacts,
-    VariableFacts,
 )
 from provisioning.doctor.fitness import Fitness, ToolPolicy
 from provisioning.elf.facts import (
@@ -21,7 +20,6 @@ from provisioning.elf.facts import (
 from tests.unit.provisioning.doctor.cases import (
     BUILD,
     FLATCC,
-    HOST,
     JSON,
     OWN,
     adaptor,
@@ -32,10 +30,12 @@ from tests.unit.provisioning.doctor.cases import (
     entry,
     file,
     having,
+    lacking,
     laid,
     machine,
     module,
     ndk,
+    on_path,
     python,
     read_snapshot,
     tell,
@@ -58,19 +58,14 @@ def before(*files: FileFacts, directory: str = "/a") -> Variables:
     return variables("/sdk", entry(directory, *files), OWN)
 
 
-def pathed(*entries: str, wheel: bool = False, checkout: str = "", **values: str) -> PythonPath:
-    facts = VariableFacts(values, executorch_on_path=entries, without_adaptor=entries[1:])
-    return PythonPath(facts, Path(checkout) if checkout else None, wheel)
-
-
 HOSTS = [
     ("QNN001", machine(system="Darwin")),
-    ("QNN001", Machine(replace(HOST, machine="riscv64"), Fitness(machines=("x86_64", "aarch64")))),
+    ("QNN001", machine(Fitness(machines=("x86_64", "aarch64")), machine="riscv64")),
     ("QNN002", machine(glibc=None)),
-    ("QNN003", SystemLibrary("libz.so.1", None, "u")),
+    ("QNN003", lacking("libz.so.1", None)),
     (
         "QNN004",
-        Machine(replace(HOST, cpu_flags=frozenset({"b"})), Fitness(cpu_flags=("a", "b", "c"))),
+        machine(Fitness(cpu_flags=("a", "b", "c")), cpu_flags=frozenset({"b"})),
     ),
     ("QNN004", machine(cpu_flags=frozenset())),
     ("QNN006", machine(memory_gb=0)),
@@ -117,10 +112,10 @@ VARIABLES = [
     ("QNN410", variables(DSP_LIBRARY_PATH="/a")),
     ("QNN410", variables(ADSP_LIBRARY_PATH="/a")),
     ("QNN412", dsp(ADSP_LIBRARY_PATH="/a;/b", DSP_LIBRARY_PATH="/a:/b:/c")),
-    ("QNN408", pathed("/a", "/b", "/c", wheel=True)),
-    ("QNN409", pathed("/a", checkout="/src/executorch", wheel=True)),
-    ("QNN409", pathed("/a")),
-    ("QNN409", pathed("/a", checkout="/src/executorch", PYTHONPATH="/a")),
+    ("QNN408", on_path("/a", "/b", "/c", wheel=True)),
+    ("QNN409", on_path("/a", checkout="/src/executorch", wheel=True)),
+    ("QNN409", on_path("/a", wheel=False)),
+    ("QNN409", on_path("/a", wheel=False, checkout="/src/executorch", PYTHONPATH="/a")),
     (
         "QNN415",
         Runtime(
@@ -148,7 +143,7 @@ PYTHONS = [
     ("QNN515", python(lacking=("a", "b"), adaptor=None)),
     ("QNN509", adaptor(elf=None)),
     ("QNN509", python(adaptor=None)),
-    ("QNN509", python()._replace(glibc=None)),
+    ("QNN509", python(glibc=None)),
     ("QNN510", python(modules={"yaml": True, "x": False, "y": False})),
     ("QNN511", python(distributions={})),
     ("QNN511", python(distributions={"executorch": "1.3"})),
@@ -169,7 +164,7 @@ NDKS = [
 CHECKOUTS = [
     ("QNN704", checkout(commit="0123456789abcdef")),
     ("QNN704", checkout(commit=None)),
-    ("QNN704", checkout(commit="b")._replace(pin="")),
+    ("QNN704", checkout(commit="b", pin="")),
     ("QNN705", checkout(module("third-party/json", "missing"), module(DEEP, "missing"))),
     ("QNN706", checkout(module("third-party/json", "missing"), module(DEEP, "missing"))),
     ("QNN707", checkout(JSON, module(DEEP, "moved"))),
@@ -188,13 +183,13 @@ CHECKOUTS = [
 
 DEVICES = [
     ("QNN802", device(soc="")),
-    ("QNN802", device(soc="SM8650")._replace(soc=None)),
-    ("QNN802", device()._replace(soc="sm8750")),
+    ("QNN802", device(soc="SM8650", wanted="")),
+    ("QNN802", device(wanted="sm8750")),
     ("QNN803", device(api_level=None)),
     ("QNN804", device(free_mb=None)),
     ("QNN805", device(is_root=True)),
     ("QNN806", device(libraries={"c": "v3", "b": "", "a": "v2", "d": BUILD.text})),
-    ("QNN806", device(libraries={"a": "v2"})._replace(build=None)),
+    ("QNN806", device(libraries={"a": "v2"}, build=None)),
     ("QNN807", device(align=0)),
     ("QNN807", device(align=1, page_bytes=None)),
     ("QNN807", device(align=1, page_bytes=2)),
@@ -213,12 +208,12 @@ TOGETHER = [
             sdk=SdkFacts(Path("/sdk"), is_directory=True, version="2.37")
         ),
     ),
-    ("QNN904", tools("2.36")._replace(executorch="")),
-    ("QNN904", tools("2.36")._replace(executorch="0.1")),
-    ("QNN904", tools("2.36")._replace(sdk=None)),
-    ("QNN905", tools("2.50")._replace(executorch="")),
-    ("QNN905", tools("2.50")._replace(executorch="0.1")),
-    ("QNN905", tools("2.50")._replace(sdk=None)),
+    ("QNN904", tools("2.36", executorch=None)),
+    ("QNN904", tools("2.36", executorch="0.1")),
+    ("QNN904", tools("2.36", sdk=None)),
+    ("QNN905", tools("2.50", executorch="")),
+    ("QNN905", tools("2.50", executorch="0.1")),
+    ("QNN905", tools("2.50", sdk=None)),
     ("QNN906", tools(hexagon="6.3")),
     ("QNN906", tools(soc=81)),
     ("QNN906", tools(hexagon="6.3", soc=75)),
@@ -226,12 +221,12 @@ TOGETHER = [
     ("QNN907", tools(soc=81)),
     ("QNN907", tools(compiler="8.8", soc=75)),
     ("QNN908", backed(version="2.39")),
-    ("QNN908", backed(version="2.38")._replace(executorch="0.1")),
-    ("QNN908", backed(version="2.38")._replace(sdk=None)),
+    ("QNN908", backed(version="2.38", executorch="0.1")),
+    ("QNN908", backed(version="2.38", sdk=False)),
     ("QNN908", backed("lpai-arm", "2.37")),
     ("QNN909", tools()),
     ("QNN910", backed(no_backend=None)),
-    ("QNN910", backed(no_backend="no")._replace(sdk=None)),
+    ("QNN910", backed(no_backend="no", sdk=False)),
 ]
 
 ROWS = [*HOSTS, *VARIABLES, *PYTHONS, *NDKS, *CHECKOUTS, *DEVICES, *TOGETHER]

@@ -41,7 +41,6 @@ from tests.unit.provisioning.doctor.cases import (
     lowered,
     needing,
     read_snapshot,
-    replace_runtime,
     sdk,
     skel,
     staging,
@@ -193,7 +192,7 @@ FAMILIES = [
 ]
 
 STAGED = [
-    ("QNN309", staging()._replace(wanted=())),
+    ("QNN309", staging(wanted=())),
     (
         "QNN310",
         staging(
@@ -207,7 +206,7 @@ STAGED = [
     ("QNN311", staging(*BOTH, PAIR[1])),
     ("QNN311", staging(*BOTH, "libQnnHtpPrepare.so")),
     ("QNN312", staging(*BOTH)),
-    ("QNN312", staging(*BOTH, soc=True)._replace(wanted=("libQnnSystem.so",))),
+    ("QNN312", staging(*BOTH, soc=True, wanted=("libQnnSystem.so",))),
     ("QNN312", staging(*BOTH, PAIR[0], soc=True)),
     ("QNN312", staging(*BOTH, PAIR[1], soc=True)),
     ("QNN312", staging(*BOTH, soc=True)),
@@ -216,9 +215,9 @@ STAGED = [
     ("QNN313", staging(lowered=lowered(NEWER))),
     ("QNN313", staging(*BOTH, lowered=(*lowered(BUILD), *lowered(None), *lowered(NEWER)))),
     ("QNN315", staging(lowered=lowered(BUILD))),
-    ("QNN315", replace_runtime(staging(*BOTH, lowered=lowered(BUILD)), "2.37.1")),
-    ("QNN315", replace_runtime(staging(lowered=lowered(None)), "2.37.1")),
-    ("QNN315", replace_runtime(staging(lowered=(*lowered(None), *lowered(BUILD))), "2.37.1")),
+    ("QNN315", staging(*BOTH, lowered=lowered(BUILD), runtime="2.37.1")),
+    ("QNN315", staging(lowered=lowered(None), runtime="2.37.1")),
+    ("QNN315", staging(lowered=(*lowered(None), *lowered(BUILD)), runtime="2.37.1")),
 ]
 
 ROWS = [*SDKS, *ELVES, *FAMILIES, *STAGED]

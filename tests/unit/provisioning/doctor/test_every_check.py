@@ -9,8 +9,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from provisioning.doctor.checks.environment import list_checks
 from provisioning.doctor.checks.registry import Finding
+from provisioning.doctor.examine import list_checks
 from tests.unit.provisioning.doctor.cases import PAIRS, describe, read_snapshot, subjects_of
 
 

@@ -10,29 +10,25 @@ from typing import Any
 import msgspec
 import pytest
 
-from provisioning.doctor.checks.checkout import CHECKOUTS, Checkout
+from provisioning.doctor.checks.building import CHECKOUTS, NDKS
 from provisioning.doctor.checks.coherence import FAMILIES, Family
-from provisioning.doctor.checks.device import DEVICES, Device
+from provisioning.doctor.checks.device import DEVICES, STAGINGS
 from provisioning.doctor.checks.elf import judge
-from provisioning.doctor.checks.environment import judge_environment, list_checks
 from provisioning.doctor.checks.files import Group, Need, find_groups, find_needs, judge_group
-from provisioning.doctor.checks.host import SYSTEM, SystemLibrary
-from provisioning.doctor.checks.ndk import NDKS, Ndk
-from provisioning.doctor.checks.pairs import ADAPTOR, TOOLCHAINS, Adaptor, Toolchains
-from provisioning.doctor.checks.python import PYTHON, Interpreter
+from provisioning.doctor.checks.host import see_missing_library
+from provisioning.doctor.checks.pairs import ADAPTOR, Adaptor, find_executorch
+from provisioning.doctor.checks.python import PYTHON
 from provisioning.doctor.checks.registry import Case, Finding, Seen, Severity, Subjects, seen
-from provisioning.doctor.checks.sdk import ROOTS, SDK, Sdk, WantedRoot
-from provisioning.doctor.checks.staging import STAGINGS, Staging
+from provisioning.doctor.checks.sdk import SDK, Sdk, see_no_root
 from provisioning.doctor.checks.variables import (
-    PYTHON_PATH,
     RUNTIMES,
     VARIABLES,
-    PythonPath,
     Runtime,
     Variables,
+    see_no_checkout,
 )
+from provisioning.doctor.examine import judge_environment, list_checks
 from provisioning.doctor.facts import (
-    BackendFacts,
     CheckoutFacts,
     FileFacts,
     PathEntry,
@@ -43,9 +39,8 @@ from provisioning.doctor.facts import (
 from provisioning.doctor.fitness import Fitness
 from provisioning.doctor.policies import elf_policy, read_elf_policies
 from provisioning.elf.facts import EM_AARCH64, EM_QDSP6, Defect, VersionNeed
-from provisioning.manifest.pairs import Pairs
 from tests.unit.provisioning.doctor import cases
-from tests.unit.provisioning.doctor.cases import BUILD, OTHER, aligned, elf, file, tree_of
+from tests.unit.provisioning.doctor.cases import NEWER, OTHER, aligned, elf, file, tree_of
 
 HOST, ANDROID = "x86_64-linux-clang", "aarch64-android"
 KINDS = read_elf_policies()
@@ -71,13 +66,13 @@ TREE = tree_of(*FILES)
 
 
 def test_a_checkout_is_judged_for_the_machine_that_it_is_built_for() -> None:
-    facts = CheckoutFacts(Path("/src/executorch"), is_directory=True)
-    pins = {"executorch-commit": "abc", "executorch": "1.5.1"}
-    asked: dict[str, Any] = {"checkout": facts, "pins": pins, "submodules": ("a", "b")}
-    for kinds, machine in (((HOST,), "x86-64"), ((ANDROID,), "aarch64"), ((), "aarch64")):
-        found = list(CHECKOUTS.find(ask(Fitness(kinds=kinds), **asked)))
-        assert found == [Checkout(facts, "abc", ("a", "b"), machine)]
-    assert list(CHECKOUTS.find(ask(checkout=facts))) == [Checkout(facts, "", (), "aarch64")]
+    leftovers = (("flatcc/libflatccrt.a", "x86-64"), ("flatcc/b.a", "aarch64"))
+    facts = CheckoutFacts(
+        Path("/src/executorch"), is_directory=True, is_git=True, leftovers=leftovers
+    )
+    for kinds, machine in (((HOST,), "aarch64"), ((ANDROID,), "x86-64"), ((), "x86-64")):
+        (found,) = CHECKOUTS.judge_all(ask(Fitness(kinds=kinds), checkout=facts))
+        assert (found.id, found.what.rpartition(" ")[2]) == ("QNN708", machine)
     assert list(CHECKOUTS.find(ask())) == []
 
 
@@ -97,30 +92,22 @@ def test_a_family_of_an_sdk_is_judged_by_what_is_pushed_of_it() -> None:
 
 
 def test_a_device_is_judged_with_what_would_be_pushed() -> None:
-    phones = (cases.PHONE, replace(cases.PHONE, serial="def"))
+    phone = replace(cases.PHONE, libraries={"libA.so": OTHER.text})
     tree = tree_of(*FILES, device_file("libD.so", 8192), device_file("libE.so", 4096))
-    case = ask(Fitness(root_on_device=True), soc=SOC, devices=phones, trees={"qnn-sdk": tree})
-    limits = case.policy.device
-    assert list(DEVICES.find(case)) == [
-        Device(phone, limits, 30, "SM8750", BUILD.text, 4096, needs_root=True) for phone in phones
-    ]
-    plain = ask(devices=phones[:1], trees={"qnn-sdk": tree_of(file("libA.so", None))})
-    assert list(DEVICES.find(plain)) == [Device(phones[0], limits, 30)]
-    assert list(DEVICES.find(ask(devices=phones[:1], trees={}))) == [Device(phones[0], limits, 30)]
+    case = ask(devices=(phone, replace(phone, serial="def")), trees={"qnn-sdk": tree})
+    assert [one.id for one in DEVICES.judge_all(case)] == ["QNN806", "QNN807"] * 2
+    for trees in ({"qnn-sdk": tree_of(file("libA.so", None))}, {}):
+        assert list(DEVICES.judge_all(ask(devices=(phone,), trees=trees))) == []
     assert list(DEVICES.find(ask())) == []
-
-
-def test_an_ndk_is_judged_against_the_pin() -> None:
-    case = ask(ndk=cases.NDK, pins={"android-ndk": "26.2", "qnn-sdk": "2"})
-    assert list(NDKS.find(case)) == [Ndk(cases.NDK, case.policy.ndk, "26.2", 30)]
-    assert list(NDKS.find(ask(ndk=cases.NDK))) == [Ndk(cases.NDK, case.policy.ndk, "", 30)]
-    assert list(NDKS.find(ask())) == []
 
 
 def test_an_api_level_may_be_free() -> None:
     free = msgspec.structs.replace(KINDS[ANDROID], android_api=None)
-    case = replace(ask(ndk=cases.NDK), kinds={ANDROID: free})
-    assert [one.api_level for one in NDKS.find(case)] == [0]
+    case = ask(ndk=cases.NDK, pins={"android-ndk": "26.2", "qnn-sdk": "2"})
+    (found,) = NDKS.find(replace(case, kinds={ANDROID: free}))
+    assert (found.case.android_api, found.pin) == (0, "26.2")
+    assert [one.pin for one in NDKS.find(ask(ndk=cases.NDK))] == [""]
+    assert list(NDKS.find(ask())) == []
 
 
 @pytest.mark.parametrize(
@@ -147,27 +134,14 @@ def test_no_adaptor_is_judged_without_an_sdk() -> None:
     assert list(ADAPTOR.find(ask(python=cases.PYTHON, sdk=NO_SDK))) == []
 
 
-def test_toolchains_are_judged_once() -> None:
+def test_the_executorch_of_a_checkout_counts_before_the_installed_one() -> None:
     checkout = CheckoutFacts(Path("/e"), is_directory=True, version="1.6.0a0")
-    roots = {"hexagon-sdk": "/opt/6.4.0.2", "qnn-sdk": "/opt/2.0"}
-    case = replace(ask(python=cases.PYTHON, roots=roots, soc=SOC), pairs=Pairs("1", ()))
-    whole = Toolchains("1.5.1", QNN_SDK, "6.4.0.2", "", SOC, Pairs("1", ()))
-    assert list(TOOLCHAINS.find(case)) == [whole]
-    case = replace(case, facts=replace(case.facts, checkout=checkout))
-    assert list(TOOLCHAINS.find(case)) == [whole._replace(executorch="1.6.0a0")]
-    values = {"HEXAGON_TOOLS_ROOT": "/opt/19.0.07", "HEXAGON_SDK_ROOT": "/opt/5.0"}
-    backend = BackendFacts("gpu", "libQnnGpu.so", is_there=True, why="", fix="")
-    case = replace(
-        case, facts=replace(case.facts, variables=VariableFacts(values), backend=backend)
-    )
-    whole = whole._replace(executorch="1.6.0a0", hexagon_tools="19.0.07", backend=backend)
-    assert list(TOOLCHAINS.find(case)) == [whole]
-    none = Toolchains("", None, "", "", None, Pairs("", ()))
-    assert list(TOOLCHAINS.find(ask(sdk=None))) == [none]
-    python = replace(cases.PYTHON, distributions={})
-    assert list(TOOLCHAINS.find(ask(sdk=None, python=python))) == [none]
     nameless = replace(checkout, version="")
-    assert list(TOOLCHAINS.find(ask(sdk=None, checkout=nameless))) == [none]
+    python = replace(cases.PYTHON, distributions={})
+    assert find_executorch(ask(python=cases.PYTHON)) == "1.5.1"
+    assert find_executorch(ask(python=cases.PYTHON, checkout=checkout)) == "1.6.0a0"
+    assert find_executorch(ask(python=python, checkout=nameless)) == ""
+    assert find_executorch(ask()) == ""
 
 
 @pytest.mark.parametrize(
@@ -185,43 +159,55 @@ def test_an_executorch_on_pythonpath_is_told_from_the_installed_one(
 ) -> None:
     python = replace(cases.PYTHON, executorch=place)
     case = ask(python=python, variables=VariableFacts({}, executorch_on_path=entries))
-    assert list(PYTHON.find(case)) == [Interpreter(python, case.policy.python, "2.34", is_hidden)]
+    assert [one.is_hidden for one in PYTHON.find(case)] == [is_hidden]
 
 
 def test_an_interpreter_is_judged_without_variables_and_not_at_all_where_none_is_asked() -> None:
-    case = ask(python=cases.PYTHON)
-    assert list(PYTHON.find(case)) == [Interpreter(cases.PYTHON, case.policy.python, "2.34", False)]
+    assert [one.is_hidden for one in PYTHON.find(ask(python=cases.PYTHON))] == [False]
     assert list(PYTHON.find(ask())) == []
+
+
+def test_the_qnn_of_a_wheel_is_asked_for_without_an_overlay() -> None:
+    wheel: dict[str, Any] = {"sdk_name": "qnn-runtime", "trees": {"qnn-runtime": TREE}}
+    built = replace(cases.PYTHON, checkout="1.5.1")
+    for facts, qnn in (
+        ({"python": cases.PYTHON, **wheel}, "2.49.40"),
+        ({"python": cases.PYTHON, **wheel, "sdk": None}, ""),
+        ({"python": built, **wheel}, ""),
+        ({"python": cases.PYTHON}, ""),
+    ):
+        assert [one.qnn for one in PYTHON.find(ask(**facts))] == [qnn]
 
 
 def test_of_sdks_that_serve_the_first_is_wanted() -> None:
     fitness = Fitness(roots=("android-ndk", "libcxx"), sdk=("qnn-sdk", "qnn-runtime"))
     case = ask(fitness, sdk_name="", roots={"libcxx": "/l"})
-    assert list(ROOTS.find(case)) == [
-        WantedRoot("p", "android-ndk", is_there=False),
-        WantedRoot("p", "libcxx", is_there=True),
-        WantedRoot("p", "qnn-sdk", is_there=False),
-    ]
-    assert [one.name for one in ROOTS.find(ask(fitness))] == ["android-ndk", "libcxx"]
+    assert [one.subject for one in see_no_root(case)] == ["android-ndk", "qnn-sdk"]
+    assert [one.subject for one in see_no_root(ask(fitness))] == ["android-ndk", "libcxx"]
 
 
 def test_an_sdk_is_judged_with_its_files() -> None:
     case = ask()
-    assert list(SDK.find(case)) == [Sdk(QNN_SDK, TREE, case)]
+    assert list(SDK.find(case)) == [Sdk(QNN_SDK, case)]
     assert list(SDK.find(ask(sdk=None))) == []
 
 
 def test_what_is_staged_is_judged_with_the_qnn_of_its_profile() -> None:
-    fitness = Fitness(staged=("libQnnHtp.so",))
-    trees = {"staging": TREE, "qnn-sdk": tree_of()}
+    program = FileFacts("m.pte", Path("/m.pte"), 1, build=NEWER)
+    tree = TreeFacts(Path("/sdk"), (), lowered=(program,))
     pins = {"qnn-sdk": "2.37.0"}
-    for sdk, given, runtime in ((QNN_SDK, pins, "2.49.40"), (None, pins, "2.37.0"), (None, {}, "")):
-        case = ask(fitness, soc=SOC, trees=trees, sdk=sdk, pins=given)
-        assert list(STAGINGS.find(case)) == [Staging(TREE, ("libQnnHtp.so",), SOC, runtime)]
     nameless = replace(QNN_SDK, version=None)
-    (staged,) = STAGINGS.find(ask(fitness, trees=trees, sdk=nameless, pins=pins))
-    assert staged.runtime == "2.37.0"
-    assert list(STAGINGS.find(ask(fitness))) == []
+    for sdk, given, runtime in (
+        (QNN_SDK, pins, "2.49.40"),
+        (None, pins, "2.37.0"),
+        (nameless, pins, "2.37.0"),
+    ):
+        case = ask(trees={"staging": tree, "qnn-sdk": tree_of()}, sdk=sdk, pins=given)
+        found = [one.what for one in STAGINGS.judge_all(case) if one.id == "QNN315"]
+        assert [what.rpartition(" ")[2] for what in found] == [runtime]
+    case = ask(trees={"staging": tree}, sdk=None)
+    assert "QNN315" not in [one.id for one in STAGINGS.judge_all(case)]
+    assert list(STAGINGS.find(ask())) == []
 
 
 def test_variables_are_judged_where_there_is_an_sdk_for_them_to_name() -> None:
@@ -281,18 +267,15 @@ def test_the_compilers_runtime_that_comes_first_is_judged_by_the_highest_needs()
 def test_a_checkout_on_pythonpath_counts_where_python_can_import_it() -> None:
     facts = VariableFacts({})
     built = CheckoutFacts(Path("/src/executorch"), is_directory=True, has_adaptor=True)
-    ways: list[tuple[CheckoutFacts | None, Path | None]] = [
-        (built, built.root),
-        (replace(built, has_adaptor=False), None),
-        (replace(built, root=Path("/src/other")), None),
-        (None, None),
+    others = [replace(built, has_adaptor=False), replace(built, root=Path("/src/other")), None]
+    assert [one.where for one in see_no_checkout(ask(variables=facts, checkout=built))] == [
+        "(not set)"
     ]
-    for checkout, root in ways:
-        case = ask(Fitness(python=True), variables=facts, checkout=checkout)
-        assert list(PYTHON_PATH.find(case)) == [PythonPath(facts, root, uses_wheel=True)]
-    case = ask(variables=facts)
-    assert list(PYTHON_PATH.find(case)) == [PythonPath(facts, None, uses_wheel=False)]
-    assert list(PYTHON_PATH.find(ask(checkout=built))) == []
+    for checkout in others:
+        assert list(see_no_checkout(ask(variables=facts, checkout=checkout))) == []
+    wheel = ask(Fitness(python=True), variables=facts, checkout=built)
+    assert list(see_no_checkout(wheel)) == []
+    assert list(see_no_checkout(ask(checkout=built))) == []
 
 
 def test_libraries_of_the_system_are_those_that_the_host_libraries_need() -> None:
@@ -302,15 +285,16 @@ def test_libraries_of_the_system_are_those_that_the_host_libraries_need() -> Non
         file("libC.so", needed=("libdl.so.2",), machine=EM_AARCH64),
         replace(file("libD.so"), elf=None),
     )
-    libraries = {"libz.so.1": None, "libm.so.6": "/m", "libdl.so.2": None, "libX.so": None}
+    libraries = {"libz.so.1": None, "libm.so.6": None, "libdl.so.2": None, "libX.so": None}
     host = replace(cases.HOST, libraries=libraries)
     case = ask(host=host, trees={"qnn-sdk": tree})
-    assert SYSTEM.find(case) == [
-        SystemLibrary("libz.so.1", None, "libA.so"),
-        SystemLibrary("libm.so.6", "/m", "libB.so"),
-    ]
-    assert SYSTEM.find(replace(case, kinds={})) == []
-    assert SYSTEM.find(ask(host=host, trees={})) == []
+    told = [(one.subject, one.values["user"]) for one in see_missing_library(case)]
+    assert told == [("libz.so.1", "libA.so"), ("libm.so.6", "libB.so")]
+    path = VariableFacts({}, (PathEntry("/r", runtimes=(file("libm.so.6"),)),))
+    listed = ask(host=host, trees={"qnn-sdk": tree}, variables=path)
+    assert [one.subject for one in see_missing_library(listed)] == ["libz.so.1"]
+    assert list(see_missing_library(replace(case, kinds={}))) == []
+    assert list(see_missing_library(ask(host=host, trees={}))) == []
 
 
 def test_files_are_judged_in_groups_that_one_loader_sees() -> None:

@@ -1,0 +1,137 @@
+"""What onnxruntime's quantizer makes of models as people export them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("onnxruntime_qnn", reason="onnxruntime-qnn is not installed")
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from ci.models.schemes import ONNX, Scheme
+from ci.onnx.compile import run_reference
+from ci.onnx.preparation import find_scheme, find_weights, quantize_file, write_normal_form
+from ci.onnx.source import list_inputs
+from ci.onnx.stages import StageError
+from provisioning.errors import FailedError
+from tests.qnn_provider.models import constant, tensor, write_model
+
+SCHEMES = [scheme for scheme in ONNX.schemes if scheme.quantized]
+RANDOM = np.random.default_rng(0)
+KERNEL = RANDOM.standard_normal((4, 2, 3, 3))
+MATRIX = RANDOM.standard_normal((4, 5))
+GATES = [RANDOM.standard_normal((1, 12, columns)) for columns in (5, 3)]
+INPUTS = [(RANDOM.standard_normal((1, 2, 6, 6)).astype("float32"),) for _ in range(3)]
+
+
+def write_net(path: Path, *, constants: bool = False) -> Path:
+    """A convolution whose kernel is reshaped, a matrix product and an LSTM. With ``constants``
+    weights are Constant nodes, as the exporters of PyTorch 1 and Paddle write them."""
+    weights = [
+        constant("flat", KERNEL.reshape(4, 18)),
+        constant("shape", KERNEL.shape, np.int64),
+        constant("matrix", MATRIX),
+        constant("gates", GATES[0]),
+        constant("recurrent", GATES[1]),
+        constant("steps", [1, 16, 4], np.int64),
+    ]
+    nodes = [
+        helper.make_node("Reshape", ["flat", "shape"], ["kernel"]),
+        helper.make_node("Conv", ["x", "kernel"], ["a"], "conv"),
+        helper.make_node("Reshape", ["a", "steps"], ["b"]),
+        helper.make_node("MatMul", ["b", "matrix"], ["c"], "product"),
+        helper.make_node("LSTM", ["c", "gates", "recurrent"], ["y"], "lstm", hidden_size=3),
+    ]
+    if constants:
+        made = [helper.make_node("Constant", [], [one.name], value=one) for one in weights]
+        nodes, weights = [*made, *nodes], []
+    ends = [tensor("x", (1, 2, 6, 6))], [tensor("y", (1, 1, 16, 3))]
+    return write_model(path, nodes, *ends, weights)
+
+
+@pytest.mark.parametrize("constants", [False, True])
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_every_weight_has_the_type_that_its_scheme_names(
+    tmp_path: Path, scheme: Scheme, constants: bool
+) -> None:
+    path = write_net(tmp_path / "net.onnx", constants=constants)
+    quantize_file(path, tmp_path / "quantized.onnx", scheme, INPUTS)
+    found = dict(find_weights(onnx.load(tmp_path / "quantized.onnx")))
+    wanted = scheme.recipe.weights.upper().removeprefix("Q")
+    assert len(found) == 4
+    names = {onnx.TensorProto.DataType.Name(one) for one in found.values()}
+    assert names == {wanted}
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["net.onnx", "quantized.onnx"]
+
+
+def test_constants_change_nothing_of_what_is_computed(tmp_path: Path) -> None:
+    outputs = []
+    for constants in (False, True):
+        path = write_net(tmp_path / "net.onnx", constants=constants)
+        quantize_file(path, tmp_path / "quantized.onnx", Scheme.U8, INPUTS)
+        outputs.append(run_reference(tmp_path / "quantized.onnx", INPUTS)[0][0])
+    np.testing.assert_array_equal(*outputs)
+
+
+def test_metadata_of_a_model_is_in_its_quantized_form(tmp_path: Path) -> None:
+    path = write_net(tmp_path / "net.onnx")
+    model = onnx.load(path)
+    helper.set_model_props(model, {"character": "a\nb", "author": ""})
+    onnx.save(model, path)
+    quantize_file(path, tmp_path / "quantized.onnx", Scheme.U8, INPUTS)
+    found = {one.key: one.value for one in onnx.load(tmp_path / "quantized.onnx").metadata_props}
+    assert found.items() >= {"character": "a\nb", "author": ""}.items()
+
+
+def test_weights_that_a_scheme_does_not_reach_are_an_error(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Conv", ["x", "kernel"], ["a"], "inner"),
+        helper.make_node("Relu", ["x"], ["r"]),
+        helper.make_node("ReduceSum", ["r"], ["sum"], keepdims=0),
+        helper.make_node("Cast", ["sum"], ["is"], to=9),
+    ]
+    out = [tensor("a", (1, 4, 4, 4))]
+    body = helper.make_graph(nodes[:1], "body", [], out, [constant("kernel", KERNEL)])
+    choice = helper.make_node("If", ["is"], ["y"], then_branch=body, else_branch=body)
+    ends = [tensor("x", (1, 2, 6, 6))], [tensor("y", (1, 4, 4, 4))]
+    path = write_model(tmp_path / "net.onnx", [*nodes[1:], choice], *ends)
+    with pytest.raises(StageError, match="quantizer") as caught:
+        quantize_file(path, tmp_path / "quantized.onnx", Scheme.U16A4W, INPUTS)
+    assert isinstance(caught.value.__cause__, FailedError)
+    assert "Conv 'inner' input 1 float" in caught.value.__cause__.what
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("constants", [False, True])
+def test_a_model_that_is_quantized_already_tells_its_scheme(
+    tmp_path: Path, scheme: Scheme, constants: bool
+) -> None:
+    path = write_net(tmp_path / "net.onnx")
+    assert find_scheme(onnx.load(path)) is None
+    quantize_file(path, tmp_path / "quantized.onnx", scheme, INPUTS)
+    model = onnx.load(tmp_path / "quantized.onnx")
+    if constants:
+        made = [
+            helper.make_node("Constant", [], [i.name], value=i) for i in model.graph.initializer
+        ]
+        nodes = [*made, *model.graph.node]
+        del model.graph.initializer[:], model.graph.node[:]
+        model.graph.node.extend(nodes)
+    # Of signed weights, scales by channel make no other type.
+    assert find_scheme(model) is scheme
+
+
+def test_inputs_without_sizes_get_those_that_are_given(tmp_path: Path) -> None:
+    path = write_net(tmp_path / "net.onnx")
+    model = onnx.load(path)
+    for place in (0, 2, 3):
+        model.graph.input[0].type.tensor_type.shape.dim[place].dim_param = "?"
+    onnx.save(model, path)
+    fixed = write_normal_form(path, tmp_path / "fixed.onnx", [("x", (1, 2, 6, 6))])
+    assert fixed == tmp_path / "fixed.onnx"
+    assert list_inputs(onnx.load(fixed)) == {"x": (np.dtype("float32"), (1, 2, 6, 6))}
+    quantize_file(fixed, tmp_path / "quantized.onnx", Scheme.U8, INPUTS)
