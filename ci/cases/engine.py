@@ -21,6 +21,7 @@ from provisioning.errors import FailedError
 # Directories and files of a program, see ci.cases.cache.
 INPUTS, FLOAT, QUANTIZED = "inputs", "float", "quantized"
 NOISE = "noise/{}.npy"  # by output
+MIN_RUNS = 2  # of a prediction
 LOW, HIGH = "{}_{}.low.raw", "{}_{}.high.raw"
 SAVER, SAVER_CALLS = "saver_output", "saver_output.c"  # what QNN's Saver wrote, if it was asked for
 
@@ -90,12 +91,23 @@ class Staging:
 
     def write_noise(self, errors: Sequence[Any]) -> None:
         """Write the predicted errors per output, [run, input set, *shape]; what has no element is
-        no prediction."""
+        no prediction. A run that is not finite, as behind a logarithm of nearly zero, is left out.
+
+        Raises FailedError if fewer than two runs are left.
+        """
         for index, error in enumerate(map(np.asarray, errors)):
             if error.size:
+                finite = error[np.isfinite(error).reshape(len(error), -1).all(1)]
+                if len(finite) < MIN_RUNS:
+                    raise FailedError(
+                        f"the rounding noise of output {index} cannot be predicted",
+                        why=f"with small errors in it, the model is finite in {len(finite)} of"
+                        f" {len(error)} runs",
+                        fix="keep values away from where a function of the model has no value",
+                    )
                 path = self.directory / NOISE.format(index)
                 path.parent.mkdir(exist_ok=True)
-                np.save(path, error.astype(np.float32), allow_pickle=False)
+                np.save(path, finite.astype(np.float32), allow_pickle=False)
 
 
 def require_references(directory: Path, compiled: Compiled, policy: ReferencePolicy | None) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ci.cases.engine import FLOAT, HIGH, INPUTS, LOW, NOISE, QUANTIZED, Compiled, Sets
+from ci.cases.engine import FLOAT, HIGH, INPUTS, LOW, MIN_RUNS, NOISE, QUANTIZED, Compiled, Sets
 from ci.judging.figures import Array
 from ci.judging.gate import Expected, References
 from ci.judging.noise import Prediction
@@ -48,8 +48,8 @@ def read_noise(file: Path, reference: Array, info: TensorInfo) -> Prediction | N
     if not file.is_file():
         return None
     runs = np.load(file, allow_pickle=False)
-    if runs.ndim != reference.ndim + 1 or runs.shape[1:] != reference.shape or len(runs) < 2:
-        raise ValueError(f"{file.name} has the shape {list(runs.shape)}")
+    if runs.shape[1:] != reference.shape or len(runs) < MIN_RUNS or not np.isfinite(runs).all():
+        raise ValueError(f"{file.name} is no prediction of an output {list(reference.shape)}")
     return Prediction(reference, runs, info)
 
 

@@ -36,6 +36,7 @@ WEIGHT_GAIN, WEIGHT_STEPS = 2**-9, 6
 CARRY_SHARE, CARRY_STEPS = 2**-6, 1.5 * 2**8
 RELATIVE = 2**-11  # of what each operator gives in float16
 SOFTMAX = 2**-9  # a relative error as well
+FLOAT16_MAX = 65504.0
 # HTP approximates an activation that directly follows a layer in float16: an absolute error.
 ACTIVATIONS = {"sigmoid": 2**-8, "gelu": 2**-8, "silu": 2**-8, "elu": 2**-8, "tanh": 2**-7}
 LAYERS = ("linear", "addmm", "mm", "bmm", "matmul", "conv")
@@ -108,7 +109,7 @@ class Dice:
 
     def _round(self, node: Node, value: Tensor) -> Tensor:
         relative = SOFTMAX if "softmax" in _name(node) else RELATIVE
-        error = value * (relative * self.draw(value.shape))
+        error = value.clamp(-FLOAT16_MAX, FLOAT16_MAX) * (relative * self.draw(value.shape))
         absolute = ACTIVATIONS.get(_name(node).rstrip("_"), 0.0)
         if absolute and _is_layer(_find_origin(node.args[0])):
             error = error + absolute * self.draw(value.shape)

@@ -20,6 +20,7 @@ from ci.models.noise import (
     ACTIVATIONS,
     CARRY_SHARE,
     CARRY_STEPS,
+    FLOAT16_MAX,
     MAX_BYTES,
     MIN_RUNS,
     MOVED,
@@ -97,8 +98,15 @@ def disturb(model: onnx.ModelProto, *, float16: bool) -> onnx.ModelProto:
 
 
 def _round_given(graph: Any, writer: _Writer) -> list[Any]:
-    """Let each float input and constant be read with the error that float16 leaves of it."""
-    floats = [one.name for one in graph.initializer if one.data_type == TensorProto.FLOAT]
+    """Let each float input and constant be read with the error that float16 leaves of it; constants
+    such as the 2 of a square have none."""
+    constants = {
+        one.name: numpy_helper.to_array(one)
+        for one in graph.initializer
+        if one.data_type == TensorProto.FLOAT
+    }
+    with np.errstate(over="ignore"):
+        floats = [name for name, value in constants.items() if (np.float16(value) != value).any()]
     floats += [
         one.name for one in graph.input if one.type.tensor_type.elem_type == TensorProto.FLOAT
     ]
@@ -123,7 +131,9 @@ class _Writer:
         """Add a relative error to the tensor ``raw``, which is then called ``name``."""
         self.nodes = []
         softmax = node is not None and node.op_type == "Softmax"
-        error = self.add("Mul", raw, self.draw(raw, SOFTMAX if softmax else RELATIVE))
+        limits = (self.constant(np.float32(one)) for one in (-FLOAT16_MAX, FLOAT16_MAX))
+        finite = self.add("Clip", raw, *limits)
+        error = self.add("Mul", finite, self.draw(raw, SOFTMAX if softmax else RELATIVE))
         absolute = ACTIVATIONS.get(node.op_type.lower(), 0.0) if node else 0.0
         if absolute and self.is_layer(self.made_by.get(node.input[0])):
             error = self.add("Add", error, self.draw(raw, absolute))
@@ -177,10 +187,15 @@ class _Writer:
         return int(weight.data_type)
 
     def is_layer(self, node: Any) -> bool:
-        """Return whether a node is a layer, or adds the bias of one."""
-        while node is not None and (MOVES.fullmatch(node.op_type) or node.op_type == "Add"):
-            node = self.made_by.get(node.input[0])
+        """Return whether a node is a layer, or adds a constant to one, its bias."""
+        while node is not None and (MOVES.fullmatch(node.op_type) or self.adds_bias(node)):
+            node = next(filter(None, map(self.made_by.get, node.input)), None)
         return node is not None and node.op_type in LAYERS
+
+    def adds_bias(self, node: Any) -> bool:
+        """Return whether a node adds a constant."""
+        given = (name.removesuffix("/rounded") for name in node.input)
+        return node.op_type == "Add" and any(name in self.weights for name in given)
 
     def read(self, name: str) -> Any:
         """Return a constant's value."""
