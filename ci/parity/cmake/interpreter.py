@@ -14,8 +14,18 @@ from typing import TypeAlias
 
 from ci.parity.cmake.blocks import Argument, Block, CMakeSyntaxError, Command, Node
 from ci.parity.cmake.conditions import Answer, Operand, Scope, decide
-from ci.parity.cmake.platforms import PLATFORM_NAMES, ROOT, root_variables
-from ci.parity.cmake.state import Call, Flow, Item, LimitError, Routine, State, Variables
+from ci.parity.cmake.state import (
+    PLATFORM_NAMES,
+    ROOT,
+    Call,
+    Flow,
+    Item,
+    LimitError,
+    Routine,
+    State,
+    Variables,
+    root_variables,
+)
 from ci.parity.cmake.values import (
     Value,
     expand,
