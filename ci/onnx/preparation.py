@@ -6,9 +6,11 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from string import digits
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
 import onnx
 from onnx import version_converter
 from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize
@@ -38,6 +40,7 @@ WEIGHTS = {
     "GRU": (1, 2),
 }
 OVERRIDDEN = ("MatMul", "LSTM", "GRU")
+LARGEST = (-65504.0, 65504.0)  # of float16, which stand for infinity
 MOST_NAMED = 3
 BITS = {
     one.tensor_type: int(found[1])
@@ -151,8 +154,43 @@ def prepare_file(source: Path, scratch: Path) -> Path:
     quant_pre_process(str(plain), str(folded), skip_symbolic_shape=True)
     model = onnx.load(folded)
     del model.metadata_props[:]
+    mend_names(model.graph)
+    mend_constants(model.graph)
     onnx.save(model, folded)
     return prepared if qnn_preprocess_model(str(folded), str(prepared)) else folded
+
+
+def mend_names(graph: Any) -> None:
+    """Rename initializers whose name with a number after it is that of another value: the quantizer
+    calls copies of a bias so, without a look at what there is ("All inputs to Concat must have same
+    rank")."""
+    made = [name for node in graph.node for name in node.output]
+    heads = {name[:end] for name in made for end in range(len(name.rstrip(digits)), len(name))}
+    renamed = {one.name: f"{one.name}_weight" for one in graph.initializer if one.name in heads}
+    for one in graph.initializer:
+        one.name = renamed.get(one.name, one.name)
+    for node in graph.node:
+        for place, name in enumerate(node.input):
+            node.input[place] = renamed.get(name, name)
+
+
+def mend_constants(graph: Any) -> None:
+    """Give constants a form that can be quantized: finite elements, as float16 and integers have
+    no others that count, and a bias of Gemm as a row ("truth value of an array ...")."""
+    biases = {
+        node.input[2] for node in graph.node if node.op_type == "Gemm" and len(node.input) > 2
+    }
+    for one in graph.initializer:
+        if one.data_type != onnx.TensorProto.FLOAT:
+            continue
+        array = onnx.numpy_helper.to_array(one)
+        mended = array
+        if np.isinf(array).any():
+            mended = np.clip(array, *LARGEST)
+        if one.name in biases and array.ndim == 2 and len(array) == 1:
+            mended = mended[0]
+        if mended is not array:
+            one.CopyFrom(onnx.numpy_helper.from_array(mended, one.name))
 
 
 @stage(QUANTIZER)

@@ -148,8 +148,11 @@ def make_request(
 ) -> SurveyRequest:
     """What to examine for a profile, with its pins and submodules."""
     wanted = wanted_requests(profile)
-    pins, submodules = find_pins(wanted, roots), find_submodules(wanted)
-    return SurveyRequest(profile, roots, variables, store_home(), pins, submodules)
+    # The submodules of the checkout that the profile's targets need.
+    checkouts = (request for request in wanted if request.name == CHECKOUT)
+    submodules = {path for request in checkouts for path in request.patterns}
+    pins = find_pins(wanted, roots)
+    return SurveyRequest(profile, roots, variables, store_home(), pins, tuple(sorted(submodules)))
 
 
 def find_pins(wanted: Sequence[ArtifactRequest], roots: Mapping[str, Path]) -> dict[str, str]:
@@ -166,12 +169,6 @@ def find_pins(wanted: Sequence[ArtifactRequest], roots: Mapping[str, Path]) -> d
             version = read_version(root, adoption) if root and adoption else ""
             pins[CHECKOUT_COMMIT] = commits.get(version, request.release.pin)
     return pins
-
-
-def find_submodules(wanted: Sequence[ArtifactRequest]) -> tuple[str, ...]:
-    """The submodules of the checkout that the profile's targets need."""
-    checkouts = (request for request in wanted if request.name == CHECKOUT)
-    return tuple(sorted({path for request in checkouts for path in request.patterns}))
 
 
 def examine_request(request: SurveyRequest, progress: Progress | None = None) -> Verdict:
