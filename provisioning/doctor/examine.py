@@ -37,10 +37,9 @@ from provisioning.doctor.fitness import Fitness
 from provisioning.doctor.policies import read_doctor_policy, read_elf_policies
 from provisioning.doctor.survey.environment import SurveyRequest, survey_environment
 from provisioning.errors import ManifestError, UnfitError
-from provisioning.manifest.backends import Backend
 from provisioning.manifest.pairs import read_pairs
 from provisioning.manifest.reader import read_profile, read_profiles, read_toolchain
-from provisioning.manifest.socs import find_soc
+from provisioning.manifest.targets import Backend, find_soc
 from provisioning.store.store import store_home
 
 SCHEMA_VERSION = 2
