@@ -140,11 +140,17 @@ def sync_overlay(source: Path, overlay: Path, wanted: Snapshot, record: Path) ->
     yet there: an interrupted sync is taken up again. Raises StoreError when the disk is full.
     """
     present = read_record(record, dict[str, InputEntry])
-    stale = [path for path, entry in wanted.items() if not _is_same(present.get(path), entry)]
+    same = {
+        path
+        for path, entry in wanted.items()
+        if path in present
+        and (present[path].sha256, present[path].mode) == (entry.sha256, entry.mode)
+    }
+    stale = [path for path in wanted if path not in same]
     gone = present.keys() - wanted.keys()
     if not stale and not gone:
         return 0
-    kept = {path: present[path] for path in wanted if path in present and path not in set(stale)}
+    kept = {path: present[path] for path in same}
     with explain_errors(overlay):
         overlay.mkdir(parents=True, exist_ok=True)
         record.write_bytes(msgspec.json.encode(kept))
@@ -154,10 +160,6 @@ def sync_overlay(source: Path, overlay: Path, wanted: Snapshot, record: Path) ->
             _copy(source / path, overlay / path)
         record.write_bytes(msgspec.json.encode(wanted))
     return len(stale) + len(gone)
-
-
-def _is_same(before: InputEntry | None, now: InputEntry) -> bool:
-    return before is not None and (before.sha256, before.mode) == (now.sha256, now.mode)
 
 
 def _copy(source: Path, target: Path) -> None:

@@ -39,7 +39,7 @@ from ci.report.schema import Case, Control, FallbackOp, OpCount, Place, Status
 from provisioning.elf.qnn_build import find_qnn_build
 from provisioning.errors import StoreError, UnfitError
 from provisioning.files import explain_no_room
-from provisioning.manifest.backends import Backend
+from provisioning.manifest.targets import Backend
 
 SHOWN_OPS = 4
 ARTIFACT = "artifact"
@@ -379,6 +379,8 @@ class CaseRun:
 
     def find_places(self, reason: str) -> tuple[Place, ...]:
         """Return the lines of a repository's files that a failure is from, else its factory's."""
+        if self.spec.is_file:
+            return ()
         given = self.spec.source.reference
         reference = find_suite_model(given or self.spec.model) or given
         return tuple(find_places(reason) or [find_factory(reference)] if reference else [])

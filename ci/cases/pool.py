@@ -57,7 +57,6 @@ class Ended:
     result: Any
     failure: str
     log_tail: str
-    wall_s: float
     used: bool = False
 
 
@@ -190,17 +189,16 @@ class Lease:
     def __init__(self, worker: Worker | None, log: Path, timeout_s: float) -> None:
         self.worker, self.log, self.timeout_s = worker, log, timeout_s
         self.used, self.reusable = bool(worker and worker.used), True
-        self.started = time.monotonic()
+        self.deadline = time.monotonic() + timeout_s
         if worker:
             worker.used = True
 
     def call(self, job: Job) -> Ended:
         """Do one job in what is left of the time. Raises StoreError if the job found no room."""
         if not self.worker or not self.reusable:
-            return Ended(None, ABORTED, read_tail(self.log), 0.0, self.used)
-        began = time.monotonic()
+            return Ended(None, ABORTED, read_tail(self.log), self.used)
         self.reusable = False
-        left_s = max(self.timeout_s - (began - self.started), 0.0)
+        left_s = max(self.deadline - time.monotonic(), 0.0)
         result, failure = self.worker.call(job, self.log, left_s)
         self.reusable = not failure
         if isinstance(result, StoreError):
@@ -209,7 +207,7 @@ class Lease:
             result, failure = None, str(result)
         if failure == LATE:
             failure = f"did not end within {self.timeout_s:g} s"
-        return Ended(result, failure, read_tail(self.log), time.monotonic() - began, self.used)
+        return Ended(result, failure, read_tail(self.log), self.used)
 
 
 class Pool:

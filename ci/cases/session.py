@@ -1,7 +1,11 @@
-"""A session: every case of a run through the pipeline, and the report of all."""
+"""A session: every case of a run through the pipeline, and the report of all, with facts about the
+machine and the moment of the run.
+"""
 
 from __future__ import annotations
 
+import os
+import platform
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,10 +21,10 @@ from ci.cases.pool import Pool
 from ci.cases.spec import CaseSpec
 from ci.models.numerics import NUMERICS
 from ci.models.suite import SUITE, expect_s
-from ci.report.host import read_host, started_now
-from ci.report.schema import Phase, Report, Status, Tool, summarize
+from ci.report.schema import Host, Phase, Report, Status, Tool, summarize
 from provisioning.artifacts.choice import list_device_runtimes
 from provisioning.artifacts.environment import Environment
+from provisioning.console.clock import read_clock
 from provisioning.console.process import run_tasks
 from provisioning.console.progress import Progress
 
@@ -28,6 +32,33 @@ UNRECORDED = (
     "no figures are recorded for this toolchain: the suite's were compared with limits alone"
     " (--record records them)"
 )
+
+
+def read_host() -> Host:
+    """Facts about this machine; ``processor`` is the kernel's name of it, where it has one."""
+    return Host(
+        system=f"{platform.system()} {platform.release()}",
+        machine=platform.machine(),
+        processor=_processor_name(),
+        cpus=len(os.sched_getaffinity(0)),
+        memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        libc=" ".join(platform.libc_ver()).strip(),
+        python=platform.python_version(),
+    )
+
+
+def _processor_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return platform.processor()
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, platform.processor())
+
+
+def started_now(environ: Mapping[str, str] = os.environ) -> str:
+    """The moment as UTC ISO 8601. Raises UsageError as read_clock does."""
+    return f"{read_clock(environ)[0]:%Y-%m-%dT%H:%M:%S}Z".zfill(20)
 
 
 @dataclass

@@ -21,21 +21,13 @@ def sign_by_content(program: bytes) -> bytes:
     data = bytearray(program)
     magic = struct.pack("<I", MAGIC)
     start = data.find(magic)
-    while start >= 0:
-        end = _replace_signature(data, start)
-        start = data.find(magic, end)
+    while 0 <= start <= len(data) - HEADER.size:
+        begin = start + HEADER.size
+        _, _, size = HEADER.unpack_from(data, start)
+        if 0 < size <= len(data) - begin:
+            digest = hashlib.sha256(memoryview(data)[begin : begin + size]).digest()
+            HEADER.pack_into(data, start, MAGIC, int.from_bytes(digest[:8], "little"), size)
+            start = data.find(magic, begin + size)
+        else:  # behind a magic that heads no context
+            start = data.find(magic, start + len(magic))
     return bytes(data)
-
-
-def _replace_signature(data: bytearray, start: int) -> int:
-    """Returns where to look on: behind the context, or behind a magic that heads none."""
-    begin = start + HEADER.size
-    if begin > len(data):
-        return len(data)
-    _, _, size = HEADER.unpack_from(data, start)
-    end = begin + size
-    if not size or end > len(data):
-        return start + 4
-    digest = hashlib.sha256(memoryview(data)[begin:end]).digest()
-    HEADER.pack_into(data, start, MAGIC, int.from_bytes(digest[:8], "little"), size)
-    return end

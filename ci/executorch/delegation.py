@@ -17,7 +17,7 @@ from ci.cases.forked import note_step
 from ci.models.lowering_options import NO_CHOICES, Choices
 from ci.models.user_code import find_line
 from provisioning.errors import UsageError
-from provisioning.manifest.backends import Backend
+from provisioning.manifest.targets import Backend
 
 # The router's lines, and those that name the place in QNN's graph preparation.
 QNN_ERROR = re.compile(r"(?:<E>\s*|\.cc:\d+::ERROR:\s*)(.+)")
@@ -74,11 +74,6 @@ class Refusals(logging.Handler):
                     raise UsageError(f"{key}: the graph has no {name}", fix=f"one of: {every}")
 
 
-def read_after(log: Path, start: int) -> str:
-    """The text of a log after byte ``start``."""
-    return log.read_bytes()[start:].decode("utf-8", "replace")
-
-
 def qnn_errors(text: str) -> str:
     """The distinct error lines of QNN in a log, shortened to MAX_REASON characters."""
     found = [match.group(1).strip() for match in QNN_ERROR.finditer(text)]
@@ -108,7 +103,8 @@ def record_refusals(log: Path, choices: Choices = NO_CHOICES) -> Iterator[Refusa
             where = f"{name_operator(node)}{find_line(node)}"
             raise RuntimeError(f"ExecuTorch fails at {where}") from error
         if not supported and node.op == "call_function":
-            said = qnn_errors(read_after(log, start)) or refusals.last.rpartition("| ")[2]
+            told = log.read_bytes()[start:].decode("utf-8", "replace")
+            said = qnn_errors(told) or refusals.last.rpartition("| ")[2]
             refusals.by_node[node.name] = said or "refused without a reason"
         return supported
 

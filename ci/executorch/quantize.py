@@ -33,7 +33,7 @@ from ci.models.model import Model, split_model
 from ci.models.schemes import Scheme
 from ci.models.user_code import Inputs, call_function
 from provisioning.errors import UsageError
-from provisioning.manifest.backends import Backend
+from provisioning.manifest.targets import Backend
 
 
 def make_quantizer(soc: str, backend: Backend = Backend.HTP) -> QnnQuantizer:

@@ -35,14 +35,11 @@ def find_on_path(variables: Mapping[str, str]) -> None:
             sys.path.insert(0, entry)
 
 
-def describe_toolchain(environment: Environment) -> tuple[Tool, ...]:
-    """Return artifacts, packages, and the parts that no version names."""
-    packages = (Tool(name=name, version=importlib.metadata.version(name)) for name in PACKAGES)
-    return (*list_parts(environment), *packages, *describe_parts(environment))
-
-
-def describe_parts(environment: Environment) -> Iterator[Tool]:
-    """Yield the adaptor, QNN's build, and whether QNN validates operators."""
+def describe_toolchain(environment: Environment) -> Iterator[Tool]:
+    """Yield artifacts, packages, and the parts that no version names: the adaptor, QNN's build,
+    and whether QNN validates operators."""
+    yield from list_parts(environment)
+    yield from (Tool(name=name, version=importlib.metadata.version(name)) for name in PACKAGES)
     root = Path(environment.variables["QNN_SDK_ROOT"])
     build = find_qnn_build(root / HOST_DIRECTORY / LIBRARY)
     yield Tool(name=LIBRARY, version=build.text if build else "unknown")

@@ -40,11 +40,10 @@ class WorkTree(DirectoryTree):
     def files(self) -> frozenset[str]:
         raw = ask_git(self.root, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
         names = {show_path(name) for name in _decode(raw).split("\0") if name}
-        return frozenset(name for name in names if self._is_file(name))
-
-    def _is_file(self, name: str) -> bool:
-        path = self.root / name
-        return path.is_symlink() or path.is_file()
+        paths = {name: self.root / name for name in names}
+        return frozenset(
+            name for name, path in paths.items() if path.is_symlink() or path.is_file()
+        )
 
     def digest(self, path: str) -> str:
         """The name that git gives the content: what was parsed of a commit is known here too."""

@@ -1,17 +1,23 @@
-"""Whether an image is reproducible: build it twice from clean and compare layer by layer."""
+"""Whether an image is reproducible: build it twice from clean and compare layer by layer. And its
+locks: wheels by hash for its Python, packages by version for its base.
+"""
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import tarfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ci.images.build import Built, build_image
+from ci.images.definition import chain, plan_image
 from ci.images.normalize import open_layers
+from ci.images.wheels import resolve_lock
 from provisioning.console.progress import Progress
-from provisioning.files import hash_stream
+from provisioning.files import hash_stream, write_whole
 
 if TYPE_CHECKING:
     from docker.client import DockerClient
@@ -89,3 +95,37 @@ def describe_comparison(compared: Comparison) -> list[str]:
         lines.append(f"  layer {index}: {len(paths)} paths differ")
         lines += [f"    {path}" for path in paths[:SHOWN]]
     return lines
+
+
+PACKAGES = "/opt/qnn-ci/packages"
+
+
+def write_locks(
+    client: DockerClient, name: str, progress: Progress, *, base: str = "", write: bool = False
+) -> str:
+    """The diff of every lock of ``name``; the files are written with ``write``.
+
+    The lock of packages is what an image that was built now has; a base with a snapshot has
+    none, since the snapshot says it all.
+    """
+    first = plan_image(client, chain(name)[0], base)
+    diff = _change(first.python_lock, resolve_lock(first, progress), write=write)
+    for one in chain(name):
+        plan = plan_image(client, one, base)
+        if not plan.base.snapshot and (write or first.python_lock.is_file()):
+            built = build_image(client, one, progress, base=base)
+            output = client.containers.run(
+                built.image_id, ["cat", f"{PACKAGES}/{one}.txt"], entrypoint="", remove=True
+            )
+            diff += _change(plan.apt_lock, output.decode("utf-8"), write=write)
+    return diff
+
+
+def _change(path: Path, text: str, *, write: bool) -> str:
+    before = path.read_text("utf-8") if path.is_file() else ""
+    if write and before != text:
+        write_whole(path, text)
+    lines = difflib.unified_diff(
+        before.splitlines(keepends=True), text.splitlines(keepends=True), path.name, path.name, n=0
+    )
+    return "".join(lines)

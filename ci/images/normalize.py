@@ -11,6 +11,7 @@ import datetime as dt
 import hashlib
 import io
 import json
+import shutil
 import tarfile
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 # What a run of an image uses; all else of a configuration tells how it was built.
 KEPT_CONFIG = ("Cmd", "Entrypoint", "Env", "Labels", "User", "WorkingDir")
 KEPT_PAX = ("SCHILY.xattr.",)
-BLOCK_BYTES = 1 << 20
 
 
 def normalize_image(
@@ -100,8 +100,7 @@ def _rewrite_layer(
     target = directory / "layer.tar"
     with target.open("wb") as out:
         if keep:
-            while block := body.read(BLOCK_BYTES):
-                out.write(block)
+            shutil.copyfileobj(body, out)
         else:
             with (
                 tarfile.open(fileobj=body, mode="r|") as layer,

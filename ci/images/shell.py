@@ -25,6 +25,7 @@ from ci.images.build import Built
 from ci.images.definition import LABEL, ImagePlan
 from ci.images.engine import bind_mount, is_podman, volume_mount
 from ci.images.normalize import add_text
+from provisioning.console.command import user_path
 from provisioning.console.git import ask_git
 from provisioning.errors import ToolError
 from provisioning.store.store import store_home
@@ -129,7 +130,7 @@ def _end(client: DockerClient, container_id: str, code: _Waiter, *, terminal: bo
 def _prepared(
     client: DockerClient, request: ShellRequest, pipe: Path, terminal: bool
 ) -> Iterator[str]:
-    checkout = request.plan.checkout
+    checkout, caller = request.plan.checkout, user_path(".").absolute()
     (checkout / ".nox").mkdir(exist_ok=True)
     volumes = _own_volumes(client, request)
     config = client.api.create_host_config(
@@ -145,7 +146,7 @@ def _prepared(
         tty=terminal,
         stdin_open=True,
         environment=_variables(request),
-        working_dir=str(_working_directory(checkout)),
+        working_dir=str(caller if caller.is_relative_to(checkout) else checkout),
         host_config=config,
         labels={SHELL_LABEL: request.plan.name},
     )
@@ -156,11 +157,6 @@ def _prepared(
     finally:
         with suppress(Exception):  # gone already, as it should be
             client.api.remove_container(container_id, force=True)
-
-
-def _working_directory(checkout: Path) -> Path:
-    caller = Path(os.environ.get("QNN_CI_CALLER_DIR") or Path.cwd())
-    return caller if caller == checkout or checkout in caller.parents else checkout
 
 
 def _variables(request: ShellRequest) -> dict[str, str]:

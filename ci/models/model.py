@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -167,8 +167,12 @@ def digest_graph(module: nn.Module, inputs: Inputs) -> str:
     digest = hashlib.sha256()
     for word in _describe(program):
         digest.update(f"{len(word)}:{word}".encode())
-    for tensors in (program.state_dict, program.constants):
-        _update_named(digest, tensors)
+    for name, value in (*sorted(program.state_dict.items()), *sorted(program.constants.items())):
+        digest.update(f"{len(name)}:{name}".encode())
+        if isinstance(value, Tensor):
+            update_tensor(digest, value)
+        else:
+            digest.update(type(value).__qualname__.encode())
     return digest.hexdigest()
 
 
@@ -195,15 +199,6 @@ def _describe_node(node: Node) -> str:
 def _qualify(target: Any) -> str:
     named = getattr(target, "__name__", "")
     return f"{getattr(target, '__module__', '')}.{named}" if named else str(target)
-
-
-def _update_named(digest: Any, tensors: Mapping[str, Any]) -> None:
-    for name, value in sorted(tensors.items()):
-        digest.update(f"{len(name)}:{name}".encode())
-        if isinstance(value, Tensor):
-            update_tensor(digest, value)
-        else:
-            digest.update(type(value).__qualname__.encode())
 
 
 def update_tensor(digest: Any, tensor: Tensor) -> None:

@@ -95,16 +95,12 @@ def own_packages_hidden() -> Iterator[None]:
     Its modules stay where ours have others: torch.export and ExecuTorch look up by name what a
     model calls.
     """
-    ours = {name: sys.modules.pop(name) for name in list(sys.modules) if is_own(name)}
+    names = [name for name in sys.modules if name.partition(".")[0] in OWN_PACKAGES]
+    ours = {name: sys.modules.pop(name) for name in names}
     try:
         yield
     finally:
         sys.modules.update(ours)
-
-
-def is_own(module: str) -> bool:
-    """Whether a module's name is in one of this project's packages."""
-    return module.partition(".")[0] in OWN_PACKAGES
 
 
 @contextmanager

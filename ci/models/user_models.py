@@ -18,6 +18,7 @@ from provisioning.errors import UsageError
 FileOrFunction = Annotated[str, Meta(min_length=1)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 Difference = Annotated[float, Meta(ge=0)]
+Shape = tuple[Annotated[int, Meta(ge=1)], ...]
 NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,62}[A-Za-z0-9])?")
 FACTORY, FUNCTION = "factory", "function"
 
@@ -54,12 +55,14 @@ class ReferencePolicy(Struct, frozen=True, forbid_unknown_fields=True):
 class Source(Struct, frozen=True):
     """A user's model: ``/whole/path/file.py:factory``, and files or functions of the same form
     that give the inputs to calibrate on and to judge on, in place of the factory's; or
-    ``reference`` is a model of the suite. ``choices`` say how it is lowered."""
+    ``reference`` is a model of the suite. ``choices`` say how it is lowered, ``shapes`` are those
+    of an ONNX file's inputs by name."""
 
     reference: str = ""
     calibration: str = ""
     inputs: str = ""
     choices: Choices = NO_CHOICES
+    shapes: tuple[tuple[str, Shape], ...] = ()
 
     @property
     def has_data(self) -> bool:
@@ -113,7 +116,8 @@ class ModelEntry(Struct, frozen=True, forbid_unknown_fields=True):
     """A model of the user's, ``path`` being ``file.py:factory``, an .onnx file or a model of the
     suite; paths are relative to the policy.
 
-    ``lowering`` is what it is lowered with, ``limits`` are its own, by scheme.
+    ``lowering`` is what it is lowered with, ``limits`` are its own, by scheme. ``shapes`` are those
+    of the inputs of an .onnx file, by name.
     """
 
     path: FileOrFunction
@@ -124,11 +128,13 @@ class ModelEntry(Struct, frozen=True, forbid_unknown_fields=True):
     lowering: Choices = NO_CHOICES
     limits: dict[Scheme, Limits] = field(default_factory=dict)
     metric: Metric | None = None
+    shapes: dict[str, Shape] = field(default_factory=dict)
 
     @property
     def source(self) -> Source:
         """What is lowered."""
-        return Source(self.path, self.calibration, self.inputs, self.lowering)
+        shapes = tuple(self.shapes.items())
+        return Source(self.path, self.calibration, self.inputs, self.lowering, shapes)
 
 
 def resolve_entry(name: str, entry: ModelEntry, folder: Path) -> ModelEntry:
@@ -139,6 +145,10 @@ def resolve_entry(name: str, entry: ModelEntry, folder: Path) -> ModelEntry:
             why="the suite has one of that name" if name in SUITE else "",
             fix="letters, digits and . _ - between them, at most 64",
         )
+
+    if entry.shapes and not entry.path.endswith(ONNX.suffix):
+        fix = "a factory's inputs have the shapes that it gives them"
+        raise UsageError(f"models.{name}.shapes are for an .onnx file", fix=fix)
 
     def resolve(key: str, word: str, kind: str = "") -> str:
         if is_suite(word) and kind:

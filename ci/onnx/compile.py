@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,7 +20,7 @@ import onnx
 import torch
 
 from ci.cases.engine import Compiled, Delegation, Staging
-from ci.cases.forked import describe_error, still_tqdm
+from ci.cases.forked import still_tqdm
 from ci.cases.spec import CaseSpec
 from ci.judging.figures import decibels
 from ci.models.eager import keep_state
@@ -30,8 +29,14 @@ from ci.models.tensors import TensorInfo, describe_tensor
 from ci.models.user_code import Inputs, working_directory
 from ci.onnx.contexts import check_context, seal_context
 from ci.onnx.fallback import count_nodes, name_operator, read_reasons
-from ci.onnx.models import external_files, read_model
-from ci.onnx.preparation import find_joined, quantize_file, write_normal_form
+from ci.onnx.models import Shapes, external_files, read_model
+from ci.onnx.preparation import (
+    copy_file,
+    find_joined,
+    is_quantized,
+    quantize_file,
+    write_normal_form,
+)
 from ci.onnx.session import (
     RECORD_ASSIGNMENT,
     VERBOSE,
@@ -40,22 +45,22 @@ from ci.onnx.session import (
     open_session,
 )
 from ci.onnx.source import Arrays, Source, from_file, from_torch
-from provisioning.errors import FailedError, QnnCiError
+from ci.onnx.stages import CPU, ONNXRUNTIME, PROVIDER_LOG, QNN, stage
+from provisioning.errors import FailedError
 
 PROGRAM, CONTEXT = "program", "model.onnx"
 QUANTIZED_MODEL = "quantized.onnx"
-PROVIDER_LOG, SAVER_LOG = "provider.log", "saver.log"
+SAVER_LOG = "saver.log"
 EXPORTED_DB = 60.0  # the exported model against torch; seen: 100 and more
-# Lines of ONNX Runtime at error, and those that QNN prints itself.
-SAID = re.compile(r"^(?:\x1b\[[\d;]*m)?\d{4}-.* \[E:onnxruntime:[^]]*\] (.*)", re.MULTILINE)
-MAX_SAID = 600
 
 
 def load_source(spec: CaseSpec) -> Source:
     """Return a case's model, from the suite, a user's function or a file, with its digest."""
     if spec.is_file:
         path = Path(spec.reference)
-        return from_file(path, read_model(path), external_files(path), spec.source)
+        shapes = spec.source.shapes
+        model, external = read_model(path, shapes), external_files(path, shapes)
+        return from_file(path, model, external, spec.source)
     return from_torch(*load_digested(spec.reference, spec.source))
 
 
@@ -74,12 +79,16 @@ def compile_source(
     Raises FailedError for a model that proves nothing, and what the tools raise.
     """
     staging.write_inputs(source.evaluation)
-    model = write_float(source, staging.directory.with_name("float.onnx"))
+    model = write_float(source, staging.directory.with_name("float.onnx"), spec.source.shapes)
     reference = run_reference(model, source.evaluation)
     staging.write_float(reference)
     require_export(source, reference)
     infos = describe_outputs(model, reference[0])
-    if spec.scheme.quantized:
+    given = is_quantized(onnx.load(model, load_external_data=False))
+    if given:
+        model = copy_file(model, staging.directory / QUANTIZED_MODEL)
+        staging.write_quantized(reference)
+    elif spec.scheme.quantized:
         quantized = staging.directory / QUANTIZED_MODEL
         quantize_file(model, quantized, spec.scheme, source.calibration)
         model = quantized
@@ -99,15 +108,16 @@ def compile_source(
         outputs=infos,
         delegation=delegation,
         made_inputs=name_made(
-            source.made, source.calibration_made, quantized=spec.scheme.quantized
+            source.made, source.calibration_made, quantized=spec.scheme.quantized and not given
         ),
     )
 
 
-def write_float(source: Source, target: Path) -> Path:
-    """The float model as a file: the user's own, or what is exported to ``target``."""
+def write_float(source: Source, target: Path, shapes: Shapes = ()) -> Path:
+    """The float model as a file: the user's own, with inputs of the ``shapes`` given, or what is
+    exported to ``target``."""
     if isinstance(source.origin, Path):
-        return write_normal_form(source.origin, target)
+        return write_normal_form(source.origin, target, shapes)
 
     export_module(source.origin.module, source.origin.evaluation[0], target)
     return target
@@ -115,12 +125,14 @@ def write_float(source: Source, target: Path) -> Path:
 
 def run_reference(model: Path, sets: Sequence[Arrays]) -> list[Arrays]:
     """What the CPU makes of each input set."""
-    session = open_reference(model)
+    with stage(ONNXRUNTIME):
+        session = open_reference(model)
     names = [one.name for one in session.get_inputs()]
-    return [
-        tuple(map(np.asarray, session.run(None, dict(zip(names, arrays, strict=True)))))
-        for arrays in sets
-    ]
+    with stage(CPU):
+        return [
+            tuple(map(np.asarray, session.run(None, dict(zip(names, arrays, strict=True)))))
+            for arrays in sets
+        ]
 
 
 def require_export(source: Source, reference: Sequence[Arrays]) -> None:
@@ -141,6 +153,7 @@ def _agree_db(wanted: Any, got: Any) -> float:
     return decibels(float(np.sum(wanted.astype(np.float64) ** 2)), float(np.sum(error**2)))
 
 
+@stage(QNN)
 def write_context(
     model: Path, directory: Path, log: Path, soc: str, options: Mapping[str, str], *, embed: bool
 ) -> Delegation:
@@ -167,6 +180,7 @@ def write_context(
     return count_nodes(parts, read_reasons(log.read_text(encoding="utf-8", errors="replace")))
 
 
+@stage(QNN)
 def write_calls(model: Path, staging: Staging, options: Mapping[str, str]) -> None:
     """Let QNN's Saver write what it is called with for ``model``; nothing is compiled.
 
@@ -190,15 +204,6 @@ def output_to(log: Path) -> Iterator[None]:
         for number, descriptor in zip((1, 2), kept, strict=True):
             os.dup2(descriptor, number)
             os.close(descriptor)
-
-
-def describe_refusal(error: Exception, log: Path) -> str:
-    """The provider's own error lines, and the exception that was made of them."""
-    raised = str(error) if isinstance(error, QnnCiError) else describe_error(error)
-    held = log.with_name(PROVIDER_LOG)
-    text = held.read_text(encoding="utf-8", errors="replace") if held.is_file() else ""
-    said = "; ".join(dict.fromkeys(line.strip() for line in SAID.findall(text)))[:MAX_SAID]
-    return f"{said} ({raised})" if said and said not in raised else raised
 
 
 def describe_outputs(model: Path, outputs: Arrays) -> tuple[TensorInfo, ...]:

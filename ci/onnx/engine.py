@@ -82,6 +82,6 @@ class OnnxEngine:
         )
 
     def explain(self, error: Exception, log: Path) -> str:
-        from ci.onnx.compile import describe_refusal
+        from ci.onnx.stages import describe_refusal
 
         return describe_refusal(error, log)

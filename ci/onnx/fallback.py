@@ -14,7 +14,6 @@ from ci.cases.engine import Delegation, Fallback
 from provisioning.manifest.reader import read_policy
 
 QNN = "QNNExecutionProvider"
-MAX_REASON = 400
 # Nodes that change the form of a number and compute nothing.
 QUANTIZING = {"QuantizeLinear", "DequantizeLinear"}
 # Written by 2.5.0 at verbose: LogNodeSupport of qnn_execution_provider.cc, CreateQnnNode of
@@ -43,7 +42,7 @@ def read_reasons(log: str) -> dict[str, str]:
         if found:
             said = found[1].strip()
             told = _describe_offer(before) if said.startswith(UNSAID) else said
-            reasons |= dict.fromkeys(names, (told or said)[:MAX_REASON])
+            reasons |= dict.fromkeys(names, told or said)
         else:
             reasons = {name: told for name, told in reasons.items() if name not in names}
         before = after

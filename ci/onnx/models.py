@@ -13,7 +13,7 @@ import os
 import shlex
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
@@ -35,7 +35,9 @@ DOMAINS = ("", "ai.onnx", "com.microsoft", "com.ms.internal.nhwc")
 CONTROL_FLOW = ("Loop", "Scan")
 REFUSED = {8: "string", 11: "float64", 14: "complex64", 15: "complex128"}  # by TensorProto.DataType
 AGAIN = "export or copy it again; `python -m onnx.checker` says more"
-FIXER, FIXED = ("python", "-m", "onnxruntime.tools.make_dynamic_shape_fixed"), "fixed.onnx"
+# Sizes that are suggested for dimensions that are not fixed: of pictures, and others.
+PIXELS, LENGTH = 224, 128
+PICTURE_RANK = 4
 # How files begin that are often called .onnx.
 OTHERS = {
     b"\x80": "a Python pickle",
@@ -47,6 +49,9 @@ OTHERS = {
 }
 
 
+Shapes = Iterable[tuple[str, tuple[int, ...]]]  # of inputs, by name
+
+
 class Fault(NamedTuple):
     """What is wrong and how to fix it."""
 
@@ -54,20 +59,60 @@ class Fault(NamedTuple):
     fix: str = AGAIN
 
 
-def read_model(path: Path) -> Any:
-    """The onnx.ModelProto without its external weights.
+def read_model(path: Path, shapes: Shapes = ()) -> Any:
+    """The onnx.ModelProto without its external weights, its inputs in the ``shapes`` given.
 
     Raises UsageError for a file that is no whole ONNX model, or one that QNN cannot take: a shape
     that is not fixed, a loop, weights that are missing or outside its directory ...
     """
     model = parse_model(path)
+    fix_shapes(model, shapes)
     check_model(model, path)
     return model
 
 
-def external_files(path: Path) -> list[Path]:
+def external_files(path: Path, shapes: Shapes = ()) -> list[Path]:
     """The files next to a model that hold its weights. Raises UsageError as read_model does."""
-    return sorted({path.parent / find_location(one) for one in list_external(read_model(path))})
+    model = read_model(path, shapes)
+    return sorted({path.parent / find_location(one) for one in list_external(model)})
+
+
+def fix_shapes(model: Any, shapes: Shapes) -> None:
+    """Give inputs of the model the shapes named. Raises UsageError for an input that it does not
+    have, and for a shape that contradicts a fixed one."""
+    ports = {one.name: one for one in model.graph.input}
+    for name, shape in shapes:
+        if name not in ports:
+            raise UsageError(f"no input {name!r}", fix=f"one of: {', '.join(ports)}")
+        held = ports[name].type.tensor_type
+        pairs = zip(held.shape.dim, shape, strict=False)
+        contradicts = len(held.shape.dim) != len(shape) or any(
+            is_fixed(one) and one.dim_value != size for one, size in pairs
+        )
+        if held.HasField("shape") and contradicts:
+            raise UsageError(
+                f"input {name!r} cannot have the shape {list(shape)}",
+                why=f"the model says {describe_shape(ports[name])}",
+            )
+        held.shape.CopyFrom(onnx.TensorShapeProto(dim=[{"dim_value": size} for size in shape]))
+    if shapes:
+        del model.graph.value_info[:]  # which may have the old sizes by name
+
+
+def describe_shape(port: Any) -> str:
+    """``[batch, 3, ?, ?]``: the sizes of an input, ``?`` for those that have neither."""
+    held = port.type.tensor_type
+    if not held.HasField("shape"):
+        return "of no shape"
+    sizes = (
+        str(one.dim_value) if is_fixed(one) else one.dim_param or "?" for one in held.shape.dim
+    )
+    return f"[{', '.join(sizes)}]"
+
+
+def is_fixed(dimension: Any) -> bool:
+    """Whether a dimension has a size; exporters write -1 for one that has none."""
+    return dimension.HasField("dim_value") and dimension.dim_value != -1
 
 
 def parse_model(path: Path) -> Any:
@@ -135,8 +180,9 @@ def find_faults(model: Any, path: Path) -> Iterator[Fault]:
         yield Fault("it has no inputs", "make what is to change an input: QNN has no such graph")
     if not model.graph.output:
         yield Fault("it has no outputs")
+    yield from _find_free_shapes(inputs)
     for port in inputs:
-        yield from _find_input_faults(port, path.name)
+        yield from _find_input_faults(port)
     functions = {(one.domain, one.name) for one in model.functions}
     for node in itertools.chain.from_iterable(one.node for one in list_graphs(model.graph)):
         label = f"{node.op_type} {node.name!r}"
@@ -171,7 +217,43 @@ def _find_version_faults(model: Any) -> Iterator[Fault]:
             )
 
 
-def _find_input_faults(port: Any, file: str) -> Iterator[Fault]:
+def _find_free_shapes(inputs: Iterable[Any]) -> Iterator[Fault]:
+    """One fault that names all sizes that are not fixed, with options that fix them."""
+    free = [
+        port
+        for port in inputs
+        if port.type.HasField("tensor_type")
+        and not (
+            port.type.tensor_type.HasField("shape")
+            and all(map(is_fixed, port.type.tensor_type.shape.dim))
+        )
+    ]
+    if free:
+        named = ", ".join(f"{port.name!r} {describe_shape(port)}" for port in free)
+        known: dict[str, int] = {}
+        words = [f"--shape {shlex.quote(_suggest_shape(port, known))}" for port in free]
+        yield Fault(
+            f"QNN has fixed shapes only, and sizes of its inputs are not: {named}",
+            f"give them, each with the size that it has in use: {' '.join(words)}",
+        )
+
+
+def _suggest_shape(port: Any, known: dict[str, int]) -> str:
+    """``x=1,3,224,224``. ``known`` are the sizes that names of dimensions have so far."""
+    dimensions = port.type.tensor_type.shape.dim
+    usual = PIXELS if len(dimensions) == PICTURE_RANK else LENGTH
+    sizes = []
+    for place, one in enumerate(dimensions):
+        size = one.dim_value if is_fixed(one) else usual if place else 1
+        if one.dim_param.strip("?"):
+            size = known.setdefault(one.dim_param, size)
+        sizes.append(size)
+    if not port.type.tensor_type.HasField("shape"):
+        sizes = [1, 3, PIXELS, PIXELS]
+    return f"{port.name}={','.join(map(str, sizes))}"
+
+
+def _find_input_faults(port: Any) -> Iterator[Fault]:
     label, held = f"input {port.name!r}", port.type.tensor_type
     if not port.type.HasField("tensor_type"):
         yield Fault(f"{label} is not a tensor", "give tensors: QNN has nothing else")
@@ -183,28 +265,13 @@ def _find_input_faults(port: Any, file: str) -> Iterator[Fault]:
         yield Fault(f"{label} is {kind}, which QNN does not have", fix)
     width = 0 if kind else onnx.helper.tensor_dtype_to_np_dtype(held.elem_type).itemsize
     sizes = [one.dim_value for one in held.shape.dim]
-    free = [place for place, one in enumerate(held.shape.dim) if not one.HasField("dim_value")]
-    by_name = ["--input_name", port.name, "--input_shape"]
-    if not held.HasField("shape"):
-        yield Fault(f"{label} has no shape", _fix_shape(*by_name, "1,3,224,224", file))
-    elif free:
-        name = held.shape.dim[free[0]].dim_param
-        given = ",".join("1" if at in free else str(size) for at, size in enumerate(sizes))
-        how = ["--dim_param", name, "--dim_value", "1"] if name else [*by_name, given]
-        yield Fault(
-            f"dimension {free[0]} of {label} is {name or 'not given'}: QNN has fixed shapes only",
-            _fix_shape(*how, file),
-        )
-    elif min(sizes, default=1) < 1:
+    if not all(map(is_fixed, held.shape.dim)):
+        return
+    if min(sizes, default=1) < 1:
         yield Fault(f"{label} has a dimension of {min(sizes)}")
     elif math.prod(sizes) * width > LIMIT_BYTES:
         fix = "export for a smaller input"
         yield Fault(f"{label} of {sizes} is larger than a graph on HTP: {mib(LIMIT_BYTES)}", fix)
-
-
-def _fix_shape(*arguments: str) -> str:
-    command = shlex.join([*FIXER, *map(str, arguments), FIXED])
-    return f"export for fixed shapes, or give it one: {command}"
 
 
 def list_graphs(graph: Any) -> Iterator[Any]:

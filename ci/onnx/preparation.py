@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from string import digits
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
 import onnx
 from onnx import version_converter
 from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize
@@ -16,9 +20,11 @@ from onnxruntime.quantization.execution_providers.qnn import (
 )
 from onnxruntime.quantization.shape_inference import quant_pre_process
 
-from ci.models.schemes import Recipe, Scheme
-from ci.onnx.models import list_graphs
+from ci.models.schemes import ONNX, Recipe, Scheme
+from ci.onnx.fallback import QUANTIZING
+from ci.onnx.models import Shapes, fix_shapes, list_graphs
 from ci.onnx.source import Arrays, list_inputs
+from ci.onnx.stages import ONNXRUNTIME, QUANTIZER, stage
 from provisioning.errors import FailedError
 
 OLDEST_OPSET = 13  # the first whose DequantizeLinear has a scale per channel
@@ -34,12 +40,19 @@ WEIGHTS = {
     "GRU": (1, 2),
 }
 OVERRIDDEN = ("MatMul", "LSTM", "GRU")
+LARGEST = (-65504.0, 65504.0)  # of float16, which stand for infinity
 MOST_NAMED = 3
+BITS = {
+    one.tensor_type: int(found[1])
+    for one in QuantType
+    if (found := re.fullmatch(r"QU?Int(\d+)", one.name))
+}
 
 
-def write_normal_form(path: Path, target: Path) -> Path:
+@stage(ONNXRUNTIME)
+def write_normal_form(path: Path, target: Path, shapes: Shapes = ()) -> Path:
     """The file itself where its weights are constants and its opset is recent, else a copy at
-    ``target`` that computes the same.
+    ``target`` that computes the same, with inputs of the ``shapes`` given.
 
     Up to IR version 3 each initializer is an input, too, which a caller may replace: QNN takes no
     node whose weights are not constant. Raises what onnx raises for an opset it cannot convert.
@@ -48,9 +61,10 @@ def write_normal_form(path: Path, target: Path) -> Path:
     kept = list_inputs(model)
     opsets = [one.version for one in model.opset_import if one.domain in {"", "ai.onnx"}]
     opset = max(opsets, default=OLDEST_OPSET)
-    if len(kept) == len(model.graph.input) and opset >= OLDEST_OPSET:
+    if not shapes and len(kept) == len(model.graph.input) and opset >= OLDEST_OPSET:
         return path
     model = onnx.load(path)
+    fix_shapes(model, shapes)
     if opset < OLDEST_OPSET:
         model = version_converter.convert_version(model, OLDEST_OPSET)
     inputs = [one for one in model.graph.input if one.name in kept]
@@ -59,6 +73,57 @@ def write_normal_form(path: Path, target: Path) -> Path:
     model.ir_version = max(model.ir_version, OLDEST_IR)
     onnx.save(model, target)
     return target
+
+
+def copy_file(path: Path, target: Path) -> Path:
+    """A copy of a model, with all its weights in one file."""
+    onnx.save(onnx.load(path), target)
+    return target
+
+
+def is_quantized(model: Any) -> bool:
+    """Whether a model has quantized values already."""
+    return any(node.op_type in QUANTIZING for node in model.graph.node)
+
+
+def find_scheme(model: Any) -> Scheme | None:
+    """The scheme of a model that is quantized already, by the types that most of its activations
+    and weights have, the nearest if there is none of just these; None for a float model."""
+    if not is_quantized(model):
+        return None
+    types = read_types(model.graph)
+    points = (
+        types.get(node.input[2] if len(node.input) > 2 else "", onnx.TensorProto.UINT8)
+        for node in model.graph.node
+        if node.op_type == "QuantizeLinear"
+    )
+    activation = _find_usual(points)
+    weight = _find_usual(kind for _, kind in find_weights(model)) or activation
+    if not activation:
+        return Scheme.FP16  # weights alone are quantized
+
+    def differ(scheme: Scheme) -> tuple[int, bool]:
+        recipe = scheme.recipe
+        kinds = [QuantType[one].tensor_type for one in (recipe.activations, recipe.weights)]
+        pairs = zip(kinds, (activation, weight), strict=True)
+        return sum(abs(BITS[one] - BITS.get(own, 32)) for one, own in pairs), kinds[1] != weight
+
+    return min((one for one in ONNX.schemes if one.quantized), key=differ)
+
+
+def _find_usual(kinds: Iterable[int]) -> int:
+    return next((kind for kind, _ in Counter(kinds).most_common(1)), 0)
+
+
+def read_types(graph: Any) -> dict[str, int]:
+    """The type of each initializer and Constant node of a graph, by name."""
+    types = {one.name: one.data_type for one in graph.initializer}
+    return types | {
+        node.output[0]: one.t.data_type
+        for node in graph.node
+        for one in node.attribute
+        if node.op_type == "Constant" and one.name == "value"
+    }
 
 
 class SetReader(CalibrationDataReader):
@@ -73,6 +138,7 @@ class SetReader(CalibrationDataReader):
         return next(self.feeds, None)
 
 
+@stage(ONNXRUNTIME)
 def prepare_file(source: Path, scratch: Path) -> Path:
     """The float model in the form that is quantized: constants folded and made initializers,
     batch norms inside convolutions, shapes inferred, the operators that QNN has.
@@ -88,10 +154,46 @@ def prepare_file(source: Path, scratch: Path) -> Path:
     quant_pre_process(str(plain), str(folded), skip_symbolic_shape=True)
     model = onnx.load(folded)
     del model.metadata_props[:]
+    mend_names(model.graph)
+    mend_constants(model.graph)
     onnx.save(model, folded)
     return prepared if qnn_preprocess_model(str(folded), str(prepared)) else folded
 
 
+def mend_names(graph: Any) -> None:
+    """Rename initializers whose name with a number after it is that of another value: the quantizer
+    calls copies of a bias so, without a look at what there is ("All inputs to Concat must have same
+    rank")."""
+    made = [name for node in graph.node for name in node.output]
+    heads = {name[:end] for name in made for end in range(len(name.rstrip(digits)), len(name))}
+    renamed = {one.name: f"{one.name}_weight" for one in graph.initializer if one.name in heads}
+    for one in graph.initializer:
+        one.name = renamed.get(one.name, one.name)
+    for node in graph.node:
+        for place, name in enumerate(node.input):
+            node.input[place] = renamed.get(name, name)
+
+
+def mend_constants(graph: Any) -> None:
+    """Give constants a form that can be quantized: finite elements, as float16 and integers have
+    no others that count, and a bias of Gemm as a row ("truth value of an array ...")."""
+    biases = {
+        node.input[2] for node in graph.node if node.op_type == "Gemm" and len(node.input) > 2
+    }
+    for one in graph.initializer:
+        if one.data_type != onnx.TensorProto.FLOAT:
+            continue
+        array = onnx.numpy_helper.to_array(one)
+        mended = array
+        if np.isinf(array).any():
+            mended = np.clip(array, *LARGEST)
+        if one.name in biases and array.ndim == 2 and len(array) == 1:
+            mended = mended[0]
+        if mended is not array:
+            one.CopyFrom(onnx.numpy_helper.from_array(mended, one.name))
+
+
+@stage(QUANTIZER)
 def quantize_file(source: Path, target: Path, scheme: Scheme, sets: Sequence[Arrays]) -> None:
     """Write the quantized model of ``source`` to ``target``, with QuantizeLinear and
     DequantizeLinear as QNN's provider wants them; ranges cover all of ``sets``. It has the metadata
@@ -147,8 +249,8 @@ def require_weights(model: Any, scheme: Scheme) -> None:
         named = [f"{name} {_name_type(kind)}" for name, kind in [*wrong.items()][:MOST_NAMED]]
         more = f" and {len(wrong) - MOST_NAMED} more" if len(wrong) > MOST_NAMED else ""
         raise FailedError(
-            f"the quantizer did not give {len(wrong)} weights the type of {scheme.value},"
-            f" {_name_type(wanted)}: {', '.join(named)}{more}",
+            f"{len(wrong)} weights do not have the type of {scheme.value}, {_name_type(wanted)}:"
+            f" {', '.join(named)}{more}",
             why="the case would be called by a scheme that it does not have; the quantizer leaves"
             " out what is in branches of an If, and weights that another node computes",
             fix="export the model without branches and with its weights as initializers, or take"
@@ -164,7 +266,7 @@ def find_weights(model: Any) -> Iterator[tuple[str, int]]:
     """``Conv 'first' input 1`` and the type of its elements, of each weight of WEIGHTS, those in
     branches too."""
     for graph in list_graphs(model.graph):
-        types = {one.name: one.data_type for one in graph.initializer}
+        types = read_types(graph)
         types |= {
             node.output[0]: types[node.input[0]]
             for node in graph.node

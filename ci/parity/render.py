@@ -8,9 +8,8 @@ from typing import Any
 
 import msgspec
 
-from ci.parity.compare.findings import Finding, Kind
+from ci.parity.compare.findings import SCHEMA, Finding, Kind, ParityReport
 from ci.parity.facts import Place
-from ci.parity.report import SCHEMA, ParityReport
 from ci.report.annotation import Annotation, Level, one_line
 from ci.report.sarif import fingerprint, render_location, render_log, render_message
 

@@ -1,22 +1,24 @@
-"""One comparison from its source to its report."""
+"""One comparison from its source to its report; with a base, what a change moves or renames: an old
+finding under a new name is still an old one.
+"""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
 
 import msgspec
 
 from ci.parity.compare.comparison import Sorted, apply_allowances, compare_tree, in_scope
-from ci.parity.compare.findings import Finding, order_findings
-from ci.parity.facts import Configuration, NotEvaluated, ParityFacts
+from ci.parity.compare.findings import Finding, ParityReport, order_findings
+from ci.parity.facts import Configuration, ParityFacts, directory_of
 from ci.parity.policy import ParityPolicy
 from ci.parity.reading import read_tree
-from ci.parity.renames import find_renames
-from ci.parity.report import ParityReport
 from ci.parity.trees import SourceTree, find_git_dir, open_tree
 from provisioning.errors import UsageError
 
@@ -69,7 +71,12 @@ def compare_trees(
         base_facts, before = compare_one(base, request, policy, read)
         renames = find_renames(base, tree, base_facts, facts)
         known = {key for f in before.findings for key in (f.key, renames.translate(f))}
-        found = tuple(as_new(f) for f in result.findings if f.key not in known)
+        # At the level that each has when a change introduces it.
+        found = tuple(
+            msgspec.structs.replace(f, level=f.when_new or f.level)
+            for f in result.findings
+            if f.key not in known
+        )
         changed = find_changes(found, tree, base)
     return ParityReport(
         tree=tree.name,
@@ -78,15 +85,14 @@ def compare_trees(
         findings=tuple(order_findings(list(found))),
         old=len(result.findings) - len(found),
         allowed=result.allowed,
-        not_evaluated=unevaluated(facts, request.scope),
+        not_evaluated=tuple(
+            row
+            for row in facts.not_evaluated
+            if row.is_whole or in_scope(row.place.path, request.scope)
+        ),
         counts=count_facts(facts),
         changed=changed,
     )
-
-
-def as_new(finding: Finding) -> Finding:
-    """A finding at the level that it has when a change introduces it."""
-    return msgspec.structs.replace(finding, level=finding.when_new or finding.level)
 
 
 def find_changes(
@@ -151,10 +157,6 @@ def check_tree(tree: SourceTree, scope: Sequence[str]) -> None:
         raise UsageError(f"{tree.name} has no CMakeLists.txt", fix="name an ExecuTorch tree")
 
 
-def unevaluated(facts: ParityFacts, scope: Sequence[str]) -> tuple[NotEvaluated, ...]:
-    return tuple(r for r in facts.not_evaluated if r.is_whole or in_scope(r.place.path, scope))
-
-
 def count_facts(facts: ParityFacts) -> dict[str, int]:
     everything = [f for f in facts.cmake if f.configuration is Configuration.ANY] or facts.cmake
     return {
@@ -162,3 +164,97 @@ def count_facts(facts: ParityFacts) -> dict[str, int]:
         "cmake_targets": sum(len(f.targets) for f in everything[:1]),
         "files": len(facts.files),
     }
+
+
+PARTS = re.compile(r"( -> |: )")
+
+
+@dataclass(frozen=True)
+class Renames:
+    """Old name to new name: of files, of folders, and of the targets of both sides."""
+
+    files: Mapping[str, str] = field(default_factory=dict)
+    folders: Mapping[str, str] = field(default_factory=dict)
+    targets: Mapping[str, str] = field(default_factory=dict)
+
+    def translate(self, finding: Finding) -> tuple[str, str, str, str]:
+        """The key that a finding of the base would have after the change."""
+        kind, path, detail, where = finding.key
+        parts = (self.targets.get(part, part) for part in PARTS.split(detail))
+        return kind, self.translate_path(path), "".join(parts), where
+
+    def translate_path(self, path: str) -> str:
+        """A path after the change; a file that is in neither tree moves with its folder."""
+        if path in self.files:
+            return self.files[path]
+        folder = directory_of(path)
+        if folder not in self.folders:
+            return path
+        return f"{self.folders[folder]}/{path[len(folder) + 1 :]}"
+
+
+def find_renames(
+    base: SourceTree, tree: SourceTree, before: ParityFacts, after: ParityFacts
+) -> Renames:
+    files = find_moves(base, tree)
+    folders: dict[str, str] = {}
+    left = {directory_of(path) for path in tree.files}
+    for old, new in files.items():
+        if directory_of(old) not in left and old.rpartition("/")[2] == new.rpartition("/")[2]:
+            folders.setdefault(directory_of(old), directory_of(new))
+    buck = match_sources(sources_of_buck(before), sources_of_buck(after), files)
+    cmake = match_sources(sources_of_cmake(before), sources_of_cmake(after), files)
+    return Renames(files, folders, buck | cmake)
+
+
+def find_moves(base: SourceTree, tree: SourceTree) -> dict[str, str]:
+    """Files that are gone and stand, with the same content or the only one of their name,
+    elsewhere."""
+    gone, fresh = sorted(base.files - tree.files), sorted(tree.files - base.files)
+    if not gone or not fresh:
+        return {}
+    base.read_all(gone)
+    tree.read_all(fresh)
+    contents = group((tree.read(path) or path, path) for path in fresh)
+    names = group((path.rpartition("/")[2], path) for path in fresh)
+    old_names = group((path.rpartition("/")[2], path) for path in gone)
+    moves = {}
+    for path in gone:
+        name = path.rpartition("/")[2]
+        same = contents.get(base.read(path) or path, [])
+        alike = names.get(name, []) if len(old_names[name]) == 1 else []
+        found = [p for p in same if p.rpartition("/")[2] == name] or same or alike
+        if len(found) == 1:
+            moves[path] = found[0]
+    return moves
+
+
+def group(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = defaultdict(list)
+    for key, value in pairs:
+        found[key].append(value)
+    return found
+
+
+def sources_of_buck(facts: ParityFacts) -> dict[str, set[str]]:
+    return {t.label: {entry.path for entry in t.srcs} for t in facts.buck.targets}
+
+
+def sources_of_cmake(facts: ParityFacts) -> dict[str, set[str]]:
+    sides = [side for side in facts.cmake if side.configuration is Configuration.ANY]
+    return {t.name: {e.path for e in t.sources} for side in sides for t in side.targets}
+
+
+def match_sources(
+    before: Mapping[str, set[str]], after: Mapping[str, set[str]], files: Mapping[str, str]
+) -> dict[str, str]:
+    """Targets that are gone, each with the new one that has most of its sources."""
+    fresh = {name: sources for name, sources in after.items() if name not in before}
+    found = {}
+    for name in before.keys() - after.keys():
+        moved = {files.get(path, path) for path in before[name]}
+        shared = {other: len(moved & sources) for other, sources in fresh.items()}
+        best = max(shared, key=lambda other: (shared[other], other), default="")
+        if best and shared[best] * 2 > len(moved | fresh[best]):
+            found[name] = best
+    return found

@@ -39,13 +39,9 @@ class Provider:
     def __init__(self, environ: Mapping[str, str]) -> None:
         self.environ = environ
 
-    def open_group(self, _label: str) -> str:
-        """Return the line that begins a part of the log that folds."""
-        return ""
-
-    def close_group(self) -> str:
-        """Return the line that ends it."""
-        return ""
+    def fold(self, _label: str) -> tuple[str, str]:
+        """Return the lines that begin and end a part of the log that folds."""
+        return "", ""
 
     def annotate(self, annotations: Sequence[Annotation]) -> str:
         """Return the text for the log that shows annotations on lines of the change."""
@@ -77,11 +73,8 @@ class GitHub(Provider):
     name = "github"
     folds = True
 
-    def open_group(self, label: str) -> str:
-        return f"::group::{_escape_data(label)}\n"
-
-    def close_group(self) -> str:
-        return "::endgroup::\n"
+    def fold(self, label: str) -> tuple[str, str]:
+        return f"::group::{_escape_data(label)}\n", "::endgroup::\n"
 
     def annotate(self, annotations: Sequence[Annotation]) -> str:
         return "".join(map(_command, annotations))
@@ -148,11 +141,12 @@ def describe_dropped(environ: Mapping[str, str] = os.environ) -> str:
 @contextmanager
 def group(provider: Provider, progress: Progress, label: str) -> Iterator[None]:
     """Fold what is written while the block lasts, if the provider can."""
-    _write(progress, provider.open_group(label))
+    begin, end = provider.fold(label)
+    _write(progress, begin)
     try:
         yield
     finally:
-        _write(progress, provider.close_group())
+        _write(progress, end)
 
 
 def _write(progress: Progress, text: str) -> None:

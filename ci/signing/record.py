@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from ci.signing.masking import Masker
+from provisioning.files import write_json
 
 RECORD_NAME, STATEMENT_NAME, LOG_NAME = "signing.json", "statement.intoto.json", "signer.log"
 SCHEMA_VERSION = 2
@@ -69,12 +70,8 @@ def digest_of(data: bytes | memoryview) -> Digest:
 
 
 def write_record(directory: Path, record: SigningRecord) -> None:
-    _write_json(directory / RECORD_NAME, msgspec.to_builtins(record))
-    _write_json(directory / STATEMENT_NAME, make_statement(record))
-
-
-def _write_json(path: Path, data: Any) -> None:
-    path.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    write_json(directory / RECORD_NAME, msgspec.to_builtins(record))
+    write_json(directory / STATEMENT_NAME, make_statement(record))
 
 
 def make_statement(record: SigningRecord) -> dict[str, Any]:

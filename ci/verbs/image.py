@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from ci.images.build import Built, bake_toolchains, build_image, find_built
 from ci.images.definition import plan_image, read_images
-from ci.images.digest import compare_builds, describe_comparison, describe_digest
+from ci.images.digest import compare_builds, describe_comparison, describe_digest, write_locks
 from ci.images.engine import connect_engine
-from ci.images.lock import write_locks
 from ci.images.prune import find_stale, remove_stale
 from ci.images.push import push_image
 from ci.images.shell import ShellRequest, run_shell

@@ -12,12 +12,11 @@ import msgspec
 
 from ci.signing.device import FROM_ADB, parse_serial, read_device_serial
 from ci.signing.masking import Masker, mask_arguments
-from ci.signing.plan import SignPlan, SignRequest, make_plan, resolve_signer
+from ci.signing.plan import VARIABLES, SignPlan, SignRequest, find_roots, make_plan, resolve_signer
 from ci.signing.record import RECORD_NAME, STATEMENT_NAME
-from ci.signing.render import render_reports
-from ci.signing.roots import VARIABLES, find_roots
 from ci.signing.selection import Selection, read_signing_policy
 from ci.signing.sign import Signed, sign
+from ci.signing.verdict import render_reports
 from provisioning.console.command import Outcome, nonempty_word, user_path
 from provisioning.console.progress import Progress
 from provisioning.errors import UnfitError

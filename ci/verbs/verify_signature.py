@@ -8,8 +8,7 @@ from pathlib import Path
 
 from ci.signing.masking import Masker
 from ci.signing.record import RECORD_NAME, check_record
-from ci.signing.render import render_reports
-from ci.signing.verdict import Verdict, Verification
+from ci.signing.verdict import Verdict, Verification, render_reports
 from ci.signing.verify import verify_file
 from provisioning.console.command import Outcome, user_path
 from provisioning.console.progress import Progress

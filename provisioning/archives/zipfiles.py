@@ -1,21 +1,199 @@
-"""ZIP members inflated in parallel with ISA-L, checked and hashed as their bytes pass."""
+"""ZIP: the central directory as values, and members inflated in parallel with ISA-L, checked and
+hashed as their bytes pass.
+
+The format is that of PKWARE's APPNOTE.TXT 6.3; offsets are from the start of the file.
+"""
 
 from __future__ import annotations
 
 import os
+import stat
 import struct
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from threading import Event
-from typing import Any
+from typing import Any, Protocol
 
 from provisioning.archives.layout import FileWriter, Member, make_directories, make_parents, unsafe
-from provisioning.archives.zip_directory import LOCAL, LOCAL_BYTES, STORED, ByteSource
 from provisioning.store.tree import TreeEntry
+
+END, END64, LOCATOR64, CENTRAL, LOCAL = (
+    b"PK\5\6",
+    b"PK\6\6",
+    b"PK\6\7",
+    b"PK\1\2",
+    b"PK\3\4",
+)
+END_BYTES, END64_BYTES, LOCATOR_BYTES, CENTRAL_BYTES, LOCAL_BYTES = 22, 56, 20, 46, 30
+TAIL_BYTES = END_BYTES + 0xFFFF + LOCATOR_BYTES + END64_BYTES
+STORED, DEFLATED = 0, 8
+MAX_MEMBERS = 120_000
+MAX_DIRECTORY_BYTES = 32 << 20
+ENCRYPTED, UTF8 = 0x1, 0x800
+
+
+class ByteSource(Protocol):
+    """Where the archive's bytes are read: a local file, or ranges of a remote one."""
+
+    name: str
+    size: int
+
+    def read_at(self, offset: int, count: int) -> bytes: ...
+
+
+class FileSource:
+    """A local archive, read at any offset from any thread."""
+
+    def __init__(self, path: Path) -> None:
+        self.name = path.name
+        self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self.size = os.fstat(self.fd).st_size
+
+    def read_at(self, offset: int, count: int) -> bytes:
+        """At most ``count`` bytes at ``offset``; fewer at the end of the file."""
+        return os.pread(self.fd, count, offset)
+
+    def close(self) -> None:
+        os.close(self.fd)
+
+
+def read_directory(source: ByteSource) -> list[Member]:
+    """The members of a ZIP file, in the order of its central directory.
+
+    Raises IntegrityError when the directory is not well-formed, is split over disks, or
+    names encrypted members or methods other than stored and deflated.
+    """
+    tail_offset = max(0, source.size - TAIL_BYTES)
+    tail = source.read_at(tail_offset, source.size - tail_offset)
+    try:
+        offset, size, count = _find_directory(source, tail)
+        if size > source.size or offset + size > source.size:
+            raise unsafe(source.name, "its central directory lies outside the file")
+        if count > MAX_MEMBERS or size > MAX_DIRECTORY_BYTES:
+            raise unsafe(source.name, f"its central directory has {count} members, {size} bytes")
+        inside = offset - tail_offset
+        raw = tail[inside : inside + size] if inside >= 0 else source.read_at(offset, size)
+        members = _parse_directory(source.name, raw, count)
+    except (struct.error, IndexError) as error:
+        raise unsafe(source.name, f"its central directory is cut short: {error}") from error
+    _check_extents(source, members, offset)
+    return members
+
+
+def _find_directory(source: ByteSource, tail: bytes) -> tuple[int, int, int]:
+    """Offset, size and number of entries of the central directory."""
+    at = tail.rfind(END, 0, len(tail) - END_BYTES + len(END))
+    while at >= 0:
+        comment = struct.unpack_from("<H", tail, at + 20)[0]
+        if at + END_BYTES + comment == len(tail):
+            break
+        at = tail.rfind(END, 0, at)
+    if at < 0:
+        raise unsafe(source.name, "it is not a ZIP file, or its end is missing")
+    disk, first, here, count, size, offset = struct.unpack_from("<HHHHII", tail, at + 4)
+    if offset == 0xFFFFFFFF or size == 0xFFFFFFFF or count == 0xFFFF:
+        locator = at - LOCATOR_BYTES
+        if locator >= 0 and tail.startswith(LOCATOR64, locator):
+            return _read_end64(source, struct.unpack_from("<Q", tail, locator + 8)[0])
+    if disk or first or here != count:
+        raise unsafe(source.name, "it is split over several files")
+    return offset, size, count
+
+
+def _read_end64(source: ByteSource, at: int) -> tuple[int, int, int]:
+    raw = source.read_at(at, END64_BYTES) if at < source.size else b""
+    if not raw.startswith(END64):
+        raise unsafe(source.name, "its ZIP64 end record is missing")
+    disk, first, here, count, size, offset = struct.unpack_from("<IIQQQQ", raw, 16)
+    if disk or first or here != count:
+        raise unsafe(source.name, "it is split over several files")
+    return offset, size, count
+
+
+def _parse_directory(archive: str, raw: bytes, count: int) -> list[Member]:
+    members = []
+    at = 0
+    for _ in range(count):
+        if not raw.startswith(CENTRAL, at):
+            raise unsafe(archive, "its central directory has fewer members than it says")
+        member, at = _parse_entry(archive, raw, at)
+        members.append(member)
+    if at != len(raw):
+        raise unsafe(archive, "its central directory has more bytes than members")
+    return members
+
+
+def _parse_entry(archive: str, raw: bytes, at: int) -> tuple[Member, int]:
+    made_by, _, flags, method, _, _, crc, packed, size, name_n, extra_n, comment_n = (
+        struct.unpack_from("<HHHHHHIIIHHH", raw, at + 4)
+    )
+    attributes, offset = struct.unpack_from("<II", raw, at + 38)
+    start = at + CENTRAL_BYTES
+    end = start + name_n + extra_n + comment_n
+    if end > len(raw):
+        raise unsafe(archive, "its central directory is cut short")
+    name = _decode_name(archive, raw[start : start + name_n], flags)
+    extra = raw[start + name_n : start + name_n + extra_n]
+    size, packed, offset = _apply_zip64(extra, size, packed, offset)
+    if flags & ENCRYPTED:
+        raise unsafe(archive, f"member {name!r} is encrypted")
+    mode = attributes >> 16 if made_by >> 8 in {3, 19} else 0
+    kind = _kind(name, mode)
+    if kind == "file" and method not in {STORED, DEFLATED}:
+        raise unsafe(archive, f"member {name!r} has compression method {method}")
+    member = Member(name, size, stat.S_IMODE(mode), kind, "", offset, packed, crc, method)
+    return member, end
+
+
+def _decode_name(archive: str, raw: bytes, flags: int) -> str:
+    try:
+        return raw.decode("utf-8" if flags & UTF8 else "ascii")
+    except UnicodeDecodeError:
+        pass
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise unsafe(archive, f"member {raw[:200]!r} has a name that is not UTF-8") from error
+
+
+def _kind(name: str, mode: int) -> str:
+    if name.endswith("/"):
+        return "dir"
+    kinds = {0: "file", stat.S_IFREG: "file", stat.S_IFLNK: "symlink", stat.S_IFDIR: "dir"}
+    return kinds.get(stat.S_IFMT(mode), "device file")
+
+
+def _apply_zip64(extra: bytes, size: int, packed: int, offset: int) -> tuple[int, int, int]:
+    """Replace the three 32-bit fields that are saturated by those of the ZIP64 extra field."""
+    at = 0
+    while at + 4 <= len(extra):
+        tag, length = struct.unpack_from("<HH", extra, at)
+        if tag == 1:
+            fields = [value for value in (size, packed, offset) if value == 0xFFFFFFFF]
+            values = iter(struct.unpack_from(f"<{len(fields)}Q", extra, at + 4))
+            size = next(values) if size == 0xFFFFFFFF else size
+            packed = next(values) if packed == 0xFFFFFFFF else packed
+            offset = next(values) if offset == 0xFFFFFFFF else offset
+            break
+        at += 4 + length
+    return size, packed, offset
+
+
+def _check_extents(source: ByteSource, members: Sequence[Member], directory: int) -> None:
+    """Members that share bytes are how small archives become bombs: refuse them."""
+    end = 0
+    for member in sorted(members, key=lambda member: member.offset):
+        if member.offset < end:
+            raise unsafe(source.name, f"member {member.name!r} overlaps another")
+        end = member.offset + LOCAL_BYTES + len(member.name.encode()) + member.compressed
+        if end > directory:
+            raise unsafe(source.name, f"member {member.name!r} lies outside the file")
+
 
 CHUNK_BYTES = 256 << 10
 OUT_BYTES = 512 << 10  # whole pages, so that each write fills what it touches
@@ -49,12 +227,9 @@ def finish_members(
 ) -> tuple[list[TreeEntry], dict[str, str]]:
     """What extract_members gives beside regular files."""
     empty = [path for path, member in placed if member.kind == "dir"]
-    return make_directories(root, empty), read_links(source, placed)
-
-
-def read_links(source: ByteSource, placed: Sequence[tuple[str, Member]]) -> dict[str, str]:
-    """The symbolic links among these members: path -> target. Raises IntegrityError."""
-    return {path: read_link(source, member) for path, member in placed if member.kind == "symlink"}
+    links = [pair for pair in placed if pair[1].kind == "symlink"]
+    ends = {path: read_link(source, member) for path, member in links}
+    return make_directories(root, empty), ends
 
 
 def check_placed(archive: str, paths: Sequence[str]) -> None:
@@ -131,7 +306,7 @@ def extract_member(
 def inflate_member(source: ByteSource, member: Member, take: Callable[[bytes], None]) -> None:
     """Give ``take`` the member's bytes piece by piece; check its size and CRC-32."""
     start = _data_offset(source, member)
-    crc32 = load_crc32()
+    crc32, _, _ = load_engine()
     crc, total = 0, 0
     pieces = _chunks if member.method == STORED else _inflate
     for data in pieces(source, member, start):
@@ -147,15 +322,6 @@ def inflate_member(source: ByteSource, member: Member, take: Callable[[bytes], N
             source.name,
             f"member {member.name!r} has CRC-32 {crc:08x}, its directory says {member.crc:08x}",
         )
-
-
-def load_crc32() -> Callable[[bytes, int], int]:
-    """ISA-L's CRC-32 where there is a build of it, else the interpreter's own."""
-    try:
-        from isal.isal_zlib import crc32
-    except ImportError:
-        return zlib.crc32
-    return crc32
 
 
 def _data_offset(source: ByteSource, member: Member) -> int:
@@ -180,7 +346,8 @@ def _chunks(source: ByteSource, member: Member, start: int) -> Iterator[bytes]:
 
 
 def _inflate(source: ByteSource, member: Member, start: int) -> Iterator[bytes]:
-    inflater, errors = open_inflater()
+    _, open_inflater, errors = load_engine()
+    inflater = open_inflater()
     chunks = _chunks(source, member, start)
     try:
         while not inflater.eof:
@@ -193,13 +360,16 @@ def _inflate(source: ByteSource, member: Member, start: int) -> Iterator[bytes]:
         raise unsafe(source.name, f"member {member.name!r} does not inflate: {error}") from error
 
 
-def open_inflater() -> tuple[Any, Any]:
-    """A decompressor of raw DEFLATE, as bz2 and lzma have them, and what it raises."""
+def load_engine() -> tuple[Callable[[bytes, int], int], Callable[[], Any], Any]:
+    """CRC-32, a maker of decompressors of raw DEFLATE (as bz2 and lzma have them), and what these
+    raise: ISA-L's where there is a build of it, else the interpreter's own.
+    """
     try:
-        from isal import igzip_lib
+        from isal import igzip_lib, isal_zlib
     except ImportError:
-        return _Inflater(), zlib.error
-    return igzip_lib.IgzipDecompressor(igzip_lib.DECOMP_DEFLATE), igzip_lib.error
+        return zlib.crc32, _Inflater, zlib.error
+    open_inflater = partial(igzip_lib.IgzipDecompressor, igzip_lib.DECOMP_DEFLATE)
+    return isal_zlib.crc32, open_inflater, igzip_lib.error
 
 
 class _Inflater:

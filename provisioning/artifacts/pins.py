@@ -13,10 +13,9 @@ from pathlib import Path
 
 import msgspec
 
-from provisioning.artifacts.licence import require_acceptance
+from provisioning.artifacts.consent import make_lock, require_acceptance, require_pin
 from provisioning.artifacts.lockfile import Lock, project_lock_path, read_lock
 from provisioning.artifacts.sources import ArtifactRequest, FillJob, load_source, substitute
-from provisioning.artifacts.trust import make_lock, require_pin
 from provisioning.console.progress import Progress
 from provisioning.errors import IntegrityError, ManifestError, UsageError, mask_credentials
 from provisioning.files import explain_writes, hash_file, write_whole

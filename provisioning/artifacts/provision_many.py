@@ -10,10 +10,9 @@ from contextlib import ExitStack
 from functools import partial
 from urllib.parse import urlsplit
 
-from provisioning.artifacts.licence import require_acceptance
+from provisioning.artifacts.consent import is_ci, require_acceptance, require_trust
 from provisioning.artifacts.provision import Provisioned, adopt_artifact, provision_pinned
 from provisioning.artifacts.sources import ArtifactRequest
-from provisioning.artifacts.trust import is_ci, require_trust
 from provisioning.console.process import run_tasks
 from provisioning.console.progress import Progress
 from provisioning.errors import IntegrityError, UnfitError

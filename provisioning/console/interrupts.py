@@ -49,11 +49,9 @@ def catch_signals() -> None:
     """
     if threading.current_thread() is not threading.main_thread():
         return
-    before = {number: signal.getsignal(number) for number in ENDING_SIGNALS}
-    installed = [each for each in before.values() if isinstance(each, Interrupt)]
-    interrupt = installed[0] if installed else Interrupt()
-    for number, handler in before.items():
-        if handler is not signal.SIG_IGN:
+    interrupt = Interrupt()
+    for number in ENDING_SIGNALS:
+        if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, interrupt)
 
 

@@ -22,7 +22,7 @@ from provisioning.artifacts.environment import Environment
 from provisioning.console.progress import Progress
 from provisioning.doctor.examine import Verdict, examine
 from provisioning.errors import UnfitError
-from provisioning.manifest.backends import Backend
+from provisioning.manifest.targets import Backend
 
 # Findings that another adaptor cures: it is not there, or it does not fit Python, machine or SDK.
 OF_HEADERS = frozenset({"QNN902", "QNN903"})

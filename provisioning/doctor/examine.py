@@ -14,13 +14,12 @@ from provisioning.artifacts.environment import Environment, profile_requests
 from provisioning.artifacts.sources import ArtifactRequest, Options
 from provisioning.artifacts.sources.local import read_version
 from provisioning.console.progress import Progress
-from provisioning.doctor.checks.checkout import CHECKOUTS
+from provisioning.doctor.checks.building import CHECKOUTS, NDKS
 from provisioning.doctor.checks.coherence import FAMILIES
-from provisioning.doctor.checks.device import DEVICES
+from provisioning.doctor.checks.device import DEVICES, STAGINGS
 from provisioning.doctor.checks.elf import CONTENT, DEFECTS, TARGET
 from provisioning.doctor.checks.files import NEEDS, find_groups, judge_group
 from provisioning.doctor.checks.host import TOOLS
-from provisioning.doctor.checks.ndk import NDKS
 from provisioning.doctor.checks.pairs import ADAPTOR
 from provisioning.doctor.checks.python import PYTHON
 from provisioning.doctor.checks.registry import (
@@ -32,17 +31,15 @@ from provisioning.doctor.checks.registry import (
     Subjects,
 )
 from provisioning.doctor.checks.sdk import INSTALLATIONS, SDK
-from provisioning.doctor.checks.staging import STAGINGS
 from provisioning.doctor.checks.variables import RUNTIMES, VARIABLES
 from provisioning.doctor.facts import CHECKOUT, HOST_KIND, EnvironmentFacts
 from provisioning.doctor.fitness import Fitness
 from provisioning.doctor.policies import read_doctor_policy, read_elf_policies
 from provisioning.doctor.survey.environment import SurveyRequest, survey_environment
 from provisioning.errors import ManifestError, UnfitError
-from provisioning.manifest.backends import Backend
 from provisioning.manifest.pairs import read_pairs
 from provisioning.manifest.reader import read_profile, read_profiles, read_toolchain
-from provisioning.manifest.socs import find_soc
+from provisioning.manifest.targets import Backend, find_soc
 from provisioning.store.store import store_home
 
 SCHEMA_VERSION = 2
@@ -150,8 +147,11 @@ def make_request(
 ) -> SurveyRequest:
     """What to examine for a profile, with its pins and submodules."""
     wanted = wanted_requests(profile)
-    pins, submodules = find_pins(wanted, roots), find_submodules(wanted)
-    return SurveyRequest(profile, roots, variables, store_home(), pins, submodules)
+    # The submodules of the checkout that the profile's targets need.
+    checkouts = (request for request in wanted if request.name == CHECKOUT)
+    submodules = {path for request in checkouts for path in request.patterns}
+    pins = find_pins(wanted, roots)
+    return SurveyRequest(profile, roots, variables, store_home(), pins, tuple(sorted(submodules)))
 
 
 def find_pins(wanted: Sequence[ArtifactRequest], roots: Mapping[str, Path]) -> dict[str, str]:
@@ -168,12 +168,6 @@ def find_pins(wanted: Sequence[ArtifactRequest], roots: Mapping[str, Path]) -> d
             version = read_version(root, adoption) if root and adoption else ""
             pins[CHECKOUT_COMMIT] = commits.get(version, request.release.pin)
     return pins
-
-
-def find_submodules(wanted: Sequence[ArtifactRequest]) -> tuple[str, ...]:
-    """The submodules of the checkout that the profile's targets need."""
-    checkouts = (request for request in wanted if request.name == CHECKOUT)
-    return tuple(sorted({path for request in checkouts for path in request.patterns}))
 
 
 def examine_request(request: SurveyRequest, progress: Progress | None = None) -> Verdict:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import errno
 import glob
+import os
 import time
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from provisioning.console.progress import Bar, Progress
-from provisioning.errors import DownloadError, IntegrityError
+from provisioning.errors import DownloadError, IntegrityError, UnfitError
 from provisioning.fetch.client import Client
 from provisioning.fetch.part_file import PartFile, Watch, ignore_growth
 from provisioning.fetch.spread import MIN_FILE_BYTES, Spread, is_worth_it
@@ -302,3 +303,34 @@ def is_web_page(part: PartFile, head: Head) -> bool:
     """Whether a body of which nothing is known is a page for a person, such as a login."""
     is_said = head.content_type.lower().startswith(("text/html", "application/xhtml"))
     return is_said or part.start_of().lower().startswith(("<!doctype html", "<html"))
+
+
+FILENAME, SHA256 = "{filename}", "{sha256}"
+
+
+def mirror_urls(filename: str, sha256: str = "") -> list[str]:
+    """Where QNN_CI_MIRROR would have a file; empty when it is not set, or names files by a hash
+    that is not known.
+
+    It is a directory, a URL (whose query stays at the end), or a template with ``{filename}`` or
+    ``{sha256}``. Raises UnfitError for one that is none of these.
+    """
+    base = os.environ.get("QNN_CI_MIRROR", "")
+    if not base:
+        return []
+    name = quote(filename)
+    try:
+        if "://" not in base:
+            base = Path(base).expanduser().absolute().as_uri()
+            base = base.replace("%7B", "{").replace("%7D", "}")
+        if SHA256 in base and not sha256:
+            return []
+        if FILENAME in base or SHA256 in base:
+            return [base.replace(FILENAME, name).replace(SHA256, sha256)]
+        parts = urlsplit(base)
+    except (RuntimeError, ValueError) as error:
+        fix = "set it to a directory or a URL that `fetch --to` made, or unset it"
+        raise UnfitError(
+            "QNN_CI_MIRROR names no directory and no URL", why=str(error), fix=fix
+        ) from error
+    return [urlunsplit(parts._replace(path=f"{parts.path.rstrip('/')}/{name}"))]

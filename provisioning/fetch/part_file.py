@@ -80,16 +80,10 @@ class PartFile:
         self.digest = hashlib.sha256()
         self.size = 0
         self.validator = validator
-        self._write_record({"validator": validator})
+        with open(open_own(self.record), "wb") as file:
+            file.truncate()
+            file.write(json.dumps({"validator": validator}).encode())
         self.watch(self.path, 0)
-
-    def _write_record(self, record: dict[str, object]) -> None:
-        fd = open_own(self.record)
-        try:
-            os.ftruncate(fd, 0)
-            os.write(fd, json.dumps(record).encode())
-        finally:
-            os.close(fd)
 
     def append(self, data: bytes) -> None:
         """Write and hash the next bytes. Raises OSError."""

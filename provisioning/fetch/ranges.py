@@ -89,7 +89,7 @@ class RemoteFile:
 
     def __init__(self, url: str, scratch: Path, progress: Progress, policy: TransferPolicy) -> None:
         self.url, self.progress, self.policy = url, progress, policy
-        self.name = scratch.name.strip(".")
+        self.scratch, self.name = scratch, scratch.name.strip(".")
         self.client = Client(policy)
         self.validator = ""
         self.size = 0
@@ -101,9 +101,10 @@ class RemoteFile:
         os.ftruncate(self.fd, 0)
 
     def close(self) -> None:
-        """Close the connection and the scratch file."""
+        """Close the connection, and remove the scratch file."""
         self.client.close()
         os.close(self.fd)
+        self.scratch.unlink(missing_ok=True)
 
     def open(self, tail_bytes: int, size_bytes: int = 0) -> None:
         """Learn the file's size, which must be ``size_bytes`` if that is not 0, and bring its
@@ -227,9 +228,6 @@ def open_remote(
 ) -> Iterator[RemoteFile]:
     """A RemoteFile, its scratch file removed afterwards."""
     scratch.parent.mkdir(parents=True, exist_ok=True)
-    remote = RemoteFile(url, scratch, progress, policy or TransferPolicy.from_environment())
-    try:
-        with closing(remote):
-            yield remote
-    finally:
-        scratch.unlink(missing_ok=True)
+    used = policy or TransferPolicy.from_environment()
+    with closing(RemoteFile(url, scratch, progress, used)) as remote:
+        yield remote

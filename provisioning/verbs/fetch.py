@@ -11,13 +11,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from provisioning.artifacts.licence import require_acceptance
+from provisioning.artifacts.consent import require_acceptance, require_pin
 from provisioning.artifacts.lockfile import machine_lock_path
 from provisioning.artifacts.provision import Provisioned
 from provisioning.artifacts.provision_many import provision_artifacts
 from provisioning.artifacts.selection import parse_selection
 from provisioning.artifacts.sources import ArtifactRequest, FillJob, Options, load_source
-from provisioning.artifacts.trust import require_pin
 from provisioning.console.command import Outcome, user_path
 from provisioning.console.progress import Progress
 from provisioning.files import explain_writes, hash_file, write_whole

@@ -14,8 +14,7 @@ from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 
-from provisioning.archives.zip_directory import FileSource, read_directory
-from provisioning.archives.zipfiles import inflate_member
+from provisioning.archives.zipfiles import FileSource, inflate_member, read_directory
 from provisioning.console.process import run_process
 from provisioning.console.progress import Progress
 from provisioning.files import hash_file

@@ -18,7 +18,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from provisioning.archives.zip_directory import FileSource, read_directory
+from provisioning.archives.zipfiles import FileSource, read_directory
 from provisioning.console.process import run_process
 from provisioning.console.progress import Progress
 from provisioning.errors import UnfitError

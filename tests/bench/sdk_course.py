@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from provisioning.archives.layout import Member
-from provisioning.archives.zip_directory import LOCAL_BYTES, FileSource, read_directory
+from provisioning.archives.zipfiles import LOCAL_BYTES, FileSource, read_directory
 from provisioning.artifacts.sources import ArtifactRequest
 from provisioning.artifacts.sources.wheel import obtain_wheel
 from provisioning.console.progress import Progress

@@ -23,9 +23,9 @@ import msgspec
 
 import ci.__main__
 from ci.cases.policy import read_emulator_policy
-from ci.gate.planned_cases import list_planned, take_shard
 from ci.report.schema import Case, Place, Status
 from ci.report.write import write_report as write
+from ci.verbs.emulate import list_planned, take_shard
 from tests.stand_ins.reports import make_report
 
 VERBS = {

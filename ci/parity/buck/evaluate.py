@@ -136,22 +136,20 @@ class Evaluator:
         text = resources.files("ci.parity.buck").joinpath("prelude.bzl").read_text("utf-8")
         module = sl.Module()
         module["RULE_NAMES"] = sorted(rules | {"cxx_library", "genrule", "export_file"})
-        for name, function in self._host_functions().items():
-            module.add_callable(name, function)
-        ast = sl.parse("prelude.bzl", text, self.dialect)
-        sl.eval(module, ast, self.globals)
-        found = {function or name for function, name in DEFINED.findall(text)}
-        self.prelude_names = frozenset(name for name in found if not name.startswith("_"))
-        return module.freeze()
-
-    def _host_functions(self) -> dict[str, Callable[..., Any]]:
-        return {
+        functions: dict[str, Callable[..., Any]] = {
             "host_record": self._record,
             "host_glob": self._glob,
             "host_world": lambda: self.world,
             "host_package": lambda: self.current.package,
             "host_exists": self._exists,
         }
+        for name, function in functions.items():
+            module.add_callable(name, function)
+        ast = sl.parse("prelude.bzl", text, self.dialect)
+        sl.eval(module, ast, self.globals)
+        found = {function or name for function, name in DEFINED.findall(text)}
+        self.prelude_names = frozenset(name for name in found if not name.startswith("_"))
+        return module.freeze()
 
     def _record(self, kind: str, arguments: str) -> None:
         self.current.rules.append(Recorded(kind, json.loads(arguments)))
@@ -209,7 +207,10 @@ class Evaluator:
             frozen["@unknown"] = self._stub_module(unknown, text)
         module = sl.Module()
         sl.eval_with(
-            sl.EvalOptions(check_cancelled=self._is_late, max_callstack_size=DEPTH_LIMIT),
+            sl.EvalOptions(
+                check_cancelled=lambda: time.monotonic() > self.deadline,
+                max_callstack_size=DEPTH_LIMIT,
+            ),
             module,
             parsed.ast,
             self.globals,
@@ -233,9 +234,6 @@ class Evaluator:
         rows = [("@prelude", names), ("@unknown", sorted(unknown))]
         loads = [f'load("{module}", {quoted(symbols)})' for module, symbols in rows if symbols]
         return "; ".join(loads) + "\n"
-
-    def _is_late(self) -> bool:
-        return time.monotonic() > self.deadline
 
     def _load(
         self, load: sl.AstLoad, path: str, folder: str, text: str

@@ -137,8 +137,8 @@ def scan_tokens(text: str) -> list[Token]:
         match = TOKEN.match(text, at)
         if match is None:
             raise CMakeSyntaxError(f"unexpected {text[at]!r}", line)
-        kind = _kind_of(match)
-        if kind == "comment" and UNCLOSED.match(match.group()) and match.group("ceq") is None:
+        kind = match.lastgroup
+        if kind == "line_comment" and UNCLOSED.match(match.group()):
             raise CMakeSyntaxError("a comment is not closed", line)
         if kind in {"bracket", "quoted", "open", "close", "bare"}:
             body = {"bracket": match.group("inside"), "quoted": match.group("text")}
@@ -146,13 +146,6 @@ def scan_tokens(text: str) -> list[Token]:
         line += match.group().count("\n")
         at = match.end()
     return tokens
-
-
-def _kind_of(match: re.Match[str]) -> str:
-    for kind in ("space", "newline", "bare", "quoted", "open", "close"):
-        if match.group(kind) is not None:
-            return kind
-    return "bracket" if match.group("bracket") is not None else "comment"
 
 
 def parse_commands(text: str) -> list[Command]:

@@ -334,10 +334,7 @@ class Interpreter:
                 operands.extend(Operand((part,), quoted=False) for part in parts)
             else:
                 operands.append(Operand(parts or ("",), argument.quoted))
-        return decide(operands, self._condition_scope())
-
-    def _condition_scope(self) -> Scope:
-        return Scope(
+        scope = Scope(
             variable=self._condition_variable,
             is_open=lambda name: name in self.state.open_names and self._is_open(name),
             has_target=self.has_target,
@@ -346,6 +343,7 @@ class Interpreter:
             note_match=self.note_match,
             note_unknown_match=self.note_unknown_match,
         )
+        return decide(operands, scope)
 
     def _condition_variable(self, name: str) -> Value | None:
         """A variable as if() sees it: a macro's parameters are text, and no variables."""

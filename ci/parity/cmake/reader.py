@@ -49,13 +49,9 @@ class StaticReader:
         if configuration is Configuration.ANY:
             return self._facts(configuration, self._everything)
         return self._facts(
-            configuration, [self._run(run.root, configuration) for run in self._everything]
+            configuration,
+            [Run(self.sources, configuration, run.root) for run in self._everything],
         )
-
-    def _run(self, root: str, configuration: Configuration) -> Run:
-        run = Run(self.sources, configuration, root)
-        run.execute()
-        return run
 
     @cached_property
     def _everything(self) -> list[Run]:
@@ -66,7 +62,7 @@ class StaticReader:
         roots = [p for p in roots if not is_inside(p, self.tree.submodules)]
         for path in sorted(roots, key=lambda p: (p.count("/"), p)):
             if path not in seen:
-                runs.append(self._run(posixpath.dirname(path), Configuration.ANY))
+                runs.append(Run(self.sources, Configuration.ANY, posixpath.dirname(path)))
                 seen |= runs[-1].state.read
         return runs
 
@@ -107,15 +103,15 @@ class StaticReader:
 
 
 class Run:
-    """One top-level list file in one configuration."""
+    """One top-level list file, run in one configuration.
+
+    Exceeding a limit is named like everything else that was not evaluated.
+    """
 
     def __init__(self, sources: Sources, configuration: Configuration, root: str) -> None:
         self.root = root
         self.state = State(sources, configuration)
         self.targets = Targets()
-
-    def execute(self) -> None:
-        """Run it; exceeding a limit is named like everything else that was not evaluated."""
         commands = {**VARIABLE_COMMANDS, **FLOW_COMMANDS, **self.targets.commands()}
         interpreter = Interpreter(self.state, commands, self.targets.has)
         try:

@@ -13,7 +13,6 @@ from ci.parity.compare.defines import find_define_drift
 from ci.parity.compare.dependencies import find_dependency_drift
 from ci.parity.compare.findings import Finding, Kind, Level, order_findings
 from ci.parity.compare.groups import Groups
-from ci.parity.compare.headers import find_header_drift, find_include_drift
 from ci.parity.compare.index import Index
 from ci.parity.compare.mistakes import (
     find_duplicates,
@@ -29,7 +28,9 @@ from ci.parity.compare.sources import (
     find_unlisted,
 )
 from ci.parity.compare.undeclared import (
+    find_header_drift,
     find_import_drift,
+    find_include_drift,
     find_undeclared_headers,
     find_unexported_headers,
 )

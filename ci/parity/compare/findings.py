@@ -1,13 +1,17 @@
-"""What the comparison finds."""
+"""What the comparison finds, and what one run of it came to: the value that every rendering starts
+from."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
 import msgspec
 
-from ci.parity.facts import BuckTarget, BuildTarget, Configuration, Place
+from ci.parity.facts import BuckTarget, BuildTarget, Configuration, NotEvaluated, Place
 
 
 class Kind(str, Enum):
@@ -82,3 +86,43 @@ def order_findings(findings: list[Finding]) -> list[Finding]:
     """A stable order, one finding a key."""
     unique = {finding.key: finding for finding in reversed(findings)}
     return sorted(unique.values(), key=lambda f: (list(Kind).index(f.kind), f.path, f.detail))
+
+
+SCHEMA = 3
+
+
+@dataclass(frozen=True)
+class ParityReport:
+    """Findings of a tree, in order; with a base only the new ones, and how many are old.
+
+    ``changed`` has the changed lines of the files that findings point to and that differ from
+    the base.
+    """
+
+    tree: str
+    scope: tuple[str, ...]
+    base: str
+    findings: tuple[Finding, ...]
+    old: int
+    allowed: int
+    not_evaluated: tuple[NotEvaluated, ...]
+    counts: dict[str, int] = field(default_factory=dict)
+    changed: Mapping[str, frozenset[int]] | None = None
+
+    @property
+    def failing(self) -> tuple[Finding, ...]:
+        """The findings that fail a gate: everything but notes."""
+        return tuple(finding for finding in self.findings if finding.level is not Level.NOTE)
+
+    @property
+    def unread(self) -> tuple[NotEvaluated, ...]:
+        """Sides that could not be read at all: then nothing was compared, and a gate fails."""
+        return tuple(row for row in self.not_evaluated if row.is_whole)
+
+    @property
+    def notes(self) -> tuple[Finding, ...]:
+        """The findings that do not."""
+        return tuple(finding for finding in self.findings if finding.level is Level.NOTE)
+
+    def by_kind(self) -> dict[str, int]:
+        return dict(Counter(finding.kind.value for finding in self.findings))

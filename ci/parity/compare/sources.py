@@ -54,7 +54,9 @@ def find_cmake_only(index: Index) -> Iterator[Finding]:
                 continue
             if index.package_of(path) in index.native_packages:
                 yield _cmake_only(index, path, uses[path][0])
-            elif directory_of(path) and not is_left_to_cmake(index, path):
+            elif directory_of(path) and not (
+                index.policy.is_test(path) or matches(path, index.policy.without_buck)
+            ):
                 yield _without_buck(index, path, uses[path][0])
 
 
@@ -72,10 +74,6 @@ def _cmake_only(index: Index, path: str, use: Use[CMakeTarget]) -> Finding:
         **at(target),
         **at(use.target, use.entry.place),
     )
-
-
-def is_left_to_cmake(index: Index, path: str) -> bool:
-    return index.policy.is_test(path) or matches(path, index.policy.without_buck)
 
 
 def _without_buck(index: Index, path: str, use: Use[CMakeTarget]) -> Finding:

@@ -18,7 +18,7 @@ from ci.report.schema import Report
 from provisioning.artifacts.environment import Environment
 from provisioning.console.progress import Progress
 from provisioning.doctor.checks.registry import Finding
-from provisioning.manifest.backends import read_backends
+from provisioning.manifest.targets import read_backends
 
 SESSION = "test_emulator"
 IMPORTS = ExecutorchEngine.imports
@@ -35,7 +35,7 @@ def run_specs(
     scratch: ScratchPool,
 ) -> Report:
     """Run the cases in an environment. Raises what finding the runner raises, and StoreError."""
-    parts = describe_toolchain(environment)
+    parts = tuple(describe_toolchain(environment))
     variables = environment.apply(os.environ)
     pool = scratch.open(variables)
     found = find_runner(runner, pool, variables, options, phases.progress)
@@ -88,7 +88,7 @@ def report_unrun(
         specs=specs,
         engine=ExecutorchEngine(()),
         runner=ProgramRunner([runner], {}),
-        parts=describe_toolchain(environment),
+        parts=tuple(describe_toolchain(environment)),
         options=options,
     )
     return session.report_unrun(phases, reason, read_backends()[options.backend].library)

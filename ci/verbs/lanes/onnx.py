@@ -6,15 +6,20 @@ import argparse
 import importlib.metadata
 import os
 import platform
-from collections.abc import Mapping
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from ci.cases.policy import EmulatorPolicy, read_emulator_policy
 from ci.cases.qnn_files import PROFILE_CSV
 from ci.cases.spec import CaseSpec
-from ci.models.schemes import ONNX
+from ci.models.schemes import ONNX, Scheme
 from ci.onnx.options import check_options, parse_options
 from ci.onnx.target import SAVER_LIBRARY, choose_options, profile_options
 from ci.report.schema import Report, Tool
@@ -60,6 +65,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="an option of QNN's provider",
     )
     add(
+        "--shape",
+        action="append",
+        default=[],
+        metavar="NAME=SIZES",
+        help="the shape of an .onnx file's input, x=1,3,224,224, if it is not fixed",
+    )
+    add(
         "--compare",
         type=user_path,
         nargs="?",
@@ -90,7 +102,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     policy = read_emulator_policy(args.policy, PROFILE)
     if args.list:
         return list_choices(policy, ONNX)
-    specs = select_asked(args, policy, ONNX)
+    specs = list(fit_files(select_asked(args, policy, ONNX), parse_shapes(args.shape)))
     for scheme, soc in dict.fromkeys((spec.scheme, spec.soc) for spec in specs):
         check_sessions(choose_options(scheme, soc, given), args.profile, saver=args.saver)
     other = read_other(args)
@@ -116,6 +128,61 @@ def check_sessions(options: Mapping[str, str], profile: str, *, saver: bool) -> 
     check_options(options, COMPILING)
     if saver:
         check_options({**options, "qnn_saver_path": Path(SAVER_LIBRARY).name})
+
+
+def parse_shapes(words: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    """Shapes by input from words ``x=1,3,224,224``. Raises UsageError for other words."""
+    shapes = {}
+    for word in words:
+        name, _, sizes = word.rpartition("=")
+        if not name or not re.fullmatch(r"(?:[1-9]\d{0,9}(?:,[1-9]\d{0,9})*)?", sizes):
+            raise UsageError(f"--shape {word!r} is no shape", fix="NAME=SIZES, as x=1,3,224,224")
+        shapes[name] = tuple(map(int, sizes.split(","))) if sizes else ()
+    return shapes
+
+
+def fit_files(
+    specs: Sequence[CaseSpec], shapes: Mapping[str, tuple[int, ...]]
+) -> Iterator[CaseSpec]:
+    """The cases, those of .onnx files with ``shapes`` over those of their entries."""
+    if shapes and not any(spec.is_file for spec in specs):
+        raise UsageError("--shape is for .onnx files", fix="give --model with one")
+    for spec in specs:
+        own = {**dict(spec.source.shapes), **shapes} if spec.is_file else {}
+        yield replace(spec, source=msgspec.structs.replace(spec.source, shapes=tuple(own.items())))
+
+
+def fit_schemes(
+    specs: Sequence[CaseSpec], policy: EmulatorPolicy, asked: Sequence[str]
+) -> list[CaseSpec]:
+    """The cases, those of a file that is quantized already in the scheme that it has. Raises
+    UsageError if only others are asked for."""
+    from ci.onnx.models import parse_model
+    from ci.onnx.preparation import find_scheme
+
+    own: dict[str, Scheme | None] = {}
+    for reference in dict.fromkeys(spec.reference for spec in specs if spec.is_file):
+        with suppress(UsageError):  # the case says what is wrong with its model
+            own[reference] = find_scheme(parse_model(Path(reference)))
+    fitted = []
+    for spec in specs:
+        scheme = own.get(spec.reference) or spec.scheme
+        entry = policy.models.get(spec.model)
+        chosen = asked or (entry and entry.schemes)
+        if chosen and scheme not in {one.scheme for one in specs if one.model == spec.model}:
+            raise UsageError(
+                f"{Path(spec.reference).name} is quantized already, as {scheme.value}",
+                why=f"it runs as it is, and a case named {spec.scheme.value} would be another",
+                fix=f"--scheme {scheme.value}",
+            )
+        fitted.append(replace(spec, scheme=scheme))
+    return list(dict.fromkeys(fitted))
+
+
+def repeat(args: argparse.Namespace) -> str:
+    """What repeats a case, with options and shapes."""
+    pairs = [("--option", one) for one in args.option] + [("--shape", one) for one in args.shape]
+    return " ".join([repeat_command(args), *(shlex.quote(word) for pair in pairs for word in pair)])
 
 
 def require_python(version: str) -> None:
@@ -159,9 +226,10 @@ def run(
         use_cache=not args.no_cache,
         keep=args.keep_artifacts,
         record=args.record,
-        command=repeat_command(args),
+        command=repeat(args),
         beside=args.reports / SESSION / "qnn",
     )
+    specs = fit_schemes(specs, policy, args.scheme)
     engine = OnnxEngine(
         toolchain=(),
         sdk=Path(),

@@ -2,7 +2,8 @@
 
 The module is named as the kind is in a manifest, its release is a struct of manifest.releases.
 
-A source fills a fresh directory and says what it wrote. It never publishes: the store does.
+A source fills a fresh directory and says what it wrote. It never publishes: the store does. The one
+file that many artifacts come as is kept in downloads/, or fetched and checked.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import importlib
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol, TypeVar, cast
@@ -20,10 +21,13 @@ import msgspec
 from provisioning.archives.layout import Layout, Limits
 from provisioning.artifacts.lockfile import Lock, find_lock
 from provisioning.console.progress import Progress
-from provisioning.errors import UsageError
+from provisioning.errors import DownloadError, IntegrityError, UsageError
+from provisioning.fetch.download import Pin, check_pin
+from provisioning.fetch.transfer import MismatchError
+from provisioning.files import hash_file, mib
 from provisioning.manifest.reader import Toolchain
 from provisioning.manifest.releases import FileRelease, Release
-from provisioning.store.store import Key, Store, link_or_copy
+from provisioning.store.store import HOME_VARIABLE, Key, Store, explain_errors, link_or_copy
 from provisioning.store.tree import TreeEntry
 
 R = TypeVar("R", bound=Release)
@@ -217,3 +221,73 @@ def copy_to_mirror(source: Path, directory: Path) -> Path:
 def load_source(kind: str) -> Source:
     """Return the module of a kind of source, imported only when it is needed."""
     return cast("Source", importlib.import_module(f"{__name__}.{kind}"))
+
+
+def obtain_file(
+    request: ArtifactRequest,
+    store: Store,
+    progress: Progress,
+    fetch: Callable[[Path], object],
+    advice: str = "try again (what came is kept)",
+) -> Path:
+    """The verified file in downloads/, fetched when it is missing or not the pinned one.
+
+    ``fetch`` puts the pinned bytes at a path; ``advice`` is what helps when it cannot.
+    Raises DownloadError, IntegrityError, StoreError.
+    """
+    release = request.release_as(FileRelease)
+    target = store.downloads / release.filename
+    with explain_errors(store.home):
+        if target.is_file() and _is_pinned(request, target, progress):
+            return target
+        if request.options.offline:
+            why = "it is not in downloads/, and --offline was given"
+            raise cannot_fetch(request, store, why, advice)
+        store.check_space(release.size_bytes, release.filename)
+        try:
+            fetch(target)
+        except IntegrityError:
+            raise
+        except DownloadError as error:
+            raise cannot_fetch(request, store, error.why, advice) from error
+    return target
+
+
+def pin_of(release: FileRelease) -> Pin:
+    """What the file must be."""
+    return Pin(release.size_bytes, release.sha256)
+
+
+def find_mismatch(path: Path, pin: Pin) -> str:
+    """Why a file is not the pinned one; empty when it is. Raises OSError."""
+    size_bytes = path.stat().st_size
+    is_hashed = pin.sha256 and pin.size_bytes in {0, size_bytes}
+    try:
+        check_pin(size_bytes, hash_file(path) if is_hashed else "", pin)
+    except MismatchError as error:
+        return str(error)
+    return ""
+
+
+def _is_pinned(request: ArtifactRequest, target: Path, progress: Progress) -> bool:
+    problem = find_mismatch(target, pin_of(request.release_as(FileRelease)))
+    if problem:
+        progress.step(f"{request.label}: the kept {target.name} is not the pinned one: {problem}")
+        if not request.options.offline:
+            target.unlink()
+    return not problem
+
+
+def cannot_fetch(request: ArtifactRequest, store: Store, why: str, advice: str) -> DownloadError:
+    """The error for a file that did not come, with the ways to supply it."""
+    release = request.release_as(FileRelease)
+    size = f" ({mib(release.size_bytes)})" if release.size_bytes else ""
+    pin = f"; its SHA-256 must be {release.sha256}" if release.sha256 else ""
+    return DownloadError(
+        f"{request.label} could not be fetched: {release.filename}{size}",
+        why=why,
+        fix=(
+            f"{advice}, put that file by hand into {store.downloads} ({HOME_VARIABLE} moves it)"
+            f"{pin}, or set QNN_CI_MIRROR to a directory or URL that `fetch --to` made"
+        ),
+    )

@@ -15,15 +15,16 @@ import msgspec
 
 from provisioning.archives.layout import Member, make_directories, make_links, make_parents
 from provisioning.archives.tarballs import is_tarball
-from provisioning.archives.zip_directory import LOCAL_BYTES, TAIL_BYTES
+from provisioning.archives.zipfiles import LOCAL_BYTES, TAIL_BYTES
 from provisioning.artifacts.sources import (
     ArtifactRequest,
     FillJob,
     copy_to_mirror,
+    obtain_file,
+    pin_of,
     require_version,
     substitute,
 )
-from provisioning.artifacts.sources.downloads import obtain_file, pin_of
 from provisioning.artifacts.sources.pipeline import (
     Pipeline,
     read_ahead,
@@ -33,8 +34,7 @@ from provisioning.artifacts.sources.pipeline import (
 )
 from provisioning.console.progress import Progress
 from provisioning.errors import IntegrityError, UsageError
-from provisioning.fetch.download import fetch_file
-from provisioning.fetch.mirrors import mirror_urls
+from provisioning.fetch.download import fetch_file, mirror_urls
 from provisioning.fetch.part_file import Watch, ignore_growth
 from provisioning.fetch.ranges import CostlyError, Span, open_remote
 from provisioning.fetch.transfer import MismatchError, PermanentError, redact_url

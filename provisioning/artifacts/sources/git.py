@@ -24,7 +24,7 @@ from provisioning.console.git import (
 )
 from provisioning.console.process import Completed
 from provisioning.errors import DownloadError, IntegrityError, ToolError, UsageError
-from provisioning.fetch.mirrors import mirror_urls
+from provisioning.fetch.download import mirror_urls
 from provisioning.fetch.transfer import redact_url
 from provisioning.files import hash_file, remove_tree
 from provisioning.manifest.releases import GitRelease

@@ -1,4 +1,6 @@
-"""An installation that is already there: recognised and used in place, or copied."""
+"""An installation that is already there: recognised, by its sdk.yaml if it is a QNN SDK, and used
+in place, or copied.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +10,12 @@ from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from provisioning.archives.layout import FileWriter, find_dangling, make_links, make_parents
-from provisioning.artifacts.sdk_yaml import SDK_YAML, read_sdk_yaml
 from provisioning.artifacts.sources import ArtifactRequest, FillJob
-from provisioning.errors import UnfitError
+from provisioning.console.user_files import read_user_file
+from provisioning.errors import UnfitError, UsageError
 from provisioning.files import READ_BYTES
 from provisioning.manifest.reader import Adoption
 from provisioning.manifest.releases import Release
@@ -20,17 +23,11 @@ from provisioning.store.tree import TreeEntry, list_files
 from provisioning.versions import is_older
 
 
-@dataclass(frozen=True)
-class Adopted:
-    """An installation that serves: its root and the version that it says it is."""
-
-    root: Path
-    version: str
-    variable: str
-
-
-def find_installation(request: ArtifactRequest, variables: Mapping[str, str]) -> Adopted | None:
-    """The installation that a variable names, checked; None when the variable is not set.
+def find_installation(
+    request: ArtifactRequest, variables: Mapping[str, str]
+) -> tuple[Path, str] | None:
+    """The root and the version of the installation that a variable names, checked; None when the
+    variable is not set.
 
     Raises UnfitError when a marker or a component is missing, or it is too old.
     """
@@ -48,7 +45,7 @@ def find_installation(request: ArtifactRequest, variables: Mapping[str, str]) ->
         )
     version = read_version(root, adoption)
     _check_minimum(request, variable, version)
-    return Adopted(root.resolve(), version, variable)
+    return root.resolve(), version
 
 
 def expected_paths(request: ArtifactRequest, adoption: Adoption) -> list[str]:
@@ -91,14 +88,15 @@ def fill(job: FillJob) -> tuple[TreeEntry, ...]:
             f"{request.label} is taken from {name}, which is not set",
             fix=f"set {name} to an installation",
         )
+    root, _ = found
     layout, entries, links = request.layout(), [], {}
-    for path in sorted(list_files(found.root)):
+    for path in sorted(list_files(root)):
         if not (target := layout.place(path)) or not job.wants(target):
             continue
-        if (found.root / path).is_symlink():
-            links[target] = str((found.root / path).readlink())
+        if (root / path).is_symlink():
+            links[target] = str((root / path).readlink())
         else:
-            entries.append(copy_file(found.root / path, job.root, target))
+            entries.append(copy_file(root / path, job.root, target))
     known = [entry.path for entry in entries]
     left_out = find_dangling(links, known)
     kept = {path: end for path, end in links.items() if path not in left_out}
@@ -129,3 +127,52 @@ def copy_file(source: Path, root: Path, target: str) -> TreeEntry:
         while data := file.read(READ_BYTES):
             writer.write(data)
         return writer.finish((state.st_mode & 0o555) | 0o444)
+
+
+SDK_YAML = "sdk.yaml"
+MAX_BYTES = 1 << 16
+VERSION = re.compile(r"v?(\d+(?:\.\d+)+)")
+STAMP = re.compile(r"(\d{12})(?!\d)")
+
+
+@dataclass(frozen=True)
+class SdkIdentity:
+    """``version`` such as 2.37.0.250724, ``stamp`` (12 digits, of build_id); "" where not there."""
+
+    version: str = ""
+    stamp: str = ""
+
+
+def read_sdk_yaml(root: Path) -> SdkIdentity:
+    """What the sdk.yaml of an SDK says, nothing where there is none.
+
+    Raises UnfitError for one that cannot be read or is not YAML.
+    """
+    path = root / SDK_YAML
+    if not path.exists():
+        return SdkIdentity()
+    try:
+        rows = parse_rows(read_user_file(path, "the QNN SDK's", MAX_BYTES))
+    except (UsageError, ValueError) as error:
+        why = error.why if isinstance(error, UsageError) else str(error)
+        raise UnfitError(
+            f"{path} cannot be read",
+            why=why,
+            fix="provision the QNN SDK again, or name another one with QNN_SDK_ROOT",
+        ) from error
+    version, stamp = VERSION.match(rows.get("version", "")), STAMP.match(rows.get("build_id", ""))
+    return SdkIdentity(version[1] if version else "", stamp[1] if stamp else "")
+
+
+def parse_rows(data: bytes) -> dict[str, str]:
+    """The plain values at the top of a YAML document, as they stand. Raises ValueError."""
+    import yaml  # 30 ms that most verbs do not need
+
+    try:
+        document: Any = yaml.load(data, Loader=yaml.BaseLoader)  # noqa: S506 - makes only str
+    except yaml.YAMLError as error:
+        raise ValueError(" ".join(str(error).split())) from error
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+    rows = document if isinstance(document, dict) else {}
+    return {key: value for key, value in rows.items() if isinstance(value, str)}

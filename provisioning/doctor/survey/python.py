@@ -18,12 +18,12 @@ from provisioning.console.process import run_process
 from provisioning.doctor.facts import FileFacts, PythonFacts
 from provisioning.doctor.survey import device_probe, python_probe
 from provisioning.doctor.survey.tree import read_file
-from provisioning.elf.facts import EM_X86_64, Defect
+from provisioning.elf.facts import EM_X86_64
 from provisioning.elf.loader import find_libraries
 from provisioning.elf.qnn_build import find_headers_version
 from provisioning.errors import StoreError, ToolError
 from provisioning.files import hash_file, write_whole
-from provisioning.manifest.backends import Backend
+from provisioning.manifest.targets import Backend
 
 TIMEOUT_S = 60.0
 DEVICE_TIMEOUT_S = 120.0
@@ -59,7 +59,7 @@ def survey_python(
 def _describe(said: Mapping[str, Any], variables: Mapping[str, str]) -> PythonFacts:
     adaptors = tuple(said["adaptors"])
     fitting = [path for path in adaptors if path.endswith(said["tag"])]
-    adaptor = _read(Path(fitting[0])) if fitting else None
+    adaptor = read_file((Path(fitting[0]).name, Path(fitting[0]))) if fitting else None
     built = read_overlay(Path(said["executorch"]).parent) if said["executorch"] else None
     return PythonFacts(
         executable=said["executable"] or sys.executable,
@@ -108,13 +108,6 @@ def _unmet(asked: Sequence[Sequence[str]], version: str) -> Iterator[tuple[str, 
         applies = wanted.marker is None or wanted.marker.evaluate({**python, "extra": ""})
         if installed and applies and not wanted.specifier.contains(installed, prereleases=True):
             yield wanted.name, installed, str(wanted.specifier)
-
-
-def _read(path: Path) -> FileFacts:
-    try:
-        return read_file((path.name, path))
-    except OSError as error:
-        return FileFacts(path.name, path, 0, defect=Defect.UNREADABLE, defect_why=str(error))
 
 
 def try_device(

@@ -11,7 +11,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from provisioning.doctor.survey.device import survey_devices
+from provisioning.doctor.survey.host import survey_devices
 from tests.stand_ins.forks import Forks, Run
 
 ROOT = Path(__file__).parents[3]

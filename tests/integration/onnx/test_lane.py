@@ -205,6 +205,62 @@ def test_an_operator_that_stays_on_the_cpu_fails_by_name_and_reason(
     assert (case.delegated_nodes, case.fallback_nodes, case.partitions) == (2, 1, 2)
 
 
+LONG = "a" * 700
+NODE = helper.make_node
+
+
+def choose(*branch: onnx.NodeProto) -> list[onnx.NodeProto]:
+    """Nodes whose values are those of ``branch``, weighted by ``inner``, whatever x is."""
+    weights = [onnx.numpy_helper.from_array(np.eye(4, dtype="float32") + 1, "inner")]
+    out = [helper.make_tensor_value_info("b", TensorProto.FLOAT, [1, 8, 4])]
+    body = helper.make_graph(branch, "body", [], out, weights)
+    return [
+        NODE("ReduceSum", ["x"], ["sum"], keepdims=0),
+        NODE("Cast", ["sum"], ["is"], to=TensorProto.BOOL),
+        NODE("If", ["is"], ["y"], then_branch=body, else_branch=body),
+    ]
+
+
+# A stage, what it refuses, and what the reason has to hold.
+REFUSED: dict[str, tuple[list[onnx.NodeProto], str]] = {
+    "onnxruntime": ([NODE("QLinearMatMul", ["x"] * 8, ["y"], name=LONG)], f"({LONG})"),
+    "CPU": (
+        [
+            NODE("Constant", [], ["at"], value_ints=[9]),
+            NODE("Gather", ["bias", "at"], ["a"]),
+            NODE("Add", ["x", "a"], ["y"]),
+        ],
+        "out of data bounds",
+    ),
+    "quantizer": (choose(NODE("MatMul", ["x", "inner"], ["b"], name=LONG)), f"'{LONG}'"),
+    "QNN": (
+        [
+            NODE("Constant", [], ["five"], value_ints=[1, 1, 1, 8, 4]),
+            NODE("Constant", [], ["three"], value_ints=[1, 8, 4]),
+            NODE("Reshape", ["x", "five"], ["a"]),
+            NODE("Sign", ["a"], ["b"]),
+            NODE("Reshape", ["b", "three"], ["y"]),
+        ],
+        "Failed to finalize QNN graph",
+    ),
+}
+
+
+@pytest.mark.parametrize("stage", REFUSED)
+def test_a_refusal_names_its_stage_and_its_whole_cause(
+    run_case: RunCase, tmp_path: Path, stage: str
+) -> None:
+    nodes, why = REFUSED[stage]
+    model = save(tmp_path / "net.onnx", *nodes)
+    case = run_case(model, Scheme.FP16 if stage == "QNN" else Scheme.U8).case
+    assert case.reason.startswith(f"refused: {stage}: ")
+    assert why in case.reason, case.reason
+    assert case.places == ()
+    (kept,) = (tmp_path / "kept").iterdir()
+    assert "Traceback" in (kept / "lower.log").read_text()
+    assert case.log_tail
+
+
 @pytest.mark.parametrize(
     ("lie", "why"),
     [

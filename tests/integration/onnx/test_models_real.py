@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,6 @@ import onnxruntime
 from onnx import TensorProto, helper
 
 from ci.onnx.models import NEWEST_IR, NEWEST_OPSET, external_files, read_model
-from provisioning.console.process import run_process
 from provisioning.errors import UsageError
 from tests.qnn_provider.models import build_model, constant, tensor, write_conv, write_model
 
@@ -140,16 +137,6 @@ def test_files_with_weights_are_found(tmp_path: Path) -> None:
     (tmp_path / "w.bin").unlink()
     with pytest.raises(UsageError, match=r"w\.bin"):
         external_files(path)
-
-
-def test_the_command_that_fixes_a_shape_does(tmp_path: Path) -> None:
-    path = write_model(tmp_path / "m.onnx", [RELU], [tensor("x", ["my batch", 3])], ENDS[1])
-    with pytest.raises(UsageError) as caught:
-        read_model(path)
-    _, *words = shlex.split(caught.value.fix.partition("one: ")[2])
-    run_process([sys.executable, *words], cwd=tmp_path)
-    fixed = read_model(tmp_path / "fixed.onnx").graph.input[0].type.tensor_type.shape.dim
-    assert [one.dim_value for one in fixed] == [1, 3]
 
 
 def test_a_link_out_of_the_directory_is_refused_by_both(tmp_path: Path) -> None:

@@ -98,8 +98,8 @@ def test_what_the_notes_say_is_taken(
     ("name", "reason", "says"),
     [
         ("loop", "Operators of type `Loop` are not supported by QNN EP.", "QNN has no loops"),
-        ("named batch", "Cannot get shape", "--dim_param batch --dim_value 1"),
-        ("any batch", "Cannot get shape", "--input_name x --input_shape 1,4"),
+        ("named batch", "Cannot get shape", "--shape x=1,4"),
+        ("any batch", "Cannot get shape", "--shape x=1,4"),
     ],
 )
 def test_what_is_not_fixed_is_refused_with_the_way_to_fix_it(

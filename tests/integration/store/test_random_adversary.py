@@ -33,9 +33,9 @@ from hypothesis.stateful import (
 )
 
 from ci.cases.pool import end_fork_server
+from provisioning.artifacts.consent import make_lock
 from provisioning.artifacts.lockfile import project_lock_path
 from provisioning.artifacts.sources import ArtifactRequest, Options
-from provisioning.artifacts.trust import make_lock
 from provisioning.console.progress import Progress
 from provisioning.errors import QnnCiError, mask_credentials
 from provisioning.files import write_whole

@@ -6,8 +6,7 @@ import posixpath
 from collections.abc import Callable
 
 from ci.parity.buck.globs import compile_pattern
-from ci.parity.cmake.commands.lists import edit_list
-from ci.parity.cmake.commands.strings import do_math, edit_string
+from ci.parity.cmake.commands.texts import do_math, edit_list, edit_string
 from ci.parity.cmake.interpreter import Interpreter
 from ci.parity.cmake.platforms import ROOT
 from ci.parity.cmake.state import Call, Flow

@@ -14,7 +14,9 @@ from onnx import helper
 
 from ci.models.schemes import ONNX, Scheme
 from ci.onnx.compile import run_reference
-from ci.onnx.preparation import find_weights, quantize_file
+from ci.onnx.preparation import find_scheme, find_weights, quantize_file, write_normal_form
+from ci.onnx.source import list_inputs
+from ci.onnx.stages import StageError
 from provisioning.errors import FailedError
 from tests.qnn_provider.models import constant, tensor, write_model
 
@@ -97,5 +99,73 @@ def test_weights_that_a_scheme_does_not_reach_are_an_error(tmp_path: Path) -> No
     choice = helper.make_node("If", ["is"], ["y"], then_branch=body, else_branch=body)
     ends = [tensor("x", (1, 2, 6, 6))], [tensor("y", (1, 4, 4, 4))]
     path = write_model(tmp_path / "net.onnx", [*nodes[1:], choice], *ends)
-    with pytest.raises(FailedError, match="Conv 'inner' input 1 float"):
+    with pytest.raises(StageError, match="quantizer") as caught:
         quantize_file(path, tmp_path / "quantized.onnx", Scheme.U16A4W, INPUTS)
+    assert isinstance(caught.value.__cause__, FailedError)
+    assert "Conv 'inner' input 1 float" in caught.value.__cause__.what
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("constants", [False, True])
+def test_a_model_that_is_quantized_already_tells_its_scheme(
+    tmp_path: Path, scheme: Scheme, constants: bool
+) -> None:
+    path = write_net(tmp_path / "net.onnx")
+    assert find_scheme(onnx.load(path)) is None
+    quantize_file(path, tmp_path / "quantized.onnx", scheme, INPUTS)
+    model = onnx.load(tmp_path / "quantized.onnx")
+    if constants:
+        made = [
+            helper.make_node("Constant", [], [i.name], value=i) for i in model.graph.initializer
+        ]
+        nodes = [*made, *model.graph.node]
+        del model.graph.initializer[:], model.graph.node[:]
+        model.graph.node.extend(nodes)
+    # Of signed weights, scales by channel make no other type.
+    assert find_scheme(model) is scheme
+
+
+def test_inputs_without_sizes_get_those_that_are_given(tmp_path: Path) -> None:
+    path = write_net(tmp_path / "net.onnx")
+    model = onnx.load(path)
+    for place in (0, 2, 3):
+        model.graph.input[0].type.tensor_type.shape.dim[place].dim_param = "?"
+    onnx.save(model, path)
+    fixed = write_normal_form(path, tmp_path / "fixed.onnx", [("x", (1, 2, 6, 6))])
+    assert fixed == tmp_path / "fixed.onnx"
+    assert list_inputs(onnx.load(fixed)) == {"x": (np.dtype("float32"), (1, 2, 6, 6))}
+    quantize_file(fixed, tmp_path / "quantized.onnx", Scheme.U8, INPUTS)
+
+
+def test_a_bias_that_two_nodes_share_is_not_called_as_another_value(tmp_path: Path) -> None:
+    """The quantizer calls copies of ``bias`` bias1, bias2 ..."""
+    made = [("x", "bias3"), ("bias3", "bias1"), ("bias1", "bias2"), ("bias2", "y")]
+    nodes = [helper.make_node("Conv", [one, "w", "bias"], [other]) for one, other in made]
+    weights = [constant("w", RANDOM.standard_normal((2, 2, 1, 1))), constant("bias", [1, 2])]
+    ends = [tensor("x", (1, 2, 6, 6))], [tensor("y", (1, 2, 6, 6))]
+    path = write_model(tmp_path / "net.onnx", nodes, *ends, weights)
+    quantize_file(path, tmp_path / "quantized.onnx", Scheme.U16A16W, INPUTS)
+    wanted, got = (run_reference(one, INPUTS) for one in (path, tmp_path / "quantized.onnx"))
+    np.testing.assert_allclose(got[0][0], wanted[0][0], atol=0.01)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_infinity_and_a_bias_of_two_dimensions_are_quantized(
+    tmp_path: Path, scheme: Scheme
+) -> None:
+    nodes = [
+        helper.make_node("Gemm", ["x", "w", "bias"], ["a"]),
+        helper.make_node("Max", ["a", "least"], ["b"]),
+        helper.make_node("Relu", ["b"], ["y"]),
+    ]
+    weights = [
+        constant("w", RANDOM.standard_normal((4, 5)) / 8),
+        constant("bias", [[1, 2, 3, 4, 5]]),
+        constant("least", -np.inf),
+    ]
+    ends = [tensor("x", (3, 4))], [tensor("y", (3, 5))]
+    path = write_model(tmp_path / "net.onnx", nodes, *ends, weights)
+    sets = [(RANDOM.uniform(-1, 1, (3, 4)).astype("float32"),) for _ in range(3)]
+    quantize_file(path, tmp_path / "quantized.onnx", scheme, sets)
+    wanted, got = (run_reference(one, sets) for one in (path, tmp_path / "quantized.onnx"))
+    np.testing.assert_allclose(got[0][0], wanted[0][0], atol=0.3)

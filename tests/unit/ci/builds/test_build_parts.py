@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from ci.builds.artifacts import collect_artifacts
-from ci.builds.cache import CacheCounts, read_counts
+from ci.builds.builder import CacheCounts, read_counts
 from ci.builds.checkout import unneeded_submodules, wanted_submodules
 from ci.builds.place import Place
 from ci.builds.plan import BuildPlan, BuildRequest, Kit, make_plan

@@ -40,9 +40,9 @@ class TracingPool:
         self.jobs.append(job)
         (job.directory / DEBUG).write_bytes(bytes(9))
         if self.failure:
-            return Ended(None, self.failure, "", 0.0)
+            return Ended(None, self.failure, "")
         made = (self.outputs[: len(job.sets)], {"accelerator_us": 5}, ("profile.csv",))
-        return Ended(made, "", "", 0.0)
+        return Ended(made, "", "")
 
 
 def trace(folder: Path, pool: TracingPool, *, dumped: bool = False) -> RunNotes:

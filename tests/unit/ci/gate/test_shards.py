@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from ci.cases.policy import read_emulator_policy
 from ci.cases.spec import CaseSpec, select_cases
 from ci.gate.jobs import Shard, count_shards, parse_shard, render_matrix, split_cases
-from ci.gate.planned_cases import list_planned, take_shard
 from ci.gate.schema import PlannedJob
 from ci.models.schemes import Scheme
 from ci.models.suite import LOWER_S, SUITE, expect_s
+from ci.verbs.emulate import list_planned, take_shard
 from provisioning.errors import UsageError
 
 POLICY = read_emulator_policy()

@@ -6,6 +6,7 @@ import os
 import pickle
 import random
 import resource
+import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from onnx import ModelProto, TensorProto, helper
 
 from ci.onnx import models
 from ci.onnx.models import NEWEST_IR, NEWEST_OPSET, external_files, read_model
+from ci.verbs.lanes.onnx import parse_shapes
 from provisioning.errors import UsageError
 from tests.qnn_provider.models import build_model, tensor
 
@@ -108,9 +110,10 @@ UNUSABLE: dict[str, tuple[ModelProto, tuple[str, ...]]] = {
     "opset 0": (relu(opset=0), ("opset", "0")),
     "no inputs": (relu(inputs=[]), ("inputs",)),
     "no outputs": (relu(outputs=[]), ("outputs",)),
-    "dimension with a name": (of_input(["batch", 3]), ("dimension 0", "'x'", "batch")),
-    "dimension without one": (of_input([1, None]), ("dimension 1", "'x'", "1,1")),
-    "no shape": (of_input(None), ("'x'", "shape", "--input_shape")),
+    "dimension with a name": (of_input(["batch", 3]), ("'x' [batch, 3]",)),
+    "dimension without one": (of_input([1, None]), ("'x' [1, ?]",)),
+    "dimension of -1": (of_input([-1, 3]), ("'x' [?, 3]",)),
+    "no shape": (of_input(None), ("'x'", "shape", "--shape")),
     "dimension of 0": (of_input([1, 0]), ("'x'", "dimension of 0")),
     "negative dimension": (of_input([1, -3]), ("'x'", "dimension of -3")),
     "3 GB": (of_input([750_000_000]), ("'x'", "2048 MiB")),
@@ -202,20 +205,65 @@ def test_a_function_of_the_model_is_no_unknown_operator(write: Write) -> None:
         read_model(write(model.SerializeToString()))
 
 
+Ports = dict[str, Sequence[int | str | None] | None]
+
+
+def of_inputs(ports: Ports) -> ModelProto:
+    inputs = [helper.make_tensor_value_info(name, 1, shape) for name, shape in ports.items()]
+    return relu([helper.make_node("Relu", [inputs[0].name], ["y"])], inputs=inputs)
+
+
 @pytest.mark.parametrize(
-    ("shape", "command"),
+    ("ports", "options"),
     [
-        (["batch", 3], "--dim_param batch --dim_value 1 bad.onnx fixed.onnx"),
-        (["my batch", 3], "--dim_param 'my batch' --dim_value 1"),
-        ([None, 3], "--input_name x --input_shape 1,3 bad.onnx"),
+        ({"x": ["batch", 3]}, "--shape x=1,3"),
+        ({"x": [-1, 3, "?", "?"]}, "--shape x=1,3,224,224"),
+        ({"x": ["?", 7]}, "--shape x=1,7"),
+        ({"my x:0": [None, "n", 3]}, "--shape 'my x:0=1,128,3'"),
+        ({"x": ["n", "t"], "h": [2, "n", 8]}, "--shape x=1,128 --shape h=2,1,8"),
+        ({"x": None, "h": [2]}, "--shape x=1,3,224,224"),
     ],
 )
-def test_a_dynamic_shape_is_refused_with_the_command_that_fixes_it(
-    shape: list[int | str | None], command: str, write: Write
+def test_dynamic_shapes_are_refused_with_the_options_that_fix_them(
+    ports: Ports, options: str, write: Write
 ) -> None:
+    path = write(of_inputs(ports).SerializeToString())
     with pytest.raises(UsageError) as caught:
-        read_model(write(of_input(shape).SerializeToString()))
-    assert f"make_dynamic_shape_fixed {command}" in caught.value.fix
+        read_model(path)
+    assert caught.value.fix.endswith(options)
+    assert caught.value.why == ""
+    assert all(f"{name!r}" in caught.value.what for name in ports if f"{name}=" in options)
+    shapes = parse_shapes([one for one in shlex.split(options) if one != "--shape"])
+    fixed = {one.name: one for one in read_model(path, shapes.items()).graph.input}
+    for name, shape in shapes.items():
+        sizes = fixed[name].type.tensor_type.shape.dim
+        assert tuple(one.dim_value for one in sizes) == shape
+
+
+@pytest.mark.parametrize(
+    ("shape", "why"),
+    [
+        (("z", (1, 3)), "no input 'z'"),
+        (("x", (1,)), "'x' cannot have the shape"),
+        (("x", (1, 4)), "'x' cannot have the shape"),
+    ],
+)
+def test_a_shape_that_the_model_contradicts_is_refused(
+    shape: tuple[str, tuple[int, ...]], why: str, write: Write
+) -> None:
+    path = write(of_input(["batch", 3]).SerializeToString())
+    with pytest.raises(UsageError, match=why):
+        read_model(path, [shape])
+
+
+@pytest.mark.parametrize("word", ["x", "=1,2", "x=1,,2", "x=0", "x=-1,3", "x=1x3", "x=a"])
+def test_words_that_are_no_shape_are_refused(word: str) -> None:
+    with pytest.raises(UsageError, match="is no shape"):
+        parse_shapes([word])
+
+
+def test_a_name_may_have_any_characters_and_a_shape_no_sizes() -> None:
+    assert parse_shapes(["a=b=1,2", "sr="]) == {"a=b": (1, 2), "sr": ()}
 
 
 def test_every_fault_is_named(write: Write) -> None:

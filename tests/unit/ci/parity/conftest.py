@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from ci.parity.compare.findings import Finding
+from ci.parity.compare.findings import Finding, ParityReport
 from ci.parity.policy import ParityPolicy
 from ci.parity.reading import read_tree_here
-from ci.parity.report import ParityReport
 from ci.parity.run import ParityRequest, compare_trees
 from provisioning.manifest.reader import read_policy
 from tests.stand_ins.text_tree import TextTree

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from ci.parity.compare.findings import Finding
+from ci.parity.compare.findings import Finding, ParityReport
 from ci.parity.policy import Allowance, ParityPolicy
 from ci.parity.reading import SIDES, digest_side
-from ci.parity.report import ParityReport
 from ci.parity.trees import DirectoryTree
 from tests.unit.ci.parity.conftest import LOAD, MIGRATION
 

@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from ci.parity.compare.findings import Kind
+from ci.parity.compare.findings import Kind, ParityReport
 from ci.parity.policy import ParityPolicy
 from ci.parity.render import render_document
-from ci.parity.report import ParityReport
 from ci.parity.run import ParityRequest, compare_source
 from tests.unit.ci.parity.conftest import LOAD
 

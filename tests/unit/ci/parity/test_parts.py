@@ -28,7 +28,7 @@ from ci.parity.cmake.values import (
 )
 from ci.parity.facts import Configuration, is_inside
 from ci.parity.policy import Layout
-from ci.parity.renames import match_sources
+from ci.parity.run import match_sources
 from ci.parity.uses import absolute
 from tests.unit.ci.parity.conftest import LOAD, MIGRATION
 

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from ci.__main__ import VERBS
-from ci.parity.report import ParityReport
+from ci.parity.compare.findings import ParityReport
 from provisioning.console.command import run_command
 from provisioning.errors import ExitCode, UsageError
 from tests.unit.ci.parity.conftest import POLICY

@@ -10,9 +10,8 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from ci.parity.compare.findings import Kind
+from ci.parity.compare.findings import Kind, ParityReport
 from ci.parity.render import Changes, make_annotations, render_document, render_sarif, render_table
-from ci.parity.report import ParityReport
 from ci.parity.run import changed_lines
 from ci.report.providers import GitHub
 from tests.unit.ci.parity.conftest import LOAD

@@ -16,8 +16,8 @@ from typing import Any
 import jsonschema
 import pytest
 
+from ci.parity.compare.findings import ParityReport
 from ci.parity.render import render_sarif
-from ci.parity.report import ParityReport
 from ci.report.sarif import render_artifact, render_location
 from tests.unit.ci.parity.conftest import LOAD
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from ci.parity.report import ParityReport
+from ci.parity.compare.findings import ParityReport
 from tests.unit.ci.parity.conftest import LOAD, MACRO
 
 

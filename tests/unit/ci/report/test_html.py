@@ -10,8 +10,7 @@ from html.parser import HTMLParser
 import pytest
 from msgspec.structs import replace
 
-from ci.report.figures import Bar, Figure, make_figures
-from ci.report.html import TEMPLATES, count_controls, render_html
+from ci.report.html import TEMPLATES, Bar, Figure, count_controls, make_figures, render_html
 from ci.report.schema import ControlKind, Place, Report, Status
 
 VOID = {"meta", "input"}

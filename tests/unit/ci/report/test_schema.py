@@ -12,7 +12,7 @@ import jsonschema
 import pytest
 from msgspec.structs import replace
 
-from ci.report.host import read_host, started_now
+from ci.cases.session import read_host, started_now
 from ci.report.schema import Case, Control, Report, Status, make_json_schema, summarize
 from ci.report.text import clean_log_line, show_bytes, show_decibels, show_seconds, show_share
 from ci.report.write import encode_report, read_report, report_data, write_report

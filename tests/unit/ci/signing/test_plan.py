@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from ci.signing.inputs import explain_file, read_directory_version
-from ci.signing.plan import SignRequest, check_target, list_version_notes, make_plan
-from ci.signing.roots import Roots
+from ci.signing.plan import Roots, SignRequest, check_target, list_version_notes, make_plan
 from ci.signing.selection import Selection
 from provisioning.errors import QnnCiError, UnfitError, UsageError
 from tests.stand_ins.dsp_toolchains import LIBRARY, make_inputs, make_library

@@ -7,8 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from ci.signing.render import render_report, render_reports
-from ci.signing.verdict import NOT_JUDGED, Kind, Scheme, SignedBy, Verdict, Verification
+from ci.signing.verdict import (
+    NOT_JUDGED,
+    Kind,
+    Scheme,
+    SignedBy,
+    Verdict,
+    Verification,
+    render_report,
+    render_reports,
+)
 from ci.verbs.verify_signature import parse_date
 from tests.stand_ins.elfsigner.mbn_writer import Key, sign_elf
 from tests.stand_ins.elfsigner.spoil import PLACE, verify

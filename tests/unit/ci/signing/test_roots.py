@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ci.signing.roots import VARIABLES, find_roots
+from ci.signing.plan import VARIABLES, find_roots
 from provisioning.artifacts.environment import profile_requests
 from provisioning.artifacts.sources import Options
 from provisioning.console.progress import Progress

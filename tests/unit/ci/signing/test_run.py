@@ -20,9 +20,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from ci.signing.certificates import parse_chain
 from ci.signing.inputs import Input, find_qnn_build
 from ci.signing.masking import Masker
-from ci.signing.plan import SignPlan, SignRequest
+from ci.signing.plan import Roots, SignPlan, SignRequest
 from ci.signing.record import read_record
-from ci.signing.roots import Roots
 from ci.signing.segments import parse_image
 from ci.signing.selection import Selection, Wanted, read_signing_policy
 from ci.signing.sign import Run, SignJob, list_jobs, require_good, sign, stage

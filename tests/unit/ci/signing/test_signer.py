@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from ci.signing.masking import Masker
-from ci.signing.plan import SignPlan, SignRequest, find_script, resolve_signer
-from ci.signing.roots import Roots
+from ci.signing.plan import Roots, SignPlan, SignRequest, find_script, resolve_signer
 from ci.signing.selection import Selection, read_signing_policy
 from ci.signing.signer import (
     DROPPED,

@@ -16,19 +16,19 @@ from typing import Any
 
 import pytest
 
-from provisioning.archives import zip_directory
+from provisioning.archives import zipfiles
 from provisioning.archives.layout import Member
-from provisioning.archives.zip_directory import FileSource, read_directory
 from provisioning.archives.zipfiles import (
     CHUNK_BYTES,
     OUT_BYTES,
+    FileSource,
     check_placed,
     extract_member,
     extract_members,
     finish_members,
     inflate_member,
+    read_directory,
     read_link,
-    read_links,
 )
 from provisioning.errors import IntegrityError
 from provisioning.store.tree import TreeEntry
@@ -367,8 +367,8 @@ def test_limits_of_a_directory(directory_of: Read, monkeypatch: pytest.MonkeyPat
     size = len(GOOD.central(0)) * 2
     data = forge(GOOD, replace(GOOD, name=b"b"))
     for members, limit, fits in ((2, size, True), (1, size, False), (2, size - 1, False)):
-        monkeypatch.setattr(zip_directory, "MAX_MEMBERS", members)
-        monkeypatch.setattr(zip_directory, "MAX_DIRECTORY_BYTES", limit)
+        monkeypatch.setattr(zipfiles, "MAX_MEMBERS", members)
+        monkeypatch.setattr(zipfiles, "MAX_DIRECTORY_BYTES", limit)
         if fits:
             assert len(directory_of(data)) == 2
             continue
@@ -555,7 +555,6 @@ def test_members_are_written_and_links_are_told(tmp_path: Path) -> None:
         [TreeEntry("in/d/", mode=0o755)],
         links,
     )
-    assert read_links(source, placed) == links
 
 
 @pytest.mark.parametrize(

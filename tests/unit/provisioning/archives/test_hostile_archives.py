@@ -29,8 +29,7 @@ from provisioning.archives.layout import (
     place_members,
 )
 from provisioning.archives.tarballs import extract_tar
-from provisioning.archives.zip_directory import FileSource, read_directory
-from provisioning.archives.zipfiles import OUT_BYTES, extract_members
+from provisioning.archives.zipfiles import OUT_BYTES, FileSource, extract_members, read_directory
 from provisioning.errors import IntegrityError
 
 LIMITS = Limits(unpacked_bytes=4_000_000)

@@ -17,6 +17,7 @@ import pytest
 
 from provisioning.artifacts import provision as provisions
 from provisioning.artifacts import sources
+from provisioning.artifacts.consent import check_machines, check_version, is_ci, make_lock
 from provisioning.artifacts.lockfile import (
     Lock,
     find_lock,
@@ -31,7 +32,6 @@ from provisioning.artifacts.provision import (
     trusted_tree,
 )
 from provisioning.artifacts.sources import ArtifactRequest, Options, substitute
-from provisioning.artifacts.trust import check_machines, check_version, is_ci, make_lock
 from provisioning.console.progress import Progress
 from provisioning.errors import (
     DownloadError,

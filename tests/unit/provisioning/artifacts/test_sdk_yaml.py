@@ -9,8 +9,7 @@ import pytest
 
 from ci.__main__ import VERBS
 from ci.signing.inputs import find_sdk_version
-from provisioning.artifacts.sdk_yaml import SdkIdentity, read_sdk_yaml
-from provisioning.artifacts.sources.local import read_version
+from provisioning.artifacts.sources.local import SdkIdentity, read_sdk_yaml, read_version
 from provisioning.console.command import run_command
 from provisioning.doctor.survey.installations import survey_sdk
 from provisioning.errors import ExitCode, UnfitError

@@ -17,13 +17,19 @@ import msgspec
 import pytest
 
 from provisioning.archives.layout import Member
-from provisioning.archives.zip_directory import FileSource, read_directory
+from provisioning.archives.zipfiles import FileSource, read_directory
+from provisioning.artifacts.consent import make_lock
 from provisioning.artifacts.lockfile import project_lock_path
-from provisioning.artifacts.sources import ArtifactRequest, FillJob, Options, wheel
+from provisioning.artifacts.sources import (
+    ArtifactRequest,
+    FillJob,
+    Options,
+    find_mismatch,
+    pin_of,
+    wheel,
+)
 from provisioning.artifacts.sources.archive import archive_urls, member_spans
-from provisioning.artifacts.sources.downloads import find_mismatch, pin_of
 from provisioning.artifacts.sources.pipeline import Pipeline
-from provisioning.artifacts.trust import make_lock
 from provisioning.console.progress import Progress
 from provisioning.errors import DownloadError, IntegrityError
 from provisioning.fetch.download import Pin

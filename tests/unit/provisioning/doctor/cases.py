@@ -14,18 +14,16 @@ from typing import Any
 
 import msgspec
 
-from provisioning.doctor.checks.checkout import Checkout
+from provisioning.doctor.checks.building import Checkout, Ndk
 from provisioning.doctor.checks.coherence import Family
-from provisioning.doctor.checks.device import Device
+from provisioning.doctor.checks.device import Device, Staging
 from provisioning.doctor.checks.elf import Placed
 from provisioning.doctor.checks.files import Need
 from provisioning.doctor.checks.host import Tool
-from provisioning.doctor.checks.ndk import Ndk
 from provisioning.doctor.checks.pairs import Adaptor
 from provisioning.doctor.checks.python import Interpreter
 from provisioning.doctor.checks.registry import Case, Subjects
 from provisioning.doctor.checks.sdk import Sdk
-from provisioning.doctor.checks.staging import Staging
 from provisioning.doctor.checks.variables import Runtime, Variables
 from provisioning.doctor.examine import SUBJECTS
 from provisioning.doctor.facts import (
@@ -158,7 +156,9 @@ def sdk(
 ) -> Sdk:
     place = Path(root)
     facts = SdkFacts(place, is_directory=True, markers=("sdk.yaml",), version="2.37.0")
-    return Sdk(replace(facts, **change), tree or TreeFacts(place, ()), asked or case())
+    known = asked or case()
+    trees = {"qnn-sdk": tree or TreeFacts(place, ())}
+    return Sdk(replace(facts, **change), replace(known, facts=replace(known.facts, trees=trees)))
 
 
 def wanting(*names: str) -> Case:

@@ -10,18 +10,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from provisioning.doctor.checks.checkout import CHECKOUTS
+from provisioning.doctor.checks.building import CHECKOUTS, NDKS
 from provisioning.doctor.checks.coherence import FAMILIES, Family
-from provisioning.doctor.checks.device import DEVICES
+from provisioning.doctor.checks.device import DEVICES, STAGINGS
 from provisioning.doctor.checks.elf import judge
 from provisioning.doctor.checks.files import Group, Need, find_groups, find_needs, judge_group
 from provisioning.doctor.checks.host import see_missing_library
-from provisioning.doctor.checks.ndk import NDKS
 from provisioning.doctor.checks.pairs import ADAPTOR, Adaptor, find_executorch
 from provisioning.doctor.checks.python import PYTHON
 from provisioning.doctor.checks.registry import Case, Finding, Seen, Severity, Subjects, seen
 from provisioning.doctor.checks.sdk import SDK, Sdk, see_no_root
-from provisioning.doctor.checks.staging import STAGINGS
 from provisioning.doctor.checks.variables import (
     RUNTIMES,
     VARIABLES,
@@ -190,7 +188,7 @@ def test_of_sdks_that_serve_the_first_is_wanted() -> None:
 
 def test_an_sdk_is_judged_with_its_files() -> None:
     case = ask()
-    assert list(SDK.find(case)) == [Sdk(QNN_SDK, TREE, case)]
+    assert list(SDK.find(case)) == [Sdk(QNN_SDK, case)]
     assert list(SDK.find(ask(sdk=None))) == []
 
 

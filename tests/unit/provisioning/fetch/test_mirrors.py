@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from provisioning.errors import UnfitError
-from provisioning.fetch.mirrors import mirror_urls
+from provisioning.fetch.download import mirror_urls
 
 
 def urls(mirror: str, name: str = "a.zip", sha256: str = "") -> list[str]:

@@ -1,13 +1,18 @@
-"""The first use of an archive whose vendor publishes no hash: what speaks for it, recorded."""
+"""What needs the user's consent, asked for once before the first fetch and recorded: a licence, and
+the first use of an archive whose vendor publishes no hash.
+"""
 
 from __future__ import annotations
 
 import os
 import re
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+
+import msgspec
 
 from provisioning.archives.tarballs import is_tarball
 from provisioning.artifacts.lockfile import Lock, machine_lock_path
@@ -17,7 +22,7 @@ from provisioning.console.clock import read_date
 from provisioning.console.progress import Progress
 from provisioning.elf.facts import EM_AARCH64, EM_QDSP6, EM_X86_64, MACHINE_NAMES, ElfError
 from provisioning.elf.qnn_build import find_qnn_build
-from provisioning.errors import IntegrityError
+from provisioning.errors import IntegrityError, UnfitError
 from provisioning.fetch.transfer import redact_url
 from provisioning.files import hash_file
 from provisioning.manifest.releases import FileRelease, ZigRelease
@@ -190,4 +195,64 @@ def contradiction(request: ArtifactRequest, why: str) -> IntegrityError:
         f"{request.label} contradicts itself, so it cannot be trusted",
         why=why,
         fix="get the archive from its vendor again, or correct the manifest",
+    )
+
+
+ACCEPT_VARIABLE = "QNN_CI_ACCEPT_LICENCE"
+
+
+class Acceptance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Who said yes to what: ``how`` is the option, the variable or the answer at a prompt."""
+
+    licence: str
+    text: str
+    how: str
+    accepted: str
+
+
+def record_path(store: Store) -> Path:
+    return store.home / "licences.json"
+
+
+def require_acceptance(request: ArtifactRequest, store: Store, progress: Progress) -> None:
+    """Return when the artifact's licence needs no acceptance or has it; else ask for it.
+
+    Raises UnfitError, naming the licence, its text and the ways to accept it.
+    """
+    licence = request.toolchain.licence
+    if not licence.accept:
+        progress.step(f"{request.label}: {licence.name}, {licence.text}")
+        return
+    key = f"{request.name} {request.release.version}: {licence.name}"
+    accepted = _read(store)
+    if key in accepted:
+        return
+    how = _ask(request, progress)
+    accepted[key] = Acceptance(licence.name, licence.text, how, read_date())
+    store.write_record(record_path(store), encode_record(accepted))
+
+
+def _read(store: Store) -> dict[str, Acceptance]:
+    try:
+        return msgspec.json.decode(record_path(store).read_bytes(), type=dict[str, Acceptance])
+    except (OSError, msgspec.DecodeError):
+        return {}
+
+
+def _ask(request: ArtifactRequest, progress: Progress) -> str:
+    licence = request.toolchain.licence
+    if request.options.accept_licence:
+        return "--accept-licence"
+    named = os.environ.get(ACCEPT_VARIABLE, "").replace(",", " ").split()
+    if request.name in named or "all" in named:
+        return f"{ACCEPT_VARIABLE}={' '.join(named)}"
+    if sys.stdin.isatty() and not os.environ.get("CI"):
+        progress.step(f"{request.label} comes under: {licence.name}\n  text: {licence.text}")
+        progress.step("Do you accept it? [y/N]")
+        if sys.stdin.readline().strip().lower() in {"y", "yes"}:
+            return "answered yes"
+    raise UnfitError(
+        f"{request.label} comes under a licence that has not been accepted",
+        why=f"{licence.name}: {licence.text}",
+        fix=f"read it, then give --accept-licence or set {ACCEPT_VARIABLE}={request.name}",
     )

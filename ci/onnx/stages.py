@@ -1,0 +1,57 @@
+"""Which stage of a compilation refused a model, and why."""
+
+from __future__ import annotations
+
+import re
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from provisioning.errors import QnnCiError
+
+QUANTIZER, ONNXRUNTIME, QNN, CPU = "quantizer", "onnxruntime", "QNN", "CPU"
+PROVIDER_LOG = "provider.log"
+# Lines of ONNX Runtime at error, and those that QNN prints itself.
+SAID = re.compile(r"^(?:\x1b\[[\d;]*m)?\d{4}-.* \[E:onnxruntime:[^]]*\] (.*)", re.MULTILINE)
+MOST_SAID = 8
+
+
+class StageError(Exception):
+    """An error of a stage; its cause is what was raised."""
+
+
+@contextmanager
+def stage(name: str) -> Iterator[None]:
+    """Raise a StageError of this name for what the code inside raises, of the innermost stage."""
+    try:
+        yield
+    except StageError:
+        raise
+    except Exception as error:
+        raise StageError(name) from error
+
+
+def describe_refusal(error: Exception, log: Path) -> str:
+    """``QNN: ...``: the stage, the provider's own error lines and the exception that was made of
+    them, whole. The traceback goes to the log of the compilation, which is this process's."""
+    cause = error.__cause__ if isinstance(error, StageError) else error
+    raised = str(cause) if isinstance(cause, QnnCiError) else _describe_cause(cause)
+    said = find_said(log.with_name(PROVIDER_LOG)) if str(error) == QNN else []
+    traceback.print_exception(cause, file=sys.stderr)
+    sys.stderr.writelines(f"{line}\n" for line in said)
+    more = [f"and {len(said) - MOST_SAID} more in {PROVIDER_LOG}"] if len(said) > MOST_SAID else []
+    told = "; ".join([*(line for line in said[:MOST_SAID] if line not in raised), *more])
+    described = f"{told} ({raised})" if told else raised
+    return f"{error}: {described}" if isinstance(error, StageError) else described
+
+
+def _describe_cause(cause: BaseException | None) -> str:
+    return " ".join(f"{type(cause).__name__}: {cause}".split()).rstrip(":")
+
+
+def find_said(log: Path) -> list[str]:
+    """The error lines of a log, each once."""
+    text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
+    return list(dict.fromkeys(line.strip() for line in SAID.findall(text)))

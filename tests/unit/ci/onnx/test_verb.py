@@ -1,0 +1,85 @@
+"""Which cases of .onnx files the verb makes: their shapes, and schemes of quantized ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
+
+from onnx import helper
+
+from ci.cases.policy import read_emulator_policy
+from ci.cases.spec import CaseSpec
+from ci.models.schemes import Scheme
+from ci.models.user_models import Source
+from ci.verbs.lanes.onnx import fit_files, fit_schemes
+from provisioning.errors import ManifestError, UsageError
+from tests.qnn_provider.models import constant, tensor, write_model, write_relu
+
+POLICY = read_emulator_policy(lane="onnx")
+Fit = Callable[..., list[str]]
+
+
+@pytest.fixture
+def quantized(tmp_path: Path) -> Path:
+    scale, zero = constant("scale", 0.1), constant("zero", 7, "uint16")
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "scale", "zero"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["y"]),
+    ]
+    ends = [tensor("x", (1, 3))], [tensor("y", (1, 3))]
+    return write_model(tmp_path / "quantized.onnx", nodes, *ends, [scale, zero])
+
+
+def fit(path: Path, *schemes: Scheme, asked: bool = False) -> list[str]:
+    specs = [CaseSpec(path.name, one, "SM8650", Source(str(path))) for one in schemes]
+    words = [*schemes] if asked else []
+    return [spec.scheme.value for spec in fit_schemes(specs, POLICY, words)]
+
+
+def test_a_quantized_model_is_one_case_of_its_own_scheme(tmp_path: Path, quantized: Path) -> None:
+    own = fit(quantized, Scheme.FP16, Scheme.U8, Scheme.U16A8W)
+    assert len(own) == 1
+    assert own[0].startswith("u16")
+    assert fit(quantized, Scheme(own[0]), Scheme.FP16, asked=True) == own
+    with pytest.raises(UsageError, match="is quantized already") as caught:
+        fit(quantized, Scheme.FP16, asked=True)
+    assert own[0] in caught.value.fix
+    plain = write_relu(tmp_path / "plain.onnx")
+    assert fit(plain, Scheme.FP16, Scheme.U8) == ["fp16", "u8"]
+    (tmp_path / "bad.onnx").write_bytes(b"no")
+    assert fit(tmp_path / "bad.onnx", Scheme.FP16) == ["fp16"]
+
+
+def test_shapes_of_the_command_line_go_before_those_of_an_entry(tmp_path: Path) -> None:
+    entry = Source(str(tmp_path / "a.onnx"), shapes=(("x", (1,)), ("z", (2,))))
+    file, suite = CaseSpec("a", Scheme.U8, "SM8650", entry), CaseSpec("mlp", Scheme.U8, "SM8650")
+    fitted = list(fit_files([file, suite], {"x": (5,)}))
+    assert dict(fitted[0].source.shapes) == {"x": (5,), "z": (2,)}
+    assert fitted[1] == suite
+    assert list(fit_files([file, suite], {})) == [file, suite]
+    with pytest.raises(UsageError, match="--shape is for"):
+        list(fit_files([suite], {"x": (5,)}))
+
+
+@pytest.mark.parametrize(
+    ("path", "shapes", "why"),
+    [
+        ("net.onnx", "{x = [1, 3]}", ""),
+        ("net.onnx", "{x = [1, 0]}", "shapes"),
+        ("net.py:make", "{x = [1, 3]}", r"are for an \.onnx file"),
+    ],
+)
+def test_shapes_of_an_entry_are_judged(tmp_path: Path, path: str, shapes: str, why: str) -> None:
+    (tmp_path / path.partition(":")[0]).write_bytes(b"")
+    policy = tmp_path / "qnn.toml"
+    policy.write_text(f'extends = "default"\n[models.net]\npath = "{path}"\nshapes = {shapes}\n')
+    if not why:
+        entry = read_emulator_policy(policy, "onnx").models["net"]
+        assert entry.source.shapes == (("x", (1, 3)),)
+        return
+    with pytest.raises(ManifestError, match=why):
+        read_emulator_policy(policy, "onnx")
