@@ -91,7 +91,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="nox -s test_trained --", description=__doc__)
     parser.add_argument("--lane", choices=VERBS, action="append", help="one lane only")
     parser.add_argument("--model", default="*", help="MODEL or MODEL-FAULT, also as a glob")
-    parser.add_argument("--record", action="store_true", help="write into truth.json what is true of them, and stop")
+    parser.add_argument(
+        "--record", action="store_true", help="write into truth.json what is true of them, and stop"
+    )
     parser.add_argument("--reports", type=Path, default=ROOT / "reports" / "test_trained")
     words = parser.parse_args()
     install()
