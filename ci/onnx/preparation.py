@@ -22,7 +22,7 @@ from onnxruntime.quantization.shape_inference import quant_pre_process
 
 from ci.models.schemes import ONNX, Recipe, Scheme
 from ci.onnx.fallback import QUANTIZING
-from ci.onnx.models import Shapes, fix_shapes, list_graphs
+from ci.onnx.models import Shapes, fix_shapes, list_graphs, read_constants
 from ci.onnx.source import Arrays, list_inputs
 from ci.onnx.stages import ONNXRUNTIME, QUANTIZER, stage
 from provisioning.errors import FailedError
@@ -91,7 +91,7 @@ def find_scheme(model: Any) -> Scheme | None:
     and weights have, the nearest if there is none of just these; None for a float model."""
     if not is_quantized(model):
         return None
-    types = read_types(model.graph)
+    types = {name: one.data_type for name, one in read_constants(model.graph).items()}
     points = (
         types.get(node.input[2] if len(node.input) > 2 else "", onnx.TensorProto.UINT8)
         for node in model.graph.node
@@ -113,17 +113,6 @@ def find_scheme(model: Any) -> Scheme | None:
 
 def _find_usual(kinds: Iterable[int]) -> int:
     return next((kind for kind, _ in Counter(kinds).most_common(1)), 0)
-
-
-def read_types(graph: Any) -> dict[str, int]:
-    """The type of each initializer and Constant node of a graph, by name."""
-    types = {one.name: one.data_type for one in graph.initializer}
-    return types | {
-        node.output[0]: one.t.data_type
-        for node in graph.node
-        for one in node.attribute
-        if node.op_type == "Constant" and one.name == "value"
-    }
 
 
 class SetReader(CalibrationDataReader):
@@ -266,7 +255,7 @@ def find_weights(model: Any) -> Iterator[tuple[str, int]]:
     """``Conv 'first' input 1`` and the type of its elements, of each weight of WEIGHTS, those in
     branches too."""
     for graph in list_graphs(model.graph):
-        types = read_types(graph)
+        types = {name: one.data_type for name, one in read_constants(graph).items()}
         types |= {
             node.output[0]: types[node.input[0]]
             for node in graph.node
