@@ -19,7 +19,7 @@ from provisioning.doctor.policies import read_doctor_policy
 from provisioning.errors import UnfitError, UsageError
 from provisioning.manifest.pairs import read_pairs
 from provisioning.manifest.reader import read_toolchain
-from provisioning.manifest.socs import find_soc
+from provisioning.manifest.targets import find_soc
 from provisioning.versions import is_older
 
 SOURCE, QNN_SDK = "executorch", "qnn-sdk"

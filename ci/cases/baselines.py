@@ -15,8 +15,8 @@ from ci.judging.verdict import CaseFigures
 from ci.models.suite import SUITE
 from ci.report.schema import Case, Report, Status, Tool
 from provisioning.files import explain_writes, write_whole
-from provisioning.manifest.backends import Backend
 from provisioning.manifest.reader import manifests_root, read_toml
+from provisioning.manifest.targets import Backend
 
 # Float references differ in their last bits from host to host; a figure moves by less than this.
 MAX_CHANGE_DB = 3.0

@@ -46,7 +46,7 @@ from ci.report.schema import Case, Control, FallbackOp, OpCount, Place, Question
 from provisioning.elf.qnn_build import find_qnn_build
 from provisioning.errors import StoreError, UnfitError
 from provisioning.files import explain_no_room
-from provisioning.manifest.backends import Backend
+from provisioning.manifest.targets import Backend
 
 SHOWN_OPS = 4
 ARTIFACT = "artifact"

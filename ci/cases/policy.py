@@ -20,8 +20,8 @@ from ci.models.suite import SUITE
 from ci.models.user_models import Limits, Metric, ModelEntry, ReferencePolicy, resolve_entry
 from ci.report.schema import ANY_MODEL, DROPPED, OutputThreshold, Threshold, find_threshold
 from provisioning.errors import ManifestError, UsageError
-from provisioning.manifest.backends import Backend
 from provisioning.manifest.reader import read_policy, read_toml
+from provisioning.manifest.targets import Backend
 
 DEFAULT, EMULATOR = "default", "emulator"
 

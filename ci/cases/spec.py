@@ -18,8 +18,7 @@ from ci.models.user_models import FACTORY, NO_SOURCE, ModelEntry, Source, resolv
 from provisioning.console.caller import shown_path
 from provisioning.console.command import user_path
 from provisioning.errors import UsageError
-from provisioning.manifest.backends import Backend, read_backends
-from provisioning.manifest.socs import read_socs
+from provisioning.manifest.targets import Backend, read_backends, read_socs
 
 DEFAULT_SOC, LPAI_SOC = "SM8650", "SM8850"
 # Choices that ask something of QNN itself.

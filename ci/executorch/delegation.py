@@ -17,7 +17,7 @@ from ci.cases.forked import note_step
 from ci.models.lowering_options import NO_CHOICES, Choices
 from ci.models.user_code import find_line
 from provisioning.errors import UsageError
-from provisioning.manifest.backends import Backend
+from provisioning.manifest.targets import Backend
 
 # The router's lines, and those that name the place in QNN's graph preparation.
 QNN_ERROR = re.compile(r"(?:<E>\s*|\.cc:\d+::ERROR:\s*)(.+)")

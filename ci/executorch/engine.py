@@ -12,7 +12,7 @@ import msgspec
 from ci.cases.cache import digest_rooms, hash_words
 from ci.cases.engine import Compiled, Staging
 from ci.cases.spec import CaseSpec
-from provisioning.manifest.backends import Backend
+from provisioning.manifest.targets import Backend
 
 ROOMS = ("models", "cases", "executorch")
 

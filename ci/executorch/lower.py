@@ -48,7 +48,7 @@ from ci.models.tensors import TensorInfo, describe_tensor
 from ci.models.user_code import Inputs, working_directory
 from provisioning.errors import FailedError, QnnCiError
 from provisioning.files import scratch_directory
-from provisioning.manifest.backends import Backend
+from provisioning.manifest.targets import Backend
 
 PROGRAM = "program.pte"
 TARGETS = {Backend.LPAI: "kX86", Backend.LPAI_ARM: "kArm"}

@@ -34,7 +34,7 @@ from ci.models.model import Model, split_model
 from ci.models.schemes import Scheme
 from ci.models.user_code import Inputs, call_function
 from provisioning.errors import UsageError
-from provisioning.manifest.backends import Backend
+from provisioning.manifest.targets import Backend
 
 Grid = tuple[float, int, int]
 NO_GRID: Grid = (0.0, 0, 0)

@@ -31,7 +31,7 @@ from ci.onnx.options import read_options
 from provisioning.elf.qnn_build import search_whole
 from provisioning.errors import FailedError, UnfitError, UsageError
 from provisioning.files import write_whole
-from provisioning.manifest.socs import find_soc, read_socs
+from provisioning.manifest.targets import find_soc, read_socs
 from provisioning.versions import is_older, parse_version
 
 PROVIDER = "QNNExecutionProvider"

@@ -283,6 +283,17 @@ def list_graphs(graph: Any) -> Iterator[Any]:
                 yield from list_graphs(body)
 
 
+def read_constants(graph: Any) -> dict[str, Any]:
+    """The TensorProto of each initializer and Constant node of a graph, by name."""
+    made = {
+        node.output[0]: one.t
+        for node in graph.node
+        for one in node.attribute
+        if node.op_type == "Constant" and one.name == "value"
+    }
+    return made | {one.name: one for one in graph.initializer}
+
+
 def list_external(model: Any) -> Iterator[Any]:
     """The tensors whose data is in another file, those of the graphs inside and attributes too."""
     for graph in list_graphs(model.graph):

@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from provisioning.errors import UsageError
 from provisioning.manifest.reader import read_policy
-from provisioning.manifest.socs import Soc, read_socs
+from provisioning.manifest.targets import Soc, read_socs
 from provisioning.versions import is_older
 
 PACKAGE = "onnxruntime-qnn"

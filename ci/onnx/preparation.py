@@ -6,9 +6,11 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from string import digits
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
 import onnx
 from onnx import version_converter
 from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize
@@ -20,7 +22,7 @@ from onnxruntime.quantization.shape_inference import quant_pre_process
 
 from ci.models.schemes import ONNX, Recipe, Scheme
 from ci.onnx.fallback import QUANTIZING
-from ci.onnx.models import Shapes, fix_shapes, list_graphs
+from ci.onnx.models import Shapes, fix_shapes, list_graphs, read_constants
 from ci.onnx.source import Arrays, list_inputs
 from ci.onnx.stages import ONNXRUNTIME, QUANTIZER, stage
 from provisioning.errors import FailedError
@@ -38,6 +40,9 @@ WEIGHTS = {
     "GRU": (1, 2),
 }
 OVERRIDDEN = ("MatMul", "LSTM", "GRU")
+# Of models that are quantized otherwise than with QuantizeLinear; QNN's provider has none of them.
+INTEGER = ("DynamicQuantizeLinear", "ConvInteger", "MatMulInteger", "QLinearConv", "QLinearMatMul")
+LARGEST = (-65504.0, 65504.0)  # of float16, which stand for infinity
 MOST_NAMED = 3
 BITS = {
     one.tensor_type: int(found[1])
@@ -80,7 +85,7 @@ def copy_file(path: Path, target: Path) -> Path:
 
 def is_quantized(model: Any) -> bool:
     """Whether a model has quantized values already."""
-    return any(node.op_type in QUANTIZING for node in model.graph.node)
+    return any(node.op_type in {*QUANTIZING, *INTEGER} for node in model.graph.node)
 
 
 def find_scheme(model: Any) -> Scheme | None:
@@ -88,7 +93,7 @@ def find_scheme(model: Any) -> Scheme | None:
     and weights have, the nearest if there is none of just these; None for a float model."""
     if not is_quantized(model):
         return None
-    types = read_types(model.graph)
+    types = {name: one.data_type for name, one in read_constants(model.graph).items()}
     points = (
         types.get(node.input[2] if len(node.input) > 2 else "", onnx.TensorProto.UINT8)
         for node in model.graph.node
@@ -97,7 +102,7 @@ def find_scheme(model: Any) -> Scheme | None:
     activation = _find_usual(points)
     weight = _find_usual(kind for _, kind in find_weights(model)) or activation
     if not activation:
-        return Scheme.FP16  # weights alone are quantized
+        return Scheme.FP16  # nothing between nodes is quantized for good
 
     def differ(scheme: Scheme) -> tuple[int, bool]:
         recipe = scheme.recipe
@@ -110,17 +115,6 @@ def find_scheme(model: Any) -> Scheme | None:
 
 def _find_usual(kinds: Iterable[int]) -> int:
     return next((kind for kind, _ in Counter(kinds).most_common(1)), 0)
-
-
-def read_types(graph: Any) -> dict[str, int]:
-    """The type of each initializer and Constant node of a graph, by name."""
-    types = {one.name: one.data_type for one in graph.initializer}
-    return types | {
-        node.output[0]: one.t.data_type
-        for node in graph.node
-        for one in node.attribute
-        if node.op_type == "Constant" and one.name == "value"
-    }
 
 
 class SetReader(CalibrationDataReader):
@@ -136,23 +130,60 @@ class SetReader(CalibrationDataReader):
 
 
 @stage(ONNXRUNTIME)
-def prepare_file(source: Path, scratch: Path) -> Path:
+def prepare_file(source: Path) -> Any:
     """The float model in the form that is quantized: constants folded and made initializers,
     batch norms inside convolutions, shapes inferred, the operators that QNN has.
 
-    It is written into ``scratch`` without metadata, which onnxruntime 1.31 does not take ("cannot
-    convert dictionary update sequence element"). Raises what onnxruntime raises.
+    Raises what onnxruntime raises.
     """
-    plain, folded, prepared = (scratch / name for name in ("plain", "folded", "prepared"))
-    model = onnx.load(source)
-    del model.metadata_props[:]
-    onnx.save(model, plain)
-    # Shapes are fixed, so that symbolic inference, which fails on some models, finds nothing more.
-    quant_pre_process(str(plain), str(folded), skip_symbolic_shape=True)
-    model = onnx.load(folded)
-    del model.metadata_props[:]
-    onnx.save(model, folded)
-    return prepared if qnn_preprocess_model(str(folded), str(prepared)) else folded
+    with TemporaryDirectory() as scratch:
+        folded, prepared = (Path(scratch, name) for name in ("folded", "prepared"))
+        # Shapes are fixed, so that symbolic inference, which fails on some models, finds no more.
+        quant_pre_process(str(source), str(folded), skip_symbolic_shape=True)
+        model = onnx.load(folded)
+        metadata = {one.key: one.value for one in model.metadata_props}
+        # qnn_preprocess_model of 1.31 raises "cannot convert dictionary update sequence element".
+        del model.metadata_props[:]
+        mend_names(model.graph)
+        mend_constants(model.graph)
+        onnx.save(model, folded)
+        changed = qnn_preprocess_model(str(folded), str(prepared))
+        model = onnx.load(prepared if changed else folded)
+    onnx.helper.set_model_props(model, metadata)
+    return model
+
+
+def mend_names(graph: Any) -> None:
+    """Rename initializers whose name with a number after it is that of another value: the quantizer
+    calls copies of a bias so, without a look at what there is ("All inputs to Concat must have same
+    rank")."""
+    made = [name for node in graph.node for name in node.output]
+    heads = {name[:end] for name in made for end in range(len(name.rstrip(digits)), len(name))}
+    renamed = {one.name: f"{one.name}_weight" for one in graph.initializer if one.name in heads}
+    for one in graph.initializer:
+        one.name = renamed.get(one.name, one.name)
+    for node in graph.node:
+        for place, name in enumerate(node.input):
+            node.input[place] = renamed.get(name, name)
+
+
+def mend_constants(graph: Any) -> None:
+    """Give constants a form that can be quantized: finite elements, as float16 and integers have
+    no others that count, and a bias of Gemm as a row ("truth value of an array ...")."""
+    biases = {
+        node.input[2] for node in graph.node if node.op_type == "Gemm" and len(node.input) > 2
+    }
+    for one in graph.initializer:
+        if one.data_type != onnx.TensorProto.FLOAT:
+            continue
+        array = onnx.numpy_helper.to_array(one)
+        mended = array
+        if np.isinf(array).any():
+            mended = np.clip(array, *LARGEST)
+        if one.name in biases and array.ndim == 2 and len(array) == 1:
+            mended = mended[0]
+        if mended is not array:
+            one.CopyFrom(onnx.numpy_helper.from_array(mended, one.name))
 
 
 @stage(QUANTIZER)
@@ -165,23 +196,18 @@ def quantize_file(source: Path, target: Path, scheme: Scheme, sets: Sequence[Arr
     the scheme's.
     """
     recipe = scheme.recipe
-    with TemporaryDirectory(dir=target.parent) as scratch:
-        prepared = prepare_file(source, Path(scratch))
-        graph = onnx.load(prepared).graph
-        config = get_qnn_qdq_config(
-            prepared,
-            SetReader([one.name for one in graph.input], sets),
-            activation_type=QuantType[recipe.activations],
-            weight_type=QuantType[recipe.weights],
-            per_channel=recipe.per_channel,
-            init_overrides=override_weights(graph, recipe),
-            add_qtype_converts=False,
-        )
-        quantize(str(prepared), str(target), config)
-    model = onnx.load(target, load_external_data=False)
-    model.metadata_props.extend(onnx.load(source, load_external_data=False).metadata_props)
-    onnx.save(model, target)
-    require_weights(model, scheme)
+    model = prepare_file(source)
+    config = get_qnn_qdq_config(
+        model,
+        SetReader([one.name for one in model.graph.input], sets),
+        activation_type=QuantType[recipe.activations],
+        weight_type=QuantType[recipe.weights],
+        per_channel=recipe.per_channel,
+        init_overrides=override_weights(model.graph, recipe),
+        add_qtype_converts=False,
+    )
+    quantize(model, str(target), config)
+    require_weights(onnx.load(target, load_external_data=False), scheme)
 
 
 def override_weights(graph: Any, recipe: Recipe) -> dict[str, list[dict[str, Any]]]:
@@ -228,7 +254,7 @@ def find_weights(model: Any) -> Iterator[tuple[str, int]]:
     """``Conv 'first' input 1`` and the type of its elements, of each weight of WEIGHTS, those in
     branches too."""
     for graph in list_graphs(model.graph):
-        types = read_types(graph)
+        types = {name: one.data_type for name, one in read_constants(graph).items()}
         types |= {
             node.output[0]: types[node.input[0]]
             for node in graph.node

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from ci.models import user_models
 from ci.models.model import DERIVED_SETS, RANDOM, SHUFFLED, Model
 from ci.models.user_data import MIN_SETS, read_judged, read_sets
+from ci.onnx.models import read_constants
 from provisioning.errors import UsageError
 from provisioning.files import hash_file
 
@@ -193,20 +194,13 @@ def _plain_name(name: str) -> str:
 
 def find_compared(model: onnx.ModelProto, name: str) -> set[int]:
     """The constants that an input of one element is compared with."""
-    graph, reached, found = model.graph, {name}, set()
-    constants = {one.name: one for one in graph.initializer}
-    constants |= {
-        node.output[0]: one.t
-        for node in graph.node
-        for one in node.attribute
-        if node.op_type == "Constant" and one.name == "value"
-    }
-    for node in graph.node:
+    reached, found, constants = {name}, set(), read_constants(model.graph)
+    for node in model.graph.node:
         if node.op_type in PASSING and node.input[0] in reached:
             reached.add(node.output[0])
         if node.op_type == "Equal" and reached.intersection(node.input):
             values = [constants[one] for one in node.input if one in constants]
-            found |= {int(onnx.numpy_helper.to_array(one).item()) for one in values}
+            found |= {int(rate) for one in values for rate in onnx.numpy_helper.to_array(one).flat}
     return found
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ci.models.schemes import Scheme
-from provisioning.manifest.socs import find_soc
+from provisioning.manifest.targets import find_soc
 
 HTP = "lib/x86_64-linux-clang/libQnnHtp.so"
 SAVER_LIBRARY = "lib/x86_64-linux-clang/libQnnSaver.so"

@@ -6,6 +6,7 @@ A revision is read with ``ls-tree`` and ``cat-file --batch``: no work tree, no c
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 from collections.abc import Iterable, Mapping
 from functools import cached_property
@@ -230,15 +231,11 @@ def resolve_revision(git_dir: Path, revision: str) -> str:
 def split_batch(raw: bytes) -> list[bytes | None]:
     """The contents in the answer of ``cat-file --batch``; None where an object is missing."""
     contents: list[bytes | None] = []
-    at = 0
-    while at < len(raw):
-        end = raw.index(b"\n", at)
-        words = raw[at:end].split(b" ")
+    stream = io.BytesIO(raw)
+    while words := stream.readline().split():
         if words[-1] == b"missing":
             contents.append(None)
-            at = end + 1
-            continue
-        size = int(words[2])
-        contents.append(raw[end + 1 : end + 1 + size])
-        at = end + size + 2
+        else:
+            contents.append(stream.read(int(words[2])))
+            stream.readline()
     return contents

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from ci.report.annotation import repeat_command
 from ci.report.columns import columns_of
 from ci.report.comparison import Change, Comparison
-from ci.report.failures import repeat_command
 from ci.report.providers import detect_provider
 from ci.report.schema import Case, Report, Status
 from ci.report.text import clean_log_line, name_some, show_bytes, show_counts, show_decibels

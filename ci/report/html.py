@@ -16,8 +16,8 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from ci.report.annotation import repeat_command
 from ci.report.columns import LIMITS, columns_of, name_models
-from ci.report.failures import repeat_command
 from ci.report.schema import Case, Control, ControlKind, Report, Status
 from ci.report.text import (
     show_bytes,

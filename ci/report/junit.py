@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from xml.etree import ElementTree as ET
 
+from ci.report.annotation import repeat_command
 from ci.report.columns import COLUMNS
-from ci.report.failures import repeat_command
 from ci.report.schema import Case, Control, Report, Status, Tool
 from ci.report.text import show_decibels
 from provisioning.console.terminal import clean

@@ -6,8 +6,8 @@ import argparse
 import sys
 from pathlib import Path
 
+from ci.report.annotation import make_annotations
 from ci.report.comparison import Comparison, compare_reports
-from ci.report.failures import make_annotations
 from ci.report.github import append_summary
 from ci.report.providers import describe_dropped, detect_provider
 from ci.report.sarif import render_annotations, render_log

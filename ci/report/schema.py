@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from provisioning.errors import ExitCode
-from provisioning.manifest.backends import Backend
+from provisioning.manifest.targets import Backend
 from provisioning.versions import parse_version
 
 SCHEMA_VERSION: Final = 5

@@ -13,8 +13,8 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from ci.report.annotation import repeat_command
 from ci.report.columns import columns_of
-from ci.report.failures import repeat_command
 from ci.report.schema import Case, Report, Status
 from ci.report.text import (
     clean_log_line,

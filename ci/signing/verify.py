@@ -222,12 +222,11 @@ def list_uncovered(image: Image) -> list[tuple[int, int]]:
     taken = sorted(
         [(0, image.headers.end)]
         + [(one.offset, one.end) for one in image.segments if one.file_size]
+        + [(len(image.data), len(image.data))]
     )
     gaps, position = [], 0
     for start, end in taken:
         if start > position:
             gaps.append((position, start))
         position = max(position, end)
-    if position < len(image.data):
-        gaps.append((position, len(image.data)))
     return gaps

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from provisioning.console.command import Outcome, user_path
 from provisioning.console.progress import Progress
 from provisioning.errors import UsageError
-from provisioning.manifest.socs import read_socs
+from provisioning.manifest.targets import read_socs
 
 if TYPE_CHECKING:  # it brings the onnx package, which the help of this verb can do without
     from ci.onnx.contexts import Context

@@ -44,7 +44,7 @@ from provisioning.artifacts.environment import Environment
 from provisioning.console.command import Outcome, user_path
 from provisioning.console.progress import Progress
 from provisioning.errors import UsageError
-from provisioning.manifest.backends import Backend
+from provisioning.manifest.targets import Backend
 
 SESSION = "test_emulator"
 PYTHON, WHEEL_RUNNER = "python", "cpp"

@@ -6,7 +6,7 @@ import argparse
 import json
 
 from ci.report import publishing
-from ci.report.failures import make_annotations
+from ci.report.annotation import make_annotations
 from ci.report.github import append_summary, render_summary
 from ci.report.merge import merge_reports
 from ci.report.providers import describe_dropped, detect_provider

@@ -82,18 +82,17 @@ def adopt_artifact(
     ``verify`` it is compared with its lock. Raises UnfitError, and with ``verify`` ManifestError.
     """
     adoption = None if request.release.is_copied else request.toolchain.adoption
-    _, named = adoption.find_named(os.environ) if adoption else ("", "")
+    variable, named = adoption.find_named(os.environ) if adoption else ("", "")
     is_chosen = adoption and adoption.find_choice(os.environ)
     root = Path(named).expanduser().resolve()
     is_of_env = bool(named) and not is_chosen and _is_of_env(root, request, store)
     found = None if is_of_env or not named else find_installation(request, os.environ)
     if found is None:
         return None
-    pinned = request.release.version
-    note = "" if found.version == pinned else f" (the pin is {pinned})"
-    where = f"{found.variable}={found.root}"
-    progress.step(f"{request.name}: using {where}, version {found.version}{note}")
-    adopted = Provisioned(request.name, found.version, found.root, adopted=True)
+    (root, version), pinned = found, request.release.version
+    note = "" if version == pinned else f" (the pin is {pinned})"
+    progress.step(f"{request.name}: using {variable}={root}, version {version}{note}")
+    adopted = Provisioned(request.name, version, root, adopted=True)
     if verify:
         check_adopted(request.pinned(store), adopted)
     return adopted

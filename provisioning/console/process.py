@@ -20,7 +20,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import Any, TypeVar
 
 from provisioning.console.interrupts import interrupts_held
 from provisioning.errors import MissingToolError, ToolError
@@ -112,7 +112,8 @@ def run_process(
             _running.add(process)
         timer = _arm(process, timeout_s, timed_out)
         if input_text is not None and process.stdin:
-            _feed(process.stdin, input_text)
+            with suppress(BrokenPipeError), process.stdin as stdin:
+                stdin.write(input_text)
         _drain(process, lines, log, on_line)
         process.wait()
     except BaseException:
@@ -222,11 +223,6 @@ def _arm(
     timer.daemon = True
     timer.start()
     return timer
-
-
-def _feed(stdin: IO[str], text: str) -> None:
-    with suppress(BrokenPipeError), stdin:
-        stdin.write(text)
 
 
 class _Output(io.RawIOBase):

@@ -22,7 +22,7 @@ from provisioning.artifacts.environment import Environment
 from provisioning.console.progress import Progress
 from provisioning.doctor.examine import Verdict, examine
 from provisioning.errors import UnfitError
-from provisioning.manifest.backends import Backend
+from provisioning.manifest.targets import Backend
 
 # Findings that another adaptor cures: it is not there, or it does not fit Python, machine or SDK.
 OF_HEADERS = frozenset({"QNN902", "QNN903"})
@@ -45,9 +45,8 @@ def settle_adaptor(
     Where none is fit it is the first one's verdict, which says why. Raises UnfitError where there
     is no overlay to take.
     """
-    overlays = list_overlays(choice, environment)
     tried: list[tuple[Environment, Verdict]] = []
-    for overlay in overlays:
+    for overlay in list_overlays(choice, environment):
         candidate = lay_over(environment, overlay, os.environ) if overlay else environment
         verdict = examine(
             candidate.profile,

@@ -37,10 +37,9 @@ from provisioning.doctor.fitness import Fitness
 from provisioning.doctor.policies import read_doctor_policy, read_elf_policies
 from provisioning.doctor.survey.environment import SurveyRequest, survey_environment
 from provisioning.errors import ManifestError, UnfitError
-from provisioning.manifest.backends import Backend
 from provisioning.manifest.pairs import read_pairs
 from provisioning.manifest.reader import read_profile, read_profiles, read_toolchain
-from provisioning.manifest.socs import find_soc
+from provisioning.manifest.targets import Backend, find_soc
 from provisioning.store.store import store_home
 
 SCHEMA_VERSION = 2
@@ -148,8 +147,11 @@ def make_request(
 ) -> SurveyRequest:
     """What to examine for a profile, with its pins and submodules."""
     wanted = wanted_requests(profile)
-    pins, submodules = find_pins(wanted, roots), find_submodules(wanted)
-    return SurveyRequest(profile, roots, variables, store_home(), pins, submodules)
+    # The submodules of the checkout that the profile's targets need.
+    checkouts = (request for request in wanted if request.name == CHECKOUT)
+    submodules = {path for request in checkouts for path in request.patterns}
+    pins = find_pins(wanted, roots)
+    return SurveyRequest(profile, roots, variables, store_home(), pins, tuple(sorted(submodules)))
 
 
 def find_pins(wanted: Sequence[ArtifactRequest], roots: Mapping[str, Path]) -> dict[str, str]:
@@ -166,12 +168,6 @@ def find_pins(wanted: Sequence[ArtifactRequest], roots: Mapping[str, Path]) -> d
             version = read_version(root, adoption) if root and adoption else ""
             pins[CHECKOUT_COMMIT] = commits.get(version, request.release.pin)
     return pins
-
-
-def find_submodules(wanted: Sequence[ArtifactRequest]) -> tuple[str, ...]:
-    """The submodules of the checkout that the profile's targets need."""
-    checkouts = (request for request in wanted if request.name == CHECKOUT)
-    return tuple(sorted({path for request in checkouts for path in request.patterns}))
 
 
 def examine_request(request: SurveyRequest, progress: Progress | None = None) -> Verdict:

@@ -16,7 +16,7 @@ from threading import Lock
 
 from provisioning.console.progress import Bar, Progress
 from provisioning.fetch.client import Client
-from provisioning.fetch.part_file import open_own
+from provisioning.fetch.part_file import open_part
 from provisioning.fetch.spread import is_worth_it
 from provisioning.fetch.transfer import (
     MismatchError,
@@ -89,7 +89,7 @@ class RemoteFile:
 
     def __init__(self, url: str, scratch: Path, progress: Progress, policy: TransferPolicy) -> None:
         self.url, self.progress, self.policy = url, progress, policy
-        self.name = scratch.name.strip(".")
+        self.scratch, self.name = scratch, scratch.name.strip(".")
         self.client = Client(policy)
         self.validator = ""
         self.size = 0
@@ -97,13 +97,14 @@ class RemoteFile:
         self.guard, self.reading = Lock(), Lock()
         self.round_trip_s = math.inf
         self.is_over = False
-        self.fd = open_own(scratch)
+        self.fd = open_part(scratch)
         os.ftruncate(self.fd, 0)
 
     def close(self) -> None:
-        """Close the connection and the scratch file."""
+        """Close the connection, and remove the scratch file."""
         self.client.close()
         os.close(self.fd)
+        self.scratch.unlink(missing_ok=True)
 
     def open(self, tail_bytes: int, size_bytes: int = 0) -> None:
         """Learn the file's size, which must be ``size_bytes`` if that is not 0, and bring its
@@ -227,9 +228,6 @@ def open_remote(
 ) -> Iterator[RemoteFile]:
     """A RemoteFile, its scratch file removed afterwards."""
     scratch.parent.mkdir(parents=True, exist_ok=True)
-    remote = RemoteFile(url, scratch, progress, policy or TransferPolicy.from_environment())
-    try:
-        with closing(remote):
-            yield remote
-    finally:
-        scratch.unlink(missing_ok=True)
+    used = policy or TransferPolicy.from_environment()
+    with closing(RemoteFile(url, scratch, progress, used)) as remote:
+        yield remote

@@ -26,8 +26,8 @@ from provisioning.doctor.facts import STAGING
 from provisioning.doctor.survey.environment import SurveyRequest
 from provisioning.doctor.verdict_text import WIDTH, render_verdict
 from provisioning.errors import ExitCode, UsageError
-from provisioning.manifest.backends import Backend
 from provisioning.manifest.reader import read_profile
+from provisioning.manifest.targets import Backend
 from provisioning.store.store import Store
 
 EMULATORS = {choice.WHEEL_PROFILE, choice.SDK_PROFILE}

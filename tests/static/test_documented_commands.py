@@ -32,7 +32,7 @@ from provisioning.console.process import run_process
 from provisioning.console.progress import Progress
 from provisioning.errors import QnnCiError, UnfitError, UsageError
 from provisioning.manifest.reader import read_profile, read_toolchain
-from provisioning.manifest.socs import find_soc
+from provisioning.manifest.targets import find_soc
 from tests.bench.run import BENCHES
 from tests.documented.pages import ROOT, VERBS, Command, commands_of, list_shown, read_commands
 from tests.documented.recipes import NOT_RUN, RECIPES, SAMPLES, fill, find_recipe, require_line

@@ -14,8 +14,18 @@ from typing import TypeAlias
 
 from ci.parity.cmake.blocks import Argument, Block, CMakeSyntaxError, Command, Node
 from ci.parity.cmake.conditions import Answer, Operand, Scope, decide
-from ci.parity.cmake.platforms import PLATFORM_NAMES, ROOT, root_variables
-from ci.parity.cmake.state import Call, Flow, Item, LimitError, Routine, State, Variables
+from ci.parity.cmake.state import (
+    PLATFORM_NAMES,
+    ROOT,
+    Call,
+    Flow,
+    Item,
+    LimitError,
+    Routine,
+    State,
+    Variables,
+    root_variables,
+)
 from ci.parity.cmake.values import (
     Value,
     expand,
@@ -34,6 +44,7 @@ MOST_GROUPS = 10
 Table: TypeAlias = MutableMapping[str, "Value | None"]
 Branch: TypeAlias = "tuple[frozenset[str], list[Node]]"
 LIST_FILE = "CMakeLists.txt"
+NO_VALUES = (None, ("",))
 TOO_DEEP = "blocks are nested too deeply"
 # Any other command does nothing without an argument.
 WITHOUT_WORDS = {"return", "break", "continue", "include_guard"}
@@ -251,11 +262,11 @@ class Interpreter:
         finally:
             self.stack.pop()
             self.scope, self.path, self.hidden = outer, path, hidden
-            for name, value in saved.items():
-                if value is None:
-                    self.scope.maps[0].pop(name, None)
-                else:
-                    self.scope.maps[0][name] = value
+            for name in saved:
+                self.scope.maps[0].pop(name, None)
+            self.scope.maps[0].update(
+                {name: value for name, value in saved.items() if value is not None}
+            )
         return flow if routine.is_macro else Flow.NORMAL
 
     def _run_if(self, block: Block) -> Flow:
@@ -296,12 +307,11 @@ class Interpreter:
             flows.add(self.run(body))
             after = self.scope.maps[0]
             self._note_optional(before, after, self.conditions)
-            if merged is not None:
-                look_up = self._inherited(before)
-                self.state.open_names |= half_set(look_up, merged, after)
-                merged = merge_tables(look_up, merged, after)
-            else:
+            if merged is None:
                 merged = after
+                continue
+            merged, half_set = merge_tables(self._inherited(before), merged, after)
+            self.state.open_names |= half_set
         self.branch, self.conditions = outer, around
         self.scope.maps[0] = merged if merged is not None else before
         return flows.pop() if len(flows) == 1 else Flow.NORMAL
@@ -470,33 +480,21 @@ def foreach_range(words: list[str]) -> range:
     return range(start, stop + 1, step or 1)
 
 
-def half_set(
-    before: Callable[[str], Value | None],
-    left: Table,
-    right: Table,
-) -> set[str]:
-    """The variables that have a value after one of two branches only: an if() can go either way."""
-    names = {name for name in left.keys() | right.keys() if left.get(name) != right.get(name)}
-
-    def is_set(table: Table, name: str) -> bool:
-        return (table[name] if name in table else before(name)) not in (None, ("",))
-
-    return {name for name in names if is_set(left, name) != is_set(right, name)}
-
-
 def merge_tables(
-    before: Callable[[str], Value | None],
-    left: Table,
-    right: Table,
-) -> dict[str, Value | None]:
-    """The variables of two branches that could both be taken, as one table.
+    before: Callable[[str], Value | None], left: Table, right: Table
+) -> tuple[Table, set[str]]:
+    """The variables of two branches that could both be taken, as one table; and those that have a
+    value after one of them only: an if() can go either way.
 
     What only one branch sets keeps, in the other, the value from before.
     """
-    merged = dict(left)
+    merged, half_set = dict(left), set()
     for name in left.keys() | right.keys():
         first = left[name] if name in left else before(name)
         second = right[name] if name in right else before(name)
         if first != second or name not in left:
             merged[name] = merge_value(before(name), first, second)
-    return merged
+        is_half = (first in NO_VALUES) != (second in NO_VALUES)
+        if is_half and left.get(name) != right.get(name):
+            half_set.add(name)
+    return merged, half_set

@@ -18,6 +18,7 @@ UNKNOWN = "\x01"
 MOST_ALTERNATIVES = 12
 REFERENCE = re.compile(r"\$(ENV|CACHE)?\{([^${}]*)\}")
 GENEX = re.compile(r"\$<[^<>]*>")
+BORDER = re.compile(r"\$<|>")
 ESCAPE = re.compile(r"\\(.)", re.DOTALL)
 ESCAPED = {"n": "\n", "t": "\t", "r": "\r", ";": "\\;", "\n": ""}
 
@@ -43,8 +44,6 @@ def split_list(text: str) -> list[str]:
 
 def split_values(values: Value) -> list[str]:
     """The elements of every alternative that are not empty, without those of earlier ones."""
-    if len(values) == 1:
-        return [part for part in split_list(values[0]) if part]
     found: list[str] = []
     for value in values:
         seen = set(found)
@@ -108,12 +107,9 @@ def merge_value(before: Value | None, left: Value | None, right: Value | None) -
 
 
 def _merge_lists(base: list[str], left: list[str], right: list[str]) -> list[str]:
-    size = len(base)
-    if left[:size] == base and right[:size] == base:
-        known = set(left[size:])
-        return left + [item for item in right[size:] if item not in known]
-    known = set(left)
-    return left + [item for item in right if item not in known]
+    size = len(base) if left[: len(base)] == base == right[: len(base)] else 0
+    known = set(left[size:])
+    return left + [item for item in right[size:] if item not in known]
 
 
 TRANSPARENT = {"BUILD_INTERFACE", "LINK_ONLY", "BUILD_LOCAL_INTERFACE", "1"}
@@ -140,17 +136,10 @@ def resolve_genex(text: str, configuration: Configuration) -> Iterator[str]:
 def matching_end(text: str, start: int) -> int:
     """Where the expression that begins at ``start`` ends; -1 when it does not."""
     depth = 0
-    at = start
-    while at < len(text):
-        if text.startswith("$<", at):
-            depth += 1
-            at += 2
-            continue
-        if text[at] == ">":
-            depth -= 1
-            if depth == 0:
-                return at
-        at += 1
+    for match in BORDER.finditer(text, start):
+        depth += 1 if match.group() == "$<" else -1
+        if depth == 0:
+            return match.start()
     return -1
 
 

@@ -18,7 +18,7 @@ from ci.report.schema import Report
 from provisioning.artifacts.environment import Environment
 from provisioning.console.progress import Progress
 from provisioning.doctor.checks.registry import Finding
-from provisioning.manifest.backends import read_backends
+from provisioning.manifest.targets import read_backends
 
 SESSION = "test_emulator"
 IMPORTS = ExecutorchEngine.imports

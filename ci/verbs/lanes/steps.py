@@ -26,8 +26,7 @@ from provisioning.console.caller import shown_path
 from provisioning.console.command import Outcome, user_path
 from provisioning.console.progress import Progress
 from provisioning.errors import UnfitError, UsageError
-from provisioning.manifest.backends import Backend
-from provisioning.manifest.socs import read_socs
+from provisioning.manifest.targets import Backend, read_socs
 
 if TYPE_CHECKING:  # these bring what a list of choices can do without
     from ci.cases.pool import ScratchPool

@@ -23,17 +23,11 @@ from provisioning.store.tree import TreeEntry, list_files
 from provisioning.versions import is_older
 
 
-@dataclass(frozen=True)
-class Adopted:
-    """An installation that serves: its root and the version that it says it is."""
-
-    root: Path
-    version: str
-    variable: str
-
-
-def find_installation(request: ArtifactRequest, variables: Mapping[str, str]) -> Adopted | None:
-    """The installation that a variable names, checked; None when the variable is not set.
+def find_installation(
+    request: ArtifactRequest, variables: Mapping[str, str]
+) -> tuple[Path, str] | None:
+    """The root and the version of the installation that a variable names, checked; None when the
+    variable is not set.
 
     Raises UnfitError when a marker or a component is missing, or it is too old.
     """
@@ -51,7 +45,7 @@ def find_installation(request: ArtifactRequest, variables: Mapping[str, str]) ->
         )
     version = read_version(root, adoption)
     _check_minimum(request, variable, version)
-    return Adopted(root.resolve(), version, variable)
+    return root.resolve(), version
 
 
 def expected_paths(request: ArtifactRequest, adoption: Adoption) -> list[str]:
@@ -94,14 +88,15 @@ def fill(job: FillJob) -> tuple[TreeEntry, ...]:
             f"{request.label} is taken from {name}, which is not set",
             fix=f"set {name} to an installation",
         )
+    root, _ = found
     layout, entries, links = request.layout(), [], {}
-    for path in sorted(list_files(found.root)):
+    for path in sorted(list_files(root)):
         if not (target := layout.place(path)) or not job.wants(target):
             continue
-        if (found.root / path).is_symlink():
-            links[target] = str((found.root / path).readlink())
+        if (root / path).is_symlink():
+            links[target] = str((root / path).readlink())
         else:
-            entries.append(copy_file(found.root / path, job.root, target))
+            entries.append(copy_file(root / path, job.root, target))
     known = [entry.path for entry in entries]
     left_out = find_dangling(links, known)
     kept = {path: end for path, end in links.items() if path not in left_out}

@@ -68,7 +68,10 @@ class Pipeline:
         files = [pair for pair in self.placed if pair[1].kind == "file"]
         self.waiting = sorted(files, key=lambda pair: -pair[1].offset)
         self.landed: list[tuple[int, str, Member]] = []
-        self.ends = _member_ends(self.members)
+        # Where each member's bytes surely end: where the next one begins. The last one is followed
+        # by the directory, so that it waits for the whole file.
+        offsets = sorted(member.offset for member in members)
+        self.ends = dict(zip(offsets, [*offsets[1:], 1 << 62], strict=True))
         self.pool = ThreadPoolExecutor(max(2, os.cpu_count() or 1))
         self.futures: list[Future[TreeEntry]] = []
         self.source: FileSource | None = None
@@ -123,19 +126,14 @@ class Pipeline:
             self.source.close()
 
 
-def _member_ends(members: Sequence[Member]) -> dict[int, int]:
-    """Where each member's bytes surely end: where the next one begins.
-
-    The last one is followed by the directory, so that it waits for the whole file.
-    """
-    offsets = sorted(member.offset for member in members)
-    return dict(zip(offsets, [*offsets[1:], 1 << 62], strict=True))
-
-
 def unpack_file(path: Path, job: FillJob) -> tuple[TreeEntry, ...]:
     """Extract a downloaded archive and complete the tree. Raises IntegrityError, OSError."""
+    request = job.request
     if is_tarball(path.name):
-        return _unpack_tar(path, job)
+        job.progress.step(f"{request.label}: unpacking {path.name}")
+        limits, whole = request.limits(), not request.release.pin
+        entries, links = extract_tar(path, job.root, request.layout(), limits, whole=whole)
+        return complete_tree(job, entries, links, path.name)
     with closing(FileSource(path)) as source:
         return unpack_members(source, select_members(source, job), job)
 
@@ -158,14 +156,6 @@ def unpack_members(
     with job.progress.bar(f"{request.label}: unpacking", total) as bar:
         entries, links = extract_members(source, job.root, placed, bar.advance)
     return complete_tree(job, entries, links, source.name)
-
-
-def _unpack_tar(path: Path, job: FillJob) -> tuple[TreeEntry, ...]:
-    request = job.request
-    job.progress.step(f"{request.label}: unpacking {path.name}")
-    limits, whole = request.limits(), not request.release.pin
-    entries, links = extract_tar(path, job.root, request.layout(), limits, whole=whole)
-    return complete_tree(job, entries, links, path.name)
 
 
 def complete_tree(

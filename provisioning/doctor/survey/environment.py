@@ -36,8 +36,8 @@ from provisioning.doctor.survey.python import survey_python, try_device
 from provisioning.doctor.survey.python_probe import find_adaptors
 from provisioning.doctor.survey.tree import FactsCache, read_files, survey_tree
 from provisioning.elf.facts import EM_X86_64
-from provisioning.manifest.backends import Backend, read_backends
 from provisioning.manifest.reader import Adoption
+from provisioning.manifest.targets import Backend, read_backends
 from provisioning.versions import is_older, is_same
 
 DEVICE_DIRECTORY = "/data/local/tmp"

@@ -23,7 +23,7 @@ from provisioning.elf.loader import find_libraries
 from provisioning.elf.qnn_build import find_headers_version
 from provisioning.errors import StoreError, ToolError
 from provisioning.files import hash_file, write_whole
-from provisioning.manifest.backends import Backend
+from provisioning.manifest.targets import Backend
 
 TIMEOUT_S = 60.0
 DEVICE_TIMEOUT_S = 120.0

@@ -25,7 +25,7 @@ from ci.report.schema import Status
 from provisioning.artifacts.environment import provision_profile
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode
-from provisioning.manifest.backends import Backend, read_backends
+from provisioning.manifest.targets import Backend, read_backends
 from tests.stand_ins.backends import HOST, compile_backend, make_libcxx, make_sdk
 
 pytestmark = [

@@ -8,8 +8,7 @@ from collections.abc import Callable
 from ci.parity.buck.globs import compile_pattern
 from ci.parity.cmake.commands.texts import do_math, edit_list, edit_string
 from ci.parity.cmake.interpreter import Interpreter
-from ci.parity.cmake.platforms import ROOT
-from ci.parity.cmake.state import Call, Flow
+from ci.parity.cmake.state import ROOT, Call, Flow
 from ci.parity.cmake.values import is_unknown, split_list, unknown
 
 Handler = Callable[[Interpreter, Call], "Flow | None"]

@@ -35,7 +35,7 @@ from ci.models.schemes import Recipe, Scheme  # noqa: E402
 from ci.models.user_code import find_line, import_file, unpack, working_directory  # noqa: E402
 from ci.models.user_models import Source  # noqa: E402
 from provisioning.errors import FailedError  # noqa: E402
-from provisioning.manifest.backends import Backend  # noqa: E402
+from provisioning.manifest.targets import Backend  # noqa: E402
 
 
 class Net(torch.nn.Module):

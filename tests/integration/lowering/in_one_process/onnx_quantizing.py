@@ -135,3 +135,37 @@ def test_inputs_without_sizes_get_those_that_are_given(tmp_path: Path) -> None:
     assert fixed == tmp_path / "fixed.onnx"
     assert list_inputs(onnx.load(fixed)) == {"x": (np.dtype("float32"), (1, 2, 6, 6))}
     quantize_file(fixed, tmp_path / "quantized.onnx", Scheme.U8, INPUTS)
+
+
+def test_a_bias_that_two_nodes_share_is_not_called_as_another_value(tmp_path: Path) -> None:
+    """The quantizer calls copies of ``bias`` bias1, bias2 ..."""
+    made = [("x", "bias3"), ("bias3", "bias1"), ("bias1", "bias2"), ("bias2", "y")]
+    nodes = [helper.make_node("Conv", [one, "w", "bias"], [other]) for one, other in made]
+    weights = [constant("w", RANDOM.standard_normal((2, 2, 1, 1))), constant("bias", [1, 2])]
+    ends = [tensor("x", (1, 2, 6, 6))], [tensor("y", (1, 2, 6, 6))]
+    path = write_model(tmp_path / "net.onnx", nodes, *ends, weights)
+    quantize_file(path, tmp_path / "quantized.onnx", Scheme.U16A16W, INPUTS)
+    wanted, got = (run_reference(one, INPUTS) for one in (path, tmp_path / "quantized.onnx"))
+    np.testing.assert_allclose(got[0][0], wanted[0][0], atol=0.01)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_infinity_and_a_bias_of_two_dimensions_are_quantized(
+    tmp_path: Path, scheme: Scheme
+) -> None:
+    nodes = [
+        helper.make_node("Gemm", ["x", "w", "bias"], ["a"]),
+        helper.make_node("Max", ["a", "least"], ["b"]),
+        helper.make_node("Relu", ["b"], ["y"]),
+    ]
+    weights = [
+        constant("w", RANDOM.standard_normal((4, 5)) / 8),
+        constant("bias", [[1, 2, 3, 4, 5]]),
+        constant("least", -np.inf),
+    ]
+    ends = [tensor("x", (3, 4))], [tensor("y", (3, 5))]
+    path = write_model(tmp_path / "net.onnx", nodes, *ends, weights)
+    sets = [(RANDOM.uniform(-1, 1, (3, 4)).astype("float32"),) for _ in range(3)]
+    quantize_file(path, tmp_path / "quantized.onnx", scheme, sets)
+    wanted, got = (run_reference(one, sets) for one in (path, tmp_path / "quantized.onnx"))
+    np.testing.assert_allclose(got[0][0], wanted[0][0], atol=0.3)

@@ -31,9 +31,8 @@ from ci.report.schema import Case, Report, Status, Tool
 from ci.report.table import render_table
 from ci.report.write import write_report
 from provisioning.errors import ExitCode, UsageError
-from provisioning.manifest.backends import Backend, read_backends
 from provisioning.manifest.reader import MANIFESTS_VARIABLE
-from provisioning.manifest.socs import read_socs
+from provisioning.manifest.targets import Backend, read_backends, read_socs
 from tests.stand_ins.reports import make_report
 from tests.stand_ins.shards import make_cases, make_shards
 

@@ -10,7 +10,7 @@ import pytest
 from ci.onnx.options import Kind, Option, check_options, parse_options, read_options
 from ci.verbs.lanes.onnx import check_sessions
 from provisioning.errors import UsageError
-from provisioning.manifest.socs import read_socs
+from provisioning.manifest.targets import read_socs
 
 HTP = {"backend_type": "htp", "soc_model": "69"}
 CONTEXT = {"ep.context_enable": "1"}

@@ -8,7 +8,7 @@ import pytest
 
 from provisioning.console.process import run_process
 from provisioning.errors import UsageError
-from provisioning.manifest.socs import find_soc, read_socs
+from provisioning.manifest.targets import find_soc, read_socs
 
 PRINT_TABLE = """
 import json
