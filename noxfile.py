@@ -283,6 +283,15 @@ def test_onnx(session: nox.Session) -> None:
     run_module(session, "onnx", "ci", "test-onnx", *session.posargs)
 
 
+@nox.session(default=False)
+def test_trained(session: nox.Session) -> None:
+    """Judge trained models whose true verdicts are known: ``--model 'pnet*'``, ``--lane onnx``."""
+    fetch_library(session, "test")
+    started.append(session.name)
+    python = make_environment(session, "test")
+    session.run(str(python), "-m", "tests.trained", *session.posargs)
+
+
 def fetch_library(session: nox.Session, group: str) -> None:
     """Where libatomic.so.1 is missing, make it or say how to install it before torch comes."""
     require_host(session, group)

@@ -11,6 +11,7 @@ import json
 import os
 import secrets
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -52,6 +53,18 @@ def _clear_writes(path: Path) -> None:
         number = left.suffix[1:]
         if number.isdecimal() and not Path("/proc", number).exists():
             left.unlink(missing_ok=True)
+
+
+def open_own(path: Path, mode: int = 0o600) -> int:
+    """Open a file of ours to read and write; what else has its name loses it.
+
+    A symbolic link, a second name of another file, or a pipe would lead elsewhere. Raises OSError.
+    """
+    with suppress(FileNotFoundError):
+        state = path.lstat()
+        if not stat.S_ISREG(state.st_mode) or state.st_nlink > 1:
+            path.unlink()
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
 
 
 def hash_file(path: Path) -> str:

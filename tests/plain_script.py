@@ -39,10 +39,15 @@ def lower(module: Any, sets: Sequence[Inputs], scheme: str) -> bytes:
     """The program of a module; ``sets`` are calibrated with, the first is exported with."""
     if scheme != FLOAT:
         module = quantize(module, sets, scheme)
+    return compile_module(module, sets[0], scheme)
+
+
+def compile_module(module: Any, example: Inputs, scheme: str) -> bytes:
+    """The program of a module that is quantized already, except for fp16."""
     options = generate_htp_compiler_spec(use_fp16=scheme == FLOAT)
     edge = to_edge_transform_and_lower_to_qnn(
         module,
-        sets[0],
+        example,
         generate_qnn_executorch_compiler_spec(soc_model=SOC, backend_options=options),
         convert_linear_to_conv2d=scheme.endswith("_block"),
         skip_mutable_buffer=True,  # a delegated buffer starts with what is in memory

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from provisioning.console.process import Completed, run_bytes, run_process
@@ -36,8 +37,7 @@ def run_git(root: Path, *words: str, timeout_s: float = TIMEOUT_S, check: bool =
 
     Raises as run_process does.
     """
-    argv = ["git", *_name_place(root), *words]
-    return run_process(argv, env=_environment(root), timeout_s=timeout_s, check=check)
+    return run_process(_name(root, words), env=_environment(root), timeout_s=timeout_s, check=check)
 
 
 def ask_git(
@@ -47,8 +47,7 @@ def ask_git(
 
     Raises ToolError, whose ``why`` is what git says on stderr.
     """
-    argv = ["git", *_name_place(root), *words]
-    return run_bytes(argv, data=data, env=_environment(root), timeout_s=timeout_s)
+    return run_bytes(_name(root, words), data=data, env=_environment(root), timeout_s=timeout_s)
 
 
 def read_commit(root: Path, revision: str = "HEAD") -> str:
@@ -87,10 +86,12 @@ def list_submodules(root: Path) -> tuple[str, ...]:
     return parse_submodules(path.read_text("utf-8", "replace")) if path.is_file() else ()
 
 
-def _name_place(root: Path) -> list[str]:
+def _name(root: Path, words: Sequence[str]) -> list[str]:
+    """The whole command for a place."""
     if is_git_directory(root):
-        return [f"--git-dir={root}"]
-    return ["-C", str(root.parent if root.is_file() else root)]  # .git is a file in a work tree
+        return ["git", f"--git-dir={root}", *words]
+    place = root.parent if root.is_file() else root  # .git is a file in a work tree
+    return ["git", "-C", str(place), *words]
 
 
 def _environment(root: Path) -> dict[str, str]:

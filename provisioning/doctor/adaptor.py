@@ -45,9 +45,8 @@ def settle_adaptor(
     Where none is fit it is the first one's verdict, which says why. Raises UnfitError where there
     is no overlay to take.
     """
-    overlays = list_overlays(choice, environment)
     tried: list[tuple[Environment, Verdict]] = []
-    for overlay in overlays:
+    for overlay in list_overlays(choice, environment):
         candidate = lay_over(environment, overlay, os.environ) if overlay else environment
         verdict = examine(
             candidate.profile,

@@ -130,7 +130,11 @@ def _fetch_from(url: str, target: Path, pin: Pin, options: _FetchOptions) -> str
 
 
 def _fill(url: str, part: PartFile, pin: Pin, bar: Bar, options: _FetchOptions) -> str:
-    if _scheme(url) in {"file", ""}:
+    try:
+        scheme = urlsplit(url).scheme
+    except ValueError as error:
+        raise PermanentError("it is not a URL") from error
+    if scheme in {"file", ""}:
         _read_local(url, part, bar)
     else:
         with closing(Client(options.policy)) as client:
@@ -143,13 +147,6 @@ def _fill(url: str, part: PartFile, pin: Pin, bar: Bar, options: _FetchOptions) 
                 restarts=lambda: part.restarts,
             )
     return check_pin(part.size, part.digest.hexdigest(), pin)
-
-
-def _scheme(url: str) -> str:
-    try:
-        return urlsplit(url).scheme
-    except ValueError as error:
-        raise PermanentError("it is not a URL") from error
 
 
 def check_pin(size_bytes: int, sha256: str, pin: Pin) -> str:

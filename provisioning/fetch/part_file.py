@@ -5,13 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import stat
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 from provisioning.fetch.transfer import redact_url, usable_validator
-from provisioning.files import hash_stream
+from provisioning.files import hash_stream, open_own
 
 PAGE_SHOWN = 160
 MAX_RECORD_BYTES = 4096
@@ -22,21 +20,13 @@ def ignore_growth(path: Path, size: int) -> None:
     """The ``watch`` of those who wait for the whole file."""
 
 
-def open_own(path: Path) -> int:
-    """Open a file of ours to read and write; what else has its name loses it.
-
-    A symbolic link, a second name of another file, or a pipe would lead elsewhere.
-    """
-    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-    with suppress(FileNotFoundError):
-        state = path.lstat()
-        if not stat.S_ISREG(state.st_mode) or state.st_nlink != 1:
-            path.unlink()
+def open_part(path: Path) -> int:
+    """Open a file of ours; another user's, in a store that is shared, is removed first."""
     try:
-        return os.open(path, flags, 0o600)
-    except PermissionError:  # another user's, in a store that is shared
+        return open_own(path)
+    except PermissionError:
         path.unlink()
-        return os.open(path, flags, 0o600)
+        return open_own(path)
 
 
 class PartFile:
@@ -53,7 +43,7 @@ class PartFile:
         self.validator = ""
         self.was_resumed = False
         self.can_spread = True
-        self.fd = open_own(self.path)
+        self.fd = open_part(self.path)
         self._read_back()
 
     def _read_back(self) -> None:
@@ -80,7 +70,7 @@ class PartFile:
         self.digest = hashlib.sha256()
         self.size = 0
         self.validator = validator
-        with open(open_own(self.record), "wb") as file:
+        with open(open_part(self.record), "wb") as file:
             file.truncate()
             file.write(json.dumps({"validator": validator}).encode())
         self.watch(self.path, 0)

@@ -16,7 +16,7 @@ from threading import Lock
 
 from provisioning.console.progress import Bar, Progress
 from provisioning.fetch.client import Client
-from provisioning.fetch.part_file import open_own
+from provisioning.fetch.part_file import open_part
 from provisioning.fetch.spread import is_worth_it
 from provisioning.fetch.transfer import (
     MismatchError,
@@ -97,7 +97,7 @@ class RemoteFile:
         self.guard, self.reading = Lock(), Lock()
         self.round_trip_s = math.inf
         self.is_over = False
-        self.fd = open_own(scratch)
+        self.fd = open_part(scratch)
         os.ftruncate(self.fd, 0)
 
     def close(self) -> None:

@@ -10,6 +10,8 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 
+from provisioning.files import open_own
+
 PROC = Path("/proc")
 UNKNOWN = frozenset({errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOLCK, errno.EINVAL})
 MARKER_SUFFIX = ".held"
@@ -26,9 +28,7 @@ class HeldLock:
 
     def take(self) -> bool:
         """Take the lock when nobody has it. Raises OSError."""
-        self._drop_foreign()
-        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-        fd = os.open(self.path, flags, self.mode)
+        fd = open_own(self.path, self.mode)
         try:
             with suppress(PermissionError):  # another user's: its mode is theirs
                 os.fchmod(fd, self.mode)
@@ -41,13 +41,6 @@ class HeldLock:
         finally:
             if fd >= 0:
                 os.close(fd)
-
-    def _drop_foreign(self) -> None:
-        """A link, or a second name of another file, loses the lock's name: it is written to."""
-        with suppress(FileNotFoundError):
-            state = self.path.lstat()
-            if not stat.S_ISREG(state.st_mode) or state.st_nlink > 1:
-                self.path.unlink()
 
     def release(self) -> None:
         """Let others have it."""

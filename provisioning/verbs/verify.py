@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -18,7 +17,7 @@ from provisioning.artifacts.selection import parse_selection, stored_requests, u
 from provisioning.artifacts.sources import ArtifactRequest
 from provisioning.console.command import Outcome
 from provisioning.console.progress import Progress
-from provisioning.errors import ExitCode, ManifestError
+from provisioning.errors import ExitCode
 from provisioning.files import mib
 from provisioning.store.store import Store
 from provisioning.store.tree import Difference
@@ -40,8 +39,11 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         requests = stored_requests(store)
     rows = [_verify(request, args, store, progress) for request in requests]
     if not args.names:
-        rows += map(_describe_unreadable, unreadable_trees(store))
-        rows += map(_describe_lock, damaged_locks(store))
+        why = "is damaged, or of another artifact: remove the directory"
+        damage = Difference("tree.json", why)
+        rows += [_row(path.name, "", str(path), damage) for path in unreadable_trees(store)]
+        locks = [Difference(one.what, one.why, one.fix) for one in damaged_locks(store)]
+        rows += [_row("lock", "", "-", one) for one in locks]
     broken = any(row["differences"] and not row["repaired"] for row in rows)
     missing = bool(args.names) and any(not row["published"] for row in rows)
     code = ExitCode.DOWNLOAD if broken or missing else ExitCode.OK
@@ -68,7 +70,7 @@ def _verify(
     return row
 
 
-def _row(name: str, version: str, root: str) -> dict[str, Any]:
+def _row(name: str, version: str, root: str, *differences: Difference) -> dict[str, Any]:
     return {
         "name": name,
         "version": version,
@@ -76,20 +78,9 @@ def _row(name: str, version: str, root: str) -> dict[str, Any]:
         "published": bool(root),
         "files": 0,
         "size_bytes": 0,
-        "differences": [],
+        "differences": msgspec.to_builtins(list(differences)),
         "repaired": [],
     }
-
-
-def _describe_unreadable(path: Path) -> dict[str, Any]:
-    why = "is damaged, or of another artifact: remove the directory"
-    difference = msgspec.to_builtins(Difference("tree.json", why))
-    return {**_row(path.name, "", str(path)), "differences": [difference]}
-
-
-def _describe_lock(error: ManifestError) -> dict[str, Any]:
-    difference = Difference(error.what, error.why, error.fix)
-    return {**_row("lock", "", "-"), "differences": [msgspec.to_builtins(difference)]}
 
 
 def _render(row: dict[str, Any]) -> str:

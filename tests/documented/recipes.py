@@ -291,6 +291,7 @@ RECIPES = (
     # Benchmarks and tests.
     Recipe("bench -- emulator", says="warm +[0-9.]+ s", **MODELS),
     Recipe("bench -- (doctor|provisioning)", elsewhere=".github/workflows/nightly.yml"),
+    Recipe("nox -s test_trained", elsewhere=".github/workflows/nightly.yml"),
     Recipe("bench -- parity", (setups.shrink_bench,), "whole tree, nothing kept", packages=TORCH),
     Recipe("nox -s (tests|unit)$", says="1 passed"),
     Recipe("nox -s lint", elsewhere=".ci/run"),

@@ -68,7 +68,10 @@ class Pipeline:
         files = [pair for pair in self.placed if pair[1].kind == "file"]
         self.waiting = sorted(files, key=lambda pair: -pair[1].offset)
         self.landed: list[tuple[int, str, Member]] = []
-        self.ends = _member_ends(self.members)
+        # Where each member's bytes surely end: where the next one begins. The last one is followed
+        # by the directory, so that it waits for the whole file.
+        offsets = sorted(member.offset for member in members)
+        self.ends = dict(zip(offsets, [*offsets[1:], 1 << 62], strict=True))
         self.pool = ThreadPoolExecutor(max(2, os.cpu_count() or 1))
         self.futures: list[Future[TreeEntry]] = []
         self.source: FileSource | None = None
@@ -121,15 +124,6 @@ class Pipeline:
         self.pool.shutdown(wait=True, cancel_futures=True)
         if self.source:
             self.source.close()
-
-
-def _member_ends(members: Sequence[Member]) -> dict[int, int]:
-    """Where each member's bytes surely end: where the next one begins.
-
-    The last one is followed by the directory, so that it waits for the whole file.
-    """
-    offsets = sorted(member.offset for member in members)
-    return dict(zip(offsets, [*offsets[1:], 1 << 62], strict=True))
 
 
 def unpack_file(path: Path, job: FillJob) -> tuple[TreeEntry, ...]:

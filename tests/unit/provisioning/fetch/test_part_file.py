@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from provisioning import files
-from provisioning.fetch.part_file import PartFile, open_own
+from provisioning.fetch.part_file import PartFile, open_part
 
 URL = "https://host/a.zip?token=x"
 
@@ -169,7 +169,7 @@ def test_what_is_not_a_file_of_ours_loses_the_name(tmp_path: Path) -> None:
         lambda: os.mkfifo(path),
     ):
         make()
-        fd = open_own(path)
+        fd = open_part(path)
         os.write(fd, b"x")
         assert os.pread(fd, 9, 0) == b"x"
         assert not os.get_inheritable(fd)
@@ -183,7 +183,7 @@ def test_a_file_of_ours_is_kept_as_it_is(tmp_path: Path) -> None:
     path = tmp_path / "own"
     path.write_text("kept")
     before = path.stat().st_ino
-    os.close(open_own(path))
+    os.close(open_part(path))
     assert (path.read_text(), path.stat().st_ino) == ("kept", before)
 
 
@@ -199,7 +199,7 @@ def test_a_link_that_comes_at_the_last_moment_is_not_followed(
 
     monkeypatch.setattr("os.open", late)
     with pytest.raises(OSError, match="symbolic links"):
-        open_own(path)
+        open_part(path)
 
 
 def test_the_file_of_another_user_is_replaced(
@@ -215,7 +215,7 @@ def test_the_file_of_another_user_is_replaced(
         return real(name, flags, mode)
 
     monkeypatch.setattr("os.open", refuse)
-    fd = open_own(path)
+    fd = open_part(path)
     os.write(fd, b"ours")
     os.close(fd)
     assert path.read_text() == "ours"

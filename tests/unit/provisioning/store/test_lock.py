@@ -155,14 +155,18 @@ def test_what_a_link_names_is_not_written_to(path: Path, tmp_path: Path, make: o
     assert (mine.read_text(), path.is_symlink(), path.stat().st_nlink) == ("mine", False, 1)
 
 
-def test_a_link_that_comes_at_the_last_moment_is_not_followed(path: Path, tmp_path: Path) -> None:
-    class Late(HeldLock):
-        def _drop_foreign(self) -> None:
-            super()._drop_foreign()
-            self.path.symlink_to(tmp_path / "mine")
+def test_a_link_that_comes_at_the_last_moment_is_not_followed(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = os.open
 
+    def come_late(name: Path, flags: int, mode: int) -> int:
+        name.symlink_to(tmp_path / "mine")
+        return opened(name, flags, mode)
+
+    monkeypatch.setattr("os.open", come_late)
     with pytest.raises(OSError, match="symbolic links"):
-        Late(path).take()
+        HeldLock(path).take()
     assert not (tmp_path / "mine").exists()
 
 

@@ -1,0 +1,140 @@
+"""Judge trained models as a user would, and hold the verdicts against what is true of them.
+
+``./nox -s test_trained`` installs packages that have weights inside (requirements.txt), writes a
+policy with data, labels and a metric for each (corpus.py), runs test-emulator and test-onnx on it,
+and prints a table: case, true verdict (truth.json), the project's, the question that it named. Ends
+with 1 if a bad case is green or more than one good case in twenty is red.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+PACKAGES = ROOT / ".nox" / "trained"
+VERBS = {"torch": "test-emulator", "onnx": "test-onnx"}
+GREEN, MOST_RED = ("passed",), 20  # one good case in so many may be red
+
+
+def install() -> None:
+    """pip install the packages, without what they depend on, unless that was done."""
+    wanted = hashlib.sha256((HERE / "requirements.txt").read_bytes()).hexdigest()
+    stamp = PACKAGES / "installed.sha256"
+    if stamp.is_file() and stamp.read_text() == wanted:
+        return
+    argv = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--require-hashes"]
+    argv += ["--upgrade", "--target", str(PACKAGES), "-r", str(HERE / "requirements.txt")]
+    subprocess.run(argv, check=True)
+    stamp.write_text(wanted)
+
+
+def run_lane(lane: str, place: Path) -> dict[tuple[str, str], Any]:
+    """The project's report of a lane's cases, by policy name and scheme."""
+    reports = place / "reports"
+    report = reports / VERBS[lane].replace("-", "_") / "report.json"
+    report.unlink(missing_ok=True)
+    argv = [sys.executable, "-m", "ci", VERBS[lane], "--policy", str(place / lane / "qnn.toml")]
+    argv += ["--reports", str(reports), "--timeout-s", "1200"]
+    code = subprocess.run(argv, cwd=ROOT, check=False).returncode
+    if not report.is_file():
+        sys.exit(code or 1)
+    return {(one["model"], one["scheme"]): one for one in json.loads(report.read_text())["cases"]}
+
+
+def record(place: Path, cases: list[Any]) -> None:
+    """Run the plain script on the cases and keep what it found in truth.json."""
+    import truth
+
+    from provisioning.artifacts.environment import provision_profile
+    from provisioning.console.progress import Progress
+
+    variables = provision_profile("emulator", Progress()).apply(os.environ)
+    for lane in VERBS:
+        words = [f"{case.name}:{case.scheme}" for case in cases if case.lane == lane]
+        argv = [sys.executable, str(HERE / "plain.py"), str(place / lane), lane, *words]
+        made = subprocess.run(argv, env=variables, capture_output=True, text=True, check=True)
+        lines = [line for line in made.stdout.splitlines() if line.startswith("RESULT ")]
+        truth.write_truth([json.loads(line.partition(" ")[2]) for line in lines])
+
+
+def judge(case: Any, row: dict[str, Any], found: dict[str, Any]) -> tuple[str, str]:
+    """What is wrong with the project's verdict, empty where nothing is, and the line to print."""
+    import truth
+
+    verdict, cause = row["verdict"], truth.name_cause(row)
+    status, named = found["status"], found.get("question") or ""
+    green = status in GREEN
+    if verdict == truth.BAD and green:
+        wrong = "bad and green"
+    elif verdict == truth.GOOD and not green:
+        wrong = "good and red"
+    elif verdict == truth.BAD and named and named != cause:
+        wrong = "another question named"
+    else:
+        wrong = ""
+    words = f"{verdict} ({cause})" if cause else verdict
+    cells = (case.lane, case.name, case.scheme, words, status, named or "-")
+    return wrong, "{:5} {:24} {:6} {:20} {:11} {:9} ".format(*cells) + wrong
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="nox -s test_trained --", description=__doc__)
+    parser.add_argument("--lane", choices=VERBS, action="append", help="one lane only")
+    parser.add_argument("--model", default="*", help="MODEL or MODEL-FAULT, also as a glob")
+    parser.add_argument(
+        "--record", action="store_true", help="write into truth.json what is true of them, and stop"
+    )
+    parser.add_argument("--reports", type=Path, default=ROOT / "reports" / "test_trained")
+    words = parser.parse_args()
+    install()
+    sys.path[:0] = [str(PACKAGES), str(HERE)]
+    os.environ["PYTHONPATH"] = os.pathsep.join(
+        [str(PACKAGES), str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]
+    )
+    import cases
+    import corpus
+    import truth
+
+    place = words.reports.resolve()
+    lanes = words.lane or [*VERBS]
+    known = truth.read_truth()
+    chosen = [
+        case
+        for case in cases.list_cases()
+        if case.lane in lanes
+        and fnmatch.fnmatch(case.name, words.model)
+        and (words.record or case in known)
+    ]
+    corpus.write_corpus(place, chosen)
+    if words.record:
+        record(place, chosen)
+        return 0
+    counts: Counter[str] = Counter()
+    lines = []
+    for lane in lanes:
+        own = [case for case in chosen if case.lane == lane]
+        found = run_lane(lane, place) if own else {}
+        for case in own:
+            row = known[case]
+            wrong, line = judge(case, row, found[case.name, case.scheme])
+            counts.update([row["verdict"], wrong])
+            lines.append(line)
+    print("\n".join(lines))
+    good, red, green = (counts[one] for one in (truth.GOOD, "good and red", "bad and green"))
+    print(f"{counts[truth.BAD]} bad cases, {green} green; {good} good cases, {red} red")
+    print(f"another question named: {counts['another question named']}")
+    return int(bool(green) or red * MOST_RED > good)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

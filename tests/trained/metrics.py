@@ -1,0 +1,150 @@
+"""What a user asks of each model: more is better. Outputs are [sets, *shape]; so are labels."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def pnet_overlap(outputs: list[Tensor], labels: Tensor) -> float:
+    """Mean overlap of the best cell's box with the face; labels are boxes in pixels, [sets, 4]."""
+    shifts, scores = outputs[0][:, 0], outputs[1][:, 0, 1]
+    columns = scores.shape[-1]
+    found = []
+    for shift, score in zip(shifts, scores, strict=True):
+        row, column = divmod(int(score.argmax()), columns)
+        corner = torch.tensor([column, row, column, row]) * 2 + torch.tensor([1, 1, 12, 12])
+        found.append(corner + shift[:, row, column] * 12)
+    return overlap(torch.stack(found), labels).mean().item()
+
+
+def crop_overlap(outputs: list[Tensor], labels: Tensor) -> float:
+    """Of crops of faces the overlap of the box, of others whether they are told apart, mean.
+
+    Labels are [sets, crops, 5]: 1 and a box in widths of the crop, or 0.
+    """
+    shifts, faces = outputs[0], outputs[-1][..., 1] > 0.5
+    boxes = shifts + torch.tensor([0.0, 0.0, 1.0, 1.0])
+    is_face = labels[..., 0] > 0
+    right = overlap(boxes, labels[..., 1:]) * faces
+    others = (~faces).float()
+    return (right[is_face].mean().item() + others[~is_face].mean().item()) / 2
+
+
+def centre_overlap(outputs: list[Tensor], labels: Tensor) -> float:
+    """CenterFace: heat map, sizes, offsets, landmarks, all of stride 4."""
+    heat, sizes, offsets = (one[:, 0] for one in outputs[:3])
+    columns = heat.shape[-1]
+    found = []
+    for number in range(len(heat)):
+        row, column = divmod(int(heat[number, 0].argmax()), columns)
+        high, wide = (sizes[number, :, row, column].clamp(max=6).exp() * 4).tolist()
+        down, right = offsets[number, :, row, column].tolist()
+        x, y = (column + right + 0.5) * 4 - wide / 2, (row + down + 0.5) * 4 - high / 2
+        found.append(torch.tensor([x, y, x + wide, y + high]))
+    return overlap(torch.stack(found), labels).mean().item()
+
+
+def yolo_overlap(outputs: list[Tensor], labels: Tensor) -> float:
+    """NudeNet: [4 + classes, boxes], of which the class FACE_FEMALE is the second."""
+    found = []
+    for one in outputs[0][:, 0]:
+        x, y, wide, high = one[:4, int(one[4 + 1].argmax())].tolist()
+        found.append(torch.tensor([x - wide / 2, y - high / 2, x + wide / 2, y + high / 2]))
+    return overlap(torch.stack(found), labels).mean().item()
+
+
+def overlap(boxes: Tensor, others: Tensor) -> Tensor:
+    """Intersection over union, [..., 4] each."""
+    low = torch.maximum(boxes[..., :2], others[..., :2])
+    high = torch.minimum(boxes[..., 2:], others[..., 2:])
+    both = (high - low).clamp(min=0).prod(-1)
+    areas = [(one[..., 2:] - one[..., :2]).clamp(min=0).prod(-1) for one in (boxes, others)]
+    return both / (areas[0] + areas[1] - both).clamp(min=1e-6)
+
+
+def crepe_pitch(outputs: list[Tensor], labels: Tensor) -> float:
+    """Share of frames within 50 cents of the labels' Hz; bins of 20 cents from 31.7 Hz on."""
+    cents = 20 * average_bins(outputs[0], 4) + 1997.3794
+    return within(cents, 1200 * torch.log2(labels / 10))
+
+
+def pesto_pitch(outputs: list[Tensor], labels: Tensor) -> float:
+    """The same of bins of a third of a semitone, moved as the checkpoint says (PESTO_SHIFT)."""
+    bins = average_bins(outputs[0].roll(PESTO_SHIFT, -1), 2)
+    return within(100 * bins / 3, 6900 + 1200 * torch.log2(labels / 440))
+
+
+PESTO_SHIFT = -20
+
+
+def average_bins(activations: Tensor, reach: int) -> Tensor:
+    """The place of the highest bin, averaged with its neighbours, [sets, frames]."""
+    best = activations.argmax(-1, keepdim=True)
+    near = (best + torch.arange(-reach, reach + 1)).clamp(0, activations.shape[-1] - 1)
+    weights = activations.gather(-1, near).clamp(min=0)
+    return (weights * near).sum(-1) / weights.sum(-1).clamp(min=1e-9)
+
+
+def within(cents: Tensor, truth: Tensor, tolerance: float = 50) -> float:
+    return ((cents - truth).abs() < tolerance).float().mean().item()
+
+
+def voice_activity(outputs: list[Tensor], labels: Tensor) -> float:
+    """Decisions at 0.5, speech and silence weighing the same."""
+    decided, speech = outputs[0].flatten() > 0.5, labels.flatten() > 0
+    return (decided[speech].float().mean().item() + (~decided[~speech]).float().mean().item()) / 2
+
+
+def ranking(outputs: list[Tensor], labels: Tensor) -> float:
+    """Mean reciprocal rank of the nearest embedding of the same label, among all others."""
+    found = outputs[0].flatten(0, 1)
+    kinds = labels.flatten()
+    found = found / found.norm(dim=-1, keepdim=True).clamp(min=1e-9)
+    near = found @ found.T
+    near.fill_diagonal_(-9)
+    order = kinds[near.argsort(-1, descending=True)] == kinds[:, None]
+    return (1 / (order.float().argmax(-1) + 1)).mean().item()
+
+
+def accuracy(outputs: list[Tensor], labels: Tensor) -> float:
+    """Share of right classes."""
+    return (outputs[0].flatten(0, -2).argmax(-1) == labels.flatten()).float().mean().item()
+
+
+def text_area(outputs: list[Tensor], labels: Tensor) -> float:
+    """Overlap of what is marked as text with what is, over all pages."""
+    marked, text = outputs[0].flatten() > 0.3, labels.flatten() > 0
+    return ((marked & text).sum() / (marked | text).sum().clamp(min=1)).item()
+
+
+def edit_distance(outputs: list[Tensor], labels: Tensor) -> float:
+    """1 less the edits that a character needs; 0 is the blank, labels end with -1."""
+    edits = characters = 0
+    for best, label in zip(outputs[0][:, 0].argmax(-1), labels, strict=True):
+        read = [int(one) for one in best.unique_consecutive() if one]
+        wanted = [int(one) for one in label if one >= 0]
+        row = list(range(len(wanted) + 1))
+        for number, one in enumerate(read, 1):
+            before, row[0] = row[0], number
+            for at, other in enumerate(wanted, 1):
+                before, row[at] = (
+                    row[at],
+                    min(row[at] + 1, row[at - 1] + 1, before + (one != other)),
+                )
+        edits, characters = edits + row[-1], characters + len(wanted)
+    return 1 - edits / characters
+
+
+def notes(outputs: list[Tensor], labels: Tensor) -> float:
+    """F-score of the notes of basic-pitch, [frames, 88], its second output."""
+    played, truth = outputs[1][:, 0] > 0.3, labels > 0
+    hits = (played & truth).sum().item()
+    return 2 * hits / max(played.sum().item() + truth.sum().item(), 1)
+
+
+def rank_correlation(outputs: list[Tensor], labels: Tensor) -> float:
+    """Spearman's, of the overall quality with the labels."""
+    quality = outputs[0].flatten(1)[:, -1]
+    ranks = [one.argsort().argsort().float() for one in (quality, labels.flatten())]
+    return torch.corrcoef(torch.stack(ranks))[0, 1].item()

@@ -1,0 +1,68 @@
+"""What is true of a case, decided from the plain script's figures, and what is held against it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from cases import LANES, Case
+
+FILE = Path(__file__).parent / "truth.json"
+QUESTIONS = ("faithful", "quantized", "task")
+GOOD, BAD, DOUBTFUL, REFUSED = "good", "bad", "doubtful", "refused"
+# dB over all sets. An fp16 program has 50 dB and more, where approximations of sigmoid and its like
+# count least; a quantized one that errs as its quantized model does is as near to the float model.
+FP16_DB, MARGIN_DB = 30.0, 6.0
+# Below it, right decisions are luck.
+DOUBTFUL_DB = 6.0
+
+Row = dict[str, Any]
+
+
+def read_truth() -> dict[Case, Row]:
+    return {identify(row): row for row in json.loads(FILE.read_text("utf-8"))}
+
+
+def write_truth(rows: list[Row]) -> None:
+    """Add the rows of the plain script, each decided, to those that the file has."""
+    held = read_truth() if FILE.is_file() else {}
+    held |= {identify(row): row | decide(row) for row in rows}
+    lines = [json.dumps(held[case]) for case in sorted(held, key=repr)]
+    FILE.write_text("[\n" + ",\n".join(lines) + "\n]\n", "utf-8")
+
+
+def identify(row: Row) -> Case:
+    model, _, fault = str(row["case"]).partition("-")
+    return Case(row["lane"], model, fault, row["scheme"])
+
+
+def decide(row: Row) -> Row:
+    """Whether each question is answered well, and the verdict that follows."""
+    if "program" not in row.get("metric", {}):
+        return {"verdict": REFUSED}
+    case = identify(row)
+    entry = LANES[case.lane][case.model]
+    right = {kind: -9.0 if value is None else value for kind, value in row["metric"].items()}
+    least = {kind: value - entry.drop - 1e-6 for kind, value in right.items()}
+    near = [figures[0] for figures in row["program_float"]]
+    if case.scheme == "fp16":
+        wanted = [FP16_DB] * len(near)
+    else:
+        wanted = [figures[0] - MARGIN_DB for figures in row["quantized_float"]]
+    answers = {
+        "faithful": right["program"] >= least["quantized"]
+        and all(one >= other for one, other in zip(near, wanted, strict=True)),
+        "quantized": right["quantized"] >= least["float"],
+        "task": right["program"] >= max(entry.least, least["float"]),
+    }
+    poor = any(figures[0] < DOUBTFUL_DB for figures in row["quantized_float"])
+    verdict = GOOD if all(answers.values()) else BAD
+    if answers["task"] and (verdict == BAD or poor):
+        verdict = DOUBTFUL
+    return {**answers, "verdict": verdict}
+
+
+def name_cause(row: Row) -> str:
+    """The question that has to be named for a bad case: the first that is answered badly."""
+    return next((one for one in QUESTIONS if row.get(one) is False), "")
