@@ -257,8 +257,9 @@ def test_a_refusal_names_its_stage_and_its_whole_cause(
     assert why in case.reason, case.reason
     assert case.places == ()
     (kept,) = (tmp_path / "kept").iterdir()
-    assert "Traceback" in (kept / "lower.log").read_text()
-    assert case.log_tail
+    assert "Traceback" in (kept / "traceback.log").read_text()
+    assert f"refused by {stage}" in (kept / "lower.log").read_text()
+    assert f"refused by {stage}" in case.log_tail
 
 
 @pytest.mark.parametrize(
