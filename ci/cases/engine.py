@@ -14,7 +14,7 @@ from msgspec import Struct
 from ci.cases.spec import CaseSpec
 from ci.judging.degenerate import require_proof
 from ci.judging.figures import Array
-from ci.models.tensors import TensorInfo, read_sets, write_sets
+from ci.models.tensors import Loss, TensorInfo, read_sets, write_sets
 from ci.models.user_models import ReferencePolicy
 from provisioning.errors import FailedError
 
@@ -51,6 +51,7 @@ class Compiled(Struct, frozen=True, kw_only=True):
 
     ``sets`` counts the input sets. ``methods`` names those of a program that has several, whose
     inputs and outputs follow each other; ``unshared_bytes`` is its size without shared weights.
+    ``loss`` is where quantization costs most, if that is known.
     ``made_inputs`` is what its inputs are if they were not given, see ci.models.model.name_made.
     """
 
@@ -63,6 +64,7 @@ class Compiled(Struct, frozen=True, kw_only=True):
     delegation: Delegation
     methods: tuple[str, ...] = ()
     unshared_bytes: int = 0
+    loss: Loss | None = None
     made_inputs: str = ""
 
 

@@ -41,6 +41,7 @@ from ci.judging.verdict import (
     name_reasons,
 )
 from ci.models.source_lines import find_factory, find_places, find_suite_model
+from ci.models.tensors import Loss
 from ci.models.user_models import MetricJob, MetricResult
 from ci.report.schema import Case, Control, FallbackOp, OpCount, Place, Question, Status
 from provisioning.elf.qnn_build import find_qnn_build
@@ -298,7 +299,9 @@ class CaseRun:
         ]
         if not reasons:
             return self.end(Status.PASSED, remark=run.notes.remark)
-        explained = "\n".join(["; ".join(reasons), *verdict.advice])
+        loss = compiled.loss if self.evidence.question is Question.QUANTIZED else None
+        where = [describe_loss(loss)] if loss else []
+        explained = "\n".join(["; ".join(reasons), *verdict.advice, *where])
         return self.end(Status.FAILED, explained, log_tail, remark=run.notes.remark)
 
     def compare_baseline(self) -> list[str]:
@@ -469,6 +472,15 @@ def make_case(
         accelerator_cycles=accelerator.get("accelerator_cycles"),
         accelerator_us=accelerator.get("accelerator_us"),
         lacks=known.lacks,
+    )
+
+
+def describe_loss(loss: Loss) -> str:
+    """Return where between the layers a quantized model departs from the float32 one."""
+    return (
+        f"  where: most is lost at {loss.name}: {loss.before_db:.1f} dB before it,"
+        f" {loss.behind_db:.1f} dB behind it; with the weights alone quantized, the outputs have"
+        f" {loss.weights_db:.1f} dB"
     )
 
 

@@ -39,6 +39,7 @@ from ci.executorch.delegation import audit_delegation, qnn_errors, record_refusa
 from ci.executorch.quantize import NO_GRID, find_grids, quantize_model, round_blocks
 from ci.models.eager import keep_state, run_eager
 from ci.models.integer_bounds import find_joined, find_ties
+from ci.models.layers import find_loss
 from ci.models.lowering_options import NO_CHOICES, PROFILE_LEVELS, Choices
 from ci.models.methods import split_inputs, split_module
 from ci.models.model import Model, name_made
@@ -111,8 +112,9 @@ class Lowering:
                 quantized = run_eager(exact, model.evaluation)
             self.staging.write_quantized(quantized)
             self.write_bounds(QUANTIZED, exact, quantized)
+            loss = find_loss(exact, model.evaluation[0], model.reference[0])
         else:
-            exact = module
+            exact, loss = module, None
         float16 = scheme.recipe.activation_bits == FLOAT16.activation_bits
         self.staging.write_noise(predict_noise(exact, model.evaluation, float16=float16))
         if choices.saver:
@@ -130,6 +132,7 @@ class Lowering:
             delegation=delegation,
             methods=describe_methods(model),
             unshared_bytes=len(unshared),
+            loss=loss,
             made_inputs=name_made(model.made, model.calibration_made, quantized=scheme.quantized),
         )
 

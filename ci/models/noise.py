@@ -101,16 +101,16 @@ class Dice:
         if not isinstance(value, Tensor):
             return value
         if self.float16:
-            moves = node.op == "call_function" and not _computes(node)
+            moves = node.op == "call_function" and not computes(node)
             return value if moves or not value.is_floating_point() else self._round(node, value)
-        if _name(node) == "quantize_per_tensor" and _computes(source := node.args[0]):
+        if name_operator(node) == "quantize_per_tensor" and computes(source := node.args[0]):
             return self._move(node, source, value)
         return value
 
     def _round(self, node: Node, value: Tensor) -> Tensor:
-        relative = SOFTMAX if "softmax" in _name(node) else RELATIVE
+        relative = SOFTMAX if "softmax" in name_operator(node) else RELATIVE
         error = value.clamp(-FLOAT16_MAX, FLOAT16_MAX) * (relative * self.draw(value.shape))
-        absolute = ACTIVATIONS.get(_name(node).rstrip("_"), 0.0)
+        absolute = ACTIVATIONS.get(name_operator(node).rstrip("_"), 0.0)
         if absolute and _is_layer(_find_origin(node.args[0])):
             error = error + absolute * self.draw(value.shape)
         return value + error
@@ -121,7 +121,7 @@ class Dice:
         steps = torch.sign(rolled) * (rolled.abs() > 1 - MOVED[8 if high - low < 2**9 else 16])
         bits = _weight_bits(source)
         if bits in {4, 16}:
-            axis = value.dim() - 1 if _name(source) == "linear" else 1
+            axis = value.dim() - 1 if name_operator(source) == "linear" else 1
             channel = [size if place == axis else 1 for place, size in enumerate(value.shape)]
             steps = steps + WEIGHT_STEPS * self.draw(channel if bits == 4 else value.shape)
             steps = steps + (value.float() - zero) * (WEIGHT_GAIN * self.draw(channel))
@@ -149,23 +149,23 @@ class _Interpreter(Interpreter):
         return self.dice.disturb(n, super().run_node(n))
 
 
-def _name(node: Any) -> str:
+def name_operator(node: Any) -> str:
     """Return ``linear`` for aten.linear.default; empty for what is no call."""
     called = isinstance(node, Node) and node.op == "call_function"
     return getattr(node.target, "__name__", "").partition(".")[0] if called else ""
 
 
-def _computes(node: Any) -> bool:
-    return bool(_name(node)) and not MOVES.fullmatch(_name(node))
+def computes(node: Any) -> bool:
+    return bool(name_operator(node)) and not MOVES.fullmatch(name_operator(node))
 
 
 def _is_layer(node: Any) -> bool:
-    return _name(node) in LAYERS or "conv" in _name(node)
+    return name_operator(node) in LAYERS or "conv" in name_operator(node)
 
 
 def _find_origin(node: Any) -> Any:
     """Return the node behind operators that only move elements."""
-    while MOVES.fullmatch(_name(node)):
+    while MOVES.fullmatch(name_operator(node)):
         node = node.args[0]
     return node
 
@@ -176,7 +176,7 @@ def _weight_bits(source: Node) -> int:
     Weights in blocks count as 8: their error is the rounding of the scales, which is known.
     """
     node: Any = source.args[1] if _is_layer(source) and len(source.args) > 1 else None
-    if _name(node) not in {"dequantize_per_channel", "dequantize_per_tensor"}:
+    if name_operator(node) not in {"dequantize_per_channel", "dequantize_per_tensor"}:
         return 8
     if node.args[0].op != "get_attr":  # a matrix product of two activations
         return 8

@@ -33,6 +33,17 @@ class TensorInfo(Struct, frozen=True):
         return structs.replace(self, step=0.0) if self.step else self
 
 
+class Loss(Struct, frozen=True):
+    """Where most is lost: an operator or the range of its output, with the line of the model that
+    it is from, the SQNR before and behind it in dB, and that of the outputs if the weights alone
+    are quantized."""
+
+    name: str
+    before_db: float
+    behind_db: float
+    weights_db: float
+
+
 def describe_tensor(tensor: Any, axis: int = 0, parts: tuple[int, ...] = ()) -> TensorInfo:
     """Return the info of an array, or of a tensor that needs no gradient."""
     array = np.asarray(tensor)
