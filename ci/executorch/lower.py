@@ -101,7 +101,7 @@ class Lowering:
         model, scheme, choices = self.model, self.spec.scheme, self.spec.source.choices
         module: Any = model.module
         self.staging.write_inputs(model.evaluation)
-        self.staging.write_float(model.reference)
+        self.staging.write_float(model.reference, model.made)
         self.write_bounds(FLOAT, module, model.reference)
         if scheme.quantized:
             module = quantize_model(model, scheme, self.spec.soc, choices, self.backend)

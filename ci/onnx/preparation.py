@@ -19,6 +19,7 @@ from onnxruntime.quantization.execution_providers.qnn import (
     qnn_preprocess_model,
 )
 from onnxruntime.quantization.shape_inference import quant_pre_process
+from onnxruntime.tools.remove_initializer_from_input import remove_initializer_from_input
 
 from ci.models.schemes import ONNX, Recipe, Scheme
 from ci.onnx.fallback import QUANTIZING
@@ -60,19 +61,16 @@ def write_normal_form(path: Path, target: Path, shapes: Shapes = ()) -> Path:
     node whose weights are not constant. Raises what onnx raises for an opset it cannot convert.
     """
     model = onnx.load(path, load_external_data=False)
-    kept = list_inputs(model)
     opsets = [one.version for one in model.opset_import if one.domain in {"", "ai.onnx"}]
     opset = max(opsets, default=OLDEST_OPSET)
-    if not shapes and len(kept) == len(model.graph.input) and opset >= OLDEST_OPSET:
+    if not shapes and len(list_inputs(model)) == len(model.graph.input) and opset >= OLDEST_OPSET:
         return path
     model = onnx.load(path)
     fix_shapes(model, shapes)
     if opset < OLDEST_OPSET:
         model = version_converter.convert_version(model, OLDEST_OPSET)
-    inputs = [one for one in model.graph.input if one.name in kept]
-    del model.graph.input[:]
-    model.graph.input.extend(inputs)
     model.ir_version = max(model.ir_version, OLDEST_IR)
+    remove_initializer_from_input(model)
     onnx.save(model, target)
     return target
 
