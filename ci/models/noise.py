@@ -39,6 +39,7 @@ SOFTMAX = 2**-9  # a relative error as well
 FLOAT16_MAX = 65504.0
 # HTP approximates an activation that directly follows a layer in float16: an absolute error.
 ACTIVATIONS = {"sigmoid": 2**-8, "gelu": 2**-8, "silu": 2**-8, "elu": 2**-8, "tanh": 2**-7}
+FUSED_THROUGH = ("view", "_unsafe_view", "reshape", "cat", "clone", "alias")
 LAYERS = ("linear", "addmm", "mm", "bmm", "matmul", "conv")
 # Operators that move or select elements and compute nothing.
 MOVES = re.compile(
@@ -80,10 +81,20 @@ def _trace(module: nn.Module, inputs: Inputs) -> dict[str, nn.Module]:
     with torch.no_grad():
         return {
             name: torch.export.export(part, given[name], strict=True)
-            .run_decompositions({})
+            .run_decompositions(_decompose_cells())
             .module()
             for name, part in split_module(module).items()
         }
+
+
+def _decompose_cells() -> Any:
+    """Return how recurrent layers are written as the operators that QNN gets."""
+    from torch._decomp import get_decompositions
+
+    aten = torch.ops.aten
+    return get_decompositions(
+        [aten.gru.input, aten.lstm.input, aten.rnn_tanh.input, aten.rnn_relu.input]
+    )
 
 
 class Dice:
@@ -111,7 +122,7 @@ class Dice:
         relative = SOFTMAX if "softmax" in name_operator(node) else RELATIVE
         error = value.clamp(-FLOAT16_MAX, FLOAT16_MAX) * (relative * self.draw(value.shape))
         absolute = ACTIVATIONS.get(name_operator(node).rstrip("_"), 0.0)
-        if absolute and _is_layer(_find_origin(node.args[0])):
+        if absolute and _is_layer(_find_fused(node.args[0])):
             error = error + absolute * self.draw(value.shape)
         return value + error
 
@@ -163,10 +174,11 @@ def _is_layer(node: Any) -> bool:
     return name_operator(node) in LAYERS or "conv" in name_operator(node)
 
 
-def _find_origin(node: Any) -> Any:
-    """Return the node behind operators that only move elements."""
-    while MOVES.fullmatch(name_operator(node)):
-        node = node.args[0]
+def _find_fused(node: Any) -> Any:
+    """Return the node with which HTP fuses what comes behind: views and concatenations may
+    be between them, but no other operator that moves elements."""
+    while name_operator(node) in FUSED_THROUGH:
+        node = node.args[0][0] if name_operator(node) == "cat" else node.args[0]
     return node
 
 

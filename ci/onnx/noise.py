@@ -40,6 +40,7 @@ MOVES = re.compile(
     "|Gather.*|Identity|Cast|Dropout|Pad|DepthToSpace|SpaceToDepth|Constant|Where|Shape"
     "|QuantizeLinear|DequantizeLinear"
 )
+FUSED_THROUGH = ("Reshape", "Concat", "Identity", "Flatten")
 LAYERS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 WIDE = {TensorProto.INT16, TensorProto.UINT16, TensorProto.INT4, TensorProto.UINT4}
 ROUNDED = "{}/before_noise"
@@ -188,7 +189,7 @@ class _Writer:
 
     def is_layer(self, node: Any) -> bool:
         """Return whether a node is a layer, or adds a constant to one, its bias."""
-        while node is not None and (MOVES.fullmatch(node.op_type) or self.adds_bias(node)):
+        while node is not None and (node.op_type in FUSED_THROUGH or self.adds_bias(node)):
             node = next(filter(None, map(self.made_by.get, node.input)), None)
         return node is not None and node.op_type in LAYERS
 

@@ -303,7 +303,8 @@ class Report(Record, frozen=True, kw_only=True):
     ``command`` begins what repeats a case: its model, scheme and SoC go after it. ``runtimes`` are
     the QNN versions that devices get, ``backend`` is the one of QNN that it was lowered for.
     ``unsupported`` says that these versions are not known to work together, and were tried;
-    ``remarks`` are further notes on the whole run."""
+    ``remarks`` are further notes on the whole run, ``unjudged`` counts the cases that a run which
+    was interrupted did not come to."""
 
     session: str
     started: Annotated[str, Meta(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")]
@@ -319,13 +320,14 @@ class Report(Record, frozen=True, kw_only=True):
     backend: str = HTP
     unsupported: str = ""
     remarks: tuple[str, ...] = ()
+    unjudged: Count = 0
     schema_version: Literal[3, 4, 5] = SCHEMA_VERSION  # 3 is without unsupported and remarks
 
     @property
     def ok(self) -> bool:
         """Whether something passed, no case and no control failed, and nothing was lacking."""
         counts = self.summary
-        bad = counts.failed or counts.controls_passed or self.lacking
+        bad = counts.failed or counts.controls_passed or self.lacking or self.unjudged
         return bool(counts.passed) and not bad
 
     @property
@@ -339,12 +341,16 @@ class Report(Record, frozen=True, kw_only=True):
         inputs were made, if any were."""
         bad = "NOT RUN" if self.exit_code is ExitCode.ENVIRONMENT else "FAILED"
         word = "passed" if self.ok else bad
+        if self.unjudged:
+            return f"CUT SHORT ({self.unjudged} cases were not judged)"
         made = sorted({case.made_inputs for case in self.cases if case.made_inputs})
         return f"{word} ({', '.join(made)}: {MADE_PROVES})" if made else word
 
     @property
     def exit_code(self) -> ExitCode:
         """The code of a run: what failed counts more than what this machine could not run."""
+        if self.unjudged:
+            return ExitCode.INTERRUPTED
         if self.lacking and not (self.summary.failed or self.summary.controls_passed):
             return ExitCode.ENVIRONMENT
         return ExitCode.OK if self.ok else ExitCode.FAILED
