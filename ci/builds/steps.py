@@ -54,7 +54,7 @@ def _run_step(plan: BuildPlan, label: str, command: Sequence[str], progress: Pro
     provider = detect_provider()
     log = plan.place.root / "step.log"
     with group(provider, progress, label), progress.bar(label, unit="") as bar:
-        output = Output(bar, progress, echo=provider.folds)
+        output = Output(bar, progress, echo=provider.is_github)
         try:
             ended = run_process(
                 command, env=plan.environment, log=log, on_line=output.read_line, check=False

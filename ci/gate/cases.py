@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from ci.cases.spec import DEFAULT_SOC
 from ci.gate.facts import Difference, TreeFacts
-from ci.gate.rules import CaseRule, fits
+from ci.gate.rules import CaseRule
 from ci.gate.schema import PlannedCase
+from ci.parity.policy import matches
 
 MODELS = "ci/models/suite/{}.py"
 POLICY, SOCS = "manifests/policies/emulator.toml", "manifests/socs.toml"
@@ -33,7 +34,7 @@ def choose_cases(
     suite = list_suite(difference.head)
     keys = difference.keys.get(path)
     for pattern, choose in CHOOSERS.items():
-        if keys is not None and fits(path, (pattern,)):
+        if keys is not None and matches(path, (pattern,)):
             found = (case for key in keys for case in choose(key, suite, rule.probe))
             return tuple(dict.fromkeys(found))
     planned = [

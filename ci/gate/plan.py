@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from ci.gate.cases import CHOOSERS, choose_cases, list_suite
 from ci.gate.facts import Difference
 from ci.gate.jobs import list_jobs
-from ci.gate.rules import ALL, GateRules, Rule, fits
+from ci.gate.rules import ALL, GateRules, Rule
 from ci.gate.schema import Plan, PlannedCase, PlannedSession
+from ci.parity.policy import matches
 
 NOTHING = "nothing that it uses changed"
 NO_CHANGE = "nothing changed"
@@ -93,7 +94,7 @@ class Needs:
     def _note_rules(self, path: str, part: str) -> list[Rule]:
         """Note the sessions of the rules that fit a path or ``PATH#KEY``, with all cases; ``*``
         is everything. Return the rules."""
-        fitting = [rule for rule in self.rules.rule if fits(part, rule.files)]
+        fitting = [rule for rule in self.rules.rule if matches(part, rule.files)]
         for name, reason in ((name, rule.reason) for rule in fitting for name in rule.sessions):
             if name == ALL:
                 self.everything = self.everything or f"{path}: {reason}"
@@ -134,7 +135,7 @@ class Needs:
 
     def _is_split(self, path: str) -> bool:
         """Whether the keys of a file count each by itself: rules or sessions name some."""
-        if path not in self.difference.keys or fits(path, (*CHOOSERS,)):
+        if path not in self.difference.keys or matches(path, (*CHOOSERS,)):
             return False
         rows = (row for tree in self.difference.trees for row in tree.sessions.values())
         named = [one for rule in self.rules.rule for one in rule.files]

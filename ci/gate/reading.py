@@ -17,7 +17,8 @@ from ci.gate.dependencies.sessions import describe_sessions, load
 from ci.gate.dependencies.tree import TreeFiles
 from ci.gate.facts import Difference, TreeFacts
 from ci.gate.replay import Step
-from ci.gate.rules import GateRules, fits
+from ci.gate.rules import GateRules
+from ci.parity.policy import matches
 from ci.parity.trees import (
     DirectoryTree,
     RevisionTree,
@@ -156,11 +157,11 @@ class Repository:
             for name, inputs in facts.sessions.items()
         }
         if (name := self.rules.planned) in paths:
-            shared = {one for one in paths.pop(name) if not fits(one, (*CHOOSERS,))}
+            shared = {one for one in paths.pop(name) if not matches(one, (*CHOOSERS,))}
             for model, reach in facts.models.items():
                 paths[f"{name} {model}"] = shared | reach.parents.keys()
         return {
-            name: {path: tree.digest(path) for path in sorted(found) if not fits(path, alone)}
+            name: {path: tree.digest(path) for path in sorted(found) if not matches(path, alone)}
             for name, found in paths.items()
         }
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import re
-from functools import lru_cache
 from pathlib import Path
 
 import msgspec
 
-from ci.parity.buck.globs import compile_pattern
 from provisioning.manifest.reader import read_policy
 
 ALL = "*"
@@ -91,15 +88,3 @@ class GateRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def read_rules(path: Path | None = None) -> GateRules:
     """The rules of manifests/, or a file of the user's. Raises ManifestError."""
     return read_policy("gate", GateRules, path)
-
-
-def fits(path: str, patterns: tuple[str, ...]) -> bool:
-    """Whether one of the globs means the whole of a path: ``*`` stays in a folder, ``**`` not."""
-    exact, wild = _compile(patterns)
-    return path in exact or any(one.fullmatch(path) for one in wild)
-
-
-@lru_cache(maxsize=256)
-def _compile(patterns: tuple[str, ...]) -> tuple[frozenset[str], tuple[re.Pattern[str], ...]]:
-    exact = frozenset(one for one in patterns if not any(sign in one for sign in "*?["))
-    return exact, tuple(compile_pattern(one) for one in patterns if one not in exact)

@@ -165,8 +165,13 @@ def write_context(
     directory.mkdir()
     log = log.with_name(PROVIDER_LOG)
     entries = context_entries(directory / CONTEXT, embed=embed) | RECORD_ASSIGNMENT
-    with output_to(log):
-        session = open_session(model, options, entries, severity=VERBOSE)
+    try:
+        with output_to(log):
+            session = open_session(model, options, entries, severity=VERBOSE)
+    except Exception:
+        with stage(ONNXRUNTIME):  # its optimizer alone may be what fails
+            open_reference(model, optimize=True)
+        raise
     if (directory / CONTEXT).is_file():
         check_context(directory / CONTEXT, soc)
         seal_context(directory / CONTEXT)

@@ -19,6 +19,7 @@ from onnxruntime.quantization.execution_providers.qnn import (
     qnn_preprocess_model,
 )
 from onnxruntime.quantization.shape_inference import quant_pre_process
+from onnxruntime.tools.remove_initializer_from_input import remove_initializer_from_input
 
 from ci.models.schemes import ONNX, Recipe, Scheme
 from ci.onnx.fallback import QUANTIZING
@@ -40,6 +41,8 @@ WEIGHTS = {
     "GRU": (1, 2),
 }
 OVERRIDDEN = ("MatMul", "LSTM", "GRU")
+# Of models that are quantized otherwise than with QuantizeLinear; QNN's provider has none of them.
+INTEGER = ("DynamicQuantizeLinear", "ConvInteger", "MatMulInteger", "QLinearConv", "QLinearMatMul")
 LARGEST = (-65504.0, 65504.0)  # of float16, which stand for infinity
 MOST_NAMED = 3
 BITS = {
@@ -58,19 +61,16 @@ def write_normal_form(path: Path, target: Path, shapes: Shapes = ()) -> Path:
     node whose weights are not constant. Raises what onnx raises for an opset it cannot convert.
     """
     model = onnx.load(path, load_external_data=False)
-    kept = list_inputs(model)
     opsets = [one.version for one in model.opset_import if one.domain in {"", "ai.onnx"}]
     opset = max(opsets, default=OLDEST_OPSET)
-    if not shapes and len(kept) == len(model.graph.input) and opset >= OLDEST_OPSET:
+    if not shapes and len(list_inputs(model)) == len(model.graph.input) and opset >= OLDEST_OPSET:
         return path
     model = onnx.load(path)
     fix_shapes(model, shapes)
     if opset < OLDEST_OPSET:
         model = version_converter.convert_version(model, OLDEST_OPSET)
-    inputs = [one for one in model.graph.input if one.name in kept]
-    del model.graph.input[:]
-    model.graph.input.extend(inputs)
     model.ir_version = max(model.ir_version, OLDEST_IR)
+    remove_initializer_from_input(model)
     onnx.save(model, target)
     return target
 
@@ -83,7 +83,7 @@ def copy_file(path: Path, target: Path) -> Path:
 
 def is_quantized(model: Any) -> bool:
     """Whether a model has quantized values already."""
-    return any(node.op_type in QUANTIZING for node in model.graph.node)
+    return any(node.op_type in {*QUANTIZING, *INTEGER} for node in model.graph.node)
 
 
 def find_scheme(model: Any) -> Scheme | None:
@@ -100,7 +100,7 @@ def find_scheme(model: Any) -> Scheme | None:
     activation = _find_usual(points)
     weight = _find_usual(kind for _, kind in find_weights(model)) or activation
     if not activation:
-        return Scheme.FP16  # weights alone are quantized
+        return Scheme.FP16  # nothing between nodes is quantized for good
 
     def differ(scheme: Scheme) -> tuple[int, bool]:
         recipe = scheme.recipe
@@ -128,25 +128,27 @@ class SetReader(CalibrationDataReader):
 
 
 @stage(ONNXRUNTIME)
-def prepare_file(source: Path, scratch: Path) -> Path:
+def prepare_file(source: Path) -> Any:
     """The float model in the form that is quantized: constants folded and made initializers,
     batch norms inside convolutions, shapes inferred, the operators that QNN has.
 
-    It is written into ``scratch`` without metadata, which onnxruntime 1.31 does not take ("cannot
-    convert dictionary update sequence element"). Raises what onnxruntime raises.
+    Raises what onnxruntime raises.
     """
-    plain, folded, prepared = (scratch / name for name in ("plain", "folded", "prepared"))
-    model = onnx.load(source)
-    del model.metadata_props[:]
-    onnx.save(model, plain)
-    # Shapes are fixed, so that symbolic inference, which fails on some models, finds nothing more.
-    quant_pre_process(str(plain), str(folded), skip_symbolic_shape=True)
-    model = onnx.load(folded)
-    del model.metadata_props[:]
-    mend_names(model.graph)
-    mend_constants(model.graph)
-    onnx.save(model, folded)
-    return prepared if qnn_preprocess_model(str(folded), str(prepared)) else folded
+    with TemporaryDirectory() as scratch:
+        folded, prepared = (Path(scratch, name) for name in ("folded", "prepared"))
+        # Shapes are fixed, so that symbolic inference, which fails on some models, finds no more.
+        quant_pre_process(str(source), str(folded), skip_symbolic_shape=True)
+        model = onnx.load(folded)
+        metadata = {one.key: one.value for one in model.metadata_props}
+        # qnn_preprocess_model of 1.31 raises "cannot convert dictionary update sequence element".
+        del model.metadata_props[:]
+        mend_names(model.graph)
+        mend_constants(model.graph)
+        onnx.save(model, folded)
+        changed = qnn_preprocess_model(str(folded), str(prepared))
+        model = onnx.load(prepared if changed else folded)
+    onnx.helper.set_model_props(model, metadata)
+    return model
 
 
 def mend_names(graph: Any) -> None:
@@ -192,23 +194,18 @@ def quantize_file(source: Path, target: Path, scheme: Scheme, sets: Sequence[Arr
     the scheme's.
     """
     recipe = scheme.recipe
-    with TemporaryDirectory(dir=target.parent) as scratch:
-        prepared = prepare_file(source, Path(scratch))
-        graph = onnx.load(prepared).graph
-        config = get_qnn_qdq_config(
-            prepared,
-            SetReader([one.name for one in graph.input], sets),
-            activation_type=QuantType[recipe.activations],
-            weight_type=QuantType[recipe.weights],
-            per_channel=recipe.per_channel,
-            init_overrides=override_weights(graph, recipe),
-            add_qtype_converts=False,
-        )
-        quantize(str(prepared), str(target), config)
-    model = onnx.load(target, load_external_data=False)
-    model.metadata_props.extend(onnx.load(source, load_external_data=False).metadata_props)
-    onnx.save(model, target)
-    require_weights(model, scheme)
+    model = prepare_file(source)
+    config = get_qnn_qdq_config(
+        model,
+        SetReader([one.name for one in model.graph.input], sets),
+        activation_type=QuantType[recipe.activations],
+        weight_type=QuantType[recipe.weights],
+        per_channel=recipe.per_channel,
+        init_overrides=override_weights(model.graph, recipe),
+        add_qtype_converts=False,
+    )
+    quantize(model, str(target), config)
+    require_weights(onnx.load(target, load_external_data=False), scheme)
 
 
 def override_weights(graph: Any, recipe: Recipe) -> dict[str, list[dict[str, Any]]]:

@@ -53,10 +53,12 @@ def open_session(
     return onnxruntime.InferenceSession(str(model), sess_options=settings, enable_fallback=0)
 
 
-def open_reference(model: Path) -> Any:
-    """A session on the CPU, one node after the other as the file says: nothing is fused."""
+def open_reference(model: Path, *, optimize: bool = False) -> Any:
+    """A session on the CPU, one node after the other as the file says: nothing is fused, unless
+    ``optimize`` asks for it."""
     settings = onnxruntime.SessionOptions()
-    settings.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    if not optimize:
+        settings.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     settings.intra_op_num_threads = settings.inter_op_num_threads = THREADS
     settings.log_severity_level = WARNING
     return onnxruntime.InferenceSession(str(model), sess_options=settings, providers=[CPU])

@@ -12,7 +12,7 @@ from pathlib import Path
 from provisioning.errors import QnnCiError
 
 QUANTIZER, ONNXRUNTIME, QNN, CPU = "quantizer", "onnxruntime", "QNN", "CPU"
-PROVIDER_LOG = "provider.log"
+PROVIDER_LOG, TRACEBACK_LOG = "provider.log", "traceback.log"
 # Lines of ONNX Runtime at error, and those that QNN prints itself.
 SAID = re.compile(r"^(?:\x1b\[[\d;]*m)?\d{4}-.* \[E:onnxruntime:[^]]*\] (.*)", re.MULTILINE)
 MOST_SAID = 8
@@ -35,12 +35,13 @@ def stage(name: str) -> Iterator[None]:
 
 def describe_refusal(error: Exception, log: Path) -> str:
     """``QNN: ...``: the stage, the provider's own error lines and the exception that was made of
-    them, whole. The traceback goes to the log of the compilation, which is this process's."""
+    them, whole. The traceback and all these lines go to a log next to ``log``."""
     cause = error.__cause__ if isinstance(error, StageError) else error
     raised = str(cause) if isinstance(cause, QnnCiError) else _describe_cause(cause)
     said = find_said(log.with_name(PROVIDER_LOG)) if str(error) == QNN else []
-    traceback.print_exception(cause, file=sys.stderr)
-    sys.stderr.writelines(f"{line}\n" for line in said)
+    lines = [*traceback.format_exception(cause), *(f"{line}\n" for line in said)]
+    log.with_name(TRACEBACK_LOG).write_text("".join(lines), encoding="utf-8")
+    sys.stderr.write(f"refused by {error}: the traceback is in {TRACEBACK_LOG}\n")
     more = [f"and {len(said) - MOST_SAID} more in {PROVIDER_LOG}"] if len(said) > MOST_SAID else []
     told = "; ".join([*(line for line in said[:MOST_SAID] if line not in raised), *more])
     described = f"{told} ({raised})" if told else raised

@@ -115,8 +115,11 @@ def _add_entry(suite: ET.Element, name: str, entry: JunitCase) -> None:
 
 def _count(element: ET.Element, entries: list[JunitCase], seconds: float) -> None:
     tags = [entry.tag for entry in entries]
-    element.set("tests", str(len(tags)))
-    element.set("failures", str(tags.count("failure")))
-    element.set("errors", str(tags.count("error")))
-    element.set("skipped", str(tags.count("skipped")))
+    counts = {
+        "tests": len(tags),
+        "failures": tags.count("failure"),
+        "errors": tags.count("error"),
+        "skipped": tags.count("skipped"),
+    }
+    element.attrib.update({name: str(count) for name, count in counts.items()})
     element.set("time", f"{seconds:.3f}")

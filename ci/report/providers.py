@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -30,65 +31,48 @@ DROPPED = {
 }
 
 
+@dataclass(frozen=True)
 class Provider:
-    """A terminal, or a CI system that is written to like one, such as Jenkins or GitLab."""
-
-    name = "terminal"
-    folds = False  # whether a group hides what is in it, so that it may be long
-
-    def __init__(self, environ: Mapping[str, str]) -> None:
-        self.environ = environ
-
-    def fold(self, _label: str) -> tuple[str, str]:
-        """Return the lines that begin and end a part of the log that folds."""
-        return "", ""
-
-    def annotate(self, annotations: Sequence[Annotation]) -> str:
-        """Return the text for the log that shows annotations on lines of the change."""
-        return "".join(f"{one.plain()}\n" for one in annotations)
-
-    def mask(self, _secrets: Iterable[str]) -> str:
-        """Return the text that has secrets left out of the log, in the output of other programs
-        too."""
-        return ""
-
-    def add_summary(self, _markdown: str) -> bool:
-        """Show Markdown on the page of the run. Return whether there is one."""
-        return False
-
-    def export(
-        self, _variables: Mapping[str, str], _programs: Sequence[Path], _outputs: Mapping[str, str]
-    ) -> bool:
-        """Give variables, directories of PATH and outputs to the steps that follow. Return whether
-        that is possible."""
-        return False
-
-
-class GitHub(Provider):
-    """GitHub Actions: workflow commands, and the files that GITHUB_* variables name.
+    """GitHub Actions: workflow commands, and the files that GITHUB_* variables name. Or a terminal,
+    and a CI system that is written to like one, such as Jenkins or GitLab.
 
     https://docs.github.com/actions/reference/workflows-and-actions/workflow-commands
     """
 
-    name = "github"
-    folds = True
+    environ: Mapping[str, str]
+
+    @property
+    def is_github(self) -> bool:
+        return self.environ.get("GITHUB_ACTIONS") == "true"
 
     def fold(self, label: str) -> tuple[str, str]:
+        """Return the lines that begin and end a part of the log that folds."""
+        if not self.is_github:
+            return "", ""
         return f"::group::{_escape_data(label)}\n", "::endgroup::\n"
 
     def annotate(self, annotations: Sequence[Annotation]) -> str:
-        return "".join(map(_command, annotations))
+        """Return the text for the log that shows annotations on lines of the change."""
+        if self.is_github:
+            return "".join(map(_command, annotations))
+        return "".join(f"{one.plain()}\n" for one in annotations)
 
     def mask(self, secrets: Iterable[str]) -> str:
+        """Return the text that has secrets left out of the log, in the output of other programs
+        too."""
         lines = (line for one in secrets for line in one.splitlines() if line.strip())
-        return "".join(f"::add-mask::{_escape_data(line)}\n" for line in lines)
+        masks = "".join(f"::add-mask::{_escape_data(line)}\n" for line in lines)
+        return masks if self.is_github else ""
 
     def add_summary(self, markdown: str) -> bool:
+        """Show Markdown on the page of the run. Return whether there is one."""
         return self._append("GITHUB_STEP_SUMMARY", markdown)
 
     def export(
         self, variables: Mapping[str, str], programs: Sequence[Path], outputs: Mapping[str, str]
     ) -> bool:
+        """Give variables, directories of PATH and outputs to the steps that follow. Return whether
+        that is possible."""
         lines = "".join(f"{path}\n" for path in programs)
         done = [
             self._append("GITHUB_ENV", _render(variables)),
@@ -99,7 +83,7 @@ class GitHub(Provider):
 
     def _append(self, variable: str, text: str) -> bool:
         name = self.environ.get(variable, "")
-        if not name:
+        if not self.is_github or not name:
             return False
         fix = f"unset {variable}, or let it name a file that can be written"
         with explain_writes(Path(name), fix), Path(name).open("a", encoding="utf-8") as file:
@@ -128,8 +112,8 @@ def _escape_property(text: str) -> str:
 
 
 def detect_provider(environ: Mapping[str, str] = os.environ) -> Provider:
-    """Return GitHub where GITHUB_ACTIONS is true, else a terminal."""
-    return (GitHub if environ.get("GITHUB_ACTIONS") == "true" else Provider)(environ)
+    """Return what this program's output is read by."""
+    return Provider(environ)
 
 
 def describe_dropped(environ: Mapping[str, str] = os.environ) -> str:

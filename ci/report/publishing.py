@@ -58,7 +58,7 @@ def publish_run(report: Report, args: argparse.Namespace, progress: Progress) ->
         progress.step(warning)
     append_summary(report, base=base, note=note)
     provider = detect_provider()
-    if provider.name != "terminal":
+    if provider.is_github:
         write_through(sys.stderr, provider.annotate(make_annotations(report)))
 
 

@@ -111,7 +111,7 @@ def check_choice(runner: str, chosen: QnnChoice) -> None:
 
 def check_backend(runner: str, environment: Environment, progress: Progress) -> Environment:
     """The environment, if the runner fits its adaptor. Raises UsageError, UnfitError."""
-    from provisioning.doctor.adaptor import require_runtime
+    from provisioning.doctor.examine import require_runtime
 
     if runner == WHEEL_RUNNER and find_laid(environment):
         raise refuse_overlay()

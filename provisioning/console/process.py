@@ -17,7 +17,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -267,17 +267,13 @@ def _drain(
         return
     output = _Output(process, process.stdout.fileno())
     text = io.TextIOWrapper(io.BufferedReader(output), encoding="utf-8", errors="replace")
-    sink = log.open("w", encoding="utf-8") if log else None
-    try:
+    with log.open("w", encoding="utf-8") if log else nullcontext() as sink:
         for line in text:
             lines.append(line)
             if sink:
                 sink.write(line)
             if on_line:
                 on_line(line.rstrip("\n"))
-    finally:
-        if sink:
-            sink.close()
     if output.held:
         end_group(process)
 

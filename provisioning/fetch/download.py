@@ -16,7 +16,7 @@ from provisioning.console.progress import Bar, Progress
 from provisioning.errors import DownloadError, IntegrityError, UnfitError
 from provisioning.fetch.client import Client
 from provisioning.fetch.part_file import PartFile, Watch, ignore_growth
-from provisioning.fetch.spread import MIN_FILE_BYTES, Spread, is_worth_it
+from provisioning.fetch.ranges import MIN_FILE_BYTES, Spread, is_worth_it
 from provisioning.fetch.transfer import (
     BusyError,
     Head,

@@ -15,11 +15,11 @@ from provisioning.artifacts.provision import Provisioned
 from provisioning.artifacts.sources import ArtifactRequest
 from provisioning.console.command import Outcome, user_path, user_program
 from provisioning.console.progress import Progress
-from provisioning.doctor.adaptor import settle_adaptor
 from provisioning.doctor.examine import (
     examine_request,
     find_fitness,
     make_request,
+    settle_adaptor,
     wanted_requests,
 )
 from provisioning.doctor.facts import STAGING

@@ -13,7 +13,8 @@ from typing import Any
 
 from ci.gate.dependencies.parts import parse_table
 from ci.gate.dependencies.reach import Graph, Reach
-from ci.gate.rules import GateRules, fits
+from ci.gate.rules import GateRules
+from ci.parity.policy import matches
 
 NOXFILE, PYPROJECT = "noxfile.py", "pyproject.toml"
 PROFILES, TARGETS = "manifests/profiles.toml", "manifests/targets.toml"
@@ -61,7 +62,7 @@ def describe_sessions(graph: Graph, read: Read, rules: GateRules) -> dict[str, S
     for name in (*sessions, *(name for name in rules.sessions if name not in sessions)):
         facts = sessions.get(name, SessionFacts(name))
         roots = rules.session_rule(name).roots
-        by_rule = (path for path in files if fits(path, roots))
+        by_rule = (path for path in files if matches(path, roots))
         starts = {*list_starts(facts, verbs, files), *by_rule}
         groups = close_groups(facts.groups, project)
         reach = graph.follow(starts, by_name=LOWERING in groups)

@@ -8,8 +8,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 
 from ci.gate.dependencies.names import SOURCES, FileFacts
-from ci.gate.rules import GateRules, fits
+from ci.gate.rules import GateRules
 from ci.parity.facts import directory_of
+from ci.parity.policy import matches
 from ci.parity.uses import absolute
 
 BUCK_FILES, CMAKE_FILE = ("BUCK", "TARGETS", "targets.bzl"), "CMakeLists.txt"
@@ -64,8 +65,8 @@ class TreeFiles:
         if path in self.links:
             target = posixpath.normpath(posixpath.join(directory_of(path), self.links[path]))
             found.update(self.expand(target))
-        unread = [row.files for row in self.rules.unread if fits(path, (row.reader,))]
-        return {one for one in found - {path} if not any(fits(one, files) for files in unread)}
+        unread = [row.files for row in self.rules.unread if matches(path, (row.reader,))]
+        return {one for one in found - {path} if not any(matches(one, files) for files in unread)}
 
     def expand(self, path: str) -> tuple[str, ...]:
         """A file itself, or the files of a folder."""

@@ -105,7 +105,7 @@ def take_steps(
     from ci.cases.pool import open_scratch_pool
     from ci.executorch.toolchain import find_on_path
     from provisioning.artifacts.environment import provision_profile
-    from provisioning.doctor.adaptor import settle_adaptor
+    from provisioning.doctor.examine import settle_adaptor
 
     progress = phases.progress
     with open_scratch_pool(imports) as scratch:

@@ -152,7 +152,7 @@ def test_a_commit_is_no_sha256(world: World) -> None:
     found = fetch("adaptor")[0]
     assert (found.origin.sha256, len(found.origin.commit)) == ("", 40)
     (part,) = list_parts(Environment("aot", (found,), {}))
-    assert part.sha256 == ""
+    assert not part.sha256
 
 
 def test_an_update_is_the_newest_tag_that_is_a_release(

@@ -21,10 +21,9 @@ from ci.__main__ import main
 from provisioning.artifacts.choice import OverlayRecord, lay_over, python_tag, write_overlay
 from provisioning.artifacts.environment import provision_profile
 from provisioning.console.progress import Progress
-from provisioning.doctor import adaptor as adaptor_room
-from provisioning.doctor.adaptor import require_runtime
+from provisioning.doctor import examine as adaptor_room
 from provisioning.doctor.checks.registry import Finding
-from provisioning.doctor.examine import Verdict
+from provisioning.doctor.examine import Verdict, require_runtime
 from provisioning.doctor.survey.python_probe import find_adaptors, probe
 from provisioning.elf.qnn_build import HTP_API, find_headers_version
 from provisioning.errors import ExitCode, UnfitError

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -176,6 +177,27 @@ def test_a_file_is_judged_on_the_data_beside_it(run_case: RunCase, tmp_path: Pat
     (kept,) = (tmp_path / "kept").iterdir()
     given = np.fromfile(kept / "artifact" / "inputs" / "3_0.raw", "float32")
     assert 2 < given.mean() < 4
+    assert result.case.made_inputs == ""
+
+
+def test_a_quantized_file_runs_as_it_is(run_case: RunCase, tmp_path: Path) -> None:
+    """Its quantized form is kept, by which the program is judged."""
+    model = save(tmp_path / "net.onnx", helper.make_node("Sigmoid", ["x"], ["y"], name="s"))
+    first = run_case(model, Scheme.U8)
+    assert first.case.made_inputs == "random inputs"
+    (kept,) = (tmp_path / "kept").iterdir()
+    quantized = (kept / "artifact" / "quantized.onnx").rename(tmp_path / "quantized.onnx")
+    second = run_case(str(quantized), Scheme.U8)
+    assert second.case.status is Status.PASSED, describe(second)
+    assert second.case.sqnr_db == second.case.sqnr_db_quantized
+    (again,) = (tmp_path / "kept").glob("quantized*")
+    nodes = [
+        [one.op_type for one in onnx.load(path).graph.node]
+        for path in (quantized, again / "artifact" / "quantized.onnx")
+    ]
+    assert nodes[0] == nodes[1]
+    record = json.loads((again / "artifact" / "artifact.json").read_text())
+    assert record["files"]["quantized.onnx"]
 
 
 @pytest.mark.parametrize(
@@ -257,8 +279,9 @@ def test_a_refusal_names_its_stage_and_its_whole_cause(
     assert why in case.reason, case.reason
     assert case.places == ()
     (kept,) = (tmp_path / "kept").iterdir()
-    assert "Traceback" in (kept / "lower.log").read_text()
-    assert case.log_tail
+    assert "Traceback" in (kept / "traceback.log").read_text()
+    assert f"refused by {stage}" in (kept / "lower.log").read_text()
+    assert f"refused by {stage}" in case.log_tail
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ MODULES = (
     "provisioning.artifacts.sources.archive",
     "provisioning.artifacts.sources.pipeline",
     "provisioning.fetch.ranges",
-    "provisioning.fetch.spread",
+    "provisioning.fetch.ranges",
     "requests",
 )
 # The system's alarm ends a process at any instant, as SIGKILL does: nothing of it handles that.

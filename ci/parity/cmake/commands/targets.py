@@ -12,7 +12,7 @@ from ci.parity.cmake.commands.variables import Handler
 from ci.parity.cmake.interpreter import Interpreter
 from ci.parity.cmake.state import BUILD, ROOT, Call, Item
 from ci.parity.cmake.values import is_unknown, resolve_genex, split_list
-from ci.parity.facts import CMakeTarget, ListEntry, Place, Word, is_header, suffix_of
+from ci.parity.facts import CMakeTarget, ListEntry, Place, Word, is_header, is_inside, suffix_of
 
 LIBRARY_WORDS = {
     "STATIC", "SHARED", "MODULE", "OBJECT", "INTERFACE", "EXCLUDE_FROM_ALL", "GLOBAL",
@@ -94,7 +94,7 @@ class Targets:
     def finished(self) -> Iterator[Builder]:
         """Every target, with the defines of its directory and of those around it."""
         for target in (target for known in self.table.values() for target in known):
-            words = (w for d, w in self.directory_defines if is_below(target.directory, d))
+            words = (w for d, w in self.directory_defines if is_inside(target.directory, [d]))
             target.directory_defines = tuple(dict.fromkeys(words))
             yield target
 
@@ -244,10 +244,6 @@ def words_for(
             given = given if "$<$<" not in item.text else {frozenset({item.text})}
             certain = any((run.conditions | one) <= target.conditions for one in given)
             yield Word(text, run.place(item.line), "" if certain else OPTION, exported)
-
-
-def is_below(directory: str, above: str) -> bool:
-    return not above or f"{directory}/".startswith(f"{above}/")
 
 
 def is_certain(first: tuple[int, ...], second: tuple[int, ...]) -> bool:

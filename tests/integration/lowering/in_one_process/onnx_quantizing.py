@@ -169,3 +169,21 @@ def test_infinity_and_a_bias_of_two_dimensions_are_quantized(
     quantize_file(path, tmp_path / "quantized.onnx", scheme, sets)
     wanted, got = (run_reference(one, sets) for one in (path, tmp_path / "quantized.onnx"))
     np.testing.assert_allclose(got[0][0], wanted[0][0], atol=0.3)
+
+
+def test_weights_in_another_file_are_quantized(tmp_path: Path) -> None:
+    path = write_net(tmp_path / "net.onnx")
+    outputs = []
+    for name in ("inside.onnx", "outside.onnx"):
+        model = onnx.load(path)
+        outside = name == "outside.onnx"
+        onnx.save(
+            model,
+            tmp_path / name,
+            save_as_external_data=outside,
+            location="w.bin",
+            size_threshold=0,
+        )
+        quantize_file(tmp_path / name, tmp_path / f"q-{name}", Scheme.U8_CHANNEL, INPUTS)
+        outputs.append(run_reference(tmp_path / f"q-{name}", INPUTS)[0][0])
+    np.testing.assert_array_equal(*outputs)

@@ -83,3 +83,13 @@ def test_shapes_of_an_entry_are_judged(tmp_path: Path, path: str, shapes: str, w
         return
     with pytest.raises(ManifestError, match=why):
         read_emulator_policy(policy, "onnx")
+
+
+def test_a_model_that_is_quantized_dynamically_is_one_of_fp16(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("DynamicQuantizeLinear", ["x"], ["q", "scale", "zero"]),
+        helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["y"]),
+    ]
+    ends = [tensor("x", (1, 3))], [tensor("y", (1, 3))]
+    path = write_model(tmp_path / "dynamic.onnx", nodes, *ends)
+    assert fit(path, Scheme.FP16, Scheme.U8, Scheme.U16A8W) == ["fp16"]

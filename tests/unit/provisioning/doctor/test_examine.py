@@ -16,8 +16,8 @@ from provisioning.artifacts.choice import OverlayRecord, QnnChoice, python_tag, 
 from provisioning.artifacts.environment import Environment
 from provisioning.artifacts.provision import Provisioned
 from provisioning.console.progress import Progress
-from provisioning.doctor import adaptor, policies
-from provisioning.doctor.adaptor import list_overlays, settle_adaptor
+from provisioning.doctor import examine as examining
+from provisioning.doctor import policies
 from provisioning.doctor.checks.registry import Finding, Severity
 from provisioning.doctor.examine import (
     CHECKOUT_COMMIT,
@@ -25,6 +25,8 @@ from provisioning.doctor.examine import (
     examine,
     find_fitness,
     find_pins,
+    list_overlays,
+    settle_adaptor,
     wanted_requests,
 )
 from provisioning.doctor.facts import InstallationFacts
@@ -198,7 +200,7 @@ def test_the_first_adaptor_that_fits_is_taken(
         seen.append((candidate.variables.get("PYTHONPATH", ""), python, tries_device))
         return verdicts[len(seen) - 1]
 
-    monkeypatch.setattr(adaptor, "examine", examine)
+    monkeypatch.setattr(examining, "examine", examine)
     monkeypatch.delenv("PYTHONPATH", raising=False)
     got, verdict = settle_adaptor(ANY, environment, Progress())
     paths = ["", *(str(place(environment, name)) for name in ("newest", "fit"))]

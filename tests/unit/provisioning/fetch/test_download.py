@@ -495,7 +495,7 @@ def test_a_slow_large_pinned_file_is_spread(
 ) -> None:
     monkeypatch.setattr(download, "MIN_FILE_BYTES", len(DATA))
     monkeypatch.setattr(download, "is_worth_it", lambda left, came, seconds: came > 0)
-    monkeypatch.setattr("provisioning.fetch.spread.PIECE_BYTES", 20_000)
+    monkeypatch.setattr("provisioning.fetch.ranges.SPREAD_BYTES", 20_000)
     server.files["a"] = DATA
     server.usual = bad.limited(1e6)
     try:

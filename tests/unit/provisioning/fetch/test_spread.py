@@ -12,10 +12,10 @@ import pytest
 
 from provisioning.console.progress import Bar
 from provisioning.fetch import client as clients
-from provisioning.fetch import spread as spreads
+from provisioning.fetch import ranges as spreads
 from provisioning.fetch.client import Client
 from provisioning.fetch.part_file import PartFile
-from provisioning.fetch.spread import FAST_BYTES_S, PIECE_BYTES, PROBE_S, Spread, is_worth_it
+from provisioning.fetch.ranges import FAST_BYTES_S, PROBE_S, SPREAD_BYTES, Spread, is_worth_it
 from provisioning.fetch.transfer import PermanentError, TransferPolicy, TransientError
 from tests.stand_ins import bad_server as bad
 from tests.stand_ins.bad_server import BadServer, Fault
@@ -38,7 +38,7 @@ def part(tmp_path: Path) -> Iterator[PartFile]:
 
 @pytest.fixture
 def spread(server: BadServer, part: PartFile, monkeypatch: pytest.MonkeyPatch) -> Iterator[Spread]:
-    monkeypatch.setattr(spreads, "PIECE_BYTES", PIECE)
+    monkeypatch.setattr(spreads, "SPREAD_BYTES", PIECE)
     server.files["a"] = DATA
     bar = Bar("", SIZE, "B", None, live=False)
     yield Spread(server.url("a"), part, SIZE, QUICK, bar)
@@ -46,14 +46,14 @@ def spread(server: BadServer, part: PartFile, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_when_more_connections_may_help() -> None:
-    enough = 8 * PIECE_BYTES + 1
+    enough = 8 * SPREAD_BYTES + 1
     slow = int(FAST_BYTES_S * PROBE_S) - 1
     assert is_worth_it(enough, slow, PROBE_S)
     assert not is_worth_it(enough - 1, slow, PROBE_S)
     assert not is_worth_it(enough, slow + 1, PROBE_S)
     assert not is_worth_it(enough, 0, PROBE_S - 0.001)
     assert is_worth_it(enough, slow + 1, PROBE_S + 0.001)
-    assert (PIECE_BYTES, FAST_BYTES_S, PROBE_S) == (1 << 20, 32 << 20, 0.25)
+    assert (SPREAD_BYTES, FAST_BYTES_S, PROBE_S) == (1 << 20, 32 << 20, 0.25)
 
 
 def test_the_rest_comes_in_pieces_each_once(
