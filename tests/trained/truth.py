@@ -16,8 +16,8 @@ GOOD, BAD, DOUBTFUL, REFUSED = "good", "bad", "doubtful", "refused"
 FP16_DB, MARGIN_DB = 30.0, 6.0
 # So much further off, a program is bad even if the metric does not notice.
 FAR_DB = 14.0
-# Below it, right decisions are luck.
-DOUBTFUL_DB = 6.0
+# A quantized model below it is no longer the float model: right decisions are luck.
+POOR_DB = 6.0
 
 Row = dict[str, Any]
 
@@ -52,18 +52,15 @@ def decide(row: Row) -> Row:
         wanted = [FP16_DB] * len(near)
     else:
         wanted = [figures[0] - MARGIN_DB for figures in row["quantized_float"]]
+    poor = any(figures[0] < POOR_DB for figures in row["quantized_float"])
+    far = any(one < other - FAR_DB for one, other in zip(near, wanted, strict=True))
     answers = {
-        "faithful": right["program"] >= least["quantized"]
+        "faithful": (poor or right["program"] >= least["quantized"])
         and all(one >= other for one, other in zip(near, wanted, strict=True)),
-        "quantized": right["quantized"] >= least["float"],
+        "quantized": not poor and right["quantized"] >= least["float"],
         "task": right["program"] >= max(entry.least, least["float"]),
     }
-    poor = any(figures[0] < DOUBTFUL_DB for figures in row["quantized_float"])
-    far = any(one < other - FAR_DB for one, other in zip(near, wanted, strict=True))
-    if not answers["task"] or far:
-        verdict = BAD
-    else:
-        verdict = GOOD if all(answers.values()) and not poor else DOUBTFUL
+    verdict = BAD if not answers["task"] or far else GOOD if all(answers.values()) else DOUBTFUL
     return {**answers, "verdict": verdict}
 
 

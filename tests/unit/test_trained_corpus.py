@@ -43,7 +43,7 @@ def judge(truth: Any) -> Any:
         ({"metric": {"float": 0.9, "quantized": 0.9, "program": None}}, "bad", "faithful"),
         ({"program_float": [[15.0, 3.0]]}, "doubtful", "faithful"),
         ({"program_float": [[4.0, 3.0]]}, "bad", "faithful"),
-        ({"quantized_float": [[2.0, 1.0]], "program_float": [[2.0, 1.0]]}, "doubtful", ""),
+        ({"quantized_float": [[2.0, 1.0]], "program_float": [[2.0, 1.0]]}, "doubtful", "quantized"),
         ({"scheme": "fp16", "program_float": [[20.0, 20.0]]}, "doubtful", "faithful"),
         ({"metric": {"float": 0.9}, "refused": "no such operator"}, "refused", ""),
     ],
