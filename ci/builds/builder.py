@@ -76,7 +76,10 @@ def run_build(job: BuildJob, progress: Progress) -> Result:
     with explain_errors(place.root), place.locked():
         write_whole(place.origin, str(job.plan.source))
         before = State() if job.request.clean else read_record(place.state, State)
-        snapshots = _take_snapshots(job, before)
+        source = take_snapshot(job.plan.source, before.inputs.get(SOURCE), job.skip)
+        snapshots = {SOURCE: source}
+        for name, directory in job.inputs.items():
+            snapshots[name] = take_snapshot(directory, before.inputs.get(name))
         rows = (f"{name}\0{digest_snapshot(snapshots[name])}" for name in sorted(snapshots))
         digest = hashlib.sha256("\n".join(rows).encode()).hexdigest()
         now = State(job.plan.settings_digest, snapshots, digest, before.artifacts)
@@ -86,13 +89,6 @@ def run_build(job: BuildJob, progress: Progress) -> Result:
             found = collect_artifacts(job.plan, job.request)
             return Result(job.plan, digest, found, True, True, wall_s=time.monotonic() - started)
         return _build(job, before, now, progress, started)
-
-
-def _take_snapshots(job: BuildJob, before: State) -> dict[str, Snapshot]:
-    snapshots = {SOURCE: take_snapshot(job.plan.source, before.inputs.get(SOURCE), job.skip)}
-    for name, directory in job.inputs.items():
-        snapshots[name] = take_snapshot(directory, before.inputs.get(name))
-    return snapshots
 
 
 def _build(job: BuildJob, before: State, now: State, progress: Progress, started: float) -> Result:

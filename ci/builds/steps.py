@@ -60,16 +60,12 @@ def _run_step(plan: BuildPlan, label: str, command: Sequence[str], progress: Pro
                 command, env=plan.environment, log=log, on_line=output.read_line, check=False
             )
         finally:
-            _append_log(plan.place.log, command, log)
+            text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+            with plan.place.log.open("a", encoding="utf-8") as stream:
+                stream.write(f"$ {' '.join(command)}\n{text}\n")
+            log.unlink(missing_ok=True)
     if ended.returncode != 0:
         raise explain_failure(label, output, ended.describe(), ended.tail, plan.place.log)
-
-
-def _append_log(whole: Path, command: Sequence[str], step: Path) -> None:
-    text = step.read_text(encoding="utf-8", errors="replace") if step.exists() else ""
-    with whole.open("a", encoding="utf-8") as stream:
-        stream.write(f"$ {' '.join(command)}\n{text}\n")
-    step.unlink(missing_ok=True)
 
 
 def explain_failure(

@@ -78,10 +78,15 @@ class Staging:
         """Write the input sets that the program is judged on."""
         write_sets(self.directory / INPUTS, sets)
 
-    def write_float(self, outputs: Sequence[Sequence[Any]]) -> None:
-        """Write the float32 model's outputs. Raises FailedError if they prove nothing."""
+    def write_float(self, outputs: Sequence[Sequence[Any]], made: str = "") -> None:
+        """Write the float32 model's outputs. Raises FailedError if they prove nothing, which may be
+        the fault of inputs that were ``made``."""
         write_sets(self.directory / FLOAT, outputs)
-        require_proof([list(map(np.asarray, tensors)) for tensors in outputs], self.reference)
+        try:
+            require_proof([list(map(np.asarray, tensors)) for tensors in outputs], self.reference)
+        except FailedError as error:
+            why = f"it was computed from {made}: real ones may give it a range" if made else ""
+            raise FailedError(error.what, why=error.why or why, fix=error.fix) from error
 
     def write_quantized(self, outputs: Sequence[Sequence[Any]]) -> None:
         """Write the quantized model's outputs."""

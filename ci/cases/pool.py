@@ -165,14 +165,6 @@ def find_fork_server() -> int | None:
     return pid
 
 
-def start_fork_server() -> None:
-    """Raises RuntimeError if one runs: what it forks has the variables that it started with."""
-    before = find_fork_server()
-    forkserver.ensure_running()
-    if find_fork_server() == before:
-        raise RuntimeError("another fork server of this process has not been ended")
-
-
 def end_fork_server() -> None:
     """End it at once, and with it what it has forked."""
     if pid := find_fork_server():
@@ -214,7 +206,8 @@ class Pool:
     """Workers for jobs in ``environment``; safe to use from several threads.
 
     Making one starts the imports, of ``imports``. They end with the thread that makes it,
-    or with ``close``.
+    or with ``close``. Raises RuntimeError if there is a fork server: what it forks has the
+    variables that it started with.
     The processes stand in ``directory``, which holds nothing that Python could import.
     """
 
@@ -232,8 +225,11 @@ class Pool:
             "GLIBC_TUNABLES": ":".join(filter(None, [environment.get("GLIBC_TUNABLES"), TUNABLES])),
             **VARIABLES,
         }
+        before = find_fork_server()
         with process_set({**environment, **own}, directory):
-            start_fork_server()
+            forkserver.ensure_running()
+        if find_fork_server() == before:
+            raise RuntimeError("another fork server of this process has not been ended")
         self.idle: dict[tuple[object, int], Worker] = {}  # by kind and thread
         self.aborted = threading.Event()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -123,13 +123,14 @@ def name_operator(node: Any) -> str:
 
 
 def audit_delegation(
-    graph_module: Any, refusals: Refusals, backend: Backend = Backend.HTP
+    graph_modules: Sequence[Any], refusals: Refusals, backend: Backend = Backend.HTP
 ) -> Delegation:
-    """Count the nodes of a lowered graph, and name those left to the CPU."""
-    info = get_delegation_info(graph_module)
+    """Count the nodes of a program's lowered graphs, and name those left to the CPU."""
+    infos = [get_delegation_info(one) for one in graph_modules]
     left = [
         node
-        for node in graph_module.graph.nodes
+        for one in graph_modules
+        for node in one.graph.nodes
         if node.op == "call_function"
         and "executorch_call_delegate" not in str(node.target)
         and getattr(node.target, "__name__", "") not in COMPUTES_NOTHING
@@ -143,4 +144,7 @@ def audit_delegation(
         )
         for node in left
     )
-    return Delegation(info.num_delegated_nodes, len(left), info.num_delegated_subgraphs, named)
+    delegated = sum(one.num_delegated_nodes for one in infos)
+    return Delegation(
+        delegated, len(left), sum(one.num_delegated_subgraphs for one in infos), named
+    )

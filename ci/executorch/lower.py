@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -101,7 +101,7 @@ class Lowering:
         model, scheme, choices = self.model, self.spec.scheme, self.spec.source.choices
         module: Any = model.module
         self.staging.write_inputs(model.evaluation)
-        self.staging.write_float(model.reference)
+        self.staging.write_float(model.reference, model.made)
         self.write_bounds(FLOAT, module, model.reference)
         if scheme.quantized:
             module = quantize_model(model, scheme, self.spec.soc, choices, self.backend)
@@ -146,9 +146,7 @@ class Lowering:
             edge = self.lower_edge(module, spec)
         refusals.require_skipped()
         graphs = [edge.exported_program(name).graph_module for name in sorted(edge.methods)]
-        delegation = add_delegations(
-            audit_delegation(graph, refusals, self.backend) for graph in graphs
-        )
+        delegation = audit_delegation(graphs, refusals, self.backend)
         return sign_by_content(edge.to_executorch(keep_initial_state(edge)).buffer), delegation
 
     def lower_edge(self, module: Any, spec: list[Any]) -> Any:
@@ -220,17 +218,6 @@ def describe_refusal(error: Exception, log: Path) -> str:
     raised += f" [{file.rpartition('site-packages/')[2]}]"
     said = qnn_errors(text)
     return f"{said} ({raised})" if said else raised
-
-
-def add_delegations(every: Iterable[Delegation]) -> Delegation:
-    """Return the delegation of a program, from those of its methods."""
-    rows = tuple(every)
-    return Delegation(
-        sum(one.delegated_nodes for one in rows),
-        sum(one.fallback_nodes for one in rows),
-        sum(one.partitions for one in rows),
-        tuple(node for one in rows for node in one.fallback_ops),
-    )
 
 
 def describe_methods(model: Model) -> tuple[str, ...]:

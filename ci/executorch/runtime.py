@@ -67,7 +67,10 @@ class LoadedProgram:
 
     def run_set(self, number: int, tensors: Sequence[Any]) -> list[Any]:
         """Return the outputs of one input set."""
-        metas = [list_inputs(method) for method in self.methods]
+        metas = [
+            [meta.input_tensor_meta(index) for index in range(meta.num_inputs())]
+            for meta in (method.method_meta() for method in self.methods)
+        ]
         wanted = sum(map(len, metas))
         if len(tensors) != wanted:
             raise FailedError(f"input set {number} has {len(tensors)} inputs, {wanted} are wanted")
@@ -96,12 +99,6 @@ def overwrite_freed_memory() -> None:
     Covers blocks of all sizes if GLIBC_TUNABLES has the TUNABLES of ci.cases.pool.
     """
     ctypes.CDLL(None).mallopt(M_PERTURB, FILL)
-
-
-def list_inputs(method: Any) -> list[Any]:
-    """Return what each input of a method is."""
-    meta = method.method_meta()
-    return [meta.input_tensor_meta(index) for index in range(meta.num_inputs())]
 
 
 def convert_input(array: Any, meta: Any) -> torch.Tensor:

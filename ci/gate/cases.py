@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from ci.cases.spec import DEFAULT_SOC
-from ci.gate.facts import Difference, TreeFacts
+from ci.gate.changes import Difference, TreeFacts
 from ci.gate.rules import CaseRule
 from ci.gate.schema import PlannedCase
 from ci.parity.policy import matches

@@ -1,11 +1,16 @@
-"""What differs between two trees: the words of ``git diff --raw -z`` as changes."""
+"""What differs between two trees: the words of ``git diff --raw -z`` as changes, and what a plan is
+made of."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 
-from msgspec import Struct, field
+import msgspec
+
+from ci.gate.dependencies.reach import Reach
+from ci.gate.dependencies.sessions import SessionInputs
 
 SUBMODULE, NONE = "160000", "000000"
 
@@ -24,11 +29,11 @@ class Kind(str, Enum):
     SUBMODULE = "submodule"
 
 
-class Change(Struct, frozen=True, order=True, forbid_unknown_fields=True):
+class Change(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=True):
     """A path that is not what it was; a rename is two of them."""
 
     path: str
-    kind: Kind = field(name="change")
+    kind: Kind = msgspec.field(name="change")
 
 
 LETTERS = {"A": Kind.ADDED, "D": Kind.DELETED, "M": Kind.MODIFIED, "T": Kind.TYPE}
@@ -66,3 +71,27 @@ def _read_entry(head: str, fields: Iterable[str]) -> Iterator[Change]:
         yield Change(path, Kind.MODE)
     else:  # X and U, an unmerged path, are modifications of some kind
         yield Change(path, LETTERS.get(status[0], Kind.MODIFIED))
+
+
+@dataclass(frozen=True)
+class TreeFacts:
+    """One tree: the inputs of its sessions, the suite's schemes by model, and what each model's
+    module reaches."""
+
+    sessions: Mapping[str, SessionInputs] = field(default_factory=dict)
+    suite: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    models: Mapping[str, Reach] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What differs between two trees; ``keys`` are the changed keys of each changed TOML file."""
+
+    base: TreeFacts
+    head: TreeFacts
+    changes: tuple[Change, ...]
+    keys: Mapping[str, frozenset[str]] = field(default_factory=dict)
+
+    @property
+    def trees(self) -> tuple[TreeFacts, TreeFacts]:
+        return self.base, self.head

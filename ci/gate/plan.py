@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from ci.gate.cases import CHOOSERS, choose_cases, list_suite
-from ci.gate.facts import Difference
+from ci.gate.changes import Difference
 from ci.gate.jobs import list_jobs
 from ci.gate.rules import ALL, GateRules, Rule
 from ci.gate.schema import Plan, PlannedCase, PlannedSession

@@ -9,13 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ci.gate.cases import CHOOSERS, MODELS, POLICY
-from ci.gate.changes import Change, Kind, parse_raw_diff
+from ci.gate.changes import Change, Difference, Kind, TreeFacts, parse_raw_diff
 from ci.gate.dependencies.names import READ, FileFacts, parse_file
 from ci.gate.dependencies.parts import list_changed_parts
 from ci.gate.dependencies.reach import Graph
 from ci.gate.dependencies.sessions import describe_sessions, load
 from ci.gate.dependencies.tree import TreeFiles
-from ci.gate.facts import Difference, TreeFacts
 from ci.gate.replay import Step
 from ci.gate.rules import GateRules
 from ci.parity.policy import matches

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ci.gate.facts import Difference
+from ci.gate.changes import Difference
 from ci.gate.plan import make_plan
 from ci.gate.rules import GateRules
 from ci.gate.schema import Plan

@@ -106,18 +106,13 @@ def _rewrite_layer(
                 tarfile.open(fileobj=body, mode="r|") as layer,
                 tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as fresh,
             ):
-                _copy_members(layer, fresh, time_s)
+                for member in layer:
+                    member.mtime = time_s
+                    member.uname = member.gname = ""
+                    pax = member.pax_headers.items()
+                    member.pax_headers = {k: v for k, v in pax if k.startswith(KEPT_PAX)}
+                    fresh.addfile(member, layer.extractfile(member) if member.isreg() else None)
     return target
-
-
-def _copy_members(layer: tarfile.TarFile, fresh: tarfile.TarFile, time_s: int) -> None:
-    for member in layer:
-        member.mtime = time_s
-        member.uname = member.gname = ""
-        member.pax_headers = {
-            name: value for name, value in member.pax_headers.items() if name.startswith(KEPT_PAX)
-        }
-        fresh.addfile(member, layer.extractfile(member) if member.isreg() else None)
 
 
 def _add_file(out: tarfile.TarFile, name: str, path: Path) -> None:

@@ -81,7 +81,7 @@ def compile_source(
     staging.write_inputs(source.evaluation)
     model = write_float(source, staging.directory.with_name("float.onnx"), spec.source.shapes)
     reference = run_reference(model, source.evaluation)
-    staging.write_float(reference)
+    staging.write_float(reference, source.made)
     require_export(source, reference)
     infos = describe_outputs(model, reference[0])
     given = is_quantized(onnx.load(model, load_external_data=False))

@@ -125,7 +125,9 @@ def run_worker(order: Order) -> bytes | str:
 
 def main(argv: list[str]) -> int:
     """Be a worker: carry out the order in a file, and write the facts into another."""
-    limit_memory(MEMORY_BYTES)
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    soft = MEMORY_BYTES if hard == resource.RLIM_INFINITY else min(MEMORY_BYTES, hard)
+    resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
     order = msgspec.json.decode(Path(argv[0]).read_bytes(), type=Order)
     source = Path(os.fsdecode(order.source))
     tree: SourceTree = DirectoryTree(source, order.layout)
@@ -134,12 +136,6 @@ def main(argv: list[str]) -> int:
     facts = read_buck(tree) if order.side == "buck" else read_cmake_side(tree)
     Path(argv[1]).write_bytes(msgspec.json.encode(facts))
     return 0
-
-
-def limit_memory(limit_bytes: int) -> None:
-    _, hard = resource.getrlimit(resource.RLIMIT_AS)
-    soft = limit_bytes if hard == resource.RLIM_INFINITY else min(limit_bytes, hard)
-    resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
 def digest_side(tree: SourceTree, side: str) -> str:

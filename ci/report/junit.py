@@ -8,13 +8,12 @@ machine lacked something.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from xml.etree import ElementTree as ET
 
 from ci.report.annotation import repeat_command
 from ci.report.columns import COLUMNS
-from ci.report.schema import Case, Control, Report, Status, Tool
+from ci.report.schema import Case, Control, Report, Status
 from ci.report.text import show_decibels
 from provisioning.console.terminal import clean
 
@@ -85,16 +84,12 @@ def _control_entry(control: Control) -> JunitCase:
 def _add_suite(root: ET.Element, report: Report, name: str, entries: list[JunitCase]) -> None:
     suite = ET.SubElement(root, "testsuite", name=clean(name), timestamp=report.started[:-1])
     _count(suite, entries, sum(entry.seconds for entry in entries))
-    _add_properties(suite, report.toolchain)
-    for entry in entries:
-        _add_entry(suite, name, entry)
-
-
-def _add_properties(suite: ET.Element, toolchain: Iterable[Tool]) -> None:
     properties = ET.SubElement(suite, "properties")
-    for tool in toolchain:
+    for tool in report.toolchain:
         value = f"{tool.version} sha256:{tool.sha256}" if tool.sha256 else tool.version
         ET.SubElement(properties, "property", name=clean(tool.name), value=clean(value))
+    for entry in entries:
+        _add_entry(suite, name, entry)
 
 
 def _add_entry(suite: ET.Element, name: str, entry: JunitCase) -> None:

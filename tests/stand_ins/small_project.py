@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from ci.gate.changes import Change, Kind
+from ci.gate.changes import Change, Difference, Kind, TreeFacts
 from ci.gate.dependencies.names import FileFacts
-from ci.gate.facts import Difference, TreeFacts
 from ci.gate.reading import compare_keys, read_facts
 from ci.gate.rules import GateRules
 from ci.parity.policy import Layout

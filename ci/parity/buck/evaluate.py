@@ -196,7 +196,10 @@ class Evaluator:
     ) -> tuple[sl.Module, tuple[str, ...]]:
         key = (path, frozenset(unknown))
         if key not in self.parsed:
-            self.parsed[key] = self._prepare(path, text, unknown)
+            loads = tuple(self._parse(path, text).loads())
+            taken = {name for load in loads for name in load.symbols}
+            whole = self._header(text, taken, unknown) + text
+            self.parsed[key] = Parsed(loads, self._parse(path, whole))
         parsed = self.parsed[key]
         frozen = {"@prelude": self.prelude}
         files: list[str] = []
@@ -217,11 +220,6 @@ class Evaluator:
             sl.FileLoader(frozen.__getitem__),
         )
         return module, tuple(files)
-
-    def _prepare(self, path: str, text: str, unknown: set[str]) -> Parsed:
-        loads = tuple(self._parse(path, text).loads())
-        taken = {name for load in loads for name in load.symbols}
-        return Parsed(loads, self._parse(path, self._header(text, taken, unknown) + text))
 
     def _parse(self, path: str, text: str) -> sl.AstModule:
         return sl.parse(path, text, self.dialect)

@@ -102,14 +102,10 @@ def merge_value(before: Value | None, left: Value | None, right: Value | None) -
         first, second = split_list(left[0]), split_list(right[0])
         if len(first) > 1 or len(second) > 1:
             base = split_list(before[0]) if before and len(before) == 1 else []
-            return (";".join(_merge_lists(base, first, second)),)
+            size = len(base) if first[: len(base)] == base == second[: len(base)] else 0
+            known = set(first[size:])
+            return (";".join([*first, *(item for item in second[size:] if item not in known)]),)
     return tuple(dict.fromkeys(left + right))[:MOST_ALTERNATIVES]
-
-
-def _merge_lists(base: list[str], left: list[str], right: list[str]) -> list[str]:
-    size = len(base) if left[: len(base)] == base == right[: len(base)] else 0
-    known = set(left[size:])
-    return left + [item for item in right[size:] if item not in known]
 
 
 TRANSPARENT = {"BUILD_INTERFACE", "LINK_ONLY", "BUILD_LOCAL_INTERFACE", "1"}

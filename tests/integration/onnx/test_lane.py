@@ -180,6 +180,18 @@ def test_a_file_is_judged_on_the_data_beside_it(run_case: RunCase, tmp_path: Pat
     assert result.case.made_inputs == ""
 
 
+def test_a_reference_of_random_inputs_that_proves_nothing_is_blamed_on_them(
+    run_case: RunCase, tmp_path: Path
+) -> None:
+    nodes = [
+        helper.make_node("Constant", [], ["half"], value_floats=[-1e-6]),
+        helper.make_node("Mul", ["x", "half"], ["y"]),
+    ]
+    case = run_case(save(tmp_path / "net.onnx", *nodes), Scheme.FP16).case
+    assert "near zero" in case.reason
+    assert "random inputs" in case.reason
+
+
 def test_a_quantized_file_runs_as_it_is(run_case: RunCase, tmp_path: Path) -> None:
     """Its quantized form is kept, by which the program is judged."""
     model = save(tmp_path / "net.onnx", helper.make_node("Sigmoid", ["x"], ["y"], name="s"))

@@ -148,11 +148,8 @@ class Targets:
 
     def add_sources(self, run: Interpreter, call: Call) -> None:
         """target_sources(), file sets included."""
-        target = self.find(call.words[0], run.directory)
-        if target is None:
-            self._note_unknown(run, call)
-            return
-        self._list(run, target, file_set_items(call.items[1:]))
+        if target := self.find_known(run, call):
+            self._list(run, target, file_set_items(call.items[1:]))
 
     def _list(self, run: Interpreter, target: Builder, items: list[Item]) -> None:
         # A quoted list is one word of a call and several sources of a target.
@@ -176,11 +173,8 @@ class Targets:
             target.files.append(Listed(ListEntry(path, run.place(line)), run.branch))
 
     def add_links(self, run: Interpreter, call: Call) -> None:
-        target = self.find(call.words[0], run.directory)
-        if target is None:
-            self._note_unknown(run, call)
-            return
-        target.links.extend(words_for(run, call, target, KEYWORDS | LINK_TYPES))
+        if target := self.find_known(run, call):
+            target.links.extend(words_for(run, call, target, KEYWORDS | LINK_TYPES))
 
     def add_defines(self, run: Interpreter, call: Call) -> None:
         """target_compile_definitions(), and what begins with -D in target_compile_options()."""
@@ -215,10 +209,13 @@ class Targets:
             if path:
                 self.mentioned.add(path)
 
-    def _note_unknown(self, run: Interpreter, call: Call) -> None:
-        if not is_unknown(call.words[0]) and not run.branch:
+    def find_known(self, run: Interpreter, call: Call) -> Builder | None:
+        """The target that a call is for; one that is surely not there is named."""
+        target = self.find(call.words[0], run.directory)
+        if target is None and not is_unknown(call.words[0]) and not run.branch:
             what = f"{call.command.name}({call.words[0]}) names an unknown target"
             run.note_unread(call.command.line, what)
+        return target
 
 
 def words_for(

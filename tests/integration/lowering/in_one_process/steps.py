@@ -548,7 +548,7 @@ def test_what_stays_on_the_cpu_is_counted_and_named(monkeypatch: pytest.MonkeyPa
     refusals = audit.Refusals()
     refusals.by_node["erf"] = "no visitor"
     graph = SimpleNamespace(graph=SimpleNamespace(nodes=nodes))
-    assert audit_delegation(graph, refusals) == Delegation(
+    assert audit_delegation([graph], refusals) == Delegation(
         9,
         2,
         2,

@@ -7,8 +7,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ci.gate.changes import Change, Kind
-from ci.gate.facts import Difference
+from ci.gate.changes import Change, Difference, Kind
 from ci.gate.plan import make_plan
 from ci.gate.rules import read_rules
 from ci.gate.schema import Plan
