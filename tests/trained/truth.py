@@ -60,7 +60,12 @@ def decide(row: Row) -> Row:
         "quantized": not poor and right["quantized"] >= least["float"],
         "task": right["program"] >= max(entry.least, least["float"]),
     }
-    verdict = BAD if not answers["task"] or far else GOOD if all(answers.values()) else DOUBTFUL
+    if not answers["task"] or far:
+        verdict = BAD
+    elif all(answers.values()):
+        verdict = GOOD
+    else:
+        verdict = DOUBTFUL
     return {**answers, "verdict": verdict}
 
 
