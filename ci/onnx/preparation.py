@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from string import digits
 from tempfile import TemporaryDirectory
@@ -45,11 +44,7 @@ OVERRIDDEN = ("MatMul", "LSTM", "GRU")
 INTEGER = ("DynamicQuantizeLinear", "ConvInteger", "MatMulInteger", "QLinearConv", "QLinearMatMul")
 LARGEST = (-65504.0, 65504.0)  # of float16, which stand for infinity
 MOST_NAMED = 3
-BITS = {
-    one.tensor_type: int(found[1])
-    for one in QuantType
-    if (found := re.fullmatch(r"QU?Int(\d+)", one.name))
-}
+WIDE = (onnx.TensorProto.UINT16, onnx.TensorProto.INT16)
 
 
 @stage(ONNXRUNTIME)
@@ -88,31 +83,21 @@ def is_quantized(model: Any) -> bool:
 
 def find_scheme(model: Any) -> Scheme | None:
     """The scheme of a model that is quantized already, by the types that most of its activations
-    and weights have, the nearest if there is none of just these; None for a float model."""
+    and weights have: one of as many bits if there is none of just these; None for a float model."""
     if not is_quantized(model):
         return None
     types = {name: one.data_type for name, one in read_constants(model.graph).items()}
-    points = (
+    points = Counter(
         types.get(node.input[2] if len(node.input) > 2 else "", onnx.TensorProto.UINT8)
         for node in model.graph.node
         if node.op_type == "QuantizeLinear"
     )
-    activation = _find_usual(points)
-    weight = _find_usual(kind for _, kind in find_weights(model)) or activation
-    if not activation:
+    if not points:
         return Scheme.FP16  # nothing between nodes is quantized for good
-
-    def differ(scheme: Scheme) -> tuple[int, bool]:
-        recipe = scheme.recipe
-        kinds = [QuantType[one].tensor_type for one in (recipe.activations, recipe.weights)]
-        pairs = zip(kinds, (activation, weight), strict=True)
-        return sum(abs(BITS[one] - BITS.get(own, 32)) for one, own in pairs), kinds[1] != weight
-
-    return min((one for one in ONNX.schemes if one.quantized), key=differ)
-
-
-def _find_usual(kinds: Iterable[int]) -> int:
-    return next((kind for kind, _ in Counter(kinds).most_common(1)), 0)
+    bits = 16 if points.most_common(1)[0][0] in WIDE else 8
+    alike = [one for one in ONNX.schemes if one.quantized and one.recipe.activation_bits == bits]
+    weights = Counter(kind for _, kind in find_weights(model))
+    return max(alike, key=lambda one: weights[QuantType[one.recipe.weights].tensor_type])
 
 
 class SetReader(CalibrationDataReader):

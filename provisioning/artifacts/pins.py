@@ -97,7 +97,7 @@ def take_archive(request: ArtifactRequest, file: Path, store: Store) -> None:
 
 
 def _learn(request: ArtifactRequest, store: Store, progress: Progress) -> Lock:
-    with store.lock(request.name, progress, request.download):
+    with store.lock((request.name, request.download), progress):
         require_acceptance(request, store, progress)
         return make_lock(require_pin(request.pinned(store), store, progress), store, progress)
 

@@ -53,7 +53,7 @@ def provision_pinned(
         if verify:
             return verify_published(request, key, published, store, progress)
         return _describe(request, published)
-    with store.lock(request.name, progress, request.download):
+    with store.lock((request.name, request.download), progress):
         if published := store.find(key):
             return _describe(request, published)
         require_acceptance(request, store, progress)
@@ -177,7 +177,7 @@ def verify_published(
     """Hash everything; where something differs, publish it anew and say what differed."""
     if not find_differences(request, published):
         return _describe(request, published)
-    with store.lock(request.name, progress, request.download):
+    with store.lock((request.name, request.download), progress):
         differences = find_differences(request, published)
         if not differences:
             return _describe(request, published)

@@ -16,7 +16,7 @@ import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -138,13 +138,13 @@ class Store:
                 yield found
 
     @contextmanager
-    def lock(self, artifact: str, progress: Progress, download: str = "") -> Iterator[None]:
-        """Hold the lock of an artifact, and of the file in downloads/ that it comes from.
+    def lock(self, names: Iterable[str], progress: Progress) -> Iterator[None]:
+        """Hold the locks of artifacts, and of files in downloads/; an empty name is none.
 
         Says who has it when it has to wait. Raises StoreError.
         """
         with ExitStack() as stack:
-            for name in filter(None, (artifact, download)):
+            for name in filter(None, names):
                 guard = HeldLock(self._lock_path(name), 0o644 | self._shared_bits())
                 with explain_errors(self.home):
                     self._make_room()

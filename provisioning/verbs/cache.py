@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from contextlib import ExitStack
 
 from provisioning.console.command import Outcome
 from provisioning.console.progress import Progress
@@ -33,10 +32,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
             "no part of the cache is named",
             fix="name some: " + ", ".join(one.name for one in parts),
         )
-    with ExitStack() as stack:
-        if not args.dry_run and store.home.is_dir() and {one.name for one in chosen} & LOCKED:
-            for name in list_toolchains():
-                stack.enter_context(store.lock(name, progress))
+    is_locked = not (args.dry_run or LOCKED.isdisjoint(one.name for one in chosen))
+    with store.lock(list_toolchains() if is_locked and store.home.is_dir() else (), progress):
         return clean_parts(store, chosen, dry_run=args.dry_run)
 
 

@@ -93,7 +93,7 @@ def _mirror(
     request: ArtifactRequest, directory: Path, store: Store, progress: Progress
 ) -> list[Path]:
     request = request.pinned(store)
-    with store.lock(request.name, progress, request.download):
+    with store.lock((request.name, request.download), progress):
         require_acceptance(request, store, progress)
         pinned = require_pin(request, store, progress)
         key = Key(request.name, request.release.version, "mirror")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from contextlib import ExitStack
+
+import msgspec
 
 from provisioning.artifacts.selection import all_requests
 from provisioning.artifacts.sources import Options
@@ -11,7 +12,7 @@ from provisioning.console.command import Outcome
 from provisioning.console.progress import Progress
 from provisioning.manifest.reader import list_toolchains, read_toolchain
 from provisioning.manifest.releases import FileRelease
-from provisioning.store.collect import Garbage, find_garbage, remove_garbage
+from provisioning.store.collect import find_garbage, remove_garbage
 from provisioning.store.store import Store, explain_errors
 
 
@@ -27,17 +28,17 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     filenames = {release.filename for release in releases if isinstance(release, FileRelease)}
     requests = [request.pinned(store) for request in all_requests(Options())]
     named = {request.key().directory for request in requests}
-    with ExitStack() as locks:
-        if not args.dry_run and store.home.is_dir():
-            for toolchain in toolchains:
-                locks.enter_context(store.lock(toolchain.name, progress))
-        with explain_errors(store.home):
-            garbage, kept = find_garbage(store, named, filenames, downloads=args.downloads)
-            freed = 0 if args.dry_run else remove_garbage(store, garbage)
+    is_locked = not args.dry_run and store.home.is_dir()
+    with (
+        store.lock(list_toolchains() if is_locked else (), progress),
+        explain_errors(store.home),
+    ):
+        garbage, kept = find_garbage(store, named, filenames, downloads=args.downloads)
+        freed = 0 if args.dry_run else remove_garbage(store, garbage)
     data = {
         "freed_bytes": freed,
-        "garbage": [_row(item) for item in garbage],
-        "kept": [{"path": str(item.path), "why": item.why} for item in kept],
+        "garbage": msgspec.to_builtins(garbage, enc_hook=str),
+        "kept": msgspec.to_builtins(kept, enc_hook=str),
         "dry_run": args.dry_run,
     }
     lines = [f"{item.path}  {item.size_bytes / (1 << 20):.1f} MiB  {item.why}" for item in garbage]
@@ -45,7 +46,3 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     total_mib = sum(item.size_bytes for item in garbage) / (1 << 20)
     lines.append(f"{'would free' if args.dry_run else 'freed'} {total_mib:.1f} MiB")
     return Outcome("\n".join(lines) + "\n", data)
-
-
-def _row(item: Garbage) -> dict[str, object]:
-    return {"path": str(item.path), "size_bytes": item.size_bytes, "why": item.why}

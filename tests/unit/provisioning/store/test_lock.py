@@ -31,14 +31,17 @@ def holder(path: Path) -> Iterator[HeldLock]:
     held.release()
 
 
+def refuse_locks(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    def refuse(fd: int, operation: int) -> None:
+        raise OSError(number, "refused")
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+
+
 @pytest.fixture
 def without_locks(monkeypatch: pytest.MonkeyPatch) -> None:
     """A file system that knows no locks."""
-
-    def refuse(fd: int, operation: int) -> None:
-        raise OSError(errno.ENOLCK, "no locks")
-
-    monkeypatch.setattr("fcntl.flock", refuse)
+    refuse_locks(monkeypatch, errno.ENOLCK)
 
 
 def open_files() -> set[str]:
@@ -70,31 +73,30 @@ def test_released_it_has_no_file_open_and_may_be_released_again(path: Path) -> N
     assert (held.fd, held.is_marked, open_files()) == (-1, False, before)
 
 
+@pytest.fixture
+def free_descriptor_0() -> Iterator[None]:
+    keep = os.dup(0)
+    os.close(0)
+    yield
+    os.dup2(keep, 0)
+    os.close(keep)
+
+
+@pytest.mark.usefixtures("free_descriptor_0")
 def test_descriptor_0_is_closed_too(path: Path) -> None:
-    keep = os.dup(0)
-    os.close(0)
-    try:
-        held, other = HeldLock(path), HeldLock(path)
-        assert (held.take(), held.fd) == (True, 0)
-        assert not other.take()
-        held.release()
-        assert other.take()
-        other.release()
-    finally:
-        os.dup2(keep, 0)
-        os.close(keep)
+    held, other = HeldLock(path), HeldLock(path)
+    assert (held.take(), held.fd) == (True, 0)
+    assert not other.take()
+    held.release()
+    assert other.take()
+    other.release()
 
 
-def test_descriptor_0_is_closed_where_another_has_it(path: Path, holder: HeldLock) -> None:
-    keep = os.dup(0)
-    os.close(0)
-    try:
-        assert not HeldLock(path).take()
-        with pytest.raises(OSError, match="Bad file"):
-            os.fstat(0)
-    finally:
-        os.dup2(keep, 0)
-        os.close(keep)
+@pytest.mark.usefixtures("holder", "free_descriptor_0")
+def test_descriptor_0_is_closed_where_another_has_it(path: Path) -> None:
+    assert not HeldLock(path).take()
+    with pytest.raises(OSError, match="Bad file"):
+        os.fstat(0)
 
 
 @pytest.mark.usefixtures("without_locks")
@@ -179,12 +181,9 @@ def test_the_lock_file_of_others_is_not_replaced(path: Path, holder: HeldLock) -
 def test_what_the_file_system_refuses_is_raised(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(fd: int, operation: int) -> None:
-        raise OSError(errno.EIO, "broken")
-
-    monkeypatch.setattr("fcntl.flock", fail)
+    refuse_locks(monkeypatch, errno.EIO)
     before = open_files()
-    with pytest.raises(OSError, match="broken"):
+    with pytest.raises(OSError, match="refused"):
         HeldLock(path).take()
     assert open_files() == before
 
@@ -193,10 +192,7 @@ def test_what_the_file_system_refuses_is_raised(
 def test_either_number_says_that_somebody_has_it(
     path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    def refuse(fd: int, operation: int) -> None:
-        raise OSError(number, "held")
-
-    monkeypatch.setattr("fcntl.flock", refuse)
+    refuse_locks(monkeypatch, number)
     assert not HeldLock(path).take()
 
 
@@ -215,10 +211,7 @@ def test_nobody_is_known_of_a_lock_that_is_not_there_or_unreadable(path: Path) -
 def test_without_locks_a_marker_stands_for_one(
     path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    def refuse(fd: int, operation: int) -> None:
-        raise OSError(number, "no locks")
-
-    monkeypatch.setattr("fcntl.flock", refuse)
+    refuse_locks(monkeypatch, number)
     before, mask = open_files(), os.umask(0)
     held, other = HeldLock(path), HeldLock(path)
     assert held.take()

@@ -249,12 +249,12 @@ def test_a_sweep_that_cannot_lock_leaves_it(store: Store) -> None:
 
 
 def test_a_lock_is_of_an_artifact_and_of_its_download(store: Store) -> None:
-    with store.lock("sdk", Progress(), "sdk.zip"):
+    with store.lock(("sdk", "sdk.zip"), Progress()):
         assert names_in(store.locks) == {"sdk.lock", "sdk.zip.lock"}
         assert mode_of(store.locks / "sdk.lock") == 0o644
         for name in ("sdk", "sdk.zip"):
             assert not HeldLock(store.locks / f"{name}.lock").take()
-        with store.lock("ndk", Progress()):
+        with store.lock(["ndk"], Progress()):
             assert names_in(store.locks) == {"sdk.lock", "sdk.zip.lock", "ndk.lock"}
     for name in ("sdk", "sdk.zip", "ndk"):
         held = HeldLock(store.locks / f"{name}.lock")
@@ -265,7 +265,7 @@ def test_a_lock_is_of_an_artifact_and_of_its_download(store: Store) -> None:
 def test_who_waits_says_for_whom_once(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     said = io.StringIO()
     waits: list[float] = []
-    with store.lock("sdk", Progress()):
+    with store.lock(["sdk"], Progress()):
         held = HeldLock(store.locks / "sdk.zip.lock")
         assert held.take()
 
@@ -275,7 +275,7 @@ def test_who_waits_says_for_whom_once(store: Store, monkeypatch: pytest.MonkeyPa
                 held.release()
 
         monkeypatch.setattr("time.sleep", wait)
-        with store.lock("ndk", Progress(said), "sdk.zip"):
+        with store.lock(("ndk", "sdk.zip"), Progress(said)):
             pass
     assert waits == [0.05] * 3
     assert said.getvalue().count("waiting") == 1
@@ -286,13 +286,13 @@ def test_a_holder_that_is_not_known_is_another_process(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said = io.StringIO()
-    with store.lock("sdk", Progress()):
+    with store.lock(["sdk"], Progress()):
         pass
     held = HeldLock(store.locks / "sdk.lock")
     assert held.take()
     held.path.write_text("")
     monkeypatch.setattr("time.sleep", lambda _: held.release())
-    with store.lock("sdk", Progress(said)):
+    with store.lock(["sdk"], Progress(said)):
         pass
     assert "sdk: another process is fetching it; waiting" in said.getvalue()
 
@@ -300,7 +300,7 @@ def test_a_holder_that_is_not_known_is_another_process(
 def test_a_lock_that_cannot_be_made_is_said(store: Store) -> None:
     store.home.mkdir(parents=True)
     store.locks.touch()
-    with pytest.raises(StoreError), store.lock("sdk", Progress()):
+    with pytest.raises(StoreError), store.lock(["sdk"], Progress()):
         pass
 
 
@@ -320,7 +320,7 @@ def test_who_may_write_home_may_write_its_parts(store: Store, mode: int, lock: i
     store.home.chmod(mode)
     before = os.umask(0o077)
     try:
-        with store.lock("sdk", Progress()):
+        with store.lock(["sdk"], Progress()):
             pass
     finally:
         os.umask(before)
@@ -333,7 +333,7 @@ def test_who_may_write_home_may_write_its_parts(store: Store, mode: int, lock: i
 def test_parts_that_are_there_keep_their_modes(store: Store) -> None:
     store.trees.mkdir(parents=True)
     store.trees.chmod(0o700)
-    with store.lock("sdk", Progress()):
+    with store.lock(["sdk"], Progress()):
         pass
     assert mode_of(store.trees) == 0o700
 
