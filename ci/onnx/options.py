@@ -229,21 +229,10 @@ def find_conflicts(options: Mapping[str, str], entries: Mapping[str, str]) -> It
             yield from _find_lacks(option, given)
     yield from _find_soc_faults(options, table)
     several = any("," in given.get(name, "") for name in ("soc_model", "htp_arch"))
-    embedded = given.get("ep.context_embed_mode") == "1"
     if several and not _is_on(given, "ep.context_enable"):
         yield "several SoCs are for a context binary alone: they need ep.context_enable=1"
     if several and _is_on(given, "ep.share_ep_contexts"):
         yield "ep.share_ep_contexts=1 is for one SoC, several are given"
-    for name in ("ep.share_ep_contexts", "htp_share_resource_optimization"):
-        if embedded and _is_on(given, name):
-            yield f"{name}=1 cannot share a context that ep.context_embed_mode=1 puts in the model"
-    if _is_on(given, "offload_graph_io_quantization") and _is_on(
-        given, "session.disable_cpu_ep_fallback"
-    ):
-        yield (
-            "offload_graph_io_quantization=1 puts nodes on the CPU, which"
-            " session.disable_cpu_ep_fallback=1 forbids: the provider switches it off"
-        )
 
 
 def _is_on(given: Mapping[str, str], name: str) -> bool:
@@ -266,7 +255,7 @@ def _find_lacks(option: Option, given: Mapping[str, str]) -> Iterator[str]:
             yield f"{shown} does nothing without {need.replace('|', ' or ')}"
     for other in option.excludes:
         if _is_on(given, other):
-            yield f"{shown} cannot be given together with {other}"
+            yield f"{shown} cannot be given together with {other}={given[other]}: {option.doc}"
 
 
 def find_backend(options: Mapping[str, str]) -> str:

@@ -114,9 +114,9 @@ WRONG = [
     ({"soc_model": "57,69", "htp_arch": "75,75"}, CONTEXT, "SM8750 has V79"),
     ({"soc_model": "57,93", "vtcm_mb": "8"}, CONTEXT, "more than QCM6490"),
     ({"soc_model": "57,69"}, {**CONTEXT, "ep.share_ep_contexts": "1"}, "several are given"),
-    ({}, {**EMBEDDED, "ep.share_ep_contexts": "1"}, "cannot share a context"),
-    ({"htp_share_resource_optimization": "1"}, EMBEDDED, "cannot share a context"),
-    ({"offload_graph_io_quantization": "1"}, STRICT, "session.disable_cpu_ep_fallback=1 forbids"),
+    ({}, {**EMBEDDED, "ep.share_ep_contexts": "1"}, "not with ep.context_embed_mode 1"),
+    ({"htp_share_resource_optimization": "1"}, EMBEDDED, "not with ep.context_embed_mode 1"),
+    ({"offload_graph_io_quantization": "1"}, STRICT, "off by session.disable_cpu_ep_fallback"),
 ]
 
 
