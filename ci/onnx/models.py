@@ -234,7 +234,8 @@ def _find_free_shapes(inputs: Iterable[Any]) -> Iterator[Fault]:
         words = [f"--shape {shlex.quote(_suggest_shape(port, known))}" for port in free]
         yield Fault(
             f"QNN has fixed shapes only, and sizes of its inputs are not: {named}",
-            f"give them, each with the size that it has in use: {' '.join(words)}",
+            "give them, or `shapes` in a policy, each with the size that it has in use:"
+            f" {' '.join(words)}",
         )
 
 

@@ -14,8 +14,10 @@ GOOD, BAD, DOUBTFUL, REFUSED = "good", "bad", "doubtful", "refused"
 # dB over all sets. An fp16 program has 50 dB and more, where approximations of sigmoid and its like
 # count least; a quantized one that errs as its quantized model does is as near to the float model.
 FP16_DB, MARGIN_DB = 30.0, 6.0
-# Below it, right decisions are luck.
-DOUBTFUL_DB = 6.0
+# So much further off, a program is bad even if the metric does not notice.
+FAR_DB = 14.0
+# A quantized model below it is no longer the float model: right decisions are luck.
+POOR_DB = 6.0
 
 Row = dict[str, Any]
 
@@ -50,19 +52,30 @@ def decide(row: Row) -> Row:
         wanted = [FP16_DB] * len(near)
     else:
         wanted = [figures[0] - MARGIN_DB for figures in row["quantized_float"]]
+    poor = any(figures[0] < POOR_DB for figures in row["quantized_float"])
+    far = any(one < other - FAR_DB for one, other in zip(near, wanted, strict=True))
     answers = {
-        "faithful": right["program"] >= least["quantized"]
+        "faithful": (poor or right["program"] >= least["quantized"])
         and all(one >= other for one, other in zip(near, wanted, strict=True)),
-        "quantized": right["quantized"] >= least["float"],
+        "quantized": not poor and right["quantized"] >= least["float"],
         "task": right["program"] >= max(entry.least, least["float"]),
     }
-    poor = any(figures[0] < DOUBTFUL_DB for figures in row["quantized_float"])
-    verdict = GOOD if all(answers.values()) else BAD
-    if answers["task"] and (verdict == BAD or poor):
+    if not answers["task"] or far:
+        verdict = BAD
+    elif all(answers.values()):
+        verdict = GOOD
+    else:
         verdict = DOUBTFUL
     return {**answers, "verdict": verdict}
 
 
 def name_cause(row: Row) -> str:
-    """The question that has to be named for a bad case: the first that is answered badly."""
+    """The question that has to be named for a case that is not good: "task" where the float model
+    has not what is asked either, else the first that is answered badly."""
+    case, metric = identify(row), row.get("metric", {})
+    if "program" not in metric:
+        return ""
+    floats = metric["float"]
+    if floats is None or floats < LANES[case.lane][case.model].least:
+        return QUESTIONS[-1]
     return next((one for one in QUESTIONS if row.get(one) is False), "")
