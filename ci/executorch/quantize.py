@@ -140,7 +140,7 @@ def block_sizes(graph_module: GraphModule, block: int) -> dict[str, tuple[int, .
     layers = (node for node in graph_module.graph.nodes if node.target in targets)
     shapes = {node.name: node.args[1].meta["val"].shape for node in layers}
     # Measured with QNN 2.49.40: with a wider kernel the emulator computes something else than
-    # the quantized eager model (SQNR near 0 dB, another result each time).
+    # the quantized model (SQNR near 0 dB, another result each time).
     return {
         name: (1, block, *kernel)
         for name, (_, inputs, *kernel) in shapes.items()

@@ -32,7 +32,7 @@ GRID = 2**-6  # of a step: what float32 leaves of a multiple of it
 
 @dataclass(frozen=True)
 class Expected:
-    """One output of an eager model, [input set, *shape].
+    """One output of a reference model, [input set, *shape].
 
     Indices, classes and booleans may be anything from ``low`` to ``high``.
     """
@@ -44,7 +44,7 @@ class Expected:
 
 @dataclass(frozen=True)
 class References:
-    """What both eager models give, and the noise that is predicted of a program, an entry per
+    """What both reference models give, and the noise that is predicted of a program, an entry per
     output; None for an output of which none is predicted."""
 
     float32: Sequence[Expected]
@@ -210,8 +210,8 @@ def _judge_magnitudes(
 def _name_pair(against: str) -> str:
     """Return which models a figure of the second question compares."""
     if against == FLOAT32:
-        return "the program against the float32 eager model"
-    return "the quantized eager model against the float32 one"
+        return "the program against the float32 model"
+    return "the quantized model against the float32 one"
 
 
 def _off_grid(output: Array, info: TensorInfo) -> Iterator[Reason]:
@@ -240,7 +240,7 @@ def _beyond_noise(
             Question.FAITHFUL,
             f"the error is {worst.above_db:.1f} dB above the predicted rounding noise in"
             f" {worst.place}, {worst.above_db - worst.over_db:.1f} dB allowed; SQNR"
-            f" {reached:.1f} dB against the {against} eager model, {prediction.sqnr_db:.1f} dB"
+            f" {reached:.1f} dB against the {against} model, {prediction.sqnr_db:.1f} dB"
             " predicted",
         )
 
@@ -267,12 +267,12 @@ def _too_far(
 ) -> Iterator[Reason]:
     if min_sqnr_db is not None and not figures.sqnr_db >= min_sqnr_db:
         text = (
-            f"SQNR {figures.sqnr_db:.1f} dB against the {against} eager model in the worst input"
+            f"SQNR {figures.sqnr_db:.1f} dB against the {against} model in the worst input"
             f" set, {min_sqnr_db:g} dB wanted"
         )
         yield Reason(question, text)
     if min_cosine is not None and not figures.cosine >= min_cosine:
-        text = f"cosine {figures.cosine:.5f} against the {against} eager model"
+        text = f"cosine {figures.cosine:.5f} against the {against} model"
         yield Reason(question, f"{text}, {min_cosine:g} wanted")
 
 
@@ -280,5 +280,5 @@ def _too_few(
     question: Question, equal: float, wanted: float | None, against: str
 ) -> Iterator[Reason]:
     if wanted is not None and not equal >= wanted:
-        text = f"{equal:.2%} of the elements equal those of the {against} eager model"
+        text = f"{equal:.2%} of the elements equal those of the {against} model"
         yield Reason(question, f"{text}, {wanted:.2%} wanted")

@@ -185,10 +185,10 @@ class Place(Record, frozen=True, kw_only=True):
 
 
 class Case(Record, frozen=True, kw_only=True):
-    """One model, scheme and SoC. Figures named ``_quantized`` are against the quantized eager
-    model, ``gain`` and ``offset`` against it if there is one, the others against the float32 eager
+    """One model, scheme and SoC. Figures named ``_quantized`` are against the quantized
+    model, ``gain`` and ``offset`` against it if there is one, the others against the float32
     model; each is the worst of the outputs that it applies to and of ``inputs``, the number of
-    input sets. ``sqnr_db_scheme`` is the quantized eager model's against the float32 one,
+    input sets. ``sqnr_db_scheme`` is the quantized model's against the float32 one,
     ``predicted_sqnr_db`` what rounding is predicted to leave of the program's, ``above_noise_db``
     how far the error of ``above_noise_place`` lies above that prediction. ``question`` is the
     first one that a failed case answers with no; ``warnings`` do not fail it. ``equal`` is the

@@ -171,7 +171,7 @@ def test_outputs_out_of_order_are_told() -> None:
         ),
         ("RuntimeError: Missing out variants: {'mine::conv'}", "torch.ops.load_library"),
         ("refused: something new", ""),
-        ("SQNR 3.0 dB against the float32 eager model, 40 dB wanted", ""),
+        ("SQNR 3.0 dB against the float32 model, 40 dB wanted", ""),
     ],
 )
 def test_what_is_known_of_a_reason(reason: str, words: str) -> None:

@@ -164,7 +164,7 @@ def test_a_share_names_the_model(against: str) -> None:
     name = {"float32": "min_equal", "quantized": "min_equal_quantized"}[against]
     limits = msgspec.structs.replace(OPEN, **{name: 1.0})
     (reason,) = judge_one(limits, OFF, expect(IDS), expect(IDS)).reasons
-    assert f"those of the {against} eager model" in reason.text
+    assert f"those of the {against} model" in reason.text
     faithful = against == "quantized"
     assert reason.question is (Question.FAITHFUL if faithful else Question.QUANTIZED)
 
