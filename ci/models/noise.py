@@ -122,7 +122,7 @@ class Dice:
         relative = SOFTMAX if "softmax" in name_operator(node) else RELATIVE
         error = value.clamp(-FLOAT16_MAX, FLOAT16_MAX) * (relative * self.draw(value.shape))
         absolute = ACTIVATIONS.get(name_operator(node).rstrip("_"), 0.0)
-        if absolute and _is_layer(_find_fused(node.args[0])):
+        if absolute and _find_fused(node.args[0]):
             error = error + absolute * self.draw(value.shape)
         return value + error
 
@@ -175,11 +175,21 @@ def _is_layer(node: Any) -> bool:
 
 
 def _find_fused(node: Any) -> Any:
-    """Return the node with which HTP fuses what comes behind: views and concatenations may
-    be between them, but no other operator that moves elements."""
-    while name_operator(node) in FUSED_THROUGH:
+    """Return the layer with which HTP fuses what comes behind; None if there is none.
+
+    Views and concatenations may be between them, but no other operator that moves elements; behind
+    a convolution a factor, too, which goes into its weights.
+    """
+    scaled = False
+    while name_operator(node) in FUSED_THROUGH or _is_factor(node):
+        scaled = scaled or _is_factor(node)
         node = node.args[0][0] if name_operator(node) == "cat" else node.args[0]
-    return node
+    fused = "conv" in name_operator(node) if scaled else _is_layer(node)
+    return node if fused else None
+
+
+def _is_factor(node: Any) -> bool:
+    return name_operator(node) in {"mul", "div"} and not isinstance(node.args[1], Node)
 
 
 def _weight_bits(source: Node) -> int:

@@ -194,9 +194,9 @@ class _Writer:
         return node is not None and node.op_type in LAYERS
 
     def adds_bias(self, node: Any) -> bool:
-        """Return whether a node adds a constant."""
+        """Return whether a node adds a constant or has a constant factor."""
         given = (name.removesuffix("/rounded") for name in node.input)
-        return node.op_type == "Add" and any(name in self.weights for name in given)
+        return node.op_type in {"Add", "Mul"} and any(name in self.weights for name in given)
 
     def read(self, name: str) -> Any:
         """Return a constant's value."""

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import time
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,7 @@ class StubRun:
 
     def run(self) -> CaseResult:
         if self.result is None:
+            time.sleep(0.3)  # until the others have been noted
             raise KeyboardInterrupt
         return self.result
 
