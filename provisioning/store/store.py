@@ -61,8 +61,7 @@ def store_home() -> Path:
         raise UnfitError("there is no home directory", why=str(error), fix=fix) from error
     home = caller_path(Path(home)).absolute()
     if home.exists() and not home.is_dir():
-        fix = f"set {HOME_VARIABLE} to a directory that can be written"
-        raise UnfitError(f"the store's directory {home} is not a directory", fix=fix)
+        raise UnfitError(f"the store's directory {home} is not a directory", fix=FIX)
     return home
 
 
@@ -145,7 +144,7 @@ class Store:
         """
         with ExitStack() as stack:
             for name in filter(None, names):
-                guard = HeldLock(self._lock_path(name), 0o644 | self._shared_bits())
+                guard = self._guard(name)
                 with explain_errors(self.home):
                     self._make_room()
                     self._wait(guard, name, progress)
@@ -179,9 +178,10 @@ class Store:
             f"set {HOME_VARIABLE} to a directory of yours unless that is intended"
         )
 
-    def _shared_bits(self) -> int:
-        """Who else may write here, as the permissions of home say."""
-        return self.home.stat().st_mode & 0o066 if self.home.is_dir() else 0
+    def _guard(self, name: str) -> HeldLock:
+        """A lock file, open to whom the permissions of home are."""
+        shared = self.home.stat().st_mode & 0o066 if self.home.is_dir() else 0
+        return HeldLock(self.locks / f"{name}.lock", 0o644 | shared)
 
     def _make_room(self) -> None:
         """Make the directories of the store, open to whom home is open, whatever the umask."""
@@ -241,16 +241,13 @@ class Store:
         """Remove what a killed process left of an artifact, unless one is at work on it now."""
         if not self._stale(artifact):
             return
-        guard = HeldLock(self._lock_path(artifact), 0o644 | self._shared_bits())
+        guard = self._guard(artifact)
         with suppress(OSError):
             if guard.take():
                 try:
                     self._remove_stale(artifact)
                 finally:
                     guard.release()
-
-    def _lock_path(self, artifact: str) -> Path:
-        return self.locks / f"{artifact}.lock"
 
     def _stale(self, artifact: str) -> list[Path]:
         prefix = f"{STAGING_PREFIX}{artifact}-"

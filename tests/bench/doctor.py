@@ -90,7 +90,7 @@ def time_scan(tree: Path, cache: Path) -> float:
 
 def scan(tree: Path, cache: Path) -> int:
     """Facts of all files, and every judgement on them, one SDK at a time: how many findings."""
-    facts, kinds = survey_tree(tree, cache=FactsCache(cache)), read_elf_policies()
+    facts, kinds = survey_tree(tree, FactsCache(cache)), read_elf_policies()
     sdks: dict[str, list[FileFacts]] = {}
     for file in facts.files:
         sdk, _, relative = file.relative.partition("/")

@@ -125,10 +125,10 @@ def _survey_trees(
     trees = {}
     if sdk_name:
         root = request.roots[sdk_name]
-        trees[sdk_name] = survey_tree(root, lambda path: bool(choose_policy(path, kinds)), cache)
+        trees[sdk_name] = survey_tree(root, cache, lambda path: bool(choose_policy(path, kinds)))
     for name in (STAGING, LIBCXX):
         if name in request.roots:
-            trees[name] = survey_tree(request.roots[name], cache=cache)
+            trees[name] = survey_tree(request.roots[name], cache)
     return trees
 
 

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -29,9 +28,7 @@ MAGIC, LOWERED = b"\x7fELF", ".pte"
 Wanted = Callable[[str], bool]
 
 
-def survey_tree(
-    root: Path, wanted: Wanted = lambda _: True, cache: FactsCache | None = None
-) -> TreeFacts:
+def survey_tree(root: Path, cache: FactsCache, wanted: Wanted = lambda _: True) -> TreeFacts:
     """Facts of all files below ``root`` whose directory (relative) is ``wanted``.
 
     Symbolic links are not followed but listed. A missing root is an empty tree.
@@ -51,7 +48,7 @@ def survey_tree(
             lowered.append(_read_lowered(relative, path, status.st_size))
         elif _is_candidate(path, status):
             found[relative] = (path, status)
-    facts = read_files(found, cache or FactsCache(None))
+    facts = read_files(found, cache)
     return TreeFacts(root, facts, links, frozenset(dangling), tuple(lowered), root.is_dir())
 
 
@@ -147,19 +144,16 @@ def identify(status: os.stat_result) -> tuple[int, ...]:
 
 
 class FactsCache:
-    """Facts by path and identity. ``directory`` None keeps nothing.
-
-    The file's name has a digest of the readers and of what they return.
+    """Facts by path and identity; the file's name has a digest of the readers and of what they
+    return.
     """
 
-    def __init__(self, directory: Path | None) -> None:
-        name = f"elf-facts-{digest_sources(*READERS)[:16]}.msgpack"
-        self.file = directory / name if directory else None
+    def __init__(self, directory: Path) -> None:
+        self.file = directory / f"elf-facts-{digest_sources(*READERS)[:16]}.msgpack"
         self.rows: dict[str, tuple[tuple[int, ...], FileFacts]] = {}
         self.changed = False
-        if self.file:
-            with suppress(OSError, msgspec.DecodeError):
-                self.rows = _DECODER.decode(self.file.read_bytes())
+        with suppress(OSError, msgspec.DecodeError):
+            self.rows = _DECODER.decode(self.file.read_bytes())
 
     def recall(self, path: Path, status: os.stat_result) -> FileFacts | None:
         """The facts of ``path``, if it is still what it was."""
@@ -172,7 +166,7 @@ class FactsCache:
 
     def save(self) -> None:
         """Write what changed; other readers' files go. A cache that cannot be written is none."""
-        if not (self.file and self.changed):
+        if not self.changed:
             return
         self.changed = False
         if len(self.rows) > MAX_ROWS:
@@ -184,15 +178,8 @@ class FactsCache:
                     old.unlink()
 
 
-def _encode(value: Any) -> Any:
-    if isinstance(value, Path):
-        return str(value)
-    raise NotImplementedError(type(value))
-
-
-def _decode(kind: type, value: Any) -> Any:
-    return Path(value) if issubclass(kind, Path) else value
-
-
-_ENCODER = msgspec.msgpack.Encoder(enc_hook=_encode)
-_DECODER = msgspec.msgpack.Decoder(dict[str, tuple[tuple[int, ...], FileFacts]], dec_hook=_decode)
+# Paths are the only values that msgspec does not know.
+_ENCODER = msgspec.msgpack.Encoder(enc_hook=str)
+_DECODER = msgspec.msgpack.Decoder(
+    dict[str, tuple[tuple[int, ...], FileFacts]], dec_hook=lambda _, value: Path(value)
+)

@@ -25,7 +25,7 @@ from tests.stand_ins.environments import git
 ROOT = Path(__file__).parents[4]
 LIBRARY = ROOT / "tests" / "artifacts" / "elf" / "libx86.so"
 ADB = ROOT / "tests" / "stand_ins" / "adb"
-NO_CACHE = FactsCache(None)
+NO_CACHE = FactsCache(Path("/proc/nowhere"))
 
 
 def program(path: Path, text: str) -> Path:
@@ -81,7 +81,7 @@ def test_libraries_by_their_names_and_programs_by_their_mode(tmp_path: Path) -> 
         shutil.copy(LIBRARY, tmp_path / name)
         (tmp_path / name).chmod(0o644)
     (tmp_path / "tool").chmod(0o745)
-    found = [file.relative for file in survey_tree(tmp_path).files]
+    found = [file.relative for file in survey_tree(tmp_path, NO_CACHE).files]
     assert found == ["libA.so", "libA.so.1", "libA.so.1.0", "tool"]
 
 
@@ -93,7 +93,7 @@ def test_programs_for_executorch_are_told_apart_from_what_is_named_like_them(
     (tmp_path / "m.pte.txt").write_bytes(b"x")
     (tmp_path / "l.pte").symlink_to("m.pte")
     (tmp_path / "d.pte").mkdir()
-    lowered = survey_tree(tmp_path).lowered
+    lowered = survey_tree(tmp_path, NO_CACHE).lowered
     builds = {one.name: one.build.version if one.build else None for one in lowered}
     assert builds == {"m.pte": "2.49.40", "none.pte": None}
 
@@ -101,7 +101,7 @@ def test_programs_for_executorch_are_told_apart_from_what_is_named_like_them(
 def test_links_that_lead_nowhere_are_told_apart(tmp_path: Path) -> None:
     (tmp_path / "libA.so").symlink_to("gone")
     (tmp_path / "libB.so").symlink_to("/")
-    found = survey_tree(tmp_path)
+    found = survey_tree(tmp_path, NO_CACHE)
     assert (found.links, found.dangling) == (
         {"libA.so": "gone", "libB.so": "/"},
         frozenset({"libA.so"}),

@@ -19,6 +19,7 @@ from provisioning.elf.facts import Defect
 
 LIBRARIES = Path(__file__).parents[3] / "artifacts" / "elf"
 ROOT = Path(__file__).parents[4]
+NO_CACHE = FactsCache(Path("/proc/nowhere"))
 
 
 @pytest.fixture
@@ -43,65 +44,67 @@ def test_libraries_and_programs_are_found_and_nothing_else(root: Path) -> None:
     (root / "script").write_text("#!/bin/sh\n")
     (root / "script").chmod(0o755)
     (root / "lib" / "libx.so.1").symlink_to("x86_64-linux-clang/libx86.so")
-    found = survey_tree(root)
+    found = survey_tree(root, NO_CACHE)
     assert [file.relative for file in found.files] == ["lib/x86_64-linux-clang/libx86.so", "tool"]
     assert found.links == {"lib/libx.so.1": "x86_64-linux-clang/libx86.so"}
     assert found.link_names == {"libx.so.1"}
 
 
 def test_a_directory_that_is_not_wanted_is_not_read(root: Path) -> None:
-    assert survey_tree(root, lambda directory: directory != "lib/x86_64-linux-clang").files == ()
+    assert (
+        survey_tree(root, NO_CACHE, lambda directory: directory != "lib/x86_64-linux-clang").files
+        == ()
+    )
 
 
 def test_what_has_not_changed_is_not_read_again(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = survey_tree(root, cache=FactsCache(tmp_path))
+    first = survey_tree(root, FactsCache(tmp_path))
     forbid_reading(monkeypatch)
-    assert survey_tree(root, cache=FactsCache(tmp_path)) == first
+    assert survey_tree(root, FactsCache(tmp_path)) == first
 
 
 def test_a_change_that_keeps_size_and_time_is_seen(root: Path, tmp_path: Path) -> None:
-    survey_tree(root, cache=FactsCache(tmp_path))
+    survey_tree(root, FactsCache(tmp_path))
     path = root / "lib" / "x86_64-linux-clang" / "libx86.so"
     before = path.stat()
     data = bytearray(path.read_bytes())
     data[18] = 40  # e_machine
     path.write_bytes(data)
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-    (file,) = survey_tree(root, cache=FactsCache(tmp_path)).files
+    (file,) = survey_tree(root, FactsCache(tmp_path)).files
     assert file.elf is not None
     assert file.elf.machine == 40
 
 
 def test_a_file_in_two_trees_has_its_path_in_each(root: Path, tmp_path: Path) -> None:
     inner = root / "lib" / "x86_64-linux-clang"
-    assert survey_tree(inner, cache=FactsCache(tmp_path)).files[0].relative == "libx86.so"
-    outer = survey_tree(root, cache=FactsCache(tmp_path)).files[0]
+    assert survey_tree(inner, FactsCache(tmp_path)).files[0].relative == "libx86.so"
+    outer = survey_tree(root, FactsCache(tmp_path)).files[0]
     assert outer.relative == "lib/x86_64-linux-clang/libx86.so"
 
 
 def test_a_damaged_memory_is_none(root: Path, tmp_path: Path) -> None:
     cache = FactsCache(tmp_path)
-    survey_tree(root, cache=cache)
-    assert cache.file is not None
+    survey_tree(root, cache)
     cache.file.write_bytes(b"\x93damaged")
-    assert len(survey_tree(root, cache=FactsCache(tmp_path)).files) == 1
+    assert len(survey_tree(root, FactsCache(tmp_path)).files) == 1
 
 
 def test_a_memory_that_cannot_be_written_is_no_error(root: Path) -> None:
-    assert len(survey_tree(root, cache=FactsCache(Path("/proc/nowhere"))).files) == 1
+    assert len(survey_tree(root, FactsCache(Path("/proc/nowhere"))).files) == 1
 
 
 def test_a_defect_is_a_fact(root: Path) -> None:
     path = root / "lib" / "x86_64-linux-clang" / "libx86.so"
     path.write_bytes(b"")
-    (file,) = survey_tree(root).files
+    (file,) = survey_tree(root, NO_CACHE).files
     assert (file.defect, file.elf) == (Defect.EMPTY, None)
 
 
 def test_a_missing_root_is_empty(tmp_path: Path) -> None:
-    assert survey_tree(tmp_path / "none").files == ()
+    assert survey_tree(tmp_path / "none", NO_CACHE).files == ()
 
 
 COMPARE = """
@@ -110,11 +113,13 @@ from concurrent import futures
 from pathlib import Path
 from provisioning.console.process import run_process
 from provisioning.doctor.survey import tree
-alone = tree.survey_tree(Path(sys.argv[1]))
+place = Path(sys.argv[1])
+survey = lambda: tree.survey_tree(place, tree.FactsCache(Path("/proc/nowhere")))
+alone = survey()
 tree.POOL_BYTES = 0
 opened = futures.ProcessPoolExecutor
 futures.ProcessPoolExecutor = lambda *words: print("pool") or opened(*words)
-print(tree.survey_tree(Path(sys.argv[1])) == alone, len(alone.files))
+print(survey() == alone, len(alone.files))
 """
 
 
@@ -131,7 +136,7 @@ def test_several_processes_give_what_one_gives(root: Path) -> None:
 def test_a_name_that_is_not_utf8_is_no_error(root: Path, tmp_path: Path) -> None:
     path = root / "lib" / "x86_64-linux-clang" / os.fsdecode(b"lib\xff.so")
     path.write_bytes(b"")
-    found = survey_tree(root, cache=FactsCache(tmp_path))
+    found = survey_tree(root, FactsCache(tmp_path))
     assert len(found.files) == 2
     request = SurveyRequest(
         "emulator", {"qnn-runtime": root}, {}, tmp_path, python=tmp_path / "none"
@@ -146,7 +151,7 @@ def test_a_link_to_the_sdk_is_the_sdk(root: Path, tmp_path: Path) -> None:
     link = tmp_path / "link"
     link.symlink_to(root)
     variables = {"QNN_SDK_ROOT": f"{link}/", "LD_LIBRARY_PATH": f"{link}/lib/x86_64-linux-clang"}
-    facts = survey_variables(variables, FactsCache(None), root)
+    facts = survey_variables(variables, NO_CACHE, root)
     assert list(VARIABLES.judge(Variables(facts, root, runs=True))) == []
 
 
@@ -156,7 +161,7 @@ def test_a_sparse_file_of_any_size_ends(root: Path) -> None:
     with path.open("wb") as file:
         file.write(data)
         file.truncate(1 << 40)
-    (file_facts,) = survey_tree(root).files
+    (file_facts,) = survey_tree(root, NO_CACHE).files
     assert file_facts.size_bytes == 1 << 40
     assert file_facts.build is None
 
@@ -165,9 +170,9 @@ def test_facts_of_another_reader_are_not_trusted(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = FactsCache(tmp_path)
-    survey_tree(root, cache=before)
+    survey_tree(root, before)
     monkeypatch.setattr(tree, "READERS", (*tree.READERS, Path(__file__)))
     after = FactsCache(tmp_path)
     assert (after.rows, after.file == before.file) == ({}, False)
-    survey_tree(root, cache=after)
+    survey_tree(root, after)
     assert list(tmp_path.glob("elf-facts-*")) == [after.file]
