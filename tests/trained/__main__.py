@@ -78,7 +78,7 @@ def judge(case: Any, row: dict[str, Any], found: dict[str, Any]) -> tuple[str, s
         wrong = "bad and green"
     elif verdict == truth.GOOD and not green:
         wrong = "good and red"
-    elif verdict == truth.BAD and named and named != cause:
+    elif (verdict == truth.BAD or case.fault) and not green and named not in ("", cause):
         wrong = "another question named"
     else:
         wrong = ""

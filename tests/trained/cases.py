@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 SCHEMES = {"torch": ("fp16", "8a8w", "16a8w"), "onnx": ("fp16", "u8", "u16a8w")}
-OF_DATA = ("noise", "range", "transposed")
+OF_CALIBRATION = ("noise", "range")
+OF_DATA = (*OF_CALIBRATION, "transposed")
 OF_MODEL = ("layer", "channel", "swapped")
 WITH_OUTPUTS = {  # models with several outputs
-    "torch": ("pnet", "rnet", "onet", "silero_gates"),
-    "onnx": ("silero", "centerface", "notes"),
+    "torch": ("pnet", "rnet", "onet"),
+    "onnx": ("silero",),
 }
 
 
@@ -48,13 +49,13 @@ ONNX = {
     "silero": Entry("silero_stacked", "voice_activity", 0.9, 0.05, "u16a8w", 40),
     "text_found": Entry("text_found", "text_area", 0.6, 0.05, "u16a8w", 6),
     "text_turned": Entry("text_turned", "accuracy", 0.8, 0.09, "u8"),
-    "text_read": Entry("text_read", "edit_distance", 0.75, 0.05, "u16a8w", 8),
+    "text_read": Entry("text_read", "edit_distance", 0.75, 0.05, "", 8),
     "page_turned": Entry("page_turned", "accuracy", 0.9, 0.09, "u8"),
-    "centerface": Entry("centerface", "centre_overlap", 0.7, 0.05, "u16a8w", 8),
-    "nudenet": Entry("nudenet", "yolo_overlap", 0.65, 0.05, "u16a8w", 4),
-    "files": Entry("kinds_of_files", "accuracy", 0.9, 0.09, "u16a8w"),
+    "centerface": Entry("centerface", "centre_overlap", 0.7, 0.05, "", 8),
+    "nudenet": Entry("nudenet", "yolo_overlap", 0.65, 0.05, "", 4),
+    "files": Entry("kinds_of_files", "accuracy", 0.9, 0.09, ""),
     "quality": Entry("noisy_talk", "rank_correlation", 0.8, 0.1, "u16a8w", 6),
-    "notes": Entry("music", "notes", 0.7, 0.05, "u16a8w", 4),
+    "notes": Entry("music", "notes", 0.7, 0.05, "", 4),
 }
 LANES = {"torch": TORCH, "onnx": ONNX}
 

@@ -6,14 +6,14 @@ import json
 from pathlib import Path
 from typing import Any
 
-from cases import LANES, Case
+from cases import LANES, OF_CALIBRATION, Case
 
 FILE = Path(__file__).parent / "truth.json"
 QUESTIONS = ("faithful", "quantized", "task")
 GOOD, BAD, DOUBTFUL, REFUSED = "good", "bad", "doubtful", "refused"
-# dB over all sets. An fp16 program has 50 dB and more, where approximations of sigmoid and its like
-# count least; a quantized one that errs as its quantized model does is as near to the float model.
-FP16_DB, MARGIN_DB = 30.0, 6.0
+# dB over all sets. Most fp16 programs have 40 dB and more; a quantized one that errs as its
+# quantized model does is as near to the float model.
+FP16_DB, MARGIN_DB = 24.0, 6.0
 # So much further off, a program is bad even if the metric does not notice.
 FAR_DB = 14.0
 # A quantized model below it is no longer the float model: right decisions are luck.
@@ -62,7 +62,7 @@ def decide(row: Row) -> Row:
     }
     if not answers["task"] or far:
         verdict = BAD
-    elif all(answers.values()):
+    elif all(answers.values()) and case.fault not in OF_CALIBRATION:
         verdict = GOOD
     else:
         verdict = DOUBTFUL
@@ -71,11 +71,14 @@ def decide(row: Row) -> Row:
 
 def name_cause(row: Row) -> str:
     """The question that has to be named for a case that is not good: "task" where the float model
-    has not what is asked either, else the first that is answered badly."""
+    has not what is asked either, else the first that is answered badly. Calibration faults are
+    faults of quantization, whatever they spoil."""
     case, metric = identify(row), row.get("metric", {})
     if "program" not in metric:
         return ""
     floats = metric["float"]
     if floats is None or floats < LANES[case.lane][case.model].least:
         return QUESTIONS[-1]
+    if case.fault in OF_CALIBRATION:
+        return QUESTIONS[1]
     return next((one for one in QUESTIONS if row.get(one) is False), "")

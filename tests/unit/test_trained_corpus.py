@@ -45,6 +45,8 @@ def judge(truth: Any) -> Any:
         ({"program_float": [[4.0, 3.0]]}, "bad", "faithful"),
         ({"quantized_float": [[2.0, 1.0]], "program_float": [[2.0, 1.0]]}, "doubtful", "quantized"),
         ({"scheme": "fp16", "program_float": [[20.0, 20.0]]}, "doubtful", "faithful"),
+        ({"case": "pnet-noise"}, "doubtful", "quantized"),
+        ({"case": "pnet-layer"}, "good", ""),
         ({"metric": {"float": 0.9}, "refused": "no such operator"}, "refused", ""),
     ],
 )
