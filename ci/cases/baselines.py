@@ -26,7 +26,7 @@ HEAD = (
 
 
 class Baseline(Struct, frozen=True, forbid_unknown_fields=True):
-    """The recorded SQNR of a case in dB, against the float32 and the quantized eager model."""
+    """The recorded SQNR of a case in dB, against the float32 and the quantized model."""
 
     sqnr_db: float
     sqnr_db_quantized: float | None = None
@@ -77,7 +77,7 @@ def find_changes(figures: CaseFigures, baseline: Baseline) -> Iterator[str]:
             change = now - recorded
             if not abs(change) <= MAX_CHANGE_DB:
                 yield (
-                    f"SQNR {now:.1f} dB against the {against} eager model, {abs(change):.1f} dB"
+                    f"SQNR {now:.1f} dB against the {against} model, {abs(change):.1f} dB"
                     f" {'above' if change > 0 else 'below'} the {recorded:.1f} dB recorded for"
                     " this toolchain"
                 )

@@ -2,8 +2,8 @@
 
 artifact.json and the engine's program
 inputs/<set>_<index>.raw           row-major, in the dtype that artifact.json names
-float/<set>_<index>.raw            outputs of the float32 eager model
-quantized/<set>_<index>.raw        outputs of the quantized eager model, if there is one
+float/<set>_<index>.raw            outputs of the float32 model
+quantized/<set>_<index>.raw        outputs of the quantized model, if there is one
 <set>_<index>.low.raw, .high.raw   next to outputs of integers: bounds within which noise decides
 """
 

@@ -14,12 +14,14 @@ from msgspec import Struct
 from ci.cases.spec import CaseSpec
 from ci.judging.degenerate import require_proof
 from ci.judging.figures import Array
-from ci.models.tensors import TensorInfo, read_sets, write_sets
+from ci.models.tensors import Loss, TensorInfo, read_sets, write_sets
 from ci.models.user_models import ReferencePolicy
 from provisioning.errors import FailedError
 
 # Directories and files of a program, see ci.cases.cache.
 INPUTS, FLOAT, QUANTIZED = "inputs", "float", "quantized"
+NOISE = "noise/{}.npy"  # by output
+MIN_RUNS = 2  # of a prediction
 LOW, HIGH = "{}_{}.low.raw", "{}_{}.high.raw"
 SAVER, SAVER_CALLS = "saver_output", "saver_output.c"  # what QNN's Saver wrote, if it was asked for
 
@@ -49,6 +51,7 @@ class Compiled(Struct, frozen=True, kw_only=True):
 
     ``sets`` counts the input sets. ``methods`` names those of a program that has several, whose
     inputs and outputs follow each other; ``unshared_bytes`` is its size without shared weights.
+    ``loss`` is where quantization costs most, if that is known.
     ``made_inputs`` is what its inputs are if they were not given, see ci.models.model.name_made.
     """
 
@@ -61,6 +64,7 @@ class Compiled(Struct, frozen=True, kw_only=True):
     delegation: Delegation
     methods: tuple[str, ...] = ()
     unshared_bytes: int = 0
+    loss: Loss | None = None
     made_inputs: str = ""
 
 
@@ -91,6 +95,26 @@ class Staging:
     def write_quantized(self, outputs: Sequence[Sequence[Any]]) -> None:
         """Write the quantized model's outputs."""
         write_sets(self.directory / QUANTIZED, outputs)
+
+    def write_noise(self, errors: Sequence[Any]) -> None:
+        """Write the predicted errors per output, [run, input set, *shape]; what has no element is
+        no prediction. A run that is not finite, as behind a logarithm of nearly zero, is left out.
+
+        Raises FailedError if fewer than two runs are left.
+        """
+        for index, error in enumerate(map(np.asarray, errors)):
+            if error.size:
+                finite = error[np.isfinite(error).reshape(len(error), -1).all(1)]
+                if len(finite) < MIN_RUNS:
+                    raise FailedError(
+                        f"the rounding noise of output {index} cannot be predicted",
+                        why=f"with small errors in it, the model is finite in {len(finite)} of"
+                        f" {len(error)} runs",
+                        fix="keep values away from where a function of the model has no value",
+                    )
+                path = self.directory / NOISE.format(index)
+                path.parent.mkdir(exist_ok=True)
+                np.save(path, finite.astype(np.float32), allow_pickle=False)
 
 
 def require_references(directory: Path, compiled: Compiled, policy: ReferencePolicy | None) -> None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import stat
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from ci.cases.engine import FLOAT, HIGH, INPUTS, LOW, QUANTIZED, Compiled, Sets
+from ci.cases.engine import FLOAT, HIGH, INPUTS, LOW, MIN_RUNS, NOISE, QUANTIZED, Compiled, Sets
 from ci.judging.figures import Array
 from ci.judging.gate import Expected, References
+from ci.judging.noise import Prediction
 from ci.models.tensors import FILE, TensorInfo, read_sets, write_sets
 
 OUTPUT = "output_{}_{}.raw"  # as qnn_executor_runner names what a program gives
@@ -30,10 +32,25 @@ def keep_outputs(directory: Path, outputs: Sets) -> None:
 def read_references(artifact: Path, compiled: Compiled) -> References:
     """Return the references of an artifact. Raises OSError or ValueError if it is damaged."""
     quantized = artifact / QUANTIZED
-    return References(
+    references = References(
         read_expected(artifact / FLOAT, compiled),
         read_expected(quantized, compiled) if quantized.is_dir() else None,
     )
+    noise = [
+        read_noise(artifact / NOISE.format(index), references.best(index)[0].values, info)
+        for index, info in enumerate(compiled.outputs)
+    ]
+    return replace(references, noise=noise)
+
+
+def read_noise(file: Path, reference: Array, info: TensorInfo) -> Prediction | None:
+    """Return what is predicted of an output; None if nothing is. Raises OSError, ValueError."""
+    if not file.is_file():
+        return None
+    runs = np.load(file, allow_pickle=False)
+    if runs.shape[1:] != reference.shape or len(runs) < MIN_RUNS or not np.isfinite(runs).all():
+        raise ValueError(f"{file.name} is no prediction of an output {list(reference.shape)}")
+    return Prediction(reference, runs, info)
 
 
 def read_expected(directory: Path, compiled: Compiled) -> list[Expected]:

@@ -31,11 +31,19 @@ from ci.cases.qnn_files import PARAMS, count_operators
 from ci.cases.runners import INPUT_LIST, OUTPUTS
 from ci.cases.spec import CaseSpec
 from ci.judging.figures import Array
-from ci.judging.gate import References
-from ci.judging.verdict import CaseFigures, ControlResult, judge_metric, judge_outputs
+from ci.judging.gate import Reason, References
+from ci.judging.verdict import (
+    CaseFigures,
+    ControlResult,
+    forgive,
+    judge_metric,
+    judge_outputs,
+    name_reasons,
+)
 from ci.models.source_lines import find_factory, find_places, find_suite_model
+from ci.models.tensors import Loss
 from ci.models.user_models import MetricJob, MetricResult
-from ci.report.schema import Case, Control, FallbackOp, OpCount, Place, Status
+from ci.report.schema import Case, Control, FallbackOp, OpCount, Place, Question, Status
 from provisioning.elf.qnn_build import find_qnn_build
 from provisioning.errors import StoreError, UnfitError
 from provisioning.files import explain_no_room
@@ -109,6 +117,8 @@ class Evidence:
     figures: CaseFigures = field(default_factory=CaseFigures)
     controls: tuple[ControlResult, ...] = ()
     metric: MetricResult | None = None
+    question: Question | None = None
+    warnings: tuple[str, ...] = ()
     baseline: Baseline | None = None
     lacks: str = ""
 
@@ -275,16 +285,23 @@ class CaseRun:
         self.leave(*run.notes.files)
         verdict = judge_outputs(references, outputs, compiled.inputs, compiled.outputs, self.limits)
         self.evidence.figures, self.evidence.controls = verdict.figures, verdict.controls
+        entry = self.policy.models.get(self.spec.model)
+        task = self.measure_metric(references, outputs)
+        failing, forgiven = forgive([*verdict.reasons, *task], entry.metric if entry else None)
+        self.evidence.question = failing[0].question if failing else None
+        self.evidence.warnings = (*forgiven, *verdict.warnings)
         reasons = [
-            *verdict.reasons,
+            *name_reasons(failing),
+            *filter(None, [verdict.proofless]),
             *self.compare_baseline(),
-            *self.measure_metric(references, outputs),
             *run.notes.faults,
             *self.delegation_faults(compiled),
         ]
         if not reasons:
             return self.end(Status.PASSED, remark=run.notes.remark)
-        explained = "\n".join(["; ".join(reasons), *verdict.advice])
+        loss = compiled.loss if self.evidence.question is Question.QUANTIZED else None
+        where = [describe_loss(loss)] if loss else []
+        explained = "\n".join(["; ".join(reasons), *verdict.advice, *where])
         return self.end(Status.FAILED, explained, log_tail, remark=run.notes.remark)
 
     def compare_baseline(self) -> list[str]:
@@ -296,19 +313,23 @@ class CaseRun:
         self.evidence.baseline = baseline
         return list(find_changes(self.evidence.figures, baseline))
 
-    def measure_metric(self, references: References, outputs: list[Array]) -> list[str]:
-        """Say what the user's metric, if the model has one, has against the program."""
+    def measure_metric(self, references: References, outputs: list[Array]) -> list[Reason]:
+        """Return what the user's metric, if the model has one, has against the program."""
         entry = self.policy.models.get(self.spec.model)
         if entry is None or entry.metric is None:
             return []
-        job = MetricJob(entry.metric, outputs, [one.values for one in references.float32])
+        float32, quantized = (
+            [one.values for one in models] if models else None
+            for models in (references.float32, references.quantized)
+        )
+        job = MetricJob(entry.metric, outputs, float32 or [], quantized)
         log = self.directory / "metric.log"
         ended = self.setup.pool.run(job, log, self.options.timeout_s, fresh=True)
         if ended.failure:
-            return [f"metric: {ended.failure}"]
+            return [Reason(Question.TASK, f"metric: {ended.failure}")]
         result: MetricResult = ended.result
         self.evidence.metric = result
-        return list(judge_metric(entry.metric, result.value, result.float32, result.shifted))
+        return list(judge_metric(entry.metric, result))
 
     def delegation_faults(self, compiled: Compiled) -> list[str]:
         """Name what stays on the CPU although the policy asks for full delegation."""
@@ -412,15 +433,20 @@ def make_case(
         cosine=figures.cosine,
         cosine_quantized=figures.cosine_quantized,
         max_abs=figures.max_abs,
-        sqnr_db_channel=figures.sqnr_db_channel,
-        channel=figures.channel,
+        sqnr_db_scheme=figures.sqnr_db_scheme,
+        predicted_sqnr_db=figures.predicted_sqnr_db,
+        above_noise_db=figures.above_noise_db,
+        above_noise_place=figures.above_noise_place,
         gain=figures.gain,
         offset=figures.offset,
         equal=figures.equal,
         equal_quantized=figures.equal_quantized,
         metric=known.metric.value if known.metric else None,
         metric_float=known.metric.float32 if known.metric else None,
+        metric_quantized=known.metric.quantized if known.metric else None,
         metric_name=metric_name,
+        question=known.question if status is Status.FAILED else None,
+        warnings=known.warnings,
         recorded_sqnr_db=known.baseline.sqnr_db if known.baseline else None,
         recorded_sqnr_db_quantized=known.baseline.sqnr_db_quantized if known.baseline else None,
         delegated_nodes=delegation.delegated_nodes if delegation else None,
@@ -446,6 +472,15 @@ def make_case(
         accelerator_cycles=accelerator.get("accelerator_cycles"),
         accelerator_us=accelerator.get("accelerator_us"),
         lacks=known.lacks,
+    )
+
+
+def describe_loss(loss: Loss) -> str:
+    """Return where between the layers a quantized model departs from the float32 one."""
+    return (
+        f"  where: most is lost at {loss.name}: {loss.before_db:.1f} dB before it,"
+        f" {loss.behind_db:.1f} dB behind it; with the weights alone quantized, the outputs have"
+        f" {loss.weights_db:.1f} dB"
     )
 
 

@@ -4,7 +4,7 @@ manifests/policies/emulator.toml; a user's own extends or replaces it."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from copy import deepcopy
 from fnmatch import fnmatchcase
 from functools import partial
@@ -18,7 +18,7 @@ from ci.cases.spec import CaseSpec, match_names
 from ci.models.schemes import Scheme
 from ci.models.suite import SUITE
 from ci.models.user_models import Limits, Metric, ModelEntry, ReferencePolicy, resolve_entry
-from ci.report.schema import ANY_MODEL, Threshold, find_threshold
+from ci.report.schema import ANY_MODEL, DROPPED, OutputThreshold, Threshold, find_threshold
 from provisioning.errors import ManifestError, UsageError
 from provisioning.manifest.reader import read_policy, read_toml
 from provisioning.manifest.targets import Backend
@@ -71,7 +71,8 @@ class Advice(Struct, frozen=True, forbid_unknown_fields=True):
 
 class EmulatorPolicy(Struct, frozen=True, forbid_unknown_fields=True):
     """The whole file. ``models`` are the user's, ``suite`` those of this project; ``schemes`` has
-    HTP's limits, ``backends`` those of the others."""
+    HTP's limits, ``backends`` those of the others. ``dropped`` are limits of a user's file that
+    nothing is judged by any more."""
 
     reference: ReferencePolicy
     schemes: dict[Scheme, Limits]
@@ -82,6 +83,7 @@ class EmulatorPolicy(Struct, frozen=True, forbid_unknown_fields=True):
     override: tuple[Override, ...] = field(default_factory=tuple)
     unsupported: tuple[Unsupported, ...] = field(default_factory=tuple)
     advice: tuple[Advice, ...] = field(default_factory=tuple)
+    dropped: tuple[str, ...] = ()
 
     def for_backend(self, backend: Backend) -> EmulatorPolicy:
         """What a run on ``backend`` is judged by: its own limits, and no expectation or limit that
@@ -156,7 +158,12 @@ def _threshold(
         reason=reason,
         min_metric=metric.min if metric else None,
         max_metric_drop=metric.max_drop if metric else None,
-        **msgspec.structs.asdict(limits),
+        full_delegation=limits.full_delegation,
+        outputs=tuple(
+            OutputThreshold(output=int(number), **own.given)
+            for number, own in limits.outputs.items()
+        ),
+        **limits.given,
     )
 
 
@@ -184,6 +191,7 @@ def extend_default(own: dict[str, Any], lane: str = EMULATOR) -> dict[str, Any]:
 
     Raises UsageError for a policy that is no whole one and extends none.
     """
+    dropped = sorted(set(drop_limits(own)))
     merged = own
     if own.get("extends") == DEFAULT:
         merged = merge(deepcopy(read_policy(lane, dict[str, Any])), own)
@@ -198,7 +206,18 @@ def extend_default(own: dict[str, Any], lane: str = EMULATOR) -> dict[str, Any]:
         limits = _tables(_tables(entry).get("limits"))
         for scheme, changed in limits.items():
             limits[scheme] = merge(_tables(merged.get("schemes")).get(scheme), changed)
-    return merged
+    return {**merged, "dropped": dropped} if dropped else merged
+
+
+def drop_limits(table: Any) -> Iterator[str]:
+    """Take out limits that nothing is judged by any more, and yield their names."""
+    for value in table if isinstance(table, list) else ():
+        yield from drop_limits(value)
+    for key, value in [*_tables(table).items()]:
+        if key in DROPPED:
+            del table[key]
+            yield key
+        yield from drop_limits(value)
 
 
 def merge(base: Any, own: Any) -> Any:

@@ -166,6 +166,7 @@ class Session:
             backend=self.options.backend.value,
             runtimes=tuple(Tool(name=name, version=text) for name, text in list_device_runtimes()),
             remarks=remarks,
+            unjudged=len(self.specs) - len(cases),
         )
 
 
@@ -187,10 +188,12 @@ def run_cases(
     runs: Sequence[CaseRun], pool: Pool, jobs: int, progress: Progress
 ) -> list[CaseResult]:
     """Run ``jobs`` cases at a time, first those that take longest, so that no core is left to work
-    alone at the end; return results in the order of ``runs``."""
+    alone at the end; return results in the order of ``runs``, when interrupted those there are."""
+    done: dict[CaseSpec, CaseResult] = {}
     with progress.bar("cases", len(runs), "") as bar:
 
         def show(ended: tuple[CaseSpec, CaseResult]) -> None:
+            done[ended[0]] = ended[1]
             bar.advance(1)
             progress.step(describe_progress(int(bar.done), len(runs), ended[1]))
 
@@ -205,8 +208,13 @@ def run_cases(
 
         ordered = sorted(runs, key=lambda one: expect_lower_s(one.spec), reverse=True)
         tasks = [partial(run, one) for one in ordered]
-        done = dict(run_tasks(tasks, jobs, on_done=show, abort=abort))
-    return [done[one.spec] for one in runs]
+        try:
+            run_tasks(tasks, jobs, on_done=show, abort=abort)
+        except KeyboardInterrupt:
+            progress.step(f"interrupted: {len(done)} of {len(runs)} cases were judged")
+            if not done:
+                raise
+    return [done[one.spec] for one in runs if one.spec in done]
 
 
 def expect_lower_s(spec: CaseSpec) -> float:

@@ -36,12 +36,14 @@ from ci.cases.forked import describe_error, run_forked
 from ci.cases.spec import CaseSpec
 from ci.executorch.context_digest import sign_by_content
 from ci.executorch.delegation import audit_delegation, qnn_errors, record_refusals
-from ci.executorch.quantize import quantize_model
+from ci.executorch.quantize import NO_GRID, find_grids, quantize_model, round_blocks
 from ci.models.eager import keep_state, run_eager
 from ci.models.integer_bounds import find_joined, find_ties
+from ci.models.layers import find_loss
 from ci.models.lowering_options import NO_CHOICES, PROFILE_LEVELS, Choices
 from ci.models.methods import split_inputs, split_module
 from ci.models.model import Model, name_made
+from ci.models.noise import predict_noise
 from ci.models.schemes import FLOAT16, Scheme
 from ci.models.tensors import TensorInfo, describe_tensor
 from ci.models.user_code import Inputs, working_directory
@@ -105,10 +107,16 @@ class Lowering:
         self.write_bounds(FLOAT, module, model.reference)
         if scheme.quantized:
             module = quantize_model(model, scheme, self.spec.soc, choices, self.backend)
-            with keep_state(module):
-                quantized = run_eager(module, model.evaluation)
+            exact = round_blocks(module) if scheme.recipe.block else module
+            with keep_state(exact):
+                quantized = run_eager(exact, model.evaluation)
             self.staging.write_quantized(quantized)
-            self.write_bounds(QUANTIZED, module, quantized)
+            self.write_bounds(QUANTIZED, exact, quantized)
+            loss = find_loss(exact, model.evaluation[0], model.reference[0])
+        else:
+            exact, loss = module, None
+        float16 = scheme.recipe.activation_bits == FLOAT16.activation_bits
+        self.staging.write_noise(predict_noise(exact, model.evaluation, float16=float16))
         if choices.saver:
             run_forked(lambda: self.write_calls(module))
         program, delegation = self.compile(module, choices)
@@ -120,10 +128,11 @@ class Lowering:
             size_bytes=len(program),
             sets=len(model.evaluation),
             inputs=tuple(map(describe_tensor, model.evaluation[0])),
-            outputs=describe_outputs(model),
+            outputs=describe_outputs(model, module),
             delegation=delegation,
             methods=describe_methods(model),
             unshared_bytes=len(unshared),
+            loss=loss,
             made_inputs=name_made(model.made, model.calibration_made, quantized=scheme.quantized),
         )
 
@@ -236,11 +245,13 @@ def keep_initial_state(edge: Any) -> ExecutorchBackendConfig:
     return ExecutorchBackendConfig(passes=[InitializedMutableBufferPass(names)] if names else [])
 
 
-def describe_outputs(model: Model) -> tuple[TensorInfo, ...]:
-    """Return dtype and shape of each output, and the parts of those that are concatenations."""
+def describe_outputs(model: Model, lowered: Any) -> tuple[TensorInfo, ...]:
+    """Return dtype and shape of each output, the parts of those that are concatenations, and the
+    values that a quantized one can have."""
     with keep_state(model.module):
         joined = find_joined(model.module, model.evaluation[0])
+    grids = find_grids(lowered) or [NO_GRID] * len(joined)
     return tuple(
-        describe_tensor(tensor, *origin)
-        for tensor, origin in zip(model.reference[0], joined, strict=True)
+        structs.replace(describe_tensor(tensor, *origin), step=step, lowest=low, highest=high)
+        for tensor, origin, (step, low, high) in zip(model.reference[0], joined, grids, strict=True)
     )

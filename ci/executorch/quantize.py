@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -19,6 +19,7 @@ from executorch.backends.qualcomm.quantizer.quantizer import (
 from executorch.backends.qualcomm.serialization import qc_schema
 from torch import Tensor
 from torch.fx import GraphModule, Node
+from torch.utils._pytree import tree_leaves
 from torchao.quantization.pt2e import FusedMovingAvgObsFakeQuantize, MinMaxObserver
 from torchao.quantization.pt2e.quantize_pt2e import (
     convert_pt2e,
@@ -28,12 +29,16 @@ from torchao.quantization.pt2e.quantize_pt2e import (
 
 from ci.models.eager import copy_inputs, flatten_outputs, keep_state, run_eager
 from ci.models.lowering_options import NO_CHOICES, Choices, Part
-from ci.models.methods import join_modules
+from ci.models.methods import join_modules, split_module
 from ci.models.model import Model, split_model
 from ci.models.schemes import Scheme
 from ci.models.user_code import Inputs, call_function
 from provisioning.errors import UsageError
 from provisioning.manifest.targets import Backend
+
+Grid = tuple[float, int, int]
+NO_GRID: Grid = (0.0, 0, 0)
+BLOCK_SCALE_STEPS = 16
 
 
 def make_quantizer(soc: str, backend: Backend = Backend.HTP) -> QnnQuantizer:
@@ -83,6 +88,49 @@ def quantize_method(model: Model, scheme: Scheme, choices: Choices, quantizer: A
     return converted
 
 
+def round_blocks(module: Any) -> Any:
+    """Return a copy whose block scales are as QNN gets them: sixteenths of the channel's largest.
+
+    As make_qnn_per_block_config of ExecuTorch's builders/node_visitor.py rounds them.
+    """
+    rounded = copy.deepcopy(module)
+    for part in split_module(rounded).values():
+        for node in _nodes_of(part):
+            if getattr(node.target, "__name__", "").startswith("dequantize_affine"):
+                scale: Any = getattr(part, str(node.args[2]))
+                rows = scale.reshape(scale.shape[0], -1)
+                unit = rows.amax(-1, keepdim=True) / BLOCK_SCALE_STEPS
+                steps = torch.clamp(torch.round(rows / unit), 1, BLOCK_SCALE_STEPS)
+                scale.copy_((steps * unit).reshape(scale.shape))
+    return rounded
+
+
+def find_grids(module: Any) -> list[Grid]:
+    """Return the values that each output can have: step, least and greatest multiple of it.
+
+    NO_GRID for an output that no dequantization gives; nothing for a model without a graph.
+    """
+    return [
+        _find_grid(leaf)
+        for part in split_module(module).values()
+        for node in _nodes_of(part)
+        if node.op == "output"
+        for leaf in tree_leaves(node.args)
+    ]
+
+
+def _nodes_of(part: Any) -> Iterable[Node]:
+    return part.graph.nodes if isinstance(part, GraphModule) else ()
+
+
+def _find_grid(node: Any) -> Grid:
+    name = getattr(node.target, "__name__", "") if isinstance(node, Node) else ""
+    if not name.startswith("dequantize_per_tensor"):
+        return NO_GRID
+    _, scale, zero, low, high, *_ = node.args
+    return float(scale), int(low) - int(zero), int(high) - int(zero)
+
+
 def block_sizes(graph_module: GraphModule, block: int) -> dict[str, tuple[int, ...]]:
     """Block shape (output, input, kernel...) by node, for the layers that blocks fit.
 
@@ -92,7 +140,7 @@ def block_sizes(graph_module: GraphModule, block: int) -> dict[str, tuple[int, .
     layers = (node for node in graph_module.graph.nodes if node.target in targets)
     shapes = {node.name: node.args[1].meta["val"].shape for node in layers}
     # Measured with QNN 2.49.40: with a wider kernel the emulator computes something else than
-    # the quantized eager model (SQNR near 0 dB, another result each time).
+    # the quantized model (SQNR near 0 dB, another result each time).
     return {
         name: (1, block, *kernel)
         for name, (_, inputs, *kernel) in shapes.items()

@@ -2,36 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
-from ci.judging.channels import STEPS, channel_axes, channel_rms, find_step
-from ci.judging.figures import Array, is_floating
+from ci.judging.figures import Array, channel_rms, is_floating
 from ci.judging.gate import Expected, References, judge_output
-from ci.models.schemes import Scheme
+from ci.judging.noise import Prediction
 from ci.models.tensors import TensorInfo
 from ci.report.schema import ControlKind, Threshold
 
 CONTROL_SEED = 20250724
-GAIN = 1.05
-GARBAGE_SHARE = 0.02
-# A channel has to rise this far above what its tensor's noise may be, or nobody could miss it.
-AUDIBLE = 1.05
+# The first is what a gate should see; more where honest noise is too loud for it.
+GAINS = (1.05, 1.1, 1.25, 2.0)
+GARBAGE_SHARES = (0.02, 0.05, 0.1, 0.25)
+# How far the power of a channel has to exceed that of an allowed error, or its loss is not seen.
+AUDIBLE = 1.1
 
-Outputs = list[Array]
+Random = np.random.Generator
+Maker = Callable[[Array, Random, Prediction, Threshold], Iterator[Array]]
 
 
-def make_control(kind: ControlKind, right: Expected, limits: Threshold) -> Array | None:
-    """One output, wrong in one way; None where that would not be wrong, or is not asked for."""
+def make_controls(
+    kind: ControlKind, right: Expected, prediction: Prediction, limits: Threshold
+) -> Iterator[Array]:
+    """Yield an output that is wrong in one way, ever more so; nothing if that would not be wrong.
+
+    ``right`` is what the program was asked for, ``prediction`` the noise that it may have.
+    """
     random = np.random.default_rng(CONTROL_SEED)
-    wrong = MAKERS[kind](right.values, random, limits)
-    if wrong is None or is_floating(right.values):
-        return wrong
-    # Elements that are ties prove nothing, and so does an output that is right by chance.
-    differs = ((wrong < right.low) | (wrong > right.high)).mean()
-    least = 2 * (1 - (limits.min_equal_quantized or limits.min_equal or 1.0))
-    return wrong if differs > least else None
+    for wrong in MAKERS[kind](right.values, random, prediction, limits):
+        # Elements that are ties prove nothing, and so does an output that is right by chance.
+        differs = ((wrong < right.low) | (wrong > right.high)).mean()
+        least = 2 * (1 - (limits.min_equal_quantized or limits.min_equal or 1.0))
+        if is_floating(right.values) or differs > least:
+            yield wrong
 
 
 def is_rejected(
@@ -41,17 +46,21 @@ def is_rejected(
     info: TensorInfo,
     limits: Threshold,
 ) -> tuple[bool, float | None]:
-    """Whether the gate rejects one wrong output on its own, and its SQNR in dB."""
-    judgement = judge_output(references, index, wrong, info, limits)
+    """Return whether the gate rejects one wrong output on its own, and its SQNR in dB. That it is
+    no multiple of the output's step is not counted: a fault inside of a program would not show
+    that way."""
+    judgement = judge_output(references, index, wrong, info.without_step(), limits)
     figures = judgement.float_figures
     return bool(judgement.reasons), figures.sqnr_db if figures else None
 
 
-def _zeros(right: Array, _random: np.random.Generator, _limits: Threshold) -> Array:
-    return np.zeros_like(right)
+def _zeros(
+    right: Array, _random: Random, _noise: Prediction, _limits: Threshold
+) -> Iterator[Array]:
+    yield np.zeros_like(right)
 
 
-def _noise(right: Array, random: np.random.Generator, _limits: Threshold) -> Array:
+def _draw(right: Array, random: Random) -> Array:
     if not is_floating(right):
         low, high = int(right.min()), int(right.max())
         return random.integers(low, high, right.shape, endpoint=True).astype(right.dtype)
@@ -59,58 +68,72 @@ def _noise(right: Array, random: np.random.Generator, _limits: Threshold) -> Arr
     return (random.standard_normal(right.shape) * rms).astype(right.dtype)
 
 
-def _permuted(right: Array, random: np.random.Generator, _limits: Threshold) -> Array:
+def _noise(right: Array, random: Random, _noise: Prediction, _limits: Threshold) -> Iterator[Array]:
+    yield _draw(right, random)
+
+
+def _permuted(
+    right: Array, random: Random, _noise: Prediction, _limits: Threshold
+) -> Iterator[Array]:
     """Elements in another order, across all input sets where an output has few."""
     flat = right.reshape(-1)
     shift = 1 + int(random.integers(flat.size - 1)) if flat.size > 1 else 0
-    return np.roll(flat[random.permutation(flat.size)], shift).reshape(right.shape)
+    yield np.roll(flat[random.permutation(flat.size)], shift).reshape(right.shape)
 
 
-def _other_input(right: Array, _random: np.random.Generator, _limits: Threshold) -> Array:
-    return np.roll(right, -1, axis=0)
+def _other_input(
+    right: Array, _random: Random, _noise: Prediction, _limits: Threshold
+) -> Iterator[Array]:
+    """Each input set's outputs for another: the next, or one further on."""
+    for shift in range(1, len(right)):
+        yield np.roll(right, -shift, axis=0)
 
 
-def _weakest_channel(right: Array, _random: np.random.Generator, limits: Threshold) -> Array | None:
-    """The quietest channel that rises above the noise of its tensor, zeroed."""
-    if limits.min_sqnr_db_channel is None or not is_floating(right):
-        return None
-    floor = AUDIBLE * STEPS * find_step(right, Scheme(limits.scheme).recipe.activation_bits)
+def _weakest_channel(
+    right: Array, _random: Random, noise: Prediction, limits: Threshold
+) -> Iterator[Array]:
+    """The quietest channel that is louder than the error that it may have, zeroed."""
+    if not is_floating(right):
+        return
     heard = [
         (float(rms), axis, number)
-        for axis in channel_axes(right)
-        for number, rms in enumerate(channel_rms(right, axis))
-        if rms > floor
+        for axis, allowed in noise.allow_channels(limits.max_above_noise_db)
+        for number, (rms, power) in enumerate(zip(channel_rms(right, axis), allowed, strict=True))
+        if rms**2 > AUDIBLE * power
     ]
-    if not heard:
-        return None
-    _, axis, number = min(heard)
-    wrong = right.copy()
-    wrong[(slice(None),) * axis + (number,)] = 0
-    return wrong
+    if heard:
+        _, axis, number = min(heard)
+        wrong = right.copy()
+        wrong[(slice(None),) * axis + (number,)] = 0
+        yield wrong
 
 
-def _gain(right: Array, _random: np.random.Generator, limits: Threshold) -> Array | None:
-    asked = limits.max_gain_error is not None and is_floating(right)
-    return (right * GAIN).astype(right.dtype) if asked else None
+def _gain(right: Array, _random: Random, _noise: Prediction, _limits: Threshold) -> Iterator[Array]:
+    for gain in GAINS if is_floating(right) else ():
+        yield (right * gain).astype(right.dtype)
 
 
-def _plus_one(right: Array, _random: np.random.Generator, _limits: Threshold) -> Array | None:
-    return None if is_floating(right) else right + np.ones_like(right)
+def _plus_one(
+    right: Array, _random: Random, _noise: Prediction, _limits: Threshold
+) -> Iterator[Array]:
+    if not is_floating(right):
+        yield right + np.ones_like(right)
 
 
-def _garbage_tail(right: Array, random: np.random.Generator, limits: Threshold) -> Array:
-    """The last 2 % of each input set's output."""
-    wrong = right.copy()
-    flat = wrong.reshape(len(wrong), -1)
-    count = max(1, round(flat.shape[1] * GARBAGE_SHARE))
-    if is_floating(right):
-        flat[:, -count:] = _noise(right, random, limits).reshape(len(wrong), -1)[:, -count:]
-    else:
-        flat[:, -count:] += np.ones_like(flat[:, -count:])
-    return wrong
+def _garbage_tail(
+    right: Array, random: Random, _noise: Prediction, _limits: Threshold
+) -> Iterator[Array]:
+    """The last part of each input set's output."""
+    garbage = _draw(right, random) if is_floating(right) else right + np.ones_like(right)
+    for share in GARBAGE_SHARES:
+        wrong = right.copy()
+        flat = wrong.reshape(len(wrong), -1)
+        count = max(1, round(flat.shape[1] * share))
+        flat[:, -count:] = garbage.reshape(len(wrong), -1)[:, -count:]
+        yield wrong
 
 
-MAKERS: Mapping[ControlKind, Callable[[Array, np.random.Generator, Threshold], Array | None]] = {
+MAKERS: Mapping[ControlKind, Maker] = {
     ControlKind.ZEROS: _zeros,
     ControlKind.NOISE: _noise,
     ControlKind.PERMUTED: _permuted,

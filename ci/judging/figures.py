@@ -34,13 +34,11 @@ class Fit:
     """The straight line from a reference to an output, over all input sets.
 
     ``gain`` is its slope less 1, ``offset`` the mean error as a share of the reference's standard
-    deviation; each with three standard errors of what the remaining noise does to it.
+    deviation.
     """
 
     gain: float
-    gain_noise: float
     offset: float
-    offset_noise: float
 
 
 def measure(reference: Array, output: Array) -> Figures:
@@ -78,21 +76,21 @@ def measure_pooled(reference: Array, output: Array) -> float:
     return decibels(float(np.sum(wanted**2)), float(np.sum(error**2)))
 
 
+def channel_rms(stacked: Array, axis: int) -> Array:
+    """Return the root mean square of each channel along ``axis``."""
+    others = tuple(number for number in range(stacked.ndim) if number != axis)
+    root: Array = np.sqrt(np.mean(stacked.astype(np.float64) ** 2, axis=others))
+    return root
+
+
 def fit_line(reference: Array, output: Array) -> Fit:
     """Gain and offset. Both arrays are finite, and the reference is not all zero."""
     wanted = reference.astype(np.float64).reshape(-1)
     got = output.astype(np.float64).reshape(-1)
     power = float(np.sum(wanted**2))  # not @: BLAS would start threads for it
     slope = float(np.sum(wanted * got)) / power
-    rest = math.sqrt(float(np.sum((got - slope * wanted) ** 2)))
-    spread, error = float(wanted.std()) or math.inf, got - wanted
-    root = math.sqrt(wanted.size)
-    return Fit(
-        slope - 1,
-        3 * rest / math.sqrt(power) / root,
-        float(error.mean()) / spread,
-        3 * float(error.std()) / spread / root,
-    )
+    spread = float(wanted.std()) or math.inf
+    return Fit(slope - 1, float((got - wanted).mean()) / spread)
 
 
 def share_equal(low: Array, reference: Array, high: Array, output: Array) -> float:

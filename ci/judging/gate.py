@@ -1,4 +1,9 @@
-"""The gate: the outputs of a program against limits, one output at a time."""
+"""The gate: the outputs of a program against a prediction and limits, one output at a time.
+
+It asks two questions. Is the program faithful: does it compute its quantized model, or in float16
+its float32 model, within the error that honest arithmetic has? Is it quantized well: is that model
+near enough to the float32 one? The user's metric answers a third (ci.judging.verdict).
+"""
 
 from __future__ import annotations
 
@@ -7,7 +12,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ci.judging.channels import Part, find_step, measure_joined, worst_channel
 from ci.judging.figures import (
     Array,
     Figures,
@@ -18,16 +22,17 @@ from ci.judging.figures import (
     measure_pooled,
     share_equal,
 )
-from ci.models.schemes import Scheme
+from ci.judging.noise import Excess, Prediction
 from ci.models.tensors import TensorInfo
-from ci.report.schema import Threshold
+from ci.report.schema import Question, Threshold
 
 FLOAT32, QUANTIZED = "float32", "quantized"
+GRID = 2**-6  # of a step: what float32 leaves of a multiple of it
 
 
 @dataclass(frozen=True)
 class Expected:
-    """One output of an eager model, [input set, *shape].
+    """One output of a reference model, [input set, *shape].
 
     Indices, classes and booleans may be anything from ``low`` to ``high``.
     """
@@ -39,33 +44,58 @@ class Expected:
 
 @dataclass(frozen=True)
 class References:
-    """What both eager models give, an entry an output."""
+    """What both reference models give, and the noise that is predicted of a program, an entry per
+    output; None for an output of which none is predicted."""
 
     float32: Sequence[Expected]
     quantized: Sequence[Expected] | None = None
+    noise: Sequence[Prediction | None] = ()
 
     def best(self, index: int) -> tuple[Expected, str]:
-        """What the program was asked to compute, and which model says so."""
+        """Return what the program was asked to compute, and which model gives it."""
         if self.quantized is None:
             return self.float32[index], FLOAT32
         return self.quantized[index], QUANTIZED
+
+    def predict(self, index: int, info: TensorInfo) -> Prediction:
+        """Return the prediction for an output; without one, the program has to be exact."""
+        found = self.noise[index] if self.noise else None
+        if found is not None:
+            return found
+        values = self.best(index)[0].values
+        return Prediction(values, np.zeros((2, *values.shape), np.float32), info)
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why an output is rejected, and which question it answers with no."""
+
+    question: Question
+    text: str
 
 
 @dataclass(frozen=True)
 class OutputJudgement:
     """One output; ``reasons`` is empty when the gate accepts it.
 
-    Magnitudes have figures, a fit and the channel or part nearest to its limit; indices, classes
-    and booleans have shares of equal elements.
+    Magnitudes have figures, a fit and, worst first, how far parts of the error lie above their
+    prediction; indices, classes and booleans have shares of equal elements. ``scheme_figures`` are
+    those of the quantized model against the float32 one.
     """
 
-    reasons: tuple[str, ...] = ()
+    reasons: tuple[Reason, ...] = ()
     float_figures: Figures | None = None
     quantized_figures: Figures | None = None
+    scheme_figures: Figures | None = None
+    predicted_db: float | None = None
     fit: Fit | None = None
-    channel: Part | None = None
+    excesses: tuple[Excess, ...] = ()
     equal: float | None = None
     equal_quantized: float | None = None
+
+    def fails(self, question: Question) -> bool:
+        """Return whether the output is rejected by this question."""
+        return any(reason.question is question for reason in self.reasons)
 
 
 @dataclass(frozen=True)
@@ -79,20 +109,20 @@ class Judgement:
         return not self.reasons
 
     @property
-    def reasons(self) -> tuple[str, ...]:
-        """Why the gate rejects; which output it is about, where there are several."""
+    def reasons(self) -> tuple[Reason, ...]:
+        """Return why the gate rejects, with the output it is about if there are several."""
         several = len(self.outputs) > 1
         return tuple(
-            f"output {index}: {reason}" if several else reason
+            Reason(one.question, f"output {index}: {one.text}" if several else one.text)
             for index, output in enumerate(self.outputs)
-            for reason in output.reasons
+            for one in output.reasons
         )
 
 
 def judge(
     references: References, outputs: Sequence[Array], infos: Sequence[TensorInfo], limits: Threshold
 ) -> Judgement:
-    """Every output; a limit that is None is not asked for."""
+    """Judge every output; a limit that is None is not checked."""
     return Judgement(
         tuple(
             judge_output(references, index, output, infos[index], limits)
@@ -104,13 +134,15 @@ def judge(
 def judge_output(
     references: References, index: int, output: Array, info: TensorInfo, limits: Threshold
 ) -> OutputJudgement:
-    """One output, by what it holds."""
+    """Judge one output by what it holds, with its own limits if it has some."""
+    limits = limits.of_output(index)
     quantized = references.quantized[index] if references.quantized is not None else None
     if not is_floating(output):
         return _judge_choices(references.float32[index], quantized, output, limits)
     if not np.isfinite(output).all():
         worst = measure(references.float32[index].values, output)
-        return OutputJudgement(("an element is NaN or infinite",), float_figures=worst)
+        reason = Reason(Question.FAITHFUL, "an element is NaN or infinite")
+        return OutputJudgement((reason,), float_figures=worst)
     return _judge_magnitudes(references, index, output, info, limits)
 
 
@@ -118,106 +150,135 @@ def _judge_choices(
     eager: Expected, quantized: Expected | None, output: Array, limits: Threshold
 ) -> OutputJudgement:
     equal = share_equal(eager.low, eager.values, eager.high, output)
-    reasons = [*_too_few(equal, limits.min_equal, FLOAT32)]
-    equal_quantized = None
-    if quantized is not None:
-        equal_quantized = share_equal(quantized.low, quantized.values, quantized.high, output)
-        reasons += _too_few(equal_quantized, limits.min_equal_quantized, QUANTIZED)
-    return OutputJudgement(tuple(reasons), equal=equal, equal_quantized=equal_quantized)
+    if quantized is None:
+        found = _too_few(Question.FAITHFUL, equal, limits.min_equal, FLOAT32)
+        return OutputJudgement(tuple(found), equal=equal)
+    asked = share_equal(eager.low, eager.values, eager.high, quantized.values)
+    same = share_equal(quantized.low, quantized.values, quantized.high, output)
+    reasons = [
+        *_too_few(Question.FAITHFUL, same, limits.min_equal_quantized, QUANTIZED),
+        *_too_few(Question.QUANTIZED, min(asked, equal), limits.min_equal, FLOAT32),
+    ]
+    return OutputJudgement(tuple(reasons), equal=equal, equal_quantized=same)
 
 
 def _judge_magnitudes(
     references: References, index: int, output: Array, info: TensorInfo, limits: Threshold
 ) -> OutputJudgement:
     eager = references.float32[index].values
-    against_float = measure(eager, output)
-    reasons = [*_too_far(against_float, limits.min_sqnr_db, limits.min_cosine, FLOAT32)]
-    if limits.max_abs is not None and not against_float.max_abs <= limits.max_abs:
-        reasons.append(f"an element is {against_float.max_abs:.3g} off, {limits.max_abs:g} allowed")
-    against_quantized = None
-    if references.quantized is not None:
-        asked = references.quantized[index].values
-        against_quantized = measure(asked, output)
-        reasons += _too_far(
-            against_quantized, limits.min_sqnr_db_quantized, limits.min_cosine_quantized, QUANTIZED
-        )
-        reasons += _too_near(eager, asked, output, limits.max_nearer_db)
     best, against = references.best(index)
-    if not best.values.any():
-        return OutputJudgement(tuple(reasons), against_float, against_quantized)
-    fit = fit_line(best.values, output)
-    reasons += _is_off_line(fit, limits, against)
-    bits = Scheme(limits.scheme).recipe.activation_bits
-    channel = None
-    if limits.min_sqnr_db_channel is not None:
-        channel = worst_channel(best.values, output, bits, limits.min_sqnr_db_channel)
-        reasons += _is_quiet(channel, limits.min_sqnr_db_channel, against)
-    reasons += _judge_joined(references, index, output, info, limits)
-    return OutputJudgement(tuple(reasons), against_float, against_quantized, fit, channel)
-
-
-def _judge_joined(
-    references: References, index: int, output: Array, info: TensorInfo, limits: Threshold
-) -> Iterator[str]:
-    """Each part of a concatenation is asked for what a tensor of its own would be."""
-    asked = [(references.float32[index].values, limits.min_sqnr_db, FLOAT32, 0.0)]
+    prediction = references.predict(index, info)
+    excesses = prediction.find_excesses(output, limits.max_above_noise_db)
+    against_float = measure(eager, output)
+    reasons = [
+        *_off_grid(output, info),
+        *_beyond_noise(excesses, prediction, best, output, against),
+    ]
+    against_quantized = scheme = None
     if references.quantized is not None:
-        best = references.quantized[index].values
-        step = find_step(best, Scheme(limits.scheme).recipe.activation_bits)
-        asked.append((best, limits.min_sqnr_db_quantized, QUANTIZED, step))
-    for values, wanted_db, against, step in asked:
-        if wanted_db is not None and info.joined:
-            for part in measure_joined(values, output, info, step, wanted_db):
-                yield from _is_quiet(part, wanted_db, against)
+        against_quantized, scheme = measure(best.values, output), measure(eager, best.values)
+        reasons += _too_far(
+            Question.FAITHFUL,
+            against_quantized,
+            limits.min_sqnr_db_quantized,
+            limits.min_cosine_quantized,
+            QUANTIZED,
+        )
+    asked = output if scheme is None else best.values
+    reasons += _too_far(
+        Question.QUANTIZED, scheme or against_float, limits.min_sqnr_db, limits.min_cosine, FLOAT32
+    )
+    pooled = measure_pooled(eager, asked)
+    if limits.min_sqnr_db_all is not None and not pooled >= limits.min_sqnr_db_all:
+        text = f"SQNR {pooled:.1f} dB over all input sets, {limits.min_sqnr_db_all:g} dB wanted"
+        reasons.append(Reason(Question.QUANTIZED, f"{text}, {_name_pair(against)}"))
+    reasons += _parts_too_far(eager, asked, info, limits.min_sqnr_db_all)
+    if limits.max_abs is not None and not against_float.max_abs <= limits.max_abs:
+        off = f"an element is {against_float.max_abs:.3g} off, {limits.max_abs:g} allowed"
+        reasons.append(Reason(Question.QUANTIZED, off))
+    return OutputJudgement(
+        tuple(reasons),
+        against_float,
+        against_quantized,
+        scheme,
+        prediction.sqnr_db,
+        fit_line(best.values, output) if best.values.any() else None,
+        tuple(excesses),
+    )
+
+
+def _name_pair(against: str) -> str:
+    """Return which models a figure of the second question compares."""
+    if against == FLOAT32:
+        return "the program against the float32 model"
+    return "the quantized model against the float32 one"
+
+
+def _off_grid(output: Array, info: TensorInfo) -> Iterator[Reason]:
+    """A quantized output holds multiples of its step, within its range, and nothing else."""
+    if info.step:
+        steps = output.astype(np.float64) / info.step
+        off = np.abs(steps - np.round(steps)) > GRID
+        off |= (steps < info.lowest - GRID) | (steps > info.highest + GRID)
+        if off.any():
+            text = (
+                f"{off.mean():.2%} of the elements are no value that the quantized output can have"
+                f" (multiples of {info.step:.6g} from {info.lowest * info.step:.6g} to"
+                f" {info.highest * info.step:.6g})"
+            )
+            yield Reason(Question.FAITHFUL, text)
+
+
+def _beyond_noise(
+    excesses: Sequence[Excess], prediction: Prediction, best: Expected, output: Array, against: str
+) -> Iterator[Reason]:
+    """Name the part of the error that is furthest beyond what arithmetic explains."""
+    worst = excesses[0]
+    if worst.over_db > 0:
+        reached = measure(best.values, output).sqnr_db
+        yield Reason(
+            Question.FAITHFUL,
+            f"the error is {worst.above_db:.1f} dB above the predicted rounding noise in"
+            f" {worst.place}, {worst.above_db - worst.over_db:.1f} dB allowed; SQNR"
+            f" {reached:.1f} dB against the {against} model, {prediction.sqnr_db:.1f} dB"
+            " predicted",
+        )
+
+
+def _parts_too_far(
+    eager: Array, asked: Array, info: TensorInfo, wanted_db: float | None
+) -> Iterator[Reason]:
+    """Each part of a concatenation has to reach what an output by itself would."""
+    stops = [int(stop) for stop in np.cumsum(info.joined)]
+    for start, stop in zip([0, *stops[:-1]], stops, strict=False):
+        place, axis = range(start, stop), info.joined_axis + 1
+        reached = measure_pooled(np.take(eager, place, axis), np.take(asked, place, axis))
+        if wanted_db is not None and not reached >= wanted_db:
+            text = f"SQNR {reached:.1f} dB in part {start}:{stop} along axis {info.joined_axis}"
+            yield Reason(Question.QUANTIZED, f"{text}, {wanted_db:g} dB wanted")
 
 
 def _too_far(
-    figures: Figures, min_sqnr_db: float | None, min_cosine: float | None, against: str
-) -> Iterator[str]:
+    question: Question,
+    figures: Figures,
+    min_sqnr_db: float | None,
+    min_cosine: float | None,
+    against: str,
+) -> Iterator[Reason]:
     if min_sqnr_db is not None and not figures.sqnr_db >= min_sqnr_db:
-        yield (
-            f"SQNR {figures.sqnr_db:.1f} dB against the {against} eager model,"
-            f" {min_sqnr_db:g} dB wanted"
+        text = (
+            f"SQNR {figures.sqnr_db:.1f} dB against the {against} model in the worst input"
+            f" set, {min_sqnr_db:g} dB wanted"
         )
+        yield Reason(question, text)
     if min_cosine is not None and not figures.cosine >= min_cosine:
-        yield (
-            f"cosine {figures.cosine:.5f} against the {against} eager model, {min_cosine:g} wanted"
-        )
+        text = f"cosine {figures.cosine:.5f} against the {against} model"
+        yield Reason(question, f"{text}, {min_cosine:g} wanted")
 
 
-def _too_near(eager: Array, asked: Array, output: Array, limit: float | None) -> Iterator[str]:
-    """Outputs of a scheme with more bits are right, but not those of this program."""
-    nearer = measure_pooled(eager, output) - measure_pooled(eager, asked)
-    if limit is not None and nearer > limit:
-        yield (
-            f"{nearer:.1f} dB nearer to the float32 eager model than the quantized eager model is,"
-            f" {limit:g} dB allowed: these are not the outputs of this scheme"
-        )
-
-
-def _is_off_line(fit: Fit, limits: Threshold, against: str) -> Iterator[str]:
-    allowed = limits.max_gain_error
-    if allowed is not None and not abs(fit.gain) - fit.gain_noise <= allowed:
-        yield f"gain {1 + fit.gain:.4f} against the {against} eager model, 1 +- {allowed:g} wanted"
-    allowed = limits.max_offset
-    if allowed is not None and not abs(fit.offset) - fit.offset_noise <= allowed:
-        yield (
-            f"offset of {fit.offset:.4f} standard deviations against the {against} eager model,"
-            f" {allowed:g} allowed"
-        )
-
-
-def _is_quiet(part: Part | None, wanted_db: float, against: str) -> Iterator[str]:
-    if part and not part.sqnr_db >= wanted_db:
-        yield (
-            f"SQNR {part.sqnr_db:.1f} dB in {part.place} against the {against} eager model,"
-            f" {wanted_db:g} dB wanted"
-        )
-
-
-def _too_few(equal: float, wanted: float | None, against: str) -> Iterator[str]:
+def _too_few(
+    question: Question, equal: float, wanted: float | None, against: str
+) -> Iterator[Reason]:
     if wanted is not None and not equal >= wanted:
-        yield (
-            f"{equal:.2%} of the elements equal those of the {against} eager model,"
-            f" {wanted:.2%} wanted"
-        )
+        text = f"{equal:.2%} of the elements equal those of the {against} model"
+        yield Reason(question, f"{text}, {wanted:.2%} wanted")

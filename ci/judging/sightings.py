@@ -9,8 +9,8 @@ from fractions import Fraction
 
 import numpy as np
 
-from ci.judging.channels import channel_axes, channel_rms
-from ci.judging.figures import Array, decibels, fit_line, is_floating
+from ci.judging.figures import Array, channel_rms, decibels, fit_line, is_floating
+from ci.judging.noise import channel_axes
 
 RUNNER = "the runner or its files, not QNN"
 LAYOUT = "a memory layout: a permute that QNN or the runner left out"
@@ -130,7 +130,7 @@ def _see_order(wanted: Array, output: Array, least_db: float) -> str:
 
 
 def _see_channels(wanted: Array, output: Array, _least_db: float) -> str:
-    for axis in channel_axes(wanted):
+    for axis in channel_axes(wanted.ndim):
         signal, made = channel_rms(wanted, axis), channel_rms(output, axis)
         dead = np.flatnonzero((made == 0) & (signal > 0))
         if dead.size:

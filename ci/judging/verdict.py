@@ -4,23 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
-from ci.judging.controls import is_rejected, make_control
+from ci.judging.controls import is_rejected, make_controls
 from ci.judging.figures import Array
-from ci.judging.gate import Judgement, OutputJudgement, References, judge
+from ci.judging.gate import Judgement, Reason, References, judge
 from ci.judging.sightings import find_sighting
 from ci.models.tensors import TensorInfo
-from ci.models.user_models import Metric
-from ci.report.schema import ControlKind, Threshold
+from ci.models.user_models import Metric, MetricResult
+from ci.report.schema import ControlKind, Question, Threshold
 
-CALIBRATE = "calibrate with real inputs, or take a scheme of more bits"
-BIAS = (
-    "take 16a8w: a bias of 16a16w is an int32 in steps of activation times weight, and saturates"
-    " where a layer's inputs are small"
+CALIBRATE = (
+    "calibrate with inputs like those that are judged, look at the ranges that the observer found,"
+    " or take a scheme with more bits"
 )
 APART = "return the parts as separate outputs: a concatenation is quantized in one step size"
-OTHER_FORM = "other inputs will not help; another scheme or form of the model may"
+FLOAT16 = "float16 has 11 bits: keep values small, or take a quantized scheme of 16 bits"
+OTHER_FORM = "lower it with batch 1, in another scheme, or write that part of the model differently"
+BATCH = "lower the model with batch 1: QNN is known to compute other rows wrongly"
 UINT8 = "each uint8 of an input counts as 0 or 1 there: give int32 or float32"
+NEGATIONS = {
+    Question.FAITHFUL: "not faithful",
+    Question.QUANTIZED: "not quantized well",
+    Question.TASK: "not good for the task",
+}
 
 
 @dataclass(frozen=True)
@@ -33,8 +40,10 @@ class CaseFigures:
     cosine: float | None = None
     cosine_quantized: float | None = None
     max_abs: float | None = None
-    sqnr_db_channel: float | None = None
-    channel: str = ""
+    sqnr_db_scheme: float | None = None
+    predicted_sqnr_db: float | None = None
+    above_noise_db: float | None = None
+    above_noise_place: str = ""
     gain: float | None = None
     offset: float | None = None
     equal: float | None = None
@@ -52,12 +61,15 @@ class ControlResult:
 
 @dataclass(frozen=True)
 class Verdict:
-    """``reasons`` is empty for right outputs."""
+    """``reasons`` is empty for right outputs. ``proofless`` says which wrong outputs the gate
+    accepts, ``warnings`` which controls could not be made."""
 
     figures: CaseFigures
-    reasons: tuple[str, ...] = ()
+    reasons: tuple[Reason, ...] = ()
     advice: tuple[str, ...] = ()
     controls: tuple[ControlResult, ...] = ()
+    proofless: str = ""
+    warnings: tuple[str, ...] = ()
 
 
 def judge_outputs(
@@ -71,13 +83,17 @@ def judge_outputs(
     controls. ``infos`` describe the outputs, ``inputs`` what the program takes."""
     judgement = judge(references, outputs, infos, limits)
     controls = tuple(feed_controls(references, infos, limits))
-    passing = [control.kind.value for control in controls if not control.rejected]
-    proof = [f"the gate accepts {', '.join(passing)}: this case proves nothing"] if passing else []
+    passing = [one.kind.value for one in controls if not one.rejected]
+    alike = ControlKind.OTHER_INPUT.value in passing
+    warning = "no two input sets give outputs that can be told apart: give sets that differ more"
+    faults = [name for name in passing if name != ControlKind.OTHER_INPUT.value]
     return Verdict(
         summarize_figures(judgement),
-        (*judgement.reasons, *proof),
-        tuple(advise_on_figures(judgement, references, outputs, inputs, limits)),
-        controls,
+        judgement.reasons,
+        tuple(advise_on_figures(judgement, references, outputs, inputs)),
+        tuple(one for one in controls if one.rejected or one.kind is not ControlKind.OTHER_INPUT),
+        f"the gate accepts {', '.join(faults)}: this case proves nothing" if faults else "",
+        (warning,) if alike else (),
     )
 
 
@@ -85,14 +101,14 @@ def feed_controls(
     references: References, infos: Sequence[TensorInfo], limits: Threshold
 ) -> Iterator[ControlResult]:
     """Yield each kind of wrong outputs, made of the best that the gate could get, its reference.
-    The gate has to reject each output by itself."""
-    right = [references.best(index)[0] for index in range(len(infos))]
+
+    The gate has to reject each output by itself; of what is wrong ever more so, something.
+    """
     for kind in ControlKind:
-        wrong = [make_control(kind, one, limits) for one in right]
         results = [
-            is_rejected(references, index, bad, infos[index], limits)
-            for index, bad in enumerate(wrong)
-            if bad is not None
+            result
+            for index, info in enumerate(infos)
+            if (result := feed_control(kind, references, index, info, limits))
         ]
         if results:
             rejected = all(one for one, _ in results)
@@ -100,13 +116,26 @@ def feed_controls(
             yield ControlResult(kind, rejected, best)
 
 
+def feed_control(
+    kind: ControlKind, references: References, index: int, info: TensorInfo, limits: Threshold
+) -> tuple[bool, float | None] | None:
+    """Return whether the gate rejects an output that is wrong in one way, and its SQNR in dB; None
+    if it cannot be."""
+    right, noise = references.best(index)[0], references.predict(index, info)
+    own, result = limits.of_output(index), None
+    for wrong in make_controls(kind, right, noise, own):
+        result = is_rejected(references, index, wrong, info, own)
+        if result[0]:
+            break
+    return result
+
+
 def summarize_figures(judgement: Judgement) -> CaseFigures:
     """Return the worst of every figure."""
     every = judgement.outputs
-    channels = [one.channel for one in every if one.channel]
-    channel = min(channels, key=lambda part: part.sqnr_db, default=None)
-    index = next((n for n, one in enumerate(every) if one.channel is channel), 0)
-    place = f"output {index}, {channel.place}" if channel and len(every) > 1 else ""
+    worst = [(index, one.excesses[0]) for index, one in enumerate(every) if one.excesses]
+    index, excess = max(worst, key=lambda pair: pair[1].over_db, default=(0, None))
+    place = f"output {index}, " if len(every) > 1 else ""
     fits = [one.fit for one in every if one.fit]
     eager = [one.float_figures for one in every if one.float_figures]
     quantized = [one.quantized_figures for one in every if one.quantized_figures]
@@ -116,8 +145,10 @@ def summarize_figures(judgement: Judgement) -> CaseFigures:
         cosine=_least(one.cosine for one in eager),
         cosine_quantized=_least(one.cosine for one in quantized),
         max_abs=max((one.max_abs for one in eager), default=None),
-        sqnr_db_channel=channel.sqnr_db if channel else None,
-        channel=place or (channel.place if channel else ""),
+        sqnr_db_scheme=_least(one.scheme_figures.sqnr_db for one in every if one.scheme_figures),
+        predicted_sqnr_db=_least(one.predicted_db for one in every),
+        above_noise_db=excess.above_db if excess else None,
+        above_noise_place=f"{place}{excess.place}" if excess else "",
         gain=max((1 + one.gain for one in fits), key=lambda gain: abs(gain - 1), default=None),
         offset=max((one.offset for one in fits), key=abs, default=None),
         equal=_least(one.equal for one in every),
@@ -134,62 +165,89 @@ def advise_on_figures(
     references: References,
     outputs: Sequence[Array],
     inputs: Sequence[TensorInfo],
-    limits: Threshold,
 ) -> Iterator[str]:
-    """Yield lines on what was seen and who is at fault: the runner, an input's dtype,
-    quantization, or QNN. None if the gate accepts."""
-    if judgement.accepted:
-        return
+    """Yield lines on what was seen and what to do, by question: a program that is not faithful is
+    the runner's, an input's or QNN's fault, a model that is not quantized well is not."""
     right = [references.best(index)[0].values for index in range(len(outputs))]
-    sightings = {
-        index: find_sighting(right, outputs[index], index)
-        for index, one in enumerate(judgement.outputs)
-        if one.reasons and not is_as_asked(one, limits)
-    }
+    wrong = [n for n, one in enumerate(judgement.outputs) if one.fails(Question.FAITHFUL)]
+    several = len(outputs) > 1
+    sightings = {index: find_sighting(right, outputs[index], index) for index in wrong}
     for index, sighting in sightings.items():
         if sighting:
-            yield f"  seen: {f'output {index}: ' if len(outputs) > 1 else ''}{sighting}"
+            yield f"  seen: {f'output {index}: ' if several else ''}{sighting}"
+    if wrong:
+        yield from _advise_on_program(judgement, wrong, inputs, seen=any(sightings.values()))
+    elif any(one.fails(Question.QUANTIZED) for one in judgement.outputs):
+        yield from _advise_on_scheme(judgement, references)
+
+
+def _advise_on_program(
+    judgement: Judgement, wrong: Sequence[int], inputs: Sequence[TensorInfo], *, seen: bool
+) -> Iterator[str]:
+    places = [judgement.outputs[index].excesses[:1] for index in wrong]
     if any(tensor.dtype == "uint8" for tensor in inputs):
         yield f"  fix: {UINT8}"
-    elif references.quantized is not None:
-        yield from _tell_apart(judgement, limits, seen=any(sightings.values()))
-
-
-def is_as_asked(output: OutputJudgement, limits: Threshold) -> bool:
-    """Return whether an output agrees with the quantized eager model."""
-    figures, wanted = output.quantized_figures, limits.min_sqnr_db_quantized
-    if output.equal_quantized is not None:
-        return output.equal_quantized >= (limits.min_equal_quantized or 0.0)
-    return figures is not None and wanted is not None and figures.sqnr_db >= wanted
-
-
-def _tell_apart(judgement: Judgement, limits: Threshold, *, seen: bool) -> Iterator[str]:
-    wrong = [one for one in judgement.outputs if one.reasons]
-    figures = [one.quantized_figures for one in wrong if one.quantized_figures]
-    least = min((one.sqnr_db for one in figures), default=None)
-    told = "" if least is None else f" (SQNR {least:.1f} dB against the quantized eager model)"
-    if all(is_as_asked(one, limits) for one in wrong):
-        if any("against the float32" in reason for one in wrong for reason in one.reasons):
-            yield f"  why: quantization costs this, for QNN computes what was asked{told}"
-            parted = any(" in part " in reason for one in wrong for reason in one.reasons)
-            yield f"  fix: {APART if parted else BIAS if limits.scheme == '16a16w' else CALIBRATE}"
+    elif any(one.place.startswith("row ") and one.is_partial for one in chain(*places)):
+        yield "  why: some rows of the batch are computed right and others are not"
+        yield f"  fix: {BATCH}"
     elif not seen:
-        yield f"  why: QNN does not compute what was asked{told}"
+        yield "  why: the program does not compute what its model does"
         yield f"  fix: {OTHER_FORM}"
 
 
-def judge_metric(metric: Metric, value: float, float32: float, shifted: float) -> Iterator[str]:
-    """Why a program is rejected whose metric is ``value``, where the float32 model has
-    ``float32``; one that accepts outputs of other inputs, ``shifted``, proves nothing."""
+def _advise_on_scheme(judgement: Judgement, references: References) -> Iterator[str]:
+    if references.quantized is None:
+        yield "  why: the program is faithful to its model, whose values float16 does not hold"
+        yield f"  fix: {FLOAT16}"
+        return
+    yield "  why: the program is faithful to its quantized model, which is too far from float32"
+    parted = any(" in part " in reason.text for one in judgement.outputs for reason in one.reasons)
+    yield f"  fix: {APART if parted else CALIBRATE}"
+
+
+def judge_metric(metric: Metric, result: MetricResult) -> Iterator[Reason]:
+    """Yield why a program is not good for its task; a metric that accepts outputs of other inputs
+    proves nothing."""
+    value, float32, shifted = result.value, result.float32, result.shifted
     if not float32 - value <= metric.max_drop:
-        yield (
-            f"{metric.name} {value:.4g} where the float32 model has {float32:.4g}:"
-            f" {metric.max_drop:g} less is allowed"
+        text = (
+            f"{metric.name} {value:.4g}, {_name_quantized(result)}the float32 model"
+            f" {float32:.4g}: {metric.max_drop:g} less is allowed"
         )
+        yield Reason(Question.TASK, text)
     if metric.min is not None and not value >= metric.min:
-        yield f"{metric.name} {value:.4g}, {metric.min:g} wanted"
+        yield Reason(Question.TASK, f"{metric.name} {value:.4g}, {metric.min:g} wanted")
     if float32 - shifted <= metric.max_drop:
-        yield (
+        text = (
             f"{metric.name} is {shifted:.4g} for the outputs of other inputs, too: labels and"
             " inputs have to vary, and max_drop to be less than chance"
         )
+        yield Reason(Question.TASK, text)
+
+
+def _name_quantized(result: MetricResult) -> str:
+    return "" if result.quantized is None else f"the quantized model {result.quantized:.4g}, "
+
+
+def forgive(
+    reasons: Sequence[Reason], metric: Metric | None
+) -> tuple[tuple[Reason, ...], tuple[str, ...]]:
+    """Return the reasons that fail a case, the first question first, and warnings.
+
+    If a metric is given and passes, a model that is not quantized well is a warning, unless the
+    metric is ``strict``. A program that is not faithful is never forgiven.
+    """
+    good = metric is not None and not metric.strict
+    good = good and not any(one.question is Question.TASK for one in reasons)
+    rest = [one for one in reasons if not (good and one.question is Question.QUANTIZED)]
+    order = list(Question)
+    failing = sorted(rest, key=lambda one: order.index(one.question))
+    return tuple(failing), tuple(one.text for one in reasons if one not in rest)
+
+
+def name_reasons(reasons: Sequence[Reason]) -> list[str]:
+    """Return the reasons in words, each question named once."""
+    texts: dict[Question, list[str]] = {}
+    for reason in reasons:
+        texts.setdefault(reason.question, []).append(reason.text)
+    return [f"{NEGATIONS[question]}: {'; '.join(found)}" for question, found in texts.items()]

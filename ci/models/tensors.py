@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, structs
 
 FILE = "{}_{}.raw"  # <input set>_<index>
 
@@ -15,13 +15,33 @@ FILE = "{}_{}.raw"  # <input set>_<index>
 class TensorInfo(Struct, frozen=True):
     """A tensor at the program's boundary: numpy's dtype name and shape.
 
-    ``joined`` are the sizes of the parts that the model concatenates along ``joined_axis``.
+    ``joined`` are the sizes of the parts that the model concatenates along ``joined_axis``. A
+    quantized output holds multiples of ``step``, from ``lowest`` to ``highest`` of them; a step of
+    0 stands for any value.
     """
 
     dtype: str
     shape: tuple[int, ...]
     joined_axis: int = 0
     joined: tuple[int, ...] = ()
+    step: float = 0.0
+    lowest: int = 0
+    highest: int = 0
+
+    def without_step(self) -> TensorInfo:
+        """Return the same, of an output that may hold any value."""
+        return structs.replace(self, step=0.0) if self.step else self
+
+
+class Loss(Struct, frozen=True):
+    """Where most is lost: an operator or the range of its output, with the line of the model that
+    it is from, the SQNR before and behind it in dB, and that of the outputs if the weights alone
+    are quantized."""
+
+    name: str
+    before_db: float
+    behind_db: float
+    weights_db: float
 
 
 def describe_tensor(tensor: Any, axis: int = 0, parts: tuple[int, ...] = ()) -> TensorInfo:

@@ -23,26 +23,41 @@ NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,62}[A-Za-z0-9])?")
 FACTORY, FUNCTION = "factory", "function"
 
 
-class Limits(Struct, frozen=True, forbid_unknown_fields=True):
-    """What is asked of a scheme; the fields are those of the report's Threshold."""
+class OutputLimits(Struct, frozen=True, forbid_unknown_fields=True):
+    """What is asked of an output; the fields are those of the report's Threshold.
 
-    min_sqnr_db: float
-    min_cosine: Share
+    ``min_sqnr_db`` and ``min_cosine`` are for the worst input set, ``min_sqnr_db_all`` for all at
+    once; those named ``_quantized`` are in addition to the prediction of noise, which the error
+    may exceed by ``max_above_noise_db``.
+    """
+
+    min_sqnr_db: float | None = None
+    min_sqnr_db_all: float | None = None
+    min_cosine: Share | None = None
     min_sqnr_db_quantized: float | None = None
     min_cosine_quantized: Share | None = None
-    min_sqnr_db_channel: float | None = None
+    max_above_noise_db: Annotated[float, Meta(ge=0)] | None = None
     min_equal: Share | None = None
     min_equal_quantized: Share | None = None
-    max_gain_error: Difference | None = None
-    max_offset: Difference | None = None
-    max_nearer_db: float | None = None
     max_abs: Difference | None = None
-    full_delegation: bool = True
 
     def __post_init__(self) -> None:
         for name, value in structs.asdict(self).items():
             if isinstance(value, float) and not math.isfinite(value):
                 raise ValueError(f"{name} is {value}")
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The limits that are not None, by name."""
+        names = OutputLimits.__struct_fields__
+        return {name: value for name in names if (value := getattr(self, name)) is not None}
+
+
+class Limits(OutputLimits, frozen=True, forbid_unknown_fields=True):
+    """What is asked of a scheme; ``outputs`` are limits of single outputs, by their index."""
+
+    full_delegation: bool = True
+    outputs: dict[Annotated[str, Meta(pattern="^[0-9]+$")], OutputLimits] = {}
 
 
 class ReferencePolicy(Struct, frozen=True, forbid_unknown_fields=True):
@@ -75,13 +90,15 @@ NO_SOURCE = Source()
 class Metric(Struct, frozen=True, forbid_unknown_fields=True):
     """``function`` of (outputs, labels), of which more is better.
 
-    The program may have ``max_drop`` less of it than the float32 model, and at least ``min``.
+    The program may have ``max_drop`` less of it than the float32 model, and at least ``min``. With
+    ``strict``, a program that has it fails all the same if its model is not quantized well.
     """
 
     function: FileOrFunction
     labels: FileOrFunction
     max_drop: Annotated[float, Meta(ge=0)]
     min: float | None = None
+    strict: bool = False
 
     @property
     def name(self) -> str:
@@ -90,11 +107,13 @@ class Metric(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class MetricJob(Struct, frozen=True):
-    """``outputs`` of a program and of the ``float32`` model: an array an output, [sets, *shape]."""
+    """``outputs`` of a program, the ``float32`` and the ``quantized`` model: an array per output,
+    [sets, *shape]."""
 
     metric: Metric
     outputs: list[Any]
     float32: list[Any]
+    quantized: list[Any] | None = None
 
     def __call__(self) -> MetricResult:
         """Measure in the process of a worker."""
@@ -104,12 +123,13 @@ class MetricJob(Struct, frozen=True):
 
 
 class MetricResult(Struct, frozen=True):
-    """What the metric is of the program, of the float32 model, and of a program that gave each
-    input's outputs for the next."""
+    """What the metric is of the program, of the float32 model, of a program that gave each input's
+    outputs for the next, and of the quantized model."""
 
     value: float
     float32: float
     shifted: float
+    quantized: float | None = None
 
 
 class ModelEntry(Struct, frozen=True, forbid_unknown_fields=True):

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import onnx
 import torch
+from msgspec import structs
 
 from ci.cases.engine import Compiled, Delegation, Staging
 from ci.cases.forked import still_tqdm
@@ -30,6 +31,7 @@ from ci.models.user_code import Inputs, working_directory
 from ci.onnx.contexts import check_context, seal_context
 from ci.onnx.fallback import count_nodes, name_operator, read_reasons
 from ci.onnx.models import Shapes, external_files, read_model
+from ci.onnx.noise import find_grids, predict_noise
 from ci.onnx.preparation import (
     copy_file,
     find_joined,
@@ -92,7 +94,14 @@ def compile_source(
         quantized = staging.directory / QUANTIZED_MODEL
         quantize_file(model, quantized, spec.scheme, source.calibration)
         model = quantized
-        staging.write_quantized(run_reference(model, source.evaluation))
+        reference = run_reference(model, source.evaluation)
+        staging.write_quantized(reference)
+    is_float = not given and not spec.scheme.quantized
+    infos = infos if is_float else add_grids(infos, find_grids(model))
+    disturbed = staging.directory.with_name("disturbed.onnx")
+    staging.write_noise(
+        predict_noise(model, disturbed, source.evaluation, reference, float16=is_float)
+    )
     program = staging.directory / PROGRAM
     delegation = write_context(model, program, staging.log, spec.soc, options, embed=embed)
     if saver and delegation.partitions:
@@ -110,6 +119,16 @@ def compile_source(
         made_inputs=name_made(
             source.made, source.calibration_made, quantized=spec.scheme.quantized and not given
         ),
+    )
+
+
+def add_grids(
+    infos: Sequence[TensorInfo], grids: Sequence[tuple[float, int, int]]
+) -> tuple[TensorInfo, ...]:
+    """Return the outputs with the values that they can have."""
+    return tuple(
+        structs.replace(info, step=step, lowest=low, highest=high)
+        for info, (step, low, high) in zip(infos, grids, strict=True)
     )
 
 

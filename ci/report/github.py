@@ -80,7 +80,8 @@ def render_summary(
     before = budget.take([head, *_describe_controls(report)])
     before += budget.take(_describe_changes(base) if base else [])
     before += budget.take([f"Nothing to compare with: {escape_markdown(note)}\n\n"] if note else [])
-    after = budget.take([*_list_worst(report), *_list_refused(report), _make_table(report.cases)])
+    noted = [*_list_worst(report), *_list_warnings(report), *_list_refused(report)]
+    after = budget.take([*noted, _make_table(report.cases)])
     problems = budget.take(_describe_problem(report, case) for case in failed)
     return "".join([*before, *problems, *after, LEFT_OUT if budget.is_full else ""])
 
@@ -222,6 +223,16 @@ def _describe_problem(report: Report, case: Case) -> str:
         lines += ["", "<details><summary>log</summary>", "", "<pre>", *shown, "</pre>", ""]
         lines.append("</details>")
     return "\n".join([*lines, "", ""])
+
+
+def _list_warnings(report: Report) -> Iterator[str]:
+    """What does not fail a case and is worth a look."""
+    rows = [(case, warning) for case in report.cases for warning in case.warnings]
+    if rows:
+        yield "Warnings:\n\n"
+        for case, warning in rows:
+            yield f"- {show_case(case)}: {escape_markdown(warning[:REASON_CHARS])}\n"
+        yield "\n"
 
 
 def _list_refused(report: Report) -> Iterator[str]:

@@ -55,7 +55,9 @@ def _case_entry(case: Case, report: Report) -> JunitCase:
         seconds=seconds,
         tag="error" if case.lacks else TAGS.get(case.status, ""),
         message="\n".join([case.reason or case.status.value, *operators]),
-        output="\n".join([_describe(case), *operators, case.log_tail, *again]).strip(),
+        output="\n".join(
+            [_describe(case), *case.warnings, *operators, case.log_tail, *again]
+        ).strip(),
     )
 
 

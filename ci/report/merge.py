@@ -91,6 +91,9 @@ def find_faults(reports: Sequence[Report], wanted: Collection[Name] = ()) -> lis
     faults += [
         f"shard {one}/{count} comes {n} times" for one, n in sorted(indexes.items()) if n > 1
     ]
+    faults += [
+        f"shard {mark_of(one).index}/{count} was cut short" for one in reports if one.unjudged
+    ]
     return faults or [*_check_cases(reports, wanted)]
 
 

@@ -20,8 +20,11 @@ from provisioning.errors import ExitCode
 from provisioning.manifest.targets import Backend
 from provisioning.versions import parse_version
 
-SCHEMA_VERSION: Final = 4
+SCHEMA_VERSION: Final = 5
 ANY_MODEL = "*"
+# Limits of schema versions up to 4: nothing is judged by them any more.
+DROPPED = ("min_sqnr_db_channel", "max_gain_error", "max_offset", "max_nearer_db")
+MARGIN_DB = 10.0  # how far the prediction of noise may be off, see ci.judging.noise
 MADE_PROVES = "proves arithmetic, not accuracy"  # what a case on inputs that were made does
 HTP = Backend.HTP.value
 
@@ -55,6 +58,16 @@ class ControlKind(str, Enum):
     GAIN = "gain"
     PLUS_ONE = "plus_one"
     GARBAGE_TAIL = "garbage_tail"
+
+
+class Question(str, Enum):
+    """What a case answers, each with a verdict: whether the program computes its quantized model
+    (in float16 its float32 model), whether that model is near enough to the float32 one, and
+    whether the result is good for the user's task."""
+
+    FAITHFUL = "faithful"
+    QUANTIZED = "quantized"
+    TASK = "task"
 
 
 class Record(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -97,6 +110,21 @@ class Host(Record, frozen=True, kw_only=True):
     python: str
 
 
+class OutputThreshold(Record, frozen=True, kw_only=True):
+    """What the policy asks of one output; what is None is as for all."""
+
+    output: Count
+    min_sqnr_db: Decibels | None = None
+    min_sqnr_db_quantized: Decibels | None = None
+    min_sqnr_db_all: Decibels | None = None
+    min_cosine: Cosine | None = None
+    min_cosine_quantized: Cosine | None = None
+    max_above_noise_db: Decibels | None = None
+    min_equal: Share | None = None
+    min_equal_quantized: Share | None = None
+    max_abs: Difference | None = None
+
+
 class Threshold(Record, frozen=True, kw_only=True):
     """What the policy asks of ``scheme``; ``model`` is "*" or the model with a rule of its own.
 
@@ -107,19 +135,32 @@ class Threshold(Record, frozen=True, kw_only=True):
     model: str = ANY_MODEL
     min_sqnr_db: Decibels | None = None
     min_sqnr_db_quantized: Decibels | None = None
+    min_sqnr_db_all: Decibels | None = None
     min_cosine: Cosine | None = None
     min_cosine_quantized: Cosine | None = None
-    min_sqnr_db_channel: Decibels | None = None
+    max_above_noise_db: Decibels = MARGIN_DB
     min_equal: Share | None = None
     min_equal_quantized: Share | None = None
-    max_gain_error: float | None = None
-    max_offset: float | None = None
-    max_nearer_db: Decibels | None = None
     max_abs: Difference | None = None
     max_metric_drop: Difference | None = None
     min_metric: float | None = None
     full_delegation: bool = True
     reason: str = ""
+    outputs: tuple[OutputThreshold, ...] = ()
+    # DROPPED
+    min_sqnr_db_channel: Decibels | None = None
+    max_gain_error: float | None = None
+    max_offset: float | None = None
+    max_nearer_db: Decibels | None = None
+
+    def of_output(self, index: int) -> Threshold:
+        """Return the limits of an output, its own instead of those of all."""
+        for one in self.outputs:
+            if one.output == index:
+                own = {name: getattr(one, name) for name in one.__struct_fields__[1:]}
+                given = {name: value for name, value in own.items() if value is not None}
+                return msgspec.structs.replace(self, **given)
+        return self
 
 
 class FallbackOp(Record, frozen=True, kw_only=True):
@@ -144,14 +185,18 @@ class Place(Record, frozen=True, kw_only=True):
 
 
 class Case(Record, frozen=True, kw_only=True):
-    """One model, scheme and SoC. Figures named ``_quantized`` are against the quantized eager
-    model, those from ``sqnr_db_channel`` to ``offset`` against it where there is one, the others
-    against the float32 eager model; each is the worst of the outputs that it applies to and of
-    ``inputs``, the number of inputs. ``equal`` is the share of elements that are right in outputs
-    of integers or booleans, ``gain`` less 1 the slope of an output over its reference, ``offset``
-    the mean error in standard deviations, ``channel`` the channel nearest to its limit.
-    ``metric`` is the user's own, called ``metric_name``, and ``metric_float`` what the float32
-    model has of it. ``recorded_`` figures are those of an earlier run with this toolchain.
+    """One model, scheme and SoC. Figures named ``_quantized`` are against the quantized
+    model, ``gain`` and ``offset`` against it if there is one, the others against the float32
+    model; each is the worst of the outputs that it applies to and of ``inputs``, the number of
+    input sets. ``sqnr_db_scheme`` is the quantized model's against the float32 one,
+    ``predicted_sqnr_db`` what rounding is predicted to leave of the program's, ``above_noise_db``
+    how far the error of ``above_noise_place`` lies above that prediction. ``question`` is the
+    first one that a failed case answers with no; ``warnings`` do not fail it. ``equal`` is the
+    share of elements that are right in outputs of integers or booleans, ``gain`` less 1 the slope
+    of an output over its reference, ``offset`` the mean error in standard deviations. ``metric`` is
+    the user's own, called ``metric_name``, ``metric_float`` what the float32 model has of it,
+    ``metric_quantized`` the quantized one. ``recorded_`` figures are those of an earlier run with
+    this toolchain.
     ``lower_s`` of a cached case is what lowering it took when it was lowered. ``places`` are the
     lines of the user's files that a failure is from. ``compiler`` is the build of QNN that the
     program names. ``choices`` are those of the model's entry. ``qnn_ops`` are the operators that
@@ -169,15 +214,22 @@ class Case(Record, frozen=True, kw_only=True):
     cosine: Cosine | None = None
     cosine_quantized: Cosine | None = None
     max_abs: Difference | None = None
-    sqnr_db_channel: Decibels | None = None
-    channel: str = ""
+    sqnr_db_scheme: Decibels | None = None
+    predicted_sqnr_db: Decibels | None = None
+    above_noise_db: float | None = None
+    above_noise_place: str = ""
     gain: float | None = None
     offset: float | None = None
     equal: Share | None = None
     equal_quantized: Share | None = None
     metric: float | None = None
     metric_float: float | None = None
+    metric_quantized: float | None = None
     metric_name: str = ""
+    question: Question | None = None
+    warnings: tuple[str, ...] = ()
+    sqnr_db_channel: Decibels | None = None
+    channel: str = ""
     recorded_sqnr_db: Decibels | None = None
     recorded_sqnr_db_quantized: Decibels | None = None
     delegated_nodes: Count | None = None
@@ -251,7 +303,8 @@ class Report(Record, frozen=True, kw_only=True):
     ``command`` begins what repeats a case: its model, scheme and SoC go after it. ``runtimes`` are
     the QNN versions that devices get, ``backend`` is the one of QNN that it was lowered for.
     ``unsupported`` says that these versions are not known to work together, and were tried;
-    ``remarks`` are further notes on the whole run."""
+    ``remarks`` are further notes on the whole run, ``unjudged`` counts the cases that a run which
+    was interrupted did not come to."""
 
     session: str
     started: Annotated[str, Meta(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")]
@@ -267,13 +320,14 @@ class Report(Record, frozen=True, kw_only=True):
     backend: str = HTP
     unsupported: str = ""
     remarks: tuple[str, ...] = ()
-    schema_version: Literal[3, 4] = SCHEMA_VERSION  # 3 is without unsupported and remarks
+    unjudged: Count = 0
+    schema_version: Literal[3, 4, 5] = SCHEMA_VERSION  # 3 is without unsupported and remarks
 
     @property
     def ok(self) -> bool:
         """Whether something passed, no case and no control failed, and nothing was lacking."""
         counts = self.summary
-        bad = counts.failed or counts.controls_passed or self.lacking
+        bad = counts.failed or counts.controls_passed or self.lacking or self.unjudged
         return bool(counts.passed) and not bad
 
     @property
@@ -287,12 +341,16 @@ class Report(Record, frozen=True, kw_only=True):
         inputs were made, if any were."""
         bad = "NOT RUN" if self.exit_code is ExitCode.ENVIRONMENT else "FAILED"
         word = "passed" if self.ok else bad
+        if self.unjudged:
+            return f"CUT SHORT ({self.unjudged} cases were not judged)"
         made = sorted({case.made_inputs for case in self.cases if case.made_inputs})
         return f"{word} ({', '.join(made)}: {MADE_PROVES})" if made else word
 
     @property
     def exit_code(self) -> ExitCode:
         """The code of a run: what failed counts more than what this machine could not run."""
+        if self.unjudged:
+            return ExitCode.INTERRUPTED
         if self.lacking and not (self.summary.failed or self.summary.controls_passed):
             return ExitCode.ENVIRONMENT
         return ExitCode.OK if self.ok else ExitCode.FAILED

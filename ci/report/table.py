@@ -36,7 +36,7 @@ PHASES = 6
 MODEL_WIDTH = 24  # longer names, which are paths, go over several lines
 # What a narrow terminal goes without, the first first; every other form of the report has it.
 DISPENSABLE = (
-    *("cached", "accelerator us", "cycles", ".pte", "run s", "lower s", "channel", "equal", "SoC"),
+    *("cached", "accelerator us", "cycles", ".pte", "run s", "lower s", "noise", "equal", "SoC"),
     "delegated",
 )
 
@@ -70,6 +70,10 @@ def render_table(report: Report, *, colour: bool, width: int) -> str:
         for case in report.cases:
             if case.reason or case.fallback_ops:
                 _print_reason(console, case, report)
+            for warning in case.warnings:
+                title = clean_name(f"{case.model} {case.scheme} {case.soc}")
+                console.print(Text.assemble("\n", ("warning", "yellow"), f"  {title}"))
+                _print_marked(console, warning)
         _print_controls(console, report)
         _print_summary(console, report)
     return "".join(f"{line.rstrip()}\n" for line in capture.get().splitlines())

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from ci.cases.policy import EmulatorPolicy, read_emulator_policy
+from ci.cases.policy import EMULATOR, EmulatorPolicy
 from ci.cases.spec import (
     CaseSpec,
     choose_lane,
@@ -32,6 +32,7 @@ from ci.verbs.lanes.steps import (
     check_numbers,
     list_choices,
     publish,
+    read_limits,
     repeat_command,
     require_packages,
     select_asked,
@@ -77,7 +78,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         raise UsageError("--plan names the cases", fix="leave out --model, --scheme and --soc")
     backend = Backend(args.backend)
     require_options(backend, runner=args.runner, plan=bool(args.plan))
-    policy = read_emulator_policy(args.policy).for_backend(backend)
+    policy = read_limits(args.policy, EMULATOR, progress).for_backend(backend)
     lane = choose_lane(EXECUTORCH, backend, policy.schemes, args.scheme)
     if args.list:
         return list_choices(policy, lane)

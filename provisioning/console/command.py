@@ -149,7 +149,7 @@ def run_command(program: str, verbs: Mapping[str, Verb], argv: Sequence[str]) ->
         return ExitCode.OK, describe_verbs(caller, verbs)
     if words and words[0] == "--version":
         return ExitCode.OK, f"executorch-qnn-ci {read_version()}\n"
-    name = words[0] if words and words[0] in verbs else ""
+    name = find_verb(verbs, words[0]) if words else ""
     try:
         outcome = _run_verb(caller, verbs, name, words)
     except QnnCiError as error:
@@ -161,6 +161,12 @@ def run_command(program: str, verbs: Mapping[str, Verb], argv: Sequence[str]) ->
     if outcome.exit_code:
         keep_cause("\n".join(clean_output(outcome.text).strip().splitlines()[-1:]))
     return outcome.exit_code, caller.translate(outcome.render(as_json=as_json))
+
+
+def find_verb(verbs: Mapping[str, Verb], word: str) -> str:
+    """Return the verb that a word names, as itself or as its nox session; empty for no verb."""
+    runs = (name for name, verb in verbs.items() if verb.session == word)
+    return word if word in verbs else next(runs, "")
 
 
 def read_version() -> str:

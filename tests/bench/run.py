@@ -18,6 +18,7 @@ BENCHES: dict[str, str] = {
     "emulator": "tests.bench.emulator",
     "parity": "tests.bench.parity",
     "doctor": "tests.bench.doctor",
+    "gate": "tests.bench.gate",
     "provisioning": "tests.bench.provisioning",
 }
 

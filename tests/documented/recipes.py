@@ -290,6 +290,7 @@ RECIPES = (
     Recipe("cache-key", says="qnn-ci-"),
     # Benchmarks and tests.
     Recipe("bench -- emulator", says="warm +[0-9.]+ s", **MODELS),
+    Recipe("bench -- gate", says="ours +[0-9]+", **MODELS),
     Recipe("bench -- (doctor|provisioning)", elsewhere=".github/workflows/nightly.yml"),
     Recipe("nox -s test_trained", elsewhere=".github/workflows/nightly.yml"),
     Recipe("bench -- parity", (setups.shrink_bench,), "whole tree, nothing kept", packages=TORCH),

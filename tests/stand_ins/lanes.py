@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +15,44 @@ from ci.cases.pipeline import CaseResult, CaseRun, RunSetup, SessionOptions
 from ci.cases.policy import EmulatorPolicy, read_emulator_policy
 from ci.cases.pool import Ended, Job
 from ci.cases.spec import CaseSpec
+from ci.judging.gate import Expected, References
+from ci.judging.noise import Prediction
 from ci.models.schemes import Scheme
-from ci.models.tensors import describe_tensor
+from ci.models.tensors import TensorInfo, describe_tensor
 
 SPEC = CaseSpec("mlp", Scheme.A8W8, "SM8650")
 WHOLE = Delegation(3, 0, 1)
 Function = Callable[..., Sequence[Any]]
 
 
+def predict(right: Any, runs: Any, **fields: Any) -> Prediction:
+    """A prediction of these errors, [run, input set, *shape]."""
+    info = TensorInfo("float32", right.shape[1:], **fields)
+    return Prediction(np.asarray(right), np.asarray(runs, np.float32), info)
+
+
+def expect(values: Any) -> Expected:
+    """An output of which each element has one value."""
+    return Expected(values, values, values)
+
+
+def make_references(float32: Any, quantized: Any = None, noise: float | None = None) -> References:
+    """References of one output, with normal noise of so many times its RMS predicted; without a
+    number the program has to be exact."""
+    best = float32 if quantized is None else quantized
+    references = References([expect(float32)], None if quantized is None else [expect(quantized)])
+    if noise is None:
+        return references
+    random = np.random.default_rng(77)
+    runs = noise * np.sqrt(np.mean(best**2)) * random.standard_normal((8, *best.shape))
+    return replace(references, noise=[predict(best, runs)])
+
+
 @dataclass
 class FloatEngine:
     """Its program is the float model: ``compute`` gives the outputs of an input set, ``quantized``
-    those of the quantized model, if there is one. ``raises`` is what a compilation raises."""
+    those of the quantized model, if there is one. ``noise`` is how much is predicted of its first
+    output, relative to it. ``raises`` is what a compilation raises."""
 
     compute: Function
     sets: Sequence[Sequence[Any]]
@@ -34,6 +60,7 @@ class FloatEngine:
     delegation: Delegation = WHOLE
     raises: Exception | None = None
     bounds: dict[str, Any] = field(default_factory=dict)
+    noise: float = 0.0
     compiled: int = 0
     imports: tuple[str, ...] = ()
 
@@ -53,7 +80,12 @@ class FloatEngine:
         staging.write_inputs(self.sets)
         staging.write_float(outputs)
         if self.quantized:
-            staging.write_quantized([self.quantized(*inputs) for inputs in self.sets])
+            outputs = [self.quantized(*inputs) for inputs in self.sets]
+            staging.write_quantized(outputs)
+        if self.noise:
+            first = np.stack([tensors[0] for tensors in outputs])
+            draw = np.random.default_rng(9).standard_normal((8, *first.shape))
+            staging.write_noise([self.noise * first.std() * draw])
         for name, array in self.bounds.items():
             (staging.directory / name).write_bytes(np.asarray(array).tobytes())
         (staging.directory / "program.txt").write_text("the float model")

@@ -46,7 +46,7 @@ def zero_channel(right: Array, *, loudest: bool) -> Array:
 def swap_channels(right: Array) -> Array:
     axis = channel_axis(right)
     order = np.arange(right.shape[axis])
-    order[[0, 1]] = 1, 0
+    order[:2] = order[:2][::-1]
     return np.take(right, order, axis)
 
 
@@ -88,6 +88,23 @@ def move_channels_last(right: Array) -> Array:
     )
 
 
+def round_to_bfloat16(right: Array) -> Array:
+    bits = np.ascontiguousarray(right, np.float32).view(np.uint32)
+    rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16 << 16
+    return rounded.astype(np.uint32).view(np.float32).reshape(right.shape)
+
+
+def shift_element(right: Array) -> Array:
+    rms = np.sqrt(np.mean(right.astype(np.float64) ** 2))
+    return put(right, right.reshape(-1)[right.size // 2] + 0.5 * rms)
+
+
+def amplify_channel(right: Array) -> Array:
+    wrong = right.copy()
+    wrong[(slice(None),) * channel_axis(right) + (0,)] *= 1.1
+    return wrong
+
+
 LIES: dict[str, Callable[[Array], Array]] = {
     "zeros": np.zeros_like,
     "a constant": lambda right: np.full_like(right, right.mean()),
@@ -126,6 +143,11 @@ LIES: dict[str, Callable[[Array], Array]] = {
     "clipped at 0.8": lambda right: np.clip(right, right.min() * 0.8, right.max() * 0.8),
     "rounded to 8 bits": lambda right: requantize(right, 8),
     "rounded to 6 bits": lambda right: requantize(right, 6),
+    "a gain of 0.1 %": lambda right: (right * 1.001).astype(right.dtype),
+    "rounded to bfloat16": round_to_bfloat16,
+    "one element off by half": shift_element,
+    "a channel 10 % louder": amplify_channel,
+    "noise of 2 %": lambda right: (right + 0.02 * draw(right)).astype(right.dtype),
     "noise of 20 dB": lambda right: (right + 0.1 * draw(right)).astype(right.dtype),
 }
 

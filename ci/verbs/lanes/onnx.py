@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ci.cases.policy import EmulatorPolicy, read_emulator_policy
+from ci.cases.policy import EmulatorPolicy
 from ci.cases.qnn_files import PROFILE_CSV
 from ci.cases.spec import CaseSpec
 from ci.models.schemes import ONNX, Scheme
@@ -30,6 +30,7 @@ from ci.verbs.lanes.steps import (
     check_numbers,
     list_choices,
     publish,
+    read_limits,
     repeat_command,
     require_packages,
     select_asked,
@@ -99,7 +100,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     check_numbers(args)
     given = parse_options(args.option)
-    policy = read_emulator_policy(args.policy, PROFILE)
+    policy = read_limits(args.policy, PROFILE, progress)
     if args.list:
         return list_choices(policy, ONNX)
     specs = list(fit_files(select_asked(args, policy, ONNX), parse_shapes(args.shape)))

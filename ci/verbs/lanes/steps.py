@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from ci.cases.baselines import record_baselines
-from ci.cases.policy import EmulatorPolicy
+from ci.cases.policy import EmulatorPolicy, read_emulator_policy
 from ci.cases.spec import DEFAULT_SOC, CaseSpec, select_cases
 from ci.models.schemes import Lane
 from ci.models.source_lines import name_file
@@ -35,6 +35,16 @@ if TYPE_CHECKING:  # these bring what a list of choices can do without
     from provisioning.doctor.checks.registry import Finding
 
 USUAL = QnnChoice()
+
+
+def read_limits(path: Path | None, lane: str, progress: Progress) -> EmulatorPolicy:
+    """Return a lane's policy, and name limits without effect. Raises ManifestError."""
+    policy = read_emulator_policy(path, lane)
+    for name in policy.dropped:
+        progress.step(
+            f"warning: {name} of the policy has no effect any more: max_above_noise_db covers it"
+        )
+    return policy
 
 
 def add_case_arguments(parser: argparse.ArgumentParser, model: str, session: str) -> None:

@@ -42,10 +42,11 @@ SCHEMES = {
 }
 # What is red is so for QNN's or quantization's sake, and says it.
 RED = {
-    "ssd_joined 8a8w": "why: quantization costs this, for QNN computes what was asked",
+    "ssd_joined 8a8w": "not quantized well: ",
     "mobilevit 8a8w": "fall back to the CPU (aten.view_copy.default: [4294967295] has incorr",
     "router fp16": "likely another integer type: int32 read as int64",
-    "gru_cell 16a8w": "output 0: SQNR 15.",
+    "gru fp16": "not faithful: ",
+    "gru_cell 16a8w": "not faithful: output 0: ",
 }
 CASES = [
     (file, scheme, name)

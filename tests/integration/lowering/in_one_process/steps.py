@@ -246,7 +246,7 @@ def make_lowering(folder: Path, choices: Choices | None = None) -> lower.Lowerin
 
 
 def test_outputs_are_described_with_the_parts_that_they_join() -> None:
-    joined, largest = lower.describe_outputs(make_model())
+    joined, largest = lower.describe_outputs(make_model(), make_model().module)
     assert joined == TensorInfo("float32", (2, 6), 1, (3, 3))
     assert largest == TensorInfo("int64", (2,))
 
@@ -287,7 +287,9 @@ def test_a_quantized_model_is_compiled_with_the_state_that_it_began_with(
         seen.append(bool(module.total.any()))
         return b"program", Delegation(1, 0, 1)
 
-    monkeypatch.setattr(lower, "quantize_model", lambda *words: Counting())
+    example = make_model().evaluation[0]
+    graph = torch.export.export(Counting(), example, strict=True).module()
+    monkeypatch.setattr(lower, "quantize_model", lambda *words: graph)
     monkeypatch.setattr(lower.Lowering, "compile", compile_program)
     compiled = make_lowering(tmp_path).write()
     assert seen == [False]

@@ -22,7 +22,7 @@ from ci.cases.policy import read_emulator_policy
 from ci.judging.figures import Array
 from ci.models.schemes import Scheme
 from ci.models.tensors import TensorInfo, write_sets
-from ci.report.schema import ControlKind, Status
+from ci.report.schema import ControlKind, Question, Status
 from tests.stand_ins.lanes import SPEC, EchoRunner, FloatEngine, fail, run_case
 
 RANDOM = np.random.default_rng(8)
@@ -55,8 +55,7 @@ def make_engine(**fields: Any) -> FloatEngine:
         lambda number: [LOGITS[number[0]], IDS[number[0]], MASK[number[0]]],
         SETS,
         lambda number: [COARSE[number[0]], IDS[number[0]], MASK[number[0]]],
-        bounds=BOUNDS,
-        **fields,
+        **{"bounds": BOUNDS, "noise": 0.002, **fields},
     )
 
 
@@ -105,8 +104,10 @@ def test_right_outputs_pass_and_every_figure_is_noted(tmp_path: Path) -> None:
     assert case.cosine is not None
     assert 30 < case.sqnr_db < 36
     assert 0.999 < case.cosine < 1
-    assert case.channel.startswith("output 0, channel ")
-    assert (case.sqnr_db_channel or 0) > 50
+    assert case.sqnr_db_scheme is not None
+    assert case.predicted_sqnr_db == pytest.approx(54, abs=1)
+    assert case.above_noise_place.startswith("output 0, ")
+    assert (case.question, case.warnings) == (None, ())
     assert case.offset is not None
     assert 0.01 < (case.max_abs or 0) < 0.2
     kinds = [control.kind for control in result.controls]
@@ -125,14 +126,14 @@ def test_the_bounds_of_ids_are_read_for_both_models(tmp_path: Path) -> None:
     case = judge(tmp_path, [COARSE, outside, MASK]).case
     assert case.status is Status.FAILED
     assert "output 1: " in case.reason
-    assert "quantized eager model" in case.reason
+    assert "quantized model" in case.reason
     assert case.log_tail == "the log"
 
 
 @pytest.mark.parametrize(
     ("index", "wrong", "words"),
     [
-        (0, np.zeros_like(COARSE), "output 0: SQNR 0.0 dB against the float32"),
+        (0, np.zeros_like(COARSE), "output 0: the error is "),
         (1, IDS + 1, "seen: output 1: off by +1"),
         (2, ~MASK, "output 2: 0.00% of the elements equal"),
     ],
@@ -143,7 +144,7 @@ def test_one_wrong_output_fails_the_case_and_is_named(
     outputs = [one.copy() for one in RIGHT]
     outputs[index] = wrong
     case = judge(tmp_path, outputs).case
-    assert case.status is Status.FAILED
+    assert (case.status, case.question) == (Status.FAILED, Question.FAITHFUL)
     assert words in case.reason
 
 
@@ -244,7 +245,9 @@ def test_only_what_fails_in_a_fresh_process_fails_a_case(tmp_path: Path) -> None
     )
     result = run_case(tmp_path, make_engine(), runner)
     assert result.case.status is Status.PASSED, result.case.reason
-    assert result.remark.startswith("in a process that ran other programs before: output 0: SQNR")
+    assert result.remark.startswith(
+        "in a process that ran other programs before: not faithful: output 0: "
+    )
     assert runner.calls == ["open", "run", "fresh", "run"]
 
 
@@ -348,5 +351,5 @@ def test_every_field_of_limits_reaches_the_gate() -> None:
     policy = read_emulator_policy()
     for scheme, limits in policy.schemes.items():
         rule = policy.limits_of("mlp", scheme)
-        for name, value in msgspec.structs.asdict(limits).items():
+        for name, value in limits.given.items():
             assert getattr(rule, name) == value

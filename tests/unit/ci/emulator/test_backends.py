@@ -58,7 +58,7 @@ def test_every_backend_is_described_and_judged() -> None:
     for backend in OTHERS:
         own = policy.for_backend(backend)
         assert own.schemes == policy.backends[backend]
-        assert own.limits_of("mlp", next(iter(own.schemes))).min_sqnr_db
+        assert own.limits_of("mlp", next(iter(own.schemes))).min_sqnr_db_all
     assert read_socs()[default_soc(Backend.LPAI_ARM)].lpai == 6
 
 

@@ -1,33 +1,63 @@
+"""The user's metric: its budget, and what it forgives."""
+
 from __future__ import annotations
 
 import pytest
 
-from ci.judging.verdict import judge_metric
-from ci.models.user_models import Metric
+from ci.judging.gate import Reason
+from ci.judging.verdict import forgive, judge_metric, name_reasons
+from ci.models.user_models import Metric, MetricResult
+from ci.report.schema import Question
 
 METRIC = Metric(function="/m.py:top1", labels="/l.npy", max_drop=0.125, min=0.75)
+FAITHFUL, QUANTIZED, TASK = (Reason(question, question.value) for question in Question)
 
 
 @pytest.mark.parametrize(
-    ("value", "float32", "shifted", "said"),
+    ("value", "float32", "shifted", "figures"),
     [
         (0.875, 1.0, 0.5, []),
         (1.5, 1.0, 0.5, []),
-        (0.874, 1.0, 0.5, ["top1 0.874 where the float32 model has 1: 0.125 less is allowed"]),
+        (0.874, 1.0, 0.5, ["0.125"]),
         (0.75, 0.875, 0.5, []),
-        (0.749, 0.8, 0.5, ["top1 0.749, 0.75 wanted"]),
+        (0.749, 0.8, 0.5, ["0.75"]),
         (1.0, 1.0, 0.874, []),
-        (1.0, 1.0, 0.875, ["top1 is 0.875 for the outputs of other inputs, too"]),
-        (0.25, 1.0, 1.0, ["1: 0.125 less", "0.75 wanted", "for the outputs of other inputs"]),
+        (1.0, 1.0, 0.875, ["0.875"]),
+        (0.25, 1.0, 1.0, ["0.125", "0.75", "other inputs"]),
+        (float("nan"), 1.0, 0.5, ["nan", "nan"]),
     ],
 )
 def test_a_metric_is_held_to_its_budget_and_has_to_tell_inputs_apart(
-    value: float, float32: float, shifted: float, said: list[str]
+    value: float, float32: float, shifted: float, figures: list[str]
 ) -> None:
-    reasons = list(judge_metric(METRIC, value, float32, shifted))
-    assert len(reasons) == len(said)
-    assert all(words in reason for words, reason in zip(said, reasons, strict=True))
+    reasons = list(judge_metric(METRIC, MetricResult(value, float32, shifted, 0.9)))
+    assert len(reasons) == len(figures)
+    for words, reason in zip(figures, reasons, strict=True):
+        assert words in reason.text
+        assert reason.question is Question.TASK
 
 
-def test_a_metric_that_is_not_a_number_is_rejected() -> None:
-    assert len(list(judge_metric(METRIC, float("nan"), 1.0, 0.5))) == 2
+@pytest.mark.parametrize(
+    ("strict", "reasons", "failing", "warnings"),
+    [
+        (False, [QUANTIZED], [], ["quantized"]),
+        (True, [QUANTIZED], [QUANTIZED], []),
+        (False, [QUANTIZED, FAITHFUL], [FAITHFUL], ["quantized"]),
+        (False, [TASK, QUANTIZED], [QUANTIZED, TASK], []),
+        (False, [TASK, QUANTIZED, FAITHFUL], [FAITHFUL, QUANTIZED, TASK], []),
+        (False, [], [], []),
+    ],
+)
+def test_a_metric_that_passes_forgives_a_scheme_and_never_a_program(
+    strict: bool, reasons: list[Reason], failing: list[Reason], warnings: list[str]
+) -> None:
+    metric = Metric(function="/m.py:top1", labels="/l.npy", max_drop=0.1, strict=strict)
+    found, told = forgive(reasons, metric)
+    assert list(found) == failing
+    assert list(told) == warnings
+    assert forgive([QUANTIZED], None) == ((QUANTIZED,), ())
+
+
+def test_each_question_is_named_once_and_the_first_leads() -> None:
+    named = name_reasons([FAITHFUL, FAITHFUL, TASK])
+    assert named == ["not faithful: faithful; faithful", "not good for the task: task"]

@@ -1,16 +1,24 @@
 from __future__ import annotations
 
+import io
+import time
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
-from ci.cases.session import expect_lower_s
+from ci.cases.pipeline import CaseResult
+from ci.cases.session import expect_lower_s, run_cases
 from ci.cases.spec import CaseSpec
 from ci.executorch.toolchain import name_toolchain
 from ci.models.schemes import Scheme
-from ci.report.schema import Tool
+from ci.report.schema import Case, Status, Tool
 from provisioning.artifacts.environment import Environment
 from provisioning.artifacts.provision import Provisioned
+from provisioning.console.progress import Progress
+from provisioning.errors import ExitCode
+from tests.stand_ins.reports import make_report
 
 TOOLS = (Tool(name="qnn-runtime", version="2.49.40"),)
 
@@ -51,3 +59,47 @@ def test_the_cases_that_take_longest_come_first() -> None:
         CaseSpec("/net.py:factory", Scheme.FP16, "SM8650"),
     ]
     assert sorted(specs, key=expect_lower_s, reverse=True) == specs[::-1]
+
+
+class StubRun:
+    """A case that ends with a result, or as if a signal came while it ran."""
+
+    def __init__(self, spec: CaseSpec, result: CaseResult | None) -> None:
+        self.spec, self.result = spec, result
+
+    def run(self) -> CaseResult:
+        if self.result is None:
+            time.sleep(0.3)  # until the others have been noted
+            raise KeyboardInterrupt
+        return self.result
+
+
+class StubPool:
+    closed = False
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.mark.parametrize("judged", [0, 2])
+def test_an_interrupted_run_keeps_the_cases_that_were_judged(judged: int) -> None:
+    done = CaseResult(Case(model="mlp", scheme="fp16", soc="SM8650", status=Status.PASSED))
+    specs = [CaseSpec("lstm", Scheme.FP16, f"S{number}") for number in range(judged)]
+    runs: Any = [StubRun(spec, done) for spec in specs]
+    runs.append(StubRun(CaseSpec("mlp", Scheme.FP16, "SM8650"), None))
+    pool: Any = StubPool()
+    if not judged:
+        with pytest.raises(KeyboardInterrupt):
+            run_cases(runs, pool, 1, Progress(io.StringIO()))
+    else:
+        assert run_cases(runs, pool, 1, Progress(io.StringIO())) == [done] * judged
+    assert pool.closed
+
+
+def test_a_report_that_was_cut_short_is_no_pass() -> None:
+    cases = [Case(model="mlp", scheme="fp16", soc="SM8650", status=Status.PASSED)]
+    report = make_report(cases, toolchain=TOOLS)
+    assert (report.ok, report.exit_code) == (True, ExitCode.OK)
+    cut = msgspec.structs.replace(report, unjudged=3)
+    assert (cut.ok, cut.exit_code) == (False, ExitCode.INTERRUPTED)
+    assert "3 cases" in cut.verdict

@@ -60,7 +60,7 @@ def test_a_policy_on_top_of_the_default_says_only_what_differs(repository: Path)
     default, own = read_emulator_policy(), read(repository, WHOLE)
     assert own.limits_of("mlp", Scheme.FP16) == default.limits_of("mlp", Scheme.FP16)
     changed = own.limits_of("mlp", Scheme.A8W8)
-    assert (changed.min_sqnr_db, changed.min_cosine) == (25.0, 0.99)
+    assert (changed.min_sqnr_db, changed.min_sqnr_db_all) == (25.0, 20.0)
     limits = own.limits_of("net", Scheme.A8W8)
     assert (limits.min_sqnr_db, limits.max_abs, limits.model) == (25.0, 0.5, "net")
     assert (limits.max_metric_drop, limits.min_metric) == (0.02, None)
@@ -186,3 +186,33 @@ def test_a_policy_that_will_not_do_is_an_error_that_names_it(
     with pytest.raises(ManifestError) as caught:
         read(repository, text)
     assert re.search(words, str(caught.value), re.DOTALL), str(caught.value)
+
+
+def test_a_limit_that_was_dropped_is_accepted_and_named(repository: Path) -> None:
+    text = """
+extends = "default"
+[schemes.8a8w]
+min_sqnr_db_channel = 10.0
+max_gain_error = 0.007
+[models.net]
+path = "nets/net.py:factory"
+[models.net.limits.8a8w]
+max_offset = 0.01
+min_sqnr_db_all = 25.0
+[models.net.limits.8a8w.outputs.1]
+min_sqnr_db_all = 15.0
+"""
+    policy = read(repository, text)
+    assert policy.dropped == ("max_gain_error", "max_offset", "min_sqnr_db_channel")
+    limits = policy.limits_of("net", Scheme.A8W8)
+    assert (limits.min_sqnr_db_all, limits.of_output(1).min_sqnr_db_all) == (25.0, 15.0)
+    assert limits.of_output(0) == limits
+    assert not read_emulator_policy().dropped
+
+
+@pytest.mark.parametrize("wrong", ["[A]", "-1", "1.min_sqnr_db = nan", "1.full_delegation = true"])
+def test_limits_of_an_output_are_checked(repository: Path, wrong: str) -> None:
+    table = "models.net.limits.8a8w.outputs"
+    lines = f"[{table}]\n{wrong}" if "=" in wrong else f"[{table}.{wrong}]\nmax_abs = 1"
+    with pytest.raises(ManifestError):
+        read(repository, f'extends = "default"\n[models.net]\npath = "nets/net.py:f"\n{lines}\n')

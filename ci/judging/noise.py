@@ -1,0 +1,186 @@
+"""Whether an output's error is one that correct arithmetic explains.
+
+A prediction is the error of a disturbed eager model, [run, input set, *shape] (ci.models.noise).
+The same statistics are taken of a program's error and of each run: the power over everything, over
+each input set, row of the batch, channel, part of a concatenation and element, the gain and the
+offset. A statistic may exceed the largest of the runs by a margin in dB, which stands for how far
+off the prediction itself may be.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from ci.judging.figures import Array, decibels
+from ci.models.tensors import TensorInfo
+
+# Times the mean, which every part is granted: a few runs may predict nothing for a small one.
+SHARED = 1.0
+# In steps of the output, and relative to its RMS: below these there is no error to speak of.
+FLOOR_STEPS, FLOOR_RELATIVE = 0.2, 2**-13
+# A gain or an offset that rounding has in the same direction everywhere: twice the noise, but at
+# most these shares of the reference's RMS.
+SYSTEMATIC, MAX_GAIN, MAX_OFFSET = 2.0, 0.004, 0.005
+
+WHOLE, ELEMENT_DB, LINE_DB = "all input sets", 10.0, 100.0
+
+
+@dataclass(frozen=True)
+class Excess:
+    """How much larger than predicted an error is in a part of an output, and how far beyond what
+    is allowed, in dB; ``over_db`` is negative if the part is accepted. A failure is named after the
+    part with the largest ``over_db`` less ``names_db``: an element is off by more than its row.
+    ``is_partial`` is whether other parts of the kind are accepted."""
+
+    place: str
+    above_db: float
+    over_db: float
+    names_db: float = 0.0
+    is_partial: bool = False
+
+
+class Parts(NamedTuple):
+    """The powers of the parts of an error that are of one kind, [..., part]: those along ``axis``
+    of [input set, *shape], or otherwise if that is None."""
+
+    kind: str
+    axis: int | None
+    powers: Array
+
+    def name(self, index: int) -> str:
+        """Return ``channel 3 of 16``; the kind alone if there is one part."""
+        count = self.powers.shape[-1]
+        return f"{self.kind} {index} of {count}" if count > 1 else self.kind
+
+
+def divide(squares: Array, info: TensorInfo) -> Iterator[Parts]:
+    """Yield the mean power of each part of squared errors, [..., input set, *shape], for each way
+    to divide them."""
+    rank = len(info.shape)
+    lead = squares.ndim - rank - 1
+    places = tuple(range(lead, squares.ndim))
+    yield Parts(WHOLE, None, squares.mean(places)[..., None])
+    for kind, axis in (("input set", 0), *name_axes(info)):
+        if squares.shape[lead + axis] > 1:
+            others = tuple(place for place in places if place != lead + axis)
+            yield Parts(kind, axis, squares.mean(others))
+    if info.joined:
+        others = tuple(place for place in places if place != lead + info.joined_axis + 1)
+        starts = np.cumsum((0, *info.joined[:-1]))
+        sizes = np.asarray(info.joined)
+        yield Parts("part", None, np.add.reduceat(squares.mean(others), starts, -1) / sizes)
+    yield Parts("element", None, squares.reshape(*squares.shape[:lead], -1))
+
+
+def name_axes(info: TensorInfo) -> list[tuple[str, int]]:
+    """Return the axes of [input set, *shape] that hold rows of a batch or channels."""
+    rows = [("row", 1)] if len(info.shape) > 1 else []
+    channels = channel_axes(len(info.shape) + 1)
+    return rows + [(f"channel along axis {axis - 1}:", axis) for axis in channels]
+
+
+def channel_axes(dims: int) -> list[int]:
+    """Return the axes of an output of ``dims`` dimensions, [input set, *shape], with channels: the
+    last and the second of its shape; of a picture (four dimensions and more) the second alone."""
+    if dims > 4:
+        return [2]
+    return sorted({dims - 1, 2 if dims == 4 else dims - 1} - {0})
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What disturbed runs tell about one output: ``reference`` is the undisturbed model's,
+    [input set, *shape], ``runs`` are the errors, [run, input set, *shape], at least two."""
+
+    reference: Array
+    runs: Array
+    info: TensorInfo
+
+    @property
+    def rms(self) -> float:
+        """The root mean square of the reference."""
+        return math.sqrt(float(np.mean(self.reference.astype(np.float64) ** 2)))
+
+    @cached_property
+    def floor(self) -> float:
+        """The power of an error that any output may have."""
+        return float(max(FLOOR_STEPS * self.info.step, FLOOR_RELATIVE * self.rms) ** 2)
+
+    @cached_property
+    def expected(self) -> list[tuple[Array, float]]:
+        """The expected power of each part of each kind, and how far a run exceeds that of the
+        others at most, as a ratio of 1 or more."""
+        return [self._expect(parts.powers) for parts in divide(self._squares, self.info)]
+
+    @property
+    def _squares(self) -> Array:
+        squares: Array = self.runs.astype(np.float64) ** 2
+        return squares
+
+    def _expect(self, powers: Array) -> tuple[Array, float]:
+        total, count = powers.sum(0), len(powers)
+        others = self._grant((total - powers) / (count - 1))
+        return self._grant(total / count), max(1.0, float((powers / others).max()))
+
+    def _grant(self, powers: Array) -> Array:
+        shared: Array = powers + SHARED * powers.mean(-1, keepdims=True) + self.floor
+        return shared
+
+    @cached_property
+    def sqnr_db(self) -> float:
+        """The predicted SQNR of the worst input set, in dB."""
+        places = tuple(range(1, self.reference.ndim))
+        signals = np.mean(self.reference.astype(np.float64) ** 2, axis=places)
+        noises = self._squares.mean(0).mean(places)
+        return min(decibels(*map(float, pair)) for pair in zip(signals, noises, strict=True))
+
+    def allow_channels(self, margin_db: float) -> Iterator[tuple[int, Array]]:
+        """Yield each axis that holds channels, and the mean power that the error of each channel
+        along it may have."""
+        for parts, (expected, spread) in zip(
+            divide(self._squares, self.info), self.expected, strict=True
+        ):
+            if parts.axis in channel_axes(self.reference.ndim):
+                yield parts.axis, expected * spread * 10 ** (margin_db / 10)
+
+    def find_excesses(self, output: Array, margin_db: float) -> list[Excess]:
+        """Return the part of each kind that is furthest beyond its limit, the worst first; gain
+        and offset come behind parts that are beyond theirs. ``output`` is finite."""
+        error = output.astype(np.float64) - self.reference
+        found = list(self._compare_line(error, margin_db)) if self.rms else []
+        for parts, (expected, spread) in zip(
+            divide(error**2, self.info), self.expected, strict=True
+        ):
+            ratios = parts.powers / np.maximum(expected, np.finfo(np.float64).tiny)
+            worst = int(ratios.argmax())
+            above_db = decibels(float(ratios[worst]), 1.0)
+            limit_db = margin_db + decibels(spread, 1.0)
+            names_db = ELEMENT_DB if parts.kind == "element" else float(parts.kind != WHOLE)
+            partial = decibels(float(ratios.min()), 1.0) <= limit_db
+            over_db = above_db - limit_db
+            found.append(Excess(parts.name(worst), above_db, over_db, names_db, partial))
+        return sorted(found, key=lambda one: (one.over_db <= 0, one.names_db - one.over_db))
+
+    def _compare_line(self, error: Array, margin_db: float) -> Iterator[Excess]:
+        """Compare gain and offset, as shares of the reference's RMS."""
+        noise = math.sqrt(float(np.mean(self._squares))) / self.rms
+        right = self.reference.astype(np.float64)
+        lines = (
+            ("gain", right / self.rms**2, MAX_GAIN),
+            ("offset", np.ones_like(right) / self.rms, MAX_OFFSET),
+        )
+        for name, weights, most in lines:
+            seen = abs(float(np.mean(error * weights)))
+            runs = np.mean(self.runs * weights, axis=tuple(range(1, self.runs.ndim)))
+            least = max(noise / math.sqrt(right.size), FLOOR_RELATIVE)
+            predicted = max(float(np.abs(runs).max()), least)
+            allowed = predicted * 10 ** (margin_db / 20) + min(SYSTEMATIC * noise, most)
+            yield Excess(
+                name, 2 * decibels(seen, predicted), 2 * decibels(seen, allowed), names_db=LINE_DB
+            )

@@ -1,0 +1,99 @@
+"""Where between its layers a quantized model departs from the float32 one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.fx import GraphModule, Interpreter, Node
+
+from ci.models.eager import copy_inputs, keep_state
+from ci.models.methods import split_inputs, split_module
+from ci.models.noise import computes, name_operator
+from ci.models.tensors import Loss
+from ci.models.user_code import Inputs, find_line
+
+BEST_DB = 60.0  # a layer that is nearer than this to float32 counts as equal
+
+
+def find_loss(module: nn.Module, inputs: Inputs, reference: Inputs) -> Loss | None:
+    """Return where a quantized model loses most for one input set, of which ``reference`` are the
+    float32 model's outputs; None for a model without a graph or with nothing to lose."""
+    found: list[Loss] = []
+    for name, part in split_module(module).items():
+        if isinstance(part, GraphModule):
+            found += _rank(part, split_inputs(module, inputs)[name], reference)
+    return max(found, key=_measure_added, default=None)
+
+
+def _measure_added(loss: Loss) -> float:
+    """Return the noise that is added, as a share of the signal's power."""
+    return float(10 ** (-loss.behind_db / 10) - 10 ** (-loss.before_db / 10))
+
+
+def _rank(part: GraphModule, inputs: Inputs, reference: Inputs) -> list[Loss]:
+    quantized, float32 = (_Recorder(part, plain=plain) for plain in (False, True))
+    for recorder in (quantized, float32):
+        with torch.no_grad(), keep_state(part):
+            recorder.run(*copy_inputs(inputs))
+    reached: dict[Node, float] = {}
+    rows = []
+    for node, value in quantized.values.items():
+        reached[node] = min(BEST_DB, _decibels(float32.values[node], value))
+        origin = _find_rounded(node)
+        sources = [origin] if origin else node.all_input_nodes
+        before = [reached[one] for one in sources if one in reached]
+        if before and (origin or computes(node)):
+            given = name_operator(origin) or str(origin)
+            what = f"the range of {given}" if origin else name_operator(node)
+            rows.append((f"{what}{find_line(origin or node)}", min(before), reached[node]))
+    weights = min(
+        (
+            _decibels(wanted, given)
+            for wanted, given in zip(reference, float32.outputs, strict=False)
+            if wanted.is_floating_point() and wanted.shape == given.shape
+        ),
+        default=BEST_DB,
+    )
+    return [Loss(name, before, behind, weights) for name, before, behind in rows if behind < before]
+
+
+def _find_rounded(node: Node) -> Node | None:
+    """Return the node whose result a dequantization gives back rounded; None for other nodes."""
+    taken: Any = node.args[0] if name_operator(node) == "dequantize_per_tensor" else None
+    rounded = taken.args[0] if name_operator(taken) == "quantize_per_tensor" else None
+    return rounded if isinstance(rounded, Node) else None
+
+
+def _decibels(wanted: Tensor, given: Tensor) -> float:
+    signal, noise = wanted.double().square().sum(), (wanted.double() - given).square().sum()
+    if not noise:
+        return BEST_DB
+    return float(10 * torch.log10(signal / noise)) if signal else -BEST_DB
+
+
+class _Recorder(Interpreter):
+    """Keeps the floating result of each call; ``plain`` runs without rounding activations."""
+
+    def __init__(self, module: GraphModule, *, plain: bool) -> None:
+        super().__init__(module)
+        self.plain = plain
+        self.values: dict[Node, Tensor] = {}
+        self.outputs: Sequence[Tensor] = ()
+
+    def run_node(self, n: Node) -> Any:
+        rounds = name_operator(n) in {"quantize_per_tensor", "dequantize_per_tensor"}
+        source = n.args[0] if n.args else None
+        if self.plain and rounds and isinstance(source, Node) and source.op != "get_attr":
+            result = self.env[source]
+        else:
+            result = super().run_node(n)
+        gives = n.op in {"call_function", "placeholder"} and isinstance(result, Tensor)
+        if gives and result.is_floating_point():
+            self.values[n] = result
+        if n.op == "output":
+            leaves = torch.utils._pytree.tree_leaves(result)
+            self.outputs = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+        return result

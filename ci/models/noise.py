@@ -1,0 +1,206 @@
+"""How far a correct program may be from its model: the eager model, disturbed as QNN's arithmetic
+disturbs it.
+
+A program rounds otherwise than the eager model, by a step here and there, and what that does to an
+output depends on the model. So the eager model is run several times with such errors put in at
+random, and its outputs show how much error is honest, without a program and without recorded
+figures. Each constant was found by comparing with programs on the HTP emulator of QNN 2.49.40;
+docs/emulator.md has the table of predictions and measurements.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.fx import Interpreter, Node
+
+from ci.models.eager import keep_state, run_eager
+from ci.models.methods import join_modules, split_inputs, split_module
+from ci.models.user_code import Inputs
+
+RUNS = 8
+MAX_BYTES = 128 << 20  # of all runs of all outputs; large outputs are disturbed less often
+MIN_RUNS = 2
+# The share of elements that a quantizer behind arithmetic moves by one step, up or down.
+MOVED = {8: 0.1, 16: 1.0}
+# Layers whose weights have 4 or 16 bits: a relative error per channel, and steps of the output. In
+# 4 bits the steps are the same for all elements of a channel (a bias), in 16 bits they vary.
+WEIGHT_GAIN, WEIGHT_STEPS = 2**-9, 6
+# A layer with unsigned weights and 16-bit activations, or a product of two such activations, as
+# ONNX Runtime quantizes: a share of the elements is off by up to so many steps, as if the carry
+# from their lower byte were lost.
+CARRY_SHARE, CARRY_STEPS = 2**-6, 1.5 * 2**8
+RELATIVE = 2**-11  # of what each operator gives in float16
+SOFTMAX = 2**-9  # a relative error as well
+FLOAT16_MAX = 65504.0
+# HTP approximates an activation that directly follows a layer in float16: an absolute error.
+ACTIVATIONS = {"sigmoid": 2**-8, "gelu": 2**-8, "silu": 2**-8, "elu": 2**-8, "tanh": 2**-7}
+FUSED_THROUGH = ("view", "_unsafe_view", "reshape", "cat", "clone", "alias")
+LAYERS = ("linear", "addmm", "mm", "bmm", "matmul", "conv")
+# Operators that move or select elements and compute nothing.
+MOVES = re.compile(
+    "(_unsafe_)?view|reshape|permute|transpose|t|slice|select|cat|squeeze|unsqueeze|flatten|expand"
+    "|relu_?|stack|clone|max_pool[123]d(_with_indices)?|hardtanh_?|clamp|split(_with_sizes)?|chunk"
+    "|getitem|unbind|contiguous|dropout|index(_select)?|alias|detach|copy|_?to(_copy)?|repeat|pad"
+    "|constant_pad_nd|pixel_shuffle|unfold|narrow|select_scatter|slice_scatter|dequantize_.*"
+)
+
+
+def predict_noise(module: nn.Module, sets: Sequence[Inputs], *, float16: bool) -> list[Tensor]:
+    """Return the error of each floating output under disturbance, [run, input set, *shape]; a
+    tensor without elements for any other output.
+
+    ``module`` is what quantization made, or with ``float16`` the float32 model: it is run once as
+    it is and RUNS times disturbed, and its state is as it was before. Nothing but seeds decides
+    what is drawn.
+    """
+    traced = join_modules(module, _trace(module, sets[0])) if float16 else module
+    with keep_state(traced):
+        right = run_eager(traced, sets)
+    size = 4 * sum(tensor.numel() for tensors in right for tensor in tensors)
+    errors: list[list[Tensor]] = [[] for _ in right[0]]
+    for seed in range(max(MIN_RUNS, min(RUNS, MAX_BYTES // max(size, 1)))):
+        dice = Dice(seed, float16=float16)
+        parts = {name: Disturbed(part, dice) for name, part in split_module(traced).items()}
+        with keep_state(traced):
+            made = run_eager(join_modules(traced, parts), sets)
+        for index, kept in enumerate(errors):
+            if right[0][index].is_floating_point():
+                pairs = zip(made, right, strict=True)
+                kept.append(torch.stack([one[index] - other[index] for one, other in pairs]))
+    return [torch.stack(kept) if kept else torch.empty(0) for kept in errors]
+
+
+def _trace(module: nn.Module, inputs: Inputs) -> dict[str, nn.Module]:
+    """Return each method as a graph of the operators that torch decomposes it into."""
+    given = split_inputs(module, inputs)
+    with torch.no_grad():
+        return {
+            name: torch.export.export(part, given[name], strict=True)
+            .run_decompositions(_decompose_cells())
+            .module()
+            for name, part in split_module(module).items()
+        }
+
+
+def _decompose_cells() -> Any:
+    """Return how recurrent layers are written as the operators that QNN gets."""
+    from torch._decomp import get_decompositions
+
+    aten = torch.ops.aten
+    return get_decompositions(
+        [aten.gru.input, aten.lstm.input, aten.rnn_tanh.input, aten.rnn_relu.input]
+    )
+
+
+class Dice:
+    """Draws the errors of one run."""
+
+    def __init__(self, seed: int, *, float16: bool) -> None:
+        self.float16, self.generator = float16, torch.Generator().manual_seed(seed)
+
+    def draw(self, shape: Sequence[int]) -> Tensor:
+        """Return uniform values from -1 to 1."""
+        return 2 * torch.rand(tuple(shape), generator=self.generator) - 1
+
+    def disturb(self, node: Node, value: Any) -> Any:
+        """Return what a node gives, with an honest error."""
+        if not isinstance(value, Tensor):
+            return value
+        if self.float16:
+            moves = node.op == "call_function" and not computes(node)
+            return value if moves or not value.is_floating_point() else self._round(node, value)
+        if name_operator(node) == "quantize_per_tensor" and computes(source := node.args[0]):
+            return self._move(node, source, value)
+        return value
+
+    def _round(self, node: Node, value: Tensor) -> Tensor:
+        relative = SOFTMAX if "softmax" in name_operator(node) else RELATIVE
+        error = value.clamp(-FLOAT16_MAX, FLOAT16_MAX) * (relative * self.draw(value.shape))
+        absolute = ACTIVATIONS.get(name_operator(node).rstrip("_"), 0.0)
+        if absolute and _find_fused(node.args[0]):
+            error = error + absolute * self.draw(value.shape)
+        return value + error
+
+    def _move(self, node: Node, source: Any, value: Tensor) -> Tensor:
+        zero, low, high = (int(str(number)) for number in node.args[2:5])
+        rolled = self.draw(value.shape)
+        steps = torch.sign(rolled) * (rolled.abs() > 1 - MOVED[8 if high - low < 2**9 else 16])
+        bits = _weight_bits(source)
+        if bits in {4, 16}:
+            axis = value.dim() - 1 if name_operator(source) == "linear" else 1
+            channel = [size if place == axis else 1 for place, size in enumerate(value.shape)]
+            steps = steps + WEIGHT_STEPS * self.draw(channel if bits == 4 else value.shape)
+            steps = steps + (value.float() - zero) * (WEIGHT_GAIN * self.draw(channel))
+        moved = value.to(torch.int32) + steps.round().to(torch.int32)
+        return moved.clamp(low, high).to(value.dtype)
+
+
+class Disturbed(nn.Module):
+    """A graph module of which each node's result is disturbed."""
+
+    def __init__(self, module: nn.Module, dice: Dice) -> None:
+        super().__init__()
+        self.module, self.dice = module, dice
+
+    def forward(self, *inputs: Tensor) -> Any:
+        return _Interpreter(self.module, self.dice).run(*inputs)
+
+
+class _Interpreter(Interpreter):
+    def __init__(self, module: Any, dice: Dice) -> None:
+        super().__init__(module)
+        self.dice = dice
+
+    def run_node(self, n: Node) -> Any:
+        return self.dice.disturb(n, super().run_node(n))
+
+
+def name_operator(node: Any) -> str:
+    """Return ``linear`` for aten.linear.default; empty for what is no call."""
+    called = isinstance(node, Node) and node.op == "call_function"
+    return getattr(node.target, "__name__", "").partition(".")[0] if called else ""
+
+
+def computes(node: Any) -> bool:
+    return bool(name_operator(node)) and not MOVES.fullmatch(name_operator(node))
+
+
+def _is_layer(node: Any) -> bool:
+    return name_operator(node) in LAYERS or "conv" in name_operator(node)
+
+
+def _find_fused(node: Any) -> Any:
+    """Return the layer with which HTP fuses what comes behind; None if there is none.
+
+    Views and concatenations may be between them, but no other operator that moves elements; behind
+    a convolution a factor, too, which goes into its weights.
+    """
+    scaled = False
+    while name_operator(node) in FUSED_THROUGH or _is_factor(node):
+        scaled = scaled or _is_factor(node)
+        node = node.args[0][0] if name_operator(node) == "cat" else node.args[0]
+    fused = "conv" in name_operator(node) if scaled else _is_layer(node)
+    return node if fused else None
+
+
+def _is_factor(node: Any) -> bool:
+    return name_operator(node) in {"mul", "div"} and not isinstance(node.args[1], Node)
+
+
+def _weight_bits(source: Node) -> int:
+    """Return 4 or 16 for a layer with such weights, one scale per channel or tensor; 8 for others.
+
+    Weights in blocks count as 8: their error is the rounding of the scales, which is known.
+    """
+    node: Any = source.args[1] if _is_layer(source) and len(source.args) > 1 else None
+    if name_operator(node) not in {"dequantize_per_channel", "dequantize_per_tensor"}:
+        return 8
+    if node.args[0].op != "get_attr":  # a matrix product of two activations
+        return 8
+    low, high = node.args[-3:-1]
+    return 4 if high - low < 2**5 else 16 if high - low > 2**9 else 8

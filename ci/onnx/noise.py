@@ -1,0 +1,256 @@
+"""A model's honest noise (ci.models.noise), on ONNX: nodes that draw errors are put into the graph.
+
+ONNX Runtime draws from the seed of a node, so that a session gives other errors at each run, and
+another session the same again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from ci.judging.figures import is_floating
+from ci.models.noise import (
+    ACTIVATIONS,
+    CARRY_SHARE,
+    CARRY_STEPS,
+    FLOAT16_MAX,
+    MAX_BYTES,
+    MIN_RUNS,
+    MOVED,
+    RELATIVE,
+    RUNS,
+    SOFTMAX,
+    WEIGHT_GAIN,
+    WEIGHT_STEPS,
+)
+from ci.onnx.session import open_reference
+from ci.onnx.source import Arrays
+from provisioning.errors import FailedError
+
+# Operators that move or select elements and compute nothing.
+MOVES = re.compile(
+    "Reshape|Transpose|Slice|Concat|Squeeze|Unsqueeze|Flatten|Expand|Relu|MaxPool|Clip|Split|Tile"
+    "|Gather.*|Identity|Cast|Dropout|Pad|DepthToSpace|SpaceToDepth|Constant|Where|Shape"
+    "|QuantizeLinear|DequantizeLinear"
+)
+FUSED_THROUGH = ("Reshape", "Concat", "Identity", "Flatten")
+LAYERS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
+WIDE = {TensorProto.INT16, TensorProto.UINT16, TensorProto.INT4, TensorProto.UINT4}
+ROUNDED = "{}/before_noise"
+
+
+def predict_noise(
+    model: Path, target: Path, sets: Sequence[Arrays], right: Sequence[Arrays], *, float16: bool
+) -> list[Any]:
+    """Return the error of each floating output under disturbance, [run, input set, *shape]; an
+    array without elements for any other output. ``right`` are the undisturbed model's outputs,
+    ``target`` is where the disturbed model is written. Raises what onnxruntime raises."""
+    onnx.save(disturb(onnx.load(model), float16=float16), target)
+    session = open_reference(target)
+    names = [one.name for one in session.get_inputs()]
+    feeds = [dict(zip(names, arrays, strict=True)) for arrays in sets]
+    size = 4 * sum(array.size for arrays in right for array in arrays)
+    runs = range(max(MIN_RUNS, min(RUNS, MAX_BYTES // max(size, 1))))
+    made = [[session.run(None, feed) for feed in feeds] for _ in runs]
+    return [
+        np.stack([[one[n][index] - first[index] for n, first in enumerate(right)] for one in made])
+        if is_floating(array)
+        else np.empty(0)
+        for index, array in enumerate(right[0])
+    ]
+
+
+def disturb(model: onnx.ModelProto, *, float16: bool) -> onnx.ModelProto:
+    """Return the model with an error behind each operator that computes, as float16 rounds, or
+    behind each quantizer of such an operator's result."""
+    graph = model.graph
+    inferred = onnx.shape_inference.infer_shapes(model).graph
+    known = {
+        one.name: one.type.tensor_type.elem_type
+        for one in (*inferred.input, *inferred.value_info, *inferred.output)
+    }
+    made_by = {name: node for node in graph.node for name in node.output}
+    writer = _Writer(made_by, {one.name: one for one in graph.initializer})
+    nodes: list[Any] = _round_given(graph, writer) if float16 else []
+    for node in graph.node:
+        nodes.append(node)
+        if float16:
+            for place, name in enumerate(node.output):
+                if not MOVES.fullmatch(node.op_type) and known.get(name) == TensorProto.FLOAT:
+                    node.output[place] = ROUNDED.format(name)
+                    nodes += writer.round(node, ROUNDED.format(name), name)
+        elif node.op_type == "QuantizeLinear":
+            source = made_by.get(node.input[0])
+            if source is not None and not MOVES.fullmatch(source.op_type):
+                name = node.output[0]
+                node.output[0] = ROUNDED.format(name)
+                nodes += writer.move(node, source, ROUNDED.format(name), name)
+    del graph.node[:]
+    graph.node.extend(nodes)
+    graph.initializer.extend(writer.constants)
+    return model
+
+
+def _round_given(graph: Any, writer: _Writer) -> list[Any]:
+    """Let each float input and constant be read with the error that float16 leaves of it; constants
+    such as the 2 of a square have none."""
+    constants = {
+        one.name: numpy_helper.to_array(one)
+        for one in graph.initializer
+        if one.data_type == TensorProto.FLOAT
+    }
+    with np.errstate(over="ignore"):
+        floats = [name for name, value in constants.items() if (np.float16(value) != value).any()]
+    floats += [
+        one.name for one in graph.input if one.type.tensor_type.elem_type == TensorProto.FLOAT
+    ]
+    known = set(floats)
+    for node in graph.node:
+        for place, name in enumerate(node.input):
+            if name in known:
+                node.input[place] = f"{name}/rounded"
+    return [new for name in floats for new in writer.round(None, name, f"{name}/rounded")]
+
+
+class _Writer:
+    """Makes the nodes that draw an error and add it."""
+
+    def __init__(self, made_by: Mapping[str, Any], weights: Mapping[str, Any]) -> None:
+        self.made_by, self.weights = made_by, weights
+        self.constants: list[Any] = []
+        self.nodes: list[Any] = []
+        self.count = 0
+
+    def round(self, node: Any, raw: str, name: str) -> list[Any]:
+        """Add a relative error to the tensor ``raw``, which is then called ``name``."""
+        self.nodes = []
+        softmax = node is not None and node.op_type == "Softmax"
+        limits = (self.constant(np.float32(one)) for one in (-FLOAT16_MAX, FLOAT16_MAX))
+        finite = self.add("Clip", raw, *limits)
+        error = self.add("Mul", finite, self.draw(raw, SOFTMAX if softmax else RELATIVE))
+        absolute = ACTIVATIONS.get(node.op_type.lower(), 0.0) if node else 0.0
+        if absolute and self.is_layer(self.made_by.get(node.input[0])):
+            error = self.add("Add", error, self.draw(raw, absolute))
+        self.add("Add", raw, error, result=name)
+        return self.nodes
+
+    def move(self, node: Any, source: Any, raw: str, name: str) -> list[Any]:
+        """Move elements of the quantized tensor ``raw`` by a step, which is then ``name``."""
+        self.nodes = []
+        zero = self.read(node.input[2]) if len(node.input) > 2 else np.zeros((), np.uint8)
+        limits = np.iinfo(zero.dtype)
+        levels = self.add("Cast", raw, to=TensorProto.FLOAT)
+        rolled = self.draw(levels, 1.0)
+        steps = self.add(
+            "Mul",
+            self.add("Sign", rolled),
+            self.choose(rolled, MOVED[8 if limits.bits == 8 else 16]),
+        )
+        kind = self.find_weights(source)
+        if kind in WIDE:
+            signal = self.add("Sub", levels, self.constant(np.float32(zero)))
+            # Twice, as each element draws for itself, where a channel's share theirs.
+            error = self.add("Mul", signal, self.draw(levels, 2 * WEIGHT_GAIN))
+            steps = self.add("Add", steps, self.add("Add", error, self.draw(levels, WEIGHT_STEPS)))
+        elif kind == TensorProto.UINT8 and limits.bits == 16:
+            carry = self.choose(self.draw(levels, 1.0), CARRY_SHARE)
+            carry = self.add("Mul", carry, self.draw(levels, CARRY_STEPS))
+            steps = self.add("Add", steps, carry)
+        moved = self.add("Round", self.add("Add", levels, steps))
+        low, high = (self.constant(np.float32(one)) for one in (limits.min, limits.max))
+        kind = helper.np_dtype_to_tensor_dtype(zero.dtype)
+        self.add("Cast", self.add("Clip", moved, low, high), result=name, to=kind)
+        return self.nodes
+
+    def choose(self, rolled: str, share: float) -> str:
+        """Return the name of ones at a share of the elements, zeros elsewhere; ``rolled`` are
+        uniform values from -1 to 1."""
+        limit = self.constant(np.float32(1 - share))
+        far = self.add("Greater", self.add("Abs", rolled), limit)
+        return self.add("Cast", far, to=TensorProto.FLOAT)
+
+    def find_weights(self, source: Any) -> int:
+        """Return the type of a layer's quantized weights; UINT8 for a product of activations, which
+        costs the same, 0 for other operators."""
+        maker = self.made_by.get(source.input[1]) if source.op_type in LAYERS else None
+        if maker is None or maker.op_type != "DequantizeLinear":
+            return 0
+        weight = self.weights.get(maker.input[0])
+        if weight is None:  # a product of two activations
+            return int(TensorProto.UINT8)
+        return int(weight.data_type)
+
+    def is_layer(self, node: Any) -> bool:
+        """Return whether a node is a layer, or adds a constant to one, its bias."""
+        while node is not None and (node.op_type in FUSED_THROUGH or self.adds_bias(node)):
+            node = next(filter(None, map(self.made_by.get, node.input)), None)
+        return node is not None and node.op_type in LAYERS
+
+    def adds_bias(self, node: Any) -> bool:
+        """Return whether a node adds a constant or has a constant factor."""
+        given = (name.removesuffix("/rounded") for name in node.input)
+        return node.op_type in {"Add", "Mul"} and any(name in self.weights for name in given)
+
+    def read(self, name: str) -> Any:
+        """Return a constant's value."""
+        return read_constant(name, self.made_by, self.weights)
+
+    def draw(self, like: str, amount: float) -> str:
+        """Return the name of uniform values from -amount to amount, of the shape of ``like``."""
+        self.count += 1
+        seed = float(self.count)
+        low, high = -float(amount), float(amount)
+        return self.add("RandomUniformLike", like, low=low, high=high, seed=seed, dtype=1)
+
+    def constant(self, value: Any) -> str:
+        """Return the name of a constant."""
+        self.count += 1
+        name = f"noise/constant_{self.count}"
+        self.constants.append(numpy_helper.from_array(np.asarray(value), name))
+        return name
+
+    def add(self, kind: str, *inputs: str, result: str = "", **attributes: Any) -> str:
+        """Add a node, and return the name of its result."""
+        self.count += 1
+        result = result or f"noise/{self.count}"
+        self.nodes.append(helper.make_node(kind, list(inputs), [result], **attributes))
+        return result
+
+
+def read_constant(name: str, made_by: Mapping[str, Any], weights: Mapping[str, Any]) -> Any:
+    """Return the value of an initializer or of a Constant node. Raises FailedError for another."""
+    if name in weights:
+        return numpy_helper.to_array(weights[name])
+    maker = made_by.get(name)
+    for one in maker.attribute if maker is not None and maker.op_type == "Constant" else ():
+        if one.name == "value":
+            return numpy_helper.to_array(one.t)
+    raise FailedError(f"{name}, a scale or a zero point of the model, is no constant")
+
+
+def find_grids(model: Path) -> list[tuple[float, int, int]]:
+    """Return the values that each output can have: step, least and greatest multiple of it; a step
+    of 0 for an output that no dequantization gives."""
+    graph = onnx.load(model, load_external_data=False).graph
+    made_by = {name: node for node in graph.node for name in node.output}
+    weights = {one.name: one for one in graph.initializer}
+    return [_find_grid(made_by.get(one.name), made_by, weights) for one in graph.output]
+
+
+def _find_grid(
+    node: Any, made_by: Mapping[str, Any], weights: Mapping[str, Any]
+) -> tuple[float, int, int]:
+    if node is None or node.op_type != "DequantizeLinear" or len(node.input) < 3:
+        return 0.0, 0, 0
+    scale, zero = (read_constant(name, made_by, weights) for name in node.input[1:3])
+    limits = np.iinfo(zero.dtype)
+    if scale.size != 1:
+        return 0.0, 0, 0
+    return float(scale.item()), limits.min - int(zero.item()), limits.max - int(zero.item())

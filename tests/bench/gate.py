@@ -1,0 +1,221 @@
+"""Which wrong outputs which gate accepts: this project's, with and without recorded figures, the
+tolerance of ExecuTorch's own tests, and a cosine.
+
+The suite is run once; its right outputs are made wrong in each way of tests/stand_ins/liars.py, and
+replaced by those of other schemes and of the float32 model. ``QNN_CI_KEPT`` names directories that
+`--keep-artifacts` wrote, separated by colons, which are measured instead.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from ci.cases.baselines import Baseline, find_changes, name_case, read_baselines
+from ci.cases.cache import RECORD, Artifact
+from ci.cases.outputs import read_outputs, read_references, stack_outputs
+from ci.cases.policy import EmulatorPolicy, read_emulator_policy
+from ci.judging.figures import Array, decibels, is_floating, measure, measure_pooled
+from ci.judging.gate import References, judge
+from ci.judging.verdict import summarize_figures
+from ci.models.schemes import ONNX, Scheme
+from ci.report.schema import Question
+from ci.report.write import read_report
+from provisioning.console.progress import Progress
+from provisioning.errors import FailedError
+from tests.stand_ins.liars import LIES
+
+ROOT = Path(__file__).resolve().parents[2]
+Outputs = Sequence[Array]
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """A case that was run: what is expected, and what came out."""
+
+    artifact: Artifact
+    references: References
+    outputs: list[Array]
+    baseline: Baseline | None = None
+
+    @property
+    def name(self) -> str:
+        return f"{self.artifact.model.rpartition('/')[2]} {self.artifact.scheme}"
+
+
+def read_kept(directory: Path, baselines: Mapping[str, Baseline]) -> Kept:
+    """Return a case of a directory that --keep-artifacts wrote."""
+    artifact = directory / "artifact"
+    record = msgspec.json.decode((artifact / RECORD).read_bytes(), type=Artifact)
+    compiled = record.compiled
+    outputs = stack_outputs(read_outputs(directory / "outputs", compiled, compiled.sets), compiled)
+    baseline = baselines.get(name_case(record.model, record.scheme, record.soc))
+    return Kept(record, read_references(artifact, compiled), outputs, baseline)
+
+
+def run_cases(reports: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run test-emulator, and return how it ended."""
+    argv = [sys.executable, "-m", "ci", "test-emulator", "--reports", str(reports), *words]
+    return subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=1700, check=False)
+
+
+def run_suite(folder: Path) -> list[Kept]:
+    """Run the suite, and return its cases. Raises FailedError unless all pass."""
+    done = run_cases(folder, "--keep-artifacts", str(folder / "kept"))
+    if done.returncode:
+        raise FailedError("the suite does not pass", why=done.stdout[-2000:] + done.stderr[-2000:])
+    baselines = read_baselines(read_report(folder / "test_emulator").toolchain)
+    return [read_kept(one, baselines) for one in sorted((folder / "kept").iterdir())]
+
+
+def list_wrong(case: Kept, every: Sequence[Kept]) -> Iterator[tuple[str, list[Array]]]:
+    """Yield each kind of wrong outputs of a case that can be made, by name."""
+    for lie, make in LIES.items():
+        wrong = [make(one) if is_floating(one) else one for one in case.outputs]
+        if any(
+            one.tobytes() != other.tobytes() for one, other in zip(wrong, case.outputs, strict=True)
+        ):
+            yield lie, wrong
+    yield "float32's", [one.values for one in case.references.float32]
+    for other in every:
+        same = other.artifact.model == case.artifact.model
+        if same and other.artifact.scheme != case.artifact.scheme:
+            yield f"{other.artifact.scheme}'s", other.outputs
+
+
+def accepts(case: Kept, outputs: Outputs, policy: EmulatorPolicy, *, records: bool) -> bool:
+    """Return whether this project's gate accepts outputs; ``records`` adds recorded figures."""
+    record = case.artifact
+    limits = policy.limits_of(record.model, Scheme(record.scheme))
+    with np.errstate(all="ignore"):
+        judgement = judge(case.references, outputs, record.compiled.outputs, limits)
+        if any(reason.question is Question.FAITHFUL for reason in judgement.reasons):
+            return False
+        figures = summarize_figures(judgement)
+    return not records or case.baseline is None or not list(find_changes(figures, case.baseline))
+
+
+def snap(case: Kept, outputs: Outputs) -> list[Array]:
+    """Return the nearest outputs that a quantized program can have: as if it were at fault itself,
+    and not what reads its outputs."""
+    snapped = []
+    for info, output in zip(case.artifact.compiled.outputs, outputs, strict=True):
+        if info.step and np.isfinite(output).all():
+            with np.errstate(over="ignore"):
+                steps = np.clip(np.round(output / info.step), info.lowest, info.highest)
+            snapped.append((steps * info.step).astype(output.dtype))
+        else:
+            snapped.append(output)
+    return snapped
+
+
+def has_tolerance(case: Kept, outputs: Outputs) -> bool:
+    """As ExecuTorch's tests of QNN compare: atol 0.1, and rtol 1 for quantized models, else 0.1."""
+    rtol = 1.0 if Scheme(case.artifact.scheme).quantized else 0.1
+    pairs = zip(case.references.float32, outputs, strict=True)
+    return all(np.allclose(one.values, other, atol=0.1, rtol=rtol) for one, other in pairs)
+
+
+def has_cosine(case: Kept, outputs: Outputs, least: float) -> bool:
+    """Return whether each output has this cosine with the float32 model's."""
+    with np.errstate(all="ignore"):
+        pairs = zip(case.references.float32, outputs, strict=True)
+        return all(measure(one.values, other).cosine >= least for one, other in pairs)
+
+
+def count_accepted(every: Sequence[Kept]) -> dict[str, Any]:
+    """Return how many wrong and how many right outputs each gate accepts."""
+    policies = {True: read_emulator_policy(lane="onnx"), False: read_emulator_policy()}
+    gates: dict[str, Callable[[Kept, Outputs], bool]] = {
+        f"ours{', with records' * records}": lambda case, outputs, records=records: accepts(
+            case,
+            outputs,
+            policies[Scheme(case.artifact.scheme) in ONNX.schemes[1:]],
+            records=records,
+        )
+        for records in (False, True)
+    }
+    plain = gates["ours"]
+    gates |= {
+        "ours, rounded to its steps": lambda case, outputs: plain(case, snap(case, outputs)),
+        "ExecuTorch's tolerance": has_tolerance,
+        "cosine 0.99": lambda case, outputs: has_cosine(case, outputs, 0.99),
+        "cosine 0.95": lambda case, outputs: has_cosine(case, outputs, 0.95),
+    }
+    accepted: dict[str, dict[str, list[str]]] = {name: {} for name in gates}
+    wrong = 0
+    for case in every:
+        for lie, outputs in list_wrong(case, every):
+            wrong += 1
+            for name, gate in gates.items():
+                if gate(case, outputs):
+                    accepted[name].setdefault(lie, []).append(case.name)
+    right = {name: sum(gate(case, case.outputs) for case in every) for name, gate in gates.items()}
+    return {"wrong": wrong, "cases": len(every), "accepted": accepted, "right": right}
+
+
+def spread(every: Sequence[Kept]) -> dict[str, Any]:
+    """Return, by scheme, between what the measured SQNR less the predicted one lies, in dB, and
+    between what the measured one does, of each output over all input sets."""
+    rows: dict[str, list[tuple[float, float]]] = {}
+    for case in every:
+        for index, info in enumerate(case.artifact.compiled.outputs):
+            right = case.references.best(index)[0].values
+            if is_floating(right):
+                noise = case.references.predict(index, info).runs.astype(np.float64)
+                signal = float(np.mean(right.astype(np.float64) ** 2))
+                predicted = decibels(signal, float(np.mean(noise**2)))
+                measured = measure_pooled(right, case.outputs[index])
+                rows.setdefault(case.artifact.scheme, []).append((measured - predicted, measured))
+    return {
+        scheme: {
+            "outputs": len(pairs),
+            "measured_db": [round(edge(db for _, db in pairs), 1) for edge in (min, max)],
+            "difference_db": [round(edge(db for db, _ in pairs), 1) for edge in (min, max)],
+        }
+        for scheme, pairs in sorted(rows.items())
+    }
+
+
+def run_bench(progress: Progress) -> Mapping[str, Any]:
+    """Measure the suite, or what QNN_CI_KEPT names."""
+    given = [Path(one) for one in os.environ.get("QNN_CI_KEPT", "").split(":") if one]
+    if given:
+        kept = [
+            read_kept(one, {})
+            for folder in given
+            for one in sorted(folder.iterdir())
+            if (one / "outputs").is_dir()
+        ]
+    else:
+        progress.step("bench gate: the suite")
+        with tempfile.TemporaryDirectory() as folder:
+            kept = run_suite(Path(folder))
+    progress.step("bench gate: wrong outputs")
+    return {**count_accepted(kept), "prediction": spread(kept)}
+
+
+def render_bench(figures: Mapping[str, Any]) -> str:
+    """Return the table: a row per gate, then what ours accepts."""
+    wrong, cases = figures["wrong"], figures["cases"]
+    rows = [f"{'':26s} wrong accepted of {wrong}   right rejected of {cases}"]
+    for name, accepted in figures["accepted"].items():
+        count = sum(map(len, accepted.values()))
+        rows.append(f"{name:26s} {count:8d} {cases - figures['right'][name]:24d}")
+    for lie, names in figures["accepted"]["ours"].items():
+        rows.append(f"ours accepts {lie}: {', '.join(names)}")
+    rows += [f"{'scheme':16s} outputs   SQNR measured, dB   less predicted, dB"]
+    for scheme, row in figures["prediction"].items():
+        low, high = row["measured_db"]
+        rows.append(
+            f"{scheme:16s} {row['outputs']:7d}   {low:6.1f} to {high:6.1f}"
+            f"    {row['difference_db'][0]:+6.1f} to {row['difference_db'][1]:+6.1f}"
+        )
+    return "\n".join(rows)

@@ -1,0 +1,140 @@
+"""What the prediction of noise accepts, and which faults it names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ci.judging.figures import Array
+from ci.judging.noise import Prediction, channel_axes
+from ci.models.tensors import TensorInfo
+from ci.report.schema import MARGIN_DB
+from tests.stand_ins.lanes import predict
+
+SHAPES = {
+    "logits": (8, 1, 50),
+    "picture": (8, 1, 6, 10, 12),
+    "sequence": (8, 2, 12, 16),
+    "one number": (8, 1),
+}
+
+
+def draw(shape: tuple[int, ...], seed: int = 0) -> Array:
+    return np.random.default_rng(seed).standard_normal(shape)
+
+
+def worst(prediction: Prediction, output: Array) -> Any:
+    return prediction.find_excesses(output, MARGIN_DB)[0]
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+def test_a_further_run_is_accepted(shape: tuple[int, ...]) -> None:
+    """Of 2,000 seeded draws none is rejected: normal noise, louder in some channels than others,
+    and rare steps."""
+    right = draw(shape)
+    for seed in range(250):
+        random = np.random.default_rng(seed)
+        color = np.exp(random.standard_normal(shape[1:]))
+        steps = np.where(random.random((9, *shape)) < 0.1, random.choice([-1, 1], (9, *shape)), 0)
+        for noise in (color * random.standard_normal((9, *shape)), steps + 1e-3 * color):
+            prediction = predict(right, 0.01 * noise[:8])
+            found = worst(prediction, right + 0.01 * noise[8])
+            assert found.over_db < 0, (seed, found)
+
+
+def test_an_error_that_was_not_predicted_is_rejected_however_small() -> None:
+    right = draw((4, 10))
+    exact = predict(right, np.zeros((2, 4, 10)))
+    assert worst(exact, right).over_db < 0
+    assert worst(exact, right * (1 + 1e-5)).over_db < 0  # the last bits of a float32
+    assert worst(exact, right + 0.01 * draw((4, 10), 1)).over_db > 20
+
+
+FAULTS: dict[str, tuple[Callable[[Array], Array], str]] = {
+    "a row": (lambda out: put(out, (slice(None), 1), 2.0), "row 1 of 2"),
+    "a set": (lambda out: put(out, (3,), 2.0), "input set 3 of 8"),
+    "a channel": (lambda out: put(out, (..., 5), 1.5), "channel along axis 2: 5 of 16"),
+    "an element": (lambda out: put(out, (2, 0, 3, 4), 100.0), "element 820 of 3072"),
+}
+
+
+def put(error: Array, place: Any, factor: float) -> Array:
+    wrong = error.copy()
+    wrong[place] *= factor * 4
+    return wrong
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_is_named_by_the_part_that_it_is_in(name: str) -> None:
+    shape = SHAPES["sequence"]
+    right, error = draw(shape), 0.01 * draw(shape, 1)
+    prediction = predict(right, 0.01 * draw((8, *shape), 2))
+    make, place = FAULTS[name]
+    assert worst(prediction, right + error).over_db < 0
+    found = worst(prediction, right + make(error))
+    assert (found.place, found.over_db > 0) == (place, True)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "place"),
+    [(lambda right: right * 1.02, "gain"), (lambda right: right + 0.02, "offset")],
+)
+def test_a_gain_and_an_offset_below_the_noise_are_seen(
+    wrong: Callable[[Array], Array], place: str
+) -> None:
+    shape = (8, 40, 50)
+    right, error = draw(shape), 0.03 * draw(shape, 1)
+    prediction = predict(right, 0.03 * draw((8, *shape), 2))
+    found = worst(prediction, wrong(right) + error)
+    assert (found.place, found.over_db > 0) == (place, True)
+
+
+def test_a_part_of_a_concatenation_is_judged_by_its_own_noise() -> None:
+    right = np.concatenate([100 * draw((4, 1, 30)), 0.5 * draw((4, 1, 20))], axis=2)
+    scale = np.array([1.0] * 30 + [0.4] * 20)
+    prediction = predict(right, scale * draw((8, 4, 1, 50), 2), joined_axis=1, joined=(30, 20))
+    wrong = right + scale * draw((4, 1, 50), 3) * np.array([1.0] * 30 + [8.0] * 20)
+    assert any(
+        one.place == "part 1 of 2" and one.over_db > 0
+        for one in prediction.find_excesses(wrong, 6.0)
+    )
+
+
+def test_silence_is_judged_by_what_noise_explains() -> None:
+    """An input set near zero has few dB against its reference, and is right."""
+    right = draw((4, 1, 30)) * np.array([1, 1, 1, 1e-3])[:, None, None]
+    prediction = predict(right, 0.01 * draw((8, 4, 1, 30), 2))
+    assert worst(prediction, right + 0.01 * draw((4, 1, 30), 3)).over_db < 0
+    assert prediction.sqnr_db < 0
+
+
+@pytest.mark.parametrize(
+    ("dims", "axes"), [(1, []), (2, [1]), (3, [2]), (4, [2, 3]), (5, [2]), (6, [2])]
+)
+def test_the_width_and_height_of_a_picture_are_no_channels(dims: int, axes: list[int]) -> None:
+    assert channel_axes(dims) == axes
+
+
+def test_the_predicted_sqnr_is_of_the_worst_input_set() -> None:
+    right = np.ones((3, 4))
+    runs = np.stack([np.array([[0.1], [0.01], [0.001]]) * np.ones((3, 4))] * 2)
+    assert predict(right, runs).sqnr_db == pytest.approx(20, abs=1e-4)
+
+
+def test_a_limit_is_the_largest_run_and_the_margin() -> None:
+    right = draw((4, 1, 30))
+    runs = 0.01 * draw((8, 4, 1, 30), 2)
+    error = 0.01 * draw((4, 1, 30), 3)
+    prediction = predict(right, runs)
+    tight, wide = (prediction.find_excesses(right + error, margin) for margin in (0.0, 12.0))
+    by_place = {one.place: one for one in wide}
+    lines = {"gain", "offset"}
+    parts = [one for one in tight if one.place not in lines]
+    assert parts
+    for one in parts:
+        assert one.over_db == pytest.approx(by_place[one.place].over_db + 12)
+    info = TensorInfo("float32", (1, 30))
+    assert prediction.info == info

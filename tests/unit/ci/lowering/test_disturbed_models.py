@@ -1,0 +1,144 @@
+"""Predicted noise, and where a quantized model loses most, on graphs written by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed in this environment")
+
+from torch import Tensor, nn  # noqa: E402
+from torch.ao.quantization.fx import _decomposed  # noqa: E402
+
+from ci.models.layers import find_loss  # noqa: E402
+from ci.models.noise import RUNS, predict_noise  # noqa: E402
+
+assert _decomposed  # registers the operators
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # torch.export's own
+OPS: Any = torch.ops.quantized_decomposed
+
+
+def round_to(values: Tensor, step: float, bits: int = 8) -> Tensor:
+    high = 2**bits - 1
+    dtype = torch.uint8 if bits == 8 else torch.int32
+    levels = OPS.quantize_per_tensor(values, step, 2 ** (bits - 1), 0, high, dtype)
+    restored: Tensor = OPS.dequantize_per_tensor(levels, step, 2 ** (bits - 1), 0, high, dtype)
+    return restored
+
+
+class Chain(nn.Module):
+    """Two layers; the steps of the input and of both results are given, 0 for none."""
+
+    def __init__(self, *steps: float, bits: int = 8) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.first, self.second = nn.Linear(16, 16), nn.Linear(16, 16)
+        self.steps, self.bits = steps, bits
+
+    def forward(self, values: Tensor) -> Tensor:
+        for layer, step in zip((None, self.first, self.second), self.steps, strict=True):
+            values = values if layer is None else layer(values)
+            values = round_to(values, step, self.bits) if step else values
+        return values
+
+
+def trace(*steps: float, bits: int = 8) -> Any:
+    example = (torch.ones(8, 16),)
+    return torch.export.export(Chain(*steps, bits=bits).eval(), example, strict=True).module()
+
+
+def inputs(count: int = 4) -> list[tuple[Tensor]]:
+    torch.manual_seed(7)
+    return [(torch.randn(8, 16),) for _ in range(count)]
+
+
+def rms(values: Any) -> float:
+    return float(np.sqrt(np.mean(np.asarray(values, np.float64) ** 2)))
+
+
+def test_one_element_in_ten_of_8_bits_moves_by_a_step() -> None:
+    (noise,) = predict_noise(trace(0.0, 0.0, 0.05), inputs(), float16=False)
+    assert noise.shape == (RUNS, 4, 8, 16)
+    moved = np.abs(np.asarray(noise)) > 1e-6
+    assert moved.mean() == pytest.approx(0.1, abs=0.02)
+    assert np.abs(np.asarray(noise)[moved]) == pytest.approx(0.05, rel=1e-4)
+
+
+def test_each_element_of_16_bits_moves_and_a_quantized_input_does_not() -> None:
+    (noise,) = predict_noise(trace(0.0, 0.0, 1e-4, bits=16), inputs(), float16=False)
+    assert rms(noise) == pytest.approx(1e-4, rel=0.02)
+    (noise,) = predict_noise(trace(0.05, 0.0, 0.0), inputs(), float16=False)
+    assert rms(noise) == 0
+
+
+def test_the_noise_of_a_layer_goes_through_the_next() -> None:
+    (once,) = predict_noise(trace(0.0, 0.0, 0.01), inputs(), float16=False)
+    (twice,) = predict_noise(trace(0.0, 0.05, 0.01), inputs(), float16=False)
+    assert rms(twice) > 1.5 * rms(once)
+
+
+def test_float16_has_a_relative_error_and_a_fused_activation_an_absolute_one() -> None:
+    layer = nn.Linear(16, 16)
+    (plain,) = predict_noise(layer, inputs(), float16=True)
+    signal = rms(torch.stack([layer(one) for (one,) in inputs()]).detach())
+    assert 2**-13 < rms(plain) / signal < 2**-9
+    (fused,) = predict_noise(nn.Sequential(layer, nn.Sigmoid()), inputs(), float16=True)
+    assert rms(fused) == pytest.approx(2**-8 / np.sqrt(3), rel=0.3)
+    (apart,) = predict_noise(nn.Sequential(nn.ReLU(), nn.Sigmoid()), inputs(), float16=True)
+    assert rms(apart) < 2**-10
+
+
+def test_a_prediction_is_the_same_each_time_and_leaves_state_as_it_was() -> None:
+    class Counter(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("count", torch.zeros(16))
+            self.layer = nn.Linear(16, 16)
+
+        def forward(self, values: Tensor) -> Tensor:
+            self.count.add_(1)
+            result: Tensor = self.layer(values) + self.count
+            return result
+
+    module = Counter().eval()
+    first, second = (predict_noise(module, inputs(), float16=True)[0] for _ in range(2))
+    assert torch.equal(first, second)
+    assert not module.count.any()
+
+
+def test_indices_have_no_prediction() -> None:
+    class Choice(nn.Module):
+        def forward(self, values: Tensor) -> tuple[Tensor, Tensor]:
+            return values.argmax(-1), values * 2
+
+    ids, doubled = predict_noise(Choice(), inputs(), float16=True)
+    assert (ids.numel(), doubled.numel() > 0) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("steps", "place"),
+    [((0.8, 0.01, 0.01), "values"), ((0.03, 0.002, 0.03), "linear"), ((0.03, 0.03, 0.5), "linear")],
+)
+def test_the_coarsest_or_clipped_range_is_where_most_is_lost(
+    steps: tuple[float, float, float], place: str
+) -> None:
+    ((one,), *_) = inputs()
+    reference = Chain(0.0, 0.0, 0.0)(one).detach()
+    found = find_loss(trace(*steps), (one,), (reference,))
+    assert found is not None
+    assert place in found.name
+    assert found.behind_db < 15 < found.before_db
+    assert found.weights_db == 60
+
+
+def test_weights_are_told_from_activations() -> None:
+    ((one,), *_) = inputs()
+    reference = Chain(0.0, 0.0, 0.0)(one).detach()
+    coarse = trace(0.01, 0.01, 0.01)
+    with torch.no_grad():
+        coarse.second.weight.add_(0.05 * torch.randn(16, 16))
+    found = find_loss(coarse, (one,), (reference,))
+    assert found is not None
+    assert found.weights_db < 25
