@@ -285,10 +285,15 @@ class Pool:
             ) from error
 
 
+# Lines that QNN writes about a run that goes well, too.
+CHATTER = ("[INFO] [Qnn ExecuTorch]", "# LIBNATIVE")
+
+
 def read_tail(log: Path) -> str:
-    """Return the last lines of a log."""
+    """Return the last lines of a log, without what QNN reports of a run that goes well."""
     with suppress(OSError):
-        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+        text = log.read_text(encoding="utf-8", errors="replace")
+        lines = [line for line in text.splitlines() if not line.lstrip().startswith(CHATTER)]
         return "\n".join(line[:400] for line in lines[-TAIL_LINES:])
     return ""
 

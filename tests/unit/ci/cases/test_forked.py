@@ -6,11 +6,13 @@ import errno
 import gc
 import os
 import signal
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ci.cases.forked import note_step, run_forked
+from ci.cases.pool import read_tail
 from provisioning.errors import FailedError, QnnCiError, StoreError, UsageError
 
 
@@ -61,3 +63,10 @@ def test_a_fork_that_dies_is_described_with_its_last_step() -> None:
     with pytest.raises(FailedError, match="exited with 3 without a result") as caught:
         run_forked(lambda: os._exit(3))
     assert not caught.value.why  # not that of the fork before
+
+
+def test_the_end_of_a_log_is_what_went_wrong(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("the cause\n" + "[INFO] [Qnn ExecuTorch]: Destroy Qnn device\n" * 40)
+    assert read_tail(log) == "the cause"
+    assert read_tail(tmp_path / "none") == ""

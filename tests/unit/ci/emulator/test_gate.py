@@ -150,6 +150,15 @@ def test_a_quantized_output_holds_multiples_of_its_step_within_its_range(
     assert judgement.accepted == accepted, say(judgement)
 
 
+def test_a_scale_of_one_in_65536_is_no_other_than_one_in_65535() -> None:
+    levels = np.random.default_rng(3).integers(0, 65536, (4, 200))
+    info = TensorInfo("float32", (200,), step=1 / 65535, lowest=0, highest=65535)
+    right = levels / 65535
+    references = References([expect(right)], None, [predict(right, draw(5, (8, 4, 200)))])
+    assert judge(references, [np.float32(levels / 65536)], [info], OPEN).accepted
+    assert not judge(references, [np.float32((levels // 4 + 0.4) / 65536)], [info], OPEN).accepted
+
+
 def test_an_output_may_have_limits_of_its_own() -> None:
     own = (OutputThreshold(output=1, min_sqnr_db_all=90.0),)
     limits = msgspec.structs.replace(OPEN, min_sqnr_db_all=20.0, outputs=own)
