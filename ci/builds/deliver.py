@@ -1,5 +1,5 @@
-"""Put a published adaptor where it is used, and prove there that it works: it is imported, and
-lowers one model, each in a process of its own.
+"""Install a published adaptor and prove in place that it works: it is imported, and it lowers one
+model, each in a separate process.
 
 Lowering is the proof: the adaptor must come from the overlay and the program must hold a QNN
 delegate. An import needs neither torch nor QNN and so says less.

@@ -66,7 +66,7 @@ def quantize_model(
 
 
 def quantize_method(model: Model, scheme: Scheme, choices: Choices, quantizer: Any) -> GraphModule:
-    """Calibrate, train if the scheme says so, and convert."""
+    """Calibrate, train if the scheme requires it, and convert."""
     recipe = scheme.recipe
     # An exported program shares its weights with the module: training must not change the module's.
     module = copy.deepcopy(model.module) if recipe.training_steps else model.module

@@ -172,7 +172,7 @@ def _load_normalized(
 
 
 def write_context(file: IO[bytes], plan: ImagePlan, wheels: list[Path]) -> None:
-    """Write the build context: a tar of our own files and checked wheels only.
+    """Write the build context: a tar that holds only this project's files and verified wheels.
 
     Wheels come only with an image that has no parent, since others inherit them.
     """

@@ -202,7 +202,7 @@ class Case(Record, frozen=True, kw_only=True):
     program names. ``choices`` are those of the model's entry. ``qnn_ops`` are the operators that
     QNN was given, ``accelerator_`` figures means of the inputs by QNN's profile: on the emulator
     they vary from run to run, and nothing is judged by them. Both are there only where they were
-    asked for. ``lacks`` is the library or device for want of which a case could not run here.
+    asked for. ``lacks`` is the missing library or device that kept a case from running here.
     ``made_inputs`` is what a case's inputs are that were not given, such as random inputs."""
 
     model: str

@@ -1,6 +1,6 @@
 """What a run will sign and with what: everything is checked here, and nothing is written.
 
-The SDKs are where they are given, where a variable names them, or where profile lpai put them.
+An SDK comes from the command line, from an environment variable, or from the profile lpai.
 """
 
 from __future__ import annotations

@@ -150,7 +150,7 @@ def render_report(path: Path, report: Verification) -> str:
 
 
 def render_reports(reports: Mapping[Path, Verification]) -> str:
-    """All of ``reports``, then what nobody but the device can judge."""
+    """Return all of ``reports``, followed by what only the device can judge."""
     text = "".join(render_report(path, one) for path, one in reports.items())
     if any(one.signed for one in reports.values()):
         text += "".join(f"not judged here, the device does: {what}\n" for what in NOT_JUDGED)

@@ -366,7 +366,7 @@ def keep_own(
 ) -> tuple[list[str], list[str]]:
     """``words`` without the options that only ``others`` know, and those with their values.
 
-    What nobody knows stays, for ``own`` to refuse.
+    An option that no verb knows stays, so that ``own`` refuses it.
     """
     mine = own._option_string_actions
     theirs = {

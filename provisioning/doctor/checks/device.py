@@ -211,7 +211,7 @@ def see_no_parts_for_soc(staging: Staging) -> Iterator[Seen]:
     soc, hexagon = staging.case.soc
     stub, skel = (f"libQnnHtpV{hexagon}{side}.so" for side in ("Stub", "Skel"))
     missing = [name for name in (stub, skel) if name not in staging.names]
-    if missing and missing != [skel]:  # a stub alone is told by QNN304
+    if missing and missing != [skel]:  # QNN304 reports a stub without a skel
         yield seen(" and ".join(missing), staging.tree.root, soc=soc, hexagon=hexagon)
 
 
