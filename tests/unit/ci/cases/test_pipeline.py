@@ -15,8 +15,17 @@ import numpy as np
 import pytest
 
 from ci.cases.baselines import Baseline
-from ci.cases.engine import INPUTS, Compiled, Delegation, Fallback, Program, RunNotes
-from ci.cases.outputs import OUTPUT, read_outputs, stack_outputs
+from ci.cases.engine import (
+    INPUTS,
+    NOISE,
+    Compiled,
+    Delegation,
+    Fallback,
+    Program,
+    RunNotes,
+    Staging,
+)
+from ci.cases.outputs import OUTPUT, read_noise, read_outputs, stack_outputs
 from ci.cases.pipeline import CaseResult, SessionOptions
 from ci.cases.policy import read_emulator_policy
 from ci.judging.figures import Array
@@ -353,3 +362,20 @@ def test_every_field_of_limits_reaches_the_gate() -> None:
         rule = policy.limits_of("mlp", scheme)
         for name, value in limits.given.items():
             assert getattr(rule, name) == value
+
+
+def test_a_prediction_that_is_not_finite_accepts_nothing(tmp_path: Path) -> None:
+    case = judge(tmp_path, RIGHT, engine=make_engine(noise=float("nan"))).case
+    assert case.status is Status.FAILED
+    assert "cannot be predicted" in case.reason
+    runs = np.zeros((3, *COARSE.shape), np.float32)
+    staging = Staging(tmp_path, tmp_path / "log", tmp_path)
+    staging.write_noise([np.concatenate([runs, runs[:1] * np.nan])])
+    file = tmp_path / NOISE.format(0)
+    info = COMPILED.outputs[0]
+    found = read_noise(file, COARSE, info)
+    assert found is not None
+    assert len(found.runs) == 3
+    np.save(file, runs * np.nan)
+    with pytest.raises(ValueError, match="no prediction"):
+        read_noise(file, COARSE, info)
