@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from ci.cases.baselines import Baseline
-from ci.cases.engine import (
+from ci.cases.engine import (, Sets
     INPUTS,
     NOISE,
     Compiled,
