@@ -532,8 +532,11 @@ def describe_departure(judgement: Judgement, layers: Sequence[str]) -> str:
     index = behind[0]
     before = f"right up to {layers[index - first - 1]}, " if index > first else ""
     figures = outputs[index].quantized_figures or outputs[index].float_figures
-    reached = f" (SQNR {figures.sqnr_db:.1f} dB, {outputs[index].predicted_db:.1f} dB predicted)"
-    return f"  where: {before}wrong from {layers[index - first]} on{reached if figures else ''}"
+    reached = ""
+    if figures:
+        predicted = outputs[index].predicted_db
+        reached = f" (SQNR {figures.sqnr_db:.1f} dB, {predicted:.1f} dB predicted)"
+    return f"  where: {before}wrong from {layers[index - first]} on{reached}"
 
 
 def describe_loss(loss: Loss) -> str:

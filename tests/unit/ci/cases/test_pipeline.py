@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from ci.cases.baselines import Baseline
-from ci.cases.engine import (, Sets
+from ci.cases.engine import (
     INPUTS,
     NOISE,
     Compiled,
@@ -23,6 +23,7 @@ from ci.cases.engine import (, Sets
     Fallback,
     Program,
     RunNotes,
+    Sets,
     Staging,
 )
 from ci.cases.outputs import OUTPUT, read_noise, read_outputs, stack_outputs
