@@ -58,7 +58,8 @@ ARTIFACT = "artifact"
 @dataclass(frozen=True, kw_only=True)
 class SessionOptions:
     """What a user may change about a run. What QNN writes about a case besides its outputs is kept
-    in a directory per case below ``beside``."""
+    in a directory per case below ``beside``; ``baselines`` is the folder of the figures recorded
+    for models of the user's."""
 
     policy: EmulatorPolicy
     timeout_s: float
@@ -67,6 +68,7 @@ class SessionOptions:
     keep: Path | None = None
     beside: Path | None = None
     record: bool = False
+    baselines: Path | None = None
     command: str = ""
     backend: Backend = Backend.HTP
 

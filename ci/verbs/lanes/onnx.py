@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from ci.cases.baselines import users_folder
 from ci.cases.policy import EmulatorPolicy
 from ci.cases.qnn_files import PROFILE_CSV
 from ci.cases.spec import CaseSpec
@@ -227,6 +228,7 @@ def run(
         use_cache=not args.no_cache,
         keep=args.keep_artifacts,
         record=args.record,
+        baselines=users_folder(args.policy),
         command=repeat(args),
         beside=args.reports / SESSION / "qnn",
     )
