@@ -53,6 +53,15 @@ class Artifact(Struct, frozen=True):
     files: dict[str, str]
     digest: str = ""
 
+    def digest_sets(self, folder: str) -> str:
+        """Return the SHA-256 of the tensors in a folder, without the bounds next to some."""
+        held = sorted(
+            (name, digest)
+            for name, digest in self.files.items()
+            if name.startswith(f"{folder}/") and name.count(".") == 1
+        )
+        return hash_words(*(word for row in held for word in row))
+
 
 def programs_home() -> Path:
     """Return the directory of compiled programs."""

@@ -53,6 +53,8 @@ class Compiled(Struct, frozen=True, kw_only=True):
     inputs and outputs follow each other; ``unshared_bytes`` is its size without shared weights.
     ``loss`` is where quantization costs most, if that is known.
     ``made_inputs`` is what its inputs are if they were not given, see ci.models.model.name_made.
+    ``weights`` and ``calibration`` are SHA-256 of the float32 model's weights and, if it was
+    calibrated, of the sets.
     """
 
     program: str
@@ -66,6 +68,8 @@ class Compiled(Struct, frozen=True, kw_only=True):
     unshared_bytes: int = 0
     loss: Loss | None = None
     made_inputs: str = ""
+    weights: str = ""
+    calibration: str = ""
 
 
 @dataclass(frozen=True)

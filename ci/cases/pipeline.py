@@ -14,6 +14,8 @@ from pathlib import Path
 from ci.cases.baselines import Baseline, find_changes, name_case
 from ci.cases.cache import Artifact, CompileJob, CompileResult, programs_home
 from ci.cases.engine import (
+    FLOAT,
+    INPUTS,
     SAVER,
     SAVER_CALLS,
     Compiled,
@@ -43,7 +45,7 @@ from ci.judging.verdict import (
 from ci.models.source_lines import find_factory, find_places, find_suite_model
 from ci.models.tensors import Loss
 from ci.models.user_models import MetricJob, MetricResult
-from ci.report.schema import Case, Control, FallbackOp, OpCount, Place, Question, Status
+from ci.report.schema import Case, Control, Digests, FallbackOp, OpCount, Place, Question, Status
 from provisioning.elf.qnn_build import find_qnn_build
 from provisioning.errors import StoreError, UnfitError
 from provisioning.files import explain_no_room
@@ -472,6 +474,17 @@ def make_case(
         accelerator_cycles=accelerator.get("accelerator_cycles"),
         accelerator_us=accelerator.get("accelerator_us"),
         lacks=known.lacks,
+        digests=name_digests(artifact) if artifact else Digests(),
+    )
+
+
+def name_digests(artifact: Artifact) -> Digests:
+    """Return the digests of what a case was made from."""
+    return Digests(
+        weights=artifact.compiled.weights or None,
+        inputs=artifact.digest_sets(INPUTS),
+        calibration=artifact.compiled.calibration or None,
+        float_outputs=artifact.digest_sets(FLOAT),
     )
 
 

@@ -42,10 +42,10 @@ from ci.models.integer_bounds import find_joined, find_ties
 from ci.models.layers import find_loss
 from ci.models.lowering_options import NO_CHOICES, PROFILE_LEVELS, Choices
 from ci.models.methods import split_inputs, split_module
-from ci.models.model import Model, name_made
+from ci.models.model import Model, digest_weights, name_made
 from ci.models.noise import predict_noise
 from ci.models.schemes import FLOAT16, Scheme
-from ci.models.tensors import TensorInfo, describe_tensor
+from ci.models.tensors import TensorInfo, describe_tensor, digest_sets
 from ci.models.user_code import Inputs, working_directory
 from provisioning.errors import FailedError, QnnCiError
 from provisioning.files import scratch_directory
@@ -102,6 +102,7 @@ class Lowering:
         """Quantize if the scheme does, lower, and write everything."""
         model, scheme, choices = self.model, self.spec.scheme, self.spec.source.choices
         module: Any = model.module
+        weights = digest_weights(module)
         self.staging.write_inputs(model.evaluation)
         self.staging.write_float(model.reference, model.made)
         self.write_bounds(FLOAT, module, model.reference)
@@ -134,6 +135,8 @@ class Lowering:
             unshared_bytes=len(unshared),
             loss=loss,
             made_inputs=name_made(model.made, model.calibration_made, quantized=scheme.quantized),
+            weights=weights,
+            calibration=digest_sets(model.calibration) if scheme.quantized else "",
         )
 
     def write_bounds(self, kind: str, module: Any, outputs: Sequence[Inputs]) -> None:

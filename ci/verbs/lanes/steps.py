@@ -174,11 +174,13 @@ def publish(
     """Write the report, and say what it says."""
     from ci.report.table import render_table, terminal_style
 
+    base, note = publishing.read_base(args.base, report)
+    report = publishing.add_remarks(report, base)
     write_report(report, directory)
     if args.record and report.summary.passed:
         progress.step(f"recorded: {record_baselines(report)}")
     progress.step(f"report: {shown_path(directory / 'index.html')}")
-    publishing.publish_run(report, args, progress)
+    publishing.publish_run(report, base, note, args, progress)
     colour, width = terminal_style()
     text = render_table(report, colour=colour, width=width)
     return Outcome(text, report_data(report), report.exit_code, exact=True)

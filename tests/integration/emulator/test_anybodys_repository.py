@@ -80,6 +80,14 @@ max_drop = 0.2
 }
 
 
+SCALE = """
+
+def scale(net):
+    net.last.weight.data.mul_(1.05)
+    return net
+"""
+
+
 @dataclass(frozen=True)
 class Repository:
     """A repository of somebody else's, and the program that was installed beside it."""
@@ -151,6 +159,14 @@ def test_a_green_run_and_then_a_red_one_with_file_and_line(repository: Repositor
     assert names == {"test_emulator.net", "test_emulator.controls.net"}
 
     (root / "before.json").write_bytes((root / "reports/test_emulator/report.json").read_bytes())
+    (root / "net.py").write_text(
+        FILES["net.py"].replace("return Net(),", "return scale(Net()),") + SCALE
+    )
+    scaled = repository.run(*words, "--base", "../before.json", below="tests")
+    assert scaled.returncode == 0, scaled.stdout + scaled.stderr
+    assert "not the same weights as in the base: net 16a8w SM8650" in scaled.stdout
+    assert "not the same inputs" not in scaled.stdout
+    (root / "net.py").write_text(FILES["net.py"])
     layers = FILES["ci/layers.py"].replace("torch.relu(x)", "torch.relu(x @ x)")
     (root / "ci/layers.py").write_text(layers)
     page = root / "page.md"

@@ -31,7 +31,7 @@ from ci.cases.policy import read_emulator_policy
 from ci.judging.figures import Array
 from ci.models.schemes import Scheme
 from ci.models.tensors import TensorInfo, write_sets
-from ci.report.schema import ControlKind, Question, Status
+from ci.report.schema import ControlKind, Digests, Question, Status
 from tests.stand_ins.lanes import SPEC, EchoRunner, FloatEngine, fail, run_case
 
 RANDOM = np.random.default_rng(8)
@@ -91,6 +91,28 @@ def test_a_third_engine_and_runner_go_through_to_the_row(tmp_path: Path) -> None
     assert (case.max_abs, case.cached) == (0, False)
     assert runner.calls == ["open", "run"]
     assert run_case(tmp_path, engine, runner, spec=spec).case.cached
+
+
+def test_a_row_tells_inputs_and_float_outputs_apart(tmp_path: Path) -> None:
+    """Bounds next to a reference depend on the scheme, and are no part of it."""
+
+    def run(name: str, engine: FloatEngine) -> Digests:
+        return run_case(tmp_path / name, engine, echo(RIGHT)).case.digests
+
+    def negate(number: Array) -> list[Array]:
+        return [-LOGITS[number[0]], IDS[number[0]], MASK[number[0]]]
+
+    first = run("first", make_engine())
+    assert first.inputs
+    assert first.float_outputs
+    assert (first.weights, first.calibration) == (None, None)
+    assert run("bounds", make_engine(bounds={})) == first
+    other = run("outputs", replace(make_engine(), compute=negate))
+    assert other.differing(first) == ("float_outputs",)
+    assert run("inputs", replace(make_engine(), sets=SETS[::-1])).differing(first) == (
+        "inputs",
+        "float_outputs",
+    )
 
 
 def test_a_program_opens_once_and_runs_as_often_as_wanted(tmp_path: Path) -> None:
