@@ -249,6 +249,7 @@ def run(
         embed=args.embed_mode == "1",
         saver=args.saver,
         exports=not all(spec.is_file for spec in specs),
+        command=options.command,
     )
 
     def run_specs(environment: Environment, scratch: ScratchPool) -> Report:
