@@ -60,7 +60,8 @@ ARTIFACT = "artifact"
 @dataclass(frozen=True, kw_only=True)
 class SessionOptions:
     """What a user may change about a run. What QNN writes about a case besides its outputs is kept
-    in a directory per case below ``beside``."""
+    in a directory per case below ``beside``; ``baselines`` is the folder of the figures recorded
+    for models of the user's."""
 
     policy: EmulatorPolicy
     timeout_s: float
@@ -69,6 +70,7 @@ class SessionOptions:
     keep: Path | None = None
     beside: Path | None = None
     record: bool = False
+    baselines: Path | None = None
     command: str = ""
     backend: Backend = Backend.HTP
 
@@ -163,10 +165,11 @@ class CaseRun:
     def _compile_and_run(self) -> CaseResult:
         ended = self.compile(self.spec, self.directory / "lower.log")
         if ended.failure:
-            return self.end(Status.FAILED, f"lowering: {ended.failure}", ended.log_tail)
+            reason = ended.failure if ended.raised else f"lowering: {ended.failure}"
+            return self.end(Status.FAILED, reason, ended.log_tail)
         made: CompileResult = ended.result
         if not made.artifact:
-            return self.refuse(made.refused, ended.log_tail)
+            return self.refuse(made.refused, ended.log_tail, is_ours=made.is_ours)
         directory, compiled = Path(made.directory), made.artifact.compiled
         self.note_compiled(directory, made)
         if not compiled.delegation.partitions:
@@ -372,12 +375,13 @@ class CaseRun:
         many = "1 node falls" if len(left) == 1 else f"{len(left)} nodes fall"
         return [f"{many} back to the CPU ({named})"]
 
-    def refuse(self, reason: str, log_tail: str) -> CaseResult:
-        """A refusal that the policy knows is ``unsupported``; any other fails the case."""
+    def refuse(self, reason: str, log_tail: str, *, is_ours: bool = False) -> CaseResult:
+        """A refusal that the policy knows is ``unsupported``; any other fails the case. What this
+        project itself found is not called a refusal."""
         known = self.find_refusal(reason)
         if known:
             return self.end(Status.UNSUPPORTED, f"{reason} [{known}]", log_tail)
-        return self.end(Status.FAILED, f"refused: {reason}", log_tail)
+        return self.end(Status.FAILED, reason if is_ours else f"refused: {reason}", log_tail)
 
     def find_refusal(self, reason: str) -> str:
         """Return what the policy knows of a refusal of this case; empty for any other."""

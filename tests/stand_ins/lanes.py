@@ -149,10 +149,9 @@ class InlinePool:
 
     def run(self, job: Job, log: Path, timeout_s: float, *, fresh: bool = False) -> Ended:
         try:
-            result, failure = job(), ""
+            return Ended(job(), "", "")
         except Exception as error:  # noqa: BLE001 - as a worker does
-            result, failure = None, str(error)
-        return Ended(result, failure, "")
+            return Ended(None, str(error), "", raised=True)
 
 
 def run_case(

@@ -33,6 +33,7 @@ from ci.judging.figures import Array
 from ci.models.schemes import Scheme
 from ci.models.tensors import TensorInfo, write_sets
 from ci.report.schema import ControlKind, Digests, Question, Status
+from provisioning.errors import UsageError
 from tests.stand_ins.lanes import SPEC, EchoRunner, FloatEngine, fail, run_case
 
 RANDOM = np.random.default_rng(8)
@@ -301,6 +302,25 @@ def test_notes_of_a_runner_reach_the_row(tmp_path: Path) -> None:
     assert "nobody ran it" in result.case.reason
     assert result.case.accelerator_us == 7
     assert (beside / SPEC.slug / "profile.csv").read_text() == "cycles"
+
+
+def test_what_this_project_finds_is_called_neither_a_refusal_nor_lowering(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether it is found before a compilation or by one."""
+
+    def tell(engine: FloatEngine) -> str:
+        return run_case(tmp_path, engine, echo(RIGHT)).case.reason
+
+    def find_fault(*_: Any) -> str:
+        raise error
+
+    error = UsageError("net.py gives no tensor", fix="return one")
+    assert tell(make_engine(raises=error)) == f"explained: {error}"
+    monkeypatch.setattr(FloatEngine, "key", find_fault)
+    assert tell(make_engine()) == str(error)
+    monkeypatch.setattr(FloatEngine, "key", lambda *_: os._exit(3))
+    assert tell(make_engine()).startswith("loading the model: ")
 
 
 def test_a_refusal_is_explained_by_its_engine(tmp_path: Path) -> None:
