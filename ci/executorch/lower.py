@@ -5,7 +5,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,13 +39,13 @@ from ci.executorch.delegation import audit_delegation, qnn_errors, record_refusa
 from ci.executorch.quantize import NO_GRID, find_grids, quantize_model, round_blocks
 from ci.models.eager import keep_state, run_eager
 from ci.models.integer_bounds import find_joined, find_ties
-from ci.models.layers import find_loss
+from ci.models.layers import expose_layers, find_loss
 from ci.models.lowering_options import NO_CHOICES, PROFILE_LEVELS, Choices
 from ci.models.methods import split_inputs, split_module
-from ci.models.model import Model, name_made
+from ci.models.model import Model, digest_weights, name_made
 from ci.models.noise import predict_noise
 from ci.models.schemes import FLOAT16, Scheme
-from ci.models.tensors import TensorInfo, describe_tensor
+from ci.models.tensors import TensorInfo, describe_tensor, digest_sets
 from ci.models.user_code import Inputs, working_directory
 from provisioning.errors import FailedError, QnnCiError
 from provisioning.files import scratch_directory
@@ -100,13 +100,26 @@ class Lowering:
 
     def write(self) -> Compiled:
         """Quantize if the scheme does, lower, and write everything."""
-        model, scheme, choices = self.model, self.spec.scheme, self.spec.source.choices
+        spec, model = self.spec, self.model
         module: Any = model.module
+        if spec.scheme.quantized:
+            choices = spec.source.choices
+            module = quantize_model(model, spec.scheme, spec.soc, choices, self.backend)
+        if not spec.layers:
+            return self.write_program(module)
+        module, layers = expose_layers(module, model.evaluation[0])
+        outputs = tuple(run_eager(module, model.evaluation))
+        exposed = replace(self, model=replace(model, module=module, reference=outputs))
+        return structs.replace(exposed.write_program(module), layers=layers)
+
+    def write_program(self, module: Any) -> Compiled:
+        """Lower the float or quantized ``module``, and write everything."""
+        model, scheme, choices = self.model, self.spec.scheme, self.spec.source.choices
+        weights = digest_weights(model.module)
         self.staging.write_inputs(model.evaluation)
         self.staging.write_float(model.reference, model.made)
-        self.write_bounds(FLOAT, module, model.reference)
+        self.write_bounds(FLOAT, model.module, model.reference)
         if scheme.quantized:
-            module = quantize_model(model, scheme, self.spec.soc, choices, self.backend)
             exact = round_blocks(module) if scheme.recipe.block else module
             with keep_state(exact):
                 quantized = run_eager(exact, model.evaluation)
@@ -134,6 +147,8 @@ class Lowering:
             unshared_bytes=len(unshared),
             loss=loss,
             made_inputs=name_made(model.made, model.calibration_made, quantized=scheme.quantized),
+            weights=weights,
+            calibration=digest_sets(model.calibration) if scheme.quantized else "",
         )
 
     def write_bounds(self, kind: str, module: Any, outputs: Sequence[Inputs]) -> None:

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from ci.cases.packages import digest_packages
 from ci.cases.session import list_parts
 from ci.report.schema import Tool
 from provisioning.artifacts.environment import Environment
@@ -17,13 +18,28 @@ from provisioning.console.process import run_process
 from provisioning.doctor.facts import HOST_DIRECTORY
 from provisioning.doctor.survey.python_probe import find_adaptors
 from provisioning.elf.qnn_build import find_headers_version, find_qnn_build
-from provisioning.files import digest_sources, hash_file
+from provisioning.files import hash_file
 
 LIBRARY, ADAPTOR, VALIDATION = "libQnnHtp.so", "adaptor", "operator-validation"
 LIMIT_S = 60.0
 HOST_LIBRARIES = "lib/x86_64-linux-clang/*.so*"
-LOWERING = ("backends/qualcomm", "exir")
 PACKAGES = ("torch", "executorch", "torchao", "numpy")
+# What a process that lowers has imported (test_what_lowering_imports_is_in_its_key), and what
+# ExecuTorch's extensions are linked with.
+EXECUTORCH = (
+    "backends/qualcomm",
+    "backends/transforms",
+    "data/bin",
+    "devtools",
+    "exir",
+    "extension",
+    "kernels",
+    "lib",
+)
+LOWERING = (
+    *(f"executorch/{part}" for part in EXECUTORCH),
+    *("flatbuffers", "mpmath", "networkx", "numpy", "sympy", "torch", "torchao", "torchgen"),
+)
 # As ExecuTorch's quantizer looks for it (quantizer/backend_opinfo_adapter.py).
 PACKAGE = "qti.aisw.converters.common.backend_opinfo"
 
@@ -70,8 +86,8 @@ def name_toolchain(parts: tuple[Tool, ...], environment: Environment) -> tuple[s
     """Return what decides about a program besides the model: versions, digests, and of an
     installation that is used in place, which has no digest, its libraries by size and time.
 
-    One digest is over the Python that lowers and its QNN adaptor: PYTHONPATH may put an overlay or
-    a checkout before the wheel, whose version says nothing of them.
+    One digest is over the content of the packages that lower and of the QNN adaptor: they may have
+    been edited in place, and PYTHONPATH may put an overlay or a checkout before the wheel.
     """
     adopted = (artifact.root for artifact in environment.artifacts if artifact.adopted)
     stamps = [
@@ -80,8 +96,7 @@ def name_toolchain(parts: tuple[Tool, ...], environment: Environment) -> tuple[s
         for path in sorted(root.glob(HOST_LIBRARIES))
     ]
     named = (f"{part.name} {part.version} {part.sha256}" for part in parts)
-    lowering = (Path(place, part) for place in list_places() for part in LOWERING)
-    return (*named, digest_sources(*filter(Path.is_dir, lowering)), *stamps)
+    return (*named, digest_packages(LOWERING), *stamps)
 
 
 def list_places() -> list[str]:

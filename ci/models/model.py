@@ -138,6 +138,16 @@ def digest_model(model: Model) -> str:
     return digest.hexdigest()
 
 
+def digest_weights(module: nn.Module) -> str:
+    """SHA-256 over parameters and buffers, with their names."""
+    digest = hashlib.sha256()
+    held = dict(module.named_parameters()) | dict(module.named_buffers())
+    for name, tensor in sorted(held.items()):
+        digest.update(f"{len(name)}:{name}".encode())
+        update_tensor(digest, tensor)
+    return digest.hexdigest()
+
+
 @cache
 def load_digested(reference: str, source: Source = NO_SOURCE) -> tuple[Model, str]:
     """Return a model and its digest; each is loaded once per process."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,17 @@ def write_sets(directory: Path, sets: Iterable[Iterable[Any]], pattern: str = FI
     for number, tensors in enumerate(sets):
         for index, tensor in enumerate(tensors):
             (directory / pattern.format(number, index)).write_bytes(np.asarray(tensor).tobytes())
+
+
+def digest_sets(sets: Iterable[Iterable[Any]]) -> str:
+    """Return the SHA-256 over the tensors of input sets, with their types and shapes."""
+    digest = hashlib.sha256()
+    for tensors in sets:
+        arrays = [np.asarray(tensor) for tensor in tensors]
+        digest.update(f"{len(arrays)} tensors".encode())
+        for array in arrays:
+            digest.update(f"{array.dtype}{array.shape}".encode() + array.tobytes())
+    return digest.hexdigest()
 
 
 def read_sets(directory: Path, tensors: Sequence[TensorInfo], sets: int) -> list[list[Any]]:

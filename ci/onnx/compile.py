@@ -8,6 +8,7 @@ in saver_output/, if it was asked for.
 from __future__ import annotations
 
 import functools
+import hashlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,12 +26,12 @@ from ci.cases.forked import still_tqdm
 from ci.cases.spec import CaseSpec
 from ci.judging.figures import decibels
 from ci.models.eager import keep_state
-from ci.models.model import load_digested, name_made
-from ci.models.tensors import TensorInfo, describe_tensor
+from ci.models.model import digest_weights, load_digested, name_made
+from ci.models.tensors import TensorInfo, describe_tensor, digest_sets
 from ci.models.user_code import Inputs, working_directory
 from ci.onnx.contexts import check_context, seal_context
 from ci.onnx.fallback import count_nodes, name_operator, read_reasons
-from ci.onnx.models import Shapes, external_files, read_model
+from ci.onnx.models import Shapes, external_files, list_graphs, read_constants, read_model
 from ci.onnx.noise import find_grids, predict_noise
 from ci.onnx.preparation import (
     copy_file,
@@ -56,12 +57,13 @@ SAVER_LOG = "saver.log"
 EXPORTED_DB = 60.0  # the exported model against torch; seen: 100 and more
 
 
-def load_source(spec: CaseSpec) -> Source:
-    """Return a case's model, from the suite, a user's function or a file, with its digest."""
+def load_source(spec: CaseSpec, command: str = "") -> Source:
+    """Return a case's model, from the suite, a user's function or a file, with its digest;
+    ``command`` is what runs the case."""
     if spec.is_file:
         path = Path(spec.reference)
         shapes = spec.source.shapes
-        model, external = read_model(path, shapes), external_files(path, shapes)
+        model, external = read_model(path, shapes, command), external_files(path, shapes)
         return from_file(path, model, external, spec.source)
     return from_torch(*load_digested(spec.reference, spec.source))
 
@@ -97,6 +99,7 @@ def compile_source(
         reference = run_reference(model, source.evaluation)
         staging.write_quantized(reference)
     is_float = not given and not spec.scheme.quantized
+    calibrated = not given and spec.scheme.quantized
     infos = infos if is_float else add_grids(infos, find_grids(model))
     disturbed = staging.directory.with_name("disturbed.onnx")
     staging.write_noise(
@@ -116,10 +119,24 @@ def compile_source(
         inputs=tuple(map(describe_tensor, source.evaluation[0])),
         outputs=infos,
         delegation=delegation,
-        made_inputs=name_made(
-            source.made, source.calibration_made, quantized=spec.scheme.quantized and not given
-        ),
+        made_inputs=name_made(source.made, source.calibration_made, quantized=calibrated),
+        weights=digest_source(source),
+        calibration=digest_sets(source.calibration) if calibrated else "",
     )
+
+
+def digest_source(source: Source) -> str:
+    """Return the SHA-256 over the weights of a model: the parameters and buffers of a module, the
+    constants of a file."""
+    if not isinstance(source.origin, Path):
+        return digest_weights(source.origin.module)
+    digest = hashlib.sha256()
+    for graph in list_graphs(onnx.load(source.origin).graph):
+        for name, tensor in sorted(read_constants(graph).items()):
+            array = onnx.numpy_helper.to_array(tensor)
+            digest.update(f"{len(name)}:{name}{array.dtype}{array.shape}".encode())
+            digest.update(array.tobytes())
+    return digest.hexdigest()
 
 
 def add_grids(

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from ci.models import user_models
 from ci.models.model import DERIVED_SETS, RANDOM, SHUFFLED, Model
+from ci.models.tensors import digest_sets
 from ci.models.user_data import MIN_SETS, read_judged, read_sets
 from ci.onnx.models import read_constants
 from provisioning.errors import UsageError
@@ -105,9 +106,7 @@ def from_file(
     for file in external:
         digest.update(f"{file.name} {hash_file(file)}".encode())
     for sets in (judged, calibration):
-        digest.update(f"{len(sets)} sets".encode())
-        for array in (array for arrays in sets for array in arrays):
-            digest.update(f"{array.dtype}{array.shape}".encode() + array.tobytes())
+        digest.update(digest_sets(sets).encode())
     return Source(path, digest.hexdigest(), judged, calibration, (), made, calibration_made)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ci.report.annotation import repeat_command
 from ci.report.columns import columns_of
-from ci.report.comparison import Change, Comparison
+from ci.report.comparison import SOURCES, Change, Comparison
 from ci.report.providers import detect_provider
 from ci.report.schema import Case, Report, Status
 from ci.report.text import clean_log_line, name_some, show_bytes, show_counts, show_decibels
@@ -177,7 +177,7 @@ def _describe_changes(base: Comparison) -> Iterator[str]:
         if cases:
             yield f"- {what} ({len(cases)}): {name_some([*map(show_case, cases)], NAMES)}\n"
     if count:
-        head = ["model", "scheme", "SoC", "", "SQNR dB", "metric", ".pte", "on the CPU"]
+        head = ["model", "scheme", "SoC", "", "changed", "SQNR dB", "metric", ".pte", "on the CPU"]
         rows = map(_change_cells, base.changed[:ROWS])
         more = f"\n\nand {count - ROWS} more" if count > ROWS else ""
         yield f"\n{_render_table(head, rows, numbers=4)}{more}\n"
@@ -192,6 +192,7 @@ def _change_cells(change: Change) -> list[str]:
     return [
         *_name_cells(now),
         " → ".join(dict.fromkeys(statuses)),
+        ", ".join(SOURCES[one] for one in change.sources),
         _show_change(show_decibels(now.sqnr_db, now.max_abs), change.sqnr_db, "+.1f"),
         _show_change("-" if now.metric is None else f"{now.metric:.4g}", change.metric, "+.4g"),
         show_bytes(now.pte_bytes) + (f" ({sign}{show_bytes(abs(size))})" if size else ""),

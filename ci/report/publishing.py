@@ -6,6 +6,8 @@ import argparse
 import sys
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from ci.report.annotation import make_annotations
 from ci.report.comparison import Comparison, compare_reports
 from ci.report.github import append_summary
@@ -44,14 +46,26 @@ def read_base(path: Path | None, report: Report) -> tuple[Comparison | None, str
     return compare_reports(base, report), ""
 
 
-def publish_run(report: Report, args: argparse.Namespace, progress: Progress) -> None:
-    """Show a run on the page of the CI system, with annotations, and write what is asked for.
+def add_remarks(report: Report, base: Comparison | None) -> Report:
+    """Return the report with what its cases were made from that is not the base's."""
+    remarks = dict.fromkeys([*report.remarks, *(base.remarks if base else ())])
+    return replace(report, remarks=tuple(remarks))
+
+
+def publish_run(
+    report: Report,
+    base: Comparison | None,
+    note: str,
+    args: argparse.Namespace,
+    progress: Progress,
+) -> None:
+    """Show a run and what differs from its base, or the ``note`` why that is not known, on the page
+    of the CI system, with annotations, and write what is asked for.
 
     Raises StoreError when a file that was asked for cannot be written.
     """
     if args.sarif:
         write_sarif(report, args.sarif)
-    base, note = read_base(args.base, report)
     if note:
         progress.step(f"note: nothing to compare with: {note}")
     if warning := describe_dropped():

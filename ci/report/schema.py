@@ -184,6 +184,25 @@ class Place(Record, frozen=True, kw_only=True):
     line: Annotated[int, Meta(ge=1)]
 
 
+class Digests(Record, frozen=True, kw_only=True):
+    """SHA-256 of what a case was made from, None where that is not known: the float32 model's
+    ``weights`` (parameters and buffers, or constants of an ONNX file), the ``inputs`` that it is
+    judged on, the ``calibration`` sets of a scheme that quantizes, and ``float_outputs``, what the
+    float32 model gives for the inputs."""
+
+    weights: Sha256 | None = None
+    inputs: Sha256 | None = None
+    calibration: Sha256 | None = None
+    float_outputs: Sha256 | None = None
+
+    def differing(self, base: Digests) -> tuple[str, ...]:
+        """Return the names of what is known of both and not the same."""
+        pairs = {
+            name: (getattr(base, name), getattr(self, name)) for name in self.__struct_fields__
+        }
+        return tuple(name for name, (was, now) in pairs.items() if was and now and was != now)
+
+
 class Case(Record, frozen=True, kw_only=True):
     """One model, scheme and SoC. Figures named ``_quantized`` are against the quantized
     model, ``gain`` and ``offset`` against it if there is one, the others against the float32
@@ -203,7 +222,8 @@ class Case(Record, frozen=True, kw_only=True):
     QNN was given, ``accelerator_`` figures means of the inputs by QNN's profile: on the emulator
     they vary from run to run, and nothing is judged by them. Both are there only where they were
     asked for. ``lacks`` is the missing library or device that kept a case from running here.
-    ``made_inputs`` is what a case's inputs are that were not given, such as random inputs."""
+    ``made_inputs`` is what a case's inputs are that were not given, such as random inputs;
+    ``digests`` tell what it was made from apart."""
 
     model: str
     scheme: str
@@ -252,6 +272,7 @@ class Case(Record, frozen=True, kw_only=True):
     accelerator_cycles: Count | None = None
     accelerator_us: Count | None = None
     lacks: str = ""
+    digests: Digests = Digests()
 
 
 class Control(Record, frozen=True, kw_only=True):

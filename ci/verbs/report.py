@@ -7,6 +7,7 @@ import json
 
 from ci.report import publishing
 from ci.report.annotation import make_annotations
+from ci.report.comparison import Comparison
 from ci.report.github import append_summary, render_summary
 from ci.report.merge import merge_reports
 from ci.report.providers import describe_dropped, detect_provider
@@ -48,23 +49,30 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         raise UsageError("no report named", fix="name a report.json, or its directory")
     reports = [read_report(path) for path in args.path]
     report = merge_reports(reports) if len(reports) > 1 else reports[0]
+    base, note = publishing.read_base(args.base, report)
+    report = publishing.add_remarks(report, base)
     if args.to:
         write_report(report, args.to)
         progress.step(f"written to {shown_path(args.to)}")
     if args.sarif:
         publishing.write_sarif(report, args.sarif)
-    text = render_text(report, args, progress)
+    text = render_text(report, base, note, args, progress)
     return Outcome(text, report_data(report), report.exit_code, exact=True)
 
 
-def render_text(report: Report, args: argparse.Namespace, progress: Progress) -> str:
+def render_text(
+    report: Report,
+    base: Comparison | None,
+    note: str,
+    args: argparse.Namespace,
+    progress: Progress,
+) -> str:
     """Return the table, or what was asked for instead. Raises StoreError if that cannot be
     written."""
     if args.annotate:
         if warning := describe_dropped():
             progress.step(warning)
         return detect_provider().annotate(make_annotations(report))
-    base, note = publishing.read_base(args.base, report)
     if args.summary and not append_summary(report, base=base, note=note):
         return render_summary(report, base=base, note=note)
     from ci.report.table import render_table, terminal_style

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from ci.cases.baselines import users_folder
+from ci.cases.packages import digest_packages
 from ci.cases.policy import EmulatorPolicy
 from ci.cases.qnn_files import PROFILE_CSV
 from ci.cases.spec import CaseSpec
@@ -53,6 +55,8 @@ COMPILING = {"ep.context_enable": "1"}
 RUNTIME = "qnn-runtime"
 DISTRIBUTIONS = ("onnxruntime", "onnxruntime-qnn", "onnx", "onnxscript", "torch", "numpy")
 PACKAGES = ("torch", "onnx", "onnxruntime", "onnxruntime_qnn", "onnxscript")
+# What a process that compiles has imported.
+COMPILING_PACKAGES = (*PACKAGES, "ml_dtypes", "numpy", "onnx_ir", "sympy")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -204,6 +208,12 @@ def read_other(args: argparse.Namespace) -> Report | None:
     return read_report(args.compare if is_named else args.reports / "test_emulator/report.json")
 
 
+def name_toolchain(parts: Sequence[Tool]) -> tuple[str, ...]:
+    """Return what decides about a context besides the model: artifacts and packages, each with its
+    version or digest, and the content of the packages."""
+    return (*map(str, parts), digest_packages(COMPILING_PACKAGES))
+
+
 def run(
     specs: list[CaseSpec],
     policy: EmulatorPolicy,
@@ -227,6 +237,7 @@ def run(
         use_cache=not args.no_cache,
         keep=args.keep_artifacts,
         record=args.record,
+        baselines=users_folder(args.policy),
         command=repeat(args),
         beside=args.reports / SESSION / "qnn",
     )
@@ -238,6 +249,7 @@ def run(
         embed=args.embed_mode == "1",
         saver=args.saver,
         exports=not all(spec.is_file for spec in specs),
+        command=options.command,
     )
 
     def run_specs(environment: Environment, scratch: ScratchPool) -> Report:
@@ -245,7 +257,7 @@ def run(
         packages = (Tool(name=name, version=version) for name, version in versions.items())
         parts = (*list_parts(environment), *packages)
         (sdk,) = (found.root for found in environment.artifacts if found.name == RUNTIME)
-        ready = replace(engine, toolchain=tuple(map(str, parts)), sdk=sdk)
+        ready = replace(engine, toolchain=name_toolchain(parts), sdk=sdk)
         pool = scratch.open(environment.apply(os.environ))
         session = Session(
             name=SESSION,

@@ -27,6 +27,7 @@ from ci.models.model import (  # noqa: E402  # noqa: E402
     derive_inputs,
     digest_graph,
     digest_model,
+    digest_weights,
     load_model,
     update_tensor,
 )
@@ -221,6 +222,21 @@ def test_each_tensor_that_is_kept_with_a_program_is_in_the_digest_of_its_model()
     changed += [replace(known, reference=other), replace(known, calibration=sets[:3])]
     assert digest_model(known) == digest_model(replace(known, name="another"))
     assert len({digest_model(one) for one in (known, *changed)}) == 5
+
+
+def test_weights_have_one_digest_wherever_they_are_and_another_if_one_changes() -> None:
+    def make(factor: float = 1.0) -> Any:
+        torch.manual_seed(3)
+        net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4))
+        with torch.no_grad():
+            net[0].weight.mul_(factor)
+        return net
+
+    scaled, tracked = make(1.05), make()
+    tracked[1].running_mean.add_(1)
+    digests = [digest_weights(net) for net in (make(), make(), scaled, tracked)]
+    assert digests[0] == digests[1]
+    assert len({*digests}) == 3
 
 
 SPEC = CaseSpec("net", Scheme.A8W8, "SM8650")

@@ -12,7 +12,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from ci.onnx.compile import run_reference
+from ci.models.tensors import digest_sets
+from ci.onnx.compile import digest_source, run_reference
 from ci.onnx.preparation import find_joined, write_normal_form
 from ci.onnx.source import from_file, list_inputs, make_sets
 from provisioning.errors import UsageError
@@ -110,6 +111,22 @@ def test_data_beside_a_file_has_to_fit_it_and_decides_its_digest(tmp_path: Path)
     (folder / "input_0.pb").unlink()
     with pytest.raises(UsageError, match=r"input_0\.pb cannot be read"):
         from_file(path, model, [])
+
+
+def test_the_weights_of_a_file_have_a_digest_that_its_inputs_do_not_change(tmp_path: Path) -> None:
+    digests = []
+    for name, weight, start in (("a", 1, 0), ("b", 1, 5), ("c", 1.05, 0)):
+        path = tmp_path / f"{name}.onnx"
+        model = make([helper.make_node("Mul", ["x", "w"], ["y"])], [2, 3])
+        (held,) = model.graph.initializer
+        values = onnx.numpy_helper.to_array(held) * np.float32(weight)
+        held.CopyFrom(onnx.numpy_helper.from_array(values, "w"))
+        onnx.save(model, path)
+        np.savez(path.with_suffix(".npz"), x=np.full((4, 2, 3), start, "float32"))
+        source = from_file(path, model, [])
+        digests.append((digest_source(source), digest_sets(source.evaluation)))
+    assert digests[0][0] == digests[1][0] != digests[2][0]
+    assert digests[0][1] == digests[2][1] != digests[1][1]
 
 
 def test_random_inputs_are_seeded_and_integers_small() -> None:

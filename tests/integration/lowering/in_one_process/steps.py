@@ -7,6 +7,7 @@ import logging
 import operator
 import os
 import pickle
+import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -34,6 +35,7 @@ with patch.dict(os.environ, QNN_SDK_ROOT="nowhere"), warnings.catch_warnings():
 from ci.cases.engine import Delegation, Fallback, Staging  # noqa: E402
 from ci.cases.forked import MAX_RAISED, describe_error  # noqa: E402
 from ci.cases.spec import CaseSpec  # noqa: E402
+from ci.executorch.toolchain import EXECUTORCH, list_places  # noqa: E402
 from ci.models.lowering_options import PROFILE_LEVELS, Choices, Part  # noqa: E402
 from ci.models.methods import join_methods  # noqa: E402
 from ci.models.model import Model, split_model  # noqa: E402
@@ -50,6 +52,18 @@ SPEC = CaseSpec("net", Scheme.A8W8, "SM8650")
 
 def draw(*shape: int, seed: int = 0) -> Any:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def test_what_lowering_imports_of_executorch_is_in_its_key() -> None:
+    keyed = [Path(place, part) for place in list_places() for part in EXECUTORCH]
+    files = {
+        module.__spec__.origin
+        for name, module in tuple(sys.modules.items())
+        if name.count(".") > 1 and name.startswith("executorch.") and module.__spec__.origin
+    }
+    outside = {file for file in files if not any(Path(file).is_relative_to(one) for one in keyed)}
+    assert len(files) > 300
+    assert outside == set()
 
 
 class Convolutions(torch.nn.Module):

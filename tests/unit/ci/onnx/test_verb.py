@@ -15,7 +15,8 @@ from ci.cases.policy import read_emulator_policy
 from ci.cases.spec import CaseSpec
 from ci.models.schemes import Scheme
 from ci.models.user_models import Source
-from ci.verbs.lanes.onnx import fit_files, fit_schemes
+from ci.report.schema import Tool
+from ci.verbs.lanes.onnx import fit_files, fit_schemes, name_toolchain
 from provisioning.errors import ManifestError, UsageError
 from tests.qnn_provider.models import constant, tensor, write_model, write_relu
 
@@ -93,3 +94,17 @@ def test_a_model_that_is_quantized_dynamically_is_one_of_fp16(tmp_path: Path) ->
     ends = [tensor("x", (1, 3))], [tensor("y", (1, 3))]
     path = write_model(tmp_path / "dynamic.onnx", nodes, *ends)
     assert fit(path, Scheme.FP16, Scheme.U8, Scheme.U16A8W) == ["fp16"]
+
+
+def test_the_content_of_packages_is_in_the_keys_next_to_their_versions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = [Tool(name="onnx-ir", version="1.1.0"), Tool(name="qnn-runtime", version="2.49.40")]
+    before = name_toolchain(parts)
+    assert name_toolchain(parts) == before
+    assert name_toolchain(parts[:1]) != before
+    edited = tmp_path / "onnx_ir/__init__.py"
+    edited.parent.mkdir()
+    edited.write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert name_toolchain(parts) != before

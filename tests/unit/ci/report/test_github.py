@@ -119,3 +119,31 @@ def test_of_many_refused_cases_twenty_are_named(report: Report) -> None:
     text = render_summary(replace(report, cases=cases))
     (row,) = [line for line in text.splitlines() if line.endswith(" and 3 more: no room")]
     assert len(set(re.findall(r"net\d+", row))) == 20
+
+
+def change(base: Report, **digests: str) -> Report:
+    """The same report, its first case made from something else."""
+    first, *rest = base.cases
+    return replace(base, cases=(replace(first, digests=replace(first.digests, **digests)), *rest))
+
+
+def test_a_case_made_from_something_else_is_named_though_it_passes(report: Report) -> None:
+    base = change(report, weights="a" * 64, inputs="b" * 64, float_outputs="c" * 64)
+    assert compare_reports(base, base).remarks == ()
+    assert compare_reports(report, base).remarks == (), "what one of them does not know"
+    now = change(base, weights="d" * 64, float_outputs="e" * 64)
+    compared = compare_reports(base, now)
+    (changed,) = compared.changed
+    assert changed.sources == ("weights", "float_outputs")
+    assert all("mlp fp16 SM8650" in remark for remark in compared.remarks)
+    assert [word in compared.remarks[0] for word in ("weights", "inputs")] == [True, False]
+    text = render_summary(now, base=compared)
+    (row,) = [line for line in text.splitlines() if line.startswith("| mlp") and "weights" in line]
+    assert "inputs" not in row
+
+
+def test_float_outputs_of_another_processor_are_not_compared(report: Report) -> None:
+    base = change(report, float_outputs="a" * 64)
+    other = replace(base.host, processor="Another processor")
+    now = replace(change(base, float_outputs="b" * 64), host=other)
+    assert compare_reports(base, now).changed == ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from ci.__main__ import main
-from ci.report.schema import Place, Report, make_json_schema
+from ci.report.schema import Digests, Place, Report, make_json_schema
 from ci.report.write import report_data, write_report
 from provisioning.errors import ExitCode
 
@@ -109,3 +110,24 @@ def test_a_summary_is_printed_or_added_to_the_page_of_the_run(
     page.write_text("")
     assert main(["report", str(failing)]) == ExitCode.FAILED
     assert page.read_text() == ""
+
+
+def test_what_is_not_the_base_s_is_in_every_view(
+    report: Report, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def make(name: str, digest: str) -> str:
+        cases = [replace(one, digests=Digests(weights=digest * 64)) for one in report.cases]
+        write_report(replace(report, cases=tuple(cases)), tmp_path / name)
+        return str(tmp_path / name)
+
+    base, now = make("base", "a"), make("now", "b")
+    words = ["report", now, "--base", base, "--to", str(tmp_path / "to")]
+    assert main(words) == ExitCode.OK
+    said = "not the same weights as in the base: mlp fp16 SM8650"
+    assert said in capsys.readouterr().out
+    assert said in (tmp_path / "to" / "index.html").read_text("utf-8")
+    assert main([*words, "--summary"]) == ExitCode.OK
+    assert said in html.unescape(capsys.readouterr().out)
+    written = str(tmp_path / "to")
+    assert main(["report", written, "--base", base, "--json"]) == ExitCode.OK
+    assert len(json.loads(capsys.readouterr().out)["remarks"]) == 1

@@ -1,0 +1,109 @@
+"""Installed packages by their content: an edit in place changes the digest, a new date does not."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ci.cases.packages import digest_packages
+
+NAME = "imported_by_lowering"
+OBSERVER = f"{NAME}/pt2e/observer.py"
+FILES = {f"{NAME}/__init__.py": "", OBSERVER: "scale = 1", f"{NAME}/include/torch.h": "int a;"}
+INSTALLED_S = time.time() - 1000
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Site-packages with a distribution as pip leaves it: RECORD is its last file."""
+    site = tmp_path / "site-packages"
+    install(site)
+    monkeypatch.syspath_prepend(site)
+    return site
+
+
+def install(site: Path) -> None:
+    rows = []
+    for name, text in FILES.items():
+        write(site / name, text, INSTALLED_S)
+        digest = base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest())
+        rows.append(f"{name},sha256={digest.decode().rstrip('=')},{len(text)}\n")
+    rows.append(f"{NAME}/__pycache__/__init__.pyc,,\n{NAME}-1.0.dist-info/RECORD,,\n")
+    write(site / f"{NAME}-1.0.dist-info/RECORD", "".join(rows), INSTALLED_S + 1)
+
+
+def write(path: Path, text: str, modified_s: float) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    os.utime(path, (modified_s, modified_s))
+
+
+def edit(site: Path) -> None:
+    (site / OBSERVER).write_text("scale = 8")
+
+
+def edit_and_restore_the_date(site: Path) -> None:
+    write(site / OBSERVER, "scale = 1 * 8", INSTALLED_S)
+
+
+def add(site: Path) -> None:
+    (site / f"{NAME}/pt2e/qconfig.py").write_text("")
+
+
+def remove(site: Path) -> None:
+    (site / OBSERVER).unlink()
+
+
+@pytest.mark.parametrize("change", [edit, edit_and_restore_the_date, add, remove])
+def test_a_package_that_was_edited_in_place_has_another_digest(
+    installed: Path, change: Callable[[Path], None]
+) -> None:
+    before = digest_packages([NAME])
+    assert digest_packages([NAME]) == before
+    change(installed)
+    assert digest_packages([NAME]) != before
+
+
+def test_dates_headers_and_bytecode_do_not_count(installed: Path) -> None:
+    before = digest_packages([NAME])
+    (installed / OBSERVER).touch()
+    (installed / f"{NAME}/include/torch.h").write_text("int b;")
+    write(installed / f"{NAME}/__pycache__/__init__.pyc", "cached", time.time())
+    assert digest_packages([NAME]) == before
+
+
+def test_a_package_without_a_record_counts_by_its_content(installed: Path) -> None:
+    recorded = digest_packages([NAME])
+    (installed / f"{NAME}-1.0.dist-info/RECORD").unlink()
+    assert digest_packages([NAME]) == recorded
+    write(installed / OBSERVER, "scale = 8", INSTALLED_S)
+    assert digest_packages([NAME]) != recorded
+
+
+def test_what_is_imported_first_counts(
+    installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = digest_packages([NAME])
+    for name, text in FILES.items():
+        write(tmp_path / "overlay" / name, text.replace("1", "8"), INSTALLED_S)
+    monkeypatch.syspath_prepend(tmp_path / "overlay")
+    assert digest_packages([NAME]) != before
+
+
+def test_a_directory_of_a_package_counts_alone(installed: Path) -> None:
+    before = digest_packages([f"{NAME}/pt2e"])
+    (installed / f"{NAME}/__init__.py").write_text("import os")
+    assert digest_packages([f"{NAME}/pt2e"]) == before
+    edit(installed)
+    assert digest_packages([f"{NAME}/pt2e"]) != before
+
+
+def test_what_is_not_installed_has_no_files(installed: Path) -> None:
+    assert digest_packages(["not_installed"]) == digest_packages([f"{NAME}/none"])
+    assert digest_packages([]) != digest_packages([NAME])
