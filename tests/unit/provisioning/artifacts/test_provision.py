@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import io
-import re
 import os
+import re
 import shutil
 import stat
 import threading

@@ -1,4 +1,4 @@
-"""Paths and hashes of manifests and locks: none leads out of the store, capitals are no other hash."""
+"""Paths and hashes of manifests and locks: none leads out, capitals are no other hash."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ version = "2"
 url = "https://h/r.git"
 commit = "{commit}"
 """
-OUTSIDE = ("../x", "/tmp/x", "a/../../x", "..", "a/..", "/", "a\\u0000b")
+OUTSIDE = ("../x", "/etc/x", "a/../../x", "..", "a/..", "/", "a\\u0000b")
 INSIDE = ("..x", "a/..b/c...", "a b/c", ".x")
 
 
