@@ -379,7 +379,7 @@ class CaseRun:
             spec,
             known,
             status=status,
-            reason=f"{reason}\n  fix: {advice}" if advice else reason,
+            reason=f"{reason}\n{advice}" if advice else reason,
             places=self.find_places(reason) if status is Status.FAILED else (),
             log_tail=log_tail,
             runner=self.setup.runner.name,
