@@ -21,6 +21,7 @@ from typing import Any
 from provisioning.errors import StoreError
 
 READ_BYTES = 1 << 20
+SPARE_BYTES = 64 << 20  # what a disk keeps free for others
 AT_FDCWD, RENAME_EXCHANGE = -100, 2
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 NO_LEAVE = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})

@@ -1,7 +1,8 @@
-"""Figures of the suite's cases, recorded once a toolchain: manifests/baselines/TOOLCHAIN.toml.
+"""Figures of cases, recorded once a toolchain: manifests/baselines/TOOLCHAIN.toml has those of the
+suite, qnn-baselines/TOOLCHAIN.toml next to qnn.toml those of this policy's models.
 
 The emulator's outputs are the same bits each time, so that figures move only with the toolchain,
-the suite or the lowering code. A limit for all models is far from most of them; this is near.
+the model or the lowering code. A limit for all models is far from most of them; this is near.
 """
 
 from __future__ import annotations
@@ -20,9 +21,7 @@ from provisioning.manifest.targets import Backend
 
 # Float references differ in their last bits from host to host; a figure moves by less than this.
 MAX_CHANGE_DB = 3.0
-HEAD = (
-    "# Figures in dB of right outputs. Written by ./nox -s test_emulator -- --record\n\n[cases]\n"
-)
+HEAD = "# SQNR in dB against the float32 and the quantized model. Written by --record\n\n[cases]\n"
 
 
 class Baseline(Struct, frozen=True, forbid_unknown_fields=True):
@@ -38,12 +37,22 @@ class Baselines(Struct, frozen=True, forbid_unknown_fields=True):
     cases: dict[str, Baseline]
 
 
-def baselines_path(tools: Iterable[Tool], backend: str = Backend.HTP.value) -> Path:
-    """The file of a toolchain, relative to manifests/: named after the lane, QNN and a backend
-    other than HTP."""
+def suite_folder() -> Path:
+    """Where the suite's figures are."""
+    return manifests_root() / "baselines"
+
+
+def users_folder(policy: Path | None) -> Path | None:
+    """Where the figures of a policy's models are: ``qnn-baselines`` next to ``qnn.toml``."""
+    return policy.with_name(f"{policy.stem}-baselines") if policy else None
+
+
+def name_file(tools: Iterable[Tool], backend: str = Backend.HTP.value) -> str:
+    """The file of a toolchain in a folder of figures: named after the lane, QNN and a backend other
+    than HTP."""
     parts = sorted(f"{tool.name}-{tool.version}" for tool in tools if is_part(tool.name))
     parts += [backend] if backend != Backend.HTP.value else []
-    return Path("baselines", f"{'-'.join(parts)}.toml")
+    return f"{'-'.join(parts)}.toml"
 
 
 def is_part(name: str) -> bool:
@@ -52,14 +61,12 @@ def is_part(name: str) -> bool:
 
 
 def read_baselines(
-    tools: Iterable[Tool], backend: str = Backend.HTP.value
+    tools: Iterable[Tool], backend: str = Backend.HTP.value, folder: Path | None = None
 ) -> Mapping[str, Baseline]:
-    """What was recorded for the toolchain and backend; nothing for another one. Raises
-    ManifestError."""
-    path = baselines_path(tools, backend)
-    if not (manifests_root() / path).is_file():
-        return {}
-    return read_toml(str(path), Baselines).cases
+    """What was recorded for the toolchain and backend in a folder, by default the suite's; nothing
+    for another one. Raises ManifestError."""
+    path = (folder or suite_folder()) / name_file(tools, backend)
+    return read_toml(path.name, Baselines, path.parent).cases if path.is_file() else {}
 
 
 def name_case(model: str, scheme: str, soc: str) -> str:
@@ -83,19 +90,29 @@ def find_changes(figures: CaseFigures, baseline: Baseline) -> Iterator[str]:
                 )
 
 
-def record_baselines(report: Report) -> Path:
-    """Write the figures of the suite's cases that passed, beside those recorded before.
+def record_baselines(report: Report, folder: Path | None = None) -> list[Path]:
+    """Write the figures of the cases that passed, next to those recorded before: the suite's and,
+    into ``folder``, those of a policy's models.
 
-    Returns the file. Raises StoreError when it cannot be written.
+    Returns the files. Raises StoreError when one cannot be written.
     """
-    known = dict(read_baselines(report.toolchain, report.backend))
-    for case in report.cases:
-        if case.status is Status.PASSED and case.model in SUITE and case.sqnr_db is not None:
-            known[name_case(case.model, case.scheme, case.soc)] = _round(case)
-    path = manifests_root() / baselines_path(report.toolchain, report.backend)
-    with explain_writes(path, fix="record in a checkout that can be written"):
-        write_whole(path, HEAD + "".join(f"{row}\n" for row in map(_write, sorted(known.items()))))
-    return path
+    written = []
+    for place, is_suite in ((suite_folder(), True), (folder, False)):
+        passed = {
+            name_case(case.model, case.scheme, case.soc): _round(case)
+            for case in report.cases
+            if case.status is Status.PASSED and case.sqnr_db is not None
+            if (case.model in SUITE) is is_suite
+        }
+        if place and passed:
+            rows = {**read_baselines(report.toolchain, report.backend, place), **passed}
+            path = place / name_file(report.toolchain, report.backend)
+            with explain_writes(path, fix="record in a checkout that can be written"):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                text = "".join(f"{row}\n" for row in map(_write, sorted(rows.items())))
+                write_whole(path, HEAD + text)
+            written.append(path)
+    return written
 
 
 def _round(case: Case) -> Baseline:

@@ -23,6 +23,7 @@ from ci.cases.engine import Compiled, Engine, Staging, require_references
 from ci.cases.forked import run_forked
 from ci.cases.spec import CaseSpec
 from ci.models.user_models import ReferencePolicy
+from provisioning.errors import QnnCiError
 from provisioning.files import (
     digest_sources,
     explain_no_room,
@@ -139,7 +140,8 @@ def publish_artifact(staging: Path, directory: Path) -> bool:
 class CompileResult(Struct, frozen=True):
     """Where the artifact is, or ``refused``: why the case was not compiled.
 
-    ``repaired`` is whether a damaged artifact was replaced.
+    ``is_ours`` is whether this project refused it, and no tool; ``repaired`` whether a damaged
+    artifact was replaced.
     """
 
     directory: str = ""
@@ -147,6 +149,7 @@ class CompileResult(Struct, frozen=True):
     cached: bool = False
     repaired: bool = False
     refused: str = ""
+    is_ours: bool = False
 
 
 @dataclass(frozen=True)
@@ -171,11 +174,11 @@ class CompileJob:
         StoreError if there is no room.
         """
         self.engine.preload(self.spec)
-        found = run_forked(self._find)
+        found = run_forked(self._find, "loading the model")
         if found.artifact:
             return found
         self.engine.warm_up(self.spec)
-        return run_forked(lambda: self._compile(found))
+        return run_forked(lambda: self._compile(found), "lowering")
 
     def _find(self) -> CompileResult:
         directory = artifact_path(self.cache, self.engine.key(self.spec))
@@ -203,7 +206,8 @@ class CompileJob:
                 no_room = explain_no_room(error)
                 if no_room:
                     raise no_room from error
-                return CompileResult(refused=self.engine.explain(error, self.log))
+                told = self.engine.explain(error, self.log)
+                return CompileResult(refused=told, is_ours=isinstance(error, QnnCiError))
             if not publish_artifact(staging.directory, directory) and not self.use_cache:
                 fresh = self.log.with_name("lowered") / directory.name
                 shutil.move(staging.directory, fresh)

@@ -28,10 +28,11 @@ STEP_BYTES, MAX_RAISED = 512, 300
 _steps: list[mmap.mmap] = []  # of this fork and of those that it is in, shared with their parents
 
 
-def run_forked(function: Callable[[], R]) -> R:
+def run_forked(function: Callable[[], R], doing: str = "") -> R:
     """What ``function`` returns or raises, computed in a fork.
 
-    Raises FailedError when the fork dies, with what note_step was told last. It collects no
+    Raises FailedError when the fork dies, with what it was ``doing`` and what note_step was told
+    last. It collects no
     garbage: collections would touch, and so copy, every object that the fork shares.
     """
     gc.collect()
@@ -52,9 +53,9 @@ def run_forked(function: Callable[[], R]) -> R:
     _, status = os.waitpid(pid, 0)
     code = os.waitstatus_to_exitcode(status)
     if code or not data:
-        doing = step[:].rstrip(b"\0").decode("utf-8", "replace")
+        last = step[:].rstrip(b"\0").decode("utf-8", "replace")
         what = f"its process {describe_exit(code)} without a result"
-        raise FailedError(what, why=doing and f"while {doing}")
+        raise FailedError(f"{doing}: {what}" if doing else what, why=last and f"while {last}")
     result: Any = pickle.loads(data)  # noqa: S301 - of our own fork
     if isinstance(result, QnnCiError):
         raise result

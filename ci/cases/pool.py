@@ -51,13 +51,15 @@ Job = Callable[[], Any]  # is sent to a worker and called there
 class Ended:
     """How a job ended: ``failure`` is empty if there is a ``result``.
 
-    ``used`` is whether its process had done other jobs before.
+    ``used`` is whether its process had done other jobs before, ``raised`` whether the job itself
+    told the failure: its process did not die, and was not late.
     """
 
     result: Any
     failure: str
     log_tail: str
     used: bool = False
+    raised: bool = False
 
 
 def serve(connection: Connection) -> None:
@@ -195,11 +197,12 @@ class Lease:
         self.reusable = not failure
         if isinstance(result, StoreError):
             raise result
-        if isinstance(result, QnnCiError):
+        raised = isinstance(result, QnnCiError)
+        if raised:
             result, failure = None, str(result)
         if failure == LATE:
             failure = f"did not end within {self.timeout_s:g} s"
-        return Ended(result, failure, read_tail(self.log), self.used)
+        return Ended(result, failure, read_tail(self.log), self.used, raised)
 
 
 class Pool:

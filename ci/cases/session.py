@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from ci.cases.baselines import Baseline, read_baselines
+from ci.cases.baselines import Baseline, read_baselines, suite_folder
 from ci.cases.engine import Engine, Runner
 from ci.cases.pipeline import CaseResult, CaseRun, Evidence, RunSetup, SessionOptions, make_case
 from ci.cases.pool import Pool
@@ -29,8 +29,8 @@ from provisioning.console.process import run_tasks
 from provisioning.console.progress import Progress
 
 UNRECORDED = (
-    "no figures are recorded for this toolchain: the suite's were compared with limits alone"
-    " (--record records them)"
+    "no figures are recorded for this toolchain: cases were compared with limits alone (--record"
+    " records them)"
 )
 
 
@@ -106,27 +106,34 @@ class Session:
         Raises StoreError if there is no room.
         """
         clear_beside(self.options)
+        baselines, compared = self.find_baselines()
         setup = RunSetup(
             options=self.options,
             engine=self.engine,
             runner=self.runner,
             pool=pool,
             work=work,
-            baselines=self.find_baselines(),
+            baselines=baselines,
             device=self.device,
         )
         runs = [CaseRun(spec, setup) for spec in self.specs]
         with phases.measure("cases"):
             results = run_cases(runs, pool, self.options.jobs, phases.progress)
-        recorded = setup.baselines or self.options.record
-        compared = recorded or not any(spec.model in SUITE for spec in self.specs)
         return self.make_report(results, phases, () if compared else (UNRECORDED,))
 
-    def find_baselines(self) -> Mapping[str, Baseline]:
-        """Return what the run is compared with: nothing if it is to be recorded."""
-        if self.options.record:
-            return {}
-        return read_baselines(self.tools, self.options.backend.value)
+    def find_baselines(self) -> tuple[Mapping[str, Baseline], bool]:
+        """Return what the run is compared with, nothing if it is to be recorded, and whether there
+        are figures of this toolchain wherever there are figures of any."""
+        found: dict[str, Baseline] = {}
+        compared, users = True, self.options.baselines
+        for folder, is_suite in ((suite_folder(), True), (users, False)):
+            run = any((spec.model in SUITE) is is_suite for spec in self.specs)
+            wanted = run and not self.options.record
+            if wanted and folder and (is_suite or folder.is_dir()):
+                own = read_baselines(self.tools, self.options.backend.value, folder)
+                compared = compared and bool(own)
+                found |= own
+        return found, compared
 
     @property
     def tools(self) -> tuple[Tool, ...]:

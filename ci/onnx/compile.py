@@ -57,12 +57,13 @@ SAVER_LOG = "saver.log"
 EXPORTED_DB = 60.0  # the exported model against torch; seen: 100 and more
 
 
-def load_source(spec: CaseSpec) -> Source:
-    """Return a case's model, from the suite, a user's function or a file, with its digest."""
+def load_source(spec: CaseSpec, command: str = "") -> Source:
+    """Return a case's model, from the suite, a user's function or a file, with its digest;
+    ``command`` is what runs the case."""
     if spec.is_file:
         path = Path(spec.reference)
         shapes = spec.source.shapes
-        model, external = read_model(path, shapes), external_files(path, shapes)
+        model, external = read_model(path, shapes, command), external_files(path, shapes)
         return from_file(path, model, external, spec.source)
     return from_torch(*load_digested(spec.reference, spec.source))
 

@@ -13,6 +13,7 @@ from ci.cases.cache import digest_rooms, hash_words
 from ci.cases.engine import Compiled, Staging
 from ci.cases.spec import CaseSpec
 from ci.onnx.target import HTP, SAVER_LIBRARY, choose_options
+from ci.report.annotation import choose_case
 
 ROOMS = ("models", "cases", "onnx")
 
@@ -23,7 +24,8 @@ class OnnxEngine:
 
     ``sdk`` is the root of QNN's libraries; ``given`` are provider options of the user's. ``embed``
     is whether the context binary is inside the ONNX file (embed mode 1) or next to it (0);
-    ``saver`` asks for QNN's calls too. ``exports`` is whether any model is torch's.
+    ``saver`` asks for QNN's calls too. ``exports`` is whether any model is torch's. ``command`` is
+    what runs the session, without its choice of cases.
     """
 
     toolchain: tuple[str, ...]
@@ -32,6 +34,7 @@ class OnnxEngine:
     embed: bool = True
     saver: bool = False
     exports: bool = True
+    command: str = ""
 
     @property
     def imports(self) -> tuple[str, ...]:
@@ -41,6 +44,14 @@ class OnnxEngine:
         """Return all provider options of a case."""
         chosen = choose_options(spec.scheme, spec.soc, self.given)
         return {"backend_path": str(self.sdk / HTP), **chosen}
+
+    def give_layers(self, spec: CaseSpec) -> CaseSpec | None:
+        del spec  # not yet: nodes of a file could be given as outputs just so
+        return None
+
+    def repeat(self, spec: CaseSpec) -> str:
+        """Return what runs a case again; empty if that is not known."""
+        return self.command and choose_case(self.command, spec.model, spec.scheme.value, spec.soc)
 
     def preload(self, spec: CaseSpec) -> None:
         digest_rooms(ROOMS)
@@ -55,7 +66,7 @@ class OnnxEngine:
 
         options = choose_options(spec.scheme, spec.soc, self.given)
         return hash_words(
-            load_source(spec).digest,
+            load_source(spec, self.repeat(spec)).digest,
             *self.toolchain,
             digest_rooms(ROOMS),
             NUMERICS,

@@ -53,21 +53,23 @@ Shapes = Iterable[tuple[str, tuple[int, ...]]]  # of inputs, by name
 
 
 class Fault(NamedTuple):
-    """What is wrong and how to fix it."""
+    """What is wrong and how to fix it, the command of the case with more ``options`` if any do."""
 
     what: str
     fix: str = AGAIN
+    options: str = ""
 
 
-def read_model(path: Path, shapes: Shapes = ()) -> Any:
+def read_model(path: Path, shapes: Shapes = (), command: str = "") -> Any:
     """The onnx.ModelProto without its external weights, its inputs in the ``shapes`` given.
+    ``command`` is what runs its case, for a fix that needs other options.
 
     Raises UsageError for a file that is no whole ONNX model, or one that QNN cannot take: a shape
     that is not fixed, a loop, weights that are missing or outside its directory ...
     """
     model = parse_model(path)
     fix_shapes(model, shapes)
-    check_model(model, path)
+    check_model(model, path, command)
     return model
 
 
@@ -162,13 +164,15 @@ def limited_memory(size_bytes: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
 
-def check_model(model: Any, path: Path) -> None:
+def check_model(model: Any, path: Path, command: str = "") -> None:
     """Raises UsageError, which names the first faults of the model at ``path``."""
     faults = list(itertools.islice(find_faults(model, path), MOST_SHOWN))
     if faults:
         first, *others = faults
         why = "; ".join(fault.what for fault in others)
-        raise UsageError(f"{path.name} cannot be used: {first.what}", why=why, fix=first.fix)
+        more = f"{command} {first.options}".strip() if first.options else ""
+        fix = f"{first.fix}\n    {more}" if more else first.fix
+        raise UsageError(f"{path.name} cannot be used: {first.what}", why=why, fix=fix)
 
 
 def find_faults(model: Any, path: Path) -> Iterator[Fault]:
@@ -234,8 +238,8 @@ def _find_free_shapes(inputs: Iterable[Any]) -> Iterator[Fault]:
         words = [f"--shape {shlex.quote(_suggest_shape(port, known))}" for port in free]
         yield Fault(
             f"QNN has fixed shapes only, and sizes of its inputs are not: {named}",
-            "give them, or `shapes` in a policy, each with the size that it has in use:"
-            f" {' '.join(words)}",
+            "give the sizes that they have in use, or `shapes` of the model in a policy:",
+            " ".join(words),
         )
 
 

@@ -92,5 +92,9 @@ def repeat_command(report: Report, case: Case) -> str:
     known."""
     if not report.command:
         return ""
-    words = ("--model", case.model, "--scheme", case.scheme, "--soc", case.soc)
-    return f"{report.command} {shlex.join(words)}"
+    return choose_case(report.command, case.model, case.scheme, case.soc)
+
+
+def choose_case(command: str, model: str, scheme: str, soc: str) -> str:
+    """The ``command`` of a run with the options that choose one case."""
+    return f"{command} {shlex.join(('--model', model, '--scheme', scheme, '--soc', soc))}"

@@ -23,6 +23,7 @@ from ci.report.text import (
     show_decibels,
     show_work,
 )
+from provisioning.console.caller import is_ci
 from provisioning.console.terminal import LEAST_COLUMNS, clean, count_columns
 
 STYLES = {
@@ -43,7 +44,7 @@ DISPENSABLE = (
 
 def terminal_style() -> tuple[bool, int]:
     """Whether stdout shows colours, and its columns: plain in CI, in a file and under NO_COLOR."""
-    asked = not any(os.environ.get(name) for name in ("CI", "NO_COLOR"))
+    asked = not is_ci() and not os.environ.get("NO_COLOR")
     colour = asked and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
     return colour, max(LEAST_COLUMNS, count_columns(sys.stdout) or 120)
 
@@ -115,9 +116,11 @@ def _cases_table(report: Report, without: frozenset[str]) -> Table:
     return table
 
 
-def _print_marked(console: Console, line: str, style: str = "") -> None:
-    for piece in Text(clean_log_line(line), style=style).wrap(console, console.width - 4):
-        console.print(Text.assemble(("  | ", style), piece))
+def _print_marked(console: Console, line: str, style: str = "", *, whole: bool = False) -> None:
+    """Print a line, wrapped to the width unless it is kept ``whole``, to be copied."""
+    text = Text(clean_log_line(line), style=style)
+    for piece in [text] if whole else text.wrap(console, console.width - 4):
+        console.print(Text.assemble(("  | ", style), piece), soft_wrap=whole)
 
 
 def _print_reason(console: Console, case: Case, report: Report) -> None:
@@ -129,7 +132,7 @@ def _print_reason(console: Console, case: Case, report: Report) -> None:
         lines += clean(case.log_tail).splitlines()[-LOG_LINES:]
         lines += [f"again: {command}" for command in (repeat_command(report, case),) if command]
     for line in lines:
-        _print_marked(console, line)
+        _print_marked(console, line, whole=bool(report.command) and report.command in line)
 
 
 def _print_controls(console: Console, report: Report) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
+from ci.cases.baselines import users_folder
 from ci.cases.policy import EMULATOR, EmulatorPolicy
 from ci.cases.spec import (
     CaseSpec,
@@ -151,6 +152,7 @@ def run(
         keep=args.keep_artifacts,
         beside=args.reports / SESSION / "qnn",
         record=args.record,
+        baselines=users_folder(args.policy),
         command=repeat_command(
             args,
             "plain",

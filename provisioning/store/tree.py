@@ -131,6 +131,14 @@ def list_files(root: Path) -> list[str]:
     return [path for path in scan_tree(root) if not path.endswith("/")]
 
 
+def remove_others(root: Path, paths: Iterable[str]) -> None:
+    """Remove from a tree of ours everything except ``paths``. Raises OSError."""
+    wanted = set(paths)
+    wanted |= find_parents(wanted)
+    for path in sorted(scan_tree(root).keys() - wanted, reverse=True):
+        (root / path).rmdir() if path.endswith("/") else (root / path).unlink()
+
+
 def _scan_git(root: Path, start: str) -> Iterator[tuple[str, os.stat_result]]:
     """Files of .git directories, those of submodules included, that git does not change itself."""
     for directory, names, files in os.walk(root / start):

@@ -217,6 +217,9 @@ RECIPES = (
     Recipe(
         "--policy qnn.toml$", (setups.initialise,), "2 passed", then=scored_as_named, packages=TORCH
     ),
+    Recipe(
+        "--policy qnn.toml --record", (setups.initialise,), "recorded: qnn-base", packages=TORCH
+    ),
     Recipe("before/report.json", (setups.break_model,), "qnn_model.py|:x:", 1, packages=TORCH),
     Recipe(
         "--runner cpp|build_runner$",

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from ci.cases.baselines import users_folder
 from ci.cases.packages import digest_packages
 from ci.cases.policy import EmulatorPolicy
 from ci.cases.qnn_files import PROFILE_CSV
@@ -236,6 +237,7 @@ def run(
         use_cache=not args.no_cache,
         keep=args.keep_artifacts,
         record=args.record,
+        baselines=users_folder(args.policy),
         command=repeat(args),
         beside=args.reports / SESSION / "qnn",
     )
@@ -247,6 +249,7 @@ def run(
         embed=args.embed_mode == "1",
         saver=args.saver,
         exports=not all(spec.is_file for spec in specs),
+        command=options.command,
     )
 
     def run_specs(environment: Environment, scratch: ScratchPool) -> Report:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from ci.cases.baselines import record_baselines
+from ci.cases.baselines import record_baselines, users_folder
 from ci.cases.policy import EmulatorPolicy, read_emulator_policy
 from ci.cases.spec import DEFAULT_SOC, CaseSpec, select_cases
 from ci.models.schemes import Lane
@@ -67,7 +67,7 @@ def add_case_arguments(parser: argparse.ArgumentParser, model: str, session: str
         metavar="FILE",
         help="limits of your own, like the policy of this session",
     )
-    add("--record", action="store_true", help="record the suite's figures for this toolchain")
+    add("--record", action="store_true", help="record the figures of what passes: commit the file")
     add("--offline", action="store_true", help="use only what is provisioned already")
     publishing.add_arguments(parser)
     parser.set_defaults(program=parser.prog)
@@ -154,7 +154,7 @@ def select_asked(
 ) -> list[CaseSpec]:
     """The cases that are asked for; ``soc`` is that of a case that names none. Raises
     UsageError."""
-    return select_cases(
+    specs = select_cases(
         policy.suite,
         sorted(read_socs()),
         entries=policy.models,
@@ -164,6 +164,14 @@ def select_asked(
         lane=lane,
         default_soc=soc,
     )
+    unnamed = [spec.model for spec in specs if spec.model not in {*SUITE, *policy.models}]
+    if args.record and unnamed:
+        raise UsageError(
+            f"--record with --model {unnamed[0]}",
+            why="the figures of a model are recorded next to the policy that names it",
+            fix="name it in a policy, as `qnn-ci init` writes one, and give --policy",
+        )
+    return specs
 
 
 def repeat_command(args: argparse.Namespace, *flags: str, **more: str) -> str:
@@ -184,7 +192,8 @@ def publish(
     report = publishing.add_remarks(report, base)
     write_report(report, directory)
     if args.record and report.summary.passed:
-        progress.step(f"recorded: {record_baselines(report)}")
+        for path in record_baselines(report, users_folder(args.policy)):
+            progress.step(f"recorded: {shown_path(path)}")
     progress.step(f"report: {shown_path(directory / 'index.html')}")
     publishing.publish_run(report, base, note, args, progress)
     colour, width = terminal_style()

@@ -189,6 +189,27 @@ def test_a_green_run_and_then_a_red_one_with_file_and_line(repository: Repositor
     assert "ci/layers.py, line 5, in finish" in again.stdout
 
 
+def test_a_figure_that_moves_from_what_was_recorded_is_red(repository: Repository) -> None:
+    words = ("qnn-ci", "test-emulator", "--policy", "qnn.toml")
+    (repository.root / "ci/layers.py").write_text(FILES["ci/layers.py"])
+    recorded = repository.run(*words, "--record")
+    assert recorded.returncode == 0, recorded.stdout + recorded.stderr
+    (file,) = (repository.root / "qnn-baselines").iterdir()
+    assert f"recorded: qnn-baselines/{file.name}" in recorded.stderr
+    assert repository.run(*words).returncode == 0
+    text = file.read_text("utf-8")
+    (figure,) = re.findall(r'"net 16a8w SM8650" = \{ sqnr_db = ([\d.]+)', text)
+    file.write_text(text.replace(figure, str(float(figure) + 7)))
+    moved = repository.run(*words)
+    assert moved.returncode == 1, moved.stdout
+    assert "--record" in moved.stdout
+    (case,) = repository.read("reports/test_emulator/report.json")["cases"]
+    assert case["recorded_sqnr_db"] == pytest.approx(float(figure) + 7)
+    unnamed = repository.run("qnn-ci", "test-emulator", "--model", "net.py:factory", "--record")
+    assert unnamed.returncode == 2
+    assert "--policy" in unnamed.stderr
+
+
 def test_no_message_names_a_command_that_is_not_there(repository: Repository) -> None:
     wrong = repository.run("qnn-ci", "test-emulator", "--policy", "gone.toml")
     assert (wrong.returncode, "nox" in wrong.stderr) == (2, False)

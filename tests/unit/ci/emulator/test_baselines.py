@@ -7,11 +7,22 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from ci.cases.baselines import Baseline, find_changes, read_baselines, record_baselines
+from ci.cases.baselines import (
+    Baseline,
+    find_changes,
+    read_baselines,
+    record_baselines,
+    users_folder,
+)
+from ci.cases.pipeline import SessionOptions
 from ci.cases.policy import read_emulator_policy
+from ci.cases.session import Session
+from ci.cases.spec import CaseSpec
 from ci.judging.verdict import CaseFigures
+from ci.models.schemes import Scheme
 from ci.report.schema import Case, Status, Tool
 from provisioning.manifest.reader import MANIFESTS_VARIABLE
+from tests.stand_ins.lanes import EchoRunner, FloatEngine
 from tests.stand_ins.reports import make_report
 
 TOOLS = (
@@ -21,6 +32,7 @@ TOOLS = (
     Tool(name="executorch", version="9.2"),
 )
 BASELINE = Baseline(30.0, 35.0)
+POLICY = read_emulator_policy()
 
 
 @pytest.mark.parametrize(
@@ -59,7 +71,7 @@ def test_what_is_recorded_is_read_back_for_that_toolchain_alone(
     other = msgspec.structs.replace(case, scheme="fp16", sqnr_db=64.3, sqnr_db_quantized=None)
     failed = msgspec.structs.replace(case, scheme="16a8w", status=Status.FAILED)
     users = msgspec.structs.replace(case, model="/home/me/net.py:factory")
-    path = record_baselines(make_report([case, failed, users], toolchain=TOOLS))
+    (path,) = record_baselines(make_report([case, failed, users], toolchain=TOOLS))
     assert path == tmp_path / "baselines" / "executorch-9.2-qnn-runtime-9.1.toml"
     record_baselines(make_report([other], toolchain=TOOLS))
     assert read_baselines(TOOLS) == {
@@ -68,6 +80,59 @@ def test_what_is_recorded_is_read_back_for_that_toolchain_alone(
     }
     newer = (*TOOLS[:3], Tool(name="executorch", version="9.3"))
     assert read_baselines(newer) == {}
+
+
+def test_a_policy_s_models_have_their_figures_next_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(MANIFESTS_VARIABLE, str(tmp_path / "manifests"))
+    folder = users_folder(tmp_path / "qnn.toml")
+    assert folder == tmp_path / "qnn-baselines"
+    case = Case(model="net", scheme="8a8w", soc="SM8650", status=Status.PASSED, sqnr_db=30.0)
+    suite = msgspec.structs.replace(case, model="mlp", sqnr_db=31.0)
+    exact = msgspec.structs.replace(case, scheme="fp16", sqnr_db=None)
+    for one in (case, msgspec.structs.replace(case, model="other")):
+        written = record_baselines(make_report([one, suite, exact], toolchain=TOOLS), folder)
+        assert {path.parent for path in written} == {folder, tmp_path / "manifests/baselines"}
+    assert read_baselines(TOOLS, folder=folder) == {
+        "net 8a8w SM8650": Baseline(30.0),
+        "other 8a8w SM8650": Baseline(30.0),
+    }
+    assert read_baselines(TOOLS) == {"mlp 8a8w SM8650": Baseline(31.0)}
+
+
+def make_session(folder: Path, *models: str, record: bool = False) -> Session:
+    options = SessionOptions(policy=POLICY, timeout_s=1, record=record, baselines=folder)
+    specs = [CaseSpec(model, Scheme.A8W8, "SM8650") for model in models]
+    return Session(
+        name="test_emulator",
+        specs=specs,
+        engine=FloatEngine(lambda x: x, []),
+        runner=EchoRunner(lambda sets: sets),
+        parts=TOOLS,
+        options=options,
+    )
+
+
+def test_a_run_is_compared_with_the_figures_of_its_own_models(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A toolchain that has no figures is named if there are some of another one."""
+    monkeypatch.setenv(MANIFESTS_VARIABLE, str(tmp_path / "manifests"))
+    folder = tmp_path / "qnn-baselines"
+    assert make_session(folder, "net").find_baselines() == ({}, True)
+    assert make_session(folder, "mlp").find_baselines() == ({}, False)
+    case = Case(model="net", scheme="8a8w", soc="SM8650", status=Status.PASSED, sqnr_db=30.0)
+    suite = msgspec.structs.replace(case, model="mlp")
+    record_baselines(make_report([case, suite], toolchain=TOOLS), folder)
+    own = {"net 8a8w SM8650": Baseline(30.0)}
+    assert make_session(folder, "net").find_baselines() == (own, True)
+    both = own | {"mlp 8a8w SM8650": Baseline(30.0)}
+    assert make_session(folder, "net", "mlp").find_baselines() == (both, True)
+    assert make_session(folder, "net", record=True).find_baselines() == ({}, True)
+    (file,) = folder.iterdir()
+    file.rename(file.with_name("executorch-9.1-qnn-runtime-9.1.toml"))
+    assert make_session(folder, "net").find_baselines() == ({}, False)
 
 
 @pytest.mark.parametrize(

@@ -220,6 +220,7 @@ def of_inputs(ports: Ports) -> ModelProto:
         ({"x": [-1, 3, "?", "?"]}, "--shape x=1,3,224,224"),
         ({"x": ["?", 7]}, "--shape x=1,7"),
         ({"my x:0": [None, "n", 3]}, "--shape 'my x:0=1,128,3'"),
+        ({"is it?": ["n?", 3]}, "--shape 'is it?=1,3'"),
         ({"x": ["n", "t"], "h": [2, "n", 8]}, "--shape x=1,128 --shape h=2,1,8"),
         ({"x": None, "h": [2]}, "--shape x=1,3,224,224"),
     ],
@@ -229,8 +230,8 @@ def test_dynamic_shapes_are_refused_with_the_options_that_fix_them(
 ) -> None:
     path = write(of_inputs(ports).SerializeToString())
     with pytest.raises(UsageError) as caught:
-        read_model(path)
-    assert caught.value.fix.endswith(options)
+        read_model(path, command="qnn-ci test-onnx --model 'a b.onnx'")
+    assert caught.value.fix.endswith(f"\n    qnn-ci test-onnx --model 'a b.onnx' {options}")
     assert caught.value.why == ""
     assert all(f"{name!r}" in caught.value.what for name in ports if f"{name}=" in options)
     shapes = parse_shapes([one for one in shlex.split(options) if one != "--shape"])

@@ -14,6 +14,7 @@ from junitparser import Failure, JUnitXml, Skipped
 from markdown_it import MarkdownIt
 from msgspec.structs import replace
 
+from ci.report.annotation import repeat_command
 from ci.report.columns import COLUMNS, columns_of, show_equal
 from ci.report.comparison import compare_reports
 from ci.report.github import render_summary
@@ -110,6 +111,11 @@ def test_colour_marks_the_status_and_nothing_else_changes(troubled: Report) -> N
     assert "\x1b[32mpassed" in coloured
     assert "\x1b[1;31mfailed" in coloured
     assert re.sub(r"\x1b\[[0-9;]*m", "", coloured).split() == show_table(troubled).split()
+
+
+def test_a_command_to_copy_is_on_one_line_of_the_narrowest_terminal(troubled: Report) -> None:
+    command = repeat_command(troubled, troubled.cases[1])
+    assert f"again: {command}" in show_table(troubled, 40)
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 100, 140, 200])

@@ -17,7 +17,7 @@ import pytest
 
 from provisioning.artifacts import provision as provisions
 from provisioning.artifacts import sources
-from provisioning.artifacts.consent import check_machines, check_version, is_ci, make_lock
+from provisioning.artifacts.consent import check_machines, check_version, make_lock
 from provisioning.artifacts.lockfile import (
     Lock,
     find_lock,
@@ -409,15 +409,6 @@ def test_a_first_use_that_is_refused_is_forgotten(
     with pytest.raises(IntegrityError, match="contradicts itself"):
         make_lock(ask(), store, Progress())
     assert (store.downloads / "sdk.zip").exists()  # its hash is pinned: it is the vendor's
-
-
-@pytest.mark.parametrize(
-    ("text", "is_one"),
-    [("", False), ("0", False), ("false", False), ("False", False), ("1", True), ("true", True)],
-)
-def test_what_is_ci(monkeypatch: pytest.MonkeyPatch, text: str, is_one: bool) -> None:
-    monkeypatch.setenv("CI", text)
-    assert is_ci() == is_one
 
 
 @pytest.mark.parametrize(
