@@ -29,6 +29,12 @@ REPLACED = "replaced"
 ELSEWHERE = "name a place that can be written"
 
 
+def leads_out(path: str) -> bool:
+    """Whether a path of a tree, as a manifest or record names it, is none below the tree's root."""
+    is_odd = ".." in path or path[:1] == "/" or "\0" in path
+    return is_odd and (path[:1] == "/" or "\0" in path or ".." in path.split("/"))
+
+
 def write_whole(path: Path, data: bytes | str) -> None:
     """Replace ``path`` by ``data`` (text as UTF-8) in one step, making its directory.
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from provisioning.files import hash_file
+from provisioning.files import hash_file, leads_out
 
 SCHEMA_VERSION = 1
 FILE_TIME_S = 946684800  # every published file's mtime, so that a touched one shows
@@ -38,6 +38,10 @@ class TreeEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
     mode: int = 0o644
     sha256: str = ""
     link: str = ""
+
+    def __post_init__(self) -> None:
+        if leads_out(self.path):
+            raise ValueError(f"{self.path!r} leads out of its tree")
 
 
 class Tree(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
