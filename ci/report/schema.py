@@ -214,9 +214,9 @@ class Case(Record, frozen=True, kw_only=True):
     share of elements that are right in outputs of integers or booleans, ``equal_exact`` the share
     of those that hold the value of its reference, without the rule for ties, ``gain`` less 1 the
     slope of an output over its reference, ``offset`` the mean error in standard deviations.
-    ``metric`` is the user's own, called ``metric_name``, ``metric_float`` what the float32 model has of it,
-    ``metric_quantized`` the quantized one. ``recorded_`` figures are those of an earlier run with
-    this toolchain.
+    ``metric`` is the user's own, called ``metric_name``, ``metric_float`` what the float32 model
+    has of it, ``metric_quantized`` the quantized one. ``recorded_`` figures are those of an earlier
+    run with this toolchain.
     ``lower_s`` of a cached case is what lowering it took when it was lowered. ``places`` are the
     lines of the user's files that a failure is from. ``compiler`` is the build of QNN that the
     program names. ``choices`` are those of the model's entry. ``qnn_ops`` are the operators that
