@@ -21,11 +21,18 @@ from typing import Any
 from provisioning.errors import StoreError
 
 READ_BYTES = 1 << 20
+SPARE_BYTES = 64 << 20  # what a disk keeps free for others
 AT_FDCWD, RENAME_EXCHANGE = -100, 2
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 NO_LEAVE = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 REPLACED = "replaced"
 ELSEWHERE = "name a place that can be written"
+
+
+def leads_out(path: str) -> bool:
+    """Whether a path of a tree, as a manifest or record names it, is none below the tree's root."""
+    is_odd = ".." in path or path[:1] == "/" or "\0" in path
+    return is_odd and (path[:1] == "/" or "\0" in path or ".." in path.split("/"))
 
 
 def write_whole(path: Path, data: bytes | str) -> None:
@@ -171,6 +178,13 @@ def explain_writes(place: Path, fix: str = ELSEWHERE) -> Iterator[None]:
         yield
     except OSError as error:
         raise explain_write(place, error, fix) from error
+
+
+def require_writable(directory: Path, fix: str = ELSEWHERE) -> None:
+    """Make a directory, and see that a file can be written into it. Raises StoreError."""
+    with explain_writes(directory, fix):
+        directory.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=directory).close()
 
 
 def write_json(path: Path, data: Any, fix: str = ELSEWHERE) -> None:

@@ -51,7 +51,8 @@ class Compiled(Struct, frozen=True, kw_only=True):
 
     ``sets`` counts the input sets. ``methods`` names those of a program that has several, whose
     inputs and outputs follow each other; ``unshared_bytes`` is its size without shared weights.
-    ``loss`` is where quantization costs most, if that is known.
+    ``loss`` is where quantization costs most, if that is known. ``layers`` names the last outputs,
+    if the case asks for those of its layers.
     ``made_inputs`` is what its inputs are if they were not given, see ci.models.model.name_made.
     ``weights`` and ``calibration`` are SHA-256 of the float32 model's weights and, if it was
     calibrated, of the sets.
@@ -67,6 +68,7 @@ class Compiled(Struct, frozen=True, kw_only=True):
     methods: tuple[str, ...] = ()
     unshared_bytes: int = 0
     loss: Loss | None = None
+    layers: tuple[str, ...] = ()
     made_inputs: str = ""
     weights: str = ""
     calibration: str = ""
@@ -133,6 +135,9 @@ class Engine(Protocol):
     @property
     def imports(self) -> tuple[str, ...]:
         """Modules that the process imports from which all workers are forked."""
+
+    def give_layers(self, spec: CaseSpec) -> CaseSpec | None:
+        """Return the case whose program gives what its layers give, too; None if it cannot."""
 
     def preload(self, spec: CaseSpec) -> None:
         """Load what cases of the same model share."""

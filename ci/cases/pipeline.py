@@ -6,10 +6,12 @@ from __future__ import annotations
 import shutil
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+from msgspec import structs
 
 from ci.cases.baselines import Baseline, find_changes, name_case
 from ci.cases.cache import Artifact, CompileJob, CompileResult, programs_home
@@ -33,7 +35,7 @@ from ci.cases.qnn_files import PARAMS, count_operators
 from ci.cases.runners import INPUT_LIST, OUTPUTS
 from ci.cases.spec import CaseSpec
 from ci.judging.figures import Array
-from ci.judging.gate import Reason, References
+from ci.judging.gate import Judgement, Reason, References, judge
 from ci.judging.verdict import (
     CaseFigures,
     ControlResult,
@@ -161,7 +163,7 @@ class CaseRun:
         return result
 
     def _compile_and_run(self) -> CaseResult:
-        ended = self.compile()
+        ended = self.compile(self.spec, self.directory / "lower.log")
         if ended.failure:
             reason = ended.failure if ended.raised else f"lowering: {ended.failure}"
             return self.end(Status.FAILED, reason, ended.log_tail)
@@ -175,7 +177,7 @@ class CaseRun:
             return self.refuse(f"QNN took no node: {reasons}", ended.log_tail)
         # Before the runner starts: what it writes later changes no verdict.
         references = read_references(directory, compiled)
-        program = self.copy_program(directory, compiled)
+        program = self.copy_program(self.spec, directory, compiled, self.directory)
         if self.setup.device:
             result = self.end_unrun(program)
         else:
@@ -185,15 +187,15 @@ class CaseRun:
             shutil.copytree(directory, self.directory / ARTIFACT, dirs_exist_ok=True)
         return result
 
-    def compile(self) -> Ended:
-        """Find or compile the program in a worker; its log is next to the outputs."""
+    def compile(self, spec: CaseSpec, log: Path) -> Ended:
+        """Find or compile a program in a worker. What layers give proves nothing and need not."""
         job = CompileJob(
             engine=self.setup.engine,
-            spec=self.spec,
+            spec=spec,
             cache=self.setup.cache,
-            log=self.directory / "lower.log",
+            log=log,
             use_cache=self.options.use_cache,
-            reference=self.policy.reference,
+            reference=None if spec.layers else self.policy.reference,
         )
         return self.setup.pool.run(job, job.log, self.options.timeout_s)
 
@@ -215,17 +217,18 @@ class CaseRun:
             text = calls.read_text(encoding="utf-8", errors="replace")
             self.evidence.qnn_ops = count_operators(text)
 
-    def copy_program(self, directory: Path, compiled: Compiled) -> Program:
+    def copy_program(
+        self, spec: CaseSpec, directory: Path, compiled: Compiled, place: Path
+    ) -> Program:
         """Copy the program to where a runner finds it: a runner is shown no reference."""
-        given = self.directory / ARTIFACT
+        given = place / ARTIFACT
         given.mkdir()
         part = Path(compiled.program).parts[0]
         if (directory / part).is_dir():
             shutil.copytree(directory / part, given / part)
         else:
             shutil.copyfile(directory / part, given / part)
-        log = self.directory / "run.log"
-        return Program(self.spec, given / compiled.program, compiled, self.directory, log)
+        return Program(spec, given / compiled.program, compiled, place, place / "run.log")
 
     def end_unrun(self, program: Program) -> CaseResult:
         """End a case that was lowered and cannot run here; the program stays near the report."""
@@ -306,8 +309,33 @@ class CaseRun:
             return self.end(Status.PASSED, remark=run.notes.remark)
         loss = compiled.loss if self.evidence.question is Question.QUANTIZED else None
         where = [describe_loss(loss)] if loss else []
+        if self.evidence.question is Question.FAITHFUL and not run.used:
+            where += filter(None, [self.locate()])
         explained = "\n".join(["; ".join(reasons), *verdict.advice, *where])
         return self.end(Status.FAILED, explained, log_tail, remark=run.notes.remark)
+
+    def locate(self) -> str:
+        """Return at which layer a program departs from its model: by one more program that gives
+        what its layers give, too. Empty for an engine that makes none."""
+        spec = self.setup.engine.give_layers(self.spec)
+        if not spec:
+            return ""
+        directory = self.directory / "layers"
+        directory.mkdir()
+        ended = self.compile(spec, directory / "lower.log")
+        made = CompileResult(refused=ended.failure) if ended.failure else ended.result
+        if not made.artifact:
+            return f"  where: not located: {made.refused}"
+        compiled, place = made.artifact.compiled, Path(made.directory)
+        references = read_references(place, compiled)
+        program = self.copy_program(spec, place, compiled, directory)
+        run = self.execute(program, read_inputs(place, compiled))
+        if run.failure:
+            return f"  where: not located: {run.failure}"
+        outputs = stack_outputs(run.outputs, compiled)
+        limits = structs.replace(self.limits, outputs=())
+        judgement = judge(references, outputs, compiled.outputs, limits)
+        return describe_departure(judgement, compiled.layers)
 
     def compare_baseline(self) -> list[str]:
         """Say how the figures differ from those recorded for this toolchain, if there are any."""
@@ -447,6 +475,7 @@ def make_case(
         offset=figures.offset,
         equal=figures.equal,
         equal_quantized=figures.equal_quantized,
+        equal_exact=figures.equal_exact,
         metric=known.metric.value if known.metric else None,
         metric_float=known.metric.float32 if known.metric else None,
         metric_quantized=known.metric.quantized if known.metric else None,
@@ -490,6 +519,29 @@ def name_digests(artifact: Artifact) -> Digests:
         calibration=artifact.compiled.calibration or None,
         float_outputs=artifact.digest_sets(FLOAT),
     )
+
+
+def describe_departure(judgement: Judgement, layers: Sequence[str]) -> str:
+    """Return at which of its ``layers``, the last outputs, a program departs from its model."""
+    outputs = judgement.outputs
+    first = len(outputs) - len(layers)
+    wrong = [index for index, one in enumerate(outputs) if one.fails(Question.FAITHFUL)]
+    behind = [index for index in wrong if index >= first]
+    if not wrong:
+        return (
+            "  where: a program that returns what its layers give, too, is right: QNN computes this"
+            " model wrongly only by how it joins layers or outputs"
+        )
+    if not behind:
+        return f"  where: right up to {layers[-1]}, wrong behind it" if layers else ""
+    index = behind[0]
+    before = f"right up to {layers[index - first - 1]}, " if index > first else ""
+    figures = outputs[index].quantized_figures or outputs[index].float_figures
+    reached = ""
+    if figures:
+        predicted = outputs[index].predicted_db
+        reached = f" (SQNR {figures.sqnr_db:.1f} dB, {predicted:.1f} dB predicted)"
+    return f"  where: {before}wrong from {layers[index - first]} on{reached}"
 
 
 def describe_loss(loss: Loss) -> str:

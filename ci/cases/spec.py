@@ -38,12 +38,13 @@ OF_HTP = frozenset(
 @dataclass(frozen=True)
 class CaseSpec:
     """One case: a model as reports name it, a scheme, a SoC's name; of a user's model, its
-    source."""
+    source. With ``layers`` its program gives what its layers give, too, behind its outputs."""
 
     model: str
     scheme: Scheme
     soc: str
     source: Source = NO_SOURCE
+    layers: bool = False
 
     @property
     def reference(self) -> str:

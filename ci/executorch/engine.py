@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -26,6 +26,9 @@ class ExecutorchEngine:
     backend: Backend = Backend.HTP
     plain: bool = False
     imports = ("ci.executorch.runtime", "ci.models.model")
+
+    def give_layers(self, spec: CaseSpec) -> CaseSpec | None:
+        return None if spec.source.choices.methods else replace(spec, layers=True)
 
     def preload(self, spec: CaseSpec) -> None:
         from ci.models.model import preload_model
@@ -57,6 +60,7 @@ class ExecutorchEngine:
             spec.soc,
             self.backend.value,
             "plain" if self.plain else "",
+            "layers" if spec.layers else "",
             msgspec.json.encode(choices).decode(),
             secrets.token_hex() if choices.functions else "",
         )

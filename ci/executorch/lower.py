@@ -7,7 +7,7 @@ import sys
 import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,7 @@ from ci.executorch.delegation import LEFT, audit_delegation, qnn_errors, record_
 from ci.executorch.quantize import NO_GRID, find_grids, quantize_model, round_blocks
 from ci.models.eager import keep_state, run_eager
 from ci.models.integer_bounds import find_joined, find_ties
-from ci.models.layers import find_loss
+from ci.models.layers import expose_layers, find_loss
 from ci.models.lowering_options import NO_CHOICES, PROFILE_LEVELS, Choices
 from ci.models.methods import split_inputs, split_module
 from ci.models.model import Model, digest_weights, name_made
@@ -107,14 +107,26 @@ class Lowering:
 
     def write(self) -> Compiled:
         """Quantize if the scheme does, lower, and write everything."""
-        model, scheme, choices = self.model, self.spec.scheme, self.spec.source.choices
+        spec, model = self.spec, self.model
         module: Any = model.module
-        weights = digest_weights(module)
+        if spec.scheme.quantized:
+            choices = spec.source.choices
+            module = quantize_model(model, spec.scheme, spec.soc, choices, self.backend)
+        if not spec.layers:
+            return self.write_program(module)
+        module, layers = expose_layers(module, model.evaluation[0])
+        outputs = tuple(run_eager(module, model.evaluation))
+        exposed = replace(self, model=replace(model, module=module, reference=outputs))
+        return structs.replace(exposed.write_program(module), layers=layers)
+
+    def write_program(self, module: Any) -> Compiled:
+        """Lower the float or quantized ``module``, and write everything."""
+        model, scheme, choices = self.model, self.spec.scheme, self.spec.source.choices
+        weights = digest_weights(model.module)
         self.staging.write_inputs(model.evaluation)
         self.staging.write_float(model.reference, model.made)
-        self.write_bounds(FLOAT, module, model.reference)
+        self.write_bounds(FLOAT, model.module, model.reference)
         if scheme.quantized:
-            module = quantize_model(model, scheme, self.spec.soc, choices, self.backend)
             exact = round_blocks(module) if scheme.recipe.block else module
             with keep_state(exact):
                 quantized = run_eager(exact, model.evaluation)

@@ -1,13 +1,16 @@
-"""Where between its layers a quantized model departs from the float32 one."""
+"""Where between its layers a quantized model departs from the float32 one, or a program from its
+model."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule, Interpreter, Node
+from torch.utils._pytree import tree_flatten, tree_leaves
 
 from ci.models.eager import copy_inputs, keep_state
 from ci.models.methods import split_inputs, split_module
@@ -16,6 +19,7 @@ from ci.models.tensors import Loss
 from ci.models.user_code import Inputs, find_line
 
 BEST_DB = 60.0  # a layer that is nearer than this to float32 counts as equal
+MOST_LAYERS, MOST_BYTES = 48, 16 << 20  # of one input set, that a program gives behind its outputs
 
 
 def find_loss(module: nn.Module, inputs: Inputs, reference: Inputs) -> Loss | None:
@@ -26,6 +30,36 @@ def find_loss(module: nn.Module, inputs: Inputs, reference: Inputs) -> Loss | No
         if isinstance(part, GraphModule):
             found += _rank(part, split_inputs(module, inputs)[name], reference)
     return max(found, key=_measure_added, default=None)
+
+
+def expose_layers(module: nn.Module, inputs: Inputs) -> tuple[GraphModule, tuple[str, ...]]:
+    """Return a copy of a model of one method that gives what its operators give, in their order,
+    behind its outputs, and what these are called; of many or large ones, some."""
+    part = copy.deepcopy(module)
+    if not isinstance(part, GraphModule):
+        with torch.no_grad():
+            part = torch.export.export(part, inputs, strict=True).module()
+    recorder = _Recorder(part, plain=False)
+    with torch.no_grad(), keep_state(part):
+        recorder.run(*copy_inputs(inputs))
+    end = next(node for node in part.graph.nodes if node.op == "output")
+    given = tree_leaves(end.args[0])
+    quantized = any(_find_rounded(node) for node in recorder.values)
+    layers = {
+        source: node
+        for node in recorder.values
+        for source in [_find_rounded(node) if quantized else node]
+        if computes(source) and source not in given and node not in given
+    }
+    size = sum(recorder.values[node].numel() * 4 for node in layers.values())
+    every = max(-(-len(layers) // MOST_LAYERS), -(-size // MOST_BYTES), 1)
+    chosen = dict(list(layers.items())[every - 1 :: every])
+    leaves = (*given, *chosen.values())
+    end.args = (leaves,)
+    codegen: Any = part.graph._codegen
+    codegen.pytree_info = codegen.pytree_info._replace(out_spec=tree_flatten(leaves)[1])
+    part.recompile()
+    return part, tuple(f"{name_operator(source)}{find_line(source)}" for source in chosen)
 
 
 def _measure_added(loss: Loss) -> float:
@@ -94,6 +128,5 @@ class _Recorder(Interpreter):
         if gives and result.is_floating_point():
             self.values[n] = result
         if n.op == "output":
-            leaves = torch.utils._pytree.tree_leaves(result)
-            self.outputs = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+            self.outputs = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
         return result

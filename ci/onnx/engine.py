@@ -45,6 +45,10 @@ class OnnxEngine:
         chosen = choose_options(spec.scheme, spec.soc, self.given)
         return {"backend_path": str(self.sdk / HTP), **chosen}
 
+    def give_layers(self, spec: CaseSpec) -> CaseSpec | None:
+        del spec  # not yet: nodes of a file could be given as outputs just so
+        return None
+
     def repeat(self, spec: CaseSpec) -> str:
         """Return what runs a case again; empty if that is not known."""
         return self.command and choose_case(self.command, spec.model, spec.scheme.value, spec.soc)

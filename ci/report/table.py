@@ -23,6 +23,7 @@ from ci.report.text import (
     show_decibels,
     show_work,
 )
+from provisioning.console.caller import is_ci
 from provisioning.console.terminal import LEAST_COLUMNS, clean, count_columns
 
 STYLES = {
@@ -43,7 +44,7 @@ DISPENSABLE = (
 
 def terminal_style() -> tuple[bool, int]:
     """Whether stdout shows colours, and its columns: plain in CI, in a file and under NO_COLOR."""
-    asked = not any(os.environ.get(name) for name in ("CI", "NO_COLOR"))
+    asked = not is_ci() and not os.environ.get("NO_COLOR")
     colour = asked and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
     return colour, max(LEAST_COLUMNS, count_columns(sys.stdout) or 120)
 

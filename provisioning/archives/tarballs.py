@@ -259,8 +259,8 @@ def extract_tar(
     was compared. Raises IntegrityError, OSError.
     """
     work = _Extraction(path.name, root, layout, limits)
-    try:
-        with _open(path) as stream:
+    with explain_damage(path.name):
+        with _open(path, path.name) as stream:
             reader = TarReader(stream, path.name)
             for member in reader.members():
                 work.take(reader, member)
@@ -268,24 +268,37 @@ def extract_tar(
                     break  # the layout names single files, and all are there
         missing = {end: path for path, end in work.aliases.items() if end not in work.places}
         if missing:
-            with _open(path) as stream:
+            with _open(path, path.name) as stream:
                 work.write_targets(TarReader(stream, path.name), missing)
-    except (lzma.LZMAError, zlib.error, EOFError) as error:
-        raise unsafe(path.name, f"it cannot be read: {error}") from error
-    except OSError as error:
-        if error.errno is None:  # gzip's own
-            raise unsafe(path.name, f"it cannot be read: {error}") from error
-        raise
     return work.finish()
 
 
+def read_members(path: Path, name: str) -> list[Member]:
+    """Every member of a tarball that is called ``name``. Raises IntegrityError, OSError."""
+    with explain_damage(name), _open(path, name) as stream:
+        return list(TarReader(stream, name).members())
+
+
 @contextmanager
-def _open(path: Path) -> Iterator[ByteStream]:
-    if path.name.endswith((".xz", ".txz")):
+def explain_damage(name: str) -> Iterator[None]:
+    """Turn what decompressors raise into IntegrityError."""
+    try:
+        yield
+    except (lzma.LZMAError, zlib.error, EOFError) as error:
+        raise unsafe(name, f"it cannot be read: {error}") from error
+    except OSError as error:
+        if error.errno is None:  # gzip's own
+            raise unsafe(name, f"it cannot be read: {error}") from error
+        raise
+
+
+@contextmanager
+def _open(path: Path, name: str) -> Iterator[ByteStream]:
+    if name.endswith((".xz", ".txz")):
         with path.open("rb") as file:
             yield XzStream(file)
     else:
-        is_gzip = path.name.endswith((".gz", ".tgz"))
+        is_gzip = name.endswith((".gz", ".tgz"))
         with _open_gzip(path) if is_gzip else path.open("rb") as stream:
             yield stream
 

@@ -8,7 +8,8 @@ import os
 import re
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from provisioning.archives.tarballs import is_tarball
 from provisioning.artifacts.lockfile import Lock, machine_lock_path
 from provisioning.artifacts.sources import ArtifactRequest, FillJob, load_source
 from provisioning.artifacts.sources.local import read_version
+from provisioning.console.caller import is_ci
 from provisioning.console.clock import read_date
 from provisioning.console.progress import Progress
 from provisioning.elf.facts import EM_AARCH64, EM_QDSP6, EM_X86_64, MACHINE_NAMES, ElfError
@@ -42,24 +44,30 @@ def require_pin(request: ArtifactRequest, store: Store, progress: Progress) -> A
     Call it under the artifact's lock. Raises IntegrityError when there is no hash and this
     is no place to trust a first use, or when what came contradicts itself.
     """
+    with trust_first_use(request, store, progress) as (pinned, _):
+        return pinned
+
+
+@contextmanager
+def trust_first_use(
+    request: ArtifactRequest, store: Store, progress: Progress
+) -> Iterator[tuple[ArtifactRequest, Path | None]]:
+    """What require_pin returns, and the stage with the whole artifact, as it was unpacked to be
+    judged; None when a hash was known before."""
     if not request.release.pin:
         request = request.pinned(store)  # another process may have trusted it meanwhile
     if request.release.pin or not request.release.can_lock:
-        return request
+        yield request, None
+        return
     require_trust(request)
     progress.step(f"{request.label}: no hash is pinned; trusting this first use")
-    lock = make_lock(request, store, progress)
-    path = machine_lock_path(store, request.name, request.release.version)
-    store.write_record(path, encode_record(lock))
-    for line in lock.evidence:
-        progress.step(f"  {line}")
-    progress.step(f"{request.label}: trusted as SHA-256 {lock.sha256}, recorded in {path}")
-    return request.locked_by(lock)
-
-
-def is_ci() -> bool:
-    """Whether this is a CI job, where a first use is never trusted."""
-    return os.environ.get("CI", "").lower() not in {"", "0", "false"}
+    with _unpack_whole(request, store, progress) as (lock, staged):
+        path = machine_lock_path(store, request.name, request.release.version)
+        store.write_record(path, encode_record(lock))
+        for line in lock.evidence:
+            progress.step(f"  {line}")
+        progress.step(f"{request.label}: trusted as SHA-256 {lock.sha256}, recorded in {path}")
+        yield request.locked_by(lock), staged
 
 
 def require_trust(request: ArtifactRequest) -> None:
@@ -67,7 +75,7 @@ def require_trust(request: ArtifactRequest) -> None:
     if request.release.pin or not request.release.can_lock:
         return
     if is_ci():
-        why = "no hash of it is published, and in CI (CI is set) a first use is never trusted"
+        why = "no hash of it is published, and in CI a first use is never trusted"
     elif not request.options.trust_first_use:
         why = "no hash of it is published, so its first use is a matter of trust"
     else:
@@ -91,6 +99,14 @@ def make_lock(request: ArtifactRequest, store: Store, progress: Progress) -> Loc
     Raises IntegrityError when a CRC, the version or an ELF machine contradicts the manifest; a
     download that no hash speaks for is removed then, since another may be served.
     """
+    with _unpack_whole(request, store, progress) as (lock, _):
+        return lock
+
+
+@contextmanager
+def _unpack_whole(
+    request: ArtifactRequest, store: Store, progress: Progress
+) -> Iterator[tuple[Lock, Path]]:
     whole = replace(request, components=(), lock=None)
     release = request.release_as(FileRelease)
     key = Key(request.name, release.version, {"lock": release.filename})
@@ -107,16 +123,17 @@ def make_lock(request: ArtifactRequest, store: Store, progress: Progress) -> Loc
             raise
         size_bytes = kept.stat().st_size
         sha256 = release.sha256 or hash_file(kept)
-    return Lock(
-        request.name,
-        release.version,
-        redact_url(release.place),
-        size_bytes,
-        sha256,
-        read_date(),
-        tuple(evidence),
-        entries,
-    )
+        lock = Lock(
+            request.name,
+            release.version,
+            redact_url(release.place),
+            size_bytes,
+            sha256,
+            read_date(),
+            tuple(evidence),
+            entries,
+        )
+        yield lock, staged
 
 
 def _count_files(release: FileRelease, entries: Sequence[TreeEntry]) -> str:
@@ -246,7 +263,7 @@ def _ask(request: ArtifactRequest, progress: Progress) -> str:
     named = os.environ.get(ACCEPT_VARIABLE, "").replace(",", " ").split()
     if request.name in named or "all" in named:
         return f"{ACCEPT_VARIABLE}={' '.join(named)}"
-    if sys.stdin.isatty() and not os.environ.get("CI"):
+    if sys.stdin.isatty() and not is_ci():
         progress.step(f"{request.label} comes under: {licence.name}\n  text: {licence.text}")
         progress.step("Do you accept it? [y/N]")
         if sys.stdin.readline().strip().lower() in {"y", "yes"}:

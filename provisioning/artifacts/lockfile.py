@@ -32,6 +32,9 @@ class Lock(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     files: tuple[TreeEntry, ...] = ()
     schema_version: int = SCHEMA_VERSION
 
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "sha256", self.sha256.lower())
+
 
 def lock_name(artifact: str, version: str) -> str:
     return f"{artifact}-{version}.json"

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from provisioning.artifacts.consent import make_lock, require_acceptance, require_pin
+from provisioning.artifacts.consent import make_lock, require_acceptance, trust_first_use
 from provisioning.artifacts.lockfile import Lock, project_lock_path, read_lock
 from provisioning.artifacts.sources import ArtifactRequest, FillJob, load_source, substitute
 from provisioning.console.progress import Progress
@@ -99,7 +99,10 @@ def take_archive(request: ArtifactRequest, file: Path, store: Store) -> None:
 def _learn(request: ArtifactRequest, store: Store, progress: Progress) -> Lock:
     with store.lock((request.name, request.download), progress):
         require_acceptance(request, store, progress)
-        return make_lock(require_pin(request.pinned(store), store, progress), store, progress)
+        with trust_first_use(request.pinned(store), store, progress) as (pinned, staged):
+            if staged and pinned.lock:
+                return pinned.lock
+        return make_lock(pinned, store, progress)
 
 
 def _change_lock(request: ArtifactRequest, lock: Lock, version: str) -> Iterator[Change]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from provisioning.artifacts.consent import require_acceptance, require_pin
+from provisioning.artifacts.consent import require_acceptance, trust_first_use
 from provisioning.artifacts.sources import ArtifactRequest, FillJob, load_source
 from provisioning.artifacts.sources.local import find_installation
 from provisioning.console.progress import Progress
@@ -17,7 +17,7 @@ from provisioning.errors import IntegrityError, UnfitError
 from provisioning.files import mib
 from provisioning.manifest.releases import Origin
 from provisioning.store.store import Key, Published, Store
-from provisioning.store.tree import GIT, Difference, Tree, TreeEntry, compare_tree
+from provisioning.store.tree import GIT, Difference, Tree, TreeEntry, compare_tree, remove_others
 
 SHOWN_DIFFERENCES = 10
 
@@ -57,8 +57,11 @@ def provision_pinned(
         if published := store.find(key):
             return _describe(request, published)
         require_acceptance(request, store, progress)
-        request = require_pin(request, store, progress)
-        return _fetch(request, request.key(), store, progress)
+        with trust_first_use(request, store, progress) as (pinned, staged):
+            if staged is None:
+                return _fetch(pinned, pinned.key(), store, progress)
+            remove_others(staged / pinned.name, [entry.path for entry in pinned.locked])
+            return _publish(pinned, staged, pinned.locked, store, progress)
 
 
 def locate_artifact(
@@ -142,10 +145,20 @@ def _fetch(request: ArtifactRequest, key: Key, store: Store, progress: Progress)
     with store.stage(key) as staged:
         source = load_source(request.release.source)
         entries = source.fill(FillJob(request, staged / key.artifact, store, progress))
-        check_lock(request, entries)
-        pin = request.release.pin
-        tree = Tree(key.artifact, key.version, pin, request.components, entries)
-        published = store.publish(key, staged, tree)
+        return _publish(request, staged, entries, store, progress)
+
+
+def _publish(
+    request: ArtifactRequest,
+    staged: Path,
+    entries: tuple[TreeEntry, ...],
+    store: Store,
+    progress: Progress,
+) -> Provisioned:
+    check_lock(request, entries)
+    key = request.key()
+    tree = Tree(key.artifact, key.version, request.release.pin, request.components, entries)
+    published = store.publish(key, staged, tree)
     progress.step(f"{request.label}: ready, {len(tree.files)} files, {mib(tree.size_bytes)}")
     return _describe(request, published, fetched=True)
 

@@ -10,9 +10,10 @@ from contextlib import ExitStack
 from functools import partial
 from urllib.parse import urlsplit
 
-from provisioning.artifacts.consent import is_ci, require_acceptance, require_trust
+from provisioning.artifacts.consent import require_acceptance, require_trust
 from provisioning.artifacts.provision import Provisioned, adopt_artifact, provision_pinned
 from provisioning.artifacts.sources import ArtifactRequest
+from provisioning.console.caller import is_ci
 from provisioning.console.process import run_tasks
 from provisioning.console.progress import Progress
 from provisioning.errors import IntegrityError, UnfitError

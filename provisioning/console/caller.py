@@ -15,6 +15,11 @@ from pathlib import Path
 DIRECTORY_VARIABLE = "QNN_CI_CALLER_DIR"
 NOX_VARIABLE = "QNN_CI_COMMAND"  # how nox was called: nox, ./nox, ../nox
 CAUSE_VARIABLE = "QNN_CI_CAUSE_FILE"
+# One that is set, and not to 0 or false, says that this is a CI job.
+CI_VARIABLES = (
+    *("CI", "GITHUB_ACTIONS", "GITLAB_CI", "TF_BUILD", "JENKINS_URL"),
+    *("BUILDKITE", "CIRCLECI", "TEAMCITY_VERSION"),
+)
 _HINT = re.compile(r"`qnn-ci ([a-z][a-z-]*)((?: [^`]*)?)`")
 
 
@@ -54,6 +59,12 @@ class Caller:
     def translate(self, text: str) -> str:
         """``text`` with its hints as this caller would type them."""
         return _HINT.sub(lambda hint: f"`{self.command(hint[1], hint[2].split())}`", text)
+
+
+def is_ci() -> bool:
+    """Whether this is a CI job, where nobody answers and a first use is never trusted."""
+    values = (os.environ.get(name, "").lower() for name in CI_VARIABLES)
+    return any(value not in {"", "0", "false"} for value in values)
 
 
 def keep_cause(text: str) -> None:

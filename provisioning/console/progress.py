@@ -5,7 +5,6 @@ Whatever takes long says so with the time that has passed, also while nothing el
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 import time
@@ -14,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TextIO
 
+from provisioning.console.caller import is_ci
 from provisioning.console.terminal import clean_message, count_columns, fit_lines, write_through
 
 BAR_WIDTH = 24
@@ -129,8 +129,8 @@ class Progress:
 
     @classmethod
     def to_stderr(cls) -> Progress:
-        """Live bars when stderr is a terminal and CI is not set, else plain lines."""
-        return cls(sys.stderr, live=sys.stderr.isatty() and not os.environ.get("CI"))
+        """Live bars when stderr is a terminal and this is no CI job, else plain lines."""
+        return cls(sys.stderr, live=sys.stderr.isatty() and not is_ci())
 
     def step(self, message: str) -> None:
         """Print one message on its own line."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import errno
 import glob
+import math
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,7 +28,7 @@ from provisioning.fetch.transfer import (
     redact_url,
     try_again,
 )
-from provisioning.files import READ_BYTES
+from provisioning.files import READ_BYTES, SPARE_BYTES, free_bytes
 
 PAGE_BYTES = 64 << 10
 PATIENCE_S = 2.0
@@ -40,10 +41,21 @@ class MixedError(TransientError):
 
 @dataclass(frozen=True)
 class Pin:
-    """What the file must be; 0 and empty mean that it is not known yet."""
+    """What the file must be; 0 and empty mean that it is not known yet.
+
+    ``most_bytes`` limits a file whose size is not known.
+    """
 
     size_bytes: int = 0
     sha256: str = ""
+    most_bytes: int = 0
+
+
+Judge = Callable[[Path], None]
+
+
+def accept_any(path: Path) -> None:
+    """The ``judge`` of a file that a hash speaks for."""
 
 
 def fetch_file(
@@ -54,18 +66,21 @@ def fetch_file(
     *,
     policy: TransferPolicy | None = None,
     watch: Watch = ignore_growth,
+    judge: Judge = accept_any,
 ) -> str:
     """Bring ``target`` from the first of ``urls`` that gives the pinned bytes.
 
     ``target`` appears by one rename, complete and checked. What came before a failure is
     kept and resumed by the next call. ``file://`` URLs are read from disk. ``watch`` is told
-    of the part file and how many bytes it has; 0 when it begins anew.
+    of the part file and how many bytes it has; 0 when it begins anew. ``judge`` looks at a whole
+    file before it counts, and raises IntegrityError for one that cannot be what is wanted: that URL
+    is tried again if a small body or one of unknown length came, then the next one.
 
     Returns the file's SHA-256. Raises IntegrityError when bytes came that are not the pinned
     ones and no other URL had them, DownloadError when none came, OSError when the disk refuses.
     """
     chosen = policy or TransferPolicy.from_environment()
-    options = _FetchOptions(progress, chosen, target.name, watch)
+    options = _FetchOptions(progress, chosen, target.name, watch, judge)
     target.parent.mkdir(parents=True, exist_ok=True)
     failures: list[tuple[str, PermanentError]] = []
     busy: list[str] = []
@@ -136,10 +151,14 @@ def _fill(url: str, part: PartFile, pin: Pin, bar: Bar, options: _FetchOptions) 
         raise PermanentError("it is not a URL") from error
     if scheme in {"file", ""}:
         _read_local(url, part, bar)
+        try:
+            _judge(part, options, is_sized=True)
+        except TransientError as error:  # a file of this machine stays what it is
+            raise PermanentError(str(error)) from error
     else:
         with closing(Client(options.policy)) as client:
             try_again(
-                lambda: _attempt(client, url, part, pin, bar),
+                lambda: _judge(part, options, is_sized=_attempt(client, url, part, pin, bar)),
                 lambda: part.size,
                 options.policy,
                 options.progress,
@@ -164,6 +183,7 @@ class _FetchOptions:
     policy: TransferPolicy
     label: str
     watch: Watch
+    judge: Judge
 
 
 def _read_local(url: str, part: PartFile, bar: Bar) -> None:
@@ -180,16 +200,31 @@ def _read_local(url: str, part: PartFile, bar: Bar) -> None:
         raise PermanentError(str(error.strerror)) from error
 
 
-def _attempt(client: Client, url: str, part: PartFile, pin: Pin, bar: Bar) -> None:
-    """One request; returns when the file is whole. Raises TransientError, PermanentError."""
+def _judge(part: PartFile, options: _FetchOptions, *, is_sized: bool) -> None:
+    """Raise TransientError for a file that is refused, PermanentError for a large one that is as
+    long as the server said; nothing of it is kept."""
+    try:
+        options.judge(part.path)
+    except IntegrityError as error:
+        is_small, start = part.size <= PAGE_BYTES, part.start_of() if part.size else ""
+        part.restart()
+        why = f"something else came: {error.why}; it starts with {start!r}"
+        raise (TransientError if is_small or not is_sized else PermanentError)(why) from error
+
+
+def _attempt(client: Client, url: str, part: PartFile, pin: Pin, bar: Bar) -> bool:
+    """One request; returns when the file is whole, and whether its size was known before.
+
+    Raises TransientError, PermanentError.
+    """
     if pin.size_bytes and part.size == pin.size_bytes:
-        return
+        return True
     if part.size > pin.size_bytes > 0:
         part.restart()
     with client.get(url, range_headers(part.size, part.validator)) as (head, body):
         if head.status == 416:
             _judge_416(head, part)
-            return
+            return True
         try:
             position = place_body(head, part.size, part.validator, pin)
         except MixedError:
@@ -201,12 +236,13 @@ def _attempt(client: Client, url: str, part: PartFile, pin: Pin, bar: Bar) -> No
         else:
             part.was_resumed = True
         before, waited_s, asked = part.size, 0.0, time.monotonic()
+        most = _check_size(head, part, pin)
         for data in body:
             waited_s += time.monotonic() - asked
             part.append(data)
             bar.advance(len(data))
-            if part.size > pin.size_bytes > 0:
-                raise MismatchError(f"more than the pinned {pin.size_bytes} bytes came")
+            if part.size > most:
+                most = _check_size(head, part, pin)
             if _may_spread(part, pin) and is_worth_it(
                 pin.size_bytes - part.size, part.size - before, waited_s
             ):
@@ -214,10 +250,11 @@ def _attempt(client: Client, url: str, part: PartFile, pin: Pin, bar: Bar) -> No
             asked = time.monotonic()
         else:
             check_whole(head, position, part, pin)
-            return
+            return max(head.length, head.total) >= 0
     _spread(url, part, pin, client.policy, bar)
     if part.size < pin.size_bytes:
         raise TransientError("the server gives one connection only")
+    return True
 
 
 def _spread(url: str, part: PartFile, pin: Pin, policy: TransferPolicy, bar: Bar) -> None:
@@ -232,6 +269,26 @@ def _may_spread(part: PartFile, pin: Pin) -> bool:
     """Whether several connections may bring a file: the hash will tell that they did well."""
     is_large = pin.size_bytes >= MIN_FILE_BYTES and bool(pin.sha256)
     return is_large and part.can_spread and bool(part.validator)
+
+
+def _check_size(head: Head, part: PartFile, pin: Pin) -> float:
+    """Return how large a file may become before this is called again.
+
+    Raises PermanentError when it is larger than it can be, OSError when the disk has no room for
+    one of unknown size.
+    """
+    if pin.size_bytes:
+        if part.size > pin.size_bytes:
+            raise MismatchError(f"more than the pinned {pin.size_bytes} bytes came")
+        return pin.size_bytes
+    size = max(part.size + max(head.length, 0), head.total)
+    if size > pin.most_bytes > 0:
+        part.restart()
+        raise PermanentError(f"it has {size} bytes or more, {pin.most_bytes} at most are expected")
+    room = part.size + free_bytes(part.path.parent) - SPARE_BYTES
+    if size > room:
+        raise OSError(errno.ENOSPC, f"{size} bytes are to come")
+    return min(room, pin.most_bytes or math.inf)
 
 
 def range_headers(have: int, validator: str) -> dict[str, str]:
@@ -270,7 +327,7 @@ def place_body(head: Head, have: int, validator: str, pin: Pin) -> int:
 
 def check_whole(head: Head, position: int, part: PartFile, pin: Pin) -> None:
     """After a body has ended: is the file whole? Raises TransientError, MismatchError."""
-    expected = position + head.length if head.length >= 0 else -1
+    expected = max(position + head.length if head.length >= 0 else -1, head.total)
     if 0 <= expected != part.size:
         raise TransientError(f"the body ended after {part.size} of {expected} bytes")
     if pin.size_bytes and part.size == pin.size_bytes:

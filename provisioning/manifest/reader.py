@@ -22,7 +22,7 @@ import msgspec
 
 from provisioning.console.user_files import read_user_file
 from provisioning.errors import ManifestError, UsageError
-from provisioning.manifest.releases import AnyRelease, Release
+from provisioning.manifest.releases import AnyRelease, Release, check_names
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -163,6 +163,9 @@ class Toolchain(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     releases: tuple[AnyRelease, ...]
     components: dict[str, tuple[str, ...]] = {}
     adoption: Adoption | None = None
+
+    def __post_init__(self) -> None:
+        check_names(self.name)
 
     def release(self, version: str = "") -> Release:
         """The release of ``version``, or the default one. Raises UsageError."""

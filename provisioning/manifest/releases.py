@@ -6,10 +6,33 @@ that brings it.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import ClassVar
 
 import msgspec
+
+from provisioning.files import leads_out
+
+
+def check_paths(*paths: str) -> None:
+    """Raise ValueError for a path that leads out of the tree that it is of."""
+    for path in filter(leads_out, paths):
+        raise ValueError(f"{path!r} leads out of the artifact's tree")
+
+
+def check_names(*names: str) -> None:
+    """Raise ValueError for a name that cannot be that of a file."""
+    for name in names:
+        if not name or "/" in name or leads_out(name):
+            raise ValueError(f"{name!r} is no name of a file")
+
+
+def _digits(text: str, *counts: int) -> str:
+    """A hash of so many hexadecimal digits, or none, in small letters. Raises ValueError."""
+    if text and not (len(text) in counts and re.fullmatch(r"[0-9a-fA-F]+", text)):
+        raise ValueError(f"{text!r} is not {' or '.join(map(str, counts))} hexadecimal digits")
+    return text.lower()
 
 
 class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -47,6 +70,10 @@ class Release(
     is_copied: ClassVar[bool] = False
     can_lock: ClassVar[bool] = False
 
+    def __post_init__(self) -> None:
+        check_names(self.version)
+        check_paths(*(rule.put for rule in self.layout), *self.links, *self.write)
+
     @property
     def source(self) -> str:
         return str(self.__struct_config__.tag)
@@ -77,6 +104,11 @@ class FileRelease(Release, frozen=True, kw_only=True):
     case_collisions: bool = False
 
     can_lock = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_names(self.filename)
+        msgspec.structs.force_setattr(self, "sha256", _digits(self.sha256, 64))
 
     @property
     def origin(self) -> Origin:
@@ -121,6 +153,10 @@ class ZigRelease(WheelRelease, frozen=True, kw_only=True, tag="zig"):
     output: str
     instead: str
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_paths(self.output)
+
 
 class AarRelease(PackageRelease, frozen=True, kw_only=True, tag="aar"):
     """An archive of a Maven repository; ``package`` is ``group:artifact``."""
@@ -132,6 +168,10 @@ class GitRelease(Release, frozen=True, kw_only=True, tag="git"):
     url: str
     commit: str
     tag: str = ""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        msgspec.structs.force_setattr(self, "commit", _digits(self.commit, 40, 64))
 
     @property
     def origin(self) -> Origin:

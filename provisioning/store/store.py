@@ -26,6 +26,7 @@ from provisioning.console.caller import caller_path
 from provisioning.console.progress import Progress
 from provisioning.errors import StoreError, UnfitError
 from provisioning.files import (
+    SPARE_BYTES,
     explain_writes,
     free_bytes,
     mib,
@@ -42,7 +43,6 @@ FIX = f"set {HOME_VARIABLE} to a directory that can be written"
 TREE_FILE = "tree.json"
 STAGING_PREFIX = ".staging-"
 LOCK_POLL_S = 0.05
-SPARE_BYTES = 64 << 20
 _said: set[Path] = set()
 
 

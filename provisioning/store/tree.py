@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from provisioning.files import hash_file
+from provisioning.files import hash_file, leads_out
 
 SCHEMA_VERSION = 1
 FILE_TIME_S = 946684800  # every published file's mtime, so that a touched one shows
@@ -38,6 +38,10 @@ class TreeEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
     mode: int = 0o644
     sha256: str = ""
     link: str = ""
+
+    def __post_init__(self) -> None:
+        if leads_out(self.path):
+            raise ValueError(f"{self.path!r} leads out of its tree")
 
 
 class Tree(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -129,6 +133,14 @@ def scan_tree(root: Path, *, checkout: bool = False) -> dict[str, os.stat_result
 def list_files(root: Path) -> list[str]:
     """Return the relative paths of everything below ``root`` except directories."""
     return [path for path in scan_tree(root) if not path.endswith("/")]
+
+
+def remove_others(root: Path, paths: Iterable[str]) -> None:
+    """Remove from a tree of ours everything except ``paths``. Raises OSError."""
+    wanted = set(paths)
+    wanted |= find_parents(wanted)
+    for path in sorted(scan_tree(root).keys() - wanted, reverse=True):
+        (root / path).rmdir() if path.endswith("/") else (root / path).unlink()
 
 
 def _scan_git(root: Path, start: str) -> Iterator[tuple[str, os.stat_result]]:

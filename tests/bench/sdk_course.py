@@ -17,6 +17,7 @@ from provisioning.archives.layout import Member
 from provisioning.archives.zipfiles import LOCAL_BYTES, FileSource, read_directory
 from provisioning.artifacts.sources import ArtifactRequest
 from provisioning.artifacts.sources.wheel import obtain_wheel
+from provisioning.console.caller import CI_VARIABLES
 from provisioning.console.progress import Progress
 from provisioning.files import hash_file
 from provisioning.manifest.reader import read_toolchain
@@ -56,8 +57,7 @@ source = "archive"
 version = "{version}"
 filename = "sdk.zip"
 url = "{url}"
-size_bytes = {size}
-sha256 = "{sha256}"
+{pin}
 unpacked_bytes = 4000000000
 layout = [{{ take = "{prefix}/**", put = "" }}]
 """
@@ -121,7 +121,7 @@ def place_host(name: str) -> str:
 
 def _pin_archive(work: Path, archive: Path, base: str) -> Course:
     variables = {
-        **os.environ,
+        **{name: text for name, text in os.environ.items() if name not in CI_VARIABLES},
         "QNN_CI_HOME": str(work / "home"),
         "QNN_CI_MANIFESTS": str(work / "manifests"),
         "PYTHONPATH": str(Path(__file__).resolve().parents[2]),
@@ -146,17 +146,13 @@ def make_archive(target: Path, host: Path, device: Path) -> int:
     return write_archive(target, parts, {f"{PREFIX}/sdk.yaml": f"version: {VERSION}\n".encode()})
 
 
-def write_manifests(course: Course) -> None:
-    """A manifest that pins the archive, and no profiles."""
+def write_manifests(course: Course, *, pinned: bool = True) -> None:
+    """A manifest of the archive, with its pin or without, and no profiles."""
     folder = course.work / "manifests" / "toolchains"
-    folder.mkdir(parents=True)
-    text = MANIFEST.format(
-        version=VERSION,
-        prefix=PREFIX,
-        url=course.url,
-        size=course.archive.stat().st_size,
-        sha256=hash_file(course.archive),
-    )
+    folder.mkdir(parents=True, exist_ok=True)
+    size, sha256 = course.archive.stat().st_size, hash_file(course.archive)
+    pin = f'size_bytes = {size}\nsha256 = "{sha256}"' if pinned else ""
+    text = MANIFEST.format(version=VERSION, prefix=PREFIX, url=course.url, pin=pin)
     (folder / "qnn-sdk.toml").write_text(text, encoding="utf-8")
     (folder.parent / "profiles.toml").write_text("", encoding="utf-8")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -52,23 +52,28 @@ def make_references(float32: Any, quantized: Any = None, noise: float | None = N
 class FloatEngine:
     """Its program is the float model: ``compute`` gives the outputs of an input set, ``quantized``
     those of the quantized model, if there is one. ``noise`` is how much is predicted of its first
-    output, relative to it. ``raises`` is what a compilation raises."""
+    output, relative to it. ``raises`` is what a compilation raises; ``layers`` give what the
+    model's layers do."""
 
     compute: Function
     sets: Sequence[Sequence[Any]]
     quantized: Function | None = None
     delegation: Delegation = WHOLE
     raises: Exception | None = None
+    layers: Mapping[str, Function] = field(default_factory=dict)
     bounds: dict[str, Any] = field(default_factory=dict)
     noise: float = 0.0
     compiled: int = 0
     imports: tuple[str, ...] = ()
 
+    def give_layers(self, spec: CaseSpec) -> CaseSpec | None:
+        return replace(spec, layers=True) if self.layers else None
+
     def preload(self, spec: CaseSpec) -> None:
         """Nothing is shared."""
 
     def key(self, spec: CaseSpec) -> str:
-        return f"{spec.model}-{spec.scheme.value}-{spec.soc}"
+        return f"{spec.model}-{spec.scheme.value}-{spec.soc}-{spec.layers}"
 
     def warm_up(self, spec: CaseSpec) -> None:
         """There is no compiler."""
@@ -76,7 +81,11 @@ class FloatEngine:
     def compile(self, spec: CaseSpec, staging: Staging) -> Compiled:
         if self.raises:
             raise self.raises
-        outputs = [self.compute(*inputs) for inputs in self.sets]
+        layers = self.layers if spec.layers else {}
+        outputs = [
+            [*self.compute(*inputs), *(layer(*inputs)[0] for layer in layers.values())]
+            for inputs in self.sets
+        ]
         staging.write_inputs(self.sets)
         staging.write_float(outputs)
         if self.quantized:
@@ -97,6 +106,7 @@ class FloatEngine:
             inputs=tuple(map(describe_tensor, self.sets[0])),
             outputs=tuple(map(describe_tensor, outputs[0])),
             delegation=self.delegation,
+            layers=tuple(layers),
         )
 
     def explain(self, error: Exception, log: Path) -> str:

@@ -18,7 +18,7 @@ from typing import Protocol, TypeVar, cast
 
 import msgspec
 
-from provisioning.archives.layout import Layout, Limits
+from provisioning.archives.layout import Layout, Limits, find_dangling
 from provisioning.artifacts.lockfile import Lock, find_lock
 from provisioning.console.progress import Progress
 from provisioning.errors import DownloadError, IntegrityError, UsageError
@@ -115,10 +115,16 @@ class ArtifactRequest:
 
     @property
     def locked(self) -> tuple[TreeEntry, ...]:
-        """What the lock says that its tree holds; nothing when no files are locked."""
+        """What the lock says that its tree holds; nothing when no files are locked.
+
+        A link that leads out of the wanted components is not in it.
+        """
         layout = self.layout()
         files = self.lock.files if self.lock else ()
-        return tuple(entry for entry in files if layout.wants(entry.path))
+        wanted = [entry for entry in files if layout.wants(entry.path)]
+        links = {entry.path: entry.link for entry in wanted if entry.link}
+        left_out = set(find_dangling(links, [entry.path for entry in wanted])) if links else ()
+        return tuple(entry for entry in wanted if entry.path not in left_out)
 
     def pinned(self, store: Store) -> ArtifactRequest:
         """The request with the hash, size and files of its lock, if there is one.
@@ -255,7 +261,7 @@ def obtain_file(
 
 def pin_of(release: FileRelease) -> Pin:
     """What the file must be."""
-    return Pin(release.size_bytes, release.sha256)
+    return Pin(release.size_bytes, release.sha256, release.unpacked_bytes)
 
 
 def find_mismatch(path: Path, pin: Pin) -> str:

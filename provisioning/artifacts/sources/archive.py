@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -26,7 +27,7 @@ from provisioning.artifacts.sources import (
     substitute,
 )
 from provisioning.artifacts.sources.pipeline import (
-    Pipeline,
+    judge_archive,
     read_ahead,
     select_members,
     unpack_file,
@@ -34,13 +35,13 @@ from provisioning.artifacts.sources.pipeline import (
 )
 from provisioning.console.progress import Progress
 from provisioning.errors import IntegrityError, UsageError
-from provisioning.fetch.download import fetch_file, mirror_urls
+from provisioning.fetch.download import accept_any, fetch_file, mirror_urls
 from provisioning.fetch.part_file import Watch, ignore_growth
 from provisioning.fetch.ranges import CostlyError, Span, open_remote
 from provisioning.fetch.transfer import MismatchError, PermanentError, redact_url
 from provisioning.manifest.releases import ArchiveRelease, FileRelease
 from provisioning.store.store import Store, link_or_copy
-from provisioning.store.tree import TreeEntry, compare_tree, list_files
+from provisioning.store.tree import TreeEntry, compare_tree, list_files, remove_others
 
 F = TypeVar("F", bound=FileRelease)
 EXTRA_BYTES = 64  # what a local header's extra field may have more than the directory's
@@ -82,7 +83,7 @@ def _fetch_parts(job: FillJob) -> tuple[TreeEntry, ...]:
             job.progress.step(
                 f"{request.label}: cannot be fetched in parts: {redact_url(url)}: {shown}"
             )
-            _clear(job.root, kept)
+            remove_others(job.root, kept)
             if isinstance(error, CostlyError):
                 break
     return ()
@@ -116,20 +117,15 @@ def fetch_whole(job: FillJob) -> tuple[TreeEntry, ...]:
     urls = archive_urls(release)
     kept = (store.downloads / release.filename).is_file()
     is_remote = bool(urls) and urls[0].startswith("http") and not request.options.offline
-    members = None
-    if is_remote and not kept and not is_tarball(release.filename):
-        members = read_ahead(urls[0], job)
-    if members is None:
+    pipeline = None
+    if is_remote and job.only is None and not kept and not is_tarball(release.filename):
+        pipeline = read_ahead(urls[0], job)
+    if pipeline is None:
         return unpack_file(obtain_archive(request, store, job.progress), job)
-    reused = set(list_files(job.root))
-    with closing(Pipeline(job, members)) as pipeline:
-        pipeline.prepare()
+    with closing(pipeline):
         archive = obtain_archive(request, store, job.progress, pipeline.watch)
         entries = pipeline.finish(archive)
-    if entries is None:
-        _clear(job.root, reused)
-        return unpack_file(archive, job)
-    return entries
+    return unpack_file(archive, job) if entries is None else entries
 
 
 def reuse_published(job: FillJob) -> list[TreeEntry]:
@@ -170,12 +166,21 @@ def _unpack_remote(url: str, job: FillJob) -> tuple[TreeEntry, ...]:
     with open_remote(url, scratch, job.progress) as remote:
         remote.open(TAIL_BYTES, release.size_bytes)
         placed = select_members(remote, job)
+        _compare_listing(placed, job)
         remote.fetch(member_spans((member for _, member in placed), remote.size))
         entries = unpack_members(remote, placed, job)
-    if bad := set(entries) - set(job.locked):
+    if bad := set(entries) ^ set(job.locked):
         first = min(entry.path for entry in bad)
         raise MismatchError(f"{first!r} is not what is locked")
     return entries
+
+
+def _compare_listing(placed: Sequence[tuple[str, Member]], job: FillJob) -> None:
+    """Raise MismatchError for an archive that lists files or directories that are not locked so."""
+    sizes = {entry.path: entry.size for entry in job.locked if not entry.link}
+    for path, member in placed:
+        if member.kind != "symlink" and sizes.get(path) != member.size:
+            raise MismatchError(f"{path!r} is listed otherwise than it is locked")
 
 
 def member_spans(members: Iterable[Member], size_bytes: int) -> list[Span]:
@@ -192,13 +197,6 @@ def member_spans(members: Iterable[Member], size_bytes: int) -> list[Span]:
     return spans
 
 
-def _clear(root: Path, kept: set[str]) -> None:
-    """Remove what was unpacked below ``root``, except the files ``kept``."""
-    for path in list_files(root):
-        if path not in kept:
-            (root / path).unlink()
-
-
 def archive_urls(release: ArchiveRelease) -> list[str]:
     """Where to look for an archive, in order: the user's mirror, the vendor, its mirrors."""
     own = [release.url] if release.url else []
@@ -210,10 +208,10 @@ def obtain_archive(
 ) -> Path:
     """The verified archive in downloads/. Raises as obtain_file does."""
     release = request.release_as(ArchiveRelease)
-    urls = archive_urls(release)
-    return obtain_file(
-        request,
-        store,
-        progress,
-        lambda target: fetch_file(urls, target, pin_of(release), progress, watch=watch),
-    )
+    urls, pin = archive_urls(release), pin_of(release)
+
+    def fetch(target: Path) -> None:
+        judge = accept_any if pin.sha256 else partial(judge_archive, request=request)
+        fetch_file(urls, target, pin, progress, watch=watch, judge=judge)
+
+    return obtain_file(request, store, progress, fetch)

@@ -10,6 +10,7 @@ import os
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import replace
 from heapq import heappop, heappush
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from provisioning.archives.layout import (
     place_members,
     unsafe,
 )
-from provisioning.archives.tarballs import extract_tar, is_tarball
+from provisioning.archives.tarballs import extract_tar, is_tarball, read_members
 from provisioning.archives.zipfiles import (
     TAIL_BYTES,
     ByteSource,
@@ -34,16 +35,17 @@ from provisioning.archives.zipfiles import (
     finish_members,
     read_directory,
 )
-from provisioning.artifacts.sources import FillJob
-from provisioning.errors import IntegrityError
+from provisioning.artifacts.sources import ArtifactRequest, FillJob
+from provisioning.errors import IntegrityError, StoreError
 from provisioning.fetch.ranges import open_remote
 from provisioning.fetch.transfer import PermanentError
+from provisioning.files import remove_tree
 from provisioning.manifest.releases import FileRelease
 from provisioning.store.tree import TreeEntry
 
 
-def read_ahead(url: str, job: FillJob) -> list[Member] | None:
-    """The directory of a remote ZIP, or None when it cannot be had before the file."""
+def read_ahead(url: str, job: FillJob) -> Pipeline | None:
+    """A pipeline for a remote ZIP, or None when its members cannot be known before the file."""
     release = job.request.release_as(FileRelease)
     scratch = job.store.downloads / f".{release.filename}.parts"
     try:
@@ -51,16 +53,26 @@ def read_ahead(url: str, job: FillJob) -> list[Member] | None:
             remote.open(TAIL_BYTES, release.size_bytes)
             members = read_directory(remote)
             check_members(remote.name, members, job.request.limits())
-            return members
-    except (PermanentError, IntegrityError, OSError):
+        if not members:
+            return None
+        pipeline = Pipeline(job, members)
+        try:
+            pipeline.prepare()
+            return pipeline
+        except BaseException:
+            pipeline.close()
+            raise
+    except (PermanentError, IntegrityError, StoreError, OSError):
         return None  # the finished file will tell what is wrong, if anything is
 
 
 class Pipeline:
-    """Unpacks members of a growing file on all cores."""
+    """Unpacks members of a growing file on all cores, into a directory beside the job's root that
+    takes its place at the end: nothing that an unproven directory lists is ever in the tree."""
 
     def __init__(self, job: FillJob, members: Sequence[Member]) -> None:
-        self.job, self.members = job, list(members)
+        self.root, self.members = job.root, list(members)
+        self.job = replace(job, root=job.root.with_name(f".ahead-{job.root.name}"))
         filename = job.request.release_as(FileRelease).filename
         placed = place_members(members, job.request.layout())
         self.placed = [pair for pair in placed if job.wants(pair[0])]
@@ -83,6 +95,7 @@ class Pipeline:
         """Make the directories. Raises OSError, StoreError when there is no room."""
         total = sum(member.size for _, member in self.placed)
         self.job.store.check_space(total, f"{self.job.request.label} unpacked")
+        self.job.root.mkdir()
         make_parents(self.job.root, (path for path, _ in self.placed))
 
     def watch(self, path: Path, size: int) -> None:
@@ -116,14 +129,19 @@ class Pipeline:
                 return None
             entries = [future.result() for future in self.futures]
             empty, links = finish_members(source, self.job.root, self.placed)
-        return complete_tree(self.job, [*entries, *empty], links, archive.name)
+        found = complete_tree(self.job, [*entries, *empty], links, archive.name)
+        self.root.rmdir()
+        self.job.root.rename(self.root)
+        return found
 
     def close(self) -> None:
-        """Wait for the threads; nothing is written afterwards."""
+        """Wait for the threads, and remove what was not proven."""
         self.spoilt = True
         self.pool.shutdown(wait=True, cancel_futures=True)
         if self.source:
             self.source.close()
+        if self.job.root.exists():
+            remove_tree(self.job.root)
 
 
 def unpack_file(path: Path, job: FillJob) -> tuple[TreeEntry, ...]:
@@ -136,6 +154,20 @@ def unpack_file(path: Path, job: FillJob) -> tuple[TreeEntry, ...]:
         return complete_tree(job, entries, links, path.name)
     with closing(FileSource(path)) as source:
         return unpack_members(source, select_members(source, job), job)
+
+
+def judge_archive(path: Path, request: ArtifactRequest) -> None:
+    """Raise IntegrityError unless a file of which no hash is known can be the archive: it is whole,
+    within its limits, and holds something that the manifest wants."""
+    name = request.release_as(FileRelease).filename
+    if is_tarball(name):
+        members = read_members(path, name)
+    else:
+        with closing(FileSource(path)) as source:
+            members = read_directory(source)
+    check_members(name, members, request.limits())
+    if not any(place_members(members, request.layout())):
+        raise unsafe(name, "it contains nothing that the manifest wants")
 
 
 def select_members(source: ByteSource, job: FillJob) -> list[tuple[str, Member]]:

@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed in this envi
 from torch import Tensor, nn  # noqa: E402
 from torch.ao.quantization.fx import _decomposed  # noqa: E402
 
-from ci.models.layers import find_loss  # noqa: E402
+from ci.models.layers import MOST_LAYERS, expose_layers, find_loss  # noqa: E402
 from ci.models.noise import RUNS, predict_noise  # noqa: E402
 
 assert _decomposed  # registers the operators
@@ -142,3 +142,23 @@ def test_weights_are_told_from_activations() -> None:
     found = find_loss(coarse, (one,), (reference,))
     assert found is not None
     assert found.weights_db < 25
+
+
+@pytest.mark.parametrize("quantized", [True, False])
+def test_a_model_gives_what_its_layers_give_behind_its_outputs(quantized: bool) -> None:
+    ((one,), *_) = inputs()
+    chain = Chain(0.01, 0.02, 0.03) if quantized else Chain(0.0, 0.0, 0.0)
+    part, names = expose_layers(trace(0.01, 0.02, 0.03) if quantized else chain, (one,))
+    output, *layers = part(one)
+    first = chain.first(round_to(one, 0.01) if quantized else one)
+    assert torch.equal(output, chain(one))
+    assert names[0].startswith("linear [")
+    assert torch.equal(layers[0], round_to(first, 0.02) if quantized else first)
+    assert len(names) == len(layers)
+
+
+def test_of_many_layers_some_are_given() -> None:
+    deep = nn.Sequential(*(nn.Linear(4, 4) for _ in range(3 * MOST_LAYERS)))
+    part, names = expose_layers(deep, (torch.ones(1, 4),))
+    assert MOST_LAYERS // 2 < len(names) <= MOST_LAYERS
+    assert len(part(torch.ones(1, 4))) == 1 + len(names)

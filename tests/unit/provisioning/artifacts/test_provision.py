@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import re
 import shutil
 import stat
 import threading
@@ -17,7 +18,7 @@ import pytest
 
 from provisioning.artifacts import provision as provisions
 from provisioning.artifacts import sources
-from provisioning.artifacts.consent import check_machines, check_version, is_ci, make_lock
+from provisioning.artifacts.consent import check_machines, check_version, make_lock
 from provisioning.artifacts.lockfile import (
     Lock,
     find_lock,
@@ -284,9 +285,9 @@ def test_a_key_holds_all_that_makes_the_tree(store: Store, manifests: Path, tmp_
     for old, new in (
         ('"lib/link.so"', '"lib/other.so"'),
         ('put = ""', 'put = "deep/"'),
-        ('sha256 = "', 'sha256 = "0'),
+        (r'sha256 = "\w{9}', 'sha256 = "000000000'),
     ):
-        text = path.read_text().replace(old, new)
+        text = re.sub(old, new, path.read_text())
         path.write_text(text)
         keys.append(ask().key().directory)
     assert len(set(keys)) == len(keys)
@@ -409,15 +410,6 @@ def test_a_first_use_that_is_refused_is_forgotten(
     with pytest.raises(IntegrityError, match="contradicts itself"):
         make_lock(ask(), store, Progress())
     assert (store.downloads / "sdk.zip").exists()  # its hash is pinned: it is the vendor's
-
-
-@pytest.mark.parametrize(
-    ("text", "is_one"),
-    [("", False), ("0", False), ("false", False), ("False", False), ("1", True), ("true", True)],
-)
-def test_what_is_ci(monkeypatch: pytest.MonkeyPatch, text: str, is_one: bool) -> None:
-    monkeypatch.setenv("CI", text)
-    assert is_ci() == is_one
 
 
 @pytest.mark.parametrize(

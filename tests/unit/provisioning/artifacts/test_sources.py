@@ -311,3 +311,20 @@ def test_a_release_of_another_kind_is_no_wheel(store: Store) -> None:
         ask().release_as(WheelRelease)
     changed = msgspec.structs.replace(ask().release, sha256="")
     assert replace(ask(), release=changed).release.pin == ""
+
+
+def test_a_link_out_of_a_component_is_left_out_however_it_comes(
+    store: Store, server: BadServer, tmp_path: Path
+) -> None:
+    with zipfile.ZipFile(tmp_path / "good.zip", "a") as archive:
+        link = zipfile.ZipInfo("sdk/lib/out")
+        link.create_system, link.external_attr = 3, 0o120777 << 16
+        archive.writestr(link, "../a.txt")
+    server.files["good.zip"] = (tmp_path / "good.zip").read_bytes()
+    describe(tmp_path, server, "good.zip")
+    check_files(fetch(store, "libraries"), "lib/one", "lib/two", "lib/z")  # of the whole
+    write_lock(store, server)
+    check_files(fetch(store, "libraries"), "lib/one", "lib/two", "lib/z")  # by ranges
+    assert (fetch(store) / "lib/out").read_bytes() == b"a"
+    shutil.rmtree(store.trees / ask("libraries").pinned(store).key().directory)
+    check_files(fetch(store, "libraries"), "lib/one", "lib/two", "lib/z")  # of the other tree

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from provisioning.console.caller import Caller, keep_cause, shown_path
+from provisioning.console.caller import CI_VARIABLES, Caller, is_ci, keep_cause, shown_path
 
 SESSIONS = {"fetch": "provision", "build": "build_", "gc": ""}
 
@@ -71,3 +71,15 @@ def test_a_cause_is_kept_for_who_asks(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv("QNN_CI_CAUSE_FILE", str(tmp_path / "cause"))
     keep_cause("a model failed")
     assert (tmp_path / "cause").read_text() == "a model failed"
+
+
+@pytest.mark.parametrize("variable", CI_VARIABLES)
+def test_each_variable_of_a_ci_service_says_that_it_is_one(
+    monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    for name in CI_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    assert not is_ci()
+    for text, is_one in (("", 0), ("0", 0), ("False", 0), ("1", 1), ("True", 1), ("http://j", 1)):
+        monkeypatch.setenv(variable, text)
+        assert is_ci() == bool(is_one)

@@ -1,0 +1,135 @@
+"""Paths and hashes of manifests and locks: none leads out, capitals are no other hash."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from provisioning.artifacts.lockfile import Lock, project_lock_path, read_lock
+from provisioning.errors import ManifestError
+from provisioning.manifest.reader import read_toolchain
+from provisioning.manifest.releases import FileRelease, GitRelease
+from provisioning.store.tree import TreeEntry, encode_record, parse_tree
+
+SHA256 = hashlib.sha256(b"").hexdigest()
+GOOD = {
+    "name": "sdk",
+    "version": "1",
+    "filename": "sdk.zip",
+    "put": "",
+    "link": "lib/link",
+    "write": "sdk.yaml",
+    "output": "lib/made.so",
+    "commit": "c" * 40,
+    "sha256": SHA256,
+}
+FILE = """
+name = "{name}"
+summary = "tiny"
+default = "{version}"
+[licence]
+name = "free"
+text = "none"
+[[releases]]
+source = "zig"
+version = "{version}"
+package = "ziglang"
+package_version = "1"
+filename = "{filename}"
+platform = "any"
+python = "3.11"
+sha256 = "{sha256}"
+output = "{output}"
+instead = "install it"
+layout = [{{ take = "sdk/**", put = "{put}" }}]
+links = {{ "{link}" = "one" }}
+write = {{ "{write}" = "text" }}
+[[releases]]
+source = "git"
+version = "2"
+url = "https://h/r.git"
+commit = "{commit}"
+"""
+OUTSIDE = ("../x", "/etc/x", "a/../../x", "..", "a/..", "/", "a\\u0000b")
+INSIDE = ("..x", "a/..b/c...", "a b/c", ".x")
+
+
+@pytest.fixture(autouse=True)
+def manifests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("QNN_CI_MANIFESTS", str(tmp_path / "manifests"))
+    (tmp_path / "manifests/toolchains").mkdir(parents=True)
+    (tmp_path / "manifests/locks").mkdir()
+    return tmp_path / "manifests"
+
+
+def read(manifests: Path, **changes: str) -> object:
+    (manifests / "toolchains/sdk.toml").write_text(FILE.format(**{**GOOD, **changes}))
+    return read_toolchain("sdk")
+
+
+@pytest.mark.parametrize("path", OUTSIDE)
+@pytest.mark.parametrize("key", ["name", "version", "filename", "put", "link", "write", "output"])
+def test_a_path_that_leads_out_is_a_mistake_of_the_manifest(
+    manifests: Path, key: str, path: str
+) -> None:
+    with pytest.raises(ManifestError, match=r"toolchains/sdk\.toml"):
+        read(manifests, **{key: path})
+
+
+@pytest.mark.parametrize("path", INSIDE)
+def test_a_path_inside_is_one(manifests: Path, path: str) -> None:
+    read(manifests, put=path, link=path, write=path, output=path)
+    read(manifests, put="lib/")
+
+
+@pytest.mark.parametrize("key", ["name", "version", "filename"])
+def test_a_name_of_a_file_is_no_path(manifests: Path, key: str) -> None:
+    with pytest.raises(ManifestError):
+        read(manifests, **{key: "a/b"})
+    with pytest.raises(ManifestError):
+        read(manifests, **{key: ""})
+
+
+def test_capitals_in_a_hash_are_no_other_hash(manifests: Path) -> None:
+    first, second = read(manifests, sha256=SHA256.upper(), commit="C" * 40).releases  # type: ignore[attr-defined]
+    assert isinstance(first, FileRelease)
+    assert isinstance(second, GitRelease)
+    assert (first.sha256, second.commit) == (SHA256, "c" * 40)
+
+
+@pytest.mark.parametrize("text", ["x", SHA256[:-1], SHA256 + "0", "g" * 64, "--" + SHA256[2:]])
+def test_what_is_no_hash_is_a_mistake_of_the_manifest(manifests: Path, text: str) -> None:
+    with pytest.raises(ManifestError):
+        read(manifests, sha256=text)
+    with pytest.raises(ManifestError):
+        read(manifests, commit=text)
+
+
+def write_lock(path: str = "a", sha256: str = SHA256) -> None:
+    lock = Lock("sdk", "1", "u", 1, sha256, "today", (), (TreeEntry("a", 1, 0o444, SHA256),))
+    data = encode_record(lock).replace(b'"path": "a"', f'"path": "{path}"'.encode())
+    project_lock_path("sdk", "1").write_bytes(data.replace(SHA256.encode(), sha256.encode(), 1))
+
+
+@pytest.mark.parametrize("path", OUTSIDE)
+def test_a_lock_whose_files_lead_out_is_damaged(path: str) -> None:
+    write_lock(path)
+    with pytest.raises(ManifestError, match="cannot read the lock"):
+        read_lock(project_lock_path("sdk", "1"))
+
+
+def test_capitals_in_the_hash_of_a_lock_are_no_other_hash() -> None:
+    write_lock(sha256=SHA256.upper())
+    lock = read_lock(project_lock_path("sdk", "1"))
+    assert lock
+    assert lock.sha256 == SHA256
+
+
+def test_a_record_of_a_tree_that_leads_out_is_none() -> None:
+    text = '{"artifact": "a", "version": "1", "source_sha256": "", "components": [], "files": '
+    entry = '[{"path": "%s"}], "schema_version": 1}'
+    assert parse_tree((text + entry % "a/b").encode()).files
+    with pytest.raises(ValueError, match="leads out"):
+        parse_tree((text + entry % "../b").encode())
