@@ -55,10 +55,8 @@ from provisioning.manifest.targets import Backend
 
 PROGRAM = "program.pte"
 MOST_LEFT = 4
-# What ExecuTorch's quantizer prints of an operator that it leaves in float.
-NO_RULE = re.compile(
-    r"^No quant config is implemented for op, (?!aten\.dropout)(\S+)", re.MULTILINE
-)
+# What ExecuTorch's quantizer prints of an operator that it leaves in float; dropout does nothing.
+NO_RULE = re.compile(r"^No quant config .* for op, (?!aten\.dropout)(\S+)", re.MULTILINE)
 TARGETS = {Backend.LPAI: "kX86", Backend.LPAI_ARM: "kArm"}
 
 
@@ -236,8 +234,8 @@ class Lowering:
 
 
 def describe_refusal(error: Exception, log: Path) -> str:
-    """Return what was not quantized, what was left to the CPU, QNN's error lines, the exception that
-    ExecuTorch made of them, its cause, and where; our own errors are shown unchanged."""
+    """Return what was not quantized, what was left to the CPU, QNN's error lines, the exception
+    that ExecuTorch made of them, its cause, and where; our own errors are shown unchanged."""
     if isinstance(error, QnnCiError):
         return str(error)
     sys.stdout.flush()  # which is the log
