@@ -53,6 +53,7 @@ class CaseFigures:
     offset: float | None = None
     equal: float | None = None
     equal_quantized: float | None = None
+    equal_exact: float | None = None
 
 
 @dataclass(frozen=True)
@@ -174,6 +175,7 @@ def summarize_figures(judgement: Judgement) -> CaseFigures:
         offset=max((one.offset for one in fits), key=abs, default=None),
         equal=_least(one.equal for one in every),
         equal_quantized=_least(one.equal_quantized for one in every),
+        equal_exact=_least(one.equal_exact for one in every),
     )
 
 

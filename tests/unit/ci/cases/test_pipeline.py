@@ -156,6 +156,10 @@ def test_the_bounds_of_ids_are_read_for_both_models(tmp_path: Path) -> None:
     inside[0] += 1
     outside[1] += 1
     assert judge(tmp_path, [COARSE, inside, MASK]).case.status is Status.PASSED
+    tied = judge(tmp_path, [COARSE, inside, MASK]).case
+    assert (tied.equal, tied.equal_exact) == (1.0, pytest.approx(2 / 3))
+    exact = judge(tmp_path, RIGHT).case
+    assert (exact.equal, exact.equal_exact) == (1.0, 1.0)
     case = judge(tmp_path, [COARSE, outside, MASK]).case
     assert case.status is Status.FAILED
     assert "output 1: " in case.reason
