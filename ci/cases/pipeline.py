@@ -310,7 +310,8 @@ class CaseRun:
             return self.end(Status.PASSED, remark=run.notes.remark)
         loss = compiled.loss if self.evidence.question is Question.QUANTIZED else None
         where = [describe_loss(loss)] if loss else []
-        if self.evidence.question is Question.FAITHFUL and not run.used:
+        seen = any(line.startswith("  seen: ") for line in verdict.advice)
+        if self.evidence.question is Question.FAITHFUL and not (seen or run.used):
             where += filter(None, [self.locate()])
         advice = MODEL if failing and failing[0].is_model else verdict.advice
         explained = "\n".join(["; ".join(reasons), *advice, *where])
