@@ -180,6 +180,13 @@ def explain_writes(place: Path, fix: str = ELSEWHERE) -> Iterator[None]:
         raise explain_write(place, error, fix) from error
 
 
+def require_writable(directory: Path, fix: str = ELSEWHERE) -> None:
+    """Make a directory, and see that a file can be written into it. Raises StoreError."""
+    with explain_writes(directory, fix):
+        directory.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=directory).close()
+
+
 def write_json(path: Path, data: Any, fix: str = ELSEWHERE) -> None:
     """Replace ``path`` by ``data`` as JSON, indented, in one step. Raises StoreError."""
     with explain_writes(path, fix):

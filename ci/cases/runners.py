@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import shlex
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,10 +16,11 @@ from ci.cases.outputs import read_outputs
 from ci.cases.pool import Ended, Job, Lease, Pool
 from ci.models.tensors import FILE, write_sets
 from provisioning.console.command import user_command
-from provisioning.console.process import run_process
+from provisioning.console.process import end_marked, run_process
 from provisioning.errors import UsageError
 
 OUTPUTS, INPUT_LIST = "outputs", "input_list.txt"
+MARK = "QNN_CI_RUN"  # a variable by which processes that a runner leaves are found
 
 
 class HeldProgram(Protocol):
@@ -139,7 +141,10 @@ class ExternalProgram:
     used: bool = field(default=False, init=False)
 
     def run(self, sets: Sets) -> Sets:
-        """Write raw files, start the program, and read what it wrote. Raises RunError."""
+        """Write raw files, start the program, and read what it wrote.
+
+        Raises RunError, also if it leaves a process running, which is ended.
+        """
         inputs, outputs = (self.program.path.with_name(INPUTS), self.program.directory / OUTPUTS)
         for directory in (inputs, outputs):
             shutil.rmtree(directory, ignore_errors=True)
@@ -151,21 +156,31 @@ class ExternalProgram:
         )
         listed = self.program.directory / INPUT_LIST
         listed.write_text("".join(f"{row}\n" for row in rows), encoding="utf-8")
-        ended = run_process(
-            [
-                *self.runner.argv,
-                f"--model_path={self.program.path}",
-                f"--input_list_path={listed}",
-                f"--output_folder_path={outputs}",
-            ],
-            env=self.runner.environment,
-            cwd=self.program.directory,
-            timeout_s=self.timeout_s,
-            log=self.program.log,
-            check=False,
-        )
+        mark = secrets.token_hex(8)
+        try:
+            ended = run_process(
+                [
+                    *self.runner.argv,
+                    f"--model_path={self.program.path}",
+                    f"--input_list_path={listed}",
+                    f"--output_folder_path={outputs}",
+                ],
+                env={**self.runner.environment, MARK: mark},
+                cwd=self.program.directory,
+                timeout_s=self.timeout_s,
+                log=self.program.log,
+                check=False,
+            )
+        finally:
+            left = end_marked(f"{MARK}={mark}")
         if ended.timed_out or ended.returncode != 0:
             raise RunError(f"the runner {ended.describe()}")
+        if left:
+            raise RunError(
+                f"the runner left {', '.join(left)} running, which was ended\n"
+                "  fix: let it wait for what it starts; start a server that is meant to stay, such"
+                " as adb's, before the session"
+            )
         try:
             return read_outputs(outputs, self.program.compiled, len(sets))
         except (OSError, ValueError) as error:

@@ -71,10 +71,12 @@ class References:
 
 @dataclass(frozen=True)
 class Reason:
-    """Why an output is rejected, and which question it answers with no."""
+    """Why an output is rejected, and which question it answers with no. ``is_model`` is whether
+    the float32 model answers it with no as well."""
 
     question: Question
     text: str
+    is_model: bool = False
 
 
 @dataclass(frozen=True)
@@ -82,8 +84,9 @@ class OutputJudgement:
     """One output; ``reasons`` is empty when the gate accepts it.
 
     Magnitudes have figures, a fit and, worst first, how far parts of the error lie above their
-    prediction; indices, classes and booleans have shares of equal elements. ``scheme_figures`` are
-    those of the quantized model against the float32 one.
+    prediction; indices, classes and booleans have shares of equal elements, ``equal_exact`` the one
+    without the rule for ties. ``scheme_figures`` are those of the quantized model against the
+    float32 one.
     """
 
     reasons: tuple[Reason, ...] = ()
@@ -95,6 +98,7 @@ class OutputJudgement:
     excesses: tuple[Excess, ...] = ()
     equal: float | None = None
     equal_quantized: float | None = None
+    equal_exact: float | None = None
 
     def fails(self, question: Question) -> bool:
         """Return whether the output is rejected by this question."""
@@ -153,16 +157,18 @@ def _judge_choices(
     eager: Expected, quantized: Expected | None, output: Array, limits: Threshold
 ) -> OutputJudgement:
     equal = share_equal(eager.low, eager.values, eager.high, output)
+    best = (quantized or eager).values
+    exact = share_equal(best, best, best, output)
     if quantized is None:
         found = _too_few(Question.FAITHFUL, equal, limits.min_equal, FLOAT32)
-        return OutputJudgement(tuple(found), equal=equal)
+        return OutputJudgement(tuple(found), equal=equal, equal_exact=exact)
     asked = share_equal(eager.low, eager.values, eager.high, quantized.values)
     same = share_equal(quantized.low, quantized.values, quantized.high, output)
     reasons = [
         *_too_few(Question.FAITHFUL, same, limits.min_equal_quantized, QUANTIZED),
         *_too_few(Question.QUANTIZED, min(asked, equal), limits.min_equal, FLOAT32),
     ]
-    return OutputJudgement(tuple(reasons), equal=equal, equal_quantized=same)
+    return OutputJudgement(tuple(reasons), equal=equal, equal_quantized=same, equal_exact=exact)
 
 
 def _judge_magnitudes(

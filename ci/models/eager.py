@@ -62,8 +62,19 @@ def copy_inputs(inputs: Inputs) -> Inputs:
 
 
 def flatten_outputs(made: Any) -> Inputs:
-    """The tensors of a model's output, in the order in which ExecuTorch gives them."""
+    """Return the tensors of a model's output, in the order in which ExecuTorch gives them.
+
+    Numbers and None are left out. Raises UsageError for anything else, which no program returns.
+    """
     leaves, _ = torch.utils._pytree.tree_flatten(made)
+    for leaf in leaves:
+        if leaf is not None and not isinstance(leaf, (Tensor, int, float)):
+            kind = type(leaf).__name__
+            raise UsageError(
+                f"the model gives a {kind} among its outputs",
+                why="a program for QNN gives tensors",
+                fix=f"return no {kind}, or a tensor of its values",
+            )
     return tuple(leaf for leaf in leaves if isinstance(leaf, Tensor))
 
 

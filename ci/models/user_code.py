@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from ci.models.source_lines import is_installed, name_file
-from ci.models.user_models import is_suite
+from ci.models.user_models import is_suite, lacks_function
 from provisioning.console.command import OWN_PACKAGES, user_path
 from provisioning.errors import FailedError, QnnCiError, UsageError
 
@@ -46,7 +46,7 @@ def call_function(reference: str, contract: str = CONTRACT, *words: Any) -> Any:
     name, _, function = reference.partition(":")
     if not is_suite(reference):
         with users_code(reference):
-            return load_function(reference, contract)(*words)
+            return load_function(reference)(*words)
     suite = importlib.import_module(f"ci.models.suite.{name}")
     found = getattr(suite, function or "make_case", None)
     if found is None:
@@ -54,15 +54,17 @@ def call_function(reference: str, contract: str = CONTRACT, *words: Any) -> Any:
     return found(*words)
 
 
-def load_function(reference: str, contract: str) -> Callable[..., Any]:
+def load_function(reference: str) -> Callable[..., Any]:
     """The function of ``file.py:function``. Raises UsageError, and whatever the file raises."""
     file, separator, attribute = reference.rpartition(":")
     path = Path(file).resolve()
     if not separator or not path.is_file():
         raise UsageError(f"no {reference!r}", why=f"{path} is not a file")
-    function = getattr(import_file(path), attribute, None)
+    module = import_file(path)
+    function = getattr(module, attribute, None)
     if not callable(function):
-        raise UsageError(f"{path} has no function {attribute!r}", fix=contract)
+        own = [name for name, value in vars(module).items() if callable(value)]
+        raise lacks_function(path, attribute, own)
     return cast("Callable[..., Any]", function)
 
 

@@ -122,7 +122,7 @@ def run_metric(job: MetricJob) -> MetricResult:
     labels = read_labels(metric.labels, len(job.float32[0]))
     shifted = [np.roll(column, 1, axis=0) for column in job.float32]
     with users_code(metric.function):
-        function = load_function(metric.function, CONTRACT)
+        function = load_function(metric.function)
         made = [
             function([torch.from_numpy(column.copy()) for column in columns], labels.clone())
             for columns in (job.outputs, job.float32, shifted)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
+import difflib
 import math
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,6 +24,8 @@ Difference = Annotated[float, Meta(ge=0)]
 Shape = tuple[Annotated[int, Meta(ge=1)], ...]
 NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,62}[A-Za-z0-9])?")
 FACTORY, FUNCTION = "factory", "function"
+# With one of these, a module may have names that its source does not bind.
+DYNAMIC = frozenset({"*", "__getattr__", "exec", "eval", "globals", "locals", "vars", "setattr"})
 
 
 class OutputLimits(Struct, frozen=True, forbid_unknown_fields=True):
@@ -224,4 +229,40 @@ def resolve_file(word: str, kind: str = "") -> str:
     if not str(path).isprintable():  # it stands in reports, which are UTF-8 text
         why = "its path has bytes that are not UTF-8, or control characters"
         raise UsageError(what, why=why, fix="rename or copy it")
+    if is_function:
+        require_function(path, function)
     return f"{path}:{function}" if is_function else str(path)
+
+
+def require_function(path: Path, function: str) -> None:
+    """Raises UsageError if a Python file binds names and the function's is not one of them. What
+    only its import can tell, as with ``from models import *`` or an error of syntax, is left to
+    that."""
+    bound: set[str] = set()
+    used: set[str] = set()
+    try:
+        tree = ast.parse(path.read_bytes())
+        for node in ast.walk(tree):
+            match node:
+                case ast.Name(id=name):
+                    (bound if isinstance(node.ctx, ast.Store) else used).add(name)
+                case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                    bound.add(name)
+                case ast.ClassDef(name=name) | ast.alias(asname=str(name)):
+                    bound.add(name)
+                case ast.alias(name=name):
+                    bound.add(name.partition(".")[0])
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return
+    if bound and function not in bound and not (bound | used) & DYNAMIC:
+        own = [node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+        raise lacks_function(path, function, own)
+
+
+def lacks_function(path: Path, function: str, own: Sequence[str]) -> UsageError:
+    """Return the error for a function that a file lacks; ``own`` are those that it has."""
+    near = difflib.get_close_matches(function, own, n=1)
+    has = f"it has {', '.join(own)}" if own else "it defines none"
+    return UsageError(
+        f"{path} has no function {function!r}", fix=f"write {path.name}:{near[0]}" if near else has
+    )

@@ -51,6 +51,12 @@ def show_equal(share: float | None) -> str:
     return "100 %" if share == 1 else f"{min(share * 100, 99.99):.2f} %"
 
 
+def show_shares(equal: float | None, exact: float | None) -> str:
+    """``100 %``, or ``100 % (97.00 % exact)`` if the rule for ties accepts other values, too."""
+    shown = show_equal(equal)
+    return shown if exact is None or exact == equal else f"{shown} ({show_equal(exact)} exact)"
+
+
 def show_operators(case: Case, most: int = 3) -> str:
     """``12: Conv2d 4, Relu 4, Transpose 2 ...``: how many QNN operators, then ``most`` types."""
     if not case.qnn_ops:
@@ -118,7 +124,7 @@ COLUMNS = (
     ),
     Column(
         "equal",
-        lambda case: show_equal(case.equal),
+        lambda case: show_shares(case.equal, case.equal_exact),
         lambda case: case.equal,
         terminal="equal",
         summary="equal",

@@ -211,11 +211,12 @@ class Case(Record, frozen=True, kw_only=True):
     ``predicted_sqnr_db`` what rounding is predicted to leave of the program's, ``above_noise_db``
     how far the error of ``above_noise_place`` lies above that prediction. ``question`` is the
     first one that a failed case answers with no; ``warnings`` do not fail it. ``equal`` is the
-    share of elements that are right in outputs of integers or booleans, ``gain`` less 1 the slope
-    of an output over its reference, ``offset`` the mean error in standard deviations. ``metric`` is
-    the user's own, called ``metric_name``, ``metric_float`` what the float32 model has of it,
-    ``metric_quantized`` the quantized one. ``recorded_`` figures are those of an earlier run with
-    this toolchain.
+    share of elements that are right in outputs of integers or booleans, ``equal_exact`` the share
+    of those that hold the value of its reference, without the rule for ties, ``gain`` less 1 the
+    slope of an output over its reference, ``offset`` the mean error in standard deviations.
+    ``metric`` is the user's own, called ``metric_name``, ``metric_float`` what the float32 model
+    has of it, ``metric_quantized`` the quantized one. ``recorded_`` figures are those of an earlier
+    run with this toolchain.
     ``lower_s`` of a cached case is what lowering it took when it was lowered. ``places`` are the
     lines of the user's files that a failure is from. ``compiler`` is the build of QNN that the
     program names. ``choices`` are those of the model's entry. ``qnn_ops`` are the operators that
@@ -242,6 +243,7 @@ class Case(Record, frozen=True, kw_only=True):
     offset: float | None = None
     equal: Share | None = None
     equal_quantized: Share | None = None
+    equal_exact: Share | None = None
     metric: float | None = None
     metric_float: float | None = None
     metric_quantized: float | None = None

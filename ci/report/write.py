@@ -14,6 +14,7 @@ from provisioning.files import explain_writes, write_whole
 
 T = TypeVar("T")
 LIMIT_BYTES = 256 << 20
+REPORTS_FIX = "name a directory that can be written, with --reports"
 
 
 def write_report(report: Report, directory: Path) -> None:
@@ -31,7 +32,7 @@ def write_report(report: Report, directory: Path) -> None:
         "junit.xml": render_junit(report),
         "report.json": encode_report(report),
     }
-    with explain_writes(directory, "name a directory that can be written, with --reports"):
+    with explain_writes(directory, REPORTS_FIX):
         for name, data in files.items():
             write_whole(directory / name, data)
 

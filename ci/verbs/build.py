@@ -22,7 +22,7 @@ from provisioning.console.caller import shown_path
 from provisioning.console.command import Outcome, user_path, user_program
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode, UsageError
-from provisioning.files import write_json
+from provisioning.files import require_writable, write_json
 from provisioning.manifest.reader import read_profile
 
 PREPARERS: dict[Origin, Callable[[Target, BuildRequest, Progress], BuildJob]] = {
@@ -72,6 +72,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         check_jobs(jobs)
         return describe_plans(jobs)
     path = args.reports.absolute() / target.session / "artifacts.json"
+    require_writable(path.parent)
     rows: list[dict[str, Any]] = []
     texts: list[str] = []
     good = True

@@ -30,7 +30,7 @@ from ci.report.merge import digest_names
 from ci.report.schema import Report, ShardMark
 from ci.verbs.lanes.steps import (
     add_case_arguments,
-    check_numbers,
+    check_arguments,
     list_choices,
     publish,
     read_limits,
@@ -74,7 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
-    check_numbers(args)
+    check_arguments(args, SESSION)
     if args.plan and (args.model or args.scheme or args.soc):
         raise UsageError("--plan names the cases", fix="leave out --model, --scheme and --soc")
     backend = Backend(args.backend)

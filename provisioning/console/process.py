@@ -311,6 +311,32 @@ def end_group(process: subprocess.Popen[str]) -> None:
     process.wait()
 
 
+def end_marked(mark: str) -> list[str]:
+    """Kill every process with ``mark``, as NAME=VALUE, among the variables that it started with,
+    and return their names.
+
+    Also those in a group or session of their own, whose parents have ended.
+    """
+    names: list[str] = []
+    deadline = time.monotonic() + GRACE_S
+    while (left := _find_marked(mark)) and time.monotonic() < deadline:
+        for pid, name in left.items():
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+                names.append(name)
+        time.sleep(GROUP_POLL_S)
+    return [*dict.fromkeys(names)]
+
+
+def _find_marked(mark: str) -> dict[int, str]:
+    found = {}
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has ended, or is another user's
+            if mark.encode() in (process / "environ").read_bytes().split(b"\0"):
+                found[int(process.name)] = (process / "comm").read_text(errors="replace").strip()
+    return found
+
+
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 

@@ -29,7 +29,7 @@ from ci.report.write import read_report
 from ci.verbs.lanes.comparison import compare_lanes
 from ci.verbs.lanes.steps import (
     add_case_arguments,
-    check_numbers,
+    check_arguments,
     list_choices,
     publish,
     read_limits,
@@ -102,7 +102,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
-    check_numbers(args)
+    check_arguments(args, SESSION)
     given = parse_options(args.option)
     policy = read_limits(args.policy, PROFILE, progress)
     if args.list:

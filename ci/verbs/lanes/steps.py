@@ -20,12 +20,13 @@ from ci.models.source_lines import name_file
 from ci.models.suite import SUITE
 from ci.report import publishing
 from ci.report.schema import Report
-from ci.report.write import report_data, write_report
+from ci.report.write import REPORTS_FIX, report_data, write_report
 from provisioning.artifacts.choice import QnnChoice
 from provisioning.console.caller import shown_path
 from provisioning.console.command import Outcome, user_path
 from provisioning.console.progress import Progress
 from provisioning.errors import UnfitError, UsageError
+from provisioning.files import require_writable
 from provisioning.manifest.targets import Backend, read_socs
 
 if TYPE_CHECKING:  # these bring what a list of choices can do without
@@ -73,12 +74,17 @@ def add_case_arguments(parser: argparse.ArgumentParser, model: str, session: str
     add("--reports", type=user_path, default=Path("reports"), help=f"where to write {session}/")
 
 
-def check_numbers(args: argparse.Namespace) -> None:
-    """Raises UsageError for a number that makes no sense."""
+def check_arguments(args: argparse.Namespace, session: str) -> None:
+    """Raises UsageError for a number that makes no sense, StoreError if a directory that the run
+    writes to at its end cannot be written."""
     if args.jobs < 1:
         raise UsageError(f"--jobs {args.jobs}", fix="1 or more")
     if not args.timeout_s > 0:
         raise UsageError(f"--timeout-s {args.timeout_s}", fix="a number of seconds above 0")
+    if not args.list:
+        require_writable(args.reports / session, REPORTS_FIX)
+        if args.keep_artifacts:
+            require_writable(args.keep_artifacts)
 
 
 def require_packages(names: Sequence[str], extra: str) -> None:

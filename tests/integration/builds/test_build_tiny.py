@@ -476,6 +476,11 @@ def test_wrong_words_end_with_2(world: BuildWorld) -> None:
         assert world.call(*words)[0] == 2, words
 
 
+def test_a_directory_that_cannot_be_written_is_named_before_the_build(world: BuildWorld) -> None:
+    world.refuse(4, "/proc/none", "aot", "--reports", "/proc/none")
+    assert not world.published()
+
+
 # -- what fails on the way ---------------------------------------------------------------------
 
 

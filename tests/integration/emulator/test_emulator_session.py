@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+from ci.__main__ import main
 from ci.cases.cache import read_artifact
 from ci.cases.engine import INPUTS, Program, RunError, Sets
 from ci.cases.pipeline import CaseResult, CaseRun, RunSetup, SessionOptions
@@ -33,6 +34,7 @@ from ci.models.tensors import read_sets
 from ci.report.schema import Status
 from provisioning.artifacts.environment import provision_profile
 from provisioning.console.progress import Progress
+from provisioning.errors import ExitCode
 from provisioning.files import scratch_directory
 from provisioning.store.store import store_home
 from tests.bench.emulator import make_home
@@ -353,7 +355,7 @@ def test_a_model_with_state_and_channels_last_weights_and_outputs_of_all_kinds(
     ("text", "words"),
     [
         ("def factory(): return 3\n", "did not return what is wanted"),
-        ("def other(): ...\n", "has no function 'factory'"),
+        ("from os.path import *\n", "has no function 'factory'"),
         ("import no_such_module\n", "No module named 'no_such_module'"),
         ("def factory(:\n", "SyntaxError"),
         ("import os\ndef factory(): os._exit(3)\n", "exited with 3"),
@@ -368,6 +370,15 @@ def test_a_wrong_factory_fails_its_case_and_no_other(
     assert case.status is Status.FAILED
     assert words in case.reason
     assert run_case("mlp", Scheme.FP16).case.status is Status.PASSED
+
+
+def test_a_factory_that_a_file_lacks_ends_before_anything_is_lowered(
+    users_model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["test-emulator", "--model", f"{users_model}:factry"]) == ExitCode.USAGE
+    told = capsys.readouterr().err
+    assert "write my.py:factory" in told
+    assert "1/4" not in told
 
 
 def test_a_refusal_is_unsupported_only_where_the_policy_knows_it(

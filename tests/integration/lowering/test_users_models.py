@@ -92,6 +92,8 @@ double = lambda: (Net(lambda self, x: self.linear(x)).double(), (X[0].double(),)
 brain = lambda: (Net(lambda self, x: self.linear(x).bfloat16()), X)
 random = lambda: (Net(lambda self, x: x + torch.rand(16)), X)
 selects = lambda: (Net(lambda self, x: x[x > 0]), X, [draw(4, 16, seed=s) for s in range(4)])
+text = lambda: (Net(lambda self, x: (self.linear(x), "logits")), X)
+array = lambda: (Net(lambda self, x: {"y": self.linear(x), "ids": __import__("numpy").ones(3)}), X)
 no_output = lambda: (Net(lambda self, x: 3), X)
 no_file = lambda: (Net(None), torch.load("nowhere.pt"))
 asks = lambda size: None
@@ -111,6 +113,8 @@ WRONG = {
     "one_calibration": ("UsageError", "the calibration is a int, not a list of inputs"),
     "double": ("UsageError", "the example's input 0 is float64"),
     "brain": ("UsageError", "output 0 is bfloat16"),
+    "text": ("UsageError", "gives a str among its outputs"),
+    "array": ("UsageError", "gives a ndarray among its outputs"),
     "no_output": ("UsageError", "gives no tensor"),
     "random": ("FailedError", "gives other outputs for the same inputs"),
     "selects": ("FailedError", "shape depends on the data"),

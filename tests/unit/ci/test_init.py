@@ -98,7 +98,7 @@ def test_a_model_of_any_name_is_found_by_the_policy(root: Path, file: str, name:
         (["--uses", "example/executorch-qnn-ci@main"], "is not a commit"),
         (["--uses", f"{USES}; rm -rf"], "is not a commit"),
         (["--uses", USES, "--model", "gone.py:f"], "gone.py is not a file"),
-        (["--uses", USES, "--model", f"{__file__}:f"], "is not in"),
+        (["--uses", USES, "--model", f"{__file__}:root"], "is not in"),
         (["--uses", USES, "--directory", "gone"], "is not a directory"),
     ],
 )

@@ -156,6 +156,10 @@ def test_the_bounds_of_ids_are_read_for_both_models(tmp_path: Path) -> None:
     inside[0] += 1
     outside[1] += 1
     assert judge(tmp_path, [COARSE, inside, MASK]).case.status is Status.PASSED
+    tied = judge(tmp_path, [COARSE, inside, MASK]).case
+    assert (tied.equal, tied.equal_exact) == (1.0, pytest.approx(2 / 3))
+    exact = judge(tmp_path, RIGHT).case
+    assert (exact.equal, exact.equal_exact) == (1.0, 1.0)
     case = judge(tmp_path, [COARSE, outside, MASK]).case
     assert case.status is Status.FAILED
     assert "output 1: " in case.reason
@@ -434,22 +438,22 @@ GAINS = [2.0, 3.0, 4.0]
 
 
 @pytest.mark.parametrize(
-    ("output", "layers", "named"),
+    ("wrong", "layers", "named"),
     [
-        (5.5, [2.0, 3.3, 4.0], "right up to linear [net.py:1], wrong from softmax [net.py:2]"),
-        (5.5, [2.2, 3.3, 4.4], "wrong from linear [net.py:1]"),
-        (5.5, GAINS, "right up to mul [net.py:3], wrong behind it"),
-        (5.0, GAINS, "is right"),
+        (True, [2.0, 3.3, 4.0], "right up to linear [net.py:1], wrong from softmax [net.py:2]"),
+        (True, [2.2, 3.3, 4.4], "wrong from linear [net.py:1]"),
+        (True, GAINS, "right up to mul [net.py:3], wrong behind it"),
+        (False, GAINS, "is right"),
     ],
     ids=["between", "first", "behind", "none"],
 )
 def test_an_unfaithful_program_is_traced_to_its_layer(
-    tmp_path: Path, output: float, layers: list[float], named: str
+    tmp_path: Path, wrong: bool, layers: list[float], named: str
 ) -> None:
     def answer(sets: Sets) -> Sets:
         behind = layers if len(runner.calls) > 2 else []
-        first = output if behind else 5.5
-        return [[tensors[0] * factor for factor in [first, *behind]] for tensors in sets]
+        off = np.sin(RAMP[0][0]) if wrong or not behind else 0
+        return [[x * 5 + off, *(x * gain for gain in behind)] for (x,) in sets]
 
     runner = EchoRunner(answer)
     engine = FloatEngine(lambda x: [x * 5], RAMP, layers=LAYERS)
@@ -465,3 +469,10 @@ def test_a_right_program_is_not_lowered_again_for_its_layers(tmp_path: Path) -> 
     engine = FloatEngine(lambda x: [x * 5], RAMP, layers=LAYERS)
     case = run_case(tmp_path, engine, runner, spec=replace(SPEC, scheme=Scheme.FP16)).case
     assert (case.status, runner.calls) == (Status.PASSED, ["open", "run"])
+
+
+def test_outputs_that_explain_themselves_need_no_layers(tmp_path: Path) -> None:
+    runner = EchoRunner(lambda sets: [[tensors[0] * 0] for tensors in sets])
+    engine = FloatEngine(lambda x: [x * 5], RAMP, layers=LAYERS)
+    case = run_case(tmp_path, engine, runner, spec=replace(SPEC, scheme=Scheme.FP16)).case
+    assert (case.status, runner.calls) == (Status.FAILED, ["open", "run"])

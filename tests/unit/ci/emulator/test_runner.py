@@ -1,12 +1,19 @@
 from __future__ import annotations
 
+import os
 import sys
+import time
+from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from ci.cases.engine import Compiled, Delegation, Program, RunError
 from ci.cases.runners import ProgramRunner, find_program
+from ci.models.tensors import TensorInfo
 from provisioning.errors import UsageError
+from tests.stand_ins.lanes import SPEC
 
 
 @pytest.fixture
@@ -50,3 +57,56 @@ def test_a_runner_that_may_not_be_run_is_a_usage_error(runner: Path) -> None:
     runner.chmod(0o644)
     with pytest.raises(UsageError, match="no runner"):
         find_program("./run.sh", {})
+
+
+WRITES = "for word; do case $word in --output*) cp {0} ${{word#*=}}/output_0_0.raw;; esac; done"
+
+
+@pytest.mark.parametrize("start", ["", "setsid "])
+@pytest.mark.parametrize("ending", ["exit 0", "exit 3", "sleep 60"])
+def test_what_a_runner_leaves_running_is_ended_and_fails_the_run(
+    tmp_path: Path, start: str, ending: str
+) -> None:
+    np.ones(3, np.float32).tofile(tmp_path / "right.raw")
+    pid = tmp_path / "pid"
+    script = tmp_path / "run.sh"
+    writes = WRITES.format(tmp_path / "right.raw")
+    child = f"{start}sh -c 'echo $$ >{pid}; exec sleep 50' >/dev/null 2>&1 </dev/null &"
+    script.write_text(f"{child}\n{writes}\nwhile [ ! -s {pid} ]; do sleep 0.02; done\n{ending}\n")
+    told = {"exit 0": "sleep", "exit 3": "exited with 3", "sleep 60": "did not end within"}[ending]
+    with pytest.raises(RunError, match=told):
+        run_script(tmp_path, script)
+    assert not is_running(int(pid.read_text()))
+    script.write_text(writes)
+    assert run_script(tmp_path, script) == [1.0, 1.0, 1.0]
+
+
+def run_script(folder: Path, script: Path) -> list[float]:
+    (folder / "work" / "artifact").mkdir(parents=True, exist_ok=True)
+    info = TensorInfo("float32", (3,))
+    compiled = Compiled(
+        program="p",
+        binary="p",
+        size_bytes=1,
+        sets=1,
+        inputs=(info,),
+        outputs=(info,),
+        delegation=Delegation(1, 0, 1),
+    )
+    path, log = folder / "work/artifact/p", folder / "log"
+    program = Program(SPEC, path, compiled, folder / "work", log)
+    runner = ProgramRunner(["sh", str(script)], os.environ)
+    with runner.open(program, 2.0) as opened:
+        ((output,),) = opened.run([[np.ones(3, np.float32)]])
+    return [*output]
+
+
+def is_running(pid: int) -> bool:
+    """Whether the process is there and is no zombie; one that was killed takes a moment to go."""
+    for _ in range(100):
+        with suppress(OSError):
+            if Path(f"/proc/{pid}/cmdline").read_bytes():
+                time.sleep(0.02)
+                continue
+        return False
+    return True

@@ -58,9 +58,58 @@ def test_a_wrong_name_gives_the_nearest_and_the_list(
     assert words in str(caught.value)
 
 
+FILE = """
+from models import big as imported
+import nets.small
+assigned = lambda: None
+if assigned:
+    async def conditional(): ...
+class Net:
+    def factory_of_a_class(self): ...
+def factory(): ...
+"""
+
+
+@pytest.mark.parametrize("name", ["imported", "nets", "assigned", "conditional", "Net", "factory"])
+def test_a_function_that_a_file_defines_or_imports_is_taken(tmp_path: Path, name: str) -> None:
+    (tmp_path / "net.py").write_text(FILE)
+    (case,) = select_cases({}, SOCS, models=[f"{tmp_path}/net.py:{name}"], schemes=["fp16"])
+    assert case.reference == f"{tmp_path}/net.py:{name}"
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [("factry", "net.py:factory"), ("make_model", "it has "), ("", "it has ")],
+)
+def test_a_function_that_a_file_lacks_is_refused_with_the_nearest(
+    tmp_path: Path, name: str, nearest: str
+) -> None:
+    (tmp_path / "net.py").write_text(FILE)
+    with pytest.raises(UsageError, match=f"has no function '{name}'") as caught:
+        select_cases({}, SOCS, models=[f"{tmp_path}/net.py:{name}"])
+    assert nearest in caught.value.fix
+    assert "factory_of_a_class" not in caught.value.fix
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from models import *",
+        "def __getattr__(name): ...",
+        "globals()['made'] = print",
+        "exec('made = print')",
+        "broken = (",
+        "nul = '\0'",
+    ],
+)
+def test_what_only_an_import_can_tell_is_left_to_the_case(tmp_path: Path, text: str) -> None:
+    (tmp_path / "net.py").write_text(text)
+    assert select_cases({}, SOCS, models=[f"{tmp_path}/net.py:made"], schemes=["fp16"])
+
+
 def test_a_users_model_is_taken_by_its_path(tmp_path: Path) -> None:
     file = tmp_path / "net.py"
-    file.write_text("")
+    file.write_text("def make(): ...")
     (case,) = select_cases(SUITE_SCHEMES, SOCS, models=[f"{file}:make"], schemes=["8a8w"])
     assert case.model == f"{file}:make"
     assert "/" not in case.slug
@@ -69,7 +118,7 @@ def test_a_users_model_is_taken_by_its_path(tmp_path: Path) -> None:
 def test_a_users_model_may_be_relative_to_where_nox_was_called(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "net.py").write_text("")
+    (tmp_path / "net.py").write_text("def make(): ...")
     monkeypatch.setenv("QNN_CI_CALLER_DIR", str(tmp_path))
     (case,) = select_cases(SUITE_SCHEMES, SOCS, models=["net.py:make"], schemes=["8a8w"])
     assert case.model == "net.py:make"
@@ -82,7 +131,7 @@ def test_a_model_in_a_repository_is_called_by_its_path_in_it_wherever_the_caller
     for repository in ("mine", "other"):
         (tmp_path / repository / ".git").mkdir(parents=True)
         (tmp_path / repository / "nets").mkdir()
-        (tmp_path / repository / "nets" / "net.py").write_text("")
+        (tmp_path / repository / "nets" / "net.py").write_text("def make(): ...")
     monkeypatch.chdir(tmp_path / "mine" / "nets")
     words = ["net.py:make", "../nets/net.py:make", str(tmp_path / "mine/nets/net.py:make")]
     (case,) = select_cases(SUITE_SCHEMES, SOCS, models=words, schemes=["8a8w"])

@@ -1,14 +1,24 @@
-"""How many cases run at a time: the command line says it, QNN_CI_JOBS, or the number of cores."""
+"""How many cases run at a time, and where the run writes: seen before anything is provisioned."""
 
 from __future__ import annotations
 
 import argparse
 import os
+from pathlib import Path
 
 import pytest
 
-from ci.verbs.lanes.steps import add_case_arguments, check_numbers
-from provisioning.errors import UsageError
+from ci.__main__ import main
+from ci.verbs.lanes.steps import add_case_arguments, check_arguments
+from provisioning.errors import ExitCode, UsageError
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QNN_CI_CALLER_DIR", str(tmp_path))
+    monkeypatch.setenv("QNN_CI_HOME", str(tmp_path / "nothing is provisioned"))
+    monkeypatch.chdir(tmp_path)
+
 
 CORES = str(len(os.sched_getaffinity(0)))
 
@@ -17,7 +27,7 @@ def read_jobs(*words: str) -> int:
     parser = argparse.ArgumentParser(exit_on_error=False)
     add_case_arguments(parser, "a model", "a_session")
     args = parser.parse_args(words)
-    check_numbers(args)
+    check_arguments(args, "a_session")
     jobs: int = args.jobs
     return jobs
 
@@ -50,3 +60,22 @@ def test_what_is_no_number_of_cases_is_refused(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("QNN_CI_JOBS", "many")
     with pytest.raises(argparse.ArgumentError, match="invalid int value: 'many'"):
         read_jobs()
+
+
+@pytest.mark.parametrize("verb", ["test-emulator", "test-onnx"])
+@pytest.mark.parametrize("option", ["--reports", "--keep-artifacts"])
+def test_a_directory_that_cannot_be_written_is_named_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], verb: str, option: str
+) -> None:
+    (tmp_path / "a-file").touch()
+    code = main([verb, "--model", "mlp", "--offline", option, "a-file"])
+    told = capsys.readouterr().err
+    assert code == ExitCode.DOWNLOAD
+    assert "a-file" in told
+    assert "cannot be written" in told
+    assert "1/4" not in told
+
+
+def test_a_list_writes_nothing(tmp_path: Path) -> None:
+    assert main(["test-emulator", "--list"]) == ExitCode.OK
+    assert not [*tmp_path.iterdir()]
