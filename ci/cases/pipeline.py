@@ -37,6 +37,7 @@ from ci.cases.spec import CaseSpec
 from ci.judging.figures import Array
 from ci.judging.gate import Judgement, Reason, References, judge
 from ci.judging.verdict import (
+    MODEL,
     CaseFigures,
     ControlResult,
     forgive,
@@ -309,9 +310,11 @@ class CaseRun:
             return self.end(Status.PASSED, remark=run.notes.remark)
         loss = compiled.loss if self.evidence.question is Question.QUANTIZED else None
         where = [describe_loss(loss)] if loss else []
-        if self.evidence.question is Question.FAITHFUL and not run.used:
+        seen = any(line.startswith("  seen: ") for line in verdict.advice)
+        if self.evidence.question is Question.FAITHFUL and not (seen or run.used):
             where += filter(None, [self.locate()])
-        explained = "\n".join(["; ".join(reasons), *verdict.advice, *where])
+        advice = MODEL if failing and failing[0].is_model else verdict.advice
+        explained = "\n".join(["; ".join(reasons), *advice, *where])
         return self.end(Status.FAILED, explained, log_tail, remark=run.notes.remark)
 
     def locate(self) -> str:
@@ -359,7 +362,7 @@ class CaseRun:
         log = self.directory / "metric.log"
         ended = self.setup.pool.run(job, log, self.options.timeout_s, fresh=True)
         if ended.failure:
-            return [Reason(Question.TASK, f"metric: {ended.failure}")]
+            return [Reason(Question.TASK, f"metric: {ended.failure}", is_model=True)]
         result: MetricResult = ended.result
         self.evidence.metric = result
         return list(judge_metric(entry.metric, result))
@@ -407,7 +410,7 @@ class CaseRun:
             spec,
             known,
             status=status,
-            reason=f"{reason}\n  fix: {advice}" if advice else reason,
+            reason=f"{reason}\n{advice}" if advice else reason,
             places=self.find_places(reason) if status is Status.FAILED else (),
             log_tail=log_tail,
             runner=self.setup.runner.name,

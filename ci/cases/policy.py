@@ -63,10 +63,16 @@ class Unsupported(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Advice(Struct, frozen=True, forbid_unknown_fields=True):
-    """What to do about a failure whose reason ``pattern`` finds."""
+    """What to do about a failure whose reason ``pattern`` finds, and why it is so."""
 
     pattern: str
     fix: str
+    why: str = ""
+
+    @property
+    def text(self) -> str:
+        """The lines that follow the reason."""
+        return f"  why: {self.why}\n  fix: {self.fix}" if self.why else f"  fix: {self.fix}"
 
 
 class EmulatorPolicy(Struct, frozen=True, forbid_unknown_fields=True):
@@ -140,7 +146,7 @@ class EmulatorPolicy(Struct, frozen=True, forbid_unknown_fields=True):
 
     def advise(self, reason: str) -> str:
         """The first advice that fits; empty for a failure that is not known."""
-        fitting = (entry.fix for entry in self.advice if re.search(entry.pattern, reason))
+        fitting = (entry.text for entry in self.advice if re.search(entry.pattern, reason))
         return next(fitting, "")
 
 

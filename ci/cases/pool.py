@@ -289,14 +289,19 @@ class Pool:
 
 
 # Lines that QNN writes about a run that goes well, too.
-CHATTER = ("[INFO] [Qnn ExecuTorch]", "# LIBNATIVE")
+CHATTER = (
+    *("[INFO] [Qnn ExecuTorch]", "# LIBNATIVE", "Starting stage: ", "Completed stage: ", "[#"),
+    *("[cpuinfo_", "====== DDR", "spill_bytes=", "fill_bytes=", "write_total_", "read_total_"),
+    "left to the CPU: ",  # the reason has it
+)
 
 
 def read_tail(log: Path) -> str:
     """Return the last lines of a log, without what QNN reports of a run that goes well."""
     with suppress(OSError):
         text = log.read_text(encoding="utf-8", errors="replace")
-        lines = [line for line in text.splitlines() if not line.lstrip().startswith(CHATTER)]
+        lines = [one for one in text.splitlines() if one.strip()]
+        lines = [line for line in lines if not line.lstrip().startswith(CHATTER)]
         return "\n".join(line[:400] for line in lines[-TAIL_LINES:])
     return ""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,6 +28,9 @@ NOISE = re.compile(
     r"|(Requested|Supported) I/O datatype set"
 )
 MAX_REASON = 400
+# What a failed lowering adds to the log, a line for each node that was left to the CPU before.
+LEFT = re.compile(r"^left to the CPU: (.+)", re.MULTILINE)
+BUILDER = "[QNN Delegate Op Builder]: "  # begins ExecuTorch's warnings of what it does not build
 QUANTIZING = "quantized_decomposed."
 COMPUTES_NOTHING = {"getitem"}
 # LPAI takes integers alone: ExecuTorch leaves their conversion at both ends to the CPU.
@@ -52,6 +56,11 @@ class Refusals(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         self.last = record.getMessage()
 
+    def describe(self) -> list[str]:
+        """Return what computes and was refused, with the reason and the line of the model."""
+        named = ((self.seen[name], reason) for name, reason in self.by_node.items())
+        return [f"{op}: {reason}" for op, reason in named if not op.startswith(QUANTIZING)]
+
     def is_skipped(self, node: Any) -> bool:
         """Whether the model's entry leaves a node to the CPU, or it only quantizes beside one."""
         choices, name = self.choices, name_operator(node)
@@ -74,10 +83,11 @@ class Refusals(logging.Handler):
                     raise UsageError(f"{key}: the graph has no {name}", fix=f"one of: {every}")
 
 
-def qnn_errors(text: str) -> str:
-    """The distinct error lines of QNN in a log, shortened to MAX_REASON characters."""
+def qnn_errors(text: str, known: str = "") -> str:
+    """The distinct error lines of QNN in a log, except ``known`` ones, shortened to MAX_REASON
+    characters."""
     found = [match.group(1).strip() for match in QNN_ERROR.finditer(text)]
-    kept = [line for line in dict.fromkeys(found) if not NOISE.search(line)]
+    kept = [line for line in dict.fromkeys(found) if not NOISE.search(line) and line not in known]
     return "; ".join(kept)[:MAX_REASON]
 
 
@@ -93,19 +103,23 @@ def record_refusals(log: Path, choices: Choices = NO_CHOICES) -> Iterator[Refusa
         if node.op == "call_function":
             refusals.seen[node.name] = name_operator(node)
         if name_operator(node) in BROKEN:
-            refusals.by_node[node.name] = BROKEN[name_operator(node)]
+            refusals.by_node[node.name] = BROKEN[name_operator(node)] + find_line(node)
             return False
         note_step(f"QNN judged {name_operator(node)}{find_line(node)}")
         start, refusals.last = log.stat().st_size, ""
         try:
-            supported = bool(original(self, submodules, node))
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                supported = bool(original(self, submodules, node))
         except Exception as error:
             where = f"{name_operator(node)}{find_line(node)}"
             raise RuntimeError(f"ExecuTorch fails at {where}") from error
         if not supported and node.op == "call_function":
             told = log.read_bytes()[start:].decode("utf-8", "replace")
-            said = qnn_errors(told) or refusals.last.rpartition("| ")[2]
-            refusals.by_node[node.name] = said or "refused without a reason"
+            built = [str(one.message).partition(BUILDER)[2] for one in caught]
+            said = qnn_errors(told) or "; ".join(filter(None, built))
+            said = said or refusals.last.rpartition("| ")[2] or "refused without a reason"
+            refusals.by_node[node.name] = said + find_line(node)
         return supported
 
     support.is_node_supported = watched
@@ -113,6 +127,10 @@ def record_refusals(log: Path, choices: Choices = NO_CHOICES) -> Iterator[Refusa
     qnn_partitioner.logger.addHandler(refusals)
     try:
         yield refusals
+    except Exception:
+        with log.open("a", encoding="utf-8") as stream:
+            stream.writelines(f"left to the CPU: {one}\n" for one in refusals.describe())
+        raise
     finally:
         support.is_node_supported = original
         qnn_partitioner.logger.removeHandler(refusals)
@@ -139,7 +157,7 @@ def audit_delegation(
     named = tuple(
         Fallback(
             name_operator(node),
-            refusals.by_node.get(node.name, "not offered to QNN") + find_line(node),
+            refusals.by_node.get(node.name, f"not offered to QNN{find_line(node)}"),
             refusals.is_skipped(node),
         )
         for node in left

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import sys
 import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -35,7 +37,7 @@ from ci.cases.engine import (
 from ci.cases.forked import describe_error, run_forked
 from ci.cases.spec import CaseSpec
 from ci.executorch.context_digest import sign_by_content
-from ci.executorch.delegation import audit_delegation, qnn_errors, record_refusals
+from ci.executorch.delegation import LEFT, audit_delegation, qnn_errors, record_refusals
 from ci.executorch.quantize import NO_GRID, find_grids, quantize_model, round_blocks
 from ci.models.eager import keep_state, run_eager
 from ci.models.integer_bounds import find_joined, find_ties
@@ -52,6 +54,9 @@ from provisioning.files import scratch_directory
 from provisioning.manifest.targets import Backend
 
 PROGRAM = "program.pte"
+MOST_LEFT = 4
+# What ExecuTorch's quantizer prints of an operator that it leaves in float; dropout does nothing.
+NO_RULE = re.compile(r"^No quant config .* for op, (?!aten\.dropout)(\S+)", re.MULTILINE)
 TARGETS = {Backend.LPAI: "kX86", Backend.LPAI_ARM: "kArm"}
 
 
@@ -102,6 +107,7 @@ class Lowering:
         """Quantize if the scheme does, lower, and write everything."""
         spec, model = self.spec, self.model
         module: Any = model.module
+        self.staging.write_float(model.reference, model.made)  # what proves nothing is named first
         if spec.scheme.quantized:
             choices = spec.source.choices
             module = quantize_model(model, spec.scheme, spec.soc, choices, self.backend)
@@ -229,10 +235,11 @@ class Lowering:
 
 
 def describe_refusal(error: Exception, log: Path) -> str:
-    """Return QNN's error lines, the exception that ExecuTorch made of them, its cause, and where;
-    our own errors are shown unchanged."""
+    """Return what was not quantized, what was left to the CPU, QNN's error lines, the exception
+    that ExecuTorch made of them, its cause, and where; our own errors are shown unchanged."""
     if isinstance(error, QnnCiError):
         return str(error)
+    sys.stdout.flush()  # which is the log
     text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
     root: BaseException = error
     while root.__cause__:
@@ -240,7 +247,10 @@ def describe_refusal(error: Exception, log: Path) -> str:
     raised = " <- ".join(dict.fromkeys([describe_error(error), describe_error(root)]))
     file = traceback.extract_tb(root.__traceback__)[-1].filename
     raised += f" [{file.rpartition('site-packages/')[2]}]"
-    said = qnn_errors(text)
+    left = list(dict.fromkeys(LEFT.findall(text)))[:MOST_LEFT]
+    floats = dict.fromkeys(NO_RULE.findall(text))
+    bare = [f"{op} is not quantized: ExecuTorch has no rule for it" for op in floats]
+    said = "; ".join(filter(None, [*bare, *left, qnn_errors(text, "; ".join(left))]))
     return f"{said} ({raised})" if said else raised
 
 

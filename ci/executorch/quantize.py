@@ -33,7 +33,7 @@ from ci.models.methods import join_modules, split_module
 from ci.models.model import Model, split_model
 from ci.models.schemes import Scheme
 from ci.models.user_code import Inputs, call_function
-from provisioning.errors import UsageError
+from provisioning.errors import FailedError, UsageError
 from provisioning.manifest.targets import Backend
 
 Grid = tuple[float, int, int]
@@ -85,6 +85,13 @@ def quantize_method(model: Model, scheme: Scheme, choices: Choices, quantizer: A
         else:
             run_eager(prepared, model.calibration)
     converted: GraphModule = convert_pt2e(prepared)
+    names = (getattr(node.target, "__name__", "") for node in _nodes_of(converted))
+    if not any("quantize_" in name for name in names):
+        raise FailedError(
+            f"{scheme.value} quantizes nothing in {Path(model.name).name}",
+            why="ExecuTorch's quantizer has no rule for its operators, such as those of nn.GRUCell",
+            fix="write them with linear layers, as ci/models/suite/lstm.py does, or take fp16",
+        )
     return converted
 
 

@@ -71,10 +71,12 @@ class References:
 
 @dataclass(frozen=True)
 class Reason:
-    """Why an output is rejected, and which question it answers with no."""
+    """Why an output is rejected, and which question it answers with no. ``is_model`` is whether
+    the float32 model answers it with no as well."""
 
     question: Question
     text: str
+    is_model: bool = False
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,9 @@ FLOOR_STEPS, FLOOR_RELATIVE = 0.2, 2**-13
 # A gain or an offset that rounding has in the same direction everywhere: twice the noise, but at
 # most these shares of the reference's RMS.
 SYSTEMATIC, MAX_GAIN, MAX_OFFSET = 2.0, 0.004, 0.005
+# Noise above this share of the RMS is biased by up to half of what is above it, and its elements,
+# such as the edges in a map of probabilities, may be off by so many dB more.
+COARSE, BIAS, EDGES_DB = 0.04, 0.5, 6.0
 
 WHOLE, ELEMENT_DB, LINE_DB = "all input sets", 10.0, 100.0
 
@@ -108,6 +111,11 @@ class Prediction:
         return math.sqrt(float(np.mean(self.reference.astype(np.float64) ** 2)))
 
     @cached_property
+    def noise(self) -> float:
+        """The predicted error's RMS as a share of the reference's."""
+        return math.sqrt(float(np.mean(self._squares))) / self.rms if self.rms else 0.0
+
+    @cached_property
     def floor(self) -> float:
         """The power of an error that any output may have."""
         return float(max(FLOOR_STEPS * self.info.step, FLOOR_RELATIVE * self.rms) ** 2)
@@ -161,6 +169,8 @@ class Prediction:
             worst = int(ratios.argmax())
             above_db = decibels(float(ratios[worst]), 1.0)
             limit_db = margin_db + decibels(spread, 1.0)
+            if parts.kind == "element" and self.noise > COARSE:
+                limit_db += min(EDGES_DB, 2 * decibels(self.noise, COARSE))
             names_db = ELEMENT_DB if parts.kind == "element" else float(parts.kind != WHOLE)
             partial = decibels(float(ratios.min()), 1.0) <= limit_db
             over_db = above_db - limit_db
@@ -169,7 +179,7 @@ class Prediction:
 
     def _compare_line(self, error: Array, margin_db: float) -> Iterator[Excess]:
         """Compare gain and offset, as shares of the reference's RMS."""
-        noise = math.sqrt(float(np.mean(self._squares))) / self.rms
+        noise = self.noise
         right = self.reference.astype(np.float64)
         lines = (
             ("gain", right / self.rms**2, MAX_GAIN),
@@ -181,6 +191,7 @@ class Prediction:
             least = max(noise / math.sqrt(right.size), FLOOR_RELATIVE)
             predicted = max(float(np.abs(runs).max()), least)
             allowed = predicted * 10 ** (margin_db / 20) + min(SYSTEMATIC * noise, most)
+            allowed += BIAS * max(noise - COARSE, 0.0)
             yield Excess(
                 name, 2 * decibels(seen, predicted), 2 * decibels(seen, allowed), names_db=LINE_DB
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -23,6 +24,10 @@ FLOAT16 = "float16 has 11 bits: keep values small, or take a quantized scheme of
 OTHER_FORM = "lower it with batch 1, in another scheme, or write that part of the model differently"
 BATCH = "lower the model with batch 1: QNN is known to compute other rows wrongly"
 UINT8 = "each uint8 of an input counts as 0 or 1 there: give int32 or float32"
+MODEL = (
+    "  why: the float32 model itself is not good for its task, whatever QNN makes of it",
+    "  fix: compare inputs, labels and the order of outputs with what the metric expects",
+)
 NEGATIONS = {
     Question.FAITHFUL: "not faithful",
     Question.QUANTIZED: "not quantized well",
@@ -86,7 +91,8 @@ def judge_outputs(
     controls = tuple(feed_controls(references, infos, limits))
     passing = [one.kind.value for one in controls if not one.rejected]
     alike = ControlKind.OTHER_INPUT.value in passing
-    warning = "no two input sets give outputs that can be told apart: give sets that differ more"
+    warnings = ["no two input sets give outputs that can be told apart: give sets that differ more"]
+    warnings = [*(warnings if alike else []), *find_vague(references, infos, limits)]
     faults = [name for name in passing if name != ControlKind.OTHER_INPUT.value]
     return Verdict(
         summarize_figures(judgement),
@@ -94,8 +100,23 @@ def judge_outputs(
         tuple(advise_on_figures(judgement, references, outputs, inputs)),
         tuple(one for one in controls if one.rejected or one.kind is not ControlKind.OTHER_INPUT),
         f"the gate accepts {', '.join(faults)}: this case proves nothing" if faults else "",
-        (warning,) if alike else (),
+        tuple(warnings),
     )
+
+
+def find_vague(
+    references: References, infos: Sequence[TensorInfo], limits: Threshold
+) -> Iterator[str]:
+    """Yield which outputs rounding may change by as much as they are: a wrong program of theirs
+    cannot be told from a right one."""
+    for index, info in enumerate(infos):
+        db = limits.of_output(index).max_above_noise_db
+        noise = references.predict(index, info).noise if info.dtype.startswith("float") else 0.0
+        if noise > 10 ** (-db / 20):
+            yield (
+                f"output {index}: rounding alone may leave {-20 * math.log10(noise):.0f} dB of it,"
+                " so that few faults of the program can be seen: take a scheme with more bits"
+            )
 
 
 def feed_controls(
@@ -218,13 +239,16 @@ def judge_metric(metric: Metric, result: MetricResult) -> Iterator[Reason]:
         )
         yield Reason(Question.TASK, text)
     if metric.min is not None and not value >= metric.min:
-        yield Reason(Question.TASK, f"{metric.name} {value:.4g}, {metric.min:g} wanted")
+        worse = not float32 >= metric.min
+        own = f"the float32 model itself has {float32:.4g}" if worse else ""
+        text = "; ".join(filter(None, [f"{metric.name} {value:.4g}, {metric.min:g} wanted", own]))
+        yield Reason(Question.TASK, text, is_model=worse)
     if float32 - shifted <= metric.max_drop:
         text = (
             f"{metric.name} is {shifted:.4g} for the outputs of other inputs, too: labels and"
             " inputs have to vary, and max_drop to be less than chance"
         )
-        yield Reason(Question.TASK, text)
+        yield Reason(Question.TASK, text, is_model=True)
 
 
 def _name_quantized(result: MetricResult) -> str:
@@ -237,13 +261,14 @@ def forgive(
     """Return the reasons that fail a case, the first question first, and warnings.
 
     If a metric is given and passes, a model that is not quantized well is a warning, unless the
-    metric is ``strict``. A program that is not faithful is never forgiven.
+    metric is ``strict``. A program that is not faithful is never forgiven. A float32 model that is
+    not good for its task comes before its quantization, which is not to blame.
     """
     good = metric is not None and not metric.strict
     good = good and not any(one.question is Question.TASK for one in reasons)
     rest = [one for one in reasons if not (good and one.question is Question.QUANTIZED)]
     order = list(Question)
-    failing = sorted(rest, key=lambda one: order.index(one.question))
+    failing = sorted(rest, key=lambda one: order.index(one.question) - 1.5 * one.is_model)
     return tuple(failing), tuple(one.text for one in reasons if one not in rest)
 
 

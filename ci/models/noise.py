@@ -121,6 +121,8 @@ class Dice:
     def _round(self, node: Node, value: Tensor) -> Tensor:
         relative = SOFTMAX if "softmax" in name_operator(node) else RELATIVE
         error = value.clamp(-FLOAT16_MAX, FLOAT16_MAX) * (relative * self.draw(value.shape))
+        if node.op in {"placeholder", "get_attr"}:  # what float16 holds, such as a mask, is exact
+            error = error * (value != value.half())
         absolute = ACTIVATIONS.get(name_operator(node).rstrip("_"), 0.0)
         if absolute and _find_fused(node.args[0]):
             error = error + absolute * self.draw(value.shape)

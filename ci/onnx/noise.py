@@ -40,6 +40,8 @@ MOVES = re.compile(
     "|Gather.*|Identity|Cast|Dropout|Pad|DepthToSpace|SpaceToDepth|Constant|Where|Shape"
     "|QuantizeLinear|DequantizeLinear"
 )
+# Their activations are approximated, too: an absolute error of what they give in float16.
+RECURRENT, CELL = frozenset({"LSTM", "GRU", "RNN"}), 2**-9
 FUSED_THROUGH = ("Reshape", "Concat", "Identity", "Flatten")
 LAYERS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 WIDE = {TensorProto.INT16, TensorProto.UINT16, TensorProto.INT4, TensorProto.UINT4}
@@ -134,8 +136,15 @@ class _Writer:
         softmax = node is not None and node.op_type == "Softmax"
         limits = (self.constant(np.float32(one)) for one in (-FLOAT16_MAX, FLOAT16_MAX))
         finite = self.add("Clip", raw, *limits)
+        if node is None:  # what float16 holds, such as a mask, is exact
+            half = self.add("Cast", raw, to=TensorProto.FLOAT16)
+            same = self.add("Equal", raw, self.add("Cast", half, to=TensorProto.FLOAT))
+            off = self.add("Not", same)
+            finite = self.add("Mul", finite, self.add("Cast", off, to=TensorProto.FLOAT))
         error = self.add("Mul", finite, self.draw(raw, SOFTMAX if softmax else RELATIVE))
         absolute = ACTIVATIONS.get(node.op_type.lower(), 0.0) if node else 0.0
+        if node is not None and node.op_type in RECURRENT:
+            error = self.add("Add", error, self.draw(raw, CELL))
         if absolute and self.is_layer(self.made_by.get(node.input[0])):
             error = self.add("Add", error, self.draw(raw, absolute))
         self.add("Add", raw, error, result=name)

@@ -30,6 +30,7 @@ class Entry:
     drop: float
     spoilt: str
     judged: int = 12
+    cpu: bool = False  # whether a node may stay on the CPU, which the plain script allows
 
 
 TORCH = {
@@ -38,7 +39,7 @@ TORCH = {
     "onet": Entry("onet", "crop_overlap", 0.7, 0.03, "8a8w"),
     "crepe": Entry("crepe", "crepe_pitch", 0.95, 0.05, ""),
     "crepe_mended": Entry("crepe", "crepe_pitch", 0.95, 0.05, "8a8w"),
-    "pesto": Entry("pesto", "pesto_pitch", 0.95, 0.05, ""),
+    "pesto": Entry("pesto", "pesto_pitch", 0.95, 0.05, "", cpu=True),
     "silero": Entry("silero", "voice_activity", 0.9, 0.05, "", 40),
     "silero_gates": Entry("silero", "voice_activity", 0.9, 0.05, "", 40),
     "minilm": Entry("minilm", "ranking", 0.9, 0.05, ""),

@@ -77,5 +77,11 @@ def describe(folder: Path, case: Case, schemes: list[str], entry: Entry) -> list
         f'labels = "data/{case.model}-labels.npy"',
         f"max_drop = {entry.drop}",
         f"min = {entry.least}",
+        *(
+            line
+            for scheme in schemes
+            if entry.cpu
+            for line in (f"[models.{case.name}.limits.{scheme}]", "full_delegation = false")
+        ),
         "",
     ]

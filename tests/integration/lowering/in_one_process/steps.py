@@ -10,6 +10,7 @@ import pickle
 import sys
 import warnings
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -29,7 +30,13 @@ with patch.dict(os.environ, QNN_SDK_ROOT="nowhere"), warnings.catch_warnings():
 
     from ci.executorch import delegation as audit
     from ci.executorch import lower, patches
-    from ci.executorch.delegation import BROKEN, MAX_REASON, audit_delegation, record_refusals
+    from ci.executorch.delegation import (
+        BROKEN,
+        BUILDER,
+        MAX_REASON,
+        audit_delegation,
+        record_refusals,
+    )
     from ci.executorch.quantize import block_sizes, quantize_model
 
 from ci.cases.engine import Delegation, Fallback, Staging  # noqa: E402
@@ -524,6 +531,8 @@ def partitioner(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
                 stream.write("<E> QNN has no such type\n")
         if asked.target.__name__ == "logged":
             logging.getLogger(audit.qnn_partitioner.logger.name).warning("[QNN] node | no visitor")
+        if asked.target.__name__ == "warned":
+            warnings.warn(f"{BUILDER}Only the last axis.", stacklevel=1)
         return asked.target.__name__ == "fine"
 
     support = audit.qnn_partitioner.QnnOperatorSupport
@@ -533,7 +542,7 @@ def partitioner(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
 
 def test_each_refused_node_has_the_reason_that_was_given_for_it(partitioner: Any) -> None:
     support, answer, log = partitioner
-    names = ["fine", "qnn", "logged", "silent", *BROKEN]
+    names = ["fine", "qnn", "logged", "warned", "silent", *BROKEN]
     nodes = {name: node(name, Operator(name)) for name in names}
     with record_refusals(log) as refusals:
         answers = {name: support.is_node_supported(None, {}, one) for name, one in nodes.items()}
@@ -543,12 +552,36 @@ def test_each_refused_node_has_the_reason_that_was_given_for_it(partitioner: Any
     assert refusals not in audit.qnn_partitioner.logger.handlers
     assert [name for name, taken in answers.items() if taken] == ["fine"]
     assert refusals.by_node == {
-        "qnn": "QNN has no such type",
-        "logged": "no visitor",
-        "silent": "refused without a reason",
-        "aten.max.dim": "ExecuTorch gives QNN no indices of it: take amax and argmax",
-        "aten.min.dim": "ExecuTorch gives QNN no indices of it: take amin and argmin",
+        "qnn": "QNN has no such type [net.py:7]",
+        "logged": "no visitor [net.py:7]",
+        "warned": "Only the last axis. [net.py:7]",
+        "silent": "refused without a reason [net.py:7]",
+        "aten.max.dim": "ExecuTorch gives QNN no indices of it: take amax and argmax [net.py:7]",
+        "aten.min.dim": "ExecuTorch gives QNN no indices of it: take amin and argmin [net.py:7]",
     }
+
+
+def test_a_failed_lowering_names_what_was_left_to_the_cpu_before(partitioner: Any) -> None:
+    """What QNN said of such a node is told once, with its line, and before what came of it."""
+    support, _, log = partitioner
+    log.write_text("")
+    error = raised(RuntimeError("no binary"))
+
+    def compile_program() -> None:
+        print("No quant config is implemented for op, aten.lstm_cell.default", flush=True)
+        with record_refusals(log):
+            for name in ("fine", "qnn", "quantized_decomposed.quantize_per_tensor"):
+                support.is_node_supported(None, {}, node(name, Operator(name)))
+            with log.open("a") as stream:
+                stream.write("<E> could not create op\n")
+            raise error
+
+    with log.open("a") as stream, redirect_stdout(stream), pytest.raises(RuntimeError):
+        compile_program()
+    first, *others = lower.describe_refusal(error, log).split("; ")
+    assert "aten.lstm_cell.default" in first
+    assert others[0] == "qnn: QNN has no such type [net.py:7]"
+    assert others[1].startswith("could not create op (RuntimeError: no binary")
 
 
 def test_what_stays_on_the_cpu_is_counted_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -563,7 +596,7 @@ def test_what_stays_on_the_cpu_is_counted_and_named(monkeypatch: pytest.MonkeyPa
     ]
     nodes[0].op = "placeholder"
     refusals = audit.Refusals()
-    refusals.by_node["erf"] = "no visitor"
+    refusals.by_node["erf"] = "no visitor [net.py:3]"
     graph = SimpleNamespace(graph=SimpleNamespace(nodes=nodes))
     assert audit_delegation([graph], refusals) == Delegation(
         9,

@@ -440,22 +440,22 @@ GAINS = [2.0, 3.0, 4.0]
 
 
 @pytest.mark.parametrize(
-    ("output", "layers", "named"),
+    ("wrong", "layers", "named"),
     [
-        (5.5, [2.0, 3.3, 4.0], "right up to linear [net.py:1], wrong from softmax [net.py:2]"),
-        (5.5, [2.2, 3.3, 4.4], "wrong from linear [net.py:1]"),
-        (5.5, GAINS, "right up to mul [net.py:3], wrong behind it"),
-        (5.0, GAINS, "is right"),
+        (True, [2.0, 3.3, 4.0], "right up to linear [net.py:1], wrong from softmax [net.py:2]"),
+        (True, [2.2, 3.3, 4.4], "wrong from linear [net.py:1]"),
+        (True, GAINS, "right up to mul [net.py:3], wrong behind it"),
+        (False, GAINS, "is right"),
     ],
     ids=["between", "first", "behind", "none"],
 )
 def test_an_unfaithful_program_is_traced_to_its_layer(
-    tmp_path: Path, output: float, layers: list[float], named: str
+    tmp_path: Path, wrong: bool, layers: list[float], named: str
 ) -> None:
     def answer(sets: Sets) -> Sets:
         behind = layers if len(runner.calls) > 2 else []
-        first = output if behind else 5.5
-        return [[tensors[0] * factor for factor in [first, *behind]] for tensors in sets]
+        off = np.sin(RAMP[0][0]) if wrong or not behind else 0
+        return [[x * 5 + off, *(x * gain for gain in behind)] for (x,) in sets]
 
     runner = EchoRunner(answer)
     engine = FloatEngine(lambda x: [x * 5], RAMP, layers=LAYERS)
@@ -504,3 +504,10 @@ def test_a_metric_that_is_short_or_dies_fails_the_case(
     assert (case.status is Status.FAILED) == bool(words)
     assert case.question is (Question.TASK if words else None)
     assert words in case.reason
+
+
+def test_outputs_that_explain_themselves_need_no_layers(tmp_path: Path) -> None:
+    runner = EchoRunner(lambda sets: [[tensors[0] * 0] for tensors in sets])
+    engine = FloatEngine(lambda x: [x * 5], RAMP, layers=LAYERS)
+    case = run_case(tmp_path, engine, runner, spec=replace(SPEC, scheme=Scheme.FP16)).case
+    assert (case.status, runner.calls) == (Status.FAILED, ["open", "run"])

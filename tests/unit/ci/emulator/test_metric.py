@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from ci.judging.gate import Reason
@@ -11,6 +13,7 @@ from ci.report.schema import Question
 
 METRIC = Metric(function="/m.py:top1", labels="/l.npy", max_drop=0.125, min=0.75)
 FAITHFUL, QUANTIZED, TASK = (Reason(question, question.value) for question in Question)
+MODEL = Reason(Question.TASK, "model", is_model=True)
 
 
 @pytest.mark.parametrize(
@@ -37,6 +40,12 @@ def test_a_metric_is_held_to_its_budget_and_has_to_tell_inputs_apart(
         assert reason.question is Question.TASK
 
 
+@pytest.mark.parametrize(("float32", "is_model"), [(0.74, True), (0.76, False), (math.nan, True)])
+def test_a_float32_model_that_lacks_the_metric_is_to_blame(float32: float, is_model: bool) -> None:
+    reasons = list(judge_metric(METRIC, MetricResult(0.7, float32, 0.1, 0.7)))
+    assert any(reason.is_model for reason in reasons) is is_model
+
+
 @pytest.mark.parametrize(
     ("strict", "reasons", "failing", "warnings"),
     [
@@ -45,6 +54,7 @@ def test_a_metric_is_held_to_its_budget_and_has_to_tell_inputs_apart(
         (False, [QUANTIZED, FAITHFUL], [FAITHFUL], ["quantized"]),
         (False, [TASK, QUANTIZED], [QUANTIZED, TASK], []),
         (False, [TASK, QUANTIZED, FAITHFUL], [FAITHFUL, QUANTIZED, TASK], []),
+        (False, [MODEL, QUANTIZED, FAITHFUL], [FAITHFUL, MODEL, QUANTIZED], []),
         (False, [], [], []),
     ],
 )

@@ -92,6 +92,25 @@ def test_a_gain_and_an_offset_below_the_noise_are_seen(
     assert (found.place, found.over_db > 0) == (place, True)
 
 
+@pytest.mark.parametrize(("share", "accepted"), [(0.02, False), (0.2, True)])
+def test_coarse_noise_may_be_biased(share: float, accepted: bool) -> None:
+    """By a third of it, as an offset and as a gain."""
+    right = draw((8, 40, 50))
+    prediction = predict(right, share * draw((8, 8, 40, 50), 1))
+    noise = share * draw((8, 40, 50), 2)
+    for wrong in (right + noise + share / 3, right * (1 + share / 3) + noise):
+        assert (worst(prediction, wrong).over_db < 0) is accepted
+
+
+def test_an_element_of_coarse_noise_may_be_further_off() -> None:
+    right, noise = draw((8, 40, 50)), draw((8, 8, 40, 50), 1)
+    allowed = []
+    for share in (0.02, 0.2):
+        found = predict(right, share * noise).find_excesses(right + 1e-3, MARGIN_DB)
+        allowed += [one.above_db - one.over_db for one in found if one.place.startswith("element")]
+    assert allowed[1] - allowed[0] == pytest.approx(6, abs=0.01)
+
+
 def test_a_part_of_a_concatenation_is_judged_by_its_own_noise() -> None:
     right = np.concatenate([100 * draw((4, 1, 30)), 0.5 * draw((4, 1, 20))], axis=2)
     scale = np.array([1.0] * 30 + [0.4] * 20)

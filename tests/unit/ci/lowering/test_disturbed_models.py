@@ -90,6 +90,19 @@ def test_float16_has_a_relative_error_and_a_fused_activation_an_absolute_one() -
     assert rms(apart) < 2**-10
 
 
+def test_what_float16_holds_is_read_without_an_error() -> None:
+    class Masked(nn.Module):
+        def forward(self, values: Tensor, mask: Tensor) -> Tensor:
+            return values * (1 - 10000 * mask)
+
+    ((one,), *_) = inputs()
+    kept, off = torch.zeros(8, 16), torch.full((8, 16), 0.3)
+    (noise,) = predict_noise(Masked(), [(one, kept)] * 4, float16=True)
+    assert rms(noise) < 2**-9 * rms(one)
+    (noise,) = predict_noise(Masked(), [(one, kept + off)] * 4, float16=True)
+    assert rms(noise) > 0.1 * rms(one)
+
+
 def test_a_prediction_is_the_same_each_time_and_leaves_state_as_it_was() -> None:
     class Counter(nn.Module):
         def __init__(self) -> None:
