@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from ci.gate.cases import CHOOSERS, choose_cases, list_suite
+from ci.gate.cases import CHOOSERS, choose_cases, list_cases, list_suite
 from ci.gate.changes import Difference
 from ci.gate.jobs import list_jobs
 from ci.gate.rules import ALL, GateRules, Rule
@@ -39,6 +39,7 @@ def make_plan(
         everything = everything or f"the event is {event}"
     needs.everything = everything or needs.everything
     sessions, cases = tuple(needs.list_sessions()), needs.list_cases()
+    suites = {name: list_cases(suite) for name, suite in difference.head.suites.items()}
     return Plan(
         base=base,
         head=head,
@@ -47,7 +48,7 @@ def make_plan(
         changes=difference.changes,
         sessions=sessions,
         cases=cases,
-        jobs=list_jobs(sessions, cases, rules),
+        jobs=list_jobs(sessions, cases, rules, suites),
     )
 
 
