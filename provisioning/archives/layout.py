@@ -15,12 +15,22 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from provisioning.errors import IntegrityError
-from provisioning.store.tree import DIRECTORY_MODE, FILE_TIME_S, TreeEntry, find_parents
+from provisioning.store.tree import (
+    DIRECTORY_MODE,
+    FILE_TIME_S,
+    TreeEntry,
+    add_parents,
+    find_parents,
+)
 
 MAX_LINK_HOPS = 40
 MAX_DEPTH = 100
 MAX_RATIO = 1100  # deflate cannot do better than 1032:1
 MIN_BOMB_BYTES = 1 << 20
+# More than any SDK or compiler has; what is beyond costs memory and time, not room on the disk.
+MAX_MEMBERS = 120_000
+MAX_DIRECTORIES = 40_000
+MAX_NAMES = 32 << 20  # characters of all names and links together
 RESERVED_BYTES = 1 << 20
 _ODD = re.compile(r"[\x00-\x1f\x7f\\]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -127,8 +137,9 @@ def check_members(archive: str, members: Sequence[Member], limits: Limits) -> No
     """
     seen: dict[str, str] = {}
     folded: dict[str, str] = {}
+    census = Census(archive, limits)
     for member in members:
-        check_name(archive, member)
+        census.add(member)
         path = member.name.rstrip("/")
         if path in seen and not (member.kind == "dir" and seen[path] == "dir"):
             raise unsafe(archive, f"two members are named {path!r}")
@@ -136,9 +147,37 @@ def check_members(archive: str, members: Sequence[Member], limits: Limits) -> No
         clash = folded.setdefault(path.casefold(), path)
         if clash != path and not limits.case_collisions:
             raise unsafe(archive, f"{clash!r} and {path!r} differ only in case")
-    _check_parents(archive, seen)
+    _check_parents(archive, seen, census.directories)
     _check_links(archive, members)
-    _check_sizes(archive, members, limits)
+
+
+class Census:
+    """Counts the members of an archive as they become known."""
+
+    def __init__(self, archive: str, limits: Limits) -> None:
+        self.archive, self.limits = archive, limits
+        self.members = self.names = self.size = 0
+        self.directories: set[str] = set()
+
+    def add(self, member: Member) -> None:
+        """Judge one more member. Raises IntegrityError when it is unsafe, or one too many."""
+        check_name(self.archive, member)
+        self.members += 1
+        self.names += len(member.name) + len(member.link)
+        self.size += member.size
+        add_parents(member.name, self.directories)
+        for what, count, most in (
+            ("members", self.members, MAX_MEMBERS),
+            ("directories", len(self.directories), MAX_DIRECTORIES),
+            ("characters of names", self.names, MAX_NAMES),
+        ):
+            if count > most:
+                raise unsafe(self.archive, f"it has more than {most} {what}")
+        most = self.limits.unpacked_bytes
+        if self.size > most > 0:
+            raise unsafe(self.archive, f"it unpacks to more than {most} bytes")
+        if member.compressed and member.size > MAX_RATIO * member.compressed + MIN_BOMB_BYTES:
+            raise unsafe(self.archive, f"member {member.name!r} claims a ratio over {MAX_RATIO}:1")
 
 
 def check_name(archive: str, member: Member) -> None:
@@ -162,8 +201,8 @@ def check_name(archive: str, member: Member) -> None:
         raise unsafe(archive, f"member {name[:200]!r} has a name that is too long")
 
 
-def _check_parents(archive: str, kinds: Mapping[str, str]) -> None:
-    for parent in find_parents(kinds):
+def _check_parents(archive: str, kinds: Mapping[str, str], parents: Iterable[str]) -> None:
+    for parent in parents:
         if (kind := kinds.get(parent.rstrip("/"), "dir")) != "dir":
             held = next(path for path in kinds if path.startswith(parent))
             raise unsafe(archive, f"{parent.rstrip('/')!r} is a {kind} and holds {held!r}")
@@ -202,16 +241,6 @@ def resolve_link(name: str, links: Mapping[str, str]) -> str | None:
                 at.pop()
                 pending.extend(target.split("/")[::-1])
     return "/".join(at)
-
-
-def _check_sizes(archive: str, members: Iterable[Member], limits: Limits) -> None:
-    total = 0
-    for member in members:
-        total += member.size
-        if limits.unpacked_bytes and total > limits.unpacked_bytes:
-            raise unsafe(archive, f"it unpacks to more than {limits.unpacked_bytes} bytes")
-        if member.compressed and member.size > MAX_RATIO * member.compressed + MIN_BOMB_BYTES:
-            raise unsafe(archive, f"member {member.name!r} claims a ratio over {MAX_RATIO}:1")
 
 
 class FileWriter:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import gzip
 import lzma
 import posixpath
+import re
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -19,12 +20,12 @@ from pathlib import Path
 from typing import IO, Protocol
 
 from provisioning.archives.layout import (
+    Census,
     FileWriter,
     Layout,
     Limits,
     Member,
     check_members,
-    check_name,
     make_directories,
     make_parents,
     place_members,
@@ -36,6 +37,7 @@ BLOCK_BYTES = 512
 COPY_BYTES = 256 << 10
 XZ_MEMORY_BYTES = 160 << 20  # xz -9 takes 65 MiB
 MAX_HEADER_BYTES = 1 << 20
+MAX_NUMBER = 1 << 62
 MAX_PADDING_BYTES = 64 << 20
 NO_BLOCK = bytes(BLOCK_BYTES)
 KINDS = {
@@ -136,14 +138,17 @@ class TarReader:
                 raise unsafe(self.name, "something follows its end")
 
     def _number(self, raw: bytes) -> int:
-        """Octal digits, or GNU's base 256."""
-        if raw[0] == 0x80:
-            return int.from_bytes(raw[1:], "big")
+        """Octal digits, or GNU's base 256; none is negative."""
         text = raw.strip(b" \0")
-        try:
-            return int(text, 8) if text else 0
-        except ValueError as error:
-            raise unsafe(self.name, f"a header has {raw!r} where a number belongs") from error
+        if raw[0] == 0x80:
+            number = int.from_bytes(raw[1:], "big")
+        elif re.fullmatch(rb"[0-7]*", text):
+            number = int(text or b"0", 8)
+        else:
+            number = MAX_NUMBER
+        if number >= MAX_NUMBER:
+            raise unsafe(self.name, f"a header has {raw!r} where a number belongs")
+        return number
 
     def _read_extra(self, kind: bytes, size: int, extra: _Extra) -> None:
         extra.seen_bytes += size + 1
@@ -273,10 +278,14 @@ def extract_tar(
     return work.finish()
 
 
-def read_members(path: Path, name: str) -> list[Member]:
+def read_members(path: Path, name: str, limits: Limits) -> list[Member]:
     """Every member of a tarball that is called ``name``. Raises IntegrityError, OSError."""
     with explain_damage(name), _open(path, name) as stream:
-        return list(TarReader(stream, name).members())
+        members, census = [], Census(name, limits)
+        for member in TarReader(stream, name).members():
+            census.add(member)
+            members.append(member)
+        return members
 
 
 @contextmanager
@@ -323,18 +332,15 @@ class _Extraction:
         self.places: dict[str, str] = {}
         self.taken: set[str] = set()
         self.made: set[str] = set()
-        self.total = 0
+        self.census = Census(name, limits)
 
     def take(self, reader: TarReader, member: Member) -> None:
         """Judge one member, and write it when it is a wanted file."""
+        self.census.add(member)
         self.members.append(member)
-        self.total += member.size
-        if self.limits.unpacked_bytes and self.total > self.limits.unpacked_bytes:
-            raise unsafe(self.name, f"it unpacks to more than {self.limits.unpacked_bytes} bytes")
         path = self.layout.place(member.name) if member.kind != "dir" else ""
         if not path:
             return
-        check_name(self.name, member)
         if path in self.taken:
             raise unsafe(self.name, f"two members go to {path!r}")
         self.taken.add(path)

@@ -19,7 +19,14 @@ from pathlib import Path
 from threading import Event
 from typing import Any, Protocol
 
-from provisioning.archives.layout import FileWriter, Member, make_directories, make_parents, unsafe
+from provisioning.archives.layout import (
+    MAX_MEMBERS,
+    FileWriter,
+    Member,
+    make_directories,
+    make_parents,
+    unsafe,
+)
 from provisioning.store.tree import TreeEntry
 
 END, END64, LOCATOR64, CENTRAL, LOCAL = (
@@ -32,7 +39,6 @@ END, END64, LOCATOR64, CENTRAL, LOCAL = (
 END_BYTES, END64_BYTES, LOCATOR_BYTES, CENTRAL_BYTES, LOCAL_BYTES = 22, 56, 20, 46, 30
 TAIL_BYTES = END_BYTES + 0xFFFF + LOCATOR_BYTES + END64_BYTES
 STORED, DEFLATED = 0, 8
-MAX_MEMBERS = 120_000
 MAX_DIRECTORY_BYTES = 32 << 20
 ENCRYPTED, UTF8 = 0x1, 0x800
 
@@ -264,11 +270,17 @@ def _extract_parallel(
             raise InterruptedError
         on_bytes(count)
 
-    with ThreadPoolExecutor(max(2, os.cpu_count() or 1)) as pool:
-        futures = [
-            pool.submit(extract_member, source, root, path, member, pass_bytes)
-            for path, member in files
-        ]
+    waiting, entries = iter(files), list[TreeEntry]()  # a task per file would take 2 KB
+
+    def work() -> None:
+        for path, member in waiting:
+            if stop.is_set():
+                return
+            entries.append(extract_member(source, root, path, member, pass_bytes))
+
+    threads = max(2, os.cpu_count() or 1)
+    with ThreadPoolExecutor(threads) as pool:
+        futures = [pool.submit(work) for _ in range(threads)]
         try:
             done, _ = wait(futures, return_when=FIRST_EXCEPTION)
             failed = next((future for future in done if future.exception()), None)
@@ -276,9 +288,7 @@ def _extract_parallel(
                 failed.result()
         finally:
             stop.set()
-            for future in futures:
-                future.cancel()
-    return [future.result() for future in futures]
+    return entries
 
 
 def extract_member(

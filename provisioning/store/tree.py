@@ -163,11 +163,16 @@ def find_parents(paths: Iterable[str]) -> set[str]:
     """Every directory that ``paths`` lie in, each with ``/`` at its end."""
     parents: set[str] = set()
     for path in paths:
-        at = path.rstrip("/").rfind("/") + 1
-        while at and (parent := path[:at]) not in parents:
-            parents.add(parent)
-            at = path.rfind("/", 0, at - 1) + 1
+        add_parents(path, parents)
     return parents
+
+
+def add_parents(path: str, parents: set[str]) -> None:
+    """Add every directory that ``path`` lies in, each with ``/`` at its end."""
+    at = path.rstrip("/").rfind("/") + 1
+    while at and (parent := path[:at]) not in parents:
+        parents.add(parent)
+        at = path.rfind("/", 0, at - 1) + 1
 
 
 def _compare_shape(

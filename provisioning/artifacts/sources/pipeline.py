@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from heapq import heappop, heappush
 from pathlib import Path
+from threading import Lock
 
 from provisioning.archives.layout import (
     FileWriter,
@@ -84,8 +85,11 @@ class Pipeline:
         # by the directory, so that it waits for the whole file.
         offsets = sorted(member.offset for member in members)
         self.ends = dict(zip(offsets, [*offsets[1:], 1 << 62], strict=True))
-        self.pool = ThreadPoolExecutor(max(2, os.cpu_count() or 1))
-        self.futures: list[Future[TreeEntry]] = []
+        self.threads = max(2, os.cpu_count() or 1)
+        self.pool = ThreadPoolExecutor(self.threads)
+        self.busy, self.guard = 0, Lock()
+        self.entries: list[TreeEntry] = []
+        self.failure: Exception | None = None
         self.source: FileSource | None = None
         self.path: Path | None = None
         self.size = 0
@@ -110,15 +114,24 @@ class Pipeline:
             if self.ends[member.offset] > self.size:
                 break
             self.waiting.pop()
-            heappush(self.landed, (-member.size, place, member))
-            self.futures.append(self.pool.submit(self._extract_largest))
+            with self.guard:
+                heappush(self.landed, (-member.size, place, member))
+                if self.busy < self.threads:
+                    self.busy += 1
+                    self.pool.submit(self._extract_landed)
 
-    def _extract_largest(self) -> TreeEntry:
-        """Unpack the largest member that has landed: what is left for the end is small."""
-        if self.spoilt or self.source is None:
-            raise InterruptedError
-        _, place, member = heappop(self.landed)
-        return extract_member(self.source, self.job.root, place, member)
+    def _extract_landed(self) -> None:
+        """Unpack what has landed, the largest first: what is left for the end is small."""
+        while True:
+            with self.guard:
+                if not self.landed or self.spoilt or self.failure or self.source is None:
+                    self.busy -= 1
+                    return
+                _, place, member = heappop(self.landed)
+            try:
+                self.entries.append(extract_member(self.source, self.job.root, place, member))
+            except Exception as error:  # noqa: BLE001 - raised by finish, if the archive is this one
+                self.failure = error
 
     def finish(self, archive: Path) -> tuple[TreeEntry, ...] | None:
         """The tree's entries, or None when what was unpacked does not belong to ``archive``."""
@@ -127,9 +140,11 @@ class Pipeline:
         with closing(FileSource(archive)) as source:
             if self.spoilt or self.waiting or read_directory(source) != self.members:
                 return None
-            entries = [future.result() for future in self.futures]
+            self.pool.shutdown(wait=True)
+            if self.failure:
+                raise self.failure
             empty, links = finish_members(source, self.job.root, self.placed)
-        found = complete_tree(self.job, [*entries, *empty], links, archive.name)
+        found = complete_tree(self.job, [*self.entries, *empty], links, archive.name)
         self.root.rmdir()
         self.job.root.rename(self.root)
         return found
@@ -161,7 +176,7 @@ def judge_archive(path: Path, request: ArtifactRequest) -> None:
     within its limits, and holds something that the manifest wants."""
     name = request.release_as(FileRelease).filename
     if is_tarball(name):
-        members = read_members(path, name)
+        members = read_members(path, name, request.limits())
     else:
         with closing(FileSource(path)) as source:
             members = read_directory(source)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from provisioning.archives import tarballs
+from provisioning.archives import layout, tarballs
 from provisioning.archives.layout import Layout, Limits, Member
 from provisioning.archives.tarballs import (
     BLOCK_BYTES,
@@ -199,7 +199,18 @@ def signed(blank: bytes) -> bytes:
         ),
         (header(size=b"\xff" * 12) + END, "a header has b'\\xff"),
         (header(mode=b"X000644\0") + END, "a header has b'X000644\\x00' where"),
-        (header(size=b"\x80\1" + bytes(10)) + END, "it is cut short"),
+        *(
+            (header(size=size) + END, "a header has")
+            for size in (
+                *(b"\x80\1" + bytes(10), b"\x80" + b"\xff" * 11, b"\xff" * 12),
+                *(b"-0000000512\0", b"-1\0".ljust(12), b"+0000000004\0", b"0o4\0".ljust(12, b"\0")),
+                b"1_0\0".ljust(12, b"\0"),
+            )
+        ),
+        *(
+            (header(size=b"-0000001000\0", kind=kind) + file() + END, "a header has")
+            for kind in (b"x", b"g", b"L", b"K")
+        ),
         (header(mode=b"rw-r--r\0") + END, "a header has b'rw-r--r\\x00' where a number belongs"),
         (
             header(checksum=lambda blank: b"%06o\0 " % (sum(blank) + 1)),
@@ -554,3 +565,39 @@ def test_a_second_pass_names_the_archive(tmp_path: Path) -> None:
 def test_a_hard_link_to_what_is_no_file_is_refused(tmp_path: Path) -> None:
     data = header(b"h", kind=b"1", link=b"none") + END
     assert why_not(tmp_path, data) == "hard link 'h' to 'none', not a member"
+
+
+@pytest.mark.parametrize("name", ["a.tar", "a.tar.gz", "a.tar.xz"])
+@pytest.mark.parametrize(
+    ("limit", "most", "made", "words"),
+    [
+        ("MAX_MEMBERS", 9, 10, "it has more than 9 members"),
+        ("MAX_DIRECTORIES", 4, 5, "it has more than 4 directories"),
+        ("MAX_NAMES", 19, 10, "it has more than 19 characters of names"),
+    ],
+)
+def test_more_of_anything_than_an_archive_has_is_refused_as_it_comes(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    limit: str,
+    most: int,
+    made: int,
+    words: str,
+) -> None:
+    monkeypatch.setattr(layout, limit, most)
+    deep = limit == "MAX_DIRECTORIES"
+    paths = [b"%d/f" % at if deep else b"f%d" % at for at in range(made)]
+    pack = {"a.tar": bytes, "a.tar.gz": gzip.compress, "a.tar.xz": lzma.compress}[name]
+    for count, is_fine in ((made - 1, True), (made, False), (made + 50, False)):
+        more = [b"%d/f" % at if deep else b"f%d" % at for at in range(made, count)]
+        data = b"".join(map(file, [*paths[:count], *more]))
+        (tmp_path / name).write_bytes(pack(data + END))
+        root = tmp_path / str(count)
+        root.mkdir()
+        if is_fine:
+            extract_tar(tmp_path / name, root, Layout(), ANY)
+            continue
+        with pytest.raises(IntegrityError, match=words):
+            extract_tar(tmp_path / name, root, Layout(), ANY)
+        assert len(list(root.iterdir())) == made - 1

@@ -216,13 +216,13 @@ def test_a_member_is_unpacked_when_its_last_byte_is_there(store: Store, tmp_path
     pipeline = Pipeline(make_job(store, tmp_path), members)
     pipeline.prepare()
     ends = [member.offset for member in members[1:]]
-    for end, before, after in zip(ends, (0, 1, 2), (1, 2, 3), strict=True):
+    for end, before, after in zip(ends, (4, 3, 2), (3, 2, 1), strict=True):
         pipeline.watch(path, end - 1)
-        assert len(pipeline.futures) == before
+        assert len(pipeline.waiting) == before
         pipeline.watch(path, end)
-        assert len(pipeline.futures) == after
+        assert len(pipeline.waiting) == after
     pipeline.watch(path, path.stat().st_size)
-    assert len(pipeline.futures) == 3  # the last waits for the whole file
+    assert len(pipeline.waiting) == 1  # the last waits for the whole file
     assert pipeline.finish(path) is not None
     pipeline.close()
 
