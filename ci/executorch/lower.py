@@ -107,6 +107,7 @@ class Lowering:
         """Quantize if the scheme does, lower, and write everything."""
         spec, model = self.spec, self.model
         module: Any = model.module
+        self.staging.write_float(model.reference, model.made)  # what proves nothing is named first
         if spec.scheme.quantized:
             choices = spec.source.choices
             module = quantize_model(model, spec.scheme, spec.soc, choices, self.backend)

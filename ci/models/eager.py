@@ -61,6 +61,12 @@ def copy_inputs(inputs: Inputs) -> Inputs:
     return tuple(tensor.clone() for tensor in inputs)
 
 
+def list_tensors(made: Any) -> Inputs:
+    """Return the tensors of any structure, in its order."""
+    leaves, _ = torch.utils._pytree.tree_flatten(made)
+    return tuple(leaf for leaf in leaves if isinstance(leaf, Tensor))
+
+
 def flatten_outputs(made: Any) -> Inputs:
     """Return the tensors of a model's output, in the order in which ExecuTorch gives them.
 
@@ -75,7 +81,7 @@ def flatten_outputs(made: Any) -> Inputs:
                 why="a program for QNN gives tensors",
                 fix=f"return no {kind}, or a tensor of its values",
             )
-    return tuple(leaf for leaf in leaves if isinstance(leaf, Tensor))
+    return list_tensors(leaves)
 
 
 @contextmanager

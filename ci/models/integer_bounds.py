@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ci.models.eager import flatten_outputs, keep_state, run_eager
+from ci.models.eager import flatten_outputs, keep_state, list_tensors, run_eager
 from ci.models.schemes import Scheme
 from ci.models.user_code import Inputs
 
@@ -35,8 +35,8 @@ class Disturbance(TorchDispatchMode):
     ) -> Any:
         kwargs = kwargs or {}
         made = func(*args, **kwargs)
-        kinds = [leaf for leaf in flatten_outputs(made) if not leaf.is_floating_point()]
-        takes = any(leaf.is_floating_point() for leaf in flatten_outputs((args, kwargs)))
+        kinds = [leaf for leaf in list_tensors(made) if not leaf.is_floating_point()]
+        takes = any(leaf.is_floating_point() for leaf in list_tensors((args, kwargs)))
         if not kinds or not takes or func.namespace == "quantized_decomposed":
             return made
         moved = torch.utils._pytree.tree_map(self._move, args)

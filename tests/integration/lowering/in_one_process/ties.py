@@ -48,6 +48,14 @@ def test_a_comparison_is_a_tie_near_its_threshold_alone() -> None:
     assert chain == ([6, 6, 6, 14], [14, 14, 6, 14])
 
 
+def test_an_operator_that_takes_a_type_is_disturbed_as_any_other() -> None:
+    def convert(x: Any) -> Any:
+        return (x.to(torch.float64) > 0.5).sum(-1, dtype=torch.int32)
+
+    low, high = bounds(convert, torch.tensor([0.45, 2.0]))
+    assert (low, high) == (1, 2)
+
+
 def test_zeros_are_exact_and_integers_are_not_disturbed() -> None:
     mask = torch.tensor([0.0, 1.0, 0.0])
     assert bounds(lambda x: x > 0, mask) == ([False, True, False], [False, True, False])
