@@ -11,13 +11,14 @@ import msgspec
 
 from provisioning.artifacts.consent import require_acceptance, trust_first_use
 from provisioning.artifacts.sources import ArtifactRequest, FillJob, load_source
-from provisioning.artifacts.sources.local import find_installation
+from provisioning.artifacts.sources.local import find_installation, read_version
 from provisioning.console.progress import Progress
 from provisioning.errors import IntegrityError, UnfitError
 from provisioning.files import mib
 from provisioning.manifest.releases import Origin
 from provisioning.store.store import Key, Published, Store
 from provisioning.store.tree import GIT, Difference, Tree, TreeEntry, compare_tree, remove_others
+from provisioning.versions import is_same
 
 SHOWN_DIFFERENCES = 10
 
@@ -89,6 +90,9 @@ def adopt_artifact(
     is_chosen = adoption and adoption.find_choice(os.environ)
     root = Path(named).expanduser().resolve()
     is_of_env = bool(named) and not is_chosen and _is_of_env(root, request, store)
+    chosen = adoption.find_version(os.environ) if adoption else ""
+    if adoption and chosen and named and not is_same(read_version(root, adoption), chosen):
+        return None
     found = None if is_of_env or not named else find_installation(request, os.environ)
     if found is None:
         return None

@@ -44,7 +44,7 @@ def find_installation(
             fix=f"correct {variable}, or unset it and run `qnn-ci fetch {request.name}`",
         )
     version = read_version(root, adoption)
-    _check_minimum(request, variable, version)
+    check_minimum(request, variable, version)
     return root.resolve(), version
 
 
@@ -69,7 +69,8 @@ def read_version(root: Path, adoption: Adoption) -> str:
     return found.group(1) if found else "unknown"
 
 
-def _check_minimum(request: ArtifactRequest, variable: str, version: str) -> None:
+def check_minimum(request: ArtifactRequest, variable: str, version: str) -> None:
+    """Raises UnfitError for a version that is older than the profile wants."""
     if request.minimum and version != "unknown" and is_older(version, request.minimum):
         raise UnfitError(
             f"{request.name} {version} of {variable} is too old",
