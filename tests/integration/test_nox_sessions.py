@@ -283,3 +283,17 @@ def test_lint_annotates_lines_on_github(
     assert told == ([f"::add-matcher::{matcher}"] if where else [])
     assert steps.ran["ruff check ."].get("RUFF_OUTPUT_FORMAT") == ("github" if where else None)
     assert "hadolint --no-color docker/Dockerfile" in steps.ran
+
+
+def test_an_environment_of_other_packages_is_made_again(
+    noxfile: ModuleType, tmp_path: Path
+) -> None:
+    stamp = tmp_path / "installed.sha256"
+    assert not noxfile.is_made(tmp_path, "core")
+    for text, made in (
+        (noxfile.digest_group("core"), True),
+        (noxfile.digest_group("lint"), False),
+        ("", False),
+    ):
+        stamp.write_text(text)
+        assert noxfile.is_made(tmp_path, "core") is made

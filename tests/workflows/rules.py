@@ -81,6 +81,17 @@ def see_no_concurrency(document: Document) -> Iterator[str]:
         yield "concurrency is missing"
 
 
+def see_pushes_that_cancel_each_other(document: Document) -> Iterator[str]:
+    """Of a group only one run may wait: GitHub cancels the one that waited before, so that what a
+    push changed would be in no comparison with the commit before the next one."""
+    group = str(document.data.get("concurrency", {}).get("group", ""))
+    compares = "github.event.before" in str(document.data.get("jobs"))
+    if compares and not (
+        document.is_action or "github.event_name == 'push' && github.sha" in group
+    ):
+        yield "concurrency: each push needs a group, since its jobs compare with event.before"
+
+
 def see_untrusted_trigger(document: Document) -> Iterator[str]:
     for name in sorted(UNTRUSTED_TRIGGERS & document.triggers.keys()):
         yield f"{name} runs with this repository's rights for what others wrote"
@@ -159,6 +170,7 @@ RULES: tuple[Rule, ...] = (
     see_wide_permissions,
     see_endless_job,
     see_no_concurrency,
+    see_pushes_that_cancel_each_other,
     see_untrusted_trigger,
     see_secret_outside_environment,
     see_identity_outside_environment,

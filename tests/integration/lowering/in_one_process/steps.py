@@ -51,6 +51,7 @@ from ci.models.tensors import TensorInfo  # noqa: E402
 from ci.models.user_models import Source  # noqa: E402
 from provisioning.errors import FailedError, UsageError  # noqa: E402
 from provisioning.manifest.pairs import read_pairs  # noqa: E402
+from provisioning.manifest.targets import Backend  # noqa: E402
 
 WARNINGS = ("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
 pytestmark = pytest.mark.filterwarnings(*WARNINGS)
@@ -606,3 +607,19 @@ def test_what_stays_on_the_cpu_is_counted_and_named(monkeypatch: pytest.MonkeyPa
             Fallback("aten.topk", "not offered to QNN [net.py:4]"),
         ),
     )
+
+
+@pytest.mark.parametrize("way", ["quantize", "dequantize"])
+def test_a_conversion_on_the_cpu_counts_except_on_lpai(
+    monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    info = SimpleNamespace(num_delegated_nodes=9, num_delegated_subgraphs=1)
+    monkeypatch.setattr(audit, "get_delegation_info", lambda graph_module: info)
+    left = [node("q", Operator(f"quantized_decomposed.{way}_per_tensor.default"))]
+    graph = SimpleNamespace(graph=SimpleNamespace(nodes=left))
+    counts = {
+        backend: audit_delegation([graph], audit.Refusals(), backend).fallback_nodes
+        for backend in Backend
+    }
+    assert counts == {backend: int(not backend.is_lpai) for backend in Backend}
+    assert 0 < sum(counts.values()) < len(counts)

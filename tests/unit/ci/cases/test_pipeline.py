@@ -29,12 +29,14 @@ from ci.cases.engine import (
 from ci.cases.outputs import OUTPUT, read_noise, read_outputs, stack_outputs
 from ci.cases.pipeline import CaseResult, SessionOptions
 from ci.cases.policy import read_emulator_policy
+from ci.cases.pool import Ended, Job
 from ci.judging.figures import Array
 from ci.models.schemes import Scheme
 from ci.models.tensors import TensorInfo, write_sets
+from ci.models.user_models import Metric, MetricJob, MetricResult, ModelEntry
 from ci.report.schema import ControlKind, Digests, Question, Status
 from provisioning.errors import UsageError
-from tests.stand_ins.lanes import SPEC, EchoRunner, FloatEngine, fail, run_case
+from tests.stand_ins.lanes import SPEC, EchoRunner, FloatEngine, InlinePool, fail, run_case
 
 RANDOM = np.random.default_rng(8)
 LOGITS = RANDOM.standard_normal((4, 6, 20)).astype(np.float32)
@@ -469,6 +471,39 @@ def test_a_right_program_is_not_lowered_again_for_its_layers(tmp_path: Path) -> 
     engine = FloatEngine(lambda x: [x * 5], RAMP, layers=LAYERS)
     case = run_case(tmp_path, engine, runner, spec=replace(SPEC, scheme=Scheme.FP16)).case
     assert (case.status, runner.calls) == (Status.PASSED, ["open", "run"])
+
+
+class MeasuringPool(InlinePool):
+    """Has the answer of the user's metric, or a process that died of it."""
+
+    def __init__(self, measured: Ended) -> None:
+        self.measured = measured
+
+    def run(self, job: Job, log: Path, timeout_s: float, *, fresh: bool = False) -> Ended:
+        if isinstance(job, MetricJob):
+            return self.measured
+        return super().run(job, log, timeout_s, fresh=fresh)
+
+
+@pytest.mark.parametrize(
+    ("measured", "words"),
+    [
+        (Ended(MetricResult(0.9, 0.9, 0.1, 0.9), "", ""), ""),
+        (Ended(MetricResult(0.5, 0.9, 0.1, 0.9), "", ""), "top1 0.5"),
+        (Ended(None, "its process was killed by SIGSEGV", ""), "metric: its process was killed"),
+        (Ended(None, "did not end within 9 s", ""), "metric: did not end"),
+    ],
+)
+def test_a_metric_that_is_short_or_dies_fails_the_case(
+    tmp_path: Path, measured: Ended, words: str
+) -> None:
+    metric = Metric(function="/m.py:top1", labels="/l.npy", max_drop=0.1)
+    entry = ModelEntry("mlp", metric=metric)
+    policy = msgspec.structs.replace(read_emulator_policy(), models={"mlp": entry})
+    case = judge(tmp_path, RIGHT, policy=policy, pool=MeasuringPool(measured)).case
+    assert (case.status is Status.FAILED) == bool(words)
+    assert case.question is (Question.TASK if words else None)
+    assert words in case.reason
 
 
 def test_outputs_that_explain_themselves_need_no_layers(tmp_path: Path) -> None:

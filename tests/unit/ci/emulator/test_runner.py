@@ -110,3 +110,21 @@ def is_running(pid: int) -> bool:
                 continue
         return False
     return True
+
+
+@pytest.mark.parametrize(
+    ("ending", "told"),
+    [
+        ("kill -SEGV $$", "was killed by SIGSEGV"),
+        ("exit 1", "exited with 1"),
+        ("trap 'exit 0' TERM; sleep 60 & wait", "did not end within 2 s"),
+    ],
+)
+def test_right_outputs_of_a_runner_that_fails_are_no_outputs(
+    tmp_path: Path, ending: str, told: str
+) -> None:
+    np.ones(3, np.float32).tofile(tmp_path / "right.raw")
+    script = tmp_path / "run.sh"
+    script.write_text(f"{WRITES.format(tmp_path / 'right.raw')}\n{ending}\n")
+    with pytest.raises(RunError, match=told):
+        run_script(tmp_path, script)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -103,3 +104,20 @@ def test_a_report_that_was_cut_short_is_no_pass() -> None:
     cut = msgspec.structs.replace(report, unjudged=3)
     assert (cut.ok, cut.exit_code) == (False, ExitCode.INTERRUPTED)
     assert "3 cases" in cut.verdict
+
+
+def test_size_and_date_of_an_adopted_library_and_every_field_of_a_tool_are_in_the_keys(
+    tmp_path: Path,
+) -> None:
+    library = tmp_path / "lib/x86_64-linux-clang/libQnnHtp.so"
+    library.parent.mkdir(parents=True)
+    environment = Environment("emulator", (Provisioned("qnn", "2", tmp_path, adopted=True),), {})
+    keys = set()
+    for content, date in ((b"one", 1), (b"two", 2), (b"three", 2)):
+        library.write_bytes(content)
+        os.utime(library, ns=(date, date))
+        keys.add(name_toolchain(TOOLS, environment))
+    (tool,) = TOOLS
+    for fields in ({"name": "qnn"}, {"version": "2.50.0"}, {"sha256": "0" * 64}):
+        keys.add(name_toolchain((msgspec.structs.replace(tool, **fields),), environment))
+    assert len(keys) == 6

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -245,3 +245,12 @@ def test_a_change_needs(row: Row) -> None:
         assert one.reason
         assert one.run or not one.files
         assert set(one.files) <= {change.path for change in plan.changes}
+
+
+def test_a_session_of_which_nothing_is_known_runs_for_any_change() -> None:
+    found = compare(edit(FILES, {"ci/models/model.py": "+x"}), RULES)
+    unknown = replace(found.head.sessions["bench"], known=False)
+    head = replace(found.head, sessions={**found.head.sessions, "bench": unknown})
+    for difference, runs in ((found, False), (replace(found, head=head), True)):
+        (bench,) = [one for one in make_plan(difference, RULES).sessions if one.name == "bench"]
+        assert bench.run is runs

@@ -99,6 +99,7 @@ TOOL = (Tool(name="torch", version="1"),)
         ([ONE, TWO, make_report(CASES)], "one of them is not a shard"),
         ([make_report(CASES)], "one of them is not a shard"),
         ([ONE, TWO, replace(THREE, toolchain=TOOL)], "they have different toolchains"),
+        ([ONE, TWO, replace(THREE, backend="lpai")], "they have different backends"),
         ([ONE, TWO, replace(THREE, session="other")], "they have different sessions"),
         ([ONE, TWO, with_mark(THREE, policy="1" * 64)], "they have different policies"),
         ([ONE, TWO, with_mark(THREE, whole="1" * 64)], "they have different lists of cases"),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ci.report.annotation import Annotation, Level
+from ci.report.annotation import Annotation, Level, safe_line
 from ci.report.providers import (
     Provider,
     describe_dropped,
@@ -143,3 +143,13 @@ def test_malformed_tokens_are_an_error_that_shows_none() -> None:
     with pytest.raises(UnfitError) as caught:
         find_secrets({"QNN_CI_BEARER_TOKENS": "only-a-token"})
     assert "only-a-token" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text", ["::error::x", "  ::error::x", "\t::error::x", "\u2003::set-env::x"]
+)
+def test_a_line_that_blanks_precede_is_no_command(text: str) -> None:
+    line = safe_line(text)
+    assert not line.strip().startswith("::")
+    plain = Annotation(Level.ERROR, "x", path=text, line=1).plain()
+    assert not plain.strip().startswith("::")

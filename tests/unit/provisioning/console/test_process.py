@@ -4,13 +4,22 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from provisioning.console.process import Completed, end_running, module_command, run_process
+from provisioning.console.process import (
+    Completed,
+    end_running,
+    module_command,
+    run_bytes,
+    run_process,
+)
 from provisioning.errors import ExitCode, MissingToolError, ToolError
+
+Run = Callable[[Sequence[str]], object]
 
 
 def test_output_is_returned_logged_and_passed_on(tmp_path: Path) -> None:
@@ -125,3 +134,10 @@ def test_a_module_is_run_whatever_the_working_directory_holds(tmp_path: Path, na
     assert name != "pip.py" or "the wrong one" in shadowed.output
     ended = run_process([*module_command("pip"), "-V"], cwd=tmp_path)
     assert ended.output.startswith("pip ")
+
+
+@pytest.mark.parametrize("run", [run_process, run_bytes])
+@pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGKILL, signal.SIGTERM])
+def test_a_program_that_a_signal_ends_has_failed(run: Run, number: signal.Signals) -> None:
+    with pytest.raises(ToolError):
+        run(["sh", "-c", f"kill -{number.value} $$"])
