@@ -192,12 +192,13 @@ def verify_published(
     request: ArtifactRequest, key: Key, published: Published, store: Store, progress: Progress
 ) -> Provisioned:
     """Hash everything; where something differs, publish it anew and say what differed."""
-    if not find_differences(request, published):
+    found = find_differences(request, published)
+    if not found:
         return _describe(request, published)
     with store.lock((request.name, request.download), progress):
         differences = find_differences(request, published)
-        if not differences:
-            return _describe(request, published)
+        if not differences:  # another process mended it, or the lock did: modes of directories
+            return _describe(request, published, tuple(item.path for item in found))
         for difference in differences[:SHOWN_DIFFERENCES]:
             progress.step(f"{request.label}: {difference}")
         if (more := len(differences) - SHOWN_DIFFERENCES) > 0:
@@ -222,7 +223,9 @@ def find_differences(
     tree = trusted_tree(request, published)
     if tree is None:
         return [Difference("tree.json", "is damaged, or of another artifact")]
-    return compare_tree(published.root, tree.files, quick=quick)
+    owners = published.owners
+    found = compare_tree(published.root, tree.files, quick=quick, owners=owners)
+    return [*published.find_exposed(owners), *found]
 
 
 def trusted_tree(request: ArtifactRequest, published: Published) -> Tree | None:

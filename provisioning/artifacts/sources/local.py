@@ -62,10 +62,10 @@ def read_version(root: Path, adoption: Adoption) -> str:
     if adoption.version_file == SDK_YAML:
         return read_sdk_yaml(root).version or "unknown"
     try:
-        text = (root / adoption.version_file).read_text(encoding="utf-8", errors="replace")
-    except OSError:
+        raw = read_user_file(root / adoption.version_file, "the version", MAX_BYTES)
+    except UsageError:
         return "unknown"
-    found = re.search(adoption.version_pattern, text)
+    found = re.search(adoption.version_pattern, raw.decode("utf-8", "replace"))
     return found.group(1) if found else "unknown"
 
 
@@ -96,6 +96,8 @@ def fill(job: FillJob) -> tuple[TreeEntry, ...]:
             continue
         if (root / path).is_symlink():
             links[target] = str((root / path).readlink())
+        elif not (root / path).is_file():
+            raise UnfitError(f"{root / path} is not a file", fix="remove it from the installation")
         else:
             entries.append(copy_file(root / path, job.root, target))
     known = [entry.path for entry in entries]
