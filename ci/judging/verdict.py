@@ -21,7 +21,7 @@ CALIBRATE = (
 )
 APART = "return the parts as separate outputs: a concatenation is quantized in one step size"
 FLOAT16 = "float16 has 11 bits: keep values small, or take a quantized scheme of 16 bits"
-OTHER_FORM = "lower it with batch 1, in another scheme, or write that part of the model differently"
+OTHER_FORM = "in another scheme, or write that part of the model differently"
 BATCH = "lower the model with batch 1: QNN is known to compute other rows wrongly"
 UINT8 = "each uint8 of an input counts as 0 or 1 there: give int32 or float32"
 MODEL = (
@@ -215,7 +215,8 @@ def _advise_on_program(
         yield f"  fix: {BATCH}"
     elif not seen:
         yield "  why: the program does not compute what its model does"
-        yield f"  fix: {OTHER_FORM}"
+        batched = any(tensor.shape[:1] > (1,) for tensor in inputs)
+        yield f"  fix: lower it {'with batch 1, ' if batched else ''}{OTHER_FORM}"
 
 
 def _advise_on_scheme(judgement: Judgement, references: References) -> Iterator[str]:

@@ -172,7 +172,7 @@ def check_machines(root: Path) -> list[str]:
     """The ELF machine of every library below a directory that names one.
 
     Raises IntegrityError for a library of another machine, or that is no ELF file, or whose bytes
-    are not those of the checksum that it carries, as every skel of QNN does.
+    are not those of the checksum that it carries, as HTP skels of QNN 2.40 and newer do.
     """
     from provisioning.elf.reader import read_elf
 

@@ -74,6 +74,10 @@ class Verdict:
         return tuple(one for one in self.findings if one.severity is Severity.ERROR)
 
     @property
+    def warnings(self) -> tuple[Finding, ...]:
+        return tuple(one for one in self.findings if one.severity is Severity.WARNING)
+
+    @property
     def fit(self) -> bool:
         """Whether there is no error; warnings do not count."""
         return not self.errors
@@ -101,10 +105,10 @@ class Verdict:
         return {
             "schema_version": SCHEMA_VERSION,
             "profile": self.profile,
-            "fit": self.fit and not (strict and self.findings),
+            "fit": self.fit and not (strict and self.warnings),
             "strict": strict,
             "errors": len(self.errors),
-            "warnings": len(self.findings) - len(self.errors),
+            "warnings": len(self.warnings),
             "findings": msgspec.to_builtins(self.findings),
             "facts": dict(self.facts),
         }
@@ -151,7 +155,7 @@ def wanted_requests(profile: str) -> list[ArtifactRequest]:
     for name in find_fitness(profile).sdk:
         if name not in known:
             toolchain = read_toolchain(name)
-            requests.append(ArtifactRequest(toolchain, toolchain.release()))
+            requests.append(ArtifactRequest(toolchain, toolchain.chosen_release(os.environ)))
     return requests
 
 

@@ -16,7 +16,10 @@ HOST_DIRECTORY = f"lib/{HOST_KIND}"
 STAGING, NDK, CHECKOUT, LIBCXX = "staging", "android-ndk", "executorch", "libcxx"
 
 
-QNN_NAME = re.compile(r"libQnn(Htp|Lpai)(?:V([0-9a-f]{2,3}))?(Stub|Skel|Prepare)?[.]so")
+# The LPAI skel of QNN 2.33 is libQnnLpaiV79Skel_v5.so, for LPAI hardware v5.
+QNN_NAME = re.compile(
+    r"libQnn(Htp|Lpai)(?:V([0-9a-f]{2,3}))?(Stub|Skel|Prepare)?(?:_v[0-9]+)?[.]so"
+)
 
 
 class QnnName(NamedTuple):
@@ -69,7 +72,8 @@ class FileFacts:
 @dataclass(frozen=True)
 class TreeFacts:
     """The libraries and programs below ``root``; ``links`` maps symbolic links to their targets,
-    ``dangling`` are those whose target is not there, ``lowered`` the .pte files.
+    ``dangling`` are those whose target is not there, ``lowered`` the .pte files. ``min_sdk`` is the
+    lowest API level of the Android app that the tree belongs to, None where nothing states it.
     """
 
     root: Path
@@ -78,6 +82,7 @@ class TreeFacts:
     dangling: frozenset[str] = frozenset()
     lowered: tuple[FileFacts, ...] = ()
     is_directory: bool = True
+    min_sdk: int | None = None
 
     @property
     def link_names(self) -> frozenset[str]:

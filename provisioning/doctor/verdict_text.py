@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from operator import attrgetter
@@ -16,26 +17,28 @@ WIDTH = 100
 
 def render_verdict(verdict: Verdict, *, strict: bool = False, width: int = WIDTH) -> str:
     """At most MAX_LINES lines of at most ``width`` columns."""
-    errors = [one for one in verdict.findings if one.severity is Severity.ERROR]
-    warnings = [one for one in verdict.findings if one.severity is Severity.WARNING]
-    unfit = bool(errors) or (strict and bool(warnings))
-    lines = [_headline(verdict.profile, len(errors), len(warnings), unfit=unfit)]
-    ordered = errors + warnings
-    if ordered:
+    counts = Counter(one.severity for one in verdict.findings)
+    faults = [*verdict.errors, *verdict.warnings]
+    notes = [one for one in verdict.findings if one.severity is Severity.NOTE]
+    unfit = bool(verdict.errors) or (strict and bool(faults))
+    lines = [_headline(verdict.profile, counts, unfit=unfit)]
+    ordered = faults + notes
+    if faults:
         lines += ["", "Fix this first:", *_whole(ordered[0], width)]
         lines += _rest(ordered[1:], MAX_LINES - len(lines), width)
     else:
         lines += [f"  {line}" for line in _facts(verdict)]
+        lines += _rest(notes, MAX_LINES - len(lines), width, "Worth knowing:")
     return "\n".join(lines[:MAX_LINES]) + "\n"
 
 
-def _headline(profile: str, errors: int, warnings: int, *, unfit: bool) -> str:
-    counts = [
-        f"{count} {word}{'s' if count > 1 else ''}"
-        for count, word in ((errors, "error"), (warnings, "warning"))
-        if count
+def _headline(profile: str, counts: Counter[Severity], *, unfit: bool) -> str:
+    words = [
+        f"{counts[one]} {one.value}{'s' if counts[one] > 1 else ''}"
+        for one in Severity
+        if counts[one]
     ]
-    return f"{profile}: {'not fit' if unfit else 'fit'}" + (f", {', '.join(counts)}" * bool(counts))
+    return f"{profile}: {'not fit' if unfit else 'fit'}" + (f", {', '.join(words)}" * bool(words))
 
 
 def _whole(finding: Finding, width: int) -> Iterator[str]:
@@ -52,12 +55,12 @@ def _whole(finding: Finding, width: int) -> Iterator[str]:
             yield f"  {label if index == 0 else '':<7} {line}"
 
 
-def _rest(findings: Sequence[Finding], room: int, width: int) -> list[str]:
+def _rest(findings: Sequence[Finding], room: int, width: int, heading: str = "Then:") -> list[str]:
     """Two lines an id, and how many are left out."""
     if not findings:
         return []
     blocks = [list(_short(list(group), width)) for _, group in groupby(findings, attrgetter("id"))]
-    lines, shown = ["", "Then:"], 0
+    lines, shown = ["", heading], 0
     for block in blocks:
         if len(lines) + len(block) > room - 1:
             break
@@ -71,7 +74,7 @@ def _rest(findings: Sequence[Finding], room: int, width: int) -> list[str]:
 def _short(group: list[Finding], width: int) -> Iterator[str]:
     first = group[0]
     more = f" (and {len(group) - 1} more)" if len(group) > 1 else ""
-    mark = " warning:" if first.severity is Severity.WARNING else ""
+    mark = "" if first.severity is Severity.ERROR else f" {first.severity.value}:"
     yield "  " + _shorten(f"{first.id}{mark} {first.what}{more}", width - 2)
     yield " " * 9 + _shorten(f"fix: {first.fix}", width - 9)
 

@@ -7,10 +7,10 @@ NUL-padded).
 
 A Hexagon library has a checksum, which finds a changed byte without a reference: a section of type
 SWIV holds the magic and the CRC-32 of all PT_LOAD segments in their order, each padded with zeros
-to p_memsz. Every skel of QNN has one; of 1,556 DSP libraries that devices ship three do (2026-11),
-all of them skels of QNN. Sources: AIC100's loader names the type (networkElfSWIVSectionType,
-https://github.com/quic/software-kit-for-qualcomm-cloud-ai-100); the sum was seen to match in 27 of
-27 skels.
+to p_memsz. HTP skels have one from QNN 2.40.0 on (59 of 59), and none up to 2.37.1 (23 of 23);
+libQnnDspV66Skel.so never has one. Of 1,556 DSP libraries that devices ship three do (2026-11), all
+of them skels of QNN. Sources: AIC100's loader names the type (networkElfSWIVSectionType,
+https://github.com/quic/software-kit-for-qualcomm-cloud-ai-100); the sum matches in all 59.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         request = compose_request(args.profile, given, os.environ, keep_variables=args.shell)
         request = replace(request, python=python, soc=args.soc, device=args.device, backend=backend)
         verdict = examine_request(request, progress)
-    fit = verdict.fit and not (args.strict and verdict.findings)
+    fit = verdict.fit and not (args.strict and verdict.warnings)
     columns = shutil.get_terminal_size((WIDTH, 24)).columns  # more are not easy to read
     return Outcome(
         render_verdict(verdict, strict=args.strict, width=max(LEAST, min(WIDTH, columns))),

@@ -1,6 +1,7 @@
 """Libraries that must be of one build of QNN: Htp, System, Prepare, stubs, skels.
 
-A stub and a skel of different builds end on the device with "Stub lib id mismatch", error 1008.
+A stub and a skel of different builds end on the device with "Stub lib id mismatch", error 1008, or
+with 0x8000040e, AEE_EBADCLASS.
 """
 
 from __future__ import annotations
@@ -8,23 +9,30 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import takewhile
 from typing import NamedTuple
 
 from provisioning.doctor.checks.registry import Case, Seen, Severity, Subjects, seen
-from provisioning.doctor.facts import STAGING, FileFacts
+from provisioning.doctor.facts import STAGING, FileFacts, QnnName
 from provisioning.elf.facts import EM_QDSP6
 from provisioning.elf.qnn_build import QnnBuild
-from provisioning.versions import is_same
+from provisioning.versions import is_older, is_same
 
 
 class Family(NamedTuple):
-    """Libraries that are used together; ``version`` and ``stamp`` are what sdk.yaml says."""
+    """Libraries that are used together; ``version`` and ``stamp`` are what sdk.yaml says.
+
+    ``hexagon`` is the only version that counts, such as 79, "" for any. A staged family may lack
+    what the device has.
+    """
 
     files: Sequence[FileFacts]
     version: str | None = None
     stamp: str | None = None
     backends: tuple[str, ...] = ("Htp", "Lpai")
     soc: tuple[str, int] | None = None
+    hexagon: str = ""
+    is_staged: bool = False
 
 
 def find_families(case: Case) -> Iterator[Family]:
@@ -35,7 +43,34 @@ def find_families(case: Case) -> Iterator[Family]:
         backends = ("Htp",) if is_pushed else ()
         yield Family(files, facts.sdk.version, facts.sdk.stamp, backends, soc)
     if staging := facts.trees.get(STAGING):
-        yield Family(staging.files)
+        hexagon = str(case.soc[1]) if case.soc else ""
+        for files in split_sets(staging.files):
+            yield Family(files, hexagon=hexagon, is_staged=True)
+
+
+def split_sets(files: Sequence[FileFacts]) -> list[tuple[FileFacts, ...]]:
+    """The sets of libraries of a tree: of each directory with CPU libraries of QNN, and of all
+    other directories that no such directory is nearer to, as those of skels are.
+    """
+    places = sorted({file.directory for file in files if _is_cpu_library(file)})
+    sets: dict[str, list[FileFacts]] = {place: [] for place in places or [""]}
+    for file in files:
+        near = {place: _shared_parts(place, file.directory) for place in sets}
+        for place, members in sets.items():
+            if near[place] == max(near.values()):
+                members.append(file)
+    return [tuple(members) for members in sets.values() if members]
+
+
+def _is_cpu_library(file: FileFacts) -> bool:
+    is_elsewhere = file.elf is None or file.elf.machine == EM_QDSP6
+    return file.name.startswith("libQnn") and not is_elsewhere
+
+
+def _shared_parts(place: str, directory: str) -> tuple[bool, int]:
+    """Whether they are equal, and how many directories are above both."""
+    pairs = zip(place.split("/"), directory.split("/"), strict=False)
+    return place == directory, len(list(takewhile(lambda pair: pair[0] == pair[1], pairs)))
 
 
 FAMILIES = Subjects(find_families)
@@ -51,14 +86,43 @@ def most_common_build(files: Iterable[FileFacts]) -> QnnBuild | None:
 @FAMILIES.check(
     "QNN301",
     "{subject} is of {build}, the others are of {usual}",
-    "the device ends with 'Stub lib id mismatch' (error 1008), the host with error 14001",
+    "the device ends with 'Stub lib id mismatch' (error 1008) or 0x8000040e (AEE_EBADCLASS), the "
+    "host with error 14001",
     "take all of them from one SDK",
 )
 def see_other_build(family: Family) -> Iterator[Seen]:
+    for file, build, usual in _strays(family):
+        if not _is_newer_system(file, build, usual):
+            yield seen(file.name, file.path, build=build.text, usual=usual.text)
+
+
+@FAMILIES.check(
+    "QNN316",
+    "{subject} is of {build}, newer than the others, which are of {usual}",
+    "this was seen to run (System 2.48.40, the others 2.46.0), but QNN does not promise it",
+    "take all of them from one SDK",
+    severity=Severity.WARNING,
+)
+def see_newer_system(family: Family) -> Iterator[Seen]:
+    for file, build, usual in _strays(family):
+        if _is_newer_system(file, build, usual):
+            yield seen(file.name, file.path, build=build.text, usual=usual.text)
+
+
+def _strays(family: Family) -> Iterator[tuple[FileFacts, QnnBuild, QnnBuild]]:
+    """Libraries of another build than most: the file, its build, that of most."""
     usual = most_common_build(family.files)
     for file in family.files:
         if usual and file.build and not file.build.agrees_with(usual):
-            yield seen(file.name, file.path, build=file.build.text, usual=usual.text)
+            yield file, file.build, usual
+
+
+def _is_newer_system(file: FileFacts, build: QnnBuild, usual: QnnBuild) -> bool:
+    if build.version and usual.version and not is_same(build.version, usual.version):
+        is_newer = is_older(usual.version, build.version)
+    else:
+        is_newer = (build.stamp or "") > (usual.stamp or "")
+    return file.name == "libQnnSystem.so" and is_newer
 
 
 @FAMILIES.check(
@@ -118,15 +182,49 @@ def _names_a_build(file: FileFacts) -> bool:
     "add {skel} of the same SDK (lib/{directory}/unsigned)",
 )
 def see_lone_stub(family: Family) -> Iterator[Seen]:
-    names = {file.name for file in family.files}
+    for file, stub in _lone_stubs(family):
+        if not family.is_staged or stub.backend in _backends_with_skels(family):
+            yield seen(file.name, file.path, **_name_skel(stub))
+
+
+@FAMILIES.check(
+    "QNN317",
+    "{subject} is staged, and no skel for it",
+    "it needs {skel} of the same build on the device, below /vendor for example: without it error "
+    "4000 or 14001, with one of another build 1008 or 0x8000040e",
+    "add {skel} of the same SDK (lib/{directory}/unsigned), or see to it that the device has it",
+    severity=Severity.WARNING,
+)
+def see_no_skel(family: Family) -> Iterator[Seen]:
+    for file, stub in _lone_stubs(family):
+        if family.is_staged and stub.backend not in _backends_with_skels(family):
+            yield seen(file.name, file.path, **_name_skel(stub))
+
+
+def _lone_stubs(family: Family) -> Iterator[tuple[FileFacts, QnnName]]:
+    """Stubs whose skel is not in the family, of the Hexagon version that counts."""
+    skels = {file.qnn_name for file in family.files}
     for file in family.files:
-        found = file.qnn_name
-        if not found or found.part != "Stub" or found.backend not in family.backends:
+        stub = file.qnn_name
+        if not stub or stub.part != "Stub" or stub.backend not in family.backends:
             continue
-        skel = file.name.replace("Stub", "Skel")
-        if skel not in names:
-            directory = f"hexagon-v{found.hexagon}" if found.hexagon else "lpai-vN"
-            yield seen(file.name, file.path, skel=skel, directory=directory)
+        counts = stub.backend != "Htp" or family.hexagon in {"", stub.hexagon}
+        if counts and stub._replace(part="Skel") not in skels:
+            yield file, stub
+
+
+def _backends_with_skels(family: Family) -> set[str]:
+    names = [file.qnn_name for file in family.files]
+    return {name.backend for name in names if name and name.part == "Skel"}
+
+
+def _name_skel(stub: QnnName) -> dict[str, str]:
+    """The file that a stub's skel is in, and its directory in an SDK."""
+    hexagon = f"V{stub.hexagon}" if stub.hexagon else ""
+    if stub.backend == "Htp":
+        return {"skel": f"libQnnHtp{hexagon}Skel.so", "directory": f"hexagon-v{stub.hexagon}"}
+    # QNN 2.33 names both after the DSP, and the skel after LPAI's hardware too.
+    return {"skel": f"libQnnLpai{hexagon}Skel{'_v5' * bool(hexagon)}.so", "directory": "lpai-vN"}
 
 
 @FAMILIES.check(

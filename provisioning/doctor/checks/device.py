@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import NamedTuple
 
-from provisioning.doctor.checks.coherence import most_common_build
+from provisioning.doctor.checks.coherence import most_common_build, split_sets
 from provisioning.doctor.checks.registry import Case, Seen, Severity, Subjects, seen
 from provisioning.doctor.facts import STAGING, DeviceFacts, TreeFacts, parse_qnn_name
 from provisioning.elf.facts import EM_AARCH64
@@ -211,7 +211,7 @@ def see_no_parts_for_soc(staging: Staging) -> Iterator[Seen]:
     soc, hexagon = staging.case.soc
     stub, skel = (f"libQnnHtpV{hexagon}{side}.so" for side in ("Stub", "Skel"))
     missing = [name for name in (stub, skel) if name not in staging.names]
-    if missing and missing != [skel]:  # QNN304 reports a stub without a skel
+    if missing and missing != [skel]:  # QNN304 and QNN317 report a stub without a skel
         yield seen(" and ".join(missing), staging.tree.root, soc=soc, hexagon=hexagon)
 
 
@@ -223,12 +223,14 @@ def see_no_parts_for_soc(staging: Staging) -> Iterator[Seen]:
     after=("QNN309",),
 )
 def see_newer_program(staging: Staging) -> Iterator[Seen]:
-    usual = most_common_build(staging.tree.files)
-    runtime = usual.version if usual else None
     for file in staging.tree.lowered:
         compiler = file.build.version if file.build else None
-        if compiler and runtime and is_older(runtime, compiler):
-            yield seen(file.name, file.path, compiler=compiler, runtime=runtime)
+        near = (one for one in split_sets((*staging.tree.files, file)) if file in one)
+        for files in near:
+            usual = most_common_build(one for one in files if one is not file)
+            runtime = usual.version if usual else None
+            if compiler and runtime and is_older(runtime, compiler):
+                yield seen(file.name, file.path, compiler=compiler, runtime=runtime)
 
 
 @STAGINGS.check(

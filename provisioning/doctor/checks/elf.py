@@ -6,7 +6,8 @@ checks.coherence.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Collection, Iterator
 from functools import partial
 from pathlib import PurePosixPath
 from typing import NamedTuple
@@ -15,21 +16,30 @@ from provisioning.doctor.checks.registry import Finding, Seen, Severity, Subject
 from provisioning.doctor.facts import parse_qnn_name
 from provisioning.doctor.fitness import ElfPolicy
 from provisioning.elf.facts import MACHINE_NAMES, Defect, ElfError, ElfFacts
-from provisioning.versions import parse_version
+from provisioning.elf.qnn_build import QnnBuild
+from provisioning.versions import is_older, parse_version
 
+QNN_LIBRARY = re.compile(r"libQnn(Cpu|Dsp|Gpu|Hta|Ir|ModelDlc|Saver|System)[.]so")
 TYPE_NAMES = {1: "a relocatable object", 2: "an executable", 3: "a shared object", 4: "a core"}
 GLIBC = ("libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "libstdc++.so.6")
+# Skels of 2.40.0 and newer carry a checksum, those up to 2.37.1 carry none; between, none was seen.
+FIRST_CHECKSUM, LAST_WITHOUT = "2.40", "2.38"
 REBUILD = "build it for this target, or take it from the matching directory of the SDK"
 
 
 class Placed(NamedTuple):
     """A file and what its place wants. ``depth`` is how many directories up from the file's own
-    still belong to its tree.
+    still belong to its tree; ``wanted`` are names that libraries next to it need and do not find,
+    None for a file that is judged alone. Without ``knows_level`` the policy's API level is not that
+    of the app that loads it.
     """
 
     elf: ElfFacts
     policy: ElfPolicy
     depth: int = 1
+    build: QnnBuild | None = None
+    wanted: Collection[str] | None = None
+    knows_level: bool = True
 
     def seen(self, **values: object) -> Seen:
         return seen(self.elf.path.name, self.elf.path, **values)
@@ -41,10 +51,14 @@ CONTENT: Subjects[Placed] = Subjects(lambda _: ())
 
 
 def judge(facts: ElfFacts, policy: ElfPolicy, *, depth: int = 1) -> list[Finding]:
+    """Every fault of one file that is judged alone."""
+    return judge_placed(Placed(facts, policy, depth))
+
+
+def judge_placed(placed: Placed) -> list[Finding]:
     """Every fault of one file. A file for another machine has no other faults worth telling."""
-    placed = Placed(facts, policy, depth)
     identity = list(TARGET.judge(placed))
-    if identity or policy.is_unused(facts.path.name):
+    if identity or placed.policy.is_unused(placed.elf.path.name):
         return identity
     return list(CONTENT.judge(placed))
 
@@ -164,15 +178,25 @@ def see_other_hexagon(file: Placed) -> Iterator[Seen]:
 @CONTENT.check(
     "QNN215",
     "{subject} calls itself {soname}",
-    "what is linked with it asks for {soname} at run time and does not find it",
-    "rename it to {soname}, or take a fresh copy",
+    "what needs {soname} does not find it, and what loads {subject} gets another library",
+    "take {subject} from where it was built again, and keep {soname} under its own name",
 )
 def see_other_soname(file: Placed) -> Iterator[Seen]:
     name, soname = file.elf.path.name, file.elf.soname
     wanted = file.policy.sonames.get(name, name)
     # libc++.so.1.0 is libc++.so.1, of which there is a link.
-    if soname not in (None, wanted) and not name.startswith(f"{soname}."):
+    if soname is None or soname == wanted or name.startswith(f"{soname}."):
+        return
+    if file.wanted is None or soname in file.wanted or _is_another_of_qnn(name, soname):
         yield file.seen(soname=soname)
+
+
+def _is_another_of_qnn(name: str, soname: str) -> bool:
+    """Whether a library of QNN lies under another one's name; other Hexagon versions: QNN306."""
+    if (one := parse_qnn_name(name)) and (other := parse_qnn_name(soname)):
+        return one._replace(hexagon="") != other._replace(hexagon="")
+    known = [parse_qnn_name(each) or QNN_LIBRARY.fullmatch(each) for each in (name, soname)]
+    return all(known)
 
 
 @CONTENT.check(
@@ -247,8 +271,21 @@ def see_no_note(file: Placed) -> Iterator[Seen]:
 )
 def see_newer_level(file: Placed) -> Iterator[Seen]:
     wanted, note = file.policy.android_api, file.elf.android
-    if wanted is not None and note and note.api_level > wanted:
+    if file.knows_level and wanted is not None and note and note.api_level > wanted:
         yield file.seen(level=note.api_level, wanted=wanted)
+
+
+@CONTENT.check(
+    "QNN234",
+    "{subject} is for API level {level}, and no build file states the app's minSdk",
+    "'cannot locate symbol' on devices of an older level, if the app admits them",
+    "set minSdk to {level} or higher in build.gradle, or take a build of it for an older level",
+    severity=Severity.NOTE,
+)
+def see_unknown_level(file: Placed) -> Iterator[Seen]:
+    wanted, note = file.policy.android_api, file.elf.android
+    if not file.knows_level and wanted is not None and note and note.api_level > wanted:
+        yield file.seen(level=note.api_level)
 
 
 @CONTENT.check(
@@ -302,16 +339,39 @@ def see_damage(file: Placed) -> Iterator[Seen]:
 @CONTENT.check(
     "QNN231",
     "{subject} carries no checksum (SWIV)",
-    "every skel of QNN does, so this one was rewritten; a loader that asks for it says 'section "
-    "header for CRC segment not found'",
+    "every HTP skel of QNN {first} and newer does, so this one was rewritten; a loader that asks "
+    "for it says 'section header for CRC segment not found'",
     "take it from the SDK again, and do not strip it",
     severity=Severity.WARNING,
 )
 def see_no_checksum(file: Placed) -> Iterator[Seen]:
+    version = _version_without_checksum(file)
+    if version and not is_older(version, FIRST_CHECKSUM):
+        yield file.seen(first=FIRST_CHECKSUM)
+
+
+@CONTENT.check(
+    "QNN235",
+    "{subject} of QNN {version} carries no checksum (SWIV)",
+    "nothing shows whether a byte of it was changed; skels up to 2.37.1 have none, those from 2.40 "
+    "on have one, and none of {version} has been seen",
+    "compare it with the SDK's own",
+    severity=Severity.NOTE,
+)
+def see_maybe_no_checksum(file: Placed) -> Iterator[Seen]:
+    version = _version_without_checksum(file)
+    if version and is_older(version, FIRST_CHECKSUM) and not is_older(version, LAST_WITHOUT):
+        yield file.seen(version=version)
+
+
+def _version_without_checksum(file: Placed) -> str | None:
+    """The QNN version of an unsigned HTP skel without a checksum."""
     signed = any(head.is_hashes for head in file.elf.program_headers)
     name = parse_qnn_name(file.elf.path.name)
-    if name and name.part == "Skel" and not file.elf.checksum and not signed:
-        yield file.seen()
+    is_skel = name and name.backend == "Htp" and name.part == "Skel"
+    if not is_skel or signed or file.elf.checksum or not file.build:
+        return None
+    return file.build.version
 
 
 @CONTENT.check(

@@ -9,9 +9,11 @@ from pathlib import Path
 from posixpath import normpath
 from typing import NamedTuple
 
-from provisioning.doctor.checks.elf import TARGET, Placed, judge, judge_defect
+import msgspec
+
+from provisioning.doctor.checks.elf import TARGET, Placed, judge_defect, judge_placed
 from provisioning.doctor.checks.registry import Case, Finding, Seen, Subjects, seen
-from provisioning.doctor.facts import HOST_KIND, LIBCXX, STAGING, FileFacts
+from provisioning.doctor.facts import HOST_KIND, LIBCXX, STAGING, FileFacts, TreeFacts
 from provisioning.doctor.fitness import ElfPolicy, choose_policy, hexagon_policy
 from provisioning.elf.facts import EM_QDSP6, EM_X86_64, ElfError, ElfFacts
 
@@ -20,7 +22,7 @@ from provisioning.elf.facts import EM_QDSP6, EM_X86_64, ElfError, ElfFacts
 class Group:
     """Files that one loader sees together. ``depth`` is how far up their tree goes; ``brings``
     maps names that the machine may have to their paths; ``beside`` are names that are found
-    elsewhere.
+    elsewhere; ``knows_level`` is as in Placed.
     """
 
     files: Sequence[FileFacts]
@@ -29,6 +31,7 @@ class Group:
     depth: int = 1
     brings: Mapping[str, str | None] = field(default_factory=dict)
     beside: Collection[str] = ()
+    knows_level: bool = True
 
 
 def find_groups(case: Case) -> Iterator[Group]:
@@ -44,7 +47,7 @@ def find_groups(case: Case) -> Iterator[Group]:
         policy = kinds[HOST_KIND]
         yield Group(libcxx.files, HOST_KIND, policy, beside=libcxx.link_names)
     if staging := facts.trees.get(STAGING):
-        yield from _group_staging(staging.files, kinds, target_kind(case))
+        yield from _group_staging(staging, kinds, target_kind(case))
 
 
 def _is_host(file: FileFacts) -> bool:
@@ -83,18 +86,22 @@ def _searched(
 
 
 def _group_staging(
-    files: Iterable[FileFacts], policies: Mapping[str, ElfPolicy], target: str
+    tree: TreeFacts, policies: Mapping[str, ElfPolicy], target: str
 ) -> Iterator[Group]:
     """A directory as a device has it: libraries of kind ``target`` and of the DSP together."""
     groups: dict[str, list[FileFacts]] = {}
-    for file in files:
+    for file in tree.files:
         is_dsp = file.elf and file.elf.machine == EM_QDSP6
         kind = f"hexagon-v{file.elf.hexagon_version:x}" if file.elf and is_dsp else target
         groups.setdefault(kind, []).append(file)
     for kind, group in sorted(groups.items()):
         found = re.fullmatch(r"hexagon-v(.+)", kind)
         policy = hexagon_policy(policies["hexagon"], found[1]) if found else policies[kind]
-        yield Group(group, kind, policy, depth=0)
+        level = tree.min_sdk if policy.android_api else None
+        if level:
+            policy = msgspec.structs.replace(policy, android_api=level)
+        is_known = bool(level) or not policy.android_api
+        yield Group(group, kind, policy, depth=0, knows_level=is_known)
 
 
 def judge_group(group: Group) -> Iterator[Finding]:
@@ -105,14 +112,22 @@ def judge_group(group: Group) -> Iterator[Finding]:
             if file.defect:
                 yield judge_defect(ElfError(file.path, file.defect, file.defect_why))
             continue
-        yield from judge(file.elf, group.policy, depth=group.depth)
         is_other = any(TARGET.judge(Placed(file.elf, group.policy)))
         if not is_other and not group.policy.is_unused(file.name):
             fitting.append(file)
     present = {file.name for file in group.files}
     brings = group.brings if group.kind == HOST_KIND else {}
-    for need in find_needs(fitting, {*present, *group.policy.system, *group.beside}, brings):
-        yield from NEEDS.judge(need)
+    needs = list(find_needs(fitting, {*present, *group.policy.system, *group.beside}, brings))
+    wanted = {need.name for need in needs}
+    for file in group.files:
+        if file.elf:
+            yield from judge_placed(
+                Placed(file.elf, group.policy, group.depth, file.build, wanted, group.knows_level)
+            )
+    renamed = {file.elf.soname for file in fitting if file.elf}  # QNN215 reports these
+    for need in needs:
+        if need.name not in renamed:
+            yield from NEEDS.judge(need)
 
 
 class Need(NamedTuple):

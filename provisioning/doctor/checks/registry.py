@@ -20,10 +20,11 @@ NO_PAIRS = Pairs("", ())
 
 
 class Severity(str, Enum):
-    """An error makes an environment unfit; a warning does so only when asked (--strict)."""
+    """An error makes an environment unfit, a warning only when asked (--strict), a note never."""
 
     ERROR = "error"
     WARNING = "warning"
+    NOTE = "note"
 
 
 @dataclass(frozen=True, order=True)

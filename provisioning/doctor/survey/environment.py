@@ -34,7 +34,7 @@ from provisioning.doctor.survey.host import survey_devices, survey_host
 from provisioning.doctor.survey.installations import survey_checkout, survey_ndk, survey_sdk
 from provisioning.doctor.survey.python import survey_python, try_device
 from provisioning.doctor.survey.python_probe import find_adaptors
-from provisioning.doctor.survey.tree import FactsCache, read_files, survey_tree
+from provisioning.doctor.survey.tree import FactsCache, find_min_sdk, read_files, survey_tree
 from provisioning.elf.facts import EM_X86_64
 from provisioning.manifest.reader import Adoption
 from provisioning.manifest.targets import Backend, read_backends
@@ -129,6 +129,8 @@ def _survey_trees(
     for name in (STAGING, LIBCXX):
         if name in request.roots:
             trees[name] = survey_tree(request.roots[name], cache)
+    if staging := trees.get(STAGING):
+        trees[STAGING] = replace(staging, min_sdk=find_min_sdk(staging.root))
     return trees
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import stat
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -24,6 +25,9 @@ from provisioning.files import digest_sources, write_whole
 
 POOL_BYTES = 512 << 20
 CHUNK = 4
+BUILD_FILES = ("build.gradle.kts", "build.gradle")
+# minSdk = 31 in Kotlin; minSdk 31, minSdkVersion 31 or minSdkVersion(31) in Groovy.
+MIN_SDK = re.compile(r"^\s*minSdk(?:Version)?[\s=(]+(\d+)", re.MULTILINE)
 MAGIC, LOWERED = b"\x7fELF", ".pte"
 Wanted = Callable[[str], bool]
 
@@ -50,6 +54,20 @@ def survey_tree(root: Path, cache: FactsCache, wanted: Wanted = lambda _: True) 
             found[relative] = (path, status)
     facts = read_files(found, cache)
     return TreeFacts(root, facts, links, frozenset(dangling), tuple(lowered), root.is_dir())
+
+
+def find_min_sdk(root: Path) -> int | None:
+    """The minSdk that the nearest build file of Gradle in or above ``root`` states as a number,
+    within its repository.
+    """
+    for directory in (root.absolute(), *root.absolute().parents):
+        for name in BUILD_FILES:
+            with suppress(OSError, UnicodeDecodeError):
+                if found := MIN_SDK.search((directory / name).read_text("utf-8")):
+                    return int(found[1])
+        if (directory / ".git").exists():
+            break
+    return None
 
 
 def _read_lowered(relative: str, path: Path, size_bytes: int) -> FileFacts:

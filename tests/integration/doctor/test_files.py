@@ -83,9 +83,9 @@ FILES = [
         "another soname",
         "emulator",
         "QNN215",
-        file_edit(SAVER, elf.set_string("libQnnSaver.so\0", "libQnnXaver.so\0")),
+        file_edit(SAVER, elf.set_string("libQnnSaver.so\0", "libQnnGpu.so\0")),
     ),
-    Fault("another name", "emulator", "QNN215", moved(f"{HOST}/libQnnGpu.so", "libQnnGpu2.so")),
+    Fault("another name", "emulator", "QNN215", moved(f"{HOST}/libunwind-*", "libunwind.so.1")),
     Fault("no libunwind", "emulator", "QNN216", removed(f"{HOST}/libunwind-*")),
     Fault(
         "a need that nobody has",
@@ -201,7 +201,7 @@ COHERENCE = [
 
 
 STAGED = [
-    Fault("a skel that is missing", "staging", "QNN304", removed("staging/libQnnHtpV79Skel.so")),
+    Fault("a skel that is missing", "staging", "QNN317", removed("staging/libQnnHtpV79Skel.so")),
     Fault(
         "a stub of another build",
         "staging",

@@ -44,8 +44,8 @@ REORDERED = {
 }
 MOST_REORDERED = 0.005  # of a program's bytes; seen: 0.0023
 # By the name of the directory that a case's artifacts are kept in.
-POSE = "pose-????????-8a8w"
-ASKED = {**SUITE, **REALISTIC} if WHOLE else {POSE: REALISTIC[POSE]}
+SMALL = "mlp-8a8w"
+ASKED = {**SUITE, **REALISTIC} if WHOLE else {SMALL: SUITE[SMALL]}
 
 
 def lower_by_script(directory: Path) -> None:
@@ -60,7 +60,7 @@ def lower_by_ci(directory: Path, *options: str) -> None:
     common = [sys.executable, "-m", "ci", "test-emulator", "--no-cache", *options]
     common += ["--keep-artifacts", str(directory), "--reports", str(directory / "reports")]
     realistic = ["--policy", str(write_policy(directory))]
-    for words in ([], realistic) if WHOLE else ([*realistic, "--model", "pose"],):
+    for words in ([], realistic) if WHOLE else (["--model", "mlp", "--scheme", "8a8w"],):
         argv = [*common, *words]
         run_to_end(argv, timeout_s=3000, codes=JUDGED)
 

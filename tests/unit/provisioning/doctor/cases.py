@@ -96,6 +96,7 @@ NOTE = AndroidNote(30, "r26c", "1")
 BUILD = QnnBuild("2.49.40", "260810104044", "v2.49.40.260810104044")
 OTHER = QnnBuild("2.48.40", "260710104044", "v2.48.40.260710104044")
 LATER = QnnBuild("2.49.40", "260810104045", "v2.49.40.260810104045")
+BARE_STAMP = QnnBuild(None, "260810104044", "260810104044")
 NEWER = QnnBuild("2.50.0", "260910104044", "v2.50.0.260910104044")
 
 
@@ -191,6 +192,7 @@ def staging(
 
 
 PAIR = ("libQnnHtpV79Stub.so", "libQnnHtpV79Skel.so")
+OLD_PAIR = (file("libQnnHtp.so", OTHER), file("libQnnHtpPrepare.so", OTHER))
 
 
 def lowered(build: QnnBuild | None) -> tuple[FileFacts, ...]:
@@ -367,6 +369,11 @@ def backed(
     return replace(asked, pairs=Pairs("1.5.1", (row,)))
 
 
+def bare_skel(build: QnnBuild | None, name: str = "libQnnHtpV75Skel.so") -> Placed:
+    """A skel without a checksum."""
+    return Placed(elf(path=Path("/s") / name), DSP, build=build)
+
+
 def error(defect: Defect) -> ElfError:
     return ElfError(Path("/sdk/lib.so"), defect)
 
@@ -472,14 +479,22 @@ PAIRS: Mapping[str, tuple[Any, Any]] = {
         Placed(elf(checksum=Checksum(1, 1)), DSP),
     ),
     "QNN231": (
-        Placed(elf(path=Path("/s/libQnnHtpV75Skel.so")), DSP),
-        Placed(elf(path=Path("/s/libSomeSkel.so")), DSP),
+        bare_skel(QnnBuild("2.40.0", "2", "v2.40.0.2")),
+        bare_skel(QnnBuild("2.39.9", "2", "v2.39.9.2")),
     ),
     "QNN232": (
         Placed(elf(needed=("libc.so.6",)), DROID),
         Placed(elf(needed=("libc.so",)), DROID),
     ),
     "QNN233": (Placed(elf(android=NOTE), PLAIN), Placed(elf(android=NOTE), DROID)),
+    "QNN234": (
+        Placed(elf(android=NOTE._replace(api_level=31)), DROID, knows_level=False),
+        Placed(elf(android=NOTE._replace(api_level=31)), DROID),
+    ),
+    "QNN235": (
+        bare_skel(QnnBuild("2.38.0", "2", "v2.38.0.2")),
+        bare_skel(QnnBuild("2.37.1", "2", "v2.37.1.2")),
+    ),
     "QNN301": (
         Family((file("a.so"), file("b.so"), file("c.so", LATER))),
         Family((file("a.so"), file("b.so", QnnBuild("2.49.40", None, "2.49.40")))),
@@ -515,6 +530,14 @@ PAIRS: Mapping[str, tuple[Any, Any]] = {
     "QNN315": (
         staging(lowered=lowered(BUILD), runtime="2.37.1"),
         staging(lowered=lowered(BUILD), runtime="2.49.40"),
+    ),
+    "QNN316": (
+        Family((*OLD_PAIR, file("libQnnSystem.so", BARE_STAMP))),
+        Family((*OLD_PAIR, file("libQnnGpu.so", BARE_STAMP))),
+    ),
+    "QNN317": (
+        Family((file(PAIR[0]),), is_staged=True),
+        Family((file(PAIR[0]), skel("libQnnHtpV75Skel.so", 0x75)), is_staged=True),
     ),
     "QNN401": (variables(""), variables("/sdk")),
     "QNN402": (variables("/sdk2"), variables("/sdk")),

@@ -25,6 +25,7 @@ from provisioning.elf.facts import (
 )
 from provisioning.elf.qnn_build import QnnBuild
 from tests.unit.provisioning.doctor.cases import (
+    BARE_STAMP,
     BOTH,
     BUILD,
     DROID,
@@ -32,9 +33,12 @@ from tests.unit.provisioning.doctor.cases import (
     LATER,
     NEWER,
     NOTE,
+    OLD_PAIR,
+    OTHER,
     PAIR,
     PLAIN,
     aligned,
+    bare_skel,
     case,
     elf,
     file,
@@ -49,7 +53,8 @@ from tests.unit.provisioning.doctor.cases import (
 )
 
 SKEL = Path("/libQnnHtpV75Skel.so")
-LPAI = "libQnnLpaiStub.so"
+LPAI, LPAI_79 = "libQnnLpaiStub.so", "libQnnLpaiV79Stub.so"
+V75 = "libQnnHtpV75Skel.so"
 HALF_BUILD = QnnBuild("2.49.40", None, "2.49.40")
 OTHER_HALF = QnnBuild("2.48.40", None, "2.48.40")
 
@@ -69,6 +74,15 @@ def needed_by(*users: str, libcxx: bool = False) -> Need:
 
 def family(*files: FileFacts, **change: Any) -> Family:
     return Family(files)._replace(**change)
+
+
+def staged_family(*files: FileFacts, **change: Any) -> Family:
+    return family(*files, is_staged=True, **change)
+
+
+def within(*wanted: str, **change: Any) -> Placed:
+    """A library next to others, which need the names ``wanted`` and do not find them."""
+    return Placed(elf(**change), PLAIN, wanted=wanted)
 
 
 SDKS = [
@@ -121,6 +135,14 @@ ELVES = [
     ("QNN215", Placed(elf(path=Path("/libc++.so.10"), soname="libc++.so.1"), PLAIN)),
     ("QNN215", Placed(elf(soname="b"), policy(PLAIN, sonames={"libQnnA.so": "b"}))),
     ("QNN215", Placed(elf(), policy(PLAIN, sonames={"libQnnA.so": "b"}))),
+    # Next to others it is a fault only where they need the name, or where it is another's name.
+    ("QNN215", within(soname="libQnnB.so")),
+    ("QNN215", within("libQnnB.so", soname="libQnnB.so")),
+    ("QNN215", within(path=Path("/libQnnHtp.so"), soname="libQnnGpu.so")),
+    ("QNN215", within(path=Path("/libQnnHtp2.so"), soname="libQnnHtp.so")),
+    ("QNN215", within(path=Path("/libQnnHtpV75Skel.so"), soname="libQnnHtpV75Stub.so")),
+    ("QNN215", within(path=Path("/libQnnHtpV75Skel.so"), soname="libQnnHtpV73Skel.so")),
+    ("QNN215", within(path=Path("/libQnnLpaiV79Skel_v5.so"), soname="libQnnLpaiV79Skel.so")),
     (
         "QNN217",
         Placed(elf(rpath=("lib", "", "/lib", "$ORIGIN"), runpath=(".", "$ORIGINAL")), PLAIN),
@@ -139,11 +161,26 @@ ELVES = [
     ("QNN225", Placed(elf(program_headers=aligned(1)), DROID)),
     ("QNN225", Placed(elf(program_headers=aligned(1)), policy(DROID, android_api=None))),
     ("QNN230", Placed(elf(), DSP)),
-    ("QNN231", Placed(elf(path=SKEL, checksum=Checksum(1, 1)), DSP)),
-    ("QNN231", Placed(elf(path=SKEL, program_headers=null(2)), DSP)),
-    ("QNN231", Placed(elf(path=SKEL, program_headers=(*null(2), *null(3))), DSP)),
-    ("QNN231", Placed(elf(path=SKEL, program_headers=null(3)), DSP)),
-    ("QNN231", Placed(elf(path=Path("/libQnnHtpV75Stub.so")), DSP)),
+    ("QNN231", Placed(elf(path=SKEL, checksum=Checksum(1, 1)), DSP, build=BUILD)),
+    ("QNN231", Placed(elf(path=SKEL, program_headers=null(2)), DSP, build=BUILD)),
+    (
+        "QNN231",
+        Placed(elf(path=SKEL, program_headers=(*null(2), *null(3))), DSP, build=BUILD),
+    ),
+    ("QNN231", Placed(elf(path=SKEL, program_headers=null(3)), DSP, build=BUILD)),
+    *(
+        (code, bare_skel(build, name))
+        for code in ("QNN231", "QNN235")
+        for build, name in (
+            (None, SKEL.name),
+            (BARE_STAMP, SKEL.name),
+            (BUILD, "libQnnHtpV75Stub.so"),
+            (BUILD, "libQnnLpaiSkel.so"),
+            (BUILD, "libQnnDspV66Skel.so"),
+            (BUILD, SKEL.name),
+            (QnnBuild("2.37.0", "250724175447", "v2.37.0.250724175447_124859"), SKEL.name),
+        )
+    ),
     ("QNN232", Placed(elf(needed=("libc.so.6",)), PLAIN)),
     ("QNN232", Placed(elf(needed=("libc.so", "libm.so.6", "libc.so.6")), DROID)),
     ("QNN233", Placed(elf(), PLAIN)),
@@ -177,6 +214,19 @@ FAMILIES = [
     ("QNN304", family(file(LPAI), backends=("Htp",))),
     ("QNN304", family(file(PAIR[0]), backends=())),
     ("QNN304", family(file(PAIR[1]))),
+    ("QNN304", staged_family(file(PAIR[0]))),
+    ("QNN304", staged_family(file(PAIR[0]), skel(V75, 0x75))),
+    ("QNN304", staged_family(file(PAIR[0]), skel(V75, 0x75), hexagon="75")),
+    ("QNN304", staged_family(file(PAIR[0]), skel(V75, 0x75), hexagon="79")),
+    ("QNN304", family(file(LPAI_79), skel("libQnnLpaiV79Skel_v5.so", 0x79))),
+    ("QNN304", family(file(LPAI_79), skel("libQnnLpaiSkel.so", 0x79))),
+    ("QNN317", staged_family(file(PAIR[0]), file(LPAI), hexagon="75")),
+    ("QNN317", family(file(PAIR[0]))),
+    ("QNN317", staged_family(file(PAIR[0]), file("libQnnHtpV75Stub.so"), skel("libX.so", 1))),
+    ("QNN301", family(*OLD_PAIR, file("libQnnSystem.so"))),
+    ("QNN316", family(*OLD_PAIR, file("libQnnSystem.so"))),
+    ("QNN301", family(file("a"), file("b"), file("libQnnSystem.so", OTHER))),
+    ("QNN316", family(file("a"), file("b"), file("libQnnSystem.so", OTHER))),
     ("QNN305", family(skel(PAIR[1], 0x75))),
     ("QNN305", family(skel(PAIR[1], 0x79, "lib/hexagon-v79/unsigned"))),
     ("QNN305", family(skel(PAIR[1], 0x75, "lib/hexagon-v75/unsigned"), backends=("Lpai",))),

@@ -88,7 +88,9 @@ def test_a_family_of_an_sdk_is_judged_by_what_is_pushed_of_it() -> None:
         Family(FILES, "2.49.40", None, ("Htp",), None)
     ]
     assert list(FAMILIES.find(ask(skels, sdk=NO_SDK))) == []
-    assert list(FAMILIES.find(ask(sdk=None, trees={"staging": TREE}))) == [Family(FILES)]
+    assert list(FAMILIES.find(ask(sdk=None, trees={"staging": TREE}))) == [
+        Family(FILES, is_staged=True)
+    ]
 
 
 def test_a_device_is_judged_with_what_would_be_pushed() -> None:
@@ -343,7 +345,7 @@ def test_what_is_staged_is_judged_as_its_device_has_it(kinds: tuple[str, ...], t
         Fitness(kinds=kinds), sdk=NO_SDK, trees={"staging": tree_of(skel, core, more, broken)}
     )
     assert list(find_groups(case)) == [
-        Group([core, broken], target, KINDS[target], depth=0),
+        Group([core, broken], target, KINDS[target], depth=0, knows_level="linux" in target),
         Group([more], "hexagon-v75", elf_policy("hexagon-v75"), depth=0),
         Group([skel], "hexagon-v79", elf_policy("hexagon-v79"), depth=0),
     ]

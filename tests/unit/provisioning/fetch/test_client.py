@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -65,6 +66,27 @@ def test_a_token_is_sent_with_the_request(
     monkeypatch.setenv("QNN_CI_BEARER_TOKENS", "127.0.0.1=secret")
     read(client, server.url("a"))
     assert seen == [None, "Bearer secret"]
+
+
+def test_a_token_comes_before_the_machines_netrc(
+    client: Client, server: BadServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    server.files["a"] = DATA
+    seen: list[str | None] = []
+
+    def look(handler: bad.Handler, data: bytes) -> None:
+        seen.append(handler.headers.get("Authorization"))
+        bad.serve(handler, data)
+
+    server.faults["a"] = [look, look, look]
+    (tmp_path / "netrc").write_text("machine 127.0.0.1 login me password secret\n")
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    read(client, server.url("a"))
+    monkeypatch.setenv("QNN_CI_BEARER_TOKENS", "127.0.0.1=t0ken")
+    read(client, server.url("a"))
+    read(client, server.url("a").replace("//", "//you:word@"))
+    assert str(seen[0]).startswith("Basic ")
+    assert seen[1:] == ["Bearer t0ken"] * 2
 
 
 def test_what_was_not_read_to_its_end_ends_the_connection(

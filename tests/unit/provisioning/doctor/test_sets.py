@@ -1,0 +1,138 @@
+"""Sets of libraries in one staged tree: which belong together, and what each is judged by."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from provisioning.doctor.checks.coherence import FAMILIES, split_sets
+from provisioning.doctor.checks.device import STAGINGS
+from provisioning.doctor.checks.files import find_groups, judge_group
+from provisioning.doctor.checks.registry import Finding, Severity
+from provisioning.doctor.examine import Verdict
+from provisioning.doctor.facts import STAGING, FileFacts, TreeFacts
+from provisioning.doctor.policies import read_elf_policies
+from provisioning.doctor.survey.tree import find_min_sdk
+from provisioning.doctor.verdict_text import render_verdict
+from provisioning.elf.facts import EM_AARCH64
+from provisioning.elf.qnn_build import QnnBuild
+from tests.unit.provisioning.doctor.cases import BUILD, NOTE, OTHER, elf, file, skel, within
+
+LIBS = "app/src/main/jniLibs/arm64-v8a"
+DSP = "app/src/main/assets/hexagon-v79"
+
+
+def at(place: str, build: QnnBuild = BUILD) -> tuple[FileFacts, FileFacts]:
+    return file("libQnnHtp.so", build, place), file("libQnnHtpV79Stub.so", build, place)
+
+
+def dsp(place: str, build: QnnBuild = BUILD) -> FileFacts:
+    return replace(skel("libQnnHtpV79Skel.so", 0x79, place), build=build)
+
+
+def staged(*files: FileFacts, **change: object) -> TreeFacts:
+    return replace(TreeFacts(Path("/stage"), files), **change)
+
+
+def find_ids(tree: TreeFacts, soc: tuple[str, int] | None = None) -> list[str]:
+    case = within(soc=soc, trees={STAGING: tree})
+    found = [*FAMILIES.judge_all(case), *STAGINGS.judge_all(case)]
+    return sorted({one.id for one in found})
+
+
+def test_a_flat_directory_and_one_with_skels_elsewhere_are_one_set() -> None:
+    for place in (LIBS, DSP, "", "other/place"):
+        files = (*at(LIBS), dsp(place))
+        assert split_sets(files) == [files]
+        assert find_ids(staged(*files)) == []
+        assert find_ids(staged(*at(LIBS), dsp(place, OTHER))) == ["QNN301"]
+    assert split_sets(()) == []
+
+
+def test_sets_of_two_versions_are_judged_alone() -> None:
+    sets = [
+        (*at(f"{version}/lib", build), dsp(f"{version}/dsp", build))
+        for version, build in (("2.33", OTHER), ("2.34", BUILD))
+    ]
+    files = tuple(one for members in sets for one in members)
+    assert split_sets(files) == sets
+    assert find_ids(staged(*files)) == []
+    assert find_ids(staged(*sets[0], *at("2.34/lib"), dsp("2.34/dsp", OTHER))) == ["QNN301"]
+
+
+def test_a_skel_directory_belongs_to_every_nearest_set() -> None:
+    shared = dsp("lib/hexagon-v79/unsigned")
+    android, linux = at("lib/aarch64-android"), at("lib/aarch64-oe-linux-gcc11.2")
+    assert split_sets((*android, *linux, shared)) == [(*android, shared), (*linux, shared)]
+
+
+def test_a_program_is_compared_with_the_set_next_to_it() -> None:
+    def ids(*places: str) -> list[str]:
+        lowered = tuple(
+            FileFacts(f"{place}/m.pte", Path(f"/stage/{place}/m.pte"), 1, build=BUILD)
+            for place in places
+        )
+        return find_ids(staged(*at("old/lib", OTHER), *at("new/lib"), lowered=lowered))
+
+    assert "QNN313" in ids("old/assets")
+    assert "QNN313" not in ids("new/assets")
+
+
+def test_stubs_without_skels_are_a_warning_if_the_device_may_have_them() -> None:
+    stubs = [file(f"libQnnHtpV{version}Stub.so") for version in (75, 79)]
+    assert find_ids(staged(*stubs)) == ["QNN317"]
+    assert find_ids(staged(*stubs, dsp(""))) == ["QNN304"]
+    assert find_ids(staged(*stubs, dsp("")), ("SM8750", 79)) == []
+
+
+def judge_level(level: int, min_sdk: int | None) -> list[tuple[str, Severity]]:
+    header = elf().program_headers
+    facts = elf(machine=EM_AARCH64, android=NOTE._replace(api_level=level), program_headers=header)
+    tree = staged(FileFacts("libQnnA.so", facts.path, 1, facts), min_sdk=min_sdk)
+    case = replace(within(trees={STAGING: tree}), kinds=read_elf_policies())
+    found = [one for group in find_groups(case) for one in judge_group(group)]
+    return [(one.id, one.severity) for one in found]
+
+
+def test_the_api_level_is_that_of_the_app() -> None:
+    assert judge_level(31, 33) == []
+    assert judge_level(31, 31) == []
+    assert judge_level(31, 29) == [("QNN223", Severity.ERROR)]
+    assert judge_level(30, 29) == [("QNN223", Severity.ERROR)]
+    assert judge_level(30, None) == []
+    assert judge_level(31, None) == [("QNN234", Severity.NOTE)]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "found"),
+    [
+        ("build.gradle.kts", "android {\n  defaultConfig {\n    minSdk = 31\n", 31),
+        ("build.gradle", "android {\n    minSdkVersion 26\n", 26),
+        ("build.gradle", "    minSdkVersion(28)\n", 28),
+        ("build.gradle", "    minSdk rootProject.ext.minSdk\n", None),
+        ("build.gradle", "    // minSdk 21\n", None),
+        ("settings.gradle", "minSdk = 31\n", None),
+    ],
+)
+def test_min_sdk_is_read_from_the_nearest_build_file(
+    tmp_path: Path, name: str, text: str, found: int | None
+) -> None:
+    place = tmp_path / "repository" / "app" / "src" / "main" / "jniLibs" / "arm64-v8a"
+    place.mkdir(parents=True)
+    (tmp_path / "repository" / ".git").mkdir()
+    (tmp_path / "build.gradle").write_text("minSdk 1\n")
+    (tmp_path / "repository" / "app" / name).write_text(text)
+    assert find_min_sdk(place) == found
+
+
+def test_a_note_never_makes_an_environment_unfit() -> None:
+    note = Finding("QNN235", "s", "it has none", "/s", "why", "fix", Severity.NOTE)
+    verdict = Verdict("linux", (note,))
+    data = verdict.data(strict=True)
+    assert (data["fit"], data["errors"], data["warnings"]) == (True, 0, 0)
+    text = render_verdict(verdict, strict=True)
+    assert text.startswith("linux: fit, 1 note\n")
+    assert "QNN235 note: it has none" in text
+    assert "Fix this first" not in text
