@@ -14,8 +14,8 @@ from ci.parity.policy import matches
 
 NOTHING = "nothing that it uses changed"
 NO_CHANGE = "nothing changed"
-# Events of GitHub that have no changes to plan by.
-WHOLE_EVENTS = frozenset({"schedule", "workflow_dispatch", "repository_dispatch", "release"})
+# Events of GitHub that are planned by what changed: a person's call is of none.
+PLANNED_EVENTS = frozenset({"", "push", "pull_request"})
 
 
 def make_plan(
@@ -35,7 +35,7 @@ def make_plan(
     for path in sorted({change.path for change in difference.changes}):
         if not needs.note_change(path) and not needs.everything:
             needs.everything = f"no rule and no dependency explains {path}"
-    if event in WHOLE_EVENTS:
+    if event not in PLANNED_EVENTS:
         everything = everything or f"the event is {event}"
     needs.everything = everything or needs.everything
     sessions, cases = tuple(needs.list_sessions()), needs.list_cases()

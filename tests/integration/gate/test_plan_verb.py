@@ -253,8 +253,9 @@ def test_a_bare_repository_is_planned_by_revisions(checkout: Checkout, tmp_path:
     ("event", "words", "everything"),
     [
         ("pull_request", ["--base", "HEAD~2"], ""),
-        ("merge_group", ["--base", "HEAD~2"], ""),
+        ("merge_group", ["--base", "HEAD~2"], "the event is merge_group"),
         ("push", ["--base", "HEAD~1"], ""),
+        ("push", ["--base", "f" * 40], "the push is over ffffffffffff, which cannot be compared"),
         ("push", ["--base", "HEAD~2"], "commit 10 of main is due"),
         ("push", ["--base", "HEAD~9"], "commit 10 of main is due"),
         ("schedule", [], "the event is schedule"),
