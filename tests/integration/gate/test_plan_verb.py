@@ -316,7 +316,7 @@ def test_a_replay_says_what_is_saved(checkout: Checkout, tmp_path: Path) -> None
     [
         ("", ""),
         ("no shard 2", "shard 2/2 is missing"),
-        ("shard 1 twice", "shard 1/2 comes 2 times"),
+        ("shard 1 twice", "shard 1/2 is given 2 times"),
         ("another policy", "different policies"),
         ("a case fewer", "cases"),
         ("broken report", "not a report"),

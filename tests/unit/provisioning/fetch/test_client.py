@@ -229,7 +229,7 @@ def test_transfers_end_and_none_begins_as_long_as_the_block_lasts(
 ) -> None:
     server.files["a"] = DATA
     ended: list[Exception] = []
-    server.faults["a"] = [bad.stall(0.5, 5)]
+    server.faults["a"] = [bad.stall(0.5, 60)]
     has_begun = threading.Event()
 
     def work() -> None:
@@ -243,13 +243,11 @@ def test_transfers_end_and_none_begins_as_long_as_the_block_lasts(
     thread = threading.Thread(target=work)
     thread.start()
     assert has_begun.wait(5)
-    began = time.monotonic()
     with end_transfers():
-        thread.join(4)
+        thread.join(30)
         assert not thread.is_alive()
         with pytest.raises(PermanentError, match=r"^the transfer was ended$"):
             read(client, server.url("a"))
-    assert time.monotonic() - began < 4
     assert "closed before the end" in str(ended[0])
     assert read(client, server.url("a")) == DATA
 
