@@ -172,6 +172,9 @@ class Toolchain(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         check_names(self.name)
+        versions = [release.version for release in self.releases]
+        if twice := {one for one in versions if versions.count(one) > 1}:
+            raise ValueError(f"{min(twice)} has two releases")
 
     def release(self, version: str = "") -> Release:
         """The release of ``version``, or the default one. Raises UsageError."""

@@ -33,7 +33,7 @@ from provisioning.files import hash_file, remove_tree, walk
 from provisioning.manifest.releases import GitRelease
 from provisioning.store.store import HOME_VARIABLE, explain_errors
 from provisioning.store.tree import DIRECTORY_MODE, GIT, TreeEntry, find_parents, scan_tree
-from provisioning.versions import parse_version
+from provisioning.versions import is_older, parse_version
 
 TIMEOUT_S = 3600
 RELEASE_TAG = re.compile(r"v\d+(\.\d+)+")
@@ -144,10 +144,13 @@ def find_release(job: FillJob, version: str) -> GitRelease:
     split = (row.partition("\trefs/tags/") for row in rows)
     tags = {name.removesuffix("^{}"): commit for commit, _, name in split}
     known = {name: parse_version(name) for name in tags if RELEASE_TAG.fullmatch(name)}
-    tag = f"v{version}" if version else max(known, key=known.__getitem__, default="")
+    named = f"v{version.removeprefix('v')}" if version else ""
+    tag = named or max(known, key=known.__getitem__, default="")
     if tag not in tags:
         newest = sorted(known, key=known.__getitem__)[-5:]
         raise UsageError(f"{old.url} has no tag {tag}", fix=f"one of: {', '.join(newest)}")
+    if not named and is_older(tag, old.version):
+        return old  # a mirror that lags behind
     return msgspec.structs.replace(old, version=tag[1:], tag=tag, commit=tags[tag])
 
 

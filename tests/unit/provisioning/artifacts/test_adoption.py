@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shutil
 from pathlib import Path
 from typing import get_args
 
@@ -11,12 +12,19 @@ import pytest
 
 from provisioning.artifacts.choice import read_choice
 from provisioning.artifacts.environment import locate_profile, provision_profile
-from provisioning.artifacts.sources import load_source
+from provisioning.artifacts.pins import plan_update
+from provisioning.artifacts.sources import ArtifactRequest, load_source
 from provisioning.console.progress import Progress
 from provisioning.doctor.examine import find_pins, wanted_requests
 from provisioning.errors import ExitCode, ManifestError, UnfitError, UsageError
-from provisioning.manifest.reader import list_toolchains, read_profiles, read_toolchain
+from provisioning.manifest.reader import (
+    list_toolchains,
+    manifests_root,
+    read_profiles,
+    read_toolchain,
+)
 from provisioning.manifest.releases import AnyRelease, FileRelease, Release
+from provisioning.store.store import Store
 
 PIN, LINUX = "2.37.0.250724", "lib/aarch64-oe-linux-gcc11.2"
 
@@ -193,3 +201,23 @@ def test_an_sdk_whose_hash_the_vendor_published_needs_no_first_use() -> None:
         "2.37.0.250724",
         "2.39.0.250926",
     }
+
+
+@pytest.mark.parametrize("version", ["2.43.0.260128", "v2.43.0.260128"])
+def test_a_version_that_has_a_row_becomes_the_default_and_nothing_else_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str
+) -> None:
+    shutil.copytree(manifests_root(), tmp_path / "manifests")
+    monkeypatch.setenv("QNN_CI_MANIFESTS", str(tmp_path / "manifests"))
+    before = read_toolchain("qnn-sdk")
+    request = ArtifactRequest(before, before.release())
+    (change,) = plan_update(request, version, Store(), Progress())
+    change.write()
+    after = read_toolchain("qnn-sdk")
+    assert after == msgspec.structs.replace(before, default="2.43.0.260128")
+
+
+def test_two_rows_of_one_version_are_refused() -> None:
+    toolchain = read_toolchain("qnn-sdk")
+    with pytest.raises(ValueError, match=r"2\.37\.0\.250724"):
+        msgspec.structs.replace(toolchain, releases=(*toolchain.releases, toolchain.release()))
