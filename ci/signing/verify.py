@@ -31,8 +31,8 @@ from ci.signing.signature import judge_signature
 from ci.signing.verdict import Kind, Scheme, SignedBy, Verification
 from provisioning.elf.facts import EM_AARCH64, EM_QDSP6, PT_LOAD, PT_NULL, name_machine
 
-# Of images that Qualcomm and device makers signed: none (a modem's configuration, mcfg_hw.mbn), DTB,
-# Arm, Xtensa, Hexagon, AArch64, RISC-V.
+# Of images that Qualcomm and device makers signed: none (a modem's configuration, mcfg_hw.mbn),
+# DTB, Arm, Xtensa, Hexagon, AArch64, RISC-V.
 SIGNED_MACHINES = {0, 1, 40, 94, EM_QDSP6, EM_AARCH64, 243}
 # Versions are named by their hexadecimal digits, V68 to V81 in the SDKs of today.
 LAST_HEXAGON = 0x99
