@@ -8,12 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from ci.__main__ import VERBS
+from ci.cases.policy import read_emulator_policy
+from ci.cases.spec import CaseSpec
 from ci.gate.reading import Repository
 from ci.gate.rules import read_rules
+from ci.models.schemes import Scheme
+from ci.report.schema import Report
 from ci.report.write import write_report
 from provisioning.console.command import run_command
+from tests.stand_ins.reports import make_judged
 from tests.stand_ins.repository import Checkout, make_checkout
 from tests.stand_ins.shards import make_cases, make_shards
 from tests.stand_ins.small_project import FILES
@@ -249,12 +255,20 @@ def test_a_bare_repository_is_planned_by_revisions(checkout: Checkout, tmp_path:
     assert running(plan(bare, "--base", "HEAD~1")) == {"lint"}
 
 
+def judge_all(shard: Report) -> Report:
+    """The report that a lane would write of a shard, its mark kept."""
+    specs = [CaseSpec(one.model, Scheme(one.scheme), one.soc) for one in shard.cases]
+    limits = read_emulator_policy().describe_limits(specs)
+    return replace(make_judged(shard.session, specs, limits), shard=shard.shard)
+
+
 @pytest.mark.parametrize(
     ("event", "words", "everything"),
     [
         ("pull_request", ["--base", "HEAD~2"], ""),
-        ("merge_group", ["--base", "HEAD~2"], ""),
+        ("merge_group", ["--base", "HEAD~2"], "the event is merge_group"),
         ("push", ["--base", "HEAD~1"], ""),
+        ("push", ["--base", "f" * 40], "the push is over ffffffffffff, which cannot be compared"),
         ("push", ["--base", "HEAD~2"], "commit 10 of main is due"),
         ("push", ["--base", "HEAD~9"], "commit 10 of main is due"),
         ("schedule", [], "the event is schedule"),
