@@ -306,6 +306,8 @@ class CaseRun:
             *run.notes.faults,
             *self.delegation_faults(compiled),
         ]
+        if not reasons and (unmet := self.find_unmet()):
+            return self.end(Status.FAILED, unmet, log_tail, remark=run.notes.remark)
         if not reasons:
             return self.end(Status.PASSED, remark=run.notes.remark)
         loss = compiled.loss if self.evidence.question is Question.QUANTIZED else None
@@ -391,6 +393,17 @@ class CaseRun:
         spec = self.spec
         choices = str(spec.source.choices)
         return self.policy.expects_refusal(spec.model, spec.scheme, spec.soc, reason, choices)
+
+    def find_unmet(self) -> str:
+        """Say which refusal the policy expects of this case, which passed; empty for none."""
+        spec = self.spec
+        choices = str(spec.source.choices)
+        known = self.policy.find_unmet(spec.model, spec.scheme, spec.soc, choices)
+        return known and (
+            f"it passed, and the policy expects it to be unsupported: {known}\n"
+            "  fix: remove that row of [[unsupported]] or narrow its globs; strict = false if only"
+            " some of its cases are refused"
+        )
 
     def leave(self, *files: Path) -> None:
         """Copy files of the case to where the report is."""

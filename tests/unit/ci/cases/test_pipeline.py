@@ -28,7 +28,7 @@ from ci.cases.engine import (
 )
 from ci.cases.outputs import OUTPUT, read_noise, read_outputs, stack_outputs
 from ci.cases.pipeline import CaseResult, SessionOptions
-from ci.cases.policy import read_emulator_policy
+from ci.cases.policy import Unsupported, read_emulator_policy
 from ci.cases.pool import Ended, Job
 from ci.judging.figures import Array
 from ci.models.schemes import Scheme
@@ -36,6 +36,7 @@ from ci.models.tensors import TensorInfo, write_sets
 from ci.models.user_models import Metric, MetricJob, MetricResult, ModelEntry
 from ci.report.schema import ControlKind, Digests, Question, Status
 from provisioning.errors import UsageError
+from provisioning.manifest.targets import Backend
 from tests.stand_ins.lanes import SPEC, EchoRunner, FloatEngine, InlinePool, fail, run_case
 
 RANDOM = np.random.default_rng(8)
@@ -327,6 +328,26 @@ def test_what_this_project_finds_is_called_neither_a_refusal_nor_lowering(
     assert tell(make_engine()) == str(error)
     monkeypatch.setattr(FloatEngine, "key", lambda *_: os._exit(3))
     assert tell(make_engine()).startswith("loading the model: ")
+
+
+@pytest.mark.parametrize(
+    ("row", "status"),
+    [
+        ({}, Status.FAILED),
+        ({"models": (SPEC.model,), "schemes": (SPEC.scheme.value,)}, Status.FAILED),
+        ({"strict": False}, Status.PASSED),
+        ({"socs": ("SM9999",)}, Status.PASSED),
+        ({"backends": (Backend.GPU,)}, Status.PASSED),
+    ],
+)
+def test_a_case_that_passes_against_expectation_fails(
+    tmp_path: Path, row: dict[str, Any], status: Status
+) -> None:
+    rows = (Unsupported(pattern="no", reason="it was refused once", **row),)
+    policy = msgspec.structs.replace(read_emulator_policy(), unsupported=rows)
+    case = judge(tmp_path, RIGHT, policy=policy.for_backend(Backend.HTP)).case
+    assert case.status is status
+    assert ("it was refused once" in case.reason) is (status is Status.FAILED)
 
 
 def test_a_refusal_is_explained_by_its_engine(tmp_path: Path) -> None:
