@@ -354,6 +354,13 @@ class Report(Record, frozen=True, kw_only=True):
         return bool(counts.passed) and not bad
 
     @property
+    def recounted(self) -> Report:
+        """The report with the counts of its own cases and controls, whatever its summary says."""
+        told = self.summary
+        counts = summarize(self.cases, self.controls, told.wall_s, told.phases)
+        return msgspec.structs.replace(self, summary=counts)
+
+    @property
     def lacking(self) -> tuple[str, ...]:
         """What is missing here that cases need, each once."""
         return tuple(dict.fromkeys(case.lacks for case in self.cases if case.lacks))
