@@ -7,6 +7,7 @@ import errno
 import fcntl
 import glob
 import hashlib
+import itertools
 import json
 import os
 import secrets
@@ -163,12 +164,35 @@ def remove_tree(path: Path) -> None:
     if path.is_symlink() or path.is_file():
         path.unlink()
         return
-    for directory, names, _ in os.walk(path):
-        for name in names:
-            inner = Path(directory, name)
-            if not inner.is_symlink():
-                inner.chmod(0o755)
-    shutil.rmtree(path)
+    pending, numbers, mark = [path], itertools.count(), secrets.token_hex(4)
+    while pending:
+        at = pending.pop()
+        for inner in list(at.iterdir()):
+            if inner.is_symlink() or not inner.is_dir():
+                inner.unlink()
+                continue
+            inner.chmod(0o755)
+            # However deep it lies: its path stays short, and nothing calls itself.
+            pending.append(inner.rename(path / f".{mark}-{next(numbers)}"))
+        if at != path:
+            at.rmdir()
+    path.rmdir()
+
+
+def walk(top: Path) -> Iterator[tuple[Path, list[str], list[str]]]:
+    """What os.walk gives, which calls itself for each level before Python 3.12."""
+    pending = [top]
+    while pending:
+        at = pending.pop()
+        names: list[str] = []
+        files: list[str] = []
+        links: set[str] = set()
+        with suppress(OSError), os.scandir(at) as children:
+            for child in children:
+                (names if child.is_dir() else files).append(child.name)
+                links |= {child.name} if child.is_symlink() else set()
+        yield at, names, files  # the caller may take names out
+        pending += [at / name for name in names if name not in links]
 
 
 @contextmanager

@@ -24,6 +24,11 @@ def find_place_version(place: str) -> str:
     return found[1] if found else ""
 
 
+def is_version(word: str) -> bool:
+    """Whether a word is a version of numbers, such as 2.43.0.260128, and no name or path."""
+    return bool(DIRECTORY.fullmatch(word))
+
+
 def parse_version(text: str) -> Version:
     """The version that ``text`` is without a vendor's date, or begins with; 0 when it has none."""
     if built := BUILT.fullmatch(text):

@@ -175,7 +175,7 @@ class CaseRun:
         self.note_compiled(directory, made)
         if not compiled.delegation.partitions:
             reasons = "; ".join(one.reason for one in compiled.delegation.fallback_ops)
-            return self.refuse(f"QNN took no node: {reasons}", ended.log_tail)
+            return self.refuse(f"QNN accepted no node: {reasons}", ended.log_tail)
         # Before the runner starts: what it writes later changes no verdict.
         references = read_references(directory, compiled)
         program = self.copy_program(self.spec, directory, compiled, self.directory)
@@ -240,7 +240,7 @@ class CaseRun:
         self.evidence.lacks = self.setup.device
         reason = (
             f"lowered; cannot run here: it needs {self.setup.device}\n"
-            "  fix: --runner with a program that runs it there; it is kept next to the report, in"
+            "  fix: give --runner a program that runs it there; it is kept next to the report, in"
             f" qnn/{self.spec.slug}"
         )
         return self.end(Status.UNSUPPORTED, reason)
@@ -536,7 +536,7 @@ def describe_departure(judgement: Judgement, layers: Sequence[str]) -> str:
             " model wrongly only by how it joins layers or outputs"
         )
     if not behind:
-        return f"  where: right up to {layers[-1]}, wrong behind it" if layers else ""
+        return f"  where: right up to {layers[-1]}, wrong after it" if layers else ""
     index = behind[0]
     before = f"right up to {layers[index - first - 1]}, " if index > first else ""
     figures = outputs[index].quantized_figures or outputs[index].float_figures
@@ -551,7 +551,7 @@ def describe_loss(loss: Loss) -> str:
     """Return where between the layers a quantized model departs from the float32 one."""
     return (
         f"  where: most is lost at {loss.name}: {loss.before_db:.1f} dB before it,"
-        f" {loss.behind_db:.1f} dB behind it; with the weights alone quantized, the outputs have"
+        f" {loss.behind_db:.1f} dB after it; with only the weights quantized, the outputs have"
         f" {loss.weights_db:.1f} dB"
     )
 

@@ -192,8 +192,8 @@ def read_emulator_policy(path: Path | None = None, lane: str = EMULATOR) -> Emul
 
 
 def extend_default(own: dict[str, Any], lane: str = EMULATOR) -> dict[str, Any]:
-    """What a user's policy and, where it says so, the lane's default come to. Models of the user's
-    stand in the place of the suite, and their limits on top of their scheme's.
+    """Return a user's policy, merged with the lane's default if it extends that. The user's models
+    replace the suite, and their limits add to those of their scheme.
 
     Raises UsageError for a policy that is no whole one and extends none.
     """

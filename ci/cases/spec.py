@@ -38,7 +38,7 @@ OF_HTP = frozenset(
 @dataclass(frozen=True)
 class CaseSpec:
     """One case: a model as reports name it, a scheme, a SoC's name; of a user's model, its
-    source. With ``layers`` its program gives what its layers give, too, behind its outputs."""
+    source. With ``layers`` its program also gives the outputs of its layers, after its own."""
 
     model: str
     scheme: Scheme
@@ -94,7 +94,7 @@ def select_cases(
     if lane.suffix and (
         own := [name for name, one in chosen.items() if one.lowering != NO_CHOICES]
     ):
-        told = f"models.{own[0]}.lowering is of ExecuTorch's lowering"
+        told = f"models.{own[0]}.lowering has options of ExecuTorch"
         raise UsageError(told, fix="give it to ./nox -s test_emulator")
     foreign = [name for name, one in chosen.items() if one.path.endswith(ONNX.suffix)]
     if foreign and not lane.suffix:
@@ -196,7 +196,7 @@ def require_choices(specs: Iterable[CaseSpec], backend: Backend) -> None:
             raise UsageError(
                 f"models.{spec.model}.lowering has {', '.join(own)}: --backend {backend.value}"
                 " takes none of that",
-                why="it was seen with HTP alone",
+                why="these are known to work with HTP only",
                 fix="leave the model out with --model, or name one without these",
             )
 

@@ -17,9 +17,14 @@ BASELINES = "manifests/baselines/*.toml"
 
 def list_suite(tree: TreeFacts) -> tuple[PlannedCase, ...]:
     """Return the default cases of a tree, in the suite's order."""
+    return list_cases(tree.suite)
+
+
+def list_cases(suite: Mapping[str, Iterable[str]]) -> tuple[PlannedCase, ...]:
+    """Return the cases of a suite, schemes by model, in its order."""
     return tuple(
         PlannedCase(model, scheme, DEFAULT_SOC)
-        for model, schemes in tree.suite.items()
+        for model, schemes in suite.items()
         for scheme in schemes
     )
 

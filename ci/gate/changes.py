@@ -75,11 +75,12 @@ def _read_entry(head: str, fields: Iterable[str]) -> Iterator[Change]:
 
 @dataclass(frozen=True)
 class TreeFacts:
-    """One tree: the inputs of its sessions, the suite's schemes by model, and what each model's
-    module reaches."""
+    """One tree: the inputs of its sessions, the suite's schemes by model, those of other sessions
+    that judge models, by session, and what each model's module reaches."""
 
     sessions: Mapping[str, SessionInputs] = field(default_factory=dict)
     suite: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    suites: Mapping[str, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)
     models: Mapping[str, Reach] = field(default_factory=dict)
 
 

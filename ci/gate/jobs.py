@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from msgspec.structs import replace
@@ -25,15 +26,21 @@ SAFE = re.compile(r"[A-Za-z0-9_./=,:@ -]*")
 
 
 def list_jobs(
-    sessions: Iterable[PlannedSession], cases: Sequence[PlannedCase], rules: GateRules
+    sessions: Iterable[PlannedSession],
+    cases: Sequence[PlannedCase],
+    rules: GateRules,
+    suites: Mapping[str, tuple[PlannedCase, ...]] = MappingProxyType({}),
 ) -> tuple[PlannedJob, ...]:
-    """The jobs of the sessions that run, and that CI can run."""
+    """The jobs of the sessions that run, and that CI can run; ``suites`` are the cases of sessions
+    that run all of theirs."""
     chosen = [one.name for one in sessions if one.run and not one.by_hand]
-    return tuple(job for name in chosen for job in _list_jobs_of(name, cases, rules))
+    return tuple(
+        job for name in chosen for job in _list_jobs_of(name, cases, rules, suites.get(name, ()))
+    )
 
 
 def _list_jobs_of(
-    name: str, cases: Sequence[PlannedCase], rules: GateRules
+    name: str, cases: Sequence[PlannedCase], rules: GateRules, own: tuple[PlannedCase, ...]
 ) -> Iterator[PlannedJob]:
     rule = rules.session_rule(name)
     plain = PlannedJob(
@@ -42,14 +49,17 @@ def _list_jobs_of(
         python=rules.python,
         timeout_minutes=rule.timeout_minutes,
         report=rule.report,
+        policy=rule.policy,
+        cases=own,
     )
     if rules.cases and name == rules.planned:
         durations_s = [expect_s(case.model, case.scheme) for case in cases]
         count = count_shards(durations_s, rules.cases.shard_s, rules.cases.max_shards)
-        for index in range(1, count + 1):
+        shards = split_cases(cases, count, lambda one: expect_s(one.model, one.scheme))
+        for index, part in enumerate(shards, 1):
             shard = str(Shard(index, count))
-            job = f"{name}-{index}-of-{count}"
-            yield replace(plain, id=job, words=("--plan", FILE, "--shard", shard), shard=shard)
+            words, job = ("--plan", FILE, "--shard", shard), f"{name}-{index}-of-{count}"
+            yield replace(plain, id=job, words=words, shard=shard, cases=part)
     elif rule.pythons:
         for python in rule.pythons:
             yield replace(plain, id=f"{name}-{python}", python=python)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from ci.gate.cases import CHOOSERS, choose_cases, list_suite
+from ci.gate.cases import CHOOSERS, choose_cases, list_cases, list_suite
 from ci.gate.changes import Difference
 from ci.gate.jobs import list_jobs
 from ci.gate.rules import ALL, GateRules, Rule
@@ -14,8 +14,8 @@ from ci.parity.policy import matches
 
 NOTHING = "nothing that it uses changed"
 NO_CHANGE = "nothing changed"
-# Events of GitHub that have no changes to plan by.
-WHOLE_EVENTS = frozenset({"schedule", "workflow_dispatch", "repository_dispatch", "release"})
+# Events of GitHub that are planned by what changed: a person's call is of none.
+PLANNED_EVENTS = frozenset({"", "push", "pull_request"})
 
 
 def make_plan(
@@ -35,10 +35,11 @@ def make_plan(
     for path in sorted({change.path for change in difference.changes}):
         if not needs.note_change(path) and not needs.everything:
             needs.everything = f"no rule and no dependency explains {path}"
-    if event in WHOLE_EVENTS:
+    if event not in PLANNED_EVENTS:
         everything = everything or f"the event is {event}"
     needs.everything = everything or needs.everything
     sessions, cases = tuple(needs.list_sessions()), needs.list_cases()
+    suites = {name: list_cases(suite) for name, suite in difference.head.suites.items()}
     return Plan(
         base=base,
         head=head,
@@ -47,7 +48,7 @@ def make_plan(
         changes=difference.changes,
         sessions=sessions,
         cases=cases,
-        jobs=list_jobs(sessions, cases, rules),
+        jobs=list_jobs(sessions, cases, rules, suites),
     )
 
 

@@ -207,12 +207,21 @@ def read_facts(tree: SourceTree, rules: GateRules, known: dict[str, FileFacts]) 
         known.update({keys[path]: parse_file(path, read(path)) for path in new})
         return {path: known[key] for path, key in keys.items()}
 
-    suite = load(read, POLICY, files.files).get("suite", {}) if rules.cases else {}
+    def read_suite(path: str) -> dict[str, tuple[str, ...]]:
+        table = load(read, path, files.files).get("suite", {})
+        return {model: tuple(schemes) for model, schemes in table.items()}
+
+    suite = read_suite(POLICY) if rules.cases else {}
     modules = {model: MODELS.format(model) for model in suite}
     graph = Graph(files, read_many, modules)
     return TreeFacts(
         sessions=describe_sessions(graph, read, rules),
-        suite={model: tuple(schemes) for model, schemes in suite.items()},
+        suite=suite,
+        suites={
+            name: read_suite(f"manifests/policies/{rule.policy}.toml")
+            for name, rule in rules.sessions.items()
+            if rule.policy and name != rules.planned
+        },
         models={model: graph.follow([path]) for model, path in modules.items()},
     )
 

@@ -72,7 +72,8 @@ def render_markdown(plan: Plan) -> str:
 def _make_table(plan: Plan) -> str:
     lines = ["| session | | why | files |", "|---|---|---|---|"]
     for one in order(plan.sessions):
-        files = name_some([*map(escape_markdown, one.files)], SHOWN_FILES)
+        shown, rest = one.files[:SHOWN_FILES], one.files[SHOWN_FILES:]
+        files = name_some([*map(escape_markdown, shown), *rest], SHOWN_FILES)
         reason = f"{one.reason}; by hand: {one.by_hand}" if one.run and one.by_hand else one.reason
         lines.append(
             f"| {escape_markdown(one.name)} | {show_fate(one, plan)} "

@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Literal
 from xml.etree import ElementTree as ET
 
+from ci.cases.policy import read_emulator_policy
+from ci.gate.evidence import Evidence, parse_junit, weigh_junit, weigh_report
 from ci.gate.schema import Plan, PlannedJob
 from ci.gate.verdict import JobResult
 from ci.report.schema import Report
-from ci.report.write import read_json, read_report
+from ci.report.write import read_json, read_report, read_unchecked
 from provisioning.console.user_files import read_user_file
-from provisioning.errors import UsageError
+from provisioning.errors import ManifestError, UsageError
 
 Needs = dict[str, dict[str, object]]
 Outcomes = dict[str, dict[str, Literal["passed", "failed"]]]
@@ -59,27 +61,32 @@ def read_result(folder: Path, job: PlannedJob | None) -> JobResult:
     except OSError:
         return JobResult()
     report = folder / "reports" / job.session / job.report if job and job.report else None
-    if report is None or not report.is_file():
+    if job is None or report is None or not report.is_file():
         return JobResult(code)
     try:
-        return JobResult(code, count_cases(report))
-    except UsageError as error:
+        found = read_evidence(report, job, int(code) if code.strip().isdigit() else -1)
+    except (UsageError, ManifestError) as error:
         return JobResult(code, fault=error.what)
+    return JobResult(code, found.ran, "; ".join(found.faults), found.failed)
 
 
-def count_cases(report: Path) -> int:
-    """Count the cases of a report.json or junit.xml that ran. Raises UsageError."""
-    if report.suffix == ".json":
-        summary = read_report(report).summary
-        return summary.passed + summary.failed
-    data = read_user_file(report, "the report", LIMIT_BYTES)
+def read_evidence(report: Path, job: PlannedJob, exit_code: int) -> Evidence:
+    """Judge the report.json or junit.xml of a job. Raises UsageError, and ManifestError for a
+    policy that does not judge its cases."""
+    if report.suffix != ".json":
+        return weigh_junit(read_junit(report))
+    junit = report.with_name("junit.xml")
+    policy = read_emulator_policy(lane=job.policy) if job.policy else None
+    root = read_junit(junit) if junit.is_file() else None
+    return weigh_report(read_unchecked(report), root, job, policy, exit_code)
+
+
+def read_junit(path: Path) -> ET.Element:
+    """Return the root of a junit.xml. Raises UsageError."""
     try:
-        if b"<!DOCTYPE" in data or b"<!ENTITY" in data:
-            raise UsageError(f"{report} has a document type, which no report has")
-        cases = ET.fromstring(data).iter("testcase")  # noqa: S314 - without entities
-    except ET.ParseError as error:
-        raise UsageError(f"{report} is not a report", why=str(error)) from error
-    return sum(case.find("skipped") is None for case in cases)
+        return parse_junit(read_user_file(path, "the report", LIMIT_BYTES))
+    except ValueError as error:
+        raise UsageError(f"{path} is not a report: {error}") from error
 
 
 def read_shards(directory: Path, plan: Plan) -> list[Report]:

@@ -35,7 +35,8 @@ class SessionRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How CI runs a session; ``by_hand`` says why it cannot.
 
     ``roots``: globs of what it starts from, where that is not derived. ``report``: the file of
-    reports/SESSION/ that tells how many cases it ran. ``always``: any change at all needs it.
+    reports/SESSION/ that tells how many cases it ran. ``policy``: the file of manifests/policies/
+    whose suite it judges. ``always``: any change at all needs it.
     """
 
     by_hand: str = ""
@@ -44,6 +45,7 @@ class SessionRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pythons: tuple[str, ...] = ()
     timeout_minutes: int = 30
     report: str = ""
+    policy: str = ""
 
 
 class CaseRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -23,7 +23,7 @@ class PlannedSession(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class PlannedCase(Struct, frozen=True, order=True, forbid_unknown_fields=True):
-    """A case of test_emulator."""
+    """A case of test_emulator, or of another session that judges models."""
 
     model: str
     scheme: str
@@ -35,7 +35,9 @@ class PlannedCase(Struct, frozen=True, order=True, forbid_unknown_fields=True):
 
 class PlannedJob(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One job of the matrix, whose result the gate demands. ``report`` is the file of
-    reports/SESSION/ that has to tell of at least one case; empty for none."""
+    reports/SESSION/ that has to tell of at least one case, empty for none; ``cases`` are those that
+    a report.json has to have, and ``policy`` names what they are judged by, a file of
+    manifests/policies/."""
 
     id: str
     session: str
@@ -44,6 +46,8 @@ class PlannedJob(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     shard: str = ""
     timeout_minutes: int = 30
     report: str = ""
+    policy: str = ""
+    cases: tuple[PlannedCase, ...] = ()
 
 
 class Plan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -38,11 +38,13 @@ class JobVerdict(str, Enum):
 @dataclass(frozen=True)
 class JobResult:
     """What a job left. ``exit_code`` is the text of exit-code.txt, None where there is none;
-    ``cases`` how many its report tells of, None without a report; ``fault`` why not."""
+    ``cases`` how many ran by its report, None without a report, and ``failed`` how many of them
+    failed; ``fault`` is why the report does not prove that all is well."""
 
     exit_code: str | None = None
     cases: int | None = None
     fault: str = ""
+    failed: int = 0
 
 
 @dataclass(frozen=True)
@@ -92,18 +94,19 @@ def judge(
 
 
 def judge_job(job: PlannedJob, result: JobResult, needs: str) -> JobLine:
-    """One job: its exit code, then whether it ran a case at all."""
+    """One job: its exit code, then what its report proves."""
     code = result.exit_code
     if code is None:
         return JobLine(job.id, JobVerdict.INFRASTRUCTURE, f"it left no result ({needs})")
     if not re.fullmatch(r"\d{1,3}", code.strip(), re.ASCII):
         return JobLine(job.id, JobVerdict.FAILED, f"its exit code is {code.strip()[:40]!r}")
     number = int(code)
-    if number in MACHINE:
+    if number in MACHINE and not result.failed:
         return JobLine(job.id, JobVerdict.INFRASTRUCTURE, f"exit code {number}: {MACHINE[number]}")
     if number:
-        why = AUTHOR.get(number, "no documented one")
-        return JobLine(job.id, JobVerdict.FAILED, f"exit code {number}: {why}")
+        why = {**AUTHOR, **MACHINE}.get(number, "no documented one")
+        told = f"; by its report {result.failed} of {result.cases} failed" if result.cases else ""
+        return JobLine(job.id, JobVerdict.FAILED, f"exit code {number}: {why}{told}")
     if job.report and result.fault:
         return JobLine(job.id, JobVerdict.FAILED, result.fault)
     if job.report and not result.cases:

@@ -199,7 +199,7 @@ def _judge_magnitudes(
     )
     pooled = measure_pooled(eager, asked)
     if limits.min_sqnr_db_all is not None and not pooled >= limits.min_sqnr_db_all:
-        text = f"SQNR {pooled:.1f} dB over all input sets, {limits.min_sqnr_db_all:g} dB wanted"
+        text = f"SQNR {pooled:.1f} dB over all input sets, {limits.min_sqnr_db_all:g} dB required"
         reasons.append(Reason(Question.QUANTIZED, f"{text}, {_name_pair(against)}"))
     reasons += _parts_too_far(eager, asked, info, limits.min_sqnr_db_all)
     if limits.max_abs is not None and not against_float.max_abs <= limits.max_abs:
@@ -232,8 +232,8 @@ def _off_grid(output: Array, info: TensorInfo) -> Iterator[Reason]:
         off |= (steps < info.lowest - near) | (steps > info.highest + near)
         if off.any():
             text = (
-                f"{off.mean():.2%} of the elements are no value that the quantized output can have"
-                f" (multiples of {info.step:.6g} from {info.lowest * info.step:.6g} to"
+                f"{off.mean():.2%} of the elements have values that the quantized output cannot"
+                f" have (multiples of {info.step:.6g} from {info.lowest * info.step:.6g} to"
                 f" {info.highest * info.step:.6g})"
             )
             yield Reason(Question.FAITHFUL, text)
@@ -265,7 +265,7 @@ def _parts_too_far(
         reached = measure_pooled(np.take(eager, place, axis), np.take(asked, place, axis))
         if wanted_db is not None and not reached >= wanted_db:
             text = f"SQNR {reached:.1f} dB in part {start}:{stop} along axis {info.joined_axis}"
-            yield Reason(Question.QUANTIZED, f"{text}, {wanted_db:g} dB wanted")
+            yield Reason(Question.QUANTIZED, f"{text}, {wanted_db:g} dB required")
 
 
 def _too_far(
@@ -278,12 +278,12 @@ def _too_far(
     if min_sqnr_db is not None and not figures.sqnr_db >= min_sqnr_db:
         text = (
             f"SQNR {figures.sqnr_db:.1f} dB against the {against} model in the worst input"
-            f" set, {min_sqnr_db:g} dB wanted"
+            f" set, {min_sqnr_db:g} dB required"
         )
         yield Reason(question, text)
     if min_cosine is not None and not figures.cosine >= min_cosine:
         text = f"cosine {figures.cosine:.5f} against the {against} model"
-        yield Reason(question, f"{text}, {min_cosine:g} wanted")
+        yield Reason(question, f"{text}, {min_cosine:g} required")
 
 
 def _too_few(
@@ -291,4 +291,4 @@ def _too_few(
 ) -> Iterator[Reason]:
     if wanted is not None and not equal >= wanted:
         text = f"{equal:.2%} of the elements equal those of the {against} model"
-        yield Reason(question, f"{text}, {wanted:.2%} wanted")
+        yield Reason(question, f"{text}, {wanted:.2%} required")

@@ -72,7 +72,9 @@ def _see_ids(wanted: Array, output: Array) -> str:
     values, counts = np.unique(off, return_counts=True)
     most = int(values[counts.argmax()])
     if most and counts.max() > 0.9 * off.size:
-        return f"off by {most:+d} nearly everywhere; likely a numbering that starts elsewhere"
+        return (
+            f"off by {most:+d} nearly everywhere; likely a numbering that starts at another value"
+        )
     if output.min() < wanted.min() or output.max() > 2 * max(int(wanted.max()), 1):
         return (
             f"values of {output.min()} to {output.max()} where {wanted.min()} to {wanted.max()}"
@@ -91,7 +93,7 @@ def _see_other_input(wanted: Array, output: Array, least_db: float) -> str:
 def _see_line(wanted: Array, output: Array, least_db: float) -> str:
     gain = 1 + fit_line(wanted, output).gain if wanted.any() else 0.0
     if gain and _is_match(wanted * gain, output, least_db):
-        return f"{_name_gain(gain)} the right values; likely a scale that QNN mistakes"
+        return f"{_name_gain(gain)} the right values; likely a wrong scale in QNN"
     error = output.astype(np.float64) - wanted
     if _is_match(wanted + error.mean(), output, least_db):
         return f"off by a constant {error.mean():.4g}; likely a zero point or a bias"
@@ -116,7 +118,7 @@ def _see_order(wanted: Array, output: Array, least_db: float) -> str:
     for axis in axes:
         for shift in (1, -1):
             if _is_match(np.roll(wanted, shift, axis), output, least_db):
-                return f"the right values one place on along axis {axis - 1}; likely {RUNNER}"
+                return f"the right values, shifted by one along axis {axis - 1}; likely {RUNNER}"
         if _is_match(np.flip(wanted, axis), output, least_db):
             return f"the right values in reverse along axis {axis - 1}; likely {LAYOUT}"
     # Two samples of one distribution agree that far in order, too; and what is nearly right in
@@ -151,7 +153,7 @@ def _see_stretch(wanted: Array, output: Array, _least_db: float) -> str:
     if places.size and places[-1] - places[0] + 1 <= size // 2:
         return (
             f"wrong only from element {places[0]} to {places[-1]} of {size};"
-            " likely a buffer that is written in part"
+            " likely a buffer that was only partly written"
         )
     sets = np.flatnonzero(odd.any(axis=1))
     if sets.size == 1 and len(odd) > 1:

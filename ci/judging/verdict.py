@@ -21,9 +21,9 @@ CALIBRATE = (
 )
 APART = "return the parts as separate outputs: a concatenation is quantized in one step size"
 FLOAT16 = "float16 has 11 bits: keep values small, or take a quantized scheme of 16 bits"
-OTHER_FORM = "lower it with batch 1, in another scheme, or write that part of the model differently"
+OTHER_FORM = "in another scheme, or write that part of the model differently"
 BATCH = "lower the model with batch 1: QNN is known to compute other rows wrongly"
-UINT8 = "each uint8 of an input counts as 0 or 1 there: give int32 or float32"
+UINT8 = "QNN reads each uint8 of an input as 0 or 1: give int32 or float32"
 MODEL = (
     "  why: the float32 model itself is not good for its task, whatever QNN makes of it",
     "  fix: compare inputs, labels and the order of outputs with what the metric expects",
@@ -114,8 +114,8 @@ def find_vague(
         noise = references.predict(index, info).noise if info.dtype.startswith("float") else 0.0
         if noise > 10 ** (-db / 20):
             yield (
-                f"output {index}: rounding alone may leave {-20 * math.log10(noise):.0f} dB of it,"
-                " so that few faults of the program can be seen: take a scheme with more bits"
+                f"output {index}: rounding alone may leave it {-20 * math.log10(noise):.0f} dB, so"
+                " that few faults of the program would show: take a scheme with more bits"
             )
 
 
@@ -215,7 +215,8 @@ def _advise_on_program(
         yield f"  fix: {BATCH}"
     elif not seen:
         yield "  why: the program does not compute what its model does"
-        yield f"  fix: {OTHER_FORM}"
+        batched = any(tensor.shape[:1] > (1,) for tensor in inputs)
+        yield f"  fix: lower it {'with batch 1, ' if batched else ''}{OTHER_FORM}"
 
 
 def _advise_on_scheme(judgement: Judgement, references: References) -> Iterator[str]:
@@ -235,13 +236,13 @@ def judge_metric(metric: Metric, result: MetricResult) -> Iterator[Reason]:
     if not float32 - value <= metric.max_drop:
         text = (
             f"{metric.name} {value:.4g}, {_name_quantized(result)}the float32 model"
-            f" {float32:.4g}: {metric.max_drop:g} less is allowed"
+            f" {float32:.4g}: at most {metric.max_drop:g} less is allowed"
         )
         yield Reason(Question.TASK, text)
     if metric.min is not None and not value >= metric.min:
         worse = not float32 >= metric.min
         own = f"the float32 model itself has {float32:.4g}" if worse else ""
-        text = "; ".join(filter(None, [f"{metric.name} {value:.4g}, {metric.min:g} wanted", own]))
+        text = "; ".join(filter(None, [f"{metric.name} {value:.4g}, {metric.min:g} required", own]))
         yield Reason(Question.TASK, text, is_model=worse)
     if float32 - shifted <= metric.max_drop:
         text = (

@@ -179,7 +179,7 @@ def require_export(source: Source, reference: Sequence[Arrays]) -> None:
             if not reached >= EXPORTED_DB:
                 raise FailedError(
                     f"torch.onnx.export gives another model: output {index} has {reached:.1f} dB"
-                    f" against torch, {EXPORTED_DB:g} dB wanted",
+                    f" against torch, {EXPORTED_DB:g} dB required",
                     why="both are float32 on the CPU, so that QNN has no part in it",
                 )
 

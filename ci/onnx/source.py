@@ -3,7 +3,7 @@
 An .onnx file has its inputs next to it, in folders test_data_set_0, test_data_set_1 ..., each with
 input_0.pb, input_1.pb ... (as the ONNX model zoo packs them), or in a file of the same name that
 ends in .npz, with an array per input, [input set, *shape]. A policy can name others. Missing ones
-are made, and the report says so.
+are made, and the report names them.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ def from_file(
     """A user's .onnx, which was read and found to be sound, with the ``data`` of its policy, or
     what is next to it: the first MIN_SETS sets to judge on, the others to calibrate on.
 
-    A set that it is judged on is calibrated on only if the policy says so. Raises UsageError for
-    data that does not fit, and FailedError for what a user's function raises.
+    A set to judge on is also calibrated on only if the policy gives it for both. Raises UsageError
+    for data that does not fit, and FailedError for what a user's function raises.
     """
     inputs = list_inputs(model)
     beside = () if data.calibration and data.inputs else tuple(read_beside(path, inputs))
@@ -173,7 +173,7 @@ def is_same(one: Arrays, other: Arrays) -> bool:
 
 def find_rates(path: Path, model: onnx.ModelProto, inputs: Ports) -> dict[str, int]:
     """The value of each integer input that is called as sampling rates are: what the model's
-    metadata says, or what the model compares it with. Raises UsageError if the model tells none.
+    metadata says, or what the model compares it with. Raises UsageError if the model has none.
     """
     told = {_plain_name(one.key): one.value for one in model.metadata_props}
     known = [told[name] for name in told.keys() & RATES if told[name].isdecimal()]
@@ -211,7 +211,7 @@ def _ask_for_rate(path: Path, name: str, inputs: Ports) -> UsageError:
     others = {one: port for one, port in inputs.items() if one != name}
     return UsageError(
         f"input {name!r} of {path.name} looks like a sampling rate, and its value is not known",
-        why="the model does not tell which values are legal, and a random one is not",
+        why="the model does not say which values it accepts, and a random one is likely wrong",
         fix=f"put input sets next to the model: np.savez('{path.with_suffix('.npz')}',"
         f" {', '.join(arrays)}), with {_describe_ports(others, sets)}",
     )

@@ -89,7 +89,7 @@ def find_faults(reports: Sequence[Report], wanted: Collection[Name] = ()) -> lis
     indexes = Counter(mark_of(report).index for report in reports)
     faults += [f"shard {one}/{count} is missing" for one in range(1, count + 1) if not indexes[one]]
     faults += [
-        f"shard {one}/{count} comes {n} times" for one, n in sorted(indexes.items()) if n > 1
+        f"shard {one}/{count} is given {n} times" for one, n in sorted(indexes.items()) if n > 1
     ]
     faults += [
         f"shard {mark_of(one).index}/{count} was cut short" for one in reports if one.unjudged
@@ -120,7 +120,7 @@ def _check_cases(reports: Sequence[Report], wanted: Collection[Name]) -> Iterato
     if any(len(report.cases) != len(mark_of(report).positions) for report in reports):
         yield "a shard does not have the cases that it was given"
     elif [position for position, _ in sorted(rows)] != list(range(len(rows))):
-        yield "a case is missing, or comes twice"
+        yield "a case is missing, or is there twice"
     elif digest_names(names) != mark_of(reports[0]).whole:
         yield "the cases are not those of the whole run"
     for word, those in (

@@ -327,7 +327,7 @@ class Report(Record, frozen=True, kw_only=True):
     the QNN versions that devices get, ``backend`` is the one of QNN that it was lowered for.
     ``unsupported`` says that these versions are not known to work together, and were tried;
     ``remarks`` are further notes on the whole run, ``unjudged`` counts the cases that a run which
-    was interrupted did not come to."""
+    was interrupted did not judge."""
 
     session: str
     started: Annotated[str, Meta(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")]
@@ -354,8 +354,15 @@ class Report(Record, frozen=True, kw_only=True):
         return bool(counts.passed) and not bad
 
     @property
+    def recounted(self) -> Report:
+        """The report with the counts of its own cases and controls, whatever its summary says."""
+        told = self.summary
+        counts = summarize(self.cases, self.controls, told.wall_s, told.phases)
+        return msgspec.structs.replace(self, summary=counts)
+
+    @property
     def lacking(self) -> tuple[str, ...]:
-        """What cases could not run for want of, each once."""
+        """What is missing here that cases need, each once."""
         return tuple(dict.fromkeys(case.lacks for case in self.cases if case.lacks))
 
     @property

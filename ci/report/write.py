@@ -40,10 +40,16 @@ def write_report(report: Report, directory: Path) -> None:
 def read_report(path: Path) -> Report:
     """Return the report in the file ``path``, or in report.json of the directory ``path``.
 
-    One of the schema before is returned as one of this schema.
+    One of the schema before is returned as one of this schema. The summary's counts are those of
+    the cases and controls, not the file's.
 
     Raises UsageError when it cannot be read or does not fit the schema.
     """
+    return read_unchecked(path).recounted
+
+
+def read_unchecked(path: Path) -> Report:
+    """Return a report with the summary that the file has. Raises as read_report does."""
     file = path / "report.json" if path.is_dir() else path
     report = read_json(file, Report, "report", "docs/schemas/report.schema.json describes it")
     return msgspec.structs.replace(report, schema_version=SCHEMA_VERSION)

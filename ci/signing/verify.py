@@ -29,10 +29,13 @@ from ci.signing.segments import (
 )
 from ci.signing.signature import judge_signature
 from ci.signing.verdict import Kind, Scheme, SignedBy, Verification
-from provisioning.elf.facts import EM_AARCH64, EM_QDSP6, PT_NULL, name_machine
+from provisioning.elf.facts import EM_AARCH64, EM_QDSP6, PT_LOAD, PT_NULL, name_machine
 
-# Of images that Qualcomm and device makers signed: DTB, Arm, Xtensa, Hexagon, AArch64, RISC-V.
-SIGNED_MACHINES = {1, 40, 94, EM_QDSP6, EM_AARCH64, 243}
+# Of images that Qualcomm and device makers signed: none (a modem's configuration, mcfg_hw.mbn),
+# DTB, Arm, Xtensa, Hexagon, AArch64, RISC-V.
+SIGNED_MACHINES = {0, 1, 40, 94, EM_QDSP6, EM_AARCH64, 243}
+# Versions are named by their hexadecimal digits, V68 to V81 in the SDKs of today.
+LAST_HEXAGON = 0x99
 
 
 def verify_file(
@@ -92,6 +95,8 @@ def _judge_image(image: Image, report: Verification, serial: int, at: datetime |
     data = image.bytes_of(found[0])
     parsed = parse_hash_segment(data)
     report.header_version = parsed.version
+    if image.hexagon_version > LAST_HEXAGON:
+        report.notes.append(f"Hexagon V{image.hexagon_version:X} is no version that is known")
     report.add(Kind.HEADER, *parsed.faults)
     _judge_layout(image, found[0], report)
     _judge_hashes(image, parsed, report, data, serial)
@@ -108,7 +113,8 @@ def _judge_image(image: Image, report: Verification, serial: int, at: datetime |
 
 
 def _judge_layout(image: Image, hash_segment: Segment, report: Verification) -> None:
-    """The placeholder stands first and covers the headers; nothing overlaps the hash segment."""
+    """The placeholder stands first and covers the headers, nothing overlaps the hash segment, and
+    what is loaded fits into its memory."""
     first = image.segments[0]
     if not first.is_header_placeholder:
         raise MalformedError("the first program header does not stand for the headers")
@@ -118,6 +124,12 @@ def _judge_layout(image: Image, hash_segment: Segment, report: Verification) -> 
             f"the first hash covers {first.file_size} bytes at {first.offset:#x}, "
             f"the headers have {image.headers.end} at 0x0",
         )
+    loaded = [one for one in image.segments if one.header.type == PT_LOAD]
+    if not loaded:
+        report.add(Kind.LAYOUT, "no segment is loaded (type LOAD)")
+    for one in loaded:
+        if one.header.memsz < one.file_size:
+            report.add(Kind.LAYOUT, f"{one.describe()} has {one.header.memsz} bytes of memory")
     for other in image.segments:
         apart = other.end <= hash_segment.offset or hash_segment.end <= other.offset
         if other is not hash_segment and other.file_size and not apart:

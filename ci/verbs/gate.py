@@ -48,12 +48,16 @@ def reach_verdict(plan_file: Path, needs_file: Path, directory: Path) -> GateVer
 
 
 def judge_shards(directory: Path, plan: Plan) -> list[str]:
-    """Return what is wrong with the shards of the plan taken together."""
-    if not plan.cases or not any(job.shard for job in plan.jobs):
+    """Return what is wrong with the shards of the plan taken together.
+
+    Nothing while one is missing: its own job says whose fault that is.
+    """
+    expected = sum(bool(job.shard and job.report) for job in plan.jobs)
+    if not plan.cases or not expected:
         return []
     try:
         reports = read_shards(directory, plan)
     except UsageError:
         return []  # its own job reports it
     wanted = {(case.model, case.scheme, case.soc) for case in plan.cases}
-    return find_faults(reports, wanted) if reports else []
+    return find_faults(reports, wanted) if len(reports) == expected else []

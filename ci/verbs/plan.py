@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from ci.gate.plan import WHOLE_EVENTS, count_due, make_plan
+from ci.gate.plan import PLANNED_EVENTS, count_due, make_plan
 from ci.gate.reading import Repository
 from ci.gate.render import render_markdown, render_savings, render_table
 from ci.gate.replay import Savings, replay_step
@@ -17,7 +17,7 @@ from ci.gate.rules import read_rules
 from ci.gate.schema import WORK_TREE, Plan
 from provisioning.console.command import Outcome, user_path
 from provisioning.console.progress import Progress
-from provisioning.errors import ExitCode
+from provisioning.errors import ExitCode, UsageError
 from provisioning.files import explain_writes, write_whole
 
 SAID_EVERY = 25
@@ -89,12 +89,11 @@ def plan_changes(args: argparse.Namespace, repository: Repository) -> Plan:
     everything = "--everything" if args.everything else ""
     wanted = args.head or ("HEAD" if repository.is_bare else "")
     head = repository.resolve(wanted) if wanted else ""
-    if everything or args.event in WHOLE_EVENTS:
+    if everything or args.event not in PLANNED_EVENTS:
         base = repository.resolve(wanted or "HEAD")
     else:
         repository.require_history()
-        base = repository.find_base(args.base, wanted)
-        everything = describe_due(repository, base, head) if args.event == "push" else ""
+        base, everything = find_base(args, repository, wanted)
     return make_plan(
         repository.compare(base, head),
         repository.rules,
@@ -103,6 +102,22 @@ def plan_changes(args: argparse.Namespace, repository: Repository) -> Plan:
         event=args.event,
         everything=everything,
     )
+
+
+def find_base(args: argparse.Namespace, repository: Repository, head: str) -> tuple[str, str]:
+    """The commit to compare with, and why everything runs if a push asks for that.
+
+    Raises UsageError; a push whose base is gone, as after a forced one, runs everything.
+    """
+    try:
+        base = repository.find_base(args.base, head)
+    except UsageError:
+        if args.event != "push":
+            raise
+        why = f"the push is over {args.base[:12]}, which cannot be compared"
+        return repository.resolve(head or "HEAD"), why
+    due = describe_due(repository, base, head) if args.event == "push" else ""
+    return base, due
 
 
 def describe_due(repository: Repository, base: str, head: str) -> str:

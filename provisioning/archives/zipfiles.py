@@ -270,13 +270,13 @@ def _extract_parallel(
             raise InterruptedError
         on_bytes(count)
 
-    waiting, entries = iter(files), list[TreeEntry]()  # a task per file would take 2 KB
+    waiting, entries = iter(files), dict[str, TreeEntry]()  # a task per file would take 2 KB
 
     def work() -> None:
         for path, member in waiting:
             if stop.is_set():
                 return
-            entries.append(extract_member(source, root, path, member, pass_bytes))
+            entries[path] = extract_member(source, root, path, member, pass_bytes)
 
     threads = max(2, os.cpu_count() or 1)
     with ThreadPoolExecutor(threads) as pool:
@@ -288,7 +288,7 @@ def _extract_parallel(
                 failed.result()
         finally:
             stop.set()
-    return entries
+    return [entries[path] for path, _ in files]
 
 
 def extract_member(

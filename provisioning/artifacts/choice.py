@@ -21,7 +21,7 @@ from provisioning.files import write_whole
 from provisioning.manifest.reader import read_profiles, read_toolchain
 from provisioning.store.store import store_home
 from provisioning.store.tree import encode_record
-from provisioning.versions import is_same
+from provisioning.versions import is_same, is_version
 
 SDK_VARIABLE, ADAPTOR_VARIABLE = "QNN_CI_SDK", "QNN_CI_ADAPTOR"
 WHEEL, PINNED, OVERLAY = "wheel", "pinned", "overlay"
@@ -32,8 +32,8 @@ DEVICE_COMPONENTS = {"android", "linux"}
 
 @dataclass(frozen=True)
 class QnnChoice:
-    """``sdk`` is ``wheel``, ``pinned`` or a directory; ``adaptor`` is ``wheel``, ``overlay``, the
-    directory of one, or empty: whichever fits, the wheel's first."""
+    """``sdk`` is ``wheel``, ``pinned``, a version or a directory; ``adaptor`` is ``wheel``,
+    ``overlay``, the directory of one, or empty: whichever fits, the wheel's first."""
 
     sdk: str = WHEEL
     adaptor: str = ""
@@ -57,7 +57,10 @@ class QnnChoice:
 def add_arguments(parser: argparse.ArgumentParser, *, adaptor: bool = True) -> None:
     """``--sdk`` and ``--adaptor``, for every verb that follows the choice."""
     parser.add_argument(
-        "--sdk", default="", metavar="SDK", help=f"wheel, pinned or a directory; {SDK_VARIABLE}"
+        "--sdk",
+        default="",
+        metavar="SDK",
+        help=f"wheel, pinned, a version or a directory; {SDK_VARIABLE}",
     )
     if adaptor:
         parser.add_argument(
@@ -72,12 +75,14 @@ def read_choice(sdk: str = "", adaptor: str = "") -> QnnChoice:
     """The choice of a command line, or of the variables where it says nothing.
 
     What it names becomes the variables' value, so that all that follows takes the same. Raises
-    UsageError for a directory that is not there.
+    UsageError for a directory that is not there, and for a version that has no release.
     """
     known = {SDK_VARIABLE: (WHEEL, PINNED), ADAPTOR_VARIABLE: (WHEEL, OVERLAY)}
     for name, word in ((SDK_VARIABLE, sdk), (ADAPTOR_VARIABLE, adaptor)):
         named = word or os.environ.get(name, "")
-        if named and named not in known[name]:
+        if name == SDK_VARIABLE and is_version(named):
+            read_toolchain(SDK).release(named)
+        elif named and named not in known[name]:
             named = str(caller_path(Path(named).expanduser()).absolute())
             if not Path(named).is_dir():
                 words = " or ".join(known[name])
@@ -119,7 +124,7 @@ def list_device_runtimes() -> Iterator[tuple[str, str]]:
     for name, profile in read_profiles().items():
         for wanted in profile.artifacts:
             if wanted.name == SDK and DEVICE_COMPONENTS & set(wanted.components):
-                version = wanted.version or toolchain.default
+                version = toolchain.chosen_release(os.environ, wanted.version).version
                 if adoption and chosen:
                     version = read_version(Path(chosen), adoption)
                 yield f"{SDK} of profile {name}", version

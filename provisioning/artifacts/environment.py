@@ -12,6 +12,7 @@ from pathlib import Path
 from provisioning.artifacts.provision import Provisioned, locate_artifact
 from provisioning.artifacts.provision_many import provision_artifacts
 from provisioning.artifacts.sources import ArtifactRequest, Options
+from provisioning.artifacts.sources.local import check_minimum
 from provisioning.console.caller import caller_path
 from provisioning.console.progress import Progress
 from provisioning.elf.loader import find_libraries
@@ -118,10 +119,10 @@ def profile_requests(profile: Profile, options: Options) -> list[ArtifactRequest
     found = find_libraries(filter(None, names))
     needed = (wanted for wanted in profile.artifacts if not found.get(wanted.unless_library))
     pairs = [(read_toolchain(wanted.name), wanted) for wanted in needed]
-    return [
+    requests = [
         ArtifactRequest(
             toolchain,
-            toolchain.release(wanted.version),
+            toolchain.chosen_release(os.environ, wanted.version),
             wanted.components,
             options,
             wanted.minimum,
@@ -129,6 +130,11 @@ def profile_requests(profile: Profile, options: Options) -> list[ArtifactRequest
         )
         for toolchain, wanted in pairs
     ]
+    for request in requests:
+        adoption = request.toolchain.adoption
+        if adoption and (chosen := adoption.find_version(os.environ)):
+            check_minimum(request, adoption.choice, chosen)
+    return requests
 
 
 def compose_environment(

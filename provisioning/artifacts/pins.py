@@ -135,12 +135,20 @@ def plan_update(
     carry: bool = True,
 ) -> list[Change]:
     """Return the manifest's row and the lock of another version instead of ``request``'s, and what
-    becomes of recorded figures, which the new version takes over with ``carry``.
+    becomes of recorded figures, which the new version takes over with ``carry``. A version that has
+    a row already becomes the default one.
 
     ``version`` is what the source calls it, '' the newest. Raises UsageError, DownloadError,
     IntegrityError, ManifestError.
     """
     old, source = request.release, load_source(request.release.source)
+    path = manifests_root() / "toolchains" / f"{request.name}.toml"
+    before = path.read_text(encoding="utf-8")
+    for known in request.toolchain.releases:
+        if known != old and known.version == version.removeprefix("v"):
+            after = rewrite_default(before, request, known.version)
+            figures = plan_baselines(request.name, old.version, known.version, carry=carry)
+            return [Change(path, before, after), *figures]
     require_acceptance(request, store, progress)
     with explain_errors(store.home):
         store.downloads.mkdir(parents=True, exist_ok=True)
@@ -149,8 +157,6 @@ def plan_update(
             new = source.find_release(job, version)
     if new == old:
         return []
-    path = manifests_root() / "toolchains" / f"{request.name}.toml"
-    before = path.read_text(encoding="utf-8")
     after, new = rewrite_release(before, request, new)
     locks: list[Change] = []
     if old.can_lock:
@@ -180,12 +186,20 @@ def rewrite_release(text: str, request: ArtifactRequest, new: Release) -> tuple[
     block = substitute(text[starts[index] : ends[index]], words)
     head = text[: starts[0]]
     if request.toolchain.default == old.version:
-        head = head.replace(f'default = "{old.version}"', f'default = "{new.version}"')
+        head = rewrite_default(head, request, new.version)
     after = head + text[starts[0] : starts[index]] + block + text[ends[index] :]
     found = parse_toml(after, Toolchain).releases[index]
     if msgspec.structs.replace(found, write=new.write) != new:
         raise _cannot_rewrite(name, f"its row for {old.version} does not name all that changes")
     return after, found
+
+
+def rewrite_default(text: str, request: ArtifactRequest, version: str) -> str:
+    """Return a manifest's text with another default version. Raises ManifestError."""
+    old = f'default = "{request.toolchain.default}"'
+    if text.count(old) != 1:
+        raise _cannot_rewrite(request.name, f"it does not say {old} once")
+    return text.replace(old, f'default = "{version}"')
 
 
 def _changed_words(old: Release, new: Release) -> dict[str, str]:

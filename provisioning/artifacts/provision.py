@@ -11,13 +11,14 @@ import msgspec
 
 from provisioning.artifacts.consent import require_acceptance, trust_first_use
 from provisioning.artifacts.sources import ArtifactRequest, FillJob, load_source
-from provisioning.artifacts.sources.local import find_installation
+from provisioning.artifacts.sources.local import find_installation, read_version
 from provisioning.console.progress import Progress
 from provisioning.errors import IntegrityError, UnfitError
 from provisioning.files import mib
 from provisioning.manifest.releases import Origin
 from provisioning.store.store import Key, Published, Store
 from provisioning.store.tree import GIT, Difference, Tree, TreeEntry, compare_tree, remove_others
+from provisioning.versions import is_same
 
 SHOWN_DIFFERENCES = 10
 
@@ -89,6 +90,9 @@ def adopt_artifact(
     is_chosen = adoption and adoption.find_choice(os.environ)
     root = Path(named).expanduser().resolve()
     is_of_env = bool(named) and not is_chosen and _is_of_env(root, request, store)
+    chosen = adoption.find_version(os.environ) if adoption else ""
+    if adoption and chosen and named and not is_same(read_version(root, adoption), chosen):
+        return None
     found = None if is_of_env or not named else find_installation(request, os.environ)
     if found is None:
         return None
@@ -188,12 +192,13 @@ def verify_published(
     request: ArtifactRequest, key: Key, published: Published, store: Store, progress: Progress
 ) -> Provisioned:
     """Hash everything; where something differs, publish it anew and say what differed."""
-    if not find_differences(request, published):
+    found = find_differences(request, published)
+    if not found:
         return _describe(request, published)
     with store.lock((request.name, request.download), progress):
         differences = find_differences(request, published)
-        if not differences:
-            return _describe(request, published)
+        if not differences:  # another process mended it, or the lock did: modes of directories
+            return _describe(request, published, tuple(item.path for item in found))
         for difference in differences[:SHOWN_DIFFERENCES]:
             progress.step(f"{request.label}: {difference}")
         if (more := len(differences) - SHOWN_DIFFERENCES) > 0:
@@ -218,7 +223,9 @@ def find_differences(
     tree = trusted_tree(request, published)
     if tree is None:
         return [Difference("tree.json", "is damaged, or of another artifact")]
-    return compare_tree(published.root, tree.files, quick=quick)
+    owners = published.owners
+    found = compare_tree(published.root, tree.files, quick=quick, owners=owners)
+    return [*published.find_exposed(owners), *found]
 
 
 def trusted_tree(request: ArtifactRequest, published: Published) -> Tree | None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 from provisioning.console.process import Completed, run_bytes, run_process
 from provisioning.errors import MissingToolError, ToolError, UsageError
 
 TIMEOUT_S = 120.0
+NONE: Mapping[str, str] = MappingProxyType({})
 # What git itself drops on its way into another repository: `git rev-parse --local-env-vars`
 # without GIT_CONFIG_COUNT and GIT_CONFIG_PARAMETERS, which hold the user's proxies and mirrors.
 REPOSITORY_VARIABLES = frozenset(
@@ -32,22 +34,34 @@ REPOSITORY_VARIABLES = frozenset(
 )
 
 
-def run_git(root: Path, *words: str, timeout_s: float = TIMEOUT_S, check: bool = True) -> Completed:
+def run_git(
+    root: Path,
+    *words: str,
+    timeout_s: float = TIMEOUT_S,
+    check: bool = True,
+    variables: Mapping[str, str] = NONE,
+) -> Completed:
     """Run git in ``root`` for what it does; ``output`` holds its messages too.
 
-    Raises as run_process does.
+    ``variables`` join its environment. Raises as run_process does.
     """
-    return run_process(_name(root, words), env=_environment(root), timeout_s=timeout_s, check=check)
+    env = {**_environment(root), **variables}
+    return run_process(_name(root, words), env=env, timeout_s=timeout_s, check=check)
 
 
 def ask_git(
-    root: Path, *words: str, data: bytes | None = None, timeout_s: float = TIMEOUT_S
+    root: Path,
+    *words: str,
+    data: bytes | None = None,
+    timeout_s: float = TIMEOUT_S,
+    variables: Mapping[str, str] = NONE,
 ) -> bytes:
     """What git prints on stdout about ``root``: a checkout, its .git, or a bare repository.
 
     Raises ToolError, whose ``why`` is what git says on stderr.
     """
-    return run_bytes(_name(root, words), data=data, env=_environment(root), timeout_s=timeout_s)
+    env = {**_environment(root), **variables}
+    return run_bytes(_name(root, words), data=data, env=env, timeout_s=timeout_s)
 
 
 def read_commit(root: Path, revision: str = "HEAD") -> str:

@@ -155,7 +155,7 @@ def wanted_requests(profile: str) -> list[ArtifactRequest]:
     for name in find_fitness(profile).sdk:
         if name not in known:
             toolchain = read_toolchain(name)
-            requests.append(ArtifactRequest(toolchain, toolchain.release()))
+            requests.append(ArtifactRequest(toolchain, toolchain.chosen_release(os.environ)))
     return requests
 
 

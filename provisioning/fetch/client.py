@@ -131,7 +131,8 @@ class Client:
         check_bundle()
         with explain_failures(url):
             sent = {**headers, **find_headers(url)}
-            return self.session.get(url, headers=sent, stream=True, timeout=timeout)
+            own = _keep_headers if "authorization" in map(str.lower, sent) else None
+            return self.session.get(url, headers=sent, stream=True, timeout=timeout, auth=own)
 
     @contextmanager
     def _within(self, seconds: float) -> Iterator[None]:
@@ -173,6 +174,11 @@ class Client:
                 if count < self.policy.slowest_bytes_s * waited_s:
                     raise TransientError(f"the transfer stalled: {count} bytes in {waited_s:.0f} s")
                 since, count = time.monotonic(), 0
+
+
+def _keep_headers(request: Any) -> Any:
+    """The ``auth`` of a request that has its header already: requests would take ~/.netrc's."""
+    return request
 
 
 def judge_redirect(url: str, location: str) -> str:

@@ -6,14 +6,17 @@ import errno
 import glob
 import math
 import os
+import stat
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from io import FileIO
 from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from provisioning.console.progress import Bar, Progress
+from provisioning.console.user_files import KINDS
 from provisioning.errors import DownloadError, IntegrityError, UnfitError
 from provisioning.fetch.client import Client
 from provisioning.fetch.part_file import PartFile, Watch, ignore_growth
@@ -150,7 +153,7 @@ def _fill(url: str, part: PartFile, pin: Pin, bar: Bar, options: _FetchOptions) 
     except ValueError as error:
         raise PermanentError("it is not a URL") from error
     if scheme in {"file", ""}:
-        _read_local(url, part, bar)
+        _read_local(url, part, pin, bar)
         try:
             _judge(part, options, is_sized=True)
         except TransientError as error:  # a file of this machine stays what it is
@@ -186,18 +189,39 @@ class _FetchOptions:
     judge: Judge
 
 
-def _read_local(url: str, part: PartFile, bar: Bar) -> None:
+def _read_local(url: str, part: PartFile, pin: Pin, bar: Bar) -> None:
     parts = urlsplit(url)
-    path = Path(unquote(parts.path) if parts.scheme else url)
     part.restart()
+    with closing(_open_local(Path(unquote(parts.path) if parts.scheme else url), pin)) as file:
+        while data := file.read(READ_BYTES):
+            part.append(data)
+            bar.advance(len(data))
+
+
+def _open_local(path: Path, pin: Pin) -> FileIO:
+    """Open a file of this machine. Raises PermanentError for a pipe or a device, which may have no
+    end, MismatchError for one of another size."""
     try:
-        with path.open("rb", buffering=0) as file:
-            while data := file.read(READ_BYTES):
-                part.append(data)
-                bar.advance(len(data))
-    except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
-        part.discard()
-        raise PermanentError(str(error.strerror)) from error
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except (OSError, ValueError) as error:
+        raise PermanentError(getattr(error, "strerror", "") or str(error)) from error
+    state = os.fstat(descriptor)
+    try:
+        _check_local(state, pin)
+    except PermanentError:
+        os.close(descriptor)
+        raise
+    return FileIO(descriptor)
+
+
+def _check_local(state: os.stat_result, pin: Pin) -> None:
+    if not stat.S_ISREG(state.st_mode):
+        raise PermanentError(f"it is {KINDS.get(stat.S_IFMT(state.st_mode), 'not a file')}")
+    if pin.size_bytes:
+        check_pin(state.st_size, pin.sha256, pin)
+    elif state.st_size > pin.most_bytes > 0:
+        why = f"it has {state.st_size} bytes, {pin.most_bytes} at most are expected"
+        raise PermanentError(why)
 
 
 def _judge(part: PartFile, options: _FetchOptions, *, is_sized: bool) -> None:
@@ -317,7 +341,8 @@ def place_body(head: Head, have: int, validator: str, pin: Pin) -> int:
             raise MismatchError(f"the server has {head.length} bytes, {pin.size_bytes} are pinned")
         return 0
     if head.range_start != have:
-        raise TransientError(f"the server resumed at byte {head.range_start}, not at {have}")
+        where = f"the server resumed at byte {head.range_start}, not at {have}"
+        raise MixedError(f"{where}; starting over")
     if head.validator and head.validator != validator:
         raise MixedError("the file changed in mid-way (another ETag or date); starting over")
     if pin.size_bytes and head.total not in {-1, pin.size_bytes}:

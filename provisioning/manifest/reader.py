@@ -23,6 +23,7 @@ import msgspec
 from provisioning.console.user_files import read_user_file
 from provisioning.errors import ManifestError, UsageError
 from provisioning.manifest.releases import AnyRelease, Release, check_names
+from provisioning.versions import is_version
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -129,8 +130,8 @@ class Adoption(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     ``variable`` names its root; every path in ``markers`` must exist below it;
     ``version_pattern``, a regular expression with one group, finds the version in
-    ``version_file``. ``choice`` is a variable whose directory is used whatever is pinned, unless
-    it holds one of ``choice_words``.
+    ``version_file``. ``choice`` is a variable whose directory is used whatever is pinned, or the
+    release whose version it holds, unless it holds one of ``choice_words``.
     """
 
     variable: str
@@ -143,7 +144,12 @@ class Adoption(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def find_choice(self, variables: Mapping[str, str]) -> str:
         """The directory that ``choice`` names; else empty."""
         word = variables.get(self.choice, "") if self.choice else ""
-        return "" if word in self.choice_words else word
+        return "" if word in self.choice_words or is_version(word) else word
+
+    def find_version(self, variables: Mapping[str, str]) -> str:
+        """The version of a release that ``choice`` names; else empty."""
+        word = variables.get(self.choice, "") if self.choice else ""
+        return word if is_version(word) else ""
 
     def find_named(self, variables: Mapping[str, str]) -> tuple[str, str]:
         """The variable that names an installation and what it says; both '' where none does."""
@@ -166,6 +172,9 @@ class Toolchain(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         check_names(self.name)
+        versions = [release.version for release in self.releases]
+        if twice := {one for one in versions if versions.count(one) > 1}:
+            raise ValueError(f"{min(twice)} has two releases")
 
     def release(self, version: str = "") -> Release:
         """The release of ``version``, or the default one. Raises UsageError."""
@@ -177,6 +186,12 @@ class Toolchain(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             f"{self.name} has no version {wanted}",
             fix="one of: " + ", ".join(release.version for release in self.releases),
         )
+
+    def chosen_release(self, variables: Mapping[str, str], version: str = "") -> Release:
+        """The release that the user chose by a variable, else that of ``version``, or the default
+        one. Raises UsageError."""
+        chosen = self.adoption.find_version(variables) if self.adoption else ""
+        return self.release(chosen or version)
 
 
 class ProfileArtifact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

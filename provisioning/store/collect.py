@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from provisioning.files import remove_tree
+from provisioning.files import remove_tree, walk
 from provisioning.store.store import STAGING_PREFIX, Store, find_published
 
 PART_NAME = re.compile(r"\..+\.([0-9a-f]{8}\.(part|json)|parts)")
@@ -171,9 +171,7 @@ def measure(path: Path) -> int:
     if path.is_symlink() or not path.is_dir():
         return path.lstat().st_size
     return sum(
-        Path(directory, name).lstat().st_size
-        for directory, _, names in os.walk(path)
-        for name in names
+        (directory / name).lstat().st_size for directory, _, names in walk(path) for name in names
     )
 
 

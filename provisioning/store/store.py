@@ -35,7 +35,7 @@ from provisioning.files import (
     write_whole,
 )
 from provisioning.store.lock import HeldLock, find_callers, is_alive
-from provisioning.store.tree import DIRECTORY_MODE, Tree, encode_record, parse_tree
+from provisioning.store.tree import DIRECTORY_MODE, Difference, Tree, encode_record, parse_tree
 
 HOME_VARIABLE = "QNN_CI_HOME"
 APPLICATION = "executorch-qnn-ci"
@@ -43,6 +43,7 @@ FIX = f"set {HOME_VARIABLE} to a directory that can be written"
 TREE_FILE = "tree.json"
 STAGING_PREFIX = ".staging-"
 LOCK_POLL_S = 0.05
+OTHERS_WRITE = 0o022
 _said: set[Path] = set()
 
 
@@ -92,6 +93,26 @@ class Published:
     def root(self) -> Path:
         """The artifact's own tree."""
         return self.path / self.artifact
+
+    @property
+    def owners(self) -> frozenset[int]:
+        """Whose files may be in it: this user's, root's, those of the store's owner and, where
+        others may write to the store, of the user who published it."""
+        home = self.path.parents[1].stat()
+        others = {self.path.lstat().st_uid} if home.st_mode & OTHERS_WRITE else set[int]()
+        return frozenset({0, os.geteuid(), home.st_uid} | others)
+
+    def find_exposed(self, owners: frozenset[int]) -> Iterator[Difference]:
+        """Yield what is around the tree, up to the directory of all, that others can change."""
+        home = self.path.parents[1].stat().st_mode
+        places = (("./", self.root), ("../", self.path), ("../tree.json", self.path / TREE_FILE))
+        for label, path in (*places, ("../../", self.path.parent)):
+            state = path.lstat()
+            is_outside = path == self.path.parent
+            if state.st_mode & OTHERS_WRITE & ~(home if is_outside else 0):
+                yield Difference(label, "wrong mode", f"{stat.S_IMODE(state.st_mode):o}")
+            elif state.st_uid not in owners and not (is_outside and home & OTHERS_WRITE):
+                yield Difference(label, "belongs to another user", str(state.st_uid))
 
     def read_tree(self) -> Tree | None:
         try:
@@ -169,7 +190,7 @@ class Store:
         state = self.home.stat()
         if state.st_uid not in {0, os.geteuid()}:
             who = f"belongs to user {state.st_uid}, who"
-        elif state.st_mode & 0o022:
+        elif state.st_mode & OTHERS_WRITE:
             who = f"has mode {stat.S_IMODE(state.st_mode):o}: other users"
         else:
             return
@@ -190,6 +211,9 @@ class Store:
         for path in (self.trees, self.downloads, self.locks, self.pins):
             with suppress(FileExistsError):
                 path.mkdir()
+                path.chmod(mode)
+            state = path.stat()
+            if state.st_mode & OTHERS_WRITE & ~mode and state.st_uid == os.geteuid():
                 path.chmod(mode)
 
     @contextmanager
@@ -300,8 +324,11 @@ def explain_errors(home: Path) -> AbstractContextManager[None]:
 
 
 def link_or_copy(source: Path, target: Path) -> None:
-    """A second name for a published file, or a copy where the file system has no links."""
+    """A second name for a published file, or a copy where the file system has no links, or the file
+    belongs to another user."""
     try:
+        if source.lstat().st_uid != os.geteuid():
+            raise PermissionError
         os.link(source, target, follow_symlinks=False)
     except OSError:
         shutil.copy2(source, target, follow_symlinks=False)

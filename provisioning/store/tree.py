@@ -11,11 +11,12 @@ from typing import Any
 
 import msgspec
 
-from provisioning.files import hash_file, leads_out
+from provisioning.files import hash_file, leads_out, walk
 
 SCHEMA_VERSION = 1
 FILE_TIME_S = 946684800  # every published file's mtime, so that a touched one shows
 DIRECTORY_MODE = 0o755
+LONGEST_BYTES = 3000  # Linux takes paths of 4095 bytes
 GIT = ".git"
 # What git rewrites as it likes in a .git directory; all else in there decides what git does.
 GIT_OWN = frozenset(
@@ -84,16 +85,25 @@ def parse_tree(data: bytes) -> Tree:
 
 
 def compare_tree(
-    root: Path, entries: Iterable[TreeEntry], *, quick: bool = False
+    root: Path,
+    entries: Iterable[TreeEntry],
+    *,
+    quick: bool = False,
+    owners: frozenset[int] = frozenset(),
 ) -> list[Difference]:
     """Every difference between the directory ``root`` and ``entries``, sorted by path.
 
     No symbolic link is followed. All files are hashed, in parallel; ``quick`` looks at size,
-    mode and modification time only.
+    mode and modification time only. What belongs to none of ``owners`` differs, if there are any.
     """
     wanted = {entry.path: entry for entry in entries}
     seen = scan_tree(root, checkout=f"{GIT}/config" in wanted)
     found = [*_compare_shape(seen, wanted)]
+    found += [
+        Difference(path, "belongs to another user", str(state.st_uid))
+        for path, state in seen.items()
+        if owners and state.st_uid not in owners
+    ]
     ordered = sorted(wanted.values(), key=lambda entry: -entry.size)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         found += filter(
@@ -125,7 +135,8 @@ def scan_tree(root: Path, *, checkout: bool = False) -> dict[str, os.stat_result
                 path = at + child.name
                 if stat.S_ISDIR(state.st_mode):
                     path += "/"
-                    pending.append(path)
+                    if len(os.fsencode(path)) <= LONGEST_BYTES:  # a longer one is none of ours
+                        pending.append(path)
                 seen[path] = state
     return seen
 
@@ -145,8 +156,8 @@ def remove_others(root: Path, paths: Iterable[str]) -> None:
 
 def _scan_git(root: Path, start: str) -> Iterator[tuple[str, os.stat_result]]:
     """Files of .git directories, those of submodules included, that git does not change itself."""
-    for directory, names, files in os.walk(root / start):
-        here = os.path.relpath(directory, root)
+    for directory, names, files in walk(root / start):
+        here = directory.relative_to(root).as_posix()
         is_own = Path(directory, "HEAD").is_file()
         if is_own:
             names[:] = [name for name in names if name not in GIT_OWN or name == "modules"]

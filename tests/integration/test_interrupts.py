@@ -51,7 +51,7 @@ def test_an_interrupted_signer_leaves_nothing(first: signal.Signals, tmp_path: P
     process.send_signal(first)
     time.sleep(0.1)
     process.send_signal(signal.SIGINT)  # impatience must not end the cleaning up
-    said = process.communicate(timeout=30)[1]
+    said = process.communicate(timeout=120)[1]
 
     assert process.returncode == 130
     assert said.endswith(b"python -m ci sign: interrupted\n")

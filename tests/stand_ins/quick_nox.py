@@ -16,17 +16,18 @@ import sys
 from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 
 import ci.__main__
 from ci.cases.policy import read_emulator_policy
-from ci.report.schema import Case, Place, Status
+from ci.cases.spec import CaseSpec, select_cases
+from ci.models.schemes import ONNX, Scheme
+from ci.report.schema import Status
 from ci.report.write import write_report as write
 from ci.verbs.emulate import list_planned, take_shard
-from tests.stand_ins.reports import make_report
+from tests.stand_ins.reports import make_judged
 
 VERBS = {
     "plan": ["plan"],
@@ -36,6 +37,8 @@ VERBS = {
     "validate": ["doctor"],
 }
 PASSING = {"code": 0, "cases": 2}
+LANES = {"test_emulator": "emulator", "test_onnx": "onnx"}
+MLP = CaseSpec("mlp", Scheme.FP16, "SM8650")
 
 
 def main() -> int:
@@ -62,7 +65,7 @@ def main() -> int:
     if "cases" in outcome:
         folder.mkdir(parents=True, exist_ok=True)
         if session.startswith("test_"):
-            give_report(folder, shard, outcome)
+            give_report(folder, session, shard, outcome)
         else:
             rows = '<testcase name="one"/>' * outcome["cases"]
             (folder / "junit.xml").write_text(f"<testsuites>{rows}</testsuites>")
@@ -76,12 +79,12 @@ def find_kept(kind: str, *words: object) -> Path:
     return Path(os.environ["QUICK_NOX"]).with_name(f"{kind}-{name}")
 
 
-def give_report(folder: Path, shard: str, outcome: dict[str, Any]) -> None:
+def give_report(folder: Path, session: str, shard: str, outcome: dict[str, Any]) -> None:
     """Write a report once for all equal shards of one plan."""
     plan = Path("plan.json").read_bytes() if shard else b""
-    kept = find_kept("report", plan, shard, outcome)
+    kept = find_kept("report", plan, session, shard, outcome)
     if not kept.is_dir():
-        write_report(kept, shard, outcome)
+        write_report(kept, session, shard, outcome)
     shutil.copytree(kept, folder, dirs_exist_ok=True)
 
 
@@ -101,26 +104,17 @@ def run_plan(words: list[str]) -> int:
     return 0
 
 
-def write_report(folder: Path, shard: str, outcome: dict[str, Any]) -> None:
-    """The report of a shard of plan.json, or of a small run without a plan."""
-    mark, names = None, [SimpleNamespace(model="mlp", scheme="fp16", soc="SM8650")]
+def write_report(folder: Path, session: str, shard: str, outcome: dict[str, Any]) -> None:
+    """The report of a shard of plan.json, or of the other lane's whole suite."""
+    lane = LANES[session]
+    policy, mark = read_emulator_policy(None, lane), None
     if shard:
-        specs, mark = take_shard(
-            list_planned(Path("plan.json")), shard, read_emulator_policy(None), "python"
-        )
-        names = [SimpleNamespace(model=one.model, scheme=one.scheme.value, soc=one.soc)
-                 for one in specs]  # fmt: skip
-    kept = names if outcome["cases"] else []
+        specs, mark = take_shard(list_planned(Path("plan.json")), shard, policy, "python")
+    else:
+        onnx = select_cases(policy.suite, ["SM8650"], lane=ONNX)
+        specs = onnx if lane == "onnx" else [MLP]
     failed = Status.FAILED if outcome["code"] else Status.PASSED
-    cases = [
-        Case(
-            model=one.model,
-            scheme=one.scheme,
-            soc=one.soc,
-            status=failed,
-            places=(Place(file=f"ci/models/suite/{one.model}.py", line=1),),
-        )
-        for one in kept
-    ]
-    report = make_report(cases)
+    report = make_judged(
+        session, specs if outcome["cases"] else [], policy.describe_limits(specs), failed
+    )
     write(msgspec.structs.replace(report, shard=mark), folder)

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
+from msgspec.structs import replace
+
+from ci.cases.spec import CaseSpec
 from ci.report.schema import (
     Case,
     Control,
+    ControlKind,
     Host,
     Phase,
+    Place,
     Report,
+    Status,
     Threshold,
     Tool,
     summarize,
@@ -46,3 +52,39 @@ def make_report(
         controls=tuple(controls),
         summary=summarize(cases, controls, wall_s, phases),
     )
+
+
+def make_judged(
+    session: str,
+    specs: Iterable[CaseSpec],
+    thresholds: tuple[Threshold, ...],
+    status: Status = Status.PASSED,
+) -> Report:
+    """A report as the lane would write it, in which every case ended the same."""
+    specs = tuple(specs)
+    cases = [
+        Case(
+            model=one.model,
+            scheme=one.scheme.value,
+            soc=one.soc,
+            status=status,
+            sqnr_db=70.0,
+            cosine=1.0,
+            max_abs=0.001,
+            equal=1.0,
+            inputs=4,
+            places=(Place(file=f"ci/models/suite/{one.model}.py", line=1),),
+        )
+        for one in specs
+    ]
+    controls = [
+        Control(
+            model=one.model,
+            scheme=one.scheme.value,
+            soc=one.soc,
+            kind=ControlKind.ZEROS,
+            rejected=True,
+        )
+        for one in specs
+    ]
+    return replace(make_report(cases, controls, thresholds=thresholds), session=session)

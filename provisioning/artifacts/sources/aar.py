@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +23,7 @@ from provisioning.store.tree import TreeEntry
 
 REPOSITORY_VARIABLE = "QNN_CI_MAVEN"
 REPOSITORY = "https://repo1.maven.org/maven2"
-SHA1_BYTES = 1024
+SHA1_BYTES = 200
 
 
 def fill(job: FillJob) -> tuple[TreeEntry, ...]:
@@ -57,6 +58,14 @@ def locate_aar(release: AarRelease) -> ArchiveRelease:
     return ArchiveRelease(**fields, url=url)
 
 
+def read_start(body: Iterator[bytes], most_bytes: int) -> bytes:
+    """The first bytes of a body, however small its pieces are."""
+    data = b""
+    while len(data) < most_bytes and (piece := next(body, b"")):
+        data += piece
+    return data[:most_bytes]
+
+
 def check_published_sha1(job: FillJob) -> None:
     """Compare with the .sha1 that a Maven repository keeps beside a file.
 
@@ -69,18 +78,22 @@ def check_published_sha1(job: FillJob) -> None:
             closing(Client(TransferPolicy.from_environment())) as client,
             client.get(f"{release.url}.sha1", {}) as (_, body),
         ):
-            text = next(body, b"")[:SHA1_BYTES].decode("ascii", "replace")
+            text = read_start(body, SHA1_BYTES).decode("ascii", "replace")
     except (PermanentError, TransientError) as error:
         job.progress.step(f"{job.request.label}: the published SHA-1 could not be fetched: {error}")
         return
+    wanted = text.split()[0].lower() if text.strip() else ""  # a name may follow
+    if not re.fullmatch(r"[0-9a-f]{40}", wanted):
+        shown = " ".join(text.split())[:40]
+        job.progress.step(f"{job.request.label}: no SHA-1 is published: {shown!r} came for it")
+        return
     with path.open("rb", buffering=0) as file:
         found = hash_stream(file, hashlib.sha1(usedforsecurity=False))
-    wanted = re.match(r"[0-9a-f]{40}", text.strip())
-    if wanted and wanted.group() != found:
+    if wanted != found:
         path.unlink()
         raise IntegrityError(
             f"{release.filename} is not what its repository publishes",
-            why=f"its SHA-1 is {found}, the repository says {wanted.group()}",
+            why=f"its SHA-1 is {found}, the repository says {wanted}",
             fix="try again; if it stays so, the repository is damaged",
         )
     job.progress.step(f"{job.request.label}: SHA-1 {found} as published; {hash_file(path)} kept")

@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import re
 import stat
+from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 import msgspec
 
 from provisioning.archives.layout import seal_file
 from provisioning.artifacts.sources import FillJob
 from provisioning.console.git import (
+    NONE,
     ask_git,
     is_git_directory,
     list_submodules,
@@ -26,11 +29,11 @@ from provisioning.console.process import Completed
 from provisioning.errors import DownloadError, IntegrityError, ToolError, UsageError
 from provisioning.fetch.download import mirror_urls
 from provisioning.fetch.transfer import redact_url
-from provisioning.files import hash_file, remove_tree
+from provisioning.files import hash_file, remove_tree, walk
 from provisioning.manifest.releases import GitRelease
 from provisioning.store.store import HOME_VARIABLE, explain_errors
 from provisioning.store.tree import DIRECTORY_MODE, GIT, TreeEntry, find_parents, scan_tree
-from provisioning.versions import parse_version
+from provisioning.versions import is_older, parse_version
 
 TIMEOUT_S = 3600
 RELEASE_TAG = re.compile(r"v\d+(\.\d+)+")
@@ -68,23 +71,49 @@ def _copy_bare(source: Path, url: str, directory: Path) -> Path:
     return target
 
 
-def _secret_words(url: str) -> tuple[str, ...]:
-    """What makes git ask with the credentials of a URL that its configuration must not hold."""
-    shown = redact_url(url)
-    if shown == url or not urlsplit(url).scheme:
-        return ()
-    base, clean = (f"{part.scheme}://{part.netloc}/" for part in map(urlsplit, (url, shown)))
-    return ("-c", f"url.{base}.insteadOf={clean}", "-c", f"url.{url}.insteadOf={shown}")
+@dataclass(frozen=True)
+class _Access:
+    """What git needs to reach a URL: arguments without secrets, and variables with them."""
+
+    words: tuple[str, ...] = ()
+    variables: Mapping[str, str] = field(default_factory=dict)
 
 
-def _mirror_words() -> tuple[str, ...]:
-    """git's own rewriting of URLs, when QNN_CI_MIRROR names a mirror."""
-    return tuple(
-        word
-        for base in mirror_urls("git/")
-        for scheme in ("https://", "file:///")
-        for word in ("-c", f"url.{base}.insteadOf={scheme}")
-    )
+def _find_access(url: str) -> _Access:
+    """Return how git reaches a repository, through QNN_CI_MIRROR if that is set.
+
+    Its configuration holds the URL without credentials. Those of http are asked from a credential
+    helper, which prints a variable: arguments are for every user of the machine to read.
+    """
+    words, variables = _log_in(url, "QNN_CI_GIT_LOGIN")
+    bare, shown = _without_login(url) if words else url, redact_url(url)
+    if urlsplit(url).scheme and bare != shown:
+        base, clean = (f"{part.scheme}://{part.netloc}/" for part in map(urlsplit, (bare, shown)))
+        words += ("-c", f"url.{base}.insteadOf={clean}", "-c", f"url.{bare}.insteadOf={shown}")
+    for mirror in mirror_urls("git/"):
+        more, own = _log_in(mirror, "QNN_CI_GIT_MIRROR_LOGIN")
+        base = _without_login(mirror) if more else mirror
+        words += more
+        for scheme in ("https://", "file:///"):
+            words += ("-c", f"url.{base}.insteadOf={scheme}")
+        variables = {**variables, **own}
+    return _Access(words, variables)
+
+
+def _without_login(url: str) -> str:
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+
+
+def _log_in(url: str, variable: str) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Return git's arguments for the credentials of an http URL, and the variable that has them."""
+    parts = urlsplit(url)
+    if parts.scheme not in {"http", "https"} or parts.username is None:
+        return (), {}
+    key = f"credential.{parts.scheme}://{parts.netloc.rpartition('@')[2]}.helper"
+    helper = f"!f() {{ printf '%s\\n' \"${variable}\"; }}; f"
+    login = f"username={unquote(parts.username)}\npassword={unquote(parts.password or '')}"
+    return ("-c", f"{key}=", "-c", f"{key}={helper}"), {variable: login}
 
 
 def fill(job: FillJob) -> tuple[TreeEntry, ...]:
@@ -104,19 +133,24 @@ def mirror(job: FillJob, directory: Path) -> list[Path]:
 
 def find_release(job: FillJob, version: str) -> GitRelease:
     old = job.request.release_as(GitRelease)
-    words = (*BY_FILE, *_mirror_words(), "ls-remote", "--tags", old.url)
+    access, shown = _find_access(old.url), redact_url(old.url)
+    words = (*BY_FILE, *access.words, "ls-remote", "--tags", shown)
     try:
-        rows = ask_git(job.root, *words, timeout_s=TIMEOUT_S).decode().splitlines()
+        raw = ask_git(job.root, *words, timeout_s=TIMEOUT_S, variables=access.variables)
+        rows = raw.decode().splitlines()
     except ToolError as error:
         raise DownloadError(f"the tags of {old.url} cannot be read", why=error.why) from error
     # A tag of its own object has a second row, NAME^{}, with the commit.
     split = (row.partition("\trefs/tags/") for row in rows)
     tags = {name.removesuffix("^{}"): commit for commit, _, name in split}
     known = {name: parse_version(name) for name in tags if RELEASE_TAG.fullmatch(name)}
-    tag = f"v{version}" if version else max(known, key=known.__getitem__, default="")
+    named = f"v{version.removeprefix('v')}" if version else ""
+    tag = named or max(known, key=known.__getitem__, default="")
     if tag not in tags:
         newest = sorted(known, key=known.__getitem__)[-5:]
         raise UsageError(f"{old.url} has no tag {tag}", fix=f"one of: {', '.join(newest)}")
+    if not named and is_older(tag, old.version):
+        return old  # a mirror that lags behind
     return msgspec.structs.replace(old, version=tag[1:], tag=tag, commit=tags[tag])
 
 
@@ -134,8 +168,8 @@ class _Checkout:
         is_local = self.release.url.startswith(("file://", "/"))
         local = BY_FILE if is_local or mirror_urls("") else ()
         for attempt in range(1, ATTEMPTS + 1):
-            remote = (*_secret_words(self.release.url), *_mirror_words()) if network else ()
-            ended = self.attempt(*local, *remote, *words)
+            access = _find_access(self.release.url) if network else _Access()
+            ended = self.attempt(*local, *access.words, *words, variables=access.variables)
             if ended.returncode == 0:
                 return ended
             if not network or attempt == ATTEMPTS:
@@ -146,9 +180,10 @@ class _Checkout:
             raise self._cannot_fetch(why)
         raise ToolError(f"git {ended.describe()}: {' '.join(ended.argv)}", why=why)
 
-    def attempt(self, *words: str) -> Completed:
+    def attempt(self, *words: str, variables: Mapping[str, str] = NONE) -> Completed:
         """Run git in the tree once, without the user's hooks; a failure is in what it returns."""
-        return run_git(self.root, *FIXED, *words, timeout_s=TIMEOUT_S, check=False)
+        argv = (*FIXED, *words)
+        return run_git(self.root, *argv, timeout_s=TIMEOUT_S, check=False, variables=variables)
 
     def _cannot_fetch(self, why: str) -> DownloadError:
         request = self.job.request
@@ -239,9 +274,8 @@ class _Checkout:
 
 def _list_modules(git: Path) -> list[Path]:
     """The .git directories of the submodules that a .git directory holds, nested ones too."""
-    return sorted(
-        path.parent for path in git.glob("modules/**/HEAD") if is_git_directory(path.parent)
-    )
+    found = walk(git / "modules")
+    return sorted(path for path, _, names in found if "HEAD" in names and is_git_directory(path))
 
 
 def _list_near(git: Path) -> list[str]:

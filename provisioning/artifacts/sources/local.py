@@ -44,7 +44,7 @@ def find_installation(
             fix=f"correct {variable}, or unset it and run `qnn-ci fetch {request.name}`",
         )
     version = read_version(root, adoption)
-    _check_minimum(request, variable, version)
+    check_minimum(request, variable, version)
     return root.resolve(), version
 
 
@@ -62,14 +62,15 @@ def read_version(root: Path, adoption: Adoption) -> str:
     if adoption.version_file == SDK_YAML:
         return read_sdk_yaml(root).version or "unknown"
     try:
-        text = (root / adoption.version_file).read_text(encoding="utf-8", errors="replace")
-    except OSError:
+        raw = read_user_file(root / adoption.version_file, "the version", MAX_BYTES)
+    except UsageError:
         return "unknown"
-    found = re.search(adoption.version_pattern, text)
+    found = re.search(adoption.version_pattern, raw.decode("utf-8", "replace"))
     return found.group(1) if found else "unknown"
 
 
-def _check_minimum(request: ArtifactRequest, variable: str, version: str) -> None:
+def check_minimum(request: ArtifactRequest, variable: str, version: str) -> None:
+    """Raises UnfitError for a version that is older than the profile wants."""
     if request.minimum and version != "unknown" and is_older(version, request.minimum):
         raise UnfitError(
             f"{request.name} {version} of {variable} is too old",
@@ -95,6 +96,8 @@ def fill(job: FillJob) -> tuple[TreeEntry, ...]:
             continue
         if (root / path).is_symlink():
             links[target] = str((root / path).readlink())
+        elif not (root / path).is_file():
+            raise UnfitError(f"{root / path} is not a file", fix="remove it from the installation")
         else:
             entries.append(copy_file(root / path, job.root, target))
     known = [entry.path for entry in entries]

@@ -544,9 +544,35 @@ def test_an_aar_comes_from_a_maven_repository_and_its_sha1_is_checked(
 
 def test_an_endless_sha1_is_not_read(world: World, server: BadServer, repository: bytes) -> None:
     good = server.files[f"{AAR_PATH}.sha1"]
-    server.files[f"{AAR_PATH}.sha1"] = good + bytes(30_000_000)
+    server.files[f"{AAR_PATH}.sha1"] = good + b"\n" + bytes(30_000_000)
     assert "as published" in fetch_aar()[1]
     assert server.requests[-1].name.endswith(".sha1")
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b" \n", b"<html>" + b"0" * 40, b"0" * 39, b"0" * 41, b"\xff" * 40, b"x y"]
+)
+def test_what_is_no_sha1_is_not_said_to_be_published(
+    world: World, server: BadServer, repository: bytes, text: bytes
+) -> None:
+    server.files[f"{AAR_PATH}.sha1"] = text
+    said = fetch_aar()[1]
+    assert "as published" not in said
+    assert "no SHA-1 is published" in said
+
+
+def test_a_sha1_counts_in_capitals_in_pieces_and_with_a_name(
+    world: World, server: BadServer, repository: bytes
+) -> None:
+    name = f"{AAR_PATH}.sha1"
+    good = server.files[name]
+    server.files[name] = good.upper() + b"  qnn-runtime.aar\n"
+    server.faults[name] = [bad.drip(200, 0.0005)]
+    assert "as published" in fetch_aar()[1]
+    shutil.rmtree(world.home)
+    server.files[name] = b"0" * 40 + b"  qnn-runtime.aar\n"
+    with pytest.raises(IntegrityError, match="is not what its repository publishes"):
+        fetch_aar()
 
 
 def test_an_aar_that_is_not_what_its_repository_publishes_is_refused(

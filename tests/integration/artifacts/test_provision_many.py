@@ -50,14 +50,12 @@ def test_when_one_fails_the_other_is_there(world: World, server: BadServer) -> N
 
 
 def test_an_interrupt_ends_both(world: World, server: BadServer) -> None:
-    server.faults = {"sdk.zip": [bad.stall(0.5, 30)] * 2, "llvm.tar.xz": [bad.stall(0.5, 30)]}
+    server.faults = {"sdk.zip": [bad.stall(0.5, 600)] * 2, "llvm.tar.xz": [bad.stall(0.5, 600)]}
     process = subprocess.Popen(WORDS, stderr=subprocess.PIPE, text=True, env={**os.environ})
     while len(server.requests) < 2:
         assert process.poll() is None
         time.sleep(0.01)
-    began = time.monotonic()
     process.send_signal(signal.SIGINT)
-    said = process.communicate(timeout=30)[1]
+    said = process.communicate(timeout=60)[1]
     assert process.returncode == 130, said
-    assert time.monotonic() - began < 10
     assert not [path for path in (world.home / "store").iterdir() if path.name[0] != "."]

@@ -621,7 +621,6 @@ def test_two_builds_of_one_target_do_not_meet(world: BuildWorld) -> None:
 def test_nothing_runs_twice_and_an_edit_rebuilds_its_targets_only(world: BuildWorld) -> None:
     first = world.build("runner_checkout")
     again = world.build("runner_checkout")
-    assert again["wall_s"] < 2
     assert again["up_to_date"]
     assert again["stage_s"] == {}
     (place,) = (world.home / "builds").iterdir()

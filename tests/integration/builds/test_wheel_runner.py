@@ -6,7 +6,6 @@ import os
 import struct
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -64,9 +63,8 @@ def runner(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("QNN_CI_HOME", str(tmp_path_factory.mktemp("home")))
         first = ensure_wheel_runner(Progress())
-        stamp, started = first.stat().st_mtime_ns, time.monotonic()
+        stamp = first.stat().st_mtime_ns
         assert ensure_wheel_runner(Progress()).stat().st_mtime_ns == stamp
-        assert time.monotonic() - started < 2
         return first
 
 

@@ -6,7 +6,6 @@ By default one case; the suite and the realistic models with QNN_CI_TEST_PLAIN s
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from provisioning.artifacts.environment import provision_profile
 from provisioning.console.progress import Progress
 from tests.integration.conftest import MakeOnce
 from tests.integration.emulator.test_realistic_models import CASES, write_policy
+from tests.stand_ins.runs import JUDGED, run_to_end
 
 ROOT = Path(__file__).resolve().parents[3]
 WHOLE = os.environ.get("QNN_CI_TEST_PLAIN", "")
@@ -44,15 +44,15 @@ REORDERED = {
 }
 MOST_REORDERED = 0.005  # of a program's bytes; seen: 0.0023
 # By the name of the directory that a case's artifacts are kept in.
-POSE = "pose-????????-8a8w"
-ASKED = {**SUITE, **REALISTIC} if WHOLE else {POSE: REALISTIC[POSE]}
+SMALL = "mlp-8a8w"
+ASKED = {**SUITE, **REALISTIC} if WHOLE else {SMALL: SUITE[SMALL]}
 
 
 def lower_by_script(directory: Path) -> None:
     environment = provision_profile("emulator", Progress()).apply(os.environ)
     argv = [sys.executable, "-m", "tests.plain_script", str(directory), *ASKED.values()]
     variables = {**environment, "PYTHONUTF8": "1"}
-    subprocess.run(argv, cwd=ROOT, env=variables, capture_output=True, check=True, timeout=3000)
+    run_to_end(argv, timeout_s=3000, env=variables)
 
 
 def lower_by_ci(directory: Path, *options: str) -> None:
@@ -60,9 +60,9 @@ def lower_by_ci(directory: Path, *options: str) -> None:
     common = [sys.executable, "-m", "ci", "test-emulator", "--no-cache", *options]
     common += ["--keep-artifacts", str(directory), "--reports", str(directory / "reports")]
     realistic = ["--policy", str(write_policy(directory))]
-    for words in ([], realistic) if WHOLE else ([*realistic, "--model", "pose"],):
+    for words in ([], realistic) if WHOLE else (["--model", "mlp", "--scheme", "8a8w"],):
         argv = [*common, *words]
-        subprocess.run(argv, cwd=ROOT, capture_output=True, check=False, timeout=3000)
+        run_to_end(argv, timeout_s=3000, codes=JUDGED)
 
 
 @pytest.fixture(scope="module")

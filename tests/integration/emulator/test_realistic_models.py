@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,6 +11,7 @@ import pytest
 from ci.report.schema import Case, Status
 from ci.report.write import read_report
 from tests.integration.conftest import MakeOnce
+from tests.stand_ins.runs import JUDGED, run_to_end
 
 ROOT = Path(__file__).resolve().parents[3]
 pytestmark = [pytest.mark.emulator, pytest.mark.timeout(1800)]
@@ -73,9 +72,7 @@ def write_policy(folder: Path) -> Path:
 def run_models(reports: Path) -> None:
     argv = [sys.executable, "-m", "ci", "test-emulator", "--reports", str(reports)]
     argv += ["--policy", str(write_policy(reports))]
-    subprocess.run(
-        argv, cwd=ROOT, env=dict(os.environ), capture_output=True, timeout=1700, check=False
-    )
+    run_to_end(argv, timeout_s=1700, codes=JUDGED)
 
 
 @pytest.fixture(scope="module")

@@ -50,7 +50,6 @@ from tests.stand_ins.provisioned import provision_one
 
 STEPS = int(os.environ.get("QNN_CI_TEST_STEPS", "200"))
 PLAY_STEPS = 40
-STEP_LIMIT_S = 20.0
 MEMORY_LIMIT_KIB = 300 << 10
 SECRET = "hunter2"
 COMPONENTS = [(), ("host",), ("host", "headers"), ("android",), ("base", "host")]
@@ -223,14 +222,11 @@ class Adversary(RuleBasedStateMachine):
     def fetch(self, components: tuple[str, ...], *, verify: bool) -> bool:
         """Whether it ended well; an error that is not of the tree ends the play."""
         request = self.request(components)
-        began = time.monotonic()
         try:
             found = provision_one(request, Store(), Progress(self.said), verify=verify)
         except QnnCiError as error:
             self.said.write(str(error))
             return False
-        finally:
-            assert time.monotonic() - began < STEP_LIMIT_S
         if verify or found.fetched:
             self.tampered.discard(found.root.parent.name)
         return True

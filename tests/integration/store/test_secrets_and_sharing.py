@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import base64
 import shutil
 import stat
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from provisioning.errors import mask_credentials
+from tests.stand_ins import bad_server as bad
 from tests.stand_ins import toolchains as made
 from tests.stand_ins.bad_server import BadServer
 from tests.stand_ins.forks import Run
@@ -100,6 +103,50 @@ commit = "{"1" * 40}"
     assert "127.0.0.1" in ended.stderr
     assert not any(secret in ended.stdout + ended.stderr for secret in SECRETS), ended.stderr
     assert find_secrets(world.home) == []
+
+
+@pytest.mark.parametrize("through_mirror", [False, True])
+def test_no_password_of_a_git_url_is_in_the_list_of_processes(
+    world: World, server: BadServer, monkeypatch: pytest.MonkeyPatch, through_mirror: bool, run: Run
+) -> None:
+    seen: list[str] = []
+    arguments: list[bytes] = []
+
+    def look(handler: bad.Handler, data: bytes) -> None:
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            with suppress(OSError):
+                arguments.append(path.read_bytes())
+        seen.append(handler.headers.get("Authorization", ""))
+        handler.head(404 if seen[-1] else 401, 0, WWW_Authenticate='Basic realm="x"')
+
+    login = server.url("").replace("//", "//me:hunter%322@")
+    url = f"{login}executorch.git"
+    if through_mirror:
+        monkeypatch.setenv("QNN_CI_MIRROR", login)
+        url = "https://gone.invalid/executorch.git"
+    (world.manifests / "toolchains/executorch.toml").write_text(f"""
+name = "executorch"
+summary = "tiny"
+default = "1.0"
+[licence]
+name = "BSD"
+text = "LICENSE"
+[[releases]]
+source = "git"
+version = "1.0"
+url = "{url}"
+tag = "v1.0"
+commit = "{"1" * 40}"
+""")
+    server.usual = look
+    for name in ("executorch.git/info/refs", "git/gone.invalid/executorch.git/info/refs"):
+        server.files[name] = b"x"
+    for words in (("fetch", "executorch"), ("update", "executorch")):
+        seen.clear()
+        assert run(*words).returncode == 4
+        assert f"Basic {base64.b64encode(b'me:hunter22').decode()}" in seen
+    assert any(b"remote-http" in one for one in arguments)
+    assert not any(b"hunter" in one for one in arguments)
 
 
 def test_a_checkout_holds_no_credentials(

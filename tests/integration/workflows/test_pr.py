@@ -233,6 +233,23 @@ def test_a_run_by_hand_plans_everything(project: Project) -> None:
     assert {row["session"] for row in rows} >= SESSIONS, collect_log(results)
 
 
+def test_every_event_but_a_push_and_a_pull_request_plans_everything(project: Project) -> None:
+    project.change(DOCS)
+    event = {"merge_group": {"base_sha": project.head}}
+    project.github.github = {"event_name": "merge_group", "event": event}
+    results = run_pr(project, only={"plan"})
+    rows = json.loads(results["plan"].outputs["matrix"])["include"]
+    assert {row["session"] for row in rows} >= SESSIONS, collect_log(results)
+
+
+def test_a_push_over_a_commit_that_is_gone_plans_everything(project: Project) -> None:
+    project.change(DOCS)
+    project.github.github = {"event_name": "push", "event": {"before": "f" * 40}}
+    results = run_pr(project, only={"plan"})
+    rows = json.loads(results["plan"].outputs["matrix"])["include"]
+    assert {row["session"] for row in rows} >= SESSIONS, collect_log(results)
+
+
 def test_a_first_push_has_no_commit_before_it_and_is_green(project: Project) -> None:
     project.github.github = {"event_name": "push", "event": {"before": "0" * 40}}
     results = run_pr(project)

@@ -21,6 +21,7 @@ from provisioning.files import (
     remove_tree,
     scratch_directory,
     staged_directory,
+    walk,
     write_whole,
 )
 
@@ -258,3 +259,21 @@ def test_what_killed_writers_left_goes_and_what_others_write_stays(tmp_path: Pat
     write_whole(tmp_path / "report.json", "{}")
     left = {path.name for path in tmp_path.iterdir()}
     assert left == {"report.json", ".report.json.bak", *names[1:]}
+
+
+@pytest.mark.parametrize("name", ["d", "d" * 200])
+def test_a_tree_is_removed_and_walked_however_deep_it_is(tmp_path: Path, name: str) -> None:
+    top, path = tmp_path / "tree", Path("tree")
+    top.mkdir()
+    here = os.open(top, os.O_RDONLY)
+    for _ in range(1500):
+        os.mkdir(name, dir_fd=here)
+        below = os.open(name, os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = below
+    os.close(here)
+    (top / "link").symlink_to(tmp_path)
+    (tmp_path / "kept").touch()
+    assert sum(1 for _ in walk(top)) > 15
+    remove_tree(top)
+    assert [one.name for one in tmp_path.iterdir()] == ["kept"], path

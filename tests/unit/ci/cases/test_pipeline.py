@@ -334,7 +334,7 @@ def test_a_refusal_is_explained_by_its_engine(tmp_path: Path) -> None:
     case = run_case(tmp_path, engine, echo(RIGHT)).case
     assert (case.status, case.reason) == (Status.FAILED, "refused: explained: no GRU")
     engine = make_engine(delegation=Delegation(0, 1, 0, (Fallback("aten.erf", "no builder"),)))
-    assert "QNN took no node: no builder" in run_case(tmp_path, engine, echo(RIGHT)).case.reason
+    assert "QNN accepted no node: no builder" in run_case(tmp_path, engine, echo(RIGHT)).case.reason
 
 
 def test_a_full_disk_is_no_refusal(tmp_path: Path) -> None:
@@ -444,7 +444,7 @@ GAINS = [2.0, 3.0, 4.0]
     [
         (True, [2.0, 3.3, 4.0], "right up to linear [net.py:1], wrong from softmax [net.py:2]"),
         (True, [2.2, 3.3, 4.4], "wrong from linear [net.py:1]"),
-        (True, GAINS, "right up to mul [net.py:3], wrong behind it"),
+        (True, GAINS, "right up to mul [net.py:3], wrong after it"),
         (False, GAINS, "is right"),
     ],
     ids=["between", "first", "behind", "none"],

@@ -14,7 +14,7 @@ EAGER = RANDOM.standard_normal((4, 3, 6, 6))
 NOISE = RANDOM.standard_normal(EAGER.shape)
 RUNNER = "the runner or its files, not QNN"
 LAYOUT = "a memory layout: a permute that QNN or the runner left out"
-SCALE = "the right values; likely a scale that QNN mistakes"
+SCALE = "the right values; likely a wrong scale in QNN"
 # Eight elements an input set, far from zero, and what is wrong in each by more than its size.
 FAR = -(10.0 + RANDOM.random((4, 8)))
 OFF = 20.0 + 10 * RANDOM.random((4, 8))
@@ -56,8 +56,8 @@ def between(first: int, last: int) -> Any:
         (EAGER, EAGER * 0.995, f"0.995 of {SCALE}"),
         (EAGER, EAGER / -2, f"-0.5 (1/2) of {SCALE}"),
         (EAGER, -EAGER, f"the negative of {SCALE}"),
-        (EAGER, np.roll(EAGER, -1, 3), "the right values one place on along axis 2; lik"),
-        (EAGER, np.roll(EAGER, 1, 1), "the right values one place on along axis 0; lik"),
+        (EAGER, np.roll(EAGER, -1, 3), "the right values, shifted by one along axis 2; lik"),
+        (EAGER, np.roll(EAGER, 1, 1), "the right values, shifted by one along axis 0; lik"),
         (EAGER, EAGER[::-1], f"a permutation of the right values; likely {LAYOUT}"),
         (EAGER, EAGER + 0.01 * NOISE, ""),  # nearly right in place, and nearer when sorted
         (EAGER, NOISE, ""),
@@ -74,9 +74,8 @@ def test_a_wrong_output_is_described(right: Any, wrong: Any, words: str) -> None
     [(0, 3, True), (4, 7, True), (3, 3, True), (0, 4, False), (3, 7, False)],
 )
 def test_a_stretch_is_told_up_to_half_of_the_elements(first: int, last: int, tells: bool) -> None:
-    words = (
-        f"wrong only from element {first} to {last} of 8; likely a buffer that is written in part"
-    )
+    buffer = "likely a buffer that was only partly written"
+    words = f"wrong only from element {first} to {last} of 8; {buffer}"
     assert find_sighting([FAR], between(first, last), 0) == (words if tells else "")
 
 

@@ -113,7 +113,7 @@ def test_a_scheme_of_the_command_line_is_judged_too(tmp_path: Path) -> None:
 
 def test_the_other_lane_has_no_such_choices(tmp_path: Path) -> None:
     policy = read(tmp_path, "shared_buffer = true")
-    with pytest.raises(UsageError, match=r"models\.net\.lowering is of ExecuTorch's lowering"):
+    with pytest.raises(UsageError, match=r"models\.net\.lowering has options of ExecuTorch"):
         select(policy, lane=ONNX, schemes=["u8"])
 
 

@@ -95,7 +95,7 @@ TOOL = (Tool(name="torch", version="1"),)
         ([], "there is none"),
         ([ONE, TWO], "shard 3/3 is missing"),
         ([THREE], "shard 1/3 is missing; shard 2/3 is missing"),
-        ([ONE, TWO, TWO, THREE], "shard 2/3 comes 2 times"),
+        ([ONE, TWO, TWO, THREE], "shard 2/3 is given 2 times"),
         ([ONE, TWO, make_report(CASES)], "one of them is not a shard"),
         ([make_report(CASES)], "one of them is not a shard"),
         ([ONE, TWO, replace(THREE, toolchain=TOOL)], "they have different toolchains"),
@@ -107,7 +107,7 @@ TOOL = (Tool(name="torch", version="1"),)
         ([ONE, TWO, make_shards(CASES[:-1], 3)[2]], "they have different lists of cases"),
         ([ONE, TWO, replace(THREE, cases=THREE.cases[:1])], "does not have the cases"),
         ([ONE, TWO, replace(THREE, cases=(*THREE.cases[:1], ONE.cases[0]))], "not those of"),
-        ([ONE, TWO, with_mark(THREE, positions=(0, 3))], "a case is missing, or comes twice"),
+        ([ONE, TWO, with_mark(THREE, positions=(0, 3))], "a case is missing, or is there twice"),
         ([ONE, TWO, replace(THREE, cases=tuple(reversed(THREE.cases)))], "not those of the whole"),
     ],
 )

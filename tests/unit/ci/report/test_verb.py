@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from ci.__main__ import main
-from ci.report.schema import Digests, Place, Report, make_json_schema
+from ci.report.schema import Digests, Place, Report, Status, make_json_schema
 from ci.report.write import report_data, write_report
 from provisioning.errors import ExitCode
 
@@ -37,6 +37,15 @@ def test_json_is_report_json_and_a_bad_run_exits_with_1(
     assert json.loads(capsys.readouterr().out) == report_data(troubled)
     assert main(["report", "--schema"]) == ExitCode.OK
     assert json.loads(capsys.readouterr().out) == make_json_schema()
+
+
+def test_the_cases_outweigh_a_summary_that_says_otherwise(
+    report: Report, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failed = tuple(replace(case, status=Status.FAILED) for case in report.cases)
+    write_report(replace(report, cases=failed), tmp_path)
+    assert main(["report", str(tmp_path)]) == ExitCode.FAILED
+    assert "0 passed, 40 failed" in capsys.readouterr().out
 
 
 def test_no_report_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from ci.signing.segments import MalformedError, TruncatedError, parse_image
 from ci.signing.verdict import Kind, Scheme, Verdict, Verification
 from ci.signing.verify import SIGNED_MACHINES, list_differences, verify_bytes, verify_file
+from provisioning.elf.facts import PT_LOAD
 from tests.stand_ins.elfsigner import mbn_writer
 from tests.stand_ins.elfsigner.certify import LEAF_NAME, ROOT_NAME, certify
 from tests.stand_ins.elfsigner.keys import make_key
@@ -108,6 +109,37 @@ def test_machines_of_released_images_are_proven(key: Key, library: bytes, machin
 def test_other_machines_are_not(key: Key, library: bytes, machine: int, name: str) -> None:
     report = verify(sign_elf(put(library, 18, "<H", machine), key))
     assert report.errors == [f"is of machine {name}, which no signed image is"]
+
+
+def place_segments(library: bytes, kind: int) -> list[int]:
+    """Where the program headers of a type are in the file."""
+    headers = struct.unpack_from("<I", library, 28)[0]
+    places = range(headers, headers + 32 * struct.unpack_from("<H", library, 44)[0], 32)
+    return [place for place in places if struct.unpack_from("<I", library, place)[0] == kind]
+
+
+def test_a_segment_that_its_memory_does_not_hold_is_not_proven(key: Key, library: bytes) -> None:
+    place = place_segments(library, PT_LOAD)[0]
+    size = struct.unpack_from("<I", library, place + 16)[0]
+    for memory, proven in ((size, True), (size + 1, True), (size - 1, False), (0, False)):
+        report = verify(sign_elf(put_word(library, place + 20, memory), key))
+        assert (report.verdict is Verdict.PROVEN) is proven
+        assert proven or f"{memory} bytes of memory" in report.errors[0]
+
+
+def test_an_image_of_which_nothing_is_loaded_is_not_proven(key: Key, library: bytes) -> None:
+    for place in place_segments(library, PT_LOAD):
+        library = put_word(library, place, 0x60000000)
+    assert verify(sign_elf(library, key)).errors == ["no segment is loaded (type LOAD)"]
+
+
+@pytest.mark.parametrize(("version", "known"), [(0x68, True), (0x81, True), (0x255, False)])
+def test_a_hexagon_that_nobody_knows_is_noted(
+    key: Key, library: bytes, version: int, known: bool
+) -> None:
+    report = verify(sign_elf(put_word(library, 36, version), key))
+    assert report.verdict is Verdict.PROVEN
+    assert any(f"V{version:X}" in note for note in report.notes) is not known
 
 
 def test_the_version_of_hexagon_has_ten_bits(library: bytes) -> None:

@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import io
+import shutil
 from pathlib import Path
 from typing import get_args
 
 import msgspec
 import pytest
 
+from provisioning.artifacts.choice import read_choice
 from provisioning.artifacts.environment import locate_profile, provision_profile
-from provisioning.artifacts.sources import load_source
+from provisioning.artifacts.pins import plan_update
+from provisioning.artifacts.sources import ArtifactRequest, load_source
 from provisioning.console.progress import Progress
 from provisioning.doctor.examine import find_pins, wanted_requests
-from provisioning.errors import ExitCode, ManifestError, UnfitError
-from provisioning.manifest.reader import list_toolchains, read_profiles, read_toolchain
+from provisioning.errors import ExitCode, ManifestError, UnfitError, UsageError
+from provisioning.manifest.reader import (
+    list_toolchains,
+    manifests_root,
+    read_profiles,
+    read_toolchain,
+)
 from provisioning.manifest.releases import AnyRelease, FileRelease, Release
+from provisioning.store.store import Store
 
 PIN, LINUX = "2.37.0.250724", "lib/aarch64-oe-linux-gcc11.2"
 
@@ -157,3 +166,58 @@ def test_every_manifest_has_one_default_and_a_licence() -> None:
         assert toolchain.release().version == toolchain.default
         assert toolchain.licence.name
         assert toolchain.licence.text
+
+
+def test_a_chosen_version_is_what_every_profile_asks_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither the profile's own version nor an installation of another one is in its way."""
+    monkeypatch.setenv("QNN_CI_SDK", "")
+    choice = read_choice("2.43.0.260128")
+    assert choice.profile == "emulator-sdk"
+    monkeypatch.setenv("QNN_SDK_ROOT", str(make_sdk(tmp_path / "sdk")))
+    for name in ("aot", "android", "lpai"):
+        with pytest.raises(UnfitError, match=r"qnn-sdk 2\.43\.0\.260128"):
+            locate_profile(name, Progress())
+    monkeypatch.setenv("EXECUTORCH_ROOT", str(make_checkout(tmp_path / "executorch")))
+    newer = make_sdk(tmp_path / "newer", "2.43.0.260128", LINUX, "lib/hexagon-v75/unsigned")
+    monkeypatch.setenv("QNN_SDK_ROOT", str(newer))
+    (sdk, *_) = locate_profile("linux", Progress()).artifacts
+    assert sdk.root == newer
+
+
+def test_a_chosen_version_has_to_be_known_and_new_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QNN_CI_SDK", "")
+    with pytest.raises(UsageError, match=r"2\.43\.0\.260128"):
+        read_choice("2.42.0")
+    read_choice("2.37.0.250724")
+    with pytest.raises(UnfitError, match=r"2\.39"):
+        locate_profile("lpai", Progress())
+
+
+def test_an_sdk_whose_hash_the_vendor_published_needs_no_first_use() -> None:
+    pins = {one.version: one.pin for one in read_toolchain("qnn-sdk").releases}
+    assert {version for version, pin in pins.items() if not pin} == {
+        "2.37.0.250724",
+        "2.39.0.250926",
+    }
+
+
+@pytest.mark.parametrize("version", ["2.43.0.260128", "v2.43.0.260128"])
+def test_a_version_that_has_a_row_becomes_the_default_and_nothing_else_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str
+) -> None:
+    shutil.copytree(manifests_root(), tmp_path / "manifests")
+    monkeypatch.setenv("QNN_CI_MANIFESTS", str(tmp_path / "manifests"))
+    before = read_toolchain("qnn-sdk")
+    request = ArtifactRequest(before, before.release())
+    (change,) = plan_update(request, version, Store(), Progress())
+    change.write()
+    after = read_toolchain("qnn-sdk")
+    assert after == msgspec.structs.replace(before, default="2.43.0.260128")
+
+
+def test_two_rows_of_one_version_are_refused() -> None:
+    toolchain = read_toolchain("qnn-sdk")
+    with pytest.raises(ValueError, match=r"2\.37\.0\.250724"):
+        msgspec.structs.replace(toolchain, releases=(*toolchain.releases, toolchain.release()))

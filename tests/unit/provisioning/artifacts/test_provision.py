@@ -10,6 +10,7 @@ import shutil
 import stat
 import threading
 import zipfile
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,6 +31,7 @@ from provisioning.artifacts.provision import (
     Provisioned,
     check_adopted,
     check_lock,
+    find_differences,
     trusted_tree,
 )
 from provisioning.artifacts.sources import ArtifactRequest, Options, substitute
@@ -43,7 +45,7 @@ from provisioning.errors import (
 )
 from provisioning.manifest.reader import read_toolchain
 from provisioning.manifest.releases import Release
-from provisioning.store.store import TREE_FILE, Store
+from provisioning.store.store import TREE_FILE, Published, Store
 from provisioning.store.tree import TreeEntry, encode_record, parse_tree
 from provisioning.verbs.fetch import fill_mirror
 from tests.stand_ins import toolchains as made
@@ -563,3 +565,55 @@ def test_a_copy_of_an_installation_keeps_what_may_be_run(
     monkeypatch.delenv("TINY_ROOT")
     with pytest.raises(UnfitError, match="is taken from TINY_ROOT, which is not set"):
         provision(store)
+
+
+def spoil_outside(published: Path) -> dict[str, Callable[[], None]]:
+    root = published / "sdk"
+    return {
+        "./": lambda: root.chmod(0o777),
+        "../": lambda: published.chmod(0o775),
+        "../tree.json": lambda: (published / "tree.json").chmod(0o666),
+        "../../": lambda: published.parent.chmod(0o777),
+        "sdk.yaml": lambda: os.chown(root / "sdk.yaml", 4321, -1),
+        "lib/": lambda: os.chown(root / "lib", 4321, -1),
+    }
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="files cannot be given to others")
+@pytest.mark.parametrize("place", ["./", "../", "../tree.json", "../../", "sdk.yaml", "lib/"])
+def test_what_others_can_change_is_found_and_repaired(store: Store, place: str) -> None:
+    found, _ = provision(store)
+    published = Published(found.root.parent, "sdk")
+    request = ask().pinned(store)
+    assert find_differences(request, published) == []
+    spoil_outside(found.root.parent)[place]()
+    assert [one.path for one in find_differences(request, published)] == [place]
+    assert provision(store, verify=True)[0].repaired == (place,)
+    assert find_differences(request, published) == []
+
+
+def test_a_store_that_is_open_to_others_may_hold_trees_of_others(store: Store) -> None:
+    found, _ = provision(store)
+    store.home.chmod(0o777)
+    store.trees.chmod(0o777)
+    published = Published(found.root.parent, "sdk")
+    if os.geteuid() == 0:
+        for path in (found.root.parent, *found.root.parent.rglob("*")):
+            os.lchown(path, 4321, -1)
+    assert find_differences(ask().pinned(store), published) == []
+    found.root.chmod(0o777)
+    assert find_differences(ask().pinned(store), published)[0].path == "./"
+
+
+def test_directories_that_are_1500_deep_are_found_and_removed(store: Store) -> None:
+    root = provision(store)[0].root
+    for name in ("d", "e" * 200):
+        here = os.open(root, os.O_RDONLY)
+        for _ in range(1500):
+            os.mkdir(name, dir_fd=here)
+            below = os.open(name, os.O_RDONLY, dir_fd=here)
+            os.close(here)
+            here = below
+        os.close(here)
+        assert provision(store, verify=True)[0].repaired[0].startswith(name[:1])
+        assert provision(store, verify=True)[0].repaired == ()

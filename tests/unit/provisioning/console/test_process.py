@@ -40,11 +40,10 @@ def test_a_failure_names_the_program_its_exit_and_its_last_lines() -> None:
 
 
 def test_a_hang_is_ended_with_its_children() -> None:
-    child = "[sys.executable, '-c', 'import time; time.sleep(60)']"
-    code = f"import subprocess, sys; subprocess.run({child})"
-    ended = run_process([sys.executable, "-c", code], timeout_s=0.5, check=False)
+    ended = run_process(["sh", "-c", "sleep 600 & echo $!; wait"], timeout_s=0.5, check=False)
     assert ended.timed_out
-    assert ended.wall_s < 30
+    command = Path(f"/proc/{int(ended.output)}/cmdline")
+    assert not command.exists() or not command.read_bytes()  # that of a zombie is empty
 
 
 def test_a_signal_has_a_name() -> None:
@@ -74,12 +73,11 @@ def test_a_child_gets_its_grace_when_its_parent_is_gone_at_once(tmp_path: Path) 
 CHATTER = "while :; do echo chatter; done"
 
 
-@pytest.mark.parametrize("child", ["sleep 30", CHATTER])
+@pytest.mark.parametrize("child", ["sleep 600", CHATTER])
 @pytest.mark.parametrize("start", ["", "setsid "])
 def test_a_child_that_holds_the_output_is_not_waited_for(child: str, start: str) -> None:
     code = f"{start}sh -c '{child}' & echo $!; exec sleep 0.5"
     ended = run_process(["sh", "-c", code], timeout_s=20)
-    assert ended.wall_s < 8
     pid = int(ended.output.split()[0])
     try:
         os.kill(pid, 0)
@@ -93,9 +91,10 @@ def test_a_child_that_holds_the_output_is_not_waited_for(child: str, start: str)
 
 
 def test_a_child_that_holds_the_output_does_not_stretch_the_time_limit() -> None:
-    ended = run_process(["sh", "-c", "setsid sleep 8 & sleep 30"], timeout_s=1, check=False)
+    code = "setsid sleep 600 & echo $!; sleep 600"
+    ended = run_process(["sh", "-c", code], timeout_s=1, check=False)
+    os.kill(int(ended.output), signal.SIGKILL)  # it ran on
     assert ended.timed_out
-    assert ended.wall_s < 6
 
 
 def test_all_that_was_printed_before_the_end_is_there() -> None:

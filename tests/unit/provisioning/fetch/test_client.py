@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -65,6 +66,27 @@ def test_a_token_is_sent_with_the_request(
     monkeypatch.setenv("QNN_CI_BEARER_TOKENS", "127.0.0.1=secret")
     read(client, server.url("a"))
     assert seen == [None, "Bearer secret"]
+
+
+def test_a_token_comes_before_the_machines_netrc(
+    client: Client, server: BadServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    server.files["a"] = DATA
+    seen: list[str | None] = []
+
+    def look(handler: bad.Handler, data: bytes) -> None:
+        seen.append(handler.headers.get("Authorization"))
+        bad.serve(handler, data)
+
+    server.faults["a"] = [look, look, look]
+    (tmp_path / "netrc").write_text("machine 127.0.0.1 login me password secret\n")
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    read(client, server.url("a"))
+    monkeypatch.setenv("QNN_CI_BEARER_TOKENS", "127.0.0.1=t0ken")
+    read(client, server.url("a"))
+    read(client, server.url("a").replace("//", "//you:word@"))
+    assert str(seen[0]).startswith("Basic ")
+    assert seen[1:] == ["Bearer t0ken"] * 2
 
 
 def test_what_was_not_read_to_its_end_ends_the_connection(
@@ -207,7 +229,7 @@ def test_transfers_end_and_none_begins_as_long_as_the_block_lasts(
 ) -> None:
     server.files["a"] = DATA
     ended: list[Exception] = []
-    server.faults["a"] = [bad.stall(0.5, 5)]
+    server.faults["a"] = [bad.stall(0.5, 60)]
     has_begun = threading.Event()
 
     def work() -> None:
@@ -221,13 +243,11 @@ def test_transfers_end_and_none_begins_as_long_as_the_block_lasts(
     thread = threading.Thread(target=work)
     thread.start()
     assert has_begun.wait(5)
-    began = time.monotonic()
     with end_transfers():
-        thread.join(4)
+        thread.join(30)
         assert not thread.is_alive()
         with pytest.raises(PermanentError, match=r"^the transfer was ended$"):
             read(client, server.url("a"))
-    assert time.monotonic() - began < 4
     assert "closed before the end" in str(ended[0])
     assert read(client, server.url("a")) == DATA
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import io
+import os
 import random
 import stat
 from collections.abc import Callable, Iterator
@@ -296,7 +297,7 @@ def test_a_file_of_this_machine_is_copied(tmp_path: Path, make: Callable[[Path],
     ended, said = fetch(["file:///not%20there", str(tmp_path)], tmp_path / "other")
     assert ended == "DownloadError"
     assert "file:///not%20there: No such file or directory; " in said
-    assert f"{tmp_path}: Is a directory" in said
+    assert f"{tmp_path}: it is a directory" in said
     assert names_in(tmp_path / "other") == []
     source.write_bytes(DATA[:-1])
     assert fetch([make(source)], tmp_path / "wrong")[0] == "IntegrityError"
@@ -351,7 +352,12 @@ PLACES: dict[str, tuple[object, int, Pin, object]] = {
     "the rest": (head(206, 3, 7, 10, ETag='"v"'), 7, Pin(10), 7),
     "the rest, of an unknown total": (head(206, 3, 7), 7, Pin(10), 7),
     "the rest, without a pin": (head(206, 3, 7, 10), 7, Pin(), 7),
-    "one byte off": (head(206, 3, 8, 10), 7, Pin(10), "the server resumed at byte 8, not at 7"),
+    "one byte off": (
+        head(206, 3, 8, 10),
+        7,
+        Pin(10),
+        "the server resumed at byte 8, not at 7; starting over",
+    ),
     "another ETag": (
         head(206, 3, 7, 10, ETag='"w"'),
         7,
@@ -376,7 +382,7 @@ def test_where_a_body_begins(name: str) -> None:
     with pytest.raises((TransientError, PermanentError)) as caught:
         place_body(seen, have, '"v"', pin)  # type: ignore[arg-type]
     assert str(caught.value) == wanted
-    assert isinstance(caught.value, MixedError) == ("mid-way" in str(wanted))
+    assert isinstance(caught.value, MixedError) == ("starting over" in str(wanted))
 
 
 def test_the_headers_for_the_rest() -> None:
@@ -598,3 +604,43 @@ def test_what_may_be_spread(part: PartFile, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_the_limits_are_these() -> None:
     assert (PAGE_BYTES, download.PATIENCE_S, download.FILE_MODE) == (64 << 10, 2, 0o644)
+
+
+def test_a_resume_that_is_answered_wrongly_starts_over(server: BadServer, tmp_path: Path) -> None:
+    """Each time: a server that never resumes rightly gives the whole."""
+    server.files["a"] = DATA
+
+    def resume_wrongly(handler: bad.Handler, data: bytes) -> None:
+        (bad.part(-5) if handler.asked.range else bad.serve)(handler, data)
+
+    server.faults["a"] = [bad.cut(0.5)]
+    fetch([server.url("a")], tmp_path, PIN, TransferPolicy(attempts=1))
+    server.faults["a"] = [resume_wrongly] * 9
+    assert fetch([server.url("a")], tmp_path)[0] == "ok"
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("pin", [PIN, Pin(), Pin(0, "", 10)])
+@pytest.mark.parametrize(
+    "kind", ["a pipe", "zeros", "a loop", "below a file", "a null byte", "another size"]
+)
+def test_what_is_no_such_file_of_this_machine_is_left_at_once(
+    tmp_path: Path, kind: str, pin: Pin
+) -> None:
+    path = tmp_path / "from"
+    if kind == "a pipe":
+        os.mkfifo(path)
+    elif kind == "zeros":
+        path.symlink_to("/dev/zero")
+    elif kind == "a loop":
+        path.symlink_to("from")
+    elif kind == "another size" and pin != Pin():
+        path.write_bytes(DATA + b"x")
+    elif kind == "below a file":
+        path.touch()
+        path /= "a.zip"
+    url = "/tmp/\0" if kind == "a null byte" else str(path)  # noqa: S108
+    assert fetch([url], tmp_path / "to", pin)[0] in {"DownloadError", "IntegrityError"}
+    (tmp_path / "good").write_bytes(DATA)
+    assert fetch([url, str(tmp_path / "good")], tmp_path / "to", PIN)[0] == "ok"
+    assert names_in(tmp_path / "to") == ["a.zip"]

@@ -6,7 +6,6 @@ import dataclasses
 import math
 import random
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -418,18 +417,19 @@ def test_one_failure_ends_all_parts(
     monkeypatch.setattr(ranges, "is_worth_it", lambda left, came, seconds: True)
     monkeypatch.setattr(ranges, "split_spans", lambda spans: split_spans(spans, 1000))
     has_ended = threading.Event()
+    released: list[bool] = []
 
     def held(handler: bad.Handler, data: bytes) -> None:
         start, end = handler.span(data) or (0, 0)
         where = f"bytes {start}-{end - 1}/{SIZE}"
         handler.head(206, end - start, ETag=bad.etag(data), Content_Range=where)
-        has_ended.wait(5)
+        has_ended.wait(60)
+        released.append(True)
 
     server.faults["a"] = [other_part(ETag='"other"'), *[held] * 50]
-    began = time.monotonic()
     with pytest.raises(PermanentError, match=f"^{MID_WAY}$|^another part failed$"):
         remote.fetch([(0, 20_000)])
-    assert time.monotonic() - began < 5  # nobody waits for what is held
+    assert not released  # nobody waits for what is held
     has_ended.set()
     assert len(server.requests) <= 8
     assert remote.is_over is False

@@ -1,0 +1,209 @@
+"""What the report and the junit.xml of a job prove: counted here, since a summary or an exit code
+can be wrong, and compared with the plan and with the policy of this checkout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from xml.etree import ElementTree as ET
+
+from ci.cases.policy import EmulatorPolicy
+from ci.cases.spec import CaseSpec
+from ci.gate.jobs import Shard
+from ci.gate.schema import PlannedJob
+from ci.models.schemes import Scheme
+from ci.report.junit import render_junit
+from ci.report.merge import name_of
+from ci.report.schema import HTP, Case, Report, Status, Summary, Threshold
+from ci.report.text import name_some, show_counts
+
+SHOWN = 5
+BAD_TAGS = ("failure", "error")
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """``ran`` cases, ``failed`` of them, and ``faults``: what contradicts that all is well."""
+
+    ran: int
+    failed: int
+    faults: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class JunitCounts:
+    """The test cases of a junit.xml by their elements."""
+
+    tests: int
+    failed: int
+    skipped: int
+
+
+def parse_junit(data: bytes) -> ET.Element:
+    """Return the root of a junit.xml. Raises ValueError for what is not one."""
+    if b"<!DOCTYPE" in data or b"<!ENTITY" in data:
+        raise ValueError("it has a document type, which no report has")
+    try:
+        root = ET.fromstring(data)  # noqa: S314 - without entities
+    except ET.ParseError as error:
+        raise ValueError(str(error)) from error
+    if root.tag not in {"testsuites", "testsuite"}:
+        raise ValueError(f"its root is {root.tag[:40]}")
+    return root
+
+
+def count_junit(root: ET.Element) -> JunitCounts:
+    """Count the test cases below an element."""
+    cases = [*root.iter("testcase")]
+    failed = sum(any(case.find(tag) is not None for tag in BAD_TAGS) for case in cases)
+    skipped = sum(case.find("skipped") is not None for case in cases)
+    return JunitCounts(len(cases), failed, skipped)
+
+
+def weigh_junit(root: ET.Element) -> Evidence:
+    """Judge a junit.xml by its test cases; suites that count otherwise are a fault."""
+    counts = count_junit(root)
+    faults = [f"{counts.failed} of {counts.tests} tests failed"] if counts.failed else []
+    for suite in (one for one in root.iter() if one.tag in {"testsuites", "testsuite"}):
+        own = count_junit(suite)
+        said = {name: suite.get(name) for name in ("tests", "failures", "errors")}
+        bad = f"{own.failed} failed"
+        if said["tests"] not in {None, str(own.tests)}:
+            faults.append(f"a suite says {said['tests']} tests, and has {own.tests}")
+        if not own.failed and any(said[name] not in {None, "0"} for name in ("failures", "errors")):
+            told = f"{said['failures']} failures and {said['errors']} errors"
+            faults.append(f"a suite says {told}, and of its tests {bad}")
+    return Evidence(counts.tests - counts.skipped, counts.failed, tuple(dict.fromkeys(faults)))
+
+
+def weigh_report(
+    report: Report,
+    junit: ET.Element | None,
+    job: PlannedJob,
+    policy: EmulatorPolicy | None,
+    exit_code: int,
+) -> Evidence:
+    """Judge a report by its cases and controls; ``report`` is as the file has it.
+
+    ``junit`` is the junit.xml next to it, ``policy`` what its cases have to be judged by.
+    """
+    true = report.recounted
+    counts, own = true.summary, describe_counts(true.summary)
+    faults = []
+    if counts.failed or counts.controls_passed:
+        faults.append(own)
+    if counts != report.summary:
+        told = describe_counts(report.summary)
+        faults.append(f"its summary has {told}, and its cases are {own}")
+    if true.exit_code.value != exit_code:
+        code = true.exit_code.value
+        faults.append(f"its exit code is {exit_code}, and by its cases ({own}) it is {code}")
+    faults += [*_compare_junit(true, junit), *_compare_plan(true, job), *_doubt_cases(true)]
+    if policy:
+        faults += _compare_policy(true, policy)
+    return Evidence(counts.passed + counts.failed, counts.failed, tuple(faults))
+
+
+def describe_counts(counts: Summary) -> str:
+    """``30 passed, 2 failed, 0 unsupported, 8 cached; 0 of 128 controls passed``."""
+    return f"{show_counts(counts)}; {counts.controls_passed} of {counts.controls} controls passed"
+
+
+def _compare_junit(report: Report, junit: ET.Element | None) -> Iterator[str]:
+    """A report and its junit.xml name the same tests, with the same results."""
+    if junit is None:
+        yield "it left no junit.xml"
+        return
+    own = parse_junit(render_junit(report))
+    if list_tests(own) != list_tests(junit):
+        there, here = count_junit(junit), count_junit(own)
+        yield (
+            f"junit.xml has {there.failed} of {there.tests} failed, the report {here.failed} of"
+            f" {here.tests}, or they name other tests"
+        )
+
+
+def list_tests(root: ET.Element) -> list[tuple[str | None, str | None, tuple[str, ...]]]:
+    """List each test case's class, name, and elements that say how it ended."""
+    ends = {*BAD_TAGS, "skipped"}
+    return [
+        (one.get("classname"), one.get("name"), tuple(sub.tag for sub in one if sub.tag in ends))
+        for one in root.iter("testcase")
+    ]
+
+
+def _compare_plan(report: Report, job: PlannedJob) -> Iterator[str]:
+    """The report is one of the job's session, backend and shard, over the planned cases."""
+    if (report.session, report.backend) != (job.session, HTP):
+        yield f"it is of {report.title}, not of {job.session}"
+    shard = str(Shard(report.shard.index, report.shard.count)) if report.shard else ""
+    if shard != job.shard:
+        yield f"it is of shard {shard or 'none'}, not of {job.shard or 'none'}"
+    names = [name_of(case) for case in report.cases]
+    planned = {(one.model, one.scheme, one.soc) for one in job.cases}
+    if len(set(names)) < len(names):
+        yield f"{len(names) - len(set(names))} cases come twice"
+    if planned and planned != set(names):
+        had, others = len(planned & set(names)), len(set(names) - planned)
+        yield f"it has {had} of {len(planned)} planned cases, and {others} others"
+
+
+def _compare_policy(report: Report, policy: EmulatorPolicy) -> Iterator[str]:
+    """The cases were judged by the limits of the policy, which expects each refusal."""
+    try:
+        specs = [CaseSpec(one.model, Scheme(one.scheme), one.soc) for one in report.cases]
+    except ValueError as error:
+        yield str(error)
+        return
+    if set(report.thresholds) != set(policy.describe_limits(specs)):
+        yield "it was judged by other limits than those of the policy"
+    refused = [
+        f"{one.model} {one.scheme} {one.soc}"
+        for one, spec in zip(report.cases, specs, strict=True)
+        if one.status is Status.UNSUPPORTED
+        and not one.lacks
+        and not policy.expects_refusal(one.model, spec.scheme, one.soc, one.reason, one.choices)
+    ]
+    if refused:
+        yield f"the policy does not expect these to be unsupported: {name_some(refused, SHOWN)}"
+
+
+def _doubt_cases(report: Report) -> Iterator[str]:
+    """Passed cases that say of themselves that they did not pass."""
+    tried = {name_of(one) for one in report.controls}
+    for case in (one for one in report.cases if one.status is Status.PASSED):
+        doubts = [*_doubt_case(case, report.threshold_for(case))]
+        if name_of(case) not in tried:
+            doubts.append("no control")
+        if doubts:
+            yield f"{case.model} {case.scheme} {case.soc} passed with {', '.join(doubts)}"
+
+
+def _doubt_case(case: Case, rule: Threshold | None) -> Iterator[str]:
+    """Yield what of a case's row does not fit a pass; limits of single outputs are left out."""
+    for what, value in (
+        ("the question that it failed", case.question),
+        ("a library that is missing", case.lacks),
+        ("a reason to fail", case.reason),
+    ):
+        if value:
+            yield what
+    if not case.inputs or (case.max_abs, case.equal) == (None, None):
+        yield "no outputs"
+    if rule is None or rule.outputs:
+        return
+    scheme = case.sqnr_db if case.sqnr_db_scheme is None else case.sqnr_db_scheme
+    cosine = case.cosine if case.cosine_quantized is None else None  # the program's own
+    for name, figure, least in (
+        ("SQNR", scheme, rule.min_sqnr_db),
+        ("SQNR", case.sqnr_db_quantized, rule.min_sqnr_db_quantized),
+        ("cosine", cosine, rule.min_cosine),
+        ("cosine", case.cosine_quantized, rule.min_cosine_quantized),
+        ("equal", case.equal, rule.min_equal),
+        ("equal", case.equal_quantized, rule.min_equal_quantized),
+    ):
+        if figure is not None and least is not None and figure < least:
+            yield f"{name} {figure:.4g}, below {least:g}"
+    if case.max_abs is not None and rule.max_abs is not None and case.max_abs > rule.max_abs:
+        yield f"a difference of {case.max_abs:.3g}, above {rule.max_abs:g}"

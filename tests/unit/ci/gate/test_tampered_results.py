@@ -1,0 +1,344 @@
+"""No result that was tampered with is green, and who is to blame is told apart.
+
+The results are files as jobs of pr.yml leave them, read and judged as ``qnn-ci gate`` does.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from ci.cases.policy import read_emulator_policy
+from ci.cases.spec import CaseSpec, select_cases
+from ci.gate.jobs import list_jobs
+from ci.gate.rules import read_rules
+from ci.gate.schema import Plan, PlannedCase, PlannedSession
+from ci.gate.verdict import GateVerdict
+from ci.models.schemes import ONNX as LANE
+from ci.report.write import write_report
+from ci.verbs.emulate import list_planned, take_shard
+from ci.verbs.gate import reach_verdict
+from tests.stand_ins.reports import make_judged
+
+RULES = read_rules()
+SESSIONS = ("lint", "tests", "test_emulator", "test_onnx")
+ONE, TWO, ONNX, TESTS = "test_emulator-1-of-2", "test_emulator-2-of-2", "test_onnx", "tests"
+JUNIT = '<testsuites><testsuite tests="2" failures="0">{}</testsuite></testsuites>'
+PASSED = '<testcase classname="a" name="{}"/>'
+
+
+def name_cases(specs: list[CaseSpec]) -> tuple[PlannedCase, ...]:
+    return tuple(PlannedCase(one.model, one.scheme.value, one.soc) for one in specs)
+
+
+@dataclass(frozen=True)
+class Results:
+    """plan.json, needs.json and results/, as they are when all is well."""
+
+    folder: Path
+
+    def __post_init__(self) -> None:
+        emulator, onnx = read_emulator_policy(), read_emulator_policy(lane="onnx")
+        specs = select_cases(emulator.suite, ["SM8650"])
+        others = select_cases(onnx.suite, ["SM8650"], lane=LANE)
+        cases, suites = name_cases(specs), {ONNX: name_cases(others)}
+        sessions = [PlannedSession(name=name, run=True, reason="") for name in SESSIONS]
+        rules = replace(RULES, cases=RULES.cases and replace(RULES.cases, max_shards=2))
+        plan = Plan(base="a", head="b", cases=cases, jobs=list_jobs(sessions, cases, rules, suites))
+        (self.folder / "plan.json").write_bytes(msgspec.json.encode(plan))
+        needs = {"plan": {"result": "success"}, "run": {"result": "success"}}
+        (self.folder / "needs.json").write_text(json.dumps(needs))
+        for job in plan.jobs:
+            place = self.of(job.id)
+            place.mkdir(parents=True)
+            (place / "exit-code.txt").write_text("0\n")
+            reports = place / "reports" / job.session
+            if job.report == "junit.xml":
+                reports.mkdir(parents=True)
+                text = JUNIT.format("".join(map(PASSED.format, "xy")))
+                (reports / "junit.xml").write_text(text)
+            elif job.shard:
+                words = list_planned(self.folder / "plan.json"), job.shard, emulator, "python"
+                part, mark = take_shard(*words)
+                report = make_judged(job.session, part, emulator.describe_limits(part))
+                write_report(replace(report, shard=mark), reports)
+            elif job.report:
+                limits = onnx.describe_limits(others)
+                write_report(make_judged(job.session, others, limits), reports)
+
+    def of(self, job: str) -> Path:
+        return self.folder / "results" / f"result-{job}"
+
+    def file(self, job: str, name: str) -> Path:
+        return next(self.of(job).glob(f"reports/*/{name}"))
+
+    def judge(self) -> GateVerdict:
+        return reach_verdict(*(self.folder / one for one in ("plan.json", "needs.json", "results")))
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("results")
+    Results(folder)
+    return folder
+
+
+@pytest.fixture
+def results(made: Path, tmp_path: Path) -> Results:
+    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
+    found = Results.__new__(Results)
+    object.__setattr__(found, "folder", tmp_path)
+    return found
+
+
+Tamper = Callable[[Results], None]
+
+
+def in_report(change: Callable[[dict[str, Any]], None], job: str = ONNX) -> Tamper:
+    """Change a report.json, and leave all else as it is."""
+
+    def tamper(results: Results) -> None:
+        file = results.file(job, "report.json")
+        data = json.loads(file.read_text())
+        change(data)
+        file.write_text(json.dumps(data))
+
+    return tamper
+
+
+def in_case(job: str = ONNX, **fields: Any) -> Tamper:
+    return in_report(lambda data: data["cases"][0].update(fields), job)
+
+
+def in_all(**fields: Any) -> Tamper:
+    return in_report(lambda data: [one.update(fields) for one in data["cases"]])
+
+
+def in_field(**fields: Any) -> Tamper:
+    return in_report(lambda data: data.update(fields))
+
+
+def in_summary(**fields: Any) -> Tamper:
+    return in_report(lambda data: data["summary"].update(fields))
+
+
+def in_limits(**fields: Any) -> Tamper:
+    return in_report(lambda data: [one.update(fields) for one in data["thresholds"]])
+
+
+def in_mark(**fields: Any) -> Tamper:
+    return in_report(lambda data: data["shard"].update(fields), ONE)
+
+
+def drop_cases(data: dict[str, Any]) -> None:
+    """1 of 29 cases, with a summary that fits."""
+    data["cases"] = data["cases"][:1]
+    data["summary"].update(passed=1, controls=1)
+    data["controls"] = data["controls"][:1]
+
+
+def drop_all_cases(data: dict[str, Any]) -> None:
+    data.update(cases=[], controls=[])
+    data["summary"].update(passed=0, controls=0)
+
+
+def fail_and_recount(data: dict[str, Any]) -> None:
+    data["cases"][0]["status"] = "failed"
+    data["summary"]["passed"] -= 1
+    data["summary"]["failed"] += 1
+
+
+def skip_and_recount(data: dict[str, Any]) -> None:
+    data["cases"][0].update(status="unsupported", reason="run: QNN said no")
+    data["summary"]["passed"] -= 1
+    data["summary"]["unsupported"] += 1
+
+
+def let_control_pass(data: dict[str, Any]) -> None:
+    data["controls"][0]["rejected"] = False
+    data["summary"]["controls_passed"] = 1
+
+
+def drop_controls(data: dict[str, Any]) -> None:
+    data["controls"] = []
+    data["summary"]["controls"] = 0
+
+
+def drop_one_control(data: dict[str, Any]) -> None:
+    data["controls"].pop()
+    data["summary"]["controls"] -= 1
+
+
+def repeat_case(data: dict[str, Any]) -> None:
+    data["cases"].append(data["cases"][0])
+    data["summary"]["passed"] += 1
+
+
+def write_file(job: str, name: str, text: str) -> Tamper:
+    return lambda results: void(results.file(job, name).write_text(text))
+
+
+def write_junit(rows: str, job: str = TESTS) -> Tamper:
+    return write_file(job, "junit.xml", JUNIT.format(rows))
+
+
+def write_code(text: str, job: str = ONNX) -> Tamper:
+    return lambda results: void((results.of(job) / "exit-code.txt").write_text(text))
+
+
+def lose(name: str, job: str = ONNX) -> Tamper:
+    return lambda results: results.file(job, name).unlink()
+
+
+def void(_: object) -> None:
+    """For a lambda that returns nothing."""
+
+
+def fail_in_junit(results: Results) -> None:
+    file = results.file(ONNX, "junit.xml")
+    file.write_text(file.read_text().replace("<system-out", '<failure message="x"/><system-out', 1))
+
+
+def swap_shards(results: Results) -> None:
+    one, two = (results.file(job, "report.json").parent for job in (ONE, TWO))
+    kept = one.with_name("kept")
+    one.rename(kept)
+    two.rename(one)
+    kept.rename(two)
+
+
+def copy_other_lane(results: Results) -> None:
+    source, target = (results.file(job, "report.json").parent for job in (ONE, ONNX))
+    shutil.copytree(source, target, dirs_exist_ok=True)
+
+
+def both(*tampers: Tamper) -> Tamper:
+    return lambda results: void([one(results) for one in tampers])
+
+
+FAILURE = '<testcase classname="a" name="x"><failure/></testcase>'
+ERROR = '<testcase classname="a" name="x"><error/></testcase>'
+SKIPPED = '<testcase classname="a" name="x"><skipped/></testcase>'
+OTHER = {"question": "faithful"}
+TAMPERED: dict[str, Tamper] = {
+    "a case failed, its summary knows": in_report(fail_and_recount),
+    "a case of a shard failed": in_report(fail_and_recount, ONE),
+    "a case failed, its summary does not know": in_case(status="failed"),
+    "all cases failed, the summary says passed": in_all(status="failed"),
+    "1 of 29 cases": in_report(drop_cases),
+    "no case": in_report(drop_all_cases),
+    "a shard without cases": in_report(drop_all_cases, TWO),
+    "a shard with one case": in_report(drop_cases, ONE),
+    "the same case twice": in_report(repeat_case),
+    "another model": in_case(model="other"),
+    "another scheme": in_case(scheme="int3"),
+    "another SoC": in_case(soc="SM8750"),
+    "all cases unsupported": in_all(status="unsupported", reason="no"),
+    "a refusal that nobody expects": in_report(skip_and_recount),
+    "a case lacked a library": in_case(status="unsupported", lacks="libQnnLpai.so"),
+    "a passed case lacked a library": in_case(lacks="libQnnLpai.so"),
+    "a passed case with a question": in_case(**OTHER),
+    "a passed case with a reason": in_case(reason="SQNR 3 dB, 20 dB wanted"),
+    "a passed case without inputs": in_case(inputs=0),
+    "a passed case without figures": in_case(max_abs=None, equal=None),
+    "a passed case below its share": in_case(equal=0.5),
+    "summary with fewer cases": in_summary(passed=1),
+    "summary with more cases": in_summary(passed=290),
+    "summary with a failed case": in_summary(failed=1),
+    "summary with other controls": in_summary(controls=1),
+    "summary with a control that passed": in_summary(controls_passed=1),
+    "a control passed, its summary knows": in_report(let_control_pass),
+    "a control passed, its summary does not know": in_report(
+        lambda data: data["controls"][0].update(rejected=False)
+    ),
+    "no controls": in_report(drop_controls),
+    "a case without controls": in_report(drop_one_control),
+    "cut short": in_field(unjudged=3),
+    "another session": in_field(session="test_emulator"),
+    "another backend": in_field(backend="gpu"),
+    "a shard of what has none": in_field(
+        shard={"index": 1, "count": 1, "positions": [0], "whole": "0" * 64, "policy": "0" * 64}
+    ),
+    "weaker limits": in_limits(min_sqnr_db_all=-50.0),
+    "no limits": in_field(thresholds=[]),
+    "partial delegation allowed": in_limits(full_delegation=False),
+    "an unknown key": in_field(green=True),
+    "a schema of the future": in_field(schema_version=6),
+    "a cosine of 7": in_case(cosine=7),
+    "no JSON": write_file(ONNX, "report.json", "green"),
+    "nothing in the report": write_file(ONNX, "report.json", ""),
+    "no report": lose("report.json"),
+    "no junit.xml": lose("junit.xml"),
+    "a failure in junit.xml alone": fail_in_junit,
+    "no test in junit.xml": write_file(ONNX, "junit.xml", "<testsuites/>"),
+    "a shard marked as the other": in_mark(index=2),
+    "a shard of three": in_mark(count=3),
+    "a shard of another policy": in_mark(policy="1" * 64),
+    "a shard of other cases": in_mark(whole="1" * 64),
+    "shards swapped": swap_shards,
+    "a shard's report as the other lane's": copy_other_lane,
+    "2 of 2 tests failed": write_junit(FAILURE * 2),
+    "1 of 2 tests failed": write_junit(FAILURE + PASSED.format("y")),
+    "an error in a test": write_junit(ERROR + PASSED.format("y")),
+    "only skipped tests": write_junit(SKIPPED * 2),
+    "fewer tests than the suite says": write_junit(PASSED),
+    "failures that no test has": write_file(
+        TESTS, "junit.xml", JUNIT.replace('"0"', '"2"').format(PASSED * 2)
+    ),
+    "a page instead of tests": write_file(TESTS, "junit.xml", "<html><testcase/></html>"),
+    "tests with a document type": write_file(TESTS, "junit.xml", "<!DOCTYPE a><testsuites/>"),
+    "tests cut off": write_file(TESTS, "junit.xml", "<testsuites><testsuite>"),
+    "exit code 1 over passed cases": write_code("1"),
+    "no number as exit code": write_code("zero"),
+    "two exit codes": write_code("0\n0"),
+    "an exit code with a sign": write_code("+0"),
+    "an exit code too long": write_code("0000"),
+    "exit code 4 over failed cases": both(write_code("4"), in_report(fail_and_recount)),
+    "killed over failed cases": both(write_code("137", ONE), in_report(fail_and_recount, ONE)),
+}
+MACHINES: dict[str, Tamper] = {
+    "a lost shard": lambda results: shutil.rmtree(results.of(TWO)),
+    "a shard that ended with 4": both(write_code("4", TWO), lose("report.json", TWO)),
+    "a shard without an exit code": lambda results: (results.of(ONE) / "exit-code.txt").unlink(),
+    "a lane that is gone": lambda results: shutil.rmtree(results.of(ONNX)),
+    "exit code 3": write_code("3"),
+    "killed": write_code("137"),
+}
+
+
+def test_what_the_jobs_left_is_green(results: Results) -> None:
+    verdict = results.judge()
+    assert verdict.is_green, verdict
+    assert [one.why for one in verdict.jobs if one.job == ONNX] == ["29 cases"]
+
+
+@pytest.mark.parametrize("name", TAMPERED)
+def test_tampered_results_are_the_authors(results: Results, name: str) -> None:
+    TAMPERED[name](results)
+    verdict = results.judge()
+    assert not verdict.is_green
+    assert not verdict.is_infrastructure, verdict
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_lost_results_are_the_machines(results: Results, name: str) -> None:
+    MACHINES[name](results)
+    verdict = results.judge()
+    assert not verdict.is_green
+    assert verdict.is_infrastructure, verdict
+
+
+def test_a_contradiction_is_told_with_both_figures(results: Results) -> None:
+    in_all(status="failed")(results)
+    (line,) = (one for one in results.judge().jobs if one.job == ONNX)
+    assert "29 passed, 0 failed" in line.why
+    assert "0 passed, 29 failed" in line.why
+    assert "exit code is 0" in line.why

@@ -1,0 +1,29 @@
+"""Tests that need a clone of ExecuTorch are run every night, with one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).parents[3]
+NIGHTLY: dict[str, Any] = yaml.safe_load((ROOT / ".github/workflows/nightly.yml").read_text())
+# They ask for Qualcomm's headers as well, which no public job may have.
+LICENSED = {"tests/integration/builds/test_build_executorch.py"}
+
+
+def test_a_job_clones_executorch_and_runs_every_test_that_reads_it() -> None:
+    steps = [step for job in NIGHTLY["jobs"].values() for step in job.get("steps", ())]
+    runs = [step["run"] for step in steps if "EXECUTORCH_ROOT" in step.get("env", {})]
+    (command,) = runs
+    assert any("git clone" in step.get("run", "") for step in steps)
+    run = [word for word in command.split() if word.startswith("tests/")]
+    needing = {
+        str(path.relative_to(ROOT))
+        for path in (ROOT / "tests/integration").rglob("test_*.py")
+        for text in [path.read_text(encoding="utf-8")]
+        if "WALKS" in text or "skipif(not EXECUTORCH" in text
+    }
+    assert len(needing) > 4
+    assert [one for one in sorted(needing - LICENSED) if not one.startswith(tuple(run))] == []
