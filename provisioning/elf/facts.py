@@ -104,10 +104,14 @@ class ElfHeaders(NamedTuple):
 
 
 class Checksum(NamedTuple):
-    """The CRC-32 that a Hexagon library carries (SWIV), and that of its bytes."""
+    """The CRC-32 that a Hexagon library carries (SWIV), and that of its bytes.
+
+    ``is_stripped`` says that the stored one is right for the bytes before a strip.
+    """
 
     stored: int
     computed: int
+    is_stripped: bool = False
 
     @property
     def is_wrong(self) -> bool:
@@ -116,6 +120,10 @@ class Checksum(NamedTuple):
 
     def describe(self) -> str:
         """Both, in words."""
+        if self.is_stripped:
+            return (
+                f"its checksum (SWIV) {self.stored:08x} is that of its bytes before it was stripped"
+            )
         return f"its checksum (SWIV) is {self.stored:08x}, its bytes have {self.computed:08x}"
 
 

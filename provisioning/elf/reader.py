@@ -11,6 +11,8 @@ to p_memsz. HTP skels have one from QNN 2.40.0 on (59 of 59), and none up to 2.3
 libQnnDspV66Skel.so never has one. Of 1,556 DSP libraries that devices ship three do (2026-11), all
 of them skels of QNN. Sources: AIC100's loader names the type (networkElfSWIVSectionType,
 https://github.com/quic/software-kit-for-qualcomm-cloud-ai-100); the sum matches in all 59.
+llvm-strip moves the section headers, and with them e_shoff, which is summed: 55 of 55 skels that
+were stripped with --strip-unneeded have the sum of their bytes with e_shoff set back.
 """
 
 from __future__ import annotations
@@ -58,6 +60,7 @@ DF_TEXTREL = 4
 NOTE_HEADER_BYTES = 12
 NT_GNU_BUILD_ID = 3
 SWIV_SECTION, SWIV_MAGIC, SWIV_BYTES = 0xD3574956, b"SWIV", 8
+E_SHOFF = 0x20  # of an ELF32 header, which is in the first PT_LOAD
 # The memory of a DSP library; a header may claim any size.
 MAX_MEMORY_BYTES = 1 << 28
 CHUNK_BYTES = 1 << 20
@@ -250,8 +253,22 @@ class _Elf:
                 self._require(entry["sh_offset"], entry["sh_size"], "a section")
                 start = entry["sh_offset"]
                 section = self.map[start : start + entry["sh_size"]]
-                return read_checksum(self.map, section, self.loads)
+                found = read_checksum(self.map, section, self.loads)
+                return found._replace(is_stripped=found.is_wrong and self._was_stripped(found))
         return None
+
+    def _was_stripped(self, found: Checksum) -> bool:
+        """Whether the stored sum fits with the section headers at the end of their string table, at
+        the next multiple of 4, where the linker put them.
+        """
+        entries = list(self._entries("Elf_Shdr", "sh", MAX_SECTIONS))
+        if self.bits != 32 or not 0 < self.head["e_shstrndx"] < len(entries):
+            return False
+        names = entries[self.head["e_shstrndx"]]
+        place = _round_up(names["sh_offset"] + names["sh_size"], 4)
+        if place >= 1 << 32 or not self.little_endian:
+            return False
+        return sum_segments(self.map, self.loads, place.to_bytes(4, "little")) == found.stored
 
     def _tags(self) -> dict[str, list[int]]:
         """The dynamic section: values by tag, in order."""
@@ -418,12 +435,23 @@ def read_checksum(
         raise ValueError("its checksum section holds no checksum")
     if sum(head.memsz for head in loads) > MAX_MEMORY_BYTES:
         raise ValueError(f"its segments take more than {MAX_MEMORY_BYTES} bytes of memory")
+    if any(head.filesz > head.memsz for head in loads):
+        raise ValueError("a segment has more bytes in the file than in memory")
+    return Checksum(int.from_bytes(section[4:8], "little"), sum_segments(data, loads))
+
+
+def sum_segments(
+    data: bytes | mmap.mmap, loads: Sequence[ProgramHeader], e_shoff: bytes = b""
+) -> int:
+    """The CRC-32 of ``loads``, with ``e_shoff`` instead of the ELF32 header's if it is given."""
     value = 0
     for head in loads:
-        if head.filesz > head.memsz:
-            raise ValueError("a segment has more bytes in the file than in memory")
         for start in range(head.offset, head.offset + head.filesz, CHUNK_BYTES):
             end = min(start + CHUNK_BYTES, head.offset + head.filesz)
-            value = zlib.crc32(data[start:end], value)
+            chunk = data[start:end]
+            if e_shoff and start <= E_SHOFF and E_SHOFF + len(e_shoff) <= end:
+                at = E_SHOFF - start
+                chunk = chunk[:at] + e_shoff + chunk[at + len(e_shoff) :]
+            value = zlib.crc32(chunk, value)
         value = zlib.crc32(bytes(head.memsz - head.filesz), value)
-    return Checksum(int.from_bytes(section[4:8], "little"), value)
+    return value

@@ -119,15 +119,38 @@ def reseal(data: bytearray) -> None:
 
 
 def add_swiv(data: bytearray) -> None:
-    """Give an ELF32 file the checksum that QNN's skels carry, behind its section headers."""
+    """Give an ELF32 file the checksum that QNN's skels carry, and their end: the names of the
+    sections, the section headers at the next multiple of 4, the checksum.
+    """
     start, count = struct.unpack_from("<I", data, 32)[0], struct.unpack_from("<H", data, 48)[0]
-    table = bytes(data[start : start + 40 * count])
-    place = len(data)
-    data += b"SWIV" + bytes(12)
+    table = bytearray(data[start : start + 40 * count])
+    entry = 40 * struct.unpack_from("<H", data, 50)[0]
+    names, size = struct.unpack_from("<2I", table, entry + 16)
+    struct.pack_into("<I", table, entry + 16, len(data))
+    data += data[names : names + size]
+    data += bytes(-len(data) % 4)
     struct.pack_into("<I", data, 32, len(data))
     struct.pack_into("<H", data, 48, count + 1)
+    place = len(data) + len(table) + 40
     data += table + struct.pack("<10I", 0, SWIV, 0, 0, place, 16, 0, 0, 0, 0)
+    data += b"SWIV" + bytes(12)
     reseal(data)
+
+
+def strip_like_gradle(data: bytearray) -> None:
+    """What ``llvm-strip --strip-unneeded`` makes of a skel: the checksum comes before the section
+    headers, so that e_shoff is another.
+    """
+    start, count = struct.unpack_from("<I", data, 32)[0], struct.unpack_from("<H", data, 48)[0]
+    place = find_swiv(data)
+    assert place == start + 40 * count
+    table, checksum = data[start:place], data[place:]
+    entry = next(
+        at for at in range(0, len(table), 40) if struct.unpack_from("<I", table, at + 4)[0] == SWIV
+    )
+    struct.pack_into("<I", table, entry + 16, start)
+    data[start:] = checksum + table
+    struct.pack_into("<I", data, 32, start + len(checksum))
 
 
 def find_swiv(data: bytes | bytearray) -> int | None:

@@ -42,7 +42,8 @@ def _row(check: Check[Any]) -> str:
 def _markdown(template: str) -> str:
     """The text, with what is filled in as *a word*."""
     escaped = SPECIAL.sub(r"\\\1", template)
-    return re.sub(r"\{(?:\w+\.)*?(\w+?)(?::\w)?\}", lambda found: f"*{found[1]}*", escaped)
+    filled = re.sub(r"\{(?:\w+\.)*?(\w+?)(?::\w)?\}", lambda found: f"*{found[1]}*", escaped)
+    return filled.replace("{{", "{").replace("}}", "}")
 
 
 def test_the_page_is_what_the_registry_says() -> None:

@@ -332,7 +332,21 @@ def see_executable_stack(file: Placed) -> Iterator[Seen]:
 )
 def see_damage(file: Placed) -> Iterator[Seen]:
     checksum = file.elf.checksum
-    if checksum and checksum.is_wrong:
+    if checksum and checksum.is_wrong and not checksum.is_stripped:
+        yield file.seen(what=checksum.describe())
+
+
+@CONTENT.check(
+    "QNN236",
+    "{subject} was stripped: {what}",
+    "the Android Gradle Plugin strips everything in jniLibs; what follows depends on the device's "
+    "firmware: it was seen to run the skel, to log 'fastrpc_crc_check', and to refuse it",
+    "copy it from the SDK again and keep Gradle from stripping it, in build.gradle(.kts): "
+    'android {{ packaging {{ jniLibs {{ keepDebugSymbols += "**/libQnnHtpV*Skel.so" }} }} }}',
+)
+def see_stripped(file: Placed) -> Iterator[Seen]:
+    checksum = file.elf.checksum
+    if checksum and checksum.is_stripped:
         yield file.seen(what=checksum.describe())
 
 
@@ -341,7 +355,7 @@ def see_damage(file: Placed) -> Iterator[Seen]:
     "{subject} carries no checksum (SWIV)",
     "every HTP skel of QNN {first} and newer does, so this one was rewritten; a loader that asks "
     "for it says 'section header for CRC segment not found'",
-    "take it from the SDK again, and do not strip it",
+    "take it from the SDK again, and do not strip it: with Gradle, as QNN236 says",
     severity=Severity.WARNING,
 )
 def see_no_checksum(file: Placed) -> Iterator[Seen]:

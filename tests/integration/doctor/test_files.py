@@ -75,6 +75,7 @@ FILES = [
     Fault("an aarch64 library", "emulator", "QNN212", taken(SAVER, f"{LINUX}/libQnnSaver.so")),
     Fault("a core file", "emulator", "QNN213", file_edit(SAVER, elf.set_u16(elf.E_TYPE, 4))),
     Fault("a skel with a flipped bit", "linux", "QNN230", damage(SKEL79, flip)),
+    Fault("a skel that Gradle stripped", "linux", "QNN236", damage(SKEL79, elf.strip_like_gradle)),
     Fault("a skel without its checksum", "linux", "QNN231", damage(SKEL79, strip_swiv)),
     Fault(
         "a V75 skel of V79", "linux", "QNN214", file_edit(SKEL79, elf.set_u32(elf.E_FLAGS_32, 0x75))

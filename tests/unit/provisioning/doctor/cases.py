@@ -476,7 +476,7 @@ PAIRS: Mapping[str, tuple[Any, Any]] = {
     ),
     "QNN230": (
         Placed(elf(checksum=Checksum(1, 2)), DSP),
-        Placed(elf(checksum=Checksum(1, 1)), DSP),
+        Placed(elf(checksum=Checksum(1, 2, is_stripped=True)), DSP),
     ),
     "QNN231": (
         bare_skel(QnnBuild("2.40.0", "2", "v2.40.0.2")),
@@ -494,6 +494,10 @@ PAIRS: Mapping[str, tuple[Any, Any]] = {
     "QNN235": (
         bare_skel(QnnBuild("2.38.0", "2", "v2.38.0.2")),
         bare_skel(QnnBuild("2.37.1", "2", "v2.37.1.2")),
+    ),
+    "QNN236": (
+        Placed(elf(checksum=Checksum(1, 2, is_stripped=True)), DSP),
+        Placed(elf(checksum=Checksum(1, 2)), DSP),
     ),
     "QNN301": (
         Family((file("a.so"), file("b.so"), file("c.so", LATER))),

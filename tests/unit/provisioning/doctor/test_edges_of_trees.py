@@ -161,6 +161,9 @@ ELVES = [
     ("QNN225", Placed(elf(program_headers=aligned(1)), DROID)),
     ("QNN225", Placed(elf(program_headers=aligned(1)), policy(DROID, android_api=None))),
     ("QNN230", Placed(elf(), DSP)),
+    ("QNN230", Placed(elf(checksum=Checksum(1, 1)), DSP)),
+    ("QNN236", Placed(elf(checksum=Checksum(1, 1)), DSP)),
+    ("QNN236", Placed(elf(), DSP)),
     ("QNN231", Placed(elf(path=SKEL, checksum=Checksum(1, 1)), DSP, build=BUILD)),
     ("QNN231", Placed(elf(path=SKEL, program_headers=null(2)), DSP, build=BUILD)),
     (

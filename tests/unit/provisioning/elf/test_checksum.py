@@ -130,6 +130,30 @@ def test_section_of_eight_bytes_is_enough(sealed: bytearray) -> None:
     assert not checksum.is_wrong
 
 
+def test_stripped_library_is_told_from_a_damaged_one(sealed: bytearray, tmp_path: Path) -> None:
+    elf.strip_like_gradle(sealed)
+    checksum = parse_checksum(bytes(sealed))
+    assert checksum
+    assert (checksum.is_wrong, checksum.is_stripped) == (True, True)
+    assert "before it was stripped" in checksum.describe()
+    (tmp_path / "lib.so").write_bytes(sealed)
+    assert read_elf(tmp_path / "lib.so").checksum == checksum
+    _, offset, size, _ = max(list_loads(sealed), key=lambda one: one[1])
+    sealed[offset + size - 1] ^= 1
+    damaged = parse_checksum(bytes(sealed))
+    assert damaged
+    assert (damaged.is_wrong, damaged.is_stripped) == (True, False)
+
+
+@pytest.mark.parametrize("index", [0, 0xFFFF])
+def test_stripped_library_without_section_names_is_damaged(sealed: bytearray, index: int) -> None:
+    elf.strip_like_gradle(sealed)
+    elf.set_u16(50, index)(sealed)
+    checksum = parse_checksum(bytes(sealed))
+    assert checksum
+    assert (checksum.is_wrong, checksum.is_stripped) == (True, False)
+
+
 def test_other_machine_and_signed_library_are_not_asked(sealed: bytearray) -> None:
     signed = bytearray(sign_elf(bytes(sealed), make_key()))
     assert parse_checksum(bytes(signed)) is None
