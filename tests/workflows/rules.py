@@ -122,7 +122,7 @@ def see_write_on_pull_request(document: Document) -> Iterator[str]:
 
 
 def see_scanning_that_private_repositories_refuse(document: Document) -> Iterator[str]:
-    """upload-sarif asks for the workflow's run, which needs actions: read in a private repository."""
+    """upload-sarif asks for the run, which in a private repository needs actions: read."""
     for name, job in document.jobs.items():
         used = [str(one.get("uses", "")) for one in (job, *job.get("steps", []))]
         scans = any("upload-sarif@" in one or one.endswith(SCANNING) for one in used)

@@ -47,9 +47,7 @@ def test_a_policy_a_workflow_and_a_model_are_written_at_the_root(
     assert called == f"{name}/.github/workflows/qnn-ci.yml@{commit}"
     assert workflow["permissions"] == {}
     assert workflow["concurrency"]["cancel-in-progress"] == PULL_REQUESTS_ALONE
-    assert (
-        "github.sha" in workflow["concurrency"]["group"]
-    )  # a push does not replace one that waits
+    assert "github.sha" in workflow["concurrency"]["group"]  # no push replaces one that waits
     assert len([line for line in text.splitlines() if not line.startswith("#")]) <= 12
 
 
