@@ -299,9 +299,14 @@ class CaseRun:
         failing, forgiven = forgive([*verdict.reasons, *task], entry.metric if entry else None)
         self.evidence.question = failing[0].question if failing else None
         self.evidence.warnings = (*forgiven, *verdict.warnings)
+        proofless = verdict.proofless
+        if proofless and self.evidence.metric and not task:
+            self.evidence.controls = tuple(one for one in verdict.controls if one.rejected)
+            self.evidence.warnings += (f"{proofless} but what the metric says",)
+            proofless = ""
         reasons = [
             *name_reasons(failing),
-            *filter(None, [verdict.proofless]),
+            *filter(None, [proofless]),
             *self.compare_baseline(),
             *run.notes.faults,
             *self.delegation_faults(compiled),

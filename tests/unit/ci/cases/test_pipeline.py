@@ -532,3 +532,21 @@ def test_outputs_that_explain_themselves_need_no_layers(tmp_path: Path) -> None:
     engine = FloatEngine(lambda x: [x * 5], RAMP, layers=LAYERS)
     case = run_case(tmp_path, engine, runner, spec=replace(SPEC, scheme=Scheme.FP16)).case
     assert (case.status, runner.calls) == (Status.FAILED, ["open", "run"])
+
+
+@pytest.mark.parametrize("has_metric", [True, False])
+def test_where_rounding_hides_everything_a_metric_alone_proves_something(
+    tmp_path: Path, has_metric: bool
+) -> None:
+    """The quantized model is far from float32, and zeros are within its noise."""
+    coarse = FloatEngine(lambda x: [x], RAMP, lambda x: [x + 2 * np.sin(9 * x)], noise=3.0)
+    runner = EchoRunner(lambda sets: [[x + 2 * np.sin(9 * x)] for (x,) in sets])
+    entry = ModelEntry("mlp", metric=Metric(function="/m.py:top1", labels="/l", max_drop=0.1))
+    models = {"mlp": entry} if has_metric else {}
+    policy = msgspec.structs.replace(read_emulator_policy(), models=models)
+    pool = MeasuringPool(Ended(MetricResult(0.9, 0.9, 0.1, 0.9), "", ""))
+    result = run_case(tmp_path, coarse, runner, policy, pool=pool)
+    said = "\n".join([result.case.reason, *result.case.warnings])
+    assert "zeros" in said
+    assert (result.case.status is Status.PASSED) is has_metric
+    assert all(control.rejected for control in result.controls) is has_metric
