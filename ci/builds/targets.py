@@ -104,6 +104,7 @@ class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``tree_name`` the name that the
     sources' directory must have; ``with_source`` the target that stands in when a checkout is
     given; ``per_python`` says that each Python has a build of its own; ``soc`` that a SoC has.
+    ``parity`` are folders whose Buck files have to say what CMake builds.
     """
 
     name: str
@@ -122,6 +123,7 @@ class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tree_name: str = "source"
     needs: Needs = Needs()
     with_source: str = ""
+    parity: tuple[str, ...] = ()
     per_python: bool = False
     per_soc: bool = False
 

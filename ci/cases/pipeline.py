@@ -299,13 +299,20 @@ class CaseRun:
         failing, forgiven = forgive([*verdict.reasons, *task], entry.metric if entry else None)
         self.evidence.question = failing[0].question if failing else None
         self.evidence.warnings = (*forgiven, *verdict.warnings)
+        proofless = verdict.proofless
+        if proofless and self.evidence.metric and not task:
+            self.evidence.controls = tuple(one for one in verdict.controls if one.rejected)
+            self.evidence.warnings += (f"{proofless} but what the metric says",)
+            proofless = ""
         reasons = [
             *name_reasons(failing),
-            *filter(None, [verdict.proofless]),
+            *filter(None, [proofless]),
             *self.compare_baseline(),
             *run.notes.faults,
             *self.delegation_faults(compiled),
         ]
+        if not reasons and (unmet := self.find_unmet()):
+            return self.end(Status.FAILED, unmet, log_tail, remark=run.notes.remark)
         if not reasons:
             return self.end(Status.PASSED, remark=run.notes.remark)
         loss = compiled.loss if self.evidence.question is Question.QUANTIZED else None
@@ -391,6 +398,17 @@ class CaseRun:
         spec = self.spec
         choices = str(spec.source.choices)
         return self.policy.expects_refusal(spec.model, spec.scheme, spec.soc, reason, choices)
+
+    def find_unmet(self) -> str:
+        """Say which refusal the policy expects of this case, which passed; empty for none."""
+        spec = self.spec
+        choices = str(spec.source.choices)
+        known = self.policy.find_unmet(spec.model, spec.scheme, spec.soc, choices)
+        return known and (
+            f"it passed, and the policy expects it to be unsupported: {known}\n"
+            "  fix: remove that row of [[unsupported]] or narrow its globs; strict = false if only"
+            " some of its cases are refused"
+        )
 
     def leave(self, *files: Path) -> None:
         """Copy files of the case to where the report is."""

@@ -40,7 +40,8 @@ class Unsupported(Struct, frozen=True, forbid_unknown_fields=True):
 
     ``models``, ``schemes``, ``socs`` and ``choices`` are globs; a combination has to fit one of
     each. Choices are a text as ``shared_buffer, saver``; those of a model without any are empty.
-    It is known of ``backends`` only.
+    It is known of ``backends`` only. With ``strict``, a combination that passes is a failure: the
+    row no longer applies.
     """
 
     pattern: str
@@ -50,6 +51,7 @@ class Unsupported(Struct, frozen=True, forbid_unknown_fields=True):
     socs: tuple[str, ...] = ("*",)
     choices: tuple[str, ...] = ("*",)
     backends: tuple[Backend, ...] = (Backend.HTP,)
+    strict: bool = True
 
     def covers(self, model: str, scheme: str, soc: str, choices: str = "") -> bool:
         """Whether the combination is one of these."""
@@ -143,6 +145,13 @@ class EmulatorPolicy(Struct, frozen=True, forbid_unknown_fields=True):
             if covers and re.search(entry.pattern, reason):
                 return entry.reason
         return ""
+
+    def find_unmet(self, model: str, scheme: Scheme, soc: str, choices: str = "") -> str:
+        """The recorded explanation of a refusal that a case which passed should have had; empty if
+        none was expected for certain."""
+        rows = (one for one in self.unsupported if one.strict)
+        found = (one.reason for one in rows if one.covers(model, scheme.value, soc, choices))
+        return next(found, "")
 
     def advise(self, reason: str) -> str:
         """The first advice that fits; empty for a failure that is not known."""

@@ -10,7 +10,7 @@ from ci.judging.figures import Array, channel_rms, is_floating
 from ci.judging.gate import Expected, References, judge_output
 from ci.judging.noise import Prediction
 from ci.models.tensors import TensorInfo
-from ci.report.schema import ControlKind, Threshold
+from ci.report.schema import ControlKind, Question, Threshold
 
 CONTROL_SEED = 20250724
 # The first is what a gate should see; more where honest noise is too loud for it.
@@ -48,10 +48,13 @@ def is_rejected(
 ) -> tuple[bool, float | None]:
     """Return whether the gate rejects one wrong output on its own, and its SQNR in dB. That it is
     no multiple of the output's step is not counted: a fault inside of a program would not show
-    that way."""
+    that way. Neither is that its quantized model is far from float32: so is that of a right one."""
     judgement = judge_output(references, index, wrong, info.without_step(), limits)
     figures = judgement.float_figures
-    return bool(judgement.reasons), figures.sqnr_db if figures else None
+    rejected = judgement.fails(Question.FAITHFUL)
+    if references.quantized is None:
+        rejected = bool(judgement.reasons)
+    return rejected, figures.sqnr_db if figures else None
 
 
 def _zeros(

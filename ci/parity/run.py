@@ -8,14 +8,14 @@ import difflib
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import date
+from dataclasses import dataclass, field, replace
+from datetime import date, datetime, timezone
 from pathlib import Path
 
 import msgspec
 
 from ci.parity.compare.comparison import Sorted, apply_allowances, compare_tree, in_scope
-from ci.parity.compare.findings import Finding, ParityReport, order_findings
+from ci.parity.compare.findings import Finding, Kind, ParityReport, order_findings
 from ci.parity.facts import Configuration, ParityFacts, directory_of
 from ci.parity.policy import ParityPolicy
 from ci.parity.reading import read_tree
@@ -23,6 +23,7 @@ from ci.parity.trees import SourceTree, find_git_dir, open_tree
 from provisioning.errors import UsageError
 
 Reader = Callable[[SourceTree, "Path | None"], ParityFacts]
+BUCK = ("BUCK", "TARGETS", "targets.bzl")
 POLICY_SOURCE = "manifests/policies/parity.toml"
 
 
@@ -54,6 +55,22 @@ def compare_source(
             raise UsageError(f"{request.source} has no revisions", fix="leave --base out")
         base = open_tree(git_dir, request.base, policy.layout)
     return compare_trees(tree, base, request, policy, read)
+
+
+def compare_folders(
+    source: Path, folders: Iterable[str], policy: ParityPolicy, cache: Path | None
+) -> ParityReport | None:
+    """Compare those of the ``folders`` that Buck describes; None if there is none of them. Entries
+    of the policy that another version needs are no findings. Raises as ``compare_source`` does."""
+    scope = tuple(
+        folder for folder in folders if any((source / folder / name).is_file() for name in BUCK)
+    )
+    if not scope:
+        return None
+    today = datetime.now(timezone.utc).date()
+    report = compare_source(ParityRequest(source, scope=scope, today=today, cache=cache), policy)
+    kept = tuple(finding for finding in report.findings if finding.kind is not Kind.STALE)
+    return replace(report, findings=kept)
 
 
 def compare_trees(

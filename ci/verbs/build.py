@@ -17,13 +17,18 @@ from ci.builds.plan import BuildJob, BuildRequest
 from ci.builds.record import SCHEMA_VERSION, describe_result, render_result
 from ci.builds.runner import prepare_runner
 from ci.builds.targets import Origin, Target, find_target, read_targets
+from ci.parity.compare.findings import ParityReport
+from ci.parity.policy import ParityPolicy
+from ci.parity.render import render_document, render_table
+from ci.parity.run import compare_folders
 from provisioning.artifacts import choice
 from provisioning.console.caller import shown_path
 from provisioning.console.command import Outcome, user_path, user_program
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode, UsageError
 from provisioning.files import require_writable, write_json
-from provisioning.manifest.reader import read_profile
+from provisioning.manifest.reader import read_policy, read_profile
+from provisioning.store.store import store_home
 
 PREPARERS: dict[Origin, Callable[[Target, BuildRequest, Progress], BuildJob]] = {
     Origin.CHECKOUT: prepare_checkout,
@@ -53,6 +58,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--no-doctor", action="store_true", help="build where the doctor objects")
     add("--with", dest="extras", action="append", default=[], help="an extra: llama")
     add("-D", dest="defines", action="append", default=[], help="one more CMake option, NAME=VALUE")
+    add(
+        "--parity",
+        choices=("on", "strict", "off"),
+        default="on",
+        help="show where Buck and CMake disagree about what is built, also fail, or do not look",
+    )
     choice.add_arguments(parser, adaptor=False)
     add("--soc", default="", help="direct: the SoC, such as SM8750")
     add("--dsp-type", type=int, default=3, help="direct: 0 LPAI (aDSP), 3 HTP (cDSP)")
@@ -76,6 +87,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     rows: list[dict[str, Any]] = []
     texts: list[str] = []
     good = True
+    parity = None if args.parity == "off" else compare_parity(jobs[0], progress)
     for job in jobs:
         result = run_build(job, progress)
         row = describe_result(result)
@@ -85,9 +97,25 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         texts.append(render_result(result, row))
         good = good and result.published
         write_json(path, {"schema_version": SCHEMA_VERSION, "builds": rows})
+    document: dict[str, Any] = {"builds": rows, "report": str(path)}
+    if parity:
+        document["parity"] = render_document(parity)
+        write_json(path, {"schema_version": SCHEMA_VERSION, **document})
+        texts.append(render_table(parity, notes=False))
+        good = good and not (args.parity == "strict" and (parity.failing or parity.unread))
     text = "".join(texts) + f"{shown_path(path)}\n"
-    code = ExitCode.OK if good else ExitCode.FAILED
-    return Outcome(text, {"builds": rows, "report": str(path)}, code)
+    return Outcome(text, document, ExitCode.OK if good else ExitCode.FAILED)
+
+
+def compare_parity(job: BuildJob, progress: Progress) -> ParityReport | None:
+    """Return where Buck and CMake disagree about what a target builds; None for sources that Buck
+    does not describe. Raises UsageError for a tree that parity cannot read."""
+    folders = job.plan.target.parity
+    if not folders:
+        return None
+    progress.step(f"comparing Buck and CMake in {', '.join(folders)}")
+    policy = read_policy("parity", ParityPolicy)
+    return compare_folders(job.plan.source, folders, policy, store_home() / "parity")
 
 
 def choose_target(args: argparse.Namespace) -> Target:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from datetime import datetime, timezone
 
 from ci.parity.policy import ParityPolicy
@@ -19,7 +20,10 @@ from provisioning.store.store import store_home
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--source", type=user_path, default=".", help="an ExecuTorch checkout or git directory"
+        "--source",
+        type=user_path,
+        default=os.environ.get("EXECUTORCH_ROOT") or ".",
+        help="an ExecuTorch checkout or git directory (default: EXECUTORCH_ROOT, or here)",
     )
     parser.add_argument("--rev", help="read this revision of it, without a work tree")
     parser.add_argument(

@@ -205,6 +205,7 @@ class Services:
     def upload_sarif(self, call: ActionCall) -> Mapping[str, str]:
         """v4.37.4: a log of one run a category, in a job that may write security events."""
         need(call, "security-events", "write")
+        need(call, "actions", "read")  # asked of private repositories alone
         path = call.job.setting.workspace / call.inputs["sarif_file"]
         if not path.is_file():
             raise ActionError(f"Path does not exist: {path}")

@@ -105,16 +105,15 @@ def run_plan(words: list[str]) -> int:
 
 
 def write_report(folder: Path, session: str, shard: str, outcome: dict[str, Any]) -> None:
-    """The report of a shard of plan.json, or of the other lane's whole suite."""
-    lane = LANES[session]
-    policy, mark = read_emulator_policy(None, lane), None
-    if shard:
-        specs, mark = take_shard(list_planned(Path("plan.json")), shard, policy, "python")
-    else:
-        onnx = select_cases(policy.suite, ["SM8650"], lane=ONNX)
-        specs = onnx if lane == "onnx" else [MLP]
+    """The report of a shard of plan.json, of the other lane's whole suite, or of one case."""
+    mark, specs, limits = None, [MLP], ()
+    if shard or session == "test_onnx":
+        policy = read_emulator_policy(None, LANES[session])
+        if shard:
+            specs, mark = take_shard(list_planned(Path("plan.json")), shard, policy, "python")
+        else:
+            specs = select_cases(policy.suite, ["SM8650"], lane=ONNX)
+        limits = policy.describe_limits(specs)
     failed = Status.FAILED if outcome["code"] else Status.PASSED
-    report = make_judged(
-        session, specs if outcome["cases"] else [], policy.describe_limits(specs), failed
-    )
+    report = make_judged(session, specs if outcome["cases"] else [], limits, failed)
     write(msgspec.structs.replace(report, shard=mark), folder)

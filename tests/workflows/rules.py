@@ -14,6 +14,7 @@ PINNED = re.compile(r"[\w.-]+/[\w./-]+@[0-9a-f]{40}")
 LONGEST_MINUTES = 120
 UNTRUSTED_TRIGGERS = frozenset({"pull_request_target", "workflow_run", "issue_comment"})
 # What only a protected environment may do; a workflow that others call has none of its own.
+SCANNING = ("/code-scanning.yml", "/pr.yml")  # called workflows that hand in findings
 IDENTITY = frozenset({"id-token", "attestations", "packages"})
 
 
@@ -120,6 +121,15 @@ def see_write_on_pull_request(document: Document) -> Iterator[str]:
             yield f"{name}: a pull request's job may write {', '.join(writes)}"
 
 
+def see_scanning_that_private_repositories_refuse(document: Document) -> Iterator[str]:
+    """upload-sarif asks for the run, which in a private repository needs actions: read."""
+    for name, job in document.jobs.items():
+        used = [str(one.get("uses", "")) for one in (job, *job.get("steps", []))]
+        scans = any("upload-sarif@" in one or one.endswith(SCANNING) for one in used)
+        if scans and (job.get("permissions") or {}).get("actions") != "read":
+            yield f"{name}: code scanning needs actions: read"
+
+
 def see_silent_failure(document: Document) -> Iterator[str]:
     for place, step, _ in document.steps():
         if step.get("continue-on-error"):
@@ -170,6 +180,7 @@ RULES: tuple[Rule, ...] = (
     see_wide_permissions,
     see_endless_job,
     see_no_concurrency,
+    see_scanning_that_private_repositories_refuse,
     see_pushes_that_cancel_each_other,
     see_untrusted_trigger,
     see_secret_outside_environment,

@@ -735,3 +735,26 @@ def test_ccache_is_used_and_counted_and_changes_no_byte(world: BuildWorld) -> No
     digests = [{name: row["sha256"] for name, row in by_name(build).items()}
                for build in (first, second, third)]  # fmt: skip
     assert digests[0] == digests[1] == digests[2]
+
+
+@pytest.mark.parametrize(
+    ("mode", "code", "shown"), [((), 0, True), (("strict",), 1, True), (("off",), 0, False)]
+)
+def test_what_buck_does_not_list_is_shown_beside_the_build(
+    world: BuildWorld, mode: tuple[str, ...], code: int, shown: bool
+) -> None:
+    """In a tree that Buck describes; the library is there whatever was found."""
+    folder = world.checkout / "backends/qualcomm"
+    (folder / "BUCK").write_text('load(":targets.bzl", "define")\n\ndefine()\n')
+    (folder / "targets.bzl").write_text(
+        'load("@fbsource//xplat/executorch/build:runtime_wrapper.bzl", "runtime")\n\n'
+        "def define():\n"
+        '    runtime.cxx_library(name = "backend", srcs = ["runtime/Backend.cpp"])\n'
+    )
+    words = ("--parity", *mode) if mode else ()
+    found, data, text = world.call("aot", *WITHOUT_TORCH, "--no-proof", *words)
+    assert found == code, text
+    assert data["builds"][0]["artifacts"]
+    places = [str(one) for one in data.get("parity", {}).get("findings", [])]
+    assert any("Graph.cpp" in one for one in places) is shown
+    assert not any("parity.toml" in one for one in places)

@@ -89,6 +89,7 @@ def caller(project: Project, tmp_path: Path) -> GitHub:
     own = tmp_path / "own"
     (own / ".github").mkdir(parents=True)
     (own / ".github" / "actions").symlink_to(ROOT / ".github" / "actions")
+    (own / "pyproject.toml").symlink_to(ROOT / "pyproject.toml")
     git(own, "init", "--quiet")
     git(own, "config", "uploadpack.allowAnySHA1InWant", "true")
     head = commit(own, "qnn-ci")

@@ -55,6 +55,7 @@ def test_a_newer_pin_becomes_a_pull_request_with_what_is_known(project: Project)
     before, after = map(project.ran.index, suites)
     assert used[before] == str(results["try"].runs[0].setting.temp / "before") != used[after]
     assert read_workflow("pins").jobs["propose"]["permissions"] == {
+        "actions": "write",
         "contents": "write",
         "pull-requests": "write",
     }
@@ -67,6 +68,7 @@ def test_a_newer_pin_becomes_a_pull_request_with_what_is_known(project: Project)
     assert (NEWER in pushed, "manifests/new" in pushed) == (True, True)
     assert "proposal" not in pushed
     assert any(line.startswith("gh pr create --head pins") for line in project.called)
+    assert "gh workflow run pr.yml --ref pins" in project.called  # or the pull request has no gate
 
 
 def test_a_suite_that_fails_with_a_new_pin_is_told_and_not_hidden(project: Project) -> None:
@@ -301,7 +303,7 @@ SCANNING = """
       scan:
         needs: models
         if: always()
-        permissions: { contents: read, security-events: write }
+        permissions: { actions: read, contents: read, security-events: write }
         uses: ./.github/workflows/code-scanning.yml
 """
 

@@ -17,6 +17,7 @@ from ci.cases.policy import read_emulator_policy
 from provisioning.errors import ExitCode
 
 USES = "example/executorch-qnn-ci@" + "0a" * 20
+PULL_REQUESTS_ALONE = "${{ github.event_name == 'pull_request' }}"
 WRITTEN = ["qnn_model.py", "qnn.toml", ".github/workflows/qnn.yml"]
 
 
@@ -45,7 +46,9 @@ def test_a_policy_a_workflow_and_a_model_are_written_at_the_root(
     called = workflow["jobs"]["models"]["uses"]
     assert called == f"{name}/.github/workflows/qnn-ci.yml@{commit}"
     assert workflow["permissions"] == {}
-    assert len([line for line in text.splitlines() if not line.startswith("#")]) <= 10
+    assert workflow["concurrency"]["cancel-in-progress"] == PULL_REQUESTS_ALONE
+    assert "github.sha" in workflow["concurrency"]["group"]  # no push replaces one that waits
+    assert len([line for line in text.splitlines() if not line.startswith("#")]) <= 12
 
 
 def test_every_key_that_the_policy_shows_as_a_comment_is_one(root: Path) -> None:

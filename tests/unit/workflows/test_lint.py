@@ -36,6 +36,7 @@ OWN = [
     (PR, "    timeout-minutes: 10\n", "    timeout-minutes: 600\n", "or over 120"),
     (PR, "concurrency:\n", "env:\n", "concurrency is missing"),
     (PR, "github.event_name == 'push' && github.sha || ", "", "each push needs a group"),
+    (PR, "      actions: read # in", "      # in", "code scanning needs actions: read"),
     (PR, "  pull_request:\n", "  pull_request_target:\n", "for what others wrote"),
     (PR, "words=(--head", "t=${{ github.event.pull_request.title }}; words=(--head", "through env"),
     (PR, "    shell: bash", "    shell: sh", "a failure in a pipe is not one"),
@@ -59,7 +60,7 @@ SHELL = [
     (PR, "          WORDS: ${{ matrix.words }}\n", "", "WORDS is referenced but not assigned"),
     (PR, 'nox -s "$SESSION"', "nox -s $SESSION", "SC2086"),
     (ACTION, '"$PYTHON" -m venv', '"$PYTON" -m venv', "PYTON is referenced but not assigned"),
-    (ACTION, 'read -ra changes <<< "$VERSIONS"', "changes=($VERSIONS)", "SC2206"),
+    (ACTION, 'if ! grep -qxF -- "$extra"', "if ! grep -qxF -- $extra", "SC2086"),
 ]
 
 ZIZMOR = [

@@ -28,7 +28,7 @@ from ci.cases.engine import (
 )
 from ci.cases.outputs import OUTPUT, read_noise, read_outputs, stack_outputs
 from ci.cases.pipeline import CaseResult, SessionOptions
-from ci.cases.policy import read_emulator_policy
+from ci.cases.policy import Unsupported, read_emulator_policy
 from ci.cases.pool import Ended, Job
 from ci.judging.figures import Array
 from ci.models.schemes import Scheme
@@ -36,6 +36,7 @@ from ci.models.tensors import TensorInfo, write_sets
 from ci.models.user_models import Metric, MetricJob, MetricResult, ModelEntry
 from ci.report.schema import ControlKind, Digests, Question, Status
 from provisioning.errors import UsageError
+from provisioning.manifest.targets import Backend
 from tests.stand_ins.lanes import SPEC, EchoRunner, FloatEngine, InlinePool, fail, run_case
 
 RANDOM = np.random.default_rng(8)
@@ -329,6 +330,26 @@ def test_what_this_project_finds_is_called_neither_a_refusal_nor_lowering(
     assert tell(make_engine()).startswith("loading the model: ")
 
 
+@pytest.mark.parametrize(
+    ("row", "status"),
+    [
+        ({}, Status.FAILED),
+        ({"models": (SPEC.model,), "schemes": (SPEC.scheme.value,)}, Status.FAILED),
+        ({"strict": False}, Status.PASSED),
+        ({"socs": ("SM9999",)}, Status.PASSED),
+        ({"backends": (Backend.GPU,)}, Status.PASSED),
+    ],
+)
+def test_a_case_that_passes_against_expectation_fails(
+    tmp_path: Path, row: dict[str, Any], status: Status
+) -> None:
+    rows = (Unsupported(pattern="no", reason="it was refused once", **row),)
+    policy = msgspec.structs.replace(read_emulator_policy(), unsupported=rows)
+    case = judge(tmp_path, RIGHT, policy=policy.for_backend(Backend.HTP)).case
+    assert case.status is status
+    assert ("it was refused once" in case.reason) is (status is Status.FAILED)
+
+
 def test_a_refusal_is_explained_by_its_engine(tmp_path: Path) -> None:
     engine = make_engine(raises=ValueError("no GRU"))
     case = run_case(tmp_path, engine, echo(RIGHT)).case
@@ -511,3 +532,21 @@ def test_outputs_that_explain_themselves_need_no_layers(tmp_path: Path) -> None:
     engine = FloatEngine(lambda x: [x * 5], RAMP, layers=LAYERS)
     case = run_case(tmp_path, engine, runner, spec=replace(SPEC, scheme=Scheme.FP16)).case
     assert (case.status, runner.calls) == (Status.FAILED, ["open", "run"])
+
+
+@pytest.mark.parametrize("has_metric", [True, False])
+def test_where_rounding_hides_everything_a_metric_alone_proves_something(
+    tmp_path: Path, has_metric: bool
+) -> None:
+    """The quantized model is far from float32, and zeros are within its noise."""
+    coarse = FloatEngine(lambda x: [x], RAMP, lambda x: [x + 2 * np.sin(9 * x)], noise=3.0)
+    runner = EchoRunner(lambda sets: [[x + 2 * np.sin(9 * x)] for (x,) in sets])
+    entry = ModelEntry("mlp", metric=Metric(function="/m.py:top1", labels="/l", max_drop=0.1))
+    models = {"mlp": entry} if has_metric else {}
+    policy = msgspec.structs.replace(read_emulator_policy(), models=models)
+    pool = MeasuringPool(Ended(MetricResult(0.9, 0.9, 0.1, 0.9), "", ""))
+    result = run_case(tmp_path, coarse, runner, policy, pool=pool)
+    said = "\n".join([result.case.reason, *result.case.warnings])
+    assert "zeros" in said
+    assert (result.case.status is Status.PASSED) is has_metric
+    assert all(control.rejected for control in result.controls) is has_metric
