@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ci.signing.masking import Masker
-from provisioning.elf.catalog import Genuine, Proof
+from provisioning.elf.facts import Genuine, Proof
 
 if TYPE_CHECKING:
     from ci.signing.certificates import Certificate

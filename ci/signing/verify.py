@@ -29,8 +29,8 @@ from ci.signing.segments import (
 )
 from ci.signing.signature import judge_signature
 from ci.signing.verdict import Kind, Scheme, SignedBy, Verification
-from provisioning.elf.catalog import Genuine, prove_file
-from provisioning.elf.facts import EM_AARCH64, EM_QDSP6, PT_LOAD, PT_NULL, name_machine
+from provisioning.elf.catalog import prove_file
+from provisioning.elf.facts import EM_AARCH64, EM_QDSP6, PT_LOAD, PT_NULL, Genuine, name_machine
 from provisioning.elf.qnn_build import find_qnn_build
 from provisioning.manifest.catalogs import read_trust
 

@@ -23,7 +23,7 @@ from provisioning.artifacts.sources.local import read_version
 from provisioning.console.caller import is_ci
 from provisioning.console.clock import read_date
 from provisioning.console.progress import Progress
-from provisioning.elf.facts import EM_AARCH64, EM_QDSP6, EM_X86_64, MACHINE_NAMES, ElfError
+from provisioning.elf.facts import EM_AARCH64, EM_QDSP6, EM_X86_64, MACHINE_NAMES, ElfError, Genuine
 from provisioning.elf.qnn_build import find_qnn_build
 from provisioning.errors import IntegrityError, UnfitError
 from provisioning.fetch.transfer import redact_url
@@ -216,7 +216,7 @@ def prove_skels(request: ArtifactRequest, root: Path) -> list[str]:
     Raises IntegrityError if a catalog for a skel is forged or names other bytes, or if a library is
     of another build than a proven skel.
     """
-    from provisioning.elf.catalog import Genuine, prove_file
+    from provisioning.elf.catalog import prove_file
 
     skels = sorted(path for path in root.rglob(SKELS) if not path.is_symlink())
     if not skels:

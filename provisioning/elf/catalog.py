@@ -13,7 +13,6 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from enum import Enum
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,6 +22,7 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
+from provisioning.elf.facts import Genuine, Proof
 from provisioning.files import hash_file
 
 MAX_BYTES = 1 << 20
@@ -49,34 +49,6 @@ UNREADABLE = (
 
 class CatalogError(ValueError):
     """A catalog that proves nothing; the text says why."""
-
-
-class Genuine(str, Enum):
-    """What a catalog proves of a file."""
-
-    GENUINE = "genuine"
-    NOT_COVERED = "not covered"
-    FORGED = "forged"
-
-
-class Proof(NamedTuple):
-    """What the catalogs next to a file prove of it, by which of them, and why not more.
-
-    ``listed`` is the SHA-256 that a proven catalog has for a file of this name.
-    """
-
-    outcome: Genuine
-    catalog: str
-    why: str = ""
-    signed: datetime | None = None
-    listed: str = ""
-
-    def describe(self) -> str:
-        """In words."""
-        if self.outcome is Genuine.GENUINE:
-            date = f", signed on {self.signed:%Y-%m-%d}" if self.signed else ""
-            return f"genuine, by {self.catalog}{date}"
-        return f"{self.outcome.value}, {self.catalog}: {self.why}"
 
 
 class Trust(NamedTuple):

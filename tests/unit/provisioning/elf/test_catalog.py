@@ -13,10 +13,10 @@ from provisioning.elf.catalog import (
     MAX_BYTES,
     TIME_STAMPING,
     CatalogError,
-    Genuine,
     parse_catalog,
     prove_file,
 )
+from provisioning.elf.facts import Genuine
 from provisioning.errors import ManifestError
 from provisioning.manifest import catalogs as manifest
 from tests.stand_ins.catalogs import (
