@@ -130,10 +130,15 @@ def find_models(
     """The models that a name or glob means, or a user's ``file.py:factory`` or file that is a
     model to the lane, by the name that reports have. Raises UsageError."""
     is_file = bool(lane.suffix) and word.endswith(lane.suffix)
-    if not is_file and ":" not in word and not word.endswith(".py"):
+    if word.endswith(ONNX.suffix) and not is_file:
+        told = f"{word} is an ONNX model"
+        raise UsageError(told, fix=f"./nox -s test_onnx -- --model {word}, or qnn-ci test-onnx")
+    if word.endswith(".py"):
+        raise UsageError(f"{word} names no function", fix=f"write {word}:{FACTORY}")
+    if not is_file and ":" not in word:
         return {name: known[name] for name in match_names("model", word, known)}
     file, separator, function = ("", "", word) if is_file else word.rpartition(":")
-    place = user_path(word) if is_file else f"{user_path(file or word)}{separator}{function}"
+    place = user_path(word) if is_file else f"{user_path(file)}{separator}{function}"
     reference = resolve_file(str(place), FACTORY)
     path = Path(reference if is_file else reference.rpartition(":")[0])
     name = name_file(path) if find_repository(path) else shown_path(path)

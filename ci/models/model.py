@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule, Node
 
+from ci.models.data_files import MIN_SETS
 from ci.models.eager import compute_reference, keep_state
 from ci.models.lowering_options import Choices
 from ci.models.methods import (
@@ -26,7 +27,7 @@ from ci.models.methods import (
 )
 from ci.models.numerics import fix_numerics
 from ci.models.user_code import Inputs, call_function, find_line, unpack
-from ci.models.user_data import MIN_SETS, read_judged, read_sets
+from ci.models.user_data import read_judged, read_sets
 from ci.models.user_models import NO_SOURCE, Source, is_suite
 
 DERIVED_SETS = 7

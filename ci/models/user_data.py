@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ci.models.data_files import MIN_SETS
 from ci.models.user_code import call_function, load_function, users_code
 from ci.models.user_models import MetricJob, MetricResult
 from provisioning.errors import FailedError, UsageError
@@ -22,7 +23,6 @@ FORM = (
     " file.py:function, which returns a list of tuples of tensors"
 )
 
-MIN_SETS = 4
 UNNAMED = re.compile(r"arr_\d+")  # as numpy.savez calls what is given no name
 
 

@@ -21,6 +21,7 @@ from provisioning.errors import UsageError
 FileOrFunction = Annotated[str, Meta(min_length=1)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 Difference = Annotated[float, Meta(ge=0)]
+Decibels = Annotated[float, Meta(ge=0)]  # below 0 dB there is more error than signal
 Shape = tuple[Annotated[int, Meta(ge=1)], ...]
 NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,62}[A-Za-z0-9])?")
 FACTORY, FUNCTION = "factory", "function"
@@ -36,12 +37,12 @@ class OutputLimits(Struct, frozen=True, forbid_unknown_fields=True):
     may exceed by ``max_above_noise_db``.
     """
 
-    min_sqnr_db: float | None = None
-    min_sqnr_db_all: float | None = None
+    min_sqnr_db: Decibels | None = None
+    min_sqnr_db_all: Decibels | None = None
     min_cosine: Share | None = None
-    min_sqnr_db_quantized: float | None = None
+    min_sqnr_db_quantized: Decibels | None = None
     min_cosine_quantized: Share | None = None
-    max_above_noise_db: Annotated[float, Meta(ge=0)] | None = None
+    max_above_noise_db: Decibels | None = None
     min_equal: Share | None = None
     min_equal_quantized: Share | None = None
     max_abs: Difference | None = None

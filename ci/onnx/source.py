@@ -19,9 +19,10 @@ import onnx
 from numpy.typing import NDArray
 
 from ci.models import user_models
+from ci.models.data_files import MIN_SETS
 from ci.models.model import DERIVED_SETS, RANDOM, SHUFFLED, Model
 from ci.models.tensors import digest_sets
-from ci.models.user_data import MIN_SETS, read_judged, read_sets
+from ci.models.user_data import read_judged, read_sets
 from ci.onnx.models import read_constants
 from provisioning.errors import UsageError
 from provisioning.files import hash_file

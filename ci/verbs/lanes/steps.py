@@ -171,7 +171,18 @@ def select_asked(
             why="the figures of a model are recorded next to the policy that names it",
             fix="name it in a policy, as `qnn-ci init` writes one, and give --policy",
         )
+    check_models(policy, {spec.model for spec in specs})
     return specs
+
+
+def check_models(policy: EmulatorPolicy, names: Collection[str]) -> None:
+    """Raises UsageError for files of data that these models of a policy cannot be judged by."""
+    entries = {name: entry for name, entry in policy.models.items() if name in names}
+    if entries and importlib.util.find_spec("numpy"):  # without it, the next step says so
+        from ci.models.data_files import check_data
+
+        for name, entry in entries.items():
+            check_data(name, entry)
 
 
 def repeat_command(args: argparse.Namespace, *flags: str, **more: str) -> str:

@@ -1,0 +1,62 @@
+"""A user's files of inputs, calibration and labels, checked before anything is lowered. It reads
+them without torch; what a function gives is seen when it is called.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+
+from ci.models.user_models import ModelEntry
+from provisioning.errors import UsageError
+
+MIN_SETS = 4
+SETS = "an .npy of one input's sets, [sets, *shape], or an .npz of one array an input"
+
+
+def check_data(name: str, entry: ModelEntry) -> None:
+    """Raises UsageError, with file and key, for data that no case of the model can be judged by."""
+    labels = entry.metric.labels if entry.metric else ""
+    sources = {"calibration": entry.calibration, "inputs": entry.inputs, "metric.labels": labels}
+    counts = {
+        key: _count_sets(f"models.{name}.{key}", Path(source))
+        for key, source in sources.items()
+        if source and not source.rpartition(":")[0].endswith(".py")
+    }
+    judged = counts.get("inputs", MIN_SETS)
+    if judged < MIN_SETS:
+        told = f"models.{name}.inputs: {Path(entry.inputs).name} has {judged} input sets"
+        raise UsageError(told, fix=f"give {MIN_SETS} or more")
+    if "inputs" in counts and counts.get("metric.labels", judged) != judged:
+        raise UsageError(
+            f"models.{name}.metric.labels: {Path(labels).name} has {counts['metric.labels']} rows",
+            why=f"the model is judged on {judged} input sets",
+            fix="give a label, or a row of them, for each set of `inputs`",
+        )
+
+
+def _count_sets(key: str, path: Path) -> int:
+    """Return the length of the first axis, which all arrays of a file have in common."""
+    try:
+        with path.open("rb") as stream:
+            loaded: Any = np.load(stream, allow_pickle=False)
+            arrays = [loaded] if isinstance(loaded, np.ndarray) else [*dict(loaded).values()]
+    except (OSError, ValueError, TypeError, EOFError, BadZipFile) as error:
+        why = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UsageError(
+            f"{key}: {path.name} cannot be read", why=why, fix=f"write {SETS}"
+        ) from error
+    shapes = ", ".join(str(list(array.shape)) for array in arrays) or "none"
+    lengths = {len(array) if array.ndim else 0 for array in arrays}
+    if len(lengths) != 1 or not all(array.size for array in arrays) or lengths == {0}:
+        why = f"its arrays are {shapes}: the first axis counts the sets"
+        raise UsageError(f"{key}: {path.name} does not hold sets", why=why, fix=f"write {SETS}")
+    if any(array.dtype.kind not in "biuf" for array in arrays):
+        kinds = ", ".join(str(array.dtype) for array in arrays)
+        raise UsageError(f"{key}: {path.name} holds no numbers", why=f"its arrays are {kinds}")
+    if not all(np.isfinite(array).all() for array in arrays):
+        raise UsageError(f"{key}: {path.name} has NaN or infinite elements")
+    return lengths.pop()

@@ -1,0 +1,104 @@
+"""What is wrong with a model, its data or its limits is said before anything is provisioned, with
+the file and the key."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ci.__main__ import main
+from provisioning.errors import ExitCode
+
+RANDOM = np.random.default_rng(4)
+ENTRY = 'extends = "default"\n[models.m]\npath = "net.py:factory"\n'
+METRIC = '[models.m.metric]\nfunction = "{}"\nlabels = "{}"\nmax_drop = 0.1\n'
+LIMIT = "[models.m.limits.8a8w]\n"
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A model with data, and no QNN: what is not refused before ends with 4."""
+    monkeypatch.setenv("QNN_CI_CALLER_DIR", str(tmp_path))
+    monkeypatch.setenv("QNN_CI_HOME", str(tmp_path / "nothing is provisioned"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "net.py").write_text("def factory(): ...\ndef top1(outputs, labels): ...\n")
+    (tmp_path / "x.onnx").write_text("")
+    (tmp_path / "bad.npz").write_text("no archive")
+    sets = RANDOM.standard_normal((8, 2, 4)).astype(np.float32)
+    holes = np.where(sets > 1, np.float32(np.nan), sets)
+    np.savez(tmp_path / "apart.npz", a=sets, b=sets[:5])
+    np.savez(tmp_path / "nothing.npz")
+    arrays = {"sets": sets, "three": sets[:3], "empty": sets[:0], "scalar": sets[0, 0, 0]}
+    arrays |= {"words": np.array(["a"] * 8), "holes": holes}
+    for name, array in arrays.items():
+        np.save(tmp_path / f"{name}.npy", array)
+    np.save(tmp_path / "pickled.npy", np.array([{}] * 8), allow_pickle=True)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('inputs = "gone.npy"\n', "models.m.inputs"),
+        ('inputs = "bad.npz"\n', "models.m.inputs: bad.npz cannot be read"),
+        ('inputs = "pickled.npy"\n', "models.m.inputs: pickled.npy cannot be read"),
+        ('inputs = "three.npy"\n', "models.m.inputs: three.npy has 3 input sets"),
+        ('inputs = "empty.npy"\n', "models.m.inputs: empty.npy does not hold sets"),
+        ('inputs = "scalar.npy"\n', "models.m.inputs: scalar.npy does not hold sets"),
+        ('inputs = "words.npy"\n', "models.m.inputs: words.npy holds no numbers"),
+        ('inputs = "holes.npy"\n', "models.m.inputs: holes.npy has NaN"),
+        ('calibration = "apart.npz"\n', "models.m.calibration: apart.npz does not hold sets"),
+        ('calibration = "nothing.npz"\n', "models.m.calibration: nothing.npz does not hold sets"),
+        ('calibration = "net.py:gone"\n', "models.m.calibration:"),
+        (METRIC.format("net.py:gone", "sets.npy"), "models.m.metric.function:"),
+        (METRIC.format("net.py:top1", "bad.npz"), "models.m.metric.labels: bad.npz cannot"),
+        (
+            f'inputs = "sets.npy"\n{METRIC.format("net.py:top1", "three.npy")}',
+            "models.m.metric.labels: three.npy has 3 rows",
+        ),
+        (f"{LIMIT}min_sqnr_db = -50.0\n", "models.m.limits.8a8w.min_sqnr_db"),
+        (f"{LIMIT}min_sqnr_db_all = -1.0\n", "models.m.limits.8a8w.min_sqnr_db_all"),
+        (f"{LIMIT}min_sqnr_db_quantized = -1\n", "limits.8a8w.min_sqnr_db_quantized"),
+        (f"{LIMIT}min_cosine = 2.0\n", "models.m.limits.8a8w.min_cosine"),
+    ],
+)
+@pytest.mark.parametrize("verb", ["test-emulator", "test-onnx"])
+def test_wrong_data_is_refused_first(
+    repository: Path, verb: str, text: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = "x.onnx" if verb == "test-onnx" else "net.py:factory"
+    (repository / "qnn.toml").write_text(ENTRY.replace("net.py:factory", path) + text)
+    assert main([verb, "--policy", "qnn.toml"]) == ExitCode.USAGE
+    err = capsys.readouterr().err
+    assert said in err
+    assert "qnn.toml" in err or ".np" in err
+
+
+@pytest.mark.parametrize(
+    ("verb", "word", "said"),
+    [
+        ("test-emulator", "x.onnx", "test_onnx"),
+        ("test-emulator", "net.py", "net.py:factory"),
+        ("test-onnx", "net.py", "net.py:factory"),
+        ("test-emulator", "net.py:gone", "gone"),
+    ],
+)
+def test_a_model_that_is_none_is_named_as_it_was_given(
+    repository: Path, verb: str, word: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([verb, "--model", word]) == ExitCode.USAGE
+    err = capsys.readouterr().err
+    assert said in err
+    assert "net.pynet.py" not in err
+
+
+def test_right_data_is_not_refused(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (repository / "qnn.toml").write_text(
+        f'{ENTRY}inputs = "sets.npy"\n{METRIC.format("net.py:top1", "sets.npy")}'
+    )
+    words = ["test-emulator", "--policy", "qnn.toml", "--offline", "--json"]
+    assert main(words) in {ExitCode.DOWNLOAD, ExitCode.ENVIRONMENT}
+    assert "models.m" not in json.dumps(capsys.readouterr().err)
