@@ -27,9 +27,9 @@ FLOOR_STEPS, FLOOR_RELATIVE = 0.2, 2**-13
 # A gain or an offset that rounding has in the same direction everywhere: twice the noise, but at
 # most these shares of the reference's RMS.
 SYSTEMATIC, MAX_GAIN, MAX_OFFSET = 2.0, 0.004, 0.005
-# Noise above this share of the RMS is biased by up to half of what is above it, and its elements,
-# such as the edges in a map of probabilities, may be off by so many dB more.
-COARSE, BIAS, EDGES_DB = 0.04, 0.5, 6.0
+# Noise above this share of the RMS is biased by up to three quarters of what is above it, and its
+# elements, such as the edges in a map of probabilities, may be off by so many dB more.
+COARSE, BIAS, EDGES_DB = 0.04, 0.75, 6.0
 
 WHOLE, ELEMENT_DB, LINE_DB = "all input sets", 10.0, 100.0
 

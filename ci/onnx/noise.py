@@ -41,7 +41,7 @@ MOVES = re.compile(
     "|QuantizeLinear|DequantizeLinear"
 )
 # Their activations are approximated, too: an absolute error of what they give in float16.
-RECURRENT, CELL = frozenset({"LSTM", "GRU", "RNN"}), 2**-9
+RECURRENT, CELL = frozenset({"LSTM", "GRU", "RNN"}), 2**-8
 FUSED_THROUGH = ("Reshape", "Concat", "Identity", "Flatten")
 LAYERS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 WIDE = {TensorProto.INT16, TensorProto.UINT16, TensorProto.INT4, TensorProto.UINT4}

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ci.signing.masking import Masker
+from provisioning.elf.facts import Genuine, Proof
 
 if TYPE_CHECKING:
     from ci.signing.certificates import Certificate
@@ -34,6 +35,7 @@ class Verdict(str, Enum):
     PROVEN = "proven"
     UNRECOGNISED = "signature not recognised"
     UNSIGNED = "unsigned"
+    GENUINE = "genuine"
     INVALID = "invalid"
 
 
@@ -58,6 +60,7 @@ class Kind(str, Enum):
     HEADER = "MBN header"
     SIGNATURE = "signature"
     CHAIN = "certificate chain"
+    CATALOG = "catalog"
 
 
 @dataclass(frozen=True)
@@ -72,7 +75,8 @@ class Fault:
 class Verification:
     """What was found in one file. ``uncovered`` are file ranges that no hash covers.
 
-    ``hexagon_version`` is 0 for other machines.
+    ``hexagon_version`` is 0 for other machines. ``proof`` is what a catalog next to an unsigned
+    library says of it, and ``build`` the QNN build that it names.
     """
 
     size: int
@@ -87,6 +91,8 @@ class Verification:
     signers: list[SignedBy] = field(default_factory=list)
     uncovered: list[tuple[int, int]] = field(default_factory=list)
     signature_ranges: list[tuple[int, int]] = field(default_factory=list)
+    proof: Proof | None = None
+    build: str = ""
 
     def add(self, kind: Kind, *texts: str) -> None:
         self.faults += [Fault(kind, text) for text in texts]
@@ -100,7 +106,8 @@ class Verification:
         if self.faults:
             return Verdict.INVALID
         if not self.signed:
-            return Verdict.UNSIGNED
+            is_genuine = self.proof and self.proof.outcome is Genuine.GENUINE
+            return Verdict.GENUINE if is_genuine else Verdict.UNSIGNED
         if any(one.scheme is Scheme.UNKNOWN for one in self.signers):
             return Verdict.UNRECOGNISED
         return Verdict.PROVEN
@@ -118,10 +125,21 @@ class Verification:
             "hash_algorithm": self.algorithm,
             "hashed_segments": self.hashed_segments,
             "signers": [_signer_data(one) for one in self.signers],
+            "catalog": _proof_data(self.proof, self.build) if self.proof else None,
             "uncovered_ranges": self.uncovered,
             "signature_ranges": self.signature_ranges,
             "not_judged": list(NOT_JUDGED) if self.signed else [],
         }
+
+
+def _proof_data(proof: Proof, build: str) -> dict[str, Any]:
+    return {
+        "outcome": proof.outcome.value,
+        "file": proof.catalog,
+        "why": proof.why,
+        "signed": proof.signed.isoformat() if proof.signed else None,
+        "qnn_build": build or None,
+    }
 
 
 def _signer_data(signer: SignedBy) -> dict[str, Any]:
@@ -164,6 +182,9 @@ def _lines(report: Verification) -> Iterator[str]:
             f"  {report.machine}{version}, MBN header {report.header_version}, "
             f"{report.algorithm or 'no hash table'}, {report.hashed_segments} segments hashed"
         )
+    if report.proof:
+        build = f", QNN {report.build}" if report.build else ""
+        yield f"  catalog: {report.proof.describe()}{build}"
     for signer in report.signers:
         yield from _signer_lines(signer)
     yield from (f"  wrong: {error}" for error in report.errors)

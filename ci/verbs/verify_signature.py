@@ -14,7 +14,11 @@ from provisioning.console.command import Outcome, user_path
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode, UsageError
 
-ACCEPTED = {"signed": Verdict.PROVEN, "unsigned": Verdict.UNSIGNED}
+ACCEPTED = {
+    "signed": {Verdict.PROVEN},
+    "unsigned": {Verdict.UNSIGNED, Verdict.GENUINE},
+    "genuine": {Verdict.GENUINE},
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,7 +37,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "every loadable segment must have the same bytes",
     )
     parser.add_argument(
-        "--expect", choices=sorted(ACCEPTED), default="signed", help="default: %(default)s"
+        "--expect",
+        choices=sorted(ACCEPTED),
+        default="signed",
+        help="genuine: unsigned and proven by the catalog next to it; default: %(default)s",
     )
     parser.add_argument(
         "--accept-unrecognised",
@@ -59,9 +66,9 @@ def parse_date(text: str) -> datetime:
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
-    accepted = {ACCEPTED[args.expect]}
+    accepted = ACCEPTED[args.expect]
     if args.accept_unrecognised and args.expect == "signed":
-        accepted |= {Verdict.UNRECOGNISED}
+        accepted = accepted | {Verdict.UNRECOGNISED}
     records = {
         str(one): list(check_record(one)) for one in args.files if (one / RECORD_NAME).is_file()
     }

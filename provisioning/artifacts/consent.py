@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import datetime, timezone
 from pathlib import Path
 
 import msgspec
@@ -22,15 +23,17 @@ from provisioning.artifacts.sources.local import read_version
 from provisioning.console.caller import is_ci
 from provisioning.console.clock import read_date
 from provisioning.console.progress import Progress
-from provisioning.elf.facts import EM_AARCH64, EM_QDSP6, EM_X86_64, MACHINE_NAMES, ElfError
+from provisioning.elf.facts import EM_AARCH64, EM_QDSP6, EM_X86_64, MACHINE_NAMES, ElfError, Genuine
 from provisioning.elf.qnn_build import find_qnn_build
 from provisioning.errors import IntegrityError, UnfitError
 from provisioning.fetch.transfer import redact_url
 from provisioning.files import hash_file
+from provisioning.manifest.catalogs import read_trust
 from provisioning.manifest.releases import FileRelease, ZigRelease
 from provisioning.store.store import Key, Store
 from provisioning.store.tree import TreeEntry, encode_record
 
+SKELS = "libQnnHtpV*Skel.so"
 MACHINES = (
     (re.compile(r"(^|/)(lib|bin)/x86_64-linux"), EM_X86_64),
     (re.compile(r"(^|/)(lib|bin)/aarch64-"), EM_AARCH64),
@@ -117,6 +120,7 @@ def _unpack_whole(
             entries = load_source(release.source).fill(FillJob(whole, root, store, progress))
             counted = _count_files(release, entries)
             evidence = [counted, *check_version(request, root), *check_machines(root)]
+            evidence += prove_skels(request, root)
         except IntegrityError:
             if not release.sha256:
                 kept.unlink(missing_ok=True)
@@ -204,6 +208,41 @@ def check_machines(root: Path) -> list[str]:
         checked += elf.checksum is not None
     found = [f"{count} libraries are {MACHINE_NAMES[machine]}" for machine, count in counts.items()]
     return [*found, f"{checked} of them have the checksum that they carry"] if checked else found
+
+
+def prove_skels(request: ArtifactRequest, root: Path) -> list[str]:
+    """What catalogs prove of a QNN SDK's skels, and what is taken on faith; empty for others.
+
+    Raises IntegrityError if a catalog for a skel is forged or names other bytes, or if a library is
+    of another build than a proven skel.
+    """
+    from provisioning.elf.catalog import prove_file
+
+    skels = sorted(path for path in root.rglob(SKELS) if not path.is_symlink())
+    if not skels:
+        return []
+    now, found, proven = datetime.now(timezone.utc), [], None
+    for path in skels:
+        proof = prove_file(path, read_trust(), now)
+        if proof and proof.outcome is not Genuine.GENUINE:
+            raise contradiction(request, f"{path.relative_to(root)} is {proof.describe()}")
+        if proof:
+            proven = find_qnn_build(path)
+            found.append(f"{path.name} is {proof.describe()}")
+    if not (proven and proven.version):
+        return [*found, "no catalog proves a build of QNN: every library is taken on faith"]
+    same = other = 0
+    for path in sorted(root.rglob("lib*.so")):
+        build = None if path.is_symlink() else find_qnn_build(path)
+        if build and not build.agrees_with(proven):
+            relative = path.relative_to(root)
+            raise contradiction(request, f"{relative} is of {build.text}, the proven skel is not")
+        same, other = same + bool(build), other + (not build)
+    return [
+        *found,
+        f"{same} libraries carry the build of a proven skel, {proven.text}",
+        f"on faith: the bytes of all others, and that {other} without a build belong to them",
+    ]
 
 
 def contradiction(request: ArtifactRequest, why: str) -> IntegrityError:

@@ -49,6 +49,7 @@ from provisioning.doctor.facts import CHECKOUT, HOST_KIND, EnvironmentFacts
 from provisioning.doctor.fitness import Fitness
 from provisioning.doctor.policies import read_doctor_policy, read_elf_policies
 from provisioning.doctor.survey.environment import SurveyRequest, survey_environment
+from provisioning.elf.facts import Genuine
 from provisioning.errors import ManifestError, UnfitError
 from provisioning.manifest.pairs import read_pairs
 from provisioning.manifest.reader import read_profile, read_profiles, read_toolchain
@@ -235,6 +236,11 @@ def summarize(facts: EnvironmentFacts) -> dict[str, Any]:
                 "files": len(tree.files),
                 "bytes": tree.size_bytes,
                 "builds": sorted({file.build.text for file in tree.files if file.build}),
+                "genuine": sorted(
+                    file.relative
+                    for file in tree.files
+                    if file.proof and file.proof.outcome is Genuine.GENUINE
+                ),
             }
             for name, tree in facts.trees.items()
         },

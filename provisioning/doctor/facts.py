@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-from provisioning.elf.facts import Defect, ElfFacts
+from provisioning.elf.facts import Defect, ElfFacts, Proof
 from provisioning.elf.qnn_build import QnnBuild
 
 HOST_KIND = "x86_64-linux-clang"
@@ -44,7 +44,9 @@ def parse_qnn_name(name: str) -> QnnName | None:
 
 @dataclass(frozen=True)
 class FileFacts:
-    """One library or program of a tree: its ELF facts, or why it has none."""
+    """One library or program of a tree: its ELF facts, or why it has none. ``proof`` is what a
+    catalog in its directory proves of a DSP library.
+    """
 
     relative: str
     path: Path
@@ -53,6 +55,7 @@ class FileFacts:
     build: QnnBuild | None = None
     defect: Defect | None = None
     defect_why: str = ""
+    proof: Proof | None = None
 
     @property
     def name(self) -> str:

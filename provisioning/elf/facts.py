@@ -6,6 +6,7 @@ Numbers are those of the ELF specification, so that a policy can hold them as da
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import Enum
 from pathlib import Path
 from typing import NamedTuple
@@ -125,6 +126,34 @@ class Checksum(NamedTuple):
                 f"its checksum (SWIV) {self.stored:08x} is that of its bytes before it was stripped"
             )
         return f"its checksum (SWIV) is {self.stored:08x}, its bytes have {self.computed:08x}"
+
+
+class Genuine(str, Enum):
+    """What a catalog proves of a file."""
+
+    GENUINE = "genuine"
+    NOT_COVERED = "not covered"
+    FORGED = "forged"
+
+
+class Proof(NamedTuple):
+    """What the catalogs next to a file prove of it, by which of them, and why not more.
+
+    ``listed`` is the SHA-256 that a proven catalog has for a file of this name.
+    """
+
+    outcome: Genuine
+    catalog: str
+    why: str = ""
+    signed: datetime | None = None
+    listed: str = ""
+
+    def describe(self) -> str:
+        """In words."""
+        if self.outcome is Genuine.GENUINE:
+            date = f", signed on {self.signed:%Y-%m-%d}" if self.signed else ""
+            return f"genuine, by {self.catalog}{date}"
+        return f"{self.outcome.value}, {self.catalog}: {self.why}"
 
 
 class AndroidNote(NamedTuple):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import subprocess
+import sys
 from functools import cache
 from typing import Any
 
@@ -41,37 +43,38 @@ Array = np.ndarray[Any, Any]
 
 
 @cache
-def _load() -> tuple[Any, list[Array], int, Any]:
+def say(text: str, voice: str = VOICES[0]) -> Array:
+    """A sentence as float32 samples, -1 to 1. It is said in a process of its own: what espeak-ng
+    said before changes how it says the next."""
+    argv = [sys.executable, __file__, text, voice]
+    said = subprocess.run(argv, stdout=subprocess.PIPE, check=True).stdout
+    rate = int.from_bytes(said[:4], "little")
+    wave = np.frombuffer(said[4:], np.int16) / 32768
+    count = len(wave) * RATE // rate
+    return (np.fft.irfft(np.fft.rfft(wave)[: count // 2 + 1], count) * count / len(wave)).astype(
+        np.float32
+    )
+
+
+def write_speech(text: str, voice: str) -> None:
+    """Write the sampling rate, 4 bytes, and 16-bit samples to standard output."""
     library = ctypes.CDLL(espeakng_loader.get_library_path())
-    data = espeakng_loader.get_data_path().encode()
-    rate = library.espeak_Initialize(SYNCHRONOUS, 0, data, 0)
-    samples: list[Array] = []
+    rate = library.espeak_Initialize(SYNCHRONOUS, 0, espeakng_loader.get_data_path().encode(), 0)
+    samples = [rate.to_bytes(4, "little")]
 
     @ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_short), ctypes.c_int, ctypes.c_void_p)
     def keep(wave: Any, count: int, _: Any) -> int:
         if wave and count:
-            samples.append(np.ctypeslib.as_array(wave, (count,)).copy())
+            samples.append(ctypes.string_at(wave, 2 * count))
         return 0
 
     library.espeak_SetSynthCallback(keep)
-    return library, samples, rate, keep
-
-
-@cache
-def say(text: str, voice: str = VOICES[0]) -> Array:
-    """A sentence as float32 samples, -1 to 1."""
-    library, samples, rate, _ = _load()
-    samples.clear()
     if library.espeak_SetVoiceByName(voice.encode()):
         raise RuntimeError(f"espeak-ng has no voice {voice}")
     line = text.encode() + b"\0"
     library.espeak_Synth(line, len(line), 0, CHARACTERS, 0, UTF8, None, None)
     library.espeak_Synchronize()
-    wave = np.concatenate(samples) / 32768
-    count = len(wave) * RATE // rate
-    return (np.fft.irfft(np.fft.rfft(wave)[: count // 2 + 1], count) * count / len(wave)).astype(
-        np.float32
-    )
+    sys.stdout.buffer.write(b"".join(samples))
 
 
 def talk(numbers: range, random: np.random.Generator, noise: float = 0.003) -> tuple[Array, Array]:
@@ -114,3 +117,7 @@ def find_pitch(frame: Array, lowest: float = 70, highest: float = 400) -> float:
     left, middle, right = curve[at - 1 : at + 2]
     shift = 0.5 * (left - right) / (left - 2 * middle + right)
     return float(RATE / (lags[0] + at - 1 + shift))
+
+
+if __name__ == "__main__":
+    write_speech(*sys.argv[1:])

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from provisioning.doctor.checks.registry import Case, Seen, Severity, Subjects, seen
 from provisioning.doctor.facts import STAGING, FileFacts, QnnName
-from provisioning.elf.facts import EM_QDSP6
+from provisioning.elf.facts import EM_QDSP6, Genuine
 from provisioning.elf.qnn_build import QnnBuild
 from provisioning.versions import is_older, is_same
 
@@ -225,6 +225,34 @@ def _name_skel(stub: QnnName) -> dict[str, str]:
         return {"skel": f"libQnnHtp{hexagon}Skel.so", "directory": f"hexagon-v{stub.hexagon}"}
     # QNN 2.33 names both after the DSP, and the skel after LPAI's hardware too.
     return {"skel": f"libQnnLpai{hexagon}Skel{'_v5' * bool(hexagon)}.so", "directory": "lpai-vN"}
+
+
+@FAMILIES.check(
+    "QNN318",
+    "{catalog} next to {subject} is forged: {reason}",
+    "nothing proves that {subject} is Qualcomm's own: who changed one may have changed the other",
+    "take both from the SDK again",
+)
+def see_forged_catalog(family: Family) -> Iterator[Seen]:
+    yield from _see_proofs(family, Genuine.FORGED)
+
+
+@FAMILIES.check(
+    "QNN319",
+    "{subject} is not the file that {catalog} vouches for",
+    "it was changed, by a strip for example, or is of another build: {reason}",
+    "take {subject} and {catalog} from one SDK, and leave them as they are",
+    severity=Severity.WARNING,
+)
+def see_other_than_catalog(family: Family) -> Iterator[Seen]:
+    yield from _see_proofs(family, Genuine.NOT_COVERED)
+
+
+def _see_proofs(family: Family, outcome: Genuine) -> Iterator[Seen]:
+    for file in family.files:
+        if file.proof and file.proof.outcome is outcome:
+            proof = file.proof
+            yield seen(file.name, file.path, catalog=proof.catalog, reason=proof.why)
 
 
 @FAMILIES.check(

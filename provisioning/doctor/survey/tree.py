@@ -14,13 +14,14 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from datetime import datetime, timezone
 from pathlib import Path
 
 import msgspec
 
 from provisioning.doctor.facts import FileFacts, TreeFacts
 from provisioning.doctor.survey.host import usable_cores
-from provisioning.elf.facts import ElfError
+from provisioning.elf.facts import EM_QDSP6, ElfError
 from provisioning.files import digest_sources, write_whole
 
 POOL_BYTES = 512 << 20
@@ -52,8 +53,21 @@ def survey_tree(root: Path, cache: FactsCache, wanted: Wanted = lambda _: True) 
             lowered.append(_read_lowered(relative, path, status.st_size))
         elif _is_candidate(path, status):
             found[relative] = (path, status)
-    facts = read_files(found, cache)
+    facts = tuple(_prove(one) for one in read_files(found, cache))
     return TreeFacts(root, facts, links, frozenset(dangling), tuple(lowered), root.is_dir())
+
+
+def _prove(file: FileFacts) -> FileFacts:
+    """The file with what a catalog next to it proves, which is not remembered: catalogs change."""
+    is_dsp = file.elf and file.elf.machine == EM_QDSP6
+    with suppress(OSError):
+        if is_dsp and any(one.suffix.lower() == ".cat" for one in file.path.parent.iterdir()):
+            from provisioning.elf.catalog import prove_file
+            from provisioning.manifest.catalogs import read_trust
+
+            proof = prove_file(file.path, read_trust(), datetime.now(timezone.utc))
+            return replace(file, proof=proof)
+    return file
 
 
 def find_min_sdk(root: Path) -> int | None:

@@ -75,6 +75,7 @@ def test_a_verification_as_data(key: Key, library: bytes) -> None:
                 ],
             }
         ],
+        "catalog": None,
         "uncovered_ranges": report.uncovered,
         "signature_ranges": [(start, start + 256)],
         "not_judged": list(NOT_JUDGED),

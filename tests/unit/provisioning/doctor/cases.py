@@ -63,7 +63,9 @@ from provisioning.elf.facts import (
     Defect,
     ElfError,
     ElfFacts,
+    Genuine,
     ProgramHeader,
+    Proof,
     VersionNeed,
 )
 from provisioning.elf.qnn_build import QnnBuild
@@ -369,6 +371,10 @@ def backed(
     return replace(asked, pairs=Pairs("1.5.1", (row,)))
 
 
+def proven_family(outcome: Genuine) -> Family:
+    return Family((replace(skel(PAIR[1], 0x79), proof=Proof(outcome, "v79.cat", "so")),))
+
+
 def bare_skel(build: QnnBuild | None, name: str = "libQnnHtpV75Skel.so") -> Placed:
     """A skel without a checksum."""
     return Placed(elf(path=Path("/s") / name), DSP, build=build)
@@ -543,6 +549,8 @@ PAIRS: Mapping[str, tuple[Any, Any]] = {
         Family((file(PAIR[0]),), is_staged=True),
         Family((file(PAIR[0]), skel("libQnnHtpV75Skel.so", 0x75)), is_staged=True),
     ),
+    "QNN318": (proven_family(Genuine.FORGED), proven_family(Genuine.NOT_COVERED)),
+    "QNN319": (proven_family(Genuine.NOT_COVERED), proven_family(Genuine.GENUINE)),
     "QNN401": (variables(""), variables("/sdk")),
     "QNN402": (variables("/sdk2"), variables("/sdk")),
     "QNN403": (variables("/other"), variables("/sdk/")),

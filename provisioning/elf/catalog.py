@@ -1,0 +1,289 @@
+"""Windows catalogs, by which Microsoft vouches for files by their SHA-256.
+
+Qualcomm's SDKs and wheels have one next to the skels of V73 and, from QNN 2.40 on, of V81, such as
+libqnnhtpv73.cat. It is a PKCS #7 SignedData (RFC 2315) whose content is a trust list (MS-CAESO
+2.2.1.1); each entry holds the name and the hash of one file, as SpcIndirectDataContent
+(Authenticode_PE.docx). The signature outlives its certificate if a timestamp (RFC 3161) says that
+it was made before the certificate's end.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from asn1crypto import cms, core, parser, tsp
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import padding, rsa
+
+from provisioning.elf.facts import Genuine, Proof
+from provisioning.files import hash_file
+
+MAX_BYTES = 1 << 20
+TRUST_LIST, TIME_INFO = "1.3.6.1.4.1.311.10.1", "1.2.840.113549.1.9.16.1.4"
+NAME_VALUE, INDIRECT_DATA, SHA256 = (
+    core.ObjectIdentifier(text).contents
+    for text in ("1.3.6.1.4.1.311.12.2.1", "1.3.6.1.4.1.311.2.1.4", "2.16.840.1.101.3.4.2.1")
+)
+TIMES = {0x17, 0x18}  # UTCTime, GeneralizedTime
+TIMESTAMP = "microsoft_time_stamp_token"
+TIME_STAMPING = "1.3.6.1.5.5.7.3.8"
+DIGESTS: Mapping[str, hashes.HashAlgorithm] = {
+    "sha256": hashes.SHA256(),
+    "sha384": hashes.SHA384(),
+    "sha512": hashes.SHA512(),
+}
+MAX_CHAIN = 8
+# What asn1crypto and cryptography raise for bytes that are not what they should be.
+UNREADABLE = (
+    *(ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, RecursionError),
+    *(UnsupportedAlgorithm, x509.InvalidVersion, x509.ExtensionNotFound, x509.DuplicateExtension),
+)
+
+
+class CatalogError(ValueError):
+    """A catalog that proves nothing; the text says why."""
+
+
+class Trust(NamedTuple):
+    """Whose catalogs are taken: the root certificate, the common name of the publisher and the
+    extended key usage that it must have.
+    """
+
+    root: x509.Certificate
+    publisher: str
+    usage: str
+
+
+@dataclass(frozen=True)
+class Catalog:
+    """A proven catalog: the names of files by SHA-256 (hexadecimal), and when it was signed (UTC),
+    None if no timestamp says so.
+    """
+
+    files: Mapping[str, str]
+    signed: datetime | None
+
+    def covers(self, name: str, sha256: str) -> bool:
+        """Whether it vouches for these bytes under this name."""
+        return self.files.get(sha256, "").lower() == name.lower()
+
+
+def prove_file(path: Path, trust: Trust, now: datetime) -> Proof | None:
+    """What the catalogs in the directory of ``path`` prove of it; None without one for it.
+
+    One that is named after another library and does not name this one says nothing of it. Raises
+    OSError.
+    """
+    own = f"{path.name.lower().removesuffix('skel.so')}.cat"
+    catalogs = [one for one in sorted(path.parent.iterdir()) if one.suffix.lower() == ".cat"]
+    if not catalogs:
+        return None
+    sha256, found = hash_file(path), []
+    for one in catalogs:
+        try:
+            catalog = parse_catalog(one.read_bytes(), trust, now)
+        except CatalogError as error:
+            if one.name.lower() == own:
+                found.append(Proof(Genuine.FORGED, one.name, str(error)))
+            continue
+        if catalog.covers(path.name, sha256):
+            return Proof(Genuine.GENUINE, one.name, signed=catalog.signed)
+        names = {name.lower(): listed for listed, name in catalog.files.items()}
+        if listed := names.get(path.name.lower(), ""):
+            why = f"it names {path.name} with SHA-256 {listed}, this one has {sha256}"
+            found.append(Proof(Genuine.NOT_COVERED, one.name, why, listed=listed))
+        elif one.name.lower() == own:
+            found.append(Proof(Genuine.NOT_COVERED, one.name, f"it does not name {path.name}"))
+    return next(iter(found), None)
+
+
+def parse_catalog(data: bytes, trust: Trust, now: datetime) -> Catalog:
+    """The proven content of a catalog. Raises CatalogError for any other.
+
+    Without a timestamp its certificates must be valid ``now``, else when it was signed.
+    """
+    if len(data) > MAX_BYTES:
+        raise CatalogError(f"it has more than {MAX_BYTES} bytes")
+    try:
+        signed = _load_signed(cms.ContentInfo.load(data, strict=True))
+        info = signed["signer_infos"][0]
+        when = _read_timestamp(info, trust.root)
+        _verify(signed, TRUST_LIST, trust, when or now)
+        return Catalog(dict(_list_files(_wrapped(signed))), when)
+    except CatalogError:
+        raise
+    except UNREADABLE as error:
+        raise CatalogError(f"it cannot be read: {error}") from error
+
+
+def _load_signed(outer: Any) -> Any:
+    """The SignedData with its one signer."""
+    if outer["content_type"].native != "signed_data":
+        raise CatalogError("it is not signed data")
+    signed = outer["content"]
+    if len(signed["signer_infos"]) != 1:
+        raise CatalogError(f"it has {len(signed['signer_infos'])} signers instead of one")
+    return signed
+
+
+def _wrapped(signed: Any) -> bytes:
+    """The content below its explicit tag, with its own tag and length."""
+    (_, content), *more = _children(signed["encap_content_info"]["content"].dump())
+    if more:
+        raise CatalogError("it has bytes after its content")
+    return content
+
+
+def _children(data: bytes) -> list[tuple[int, bytes]]:
+    """Tags and contents of the values in ``data``, one after another."""
+    found = []
+    while data:
+        _, _, _, header, content, trailer = parser.parse(data)
+        found.append((header[0], content))
+        data = data[len(header) + len(content) + len(trailer) :]
+    return found
+
+
+def _read_timestamp(info: Any, root: x509.Certificate) -> datetime | None:
+    """When the countersignature says that ``info`` signed; None without one."""
+    tokens = [
+        value
+        for attribute in info["unsigned_attrs"] or ()
+        if attribute["type"].native == TIMESTAMP
+        for value in attribute["values"]
+    ]
+    if not tokens:
+        return None
+    signed = _load_signed(tokens[0])
+    stamp = tsp.TSTInfo.load(_children(_wrapped(signed))[0][1], strict=True)
+    imprint = stamp["message_imprint"]
+    algorithm = imprint["hash_algorithm"]["algorithm"].native
+    wanted = imprint["hashed_message"].native
+    if (
+        algorithm not in DIGESTS
+        or hashlib.new(algorithm, info["signature"].native).digest() != wanted
+    ):
+        raise CatalogError("its timestamp is of another signature")
+    when: datetime = stamp["gen_time"].native
+    _verify(signed, TIME_INFO, Trust(root, "", TIME_STAMPING), when)
+    return when
+
+
+def _verify(signed: Any, kind: str, trust: Trust, when: datetime) -> None:
+    """Raise CatalogError unless content, signature, signer and chain are those of ``trust``."""
+    info, encapsulated = signed["signer_infos"][0], signed["encap_content_info"]
+    algorithm = info["digest_algorithm"]["algorithm"].native
+    if algorithm not in DIGESTS:
+        raise CatalogError(f"its digest is {algorithm}")
+    named = [one.dump() for one in signed["digest_algorithms"]]
+    signature_algorithm = info["signature_algorithm"]["algorithm"].native
+    is_rsa = signature_algorithm in {"rsassa_pkcs1v15", f"{algorithm}_rsa"}
+    if named != [info["digest_algorithm"].dump()] or not is_rsa or info["version"].native != "v1":
+        raise CatalogError("its parts name other algorithms")
+    attributes = {one["type"].native: one["values"] for one in info["signed_attrs"]}
+    types = [
+        encapsulated["content_type"].dotted,
+        *(one.dotted for one in attributes["content_type"]),
+    ]
+    if types != [kind, kind]:
+        raise CatalogError("its content is of another type")
+    content = _children(_wrapped(signed))[0][1]
+    digests = [one.native for one in attributes["message_digest"]]
+    if digests != [hashlib.new(algorithm, content).digest()]:
+        raise CatalogError("its content is not what was signed")
+    held = [one.chosen.dump() for one in signed["certificates"] if one.name == "certificate"]
+    certificates = [x509.load_der_x509_certificate(der) for der in held]
+    signer = _find_signer(info, certificates)
+    key = signer.public_key()
+    if not isinstance(key, rsa.RSAPublicKey):
+        raise CatalogError("its signer has no RSA key")
+    text = info["signed_attrs"].untag().dump()
+    try:
+        key.verify(info["signature"].native, text, padding.PKCS1v15(), DIGESTS[algorithm])
+    except InvalidSignature as error:
+        raise CatalogError("its signature is not its signer's") from error
+    _require_signer(signer, trust)
+    _require_chain(signer, certificates, trust.root, when)
+
+
+def _find_signer(info: Any, certificates: Sequence[x509.Certificate]) -> x509.Certificate:
+    wanted = info["sid"].chosen
+    for one in certificates:
+        issuer = one.issuer.public_bytes()
+        if (issuer, one.serial_number) == (wanted["issuer"].dump(), wanted["serial_number"].native):
+            return one
+    raise CatalogError("its signer's certificate is missing")
+
+
+def _require_signer(signer: x509.Certificate, trust: Trust) -> None:
+    names = [one.value for one in signer.subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)]
+    usages = signer.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+    if trust.publisher and names != [trust.publisher]:
+        raise CatalogError(f"its signer is {', '.join(map(str, names))}")
+    if trust.usage not in {one.dotted_string for one in usages}:
+        raise CatalogError("its signer's certificate is for another use")
+
+
+def _require_chain(
+    signer: x509.Certificate,
+    certificates: Sequence[x509.Certificate],
+    root: x509.Certificate,
+    when: datetime,
+) -> None:
+    """Raise CatalogError unless a chain of authorities, all valid at ``when``, ends at ``root``."""
+    path = [signer]
+    while path[-1] != root:
+        above = [one for one in (root, *certificates) if _is_issued_by(path[-1], one)]
+        if not above or len(path) == MAX_CHAIN:
+            raise CatalogError("its chain does not end at the trusted root")
+        path.append(above[0])
+    for below, one in enumerate(path):
+        if not one.not_valid_before_utc <= when <= one.not_valid_after_utc:
+            name = one.subject.rfc4514_string()
+            raise CatalogError(f"it was not valid on {when:%Y-%m-%d}: the certificate of {name}")
+        if below and not _is_authority(one, below - 1):
+            raise CatalogError("a certificate of its chain may not sign others")
+
+
+def _is_authority(one: x509.Certificate, below: int) -> bool:
+    """Whether it may sign a certificate with ``below`` authorities between it and the signer."""
+    basic = one.extensions.get_extension_for_class(x509.BasicConstraints).value
+    usage = one.extensions.get_extension_for_class(x509.KeyUsage).value
+    is_short = basic.path_length is None or below <= basic.path_length
+    return basic.ca and usage.key_cert_sign and is_short
+
+
+def _is_issued_by(one: x509.Certificate, issuer: x509.Certificate) -> bool:
+    try:
+        one.verify_directly_issued_by(issuer)
+    except (InvalidSignature, *UNREADABLE):
+        return False
+    return True
+
+
+def _list_files(content: bytes) -> Sequence[tuple[str, str]]:
+    """SHA-256 and name of each entry of a trust list that has both."""
+    fields = _children(_children(content)[0][1])
+    time = next(index for index, (tag, _) in enumerate(fields) if tag in TIMES)
+    found = []
+    for _, entry in _children(fields[time + 2][1]):
+        name = sha256 = ""
+        for _, attribute in _children(_children(entry)[1][1]):
+            (_, kind), (_, values) = _children(attribute)
+            parts = _children(_children(values)[0][1])
+            if kind == NAME_VALUE and parts[0][1].decode("utf-16-be") == "File":
+                name = parts[2][1].decode("utf-16-le").rstrip("\0")
+            elif kind == INDIRECT_DATA:
+                (_, algorithm), (_, digest) = _children(parts[1][1])
+                is_sha256 = _children(algorithm)[0][1] == SHA256 and len(digest) == 32
+                sha256 = digest.hex() if is_sha256 else sha256
+        if name and sha256:
+            found.append((sha256, name))
+    return found

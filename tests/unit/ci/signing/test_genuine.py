@@ -1,0 +1,61 @@
+"""Unsigned skels that a Windows catalog next to them proves, by ``verify-signature``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ci.signing import verify
+from ci.signing.verdict import Kind, Verdict
+from tests.stand_ins import elf_edits as elf
+from tests.stand_ins.catalogs import NOW, TRUST, make_catalog
+
+PLACEHOLDER = Path(__file__).parents[3] / "artifacts" / "elf" / "libplaceholder_for_hexagon.so"
+NAME = "libQnnHtpV73Skel.so"
+
+
+@pytest.fixture
+def skel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(verify, "read_trust", lambda: TRUST)
+    path = tmp_path / NAME
+    path.write_bytes(elf.named(PLACEHOLDER, NAME))
+    (tmp_path / "libqnnhtpv73.cat").write_bytes(
+        make_catalog({NAME: path.read_bytes()}, stamped=NOW)
+    )
+    return path
+
+
+def test_a_genuine_skel(skel: Path) -> None:
+    report = verify.verify_file(skel)
+    assert report.verdict is Verdict.GENUINE
+    assert report.as_data()["catalog"] == {
+        "outcome": "genuine",
+        "file": "libqnnhtpv73.cat",
+        "why": "",
+        "signed": "2026-06-01T00:00:00+00:00",
+        "qnn_build": "v2.49.40.260810104044",
+    }
+
+
+def test_a_skel_that_the_catalog_does_not_cover_is_unsigned(skel: Path) -> None:
+    with skel.open("ab") as file:
+        file.write(b"!")
+    report = verify.verify_file(skel)
+    assert report.verdict is Verdict.UNSIGNED
+    assert report.as_data()["catalog"]["outcome"] == "not covered"
+
+
+def test_a_forged_catalog_is_a_fault(skel: Path) -> None:
+    catalog = skel.with_name("libqnnhtpv73.cat")
+    catalog.write_bytes(catalog.read_bytes()[:-1])
+    report = verify.verify_file(skel)
+    assert report.verdict is Verdict.INVALID
+    assert [one.kind for one in report.faults] == [Kind.CATALOG]
+
+
+def test_without_a_catalog_nothing_is_said(skel: Path) -> None:
+    skel.with_name("libqnnhtpv73.cat").unlink()
+    report = verify.verify_file(skel)
+    assert report.verdict is Verdict.UNSIGNED
+    assert report.as_data()["catalog"] is None

@@ -1,0 +1,90 @@
+"""First uses of a made SDK: proven by a catalog, taken on faith, refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from provisioning.artifacts import consent
+from provisioning.artifacts.sources import ArtifactRequest
+from provisioning.errors import IntegrityError
+from provisioning.manifest.reader import read_toolchain
+from tests.stand_ins import elf_edits as elf
+from tests.stand_ins.catalogs import NOW, TRUST, make_catalog
+
+LIBRARIES = Path(__file__).parents[3] / "artifacts" / "elf"
+SKEL, CATALOG = "libQnnHtpV73Skel.so", "libqnnhtpv73.cat"
+BUILD, OTHER = "v2.49.40.260810104044", "v2.49.40.260810104045"
+
+
+def request() -> ArtifactRequest:
+    toolchain = read_toolchain("qnn-sdk")
+    return ArtifactRequest(toolchain, toolchain.release())
+
+
+@pytest.fixture
+def sdk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(consent, "read_trust", lambda: TRUST)
+    for directory, kind, name in (
+        ("hexagon-v73/unsigned", "hexagon", SKEL),
+        ("hexagon-v75/unsigned", "hexagon", "libQnnHtpV75Skel.so"),
+        ("aarch64-android", "android", "libQnnHtp.so"),
+    ):
+        path = tmp_path / "lib" / directory / name
+        path.parent.mkdir(parents=True)
+        path.write_bytes(elf.named(LIBRARIES / f"libplaceholder_for_{kind}.so", name))
+    (tmp_path / "lib" / "aarch64-android" / "libc++_shared.so").write_bytes(b"no build")
+    return tmp_path
+
+
+def catalog_of(sdk: Path, **other: bytes) -> None:
+    place = sdk / "lib/hexagon-v73/unsigned"
+    data = {SKEL: (place / SKEL).read_bytes(), **other}
+    (place / CATALOG).write_bytes(make_catalog(data, stamped=NOW))
+
+
+def test_a_catalog_proves_the_skel_and_its_build(sdk: Path) -> None:
+    catalog_of(sdk)
+    genuine, same, faith = consent.prove_skels(request(), sdk)
+    assert genuine == f"{SKEL} is genuine, by {CATALOG}, signed on 2026-06-01"
+    assert same.startswith("3 libraries")
+    assert BUILD in same
+    assert "1 without a build" in faith
+
+
+def test_without_a_catalog_all_is_taken_on_faith(sdk: Path) -> None:
+    (line,) = consent.prove_skels(request(), sdk)
+    assert "on faith" in line
+    assert consent.prove_skels(request(), sdk / "lib/aarch64-android") == []
+
+
+def test_a_false_catalog_is_refused(sdk: Path) -> None:
+    catalog_of(sdk)
+    path = sdk / "lib/hexagon-v73/unsigned" / CATALOG
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(IntegrityError, match="contradicts itself") as caught:
+        consent.prove_skels(request(), sdk)
+    assert "forged" in caught.value.why
+
+
+def test_a_skel_that_its_catalog_does_not_name_is_refused(sdk: Path) -> None:
+    catalog_of(sdk)
+    with (sdk / "lib/hexagon-v73/unsigned" / SKEL).open("ab") as file:
+        file.write(b"!")
+    with pytest.raises(IntegrityError) as caught:
+        consent.prove_skels(request(), sdk)
+    assert "not covered" in caught.value.why
+
+
+@pytest.mark.parametrize(
+    "name", ["lib/hexagon-v75/unsigned/libQnnHtpV75Skel.so", "lib/aarch64-android/libQnnHtp.so"]
+)
+def test_a_library_of_another_build_than_the_proven_skel_is_refused(sdk: Path, name: str) -> None:
+    catalog_of(sdk)
+    data = bytearray((sdk / name).read_bytes())
+    elf.set_build(BUILD, OTHER)(data)
+    (sdk / name).write_bytes(data)
+    with pytest.raises(IntegrityError) as caught:
+        consent.prove_skels(request(), sdk)
+    assert name in caught.value.why

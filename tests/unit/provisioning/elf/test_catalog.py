@@ -1,0 +1,185 @@
+"""Catalogs with a chain of their own: what proves a file, and what never does."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from provisioning.elf.catalog import (
+    MAX_BYTES,
+    TIME_STAMPING,
+    CatalogError,
+    parse_catalog,
+    prove_file,
+)
+from provisioning.elf.facts import Genuine
+from provisioning.errors import ManifestError
+from provisioning.manifest import catalogs as manifest
+from tests.stand_ins.catalogs import (
+    AUTHORITY,
+    NOW,
+    PUBLISHER,
+    ROOT,
+    SIGNER,
+    STAMPER,
+    TRUST,
+    WHQL,
+    YEAR,
+    issue,
+    list_members,
+    make_catalog,
+    sign,
+)
+
+NAME, BYTES = "libQnnHtpV73Skel.so", b"a skel"
+FILES = {NAME: BYTES, "libqnnhtpv73.inf": b"an inf"}
+DIGEST = hashlib.sha256(BYTES).hexdigest()
+LIST = "1.3.6.1.4.1.311.10.1"
+LATER = NOW + 5 * YEAR
+PLAIN, STAMPED = make_catalog(FILES), make_catalog(FILES, stamped=NOW)
+
+
+@pytest.mark.parametrize(
+    ("data", "now", "signed"), [(PLAIN, NOW, None), (STAMPED, NOW, NOW), (STAMPED, LATER, NOW)]
+)
+def test_a_catalog_names_what_it_vouches_for(data: bytes, now: object, signed: object) -> None:
+    catalog = parse_catalog(data, TRUST, now)
+    assert catalog.signed == signed
+    assert sorted(catalog.files.values()) == sorted(FILES)
+    assert catalog.covers(NAME, DIGEST)
+    assert catalog.covers(NAME.lower(), DIGEST)
+    assert not catalog.covers("libQnnHtpV75Skel.so", DIGEST)
+    assert not catalog.covers(NAME, "0" * 64)
+
+
+OTHER_ROOT = issue("Test Root", key="another root")
+OTHER_CA = issue("Test CA", OTHER_ROOT, key="another authority")
+LOOK_ALIKE = issue(PUBLISHER, OTHER_CA, WHQL, key="look-alike")
+NO_CA = issue("Test CA 2", AUTHORITY, WHQL)
+members = list_members(FILES)
+REFUSED: dict[str, Callable[[], bytes]] = {
+    "no bytes": lambda: b"",
+    "text": lambda: b"<html>",
+    "too many bytes": lambda: bytes(MAX_BYTES + 1),
+    "cut": lambda: PLAIN[:-1],
+    "more bytes": lambda: PLAIN + b"\0",
+    "a name like the publisher's": lambda: make_catalog(FILES, LOOK_ALIKE),
+    "a whole chain with the same names": lambda: sign(
+        LIST, members, LOOK_ALIKE, OTHER_CA, OTHER_ROOT
+    ),
+    "signed by itself": lambda: make_catalog(FILES, issue(PUBLISHER, None, WHQL, key="alone")),
+    "another publisher": lambda: make_catalog(FILES, issue("Test Publisher", AUTHORITY, WHQL)),
+    "another usage": lambda: make_catalog(FILES, issue(PUBLISHER, AUTHORITY, "1.3.6.1.5.5.7.3.3")),
+    "an authority as the signer": lambda: make_catalog(FILES, issue(PUBLISHER, AUTHORITY)),
+    "below what is no authority": lambda: sign(
+        LIST, members, issue(PUBLISHER, NO_CA, WHQL), NO_CA, AUTHORITY
+    ),
+    "without the authority": lambda: sign(LIST, members, SIGNER),
+    "expired": lambda: make_catalog(FILES, issue(PUBLISHER, AUTHORITY, WHQL, end=NOW - YEAR / 12)),
+    "not valid yet": lambda: make_catalog(
+        FILES, issue(PUBLISHER, AUTHORITY, WHQL, start=NOW + YEAR / 12)
+    ),
+    "stamped after its end": lambda: make_catalog(FILES, stamped=LATER),
+    "stamped by another chain": lambda: make_catalog(
+        FILES, stamped=NOW, stamper=issue("Test Time", OTHER_CA, TIME_STAMPING, key="clock")
+    ),
+    "stamped by a publisher": lambda: make_catalog(FILES, stamped=NOW, stamper=SIGNER),
+    "stamped when the clock was not valid": lambda: make_catalog(
+        FILES,
+        stamped=NOW,
+        stamper=issue("Test Time", AUTHORITY, TIME_STAMPING, end=NOW - YEAR / 12),
+    ),
+    "the digest of other content": lambda: sign(
+        LIST, members, SIGNER, AUTHORITY, attributed=b"other"
+    ),
+    "other content under the signature": lambda: PLAIN.replace(
+        hashlib.sha256(BYTES).digest(), hashlib.sha256(b"evil").digest()
+    ),
+    "content of another type": lambda: sign("1.2.840.113549.1.7.1", members, SIGNER, AUTHORITY),
+    "a timestamp instead of a catalog": lambda: sign(
+        "1.2.840.113549.1.9.16.1.4", members, SIGNER, AUTHORITY
+    ),
+    "a timestamp of another signature": lambda: STAMPED.replace(
+        *(_signature(data) for data in (STAMPED, make_catalog({**FILES, "x": b""})))
+    ),
+}
+
+
+def _signature(data: bytes) -> bytes:
+    from asn1crypto import cms
+
+    return bytes(cms.ContentInfo.load(data)["content"]["signer_infos"][0]["signature"].native)
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_no_other_catalog_proves_anything(kind: str) -> None:
+    with pytest.raises(CatalogError):
+        parse_catalog(REFUSED[kind](), TRUST, NOW)
+
+
+def test_another_root_is_not_trusted() -> None:
+    for root in (OTHER_ROOT, STAMPER):
+        with pytest.raises(CatalogError):
+            parse_catalog(PLAIN, TRUST._replace(root=root.certificate), NOW)
+
+
+def test_flipped_bytes_never_prove_other_files() -> None:
+    proven = parse_catalog(STAMPED, TRUST, NOW)
+    for position in range(0, len(STAMPED), 7):
+        data = bytearray(STAMPED)
+        data[position] ^= 1
+        try:
+            found = parse_catalog(bytes(data), TRUST, NOW)
+        except CatalogError:
+            continue
+        assert found.files == proven.files  # a timestamp that is not recognised is none
+
+
+def test_cut_catalogs_prove_nothing() -> None:
+    for size in range(0, len(STAMPED), 97):
+        with pytest.raises(CatalogError):
+            parse_catalog(STAMPED[:size], TRUST, NOW)
+
+
+def prove(directory: Path, name: str = NAME) -> tuple[Genuine, str] | None:
+    found = prove_file(directory / name, TRUST, NOW)
+    return (found.outcome, found.catalog) if found else None
+
+
+def test_a_file_is_proven_by_a_catalog_next_to_it(tmp_path: Path) -> None:
+    skel, own = tmp_path / NAME, tmp_path / "libqnnhtpv73.cat"
+    skel.write_bytes(BYTES)
+    assert prove(tmp_path) is None
+    own.write_bytes(STAMPED)
+    assert prove(tmp_path) == (Genuine.GENUINE, own.name)
+    other = tmp_path / "libQnnHtpV75Skel.so"
+    other.write_bytes(BYTES)
+    assert prove(tmp_path, other.name) is None
+    skel.write_bytes(BYTES + b"!")
+    assert prove(tmp_path) == (Genuine.NOT_COVERED, own.name)
+    found = prove_file(skel, TRUST, NOW)
+    assert found
+    assert found.listed == DIGEST
+    own.write_bytes(make_catalog({"libqnnhtpv73.inf": b"i"}))
+    assert prove(tmp_path) == (Genuine.NOT_COVERED, own.name)
+    own.write_bytes(STAMPED[:-1])
+    assert prove(tmp_path) == (Genuine.FORGED, own.name)
+    skel.write_bytes(BYTES)
+    (tmp_path / "other.CAT").write_bytes(PLAIN)
+    assert prove(tmp_path) == (Genuine.GENUINE, "other.CAT")
+
+
+def test_the_trusted_root_is_the_one_with_the_fingerprint(monkeypatch: pytest.MonkeyPatch) -> None:
+    trust = manifest.read_trust()
+    assert trust.root.subject == trust.root.issuer
+    assert "Microsoft Root Certificate Authority 2010" in trust.root.subject.rfc4514_string()
+    policy = manifest.read_policy("catalogs", manifest.CatalogPolicy)
+    pem = ROOT.certificate.public_bytes(Encoding.PEM).decode()
+    fake = manifest.CatalogPolicy(pem, policy.sha256, policy.publisher, policy.usage)
+    monkeypatch.setattr(manifest, "read_policy", lambda *_: fake)
+    with pytest.raises(ManifestError):
+        manifest.read_trust.__wrapped__()
