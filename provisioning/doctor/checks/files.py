@@ -46,7 +46,8 @@ def find_groups(case: Case) -> Iterator[Group]:
     if libcxx := facts.trees.get(LIBCXX):
         policy = kinds[HOST_KIND]
         yield Group(libcxx.files, HOST_KIND, policy, beside=libcxx.link_names)
-    if staging := facts.trees.get(STAGING):
+    staging = facts.trees.get(STAGING)
+    if staging and not (staging.is_sdk or staging.is_pointers):
         yield from _group_staging(staging, kinds, target_kind(case))
 
 

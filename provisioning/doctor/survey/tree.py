@@ -29,7 +29,7 @@ CHUNK = 4
 BUILD_FILES = ("build.gradle.kts", "build.gradle")
 # minSdk = 31 in Kotlin; minSdk 31, minSdkVersion 31 or minSdkVersion(31) in Groovy.
 MIN_SDK = re.compile(r"^\s*minSdk(?:Version)?[\s=(]+(\d+)", re.MULTILINE)
-MAGIC, LOWERED = b"\x7fELF", ".pte"
+MAGIC, LOWERED, CONTEXT = b"\x7fELF", ".pte", ".bin"
 Wanted = Callable[[str], bool]
 
 
@@ -49,8 +49,10 @@ def survey_tree(root: Path, cache: FactsCache, wanted: Wanted = lambda _: True) 
                 links[relative] = str(path.readlink())
             if not path.exists():
                 dangling.add(relative)
-        elif path.suffix == LOWERED and stat.S_ISREG(status.st_mode):
-            lowered.append(_read_lowered(relative, path, status.st_size))
+        elif path.suffix in {LOWERED, CONTEXT} and stat.S_ISREG(status.st_mode):
+            program = _read_lowered(relative, path, status.st_size)
+            if path.suffix == LOWERED or program.build:
+                lowered.append(program)
         elif _is_candidate(path, status):
             found[relative] = (path, status)
     facts = tuple(_prove(one) for one in read_files(found, cache))
@@ -85,7 +87,7 @@ def find_min_sdk(root: Path) -> int | None:
 
 
 def _read_lowered(relative: str, path: Path, size_bytes: int) -> FileFacts:
-    """A program for ExecuTorch: its context binaries name the QNN that compiled them."""
+    """A program for ExecuTorch, or a context binary, which names the QNN that compiled it."""
     from provisioning.elf.qnn_build import find_qnn_build
 
     with suppress(ElfError):
