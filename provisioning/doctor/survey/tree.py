@@ -21,10 +21,11 @@ import msgspec
 
 from provisioning.doctor.facts import FileFacts, TreeFacts
 from provisioning.doctor.survey.host import usable_cores
-from provisioning.elf.facts import EM_QDSP6, ElfError
+from provisioning.elf.facts import EM_QDSP6, Defect, ElfError
 from provisioning.files import digest_sources, write_whole
 
 LIBRARY = re.compile(r"\.so(\.[0-9]+)*$")  # libQnnHtp.so.md5 is none
+LOADABLE = {2, 3}  # ET_EXEC, ET_DYN
 POOL_BYTES = 512 << 20
 CHUNK = 4
 BUILD_FILES = ("build.gradle.kts", "build.gradle")
@@ -123,6 +124,9 @@ def read_file(item: tuple[str, Path]) -> FileFacts:
     relative, path = item
     try:
         elf = read_elf(path)
+        if elf.type in LOADABLE and not elf.program_headers:
+            why = "it has no program headers"
+            return FileFacts(relative, path, elf.size_bytes, defect=Defect.CORRUPT, defect_why=why)
         return FileFacts(relative, path, elf.size_bytes, elf, find_qnn_build(path, elf.rodata))
     except ElfError as error:
         size_bytes = path.lstat().st_size if os.path.lexists(path) else 0
