@@ -60,6 +60,7 @@ DF_TEXTREL = 4
 NOTE_HEADER_BYTES = 12
 NT_GNU_BUILD_ID = 3
 SWIV_SECTION, SWIV_MAGIC, SWIV_BYTES = 0xD3574956, b"SWIV", 8
+LOADABLE = {2, 3}  # ET_EXEC, ET_DYN
 E_SHOFF = 0x20  # of an ELF32 header, which is in the first PT_LOAD
 # The memory of a DSP library; a header may claim any size.
 MAX_MEMORY_BYTES = 1 << 28
@@ -165,6 +166,8 @@ class _Elf:
 
     def facts(self) -> ElfFacts:
         self._require_segments()
+        if _number(self.head["e_type"]) in LOADABLE and not self.heads:
+            raise ValueError("it has no program headers, so nothing of it can be loaded")
         tags = self._tags()
         notes = list(islice(self._notes(), MAX_ENTRIES))
         sections = list(self._sections())

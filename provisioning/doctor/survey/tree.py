@@ -24,6 +24,7 @@ from provisioning.doctor.survey.host import usable_cores
 from provisioning.elf.facts import EM_QDSP6, ElfError
 from provisioning.files import digest_sources, write_whole
 
+LIBRARY = re.compile(r"\.so(\.[0-9]+)*$")  # libQnnHtp.so.md5 is none
 POOL_BYTES = 512 << 20
 CHUNK = 4
 BUILD_FILES = ("build.gradle.kts", "build.gradle")
@@ -158,7 +159,7 @@ def _is_candidate(path: Path, status: os.stat_result) -> bool:
     """A library by its name, or an executable file that begins as ELF does."""
     if not stat.S_ISREG(status.st_mode):
         return False
-    if path.name.endswith(".so") or ".so." in path.name:
+    if LIBRARY.search(path.name):
         return True
     if status.st_mode & 0o111:
         with suppress(OSError), path.open("rb") as file:

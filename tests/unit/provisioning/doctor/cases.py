@@ -592,6 +592,7 @@ PAIRS: Mapping[str, tuple[Any, Any]] = {
     "QNN412": (dsp(ADSP_LIBRARY_PATH="/a:/b"), dsp(ADSP_LIBRARY_PATH="/a;/b")),
     "QNN414": (variables("sdk"), variables("/sdk")),
     "QNN415": (runtime(("GLIBCXX_3.4.20",)), runtime(("GLIBCXX_3.4.21",))),
+    "QNN417": (runtime(("CXXABI_1.3",)), runtime(("GLIBCXX_3.4.21",))),
     "QNN416": (
         InstallationFacts("android-ndk", Path("/n"), (), "ANDROID_NDK_ROOT", "/m", is_same=False),
         InstallationFacts("qnn-sdk", Path("/n"), (), "QNN_SDK_ROOT", "/m", is_same=False),

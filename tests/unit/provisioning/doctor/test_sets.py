@@ -16,11 +16,13 @@ from provisioning.doctor.facts import STAGING, FileFacts, TreeFacts
 from provisioning.doctor.policies import read_elf_policies
 from provisioning.doctor.survey.tree import FactsCache, find_min_sdk, survey_tree
 from provisioning.doctor.verdict_text import render_verdict
-from provisioning.elf.facts import EM_AARCH64
+from provisioning.elf.facts import EM_AARCH64, Defect
 from provisioning.elf.qnn_build import QnnBuild
+from tests.stand_ins.elf_edits import set_u16
 from tests.unit.provisioning.doctor import cases
 from tests.unit.provisioning.doctor.cases import BUILD, NOTE, OTHER, elf, file, skel, within
 
+LIBRARIES = Path(__file__).parents[3] / "artifacts" / "elf"
 LIBS = "app/src/main/jniLibs/arm64-v8a"
 DSP = "app/src/main/assets/hexagon-v79"
 
@@ -156,3 +158,18 @@ def test_a_context_binary_is_a_program_if_it_names_its_qnn(tmp_path: Path) -> No
         ("empty.pte", False),
         ("model.bin", True),
     ]
+
+
+def test_a_digest_next_to_a_library_is_none(tmp_path: Path) -> None:
+    for name in ("libQnnHtp.so.md5", "libQnnHtp.so.1.2", "libQnnHtp.so"):
+        (tmp_path / name).write_bytes(b"x")
+    files = survey_tree(tmp_path, FactsCache(tmp_path / "cache")).files
+    assert [one.name for one in files] == ["libQnnHtp.so", "libQnnHtp.so.1.2"]
+
+
+def test_a_library_without_program_headers_is_corrupt(tmp_path: Path) -> None:
+    data = bytearray((LIBRARIES / "libx86.so").read_bytes())
+    set_u16(56, 0)(data)
+    (tmp_path / "libQnnHtp.so").write_bytes(data)
+    (found,) = survey_tree(tmp_path, FactsCache(tmp_path / "cache")).files
+    assert found.defect is Defect.CORRUPT
