@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import ctypes
 import hashlib
+import logging
 import os
 import platform
 import shlex
@@ -28,6 +29,8 @@ from nox.command import CommandFailed
 
 nox.needs_version = ">=2025.10"
 nox.options.default_venv_backend = "none"  # environments are made below, each under its lock
+# nox looks for uv whether or not a session asks for it.
+logging.getLogger("nox").addFilter(lambda record: record.msg != "uv binary not found.")
 nox.options.sessions = ["lint", "tests"]
 
 ROOT = Path(__file__).resolve().parent

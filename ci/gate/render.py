@@ -9,7 +9,7 @@ from ci.gate.replay import Savings, list_sessions_saved, saved
 from ci.gate.schema import Plan, PlannedCase, PlannedSession
 from ci.gate.verdict import GateVerdict, JobVerdict
 from ci.report.github import LIMIT_BYTES, SizeBudget, escape_markdown
-from ci.report.text import name_some
+from ci.report.text import count, name_some
 
 SHOWN_FILES, SHOWN_CHANGES = 20, 200
 
@@ -34,10 +34,6 @@ def describe(plan: Plan) -> str:
     jobs = count(len(plan.jobs), "job", "jobs")
     whole = f"; everything runs: {plan.everything}" if plan.everything else ""
     return f"{span}: {changes}, {jobs}{whole}"
-
-
-def count(number: int, one: str, many: str) -> str:
-    return f"{number} {one if number == 1 else many}"
 
 
 def show_fate(session: PlannedSession, plan: Plan) -> str:

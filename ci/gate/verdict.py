@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from ci.gate.schema import Plan, PlannedJob
+from ci.report.text import count
 
 # Of docs/exit-codes.md: for whoever keeps the machines, or ended from outside (128 + SIGKILL,
 # SIGTERM: no memory, a runner that shuts down).
@@ -112,7 +113,9 @@ def judge_job(job: PlannedJob, result: JobResult, needs: str) -> JobLine:
     if job.report and not result.cases:
         why = "it ran no case" if result.cases == 0 else f"it left no {job.report}"
         return JobLine(job.id, JobVerdict.FAILED, why)
-    return JobLine(job.id, JobVerdict.PASSED, f"{result.cases} cases" if job.report else "")
+    return JobLine(
+        job.id, JobVerdict.PASSED, count(result.cases or 0, "case") if job.report else ""
+    )
 
 
 def judge_needs(needs: Mapping[str, str], *, all_passed: bool) -> list[str]:

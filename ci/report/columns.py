@@ -207,9 +207,16 @@ def columns_of(cases: Sequence[Case]) -> list[Column]:
     named without a path where that is clear."""
     names = name_models(cases)
     model = replace(COLUMNS[0], show=lambda case: names[case.model], hint=lambda case: case.model)
+    columns = [model, *COLUMNS[1:]]
+    if cases and all(case.runner.startswith("onnxruntime") for case in cases):
+        # What this lane writes is a context binary.
+        columns = [
+            replace(one, terminal="context\nsize", summary="context") if one.name == ".pte" else one
+            for one in columns
+        ]
     return [
         column
-        for column in (model, *COLUMNS[1:])
+        for column in columns
         if not column.number or not cases or any(map(column.is_had, cases))
     ]
 

@@ -165,7 +165,8 @@ def find_margin(report: Report, case: Case) -> tuple[float, str, float] | None:
 def _describe_changes(base: Comparison) -> Iterator[str]:
     """What differs from the base: figures, cases that are gone or skipped, and tools."""
     count = len(base.changed)
-    yield f"Against the base: {count} cases differ, {base.same} do not.\n\n"
+    differ = "1 case differs" if count == 1 else f"{count} cases differ"
+    yield f"Against the base: {differ}, {base.same} do not.\n\n"
     for name, before, now in base.tools:
         was = f"{escape_name(name)} {escape_name(before or 'none')}"
         yield f"- made with {escape_name(name)} {escape_name(now or 'none')}, the base with {was}\n"

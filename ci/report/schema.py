@@ -372,7 +372,8 @@ class Report(Record, frozen=True, kw_only=True):
         bad = "NOT RUN" if self.exit_code is ExitCode.ENVIRONMENT else "FAILED"
         word = "passed" if self.ok else bad
         if self.unjudged:
-            return f"CUT SHORT ({self.unjudged} cases were not judged)"
+            many = "1 case was" if self.unjudged == 1 else f"{self.unjudged} cases were"
+            return f"CUT SHORT ({many} not judged)"
         made = sorted({case.made_inputs for case in self.cases if case.made_inputs})
         return f"{word} ({', '.join(made)}: {MADE_PROVES})" if made else word
 

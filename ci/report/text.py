@@ -24,6 +24,11 @@ def name_some(names: Sequence[str], most: int) -> str:
     return f"{', '.join(names[:most])}{more}"
 
 
+def count(number: int, one: str, many: str = "") -> str:
+    """Return ``1 case``, ``2 cases``."""
+    return f"{number} {one if number == 1 else many or f'{one}s'}"
+
+
 def show_decibels(value: float | None, max_abs: float | None = None) -> str:
     """``41.2``; ``exact`` when there was no difference at all; ``-`` when nothing was compared."""
     if value is None:

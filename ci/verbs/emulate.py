@@ -28,6 +28,7 @@ from ci.models.schemes import EXECUTORCH, Scheme
 from ci.models.suite import expect_s
 from ci.report.merge import digest_names
 from ci.report.schema import Report, ShardMark
+from ci.report.text import count
 from ci.verbs.lanes.steps import (
     add_case_arguments,
     check_arguments,
@@ -165,7 +166,7 @@ def run(
     )
     return take_steps(
         chosen.profile,
-        f"lower, run and judge {len(specs)} cases, {args.jobs} at a time",
+        f"lower, run and judge {count(len(specs), 'case')}, {args.jobs} at a time",
         lambda environment, scratch: run_specs(
             specs,
             check_backend(args.runner, environment, progress),

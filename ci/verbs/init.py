@@ -12,6 +12,7 @@ from importlib import metadata
 from pathlib import Path
 
 from ci.cases.spec import find_models
+from ci.models.schemes import EXECUTORCH, ONNX
 from ci.models.source_lines import find_repository
 from ci.models.suite import SUITE
 from provisioning.console.caller import shown_path
@@ -22,12 +23,25 @@ from provisioning.files import explain_writes, write_whole
 
 TEMPLATES = Path(__file__).resolve().parent / "templates"
 POLICY, WORKFLOW, MODEL = "qnn.toml", ".github/workflows/qnn.yml", "qnn_model.py"
+IGNORED = ".gitignore"
+# What the template of the policy says otherwise for an .onnx file.
+OF_ONNX = {
+    "test-emulator": "test-onnx",
+    " # FACTORY() returns (module, example_inputs) or (..., calibration)": "",
+    '["8a8w", "16a8w"] # and fp16, 16a16w, 16a4w, 16a4w_block': '["u8", "u16a8w"] # and fp16',
+    '"data/calibration.npz" # an array an input, [sets, *shape], or data.py:function': (
+        '"data/calibration.npz" # an array an input, by its name, [sets, *shape]'
+    ),
+    "limits.8a8w": "limits.u8",
+}
 USES = re.compile(r"[A-Za-z0-9-]+/[A-Za-z0-9._-]+@[0-9a-f]{40}")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--model", default="", help="file.py:factory; without it an example is written")
+    add(
+        "--model", default="", help="file.py:factory or file.onnx; without it an example is written"
+    )
     add(
         "--uses",
         default="",
@@ -50,16 +64,30 @@ def execute(args: argparse.Namespace, _progress: Progress) -> Outcome:
     if present and not args.force:
         what = f"{', '.join(present)} {'is' if len(present) == 1 else 'are'} there already"
         raise UsageError(what, why="nothing was written", fix="--force writes over them")
+    is_onnx = args.model.endswith(ONNX.suffix)
+    files |= ignore_reports(root)
     with explain_writes(root, "name another --directory"):
         for name, text in files.items():
             write_whole(root / name, text)
     written = [shown_path(root / name) for name in files]
+    verb = "test-onnx" if is_onnx else "test-emulator"
     policy = shlex.quote(shown_path(root / POLICY))
     return Outcome(
         "".join(f"wrote {name}\n" for name in written)
-        + f"next: `qnn-ci test-emulator --policy {policy}`, then commit them\n",
+        + f"next: `qnn-ci {verb} --policy {policy}`, then commit them\n",
         {"written": written, "policy": policy},
     )
+
+
+def ignore_reports(root: Path) -> dict[str, str]:
+    """The text of .gitignore with reports/, unless it has that already, or is no file to add to."""
+    path = root / IGNORED
+    if os.path.lexists(path) and not path.is_file():
+        return {}
+    text = path.read_text("utf-8", "surrogateescape") if path.is_file() else ""
+    if any(line.strip().strip("/") == "reports" for line in text.splitlines()):
+        return {}
+    return {IGNORED: f"{text}{'' if text.endswith(chr(10)) or not text else chr(10)}reports/\n"}
 
 
 def make_files(model: str, root: Path, uses: str, *, policy_only: bool) -> dict[str, str]:
@@ -72,20 +100,24 @@ def make_files(model: str, root: Path, uses: str, *, policy_only: bool) -> dict[
             fix="--uses OWNER/REPOSITORY@COMMIT, of 40 digits; or --policy-only",
         )
     path, factory, files = MODEL, "factory", {}
+    is_onnx = model.endswith(ONNX.suffix)
     if model:
-        (entry,) = find_models(model, {}).values()
-        file, _, factory = entry.path.rpartition(":")
+        (entry,) = find_models(model, {}, ONNX if is_onnx else EXECUTORCH).values()
+        file, _, factory = (entry.path, "", "") if is_onnx else entry.path.rpartition(":")
         if not Path(file).is_relative_to(root):
             raise UsageError(f"{file} is not in {root}", fix="name --directory, or another model")
         path = Path(file).relative_to(root).as_posix()
     else:
         files[MODEL] = fill_template("qnn_model.txt", {})
-    quoted = json.dumps(f"{path}:{factory}", ensure_ascii=False)
+    quoted = json.dumps(path if is_onnx else f"{path}:{factory}", ensure_ascii=False)
     words = {'"PATH:FACTORY"': quoted, "FACTORY": factory, "NAME": name_model(path)}
+    words = {**(OF_ONNX if is_onnx else {}), **words}
     files[POLICY] = fill_template("qnn.toml", words)
     if not policy_only:
         owner, _, commit = uses.partition("@")
         words = {"OWNER/REPOSITORY": owner, "COMMIT": commit, "VERSION": f"v{read_version()}"}
+        if is_onnx:
+            words |= {"policy: qnn.toml": "policy: qnn.toml, lane: onnx"}
         files[WORKFLOW] = fill_template("qnn.yml", words)
     return files
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import html
 import json
+import sys
 
 from ci.report import publishing
 from ci.report.annotation import make_annotations
 from ci.report.comparison import Comparison
-from ci.report.github import append_summary, render_summary
+from ci.report.github import WORD_JOINER, append_summary, render_summary
 from ci.report.merge import merge_reports
 from ci.report.providers import describe_dropped, detect_provider
 from ci.report.schema import Report, make_json_schema
@@ -74,7 +76,8 @@ def render_text(
             progress.step(warning)
         return detect_provider().annotate(make_annotations(report))
     if args.summary and not append_summary(report, base=base, note=note):
-        return render_summary(report, base=base, note=note)
+        text = render_summary(report, base=base, note=note)
+        return html.unescape(text).replace(WORD_JOINER, "") if sys.stdout.isatty() else text
     from ci.report.table import render_table, terminal_style
 
     colour, width = terminal_style()

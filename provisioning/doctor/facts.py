@@ -75,7 +75,7 @@ class FileFacts:
 @dataclass(frozen=True)
 class TreeFacts:
     """The libraries and programs below ``root``; ``links`` maps symbolic links to their targets,
-    ``dangling`` are those whose target is not there, ``lowered`` the .pte files. ``min_sdk`` is the
+    ``dangling`` are those whose target is not there, ``lowered`` the programs. ``min_sdk`` is the
     lowest API level of the Android app that the tree belongs to, None where nothing states it.
     """
 
@@ -86,6 +86,22 @@ class TreeFacts:
     lowered: tuple[FileFacts, ...] = ()
     is_directory: bool = True
     min_sdk: int | None = None
+
+    @property
+    def is_sdk(self) -> bool:
+        """Whether it is laid out as a whole SDK: skels of several Hexagon versions, and libraries
+        of several kinds of CPU.
+        """
+        places = {file.directory for file in self.files}
+        kinds = {place for place in places if re.search(r"(^|/)lib/(x86_64|aarch64)-", place)}
+        skels = {place for place in places if re.search(r"(^|/)lib/hexagon-v", place)}
+        return len(kinds) > 1 and len(skels) > 1
+
+    @property
+    def is_pointers(self) -> bool:
+        """Whether every library is an LFS pointer, and there is more than one."""
+        pointers = [file for file in self.files if file.defect is Defect.LFS_POINTER]
+        return len(pointers) == len(self.files) > 1
 
     @property
     def link_names(self) -> frozenset[str]:

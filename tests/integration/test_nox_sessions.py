@@ -61,6 +61,7 @@ def test_one_session_tells_its_failure_once(bare: Stage) -> None:
     ended = bare.run("./nox -s parity -- --source /nonexistent")
     assert ended.returncode == 2, ended.said
     assert ended.said.count("/nonexistent is not a directory") == 1, ended.said
+    assert "uv binary" not in ended.said
 
 
 @pytest.mark.parametrize("target", ["android", "linux", "direct"])

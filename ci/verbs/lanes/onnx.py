@@ -25,6 +25,7 @@ from ci.models.schemes import ONNX, Scheme
 from ci.onnx.options import check_options, parse_options
 from ci.onnx.target import SAVER_LIBRARY, choose_options, profile_options
 from ci.report.schema import Report, Tool
+from ci.report.text import count
 from ci.report.write import read_report
 from ci.verbs.lanes.comparison import compare_lanes
 from ci.verbs.lanes.steps import (
@@ -271,7 +272,7 @@ def run(
 
     return take_steps(
         PROFILE,
-        f"compile, run and judge {len(specs)} cases, {args.jobs} at a time",
+        f"compile, run and judge {count(len(specs), 'case')}, {args.jobs} at a time",
         run_specs,
         phases,
         offline=args.offline,

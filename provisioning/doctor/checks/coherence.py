@@ -42,7 +42,8 @@ def find_families(case: Case) -> Iterator[Family]:
         soc = case.soc if is_pushed and facts.sdk.markers else None
         backends = ("Htp",) if is_pushed else ()
         yield Family(files, facts.sdk.version, facts.sdk.stamp, backends, soc)
-    if staging := facts.trees.get(STAGING):
+    staging = facts.trees.get(STAGING)
+    if staging and not (staging.is_sdk or staging.is_pointers):
         hexagon = str(case.soc[1]) if case.soc else ""
         for files in split_sets(staging.files):
             yield Family(files, hexagon=hexagon, is_staged=True)

@@ -173,11 +173,50 @@ def see_nothing(staging: Staging) -> Iterator[Seen]:
 
 
 @STAGINGS.check(
+    "QNN320",
+    "the staging directory is a whole QNN SDK",
+    "a device loads libraries of one kind, from one directory: nothing here is laid out for it",
+    "stage a directory with the libraries of the device's kind (such as lib/aarch64-android): "
+    "{names} and libQnnHtpVNNStub.so, and lib/hexagon-vNN/unsigned/libQnnHtpVNNSkel.so",
+    after=("QNN309",),
+)
+def see_sdk(staging: Staging) -> Iterator[Seen]:
+    if staging.tree.is_sdk:
+        names = ", ".join(staging.wanted or ("libQnnHtp.so", "libQnnSystem.so"))
+        yield seen("staging", staging.tree.root, names=names)
+
+
+@STAGINGS.check(
+    "QNN321",
+    "all {count} libraries that are staged are LFS pointers",
+    "'invalid ELF header' when one of them is loaded",
+    "run 'git lfs pull' in the checkout that they came from",
+    after=("QNN309",),
+)
+def see_pointers(staging: Staging) -> Iterator[Seen]:
+    if staging.tree.is_pointers:
+        yield seen("staging", staging.tree.root, count=len(staging.tree.files))
+
+
+@STAGINGS.check(
+    "QNN322",
+    "{subject} is empty",
+    "nothing can be loaded from it: a copy or a download ended early, or a compiler failed",
+    "lower the model again, and copy the program again",
+    after=("QNN308",),
+)
+def see_empty_program(staging: Staging) -> Iterator[Seen]:
+    for file in staging.tree.lowered:
+        if not file.size_bytes:
+            yield seen(file.name, file.path)
+
+
+@STAGINGS.check(
     "QNN310",
     "{subject} is not staged",
     "'library \"{subject}\" not found' on the device",
     "copy {subject} from the SDK's libraries for the device into {where}",
-    after=("QNN309",),
+    after=("QNN309", "QNN320", "QNN321"),
 )
 def see_not_staged(staging: Staging) -> Iterator[Seen]:
     for name in staging.wanted:
@@ -190,11 +229,11 @@ def see_not_staged(staging: Staging) -> Iterator[Seen]:
     "no stub is staged: libQnnHtpVNNStub.so of the device's Hexagon version",
     "libQnnHtp.so talks to the DSP through it: error 4000 or 14001 on the device",
     "copy stub and skel for the device's SoC; --soc NAME tells which (SM8750 has V79)",
-    after=("QNN309",),
+    after=("QNN309", "QNN320", "QNN321"),
 )
 def see_no_stub(staging: Staging) -> Iterator[Seen]:
-    pairs = [one for one in map(parse_qnn_name, staging.names) if one and one.is_half]
-    if "libQnnHtp.so" in staging.names and not staging.case.soc and not pairs:
+    stubs = [one for one in map(parse_qnn_name, staging.names) if one and one.part == "Stub"]
+    if "libQnnHtp.so" in staging.names and not staging.case.soc and not stubs:
         yield seen("libQnnHtpVNNStub.so", staging.tree.root)
 
 
@@ -203,7 +242,7 @@ def see_no_stub(staging: Staging) -> Iterator[Seen]:
     "{soc} has Hexagon V{hexagon}; {subject} is not staged",
     "nothing can be run on that SoC: error 14001 or 4000",
     "copy {subject} of the same SDK into {where}: the skel is in lib/hexagon-v{hexagon}/unsigned",
-    after=("QNN309",),
+    after=("QNN309", "QNN320", "QNN321"),
 )
 def see_no_parts_for_soc(staging: Staging) -> Iterator[Seen]:
     if not staging.case.soc or "libQnnHtp.so" not in staging.wanted:
@@ -220,7 +259,7 @@ def see_no_parts_for_soc(staging: Staging) -> Iterator[Seen]:
     "{subject} was compiled with QNN {compiler}, the libraries beside it are of {runtime}",
     "an older runtime does not read it: 'Unknown QNN BinaryInfo version', error 30010",
     "lower it with QNN {runtime}, or stage the libraries of QNN {compiler} or newer",
-    after=("QNN309",),
+    after=("QNN309", "QNN320", "QNN321"),
 )
 def see_newer_program(staging: Staging) -> Iterator[Seen]:
     for file in staging.tree.lowered:

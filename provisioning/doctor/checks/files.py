@@ -46,7 +46,8 @@ def find_groups(case: Case) -> Iterator[Group]:
     if libcxx := facts.trees.get(LIBCXX):
         policy = kinds[HOST_KIND]
         yield Group(libcxx.files, HOST_KIND, policy, beside=libcxx.link_names)
-    if staging := facts.trees.get(STAGING):
+    staging = facts.trees.get(STAGING)
+    if staging and not (staging.is_sdk or staging.is_pointers):
         yield from _group_staging(staging, kinds, target_kind(case))
 
 
@@ -119,12 +120,15 @@ def judge_group(group: Group) -> Iterator[Finding]:
     brings = group.brings if group.kind == HOST_KIND else {}
     needs = list(find_needs(fitting, {*present, *group.policy.system, *group.beside}, brings))
     wanted = {need.name for need in needs}
+    renamed: set[str | None] = set()  # of which QNN215 tells where they are
     for file in group.files:
         if file.elf:
-            yield from judge_placed(
+            findings = judge_placed(
                 Placed(file.elf, group.policy, group.depth, file.build, wanted, group.knows_level)
             )
-    renamed = {file.elf.soname for file in fitting if file.elf}  # QNN215 reports these
+            yield from findings
+            if any(finding.id == "QNN215" for finding in findings):
+                renamed.add(file.elf.soname)
     for need in needs:
         if need.name not in renamed:
             yield from NEEDS.judge(need)

@@ -14,6 +14,7 @@ from provisioning.elf.facts import EM_AARCH64, EM_QDSP6, EM_X86_64
 LIBCXX = ("libc++", "libunwind")
 RIVALS = ("QAIRT_SDK_ROOT", "QAIRT_ROOT", "SNPE_ROOT", "AISW_SDK_ROOT")
 COMPOSE = "`qnn-ci env PROFILE` prints the lines that set them all"
+LIBSTDCXX = "libstdc++.so.6"
 FAMILIES = ("GLIBCXX", "CXXABI", "GCC")
 EMPTY_ENTRY = "(an empty entry: the current directory)"
 
@@ -223,6 +224,18 @@ def see_old_runtime(runtime: Runtime) -> Iterator[Seen]:
             yield seen(
                 runtime.file.name, runtime.entry, family=family, found=found, need=wanted, user=user
             )
+
+
+@RUNTIMES.check(
+    "QNN417",
+    "{subject} of {where} comes first and defines no version of GLIBCXX",
+    "'version `GLIBCXX_3.4' not found' when torch, or anything else of C++, is loaded",
+    "take {where} out of LD_LIBRARY_PATH",
+)
+def see_runtime_without_versions(runtime: Runtime) -> Iterator[Seen]:
+    elf = runtime.file.elf
+    if elf and runtime.file.name == LIBSTDCXX and elf.highest_def("GLIBCXX") is None:
+        yield seen(runtime.file.name, runtime.entry)
 
 
 @RUNTIMES.check(

@@ -21,15 +21,17 @@ import msgspec
 
 from provisioning.doctor.facts import FileFacts, TreeFacts
 from provisioning.doctor.survey.host import usable_cores
-from provisioning.elf.facts import EM_QDSP6, ElfError
+from provisioning.elf.facts import EM_QDSP6, Defect, ElfError
 from provisioning.files import digest_sources, write_whole
 
+LIBRARY = re.compile(r"\.so(\.[0-9]+)*$")  # libQnnHtp.so.md5 is none
+LOADABLE = {2, 3}  # ET_EXEC, ET_DYN
 POOL_BYTES = 512 << 20
 CHUNK = 4
 BUILD_FILES = ("build.gradle.kts", "build.gradle")
 # minSdk = 31 in Kotlin; minSdk 31, minSdkVersion 31 or minSdkVersion(31) in Groovy.
 MIN_SDK = re.compile(r"^\s*minSdk(?:Version)?[\s=(]+(\d+)", re.MULTILINE)
-MAGIC, LOWERED = b"\x7fELF", ".pte"
+MAGIC, LOWERED, CONTEXT = b"\x7fELF", ".pte", ".bin"
 Wanted = Callable[[str], bool]
 
 
@@ -49,8 +51,10 @@ def survey_tree(root: Path, cache: FactsCache, wanted: Wanted = lambda _: True) 
                 links[relative] = str(path.readlink())
             if not path.exists():
                 dangling.add(relative)
-        elif path.suffix == LOWERED and stat.S_ISREG(status.st_mode):
-            lowered.append(_read_lowered(relative, path, status.st_size))
+        elif path.suffix in {LOWERED, CONTEXT} and stat.S_ISREG(status.st_mode):
+            program = _read_lowered(relative, path, status.st_size)
+            if path.suffix == LOWERED or program.build:
+                lowered.append(program)
         elif _is_candidate(path, status):
             found[relative] = (path, status)
     facts = tuple(_prove(one) for one in read_files(found, cache))
@@ -85,7 +89,7 @@ def find_min_sdk(root: Path) -> int | None:
 
 
 def _read_lowered(relative: str, path: Path, size_bytes: int) -> FileFacts:
-    """A program for ExecuTorch: its context binaries name the QNN that compiled them."""
+    """A program for ExecuTorch, or a context binary, which names the QNN that compiled it."""
     from provisioning.elf.qnn_build import find_qnn_build
 
     with suppress(ElfError):
@@ -120,6 +124,9 @@ def read_file(item: tuple[str, Path]) -> FileFacts:
     relative, path = item
     try:
         elf = read_elf(path)
+        if elf.type in LOADABLE and not elf.program_headers:
+            why = "it has no program headers"
+            return FileFacts(relative, path, elf.size_bytes, defect=Defect.CORRUPT, defect_why=why)
         return FileFacts(relative, path, elf.size_bytes, elf, find_qnn_build(path, elf.rodata))
     except ElfError as error:
         size_bytes = path.lstat().st_size if os.path.lexists(path) else 0
@@ -156,7 +163,7 @@ def _is_candidate(path: Path, status: os.stat_result) -> bool:
     """A library by its name, or an executable file that begins as ELF does."""
     if not stat.S_ISREG(status.st_mode):
         return False
-    if path.name.endswith(".so") or ".so." in path.name:
+    if LIBRARY.search(path.name):
         return True
     if status.st_mode & 0o111:
         with suppress(OSError), path.open("rb") as file:

@@ -86,7 +86,7 @@ FILES = [
         "QNN215",
         file_edit(SAVER, elf.set_string("libQnnSaver.so\0", "libQnnGpu.so\0")),
     ),
-    Fault("another name", "emulator", "QNN215", moved(f"{HOST}/libunwind-*", "libunwind.so.1")),
+    Fault("another name", "emulator", "QNN215", moved(f"{HOST}/libunwind-*", "libunwind2.so.1")),
     Fault("no libunwind", "emulator", "QNN216", removed(f"{HOST}/libunwind-*")),
     Fault(
         "a need that nobody has",

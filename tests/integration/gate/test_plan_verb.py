@@ -332,7 +332,7 @@ def test_a_replay_says_what_is_saved(checkout: Checkout, tmp_path: Path) -> None
         ("no shard 2", "it left no report.json"),
         ("shard 1 twice", "shard 1/2 is given 2 times"),
         ("another policy", "different policies"),
-        ("a case fewer", "cases"),
+        ("a case fewer", "1 planned: mlp"),
         ("broken report", "not a report"),
         ("no case", "it ran no case"),
         ("doctype", "document type"),

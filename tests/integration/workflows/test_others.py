@@ -263,6 +263,15 @@ def test_another_repository_judges_its_models_by_one_call(caller: GitHub) -> Non
     assert caller.services.caches == []
 
 
+@pytest.mark.parametrize(("lane", "result"), [("onnx", "success"), ("llama", "failure")])
+def test_files_of_onnx_have_a_lane(caller: GitHub, lane: str, result: str) -> None:
+    results = caller.run(CALLER.replace("policy: qnn.toml", f"policy: qnn.toml, lane: {lane}"))
+    assert list_results(results) == {"models": result}, collect_log(results)
+    kept = caller.services.artifacts.get("qnn-ci")
+    names = [path.parent.name for path in kept.rglob("words.json")] if kept else []
+    assert names == (["test_onnx"] if result == "success" else [])
+
+
 def test_a_pull_request_is_compared_with_the_last_green_run_of_the_default_branch(
     caller: GitHub,
 ) -> None:

@@ -36,7 +36,8 @@ def test_a_policy_a_workflow_and_a_model_are_written_at_the_root(
     root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["init", "--uses", USES, "--json"]) == ExitCode.OK
-    assert json.loads(capsys.readouterr().out)["written"] == [str(root / name) for name in WRITTEN]
+    written = [*WRITTEN, ".gitignore"]
+    assert json.loads(capsys.readouterr().out)["written"] == [str(root / name) for name in written]
     policy = read_emulator_policy(root / "qnn.toml")
     assert policy.extends == "default"
     assert policy.models["qnn_model"].path == f"{root}/qnn_model.py:factory"
@@ -49,6 +50,36 @@ def test_a_policy_a_workflow_and_a_model_are_written_at_the_root(
     assert workflow["concurrency"]["cancel-in-progress"] == PULL_REQUESTS_ALONE
     assert "github.sha" in workflow["concurrency"]["group"]  # no push replaces one that waits
     assert len([line for line in text.splitlines() if not line.startswith("#")]) <= 12
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (None, "reports/\n"),
+        ("*.pyc\n", "*.pyc\nreports/\n"),
+        ("*.pyc", "*.pyc\nreports/\n"),
+        ("/reports\n", "/reports\n"),
+    ],
+)
+def test_reports_are_ignored_by_git(root: Path, before: str | None, after: str) -> None:
+    if before is not None:
+        (root / ".gitignore").write_text(before)
+    for force in ([], ["--force"]):
+        assert main(["init", "--policy-only", *force]) == ExitCode.OK
+        assert (root / ".gitignore").read_text() == after
+
+
+def test_an_onnx_file_gets_the_other_lane(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (root / "net.onnx").write_text("")
+    assert main(["init", "--uses", USES, "--model", "../net.onnx"]) == ExitCode.OK
+    assert "test-onnx" in capsys.readouterr().out
+    entry = read_emulator_policy(root / "qnn.toml", "onnx").models["net"]
+    assert entry.path == f"{root}/net.onnx"
+    assert [one.value for one in entry.schemes] == ["u8", "u16a8w"]
+    workflow = yaml.safe_load((root / WRITTEN[2]).read_text())
+    assert workflow["jobs"]["models"]["with"] == {"policy": "qnn.toml", "lane": "onnx"}
+    assert main(["test-onnx", "--list", "--policy", "../qnn.toml", "--json"]) == ExitCode.OK
+    assert "test-emulator" not in (root / "qnn.toml").read_text()
 
 
 def test_every_key_that_the_policy_shows_as_a_comment_is_one(root: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import re
 from pathlib import Path
 
 import jsonschema
@@ -11,7 +12,9 @@ import pytest
 from msgspec.structs import replace
 
 from ci.__main__ import main
+from ci.report.columns import columns_of
 from ci.report.schema import Digests, Place, Report, Status, make_json_schema
+from ci.report.text import count
 from ci.report.write import report_data, write_report
 from provisioning.errors import ExitCode
 
@@ -119,6 +122,28 @@ def test_a_summary_is_printed_or_added_to_the_page_of_the_run(
     page.write_text("")
     assert main(["report", str(failing)]) == ExitCode.FAILED
     assert page.read_text() == ""
+
+
+def test_a_summary_on_a_terminal_has_no_escapes(
+    failing: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["report", str(failing), "--summary"]
+    assert main(words) == ExitCode.FAILED
+    assert "&#" in capsys.readouterr().out
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    assert main(words) == ExitCode.FAILED
+    assert not re.search("&#|&lt;|\u2060", capsys.readouterr().out)
+
+
+def test_the_size_of_a_file_of_onnx_is_that_of_its_context(report: Report) -> None:
+    own = [replace(case, runner="onnxruntime 1.31.1") for case in report.cases]
+    for cases, word in ((report.cases, ".pte"), (own, "context"), ([*own, *report.cases], ".pte")):
+        assert [one.summary for one in columns_of(cases) if one.name == ".pte"] == [word]
+
+
+def test_one_is_not_many(report: Report, tmp_path: Path) -> None:
+    assert (count(1, "case"), count(2, "case")) == ("1 case", "2 cases")
+    assert "1 case was" in replace(report, unjudged=1).verdict
 
 
 def test_what_is_not_the_base_s_is_in_every_view(

@@ -197,6 +197,15 @@ PAIR = ("libQnnHtpV79Stub.so", "libQnnHtpV79Skel.so")
 OLD_PAIR = (file("libQnnHtp.so", OTHER), file("libQnnHtpPrepare.so", OTHER))
 
 
+SDK_FILES = tuple(
+    file(f"lib{number}.so", place=f"lib/{place}")
+    for number, place in enumerate(
+        ("x86_64-linux-clang", "aarch64-android", "hexagon-v75/unsigned", "hexagon-v79/unsigned")
+    )
+)
+POINTERS = tuple(replace(file(name), elf=None, defect=Defect.LFS_POINTER) for name in PAIR)
+
+
 def lowered(build: QnnBuild | None) -> tuple[FileFacts, ...]:
     return (FileFacts("m.pte", Path("/sdk/m.pte"), 1, build=build),)
 
@@ -551,6 +560,12 @@ PAIRS: Mapping[str, tuple[Any, Any]] = {
     ),
     "QNN318": (proven_family(Genuine.FORGED), proven_family(Genuine.NOT_COVERED)),
     "QNN319": (proven_family(Genuine.NOT_COVERED), proven_family(Genuine.GENUINE)),
+    "QNN320": (staging(*BOTH, files=SDK_FILES), staging(*BOTH, files=SDK_FILES[1:])),
+    "QNN321": (staging(files=POINTERS), staging(files=(*POINTERS, file("libQnnHtp.so")))),
+    "QNN322": (
+        staging(*BOTH, lowered=(FileFacts("m.pte", Path("/sdk/m.pte"), 0),)),
+        staging(*BOTH, lowered=lowered(None)),
+    ),
     "QNN401": (variables(""), variables("/sdk")),
     "QNN402": (variables("/sdk2"), variables("/sdk")),
     "QNN403": (variables("/other"), variables("/sdk/")),
@@ -577,6 +592,7 @@ PAIRS: Mapping[str, tuple[Any, Any]] = {
     "QNN412": (dsp(ADSP_LIBRARY_PATH="/a:/b"), dsp(ADSP_LIBRARY_PATH="/a;/b")),
     "QNN414": (variables("sdk"), variables("/sdk")),
     "QNN415": (runtime(("GLIBCXX_3.4.20",)), runtime(("GLIBCXX_3.4.21",))),
+    "QNN417": (runtime(("CXXABI_1.3",)), runtime(("GLIBCXX_3.4.21",))),
     "QNN416": (
         InstallationFacts("android-ndk", Path("/n"), (), "ANDROID_NDK_ROOT", "/m", is_same=False),
         InstallationFacts("qnn-sdk", Path("/n"), (), "QNN_SDK_ROOT", "/m", is_same=False),

@@ -14,12 +14,15 @@ from provisioning.doctor.checks.registry import Finding, Severity
 from provisioning.doctor.examine import Verdict
 from provisioning.doctor.facts import STAGING, FileFacts, TreeFacts
 from provisioning.doctor.policies import read_elf_policies
-from provisioning.doctor.survey.tree import find_min_sdk
+from provisioning.doctor.survey.tree import FactsCache, find_min_sdk, survey_tree
 from provisioning.doctor.verdict_text import render_verdict
-from provisioning.elf.facts import EM_AARCH64
+from provisioning.elf.facts import EM_AARCH64, Defect
 from provisioning.elf.qnn_build import QnnBuild
+from tests.stand_ins.elf_edits import set_u16
+from tests.unit.provisioning.doctor import cases
 from tests.unit.provisioning.doctor.cases import BUILD, NOTE, OTHER, elf, file, skel, within
 
+LIBRARIES = Path(__file__).parents[3] / "artifacts" / "elf"
 LIBS = "app/src/main/jniLibs/arm64-v8a"
 DSP = "app/src/main/assets/hexagon-v79"
 
@@ -136,3 +139,37 @@ def test_a_note_never_makes_an_environment_unfit() -> None:
     assert text.startswith("linux: fit, 1 note\n")
     assert "QNN235 note: it has none" in text
     assert "Fix this first" not in text
+
+
+def test_a_whole_sdk_and_pointers_are_one_finding() -> None:
+    assert find_ids(staged(*cases.SDK_FILES)) == ["QNN320"]
+    assert find_ids(staged(*cases.POINTERS)) == ["QNN321"]
+    for files in (cases.SDK_FILES, cases.POINTERS):
+        case = replace(within(trees={STAGING: staged(*files)}), kinds=read_elf_policies())
+        assert list(find_groups(case)) == []
+
+
+def test_a_context_binary_is_a_program_if_it_names_its_qnn(tmp_path: Path) -> None:
+    (tmp_path / "model.bin").write_bytes(b"\0v2.49.40.260810104044\0")
+    (tmp_path / "tokenizer.bin").write_bytes(b"words")
+    (tmp_path / "empty.pte").write_bytes(b"")
+    found = survey_tree(tmp_path, FactsCache(tmp_path / "cache")).lowered
+    assert [(one.name, bool(one.build)) for one in found] == [
+        ("empty.pte", False),
+        ("model.bin", True),
+    ]
+
+
+def test_a_digest_next_to_a_library_is_none(tmp_path: Path) -> None:
+    for name in ("libQnnHtp.so.md5", "libQnnHtp.so.1.2", "libQnnHtp.so"):
+        (tmp_path / name).write_bytes(b"x")
+    files = survey_tree(tmp_path, FactsCache(tmp_path / "cache")).files
+    assert [one.name for one in files] == ["libQnnHtp.so", "libQnnHtp.so.1.2"]
+
+
+def test_a_library_without_program_headers_is_corrupt(tmp_path: Path) -> None:
+    data = bytearray((LIBRARIES / "libx86.so").read_bytes())
+    set_u16(56, 0)(data)
+    (tmp_path / "libQnnHtp.so").write_bytes(data)
+    (found,) = survey_tree(tmp_path, FactsCache(tmp_path / "cache")).files
+    assert found.defect is Defect.CORRUPT
