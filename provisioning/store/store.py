@@ -107,8 +107,8 @@ class Published:
         home = self.path.parents[1].stat().st_mode
         places = (("./", self.root), ("../", self.path), ("../tree.json", self.path / TREE_FILE))
         for label, path in (*places, ("../../", self.path.parent)):
-            state = path.lstat()
             is_outside = path == self.path.parent
+            state = path.stat() if is_outside else path.lstat()  # it may be a link to a larger disk
             if state.st_mode & OTHERS_WRITE & ~(home if is_outside else 0):
                 yield Difference(label, "wrong mode", f"{stat.S_IMODE(state.st_mode):o}")
             elif state.st_uid not in owners and not (is_outside and home & OTHERS_WRITE):

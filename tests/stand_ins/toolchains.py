@@ -160,13 +160,15 @@ LIBRARY_SIZES = {
 
 @lru_cache(maxsize=32)
 def make_library(machine: int, size: int, version: str = VERSION) -> bytes:
-    """An ELF header of a machine, a version string, and bytes that deflate by half."""
+    """An ELF header of a machine, one segment, a version string, and bytes that deflate by half."""
     wide = machine != 164
     head = b"\x7fELF" + bytes([2 if wide else 1, 1, 1]) + bytes(9)
     if wide:
-        head += struct.pack("<HHIQQQIHHHHHH", 3, machine, 1, 0, 0, 0, 0, 64, 56, 0, 64, 0, 0)
+        head += struct.pack("<HHIQQQIHHHHHH", 3, machine, 1, 0, 64, 0, 0, 64, 56, 1, 64, 0, 0)
+        head += struct.pack("<IIQQQQQQ", 1, 5, 0, 0, 0, size, size, 1 << 16)
     else:
-        head += struct.pack("<HHIIIIIHHHHHH", 3, machine, 1, 0, 0, 0, 0x75, 52, 32, 0, 40, 0, 0)
+        head += struct.pack("<HHIIIIIHHHHHH", 3, machine, 1, 0, 52, 0, 0x75, 52, 32, 1, 40, 0, 0)
+        head += struct.pack("<IIIIIIII", 1, 0, 0, 0, size, size, 5, 1 << 12)
     text = f"v{version}175447_124859".encode() + b"\0"
     noise = random.Random(machine * size).randbytes(size // 2)
     return (head + text + noise + bytes(size)).ljust(size)[:size]

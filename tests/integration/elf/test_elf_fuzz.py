@@ -111,7 +111,7 @@ def use(facts: ElfFacts, path: Path) -> None:
     cache.save()
     kept = FactsCache(path.parent).recall(path, status)
     assert kept is not None
-    assert kept.elf == facts
+    assert kept.elf == facts or (kept.defect and not facts.program_headers)
 
 
 @pytest.mark.parametrize("base", range(len(BASES)))

@@ -156,7 +156,7 @@ def test_an_sdk_that_is_too_old_for_lpai_ends_without_a_report(
     reports = ("--reports", str(tmp_path), "--model", "mlp")
     assert main(["test-emulator", *words, *reports]) == ExitCode.ENVIRONMENT
     assert "3/4" not in capfd.readouterr().err
-    assert not (tmp_path / "test_emulator").exists()
+    assert not (tmp_path / "test_emulator/report.json").exists()
 
 
 def test_a_backend_is_asked_of_profiles_that_lower_here(capfd: pytest.CaptureFixture[str]) -> None:

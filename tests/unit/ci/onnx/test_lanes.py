@@ -80,7 +80,7 @@ def test_an_onnx_file_is_a_model_of_this_lane_alone(tmp_path: Path) -> None:
     cases = select_cases({}, SOCS, models=[str(file)], lane=ONNX)
     assert [one.scheme for one in cases] == [Scheme.FP16, Scheme.U8, Scheme.U16A8W]
     assert {one.source.reference for one in cases} == {str(file)}
-    with pytest.raises(UsageError, match="no model"):
+    with pytest.raises(UsageError, match="is an ONNX model"):
         select_cases({}, SOCS, models=[str(file)])
     with pytest.raises(UsageError, match="no model"):
         select_cases({}, SOCS, models=[str(tmp_path / "gone.onnx")], lane=ONNX)
