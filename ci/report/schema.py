@@ -355,7 +355,7 @@ class Report(Record, frozen=True, kw_only=True):
 
     @property
     def recounted(self) -> Report:
-        """The report with the counts of its own cases and controls, whatever its summary says."""
+        """Return the report with a summary that is counted from its cases and controls."""
         told = self.summary
         counts = summarize(self.cases, self.controls, told.wall_s, told.phases)
         return msgspec.structs.replace(self, summary=counts)

@@ -62,7 +62,7 @@ class Caller:
 
 
 def is_ci() -> bool:
-    """Whether this is a CI job, where nobody answers and a first use is never trusted."""
+    """Return whether this is a CI job: it is asked nothing, and trusts no first use."""
     values = (os.environ.get(name, "").lower() for name in CI_VARIABLES)
     return any(value not in {"", "0", "false"} for value in values)
 

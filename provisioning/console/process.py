@@ -315,7 +315,7 @@ def end_marked(mark: str) -> list[str]:
     """Kill every process with ``mark``, as NAME=VALUE, among the variables that it started with,
     and return their names.
 
-    Also those in a group or session of their own, whose parents have ended.
+    This includes those that started a group or session of their own, and whose parents have ended.
     """
     names: list[str] = []
     deadline = time.monotonic() + GRACE_S

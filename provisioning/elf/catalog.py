@@ -64,7 +64,7 @@ class Trust(NamedTuple):
 @dataclass(frozen=True)
 class Catalog:
     """A proven catalog: the names of files by SHA-256 (hexadecimal), and when it was signed (UTC),
-    None if no timestamp says so.
+    None without a timestamp.
     """
 
     files: Mapping[str, str]

@@ -178,7 +178,7 @@ def select_asked(
 def check_models(policy: EmulatorPolicy, names: Collection[str]) -> None:
     """Raises UsageError for files of data that these models of a policy cannot be judged by."""
     entries = {name: entry for name, entry in policy.models.items() if name in names}
-    if entries and importlib.util.find_spec("numpy"):  # without it, the next step says so
+    if entries and importlib.util.find_spec("numpy"):  # the next step reports a missing numpy
         from ci.models.data_files import check_data
 
         for name, entry in entries.items():

@@ -120,7 +120,7 @@ def judge_group(group: Group) -> Iterator[Finding]:
     brings = group.brings if group.kind == HOST_KIND else {}
     needs = list(find_needs(fitting, {*present, *group.policy.system, *group.beside}, brings))
     wanted = {need.name for need in needs}
-    renamed: set[str | None] = set()  # of which QNN215 tells where they are
+    renamed: set[str | None] = set()  # QNN215 reports where these are
     for file in group.files:
         if file.elf:
             findings = judge_placed(
