@@ -27,6 +27,7 @@ from provisioning.errors import MissingToolError, ToolError
 
 GRACE_S = 2.0
 GROUP_POLL_S = 0.02
+LOOKS, LOOK_S = 20, 0.005
 PIPE_POLL_S = 0.1
 PIPE_REST_S = 1.0
 TAIL_LINES = 40
@@ -329,11 +330,24 @@ def end_marked(mark: str) -> list[str]:
 
 
 def _find_marked(mark: str) -> dict[int, str]:
+    """A process that is starting another program shows no variables for a moment, so those without
+    any are looked at again. A kernel thread and a zombie have no ``exe``."""
     found = {}
-    for process in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):  # it has ended, or is another user's
-            if mark.encode() in (process / "environ").read_bytes().split(b"\0"):
-                found[int(process.name)] = (process / "comm").read_text(errors="replace").strip()
+    looked_at = [*Path("/proc").glob("[0-9]*")]
+    for _ in range(LOOKS):
+        blank = []
+        for process in looked_at:
+            with suppress(OSError):  # it has ended, or is another user's
+                (process / "exe").readlink()
+                variables = (process / "environ").read_bytes()
+                if not variables:
+                    blank.append(process)
+                elif mark.encode() in variables.split(b"\0"):
+                    name = (process / "comm").read_text(errors="replace").strip()
+                    found[int(process.name)] = name
+        if not (looked_at := blank):
+            break
+        time.sleep(LOOK_S)
     return found
 
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -12,6 +13,7 @@ import pytest
 
 from provisioning.console.process import (
     Completed,
+    end_marked,
     end_running,
     module_command,
     run_bytes,
@@ -95,6 +97,19 @@ def test_a_child_that_holds_the_output_does_not_stretch_the_time_limit() -> None
     ended = run_process(["sh", "-c", code], timeout_s=1, check=False)
     os.kill(int(ended.output), signal.SIGKILL)  # it ran on
     assert ended.timed_out
+
+
+def test_what_starts_other_programs_all_the_time_is_ended() -> None:
+    again = 'exec /bin/sh -c "$AGAIN"'
+    for number in range(60):
+        mark = f"TEST_END_MARKED={os.getpid()}-{number}"
+        name, value = mark.split("=")
+        with subprocess.Popen(["/bin/sh", "-c", again], env={name: value, "AGAIN": again}) as child:
+            time.sleep(0.005)
+            try:
+                assert end_marked(mark) == ["sh"]
+            finally:
+                child.kill()
 
 
 def test_all_that_was_printed_before_the_end_is_there() -> None:
