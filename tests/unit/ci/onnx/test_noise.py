@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 pytest.importorskip("onnxruntime", reason="onnxruntime is not installed in this environment")
-from onnx import TensorProto, helper, numpy_helper, save  # noqa: E402
+from onnx import TensorProto, helper, numpy_helper, save
 
-from ci.onnx.noise import predict_noise  # noqa: E402
+from ci.onnx.noise import predict_noise
 
 
 def test_the_state_of_an_lstm_errs_by_its_size(tmp_path: Path) -> None:
