@@ -167,7 +167,7 @@ def _judge_hashes(
         else:
             wanted = hashlib.new(algorithm, image.bytes_of(segment)).digest()
             report.hashed_segments += 1
-        if entry != wanted and parsed.is_encrypted and segment.header.type == PT_LOAD:
+        if entry != wanted and parsed.is_encrypted and segment.header.type != PT_NULL:
             report.hashed_segments -= 1
             report.notes.append(f"the hash of {segment.describe()} is not of the encrypted bytes")
         elif entry != wanted:

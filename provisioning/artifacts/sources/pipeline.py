@@ -44,7 +44,7 @@ from provisioning.files import remove_tree
 from provisioning.manifest.releases import FileRelease
 from provisioning.store.tree import TreeEntry
 
-LEAST_SHARE = 1000  # an archive has at least this part of the bytes that it may have
+LEAST_SHARE = 10_000  # an archive has at least this part of the bytes that it may have
 
 
 def read_ahead(url: str, job: FillJob) -> Pipeline | None:

@@ -366,11 +366,12 @@ def test_a_signed_and_encrypted_image_is_named_as_such(
     report = verify(data)
     assert (report.verdict, report.errors, report.notes) == (Verdict.ENCRYPTED, [], [])
     assert (report.encrypted, report.as_data()["encrypted"]) == (True, True)
-    loaded = next(parse_image(memoryview(data)).loadable())
+    headers = parse_image(memoryview(data)).segments
+    loaded = next(one for one in headers if one.header.type == PT_LOAD)
     encrypted = verify(flip(data, loaded.offset))
     assert (encrypted.verdict, encrypted.errors) == (Verdict.ENCRYPTED, [])
-    assert encrypted.hashed_segments == report.hashed_segments - 1
-    assert len(encrypted.notes) == 1
+    assert len(encrypted.notes) == report.hashed_segments - encrypted.hashed_segments > 0
+    assert any(loaded.describe() in note for note in encrypted.notes)
     plain = verify(sign_elf(library, key, version))
     assert (plain.encrypted, plain.as_data()["encrypted"]) == (False, False)
 
