@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 from dataclasses import replace
 from pathlib import Path
@@ -24,9 +25,9 @@ def read_inputs(artifact: Path, compiled: Compiled) -> Sets:
 
 
 def keep_outputs(directory: Path, outputs: Sets) -> None:
-    """Write outputs as a program of the user's would have left them."""
-    if not directory.is_dir():
-        write_sets(directory, outputs, OUTPUT)
+    """Write outputs as a program of the user's would have left them; those of an earlier run go."""
+    shutil.rmtree(directory, ignore_errors=True)
+    write_sets(directory, outputs, OUTPUT)
 
 
 def read_references(artifact: Path, compiled: Compiled) -> References:

@@ -16,7 +16,8 @@ from pathlib import Path
 
 from ci.cases.baselines import Baseline, read_baselines, suite_folder
 from ci.cases.engine import Engine, Runner
-from ci.cases.pipeline import CaseResult, CaseRun, Evidence, RunSetup, SessionOptions, make_case
+from ci.cases.judged import CaseResult, Evidence, SessionOptions, make_case
+from ci.cases.pipeline import CaseRun, RunSetup
 from ci.cases.pool import Pool
 from ci.cases.spec import CaseSpec
 from ci.models.numerics import NUMERICS
