@@ -20,7 +20,7 @@ from ci.cases.engine import (
     RunNotes,
     Sets,
 )
-from ci.cases.outputs import keep_outputs, stack_outputs
+from ci.cases.outputs import OUTPUT, stack_outputs
 from ci.cases.policy import EmulatorPolicy
 from ci.cases.pool import read_tail
 from ci.cases.qnn_files import PARAMS, count_operators
@@ -37,7 +37,7 @@ from ci.judging.verdict import (
     name_reasons,
 )
 from ci.models.source_lines import find_factory, find_places, find_suite_model
-from ci.models.tensors import Loss
+from ci.models.tensors import Loss, write_sets
 from ci.models.user_models import MetricResult
 from ci.report.schema import Case, Control, Digests, FallbackOp, OpCount, Place, Question, Status
 from provisioning.elf.qnn_build import find_qnn_build
@@ -121,6 +121,8 @@ class CaseJudge:
         self.directory = directory
         self.policy = self.options.policy
         self.limits = self.policy.limits_of(spec.model, spec.scheme)
+        entry = self.policy.models.get(spec.model)
+        self.metric = entry.metric if entry else None
         self.evidence = Evidence()
         self.remarks: list[str] = []
 
@@ -153,14 +155,14 @@ class CaseJudge:
                 return self.end(Status.UNSUPPORTED, f"run: {known}", log_tail)
             faults = [f"run: {run.failure}", *self.delegation_faults(compiled)]
             return self.end(Status.FAILED, "; ".join(faults), log_tail)
-        if self.options.keep:
-            keep_outputs(self.directory / OUTPUTS, run.outputs)
+        if self.options.keep:  # instead of those of an earlier run
+            shutil.rmtree(self.directory / OUTPUTS, ignore_errors=True)
+            write_sets(self.directory / OUTPUTS, run.outputs, OUTPUT)
         self.leave(*run.notes.files)
         verdict = judge_outputs(references, outputs, compiled.inputs, compiled.outputs, self.limits)
         self.evidence.figures, self.evidence.controls = verdict.figures, verdict.controls
-        entry = self.policy.models.get(self.spec.model)
         task = self.measure_metric(references, outputs)
-        failing, forgiven = forgive([*verdict.reasons, *task], entry.metric if entry else None)
+        failing, forgiven = forgive([*verdict.reasons, *task], self.metric)
         self.evidence.question = failing[0].question if failing else None
         self.evidence.warnings = (*forgiven, *verdict.warnings)
         proofless = verdict.proofless
@@ -227,14 +229,12 @@ class CaseJudge:
 
     def find_refusal(self, reason: str) -> str:
         """Return what the policy knows of a refusal of this case; empty for any other."""
-        spec = self.spec
-        choices = str(spec.source.choices)
+        spec, choices = self.spec, str(self.spec.source.choices)
         return self.policy.expects_refusal(spec.model, spec.scheme, spec.soc, reason, choices)
 
     def find_unmet(self) -> str:
         """Say which refusal the policy expects of this case, which passed; empty for none."""
-        spec = self.spec
-        choices = str(spec.source.choices)
+        spec, choices = self.spec, str(self.spec.source.choices)
         known = self.policy.find_unmet(spec.model, spec.scheme, spec.soc, choices)
         return known and (
             f"it passed, and the policy expects it to be unsupported: {known}\n"
@@ -264,7 +264,7 @@ class CaseJudge:
             places=self.find_places(reason) if status is Status.FAILED else (),
             log_tail=log_tail,
             runner=self.judged_by.runner,
-            metric_name=self.metric_name,
+            metric_name=self.metric.name if self.metric and known.metric else "",
         )
         controls = tuple(
             Control(
@@ -278,12 +278,6 @@ class CaseJudge:
             for one in known.controls
         )
         return CaseResult(case, controls, "; ".join(filter(None, [*self.remarks, remark])))
-
-    @property
-    def metric_name(self) -> str:
-        """The name of the user's metric, if it was measured."""
-        entry = self.policy.models.get(self.spec.model)
-        return entry.metric.name if entry and entry.metric and self.evidence.metric else ""
 
     def find_places(self, reason: str) -> tuple[Place, ...]:
         """Return the lines of a repository's files that a failure is from, else its factory's."""
@@ -360,17 +354,14 @@ def make_case(
         accelerator_cycles=accelerator.get("accelerator_cycles"),
         accelerator_us=accelerator.get("accelerator_us"),
         lacks=known.lacks,
-        digests=name_digests(artifact) if artifact else Digests(),
-    )
-
-
-def name_digests(artifact: Artifact) -> Digests:
-    """Return the digests of what a case was made from."""
-    return Digests(
-        weights=artifact.compiled.weights or None,
-        inputs=artifact.digest_sets(INPUTS),
-        calibration=artifact.compiled.calibration or None,
-        float_outputs=artifact.digest_sets(FLOAT),
+        digests=Digests(
+            weights=artifact.compiled.weights or None,
+            inputs=artifact.digest_sets(INPUTS),
+            calibration=artifact.compiled.calibration or None,
+            float_outputs=artifact.digest_sets(FLOAT),
+        )
+        if artifact
+        else Digests(),
     )
 
 

@@ -79,6 +79,7 @@ def judge_case(
     folder = directory / spec.slug
     judging = CaseJudge(spec, replace(setup, runner=case.runner), work)
     judging.evidence.cached = case.cached
+    metric, judging.metric = judging.metric, None
     if not (folder / OUTPUTS).is_dir():
         return CaseResult(judge_unrun(case, judging))
     try:
@@ -87,14 +88,13 @@ def judge_case(
     except (*HARM, QnnCiError) as error:
         told = f"its kept outputs cannot be judged: {type(error).__name__}: {error}"
         result = judging.end(Status.FAILED, told)
-    entry = judging.policy.models.get(spec.model)
     faults = list(find_contradictions(case, result.case))
     failed = bool(faults) or result.case.status is Status.FAILED
     row = structs.replace(
         result.case,
         status=Status.FAILED if failed else result.case.status,
         reason="\n".join(filter(None, [*faults, result.case.reason])),
-        warnings=(*result.case.warnings, *([UNMEASURED] if entry and entry.metric else [])),
+        warnings=(*result.case.warnings, *([UNMEASURED] if metric else [])),
         run_s=case.run_s,
         accelerator_cycles=case.accelerator_cycles,
         accelerator_us=case.accelerator_us,

@@ -205,21 +205,20 @@ class CaseRun(CaseJudge):
 
     def measure_metric(self, references: References, outputs: list[Array]) -> list[Reason]:
         """Return what the user's metric, if the model has one, has against the program."""
-        entry = self.policy.models.get(self.spec.model)
-        if entry is None or entry.metric is None:
+        if self.metric is None:
             return []
         float32, quantized = (
             [one.values for one in models] if models else None
             for models in (references.float32, references.quantized)
         )
-        job = MetricJob(entry.metric, outputs, float32 or [], quantized)
+        job = MetricJob(self.metric, outputs, float32 or [], quantized)
         log = self.directory / "metric.log"
         ended = self.setup.pool.run(job, log, self.options.timeout_s, fresh=True)
         if ended.failure:
             return [Reason(Question.TASK, f"metric: {ended.failure}", is_model=True)]
         result: MetricResult = ended.result
         self.evidence.metric = result
-        return list(judge_metric(entry.metric, result))
+        return list(judge_metric(self.metric, result))
 
 
 def describe_departure(judgement: Judgement, layers: Sequence[str]) -> str:

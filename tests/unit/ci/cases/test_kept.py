@@ -22,6 +22,7 @@ from ci.cases.engine import Sets
 from ci.cases.judged import JudgeSetup, SessionOptions
 from ci.cases.kept import judge_report
 from ci.cases.policy import EmulatorPolicy, Unsupported, read_emulator_policy
+from ci.models.user_models import Limits, Metric, ModelEntry
 from ci.report.schema import Question, Report, Status
 from ci.report.write import read_report, write_report
 from provisioning.errors import ExitCode, UsageError
@@ -102,6 +103,16 @@ def test_an_expected_refusal_stays_one(kept: Path) -> None:
 def test_a_combination_that_should_have_been_refused_fails(kept: Path) -> None:
     policy = replace(POLICY, unsupported=(Unsupported(pattern=".", reason="QNN refuses it"),))
     assert "expects it to be unsupported" in judge(kept, policy).cases[0].reason
+
+
+def test_a_metric_that_is_not_measured_forgives_nothing(kept: Path) -> None:
+    """Nor is its function run: it is a file of the run's."""
+    limits = {SPEC.scheme: Limits(min_sqnr_db=90.0, full_delegation=True)}
+    metric = Metric("net.py:score", "labels.npy", max_drop=0.1)
+    entry = ModelEntry("net.py:factory", limits=limits, metric=metric)
+    (case,) = judge(kept, replace(POLICY, models={SPEC.model: entry})).cases
+    assert (case.status, case.question) == (Status.FAILED, Question.QUANTIZED)
+    assert "not measured" in case.warnings[-1]
 
 
 def no_outputs(kept: Path) -> None:
