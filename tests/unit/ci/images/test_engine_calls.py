@@ -205,7 +205,7 @@ def test_the_revision_is_the_last_commit_that_changed_what_images_are_made_of(
     git("add", ".")
     git("commit", "-qm", "one")
     commit = git("rev-parse", "HEAD")
-    (checkout / "README.md").write_text("more")
+    (checkout / "other.txt").write_text("more")
     git("add", ".")
     git("commit", "-qm", "two")
     assert describe_revision(checkout) == commit
