@@ -28,7 +28,7 @@ from ci.cases.engine import (
     RunNotes,
     Sets,
 )
-from ci.cases.outputs import keep_outputs, read_inputs, read_references, stack_outputs
+from ci.cases.outputs import OUTPUT, read_inputs, read_references, stack_outputs
 from ci.cases.policy import EmulatorPolicy
 from ci.cases.pool import Ended, Pool, read_tail
 from ci.cases.qnn_files import PARAMS, count_operators
@@ -46,7 +46,7 @@ from ci.judging.verdict import (
     name_reasons,
 )
 from ci.models.source_lines import find_factory, find_places, find_suite_model
-from ci.models.tensors import Loss
+from ci.models.tensors import Loss, write_sets
 from ci.models.user_models import MetricJob, MetricResult
 from ci.report.schema import Case, Control, Digests, FallbackOp, OpCount, Place, Question, Status
 from provisioning.elf.qnn_build import find_qnn_build
@@ -138,6 +138,8 @@ class CaseRun:
         self.directory = setup.work / spec.slug
         self.policy = self.options.policy
         self.limits = self.policy.limits_of(spec.model, spec.scheme)
+        entry = self.policy.models.get(spec.model)
+        self.metric = entry.metric if entry else None
         self.evidence = Evidence()
         self.remarks: list[str] = []
 
@@ -289,14 +291,13 @@ class CaseRun:
                 return self.end(Status.UNSUPPORTED, f"run: {known}", log_tail)
             faults = [f"run: {run.failure}", *self.delegation_faults(compiled)]
             return self.end(Status.FAILED, "; ".join(faults), log_tail)
-        if self.options.keep:
-            keep_outputs(self.directory / OUTPUTS, run.outputs)
+        if self.options.keep and not (self.directory / OUTPUTS).is_dir():
+            write_sets(self.directory / OUTPUTS, run.outputs, OUTPUT)
         self.leave(*run.notes.files)
         verdict = judge_outputs(references, outputs, compiled.inputs, compiled.outputs, self.limits)
         self.evidence.figures, self.evidence.controls = verdict.figures, verdict.controls
-        entry = self.policy.models.get(self.spec.model)
         task = self.measure_metric(references, outputs)
-        failing, forgiven = forgive([*verdict.reasons, *task], entry.metric if entry else None)
+        failing, forgiven = forgive([*verdict.reasons, *task], self.metric)
         self.evidence.question = failing[0].question if failing else None
         self.evidence.warnings = (*forgiven, *verdict.warnings)
         proofless = verdict.proofless
@@ -358,21 +359,20 @@ class CaseRun:
 
     def measure_metric(self, references: References, outputs: list[Array]) -> list[Reason]:
         """Return what the user's metric, if the model has one, has against the program."""
-        entry = self.policy.models.get(self.spec.model)
-        if entry is None or entry.metric is None:
+        if self.metric is None:
             return []
         float32, quantized = (
             [one.values for one in models] if models else None
             for models in (references.float32, references.quantized)
         )
-        job = MetricJob(entry.metric, outputs, float32 or [], quantized)
+        job = MetricJob(self.metric, outputs, float32 or [], quantized)
         log = self.directory / "metric.log"
         ended = self.setup.pool.run(job, log, self.options.timeout_s, fresh=True)
         if ended.failure:
             return [Reason(Question.TASK, f"metric: {ended.failure}", is_model=True)]
         result: MetricResult = ended.result
         self.evidence.metric = result
-        return list(judge_metric(entry.metric, result))
+        return list(judge_metric(self.metric, result))
 
     def delegation_faults(self, compiled: Compiled) -> list[str]:
         """Name what stays on the CPU although the policy asks for full delegation."""
@@ -395,14 +395,12 @@ class CaseRun:
 
     def find_refusal(self, reason: str) -> str:
         """Return what the policy knows of a refusal of this case; empty for any other."""
-        spec = self.spec
-        choices = str(spec.source.choices)
+        spec, choices = self.spec, str(self.spec.source.choices)
         return self.policy.expects_refusal(spec.model, spec.scheme, spec.soc, reason, choices)
 
     def find_unmet(self) -> str:
         """Say which refusal the policy expects of this case, which passed; empty for none."""
-        spec = self.spec
-        choices = str(spec.source.choices)
+        spec, choices = self.spec, str(self.spec.source.choices)
         known = self.policy.find_unmet(spec.model, spec.scheme, spec.soc, choices)
         return known and (
             f"it passed, and the policy expects it to be unsupported: {known}\n"
@@ -432,7 +430,7 @@ class CaseRun:
             places=self.find_places(reason) if status is Status.FAILED else (),
             log_tail=log_tail,
             runner=self.setup.runner.name,
-            metric_name=self.metric_name,
+            metric_name=self.metric.name if self.metric and known.metric else "",
         )
         controls = tuple(
             Control(
@@ -446,12 +444,6 @@ class CaseRun:
             for one in known.controls
         )
         return CaseResult(case, controls, "; ".join(filter(None, [*self.remarks, remark])))
-
-    @property
-    def metric_name(self) -> str:
-        """The name of the user's metric, if it was measured."""
-        entry = self.policy.models.get(self.spec.model)
-        return entry.metric.name if entry and entry.metric and self.evidence.metric else ""
 
     def find_places(self, reason: str) -> tuple[Place, ...]:
         """Return the lines of a repository's files that a failure is from, else its factory's."""
@@ -528,17 +520,14 @@ def make_case(
         accelerator_cycles=accelerator.get("accelerator_cycles"),
         accelerator_us=accelerator.get("accelerator_us"),
         lacks=known.lacks,
-        digests=name_digests(artifact) if artifact else Digests(),
-    )
-
-
-def name_digests(artifact: Artifact) -> Digests:
-    """Return the digests of what a case was made from."""
-    return Digests(
-        weights=artifact.compiled.weights or None,
-        inputs=artifact.digest_sets(INPUTS),
-        calibration=artifact.compiled.calibration or None,
-        float_outputs=artifact.digest_sets(FLOAT),
+        digests=Digests(
+            weights=artifact.compiled.weights or None,
+            inputs=artifact.digest_sets(INPUTS),
+            calibration=artifact.compiled.calibration or None,
+            float_outputs=artifact.digest_sets(FLOAT),
+        )
+        if artifact
+        else Digests(),
     )
 
 

@@ -216,7 +216,9 @@ def run_cases(
             with bar.busy(f"{Path(spec.model).name} {spec.scheme.value} {spec.soc}"):
                 return spec, one.run()
 
-        ordered = sorted(runs, key=lambda one: expect_lower_s(one.spec), reverse=True)
+        ordered = sorted(
+            runs, key=lambda one: expect_s(one.spec.model, one.spec.scheme.value), reverse=True
+        )
         tasks = [partial(run, one) for one in ordered]
         try:
             run_tasks(tasks, jobs, on_done=show, abort=abort)
@@ -225,11 +227,6 @@ def run_cases(
             if not done:
                 raise
     return [done[one.spec] for one in runs if one.spec in done]
-
-
-def expect_lower_s(spec: CaseSpec) -> float:
-    """Return how long a case is likely to take, in seconds."""
-    return expect_s(spec.model, spec.scheme.value)
 
 
 def describe_progress(done: int, total: int, result: CaseResult) -> str:
