@@ -172,7 +172,10 @@ class Session:
             summary=summarize(cases, controls, phases.wall_s(), phases.rows),
             command=self.options.command,
             backend=self.options.backend.value,
-            runtimes=tuple(Tool(name=name, version=text) for name, text in list_device_runtimes()),
+            runtimes=tuple(
+                Tool(name=name, version=text)
+                for name, text in list_device_runtimes(self.options.policy.runtimes)
+            ),
             remarks=remarks,
             unjudged=len(self.specs) - len(cases),
         )
