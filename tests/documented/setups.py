@@ -34,6 +34,7 @@ from tests.stand_ins import (
     tiny_toolchains,
     toolchains,
 )
+from tests.stand_ins.lanes import keep_case
 from tests.stand_ins.repository import Checkout, make_checkout
 
 STAND_INS = ROOT / "tests" / "stand_ins"
@@ -359,6 +360,11 @@ def plan_two_cases(stage: Stage) -> None:
     planned = stage.project / "planned"
     run_once(stage, "qnn-ci plan --head HEAD --out planned/plan.json", planned)
     shutil.copy(planned / "plan.json", stage.project)
+
+
+def leave_outputs(stage: Stage) -> None:
+    """What a session keeps of a case."""
+    keep_case(stage.project)
 
 
 def leave_results(stage: Stage) -> None:
