@@ -16,7 +16,8 @@ from pathlib import Path
 
 from ci.cases.baselines import Baseline, read_baselines, suite_folder
 from ci.cases.engine import Engine, Runner
-from ci.cases.pipeline import CaseResult, CaseRun, Evidence, RunSetup, SessionOptions, make_case
+from ci.cases.judged import CaseResult, Evidence, SessionOptions, make_case
+from ci.cases.pipeline import CaseRun, RunSetup
 from ci.cases.pool import Pool
 from ci.cases.spec import CaseSpec
 from ci.models.numerics import NUMERICS
@@ -171,7 +172,10 @@ class Session:
             summary=summarize(cases, controls, phases.wall_s(), phases.rows),
             command=self.options.command,
             backend=self.options.backend.value,
-            runtimes=tuple(Tool(name=name, version=text) for name, text in list_device_runtimes()),
+            runtimes=tuple(
+                Tool(name=name, version=text)
+                for name, text in list_device_runtimes(self.options.policy.runtimes)
+            ),
             remarks=remarks,
             unjudged=len(self.specs) - len(cases),
         )
