@@ -101,6 +101,11 @@ class BuildPlan:
         return commands
 
     @property
+    def aliases(self) -> dict[str, str]:
+        """The directories by the names that objects have for them."""
+        return {alias: path for path, alias in name_directories(self.place, self.values).items()}
+
+    @property
     def settings_digest(self) -> str:
         """SHA-256 over all but the sources: a change means a build from nothing."""
         rows = [
@@ -201,11 +206,17 @@ def _base_options(
     }
 
 
-def _map_prefixes(place: Place, known: Mapping[str, str]) -> str:
-    """Compiler flags that keep this machine's directories out of the objects."""
+def name_directories(place: Place, known: Mapping[str, str]) -> dict[str, str]:
+    """What objects call each of this machine's directories that a build reads."""
     rows = {str(place.root): "/build"}
     rows.update({known[name]: f"/{name}" for name in sorted(known) if name.endswith("_root")})
-    return shlex.join(f"-ffile-prefix-map={path}={alias}" for path, alias in rows.items())
+    return rows
+
+
+def _map_prefixes(place: Place, known: Mapping[str, str]) -> str:
+    """Compiler flags that keep this machine's directories out of the objects."""
+    rows = name_directories(place, known).items()
+    return shlex.join(f"-ffile-prefix-map={path}={alias}" for path, alias in rows)
 
 
 def _plan_stage(

@@ -28,6 +28,7 @@ def describe_result(result: Result) -> dict[str, Any]:
         "wall_s": round(result.wall_s, 3),
         "stage_s": {name: round(seconds, 3) for name, seconds in result.stage_s.items()},
         "changed_files": result.changed_files,
+        "undone": list(result.undone),
         "inputs_sha256": result.inputs_sha256,
         "settings_sha256": plan.settings_digest,
         "source": os.fspath(plan.source),

@@ -53,19 +53,46 @@ def forget_configuration(build: Path) -> None:
 def _run_step(plan: BuildPlan, label: str, command: Sequence[str], progress: Progress) -> None:
     provider = detect_provider()
     log = plan.place.root / "step.log"
+    name_sources = PathMap(plan)
     with group(provider, progress, label), progress.bar(label, unit="") as bar:
         output = Output(bar, progress, echo=provider.is_github)
         try:
             ended = run_process(
-                command, env=plan.environment, log=log, on_line=output.read_line, check=False
+                command,
+                env=plan.environment,
+                log=log,
+                on_line=lambda line: output.read_line(name_sources(line)),
+                check=False,
             )
         finally:
             text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
             with plan.place.log.open("a", encoding="utf-8") as stream:
-                stream.write(f"$ {' '.join(command)}\n{text}\n")
+                stream.write(f"$ {' '.join(command)}\n{name_sources(text)}\n")
             log.unlink(missing_ok=True)
     if ended.returncode != 0:
-        raise explain_failure(label, output, ended.describe(), ended.tail, plan.place.log)
+        tail = name_sources(ended.tail)
+        raise explain_failure(label, output, ended.describe(), tail, plan.place.log)
+
+
+class PathMap:
+    """Names the checkout's files where a tool names those of the copy that it compiled, or the
+    names that ``-ffile-prefix-map`` gave them: a message leads to the file to edit."""
+
+    def __init__(self, plan: BuildPlan) -> None:
+        self.plan = plan
+        self.aliases = plan.aliases
+        roots = "|".join(map(re.escape, {str(plan.place.root), *self.aliases}))
+        self.pattern = re.compile(rf"(?<![\w./-])({roots})(/[\w.+@/-]+)")
+
+    def __call__(self, text: str) -> str:
+        return self.pattern.sub(self._replace, text)
+
+    def _replace(self, match: re.Match[str]) -> str:
+        path = Path(self.aliases.get(match[1], match[1]) + match[2])
+        if path.is_relative_to(self.plan.overlay):
+            source = self.plan.source / path.relative_to(self.plan.overlay)
+            return str(source if source.exists() else path)
+        return str(path) if path.exists() else match[0]
 
 
 def explain_failure(

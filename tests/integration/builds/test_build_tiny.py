@@ -638,6 +638,90 @@ def test_nothing_runs_twice_and_an_edit_rebuilds_its_targets_only(world: BuildWo
     assert by_name(third)[BACKEND]["sha256"] != by_name(first)[BACKEND]["sha256"]
 
 
+def find_copy(world: BuildWorld) -> Path:
+    (copy,) = (world.home / "builds").glob("*/tree/executorch")
+    return copy
+
+
+def list_artifacts(build: dict[str, Any]) -> dict[str, str]:
+    return {name: row["sha256"] for name, row in by_name(build).items()}
+
+
+def test_an_edit_of_the_copy_is_undone_and_reported(world: BuildWorld) -> None:
+    first = world.build("runner_checkout")
+    copy = find_copy(world)
+    name = "backends/qualcomm/runtime/Graph.cpp"
+    lost, added = "version.txt", "backends/qualcomm/runtime/QnnInterface.h"
+    (copy / name).write_text((copy / name).read_text().replace("return 40", "return 41"))
+    (copy / lost).unlink()
+    (copy / added).write_text("#error shadows the SDK's\n")
+    code, data, text = world.call("runner_checkout")
+    (again,) = data["builds"]
+    assert (code, again["up_to_date"]) == (0, False)
+    assert again["undone"] == sorted([name, lost, added])
+    assert str(world.checkout) in text
+    assert list_artifacts(again) == list_artifacts(first)
+    assert (copy / name).read_bytes() == (world.checkout / name).read_bytes()
+    assert (copy / lost).is_file()
+    assert not (copy / added).exists()
+    third = world.build("runner_checkout")
+    assert (third["up_to_date"], third["undone"]) == (True, [])
+
+
+def test_a_touch_of_the_copy_is_no_edit(world: BuildWorld) -> None:
+    world.build("runner_checkout")
+    os.utime(find_copy(world) / "backends/qualcomm/runtime/Graph.cpp")
+    assert world.build("runner_checkout")["up_to_date"]
+
+
+@pytest.mark.parametrize("how", ["edited", "--clean", "options"])
+def test_what_a_build_wrote_into_the_copy_is_made_again(world: BuildWorld, how: str) -> None:
+    first = world.build("runner_checkout")
+    generated = find_copy(world) / "third-party/flatcc/lib/generated.h"
+    made = generated.read_bytes()
+    old = generated.with_name("from_other_options.h")
+    if how == "edited":
+        generated.write_text("edited")
+    else:
+        old.write_text("what another build left")
+    words = {"edited": (), "--clean": ("--clean",), "options": ("-D", "TINY_OTHER=1")}[how]
+    again = world.build("runner_checkout", *words)
+    assert not again["up_to_date"]
+    assert generated.read_bytes() == made
+    assert not old.exists()
+    assert list_artifacts(again) == list_artifacts(first)
+
+
+def test_a_build_that_was_killed_leaves_nothing_of_its_copy(world: BuildWorld) -> None:
+    """Without a record of what the build had written, only a build from nothing is sure."""
+    world.build("runner_checkout")
+    (record,) = (world.home / "builds").glob("*/tree.json")
+    record.unlink()
+    stray = find_copy(world) / "third-party/flatcc/lib/half_written.h"
+    stray.write_text("half")
+    assert not world.build("runner_checkout")["up_to_date"]
+    assert not stray.exists()
+
+
+@pytest.mark.parametrize("fault", ["compiler", "linker"])
+def test_a_message_names_the_file_of_the_checkout(world: BuildWorld, fault: str) -> None:
+    source = world.checkout / "backends/qualcomm/runtime/Graph.cpp"
+    main = world.checkout / "examples/qualcomm/executor_runner/qnn_executor_runner.cpp"
+    if fault == "compiler":
+        source.write_text("int broken(\n")
+        path = source
+    else:
+        main.write_text("int not_there();\nint main() { return not_there(); }\n")
+        path = main
+    code, data, _ = world.call("runner_checkout", "-D", "CMAKE_BUILD_TYPE=Debug")
+    assert code == 5
+    told = data["what"] + data["why"]
+    assert f"{path}:" in told, told
+    assert "/tree/executorch" not in told
+    (log,) = (world.home / "builds").glob("*/build.log")
+    assert f"{path}:" in log.read_text()
+
+
 def test_options_headers_and_lost_artifacts_are_inputs_too(world: BuildWorld) -> None:
     words = ("aot", "--install", "none")
     first = world.build(*words)
