@@ -137,7 +137,7 @@ def prepare(place: Path, package: str) -> None:
     parser = configparser.ConfigParser()
     parser["mutmut"] = {
         "source_paths": _lines(*CODE),
-        "only_mutate": _lines(package if package.endswith(".py") else f"{package}/*.py"),
+        "only_mutate": _lines(*(str(one.relative_to(ROOT)) for one in list_modules(ROOT, package))),
         "also_copy": _lines(*BESIDE),
     }
     with (place / "setup.cfg").open("w", encoding="utf-8") as settings:
