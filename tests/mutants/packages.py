@@ -18,7 +18,12 @@ ARTIFACTS = "tests/integration/artifacts"
 # The packages that decide verdicts, and noxfile.py. A mutant is judged by those of the tests that
 # reach its function.
 PACKAGES: dict[str, tuple[str, ...]] = {
-    "ci/cases": ("tests/unit/ci/cases", "tests/unit/ci/emulator", "tests/unit/ci/lowering"),
+    "ci/cases": (
+        "tests/unit/ci/cases",
+        "tests/unit/ci/emulator",
+        "tests/unit/ci/lowering",
+        "tests/unit/ci/onnx/test_written.py",
+    ),
     "ci/executorch": (
         "tests/unit/ci/lowering",
         "tests/unit/ci/emulator",
@@ -60,7 +65,8 @@ PACKAGES: dict[str, tuple[str, ...]] = {
 # The modules that decide, where not all of a package do: the others call a compiler, start
 # processes or draw.
 DECIDING: dict[str, str] = {
-    "ci/cases": "baselines cache engine outputs packages pipeline policy qnn_files runners spec",
+    "ci/cases": "baselines cache engine judged kept outputs packages pipeline policy qnn_files "
+    "runners spec",
     "ci/executorch": "context_digest delegation engine quantize toolchain tracing",
     "ci/gate": "cases changes evidence jobs names parts plan reach reading results rules schema "
     "sessions tree verdict",

@@ -119,7 +119,13 @@ def run_own(
 def prepare(place: Path, package: str) -> None:
     """The checkout's code, without decorators in the package, and the settings of mutmut."""
     place.mkdir(parents=True, exist_ok=True)
-    discard(place / "mutants" / "tests")  # mutmut would leave what was removed
+    # mutmut would leave what was removed
+    discard(place / "mutants" / "tests")
+    known = {
+        place / "mutants" / f"{one.relative_to(ROOT)}.meta" for one in list_modules(ROOT, package)
+    }
+    for meta in {*(place / "mutants").rglob("*.meta")} - known:
+        meta.unlink()
     for name in CODE:
         if (ROOT / name).is_dir():
             discard(place / name)
