@@ -19,6 +19,7 @@ from ci.models.schemes import Scheme
 from ci.models.suite import SUITE
 from ci.models.user_models import Limits, Metric, ModelEntry, ReferencePolicy, resolve_entry
 from ci.report.schema import ANY_MODEL, DROPPED, OutputThreshold, Threshold, find_threshold
+from provisioning.artifacts.choice import list_device_runtimes
 from provisioning.errors import ManifestError, UsageError
 from provisioning.manifest.reader import read_policy, read_toml
 from provisioning.manifest.targets import Backend
@@ -79,8 +80,9 @@ class Advice(Struct, frozen=True, forbid_unknown_fields=True):
 
 class EmulatorPolicy(Struct, frozen=True, forbid_unknown_fields=True):
     """The whole file. ``models`` are the user's, ``suite`` those of this project; ``schemes`` has
-    HTP's limits, ``backends`` those of the others. ``dropped`` are limits of a user's file that
-    nothing is judged by any more."""
+    HTP's limits, ``backends`` those of the others. ``runtimes`` are where devices get QNN from: see
+    list_device_runtimes. ``dropped`` are limits of a user's file that nothing is judged by any
+    more."""
 
     reference: ReferencePolicy
     schemes: dict[Scheme, Limits]
@@ -91,6 +93,7 @@ class EmulatorPolicy(Struct, frozen=True, forbid_unknown_fields=True):
     override: tuple[Override, ...] = field(default_factory=tuple)
     unsupported: tuple[Unsupported, ...] = field(default_factory=tuple)
     advice: tuple[Advice, ...] = field(default_factory=tuple)
+    runtimes: tuple[str, ...] = ()
     dropped: tuple[str, ...] = ()
 
     def for_backend(self, backend: Backend) -> EmulatorPolicy:
@@ -190,6 +193,7 @@ def read_emulator_policy(path: Path | None = None, lane: str = EMULATOR) -> Emul
         path.name, EmulatorPolicy, path.parent, prepare=partial(extend_default, lane=lane)
     )
     try:
+        tuple(list_device_runtimes(policy.runtimes))
         for name in policy.suite:
             match_names("model", name, SUITE)
         models = {

@@ -7,6 +7,7 @@ import tarfile
 import tempfile
 from collections import deque
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -15,16 +16,17 @@ from ci.images.definition import (
     BUILD_FILES,
     LABEL,
     SCRIPTS,
+    TOOLCHAINS,
     ImagePlan,
     find_image,
     plan_image,
 )
-from ci.images.engine import explain_error
+from ci.images.engine import explain_error, is_full
 from ci.images.normalize import add_text, normalize_image, save_image
 from ci.images.wheels import fetch_wheels
 from provisioning.artifacts.environment import locate_profile
 from provisioning.console.progress import Progress
-from provisioning.errors import ToolError, UnfitError
+from provisioning.errors import DownloadError, ToolError, UnfitError
 from provisioning.store.store import Store, store_home
 
 if TYPE_CHECKING:
@@ -77,6 +79,8 @@ def find_built(client: DockerClient, plan: ImagePlan) -> Built | None:
 def _build_one(
     client: DockerClient, plan: ImagePlan, progress: Progress, parent: Built | None, *, fresh: bool
 ) -> Built:
+    if parent is None:
+        pull_base(client, plan, progress)
     wheels = [] if parent else fetch_wheels(plan, progress)
     base = parent.image_id if parent else plan.base_digest
     staging = store_home() / "tmp"
@@ -97,6 +101,7 @@ def _build_one(
                     "SNAPSHOT": plan.base.snapshot,
                     "SOURCE_DATE_EPOCH": str(TIME_S),
                 },
+                labels={f"{LABEL}.image": plan.name},  # by which prune finds what is left of it
                 nocache=fresh,
                 rm=True,
                 forcerm=True,
@@ -109,6 +114,32 @@ def _build_one(
     built = _tag_image(client, image_id, plan.reference())
     client.api.tag(image_id, built.reference.partition(":")[0], "latest")
     return built
+
+
+def pull_base(client: DockerClient, plan: ImagePlan, progress: Progress) -> None:
+    """Pull the base unless the engine has it: before wheels are fetched that would be in vain.
+
+    Raises DownloadError, StoreError.
+    """
+    from docker.errors import APIError, ImageNotFound
+
+    with suppress(ImageNotFound):
+        client.images.get(plan.base_digest)
+        return
+    progress.step(f"pulling {plan.base.image}")
+    try:
+        events = list(client.api.pull(plan.base.image, stream=True, decode=True))
+    except APIError as error:
+        events = [{"error": str(error.explanation or error)}]
+    if why := next((str(one["error"]) for one in events if "error" in one), ""):
+        if is_full(why):
+            raise explain_error(OSError(why))
+        raise DownloadError(
+            f"the base {plan.base_name} cannot be pulled",
+            why=why,
+            fix="let the engine reach the registry or a mirror of it, or load the image into the"
+            " engine and name it with --base",
+        )
 
 
 def _tag_image(client: DockerClient, image_id: str, reference: str) -> Built:
@@ -144,7 +175,7 @@ def follow_build(events: Iterable[dict[str, Any]], name: str, progress: Progress
 
 
 def _explain_step(name: str, step: str, error: str, tail: list[str]) -> Exception:
-    if "no space left on device" in " ".join([error, *tail]).lower():
+    if is_full(" ".join([error, *tail])):
         return explain_error(OSError("no space left on device: " + step))
     return ToolError(
         f"image {name} was not built: {step or 'the build did not start'}",
@@ -163,8 +194,7 @@ def _load_normalized(
     saved, target = directory / "saved.tar", directory / "image.tar"
     save_image(client, raw_id, saved)
     keep = len(client.images.get(base).attrs["RootFS"]["Layers"])
-    labels = {f"{LABEL}.image": plan.name, f"{LABEL}.base": plan.base.image}
-    normalize_image(saved, target, keep_layers=keep, time_s=TIME_S, labels=labels)
+    normalize_image(saved, target, keep_layers=keep, time_s=TIME_S, labels=plan.labels())
     saved.unlink()
     with target.open("rb") as file:
         (image,) = client.images.load(file)
@@ -233,4 +263,4 @@ def bake_toolchains(
             fileobj=file, custom_context=True, rm=True, forcerm=True, decode=True
         )
         image_id = follow_build(events, plan.name, progress)
-    return _tag_image(client, image_id, f"{plan.reference()}-toolchains")
+    return _tag_image(client, image_id, f"{plan.reference()}{TOOLCHAINS}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,8 +13,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from provisioning.errors import UnfitError, UsageError
-from provisioning.files import hash_file
+from ci.images.engine import read_file
+from provisioning.console.git import ask_git
+from provisioning.errors import MissingToolError, ToolError, UnfitError, UsageError
+from provisioning.files import hash_file, write_whole
 from provisioning.manifest.reader import manifests_root, read_toml
 
 if TYPE_CHECKING:
@@ -21,8 +24,11 @@ if TYPE_CHECKING:
 
 REPOSITORY = "executorch-qnn-ci"
 LABEL = "executorch-qnn-ci"
+TOOLCHAINS = "-toolchains"  # ends the tag of an image that has them
 BUILD_FILES = ("nox", "noxfile.py", "pyproject.toml")
 SCRIPTS = ("Dockerfile", "packages.sh", "environments.sh", "entry.sh")
+SOURCES = ("docker", *BUILD_FILES, "manifests/images.toml", "manifests/locks/images")
+REMEMBERED = ".nox/image-base"
 TAG_DIGITS = 16
 GROUPS = ("core", "lowering")
 INSTALLING = ("digest_group", "install")
@@ -102,6 +108,15 @@ class ImagePlan:
             **{path.name: hash_file(path) for path in files},
         }
 
+    def labels(self) -> dict[str, str]:
+        """Labels that say what the image was made from: the commit, the pins and the base."""
+        return {
+            f"{LABEL}.image": self.name,
+            f"{LABEL}.base": self.base.image,
+            f"{LABEL}.pins": json.dumps(self.inputs(), sort_keys=True),
+            "org.opencontainers.image.revision": describe_revision(self.checkout),
+        }
+
     def reference(self) -> str:
         """``executorch-qnn-ci/NAME:TAG``; the tag is a digest of the inputs."""
         text = "\n".join(f"{name} {value}" for name, value in sorted(self.inputs().items()))
@@ -166,6 +181,30 @@ def find_checkout() -> Path:
     return checkout
 
 
+def recall_base(checkout: Path) -> str:
+    """Return the base that images of a checkout were last built on; empty if that is unknown."""
+    file = checkout / REMEMBERED
+    return file.read_text("utf-8").strip() if file.is_file() else ""
+
+
+def remember_base(checkout: Path, base: str) -> None:
+    """Keep ``base`` as what this checkout's images are built on where no other is named."""
+    if recall_base(checkout) != base:
+        (checkout / REMEMBERED).parent.mkdir(exist_ok=True)
+        write_whole(checkout / REMEMBERED, f"{base}\n")
+
+
+def describe_revision(checkout: Path) -> str:
+    """Return the commit that last changed what images are made of, with ``+changes`` if files
+    differ from it; empty outside a repository."""
+    try:
+        commit = ask_git(checkout, "log", "-1", "--format=%H", "--", *SOURCES).decode().strip()
+        changed = ask_git(checkout, "status", "--porcelain", "--", *SOURCES)
+    except (ToolError, MissingToolError):
+        return ""
+    return f"{commit}+changes" if commit and changed else commit
+
+
 def name_base(reference: str) -> str:
     """A file name for a base of the user's own: ``debian-bookworm`` of ``debian:bookworm``."""
     return re.sub(r"[^A-Za-z0-9.]+", "-", reference.split("@", maxsplit=1)[0]).strip("-")
@@ -206,8 +245,7 @@ def _read_python(client: DockerClient, reference: str, image_id: str) -> str:
     """The Python that the base's distribution has, by its release."""
     container = client.containers.create(image_id, ["true"])
     try:
-        stream, _ = container.get_archive("/usr/lib/os-release")
-        text = b"".join(stream).decode("utf-8", "replace")
+        text = read_file(client, str(container.id), "/usr/lib/os-release")
     finally:
         container.remove()
     found = {key: value.strip('"') for key, value in re.findall(r"(?m)^(\w+)=(.*)$", text)}

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import os
+import tarfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from provisioning.errors import QnnCiError, StoreError, ToolError, UnfitError
 
@@ -59,10 +61,15 @@ def explain_connection(error: Exception) -> UnfitError:
     )
 
 
+def is_full(text: str) -> bool:
+    """Return whether an engine's message is about a full disk."""
+    return "no space left on device" in text.lower()
+
+
 def explain_error(error: Exception) -> QnnCiError:
     """An engine's error in words; a full disk is told apart."""
     text = str(getattr(error, "explanation", None) or error)
-    if "no space left on device" in text.lower():
+    if is_full(text):
         return StoreError(
             "the engine's disk is full",
             why=text,
@@ -89,3 +96,11 @@ def volume_mount(name: str, inside: str) -> Mount:
     from docker.types import Mount
 
     return Mount(inside, name, type="volume")
+
+
+def read_file(client: DockerClient, container_id: str, path: str) -> str:
+    """Return a text file of a container, started or not."""
+    stream, _ = client.api.get_archive(container_id, path)
+    with tarfile.open(fileobj=io.BytesIO(b"".join(stream))) as archive:
+        body: Any = archive.extractfile(Path(path).name)
+        return str(body.read().decode("utf-8", "replace"))

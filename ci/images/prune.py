@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ci.images.definition import LABEL, REPOSITORY
+from ci.images.definition import LABEL, REPOSITORY, TOOLCHAINS
 
 if TYPE_CHECKING:
     from docker.client import DockerClient
+    from docker.models.images import Image
 
 
 @dataclass(frozen=True)
@@ -23,13 +24,28 @@ class Stale:
 PODMAN_DOMAIN = "docker.io/"  # which it puts before a name without a domain
 
 
+def list_images(client: DockerClient) -> dict[str, Image]:
+    """Return our images by id: those with our label, dangling ones too, and those with our name."""
+    labelled = client.images.list(filters={"label": f"{LABEL}.image"})
+    return {str(one.id): one for one in [*labelled, *client.images.list(name=f"{REPOSITORY}/*")]}
+
+
+def find_bases(client: DockerClient) -> set[str]:
+    """Return the bases that our images name."""
+    named = (one.labels.get(f"{LABEL}.base", "") for one in list_images(client).values())
+    return set(filter(None, named))
+
+
 def find_stale(client: DockerClient, current: set[str]) -> list[Stale]:
-    """Our images without a reference in ``current``, shells that never started, unused volumes."""
+    """Our images without a reference in ``current``, shells that never started, unused volumes.
+
+    An image with toolchains is as current as the one that it is built on.
+    """
     stale = []
-    for image in client.images.list(name=f"{REPOSITORY}/*"):
-        tags = {tag.removeprefix(PODMAN_DOMAIN) for tag in image.tags}
+    for image_id, image in list_images(client).items():
+        tags = {tag.removeprefix(PODMAN_DOMAIN).removesuffix(TOOLCHAINS) for tag in image.tags}
         if not tags & current:
-            stale.append(Stale("image", str(image.id), int(image.attrs["Size"])))
+            stale.append(Stale("image", image_id, int(image.attrs["Size"])))
     label = {"label": f"{LABEL}.shell"}
     containers = client.containers.list(
         all=True, filters={**label, "status": ["created", "exited"]}, ignore_removed=True
@@ -41,18 +57,23 @@ def find_stale(client: DockerClient, current: set[str]) -> list[Stale]:
 
 def remove_stale(client: DockerClient, stale: list[Stale]) -> list[Stale]:
     """Remove them and give those that went; what is in use meanwhile stays."""
+    left, gone = sorted(stale, key=lambda one: one.kind), []  # containers, images, volumes
+    while went := [one for one in left if _remove(client, one)]:  # a parent after its children
+        gone += went
+        left = [one for one in left if one not in went]
+    return gone
+
+
+def _remove(client: DockerClient, one: Stale) -> bool:
     from docker.errors import APIError
 
-    gone = []
-    for one in sorted(stale, key=lambda row: row.kind):  # containers, then images, then volumes
-        try:
-            if one.kind == "image":
-                client.images.remove(one.name, force=True)
-            elif one.kind == "container":
-                client.containers.get(one.name).remove()
-            else:
-                client.volumes.get(one.name).remove()
-        except APIError:
-            continue
-        gone.append(one)
-    return gone
+    try:
+        if one.kind == "image":
+            client.images.remove(one.name, force=True)
+        elif one.kind == "container":
+            client.containers.get(one.name).remove()
+        else:
+            client.volumes.get(one.name).remove()
+    except APIError:
+        return False
+    return True

@@ -18,12 +18,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ci.images.attach import copy_streams, open_stream, raw_terminal
 from ci.images.build import Built
 from ci.images.definition import LABEL, ImagePlan
-from ci.images.engine import bind_mount, is_podman, volume_mount
+from ci.images.engine import bind_mount, is_podman, read_file, volume_mount
 from ci.images.normalize import add_text
 from provisioning.console.command import user_path
 from provisioning.console.git import ask_git
@@ -240,12 +240,5 @@ def _name_user(client: DockerClient, container_id: str) -> None:
     with io.BytesIO() as file:
         with tarfile.open(fileobj=file, mode="w") as archive:
             for name, line in lines.items():
-                add_text(archive, name, _read_file(client, container_id, f"/etc/{name}") + line)
+                add_text(archive, name, read_file(client, container_id, f"/etc/{name}") + line)
         client.api.put_archive(container_id, "/etc", file.getvalue())
-
-
-def _read_file(client: DockerClient, container_id: str, path: str) -> str:
-    stream, _ = client.api.get_archive(container_id, path)
-    with tarfile.open(fileobj=io.BytesIO(b"".join(stream))) as archive:
-        body: Any = archive.extractfile(Path(path).name)
-        return str(body.read().decode("utf-8", "replace"))

@@ -211,7 +211,9 @@ def columns_of(cases: Sequence[Case]) -> list[Column]:
     if cases and all(case.runner.startswith("onnxruntime") for case in cases):
         # What this lane writes is a context binary.
         columns = [
-            replace(one, terminal="context\nsize", summary="context") if one.name == ".pte" else one
+            one
+            if one.name != ".pte"
+            else replace(one, terminal="context\nsize", summary="context size")
             for one in columns
         ]
     return [

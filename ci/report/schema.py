@@ -324,10 +324,10 @@ class ShardMark(Record, frozen=True, kw_only=True):
 class Report(Record, frozen=True, kw_only=True):
     """A run of a session. ``started`` is UTC, ISO 8601, from SOURCE_DATE_EPOCH when that is set.
     ``command`` begins what repeats a case: its model, scheme and SoC go after it. ``runtimes`` are
-    the QNN versions that devices get, ``backend`` is the one of QNN that it was lowered for.
-    ``unsupported`` says that these versions are not known to work together, and were tried;
-    ``remarks`` are further notes on the whole run, ``unjudged`` counts the cases that a run which
-    was interrupted did not judge."""
+    the QNN versions that devices get, as far as the policy names them, ``backend`` is the one of
+    QNN that it was lowered for. ``unsupported`` says that these versions are not known to work
+    together, and were tried; ``remarks`` are further notes on the whole run, ``unjudged`` counts
+    the cases that a run which was interrupted did not judge."""
 
     session: str
     started: Annotated[str, Meta(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")]

@@ -157,6 +157,7 @@ def _judge_hashes(
             Kind.HEADER,
             f"the metadata names hash algorithm {parsed.named_algorithm}, the table is {algorithm}",
         )
+    report.encrypted = parsed.is_encrypted
     for segment, entry in zip(image.segments, entries, strict=True):
         if segment.header.is_hashes:
             # It cannot hash itself: its entry is zero, or a test signature's serial.
@@ -166,7 +167,10 @@ def _judge_hashes(
         else:
             wanted = hashlib.new(algorithm, image.bytes_of(segment)).digest()
             report.hashed_segments += 1
-        if entry != wanted:
+        if entry != wanted and parsed.is_encrypted and segment.header.type != PT_NULL:
+            report.hashed_segments -= 1
+            report.notes.append(f"the hash of {segment.describe()} is not of the encrypted bytes")
+        elif entry != wanted:
             report.add(Kind.HASH, _name_mismatch(segment))
 
 

@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from ci.images.build import Built, bake_toolchains, build_image, find_built
-from ci.images.definition import plan_image, read_images
+from ci.images.definition import (
+    find_checkout,
+    plan_image,
+    read_images,
+    recall_base,
+    remember_base,
+)
 from ci.images.digest import compare_builds, describe_comparison, describe_digest, write_locks
 from ci.images.engine import connect_engine
-from ci.images.prune import find_stale, remove_stale
+from ci.images.prune import find_bases, find_stale, remove_stale
 from ci.images.push import push_image
 from ci.images.shell import ShellRequest, run_shell
 from provisioning.console.command import Outcome, nonempty_word
 from provisioning.console.progress import Progress
-from provisioning.errors import ExitCode
+from provisioning.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
     from docker.client import DockerClient
@@ -35,15 +42,39 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
-    args.base = args.base or ""
     with connect_engine() as client:
+        args.base = choose_base(client, args.base or "", progress)
         return ACTIONS[args.action].run(client, args, progress)
+
+
+def choose_base(client: DockerClient, given: str, progress: Progress) -> str:
+    """Return the base that is named, else the one that this checkout last built on, if the engine
+    still has it; empty for the default."""
+    known = recall_base(find_checkout())
+    if given or not known:
+        return given
+    try:
+        plan_image(client, DEFAULT, known)
+    except UsageError as error:
+        progress.step(f"note: the base of the last build is not used: {error.what}")
+        return ""
+    progress.step(f"base {known}, as in the last build here; --base changes it")
+    return known
+
+
+def build(client: DockerClient, name: str, args: argparse.Namespace, progress: Progress) -> Built:
+    """Build an image, and remember its base if it was named."""
+    fresh = getattr(args, "no_cache", False)
+    built = build_image(client, name, progress, base=args.base, fresh=fresh)
+    if args.base:
+        remember_base(find_checkout(), args.base)
+    return built
 
 
 def _build(client: DockerClient, args: argparse.Namespace, progress: Progress) -> Outcome:
     rows = []
     for name in args.words or [DEFAULT]:
-        built = build_image(client, name, progress, base=args.base, fresh=args.no_cache)
+        built = build(client, name, args, progress)
         plan = plan_image(client, name, args.base)
         if args.with_toolchains:
             built = bake_toolchains(client, plan, built, progress)
@@ -84,7 +115,7 @@ def _shell(client: DockerClient, args: argparse.Namespace, progress: Progress) -
     named = args.words[:1] if args.words and args.words[0] in known else []
     name = named[0] if named else DEFAULT
     plan = plan_image(client, name, args.base)
-    built = build_image(client, name, progress, base=args.base)
+    built = build(client, name, args, progress)
     if args.with_toolchains:
         built = bake_toolchains(client, plan, built, progress)
     words = tuple(args.words[len(named) :])
@@ -127,8 +158,12 @@ def _lock(client: DockerClient, args: argparse.Namespace, progress: Progress) ->
 
 
 def _prune(client: DockerClient, args: argparse.Namespace, _progress: Progress) -> Outcome:
-    names = read_images().images
-    current = {plan_image(client, name, args.base).reference() for name in names}
+    names, bases = read_images().images, read_images().bases
+    built_on = find_bases(client) - {one.image for one in bases.values()}
+    current = set()
+    for base in {args.base, *bases, *built_on}:
+        with suppress(UsageError):  # a base that the engine has no more: nothing can be built on it
+            current |= {plan_image(client, name, base).reference() for name in names}
     stale = find_stale(client, current)
     gone = stale if args.dry_run else remove_stale(client, stale)
     word = "would go" if args.dry_run else "removed"

@@ -7,7 +7,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -111,23 +111,30 @@ def find_laid(environment: Environment) -> Path | None:
     return Path(entries[0]) if entries[0] else None
 
 
-def list_device_runtimes() -> Iterator[tuple[str, str]]:
-    """What an application takes from Maven and what profiles push: names and QNN versions, such as
-    ("qnn-sdk of profile android", "2.37.0.250724").
+def list_device_runtimes(wanted: Collection[str]) -> Iterator[tuple[str, str]]:
+    """Yield the names of ``wanted`` that bring QNN to a device, and its version there, such as
+    ("android", "2.37.0.250724"): profiles that push it, and qnn-android, which applications take
+    from Maven.
 
-    Where QNN_CI_SDK chooses an SDK, profiles push that one.
+    Where QNN_CI_SDK chooses an SDK, profiles push that one. Raises UsageError for a name that is
+    neither.
     """
-    yield MAVEN, read_toolchain(MAVEN).default
+    unknown = sorted({*wanted} - {*read_profiles(), MAVEN})
+    if unknown:
+        known = ", ".join([*read_profiles(), MAVEN])
+        raise UsageError(f"no profile {unknown[0]!r} brings QNN to a device", fix=f"one of {known}")
+    if MAVEN in wanted:
+        yield MAVEN, read_toolchain(MAVEN).default
     toolchain = read_toolchain(SDK)
     adoption = toolchain.adoption
     chosen = adoption.find_choice(os.environ) if adoption else ""
     for name, profile in read_profiles().items():
-        for wanted in profile.artifacts:
-            if wanted.name == SDK and DEVICE_COMPONENTS & set(wanted.components):
-                version = toolchain.chosen_release(os.environ, wanted.version).version
+        for one in profile.artifacts if name in wanted else ():
+            if one.name == SDK and DEVICE_COMPONENTS & set(one.components):
+                version = toolchain.chosen_release(os.environ, one.version).version
                 if adoption and chosen:
                     version = read_version(Path(chosen), adoption)
-                yield f"{SDK} of profile {name}", version
+                yield name, version
 
 
 RECORD = "overlay.json"

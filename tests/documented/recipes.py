@@ -175,6 +175,7 @@ SAMPLES = (
     "qnn-ci gate plan.json --needs needs.json --results results",
     "qnn-ci gc",
     "qnn-ci init --policy-only",
+    "qnn-ci judge kept",
     "qnn-ci list",
     "qnn-ci lock NAME...",
     "qnn-ci matrix plan.json",
@@ -320,6 +321,7 @@ RECIPES = (
     Recipe("-s plan|-ci plan", (setups.branch_off,), "(1 file changed|## Plan).*test_emulator"),
     Recipe("qnn-ci matrix", (setups.plan_two_cases,), '^{"include":.*test_emulator-1-of-1'),
     Recipe("qnn-ci gate", (setups.leave_results,), "green"),
+    Recipe("qnn-ci judge", (setups.leave_outputs,), "1 passed"),
     Recipe("report shard-1", (setups.record_shards,), "3 passed"),
     Recipe("qnn-ci report", (setups.record_report,), r'mlp +fp16.*1 passed|"\$schema"'),
     # Small Hexagon libraries, signed by a stand-in for the SDK's signer.

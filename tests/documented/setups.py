@@ -34,6 +34,7 @@ from tests.stand_ins import (
     tiny_toolchains,
     toolchains,
 )
+from tests.stand_ins.lanes import keep_case
 from tests.stand_ins.repository import Checkout, make_checkout
 
 STAND_INS = ROOT / "tests" / "stand_ins"
@@ -262,7 +263,9 @@ def shrink_judging(stage: Stage) -> None:
     """A package of one function in the gate's place, and a test that leaves its limit out."""
     shutil.rmtree(stage.project / "ci/judging")
     plant(stage.project / "ci/judging", {"__init__.py": "", "limit.py": LIMIT})
-    (tests,) = PACKAGES["ci/judging"]
+    tests, *others = PACKAGES["ci/judging"]
+    for name in others:
+        (stage.project / name).mkdir(parents=True)
     plant(stage.project / tests, {"test_limit.py": FAR_FROM_THE_LIMIT})
 
 
@@ -357,6 +360,11 @@ def plan_two_cases(stage: Stage) -> None:
     planned = stage.project / "planned"
     run_once(stage, "qnn-ci plan --head HEAD --out planned/plan.json", planned)
     shutil.copy(planned / "plan.json", stage.project)
+
+
+def leave_outputs(stage: Stage) -> None:
+    """What a session keeps of a case."""
+    keep_case(stage.project)
 
 
 def leave_results(stage: Stage) -> None:

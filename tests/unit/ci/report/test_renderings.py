@@ -23,6 +23,7 @@ from ci.report.junit import render_junit
 from ci.report.schema import Report, Status
 from ci.report.table import render_table, terminal_style
 from provisioning.artifacts.choice import list_device_runtimes
+from provisioning.errors import UsageError
 from tests.stand_ins.snapshots import check_snapshot
 
 
@@ -86,10 +87,16 @@ def test_every_form_warns_of_a_device_whose_qnn_is_older(troubled: Report, repor
     for text in (show_table(troubled), render_html(troubled), render_summary(troubled)):
         assert "qnn-android 2.37.1" in html.unescape(text).replace("\u2060", "")
     assert report.notes == ()
-    found = dict(list_device_runtimes())
-    assert (found["qnn-android"], found["qnn-sdk of profile android"]) == (
-        *("2.37.1", "2.37.0.250724"),
-    )
+
+
+def test_devices_that_the_policy_names_are_compared_and_no_other() -> None:
+    assert list(list_device_runtimes(())) == []
+    assert dict(list_device_runtimes({"qnn-android", "android", "emulator"})) == {
+        "qnn-android": "2.37.1",
+        "android": "2.37.0.250724",
+    }
+    with pytest.raises(UsageError, match="'anroid'"):
+        list(list_device_runtimes({"anroid"}))
 
 
 def test_every_form_says_that_inputs_were_made(report: Report) -> None:

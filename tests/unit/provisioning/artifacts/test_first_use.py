@@ -139,10 +139,19 @@ OTHERS: dict[str, Callable[[Callable[..., bytes]], bytes]] = {
     "noise": lambda pack: NOISE(100_000),
     "an empty archive": lambda pack: pack({}),
     "an archive of something else": lambda pack: pack(FILES, "other/"),
+    "a stub of the archive": lambda pack: pack({"lib/one": bytes(MOST_BYTES // 10_000 - 1)}),
     "an archive that is cut": lambda pack: pack(FILES)[:-3000],
     "an archive that leads out": lambda pack: pack({"../../x": b"x", **FILES}),
     "an archive that unpacks to too much": lambda pack: pack({"zeros": bytes(MOST_BYTES + 1)}),
 }
+
+
+def test_an_archive_may_have_a_ten_thousandth_of_what_is_allowed(
+    store: Store, server: BadServer, name: str
+) -> None:
+    server.files["first"] = PACKERS[name]({"lib/one": bytes(MOST_BYTES // 10_000)})
+    assert list(read_tree(fetch(store))) == ["lib/one"]
+    assert "second" not in asked(server)
 
 
 @pytest.mark.parametrize("kind", OTHERS)

@@ -1,0 +1,534 @@
+"""What is asked of an engine, and what comes of its answers: builds, labels, bases, prune, shells.
+
+The engine is a stand-in; tests/integration/images has a real one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ci.__main__ import main
+from ci.images import build as building
+from ci.images import definition, shell
+from ci.images import wheels as fetching
+from ci.images.attach import copy_streams
+from ci.images.build import TOOLCHAINS_LABEL, Built, bake_toolchains, build_image
+from ci.images.definition import (
+    LABEL,
+    describe_revision,
+    find_checkout,
+    plan_image,
+    read_images,
+    recall_base,
+)
+from ci.images.digest import compare_builds
+from ci.images.prune import Stale, find_stale, remove_stale
+from ci.images.shell import ShellRequest, run_shell
+from ci.images.wheels import fetch_wheels
+from ci.verbs import image as verb
+from provisioning.artifacts.environment import Environment
+from provisioning.artifacts.provision import Provisioned
+from provisioning.console.progress import Progress
+from provisioning.errors import (
+    DownloadError,
+    ExitCode,
+    StoreError,
+    ToolError,
+    UnfitError,
+    UsageError,
+)
+from tests.stand_ins.docker_engine import FakeEngine, FakeImage, pack
+
+ROOT = find_checkout()
+ROW = read_images().bases[read_images().default_base]
+OWN = "team/debian:12"
+REVISION = "org.opencontainers.image.revision"
+
+
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """An engine that can pull the default base, and has one of the user's own."""
+    made = FakeEngine()
+    made.remote[ROW.image] = FakeImage([pack({"base": b"ubuntu"})])
+    made.add(FakeImage([pack({"base": b"debian"})]), OWN)
+    monkeypatch.setenv("QNN_CI_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(verb, "connect_engine", made.connect)
+    return made
+
+
+@pytest.fixture
+def wheels(engine: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Wheels that were fetched; the engine notes when they were asked for."""
+    path = tmp_path / "a-1-py3-none-any.whl"
+    path.write_bytes(b"wheel")
+
+    def fetch(*_: Any) -> list[Path]:
+        engine.note("wheels")
+        return [path]
+
+    monkeypatch.setattr(building, "fetch_wheels", fetch)
+
+
+@pytest.fixture
+def checkout(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A checkout that images are built from."""
+    place = tmp_path / "checkout"
+    place.mkdir()
+    for name in ("nox", "noxfile.py", "pyproject.toml"):
+        shutil.copy(ROOT / name, place / name)
+    shutil.copytree(ROOT / "docker", place / "docker")
+    for module in (definition, verb):
+        monkeypatch.setattr(module, "find_checkout", lambda: place)
+    return place
+
+
+def names(engine: Any) -> list[str]:
+    return [name for name, _ in engine.calls]
+
+
+# -- building --------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("wheels", "checkout")
+def test_a_base_that_cannot_be_pulled_is_told_before_wheels_are_fetched(
+    engine: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    engine.remote.clear()
+    assert main(["image", "build"]) == ExitCode.DOWNLOAD
+    assert names(engine) == ["pull"]
+    told = capsys.readouterr().err
+    assert "no route to host" in told
+    assert "--base" in told
+
+
+@pytest.mark.usefixtures("wheels")
+@pytest.mark.parametrize(
+    ("why", "kind"), [("no space left on device", StoreError), ("denied", DownloadError)]
+)
+def test_an_engine_that_refuses_to_pull_is_explained(
+    engine: Any, monkeypatch: pytest.MonkeyPatch, why: str, kind: type[Exception]
+) -> None:
+    from docker.errors import APIError
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise APIError(why)
+
+    monkeypatch.setattr(engine.api, "pull", refuse)
+    with pytest.raises(kind):
+        build_image(engine, "emulator", Progress())
+    assert "wheels" not in names(engine)
+
+
+@pytest.mark.usefixtures("wheels")
+def test_a_base_that_is_there_is_not_pulled(engine: Any) -> None:
+    engine.add(engine.remote[ROW.image], ROW.image)
+    build_image(engine, "emulator", Progress())
+    assert names(engine)[:2] == ["wheels", "build"]
+
+
+@pytest.mark.usefixtures("wheels")
+def test_an_image_is_built_on_its_parent_and_tagged_last(engine: Any) -> None:
+    built = build_image(engine, "aot", Progress())
+    steps = ["build", "load", "tag", "tag"]
+    assert names(engine) == ["pull", "wheels", *steps, *steps]
+    first, second = engine.called("build")
+    parent = engine.called("tag")[0]["id"]
+    assert (first["target"], second["target"]) == ("emulator", "packages")
+    assert first["buildargs"]["BASE"] == ROW.image
+    assert first["buildargs"]["SNAPSHOT"] == ROW.snapshot
+    assert second["buildargs"] == {**first["buildargs"], "BASE": parent, "IMAGE": "aot"}
+    assert not first["nocache"]
+    assert [f"wheels/{n}" in one for one in engine.contexts for n in ("a-1-py3-none-any.whl",)] == [
+        True,
+        False,
+    ]
+    assert built.fresh
+    assert built.image_id == engine.called("tag")[-1]["id"]
+    tags = engine.store[built.image_id].tags
+    assert tags == [built.reference, "executorch-qnn-ci/aot:latest"]
+    base = engine.get(ROW.image)
+    assert engine.store[built.image_id].layers[:1] == base.layers  # shared, not written anew
+    assert not list((Path(os.environ["QNN_CI_HOME"]) / "tmp").iterdir())
+
+
+@pytest.mark.usefixtures("wheels")
+def test_an_image_that_is_there_is_found_unless_it_is_to_be_fresh(engine: Any) -> None:
+    first = build_image(engine, "emulator", Progress())
+    second = build_image(engine, "emulator", Progress())
+    assert (second.image_id, second.fresh) == (first.image_id, False)
+    assert second.size_bytes == first.size_bytes > 0
+    assert len(engine.called("build")) == 1
+    build_image(engine, "emulator", Progress(), fresh=True)
+    assert [one["nocache"] for one in engine.called("build")] == [False, True]
+
+
+@pytest.mark.usefixtures("wheels")
+def test_two_clean_builds_are_equal_though_their_times_differ(engine: Any) -> None:
+    compared = compare_builds(engine, "emulator", Progress())
+    assert compared.equal
+    assert compared.layers == 2
+    assert len(engine.called("build")) == 2
+
+
+@pytest.mark.usefixtures("wheels")
+@pytest.mark.parametrize("base", ["", OWN])
+def test_an_image_says_what_it_was_made_from(engine: Any, base: str) -> None:
+    built = build_image(engine, "emulator", Progress(), base=base)
+    labels = engine.store[built.image_id].labels
+    plan = plan_image(engine, "emulator", base)
+    assert labels[f"{LABEL}.image"] == "emulator"
+    assert labels[f"{LABEL}.base"] == (base or ROW.image)
+    assert json.loads(labels[f"{LABEL}.pins"]) == plan.inputs()
+    assert labels[REVISION] == describe_revision(ROOT)
+
+
+def test_the_revision_is_the_last_commit_that_changed_what_images_are_made_of(
+    checkout: Path,
+) -> None:
+    assert describe_revision(checkout) == ""
+
+    def git(*words: str) -> str:
+        who = ["-c", "user.name=a", "-c", "user.email=a@b.invalid"]
+        argv = ["git", "-C", str(checkout), *who, *words]
+        return subprocess.run(argv, check=True, capture_output=True, text=True).stdout.strip()
+
+    git("init", "-q")
+    git("add", ".")
+    git("commit", "-qm", "one")
+    commit = git("rev-parse", "HEAD")
+    (checkout / "other.txt").write_text("more")
+    git("add", ".")
+    git("commit", "-qm", "two")
+    assert describe_revision(checkout) == commit
+    (checkout / "nox").write_text("more")
+    assert describe_revision(checkout) == f"{commit}+changes"
+
+
+@pytest.mark.usefixtures("wheels")
+def test_a_build_that_fails_leaves_no_tag_and_no_files(engine: Any) -> None:
+    steps = [{"aux": {"ID": "sha256:of-a-step"}}, {"stream": "Step 3/9 : RUN x\nlast words\n"}]
+    engine.events = [*steps, {"error": "exit 1"}]
+    with pytest.raises(ToolError) as caught:
+        build_image(engine, "emulator", Progress())
+    assert "last words" in caught.value.why
+    assert "tag" not in names(engine)
+    assert not list((Path(os.environ["QNN_CI_HOME"]) / "tmp").iterdir())
+
+
+def test_a_base_without_a_lock_of_packages_says_how_to_make_one(
+    engine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(definition.PYTHONS, "debian-12", "3.9")
+    plan = plan_image(engine, "emulator", OWN)
+    assert "probe removed" in names(engine)
+    with pytest.raises(UnfitError) as caught:
+        fetch_wheels(plan, Progress())
+    assert "image lock emulator" in caught.value.fix
+
+
+def test_wheels_are_fetched_by_hash_for_the_bases_python_and_torch_from_its_cpu_builds(
+    engine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[list[str]] = []
+
+    def run(argv: Any, **_: Any) -> Any:
+        words = list(map(str, argv))
+        calls.append(words)
+        return SimpleNamespace(output="")
+
+    monkeypatch.setattr(fetching, "run_process", run)
+    monkeypatch.delenv("QNN_CI_TORCH_INDEX", raising=False)
+    plan = plan_image(engine, "emulator", OWN)
+    assert fetch_wheels(plan, Progress()) == []
+    hashed, torch = calls
+    assert "--require-hashes" in hashed
+    assert hashed[hashed.index("--python-version") + 1] == "3.11"
+    lines = Path(hashed[-1]).read_text("utf-8").splitlines()
+    assert lines
+    assert all("--hash=sha256:" in one for one in lines)
+    assert torch[torch.index("--index-url") + 1] == fetching.CPU_INDEX
+    assert any(word.startswith("torch==") for word in torch)
+
+
+def test_a_base_of_another_distribution_and_one_that_is_not_there_are_refused(
+    engine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(definition.PYTHONS, "debian-12")
+    with pytest.raises(UsageError, match="debian-12"):
+        plan_image(engine, "emulator", OWN)
+    with pytest.raises(UsageError, match="no base 'gone:1'"):
+        plan_image(engine, "emulator", "gone:1")
+
+
+# -- toolchains ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("adopted", [False, True])
+def test_toolchains_are_baked_from_the_store_and_labelled(
+    engine: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, adopted: bool
+) -> None:
+    root = tmp_path / "home" / "store" / "qnn-sdk-2-ab" / "qnn-sdk"
+    root.mkdir(parents=True)
+    (root / "libQnnHtp.so").write_bytes(b"QNN")
+    found = Provisioned.__new__(Provisioned)
+    values = {"name": "qnn-sdk", "version": "2", "root": root, "adopted": adopted}
+    for name, value in values.items():
+        object.__setattr__(found, name, value)
+    environment = Environment("emulator", (found,), {})
+    monkeypatch.setattr(building, "locate_profile", lambda *_: environment)
+    plan = plan_image(engine, "emulator", OWN)
+    base = engine.get(OWN)
+    built = Built(plan.reference(), base.id, 0, fresh=True)
+    if adopted:
+        with pytest.raises(UnfitError, match="not in the store"):
+            bake_toolchains(engine, plan, built, Progress())
+        return
+    baked = bake_toolchains(engine, plan, built, Progress())
+    (context,) = engine.contexts
+    assert context["store/qnn-sdk-2-ab/qnn-sdk/libQnnHtp.so"] == b"QNN"
+    assert f'LABEL {TOOLCHAINS_LABEL}="qnn-sdk-2"' in context["Dockerfile"].decode()
+    assert f"FROM {base.id}\n" in context["Dockerfile"].decode()
+    assert baked.reference == f"{plan.reference()}-toolchains"
+    assert engine.store[baked.image_id].tags == [baked.reference]
+
+
+# -- the remembered base ---------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("wheels")
+def test_the_base_of_the_last_build_is_the_one_that_list_shell_and_prune_mean(
+    engine: Any,
+    checkout: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["image", "build", "--base", OWN]) == ExitCode.OK
+    assert recall_base(checkout) == OWN
+    (tagged, _) = engine.called("tag")
+    capsys.readouterr()
+    assert main(["image", "list"]) == ExitCode.OK
+    out, err = capsys.readouterr()
+    assert tagged["name"] in out
+    assert OWN in err
+    shells: list[ShellRequest] = []
+
+    def note_shell(_: Any, request: ShellRequest) -> int:
+        shells.append(request)
+        return 7
+
+    monkeypatch.setattr(verb, "run_shell", note_shell)
+    assert main(["image", "shell", "emulator", "true"]) == 7
+    assert (shells[0].built.reference, shells[0].words) == (tagged["name"], ("true",))
+    assert len(engine.called("build")) == 1
+    main(["image", "prune"])
+    assert tagged["id"] in engine.store
+    other = read_images().default_base
+    assert main(["image", "build", "--base", other]) == ExitCode.OK
+    assert recall_base(checkout) == other
+    main(["image", "prune"])
+    assert tagged["id"] in engine.store, "an image of another base that is as it would be built"
+
+
+@pytest.mark.usefixtures("wheels")
+def test_a_remembered_base_that_is_gone_is_told_and_not_used(
+    engine: Any, checkout: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    definition.remember_base(checkout, "gone:1")
+    assert main(["image", "list"]) == ExitCode.OK
+    assert "no base 'gone:1'" in capsys.readouterr().err
+    assert main(["image", "build"]) == ExitCode.OK
+    assert recall_base(checkout) == "gone:1"
+    assert engine.called("pull") == [{"name": ROW.image}]
+
+
+@pytest.mark.usefixtures("wheels")
+def test_a_build_that_fails_is_not_remembered(engine: Any, checkout: Path) -> None:
+    engine.events = [{"error": "no"}]
+    assert main(["image", "build", "--base", OWN]) == ExitCode.TOOL
+    assert recall_base(checkout) == ""
+
+
+# -- prune -----------------------------------------------------------------------------------------
+
+
+def test_prune_takes_what_is_dangling_and_ours_and_leaves_what_is_not(engine: Any) -> None:
+    current, old = "executorch-qnn-ci/aot:1", "executorch-qnn-ci/aot:0"
+    today = engine.add(FakeImage([b"1"]), current)
+    baked = engine.add(FakeImage([b"2"]), f"docker.io/{current}-toolchains")
+    before = engine.add(FakeImage([b"3"]), old)
+    dangling = engine.add(FakeImage([b"4"], {f"{LABEL}.image": "aot"}))
+    strange = engine.add(FakeImage([b"5"], {"maker": "somebody"}))
+    stale = find_stale(engine, {current})
+    assert {one.name for one in stale} == {before.id, dangling.id}
+    engine.refused.add(before.id)  # while the image that is built on it is there
+    gone = remove_stale(engine, stale)
+    assert {one.name for one in gone} == {before.id, dangling.id}
+    assert {today.id, baked.id, strange.id} <= engine.store.keys()
+    assert before.id not in engine.store
+
+
+def test_prune_takes_shells_that_never_started_and_their_volumes(engine: Any) -> None:
+    gone: list[str] = []
+    engine.made["c9"] = SimpleNamespace(id="c9", remove=lambda: gone.append("c9"))
+    engine.names = {"ours": {f"{LABEL}.shell": "aot"}, "theirs": {}}
+    stale = find_stale(engine, set())
+    (asked,) = engine.called("list containers")
+    assert asked["filters"]["label"] == f"{LABEL}.shell"
+    assert sorted(asked["filters"]["status"]) == ["created", "exited"]
+    assert [one.kind for one in stale] == ["container", "volume"]
+    remove_stale(engine, stale)
+    assert gone == ["c9"]
+    assert list(engine.names) == ["theirs"]
+
+
+def test_what_stays_in_use_is_not_called_removed(engine: Any) -> None:
+    from docker.errors import APIError
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise APIError("in use")
+
+    engine.images.remove = refuse
+    assert remove_stale(engine, [Stale("image", "sha256:1")]) == []
+
+
+# -- the shell -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def request_(engine: Any, checkout: Path, monkeypatch: pytest.MonkeyPatch) -> ShellRequest:
+    """A command in the user's own base; its streams end at once."""
+    monkeypatch.setenv("QNN_CI_CALLER_DIR", str(checkout))
+
+    def open_closed(*_: Any) -> socket.socket:
+        engine.note("attach")
+        ours, theirs = socket.socketpair()
+        theirs.close()
+        return ours
+
+    monkeypatch.setattr(shell, "open_stream", open_closed)
+    plan = plan_image(engine, "emulator", OWN)
+    return ShellRequest(plan, Built("emulator:1", engine.get(OWN).id, 0, fresh=False), ("true",))
+
+
+def test_a_shell_has_the_callers_place_ids_and_settings_and_is_removed(
+    engine: Any, request_: ShellRequest, checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", "http://proxy.invalid:1")
+    monkeypatch.setenv("SECRET", "no")
+    monkeypatch.setattr(os, "getuid", lambda: 1000)
+    monkeypatch.setattr(os, "getgid", lambda: 100)
+    former = os.umask(0o027)
+    engine.exit_code = 7
+    try:
+        assert run_shell(engine, request_) == 7
+        assert os.umask(0o027) == 0o027
+    finally:
+        os.umask(former)
+    *helpers, container = engine.called("container")
+    assert (container["user"], container["words"]) == ("1000:100", ["true"])
+    assert container["working_dir"] == str(checkout)
+    assert container["labels"] == {f"{LABEL}.shell": "emulator"}
+    variables = container["environment"]
+    assert variables["HTTPS_PROXY"] == "http://proxy.invalid:1"
+    assert "SECRET" not in variables
+    assert (variables["QNN_CI_UMASK"], variables["QNN_CI_PROFILE"]) == ("027", "emulator")
+    home = os.environ["QNN_CI_HOME"]
+    assert variables["QNN_CI_HOME"] == home
+    host = container["host_config"]
+    assert (host["init"], host["auto_remove"], host["userns_mode"]) == (True, True, None)
+    mounts = {one["Target"]: one for one in host["mounts"]}
+    assert mounts[str(checkout)]["Source"] == str(checkout)
+    assert mounts[home]["Source"] == home
+    assert mounts[f"{checkout}/.nox"]["Type"] == "volume"
+    assert not any(one["ReadOnly"] for one in mounts.values())
+    assert [one["entrypoint"] for one in helpers] == [["chown", "1000:100"]] * 2
+    (put,) = engine.called("put")
+    assert put["files"]["passwd"].startswith(b"root:x\ndev:x:1000:100:")
+    assert names(engine).index("attach") < len(names(engine)) - 1
+    assert engine.called("container removed") == [{"id": container["id"]}]
+    engine.calls.clear()
+    run_shell(engine, request_)
+    assert len(engine.called("container")) == 1, "the volumes are there"
+
+
+def test_a_frozen_store_a_baked_one_and_podman(
+    engine: Any, request_: ShellRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dataclasses import replace
+
+    home = os.environ["QNN_CI_HOME"]
+    engine.podman = True
+    monkeypatch.setattr(os, "getuid", lambda: 1000)
+    run_shell(engine, replace(request_, read_only_store=True))
+    host = engine.called("container")[-1]["host_config"]
+    frozen = [one["Target"] for one in host["mounts"] if one["ReadOnly"]]
+    assert frozen == [f"{home}/store"]
+    assert host["userns_mode"] == "keep-id"
+    run_shell(engine, replace(request_, baked=True))
+    container = engine.called("container")[-1]
+    assert home not in [one["Target"] for one in container["host_config"]["mounts"]]
+    assert "QNN_CI_HOME" not in container["environment"]
+
+
+@pytest.mark.parametrize(
+    ("terminal", "signals"),
+    [
+        (False, [signal.SIGINT, signal.SIGTERM, signal.SIGKILL]),
+        (True, [signal.SIGHUP, signal.SIGKILL]),
+    ],
+)
+def test_an_interrupt_asks_a_container_to_end_then_insists(
+    engine: Any, monkeypatch: pytest.MonkeyPatch, terminal: bool, signals: list[int]
+) -> None:
+    monkeypatch.setattr(shell, "GRACE_S", 0.0)
+    code = shell._Waiter.__new__(shell._Waiter)
+    monkeypatch.setattr(shell._Waiter, "ended", lambda _, __: False)
+    shell._end(engine, "c1", code, terminal=terminal)
+    assert [one["signal"] for one in engine.called("kill")] == signals
+    engine.calls.clear()
+    monkeypatch.setattr(shell._Waiter, "ended", lambda _, __: True)
+    shell._end(engine, "c1", code, terminal=terminal)
+    assert [one["signal"] for one in engine.called("kill")] == signals[:1]
+
+
+def test_an_interrupt_ends_the_container_and_goes_on(
+    engine: Any, request_: ShellRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(shell, "copy_streams", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        run_shell(engine, request_)
+    assert engine.called("kill")
+    assert engine.called("container removed")
+
+
+def test_output_and_errors_of_a_container_stay_apart(capfd: pytest.CaptureFixture[str]) -> None:
+    ours, theirs = socket.socketpair()
+    for number, data in ((1, b"out\n"), (2, b"err\n"), (1, b"more\n")):
+        theirs.sendall(struct.pack(">BxxxL", number, len(data)) + data)
+    theirs.close()
+    with ours:
+        copy_streams(ours, terminal=False)
+    assert capfd.readouterr() == ("out\nmore\n", "err\n")
+
+
+def test_a_terminals_bytes_are_passed_as_they_are(capfd: pytest.CaptureFixture[str]) -> None:
+    ours, theirs = socket.socketpair()
+    theirs.sendall(b"\x01\x00\x00\x00plain")
+    theirs.close()
+    with ours:
+        copy_streams(ours, terminal=True)
+    assert capfd.readouterr().out == "\x01\x00\x00\x00plain"
