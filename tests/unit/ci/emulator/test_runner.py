@@ -82,6 +82,16 @@ def test_what_a_runner_leaves_running_is_ended_and_fails_the_run(
     assert run_script(tmp_path, script) == [1.0, 1.0, 1.0]
 
 
+def test_outputs_of_an_earlier_run_are_none_of_this_one(tmp_path: Path) -> None:
+    np.ones(3, np.float32).tofile(tmp_path / "right.raw")
+    script = tmp_path / "run.sh"
+    script.write_text(WRITES.format(tmp_path / "right.raw"))
+    assert run_script(tmp_path, script) == [1.0, 1.0, 1.0]
+    script.write_text("exit 0\n")
+    with pytest.raises(RunError, match="was not written"):
+        run_script(tmp_path, script)
+
+
 def run_script(folder: Path, script: Path) -> list[float]:
     (folder / "work" / "artifact").mkdir(parents=True, exist_ok=True)
     info = TensorInfo("float32", (3,))
