@@ -571,9 +571,9 @@ def test_outputs_that_explain_themselves_need_no_layers(tmp_path: Path) -> None:
     assert (case.status, runner.calls) == (Status.FAILED, ["open", "run"])
 
 
-@pytest.mark.parametrize("has_metric", [True, False])
+@pytest.mark.parametrize(("has_metric", "value"), [(True, 0.9), (True, 0.5), (False, 0.9)])
 def test_where_rounding_hides_everything_a_metric_alone_proves_something(
-    tmp_path: Path, has_metric: bool
+    tmp_path: Path, has_metric: bool, value: float
 ) -> None:
     """The quantized model is far from float32, and zeros are within its noise."""
     coarse = FloatEngine(lambda x: [x], RAMP, lambda x: [x + 2 * np.sin(9 * x)], noise=3.0)
@@ -581,12 +581,14 @@ def test_where_rounding_hides_everything_a_metric_alone_proves_something(
     entry = ModelEntry("mlp", metric=Metric(function="/m.py:top1", labels="/l", max_drop=0.1))
     models = {"mlp": entry} if has_metric else {}
     policy = msgspec.structs.replace(read_emulator_policy(), models=models)
-    pool = MeasuringPool(Ended(MetricResult(0.9, 0.9, 0.1, 0.9), "", ""))
+    pool = MeasuringPool(Ended(MetricResult(value, 0.9, 0.1, 0.9), "", ""))
     result = run_case(tmp_path, coarse, runner, policy, pool=pool)
     said = "\n".join([result.case.reason, *result.case.warnings])
     assert "zeros" in said
-    assert (result.case.status is Status.PASSED) is has_metric
-    assert all(control.rejected for control in result.controls) is has_metric
+    is_proven = has_metric and value == 0.9
+    assert (result.case.status is Status.PASSED) is is_proven
+    assert ("zeros" in result.case.reason) is not is_proven
+    assert all(control.rejected for control in result.controls) is is_proven
 
 
 def give_options(**fields: Any) -> SessionOptions:
