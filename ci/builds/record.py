@@ -47,6 +47,7 @@ def _describe_artifact(one: Judged, result: Result) -> dict[str, Any]:
         "name": one.path.name,
         "path": os.fspath(published if result.published else one.path),
         "size_bytes": one.size_bytes,
+        "symbols": os.fspath(published.with_name(one.symbols.name)) if one.symbols else None,
         "size_budget": one.row.size_budget or None,
         "qnn_headers": (find_headers_version(one.path) or None) if one.facts else None,
         "sha256": one.sha256,

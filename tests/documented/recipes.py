@@ -178,6 +178,7 @@ SAMPLES = (
     "qnn-ci judge kept",
     "qnn-ci list",
     "qnn-ci lock NAME...",
+    "qnn-ci lock-skels WHEEL...",
     "qnn-ci matrix plan.json",
     "qnn-ci path NAME",
     "qnn-ci report PATH",
@@ -196,6 +197,8 @@ FILL = {
     "ARTIFACT[@VERSION]": "qnn-runtime@1.0",
     "fetch --to": "fetch libcxx --to DIR",
     "--from FILE": "--from ../sdk.zip",
+    "WHEEL...": "../qnn.whl",
+    "WHEEL ": "../qnn.whl ",
     "FILE ...": "signed/libQnnLpaiSkel.so",
     "DIRECTORY": "signed",
     "--source DIR": "--source $EXECUTORCH_ROOT",
@@ -281,6 +284,7 @@ RECIPES = (
     Recipe("provision -- lpai", says="licence", code=3),
     Recipe("fetch|-s prov", ACCEPTED, fill={"@2.49.40": ("@9.9.9",), "libatomic": ("libcxx",)}),
     Recipe("lock qnn-sdk --from", SERVED, "locks/qnn-sdk"),
+    Recipe("lock-skels", (setups.hold_wheel,), r"\+skels.+V75"),
     Recipe(
         "qnn-ci lock", ACCEPTED, r"\+\+\+ b/manifests/locks/qnn-sdk", fill={"NAME...": ("qnn-sdk",)}
     ),

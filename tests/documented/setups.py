@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -28,6 +29,7 @@ from tests.mutants.packages import PACKAGES
 from tests.stand_ins import (
     bad_server,
     dsp_toolchains,
+    elf_edits,
     reports,
     second_ndk,
     shards,
@@ -192,6 +194,15 @@ def serve_wheel(stage: Stage) -> None:
     stage.variables["PIP_FIND_LINKS"] = str(stage.folder / "index")
 
 
+def hold_wheel(stage: Stage) -> None:
+    """A wheel with a skel whose build is not listed."""
+    name = "libQnnHtpV75Skel.so"
+    data = bytearray(elf_edits.named(LIBRARIES / "libplaceholder_for_hexagon.so", name))
+    elf_edits.set_build("v2.49.40.260810104044", "v2.11.40.230710101010")(data)
+    with zipfile.ZipFile(stage.folder / "qnn.whl", "w") as wheel:
+        wheel.writestr(f"qnn/{name}", bytes(data))
+
+
 # -- builds -------------------------------------------------------------------------------------
 
 
@@ -264,7 +275,9 @@ def shrink_judging(stage: Stage) -> None:
     """A package of one function in the gate's place, and a test that leaves its limit out."""
     shutil.rmtree(stage.project / "ci/judging")
     plant(stage.project / "ci/judging", {"__init__.py": "", "limit.py": LIMIT})
-    (tests,) = PACKAGES["ci/judging"]
+    tests, *others = PACKAGES["ci/judging"]
+    for name in others:
+        (stage.project / name).mkdir(parents=True)
     plant(stage.project / tests, {"test_limit.py": FAR_FROM_THE_LIMIT})
 
 
