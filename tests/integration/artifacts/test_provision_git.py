@@ -23,7 +23,7 @@ from provisioning.errors import DownloadError, IntegrityError
 from provisioning.manifest.reader import read_toolchain
 from provisioning.store.store import Store
 from tests.stand_ins.provisioned import provision_one
-from tests.stand_ins.toolchains import World, make_world
+from tests.stand_ins.toolchains import World, describe_git, make_world
 
 IDENTITY = {
     "GIT_AUTHOR_NAME": "a",
@@ -105,25 +105,14 @@ def world(tmp_path: Path, servers: Path, monkeypatch: pytest.MonkeyPatch) -> Wor
 
 
 def write(world: World, url: str, commit: str) -> None:
-    (world.manifests / "toolchains" / "executorch.toml").write_text(f"""
-name = "executorch"
-summary = "tiny"
-default = "1.0"
-[licence]
-name = "BSD"
-text = "LICENSE"
+    components = """
 [components]
 adaptor = ["third-party/json"]
 runner = ["third-party/json", "third-party/flatcc"]
 llama = ["third-party/flatcc/**"]
 wrong = ["third-party/none"]
-[[releases]]
-source = "git"
-version = "1.0"
-url = "{url}"
-tag = "v1.0"
-commit = "{commit}"
-""")
+"""
+    describe_git(world.manifests, url, commit, components)
 
 
 def fetch(*components: str, offline: bool = False, verify: bool = False) -> tuple[Provisioned, str]:
