@@ -34,6 +34,7 @@ from ci.cases.pool import Ended, Pool, read_tail
 from ci.cases.qnn_files import PARAMS, count_operators
 from ci.cases.runners import INPUT_LIST, OUTPUTS
 from ci.cases.spec import CaseSpec
+from ci.judging.details import describe_outputs
 from ci.judging.figures import Array
 from ci.judging.gate import Judgement, Reason, References, judge
 from ci.judging.verdict import (
@@ -48,7 +49,17 @@ from ci.judging.verdict import (
 from ci.models.source_lines import find_factory, find_places, find_suite_model
 from ci.models.tensors import Loss
 from ci.models.user_models import MetricJob, MetricResult
-from ci.report.schema import Case, Control, Digests, FallbackOp, OpCount, Place, Question, Status
+from ci.report.schema import (
+    Case,
+    Control,
+    Digests,
+    FallbackOp,
+    OpCount,
+    OutputFigures,
+    Place,
+    Question,
+    Status,
+)
 from provisioning.elf.qnn_build import find_qnn_build
 from provisioning.errors import StoreError, UnfitError
 from provisioning.files import explain_no_room
@@ -128,6 +139,7 @@ class Evidence:
     warnings: tuple[str, ...] = ()
     baseline: Baseline | None = None
     lacks: str = ""
+    outputs: tuple[OutputFigures, ...] = ()
 
 
 class CaseRun:
@@ -294,6 +306,7 @@ class CaseRun:
         self.leave(*run.notes.files)
         verdict = judge_outputs(references, outputs, compiled.inputs, compiled.outputs, self.limits)
         self.evidence.figures, self.evidence.controls = verdict.figures, verdict.controls
+        self.evidence.outputs = describe_outputs(references, outputs)
         entry = self.policy.models.get(self.spec.model)
         task = self.measure_metric(references, outputs)
         failing, forgiven = forgive([*verdict.reasons, *task], entry.metric if entry else None)
@@ -529,6 +542,7 @@ def make_case(
         accelerator_us=accelerator.get("accelerator_us"),
         lacks=known.lacks,
         digests=name_digests(artifact) if artifact else Digests(),
+        outputs=known.outputs,
     )
 
 
